@@ -1,0 +1,71 @@
+# Everything a clone needs is Python 3.11 or newer, git and make; `.venv` is made by the first
+# target that needs it. Two stamps: `demo` installs what Tenure runs on, the others also the tools.
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
+SOURCES := tenure webhook ledger scheduler agent certs migrations tests
+
+SIZE ?= full
+WORKERS ?= 2
+PYTHONS ?= python3.11 python3 python3.12 python3.13 python3.14
+
+.DEFAULT_GOAL := help
+.PHONY: help demo check test slow lock clean
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-6s %s\n", $$1, $$2}' Makefile
+
+demo: $(VENV)/.core ## Run a virtual week of a GPU cluster (SIZE=small or full), leaves demo/
+	@$(BIN)/tenure demo --size $(SIZE) --out demo
+
+check: $(VENV)/.dev ## Lint, format, types, layers
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/ruff format --quiet --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-logo
+
+test: $(VENV)/.dev ## Run every test that takes minutes at most
+	@$(BIN)/pytest -n $(WORKERS) -m "not slow"
+
+slow: $(VENV)/.dev ## Run the campaigns
+	@$(BIN)/pytest -m slow
+
+lock: $(VENV)/.dev ## Lock the dependencies again (LOCK_FLAGS=--upgrade for the newest)
+	@$(COMPILE) --output-file requirements/core.txt pyproject.toml
+	@$(COMPILE) --only-build-deps --all-build-deps --constraint requirements/core.txt \
+		--output-file requirements/build.txt pyproject.toml
+	@$(COMPILE) --extra dev --constraint requirements/core.txt --constraint requirements/build.txt \
+		--output-file requirements/dev.txt pyproject.toml
+
+clean: ## Remove the environment, caches and what the demo left
+	@rm -rf $(VENV) .cache .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	@rm -rf build dist demo
+	@find $(SOURCES) -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+
+COMPILE = CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/pip-compile --quiet --no-config \
+	--generate-hashes --allow-unsafe --strip-extras \
+	--no-emit-index-url --no-emit-find-links --no-emit-trusted-host $(LOCK_FLAGS)
+
+# The first interpreter that starts and is new enough: a name on PATH may be a shim that does neither.
+$(VENV)/.made:
+	@for python in $(PYTHONS); do \
+		if $$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
+			echo "setting up $(VENV) with $$($$python --version), once"; \
+			$$python -m venv $(VENV) && touch $@; \
+			exit; \
+		fi; \
+	done; \
+	echo "no Python 3.11 or newer: tried=$(PYTHONS); install one or name it, make PYTHONS=/path/to/python" >&2; \
+	exit 1
+
+# Exactly the locked packages, by hash, then the checkout itself: an editable install that builds
+# with the locked backend, so that nothing unlocked is fetched.
+$(VENV)/.core: requirements/core.txt requirements/build.txt pyproject.toml | $(VENV)/.made
+	@$(PIP) install --require-hashes --requirement requirements/core.txt --requirement requirements/build.txt
+	@$(PIP) install --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(VENV)/.dev: requirements/dev.txt $(VENV)/.core
+	@$(PIP) install --require-hashes --requirement requirements/dev.txt
+	@touch $@

@@ -1,0 +1,102 @@
+"""Devices that kubelet gave away before us: `devices-checkpoints` on the Device object."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ledger.domain.annotations.wire import (
+    a_text,
+    an_object,
+    annotation_path,
+    dump,
+    each,
+    load,
+    present,
+)
+from ledger.domain.errors import InputError
+from ledger.domain.resources import (
+    ANNOTATION_DEVICES_CHECKPOINTS,
+    ANNOTATION_DEVICES_CHECKPOINTS_PROPOSAL,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceCheckpoint:
+    """Devices of one resource that kubelet gave to one container. Order of ids says nothing."""
+
+    pod_uid: str
+    container_name: str = ""
+    resource_name: str = ""
+    device_ids: tuple[str, ...] = ()
+    alloc_resp: bytes = b""
+
+
+# [{"podUID": "fa8ef004-52b1-4c54-9a0e-1b7f1f0c9a77", "containerName": "trainer",
+#   "resourceName": "nvidia.com/gpu",
+#   "deviceIDs": ["GPU-5d0f6c1e-0b7a-4f0e-9b1e-2f5b7c1d9a44"], "allocResp": "base64"}]
+
+
+def read_devices_checkpoints(annotations: Mapping[str, str]) -> tuple[DeviceCheckpoint, ...]:
+    """
+    Return the entries of a Device object, none without the annotation.
+
+    Rule: Koordinator contract 2.7: both keys are read, `devices-checkpoints` wins.
+
+    Raises:
+        InputError: broken JSON, an entry without `podUID`, or base64 that does not decode.
+    """
+    for key in (ANNOTATION_DEVICES_CHECKPOINTS, ANNOTATION_DEVICES_CHECKPOINTS_PROPOSAL):
+        if key in annotations:
+            return decode_devices_checkpoints(annotations[key], key)
+    return ()
+
+
+def decode_devices_checkpoints(
+    text: str, key: str = ANNOTATION_DEVICES_CHECKPOINTS
+) -> tuple[DeviceCheckpoint, ...]:
+    """Read the entries of one key, in the order written; see `read_devices_checkpoints`."""
+    path = annotation_path(key)
+    return each(load(text, path), path, _decode_entry)
+
+
+def encode_devices_checkpoints(entries: tuple[DeviceCheckpoint, ...]) -> str:
+    """Write the entries; empty fields are left out."""
+    return dump(
+        [
+            present(
+                {
+                    "podUID": entry.pod_uid,
+                    "containerName": entry.container_name,
+                    "resourceName": entry.resource_name,
+                    "deviceIDs": list(entry.device_ids),
+                    "allocResp": base64.b64encode(entry.alloc_resp).decode("ascii"),
+                }
+            )
+            for entry in entries
+        ]
+    )
+
+
+def _decode_entry(value: object, path: str) -> DeviceCheckpoint:
+    entry = an_object(value, path)
+    pod_uid = a_text(entry.get("podUID"), f"{path}.podUID")
+    if not pod_uid:
+        raise InputError("missing; expected a Pod UID", field=f"{path}.podUID")
+    return DeviceCheckpoint(
+        pod_uid=pod_uid,
+        container_name=a_text(entry.get("containerName"), f"{path}.containerName"),
+        resource_name=a_text(entry.get("resourceName"), f"{path}.resourceName"),
+        device_ids=each(entry.get("deviceIDs"), f"{path}.deviceIDs", a_text),
+        alloc_resp=_base64(entry.get("allocResp"), f"{path}.allocResp"),
+    )
+
+
+def _base64(value: object, path: str) -> bytes:
+    text = a_text(value, path)
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise InputError(f"not base64: value={text[:40]!r}", field=path) from error

@@ -1,0 +1,276 @@
+"""CPU annotations of Pods: what they ask for (`resource-spec`) and got (`resource-status`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from ledger.domain.annotations.wire import (
+    Amounts,
+    a_choice,
+    a_cpuset,
+    a_text,
+    amounts,
+    amounts_json,
+    an_integer,
+    an_object,
+    annotation_path,
+    dump,
+    each,
+    load,
+    present,
+)
+from ledger.domain.cpuset import EMPTY, CpuSet, format_cpuset
+from ledger.domain.resources import (
+    ANNOTATION_NUMA_TOPOLOGY_SPEC,
+    ANNOTATION_RESOURCE_SPEC,
+    ANNOTATION_RESOURCE_STATUS,
+)
+
+_SPEC_PATH: Final = annotation_path(ANNOTATION_RESOURCE_SPEC)
+_STATUS_PATH: Final = annotation_path(ANNOTATION_RESOURCE_STATUS)
+_NUMA_PATH: Final = annotation_path(ANNOTATION_NUMA_TOPOLOGY_SPEC)
+
+
+class CpuBindPolicy(StrEnum):
+    """How a Pod wants its CPUs picked. UNKNOWN is any other text: it binds nothing."""
+
+    UNSET = ""
+    DEFAULT = "Default"
+    FULL_PCPUS = "FullPCPUs"
+    SPREAD_BY_PCPUS = "SpreadByPCPUs"
+    CONSTRAINED_BURST = "ConstrainedBurst"
+    UNKNOWN = "Unknown"
+
+
+class CpuExclusivePolicy(StrEnum):
+    """What a Pod does not want to share with Pods of the same wish."""
+
+    NONE = "None"
+    PCPU_LEVEL = "PCPULevel"
+    NUMA_NODE_LEVEL = "NUMANodeLevel"
+
+
+class NumaPolicy(StrEnum):
+    """How strictly resources must come from the same NUMA nodes."""
+
+    NONE = ""
+    BEST_EFFORT = "BestEffort"
+    RESTRICTED = "Restricted"
+    SINGLE_NUMA_NODE = "SingleNUMANode"
+
+
+class NumaExclusive(StrEnum):
+    """Whether one-node and many-node Pods may meet on a NUMA node."""
+
+    UNSET = ""
+    PREFERRED = "Preferred"
+    REQUIRED = "Required"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResourceSpec:
+    """A Pod's wishes about its CPUs."""
+
+    required_bind_policy: CpuBindPolicy = CpuBindPolicy.UNSET
+    preferred_bind_policy: CpuBindPolicy = CpuBindPolicy.UNSET
+    preferred_exclusive_policy: CpuExclusivePolicy = CpuExclusivePolicy.NONE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NumaTopologySpec:
+    """A Pod's own NUMA policy (release only)."""
+
+    policy: NumaPolicy = NumaPolicy.NONE
+    exclusive: NumaExclusive = NumaExclusive.UNSET
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CpuSharedPool:
+    """The shared pool of one NUMA node; a Pod's status names it without its CPUs."""
+
+    socket: int
+    node: int
+    cpus: CpuSet = EMPTY
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NumaNodeResources:
+    """What a Pod takes of one NUMA node, in raw (not amplified) quantities."""
+
+    node: int
+    resources: Amounts = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResourceStatus:
+    """The CPUs a Pod got: its own set, the pools it may use, its shares of NUMA nodes."""
+
+    cpuset: CpuSet = EMPTY
+    cpu_shared_pools: tuple[CpuSharedPool, ...] = ()
+    numa_node_resources: tuple[NumaNodeResources, ...] = ()
+
+
+# {"requiredCPUBindPolicy": "FullPCPUs", "preferredCPUBindPolicy": "SpreadByPCPUs",
+#  "preferredCPUExclusivePolicy": "PCPULevel"}
+
+
+def decode_resource_spec(text: str) -> ResourceSpec:
+    """
+    Read a Pod's CPU policies.
+
+    Rule: Koordinator contract 2.1 and 6.1.
+
+    A bind policy of any other text is UNKNOWN. An exclusive policy that is absent, `Default`
+    (proposal) or any other text is NONE.
+    """
+    spec = an_object(load(text, _SPEC_PATH), _SPEC_PATH)
+    exclusive = a_text(
+        spec.get("preferredCPUExclusivePolicy"), f"{_SPEC_PATH}.preferredCPUExclusivePolicy"
+    )
+    known = exclusive in set(CpuExclusivePolicy)
+    return ResourceSpec(
+        required_bind_policy=_bind_policy(spec, "requiredCPUBindPolicy"),
+        preferred_bind_policy=_bind_policy(spec, "preferredCPUBindPolicy"),
+        preferred_exclusive_policy=(
+            CpuExclusivePolicy(exclusive) if known else CpuExclusivePolicy.NONE
+        ),
+    )
+
+
+def encode_resource_spec(spec: ResourceSpec) -> str:
+    """Write a Pod's CPU policies; unset ones and the exclusive policy NONE are left out."""
+    exclusive = spec.preferred_exclusive_policy
+    fields = {
+        "requiredCPUBindPolicy": str(spec.required_bind_policy),
+        "preferredCPUBindPolicy": str(spec.preferred_bind_policy),
+        "preferredCPUExclusivePolicy": (
+            "" if exclusive is CpuExclusivePolicy.NONE else str(exclusive)
+        ),
+    }
+    return dump(present(fields))
+
+
+def rewrite_resource_spec(
+    text: str,
+    *,
+    required: CpuBindPolicy | None = None,
+    preferred: CpuBindPolicy | None = None,
+) -> str:
+    """
+    Return the user's own text with the effective policies put in; unknown fields are kept.
+
+    Rule: Koordinator contract 2.2, "resource-spec is rewritten at pre-bind"; 14, item 1.
+    """
+    spec = dict(an_object(load(text, _SPEC_PATH), _SPEC_PATH))
+    if required is not None:
+        spec["requiredCPUBindPolicy"] = str(required)
+    if preferred is not None:
+        spec["preferredCPUBindPolicy"] = str(preferred)
+    return dump(spec)
+
+
+# {"numaTopologyPolicy": "SingleNUMANode", "singleNUMANodeExclusive": "Required"}
+
+
+def decode_numa_topology_spec(text: str) -> NumaTopologySpec:
+    """
+    Read a Pod's own NUMA policy.
+
+    Rule: Koordinator contract 2.1; 7: a policy without exclusivity means `Required`.
+
+    Raises:
+        InputError: a policy or exclusivity that is none of the known texts.
+    """
+    spec = an_object(load(text, _NUMA_PATH), _NUMA_PATH)
+    policy = a_choice(
+        spec.get("numaTopologyPolicy"), NumaPolicy, f"{_NUMA_PATH}.numaTopologyPolicy"
+    )
+    exclusive = a_choice(
+        spec.get("singleNUMANodeExclusive"), NumaExclusive, f"{_NUMA_PATH}.singleNUMANodeExclusive"
+    )
+    if policy is not NumaPolicy.NONE and exclusive is NumaExclusive.UNSET:
+        exclusive = NumaExclusive.REQUIRED
+    return NumaTopologySpec(policy=policy, exclusive=exclusive)
+
+
+def encode_numa_topology_spec(spec: NumaTopologySpec) -> str:
+    """Write a Pod's NUMA policy; unset fields are left out."""
+    fields = {
+        "numaTopologyPolicy": str(spec.policy),
+        "singleNUMANodeExclusive": str(spec.exclusive),
+    }
+    return dump(present(fields))
+
+
+# {"cpuset": "4-7,28-31",
+#  "numaNodeResources": [{"node": 0, "resources": {"cpu": "8", "memory": "16Gi"}}],
+#  "cpuSharedPools": [{"socket": 0, "node": 0}]}
+
+
+def decode_resource_status(text: str) -> ResourceStatus:
+    """
+    Read the CPUs a Pod got, in the release's fields and the proposal's.
+
+    Rule: Koordinator contract 2.2.
+
+    Raises:
+        InputError: broken JSON, a bad CPU list, a bad or negative quantity.
+    """
+    status = an_object(load(text, _STATUS_PATH), _STATUS_PATH)
+    return ResourceStatus(
+        cpuset=a_cpuset(status.get("cpuset"), f"{_STATUS_PATH}.cpuset"),
+        cpu_shared_pools=each(
+            status.get("cpuSharedPools"), f"{_STATUS_PATH}.cpuSharedPools", decode_pool
+        ),
+        numa_node_resources=each(
+            status.get("numaNodeResources"), f"{_STATUS_PATH}.numaNodeResources", _decode_numa_node
+        ),
+    )
+
+
+def encode_resource_status(status: ResourceStatus) -> str:
+    """
+    Write the CPUs a Pod got; empty fields are left out, quantities are canonical.
+
+    Rule: Koordinator contract 2.2, "OURS": `cpuSharedPools` beside `numaNodeResources`.
+    """
+    fields = {
+        "cpuset": format_cpuset(status.cpuset),
+        "cpuSharedPools": [encode_pool(pool) for pool in status.cpu_shared_pools],
+        "numaNodeResources": [
+            {"node": item.node, **present({"resources": amounts_json(item.resources)})}
+            for item in status.numa_node_resources
+        ],
+    }
+    return dump(present(fields))
+
+
+def decode_pool(value: object, path: str) -> CpuSharedPool:
+    """Read one shared pool, here and in the NodeResourceTopology's annotations."""
+    pool = an_object(value, path)
+    return CpuSharedPool(
+        socket=an_integer(pool.get("socket"), f"{path}.socket"),
+        node=an_integer(pool.get("node"), f"{path}.node"),
+        cpus=a_cpuset(pool.get("cpuset"), f"{path}.cpuset"),
+    )
+
+
+def encode_pool(pool: CpuSharedPool) -> dict[str, object]:
+    """Return the JSON object of one shared pool; no CPUs, no `cpuset`."""
+    cpus = present({"cpuset": format_cpuset(pool.cpus)})
+    return {"socket": pool.socket, "node": pool.node, **cpus}
+
+
+def _bind_policy(spec: dict[str, object], field: str) -> CpuBindPolicy:
+    text = a_text(spec.get(field), f"{_SPEC_PATH}.{field}")
+    return CpuBindPolicy(text) if text in set(CpuBindPolicy) else CpuBindPolicy.UNKNOWN
+
+
+def _decode_numa_node(value: object, path: str) -> NumaNodeResources:
+    item = an_object(value, path)
+    return NumaNodeResources(
+        node=an_integer(item.get("node"), f"{path}.node", least=0),
+        resources=amounts(item.get("resources"), f"{path}.resources"),
+    )

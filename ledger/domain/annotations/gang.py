@@ -1,0 +1,235 @@
+"""Gangs: Pods that start together, and the Go durations they wait."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from ledger.domain.annotations.wire import (
+    a_choice,
+    a_decimal,
+    a_text,
+    annotation_path,
+    dump,
+    each,
+    load,
+    within,
+)
+from ledger.domain.errors import InputError
+from ledger.domain.resources import (
+    ANNOTATION_BIND_GANG_GROUP_ID,
+    ANNOTATION_BIND_GANG_MEMBER_COUNT,
+    ANNOTATION_GANG_GROUPS,
+    ANNOTATION_GANG_MATCH_POLICY,
+    ANNOTATION_GANG_MATCH_POLICY_ALIAS,
+    ANNOTATION_GANG_MIN_AVAILABLE,
+    ANNOTATION_GANG_MODE,
+    ANNOTATION_GANG_NAME,
+    ANNOTATION_GANG_TOTAL_NUMBER,
+    ANNOTATION_GANG_WAITING_TIME,
+    LABEL_POD_GROUP,
+    LABEL_POD_GROUP_NAME,
+)
+
+SECOND_NS: Final = 10**9
+WAITING_TIME_DEFAULT_NS: Final = 600 * SECOND_NS
+DURATION_MAX_NS: Final = 2**63 - 1
+
+_UNITS_NS: Final = {
+    "ns": 1,
+    "us": 10**3,
+    "\N{MICRO SIGN}s": 10**3,
+    "\N{GREEK SMALL LETTER MU}s": 10**3,
+    "ms": 10**6,
+    "s": SECOND_NS,
+    "m": 60 * SECOND_NS,
+    "h": 3600 * SECOND_NS,
+}
+_TERM: Final = r"(?:[0-9]{1,24}(?:\.[0-9]{0,24})?|\.[0-9]{1,24})(?:ns|us|\u00b5s|\u03bcs|ms|s|m|h)"
+_DURATION: Final = re.compile(rf"[+-]?(?:0|(?:{_TERM})+)")
+_TERMS: Final = re.compile(r"([0-9]*)\.?([0-9]*)(ns|us|\u00b5s|\u03bcs|ms|s|m|h)")
+
+
+class GangMode(StrEnum):
+    """Whether a gang that fails gives back what its members hold (Strict) or keeps it."""
+
+    STRICT = "Strict"
+    NON_STRICT = "NonStrict"
+
+
+class GangMatchPolicy(StrEnum):
+    """Which members count towards the minimum."""
+
+    ONCE_SATISFIED = "once-satisfied"
+    ONLY_WAITING = "only-waiting"
+    WAITING_AND_RUNNING = "waiting-and-running"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gang:
+    """
+    What one member says about its gang.
+
+    Attributes:
+        min_available: None when the Pod does not say (a PodGroup object may).
+        total_number: never below `min_available`; None when neither is said.
+        groups: `namespace/name` of gangs that start together with this one.
+    """
+
+    name: str
+    min_available: int | None = None
+    total_number: int | None = None
+    waiting_time_ns: int = WAITING_TIME_DEFAULT_NS
+    mode: GangMode = GangMode.STRICT
+    match_policy: GangMatchPolicy = GangMatchPolicy.ONCE_SATISFIED
+    groups: tuple[str, ...] = ()
+
+
+# gang.scheduling.koordinator.sh/name: "job-7"            .../min-available: "3"
+# gang.scheduling.koordinator.sh/total-number: "4"        .../waiting-time: "600s"
+# gang.scheduling.koordinator.sh/mode: "Strict"           .../match-policy: "once-satisfied"
+# gang.scheduling.koordinator.sh/groups: ["ns/gang-a","ns/gang-b"]
+
+
+def read_gang(labels: Mapping[str, str], annotations: Mapping[str, str]) -> Gang | None:
+    """
+    Return the gang a Pod belongs to, None when neither labels nor annotations name one.
+
+    Rule: Koordinator contract 10. The name is looked up in the label `pod-group...io`, then in the
+    label `pod-group...io/name`, then in the annotation.
+
+    Raises:
+        InputError: a number, duration, mode, policy or list that does not parse; a minimum below
+            1; a waiting time that is not positive.
+    """
+    name = (
+        labels.get(LABEL_POD_GROUP)
+        or labels.get(LABEL_POD_GROUP_NAME)
+        or annotations.get(ANNOTATION_GANG_NAME)
+    )
+    if not name:
+        return None
+    least = _number(annotations, ANNOTATION_GANG_MIN_AVAILABLE)
+    total = _number(annotations, ANNOTATION_GANG_TOTAL_NUMBER)
+    return Gang(
+        name=name,
+        min_available=least,
+        total_number=least if total is None else max(total, least or 0),
+        waiting_time_ns=_waiting_time(annotations),
+        mode=a_choice(
+            annotations.get(ANNOTATION_GANG_MODE, GangMode.STRICT),
+            GangMode,
+            annotation_path(ANNOTATION_GANG_MODE),
+        ),
+        match_policy=_match_policy(annotations),
+        groups=_groups(annotations),
+    )
+
+
+def encode_gang(gang: Gang) -> dict[str, str]:
+    """Write the annotations that say all of this; the groups only when there are some."""
+    result = {
+        ANNOTATION_GANG_NAME: gang.name,
+        ANNOTATION_GANG_WAITING_TIME: format_duration(gang.waiting_time_ns),
+        ANNOTATION_GANG_MODE: str(gang.mode),
+        ANNOTATION_GANG_MATCH_POLICY: str(gang.match_policy),
+    }
+    if gang.min_available is not None:
+        result[ANNOTATION_GANG_MIN_AVAILABLE] = str(gang.min_available)
+    if gang.total_number is not None:
+        result[ANNOTATION_GANG_TOTAL_NUMBER] = str(gang.total_number)
+    if gang.groups:
+        result[ANNOTATION_GANG_GROUPS] = dump(list(gang.groups))
+    return result
+
+
+# internal.scheduling.koordinator.sh/bind-gang-group-id: "..."
+# internal.scheduling.koordinator.sh/bind-gang-member-count: "3"
+
+
+def encode_gang_bind(*, group_id: str, member_count: int) -> dict[str, str]:
+    """Write what a Binding says about its gang (Koordinator contract 10)."""
+    return {
+        ANNOTATION_BIND_GANG_GROUP_ID: group_id,
+        ANNOTATION_BIND_GANG_MEMBER_COUNT: str(member_count),
+    }
+
+
+def read_gang_bind(annotations: Mapping[str, str]) -> tuple[str, int] | None:
+    """Return group id and member count of a bound member, None when it carries none."""
+    group_id = annotations.get(ANNOTATION_BIND_GANG_GROUP_ID)
+    count = _number(annotations, ANNOTATION_BIND_GANG_MEMBER_COUNT)
+    return None if group_id is None or count is None else (group_id, count)
+
+
+def parse_duration(text: str) -> int:
+    """
+    Read a Go duration such as `1h30m`, `1.5s`, `-2ms` or `0`, in nanoseconds.
+
+    Rule: Go's time.ParseDuration: a unit after every number, fractions of a nanosecond cut off.
+
+    Raises:
+        InputError: anything else (`600` has no unit), or more than 2^63-1 nanoseconds.
+    """
+    if not _DURATION.fullmatch(text):
+        raise InputError(f"not a duration such as 600s or 10m: value={text[:80]!r}")
+    total = 0
+    for whole, part, unit in _TERMS.findall(text):
+        scale = _UNITS_NS[unit]
+        total += int(whole or 0) * scale + int(part or 0) * scale // 10 ** len(part)
+    if total > DURATION_MAX_NS:
+        raise InputError(f"longer than 2^63-1 nanoseconds: value={text[:80]!r}")
+    return -total if text.startswith("-") else total
+
+
+def format_duration(duration_ns: int) -> str:
+    """Write a duration as Go prints it: `10m0s`, `1.5s`, `2ms`, `0s`."""
+    sign = "-" if duration_ns < 0 else ""
+    rest = abs(duration_ns)
+    for unit in ("ns", "\N{MICRO SIGN}s", "ms"):
+        if 0 < rest < 1000 * _UNITS_NS[unit]:
+            return f"{sign}{_decimal(rest, _UNITS_NS[unit])}{unit}"
+    hours, rest = divmod(rest, 3600 * SECOND_NS)
+    minutes, rest = divmod(rest, 60 * SECOND_NS)
+    seconds = f"{_decimal(rest, SECOND_NS)}s"
+    if hours:
+        return f"{sign}{hours}h{minutes}m{seconds}"
+    return f"{sign}{minutes}m{seconds}" if minutes else f"{sign}{seconds}"
+
+
+def _decimal(number: int, unit: int) -> str:
+    whole, part = divmod(number, unit)
+    digits = f"{part:0{len(str(unit)) - 1}d}".rstrip("0") if part else ""
+    return f"{whole}.{digits}" if digits else str(whole)
+
+
+def _waiting_time(annotations: Mapping[str, str]) -> int:
+    text = annotations.get(ANNOTATION_GANG_WAITING_TIME)
+    if text is None:
+        return WAITING_TIME_DEFAULT_NS
+    path = annotation_path(ANNOTATION_GANG_WAITING_TIME)
+    duration = within(path, parse_duration, text)
+    if duration <= 0:
+        raise InputError(f"must be positive: value={text!r}", field=path)
+    return duration
+
+
+def _match_policy(annotations: Mapping[str, str]) -> GangMatchPolicy:
+    for key in (ANNOTATION_GANG_MATCH_POLICY, ANNOTATION_GANG_MATCH_POLICY_ALIAS):
+        if key in annotations:
+            return a_choice(annotations[key], GangMatchPolicy, annotation_path(key))
+    return GangMatchPolicy.ONCE_SATISFIED
+
+
+def _groups(annotations: Mapping[str, str]) -> tuple[str, ...]:
+    text = annotations.get(ANNOTATION_GANG_GROUPS)
+    path = annotation_path(ANNOTATION_GANG_GROUPS)
+    return () if text is None else each(load(text, path), path, a_text)
+
+
+def _number(annotations: Mapping[str, str], key: str) -> int | None:
+    text = annotations.get(key)
+    return None if text is None else a_decimal(text, annotation_path(key), least=1)

@@ -1,0 +1,240 @@
+"""Aliyun GPU share: the card of a Pod, in the first and the second generation's annotations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from ledger.domain.annotations.wire import (
+    FALSE,
+    TRUE,
+    a_boolean_text,
+    a_decimal,
+    an_integer,
+    an_object,
+    annotation_path,
+    dump,
+    load,
+)
+from ledger.domain.errors import InputError
+from ledger.domain.resources import (
+    ANNOTATION_GPUSHARE_ASSIGNED,
+    ANNOTATION_GPUSHARE_ASSUME_TIME,
+    ANNOTATION_GPUSHARE_CORE_PERCENTAGE,
+    ANNOTATION_GPUSHARE_DEV,
+    ANNOTATION_GPUSHARE_ID_PROPOSAL,
+    ANNOTATION_GPUSHARE_IDX,
+    ANNOTATION_GPUSHARE_POD,
+    ANNOTATION_GPUSHARE_V2_ALLOCATION,
+    ANNOTATION_GPUSHARE_V2_ASSIGNED,
+    ANNOTATION_GPUSHARE_V2_ASSUME_TIME,
+)
+
+_NO_CARD: Final = "-1"
+"""What upstream writes for a Pod without a card."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CardUnits:
+    """Units of one card that one container got; container and card are indexes."""
+
+    container: int
+    card: int
+    units: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuShareAllocation:
+    """
+    The card (v1) or cards (v2) of a Pod.
+
+    Attributes:
+        version: 1 or 2, the generation of annotations it was read from.
+        card: v1's one card for the whole Pod; None in v2.
+        shares: v2's units by container and card, ascending; empty in v1, where the units are the
+            sum of the containers' limits.
+        assigned: the node daemon has confirmed it.
+        assume_time_ns: Unix time in nanoseconds, None when absent.
+    """
+
+    version: int
+    card: int | None = None
+    shares: tuple[CardUnits, ...] = ()
+    assigned: bool = False
+    assume_time_ns: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuShareAnswer:
+    """What a placed Pod's annotations say; units are those of the node daemon (MiB or GiB)."""
+
+    card: int
+    pod_units: int
+    card_units: int
+    assume_time_ns: int
+    assigned: bool = False
+
+
+# ALIYUN_COM_GPU_MEM_IDX: "1"                               ALIYUN_GPU_ID: "1"
+# ALIYUN_COM_GPU_MEM_POD: "8138"                            ALIYUN_COM_GPU_MEM_DEV: "16276"
+# ALIYUN_COM_GPU_MEM_ASSIGNED: "false"
+# ALIYUN_COM_GPU_MEM_ASSUME_TIME: "1767225600000000000"
+# scheduler.framework.gpushare.allocation: {"0": {"1": 1}, "1": {"1": 7}}
+
+
+def read_gpushare_allocation(annotations: Mapping[str, str]) -> GpuShareAllocation | None:
+    """
+    Return the allocation a Pod carries, None when no card is known ("pending").
+
+    Rule: GPU-sharing contract B.1, read order: v2 if its JSON parses, else the v1 index (or its
+    alias), else pending. Never card 0 by guess; index -1 is pending too.
+
+    Raises:
+        InputError: a v1 index, time or flag that does not parse.
+    """
+    return _read_v2(annotations) or _read_v1(annotations)
+
+
+def encode_gpushare_answer(answer: GpuShareAnswer) -> dict[str, str]:
+    """
+    Write the annotations of a placed Pod, the proposal's name equal to the index.
+
+    Rule: GPU-sharing contract B.1.
+    """
+    return {
+        ANNOTATION_GPUSHARE_IDX: str(answer.card),
+        ANNOTATION_GPUSHARE_ID_PROPOSAL: str(answer.card),
+        ANNOTATION_GPUSHARE_POD: str(answer.pod_units),
+        ANNOTATION_GPUSHARE_DEV: str(answer.card_units),
+        ANNOTATION_GPUSHARE_ASSIGNED: TRUE if answer.assigned else FALSE,
+        ANNOTATION_GPUSHARE_ASSUME_TIME: str(answer.assume_time_ns),
+    }
+
+
+def decode_gpushare_answer(annotations: Mapping[str, str]) -> GpuShareAnswer:
+    """
+    Read back what `encode_gpushare_answer` wrote.
+
+    Raises:
+        InputError: a number that is missing or does not parse.
+    """
+    index = annotations.get(
+        ANNOTATION_GPUSHARE_IDX, annotations.get(ANNOTATION_GPUSHARE_ID_PROPOSAL, "")
+    )
+    return GpuShareAnswer(
+        card=a_decimal(index, annotation_path(ANNOTATION_GPUSHARE_IDX), least=0),
+        pod_units=_number(annotations, ANNOTATION_GPUSHARE_POD),
+        card_units=_number(annotations, ANNOTATION_GPUSHARE_DEV),
+        assume_time_ns=_number(annotations, ANNOTATION_GPUSHARE_ASSUME_TIME),
+        assigned=_assigned(annotations, ANNOTATION_GPUSHARE_ASSIGNED),
+    )
+
+
+def decode_card_units(
+    text: str, key: str = ANNOTATION_GPUSHARE_V2_ALLOCATION
+) -> tuple[CardUnits, ...]:
+    """
+    Read container index -> card index -> units, ascending by container and card.
+
+    Rule: GPU-sharing contract B.1. Under `core-percentage` the units are percent.
+
+    Raises:
+        InputError: broken JSON, a key that is not a decimal index, units that are no integer.
+    """
+    path = annotation_path(key)
+    return tuple(
+        sorted(
+            (
+                CardUnits(
+                    container=a_decimal(container, path, least=0),
+                    card=a_decimal(card, path, least=0),
+                    units=an_integer(units, f"{path}[{container}][{card}]", least=0),
+                )
+                for container, cards in an_object(load(text, path), path).items()
+                for card, units in an_object(cards, f"{path}[{container}]").items()
+            ),
+            key=lambda share: (share.container, share.card),
+        )
+    )
+
+
+def decode_core_percentages(text: str) -> tuple[CardUnits, ...]:
+    """Read the percent of each card's compute, in the shape of `decode_card_units`."""
+    return decode_card_units(text, ANNOTATION_GPUSHARE_CORE_PERCENTAGE)
+
+
+def encode_card_units(shares: tuple[CardUnits, ...]) -> str:
+    """Write container index -> card index -> units."""
+    by_container: dict[str, dict[str, int]] = {}
+    for share in shares:
+        by_container.setdefault(str(share.container), {})[str(share.card)] = share.units
+    return dump(by_container)
+
+
+# ConfigMap kube-system/unhealthy-gpu-<node>, key gpus: "0,3"
+
+
+def decode_unhealthy_cards(text: str) -> tuple[frozenset[int], tuple[str, ...]]:
+    """
+    Return the card indexes to avoid, and the tokens that are no index.
+
+    Rule: GPU-sharing contract B.3, "OURS": a token that does not parse is ignored and reported;
+    it never condemns card 0. Blanks around an index are taken.
+    """
+    tokens = [token.strip() for token in text.split(",") if token.strip()]
+    numbers = [token for token in tokens if token.isascii() and token.isdigit()]
+    bad = tuple(token for token in tokens if not (token.isascii() and token.isdigit()))
+    return frozenset(map(int, numbers)), bad
+
+
+def encode_unhealthy_cards(cards: frozenset[int]) -> str:
+    """Write the card indexes to avoid, ascending."""
+    return ",".join(map(str, sorted(cards)))
+
+
+def _read_v2(annotations: Mapping[str, str]) -> GpuShareAllocation | None:
+    text = annotations.get(ANNOTATION_GPUSHARE_V2_ALLOCATION)
+    if text is None:
+        return None
+    try:
+        shares = decode_card_units(text)
+    except InputError:  # the contract falls back to v1, so this one value is no error
+        return None
+    if not shares:
+        return None
+    return GpuShareAllocation(
+        version=2,
+        shares=shares,
+        assigned=_assigned(annotations, ANNOTATION_GPUSHARE_V2_ASSIGNED),
+        assume_time_ns=_time(annotations, ANNOTATION_GPUSHARE_V2_ASSUME_TIME),
+    )
+
+
+def _read_v1(annotations: Mapping[str, str]) -> GpuShareAllocation | None:
+    for key in (ANNOTATION_GPUSHARE_IDX, ANNOTATION_GPUSHARE_ID_PROPOSAL):
+        text = annotations.get(key)
+        if text is not None:
+            break
+    else:
+        return None
+    if text == _NO_CARD:
+        return None
+    return GpuShareAllocation(
+        version=1,
+        card=a_decimal(text, annotation_path(key), least=0),
+        assigned=_assigned(annotations, ANNOTATION_GPUSHARE_ASSIGNED),
+        assume_time_ns=_time(annotations, ANNOTATION_GPUSHARE_ASSUME_TIME),
+    )
+
+
+def _assigned(annotations: Mapping[str, str], key: str) -> bool:
+    return a_boolean_text(annotations.get(key, FALSE), annotation_path(key))
+
+
+def _time(annotations: Mapping[str, str], key: str) -> int | None:
+    return _number(annotations, key) if key in annotations else None
+
+
+def _number(annotations: Mapping[str, str], key: str) -> int:
+    return a_decimal(annotations.get(key, ""), annotation_path(key), least=0)

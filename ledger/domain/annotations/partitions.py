@@ -1,0 +1,115 @@
+"""The groups of GPUs a node can hand out together: `gpu-partitions` on the Device object."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from ledger.domain.annotations.wire import (
+    a_decimal,
+    a_quantity,
+    a_text,
+    an_integer,
+    an_object,
+    annotation_path,
+    dump,
+    each,
+    load,
+    present,
+)
+from ledger.domain.errors import InputError
+from ledger.domain.quantity import Quantity, format_quantity
+from ledger.domain.resources import ANNOTATION_GPU_PARTITIONS, LABEL_GPU_PARTITION_POLICY
+
+_PATH: Final = annotation_path(ANNOTATION_GPU_PARTITIONS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuPartition:
+    """One group of GPUs. `minors` ascending; a missing bandwidth meets no demand for one."""
+
+    minors: tuple[int, ...]
+    link_type: str = ""
+    ring_bus_bandwidth: Quantity | None = None
+    allocation_score: int = 0
+
+
+# {"1": [{"minors": [0]}, {"minors": [1]}],
+#  "2": [{"minors": [0, 1], "gpuLinkType": "NVLink", "ringBusBandwidth": "300Gi",
+#         "allocationScore": 2},
+#        {"minors": [1, 2], "ringBusBandwidth": "60Gi", "allocationScore": 1}]}
+
+
+def decode_gpu_partitions(text: str) -> dict[int, tuple[GpuPartition, ...]]:
+    """
+    Read number of GPUs -> partitions, counts ascending, partitions in table order.
+
+    Rule: Koordinator contract 2.5. Upstream treats a broken table as none; the caller decides.
+
+    Raises:
+        InputError: broken JSON, a key that is not decimal text, a partition whose minors repeat or
+            do not match its key, a bad bandwidth.
+    """
+    table = {
+        a_decimal(key, _PATH, least=1): each(value, f"{_PATH}[{key}]", _decode_partition)
+        for key, value in an_object(load(text, _PATH), _PATH).items()
+    }
+    for count, partitions in table.items():
+        for number, partition in enumerate(partitions):
+            if len(partition.minors) != count:
+                raise InputError(
+                    f"a partition of {count} lists {len(partition.minors)} GPUs",
+                    field=f"{_PATH}[{count}][{number}].minors",
+                )
+    return dict(sorted(table.items()))
+
+
+def encode_gpu_partitions(table: Mapping[int, tuple[GpuPartition, ...]]) -> str:
+    """Write the table; fields that say nothing are left out."""
+    return dump(
+        {
+            str(count): [_encode_partition(partition) for partition in partitions]
+            for count, partitions in table.items()
+        }
+    )
+
+
+def honors_partitions(*labels: Mapping[str, str]) -> bool:
+    """
+    Tell whether the table binds: `Honor` on the Node or the Device; anything else is `Prefer`.
+
+    Rule: Koordinator contract 2.3 and 8.5.
+    """
+    return any(item.get(LABEL_GPU_PARTITION_POLICY) == "Honor" for item in labels)
+
+
+def _decode_partition(value: object, path: str) -> GpuPartition:
+    partition = an_object(value, path)
+    bandwidth = partition.get("ringBusBandwidth")
+    score = partition.get("allocationScore")
+    minors = each(partition.get("minors"), f"{path}.minors", _minor)
+    if len(set(minors)) != len(minors):
+        raise InputError(f"a GPU is repeated: value={list(minors)}", field=f"{path}.minors")
+    return GpuPartition(
+        minors=tuple(sorted(minors)),
+        link_type=a_text(partition.get("gpuLinkType"), f"{path}.gpuLinkType"),
+        ring_bus_bandwidth=(
+            None if bandwidth is None else a_quantity(bandwidth, f"{path}.ringBusBandwidth")
+        ),
+        allocation_score=0 if score is None else an_integer(score, f"{path}.allocationScore"),
+    )
+
+
+def _encode_partition(partition: GpuPartition) -> dict[str, object]:
+    bandwidth = partition.ring_bus_bandwidth
+    fields = {
+        "gpuLinkType": partition.link_type,
+        "ringBusBandwidth": None if bandwidth is None else format_quantity(bandwidth),
+        "allocationScore": partition.allocation_score or None,
+    }
+    return {"minors": list(partition.minors), **present(fields)}
+
+
+def _minor(value: object, path: str) -> int:
+    return an_integer(value, path, least=0)

@@ -1,0 +1,182 @@
+"""The other annotations of Pods: bind time, minors, batch resources, scheduling hint."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from ledger.domain.annotations.wire import (
+    Amounts,
+    a_decimal,
+    a_text,
+    amounts,
+    amounts_json,
+    an_object,
+    annotation_path,
+    dump,
+    each,
+    load,
+    present,
+)
+from ledger.domain.errors import InputError
+from ledger.domain.resources import (
+    ANNOTATION_BIND_TIMESTAMP,
+    ANNOTATION_EXTENDED_RESOURCE_SPEC,
+    ANNOTATION_GPU_MINORS,
+    ANNOTATION_REPLACE_RESOURCES,
+    ANNOTATION_SCHEDULING_HINT,
+    ANNOTATION_SCHEDULING_HINT_DEPRECATED,
+)
+
+_EXTENDED_PATH: Final = annotation_path(ANNOTATION_EXTENDED_RESOURCE_SPEC)
+_REPLACE_PATH: Final = annotation_path(ANNOTATION_REPLACE_RESOURCES)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerResources:
+    """Batch and mid resources of one container."""
+
+    name: str
+    requests: Amounts = ()
+    limits: Amounts = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulingHint:
+    """Where a Pod should go, and which plugins keep what it already carries."""
+
+    node_names: tuple[str, ...] = ()
+    preferred_node_names: tuple[str, ...] = ()
+    extensions: tuple[str, ...] = ()
+
+
+# scheduling.koordinator.sh/bind-timestamp: "1767225600000000000"
+
+
+def decode_bind_timestamp(text: str) -> int:
+    """Read the bind time, Unix nanoseconds (Koordinator contract 2.2)."""
+    return a_decimal(text, annotation_path(ANNOTATION_BIND_TIMESTAMP), least=0)
+
+
+def encode_bind_timestamp(bind_time_ns: int) -> str:
+    """Write the bind time, Unix nanoseconds."""
+    return str(bind_time_ns)
+
+
+# scheduling.koordinator.sh/gpu-minors: "0,1"
+
+
+def decode_gpu_minors(text: str) -> tuple[int, ...]:
+    """Read the minors of a Pod's GPUs, in the order written (Koordinator contract 2.2)."""
+    path = annotation_path(ANNOTATION_GPU_MINORS)
+    return tuple(a_decimal(part, path, least=0) for part in text.split(",")) if text else ()
+
+
+def encode_gpu_minors(minors: Sequence[int]) -> str:
+    """Write the minors of a Pod's GPUs."""
+    return ",".join(map(str, minors))
+
+
+# {"containers": {"worker": {"requests": {"kubernetes.io/batch-cpu": "2000",
+#                                         "kubernetes.io/batch-memory": "4Gi"},
+#                            "limits": {"kubernetes.io/batch-cpu": "2000"}}}}
+
+
+def decode_extended_resource_spec(text: str) -> tuple[ContainerResources, ...]:
+    """
+    Read batch and mid resources by container, sorted by name.
+
+    Rule: Koordinator contract 2.2.
+    """
+    value = an_object(load(text, _EXTENDED_PATH), _EXTENDED_PATH)
+    path = f"{_EXTENDED_PATH}.containers"
+    containers = an_object(value.get("containers"), path)
+    return tuple(
+        _decode_container(name, containers[name], f"{path}.{name}") for name in sorted(containers)
+    )
+
+
+def encode_extended_resource_spec(containers: Sequence[ContainerResources]) -> str:
+    """Write batch and mid resources by container, in canonical quantities."""
+    by_name = {
+        container.name: present(
+            {
+                "requests": amounts_json(container.requests),
+                "limits": amounts_json(container.limits),
+            }
+        )
+        for container in containers
+    }
+    return dump({"containers": by_name})
+
+
+# {"nodeNames": ["n-17"], "preferredNodeNames": ["n-17", "n-18"],
+#  "extensions": {"DeviceShare": {}, "NodeNUMAResource": {}}}
+
+
+def read_scheduling_hint(annotations: Mapping[str, str]) -> SchedulingHint | None:
+    """
+    Return a Pod's scheduling hint, None without one; the deprecated key counts only alone.
+
+    Rule: Koordinator contract 2.1.
+    """
+    for key in (ANNOTATION_SCHEDULING_HINT, ANNOTATION_SCHEDULING_HINT_DEPRECATED):
+        if key in annotations:
+            return decode_scheduling_hint(annotations[key], key)
+    return None
+
+
+def decode_scheduling_hint(text: str, key: str = ANNOTATION_SCHEDULING_HINT) -> SchedulingHint:
+    """Read a scheduling hint; of the extensions only their names, sorted."""
+    path = annotation_path(key)
+    value = an_object(load(text, path), path)
+    return SchedulingHint(
+        node_names=each(value.get("nodeNames"), f"{path}.nodeNames", a_text),
+        preferred_node_names=each(
+            value.get("preferredNodeNames"), f"{path}.preferredNodeNames", a_text
+        ),
+        extensions=tuple(sorted(an_object(value.get("extensions"), f"{path}.extensions"))),
+    )
+
+
+def encode_scheduling_hint(hint: SchedulingHint) -> str:
+    """Write a scheduling hint; every extension is an empty object."""
+    fields = {
+        "nodeNames": list(hint.node_names),
+        "preferredNodeNames": list(hint.preferred_node_names),
+        "extensions": {name: {} for name in hint.extensions},
+    }
+    return dump(present(fields))
+
+
+# pod.koordinator.sh/replace-resources: "from:to,erase:"
+
+
+def decode_replace_resources(text: str) -> tuple[tuple[str, str], ...]:
+    """
+    Read which resource names become which; an empty right side erases.
+
+    Rule: Koordinator contract 2.1.
+
+    Raises:
+        InputError: a pair without a colon or without a left side.
+    """
+    pairs = tuple(tuple(part.split(":")) for part in text.split(",")) if text else ()
+    if any(len(pair) != 2 or not pair[0] for pair in pairs):
+        raise InputError(f"not a list of from:to pairs: value={text!r}", field=_REPLACE_PATH)
+    return tuple((pair[0], pair[1]) for pair in pairs)
+
+
+def encode_replace_resources(pairs: Sequence[tuple[str, str]]) -> str:
+    """Write which resource names become which."""
+    return ",".join(f"{old}:{new}" for old, new in pairs)
+
+
+def _decode_container(name: str, value: object, path: str) -> ContainerResources:
+    container = an_object(value, path)
+    return ContainerResources(
+        name=name,
+        requests=amounts(container.get("requests"), f"{path}.requests"),
+        limits=amounts(container.get("limits"), f"{path}.limits"),
+    )

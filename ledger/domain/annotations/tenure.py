@@ -1,0 +1,158 @@
+"""Our own annotations: the devices each container sees, and the marks on Pods and Nodes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+from ledger.domain.annotations.wire import TRUE, annotation_path
+from ledger.domain.errors import InputError
+from ledger.domain.resources import (
+    ANNOTATION_TENURE_ADMITTED,
+    ANNOTATION_TENURE_ALLOCATED_PREFIX,
+    ANNOTATION_TENURE_RELEASED_AT,
+    ANNOTATION_TENURE_VISIBLE_PREFIX,
+    LABEL_TENURE_MANAGED,
+)
+
+_PLACE: Final = re.compile(r"(?:init-)?(?:0|[1-9][0-9]{0,3})")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerDevices:
+    """
+    The GPUs of one container, always as device UUIDs.
+
+    Attributes:
+        place: the container's place in the spec, `2`, or `init-0` for init containers.
+        visible: what NVIDIA_VISIBLE_DEVICES shows.
+        allocated: what CUDA_VISIBLE_DEVICES shows, the container's own.
+    """
+
+    place: str
+    visible: tuple[str, ...] = ()
+    allocated: tuple[str, ...] = ()
+
+
+def container_place(index: int, *, init: bool = False) -> str:
+    """
+    Return a container's place: its index in `spec.containers` or `spec.initContainers`.
+
+    Rule: design section 3; container names would break the 63-character limit.
+    """
+    return f"init-{index}" if init else str(index)
+
+
+def visible_key(place: str) -> str:
+    """Return the annotation that NVIDIA_VISIBLE_DEVICES refers to."""
+    return f"{ANNOTATION_TENURE_VISIBLE_PREFIX}{place}"
+
+
+def allocated_key(place: str) -> str:
+    """Return the annotation that CUDA_VISIBLE_DEVICES refers to."""
+    return f"{ANNOTATION_TENURE_ALLOCATED_PREFIX}{place}"
+
+
+# tenure.sh/visible.0: "GPU-5d0f6c1e-...,GPU-7f6410b9-..."
+# tenure.sh/allocated.0: "GPU-5d0f6c1e-..."
+# tenure.sh/visible.init-0: "GPU-5d0f6c1e-..."
+
+
+def encode_container_devices(containers: Sequence[ContainerDevices]) -> dict[str, str]:
+    """
+    Write both annotations of every container that holds GPUs; an empty list writes none.
+
+    Rule: design section 3 and 5.1: an absent annotation reads as "no GPU".
+    """
+    result = {}
+    for container in containers:
+        if container.visible:
+            result[visible_key(container.place)] = ",".join(container.visible)
+        if container.allocated:
+            result[allocated_key(container.place)] = ",".join(container.allocated)
+    return result
+
+
+def read_container_devices(annotations: Mapping[str, str]) -> tuple[ContainerDevices, ...]:
+    """
+    Return the GPUs of each container, app containers first, each kind by index.
+
+    Raises:
+        InputError: a key whose end is no place, an empty or repeated UUID.
+    """
+    visible = _by_place(annotations, ANNOTATION_TENURE_VISIBLE_PREFIX)
+    allocated = _by_place(annotations, ANNOTATION_TENURE_ALLOCATED_PREFIX)
+    places = sorted(visible.keys() | allocated.keys(), key=_place_order)
+    return tuple(
+        ContainerDevices(
+            place=place, visible=visible.get(place, ()), allocated=allocated.get(place, ())
+        )
+        for place in places
+    )
+
+
+# tenure.sh/admitted: "true"
+
+
+def encode_admitted() -> dict[str, str]:
+    """Write the mark of a Pod that our webhook has seen."""
+    return {ANNOTATION_TENURE_ADMITTED: TRUE}
+
+
+def is_admitted(annotations: Mapping[str, str]) -> bool:
+    """Tell whether a Pod carries the mark."""
+    return annotations.get(ANNOTATION_TENURE_ADMITTED) == TRUE
+
+
+def is_managed_namespace(labels: Mapping[str, str]) -> bool:
+    """Tell whether a Namespace has opted in."""
+    return labels.get(LABEL_TENURE_MANAGED) == TRUE
+
+
+# tenure.sh/released-at: "2026-01-05T14:05:09.250000Z"
+
+
+def encode_released_at(moment: datetime) -> str:
+    """Write the time of a release on its Node, UTC to the microsecond, so that each differs."""
+    assert moment.tzinfo is not None, moment
+    return f"{moment.astimezone(UTC):%Y-%m-%dT%H:%M:%S.%f}Z"
+
+
+def decode_released_at(text: str) -> datetime:
+    """
+    Read the time of a release.
+
+    Raises:
+        InputError: not an ISO 8601 time with a zone.
+    """
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        moment = None
+    if moment is None or moment.tzinfo is None:
+        field = annotation_path(ANNOTATION_TENURE_RELEASED_AT)
+        raise InputError(f"not a time with a zone: value={text!r}", field=field)
+    return moment.astimezone(UTC)
+
+
+def _by_place(annotations: Mapping[str, str], prefix: str) -> dict[str, tuple[str, ...]]:
+    result = {}
+    for key, text in annotations.items():
+        if key.startswith(prefix):
+            place = key.removeprefix(prefix)
+            if not _PLACE.fullmatch(place):
+                raise InputError(f"not a container's place: {place!r}", field=annotation_path(key))
+            ids = tuple(text.split(","))
+            if not all(ids) or len(set(ids)) != len(ids) or text != "".join(text.split()):
+                raise InputError(
+                    f"not a list of device ids: value={text!r}", field=annotation_path(key)
+                )
+            result[place] = ids
+    return result
+
+
+def _place_order(place: str) -> tuple[bool, int]:
+    return place.startswith("init-"), int(place.removeprefix("init-"))

@@ -1,0 +1,30 @@
+"""Canonical JSON: one text for one value, so that a hash over the text means something."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+INTEGER_MAX: Final = 2**53 - 1
+"""Largest integer that every JSON reader keeps exact (RFC 8785, section 3.2.2.3)."""
+
+_ENCODER: Final = json.JSONEncoder(
+    ensure_ascii=False, allow_nan=False, separators=(",", ":"), sort_keys=True
+)
+
+
+def canonical_json(value: Mapping[str, Any]) -> str:
+    """
+    Return the one JSON text of `value`: sorted keys, no spaces, UTF-8 characters as they are.
+
+    Rule: RFC 8785 for the subset we write (design section 4, "integers only"): objects with
+    ASCII keys, arrays, text, booleans, null and integers up to `INTEGER_MAX`. Floats never
+    appear; a test holds this fast path against an independent implementation.
+    """
+    return _ENCODER.encode(value)
+
+
+def annotation_json(value: object) -> str:
+    """Return the JSON text of an annotation value: sorted keys and no spaces (cli.md, Output)."""
+    return _ENCODER.encode(value)

@@ -1,0 +1,233 @@
+"""
+Frozen dataclasses to plain JSON values and back, driven by their own type hints.
+
+Each type's hints are read once; what comes out is a chain of plain functions, because every event
+of the ledger passes here when it is written and again when it is replayed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import types
+import typing
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+from operator import attrgetter
+from typing import Any, Final
+
+from ledger.domain.canonical import INTEGER_MAX
+from ledger.domain.cpuset import CpuSet, format_cpuset, parse_cpuset
+from ledger.domain.errors import InputError
+
+Json = Any
+"""A decoded JSON value."""
+
+Declared = Any
+"""A type as a field declares it, such as `tuple[int, ...]` or `CpuSet | None`."""
+
+Encoder = Callable[[Any], Json]
+Decoder = Callable[[object, str], Any]
+
+_type_hints = functools.cache(typing.get_type_hints)
+_NAMES: Final = {str: "text", int: "an integer", bool: "true or false"}
+
+
+def encode_value(value: object) -> Json:
+    """
+    Return `value` as objects, arrays, text, integers, booleans and null.
+
+    Floats, other types and integers beyond `INTEGER_MAX` are our own bug and fail an assertion.
+    """
+    kind: Declared = type(value)
+    return _encoder(kind)(value)
+
+
+def decode_value(kind: Declared, value: object, path: str) -> Json:
+    """
+    Return `value` as the declared type `kind`.
+
+    A missing field takes the dataclass's default (events grow by fields with defaults).
+
+    Raises:
+        InputError: an unknown field, a missing one without a default, or another JSON type, with
+            its path below `path`.
+    """
+    return _decoder(kind)(value, path)
+
+
+@functools.cache
+def _encoder(kind: Declared) -> Encoder:
+    """Return the encoder of a declared type; a type that no event may hold is an assertion."""
+    origin: Declared = typing.get_origin(kind)
+    arguments = typing.get_args(kind)
+    if origin in (types.UnionType, typing.Union):
+        inner = _encoder(next(item for item in arguments if item is not types.NoneType))
+        return lambda value: None if value is None else inner(value)
+    if origin is tuple:
+        return _array_encoder(arguments)
+    if origin is not None and issubclass(origin, Mapping):
+        inner = _encoder(arguments[1])
+        if inner is _same:
+            return dict
+        return lambda value: {key: inner(item) for key, item in value.items()}
+    if kind is CpuSet:
+        return format_cpuset
+    if kind is int:
+        return _encode_integer
+    if kind is bool or (isinstance(kind, type) and issubclass(kind, str)):
+        return _same
+    assert dataclasses.is_dataclass(kind), kind
+    return _dataclass_encoder(kind)
+
+
+def _same(value: Json) -> Json:
+    """Text and booleans are JSON as they are."""
+    return value
+
+
+def _encode_integer(value: int) -> int:
+    assert type(value) is int, value
+    assert -INTEGER_MAX <= value <= INTEGER_MAX, value
+    return value
+
+
+def _array_encoder(arguments: tuple[Any, ...]) -> Encoder:
+    if arguments[1:] == (Ellipsis,):
+        inner = _encoder(arguments[0])
+        if inner is _same:
+            return list
+        return lambda value: [inner(item) for item in value]
+    inners = tuple(map(_encoder, arguments))
+    return lambda value: [encode(item) for encode, item in zip(inners, value, strict=True)]
+
+
+def _dataclass_encoder(kind: Declared) -> Encoder:
+    hints = _type_hints(kind)
+    names = tuple(field.name for field in dataclasses.fields(kind))
+    encoders = {name: _encoder(hints[name]) for name in names}
+    changing = tuple((name, inner) for name, inner in encoders.items() if inner is not _same)
+    values_of: Callable[[object], tuple[object, ...]]
+    if len(names) > 1:
+        values_of = attrgetter(*names)
+    else:
+
+        def values_of(value: object) -> tuple[object, ...]:
+            return tuple(getattr(value, name) for name in names)
+
+    def encode(value: object) -> dict[str, Json]:
+        assert type(value) is kind, value
+        fields: dict[str, Json] = dict(zip(names, values_of(value), strict=True))
+        for name, inner in changing:
+            fields[name] = inner(fields[name])
+        return fields
+
+    return encode
+
+
+@functools.cache
+def _decoder(kind: Declared) -> Decoder:
+    origin: Declared = typing.get_origin(kind)
+    arguments = typing.get_args(kind)
+    if origin in (types.UnionType, typing.Union):
+        inner = _decoder(next(item for item in arguments if item is not types.NoneType))
+        return lambda value, path: None if value is None else inner(value, path)
+    if origin is tuple:
+        return _array_decoder(arguments)
+    if origin is not None and issubclass(origin, Mapping):
+        return _object_decoder(_decoder(arguments[1]))
+    if kind is CpuSet:
+        return _decode_cpuset
+    if dataclasses.is_dataclass(kind):
+        return _dataclass_decoder(kind)
+    if isinstance(kind, type) and issubclass(kind, StrEnum):
+        return _choice_decoder(kind)
+    return _plain_decoder(kind)
+
+
+def _array_decoder(arguments: tuple[Any, ...]) -> Decoder:
+    if arguments[1:] == (Ellipsis,):
+        inner = _decoder(arguments[0])
+
+        def many(value: object, path: str) -> tuple[Any, ...]:
+            if not isinstance(value, list):
+                raise InputError("must be an array", field=path)
+            return tuple([inner(item, f"{path}[{i}]") for i, item in enumerate(value)])
+
+        return many
+    inners = tuple(map(_decoder, arguments))
+
+    def fixed(value: object, path: str) -> tuple[Any, ...]:
+        if not isinstance(value, list) or len(value) != len(inners):
+            raise InputError(f"must be an array of {len(inners)}", field=path)
+        pairs = enumerate(zip(inners, value, strict=True))
+        return tuple([decode(item, f"{path}[{i}]") for i, (decode, item) in pairs])
+
+    return fixed
+
+
+def _object_decoder(inner: Decoder) -> Decoder:
+    def decode(value: object, path: str) -> dict[str, Any]:
+        if not isinstance(value, dict):
+            raise InputError("must be an object", field=path)
+        return {key: inner(item, f"{path}[{key}]") for key, item in value.items()}
+
+    return decode
+
+
+def _dataclass_decoder(kind: Declared) -> Decoder:
+    hints = _type_hints(kind)
+    fields = {field.name: _decoder(hints[field.name]) for field in dataclasses.fields(kind)}
+    needed = {field.name for field in dataclasses.fields(kind) if not _has_default(field)}
+
+    def decode(value: object, path: str) -> Json:
+        if not isinstance(value, dict):
+            raise InputError("must be an object", field=path)
+        if not value.keys() <= fields.keys():
+            unknown = min(value.keys() - fields.keys())
+            raise InputError(f"unknown field {unknown!r}", field=path)
+        if not needed <= value.keys():
+            missing = min(needed - value.keys())
+            raise InputError(f"missing field {missing!r}", field=path)
+        try:
+            return kind(**{name: fields[name](item, name) for name, item in value.items()})
+        except InputError as error:
+            raise error.within(path) from error
+
+    return decode
+
+
+def _has_default(field: dataclasses.Field[Any]) -> bool:
+    missing = dataclasses.MISSING
+    return field.default is not missing or field.default_factory is not missing
+
+
+def _decode_cpuset(value: object, path: str) -> CpuSet:
+    if not isinstance(value, str):
+        raise InputError("must be a CPU list", field=path)
+    try:
+        return parse_cpuset(value)
+    except InputError as error:
+        raise error.within(path) from error
+
+
+def _choice_decoder(kind: type[StrEnum]) -> Decoder:
+    choices = {str(member): member for member in kind}
+
+    def decode(value: object, path: str) -> StrEnum:
+        if not isinstance(value, str) or value not in choices:
+            raise InputError(f"not one of {', '.join(choices)}: value={value!r}", field=path)
+        return choices[value]
+
+    return decode
+
+
+def _plain_decoder(kind: type[object]) -> Decoder:
+    assert kind in _NAMES, kind
+
+    def decode(value: object, path: str) -> object:
+        if type(value) is not kind:
+            raise InputError(f"must be {_NAMES[kind]}, is {value!r}", field=path)
+        return value
+
+    return decode

@@ -1,0 +1,76 @@
+"""The answer of every dialect: demands on one device type, or what is wrong with them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from ledger.domain.errors import FieldError
+from ledger.domain.pod_spec import ContainerSpec, PodSpec
+from ledger.domain.requests import DeviceDemand
+from ledger.domain.resources import device_type_of
+from ledger.domain.rules import check_equal_limits, forbidden
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """
+    What a Pod asks of one device type.
+
+    Attributes:
+        demands: empty when there are errors.
+        counts: container place -> number of devices it uses.
+    """
+
+    demands: tuple[DeviceDemand, ...] = ()
+    counts: Mapping[str, int] = field(default_factory=dict)
+    errors: tuple[FieldError, ...] = ()
+
+
+NOTHING = Asked()
+
+
+def check_device_resources(spec: PodSpec) -> Iterator[FieldError]:
+    """
+    Yield what every dialect forbids: requests that differ from limits, devices as overhead.
+
+    Rule: Koordinator contract 1.1, ours; the API server demands the same of extended resources.
+    """
+    for container in spec.containers:
+        for name in container.limits:
+            if device_type_of(name) is not None:
+                yield from check_equal_limits(
+                    container.field(name),
+                    container.written.get(name, name),
+                    container.requests.get(name),
+                    container.limits[name],
+                )
+    for name in spec.overhead:
+        if device_type_of(name) is not None:
+            yield forbidden(f"spec.overhead[{name}]", "a device can't be overhead")
+
+
+def asking(spec: PodSpec, names: Iterable[str]) -> list[tuple[ContainerSpec, dict[str, int]]]:
+    """
+    Return the containers that name any of the resources, with whole units, zeros included.
+
+    They come in the order they start.
+    """
+    wanted = frozenset(names)
+    result = []
+    for container in spec.containers:
+        amounts = {
+            name: quantity.ceil() for name, quantity in container.requests.items() if name in wanted
+        }
+        if amounts:
+            result.append((container, amounts))
+    return result
+
+
+def first_fields(asks: Iterable[tuple[ContainerSpec, Mapping[str, int]]]) -> dict[str, str]:
+    """Return released name -> field path in the first container that asks for it."""
+    fields: dict[str, str] = {}
+    for container, amounts in asks:
+        for name in amounts:
+            fields.setdefault(name, container.field(name))
+    return fields

@@ -1,0 +1,157 @@
+"""When a Pod gets CPUs of its own, and the rules of QoS and priority that go with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from ledger.domain.annotations.cpu import (
+    CpuBindPolicy,
+    CpuExclusivePolicy,
+    ResourceSpec,
+    decode_resource_spec,
+)
+from ledger.domain.annotations.qos import (
+    PriorityClass,
+    QosClass,
+    priority_class_of_qos,
+    read_priority_class,
+    read_qos_class,
+)
+from ledger.domain.annotations.wire import annotation_path, label_path
+from ledger.domain.errors import FieldError
+from ledger.domain.pod_spec import APP, PodSpec
+from ledger.domain.requests import CpuSetDemand
+from ledger.domain.resources import (
+    ANNOTATION_RESOURCE_SPEC,
+    BATCH_CPU,
+    BATCH_MEMORY,
+    CPU,
+    LABEL_PRIORITY_CLASS,
+    LABEL_QOS_CLASS,
+)
+from ledger.domain.rules import (
+    check_batch_qos,
+    check_equal_limits,
+    check_qos,
+    check_whole_cpus,
+    unsupported,
+)
+
+_OWN_CPUS: Final = frozenset({QosClass.LSE, QosClass.LSR})
+_BINDING: Final = frozenset({CpuBindPolicy.FULL_PCPUS, CpuBindPolicy.SPREAD_BY_PCPUS})
+_UNSET: Final = frozenset({CpuBindPolicy.UNSET, CpuBindPolicy.DEFAULT})
+_NO_SPEC: Final = ResourceSpec()
+_PRIORITIES: Final = {
+    PriorityClass.PROD: 9500,
+    PriorityClass.MID: 7500,
+    PriorityClass.BATCH: 5500,
+    PriorityClass.FREE: 3500,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CpusAsked:
+    """
+    What QoS, priority and CPU policies come to.
+
+    Attributes:
+        demand: None when the Pod shares CPUs; None too when there are errors.
+        priority: `spec.priority`, else the class's default (contract 5.3), else 0.
+    """
+
+    qos: QosClass = QosClass.NONE
+    priority: int = 0
+    demand: CpuSetDemand | None = None
+    errors: tuple[FieldError, ...] = ()
+
+
+def cpu_demand(spec: PodSpec, *, bind_policy: str, exclusive_policy: str) -> CpusAsked:
+    """
+    Return whether a Pod gets CPUs of its own, and how they are picked.
+
+    Rule: Koordinator contract 5.3, 6.1, 6.2.
+
+    Args:
+        bind_policy, exclusive_policy: the settings, for a Pod that names none.
+
+    Raises:
+        InputError: a `resource-spec` that does not parse.
+    """
+    text = spec.annotations.get(ANNOTATION_RESOURCE_SPEC)
+    wish = _NO_SPEC if text is None else decode_resource_spec(text)
+    qos = read_qos_class(spec.labels)
+    priority_class = _priority_class(spec, qos)
+    errors = (*_check(spec, qos, priority_class), *_check_burst(wish))
+    priority = _PRIORITIES.get(priority_class, 0) if spec.priority is None else spec.priority
+    return CpusAsked(
+        qos=qos,
+        priority=priority,
+        demand=None if errors else _demand(spec, qos, wish, bind_policy, exclusive_policy),
+        errors=errors,
+    )
+
+
+def _priority_class(spec: PodSpec, qos: QosClass) -> PriorityClass:
+    """
+    Return the class the Pod names, by label, number or class name; unnamed, that of its QoS.
+
+    Rule: Koordinator contract 5.3 and 6.1 ("with default"). In a cluster the API server always
+    fills in `spec.priority`; in a file it may be missing, and only then the default counts.
+    """
+    named = read_priority_class(spec.labels, spec.priority)
+    if named is not PriorityClass.NONE or spec.priority is not None:
+        return named
+    if LABEL_PRIORITY_CLASS in spec.labels:
+        return PriorityClass.NONE
+    name = spec.priority_class_name
+    if name and name in set(PriorityClass):
+        return PriorityClass(name)
+    return priority_class_of_qos(qos)
+
+
+def _check(spec: PodSpec, qos: QosClass, priority_class: PriorityClass) -> Iterator[FieldError]:
+    yield from check_qos(label_path(LABEL_QOS_CLASS), qos, priority_class)
+    for container in spec.containers:
+        for name in (BATCH_CPU, BATCH_MEMORY):
+            if container.requests.get(name):
+                yield from check_batch_qos(container.field(name), qos)
+    if qos not in _OWN_CPUS:
+        return
+    for container in spec.containers:
+        if CPU in container.requests or CPU in container.limits:
+            yield from check_equal_limits(
+                container.field(CPU), CPU, container.requests.get(CPU), container.limits.get(CPU)
+            )
+    first = next(container for container in spec.containers if container.kind == APP)
+    yield from check_whole_cpus(first.field(CPU), spec.cpu_milli)
+
+
+def _check_burst(wish: ResourceSpec) -> Iterator[FieldError]:
+    path = annotation_path(ANNOTATION_RESOURCE_SPEC)
+    for name, policy in (
+        ("requiredCPUBindPolicy", wish.required_bind_policy),
+        ("preferredCPUBindPolicy", wish.preferred_bind_policy),
+    ):
+        if policy is CpuBindPolicy.CONSTRAINED_BURST:
+            yield unsupported(f"{path}.{name}", "CPU bind policy ConstrainedBurst")
+
+
+def _demand(
+    spec: PodSpec, qos: QosClass, wish: ResourceSpec, bind_policy: str, exclusive_policy: str
+) -> CpuSetDemand | None:
+    required = wish.required_bind_policy not in _UNSET
+    named = wish.required_bind_policy if required else wish.preferred_bind_policy
+    effective = bind_policy if named in _UNSET else str(named)
+    if qos not in _OWN_CPUS or effective not in _BINDING:
+        return None
+    exclusive = wish.preferred_exclusive_policy
+    return CpuSetDemand(
+        cpus=spec.cpu_milli // 1000,
+        bind_policy=effective,
+        required=required,
+        exclusive_policy=(
+            exclusive_policy if exclusive is CpuExclusivePolicy.NONE else str(exclusive)
+        ),
+    )

@@ -1,0 +1,138 @@
+"""Devices and the parts of them that Pods hold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+GPU: Final = "gpu"
+RDMA: Final = "rdma"
+FPGA: Final = "fpga"
+
+WHOLE_PERCENT: Final = 100
+"""Core percent and memory ratio of one whole device."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DevicePlace:
+    """
+    Where a device sits. `numa_node` -1 is unknown and passes every NUMA filter.
+
+    Rule: Koordinator contract 3.1.
+    """
+
+    socket: int = -1
+    numa_node: int = -1
+    pcie_id: str = ""
+    bus_id: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VirtualFunction:
+    """One VF of a NIC. `minor` -1 is not numbered (Koordinator contract 3.1)."""
+
+    minor: int
+    bus_id: str
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceRecord:
+    """
+    One device as the inventory reports it: (machine, id) is its identity, the rest attributes.
+
+    Rule: design section 8, "A device is (machine, UUID)".
+
+    Attributes:
+        device_id: UUID or PF bus id; empty when the inventory has no Device object.
+        core_percent: capacity, 100 for a whole device; other types count their units here.
+        memory_bytes: 0 for a type without memory.
+        place: None when the inventory says nothing about topology.
+    """
+
+    device_type: str
+    minor: int
+    device_id: str
+    model: str = ""
+    core_percent: int = WHOLE_PERCENT
+    memory_bytes: int = 0
+    healthy: bool = True
+    labels: Mapping[str, str] = field(default_factory=dict)
+    place: DevicePlace | None = None
+    vfs: tuple[VirtualFunction, ...] = ()
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """Return (type, minor), the name of the device inside its node."""
+        return (self.device_type, self.minor)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerShare:
+    """
+    What one container gets of one device.
+
+    `container` is the container's name, `place` its place in the spec: `<i>` for app containers,
+    `init-<i>` for init containers (design section 3). Init containers reuse what app containers
+    hold, so shares of one Pod overlap and must not be summed over both kinds.
+    """
+
+    container: str
+    place: str
+    core_percent: int
+    memory_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceShare:
+    """
+    The part of one device that one Pod holds, in integers.
+
+    Rule: design section 4; Koordinator contract 4.5 (both memory numbers are stored, bytes alone
+    are constrained).
+
+    Attributes:
+        core_percent: 0 when the dialect does not ask for it (GPU share).
+        memory_ratio_percent: for the wire and for display, never a constraint.
+        exclusive: needs a device without any other tenant.
+        instances: containers placed on the device (mGPU's instance cap counts these).
+        vf_bus_ids: virtual functions held on this device.
+        containers: in spec order; empty when the whole Pod shares the device.
+    """
+
+    device_type: str
+    minor: int
+    device_id: str
+    core_percent: int = 0
+    memory_bytes: int = 0
+    memory_ratio_percent: int = 0
+    exclusive: bool = False
+    instances: int = 1
+    vf_bus_ids: tuple[str, ...] = ()
+    containers: tuple[ContainerShare, ...] = ()
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """Return (type, minor), the name of the device inside its node."""
+        return (self.device_type, self.minor)
+
+
+def ratio_to_bytes(ratio_percent: int, total_bytes: int) -> int:
+    """
+    Return floor(ratio x total / 100), the bytes that a memory ratio means on a card.
+
+    Rule: Koordinator contract 4.5. 35 % of 24 GiB is 9019431321 bytes.
+    """
+    return ratio_percent * total_bytes // WHOLE_PERCENT
+
+
+def bytes_to_ratio(memory_bytes: int, total_bytes: int) -> int:
+    """
+    Return the ratio shown for a request in bytes: truncated, but never 0 for a tenant.
+
+    Rule: Koordinator contract 4.5, ours: "any tenant counts at least ratio 1".
+    """
+    if memory_bytes == 0 or total_bytes == 0:
+        return 0
+    return max(1, memory_bytes * WHOLE_PERCENT // total_bytes)

@@ -1,0 +1,357 @@
+"""
+The events of the ledger: what happened, in past participles, in words that never change.
+
+A recorded type is never edited. A new meaning is a `.vN` beside the old one, with an upcaster in
+`upcasts.py` and a stored sample of every version under `tests/samples/events`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar, Final
+
+from ledger.domain.canonical import canonical_json
+from ledger.domain.codec import decode_value, encode_value
+from ledger.domain.cpuset import CpuSet
+from ledger.domain.devices import DeviceRecord, DeviceShare
+from ledger.domain.errors import InputError, UnknownEventError
+from ledger.domain.requests import PodSnapshot
+from ledger.domain.topology import Cpu
+
+EMPTY_CPUSET: Final = CpuSet()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochStarted:
+    """A writer took the ledger over. Older writers are fenced from here on."""
+
+    event_type: ClassVar[str] = "epoch.started.v1"
+    epoch: int
+    holder: str
+    origin: str
+    tenure_version: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SettingsChanged:
+    """The settings of deciding from here on. `settings_hash` is what reservations quote."""
+
+    event_type: ClassVar[str] = "settings.changed.v1"
+    settings_hash: str
+    settings: str  # canonical JSON of the settings in force
+    tenure_version: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeInventoried:
+    """
+    What a node has, from here on. Replaces the node's earlier inventory; holders stay.
+
+    Rule: design section 8, "A device is (machine, UUID)".
+    """
+
+    event_type: ClassVar[str] = "node.inventoried.v1"
+    node_uid: str
+    node_name: str
+    machine_id: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    cpu_milli: int = 0
+    memory_bytes: int = 0
+    devices: tuple[DeviceRecord, ...] = ()  # ordered by (device_type, minor)
+    cpus: tuple[Cpu, ...] = ()
+    cpu_ref_count_max: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceHealthChanged:
+    """A device was closed to grants or opened again. Holders stay (design section 8)."""
+
+    event_type: ClassVar[str] = "device.health_changed.v1"
+    node_uid: str
+    device_type: str
+    minor: int
+    device_id: str
+    healthy: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodReserved:
+    """
+    The scheduler promised these shares to one Pod. Appended before Bind is sent.
+
+    Attributes:
+        attempt: 1 for the first reservation of this Pod UID; a voided one is followed by the next.
+        resource_version: the Pod's, as read before deciding; empty in a simulation.
+        shares: ordered by (device_type, minor).
+        annotations: exactly the Binding's.
+    """
+
+    event_type: ClassVar[str] = "pod.reserved.v1"
+    pod_uid: str
+    attempt: int
+    namespace: str
+    pod_name: str
+    node_uid: str
+    node_name: str
+    cpu_milli: int
+    memory_bytes: int
+    shares: tuple[DeviceShare, ...] = ()
+    cpuset: CpuSet = EMPTY_CPUSET
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    device_models: tuple[str, ...] = ()  # one per share, same order
+    dialect: str = ""
+    policy: str = ""
+    settings_hash: str = ""
+    tenure_version: str = ""
+    resource_version: str = ""
+    group: str = ""
+    snapshot: PodSnapshot = field(default_factory=PodSnapshot)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodBound:
+    """The API server accepted the Binding of this reservation."""
+
+    event_type: ClassVar[str] = "pod.bound.v1"
+    pod_uid: str
+    attempt: int
+    node_uid: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodAssigned:
+    """The node confirmed that the Pod runs on what was reserved."""
+
+    event_type: ClassVar[str] = "pod.assigned.v1"
+    pod_uid: str
+    attempt: int
+    node_uid: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodReleased:
+    """The holder is gone: every share and CPU of this reservation is free again."""
+
+    event_type: ClassVar[str] = "pod.released.v1"
+    pod_uid: str
+    attempt: int
+    node_uid: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodVoided:
+    """A reservation that never became a bound Pod was taken back, behind a fence."""
+
+    event_type: ClassVar[str] = "pod.voided.v1"
+    pod_uid: str
+    attempt: int
+    node_uid: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodObserved:
+    """
+    Someone else gave this Pod its devices: kubelet, another scheduler, an earlier system.
+
+    Lives outside the capacity constraint; a card it fills or over-fills is closed to grants.
+
+    Attributes:
+        source: where the holding was read, such as `device-allocated` or `checkpoint`.
+        unknown_types: device types it holds on cards that nobody can name; the node is closed
+            for them.
+    """
+
+    event_type: ClassVar[str] = "pod.observed.v1"
+    pod_uid: str
+    attempt: int
+    namespace: str
+    pod_name: str
+    node_uid: str
+    node_name: str
+    source: str
+    cpu_milli: int = 0
+    memory_bytes: int = 0
+    shares: tuple[DeviceShare, ...] = ()
+    cpuset: CpuSet = EMPTY_CPUSET
+    device_models: tuple[str, ...] = ()
+    unknown_types: tuple[str, ...] = ()
+    dialect: str = ""
+    snapshot: PodSnapshot = field(default_factory=PodSnapshot)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefusalReason:
+    """
+    One reason of a refusal, with the number of nodes it holds for and what would have helped.
+
+    Attributes:
+        nodes: how many nodes gave this as their first reason; 0 for a refusal by rule.
+        nearest_node: the node that came closest, empty if none is close in numbers.
+        detail: numbers at that node, such as `asks 4 cards, 2 free`.
+        remedy: what would have made the Pod fit.
+    """
+
+    reason: str
+    nodes: int
+    nearest_node: str = ""
+    detail: str = ""
+    remedy: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestRefused:
+    """
+    A Pod was refused. Recorded when the set of reasons changes, prunable apart from holdings.
+
+    Attributes:
+        stage: `admission`, `takeover` or `scheduling`.
+        shape: the request in short, such as `4 x whole gpu, 8 cpu, 32Gi`.
+    """
+
+    event_type: ClassVar[str] = "request.refused.v1"
+    pod_uid: str
+    namespace: str
+    pod_name: str
+    stage: str
+    message: str
+    reasons: tuple[RefusalReason, ...] = ()
+    shape: str = ""
+    gpu_core_percent: int = 0
+    policy: str = ""
+    snapshot: PodSnapshot = field(default_factory=PodSnapshot)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedMember:
+    """One member of a group plan: which node and which minors wait for it."""
+
+    pod_uid: str
+    namespace: str
+    pod_name: str
+    node_uid: str
+    minors: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupPlanned:
+    """A whole group or gang was given nodes and devices before its members are bound."""
+
+    event_type: ClassVar[str] = "group.planned.v1"
+    group: str
+    members: tuple[PlannedMember, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanDropped:
+    """A group plan stopped being valid; what it pre-occupied is free again."""
+
+    event_type: ClassVar[str] = "group.plan_dropped.v1"
+    group: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriftFound:
+    """The witnesses disagree. `kind` is the name of the disagreement, such as `OverHeld`."""
+
+    event_type: ClassVar[str] = "drift.found.v1"
+    drift_id: str
+    kind: str
+    node_uid: str
+    detail: str
+    device_type: str = ""
+    minor: int = -1
+    pod_uid: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriftResolved:
+    """A disagreement is over."""
+
+    event_type: ClassVar[str] = "drift.resolved.v1"
+    drift_id: str
+    how: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotTaken:
+    """A snapshot of the folded state was stored; its digest is proved by the chain."""
+
+    event_type: ClassVar[str] = "snapshot.taken.v1"
+    at_position: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentArchived:
+    """Events `first`..`last` moved to an archive file with this digest."""
+
+    event_type: ClassVar[str] = "segment.archived.v1"
+    first: int
+    last: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerRecovered:
+    """A ledger that was behind its witnesses was opened again; the range is unknown, not idle."""
+
+    event_type: ClassVar[str] = "ledger.recovered.v1"
+    lost_from: int
+    lost_to: int
+    incarnation: str
+
+
+LedgerEvent = (
+    EpochStarted
+    | SettingsChanged
+    | NodeInventoried
+    | DeviceHealthChanged
+    | PodReserved
+    | PodBound
+    | PodAssigned
+    | PodReleased
+    | PodVoided
+    | PodObserved
+    | RequestRefused
+    | GroupPlanned
+    | PlanDropped
+    | DriftFound
+    | DriftResolved
+    | SnapshotTaken
+    | SegmentArchived
+    | LedgerRecovered
+)
+
+EVENT_TYPES: Final[Mapping[str, type[LedgerEvent]]] = {
+    kind.event_type: kind for kind in LedgerEvent.__args__
+}
+
+
+def encode_event(event: LedgerEvent) -> str:
+    """Return the canonical JSON body of `event`."""
+    return canonical_json(encode_value(event))
+
+
+def decode_event(event_type: str, body: str) -> LedgerEvent:
+    """
+    Return the event that `body` records.
+
+    Raises:
+        UnknownEventError: a type or version this release doesn't know; readers stop here.
+        InputError: the body doesn't have the type's fields.
+    """
+    kind = EVENT_TYPES.get(event_type)
+    if kind is None:
+        raise UnknownEventError(f"event of a newer version: event_type={event_type}")
+    try:
+        value: object = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"event body is not JSON: {error}", field=event_type) from error
+    event: LedgerEvent = decode_value(kind, value, event_type)
+    return event

@@ -1,0 +1,367 @@
+"""What a node is and has, out of its Node, Device and NodeResourceTopology objects."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Final, TypeVar
+
+from ledger.domain.annotations.checkpoints import DeviceCheckpoint, read_devices_checkpoints
+from ledger.domain.annotations.cpu import NumaPolicy
+from ledger.domain.annotations.gpushare import decode_unhealthy_cards
+from ledger.domain.annotations.mgpu import (
+    MgpuNodeKind,
+    read_mgpu_node_kind,
+    read_node_compute_policy,
+)
+from ledger.domain.annotations.node_cpu import (
+    PodCpuAlloc,
+    decode_amplification_ratios,
+    decode_cpu_topology,
+    decode_kubelet_cpu_policy,
+    decode_node_reservation,
+    decode_pod_cpu_allocs,
+    decode_system_qos_resource,
+    read_node_cpu_policies,
+)
+from ledger.domain.annotations.partitions import honors_partitions
+from ledger.domain.annotations.wire import a_flag, a_quantity, a_text, an_object, each
+from ledger.domain.canonical import INTEGER_MAX
+from ledger.domain.cpuset import EMPTY, CpuSet
+from ledger.domain.device_objects import Inventory, inventory_of_device, inventory_of_quantities
+from ledger.domain.devices import DeviceRecord
+from ledger.domain.errors import InputError
+from ledger.domain.nodes import NodeFacts, Taint
+from ledger.domain.pod_spec import default_uid, name_of, text_at, text_map
+from ledger.domain.quantity import NANO, ZERO, Quantity
+from ledger.domain.resources import (
+    ANNOTATION_AMPLIFICATION_RATIO,
+    ANNOTATION_CPU_TOPOLOGY,
+    ANNOTATION_KUBELET_CPU_MANAGER_POLICY,
+    ANNOTATION_NODE_RESERVATION,
+    ANNOTATION_POD_CPU_ALLOCS,
+    ANNOTATION_SYSTEM_QOS_RESOURCE,
+    CPU,
+    LABEL_GPU_DRIVER_VERSION,
+    LABEL_GPU_MODEL,
+    LABEL_GPU_VENDOR,
+    LABEL_MGPU_COMPUTE_POLICY,
+    LABEL_MGPU_NODE,
+    LABEL_NUMA_TOPOLOGY_POLICY,
+    MEMORY,
+    MGPU_CORE,
+    PODS,
+    TYPE_GPU,
+    canonical_resources,
+    unhealthy_gpu_config_map,
+)
+from ledger.domain.topology import CpuTopology
+
+T = TypeVar("T")
+
+_COPIED_LABELS: Final = (LABEL_GPU_VENDOR, LABEL_GPU_MODEL, LABEL_GPU_DRIVER_VERSION)
+_COPIED_ANNOTATIONS: Final = (ANNOTATION_NODE_RESERVATION, ANNOTATION_SYSTEM_QOS_RESOURCE)
+_EFFECTS: Final = frozenset({"NoSchedule", "PreferNoSchedule", "NoExecute"})
+_STRICT_NUMA: Final = frozenset({NumaPolicy.RESTRICTED, NumaPolicy.SINGLE_NUMA_NODE})
+
+Quantities = Mapping[str, Quantity]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Witnesses:
+    """What a node's objects say about Pods that got their devices and CPUs from someone else."""
+
+    checkpoints: Mapping[str, tuple[DeviceCheckpoint, ...]]  # Pod UID -> entries
+    cpus: Mapping[str, CpuSet]  # Pod UID -> CPUs that kubelet pinned
+
+
+NO_WITNESSES: Final = Witnesses(checkpoints={}, cpus={})
+
+
+def decode_node(
+    node: Mapping[str, object],
+    device: Mapping[str, object] | None = None,
+    nrt: Mapping[str, object] | None = None,
+    unhealthy_gpus: str | None = None,
+    *,
+    gpushare_unit: str = "MiB",
+    cpu_ref_count_max: int = 1,
+    known_pods: Container[str] = (),
+) -> tuple[NodeFacts, list[str]]:
+    """
+    Return what deciding needs to know about a node, and warnings.
+
+    Rule: cli.md, Predicates and Inventory without a Device object; Koordinator contract 1.2, 2.3,
+    2.4, 3; GPU-sharing contract A.1, B.1, B.3.
+
+    The Device's vendor, model and driver labels count as the Node's, as Koordinator copies them.
+
+    Args:
+        unhealthy_gpus: the list of the node's `unhealthy-gpu-<node>` ConfigMap.
+        known_pods: UIDs of Pods that the caller adopts; their kubelet-pinned CPUs are theirs, not
+            the node's reserve.
+
+    Raises:
+        InputError: a wrong type, a missing name, a bad or negative quantity, JSON that does not
+            parse. `place` names the object when it is not the Node: `Device n-17`.
+    """
+    metadata = an_object(node.get("metadata"), "metadata")
+    name = name_of(metadata)
+    annotations = text_map(metadata.get("annotations"), "metadata.annotations")
+    device_labels = _within(f"Device {name}", lambda: _labels_of(device))
+    labels = {
+        **{key: device_labels[key] for key in _COPIED_LABELS if key in device_labels},
+        **_labels_of(node),
+    }
+    spec, status = an_object(node.get("spec"), "spec"), an_object(node.get("status"), "status")
+    quantities = _quantities(status)
+    if device is None:
+        inventory = _advertised(quantities or {}, labels, gpushare_unit)
+    else:
+        model = labels.get(LABEL_GPU_MODEL, "")
+        inventory = _within(f"Device {name}", lambda: inventory_of_device(device, model))
+    devices, health_warnings = _with_health(inventory.devices, unhealthy_gpus, name)
+    policy = read_node_compute_policy(labels)
+    topology = _within(f"NodeResourceTopology {name}", lambda: _topology(nrt, known_pods))
+    cpu_milli, memory_bytes, pods_max = _limits(quantities)
+    facts = NodeFacts(
+        uid=text_at(metadata, "uid", "metadata") or default_uid("Node", "", name),
+        name=name,
+        machine_id=text_at(
+            an_object(status.get("nodeInfo"), "status.nodeInfo"), "machineID", "status.nodeInfo"
+        ),
+        labels=labels,
+        taints=each(spec.get("taints"), "spec.taints", _taint),
+        unschedulable=a_flag(spec.get("unschedulable"), "spec.unschedulable", default=False),
+        cpu_milli=cpu_milli,
+        memory_bytes=memory_bytes,
+        pods_max=pods_max,
+        devices=devices,
+        dialects=inventory.dialects,
+        cpu_topology=topology.cpus,
+        reserved_cpus=topology.reserved | _node_reserve({**topology.copies, **annotations}),
+        cpu_ref_count_max=cpu_ref_count_max,
+        mgpu_policy="" if policy is None else str(policy),
+        mgpu_invalid=policy is None or not _may_serve_mgpu(labels),
+        links=inventory.links,
+    )
+    warnings = [
+        *inventory.warnings,
+        *health_warnings,
+        *_mgpu_warnings(labels, quantities or {}),
+        *_unsupported(labels, annotations, device_labels),
+    ]
+    return facts, [f"node {name}: {warning}" for warning in warnings]
+
+
+def decode_witnesses(
+    device: Mapping[str, object] | None = None, nrt: Mapping[str, object] | None = None
+) -> Witnesses:
+    """
+    Return what a Device and a NodeResourceTopology say about Pods that others placed.
+
+    Rule: Koordinator contract 2.4 (only kubelet's entries with UID and CPUs count) and 2.7.
+
+    Raises:
+        InputError: JSON that does not parse.
+    """
+    checkpoints: dict[str, tuple[DeviceCheckpoint, ...]] = {}
+    for entry in read_devices_checkpoints(_annotations_of(device)):
+        checkpoints[entry.pod_uid] = (*checkpoints.get(entry.pod_uid, ()), entry)
+    cpus: dict[str, CpuSet] = {}
+    for alloc in _kubelet_allocs(_annotations_of(nrt)):
+        cpus[alloc.uid] = cpus.get(alloc.uid, EMPTY) | alloc.cpus
+    return Witnesses(checkpoints=checkpoints, cpus=cpus)
+
+
+def _annotations_of(item: Mapping[str, object] | None) -> Mapping[str, str]:
+    if item is None:
+        return {}
+    metadata = an_object(item.get("metadata"), "metadata")
+    return text_map(metadata.get("annotations"), "metadata.annotations")
+
+
+def _labels_of(item: Mapping[str, object] | None) -> Mapping[str, str]:
+    if item is None:
+        return {}
+    metadata = an_object(item.get("metadata"), "metadata")
+    return text_map(metadata.get("labels"), "metadata.labels")
+
+
+def _within(place: str, read: Callable[[], T]) -> T:
+    """Return what `read` returns; an error in that other object is placed there."""
+    try:
+        return read()
+    except InputError as error:
+        raise error.at(place) from error
+
+
+def _quantities(status: Mapping[str, object]) -> Quantities | None:
+    """Return allocatable, else capacity, else None: a Node that says nothing has no limits."""
+    for section in ("allocatable", "capacity"):
+        items = an_object(status.get(section), f"status.{section}")
+        if items:
+            path = f"status.{section}"
+            return canonical_resources(
+                {name: _quantity(item, f"{path}[{name}]", name) for name, item in items.items()}
+            )
+    return None
+
+
+def _quantity(value: object, path: str, name: str) -> Quantity:
+    quantity = a_quantity(value, path)
+    if quantity.nanos * (1000 if name == CPU else 1) > INTEGER_MAX * NANO:
+        raise InputError(f"beyond what can be counted exactly: value={value!r}", field=path)
+    return quantity
+
+
+def _limits(quantities: Quantities | None) -> tuple[int | None, int | None, int | None]:
+    """cli.md, Predicates: missing cpu or memory is 0, missing pods is unlimited."""
+    if quantities is None:
+        return None, None, None
+    pods = quantities.get(PODS)
+    return (
+        quantities.get(CPU, ZERO).nanos * 1000 // NANO,
+        quantities.get(MEMORY, ZERO).nanos // NANO,
+        None if pods is None else pods.nanos // NANO,
+    )
+
+
+def _advertised(quantities: Quantities, labels: Mapping[str, str], gpushare_unit: str) -> Inventory:
+    try:
+        return inventory_of_quantities(
+            quantities, model=labels.get(LABEL_GPU_MODEL, ""), gpushare_unit=gpushare_unit
+        )
+    except InputError as error:
+        raise InputError(error.message, field=f"status.allocatable[{error.field}]") from error
+
+
+def _with_health(
+    devices: tuple[DeviceRecord, ...], unhealthy_gpus: str | None, name: str
+) -> tuple[tuple[DeviceRecord, ...], list[str]]:
+    """Close the cards that the ConfigMap lists (GPU-sharing contract B.3, ours)."""
+    if unhealthy_gpus is None:
+        return devices, []
+    place = unhealthy_gpu_config_map(name)
+    minors, bad = decode_unhealthy_cards(unhealthy_gpus)
+    warnings = [f"{place}: not a card index, ignored: value={token!r}" for token in bad]
+    known = {record.minor for record in devices if record.device_type == TYPE_GPU}
+    warnings += [
+        f"{place}: the node has no such card, ignored: value={minor}"
+        for minor in sorted(minors - known)
+    ]
+    marked = tuple(
+        replace(record, healthy=False)
+        if record.device_type == TYPE_GPU and record.minor in minors
+        else record
+        for record in devices
+    )
+    return marked, warnings
+
+
+def _taint(value: object, path: str) -> Taint:
+    item = an_object(value, path)
+    key, effect = (
+        a_text(item.get("key"), f"{path}.key"),
+        a_text(item.get("effect"), f"{path}.effect"),
+    )
+    if not key:
+        raise InputError("missing; expected a taint key", field=f"{path}.key")
+    if effect not in _EFFECTS:
+        raise InputError(
+            f"not one of NoSchedule, PreferNoSchedule, NoExecute: value={effect!r}",
+            field=f"{path}.effect",
+        )
+    return Taint(key=key, value=a_text(item.get("value"), f"{path}.value"), effect=effect)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Topology:
+    """A NodeResourceTopology: its CPUs, those that kubelet keeps, and copies of Node annotations."""
+
+    cpus: CpuTopology | None
+    reserved: CpuSet
+    copies: Mapping[str, str]
+
+
+def _topology(nrt: Mapping[str, object] | None, known_pods: Container[str]) -> _Topology:
+    """Read a NodeResourceTopology; one that lists no CPU is as good as none."""
+    annotations = _annotations_of(nrt)
+    text = annotations.get(ANNOTATION_CPU_TOPOLOGY)
+    kubelet = annotations.get(ANNOTATION_KUBELET_CPU_MANAGER_POLICY)
+    reserved = EMPTY if kubelet is None else decode_kubelet_cpu_policy(kubelet).reserved_cpus
+    for alloc in _kubelet_allocs(annotations):
+        if alloc.uid not in known_pods:
+            reserved |= alloc.cpus
+    _node_reserve(annotations)  # what does not parse is this object's fault, not the Node's
+    return _Topology(
+        cpus=None if text is None else decode_cpu_topology(text) or None,
+        reserved=reserved,
+        copies={key: annotations[key] for key in _COPIED_ANNOTATIONS if key in annotations},
+    )
+
+
+def _kubelet_allocs(nrt_annotations: Mapping[str, str]) -> Iterator[PodCpuAlloc]:
+    text = nrt_annotations.get(ANNOTATION_POD_CPU_ALLOCS)
+    if text is not None:
+        yield from (alloc for alloc in decode_pod_cpu_allocs(text) if alloc.counts)
+
+
+def _node_reserve(annotations: Mapping[str, str]) -> CpuSet:
+    """
+    Return the CPUs that the node keeps for itself and for its system.
+
+    Rule: Koordinator contract 6.3. The Node's own annotation wins over the copy that the
+    NodeResourceTopology carries for the scheduler (2.4).
+    """
+    reserved = EMPTY
+    own = annotations.get(ANNOTATION_NODE_RESERVATION)
+    if own is not None:
+        reserved |= decode_node_reservation(own).reserved_cpus
+    system = annotations.get(ANNOTATION_SYSTEM_QOS_RESOURCE)
+    if system is not None:
+        resource = decode_system_qos_resource(system)
+        reserved |= resource.cpus if resource.exclusive else EMPTY
+    return reserved
+
+
+def _may_serve_mgpu(labels: Mapping[str, str]) -> bool:
+    """
+    Tell whether the node's labels leave it open to mGPU Pods.
+
+    Rule: GPU-sharing contract A.1: `nvidia` and unknown values close it. Without the label it is
+    open, since cli.md lets what a node advertises (or a Device object) say what its cards serve.
+    """
+    return LABEL_MGPU_NODE not in labels or read_mgpu_node_kind(labels) is MgpuNodeKind.MGPU
+
+
+def _mgpu_warnings(labels: Mapping[str, str], quantities: Quantities) -> Iterator[str]:
+    """Say why a node that offers mGPU gets no mGPU Pod."""
+    if quantities.get(MGPU_CORE) and not _may_serve_mgpu(labels):
+        shown = labels[LABEL_MGPU_NODE]
+        yield f"serves no mGPU Pod, because its label {LABEL_MGPU_NODE} is {shown!r}, not 'mgpu'"
+    if read_node_compute_policy(labels) is None:
+        shown = labels[LABEL_MGPU_COMPUTE_POLICY]
+        yield f"serves no mGPU Pod, because {LABEL_MGPU_COMPUTE_POLICY} is no policy: {shown!r}"
+
+
+def _unsupported(
+    labels: Mapping[str, str],
+    annotations: Mapping[str, str],
+    device_labels: Mapping[str, str],
+) -> Iterator[str]:
+    """Say which of the node's own rules this release does not apply."""
+    prefix = "not applied by this release: "
+    policies = read_node_cpu_policies(labels)
+    if policies.numa_policy in _STRICT_NUMA:
+        yield f"{prefix}{LABEL_NUMA_TOPOLOGY_POLICY}={policies.numa_policy}"
+    if honors_partitions(labels, device_labels):
+        yield f"{prefix}a GPU partition table that must be honoured"
+    ratios = annotations.get(ANNOTATION_AMPLIFICATION_RATIO)
+    if ratios is not None and decode_amplification_ratios(ratios):
+        yield f"{prefix}{ANNOTATION_AMPLIFICATION_RATIO}"
+    own = annotations.get(ANNOTATION_NODE_RESERVATION)
+    if own is not None:
+        reservation = decode_node_reservation(own)
+        if reservation.resources and not reservation.reserved_cpus:
+            yield f"{prefix}amounts in {ANNOTATION_NODE_RESERVATION} (only reservedCPUs are)"

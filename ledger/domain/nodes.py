@@ -1,0 +1,58 @@
+"""What deciding needs to know about a node, decoded from its API objects or a trace."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ledger.domain.cpuset import CpuSet
+from ledger.domain.devices import DeviceRecord
+from ledger.domain.resources import Dialect
+from ledger.domain.topology import CpuTopology, LinkMatrix
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taint:
+    """A node taint. Effects: NoSchedule, PreferNoSchedule (not read), NoExecute."""
+
+    key: str
+    value: str
+    effect: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeFacts:
+    """
+    One node as deciding sees it.
+
+    Rule: cli.md, Predicates and Inventory without a Device object.
+
+    Attributes:
+        cpu_milli, memory_bytes: None = no limits at all (neither allocatable nor capacity given).
+        pods_max: None = unlimited.
+        devices: ordered by (device_type, minor).
+        dialects: GPU dialects that the cards serve; None = every one (there is a Device object).
+        cpu_topology: None when no NodeResourceTopology reports one.
+        reserved_cpus: never handed out (kubelet's, the node reservation's, the system set).
+        mgpu_policy: the node's mGPU compute policy; `mgpu_invalid` when the schedule label has a
+            value that makes the node serve no mGPU at all (GPU-sharing contract A.1).
+        links: GPU bandwidth matrix of the Device object, row and column = minor.
+    """
+
+    uid: str
+    name: str
+    machine_id: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    taints: tuple[Taint, ...] = ()
+    unschedulable: bool = False
+    cpu_milli: int | None = None
+    memory_bytes: int | None = None
+    pods_max: int | None = None
+    devices: tuple[DeviceRecord, ...] = ()
+    dialects: frozenset[Dialect] | None = None
+    cpu_topology: CpuTopology | None = None
+    reserved_cpus: CpuSet = field(default_factory=CpuSet)
+    cpu_ref_count_max: int = 1
+    mgpu_policy: str = ""
+    mgpu_invalid: bool = False
+    links: LinkMatrix | None = None

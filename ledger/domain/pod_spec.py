@@ -1,0 +1,381 @@
+"""What a Pod object says, read strictly and in the API server's own defaults."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from ledger.domain.annotations.tenure import container_place
+from ledger.domain.annotations.wire import a_list, a_quantity, an_integer, an_object, wrong
+from ledger.domain.canonical import INTEGER_MAX
+from ledger.domain.errors import InputError
+from ledger.domain.placement import placement_rules
+from ledger.domain.quantity import NANO, Quantity
+from ledger.domain.requests import PlacementRules
+from ledger.domain.resources import (
+    CPU,
+    MEMORY,
+    canonical,
+    canonical_resources,
+    must_equal_limits,
+)
+
+APP: Final = "app"
+SIDECAR: Final = "sidecar"
+INIT: Final = "init"
+
+PENDING: Final = "pending"
+RUNNING: Final = "running"
+ENDED: Final = "ended"
+
+DEFAULT_NAMESPACE: Final = "default"
+
+_ENDED_PHASES: Final = frozenset({"Succeeded", "Failed"})
+_POD_LEVEL_NAMES: Final = (CPU, MEMORY)
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND: Final = timedelta(microseconds=1)
+
+Amounts = Mapping[str, Quantity]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerSpec:
+    """
+    One container's resources under released names, requests and limits filled from one another.
+
+    Attributes:
+        place: `<i>` in `spec.containers`, `init-<i>` in `spec.initContainers`.
+        kind: `app`, `sidecar` (an init container that keeps running) or `init`.
+        path: `spec.containers[0]`, where field errors point.
+        written: released name -> the name the user wrote, where the two differ.
+        original: the requests as written, resource -> quantity text.
+    """
+
+    name: str
+    place: str
+    kind: str
+    path: str
+    requests: Amounts
+    limits: Amounts
+    written: Mapping[str, str]
+    original: Mapping[str, str]
+
+    def field(self, resource: str, section: str = "requests") -> str:
+        """Return the path of one resource of this container, in the user's own spelling."""
+        return f"{self.path}.resources.{section}[{self.written.get(resource, resource)}]"
+
+    def units(self, resource: str) -> int:
+        """Return the requested amount in whole units, 0 when it is not asked for."""
+        quantity = self.requests.get(resource)
+        return 0 if quantity is None else quantity.ceil()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodSpec:
+    """
+    The parts of a Pod that deciding and recording need.
+
+    Attributes:
+        containers: in the order they start: init containers and sidecars, then app containers.
+        cpu_milli, memory_bytes: the whole Pod's request (see `pod_total`), overhead included.
+        priority: `spec.priority`, None when absent.
+        owner: the controller as `<kind>/<name>`, kind in lower case; a ReplicaSet stays one,
+            for its Deployment's name would be a guess.
+        created_at_us: microseconds since the epoch, 0 when unknown.
+        stage: `pending`, `running` (it has a node and has not ended) or `ended`.
+    """
+
+    uid: str
+    namespace: str
+    name: str
+    labels: Mapping[str, str]
+    annotations: Mapping[str, str]
+    containers: tuple[ContainerSpec, ...]
+    overhead: Amounts
+    cpu_milli: int
+    memory_bytes: int
+    priority: int | None
+    priority_class_name: str
+    placement: PlacementRules
+    owner: str
+    created_at_us: int
+    node_name: str
+    stage: str
+    kube_qos: str
+
+
+def default_uid(kind: str, namespace: str, name: str) -> str:
+    """
+    Return the UID of an object that has none: a UUIDv5 of its kind, namespace and name.
+
+    Rule: cli.md, Defaults. An object without a namespace has an empty one: `tenure:Node//n-17`.
+    """
+    return str(uuid.uuid5(uuid.NAMESPACE_URL, f"tenure:{kind}/{namespace}/{name}"))
+
+
+def pod_total(parts: Iterable[tuple[str, Mapping[str, int]]]) -> dict[str, int]:
+    """
+    Return a Pod's request out of its containers' (kind, amounts), given in starting order.
+
+    Rule: design section 3: max(sum of app containers and sidecars, max over init containers of
+    that one plus the sidecars before it), for each resource by itself. Overhead is the caller's.
+    """
+    sidecars: dict[str, int] = {}
+    apps: dict[str, int] = {}
+    peaks: dict[str, int] = {}
+    for kind, amounts in parts:
+        if kind == INIT:
+            for name, amount in amounts.items():
+                peak = sidecars.get(name, 0) + amount
+                peaks[name] = max(peaks.get(name, 0), peak)
+        else:
+            sums = sidecars if kind == SIDECAR else apps
+            for name, amount in amounts.items():
+                sums[name] = sums.get(name, 0) + amount
+    return {
+        name: max(sidecars.get(name, 0) + apps.get(name, 0), peaks.get(name, 0))
+        for name in {**peaks, **sidecars, **apps}
+    }
+
+
+def read_pod(pod: Mapping[str, object]) -> PodSpec:
+    """
+    Read a Pod object.
+
+    Rule: cli.md, Defaults; design section 3.
+
+    Namespace, UID, requests and limits are filled in where the object leaves them out.
+
+    Raises:
+        InputError: a wrong type, a missing name, a bad or negative quantity, with its field path.
+    """
+    metadata = an_object(pod.get("metadata"), "metadata")
+    spec = an_object(pod.get("spec"), "spec")
+    status = an_object(pod.get("status"), "status")
+    namespace = text_at(metadata, "namespace", "metadata") or DEFAULT_NAMESPACE
+    name = name_of(metadata)
+    containers = _containers(spec)
+    overhead = _amounts(spec.get("overhead"), "spec.overhead")[0]
+    cpu_milli, memory_bytes = _cpu_and_memory(spec, containers, overhead)
+    node_name = text_at(spec, "nodeName", "spec")
+    priority = spec.get("priority")
+    return PodSpec(
+        uid=text_at(metadata, "uid", "metadata") or default_uid("Pod", namespace, name),
+        namespace=namespace,
+        name=name,
+        labels=text_map(metadata.get("labels"), "metadata.labels"),
+        annotations=text_map(metadata.get("annotations"), "metadata.annotations"),
+        containers=containers,
+        overhead=overhead,
+        cpu_milli=cpu_milli,
+        memory_bytes=memory_bytes,
+        priority=None if priority is None else an_integer(priority, "spec.priority"),
+        priority_class_name=text_at(spec, "priorityClassName", "spec"),
+        placement=placement_rules(spec),
+        owner=_owner(metadata),
+        created_at_us=time_us(metadata.get("creationTimestamp"), "metadata.creationTimestamp"),
+        node_name=node_name,
+        stage=_stage(node_name, text_at(status, "phase", "status")),
+        kube_qos=text_at(status, "qosClass", "status"),
+    )
+
+
+def name_of(metadata: Mapping[str, object]) -> str:
+    """
+    Return `metadata.name`.
+
+    Raises:
+        InputError: it is missing, no text, or holds a slash (names are written `NS/POD`).
+    """
+    name = text_at(metadata, "name", "metadata")
+    if not name:
+        raise InputError("missing; expected a name", field="metadata.name")
+    if "/" in name:
+        raise InputError(f"a name holds no slash: value={name!r}", field="metadata.name")
+    return name
+
+
+def text_at(parent: Mapping[str, object], key: str, path: str) -> str:
+    """
+    Return a text field, empty when it is absent.
+
+    Raises:
+        InputError: another type, or characters that no UTF-8 text can hold.
+    """
+    value = parent.get(key)
+    if value is None:
+        return ""
+    return _plain(value, f"{path}.{key}")
+
+
+def text_map(value: object, path: str) -> Mapping[str, str]:
+    """
+    Return labels, annotations or the like, empty when absent.
+
+    Raises:
+        InputError: no object, or a value that is no text (YAML reads `replica: 2` as a number).
+    """
+    items = an_object(value, path)
+    for key, item in items.items():
+        if not (isinstance(item, str) and item.isascii() and isinstance(key, str)):
+            _plain(key, path)
+            _plain(item, f"{path}[{key}]")
+    return items  # type: ignore[return-value]  # every value was just seen to be a text
+
+
+def time_us(value: object, path: str) -> int:
+    """
+    Return an RFC 3339 time in microseconds since the epoch, 0 when absent.
+
+    YAML may have made a date and time of it already; one without an offset is UTC.
+
+    Raises:
+        InputError: no such time.
+    """
+    if value is None:
+        return 0
+    try:
+        moment = (
+            value if isinstance(value, datetime) else datetime.fromisoformat(_plain(value, path))
+        )
+    except ValueError as error:
+        raise InputError(
+            f"not a time such as 2026-01-31T14:05:00Z: value={value!r}", field=path
+        ) from error
+    aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return (aware - _EPOCH) // _MICROSECOND
+
+
+def _plain(value: object, path: str) -> str:
+    """Return a text that every UTF-8 file can hold: half a surrogate pair can't be stored."""
+    if not isinstance(value, str):
+        wrong("a text", value, path)
+    if not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            raise InputError(f"not valid text: value={value!r}", field=path) from error
+    return value
+
+
+def _stage(node_name: str, phase: str) -> str:
+    """cli.md, Running Pods: a deletionTimestamp does not end a Pod, its phase does."""
+    if phase in _ENDED_PHASES:
+        return ENDED
+    return RUNNING if node_name else PENDING
+
+
+def _owner(metadata: Mapping[str, object]) -> str:
+    path = "metadata.ownerReferences"
+    for number, item in enumerate(a_list(metadata.get("ownerReferences"), path)):
+        reference = an_object(item, f"{path}[{number}]")
+        if reference.get("controller") is True:
+            kind = text_at(reference, "kind", f"{path}[{number}]")
+            return f"{kind.lower()}/{text_at(reference, 'name', f'{path}[{number}]')}"
+    return ""
+
+
+def _containers(spec: Mapping[str, object]) -> tuple[ContainerSpec, ...]:
+    started = _section(spec, "initContainers", init=True)
+    apps = _section(spec, "containers", init=False)
+    if not apps:
+        raise InputError("missing; expected at least one container", field="spec.containers")
+    seen = set[str]()
+    for container in (*started, *apps):
+        if container.name in seen:
+            raise InputError(
+                f"two containers have one name: value={container.name!r}",
+                field=f"{container.path}.name",
+            )
+        seen.add(container.name)
+    return (*started, *apps)
+
+
+def _section(spec: Mapping[str, object], key: str, *, init: bool) -> tuple[ContainerSpec, ...]:
+    path = f"spec.{key}"
+    return tuple(
+        _container(item, number, f"{path}[{number}]", init=init)
+        for number, item in enumerate(a_list(spec.get(key), path))
+    )
+
+
+def _container(value: object, number: int, path: str, *, init: bool) -> ContainerSpec:
+    container = an_object(value, path)
+    name = text_at(container, "name", path)
+    if not name:
+        raise InputError("missing; expected a container name", field=f"{path}.name")
+    resources = an_object(container.get("resources"), f"{path}.resources")
+    requests, names, original = _amounts(resources.get("requests"), f"{path}.resources.requests")
+    limits, limit_names, limit_texts = _amounts(resources.get("limits"), f"{path}.resources.limits")
+    restarts = init and text_at(container, "restartPolicy", path) == "Always"
+    return ContainerSpec(
+        name=name,
+        place=container_place(number, init=init),
+        kind=SIDECAR if restarts else INIT if init else APP,
+        path=path,
+        requests={**limits, **requests},
+        limits={**{key: q for key, q in requests.items() if must_equal_limits(key)}, **limits},
+        written={**limit_names, **names} if names or limit_names else names,
+        original={
+            **{key: text for key, text in limit_texts.items() if key not in original},
+            **original,
+        },
+    )
+
+
+def _amounts(
+    value: object, path: str
+) -> tuple[dict[str, Quantity], dict[str, str], dict[str, str]]:
+    """Return quantities by released name, the user's spelling where it differs, and the texts."""
+    items = an_object(value, path)
+    amounts = {name: _amount(name, item, path) for name, item in items.items()}
+    texts = {name: str(item) for name, item in items.items()}
+    aliases = [name for name in amounts if canonical(name) != name]
+    if not aliases:
+        return amounts, {}, texts
+    written = {
+        canonical(name): name
+        for name in sorted(aliases, reverse=True)  # the first in text order counts
+        if canonical(name) not in amounts
+    }
+    return canonical_resources(amounts), written, texts
+
+
+def _amount(name: str, value: object, path: str) -> Quantity:
+    field = f"{path}[{name}]"
+    quantity = a_quantity(value, field)
+    if must_equal_limits(name) and not quantity.is_whole():
+        raise InputError(f"must be a whole number: value={value!r}", field=field)
+    finest = 1000 if name == CPU else 1
+    if quantity.nanos * finest > INTEGER_MAX * NANO:
+        raise InputError(f"beyond what can be counted exactly: value={value!r}", field=field)
+    return quantity
+
+
+def _cpu_and_memory(
+    spec: Mapping[str, object], containers: tuple[ContainerSpec, ...], overhead: Amounts
+) -> tuple[int, int]:
+    """Sum CPU and memory; what `spec.resources` says for the Pod as a whole takes their place."""
+    totals = pod_total(
+        (container.kind, {name: q.nanos for name, q in container.requests.items()})
+        for container in containers
+    )
+    pod_level = an_object(spec.get("resources"), "spec.resources")
+    if pod_level:
+        limits = _amounts(pod_level.get("limits"), "spec.resources.limits")[0]
+        requests = _amounts(pod_level.get("requests"), "spec.resources.requests")[0]
+        for name in _POD_LEVEL_NAMES:
+            if name in requests:
+                totals[name] = requests[name].nanos
+            elif name in limits and name not in totals:
+                totals[name] = limits[name].nanos
+    for name, quantity in overhead.items():
+        totals[name] = totals.get(name, 0) + quantity.nanos
+    cpu = Quantity(nanos=totals.get(CPU, 0)).milli()
+    memory = Quantity(nanos=totals.get(MEMORY, 0)).ceil()
+    if cpu > INTEGER_MAX or memory > INTEGER_MAX:
+        raise InputError("the sum is beyond what can be counted exactly", field="spec.containers")
+    return cpu, memory

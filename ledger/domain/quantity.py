@@ -1,0 +1,206 @@
+"""Exact Kubernetes quantities: parse, compare, round and print them without a float in between."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, field
+from enum import StrEnum
+from fractions import Fraction
+from functools import lru_cache
+from typing import Final
+
+from ledger.domain.errors import InputError
+
+NANO: Final = 10**9
+QUANTITY_MAX: Final = 2**63 - 1
+"""The largest magnitude in whole units; a larger text is read as this."""
+
+_TEXT_LENGTH_MAX: Final = 256  # bounds the work a hostile text can ask for
+_EXPONENT_MAX: Final = 2 * _TEXT_LENGTH_MAX  # beyond it every non-zero number caps or rounds up
+_DECIMAL_EXPONENTS: Final = {
+    "n": -9,
+    "u": -6,
+    "m": -3,
+    "": 0,
+    "k": 3,
+    "M": 6,
+    "G": 9,
+    "T": 12,
+    "P": 15,
+    "E": 18,
+}
+_BINARY_EXPONENTS: Final = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
+_DECIMAL_SUFFIXES: Final = {exponent: suffix for suffix, exponent in _DECIMAL_EXPONENTS.items()}
+_BINARY_SUFFIXES: Final = ("", *_BINARY_EXPONENTS)
+_PATTERN: Final = re.compile(
+    r"(?P<sign>[+-]?)"
+    r"(?:(?P<whole>[0-9]+)(?:\.(?P<part>[0-9]*))?|\.(?P<bare>[0-9]+))"
+    r"(?:(?P<suffix>[KMGTPE]i|[numkMGTPE])|[eE](?P<exponent>[+-]?[0-9]+))?"
+)
+
+
+class QuantityStyle(StrEnum):
+    """The three ways of writing a quantity; a parsed one remembers its own."""
+
+    DECIMAL_SI = "DecimalSI"
+    BINARY_SI = "BinarySI"
+    DECIMAL_EXPONENT = "DecimalExponent"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Quantity:
+    """
+    One amount of a resource, exact to a billionth of its unit.
+
+    Rule: Kubernetes API, resource.Quantity.
+
+    Equality, order and hash look at the amount alone: `1Gi` equals `1073741824`.
+    `style` only says how `format_quantity` writes it.
+    """
+
+    nanos: int
+    style: QuantityStyle = field(default=QuantityStyle.DECIMAL_SI, compare=False)
+
+    def __str__(self) -> str:
+        return format_quantity(self)
+
+    def __bool__(self) -> bool:
+        return self.nanos != 0
+
+    def __add__(self, other: Quantity) -> Quantity:
+        """Return the sum, written in the style of the first non-zero operand. It is not capped."""
+        style = self.style if self.nanos else other.style
+        return Quantity(nanos=self.nanos + other.nanos, style=style)
+
+    def __sub__(self, other: Quantity) -> Quantity:
+        """Return the difference, which may be negative."""
+        style = self.style if self.nanos else other.style
+        return Quantity(nanos=self.nanos - other.nanos, style=style)
+
+    def is_whole(self) -> bool:
+        """Tell whether the amount has no fraction, as extended resources require."""
+        return self.nanos % NANO == 0
+
+    def ceil(self) -> int:
+        """Return whole units, rounded away from zero (resource.Quantity's `Value()`)."""
+        return _divide_up(self.nanos, NANO)
+
+    def milli(self) -> int:
+        """Return thousandths, rounded away from zero (resource.Quantity's `MilliValue()`)."""
+        return _divide_up(self.nanos, NANO // 1000)
+
+    def as_fraction(self) -> Fraction:
+        """Return the exact amount in units."""
+        return Fraction(self.nanos, NANO)
+
+
+ZERO: Final = Quantity(nanos=0)
+
+
+def quantity_from_int(units: int, style: QuantityStyle = QuantityStyle.DECIMAL_SI) -> Quantity:
+    """Return the quantity of that many whole units, capped at 2^63-1 in magnitude."""
+    return Quantity(nanos=max(-QUANTITY_MAX, min(QUANTITY_MAX, units)) * NANO, style=style)
+
+
+def quantity_from_milli(milli: int) -> Quantity:
+    """Return the quantity of that many thousandths, as CPU amounts are counted."""
+    return Quantity(nanos=milli * (NANO // 1000))
+
+
+@lru_cache(maxsize=65536)
+def parse_quantity(text: str) -> Quantity:
+    """
+    Read a quantity as it stands in a manifest: `2`, `500m`, `1.5Gi`, `1e3`, `-.5`.
+
+    Rule: Kubernetes API, resource.Quantity.
+
+    What is finer than a billionth is rounded up in magnitude and what is beyond 2^63-1 is capped
+    there, as its documentation says. `E` alone is exa; `E` or `e` before digits is an exponent.
+
+    Raises:
+        InputError: anything else, with the text. No blanks, no second sign, no second suffix.
+    """
+    if text.isascii() and text.isdigit() and len(text) < 19:
+        return Quantity(nanos=int(text) * NANO)
+    match = _PATTERN.fullmatch(text) if len(text) <= _TEXT_LENGTH_MAX else None
+    if match is None:
+        shown = text if len(text) <= 80 else f"{text[:77]}..."
+        raise InputError(f"not a quantity: value={shown!r}")
+    part = match["part"] or match["bare"] or ""
+    digits = int((match["whole"] or "") + part)
+    suffix, exponent = match["suffix"] or "", match["exponent"]
+    if exponent is not None:
+        style = QuantityStyle.DECIMAL_EXPONENT
+        ten_power = max(-_EXPONENT_MAX, min(_EXPONENT_MAX, int(exponent)))
+    elif suffix in _BINARY_EXPONENTS:
+        style, ten_power = QuantityStyle.BINARY_SI, 0
+        digits <<= _BINARY_EXPONENTS[suffix]
+    else:
+        style, ten_power = QuantityStyle.DECIMAL_SI, _DECIMAL_EXPONENTS[suffix]
+    nano_power = ten_power - len(part) + 9
+    if nano_power >= 0:
+        magnitude = digits * 10**nano_power
+    else:
+        magnitude = _divide_up(digits, 10**-nano_power)
+    magnitude = min(magnitude, QUANTITY_MAX * NANO)
+    return Quantity(nanos=-magnitude if match["sign"] == "-" else magnitude, style=style)
+
+
+def quantity_of(value: object) -> Quantity:
+    """
+    Read a quantity from a decoded JSON or YAML scalar: text, integer or float.
+
+    Raises:
+        InputError: a boolean, null, list, map, NaN or infinity, or a text that does not parse.
+    """
+    if isinstance(value, str):
+        return parse_quantity(value)
+    if isinstance(value, bool):
+        pass
+    elif isinstance(value, int):
+        return quantity_from_int(value)
+    elif isinstance(value, float) and math.isfinite(value):
+        return parse_quantity(repr(value))
+    elif isinstance(value, Quantity):
+        return value
+    raise InputError(f"not a quantity: value={value!r}")
+
+
+def format_quantity(quantity: Quantity, style: QuantityStyle | None = None) -> str:
+    """
+    Write the canonical text: no fraction digits, the largest suffix that keeps the amount exact.
+
+    Rule: Kubernetes API, resource.Quantity, canonical form.
+
+    `style` replaces the quantity's own. As there, binary style gives way to decimal below 1024
+    units and for amounts that are not whole.
+    """
+    style = style or quantity.style
+    if quantity.nanos == 0:
+        return "0"
+    sign = "-" if quantity.nanos < 0 else ""
+    nanos = abs(quantity.nanos)
+    if style is QuantityStyle.BINARY_SI and quantity.is_whole() and nanos >= 1024 * NANO:
+        number, power = nanos // NANO, 0
+        while number % 1024 == 0 and power < len(_BINARY_SUFFIXES) - 1:
+            number, power = number // 1024, power + 1
+        return f"{sign}{number}{_BINARY_SUFFIXES[power]}"
+    number, exponent = nanos, -9
+    while number % 1000 == 0 and exponent < 18:
+        number, exponent = number // 1000, exponent + 3
+    if style is QuantityStyle.DECIMAL_EXPONENT:
+        return f"{sign}{number}e{exponent}" if exponent else f"{sign}{number}"
+    return f"{sign}{number}{_DECIMAL_SUFFIXES[exponent]}"
+
+
+def decimal_text(quantity: Quantity) -> str:
+    """Write the amount in base units as a plain decimal, such as `17179869184` or `0.5`."""
+    whole, part = divmod(abs(quantity.nanos), NANO)
+    sign = "-" if quantity.nanos < 0 else ""
+    return f"{sign}{whole}.{part:09d}".rstrip("0") if part else f"{sign}{whole}"
+
+
+def _divide_up(number: int, divisor: int) -> int:
+    """Divide and round away from zero."""
+    return -(-number // divisor) if number >= 0 else number // divisor

@@ -1,0 +1,196 @@
+"""What a Pod asks for, in one vocabulary, whatever dialect it spoke."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ledger.domain.resources import Dialect
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceDemand:
+    """
+    `count` different devices of one type, each giving the same share.
+
+    Rule: Koordinator contract 4.4 (per-device split); GPU-sharing contract A.5, B.3.
+
+    Attributes:
+        core_percent: per device; 0 = not asked. Types other than gpu count their units here.
+        memory_bytes: per device; 0 when the request is by ratio.
+        memory_ratio_percent: per device; 0 when the request is by bytes.
+        exclusive: needs devices without any tenant.
+        containers: places of the containers that this demand serves, in spec order (see
+            `ContainerNeed`). mGPU has one demand per container; Koordinator one for the Pod.
+        model_names: GPU models allowed; empty = any.
+    """
+
+    device_type: str
+    count: int
+    core_percent: int = 0
+    memory_bytes: int = 0
+    memory_ratio_percent: int = 0
+    exclusive: bool = False
+    containers: tuple[str, ...] = ()
+    model_names: tuple[str, ...] = ()
+
+    def memory_bytes_on(self, total_bytes: int) -> int:
+        """Return the bytes this demand takes of a device with `total_bytes`."""
+        if self.memory_ratio_percent:
+            return self.memory_ratio_percent * total_bytes // 100
+        return self.memory_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerNeed:
+    """
+    How many devices of each type one container takes out of the Pod's.
+
+    Rule: design section 3. App containers and sidecars take disjoint devices in spec order;
+    init containers reuse the first ones.
+
+    Attributes:
+        place: `<i>` for app containers, `init-<i>` for init containers.
+        kind: `app`, `sidecar` or `init`.
+        device_counts: device type -> count.
+    """
+
+    name: str
+    place: str
+    kind: str
+    device_counts: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CpuSetDemand:
+    """
+    A request for exclusive logical CPUs.
+
+    Rule: Koordinator contract 6.1, 6.2.
+
+    Attributes:
+        cpus: number of logical CPUs.
+        bind_policy: the Pod's effective policy (`FullPCPUs`, `SpreadByPCPUs`).
+        required: the policy must hold; otherwise it is preferred.
+        exclusive_policy: `None`, `PCPULevel`, `NUMANodeLevel`.
+    """
+
+    cpus: int
+    bind_policy: str
+    required: bool
+    exclusive_policy: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Toleration:
+    """A Pod toleration. Empty key with `Exists` tolerates everything; empty effect all effects."""
+
+    key: str
+    operator: str
+    value: str
+    effect: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MatchExpression:
+    """One requirement of a node selector term. `is_field` for matchFields (metadata.name)."""
+
+    key: str
+    operator: str
+    values: tuple[str, ...]
+    is_field: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacementRules:
+    """
+    Where kube-scheduler's own predicates let the Pod go. Hashable: nodes are matched once.
+
+    Rule: cli.md, Predicates.
+
+    Attributes:
+        node_selector: label pairs, sorted.
+        affinity_terms: required node affinity, terms ORed, expressions ANDed; None = no
+            requirement, an empty tuple matches no node (as kube-scheduler).
+    """
+
+    node_selector: tuple[tuple[str, str], ...] = ()
+    affinity_terms: tuple[tuple[MatchExpression, ...], ...] | None = None
+    tolerations: tuple[Toleration, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupRef:
+    """A GPU topology group: same name and replica labels, same namespace."""
+
+    name: str
+    replica: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GangRef:
+    """A gang: `min_available` members start together or none (Koordinator contract 10)."""
+
+    name: str
+    min_available: int
+    waiting_seconds: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodSnapshot:
+    """
+    What can never be asked later, stored with every reservation and refusal.
+
+    Rule: design section 8, "`reserved` snapshots ...".
+
+    Attributes:
+        owner: root owner as `<kind>/<name>` in lower case (`job/train-7`), empty if none.
+        labels: allow-listed Pod labels.
+        original: the request as written, `<container>.<resource>` -> quantity text.
+        created_at_us: creation time of the Pod, microseconds since the epoch; 0 = unknown.
+    """
+
+    owner: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    priority: int = 0
+    qos: str = ""
+    original: Mapping[str, str] = field(default_factory=dict)
+    created_at_us: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodRequest:
+    """
+    One Pod's whole request, decoded and normalised.
+
+    Attributes:
+        dialect: the GPU dialect it spoke; None when it asks for no GPU.
+        cpu_milli, memory_bytes: the standard Pod request: max(sum of app containers and
+            sidecars, max over init containers) + overhead.
+        devices: gpu demands first, in container order, then other types by name.
+        mgpu_policy: the Pod's mGPU compute policy; empty for other dialects.
+        mgpu_multi: the Pod spreads a container over several cards (GPU-sharing contract A.4).
+        gpushare_units: the whole request in the node daemon's unit; 0 for other dialects.
+    """
+
+    uid: str
+    namespace: str
+    name: str
+    cpu_milli: int
+    memory_bytes: int
+    dialect: Dialect | None = None
+    devices: tuple[DeviceDemand, ...] = ()
+    containers: tuple[ContainerNeed, ...] = ()
+    cpuset: CpuSetDemand | None = None
+    placement: PlacementRules = PlacementRules()
+    group: GroupRef | None = None
+    gang: GangRef | None = None
+    mgpu_policy: str = ""
+    mgpu_multi: bool = False
+    gpushare_units: int = 0
+    snapshot: PodSnapshot = field(default_factory=PodSnapshot)
+
+    @property
+    def path(self) -> str:
+        """Return `namespace/name`, as users write it."""
+        return f"{self.namespace}/{self.name}"

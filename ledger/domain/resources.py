@@ -1,0 +1,400 @@
+"""
+Every resource, label, annotation, taint and ConfigMap name, and what the resource names mean.
+
+Names are grouped by owner. A name of a proposal that the release replaced ends in `_PROPOSAL`;
+readers take both, writers the one without.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Final, TypeVar
+
+T = TypeVar("T")
+
+# --- Domains (Koordinator contract 2) ---------------------------------------------------------
+
+DOMAIN_KUBERNETES: Final = "kubernetes.io/"
+DOMAIN_KOORDINATOR: Final = "koordinator.sh/"
+DOMAIN_SCHEDULING: Final = "scheduling.koordinator.sh/"
+DOMAIN_SCHEDULING_INTERNAL: Final = "internal.scheduling.koordinator.sh/"
+DOMAIN_NODE: Final = "node.koordinator.sh/"
+DOMAIN_KUBELET: Final = "kubelet.koordinator.sh/"
+DOMAIN_POD: Final = "pod.koordinator.sh/"
+DOMAIN_CONFIG: Final = "config.koordinator.sh/"
+DOMAIN_GANG: Final = "gang.scheduling.koordinator.sh/"
+DOMAIN_GPU_GROUP: Final = "gputopology.scheduling.koordinator.sh/"
+DOMAIN_MGPU: Final = "vke.volcengine.com/"
+DOMAIN_TENURE: Final = "tenure.sh/"
+
+# --- Resources --------------------------------------------------------------------------------
+
+CPU: Final = "cpu"
+MEMORY: Final = "memory"
+PODS: Final = "pods"
+EPHEMERAL_STORAGE: Final = "ephemeral-storage"
+HUGEPAGES_2MI: Final = "hugepages-2Mi"
+HUGEPAGES_1GI: Final = "hugepages-1Gi"
+
+GPU: Final = "koordinator.sh/gpu"
+GPU_SHARED: Final = "koordinator.sh/gpu.shared"
+GPU_CORE: Final = "koordinator.sh/gpu-core"
+GPU_MEMORY: Final = "koordinator.sh/gpu-memory"
+GPU_MEMORY_RATIO: Final = "koordinator.sh/gpu-memory-ratio"
+RDMA: Final = "koordinator.sh/rdma"
+FPGA: Final = "koordinator.sh/fpga"
+
+GPU_PROPOSAL: Final = "kubernetes.io/gpu"
+GPU_CORE_PROPOSAL: Final = "kubernetes.io/gpu-core"
+GPU_MEMORY_PROPOSAL: Final = "kubernetes.io/gpu-memory"
+GPU_MEMORY_RATIO_PROPOSAL: Final = "kubernetes.io/gpu-memory-ratio"
+RDMA_PROPOSAL: Final = "kubernetes.io/rdma"
+FPGA_PROPOSAL: Final = "kubernetes.io/fpga"
+
+NVIDIA_GPU: Final = "nvidia.com/gpu"
+AMD_GPU: Final = "amd.com/gpu"
+DCU_GPU: Final = "dcu.com/gpu"
+HUAWEI_NPU_CORE: Final = "huawei.com/npu-core"
+HUAWEI_NPU_CPU: Final = "huawei.com/npu-cpu"
+HUAWEI_NPU_DVPP: Final = "huawei.com/npu-dvpp"
+
+BATCH_CPU: Final = "kubernetes.io/batch-cpu"
+BATCH_MEMORY: Final = "kubernetes.io/batch-memory"
+MID_CPU: Final = "kubernetes.io/mid-cpu"
+MID_MEMORY: Final = "kubernetes.io/mid-memory"
+
+MGPU_CORE: Final = "vke.volcengine.com/mgpu-core"
+MGPU_MEMORY: Final = "vke.volcengine.com/mgpu-memory"
+
+GPUSHARE_MEMORY: Final = "aliyun.com/gpu-mem"
+GPUSHARE_COUNT: Final = "aliyun.com/gpu-count"
+GPUSHARE_CORE: Final = "aliyun.com/gpu-core.percentage"
+
+SLOT: Final = "tenure.sh/slot"
+
+# --- Labels on Pods ---------------------------------------------------------------------------
+
+LABEL_QOS_CLASS: Final = "koordinator.sh/qosClass"
+LABEL_PRIORITY_CLASS: Final = "koordinator.sh/priority-class"
+LABEL_PRIORITY: Final = "koordinator.sh/priority"
+LABEL_GPU_ISOLATION_PROVIDER: Final = "koordinator.sh/gpu-isolation-provider"  # on Nodes too
+LABEL_BINDING_ADMISSION_BYPASS: Final = "koordinator.sh/binding-admission-bypass"
+LABEL_SCHEDULER_NAME: Final = "scheduling.koordinator.sh/scheduler-name"
+LABEL_POD_GROUP: Final = "pod-group.scheduling.sigs.k8s.io"
+LABEL_POD_GROUP_NAME: Final = "pod-group.scheduling.sigs.k8s.io/name"
+LABEL_HAMI_VGPU_NODE: Final = "hami.io/vgpu-node"
+LABEL_GPU_GROUP_NAME: Final = "gputopology.scheduling.koordinator.sh/name"
+LABEL_GPU_GROUP_REPLICA: Final = "gputopology.scheduling.koordinator.sh/replica"
+
+LABEL_TEAM: Final = "team"
+LABEL_APP: Final = "app"
+LABEL_PROJECT: Final = "project"
+LABEL_QUEUE: Final = "queue"
+LABEL_KUEUE_QUEUE: Final = "kueue.x-k8s.io/queue-name"
+LABEL_KOORDINATOR_QUOTA: Final = "quota.scheduling.koordinator.sh/name"
+LABEL_VOLCANO_QUEUE: Final = "volcano.sh/queue-name"
+
+KEPT_LABEL_PREFIX: Final = "app.kubernetes.io/"
+KEPT_LABELS: Final = frozenset(
+    {
+        LABEL_TEAM,
+        LABEL_APP,
+        LABEL_PROJECT,
+        LABEL_QUEUE,
+        LABEL_KUEUE_QUEUE,
+        LABEL_KOORDINATOR_QUOTA,
+        LABEL_VOLCANO_QUEUE,
+    }
+)
+"""
+The Pod labels that the ledger keeps for ever, beside those of `KEPT_LABEL_PREFIX`: who used the
+cards, and for what, is asked long after the Pod is gone. A list, because labels may hold secrets
+or change with every rollout, and an append-only ledger can't forget.
+"""
+
+# --- Labels on Nodes, Devices and NodeResourceTopologies --------------------------------------
+
+LABEL_CPU_BIND_POLICY: Final = "node.koordinator.sh/cpu-bind-policy"
+LABEL_NUMA_ALLOCATE_STRATEGY: Final = "node.koordinator.sh/numa-allocate-strategy"
+LABEL_NUMA_TOPOLOGY_POLICY: Final = "node.koordinator.sh/numa-topology-policy"
+LABEL_NUMA_TOPOLOGY_POLICY_PROPOSAL: Final = "node.koordinator.sh/numa-topology-alignment-policy"
+LABEL_GPU_PARTITION_POLICY: Final = "node.koordinator.sh/gpu-partition-policy"
+LABEL_GPU_VENDOR: Final = "node.koordinator.sh/gpu-vendor"
+LABEL_GPU_MODEL: Final = "node.koordinator.sh/gpu-model"
+LABEL_GPU_DRIVER_VERSION: Final = "node.koordinator.sh/gpu-driver-version"
+LABEL_SECONDARY_DEVICE_WELL_PLANNED: Final = "node.koordinator.sh/secondary-device-well-planned"
+LABEL_ENABLE_NUMA_RESERVATION: Final = "node.koordinator.sh/enable-numa-reservation"
+LABEL_MANAGED_BY: Final = "app.kubernetes.io/managed-by"
+LABEL_HOSTNAME: Final = "kubernetes.io/hostname"
+LABEL_MGPU_NODE: Final = "vke.node.gpu.schedule"
+LABEL_GPUSHARE: Final = "gpushare"
+LABEL_ACK_GPU_SCHEDULE: Final = "ack.node.gpu.schedule"
+LABEL_ACK_GPU_MAX_POD: Final = "ack.node.gpu.max-pod"
+LABEL_CGPU_DISABLE_ISOLATION: Final = "cgpu.disable.isolation"
+
+# --- Annotations on Pods: Koordinator ---------------------------------------------------------
+
+ANNOTATION_DEVICE_ALLOCATED: Final = "scheduling.koordinator.sh/device-allocated"
+ANNOTATION_DEVICE_ALLOCATE_HINT: Final = "scheduling.koordinator.sh/device-allocate-hint"
+ANNOTATION_DEVICE_JOINT_ALLOCATE: Final = "scheduling.koordinator.sh/device-joint-allocate"
+ANNOTATION_GPU_PARTITION_SPEC: Final = "scheduling.koordinator.sh/gpu-partition-spec"
+ANNOTATION_RESOURCE_SPEC: Final = "scheduling.koordinator.sh/resource-spec"
+ANNOTATION_RESOURCE_STATUS: Final = "scheduling.koordinator.sh/resource-status"
+ANNOTATION_NUMA_TOPOLOGY_SPEC: Final = "scheduling.koordinator.sh/numa-topology-spec"
+ANNOTATION_BIND_TIMESTAMP: Final = "scheduling.koordinator.sh/bind-timestamp"
+ANNOTATION_GPU_MINORS: Final = "scheduling.koordinator.sh/gpu-minors"
+ANNOTATION_ORIGINAL_SCHEDULER_NAME: Final = (
+    "internal.scheduling.koordinator.sh/original-scheduler-name"
+)
+ANNOTATION_SCHEDULING_HINT: Final = "internal.scheduling.koordinator.sh/scheduling-hint"
+ANNOTATION_SCHEDULING_HINT_DEPRECATED: Final = "scheduling.koordinator.sh/scheduling-hint"
+ANNOTATION_EXTENDED_RESOURCE_SPEC: Final = "node.koordinator.sh/extended-resource-spec"
+ANNOTATION_REPLACE_RESOURCES: Final = "pod.koordinator.sh/replace-resources"
+ANNOTATION_SKIP_UPDATE_RESOURCES: Final = "config.koordinator.sh/skip-update-resources"
+ANNOTATION_GPU_TOPOLOGY: Final = "topology.scheduling.koordinator.sh/gpu"
+
+ANNOTATION_GANG_NAME: Final = "gang.scheduling.koordinator.sh/name"
+ANNOTATION_GANG_MIN_AVAILABLE: Final = "gang.scheduling.koordinator.sh/min-available"
+ANNOTATION_GANG_TOTAL_NUMBER: Final = "gang.scheduling.koordinator.sh/total-number"
+ANNOTATION_GANG_WAITING_TIME: Final = "gang.scheduling.koordinator.sh/waiting-time"
+ANNOTATION_GANG_MODE: Final = "gang.scheduling.koordinator.sh/mode"
+ANNOTATION_GANG_GROUPS: Final = "gang.scheduling.koordinator.sh/groups"
+ANNOTATION_GANG_MATCH_POLICY: Final = "gang.scheduling.koordinator.sh/match-policy"
+ANNOTATION_GANG_MATCH_POLICY_ALIAS: Final = "pod-group.scheduling.sigs.k8s.io/match-policy"
+ANNOTATION_GANG_TIMEOUT: Final = "gang.scheduling.koordinator.sh/timeout"
+ANNOTATION_GANG_NETWORK_TOPOLOGY_SPEC: Final = (
+    "gang.scheduling.koordinator.sh/network-topology-spec"
+)
+ANNOTATION_GANG_NETWORK_TOPOLOGY_INDEX: Final = (
+    "gang.scheduling.koordinator.sh/network-topology-index"
+)
+ANNOTATION_BIND_GANG_GROUP_ID: Final = "internal.scheduling.koordinator.sh/bind-gang-group-id"
+ANNOTATION_BIND_GANG_MEMBER_COUNT: Final = (
+    "internal.scheduling.koordinator.sh/bind-gang-member-count"
+)
+
+# --- Annotations on Nodes, Devices and NodeResourceTopologies: Koordinator --------------------
+
+ANNOTATION_NODE_RESERVATION: Final = "node.koordinator.sh/reservation"
+ANNOTATION_SYSTEM_QOS_RESOURCE: Final = "node.koordinator.sh/system-qos-resource"
+ANNOTATION_AMPLIFICATION_RATIO: Final = "node.koordinator.sh/resource-amplification-ratio"
+ANNOTATION_RAW_ALLOCATABLE: Final = "node.koordinator.sh/raw-allocatable"
+ANNOTATION_CPU_TOPOLOGY: Final = "node.koordinator.sh/cpu-topology"
+ANNOTATION_POD_CPU_ALLOCS: Final = "node.koordinator.sh/pod-cpu-allocs"
+ANNOTATION_CPU_SHARED_POOLS: Final = "node.koordinator.sh/cpu-shared-pools"
+ANNOTATION_BE_CPU_SHARED_POOLS: Final = "node.koordinator.sh/be-cpu-shared-pools"
+ANNOTATION_CPU_BASIC_INFO: Final = "node.koordinator.sh/cpu-basic-info"
+ANNOTATION_KUBELET_CPU_MANAGER_POLICY: Final = "kubelet.koordinator.sh/cpu-manager-policy"
+ANNOTATION_GPU_PARTITIONS: Final = "scheduling.koordinator.sh/gpu-partitions"
+ANNOTATION_DEVICES_CHECKPOINTS: Final = "node.koordinator.sh/devices-checkpoints"
+ANNOTATION_DEVICES_CHECKPOINTS_PROPOSAL: Final = "node.koordinator.sh/gpu-checkpoints"
+
+# --- Annotations: Volcano mGPU and Aliyun gpushare --------------------------------------------
+
+ANNOTATION_MGPU_CONTAINER_MULTIPLE: Final = "vke.volcengine.com/container-multiple-gpu"
+ANNOTATION_MGPU_COMPUTE_POLICY: Final = "vke.volcengine.com/mgpu-compute-policy"
+LABEL_MGPU_COMPUTE_POLICY: Final = ANNOTATION_MGPU_COMPUTE_POLICY  # the same key on the Node
+ANNOTATION_MGPU_ASSUMED: Final = "vke.volcengine.com/assumed"
+ANNOTATION_MGPU_INDEX_PREFIX: Final = "vke.volcengine.com/gpu-index-container-"
+
+ANNOTATION_GPUSHARE_IDX: Final = "ALIYUN_COM_GPU_MEM_IDX"
+ANNOTATION_GPUSHARE_ID_PROPOSAL: Final = "ALIYUN_GPU_ID"
+ANNOTATION_GPUSHARE_POD: Final = "ALIYUN_COM_GPU_MEM_POD"
+ANNOTATION_GPUSHARE_DEV: Final = "ALIYUN_COM_GPU_MEM_DEV"
+ANNOTATION_GPUSHARE_ASSIGNED: Final = "ALIYUN_COM_GPU_MEM_ASSIGNED"
+ANNOTATION_GPUSHARE_ASSUME_TIME: Final = "ALIYUN_COM_GPU_MEM_ASSUME_TIME"
+ANNOTATION_GPUSHARE_ASSIGN_TIME: Final = "ALIYUN_COM_GPU_MEM_ASSIGN_TIME"  # never written
+ANNOTATION_GPUSHARE_V2_ALLOCATION: Final = "scheduler.framework.gpushare.allocation"
+ANNOTATION_GPUSHARE_V2_ASSIGNED: Final = "scheduler.framework.gpushare.assigned"
+ANNOTATION_GPUSHARE_V2_ASSUME_TIME: Final = "scheduler.framework.gpushare.assume-time"
+ANNOTATION_GPUSHARE_CORE_PERCENTAGE: Final = "gpushare.alibabacloud.com/core-percentage"
+ANNOTATION_GPUSHARE_V3_MEMORY: Final = "gpushare.alibabacloud.com/gpumemory"
+ANNOTATION_GPUSHARE_V3_ASSIGNED: Final = "gpushare.alibabacloud.com/assigned"
+ANNOTATION_GPUSHARE_V3_ASSUME_TIME: Final = "gpushare.alibabacloud.com/assume-time"
+ANNOTATION_GPUSHARE_V3_DEVICE_RESOURCE: Final = "gpushare.alibabacloud.com/device-resource"
+
+# --- Annotations: device plugins of other vendors (Koordinator contract 8.9) ------------------
+
+ANNOTATION_PREDICATE_TIME: Final = "predicate-time"
+ANNOTATION_HUAWEI_NPU_CORE: Final = "huawei.com/npu-core"  # the resource's name, reused
+ANNOTATION_HUAWEI_ASCEND_310P: Final = "huawei.com/Ascend310P"
+ANNOTATION_CAMBRICON_ASSIGNED: Final = "CAMBRICON_DSMLU_ASSIGHED"  # spelled so by the vendor
+ANNOTATION_CAMBRICON_PROFILE: Final = "CAMBRICON_DSMLU_PROFILE"
+ANNOTATION_CAMBRICON_LOCK: Final = "cambricon.com/dsmlu.lock"
+ANNOTATION_METAX_ALLOCATED: Final = "metax-tech.com/gpu-devices-allocated"
+ANNOTATION_HAMI_LOCK: Final = "hami.io/mutex.lock"
+
+# --- Our own names (design section 3) ---------------------------------------------------------
+
+LABEL_TENURE_MANAGED: Final = "tenure.sh/managed"  # on Namespaces, value "true"
+ANNOTATION_TENURE_ADMITTED: Final = "tenure.sh/admitted"
+ANNOTATION_TENURE_VISIBLE_PREFIX: Final = "tenure.sh/visible."
+ANNOTATION_TENURE_ALLOCATED_PREFIX: Final = "tenure.sh/allocated."
+ANNOTATION_TENURE_RELEASED_AT: Final = "tenure.sh/released-at"  # on Nodes
+TAINT_TENURE_OWNED: Final = "tenure.sh/owned"
+TAINT_TENURE_NOT_READY: Final = "tenure.sh/not-ready"
+GATE_TENURE_GANG: Final = "tenure.sh/gang"
+
+TAINT_UNSCHEDULABLE: Final = "node.kubernetes.io/unschedulable"
+TAINT_OUT_OF_SERVICE: Final = "node.kubernetes.io/out-of-service"
+
+# --- ConfigMaps -------------------------------------------------------------------------------
+
+UNHEALTHY_GPU_NAMESPACE: Final = "kube-system"
+UNHEALTHY_GPU_PREFIX: Final = "unhealthy-gpu-"  # followed by the node's name
+UNHEALTHY_GPU_KEY: Final = "gpus"
+GPU_TEMPLATES_NAMESPACE: Final = "koordinator-system"
+GPU_TEMPLATES_NAME: Final = "gpu-shared-resource-templates"
+GPU_TEMPLATES_KEY: Final = "data.yaml"
+
+# --- What the names mean ----------------------------------------------------------------------
+
+TYPE_GPU: Final = "gpu"
+TYPE_RDMA: Final = "rdma"
+TYPE_FPGA: Final = "fpga"
+
+WHOLE_CARD_NAMES: Final = frozenset({NVIDIA_GPU, AMD_GPU, DCU_GPU})
+"""Vendor names whose quantity is a number of whole cards."""
+
+KOORDINATOR_GPU_NAMES: Final = frozenset(
+    {
+        GPU,
+        GPU_SHARED,
+        GPU_CORE,
+        GPU_MEMORY,
+        GPU_MEMORY_RATIO,
+        HUAWEI_NPU_CORE,
+        HUAWEI_NPU_CPU,
+        HUAWEI_NPU_DVPP,
+    }
+)
+MGPU_NAMES: Final = frozenset({MGPU_CORE, MGPU_MEMORY})
+GPUSHARE_NAMES: Final = frozenset({GPUSHARE_MEMORY, GPUSHARE_COUNT, GPUSHARE_CORE})
+
+
+class Dialect(StrEnum):
+    """The ways a Pod asks for GPUs. A Pod that mixes two of them is refused."""
+
+    NVIDIA = "nvidia"
+    """Whole cards of a vendor's device plugin; `amd.com/gpu` and `dcu.com/gpu` count alike."""
+    KOORDINATOR = "koordinator"
+    MGPU = "mgpu"
+    GPUSHARE = "gpushare"
+
+
+_DIALECTS: Final[Mapping[str, Dialect]] = {
+    **dict.fromkeys(WHOLE_CARD_NAMES, Dialect.NVIDIA),
+    **dict.fromkeys(KOORDINATOR_GPU_NAMES, Dialect.KOORDINATOR),
+    **dict.fromkeys(MGPU_NAMES, Dialect.MGPU),
+    **dict.fromkeys(GPUSHARE_NAMES, Dialect.GPUSHARE),
+}
+
+_DEVICE_TYPES: Final[Mapping[str, str]] = {
+    **dict.fromkeys(_DIALECTS, TYPE_GPU),
+    RDMA: TYPE_RDMA,
+    FPGA: TYPE_FPGA,
+}
+"""A device type is data: one more line here and its shares are allocated like RDMA's."""
+
+_RELEASED_BY_PROPOSAL: Final[Mapping[str, str]] = {
+    GPU_PROPOSAL: GPU,
+    GPU_CORE_PROPOSAL: GPU_CORE,
+    GPU_MEMORY_PROPOSAL: GPU_MEMORY,
+    GPU_MEMORY_RATIO_PROPOSAL: GPU_MEMORY_RATIO,
+    RDMA_PROPOSAL: RDMA,
+    FPGA_PROPOSAL: FPGA,
+}
+_PROPOSAL_BY_RELEASED: Final = {new: old for old, new in _RELEASED_BY_PROPOSAL.items()}
+
+_ALIASES: Final[Mapping[str, str]] = {
+    **_RELEASED_BY_PROPOSAL,
+    "kubernetes.io/gpu-mem": GPU_MEMORY,  # typos of the proposal's examples
+    "kubernetes.io/gpu-mem-ratio": GPU_MEMORY_RATIO,
+    "koordinator.sh/batch-cpu": BATCH_CPU,  # here the koordinator.sh name is the old one
+    "koordinator.sh/batch-memory": BATCH_MEMORY,
+}
+
+
+def canonical(name: str) -> str:
+    """
+    Return the released name of a resource; a name without an alias is returned as it is.
+
+    Rule: Koordinator contract 1.1.
+    """
+    return _ALIASES.get(name, name)
+
+
+def canonical_resources(amounts: Mapping[str, T]) -> dict[str, T]:
+    """
+    Return the amounts under released names, sorted by name.
+
+    Rule: Koordinator contract 1.1, alias rule. Where both spellings are present the released one
+    counts; of two alias spellings the first in text order.
+    """
+    result: dict[str, T] = {}
+    for name in sorted(amounts):
+        released = canonical(name)
+        if released == name or (released not in amounts and released not in result):
+            result[released] = amounts[name]
+    return dict(sorted(result.items()))
+
+
+def proposal_name(name: str) -> str:
+    """Return the `kubernetes.io/` spelling of a released device resource, or the name itself."""
+    return _PROPOSAL_BY_RELEASED.get(name, name)
+
+
+def device_type_of(name: str) -> str | None:
+    """
+    Return the device type a resource belongs to, under any of its spellings, else None.
+
+    Rule: Koordinator contract 1.1.
+    """
+    return _DEVICE_TYPES.get(canonical(name))
+
+
+def gpu_dialect_of(name: str) -> Dialect | None:
+    """
+    Return the GPU dialect a resource is a word of, under any of its spellings, else None.
+
+    RDMA and FPGA mix with every dialect (Koordinator contract 4.2) and have none.
+    """
+    return _DIALECTS.get(canonical(name))
+
+
+def is_native(name: str) -> bool:
+    """Tell whether the API server takes the name for one of Kubernetes' own resources."""
+    return "/" not in name or DOMAIN_KUBERNETES in name
+
+
+def is_extended(name: str) -> bool:
+    """
+    Tell whether the API server demands whole numbers and requests equal to limits.
+
+    Rule: Koordinator contract 1.1: names under `kubernetes.io/` are native, whatever they mean.
+    """
+    return not is_native(name) and not name.startswith("requests.")
+
+
+def must_equal_limits(name: str) -> bool:
+    """
+    Tell whether requests have to equal limits: extended resources and devices of both domains.
+
+    Rule: Koordinator contract 1.1, "OURS".
+    """
+    return is_extended(name) or device_type_of(name) is not None
+
+
+def unhealthy_gpu_config_map(node_name: str) -> str:
+    """Return the name of the ConfigMap that lists a node's unhealthy cards."""
+    return f"{UNHEALTHY_GPU_PREFIX}{node_name}"
+
+
+def is_kept_label(key: str) -> bool:
+    """
+    Tell whether a Pod's label is stored with its reservation.
+
+    Rule: design section 8, queue and team labels.
+    """
+    return key in KEPT_LABELS or key.startswith(KEPT_LABEL_PREFIX)

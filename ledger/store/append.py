@@ -1,0 +1,369 @@
+"""The one writer: events in, one durable commit, or nothing at all."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from sqlalchemy import Connection, select, update
+from sqlalchemy.exc import DBAPIError
+
+from ledger.domain.errors import (
+    CapacityError,
+    CorruptLedgerError,
+    FencedError,
+    IdempotencyError,
+    InputError,
+    LedgerError,
+    StaleStreamError,
+)
+from ledger.domain.events import EpochStarted
+from ledger.domain.hashing import GENESIS, chain_hash
+from ledger.domain.recorded import NewEvent
+from ledger.store import schema, statements
+from ledger.store.bodies import body_of, leaf_of
+from ledger.store.failures import fact_of, refused_by_rule, unavailable
+from ledger.store.project import Projector
+from ledger.store.statements import Row
+
+_KEYS_PER_QUERY: Final = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """Where the ledger stands: its last position, the chain value there, and whose turn it is."""
+
+    position: int
+    chain_hash: bytes
+    epoch: int
+    holder: str
+    origin: str
+    at_us: int
+
+
+def read_head(connection: Connection) -> Head:
+    """Return the head row."""
+    row = connection.execute(
+        select(
+            schema.ledger_head.c.position,
+            schema.ledger_head.c.chain_hash,
+            schema.ledger_head.c.epoch,
+            schema.ledger_head.c.holder,
+            schema.ledger_head.c.origin,
+            schema.ledger_head.c.at_us,
+        )
+    ).one()
+    return Head(
+        position=row.position,
+        chain_hash=bytes(row.chain_hash),
+        epoch=row.epoch,
+        holder=row.holder,
+        origin=row.origin,
+        at_us=row.at_us,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Batch:
+    """Events with their positions and rows, and where they leave the head and the streams."""
+
+    events: Sequence[NewEvent]
+    rows: list[Row]
+    times: list[int]
+    head: Head
+    versions: dict[str, int]
+
+
+class Writer:
+    """
+    Appends to the ledger for one epoch. Made by `Ledger.start_epoch`.
+
+    What it remembers (head, stream versions, inventory) changes only with a commit that is known
+    to be durable, so an append that fails leaves the writer as it was.
+    """
+
+    def __init__(self, connection: Connection, head: Head) -> None:
+        self._connection = connection
+        self._head = head
+        self._versions: dict[str, int] = {}
+        self._projector: Projector | None = None
+
+    @property
+    def head(self) -> Head:
+        """The head as of the last durable commit."""
+        return self._head
+
+    def stream_version(self, stream: str) -> int:
+        """Return the last version of a stream, 0 for one without events."""
+        version = self._versions.get(stream)
+        if version is None:
+            version = self._load_version(stream)
+        return version
+
+    def append(
+        self, events: Sequence[NewEvent], *, expected: Mapping[str, int] | None = None
+    ) -> int:
+        """
+        Record `events` in one transaction, all or none, and return the head position.
+
+        Rule: design section 4, "One fenced writer with group commit".
+
+        An event whose idempotency key is recorded with the same arguments is not recorded again.
+
+        Args:
+            expected: stream -> the version that the decision was made on.
+
+        Raises:
+            StaleStreamError: a stream has another version than expected.
+            FencedError: another writer has moved the head or the epoch.
+            CapacityError: the database refused a holder; nothing of the batch is recorded.
+            IdempotencyError: a key was used before with other arguments.
+            LedgerError: the database failed; nothing of the batch is recorded.
+        """
+        for stream, version in (expected or {}).items():
+            if self.stream_version(stream) != version:
+                raise StaleStreamError(stream=stream, expected_version=version)
+        try:
+            return self._append(events)
+        except (DBAPIError, CapacityError) as error:
+            self._projector = None  # it counted on rows that are not there
+            if isinstance(error, DBAPIError) and not refused_by_rule(error):
+                raise unavailable(error) from error
+            return self._append_without_repeats(events, error)
+
+    def _begin_epoch(self, version: str, wall_us: int) -> None:
+        """Record the start of this epoch in the transaction that is open."""
+        head = self._head
+        started = EpochStarted(
+            epoch=head.epoch, holder=head.holder, origin=head.origin, tenure_version=version
+        )
+        new = NewEvent(
+            stream="sys",
+            event=started,
+            actor=head.holder,
+            idempotency_key=f"epoch:{head.epoch}",
+            wall_us=wall_us,
+        )
+        batch = self._batch([new])
+        self._write(batch)
+        self._head = batch.head
+        self._versions.update(batch.versions)
+
+    def _append(self, events: Sequence[NewEvent]) -> int:
+        if not events:
+            return self._head.position
+        batch = self._batch(events)
+        with self._connection.begin() as transaction:
+            self._write(batch)
+            try:
+                transaction.commit()
+            except DBAPIError as error:
+                self._settle(batch, error)
+        self._head = batch.head
+        self._versions.update(batch.versions)
+        return batch.head.position
+
+    def _write(self, batch: _Batch) -> None:
+        before, after = self._head, batch.head
+        row = (after.position, after.at_us, after.chain_hash, before.epoch, before.position)
+        if statements.MOVE_HEAD.run(self._connection, [row]) != 1:
+            raise FencedError(
+                f"another writer took over: epoch={before.epoch}, position={before.position}"
+            )
+        statements.EVENT.run(self._connection, batch.rows)
+        if self._projector is None:
+            self._projector = Projector(self._connection)
+        add = self._projector.add
+        for position, (new, at_us) in enumerate(
+            zip(batch.events, batch.times, strict=True), before.position + 1
+        ):
+            add(position, at_us, new.event)
+        self._projector.flush()
+
+    def _batch(self, events: Sequence[NewEvent]) -> _Batch:
+        """Give every event its place in the ledger; touches no table."""
+        position, at_us, chain = self._head.position, self._head.at_us, self._head.chain_hash
+        epoch = self._head.epoch
+        versions: dict[str, int] = {}
+        rows: list[Row] = []
+        times: list[int] = []
+        for new in events:
+            position += 1
+            at_us = max(new.wall_us, at_us + 1)
+            times.append(at_us)
+            stream = new.stream
+            version = versions.get(stream) or self.stream_version(stream)
+            versions[stream] = version = version + 1
+            body = body_of(new.event)
+            arguments = hashlib.sha256(body.encode())
+            arguments_hex = arguments.hexdigest()
+            leaf = leaf_of(
+                position=position,
+                stream=stream,
+                stream_version=version,
+                event_type=new.event.event_type,
+                body_sha256=arguments_hex,
+                actor=new.actor,
+                epoch=epoch,
+                causation_position=new.causation_position,
+                correlation_id=new.correlation_id,
+                idempotency_key=new.idempotency_key,
+                args_hash=arguments_hex,
+                at_us=at_us,
+                wall_us=new.wall_us,
+            )
+            chain = chain_hash(chain, leaf)
+            rows.append(
+                (
+                    position,
+                    stream,
+                    version,
+                    new.event.event_type,
+                    body,
+                    new.actor,
+                    epoch,
+                    new.causation_position,
+                    new.correlation_id,
+                    new.idempotency_key,
+                    arguments.digest(),
+                    at_us,
+                    new.wall_us,
+                    leaf,
+                    chain,
+                )
+            )
+        head = Head(
+            position=position,
+            chain_hash=chain,
+            epoch=epoch,
+            holder=self._head.holder,
+            origin=self._head.origin,
+            at_us=at_us,
+        )
+        return _Batch(events=events, rows=rows, times=times, head=head, versions=versions)
+
+    def _settle(self, batch: _Batch, error: DBAPIError) -> None:
+        """
+        Learn what became of a commit that failed: an error there is an unknown outcome.
+
+        Returns when the batch is recorded after all.
+        """
+        self._connection.rollback()
+        self._projector = None
+        with self._connection.begin():
+            now = read_head(self._connection)
+        if now == batch.head:
+            return
+        if now != self._head:
+            raise FencedError(f"another writer took over: epoch={self._head.epoch}") from error
+        raise unavailable(error) from error
+
+    def _append_without_repeats(
+        self, events: Sequence[NewEvent], error: DBAPIError | CapacityError
+    ) -> int:
+        """Append what is not recorded yet; raise the refusal if it was not about a repeat."""
+        fresh = self._not_recorded(events)
+        if len(fresh) < len(events):
+            return self.append(fresh)
+        if isinstance(error, CapacityError):
+            raise error
+        raise self._refusal(error) from error
+
+    def _refusal(self, error: DBAPIError) -> LedgerError:
+        if error.statement == statements.EVENT.text(self._connection):
+            return LedgerError(f"the ledger refused an event: {fact_of(error)}")
+        return CapacityError(fact_of(error))
+
+    def _not_recorded(self, events: Sequence[NewEvent]) -> list[NewEvent]:
+        fresh: dict[str, NewEvent] = {}
+        with self._connection.begin():
+            recorded = self._recorded({new.idempotency_key for new in events})
+        for new in events:
+            arguments = _arguments(new)
+            earlier = fresh.get(new.idempotency_key)
+            known = _arguments(earlier) if earlier else recorded.get(new.idempotency_key)
+            if known is None:
+                fresh[new.idempotency_key] = new
+            elif known != arguments:
+                raise IdempotencyError(
+                    "the key was used for another command:"
+                    f" idempotency_key={new.idempotency_key}, event_type={new.event.event_type}"
+                )
+        return list(fresh.values())
+
+    def _recorded(self, keys: set[str]) -> dict[str, tuple[str, str, bytes]]:
+        table = schema.ledger_events.c
+        found: dict[str, tuple[str, str, bytes]] = {}
+        ordered = sorted(keys)
+        for start in range(0, len(ordered), _KEYS_PER_QUERY):
+            some = ordered[start : start + _KEYS_PER_QUERY]
+            query = select(
+                table.idempotency_key, table.stream, table.event_type, table.args_hash
+            ).where(table.idempotency_key.in_(some))
+            for key, stream, event_type, args_hash in self._connection.execute(query):
+                found[key] = (stream, event_type, bytes(args_hash))
+        return found
+
+    def _load_version(self, stream: str) -> int:
+        table = schema.ledger_streams.c
+        own = not self._connection.in_transaction()
+        version = self._connection.execute(
+            select(table.version).where(table.stream == stream)
+        ).scalar()
+        if own:
+            self._connection.rollback()
+        self._versions[stream] = version or 0
+        return version or 0
+
+
+def start_epoch(
+    connection: Connection, *, holder: str, origin: str, version: str, wall_us: int, place: str
+) -> Writer:
+    """
+    Move the epoch and record that it moved, in one transaction; return the epoch's writer.
+
+    Raises:
+        InputError: the ledger has another origin.
+        CorruptLedgerError: the head is not where the events end.
+    """
+    assert origin, "a ledger belongs to someone"
+    try:
+        with connection.begin():
+            before = read_head(connection)
+            _check_end(connection, before)
+            if before.epoch > 0 and before.origin != origin:
+                raise InputError(
+                    f"the ledger belongs to another origin: origin={before.origin},"
+                    f" expected={origin}",
+                    place=place,
+                )
+            connection.execute(
+                update(schema.ledger_head).values(
+                    epoch=before.epoch + 1, holder=holder, origin=origin
+                )
+            )
+            writer = Writer(connection, read_head(connection))
+            writer._begin_epoch(version, wall_us)  # noqa: SLF001 - the other half of this function
+    except DBAPIError as error:
+        raise unavailable(error) from error
+    return writer
+
+
+def _check_end(connection: Connection, head: Head) -> None:
+    events = schema.ledger_events.c
+    last = connection.execute(
+        select(events.position, events.chain_hash).order_by(events.position.desc()).limit(1)
+    ).first()
+    position, chain = (last.position, bytes(last.chain_hash)) if last else (0, GENESIS)
+    if (position, chain) != (head.position, head.chain_hash):
+        raise CorruptLedgerError(
+            f"the head is not where the events end: last={position}", position=head.position
+        )
+
+
+def _arguments(new: NewEvent) -> tuple[str, str, bytes]:
+    """Return what makes two commands with one key the same."""
+    body = body_of(new.event)
+    return (new.stream, new.event.event_type, hashlib.sha256(body.encode()).digest())

@@ -1,0 +1,174 @@
+"""
+Event bodies and leaf texts without the generic encoder: the fast path of the append.
+
+Each text here is byte for byte what `ledger.domain` makes of the same value; a test holds them
+against each other and fails when an event grows a field that this module does not write.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import json.encoder
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+from ledger.domain.cpuset import format_cpuset, parse_cpuset
+from ledger.domain.devices import ContainerShare, DeviceShare
+from ledger.domain.events import (
+    LedgerEvent,
+    PodAssigned,
+    PodBound,
+    PodReleased,
+    PodReserved,
+    PodVoided,
+    decode_event,
+    encode_event,
+)
+from ledger.domain.requests import PodSnapshot
+
+_quote = json.encoder.encode_basestring  # one string as JSON, non-ASCII as it is
+
+
+def body_of(event: LedgerEvent) -> str:
+    """Return the canonical JSON body of `event`, the same text as `encode_event`."""
+    if type(event) is PodReserved:
+        return _reserved(event)
+    if isinstance(event, (PodReleased, PodVoided)):
+        return (
+            f'{{"attempt":{event.attempt},"node_uid":{_quote(event.node_uid)},'
+            f'"pod_uid":{_quote(event.pod_uid)},"reason":{_quote(event.reason)}}}'
+        )
+    if isinstance(event, (PodBound, PodAssigned)):
+        return (
+            f'{{"attempt":{event.attempt},"node_uid":{_quote(event.node_uid)},'
+            f'"pod_uid":{_quote(event.pod_uid)}}}'
+        )
+    return encode_event(event)
+
+
+def text_map(values: Mapping[str, str]) -> str:
+    """Return a mapping of text to text as canonical JSON."""
+    if not values:
+        return "{}"
+    pairs = (f"{_quote(key)}:{_quote(values[key])}" for key in sorted(values))
+    return "{" + ",".join(pairs) + "}"
+
+
+def _texts(values: Iterable[str]) -> str:
+    return "[" + ",".join(map(_quote, values)) + "]"
+
+
+def _reserved(event: PodReserved) -> str:
+    cpuset = format_cpuset(event.cpuset) if event.cpuset else ""
+    return (
+        f'{{"annotations":{text_map(event.annotations)},"attempt":{event.attempt},'
+        f'"cpu_milli":{event.cpu_milli},"cpuset":"{cpuset}",'
+        f'"device_models":{_texts(event.device_models)},"dialect":{_quote(event.dialect)},'
+        f'"group":{_quote(event.group)},"memory_bytes":{event.memory_bytes},'
+        f'"namespace":{_quote(event.namespace)},"node_name":{_quote(event.node_name)},'
+        f'"node_uid":{_quote(event.node_uid)},"pod_name":{_quote(event.pod_name)},'
+        f'"pod_uid":{_quote(event.pod_uid)},"policy":{_quote(event.policy)},'
+        f'"resource_version":{_quote(event.resource_version)},'
+        f'"settings_hash":{_quote(event.settings_hash)},'
+        f'"shares":[{",".join(map(_share, event.shares))}],'
+        f'"snapshot":{_snapshot(event.snapshot)},'
+        f'"tenure_version":{_quote(event.tenure_version)}}}'
+    )
+
+
+def _share(share: DeviceShare) -> str:
+    return (
+        f'{{"containers":[{",".join(map(_container, share.containers))}],'
+        f'"core_percent":{share.core_percent},"device_id":{_quote(share.device_id)},'
+        f'"device_type":{_quote(share.device_type)},'
+        f'"exclusive":{"true" if share.exclusive else "false"},"instances":{share.instances},'
+        f'"memory_bytes":{share.memory_bytes},'
+        f'"memory_ratio_percent":{share.memory_ratio_percent},"minor":{share.minor},'
+        f'"vf_bus_ids":{_texts(share.vf_bus_ids)}}}'
+    )
+
+
+def _container(share: ContainerShare) -> str:
+    return (
+        f'{{"container":{_quote(share.container)},"core_percent":{share.core_percent},'
+        f'"memory_bytes":{share.memory_bytes},"place":{_quote(share.place)}}}'
+    )
+
+
+def _snapshot(snapshot: PodSnapshot) -> str:
+    return (
+        f'{{"created_at_us":{snapshot.created_at_us},"labels":{text_map(snapshot.labels)},'
+        f'"original":{text_map(snapshot.original)},"owner":{_quote(snapshot.owner)},'
+        f'"priority":{snapshot.priority},"qos":{_quote(snapshot.qos)}}}'
+    )
+
+
+def leaf_of(
+    *,
+    position: int,
+    stream: str,
+    stream_version: int,
+    event_type: str,
+    body_sha256: str,
+    actor: str,
+    epoch: int,
+    causation_position: int | None,
+    correlation_id: str,
+    idempotency_key: str,
+    args_hash: str,
+    at_us: int,
+    wall_us: int,
+) -> bytes:
+    """Return the same bytes as `ledger.domain.hashing.leaf_hash`, hashes given in hex."""
+    causation = "null" if causation_position is None else causation_position
+    return hashlib.sha256(
+        (
+            f'\x00{{"actor":{_quote(actor)},"args_hash":"{args_hash}","at_us":{at_us},'
+            f'"body_sha256":"{body_sha256}","causation_position":{causation},'
+            f'"correlation_id":{_quote(correlation_id)},"epoch":{epoch},'
+            f'"event_type":{_quote(event_type)},"idempotency_key":{_quote(idempotency_key)},'
+            f'"position":{position},"stream":{_quote(stream)},'
+            f'"stream_version":{stream_version},"wall_us":{wall_us}}}'
+        ).encode()
+    ).digest()
+
+
+def event_of(event_type: str, body: str) -> LedgerEvent:
+    """
+    Return the event of a body whose hash was checked, the same value as `decode_event`.
+
+    What was checked when it was written is not checked field by field again; a body that is not
+    what its type says takes the slow path, which says what is wrong with it.
+    """
+    make = _MAKERS.get(event_type)
+    if make is None:
+        return decode_event(event_type, body)
+    try:
+        return make(json.loads(body))
+    except (KeyError, TypeError, ValueError):
+        return decode_event(event_type, body)
+
+
+def _reserved_of(fields: dict[str, Any]) -> PodReserved:
+    fields["shares"] = tuple([_share_of(share) for share in fields["shares"]])
+    fields["cpuset"] = parse_cpuset(fields["cpuset"])
+    fields["device_models"] = tuple(fields["device_models"])
+    fields["snapshot"] = PodSnapshot(**fields["snapshot"])
+    return PodReserved(**fields)
+
+
+def _share_of(fields: dict[str, Any]) -> DeviceShare:
+    fields["vf_bus_ids"] = tuple(fields["vf_bus_ids"])
+    containers = fields["containers"]
+    fields["containers"] = tuple([ContainerShare(**each) for each in containers])
+    return DeviceShare(**fields)
+
+
+_MAKERS: Final[Mapping[str, Callable[[dict[str, Any]], LedgerEvent]]] = {
+    PodReserved.event_type: _reserved_of,
+    PodReleased.event_type: lambda fields: PodReleased(**fields),
+    PodVoided.event_type: lambda fields: PodVoided(**fields),
+    PodBound.event_type: lambda fields: PodBound(**fields),
+    PodAssigned.event_type: lambda fields: PodAssigned(**fields),
+}

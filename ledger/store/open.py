@@ -1,0 +1,175 @@
+"""Open a ledger: to read it, to write it, or to make a new one."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Literal, Self
+
+from sqlalchemy import Connection, Engine, inspect, text
+from sqlalchemy.exc import DBAPIError
+
+from ledger.domain.errors import InputError
+from ledger.domain.recorded import RecordedEvent
+from ledger.store import schema
+from ledger.store.append import Head, Writer, read_head, start_epoch
+from ledger.store.profile import create_file, sqlite_engine
+from ledger.store.read import read_events
+
+Mode = Literal["read", "write", "create"]
+
+SIMULATION: Final = "simulation/"
+"""What the origin of a simulation's ledger begins with; services refuse such a ledger."""
+_SQLITE_URL: Final = "sqlite:///"
+
+
+class Ledger:
+    """
+    An open ledger. Close it, or use it in a `with` statement.
+
+    `connection` is the one connection below; functions of this package run on it.
+    """
+
+    def __init__(self, *, url: str, engine: Engine, connection: Connection) -> None:
+        self.url = url
+        self.connection = connection
+        self.engine = engine
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give the connection back; a second call does nothing."""
+        self.connection.close()
+        self.engine.dispose()
+
+    def head(self) -> Head:
+        """Return the head as it is now."""
+        with self.connection.begin():
+            return read_head(self.connection)
+
+    @property
+    def is_simulation(self) -> bool:
+        """Whether a simulation wrote this ledger."""
+        return self.head().origin.startswith(SIMULATION)
+
+    def read_events(self, after: int = 0, limit: int | None = None) -> Iterator[RecordedEvent]:
+        """Yield events in the order of their positions; see `ledger.store.read`."""
+        return read_events(self.connection, after=after, limit=limit)
+
+    def start_epoch(
+        self, holder: str, origin: str, version: str, *, wall_us: int = 0
+    ) -> Writer:
+        """
+        Take the ledger over and return its writer; every earlier writer is fenced from now on.
+
+        Rule: design section 4, "One fenced writer"; section 8, "a foreign database is refused".
+
+        Args:
+            holder: who writes, such as a Pod name or `simulation`.
+            origin: whose ledger this is: `ledger/<cluster uid>` or `simulation/<input hash>`.
+            version: Tenure's own.
+            wall_us: the clock of the caller; 0 follows the last event.
+
+        Raises:
+            InputError: the ledger has another origin.
+        """
+        return start_epoch(
+            self.connection,
+            holder=holder,
+            origin=origin,
+            version=version,
+            wall_us=wall_us,
+            place=self.url,
+        )
+
+
+def open_ledger(url: str, *, mode: Mode) -> Ledger:
+    """
+    Open the ledger at `url`: `sqlite:///path` or a plain path.
+
+    `create` makes the file, and takes one that is empty or a ledger without events.
+
+    Raises:
+        InputError: no such file, not a ledger, a ledger of a newer version, or, with `create`, a
+            ledger that has events.
+    """
+    path = sqlite_path(url)
+    if mode == "create":
+        if not path.parent.is_dir():
+            raise InputError("no such directory", place=str(path.parent))
+        create_file(path)
+    elif not path.is_file():
+        raise InputError("no such ledger", place=str(path))
+    engine = sqlite_engine(path, write=mode != "read")
+    try:
+        connection = engine.connect()
+    except (DBAPIError, sqlite3.Error) as error:
+        raise InputError(f"not a ledger: {_reason(error)}", place=str(path)) from error
+    ledger = Ledger(url=f"{_SQLITE_URL}{path}", engine=engine, connection=connection)
+    try:
+        _check(ledger, path, mode)
+    except DBAPIError as error:
+        ledger.close()
+        raise InputError(f"not a ledger: {_reason(error)}", place=str(path)) from error
+    except BaseException:
+        ledger.close()
+        raise
+    return ledger
+
+
+def sqlite_path(url: str) -> Path:
+    """
+    Return the file that a ledger URL names.
+
+    Raises:
+        InputError: another database than SQLite.
+    """
+    if url.startswith(_SQLITE_URL):
+        return Path(url.removeprefix(_SQLITE_URL))
+    if "://" in url:
+        raise InputError("not a ledger URL: use sqlite:///PATH or a path", place=url)
+    return Path(url)
+
+
+def _check(ledger: Ledger, path: Path, mode: Mode) -> None:
+    tables = _tables(ledger)
+    if not tables and mode == "create":
+        from ledger.store.migrate import upgrade  # noqa: PLC0415 - Alembic is slow to import
+
+        upgrade(ledger.connection)
+        return
+    if "alembic_version" not in tables or "ledger_head" not in tables:
+        raise InputError("not a ledger: its tables are missing", place=str(path))
+    with ledger.connection.begin():
+        found = ledger.connection.execute(text("SELECT version_num FROM alembic_version")).scalars()
+        revisions = list(found)
+    for revision in revisions:
+        if revision not in schema.REVISIONS:
+            raise InputError(
+                f"written by a newer version of tenure: schema={revision},"
+                f" this version knows up to {schema.REVISIONS[-1]}",
+                place=str(path),
+            )
+    if mode == "create" and ledger.head().epoch > 0:
+        raise InputError("the ledger is not empty", place=str(path))
+
+
+def _tables(ledger: Ledger) -> set[str]:
+    with ledger.connection.begin():
+        return set(inspect(ledger.connection).get_table_names())
+
+
+def _reason(error: Exception) -> str:
+    return str(error.orig if isinstance(error, DBAPIError) else error)
+

@@ -1,0 +1,93 @@
+"""How SQLite is opened: for writing by one process, for reading by any."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote
+
+from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy.pool import NullPool
+
+BUSY_MILLISECONDS: Final = 5_000
+CACHE_KIB: Final = 65_536
+"""Pages that a large append touches stay in memory until the commit."""
+CHECKPOINT_PAGES: Final = 8_192
+"""The log is copied into the database every 32 MiB: a page changed often is copied once."""
+
+_ALWAYS: Final = (
+    f"PRAGMA busy_timeout = {BUSY_MILLISECONDS}",
+    "PRAGMA foreign_keys = ON",
+    "PRAGMA recursive_triggers = ON",
+    "PRAGMA cell_size_check = ON",
+    f"PRAGMA cache_size = -{CACHE_KIB}",
+)
+_WRITING: Final = (
+    "PRAGMA journal_mode = WAL",
+    "PRAGMA synchronous = FULL",
+    f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}",
+)
+# Views may come from anyone's file. A writer's triggers word their refusals with JSON functions,
+# which SQLite lets an untrusted schema call only in newer versions.
+_READING: Final = ("PRAGMA query_only = ON", "PRAGMA trusted_schema = OFF")
+
+
+def sqlite_engine(path: Path, *, write: bool) -> Engine:
+    """
+    Return an engine on the file: one connection each time it is asked, no pool.
+
+    A writer's transaction takes the write lock when it begins, so that two writers wait at the
+    start and not in the middle. A reader's transaction is one consistent snapshot.
+    """
+    engine = create_engine(
+        "sqlite+pysqlite://", creator=lambda: _connect(path, write=write), poolclass=NullPool
+    )
+
+    @event.listens_for(engine, "begin")
+    def _begin(connection: Connection) -> None:
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
+
+    return engine
+
+
+def create_file(path: Path) -> None:
+    """Make an empty file that only its owner may read; an existing one is left as it is."""
+    try:
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+    except FileExistsError:
+        return
+
+
+def _connect(path: Path, *, write: bool) -> sqlite3.Connection:
+    try:
+        return _opened(_uri(path, "mode=rw" if write else "mode=ro"), write=write)
+    except sqlite3.OperationalError:
+        # A folder that can't be written has no room for the log's index. Without a log next to
+        # it the file itself is complete, and nobody can change it under us.
+        if write or path.with_name(f"{path.name}-wal").exists() or os.access(path.parent, os.W_OK):
+            raise
+        return _opened(_uri(path, "immutable=1"), write=False)
+
+
+def _opened(uri: str, *, write: bool) -> sqlite3.Connection:
+    # isolation_level None: the driver never begins a transaction by itself, `begin` above does.
+    connection = sqlite3.connect(uri, uri=True, isolation_level=None, cached_statements=256)
+    try:
+        for pragma in (*_ALWAYS, *(_WRITING if write else _READING)):
+            connection.execute(pragma).close()
+        connection.execute("SELECT count(*) FROM sqlite_master").close()
+    except sqlite3.Error:
+        connection.close()
+        raise
+    return connection
+
+
+def _uri(path: Path, mode: str) -> str:
+    return f"file:{quote(str(path.absolute()))}?{mode}"
+
+
+def driver_connection(connection: Connection) -> Any:  # noqa: ANN401 - whatever the driver has
+    """Return the driver's own connection below SQLAlchemy's."""
+    return connection.connection.driver_connection

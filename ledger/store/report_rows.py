@@ -1,0 +1,204 @@
+"""The rows that the report's and the questions' queries return. Moments are microseconds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holder:
+    """
+    One Pod's part of one device, or its whole reservation (`device_type` and `minor` None).
+
+    `position` is the event that gave it; `closed_position` the one that ended it.
+    """
+
+    position: int
+    pod_uid: str
+    attempt: int
+    namespace: str
+    pod_name: str
+    owner: str
+    node_uid: str
+    node_name: str
+    device_type: str | None
+    minor: int | None
+    device_id: str
+    model: str
+    core_percent: int
+    memory_bytes: int
+    memory_ratio_percent: int
+    exclusive: bool
+    cpu_milli: int
+    cpuset: str
+    kind: str
+    phase: str
+    dialect: str
+    policy: str
+    opened_at_us: int
+    closed_at_us: int | None
+    closed_position: int | None
+    end_reason: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """One device as it stands now."""
+
+    node_uid: str
+    node_name: str
+    device_type: str
+    minor: int
+    device_id: str
+    model: str
+    core_capacity_percent: int
+    memory_capacity_bytes: int
+    core_used_percent: int
+    memory_used_bytes: int
+    tenants: int
+    healthy: bool
+    closed_reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """One node as last inventoried; 0 cpu or memory = nobody said."""
+
+    node_uid: str
+    node_name: str
+    cpu_milli: int
+    memory_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HealthChange:
+    """A device was closed to grants, or opened again."""
+
+    position: int
+    at_us: int
+    node_uid: str
+    device_type: str
+    minor: int
+    healthy: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """A Pod was refused; `body` is the event's JSON, with the reasons as values."""
+
+    position: int
+    at_us: int
+    pod_uid: str
+    namespace: str
+    pod_name: str
+    owner: str
+    stage: str
+    message: str
+    shape: str
+    policy: str
+    body: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodSummary:
+    """Where one Pod stands: its newest reservation and its newest refusal, 0 for none."""
+
+    pod_uid: str
+    namespace: str
+    pod_name: str
+    owner: str
+    reserved_position: int
+    refused_position: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """
+    GPU-hours and CPU-hours of one group over a window.
+
+    `cpu_hours` is None where CPUs belong to no group, as with a device model.
+    """
+
+    group: str
+    pods: int
+    gpu_hours: float
+    cpu_hours: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """
+    The counts of a headline, in Pods.
+
+    `refused` ones got at least one refusal, `waiting` ones nothing since their last.
+    """
+
+    decided: int
+    placed: int
+    refused: int
+    waiting: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """The first and last moment and position of the ledger; equal moments = a run without clock."""
+
+    first_at_us: int
+    last_at_us: int
+    last_position: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """What Pods were given, and how many Pods were given just that."""
+
+    cpu_milli: int
+    memory_bytes: int
+    gpu_count: int
+    gpu_core_percent: int
+    pods: int
+
+
+class HoldingRow(NamedTuple):
+    """One holding there ever was, small: a report reads all of them."""
+
+    position: int
+    node_uid: str
+    device_type: str
+    minor: int
+    namespace: str
+    pod_name: str
+    pod_uid: str
+    core_percent: int
+    memory_bytes: int
+    memory_ratio_percent: int
+    exclusive: int
+    kind: str
+    policy: str
+    end_reason: str | None
+    opened_at_us: int
+    closed_at_us: int | None
+    closed_position: int | None
+
+
+class ClaimRow(NamedTuple):
+    """What one reservation took of its node."""
+
+    position: int
+    node_uid: str
+    cpu_milli: int
+    memory_bytes: int
+    opened_at_us: int
+    closed_at_us: int | None
+    closed_position: int | None
+
+
+class UnknownRow(NamedTuple):
+    """A Pod that holds devices which nobody can name, now; `body` is its event's JSON."""
+
+    node_uid: str
+    namespace: str
+    pod_name: str
+    body: str

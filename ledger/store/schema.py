@@ -1,0 +1,398 @@
+"""
+The tables of the ledger, for every database alike.
+
+`ledger_events` and `ledger_head` are the ground state. All other tables are projections: the same
+transaction that appends an event writes them, and `rebuild` makes them again from the events. What
+the database itself refuses (changing an event, a second holder of a full card) is in `ddl`.
+
+Numbers such as `node_no` and `device_no` are given out in the order of the events, so that a replay
+gives out the same ones.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sqlalchemy import (
+    BigInteger,
+    CheckConstraint,
+    Column,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Table,
+    Text,
+    UniqueConstraint,
+)
+
+REVISIONS: Final = ("0001",)
+"""Every schema revision that this release can read, oldest first; the last one is written."""
+
+METADATA: Final = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "ck": "ck_%(table_name)s_%(constraint_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+BIG: Final = BigInteger().with_variant(Integer(), "sqlite")
+"""64 bits. A STRICT table of SQLite knows no BIGINT; its INTEGER has 64 bits."""
+
+GENESIS_ROW: Final = {
+    "id": 1,
+    "origin": "",
+    "epoch": 0,
+    "holder": "",
+    "position": 0,
+    "at_us": 0,
+    "chain_hash": bytes(32),
+}
+"""The head of a ledger without events; a migration inserts it."""
+
+
+def _number(name: str, *, null: bool = False) -> Column[int]:
+    return Column(name, BIG, nullable=null)
+
+
+def _text(name: str, *, null: bool = False) -> Column[str]:
+    return Column(name, Text, nullable=null)
+
+
+def _key(name: str) -> Column[int]:
+    return Column(name, BIG, primary_key=True, autoincrement=False)
+
+
+def _check(name: str, condition: str) -> CheckConstraint:
+    return CheckConstraint(condition, name=name)
+
+
+ledger_head: Final = Table(
+    "ledger_head",
+    METADATA,
+    _key("id"),
+    _text("origin"),
+    _number("epoch"),
+    _text("holder"),
+    _number("position"),
+    _number("at_us"),
+    Column("chain_hash", LargeBinary, nullable=False),
+    _check("one_row", "id = 1"),
+    _check("chain_hash_length", "length(chain_hash) = 32"),
+    sqlite_strict=True,
+)
+"""One row: the last position, its chain value, and who may write (the epoch)."""
+
+ledger_events: Final = Table(
+    "ledger_events",
+    METADATA,
+    _key("position"),
+    _text("stream"),
+    _number("stream_version"),
+    _text("event_type"),
+    _text("body"),
+    _text("actor"),
+    _number("epoch"),
+    _number("causation_position", null=True),
+    _text("correlation_id"),
+    _text("idempotency_key"),
+    Column("args_hash", LargeBinary, nullable=False),
+    _number("at_us"),
+    _number("wall_us"),
+    Column("leaf_hash", LargeBinary, nullable=False),
+    Column("chain_hash", LargeBinary, nullable=False),
+    UniqueConstraint("idempotency_key"),
+    _check("args_hash_length", "length(args_hash) = 32"),
+    _check("leaf_hash_length", "length(leaf_hash) = 32"),
+    _check("chain_hash_length", "length(chain_hash) = 32"),
+    sqlite_strict=True,
+)
+"""
+The log. Columns as `ledger.domain.recorded.Envelope`, hashes as 32 bytes. No index on a hash: one
+over random keys would be the dearest part of an append.
+"""
+
+ledger_streams: Final = Table(
+    "ledger_streams",
+    METADATA,
+    Column("stream", Text, primary_key=True),
+    _number("version"),
+    sqlite_strict=True,
+    sqlite_with_rowid=False,
+)
+"""
+The last version of every stream, moved by trigger with each event. It makes (stream, version)
+unique without an index over every event, whose random leaves would cost a page write per event.
+"""
+
+ledger_nodes: Final = Table(
+    "ledger_nodes",
+    METADATA,
+    _key("node_no"),
+    _text("node_uid"),
+    _text("node_name"),
+    _text("machine_id"),
+    _text("labels"),
+    _number("cpu_milli"),
+    _number("memory_bytes"),
+    _number("cpu_ref_max"),
+    _number("fact_position"),
+    UniqueConstraint("node_uid"),
+    Index(None, "node_name"),
+    sqlite_strict=True,
+)
+"""Nodes as last inventoried. A node made again under the same name is another row."""
+
+ledger_devices: Final = Table(
+    "ledger_devices",
+    METADATA,
+    _key("device_no"),
+    Column("node_no", BIG, ForeignKey("ledger_nodes.node_no"), nullable=False),
+    _text("device_type"),
+    _number("minor"),
+    _text("device_id"),
+    _text("model"),
+    _number("present"),
+    _number("healthy"),
+    _number("core_reported"),
+    _number("memory_reported"),
+    _number("core_cap"),
+    _number("memory_cap"),
+    _number("core_used"),
+    _number("memory_used"),
+    _number("tenants"),
+    _number("exclusive_holders"),
+    _number("core_observed"),
+    _number("memory_observed"),
+    _number("observed_holders"),
+    _number("fact_position"),
+    Index(
+        "uq_ledger_devices_id",
+        "node_no",
+        "device_type",
+        "device_id",
+        unique=True,
+        sqlite_where=Column("device_id") != "",
+        postgresql_where=Column("device_id") != "",
+    ),
+    Index(
+        "uq_ledger_devices_minor",
+        "node_no",
+        "device_type",
+        "minor",
+        unique=True,
+        sqlite_where=Column("device_id") == "",
+        postgresql_where=Column("device_id") == "",
+    ),
+    _check("core_within_cap", "core_used BETWEEN 0 AND core_cap"),
+    _check("memory_within_cap", "memory_used BETWEEN 0 AND memory_cap"),
+    _check("reported_within_cap", "core_reported <= core_cap AND memory_reported <= memory_cap"),
+    _check("exclusive_alone", "exclusive_holders = 0 OR tenants = 1"),
+    _check("counts", "tenants >= 0 AND exclusive_holders >= 0 AND observed_holders >= 0"),
+    sqlite_strict=True,
+)
+"""
+Devices, by (machine, UUID), or by minor where the inventory knows no UUID.
+
+`*_reported` is what the inventory says now, `*_cap` the greater of that and what is still held:
+a device that shrank under its holders takes no grants, and its cap falls as they leave. `*_used`,
+`tenants` and `exclusive_holders` count what was granted, `*_observed` what others hold.
+"""
+
+ledger_cpus: Final = Table(
+    "ledger_cpus",
+    METADATA,
+    Column("node_no", BIG, ForeignKey("ledger_nodes.node_no"), primary_key=True),
+    _key("cpu"),
+    _number("core"),
+    _number("socket"),
+    _number("numa"),
+    _number("present"),
+    _number("ref_reported"),
+    _number("ref_max"),
+    _number("ref_used"),
+    _number("ref_observed"),
+    _number("fact_position"),
+    _check("refs_within_max", "ref_used BETWEEN 0 AND ref_max"),
+    _check("reported_within_max", "ref_reported <= ref_max"),
+    _check("observed", "ref_observed >= 0"),
+    sqlite_strict=True,
+    sqlite_with_rowid=False,
+)
+"""Logical CPUs with how many holders each has; `ref_max` is to `ref_reported` as cap above."""
+
+ledger_reservations: Final = Table(
+    "ledger_reservations",
+    METADATA,
+    Column("position", BIG, ForeignKey("ledger_events.position"), primary_key=True),
+    _text("pod_uid"),
+    _number("attempt"),
+    _text("namespace"),
+    _text("pod_name"),
+    _text("owner"),
+    _text("labels"),
+    _number("priority"),
+    _text("qos"),
+    _text("dialect"),
+    _text("policy"),
+    _text("source"),
+    Column("node_no", BIG, ForeignKey("ledger_nodes.node_no"), nullable=False),
+    _number("cpu_milli"),
+    _number("memory_bytes"),
+    _number("gpu_core_percent"),
+    _number("gpu_count"),
+    _number("device_count"),
+    _text("cpuset"),
+    _number("cpu_count"),
+    _text("kind"),
+    _text("phase"),
+    _number("created_at_us"),
+    _number("opened_at_us"),
+    _number("closed_at_us", null=True),
+    _number("closed_position", null=True),
+    _text("end_reason", null=True),
+    Index(
+        "ix_ledger_reservations_open",
+        "position",
+        sqlite_where=Column("closed_position").is_(None),
+        postgresql_where=Column("closed_position").is_(None),
+    ),
+    Index(None, "namespace", "pod_name"),
+    _check("kind", "kind IN ('granted', 'observed')"),
+    _check("closed", "(closed_at_us IS NULL) = (closed_position IS NULL)"),
+    sqlite_strict=True,
+)
+"""
+One row per reservation or observed holding of a Pod, with its interval; position = event.
+
+No index has the random Pod UID in front: its leaves would cost an append a page write each. A Pod is
+found by namespace and name, and the writer knows what is open by heart.
+"""
+
+ledger_holdings: Final = Table(
+    "ledger_holdings",
+    METADATA,
+    Column("position", BIG, ForeignKey("ledger_reservations.position"), primary_key=True),
+    Column("device_no", BIG, ForeignKey("ledger_devices.device_no"), primary_key=True),
+    _number("minor"),
+    _number("core_percent"),
+    _number("memory_bytes"),
+    _number("memory_ratio_percent"),
+    _number("exclusive"),
+    _number("instances"),
+    _text("kind"),
+    _number("opened_at_us"),
+    _number("closed_at_us", null=True),
+    _number("closed_position", null=True),
+    Index(None, "device_no", "closed_at_us"),
+    _check("kind", "kind IN ('granted', 'observed')"),
+    _check("amounts", "core_percent >= 0 AND memory_bytes >= 0 AND exclusive IN (0, 1)"),
+    sqlite_strict=True,
+    sqlite_with_rowid=False,
+)
+"""One row per reservation and device. Inserting it takes from the device, closing gives back."""
+
+ledger_cpu_holdings: Final = Table(
+    "ledger_cpu_holdings",
+    METADATA,
+    Column("position", BIG, ForeignKey("ledger_reservations.position"), primary_key=True),
+    _key("cpu"),
+    _number("node_no"),
+    _text("kind"),
+    _number("opened_at_us"),
+    _number("closed_at_us", null=True),
+    _number("closed_position", null=True),
+    Index(None, "node_no", "cpu", "closed_at_us"),
+    _check("kind", "kind IN ('granted', 'observed')"),
+    sqlite_strict=True,
+    sqlite_with_rowid=False,
+)
+"""One row per reservation and logical CPU."""
+
+ledger_slot_holdings: Final = Table(
+    "ledger_slot_holdings",
+    METADATA,
+    Column("position", BIG, ForeignKey("ledger_reservations.position"), primary_key=True),
+    Column("slot", Text, primary_key=True),
+    _number("node_no"),
+    _number("device_no", null=True),
+    _text("kind"),
+    _number("opened_at_us"),
+    _number("closed_at_us", null=True),
+    _number("closed_position", null=True),
+    Index(
+        "uq_ledger_slot_holdings_granted",
+        "node_no",
+        "slot",
+        unique=True,
+        sqlite_where=(Column("closed_position").is_(None)) & (Column("kind") == "granted"),
+        postgresql_where=(Column("closed_position").is_(None)) & (Column("kind") == "granted"),
+    ),
+    Index(
+        "ix_ledger_slot_holdings_open",
+        "node_no",
+        "slot",
+        sqlite_where=Column("closed_position").is_(None),
+        postgresql_where=Column("closed_position").is_(None),
+    ),
+    _check("kind", "kind IN ('granted', 'observed')"),
+    sqlite_strict=True,
+    sqlite_with_rowid=False,
+)
+"""
+Indivisible parts, one granted holder each: virtual functions by bus id, unique in their node.
+
+An observed holder of cards that nobody can name has the slot `unknown/<device type>`: while it is
+open, the node grants nothing of that type.
+"""
+
+ledger_device_health: Final = Table(
+    "ledger_device_health",
+    METADATA,
+    Column("position", BIG, ForeignKey("ledger_events.position"), primary_key=True),
+    Column("device_no", BIG, ForeignKey("ledger_devices.device_no"), primary_key=True),
+    _number("at_us"),
+    _number("healthy"),
+    _text("reason"),
+    Index(None, "device_no", "at_us"),
+    sqlite_strict=True,
+    sqlite_with_rowid=False,
+)
+"""When a device was closed to grants or opened again, by an event of its own or an inventory."""
+
+ledger_refusals: Final = Table(
+    "ledger_refusals",
+    METADATA,
+    Column("position", BIG, ForeignKey("ledger_events.position"), primary_key=True),
+    _number("at_us"),
+    _text("pod_uid"),
+    _text("namespace"),
+    _text("pod_name"),
+    _text("stage"),
+    _text("message"),
+    _text("shape"),
+    _number("gpu_core_percent"),
+    _text("policy"),
+    _text("owner"),
+    Index(None, "namespace", "pod_name"),
+    Index(None, "pod_uid"),
+    sqlite_strict=True,
+)
+"""Pods that were refused, and in which words; the reasons as values are in the event body."""
+
+PROJECTIONS: Final = (
+    ledger_nodes,
+    ledger_devices,
+    ledger_cpus,
+    ledger_reservations,
+    ledger_holdings,
+    ledger_cpu_holdings,
+    ledger_slot_holdings,
+    ledger_device_health,
+    ledger_refusals,
+)
+"""Every table that `rebuild` makes again, parents first."""

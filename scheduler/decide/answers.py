@@ -1,0 +1,199 @@
+"""Placements in the words of the dialect the Pod spoke: the Binding's annotations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from ledger.domain.annotations.cpu import ResourceStatus, encode_resource_status
+from ledger.domain.annotations.device_allocated import (
+    DeviceAllocation,
+    VfAllocation,
+    encode_device_allocated,
+)
+from ledger.domain.annotations.gpu_topology import GpuTopologyAllocation, encode_gpu_topology
+from ledger.domain.annotations.gpushare import GpuShareAnswer, encode_gpushare_answer
+from ledger.domain.annotations.mgpu import CardRef, MgpuAllocation, encode_mgpu_allocation
+from ledger.domain.annotations.tenure import ContainerDevices, encode_container_devices
+from ledger.domain.demands.gpushare import UNIT_BYTES
+from ledger.domain.devices import GPU, DeviceShare
+from ledger.domain.nodes import NodeFacts
+from ledger.domain.quantity import quantity_from_int
+from ledger.domain.requests import ContainerNeed
+from ledger.domain.resources import (
+    ANNOTATION_DEVICE_ALLOCATED,
+    ANNOTATION_GPU_TOPOLOGY,
+    ANNOTATION_RESOURCE_STATUS,
+    DOMAIN_KOORDINATOR,
+    GPU_CORE,
+    GPU_MEMORY,
+    GPU_MEMORY_RATIO,
+    Dialect,
+)
+from scheduler.decide.outcome import Placement
+from scheduler.decide.settings import SchedulingSettings
+
+ID_MODE: Final = "id"
+
+
+def encode(
+    placement: Placement, *, node: NodeFacts, now_ns: int, settings: SchedulingSettings
+) -> dict[str, str]:
+    """
+    Return exactly the annotations of the Binding, sorted by key.
+
+    Rule: design section 3 (answers, own names); cli.md, Output; GPU-sharing contract A.5 and
+    B.1; Koordinator contract 2.2 and 11.
+
+    Args:
+        node: the node placed on; its devices name what a group sees and a card's size.
+        now_ns: Unix time in nanoseconds, for the assume time.
+    """
+    annotations: dict[str, str] = {}
+    if placement.shares:
+        annotations[ANNOTATION_DEVICE_ALLOCATED] = encode_device_allocated(
+            _allocations(placement.shares), proposal_domain=settings.proposal_domain
+        )
+    if placement.cpuset:
+        annotations[ANNOTATION_RESOURCE_STATUS] = encode_resource_status(
+            ResourceStatus(cpuset=placement.cpuset)
+        )
+    gpus = tuple(share for share in placement.shares if share.device_type == GPU)
+    if gpus:
+        annotations |= _dialect_answer(placement, gpus, node, now_ns, settings)
+        annotations |= _container_answer(placement, gpus, node)
+    return dict(sorted(annotations.items()))
+
+
+def resources_of(share: DeviceShare) -> dict[str, int]:
+    """
+    Return what a share gives, by released resource name, in base units, sorted by name.
+
+    Rule: cli.md, Output: core only if asked, memory and ratio always.
+    """
+    if share.device_type != GPU:
+        return {f"{DOMAIN_KOORDINATOR}{share.device_type}": share.core_percent}
+    core = {GPU_CORE: share.core_percent} if share.core_percent else {}
+    return core | {
+        GPU_MEMORY: share.memory_bytes,
+        GPU_MEMORY_RATIO: share.memory_ratio_percent,
+    }
+
+
+def _allocations(shares: tuple[DeviceShare, ...]) -> dict[str, tuple[DeviceAllocation, ...]]:
+    by_type: dict[str, tuple[DeviceAllocation, ...]] = {}
+    for share in shares:
+        allocation = DeviceAllocation(
+            minor=share.minor,
+            id=share.device_id,
+            resources=tuple(
+                (name, quantity_from_int(amount)) for name, amount in resources_of(share).items()
+            ),
+            vfs=tuple(VfAllocation(bus_id=bus_id) for bus_id in share.vf_bus_ids),
+        )
+        by_type[share.device_type] = (*by_type.get(share.device_type, ()), allocation)
+    return by_type
+
+
+def _dialect_answer(
+    placement: Placement,
+    gpus: tuple[DeviceShare, ...],
+    node: NodeFacts,
+    now_ns: int,
+    settings: SchedulingSettings,
+) -> dict[str, str]:
+    match placement.request.dialect:
+        case Dialect.MGPU:
+            by_id = settings.mgpu.schedule_mode == ID_MODE
+            return _mgpu_answer(placement, gpus, by_id=by_id)
+        case Dialect.GPUSHARE:
+            unit_bytes = UNIT_BYTES[settings.gpushare_unit]
+            answer = GpuShareAnswer(
+                card=gpus[0].minor,
+                pod_units=placement.request.gpushare_units,
+                card_units=_units_per_card(node, unit_bytes),
+                assume_time_ns=now_ns,
+            )
+            return encode_gpushare_answer(answer)
+        case Dialect.KOORDINATOR | Dialect.NVIDIA | None:
+            return {}
+
+
+def _mgpu_answer(
+    placement: Placement, gpus: tuple[DeviceShare, ...], *, by_id: bool
+) -> dict[str, str]:
+    """Name each container's cards by index, or by UUID where the mode says so and all have one."""
+    by_id = by_id and all(share.device_id for share in gpus)
+    cards: list[tuple[str, tuple[CardRef, ...]]] = []
+    for need in placement.request.containers:
+        held = _held_by(need, gpus)
+        refs = tuple(share.device_id if by_id else share.minor for share in held)
+        cards.append((need.name, refs))
+    return encode_mgpu_allocation(MgpuAllocation(assumed=True, cards=tuple(cards)))
+
+
+def _units_per_card(node: NodeFacts, unit_bytes: int) -> int:
+    """
+    Return the units of one card as the node daemon sees them: the mean, rounded down.
+
+    Rule: GPU-sharing contract B.1 (`..._DEV`) and B.5 (16276 MiB are 15 units of GiB).
+    """
+    units = [card.memory_bytes // unit_bytes for card in node.devices if card.device_type == GPU]
+    return sum(units) // max(1, len(units))
+
+
+def _container_answer(
+    placement: Placement, gpus: tuple[DeviceShare, ...], node: NodeFacts
+) -> dict[str, str]:
+    """
+    Write which GPUs each container sees and holds, and the group's answer.
+
+    Rule: design section 3; GPU-topology proposal, "Record the allocation information to the pod
+    annotation".
+
+    A group's container sees all GPUs that the group has on the node, any other its own.
+    """
+    users = [need for need in placement.request.containers if _held_by(need, gpus)]
+    seen = placement.visible_minors
+    ids = {card.minor: card.device_id for card in node.devices if card.device_type == GPU}
+    group_ids = _known(ids.get(minor, "") for minor in seen)
+    containers = []
+    for need in users:
+        own = _known(share.device_id for share in _held_by(need, gpus))
+        containers.append(
+            ContainerDevices(place=need.place, visible=group_ids or own, allocated=own)
+        )
+    annotations = encode_container_devices(containers)
+    if placement.request.group is not None:
+        annotations[ANNOTATION_GPU_TOPOLOGY] = encode_gpu_topology(
+            GpuTopologyAllocation(
+                allocated=tuple(
+                    (int(need.place), tuple(share.minor for share in _held_by(need, gpus)))
+                    for need in users
+                    if need.place.isdecimal()
+                ),
+                visible=seen or tuple(share.minor for share in gpus),
+            )
+        )
+    return annotations
+
+
+def _held_by(need: ContainerNeed, gpus: Sequence[DeviceShare]) -> list[DeviceShare]:
+    """
+    Return the shares one container uses, by minor.
+
+    A share that names no container belongs to every container that asks for GPUs.
+    """
+    asks = any(count for device_type, count in need.device_counts if device_type == GPU)
+    return [
+        share
+        for share in gpus
+        if any(part.place == need.place for part in share.containers)
+        or (asks and not share.containers)
+    ]
+
+
+def _known(ids: Iterable[str]) -> tuple[str, ...]:
+    """Return the UUIDs, none at all if the inventory lacks one: half a list would mislead."""
+    found = tuple(ids)
+    return found if all(found) else ()

@@ -1,0 +1,108 @@
+"""Whether one device can serve one demand, and the words for why none can."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from ledger.domain.requests import DeviceDemand
+from scheduler.decide import reasons
+from scheduler.decide.outcome import CardView, Unfit
+
+UNIT_CARDS: Final = "cards"
+UNIT_CORE: Final = "core percent"
+UNIT_MEMORY: Final = "memory bytes"
+
+
+def asked_bytes(demand: DeviceDemand, total_bytes: int) -> int:
+    """
+    Return the bytes the demand takes of a device with `total_bytes`.
+
+    Rule: Koordinator contract 4.5 (a ratio is floored to bytes once); GPU-sharing contract A.5
+    (a whole card is fully consumed, memory included).
+    """
+    if demand.exclusive and not demand.memory_bytes and not demand.memory_ratio_percent:
+        return total_bytes
+    return demand.memory_bytes_on(total_bytes)
+
+
+def fits(card: CardView, demand: DeviceDemand) -> bool:
+    """
+    Tell whether the device can serve the demand now.
+
+    Rule: Koordinator contract 8.2 and 4.5, quirks Q1 and Q3 as "ours": core and bytes are
+    compared, a resource that the device lacks counts 0, an exclusive demand needs a device
+    without any tenant and keeps others out. The ratio constrains nothing.
+    """
+    record = card.record
+    if card.closed or card.exclusive or card.core_free < demand.core_percent:
+        return False
+    if demand.model_names and record.model not in demand.model_names:
+        return False
+    if demand.exclusive:
+        if card.tenants:
+            return False
+    elif _ratio_unguarded(demand, record.memory_bytes):
+        return False
+    return asked_bytes(demand, record.memory_bytes) <= card.memory_free
+
+
+def why_unfit(cards: Sequence[CardView], demand: DeviceDemand) -> Unfit:
+    """
+    Return why these devices, all of the demand's type, can't serve it.
+
+    Rule: Koordinator contract 13: no device of the type, or never enough of them, can't be
+    helped by preemption; what is held now can.
+    """
+    reason = reasons.insufficient_devices(demand.device_type).text
+    of_model = [card for card in cards if _is_model(card, demand)]
+    if cards and not of_model:
+        return Unfit(reason=reasons.model_mismatch(demand.device_type).text, preemptible=False)
+    able = [card for card in of_model if _fits_empty(card, demand)]
+    if len(able) < demand.count:
+        return Unfit(
+            reason=reason,
+            requested=demand.count,
+            available=len(able),
+            unit=UNIT_CARDS,
+            preemptible=False,
+        )
+    requested, available, unit = _shortage(able, demand)
+    return Unfit(reason=reason, requested=requested, available=available, unit=unit)
+
+
+def _shortage(able: Sequence[CardView], demand: DeviceDemand) -> tuple[int, int, str]:
+    """For one part of one card say what is short on the best card, else count cards."""
+    if demand.count == 1 and not demand.exclusive:
+        core_free = max(card.core_free for card in able)
+        if core_free < demand.core_percent:
+            return demand.core_percent, core_free, UNIT_CORE
+        memory_free = max(card.memory_free for card in able)
+        if memory_free < demand.memory_bytes:
+            return demand.memory_bytes, memory_free, UNIT_MEMORY
+    return demand.count, sum(fits(card, demand) for card in able), UNIT_CARDS
+
+
+def _is_model(card: CardView, demand: DeviceDemand) -> bool:
+    return not demand.model_names or card.record.model in demand.model_names
+
+
+def _fits_empty(card: CardView, demand: DeviceDemand) -> bool:
+    """Tell whether the device could serve the demand if it had no tenant at all."""
+    record = card.record
+    if card.closed or record.core_percent < demand.core_percent:
+        return False
+    if not demand.exclusive and _ratio_unguarded(demand, record.memory_bytes):
+        return False
+    return asked_bytes(demand, record.memory_bytes) <= record.memory_bytes
+
+
+def _ratio_unguarded(demand: DeviceDemand, total_bytes: int) -> bool:
+    """
+    Tell whether a ratio would go unconstrained on a device that reports no memory.
+
+    Bytes constrain, and a ratio of 0 bytes is 0 bytes. Where core is asked in at least the same
+    measure, core keeps the ratios of all tenants within 100; elsewhere missing is 0 and nothing
+    fits.
+    """
+    return not total_bytes and demand.memory_ratio_percent > demand.core_percent

@@ -1,0 +1,120 @@
+"""Volcano mGPU: one card per container, several for some, found by search and scored."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ledger.domain.annotations.mgpu import MgpuPolicy
+from ledger.domain.devices import (
+    WHOLE_PERCENT,
+    ContainerShare,
+    DeviceShare,
+    bytes_to_ratio,
+)
+from ledger.domain.nodes import NodeFacts
+from ledger.domain.requests import DeviceDemand, PodRequest
+from scheduler.decide import reasons
+from scheduler.decide.cards.fit import UNIT_CARDS, asked_bytes, fits, why_unfit
+from scheduler.decide.cards.mgpu_search import Assignment, best_assignment
+from scheduler.decide.cards.view import Choice
+from scheduler.decide.outcome import CardView, Unfit
+from scheduler.decide.settings import MGPUSettings
+
+
+def choose_mgpu(
+    request: PodRequest,
+    demands: Sequence[DeviceDemand],
+    cards: Sequence[CardView],
+    facts: NodeFacts,
+    settings: MGPUSettings,
+) -> Choice | Unfit:
+    """
+    Choose cards for every container that asks, `demands` holding one entry for each.
+
+    Rule: GPU-sharing contract A.4 and A.5; Volcano mGPU proposal, "Filter" and "Allocate".
+
+    A search cut short by its bound is marked in the choice; one that found nothing till then
+    refuses the node.
+    """
+    refusal = refuse_node(request, demands, facts, settings)
+    if refusal is not None:
+        return refusal
+    for demand in demands:
+        if sum(fits(card, demand) for card in cards) < demand.count:
+            return why_unfit(cards, demand)
+    usable = [card for card in cards if not card.closed and not card.exclusive]
+    result = best_assignment(demands, usable, settings)
+    if result.assignment is None:
+        return Unfit(
+            reason=reasons.NO_COMBINATION.text,
+            requested=sum(demand.count for demand in demands),
+            available=len(usable),
+            unit=UNIT_CARDS,
+        )
+    shares = _shares(request, demands, usable, result.assignment)
+    return Choice(shares=shares, search_cut=result.cut)
+
+
+def refuse_node(
+    request: PodRequest, demands: Sequence[DeviceDemand], facts: NodeFacts, settings: MGPUSettings
+) -> Unfit | None:
+    """
+    Return why the node can never serve this mGPU Pod, whatever it holds.
+
+    Rule: GPU-sharing contract A.1, A.4 steps 2 and 3.
+    """
+    if not settings.enabled:
+        return Unfit(reason=reasons.MGPU_DISABLED.text, preemptible=False)
+    if facts.mgpu_invalid:
+        return Unfit(reason=reasons.MGPU_NODE_INVALID.text, preemptible=False)
+    pod_policy = request.mgpu_policy or MgpuPolicy.FIXED_SHARE
+    node_policy = facts.mgpu_policy or MgpuPolicy.FIXED_SHARE
+    if request.mgpu_multi:
+        matches = pod_policy == node_policy == MgpuPolicy.NATIVE_BURST_SHARE
+    else:
+        matches = pod_policy == node_policy or all(demand.exclusive for demand in demands)
+    return None if matches else Unfit(reason=reasons.MGPU_POLICY_MISMATCH.text, preemptible=False)
+
+
+def _shares(
+    request: PodRequest,
+    demands: Sequence[DeviceDemand],
+    cards: Sequence[CardView],
+    assignment: Assignment,
+) -> tuple[DeviceShare, ...]:
+    """Add up, card by card, what the containers of the Pod got there."""
+    names = {need.place: need.name for need in request.containers}
+    tenants: dict[int, list[ContainerShare]] = {}
+    whole: set[int] = set()
+    for demand, group in zip(demands, assignment, strict=True):
+        place = demand.containers[0] if demand.containers else ""
+        for index in group:
+            share = ContainerShare(
+                container=names.get(place, place),
+                place=place,
+                core_percent=demand.core_percent,
+                memory_bytes=asked_bytes(demand, cards[index].record.memory_bytes),
+            )
+            tenants.setdefault(index, []).append(share)
+            if demand.exclusive:
+                whole.add(index)
+    return tuple(
+        _share(cards[index], tenants[index], exclusive=index in whole) for index in sorted(tenants)
+    )
+
+
+def _share(card: CardView, tenants: Sequence[ContainerShare], *, exclusive: bool) -> DeviceShare:
+    record = card.record
+    memory_bytes = sum(tenant.memory_bytes for tenant in tenants)
+    ratio = WHOLE_PERCENT if exclusive else bytes_to_ratio(memory_bytes, record.memory_bytes)
+    return DeviceShare(
+        device_type=record.device_type,
+        minor=record.minor,
+        device_id=record.device_id,
+        core_percent=sum(tenant.core_percent for tenant in tenants),
+        memory_bytes=memory_bytes,
+        memory_ratio_percent=ratio,
+        exclusive=exclusive,
+        instances=len(tenants),
+        containers=tuple(tenants),
+    )

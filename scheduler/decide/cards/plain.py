@@ -1,0 +1,70 @@
+"""Devices by share: Koordinator, NVIDIA's whole cards, and every type that is not a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ledger.domain.devices import GPU
+from ledger.domain.requests import DeviceDemand, PodRequest
+from ledger.domain.topology import LinkMatrix
+from scheduler.decide.cards.fit import fits, why_unfit
+from scheduler.decide.cards.links import pick_linked
+from scheduler.decide.cards.order import score
+from scheduler.decide.cards.shares import shares_of
+from scheduler.decide.cards.view import Choice, NodeView
+from scheduler.decide.outcome import CardView, Unfit
+from scheduler.decide.settings import DeviceSettings
+
+
+def choose_plain(
+    request: PodRequest,
+    demands: Sequence[DeviceDemand],
+    cards: Sequence[CardView],
+    node: NodeView,
+    settings: DeviceSettings,
+    *,
+    preferred_card: int | None = None,
+) -> Choice | Unfit:
+    """
+    Choose devices of one type for every demand, each device for one demand only.
+
+    Rule: Koordinator contract 8.2 and 8.4; GPU-topology proposal, "Pick GPUs of Node".
+
+    Whole devices are the lowest fitting minors, or where the node reports its links the GPUs
+    whose slowest link is fastest; parts go to the devices of the highest score. Ties go to the
+    lowest minor. `preferred_card` counts for a single demand for one device.
+    """
+    chosen: list[tuple[CardView, DeviceDemand]] = []
+    taken: set[int] = set()
+    alone = len(demands) == 1 and demands[0].count == 1
+    for demand in demands:
+        left = [card for card in cards if card.record.minor not in taken]
+        fitting = [card for card in left if fits(card, demand)]
+        if len(fitting) < demand.count:
+            return why_unfit(left, demand)
+        wanted = [card for card in fitting if alone and card.record.minor == preferred_card]
+        if wanted:
+            picked = wanted
+        elif demand.exclusive:
+            links = node.facts.links if demand.device_type == GPU else None
+            picked = _whole(fitting, demand.count, links)
+        else:
+            picked = _fullest(fitting, demand, settings.scoring)
+        taken.update(card.record.minor for card in picked)
+        chosen.extend((card, demand) for card in picked)
+    return Choice(shares=tuple(shares_of(request, demands[0].device_type, chosen)))
+
+
+def _whole(fitting: list[CardView], count: int, links: LinkMatrix | None) -> list[CardView]:
+    if links is None or not 1 < count < len(fitting):
+        return fitting[:count]
+    minors = pick_linked((card.record.minor for card in fitting), count, links)
+    return [card for card in fitting if card.record.minor in minors]
+
+
+def _fullest(fitting: list[CardView], demand: DeviceDemand, scoring: str) -> list[CardView]:
+    if len(fitting) == demand.count:
+        return fitting
+    # a stable sort: devices of equal score stay in the order of their minors
+    ranked = sorted(fitting, key=lambda card: -score(card, demand, scoring=scoring))
+    return sorted(ranked[: demand.count], key=lambda card: card.record.minor)

@@ -1,0 +1,39 @@
+"""One node as the card and CPU choices see it, and what a choice answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ledger.domain.devices import DeviceShare
+from ledger.domain.nodes import NodeFacts
+from scheduler.decide.outcome import CardView
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeView:
+    """
+    A node at one moment. Choosing reads it and changes nothing.
+
+    Attributes:
+        cards: every device of every type, ordered by (device_type, minor).
+        cpu_refs: logical CPU -> how many Pods hold it; a CPU that nobody holds may be missing.
+    """
+
+    facts: NodeFacts
+    cards: tuple[CardView, ...] = ()
+    cpu_refs: Mapping[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """
+    The shares a node would give one Pod.
+
+    Attributes:
+        shares: ordered by (device_type, minor), one per device; empty for a Pod without devices.
+        search_cut: a bounded search stopped early; the shares fit but may not be the best.
+    """
+
+    shares: tuple[DeviceShare, ...] = ()
+    search_cut: bool = False

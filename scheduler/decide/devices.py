@@ -1,0 +1,133 @@
+"""The devices of one type on every node, as arrays: row = node, column = place by minor."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ledger.domain.devices import WHOLE_PERCENT, DeviceRecord, DeviceShare
+from ledger.domain.nodes import NodeFacts
+from scheduler.decide.arrays import BoolArray, IntArray
+
+
+class DeviceArrays:
+    """
+    What each card of one type has, what is free on it, and what it can still give.
+
+    A type is data: nothing here knows what it is. A place without a card has no capacity and is
+    never open.
+
+    Attributes:
+        core_free, memory_free: below 0 where observed holders over-fill a card.
+        tenants, exclusive, instances: holders, those among them that want the card alone, and
+            containers.
+        unknown: holders, per node, of cards that nobody can name; they close the whole row.
+        open: the card may be granted: healthy, not over-full, no unknown holder on the node.
+        left: the percent of the card that one more tenant can get as core and as memory ratio at
+            once; 0 when closed or held alone, `WHOLE_PERCENT` only without any tenant.
+        whole: untouched cards per node, by `left`.
+        left_total: sum of `left` per node.
+        closed_count: cards of the whole fleet that are not open.
+    """
+
+    def __init__(self, device_type: str, nodes: Sequence[NodeFacts]) -> None:
+        self.device_type = device_type
+        self.records: list[tuple[DeviceRecord, ...]] = [
+            tuple(record for record in node.devices if record.device_type == device_type)
+            for node in nodes
+        ]
+        self._columns = [
+            {record.minor: column for column, record in enumerate(records)}
+            for records in self.records
+        ]
+        width = max((len(records) for records in self.records), default=0)
+        shape = (len(nodes), max(1, width))
+        self.core_cap: IntArray = np.zeros(shape, dtype=np.int64)
+        self.memory_cap: IntArray = np.zeros(shape, dtype=np.int64)
+        self.present: BoolArray = np.zeros(shape, dtype=np.bool_)
+        self.healthy: BoolArray = np.zeros(shape, dtype=np.bool_)
+        for row, records in enumerate(self.records):
+            for column, record in enumerate(records):
+                self.core_cap[row, column] = record.core_percent
+                self.memory_cap[row, column] = record.memory_bytes
+                self.present[row, column] = True
+                self.healthy[row, column] = record.healthy
+        self.core_free = self.core_cap.copy()
+        self.memory_free = self.memory_cap.copy()
+        self.tenants: IntArray = np.zeros(shape, dtype=np.int64)
+        self.exclusive: IntArray = np.zeros(shape, dtype=np.int64)
+        self.instances: IntArray = np.zeros(shape, dtype=np.int64)
+        self.unknown: IntArray = np.zeros(len(nodes), dtype=np.int64)
+        self.open = self.healthy.copy()
+        self.left: IntArray = np.zeros(shape, dtype=np.int64)
+        self.whole: IntArray = np.zeros(len(nodes), dtype=np.int64)
+        self.left_total: IntArray = np.zeros(len(nodes), dtype=np.int64)
+        self.closed_count = int((self.present & ~self.open).sum())
+        for row, records in enumerate(self.records):
+            for column in range(len(records)):
+                self._derive(row, column)
+
+    @property
+    def width(self) -> int:
+        """Return the number of columns, the most cards a node has (at least 1)."""
+        return int(self.core_cap.shape[1])
+
+    def column(self, node: int, minor: int) -> int | None:
+        """Return the column of a card, None when the node has no such minor."""
+        return self._columns[node].get(minor)
+
+    def add(self, node: int, column: int, share: DeviceShare, holders: int) -> None:
+        """Take a share of a card (`holders` 1) or give it back (`holders` -1)."""
+        self.core_free[node, column] -= holders * share.core_percent
+        self.memory_free[node, column] -= holders * share.memory_bytes
+        self.tenants[node, column] += holders
+        self.instances[node, column] += holders * share.instances
+        if share.exclusive:
+            self.exclusive[node, column] += holders
+        self._derive(node, column)
+
+    def set_healthy(self, node: int, column: int, *, healthy: bool) -> None:
+        """Open or close a card; its holders stay."""
+        self.healthy[node, column] = healthy
+        self._derive(node, column)
+
+    def add_unknown(self, node: int, holders: int) -> None:
+        """Count a holder of a card that nobody can name, or forget it (-1)."""
+        self.unknown[node] += holders
+        for column in range(len(self.records[node])):
+            self._derive(node, column)
+
+    def is_over_full(self, node: int, column: int) -> bool:
+        """Tell whether holders have more of the card than it is, or share one held alone."""
+        return bool(
+            self.core_free.item(node, column) < 0
+            or self.memory_free.item(node, column) < 0
+            or (self.exclusive.item(node, column) and self.tenants.item(node, column) > 1)
+        )
+
+    def _derive(self, node: int, column: int) -> None:
+        """Bring `open`, `left`, `whole` and `left_total` up to date with one card."""
+        is_open = (
+            self.healthy.item(node, column)
+            and not self.unknown.item(node)
+            and not self.is_over_full(node, column)
+        )
+        left = self._share_left(node, column) if is_open else 0
+        before = self.left.item(node, column)
+        self.closed_count += self.open.item(node, column) - is_open
+        self.open[node, column] = is_open
+        self.left[node, column] = left
+        self.left_total[node] += left - before
+        self.whole[node] += (left == WHOLE_PERCENT) - (before == WHOLE_PERCENT)
+
+    def _share_left(self, node: int, column: int) -> int:
+        if self.exclusive.item(node, column):
+            return 0
+        share = min(self.core_free.item(node, column), WHOLE_PERCENT)
+        memory_cap = self.memory_cap.item(node, column)
+        if memory_cap:
+            # The largest ratio r with floor(r * capacity / 100) <= free.
+            memory_free = self.memory_free.item(node, column)
+            share = min(share, (WHOLE_PERCENT * (memory_free + 1) - 1) // memory_cap)
+        return min(share, WHOLE_PERCENT - 1) if self.tenants.item(node, column) else share

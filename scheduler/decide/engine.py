@@ -1,0 +1,209 @@
+"""The engine: one decision over all nodes, and what it changes on the one node it lands on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from ledger.domain.devices import GPU
+from ledger.domain.events import PodObserved
+from ledger.domain.nodes import NodeFacts
+from ledger.domain.requests import PodRequest
+from scheduler.decide.cards.view import NodeView
+from scheduler.decide.fitting import Fitting
+from scheduler.decide.fleet import Fleet
+from scheduler.decide.fragmentation import Fragmentation
+from scheduler.decide.gradient import Gradient
+from scheduler.decide.grants import Grants
+from scheduler.decide.holdings import Holdings
+from scheduler.decide.outcome import Placement, Unfit, Unplaced
+from scheduler.decide.pins import CpuPins
+from scheduler.decide.policies import BestFit, NodePolicy, Random, UsedShare, draw
+from scheduler.decide.predicates import Predicates
+from scheduler.decide.refusals import Refusals
+from scheduler.decide.rows import RatingRows
+from scheduler.decide.settings import SchedulingSettings
+from scheduler.decide.shapes import ShapeIndex
+from scheduler.decide.typical import workload_of
+
+POLICIES: Final = ("binpack", "spread", "bestfit", "fgd", "random")
+"""What `node.policy` may be."""
+
+
+class Engine:
+    """
+    Decides where Pods go, from arrays that hold the whole cluster.
+
+    Rule: cli.md, Policies and Predicates; design section 7.
+
+    Nodes are named by their index in `nodes` throughout. Deciding changes nothing; `reserve`,
+    `release`, `adopt` and `set_health` change one node each. Same calls, same answers: the only
+    chance is `random`'s, drawn from `seed` and the ordinal.
+
+    Args:
+        nodes: the cluster, in the order that breaks ties unless `rank` does.
+        typical: the workload whose usual requests fragmentation is measured against.
+        rank: tie-break position of each node, 0 first.
+    """
+
+    def __init__(
+        self,
+        nodes: Sequence[NodeFacts],
+        settings: SchedulingSettings,
+        *,
+        typical: Iterable[PodRequest] = (),
+        seed: int = 0,
+        rank: Sequence[int] | None = None,
+    ) -> None:
+        assert settings.node_policy in POLICIES, settings.node_policy
+        assert rank is None or sorted(rank) == list(range(len(nodes))), "a rank for every node"
+        self.node_names = tuple(node.name for node in nodes)
+        self._places = list(range(len(nodes)) if rank is None else rank)
+        self._order = sorted(range(len(nodes)), key=self._places.__getitem__)
+        fleet = Fleet([nodes[node] for node in self._order])
+        pins = CpuPins(fleet.nodes)
+        predicates = Predicates(fleet, settings)
+        fitting = Fitting(fleet, pins, settings)
+        self._fleet = fleet
+        self._seed = seed
+        self._fragmentation = Fragmentation(fleet, predicates, workload_of(typical))
+        self._draws = settings.node_policy == "random"
+        policy = _policy(settings.node_policy, fleet, fitting, self._fragmentation)
+        self._shapes = ShapeIndex(with_memory=policy.reads_memory, mixed_models=fleet.mixed_models)
+        self._rows = RatingRows(fleet, predicates, policy)
+        self._grants = Grants(fleet, pins, policy, settings)
+        self._refusals = Refusals(
+            fleet,
+            predicates,
+            fitting,
+            pins,
+            None if rank is None else np.array(self._places, dtype=np.int64),
+        )
+        self._holdings = Holdings(fleet, pins)
+        self.core_percent_capacity = sum(
+            record.core_percent
+            for node in nodes
+            for record in node.devices
+            if record.device_type == GPU
+        )
+
+    @property
+    def core_percent_allocated(self) -> int:
+        """Return the core percent of GPUs that Pods hold."""
+        return self._holdings.gpu_core_percent
+
+    def fragmentation_percent(self) -> float:
+        """Return how much of all GPU is idle and of no use to typical Pods, in percent."""
+        return self._fragmentation.percent()
+
+    def decide(self, request: PodRequest, *, ordinal: int = 0) -> Placement | Unplaced:
+        """
+        Choose a node for the Pod, and its devices and CPUs there; change nothing.
+
+        The best-rated node whose devices and CPUs really combine; ties go to the first. Without
+        one, why not, node by node. `ordinal` is the number of the arrival, read by `random`.
+        """
+        shape = self._shapes.shape_of(request)
+        ratings = self._rows.current(shape)
+        tried: dict[int, Unfit] = {}
+        node = self._pick(ratings, request.memory_bytes, ordinal)
+        while node >= 0:
+            answer = self._grants.grant(request, shape, node, self._order[node])
+            if isinstance(answer, Placement):
+                return answer
+            if not tried:
+                ratings = ratings.copy()
+            tried[node] = answer
+            ratings[node] = -1
+            node = self._pick(ratings, request.memory_bytes, ordinal)
+        return self._refusals.explain(request, shape, tried)
+
+    def candidates(self, request: PodRequest) -> Sequence[int]:
+        """Return the nodes that pass every test over arrays, best first by node policy."""
+        ratings = self._rows.current(self._shapes.shape_of(request))
+        fitting = np.flatnonzero(self._takes(ratings, request.memory_bytes))
+        ranked = fitting[np.argsort(-ratings[fitting], kind="stable")]
+        return [self._order[node] for node in ranked.tolist()]
+
+    def try_place(
+        self, request: PodRequest, node: int, only_minors: frozenset[int] | None = None
+    ) -> Placement | None:
+        """Reserve the Pod on this node, on these GPUs if given; None changes nothing."""
+        shape, place = self._shapes.shape_of(request), self._places[node]
+        fits = self._rows.current(shape)[place] >= 0
+        if not fits or not self._has_memory(place, request.memory_bytes):
+            return None
+        answer = self._grants.grant(request, shape, place, node, only_minors=only_minors)
+        if not isinstance(answer, Placement):
+            return None
+        self.reserve(answer)
+        return answer
+
+    def undo(self, placement: Placement) -> None:
+        """Take back what `try_place` reserved."""
+        self.release(placement.request.uid)
+
+    def reserve(self, placement: Placement) -> None:
+        """Take what was decided from the node it is on."""
+        self._holdings.reserve(placement, self._places[placement.node])
+
+    def release(self, pod_uid: str) -> None:
+        """Give back all that a Pod holds, reserved or adopted."""
+        self._holdings.release(pod_uid)
+
+    def adopt(self, node: int, pod: PodObserved) -> list[str]:
+        """
+        Take what a running Pod holds, outside the constraint; return what contradicts itself.
+
+        Rule: cli.md, Running Pods.
+        """
+        return self._holdings.adopt(pod, self._places[node])
+
+    def set_health(self, node: int, device_type: str, minor: int, *, healthy: bool) -> None:
+        """Close a device to grants or open it again; its holders stay."""
+        place, devices = self._places[node], self._fleet.devices[device_type]
+        column = devices.column(place, minor)
+        assert column is not None, (node, device_type, minor)
+        devices.set_healthy(place, column, healthy=healthy)
+        self._fleet.log.append(place)
+
+    def view(self, node: int) -> NodeView:
+        """Return what is left of one node, card by card."""
+        return self._grants.view(self._places[node])
+
+    def _pick(self, ratings: npt.NDArray[np.int32], memory_bytes: int, ordinal: int) -> int:
+        """Return the place of the best node, -1 for none."""
+        if not len(ratings):
+            return -1
+        if self._draws:
+            fitting = np.flatnonzero(self._takes(ratings, memory_bytes))
+            return int(fitting[draw(self._seed, ordinal, len(fitting))]) if len(fitting) else -1
+        node = int(ratings.argmax())
+        if ratings.item(node) >= 0 and not self._has_memory(node, memory_bytes):
+            ratings = np.where(self._fleet.memory_free >= memory_bytes, ratings, -1)
+            node = int(ratings.argmax())
+        return node if ratings.item(node) >= 0 else -1
+
+    def _takes(self, ratings: npt.NDArray[np.int32], memory_bytes: int) -> npt.NDArray[np.bool_]:
+        takes: npt.NDArray[np.bool_] = ratings >= 0
+        if memory_bytes:
+            takes &= self._fleet.memory_free >= memory_bytes
+        return takes
+
+    def _has_memory(self, place: int, memory_bytes: int) -> bool:
+        return not memory_bytes or self._fleet.memory_free.item(place) >= memory_bytes
+
+
+def _policy(name: str, fleet: Fleet, fitting: Fitting, fragmentation: Fragmentation) -> NodePolicy:
+    match name:
+        case "bestfit":
+            return BestFit(fleet, fitting)
+        case "fgd":
+            return Gradient(fleet, fitting, fragmentation)
+        case "random":
+            return Random(fitting)
+        case _:
+            return UsedShare(fleet, fitting, most=name == "binpack")

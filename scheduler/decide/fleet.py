@@ -1,0 +1,99 @@
+"""The cluster as arrays: what every node has and what is free, changed one node at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from ledger.domain.devices import GPU
+from ledger.domain.nodes import NodeFacts
+from scheduler.decide.arrays import UNLIMITED, IntArray
+from scheduler.decide.devices import DeviceArrays
+
+_LOG_LENGTH: Final = 1 << 15
+
+
+class ChangeLog:
+    """
+    The nodes that changed, in order, so that a reader catches up on just those.
+
+    A reader keeps the position it has seen. A position that has been forgotten reads as None:
+    everything may have changed.
+    """
+
+    def __init__(self) -> None:
+        self._nodes: IntArray = np.zeros(_LOG_LENGTH, dtype=np.int64)
+        self._first = 0
+        self._length = 0
+
+    @property
+    def position(self) -> int:
+        """Return the position after the newest change."""
+        return self._first + self._length
+
+    def append(self, node: int) -> None:
+        """Note that a node changed."""
+        if self._length == _LOG_LENGTH:
+            kept = _LOG_LENGTH // 2
+            self._nodes[:kept] = self._nodes[kept:]
+            self._first += kept
+            self._length = kept
+        self._nodes[self._length] = node
+        self._length += 1
+
+    def since(self, position: int) -> IntArray | None:
+        """Return the nodes changed since `position`, repeats included; None = unknown."""
+        if position < self._first:
+            return None
+        return self._nodes[position - self._first : self._length]
+
+
+class Fleet:
+    """
+    Every node's numbers, in tie-break order: of equal nodes the first is chosen.
+
+    Attributes:
+        cpu_cap, memory_cap, pods_cap: `UNLIMITED` where the node names no limit.
+        devices: device type -> arrays; `gpu` is always there, `no_devices` stands for the rest.
+        mixed_models: some node has GPUs of several models.
+        without_devices: at [node], it has no device of any type.
+        log: which nodes changed.
+        everything: every node's index.
+    """
+
+    def __init__(self, nodes: Sequence[NodeFacts]) -> None:
+        self.nodes = tuple(nodes)
+        self.cpu_cap = _column([node.cpu_milli for node in nodes])
+        self.memory_cap = _column([node.memory_bytes for node in nodes])
+        self.pods_cap = _column([node.pods_max for node in nodes])
+        self.cpu_free = self.cpu_cap.copy()
+        self.memory_free = self.memory_cap.copy()
+        self.pods_free = self.pods_cap.copy()
+        self.limits_pods = any(node.pods_max is not None for node in nodes)
+        types = {record.device_type for node in nodes for record in node.devices}
+        self.devices = {
+            device_type: DeviceArrays(device_type, nodes) for device_type in sorted(types | {GPU})
+        }
+        self.gpus = self.devices[GPU]
+        self.no_devices = DeviceArrays("", nodes)
+        self.mixed_models = any(
+            len({record.model for record in records}) > 1 for records in self.gpus.records
+        )
+        self.without_devices = np.array([not node.devices for node in nodes], dtype=np.bool_)
+        self.log = ChangeLog()
+        self.everything: IntArray = np.arange(len(self.nodes), dtype=np.int64)
+
+    def __len__(self) -> int:
+        return len(self.nodes)
+
+    def add(self, node: int, *, cpu_milli: int, memory_bytes: int, pods: int) -> None:
+        """Take cpu, memory and Pod places from a node, or give them back (negative numbers)."""
+        self.cpu_free[node] -= cpu_milli
+        self.memory_free[node] -= memory_bytes
+        self.pods_free[node] -= pods
+
+
+def _column(limits: Sequence[int | None]) -> IntArray:
+    return np.array([UNLIMITED if limit is None else limit for limit in limits], dtype=np.int64)

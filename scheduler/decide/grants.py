@@ -1,0 +1,160 @@
+"""What one node gives one Pod: the last, exact word after the arrays have chosen the node."""
+
+from __future__ import annotations
+
+from ledger.domain.cpuset import EMPTY, CpuSet
+from ledger.domain.devices import WHOLE_PERCENT, DeviceRecord, DeviceShare, ratio_to_bytes
+from ledger.domain.requests import CpuSetDemand, DeviceDemand, PodRequest
+from scheduler.decide.cards.choose import choose
+from scheduler.decide.cards.view import Choice, NodeView
+from scheduler.decide.cpus import choose_cpus
+from scheduler.decide.devices import DeviceArrays
+from scheduler.decide.fleet import Fleet
+from scheduler.decide.outcome import CardView, Placement, Unfit
+from scheduler.decide.pins import CpuPins
+from scheduler.decide.policies import NodePolicy
+from scheduler.decide.settings import SchedulingSettings
+from scheduler.decide.shapes import Shape
+
+_NOTHING: tuple[DeviceShare, ...] = ()
+
+
+class Grants:
+    """
+    Chooses devices and CPUs on a node.
+
+    A share of one GPU whose card the node policy names, and whole GPUs of a node that reports no
+    links, are taken without building a view of the node; the answer is the one that
+    `cards.choose` would give.
+    """
+
+    def __init__(
+        self, fleet: Fleet, pins: CpuPins, policy: NodePolicy, settings: SchedulingSettings
+    ) -> None:
+        self._fleet = fleet
+        self._pins = pins
+        self._policy = policy
+        self._settings = settings
+
+    def grant(
+        self,
+        request: PodRequest,
+        shape: Shape,
+        place: int,
+        node: int,
+        *,
+        only_minors: frozenset[int] | None = None,
+    ) -> Placement | Unfit:
+        """Return the placement on the node at `place`, called `node` outside, or why not."""
+        facts = self._fleet.nodes[place]
+        shares, search_cut = _NOTHING, False
+        if request.devices:
+            plain = None
+            if only_minors is None and not request.containers:
+                plain = self._plain_shares(request.devices[0], shape, place)
+            if plain is not None:
+                shares = plain
+            else:
+                choice = self._choose(request, shape, place, only_minors)
+                if isinstance(choice, Unfit):
+                    return choice
+                shares, search_cut = choice.shares, choice.search_cut
+        cpuset = EMPTY if request.cpuset is None else self._cpus(request.cpuset, place)
+        if isinstance(cpuset, Unfit):
+            return cpuset
+        return Placement(
+            request=request,
+            node=node,
+            node_uid=facts.uid,
+            node_name=facts.name,
+            shares=shares,
+            devices=tuple([self._record(place, share) for share in shares]),
+            cpuset=cpuset,
+            search_cut=search_cut,
+        )
+
+    def view(self, place: int) -> NodeView:
+        """Return what is left of the node at `place`, card by card."""
+        cards = [
+            card
+            for device_type in sorted(self._fleet.devices)
+            for card in _cards(self._fleet.devices[device_type], place)
+        ]
+        return NodeView(
+            facts=self._fleet.nodes[place], cards=tuple(cards), cpu_refs=self._pins.refs(place)
+        )
+
+    def _plain_shares(
+        self, demand: DeviceDemand, shape: Shape, place: int
+    ) -> tuple[DeviceShare, ...] | None:
+        """Return the shares of a plain request, None where that takes a closer look."""
+        if shape.plain_percent == WHOLE_PERCENT:
+            if shape.plain_count > 1 and self._fleet.nodes[place].links is not None:
+                return None
+            left = self._fleet.gpus.left[place].tolist()
+            columns = [column for column, share in enumerate(left) if share == WHOLE_PERCENT]
+            return tuple(
+                [self._share(demand, place, column) for column in columns[: shape.plain_count]]
+            )
+        if shape.plain_percent <= 0 or shape.plain_count > 1:
+            return None
+        best = self._policy.card(shape, place)
+        return None if best is None else (self._share(demand, place, best),)
+
+    def _share(self, demand: DeviceDemand, place: int, column: int) -> DeviceShare:
+        record = self._fleet.gpus.records[place][column]
+        ratio = demand.memory_ratio_percent
+        return DeviceShare(
+            device_type=record.device_type,
+            minor=record.minor,
+            device_id=record.device_id,
+            core_percent=demand.core_percent,
+            memory_bytes=ratio_to_bytes(ratio, record.memory_bytes),
+            memory_ratio_percent=ratio,
+            exclusive=demand.exclusive,
+        )
+
+    def _choose(
+        self, request: PodRequest, shape: Shape, place: int, only_minors: frozenset[int] | None
+    ) -> Choice | Unfit:
+        best = self._policy.card(shape, place)
+        preferred = None if best is None else self._fleet.gpus.records[place][best].minor
+        return choose(
+            request,
+            self.view(place),
+            self._settings,
+            preferred_card=preferred,
+            only_minors=only_minors,
+        )
+
+    def _cpus(self, demand: CpuSetDemand, place: int) -> CpuSet | Unfit:
+        facts = self._fleet.nodes[place]
+        return choose_cpus(
+            demand,
+            facts.cpu_topology,
+            self._pins.refs(place),
+            facts.reserved_cpus,
+            facts.cpu_ref_count_max,
+        )
+
+    def _record(self, place: int, share: DeviceShare) -> DeviceRecord:
+        devices = self._fleet.devices[share.device_type]
+        column = devices.column(place, share.minor)
+        assert column is not None, share
+        return devices.records[place][column]
+
+
+def _cards(devices: DeviceArrays, place: int) -> list[CardView]:
+    """Return one view per card of one type, by minor."""
+    return [
+        CardView(
+            record=record,
+            core_free=devices.core_free.item(place, column),
+            memory_free=devices.memory_free.item(place, column),
+            tenants=devices.tenants.item(place, column),
+            exclusive=devices.exclusive.item(place, column) > 0,
+            instances=devices.instances.item(place, column),
+            closed=not devices.open.item(place, column),
+        )
+        for column, record in enumerate(devices.records[place])
+    ]

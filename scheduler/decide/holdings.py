@@ -1,0 +1,138 @@
+"""What Pods hold: taken from the arrays when they get it, given back exactly when they go."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ledger.domain.cpuset import CpuSet
+from ledger.domain.devices import GPU, DeviceShare
+from ledger.domain.events import PodObserved
+from scheduler.decide.fleet import Fleet
+from scheduler.decide.outcome import Placement
+from scheduler.decide.pins import CpuPins
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """What one Pod holds. `node` is a position in the fleet."""
+
+    path: str
+    node: int
+    cpu_milli: int
+    memory_bytes: int
+    shares: tuple[DeviceShare, ...]
+    cpuset: CpuSet
+    unknown_types: tuple[str, ...] = ()
+
+
+class Holdings:
+    """
+    Every Pod's holdings by UID. Only the node that a Pod is on changes with it.
+
+    Attributes:
+        gpu_core_percent: core percent of GPUs that are held, all Pods together.
+    """
+
+    def __init__(self, fleet: Fleet, pins: CpuPins) -> None:
+        self._fleet = fleet
+        self._pins = pins
+        self._held: dict[str, _Held] = {}
+        self.gpu_core_percent = 0
+
+    def reserve(self, placement: Placement, node: int) -> None:
+        """Take what was placed on the node at this position."""
+        request = placement.request
+        held = _Held(
+            f"{request.namespace}/{request.name}",
+            node,
+            request.cpu_milli,
+            request.memory_bytes,
+            placement.shares,
+            placement.cpuset,
+        )
+        self._enter(request.uid, held)
+
+    def release(self, pod_uid: str) -> None:
+        """Give back all that the Pod holds."""
+        held = self._held.pop(pod_uid, None)
+        assert held is not None, f"released twice or never reserved: pod_uid={pod_uid}"
+        self._count(held, -1)
+
+    def adopt(self, pod: PodObserved, node: int) -> list[str]:
+        """
+        Take what a running Pod holds, whether or not it fits; return what contradicts itself.
+
+        Rule: cli.md, Running Pods. Over-full cards close; a card that the inventory lacks is
+        unknown and closes the node for its type.
+        """
+        devices = self._fleet.devices
+        known: list[DeviceShare] = []
+        strange: list[DeviceShare] = []
+        for share in pod.shares:
+            arrays = devices.get(share.device_type)
+            exists = arrays is not None and arrays.column(node, share.minor) is not None
+            (known if exists else strange).append(share)
+        path = f"{pod.namespace}/{pod.pod_name}"
+        held = _Held(
+            path,
+            node,
+            pod.cpu_milli,
+            pod.memory_bytes,
+            tuple(known),
+            pod.cpuset,
+            (*pod.unknown_types, *(share.device_type for share in strange)),
+        )
+        cpus_before = self._pins.over_held(node)
+        self._enter(pod.pod_uid, held)
+        name = self._fleet.nodes[node].name
+        conflicts = [
+            f"{name}/{share.device_type} {share.minor}: held by {path}, not in the inventory"
+            for share in strange
+        ]
+        conflicts += [
+            f"{name}/{share.device_type} {share.minor}: over-held by "
+            + ", ".join(self._holders(node, share.key))
+            for share in known
+            if self._is_over_full(node, share)
+        ]
+        cpus = [str(cpu) for cpu in self._pins.over_held(node) if cpu not in cpus_before]
+        if cpus:
+            conflicts.append(f"{name}: CPUs {','.join(cpus)} held by {path} and others")
+        return conflicts
+
+    def _enter(self, pod_uid: str, held: _Held) -> None:
+        assert pod_uid not in self._held, f"holds already: pod_uid={pod_uid}"
+        self._held[pod_uid] = held
+        self._count(held, 1)
+
+    def _count(self, held: _Held, sign: int) -> None:
+        fleet, node = self._fleet, held.node
+        fleet.add(
+            node, cpu_milli=sign * held.cpu_milli, memory_bytes=sign * held.memory_bytes, pods=sign
+        )
+        for share in held.shares:
+            devices = fleet.devices[share.device_type]
+            column = devices.column(node, share.minor)
+            assert column is not None, share
+            devices.add(node, column, share, sign)
+            if share.device_type == GPU:
+                self.gpu_core_percent += sign * share.core_percent
+        for device_type in held.unknown_types:
+            if device_type in fleet.devices:
+                fleet.devices[device_type].add_unknown(node, sign)
+        if held.cpuset:
+            self._pins.add(node, held.cpuset, sign)
+        fleet.log.append(node)
+
+    def _is_over_full(self, node: int, share: DeviceShare) -> bool:
+        devices = self._fleet.devices[share.device_type]
+        column = devices.column(node, share.minor)
+        return column is not None and devices.is_over_full(node, column)
+
+    def _holders(self, node: int, key: tuple[str, int]) -> Sequence[str]:
+        return [
+            held.path
+            for held in self._held.values()
+            if held.node == node and any(share.key == key for share in held.shares)
+        ]

@@ -1,0 +1,123 @@
+"""The answers of deciding: a placement, or why there is none, node by node."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ledger.domain.cpuset import CpuSet
+from ledger.domain.devices import DeviceRecord, DeviceShare
+from ledger.domain.requests import PodRequest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unfit:
+    """
+    This node can't serve the request: a value, not an error.
+
+    Attributes:
+        reason: low-cardinality text without node names or numbers (kube-scheduler counts it).
+        requested, available: the numbers behind it, in `unit`; -1 when there are none.
+        preemptible: removing lower-priority Pods could help (FailedNodes), otherwise it could not
+            (FailedAndUnresolvableNodes; Koordinator contract 13).
+    """
+
+    reason: str
+    requested: int = -1
+    available: int = -1
+    unit: str = ""
+    preemptible: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CardView:
+    """
+    One device of a node with what is left of it, as the card choice sees it.
+
+    `closed` for unhealthy, cordoned, lost, over-full or foreign-held devices. `instances`: how
+    many containers are on the card (mGPU's cap).
+    """
+
+    record: DeviceRecord
+    core_free: int
+    memory_free: int
+    tenants: int
+    exclusive: bool
+    instances: int
+    closed: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """
+    Where one Pod goes and what it gets there.
+
+    Attributes:
+        node: index of the node in the engine's order.
+        shares: ordered by (device_type, minor).
+        devices: the inventory record of each share, same order.
+        visible_minors: GPUs that the Pod's whole group has on this node; empty without a group.
+        search_cut: a bounded search stopped early; the answer fits but may not be the best.
+    """
+
+    request: PodRequest
+    node: int
+    node_uid: str
+    node_name: str
+    shares: tuple[DeviceShare, ...] = ()
+    devices: tuple[DeviceRecord, ...] = ()
+    cpuset: CpuSet = field(default_factory=CpuSet)
+    visible_minors: tuple[int, ...] = ()
+    search_cut: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeReasons:
+    """
+    Why each node of the cluster refused, compressed: one code per node, few distinct texts.
+
+    Attributes:
+        texts: the distinct reason lists; an entry has several reasons when kube-scheduler's
+            resource fit would name several (cpu and memory).
+        codes: index into `texts` for every node, in the order the engine was given them; immutable.
+    """
+
+    texts: tuple[tuple[str, ...], ...]
+    codes: Sequence[int]
+
+    def by_node(self, names: tuple[str, ...]) -> Mapping[str, list[str]]:
+        """Return node name -> reasons, for every node."""
+        return {name: list(self.texts[code]) for name, code in zip(names, self.codes, strict=True)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReasonCount:
+    """
+    One reason with how many nodes gave it, and the node that came closest, with numbers.
+
+    `detail` and `remedy` are for people: `asks 4 cards, 2 free`, `release 2 cards on n-17`.
+    """
+
+    reason: str
+    nodes: int
+    nearest_node: str = ""
+    detail: str = ""
+    remedy: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unplaced:
+    """
+    No node can take the Pod now.
+
+    Attributes:
+        message: `0/N nodes are available: 3 reason, 2 reason.` by count, then text; for a Pod
+            refused by our rules the field errors.
+        reasons: the same as values, same order.
+        nodes: per node; None for a Pod refused by rules.
+    """
+
+    request: PodRequest
+    message: str
+    reasons: tuple[ReasonCount, ...] = ()
+    nodes: NodeReasons | None = None

@@ -1,0 +1,117 @@
+"""Why a node can't take a Pod: the texts, what would help, and the message that counts them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from ledger.domain.nodes import Taint
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reason:
+    """
+    One reason, without node names and numbers, so that kube-scheduler can count it.
+
+    Rule: cli.md, Output.
+
+    Attributes:
+        text: kube-scheduler's words for its own predicates, the Koordinator contract's section 13
+            where it has one, else a code in CamelCase.
+        remedy: what would have made the Pod fit, as far as the reason alone tells; empty where
+            the numbers of a node tell more.
+        device_type: the type it is about, if the numbers of its cards say more.
+    """
+
+    text: str
+    remedy: str = ""
+    device_type: str = ""
+
+
+UNSCHEDULABLE: Final = Reason(text="node(s) were unschedulable", remedy="uncordon the node")
+AFFINITY: Final = Reason(
+    text="node(s) didn't match Pod's node affinity/selector",
+    remedy="change the Pod's node selector or affinity, or the node's labels",
+)
+TOO_MANY_PODS: Final = Reason(text="Too many pods", remedy="end a Pod on the node")
+INSUFFICIENT_CPU: Final = Reason(text="Insufficient cpu")
+INSUFFICIENT_MEMORY: Final = Reason(text="Insufficient memory")
+UNKNOWN_CARD: Final = Reason(
+    text="node(s) have a Pod on an unknown card",
+    remedy="end the Pod that holds a device without an allocation annotation",
+)
+NO_CPU_TOPOLOGY: Final = Reason(
+    text="node(s) invalid CPU Topology",
+    remedy="report the node's CPUs in a NodeResourceTopology",
+)
+INSUFFICIENT_CPUS: Final = Reason(
+    text="not enough cpus available to satisfy request",
+    remedy="end a Pod that has CPUs of its own, or ask for fewer",
+)
+DIALECT_NOT_SERVED: Final = Reason(
+    text="DialectNotServed",
+    remedy="ask in a dialect that the node advertises, or report its cards in a Device object",
+)
+MGPU_DISABLED: Final = Reason(text="MGPUDisabled", remedy="set mgpu.enabled")
+MGPU_NODE_INVALID: Final = Reason(
+    text="MGPUNodeInvalid", remedy="correct the node's mGPU schedule label"
+)
+MGPU_POLICY_MISMATCH: Final = Reason(
+    text="MGPUPolicyMismatch", remedy="give Pod and node the same mGPU compute policy"
+)
+NO_COMBINATION: Final = Reason(
+    text="NoCombinationOfDevices",
+    remedy="end Pods on the node, or split the Pod: its containers together ask for too much",
+)
+
+
+def untolerated(taint: Taint) -> Reason:
+    """Return the reason for a taint, in kube-scheduler's words."""
+    value = f"={taint.value}" if taint.value else ""
+    return Reason(
+        text=f"node(s) had untolerated taint {{{taint.key}: {taint.value}}}",
+        remedy=f"tolerate {taint.key}{value}:{taint.effect}",
+    )
+
+
+def insufficient_devices(device_type: str) -> Reason:
+    """Return the reason for too little left of a type in all (Koordinator contract 13)."""
+    return Reason(text=f"Insufficient {device_type} devices", device_type=device_type)
+
+
+def model_mismatch(device_type: str) -> Reason:
+    """Return the reason for devices that are all of models the Pod does not allow."""
+    return Reason(
+        text=f"{device_type.upper()}ModelMismatch", remedy="allow a model that the node has"
+    )
+
+
+def unhealthy(device_type: str) -> Reason:
+    """Return the reason for devices that would do, were they not closed."""
+    return Reason(text=f"{device_type.upper()}Unhealthy", device_type=device_type)
+
+
+def fragmented(device_type: str) -> Reason:
+    """Return the reason for enough left in all, but in pieces that are too small."""
+    return Reason(text=f"{device_type.upper()}Fragmented", device_type=device_type)
+
+
+def container_limit(device_type: str) -> Reason:
+    """Return the reason for devices that hold as many containers as they may."""
+    return Reason(
+        text=f"{device_type.upper()}ContainerLimit",
+        remedy="end a container on the card, or raise mgpu.maxContainersPerCard",
+    )
+
+
+def message(nodes: int, counts: Iterable[tuple[str, int]]) -> str:
+    """
+    Return `0/N nodes are available: 3 reason, 2 reason.`, given (reason, nodes).
+
+    Rule: cli.md, Output: by count, then text.
+    """
+    ordered = sorted(counts, key=lambda item: (-item[1], item[0]))
+    listed = ", ".join(f"{count} {text}" for text, count in ordered)
+    head = f"0/{nodes} nodes are available"
+    return f"{head}: {listed}." if listed else f"{head}."

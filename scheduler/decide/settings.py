@@ -1,0 +1,54 @@
+"""The settings of deciding (`kind: SchedulerConfiguration`), as plain values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceSettings:
+    """How cards are picked on a node: `MostAllocated` or `LeastAllocated` (contract 8.2)."""
+
+    scoring: str = "MostAllocated"
+    partition_score_order: str = "highest"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MGPUSettings:
+    """
+    Volcano mGPU's arguments.
+
+    Rule: GPU-sharing contract A.2. `weight_of_core` in percent, memory gets the rest;
+    `search_levels`: above this many the search stops at the first fit.
+    """
+
+    enabled: bool = True
+    policy: str = "binpack"
+    weight_of_core: int = 20
+    schedule_mode: str = "index"
+    max_containers_per_card: int = 16
+    search_levels: int = 5
+    multi_min_memory_mib: int = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CpuSettings:
+    """CPU set defaults (Koordinator contract 6.1, 6.3, 6.6)."""
+
+    default_bind_policy: str = "FullPCPUs"
+    default_exclusive_policy: str = "None"
+    numa_allocate_strategy: str = "LeastAllocated"
+    default_numa_topology_policy: str = "None"
+    max_ref_count: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulingSettings:
+    """All settings that change a decision (cli.md, Settings of scheduling)."""
+
+    node_policy: str = "binpack"
+    devices: DeviceSettings = field(default_factory=DeviceSettings)
+    mgpu: MGPUSettings = field(default_factory=MGPUSettings)
+    gpushare_unit: str = "MiB"
+    cpu: CpuSettings = field(default_factory=CpuSettings)
+    proposal_domain: bool = False

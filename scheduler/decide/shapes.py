@@ -1,0 +1,158 @@
+"""The part of a request that decides where it fits and how good a node is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+from ledger.domain.devices import GPU, WHOLE_PERCENT
+from ledger.domain.requests import CpuSetDemand, DeviceDemand, PlacementRules, PodRequest
+from ledger.domain.resources import Dialect
+
+_KNOWN_MAX: Final = 4096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StaticNeed:
+    """
+    What a node must be, whatever it holds: one verdict per node, kept for ever.
+
+    Attributes:
+        device_types, model_names: one entry per demand.
+        whole_cards: every GPU demand is for whole cards.
+        pinned: the Pod wants CPUs of its own.
+    """
+
+    placement: PlacementRules
+    dialect: Dialect | None = None
+    device_types: tuple[str, ...] = ()
+    model_names: tuple[tuple[str, ...], ...] = ()
+    mgpu_policy: str = ""
+    mgpu_multi: bool = False
+    whole_cards: bool = True
+    pinned: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Shape:
+    """
+    What a decision over nodes reads of a request. Requests alike share one object.
+
+    Attributes:
+        memory_bytes: 0 where the policy does not look at memory and it is checked apart.
+        plain_percent: for a request whose only devices are shares of GPUs with core percent and
+            memory ratio alike, that number; 0 without devices; -1 for every other request.
+        plain_count: the number of such GPUs.
+    """
+
+    cpu_milli: int
+    memory_bytes: int
+    demands: tuple[DeviceDemand, ...]
+    cpuset: CpuSetDemand | None
+    dialect: Dialect | None
+    static: StaticNeed
+    plain_percent: int
+    plain_count: int
+
+    @property
+    def is_plain(self) -> bool:
+        """Tell whether one array of card shares says all about the devices."""
+        return self.plain_percent >= 0
+
+
+class ShapeIndex:
+    """Gives requests alike one shape, in the time of a dictionary look-up."""
+
+    def __init__(self, *, with_memory: bool, mixed_models: bool) -> None:
+        self._with_memory = with_memory
+        self._mixed_models = mixed_models
+        # Keyed by identity, because hashing the values costs more than a decision may. The
+        # request kept beside the shape keeps its parts alive, so that no id is used again.
+        self._by_identity: dict[tuple[object, ...], tuple[Shape, PodRequest]] = {}
+        self._by_value: dict[tuple[object, ...], Shape] = {}
+
+    def shape_of(self, request: PodRequest) -> Shape:
+        """Return the shape of a request."""
+        memory_bytes = request.memory_bytes if self._with_memory else 0
+        key = (
+            request.cpu_milli,
+            memory_bytes,
+            id(request.devices),
+            id(request.placement),
+            id(request.cpuset),
+            id(request.dialect),
+            request.mgpu_policy,
+            request.mgpu_multi,
+        )
+        known = self._by_identity.get(key)
+        if known is not None:
+            return known[0]
+        if len(self._by_identity) >= _KNOWN_MAX:
+            self._by_identity.clear()
+        shape = self._interned(
+            shape_of(replace(request, memory_bytes=memory_bytes), mixed_models=self._mixed_models)
+        )
+        self._by_identity[key] = (shape, request)
+        return shape
+
+    def _interned(self, shape: Shape) -> Shape:
+        if len(self._by_value) >= _KNOWN_MAX:
+            self._by_value.clear()
+        value = (shape.cpu_milli, shape.memory_bytes, shape.demands, shape.cpuset, shape.static)
+        return self._by_value.setdefault(value, shape)
+
+
+def shape_of(request: PodRequest, *, mixed_models: bool = False) -> Shape:
+    """
+    Return the shape of one request.
+
+    With `mixed_models` on a node, which models a Pod allows is a question about single cards.
+    """
+    percent, count = _plain(request)
+    if mixed_models and any(demand.model_names for demand in request.devices):
+        percent, count = -1, 0
+    return Shape(
+        cpu_milli=request.cpu_milli,
+        memory_bytes=request.memory_bytes,
+        demands=request.devices,
+        cpuset=request.cpuset,
+        dialect=request.dialect,
+        static=StaticNeed(
+            placement=request.placement,
+            dialect=request.dialect,
+            device_types=tuple(demand.device_type for demand in request.devices),
+            model_names=tuple(demand.model_names for demand in request.devices),
+            mgpu_policy=request.mgpu_policy,
+            mgpu_multi=request.mgpu_multi,
+            whole_cards=all(
+                demand.core_percent % WHOLE_PERCENT == 0
+                for demand in request.devices
+                if demand.device_type == GPU
+            ),
+            pinned=request.cpuset is not None,
+        ),
+        plain_percent=percent,
+        plain_count=count,
+    )
+
+
+def _plain(request: PodRequest) -> tuple[int, int]:
+    """
+    Return (percent, count) of a plain request, (0, 0) without devices, (-1, 0) for others.
+
+    Plain: one demand for GPUs, by ratio alone, core and ratio alike, and nothing that only a
+    closer look at the node can tell (instance caps, memory by bytes, CPU sets).
+    """
+    if request.cpuset is not None or len(request.devices) > 1:
+        return (-1, 0)
+    if not request.devices:
+        return (0, 0)
+    demand = request.devices[0]
+    plain = (
+        demand.device_type == GPU
+        and request.dialect not in {Dialect.MGPU, Dialect.GPUSHARE}
+        and 0 < demand.core_percent == demand.memory_ratio_percent <= WHOLE_PERCENT
+        and demand.memory_bytes == 0
+        and demand.exclusive == (demand.core_percent == WHOLE_PERCENT)
+    )
+    return (demand.core_percent, demand.count) if plain else (-1, 0)

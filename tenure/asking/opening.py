@@ -1,0 +1,71 @@
+"""Which ledger a question goes to, and what "now" means in it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from ledger.domain.errors import InputError
+from tenure.exits import note, with_next
+from tenure.times import LedgerTime, is_relative, ledger_time, read_moment
+from tenure.units import format_time
+
+if TYPE_CHECKING:
+    from ledger.store.open import Ledger
+
+LEDGER_VARIABLE: Final = "TENURE_LEDGER"
+DEFAULT_LEDGER: Final = "tenure.db"
+_NO_LEDGER: Final = (
+    f"name one with --ledger FILE or {LEDGER_VARIABLE}; "
+    "`tenure simulate FILE... --ledger FILE` makes one"
+)
+
+
+def ledger_url(option: str | None) -> str:
+    """
+    Return the ledger that is meant.
+
+    Rule: cli.md, Commands: --ledger, else TENURE_LEDGER, else ./tenure.db.
+    """
+    return option or os.environ.get(LEDGER_VARIABLE) or DEFAULT_LEDGER
+
+
+@contextmanager
+def opened(option: str | None) -> Iterator[Ledger]:
+    """
+    Open the ledger that is meant, to read it, and say on stderr which one it is.
+
+    Raises:
+        InputError: there is none, or it can't be read; with what to do next.
+    """
+    from ledger.store.open import open_ledger
+
+    try:
+        ledger = open_ledger(ledger_url(option), mode="read")
+    except InputError as error:
+        raise with_next(error, _NO_LEDGER) from None
+    with ledger:
+        note(f"ledger: {ledger.url}")
+        yield ledger
+
+
+def time_of(ledger: Ledger) -> LedgerTime:
+    """Return what "now" means in this ledger."""
+    head = ledger.head()
+    return ledger_time(origin=head.origin, head_at_us=head.at_us, clock_us=clock_us())
+
+
+def moment_of(text: str, now: LedgerTime, *, option: str) -> int:
+    """Return the moment an option names; say on stderr what a relative one counted from."""
+    at_us = read_moment(text, now, option=option)
+    if is_relative(text):
+        note(f"{option}: {format_time(at_us)}, counted from {now.source}")
+    return at_us
+
+
+def clock_us() -> int:
+    """Return the wall clock, microseconds since the epoch."""
+    return time.time_ns() // 1000

@@ -1,0 +1,223 @@
+"""`tenure who`: who holds, or held, a card, a CPU or a node, and what a Pod holds."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ledger.domain.errors import InputError
+from ledger.domain.resources import TYPE_GPU
+from ledger.store import report_queries as queries
+from ledger.store.report_queries import When
+from ledger.store.report_rows import Device, Holder
+from tenure.asking.opening import moment_of, opened, time_of
+from tenure.asking.records import (
+    HOLDER_COLUMNS,
+    HOLDER_KEYS,
+    cpu_record,
+    holder_record,
+    shown,
+)
+from tenure.exits import with_next
+from tenure.look.fleet import GONE
+from tenure.names import (
+    CardName,
+    CpuName,
+    Name,
+    NodeName,
+    OwnerName,
+    PodName,
+    card_text,
+    parse_name,
+)
+from tenure.output import OutputFormat, write_csv, write_json, write_table, write_yaml
+from tenure.times import iso_or_none
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+
+def answer_who(
+    text: str, *, at: str | None, history: bool, ledger: str | None, output: OutputFormat
+) -> None:
+    """
+    Print who holds what `text` names.
+
+    Rule: cli.md, Commands, `who`.
+
+    Raises:
+        InputError: no such thing in the ledger, or a time that can't be read.
+    """
+    readings = parse_name(text)
+    with opened(ledger) as source:
+        now = time_of(source)
+        at_us = None if at is None else moment_of(at, now, option="--at")
+        when = When(at_us=at_us, ever=history)
+        with source.connection.begin():
+            name = first_known(source.connection, readings)
+            holders = find_holders(source.connection, name, when)
+            free = _free_devices(source.connection, name, holders) if at_us is None else []
+            last = None if holders or history else _last_before(source.connection, name, at_us)
+    asked_us = now.now_us if at_us is None else at_us
+    records = [_record(holder, name, asked_us) for holder in holders]
+    match output:
+        case OutputFormat.JSON | OutputFormat.YAML:
+            document = {"name": str(name), "at": iso_or_none(at_us), "holders": records}
+            write = write_json if output is OutputFormat.JSON else write_yaml
+            write(document, sys.stdout)
+        case OutputFormat.CSV:
+            write_csv(records, HOLDER_KEYS, sys.stdout)
+        case _:
+            rows = [*map(shown, records), *map(_free_row, free)]
+            _write_table(rows, name, last, wide=output is OutputFormat.WIDE)
+
+
+def first_known(connection: Connection, readings: Sequence[Name]) -> Name:
+    """
+    Return the first reading of a name that the ledger knows.
+
+    Raises:
+        InputError: it knows none of them.
+    """
+    for name in readings:
+        if _is_known(connection, name):
+            return name
+    text = " or ".join(_in_words(name) for name in readings)
+    error = InputError(f"the ledger knows no {text}")
+    raise with_next(error, "`tenure map` shows the nodes and cards that it knows")
+
+
+def find_holders(connection: Connection, name: Name, when: When) -> list[Holder]:
+    """Return who holds what `name` names, by what is held and when it was given."""
+    match name:
+        case CardName(node=node, device_type=device_type, minor=minor):
+            return queries.device_holders(
+                connection, when, node=node, device_type=device_type, minor=minor
+            )
+        case CpuName(node=node, cpu=cpu):
+            return queries.cpu_holders(connection, when, node=node, cpu=cpu)
+        case NodeName(node=node):
+            held = queries.device_holders(connection, when, node=node)
+            return held + _pinned(queries.pod_holders(connection, when, node=node))
+        case PodName(namespace=namespace, name=pod):
+            path = (namespace, pod)
+            held = queries.device_holders(connection, when, pod=path)
+            whole = queries.pod_holders(connection, when, pod=path)
+            return held + (_pinned(whole) if held else whole)
+        case OwnerName():
+            pods = queries.pods(connection, owner=_owner(name), namespace=name.namespace or None)
+            paths = dict.fromkeys((pod.namespace, pod.pod_name) for pod in pods)
+            return [
+                holder
+                for namespace, pod in paths
+                for holder in find_holders(connection, PodName(namespace=namespace, name=pod), when)
+            ]
+
+
+def _owner(name: OwnerName) -> str:
+    return f"{name.kind}/{name.name}"
+
+
+def _pinned(holders: Sequence[Holder]) -> list[Holder]:
+    """Return the reservations that have CPUs of their own."""
+    return [holder for holder in holders if holder.cpuset]
+
+
+def _is_known(connection: Connection, name: Name) -> bool:
+    match name:
+        case NodeName(node=node):
+            return bool(queries.nodes(connection, name=node))
+        case CardName(node=node, device_type=device_type, minor=minor):
+            return bool(
+                queries.devices(connection, node=node, device_type=device_type, minor=minor)
+            )
+        case CpuName(node=node, cpu=cpu):
+            return bool(queries.has_cpu(connection, node=node, cpu=cpu))
+        case PodName(namespace=namespace, name=pod):
+            return bool(queries.pods(connection, pod=(namespace, pod)))
+        case OwnerName(namespace=namespace):
+            return bool(queries.pods(connection, owner=_owner(name), namespace=namespace or None))
+
+
+def _in_words(name: Name) -> str:
+    match name:
+        case NodeName():
+            return f"node {name}"
+        case CardName():
+            return f"card {name}"
+        case CpuName():
+            return f"CPU {name}"
+        case PodName():
+            return f"Pod {name}"
+        case OwnerName():
+            return f"Pod of {name}"
+
+
+def _free_devices(connection: Connection, name: Name, holders: Sequence[Holder]) -> list[Device]:
+    """Return the devices of a node that nobody holds, so that its table shows all of them."""
+    if not isinstance(name, NodeName):
+        return []
+    held = {(holder.device_type, holder.minor) for holder in holders}
+    return [
+        device
+        for device in queries.devices(connection, node=name.node)
+        if (device.device_type, device.minor) not in held and device.closed_reason != GONE
+    ]
+
+
+def _last_before(connection: Connection, name: Name, at_us: int | None) -> Holder | None:
+    """Return who held it last before it was free."""
+    ever = find_holders(connection, name, When(ever=True))
+    ended = [
+        holder
+        for holder in ever
+        if holder.closed_at_us is not None and (at_us is None or holder.closed_at_us <= at_us)
+    ]
+    return max(ended, key=lambda holder: (holder.closed_at_us or 0, holder.position), default=None)
+
+
+def _record(holder: Holder, name: Name, now_us: int) -> dict[str, Any]:
+    record = holder_record(holder, now_us=now_us)
+    return cpu_record(record, name) if isinstance(name, CpuName) else record
+
+
+def _free_row(device: Device) -> dict[str, Any]:
+    reason = f"closed: {device.closed_reason}" if device.closed_reason else "free"
+    return {
+        "held": card_text(device.node_name, device.device_type, device.minor),
+        "node": device.node_name,
+        "device_type": device.device_type,
+        "minor": device.minor,
+        "pod_path": "",
+        "why": reason,
+        "model": device.model,
+        "device_id": device.device_id,
+    }
+
+
+def _write_table(
+    rows: Sequence[dict[str, Any]], name: Name, last: Holder | None, *, wide: bool
+) -> None:
+    if not rows:
+        _write_nobody(name, last)
+        return
+    columns = [c for c in HOLDER_COLUMNS if wide or not c.wide]
+    columns = [c for c in columns if any(row.get(c.key) for row in rows) or c.key == "pod_path"]
+    write_table(sorted(rows, key=_place), columns, sys.stdout)
+
+
+def _place(row: Mapping[str, Any]) -> tuple[str, bool, str, int]:
+    """Return where a row stands: by node, GPUs first, then other devices, then CPUs."""
+    device_type = row["device_type"]
+    rank = "" if device_type == TYPE_GPU else device_type or "~"
+    return row["node"], device_type is None, rank, row["minor"] or 0
+
+
+def _write_nobody(name: Name, last: Holder | None) -> None:
+    holds = "holds nothing" if isinstance(name, (PodName, OwnerName)) else "is held by nobody"
+    sys.stdout.write(f"{name} {holds}\n")
+    if last is not None:
+        sys.stdout.write("last:\n")
+        record = holder_record(last, now_us=last.closed_at_us or 0)
+        write_table([shown(record)], [c for c in HOLDER_COLUMNS if not c.wide], sys.stdout)

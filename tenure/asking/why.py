@@ -1,0 +1,349 @@
+"""`tenure why`: why a Pod waits or where it went, and why a card is not free."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from ledger.domain.errors import InputError
+from ledger.domain.events import RefusalReason, RequestRefused, decode_event
+from ledger.store import report_queries as queries
+from ledger.store.report_queries import When
+from ledger.store.report_rows import Device, HealthChange, Holder, PodSummary, Refusal
+from tenure.asking.opening import opened, time_of
+from tenure.asking.records import HOLDER_COLUMNS, held_text, holder_record, shown
+from tenure.asking.who import find_holders, first_known
+from tenure.exits import with_next
+from tenure.names import CardName, CpuName, NodeName, OwnerName, PodName, card_text, parse_name
+from tenure.output import (
+    Column,
+    OutputFormat,
+    one_line,
+    write_answer,
+    write_table,
+)
+from tenure.times import iso_time
+from tenure.units import format_bytes, format_duration, format_time
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+WAITING: Final = "waiting"
+PLACED: Final = "placed"
+ENDED: Final = "ended"
+
+REASON_COLUMNS: Final = (
+    Column(key="nodes", title="NODES", right=True, show=lambda nodes: str(nodes or "-")),
+    Column(key="reason", title="REASON"),
+    Column(key="detail", title="CLOSEST"),
+    Column(key="remedy", title="WOULD FIT IF"),
+)
+POD_COLUMNS: Final = (
+    Column(key="path", title="POD"),
+    Column(key="state", title="STATE"),
+    Column(key="since_text", title="SINCE"),
+    Column(key="held_text", title="HOLDS"),
+    Column(key="message", title="WHY"),
+    Column(key="pod_uid", title="POD UID", wide=True),
+)
+DEVICE_COLUMNS: Final = (
+    Column(key="card", title="CARD"),
+    Column(key="state", title="STATE"),
+    Column(key="core_left_percent", title="CORE LEFT", right=True, show="{}%".format),
+    Column(key="memory_left_bytes", title="MEMORY LEFT", right=True, show=format_bytes),
+    Column(key="holders_text", title="HOLDERS"),
+    Column(key="why", title="WHY"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodStory:
+    """Where one Pod stands, and the events that say so."""
+
+    pod: PodSummary
+    state: str
+    holders: tuple[Holder, ...]
+    refusal: Refusal | None
+    refusals: int
+
+    @property
+    def path(self) -> str:
+        """Return `namespace/name`."""
+        return f"{self.pod.namespace}/{self.pod.pod_name}"
+
+    @property
+    def reasons(self) -> tuple[RefusalReason, ...]:
+        """Return the reasons of the newest refusal, by number of nodes."""
+        if self.refusal is None:
+            return ()
+        event = decode_event(RequestRefused.event_type, self.refusal.body)
+        assert isinstance(event, RequestRefused), self.refusal
+        return tuple(sorted(event.reasons, key=lambda reason: (-reason.nodes, reason.reason)))
+
+
+def answer_why(text: str, *, ledger: str | None, output: OutputFormat) -> None:
+    """
+    Print why a Pod waits, or where it went; or why a card is not free.
+
+    Rule: cli.md, Commands, `why`.
+
+    Raises:
+        InputError: no such thing in the ledger.
+    """
+    readings = parse_name(text)
+    with opened(ledger) as source:
+        now_us = time_of(source).now_us
+        with source.connection.begin():
+            name = first_known(source.connection, readings)
+            match name:
+                case PodName(namespace=namespace, name=pod):
+                    stories = _stories(source.connection, pod=(namespace, pod))
+                    _write_stories(stories[-1:], now_us, output)
+                case OwnerName(kind=kind, name=owner, namespace=namespace):
+                    found = queries.pods(
+                        source.connection, owner=f"{kind}/{owner}", namespace=namespace or None
+                    )
+                    stories = [_story(source.connection, pod) for pod in found]
+                    _write_stories(stories, now_us, output)
+                case CardName(node=node, device_type=device_type, minor=minor):
+                    _why_devices(
+                        source.connection,
+                        now_us,
+                        output,
+                        node,
+                        device_type=device_type,
+                        minor=minor,
+                    )
+                case NodeName(node=node):
+                    _why_devices(source.connection, now_us, output, node)
+                case CpuName():
+                    error = InputError("why asks about Pods, nodes and cards", place=repr(text))
+                    raise with_next(error, f"ask who holds it: tenure who {name}")
+
+
+def _stories(connection: Connection, *, pod: tuple[str, str]) -> list[PodStory]:
+    return [_story(connection, found) for found in queries.pods(connection, pod=pod)]
+
+
+def _story(connection: Connection, pod: PodSummary) -> PodStory:
+    path = PodName(namespace=pod.namespace, name=pod.pod_name)
+    ever = [
+        holder
+        for holder in find_holders(connection, path, When(ever=True))
+        if holder.pod_uid == pod.pod_uid and holder.position == pod.reserved_position
+    ]
+    refusal = None
+    if pod.refused_position:
+        refusal = next(queries.refusals(connection, position=pod.refused_position), None)
+    if any(holder.closed_at_us is None for holder in ever):
+        state = PLACED
+    else:
+        state = WAITING if pod.refused_position > pod.reserved_position else ENDED
+    return PodStory(
+        pod=pod,
+        state=state,
+        holders=tuple(ever),
+        refusal=refusal,
+        refusals=queries.refusal_count(connection, pod_uid=pod.pod_uid),
+    )
+
+
+def _write_stories(stories: Sequence[PodStory], now_us: int, output: OutputFormat) -> None:
+    records = [_story_record(story, now_us) for story in stories]
+    if output.is_table and len(stories) == 1:
+        _write_story(stories[0], now_us)
+        return
+    rows = [
+        {**record, **_story_texts(story)} for record, story in zip(records, stories, strict=True)
+    ]
+    document = records[0] if len(records) == 1 else records
+    columns = POD_COLUMNS if output.is_table else POD_CSV
+    write_answer(output, rows, columns, document=document)
+
+
+POD_CSV: Final = tuple(
+    Column(key=key, title=key)
+    for key in ("path", "pod_uid", "state", "since", "message", "refusals", "event", "policy")
+)
+
+
+def _story_record(story: PodStory, now_us: int) -> dict[str, Any]:
+    refusal = story.refusal
+    waits = story.state == WAITING
+    event = refusal.position if waits and refusal else story.pod.reserved_position
+    return {
+        "path": story.path,
+        "pod_uid": story.pod.pod_uid,
+        "owner": story.pod.owner,
+        "state": story.state,
+        "since": iso_time(_since_us(story)),
+        "message": refusal.message if waits and refusal else "",
+        "shape": refusal.shape if refusal else "",
+        "reasons": [_reason_record(reason) for reason in story.reasons] if waits else [],
+        "refusals": story.refusals,
+        "event": event,
+        "policy": refusal.policy if waits and refusal else _policy(story),
+        "holders": [holder_record(holder, now_us=now_us) for holder in story.holders],
+    }
+
+
+def _reason_record(reason: RefusalReason) -> dict[str, Any]:
+    return {
+        "reason": reason.reason,
+        "nodes": reason.nodes,
+        "nearest_node": reason.nearest_node,
+        "detail": reason.detail,
+        "remedy": reason.remedy,
+    }
+
+
+def _story_texts(story: PodStory) -> dict[str, Any]:
+    first = story.reasons[0] if story.reasons and story.state == WAITING else None
+    held = ", ".join(held_text(holder) for holder in story.holders)
+    ended = next((h.end_reason for h in story.holders if h.end_reason), "")
+    return {
+        "since_text": format_time(_since_us(story)),
+        "held_text": held if story.state == PLACED else "",
+        "message": first.reason if first else ended or _policy(story),
+    }
+
+
+def _since_us(story: PodStory) -> int:
+    if story.state == WAITING and story.refusal is not None:
+        return story.refusal.at_us
+    ends = [h.closed_at_us for h in story.holders if h.closed_at_us is not None]
+    if story.state == ENDED and ends:
+        return max(ends)
+    return min((h.opened_at_us for h in story.holders), default=0)
+
+
+def _policy(story: PodStory) -> str:
+    return story.holders[0].policy if story.holders else ""
+
+
+def _write_story(story: PodStory, now_us: int) -> None:
+    out, path = sys.stdout, one_line(story.path)
+    if story.state == WAITING and story.refusal is not None:
+        for line in _waiting_lines(story, story.refusal, now_us):
+            out.write(one_line(line) + "\n")
+        if story.reasons:
+            rows = [_reason_record(reason) for reason in story.reasons]
+            columns = [c for c in REASON_COLUMNS if any(row[c.key] for row in rows)]
+            write_table(rows, columns, out)
+        return
+    since = format_time(_since_us(story))
+    if story.state == ENDED:
+        reason = next((h.end_reason for h in story.holders if h.end_reason), "")
+        out.write(
+            f"{path} holds nothing since {since}{f': {one_line(reason)}' if reason else ''}\n"
+        )
+    else:
+        waited = f", after {story.refusals} refusals" if story.refusals else ""
+        by = f" by policy {_policy(story)}" if _policy(story) else ""
+        out.write(
+            f"{path} has its place since {since}: event {story.pod.reserved_position}{by}{waited}\n"
+        )
+    rows = [shown(holder_record(holder, now_us=now_us)) for holder in story.holders]
+    columns = [c for c in HOLDER_COLUMNS if not c.wide and any(row.get(c.key) for row in rows)]
+    write_table(rows, columns, out)
+
+
+def _waiting_lines(story: PodStory, refusal: Refusal, now_us: int) -> Iterator[str]:
+    waits = format_duration(max(0, now_us - refusal.at_us))
+    asks = f", asks for {refusal.shape}" if refusal.shape else ""
+    times = "once" if story.refusals == 1 else f"{story.refusals} times"
+    at = f"{format_time(refusal.at_us)} ({waits} ago)"
+    yield f"{story.path} waits{asks}; refused {times}, last {at}: event {refusal.position}"
+    yield refusal.message
+
+
+def _why_devices(
+    connection: Connection,
+    now_us: int,
+    output: OutputFormat,
+    node: str,
+    *,
+    device_type: str | None = None,
+    minor: int | None = None,
+) -> None:
+    devices = queries.devices(connection, node=node, device_type=device_type, minor=minor)
+    changes = queries.health_changes(connection, node=node)
+    holders = queries.device_holders(connection, node=node, device_type=device_type, minor=minor)
+    rows, records = [], []
+    for device in devices:
+        mine = [
+            h
+            for h in holders
+            if (h.node_uid, h.device_type, h.minor)
+            == (device.node_uid, device.device_type, device.minor)
+        ]
+        record = _device_record(device, changes, mine)
+        records.append({**record, "holders": [holder_record(h, now_us=now_us) for h in mine]})
+        rows.append({**record, "holders_text": f"{len(mine)}" if mine else ""})
+    document = records[0] if minor is not None and len(records) == 1 else records
+    write_answer(output, rows, DEVICE_COLUMNS, document=document)
+    if output.is_table and minor is not None and holders:
+        sys.stdout.write("\n")
+        texts = [shown(holder_record(holder, now_us=now_us)) for holder in holders]
+        columns = [c for c in HOLDER_COLUMNS if not c.wide and any(t.get(c.key) for t in texts)]
+        write_table(texts, columns, sys.stdout)
+
+
+def _device_record(
+    device: Device, changes: Sequence[HealthChange], holders: Sequence[Holder]
+) -> dict[str, Any]:
+    observed = [holder for holder in holders if holder.kind == "observed"]
+    core = device.core_used_percent + sum(holder.core_percent for holder in observed)
+    memory = device.memory_used_bytes + sum(holder.memory_bytes for holder in observed)
+    core_left = max(0, device.core_capacity_percent - core)
+    memory_left = max(0, device.memory_capacity_bytes - memory)
+    state, why = _device_state(device, changes, holders, core_left, memory_left)
+    return {
+        "card": card_text(device.node_name, device.device_type, device.minor),
+        "state": state,
+        "why": why,
+        "model": device.model,
+        "device_id": device.device_id,
+        "core_capacity_percent": device.core_capacity_percent,
+        "core_left_percent": core_left,
+        "memory_capacity_bytes": device.memory_capacity_bytes,
+        "memory_left_bytes": memory_left,
+        "healthy": device.healthy,
+        "closed_reason": device.closed_reason,
+    }
+
+
+def _device_state(
+    device: Device,
+    changes: Sequence[HealthChange],
+    holders: Sequence[Holder],
+    core_left: int,
+    memory_left: int,
+) -> tuple[str, str]:
+    """Return the state of a device in a word, and why it is so in a sentence."""
+    if device.closed_reason:
+        change = _last_change(device, changes)
+        if not device.healthy and change is not None and not change.healthy:
+            since = format_time(change.at_us)
+            return (
+                "closed",
+                f"{change.reason or 'unhealthy'} since {since}, event {change.position}",
+            )
+        return "closed", device.closed_reason
+    if not holders:
+        return "free", "nobody holds it"
+    if any(holder.exclusive for holder in holders):
+        return "full", "its holder has it alone"
+    if core_left == 0 and device.core_capacity_percent:
+        return "full", "its core is given out"
+    if memory_left == 0 and device.memory_capacity_bytes:
+        return "full", "its memory is given out"
+    return "shared", "a Pod that asks for no more than what is left fits"
+
+
+def _last_change(device: Device, changes: Sequence[HealthChange]) -> HealthChange | None:
+    key = (device.node_uid, device.device_type, device.minor)
+    mine = [c for c in changes if (c.node_uid, c.device_type, c.minor) == key]
+    return mine[-1] if mine else None

@@ -1,0 +1,27 @@
+"""The `tenure` command: its groups, its exit codes, and nothing else."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from tenure.commands import ask, demo, ledger, look, simulate, trace
+
+app = typer.Typer(
+    name="tenure",
+    help="Who holds which device and which CPU, since when, and why.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=True,
+    rich_markup_mode="rich",
+)
+for group in (simulate, ask, look, ledger, trace, demo):
+    group.register(app)
+
+
+def main() -> None:
+    """Run the command line: exit 0 done, 1 the answer is no, 2 wrong usage or unreadable input."""
+    from tenure.exits import run
+
+    sys.exit(run(app))

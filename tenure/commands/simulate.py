@@ -1,0 +1,188 @@
+"""`tenure simulate`: manifests or a trace in, placements out, every decision in a ledger."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tenure.output import OutputFormat
+
+INPUT = "Input"
+DECIDING = "Deciding"
+RECORDING = "Recording and output"
+SEED = 42
+
+
+class Policy(StrEnum):
+    """How nodes are chosen (cli.md, Policies)."""
+
+    BINPACK = "binpack"
+    SPREAD = "spread"
+    BESTFIT = "bestfit"
+    FGD = "fgd"
+    RANDOM = "random"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the command line."""
+    app.command("simulate", no_args_is_help=True)(simulate)
+
+
+def simulate(
+    files: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="FILE...",
+            help="YAML, JSON, lists, directories, or - for stdin: Nodes, Devices, Pods and so on.",
+            show_default=False,
+        ),
+    ] = None,
+    *,
+    openb_nodes: Annotated[
+        Path | None,
+        typer.Option(metavar="CSV", help="Nodes of the openb trace.", rich_help_panel=INPUT),
+    ] = None,
+    openb_pods: Annotated[
+        Path | None,
+        typer.Option(metavar="CSV", help="Pods of the openb trace.", rich_help_panel=INPUT),
+    ] = None,
+    openb_arrivals: Annotated[
+        Path | None,
+        typer.Option(metavar="CSV", help="An exact order of arrival.", rich_help_panel=INPUT),
+    ] = None,
+    openb_node_rank: Annotated[
+        Path | None,
+        typer.Option(metavar="CSV", help="An exact order of equal nodes.", rich_help_panel=INPUT),
+    ] = None,
+    inflate: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RATIO",
+            help="Shuffle, then draw more Pods until they ask for RATIO times the GPUs.",
+            rich_help_panel=INPUT,
+        ),
+    ] = None,
+    trace: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="A trace of `tenure trace generate --like week`: Pods arrive, leave and wait.",
+            rich_help_panel=INPUT,
+        ),
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Settings of scheduling, kind: SchedulerConfiguration.",
+            rich_help_panel=DECIDING,
+        ),
+    ] = None,
+    policy: Annotated[
+        Policy | None,
+        typer.Option(
+            help="Node policy; default: the settings', else binpack.", rich_help_panel=DECIDING
+        ),
+    ] = None,
+    compare: Annotated[
+        str | None,
+        typer.Option(
+            metavar="P,P,...",
+            help="Run several policies over the same arrivals and print one table.",
+            rich_help_panel=DECIDING,
+        ),
+    ] = None,
+    seed: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            max=2**53 - 1,
+            help="Of --inflate and the policy random.",
+            rich_help_panel=DECIDING,
+        ),
+    ] = SEED,
+    now: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="Time of the events and annotations, with zone. Default: the present for "
+            "manifests, 2023-01-01T00:00:00Z for openb, a trace's own time.",
+            show_default=False,
+            rich_help_panel=DECIDING,
+        ),
+    ] = None,
+    ledger: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="Keep the ledger here; must be new or empty. Default: temporary. TENURE_LEDGER is "
+            "not read.",
+            show_default=False,
+            rich_help_panel=RECORDING,
+        ),
+    ] = None,
+    resume: Annotated[
+        bool,
+        typer.Option(
+            "--resume",
+            help="Go on with an interrupted run of the same inputs.",
+            rich_help_panel=RECORDING,
+        ),
+    ] = False,
+    batch: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=1_000_000,
+            help="Decisions per durable commit. Default: 1; 1000 in a temporary ledger.",
+            show_default=False,
+            rich_help_panel=RECORDING,
+        ),
+    ] = None,
+    strict: Annotated[
+        bool,
+        typer.Option("--strict", help="Exit 1 if a Pod has no place.", rich_help_panel=RECORDING),
+    ] = False,
+    output: Annotated[
+        OutputFormat,
+        typer.Option("--output", "-o", help="Form of the answer.", rich_help_panel=RECORDING),
+    ] = OutputFormat.TABLE,
+) -> None:
+    """
+    Decide where Pods go, as the live scheduler would, and record it in a ledger.
+
+    Example: tenure simulate examples/
+
+    A live cluster: kubectl get nodes,pods -A -o json | tenure simulate - -o json
+
+    Policies compared: tenure simulate --openb-nodes nodes.csv --openb-pods pods.csv
+    --inflate 1.3 --compare random,bestfit,fgd
+
+    A ledger to ask: tenure simulate cluster.yaml --ledger run.db && tenure who --ledger run.db
+    """
+    from tenure.simulate.command import Options, simulate_command
+
+    simulate_command(
+        Options(
+            files=tuple(files or ()),
+            openb_nodes=openb_nodes,
+            openb_pods=openb_pods,
+            openb_arrivals=openb_arrivals,
+            openb_node_rank=openb_node_rank,
+            inflate=inflate,
+            trace=trace,
+            config=config,
+            policy=None if policy is None else policy.value,
+            compare=compare,
+            seed=seed,
+            now=now,
+            ledger=ledger,
+            resume=resume,
+            batch=batch,
+            strict=strict,
+            output=output,
+        )
+    )

@@ -1,0 +1,189 @@
+"""The settings file (`kind: SchedulerConfiguration`): bytes in, the plain settings values out."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic.alias_generators import to_camel
+
+from ledger.domain.canonical import canonical_json
+from ledger.domain.codec import encode_value
+from ledger.domain.errors import InputError
+from scheduler.decide.settings import (
+    CpuSettings,
+    DeviceSettings,
+    MGPUSettings,
+    SchedulingSettings,
+)
+from tenure.exits import with_next
+from tenure.sources.text import Source, read_source
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
+
+    from ledger.domain.normalise import NormaliseSettings
+
+API_VERSION: Final = "tenure.sh/v1alpha1"
+KIND: Final = "SchedulerConfiguration"
+
+Policy = Literal["binpack", "spread", "bestfit", "fgd", "random"]
+POLICIES: Final[tuple[str, ...]] = get_args(Policy)
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=True, alias_generator=to_camel, validate_by_name=False
+    )
+
+
+class _Node(_Model):
+    policy: Policy = "binpack"
+
+
+class _Devices(_Model):
+    scoring: Literal["MostAllocated", "LeastAllocated"] = "MostAllocated"
+    partition_score_order: Literal["highest", "release"] = "highest"
+
+
+class _MGPU(_Model):
+    enabled: bool = True
+    policy: Literal["binpack", "spread"] = "binpack"
+    weight_of_core: int = Field(default=20, ge=0, le=100)
+    schedule_mode: Literal["index", "id"] = "index"
+    max_containers_per_card: int = Field(default=16, ge=1, le=1024)
+    search_levels: int = Field(default=5, ge=0, le=64)
+    multi_min_memory_mib: int = Field(default=256, ge=1, le=1 << 20, alias="multiMinMemoryMiB")
+
+    @field_validator("policy", mode="before")
+    @classmethod
+    def _any_case(cls, value: object) -> object:
+        return value.lower() if isinstance(value, str) else value  # GPU-sharing contract A.2
+
+
+class _GPUShare(_Model):
+    unit: Literal["MiB", "GiB"] = "MiB"
+
+
+class _Cpu(_Model):
+    default_bind_policy: Literal["FullPCPUs", "SpreadByPCPUs", "ConstrainedBurst"] = "FullPCPUs"
+    default_exclusive_policy: Literal["None", "PCPULevel", "NUMANodeLevel"] = "None"
+    numa_allocate_strategy: Literal["LeastAllocated", "MostAllocated", "DistributeEvenly"] = (
+        "LeastAllocated"
+    )
+    default_numa_topology_policy: Literal["None", "BestEffort", "Restricted", "SingleNUMANode"] = (
+        Field(default="None", alias="defaultNUMATopologyPolicy")
+    )
+    max_ref_count: int = Field(default=1, ge=1, le=1024)
+
+
+class _Compat(_Model):
+    proposal_domain: bool = False
+
+
+class _Configuration(_Model):
+    api_version: Literal["tenure.sh/v1alpha1"]
+    kind: Literal["SchedulerConfiguration"]
+    node: _Node = Field(default_factory=_Node)
+    devices: _Devices = Field(default_factory=_Devices)
+    mgpu: _MGPU = Field(default_factory=_MGPU)
+    gpushare: _GPUShare = Field(default_factory=_GPUShare)
+    cpu: _Cpu = Field(default_factory=_Cpu)
+    compat: _Compat = Field(default_factory=_Compat)
+
+
+def read_settings(path: Path) -> SchedulingSettings:
+    """
+    Read a settings file. A setting that is absent has its default.
+
+    Rule: cli.md, Settings of scheduling.
+
+    Raises:
+        InputError: another kind or version, an unknown key, or a value that is not allowed; with
+            file, line and field.
+    """
+    source = read_source(path)
+    documents = [document for document in source.documents if document is not None]
+    if len(documents) != 1:
+        fact = f"one {KIND} is needed: documents={len(documents)}"
+        raise InputError(fact, place=str(path))
+    number = source.documents.index(documents[0])
+    if not isinstance(documents[0], dict):
+        raise InputError(f"not a {KIND} but another kind of value", place=source.place_of(number))
+    try:
+        settings = _Configuration.model_validate(_with_sections(documents[0]))
+    except ValidationError as error:
+        raise _first_error(source, number, error) from None
+    return _scheduling(settings)
+
+
+def settings_json(settings: SchedulingSettings) -> str:
+    """Return the settings as canonical JSON, as the ledger records them."""
+    return canonical_json(encode_value(settings))
+
+
+def settings_hash(settings: SchedulingSettings) -> str:
+    """Return the hex SHA-256 of the canonical JSON; reservations quote it."""
+    return hashlib.sha256(settings_json(settings).encode()).hexdigest()
+
+
+def with_policy(settings: SchedulingSettings, policy: str) -> SchedulingSettings:
+    """Return the settings with another node policy."""
+    return replace(settings, node_policy=policy)
+
+
+def normalise_settings(settings: SchedulingSettings) -> NormaliseSettings:
+    """Return the part of the settings that decides how a Pod is read."""
+    from ledger.domain.normalise import NormaliseSettings
+
+    return NormaliseSettings(
+        gpushare_unit=settings.gpushare_unit,
+        mgpu_multi_min_memory_mib=settings.mgpu.multi_min_memory_mib,
+        default_bind_policy=settings.cpu.default_bind_policy,
+        default_exclusive_policy=settings.cpu.default_exclusive_policy,
+    )
+
+
+def _with_sections(document: dict[str, Any]) -> dict[str, Any]:
+    """Read `mgpu:` with nothing below it as an empty section, as people leave it."""
+    return {key: {} if value is None else value for key, value in document.items()}
+
+
+def _scheduling(read: _Configuration) -> SchedulingSettings:
+    return SchedulingSettings(
+        node_policy=read.node.policy,
+        devices=DeviceSettings(
+            scoring=read.devices.scoring,
+            partition_score_order=read.devices.partition_score_order,
+        ),
+        mgpu=MGPUSettings(**read.mgpu.model_dump()),
+        gpushare_unit=read.gpushare.unit,
+        cpu=CpuSettings(**read.cpu.model_dump()),
+        proposal_domain=read.compat.proposal_domain,
+    )
+
+
+def _first_error(source: Source, number: int, error: ValidationError) -> InputError:
+    details = error.errors()
+    # a wrong kind or version explains every other error
+    first = min(details, key=lambda item: item["loc"][0] not in ("apiVersion", "kind"))
+    field = ".".join(str(step) for step in first["loc"])
+    found = InputError(_fact(first), field=field, place=source.place_of(number, field))
+    return with_next(found, "correct that setting and run it again")
+
+
+def _fact(error: ErrorDetails) -> str:
+    context = error.get("ctx", {})
+    match error["type"]:
+        case "missing":
+            return "required"
+        case "extra_forbidden":
+            return "unknown setting"
+        case "literal_error":
+            return f"must be {context['expected']}: value={error['input']!r}"
+        case _:
+            text = error["msg"]
+            return f"{text[:1].lower()}{text[1:]}: value={error['input']!r}"

@@ -1,0 +1,196 @@
+"""
+How a command ends: its exit code, and the one message when it could not do what was asked.
+
+Rule: cli.md, Commands: 0 done; 1 the answer is no; 2 wrong usage or unreadable input. Ours beside
+it: 3 an error of our own, 130 interrupted, 141 the reader of the output went away.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import typer
+
+from ledger.domain.errors import (
+    CapacityError,
+    CorruptLedgerError,
+    IdempotencyError,
+    InputError,
+    LedgerError,
+    TenureError,
+    UnknownEventError,
+)
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+DONE: Final = 0
+NO: Final = 1
+UNREADABLE: Final = 2
+OURS: Final = 3
+INTERRUPTED: Final = 130
+READER_GONE: Final = 141
+
+DEBUG_VARIABLE: Final = "TENURE_DEBUG"
+"""Set to 1, an error of our own is shown with its traceback."""
+
+AnyError = TypeVar("AnyError", bound=BaseException)
+
+_CONTROL: Final = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if code != 10}
+
+
+class AnswerIsNo(Exception):  # noqa: N818 - an answer, not an error
+    """The command did its work and the answer is no: exit 1, nothing more is printed."""
+
+
+def with_next(error: AnyError, step: str) -> AnyError:
+    """Return `error` with the one step to take next, printed below its message."""
+    error.add_note(step)
+    return error
+
+
+def run(app: typer.Typer, arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code. What the user did wrong has no traceback."""
+    try:
+        code = typer.main.get_command(app).main(
+            args=list(sys.argv[1:] if arguments is None else arguments),
+            prog_name="tenure",
+            standalone_mode=False,
+        )
+        sys.stdout.flush()
+    except (AnswerIsNo, BrokenPipeError, KeyboardInterrupt, SystemExit, typer.Abort) as stop:
+        return _stopped(stop)
+    except typer.TyperException as error:
+        return _wrong_usage(error)
+    except (TenureError, OSError) as error:
+        return _failed(error)
+    except Exception as error:  # noqa: BLE001 - the process edge
+        return _ours(error)
+    return _interrupted() if code == INTERRUPTED else code if isinstance(code, int) else DONE
+
+
+def note(text: str) -> None:
+    """Write one line beside the answer, on stderr: a warning, progress, the ledger used."""
+    print(printable(text), file=sys.stderr, flush=True)  # noqa: T201 - this is the command line
+
+
+def warn(text: str) -> None:
+    """Write one warning on stderr."""
+    note(f"warning: {text}")
+
+
+@functools.cache
+def stderr() -> Console:
+    """Return the console beside the answer. It has colours on a terminal and without NO_COLOR."""
+    from rich.console import Console
+
+    return Console(stderr=True, highlight=False)
+
+
+@functools.cache
+def stdout() -> Console:
+    """Return the console of the answer; colours as `stderr`."""
+    from rich.console import Console
+
+    return Console(highlight=False)
+
+
+def printable(text: str) -> str:
+    """Return `text` with control characters spelled out: a name can't steer the terminal."""
+    return text.translate(_CONTROL)
+
+
+def _stopped(stop: BaseException) -> int:
+    if isinstance(stop, AnswerIsNo):
+        return _flushed(NO)
+    if isinstance(stop, BrokenPipeError) or isinstance(stop.__context__, BrokenPipeError):
+        return _reader_gone()
+    if isinstance(stop, SystemExit):
+        return stop.code if isinstance(stop.code, int) else DONE if stop.code is None else OURS
+    return _interrupted()
+
+
+def _flushed(code: int) -> int:
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        return _reader_gone()
+    return code
+
+
+def _reader_gone() -> int:
+    """Leave quietly, and keep the interpreter's own flush at exit quiet too."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    return READER_GONE
+
+
+def _interrupted() -> int:
+    _say("interrupted", "run it again; a simulation with --ledger goes on with --resume")
+    return INTERRUPTED
+
+
+def _wrong_usage(error: typer.TyperException) -> int:
+    context = getattr(error, "ctx", None)
+    command = context.command_path if context is not None else "tenure"
+    if type(error).__name__ == "NoArgsIsHelpError":
+        note(error.format_message())
+        return UNREADABLE
+    text = error.format_message()
+    _say(f"{text[:1].lower()}{text[1:]}".rstrip("."), f"see `{command} --help`")
+    return UNREADABLE
+
+
+def _failed(error: TenureError | OSError) -> int:
+    if isinstance(error, (CapacityError, IdempotencyError)):
+        return _ours(error)
+    if isinstance(error, OSError):
+        places = [str(name) for name in (error.filename, error.filename2) if name]
+        _say(": ".join([*places, (error.strerror or str(error)).lower()]), _step(error))
+        return UNREADABLE
+    _say(str(error), _step(error))
+    return UNREADABLE
+
+
+def _step(error: TenureError | OSError) -> str:
+    notes = getattr(error, "__notes__", ())
+    if notes:
+        return str(notes[0])
+    match error:
+        case InputError(field=field) if field:
+            return "correct that field and run it again"
+        case InputError(place=place) if place:
+            return "correct that place and run it again"
+        case UnknownEventError():
+            return "read it with the release that wrote it, or a newer one"
+        case CorruptLedgerError():
+            return "run `tenure verify` for every finding, then restore a copy"
+        case LedgerError():
+            return "make sure that no other process writes this ledger, then run it again"
+        case OSError():
+            return "check the path and its permissions"
+        case _:
+            return "see `tenure --help`"
+
+
+def _ours(error: Exception) -> int:
+    if os.environ.get(DEBUG_VARIABLE) == "1":
+        import traceback
+
+        traceback.print_exception(error)
+    fact = f"{type(error).__name__}: {error}".rstrip(": ").splitlines()[0]
+    _say(
+        f"internal error, not your input: {fact}",
+        f"report it with the output of the same command under {DEBUG_VARIABLE}=1",
+    )
+    return OURS
+
+
+def _say(fact: str, step: str) -> None:
+    console = stderr()
+    console.print("error:", style="bold red", end=" ")
+    console.print(printable(fact), markup=False, soft_wrap=True)
+    console.print(f"next: {printable(step)}", markup=False, soft_wrap=True)

@@ -1,0 +1,164 @@
+"""The fleet at one moment: from a ledger's rows, or from the objects of a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from ledger.domain.errors import InputError
+from ledger.domain.events import PodObserved, decode_event
+from ledger.domain.nodes import NodeFacts
+from ledger.domain.quantity import parse_quantity
+from ledger.domain.resources import TYPE_GPU, WHOLE_CARD_NAMES, canonical
+from ledger.store.report_rows import Device, HealthChange, Holder, Node, UnknownRow
+from tenure.look.model import WHOLE, CardNow, NodeNow
+
+GONE: Final = "gone"
+"""The closed reason of a device that left its node; another may have its minor now."""
+
+DeviceKey = tuple[str, str, int]
+"""Node UID, device type, minor."""
+
+
+@dataclass(slots=True)
+class _Held:
+    """What is held of one device so far."""
+
+    percent: int = 0
+    tenants: int = 0
+    core_asked: bool = False
+
+    def add(self, core_percent: int, memory_ratio_percent: int) -> None:
+        self.percent += core_percent or memory_ratio_percent
+        self.tenants += 1
+        self.core_asked = self.core_asked or core_percent > 0
+
+    def card(self, key: tuple[str, int], model: str, capacity: int, *, closed: bool) -> CardNow:
+        return CardNow(
+            device_type=key[0],
+            minor=key[1],
+            model=model,
+            level_percent=min(WHOLE, self.percent * WHOLE // (capacity or WHOLE)),
+            by_memory=self.tenants > 0 and not self.core_asked,
+            tenants=self.tenants,
+            unhealthy=closed,
+        )
+
+
+_NOTHING = _Held()
+
+
+def fleet_of_ledger(
+    nodes: Iterable[Node],
+    devices: Iterable[Device],
+    holders: Iterable[Holder],
+    closed: Mapping[DeviceKey, str],
+    unknown: Iterable[UnknownRow],
+) -> tuple[NodeNow, ...]:
+    """
+    Return the nodes of a ledger at the moment that `holders` and `unknown` were asked for.
+
+    `closed` names the devices that take no grants then, with the reason.
+    """
+    held: dict[DeviceKey, _Held] = {}
+    for holder in holders:
+        if holder.device_type is not None and holder.minor is not None:
+            key = (holder.node_uid, holder.device_type, holder.minor)
+            share = held.setdefault(key, _Held())
+            share.add(holder.core_percent, holder.memory_ratio_percent)
+    cards: dict[str, list[CardNow]] = {}
+    for device in devices:
+        if device.closed_reason == GONE:
+            continue
+        key = (device.node_uid, device.device_type, device.minor)
+        card = held.get(key, _NOTHING).card(
+            key[1:], device.model, device.core_capacity_percent, closed=key in closed
+        )
+        cards.setdefault(device.node_uid, []).append(card)
+    strangers: dict[str, list[PodObserved]] = {}
+    for row in unknown:
+        event = decode_event(PodObserved.event_type, row.body)
+        assert isinstance(event, PodObserved), row
+        strangers.setdefault(row.node_uid, []).append(event)
+    return tuple(
+        _node(node.node_name, cards.get(node.node_uid, []), strangers.get(node.node_uid, []))
+        for node in nodes
+    )
+
+
+def fleet_of_objects(
+    nodes: Sequence[NodeFacts], observed: Iterable[PodObserved]
+) -> tuple[NodeNow, ...]:
+    """Return the nodes of a cluster with what its running Pods hold, in input order."""
+    held: dict[DeviceKey, _Held] = {}
+    strangers: dict[str, list[PodObserved]] = {}
+    for event in observed:
+        for share in event.shares:
+            key = (event.node_uid, share.device_type, share.minor)
+            held.setdefault(key, _Held()).add(share.core_percent, share.memory_ratio_percent)
+        strangers.setdefault(event.node_uid, []).append(event)
+    return tuple(
+        _node(
+            node.name,
+            [
+                held.get((node.uid, *device.key), _NOTHING).card(
+                    device.key, device.model, device.core_percent, closed=not device.healthy
+                )
+                for device in node.devices
+            ],
+            strangers.get(node.uid, []),
+        )
+        for node in nodes
+    )
+
+
+def closed_at(changes: Iterable[HealthChange], at_us: int | None) -> dict[DeviceKey, str]:
+    """Return the devices that were closed at a moment (None = now), with the reason."""
+    closed: dict[DeviceKey, str] = {}
+    for change in changes:
+        if at_us is not None and change.at_us > at_us:
+            continue
+        key = (change.node_uid, change.device_type, change.minor)
+        if change.healthy:
+            closed.pop(key, None)
+        else:
+            closed[key] = change.reason
+    return closed
+
+
+def unknown_cards(event: PodObserved) -> int:
+    """
+    Return how many cards a Pod holds that nobody can name: what it asked for in whole cards.
+
+    At least 1 for a Pod on an unknown card, 0 for any other.
+    """
+    if TYPE_GPU not in event.unknown_types:
+        return 0
+    asked = 0
+    for key, amount in event.snapshot.original.items():
+        resource = key.partition(".")[2]
+        if canonical(resource) in WHOLE_CARD_NAMES:
+            asked += _count(amount)
+    return max(1, asked - sum(1 for share in event.shares if share.device_type == TYPE_GPU))
+
+
+def _count(amount: str) -> int:
+    try:
+        return max(0, parse_quantity(amount).ceil())
+    except InputError:
+        return 0
+
+
+def _node(name: str, cards: Sequence[CardNow], observed: Sequence[PodObserved]) -> NodeNow:
+    cards = sorted(
+        cards, key=lambda card: (card.device_type != TYPE_GPU, card.device_type, card.minor)
+    )
+    strangers = [event for event in observed if unknown_cards(event)]
+    free = sum(1 for card in cards if card.device_type == TYPE_GPU and not card.tenants)
+    return NodeNow(
+        name=name,
+        cards=tuple(cards),
+        unknown_holders=tuple(f"{event.namespace}/{event.pod_name}" for event in strangers),
+        unknown_cards=min(free or len(cards), sum(unknown_cards(event) for event in strangers)),
+    )

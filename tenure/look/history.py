@@ -1,0 +1,211 @@
+"""A ledger's rows as the history that the report draws."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Final, TypeVar
+
+from ledger.domain.resources import TYPE_GPU
+from ledger.store.report_rows import (
+    ClaimRow,
+    Device,
+    HealthChange,
+    HoldingRow,
+    Node,
+    Span,
+)
+from tenure.look.fleet import GONE, DeviceKey
+from tenure.look.model import (
+    WHOLE,
+    Axis,
+    CardInfo,
+    Claim,
+    Ending,
+    History,
+    Hold,
+    NodeInfo,
+    Outage,
+    Shape,
+    Share,
+)
+from tenure.units import MICROSECONDS
+
+OBSERVED: Final = "observed"
+T = TypeVar("T")
+
+
+class _Table(dict[T, int]):
+    """Gives each distinct value its place, in the order in which they come."""
+
+    def place(self, value: T) -> int:
+        """Return the place of a value, a new one for a new value."""
+        return self.setdefault(value, len(self))
+
+
+def axis_of(span: Span) -> Axis:
+    """
+    Return what the history runs along.
+
+    The ledger keeps moments apart by a microsecond, so a run that was decided at one moment spans
+    as many microseconds as it has events: it has an order, but no time.
+    """
+    lasted = span.last_at_us - span.first_at_us
+    return "time" if lasted >= max(MICROSECONDS, 2 * span.last_position) else "position"
+
+
+def history_of(
+    *,
+    span: Span,
+    nodes: Sequence[Node],
+    devices: Sequence[Device],
+    health: Iterable[HealthChange],
+    holdings: Sequence[HoldingRow],
+    claims: Sequence[ClaimRow],
+) -> History:
+    """Return everything that was ever held, on every device that was ever known."""
+    axis = axis_of(span)
+    infos, cards, places = _inventory(nodes, devices, holdings)
+    number_of_node = {node.node_uid: i for i, node in enumerate(nodes)}
+    pods: _Table[tuple[str, str, str]] = _Table()
+    shares: _Table[Share] = _Table()
+    endings: _Table[Ending] = _Table()
+    holds = [
+        Hold(
+            places[row.node_uid, row.device_type, row.minor],
+            pods.place((row.namespace, row.pod_name, row.pod_uid)),
+            row.opened_at_us if axis == "time" else row.position,
+            row.closed_at_us if axis == "time" else row.closed_position,
+            row.position,
+            shares.place(
+                Share(
+                    core_percent=row.core_percent,
+                    memory_bytes=row.memory_bytes,
+                    memory_ratio_percent=row.memory_ratio_percent,
+                    exclusive=bool(row.exclusive),
+                    observed=row.kind == OBSERVED,
+                )
+            ),
+            endings.place(Ending(policy=row.policy, end_reason=row.end_reason or "")),
+        )
+        for row in holdings
+    ]
+    start, end = _bounds(axis, span, claims)
+    return History(
+        axis=axis,
+        start=start,
+        end=end,
+        nodes=infos,
+        cards=cards,
+        pods=tuple((namespace, name) for namespace, name, _ in pods),
+        shares=tuple(shares),
+        endings=tuple(endings),
+        holds=tuple(sorted(holds, key=lambda hold: (hold.opened, hold.position, hold.card))),
+        outages=_outages(axis, health, places),
+        claims=tuple(
+            Claim(
+                number_of_node[row.node_uid],
+                row.opened_at_us if axis == "time" else row.position,
+                row.closed_at_us if axis == "time" else row.closed_position,
+                row.cpu_milli,
+                row.memory_bytes,
+            )
+            for row in claims
+        ),
+        shapes=_shapes(holdings, claims),
+    )
+
+
+def _bounds(axis: Axis, span: Span, claims: Sequence[ClaimRow]) -> tuple[int, int]:
+    if axis == "time":
+        return span.first_at_us, span.last_at_us
+    first = claims[0].position - 1 if claims else 0
+    return first, span.last_position
+
+
+def _inventory(
+    nodes: Sequence[Node], devices: Sequence[Device], holdings: Sequence[HoldingRow]
+) -> tuple[tuple[NodeInfo, ...], tuple[CardInfo, ...], dict[DeviceKey, int]]:
+    """Return nodes, cards and the place of each card; a device that left keeps its history."""
+    present_last = sorted(devices, key=lambda device: device.closed_reason != GONE)
+    known = {(d.node_uid, d.device_type, d.minor): d for d in present_last}
+    keys: dict[str, set[tuple[str, int]]] = {node.node_uid: set() for node in nodes}
+    for uid, device_type, minor in (
+        *known,
+        *((row.node_uid, row.device_type, row.minor) for row in holdings),
+    ):
+        keys[uid].add((device_type, minor))
+    infos: list[NodeInfo] = []
+    cards: list[CardInfo] = []
+    places: dict[DeviceKey, int] = {}
+    for node in nodes:
+        first = len(cards)
+        for device_type, minor in sorted(keys[node.node_uid], key=_gpus_first):
+            device = known.get((node.node_uid, device_type, minor))
+            places[node.node_uid, device_type, minor] = len(cards)
+            cards.append(
+                CardInfo(
+                    node=len(infos),
+                    device_type=device_type,
+                    minor=minor,
+                    model=device.model if device else "",
+                    core_capacity_percent=device.core_capacity_percent if device else 0,
+                    memory_capacity_bytes=device.memory_capacity_bytes if device else 0,
+                )
+            )
+        infos.append(
+            NodeInfo(
+                name=node.node_name,
+                cpu_milli=node.cpu_milli,
+                memory_bytes=node.memory_bytes,
+                cards=range(first, len(cards)),
+            )
+        )
+    return tuple(infos), tuple(cards), places
+
+
+def _gpus_first(key: tuple[str, int]) -> tuple[bool, str, int]:
+    return key[0] != TYPE_GPU, *key
+
+
+def _outages(
+    axis: Axis, health: Iterable[HealthChange], places: dict[DeviceKey, int]
+) -> tuple[Outage, ...]:
+    found: list[Outage] = []
+    since: dict[int, tuple[int, str]] = {}
+    for change in health:
+        card = places.get((change.node_uid, change.device_type, change.minor))
+        if card is None:
+            continue
+        at = change.at_us if axis == "time" else change.position
+        if not change.healthy:
+            since.setdefault(card, (at, change.reason))
+        elif card in since:
+            opened, reason = since.pop(card)
+            found.append(Outage(card=card, opened=opened, closed=at, reason=reason))
+    found += [
+        Outage(card=card, opened=opened, closed=None, reason=reason)
+        for card, (opened, reason) in since.items()
+    ]
+    return tuple(sorted(found, key=lambda outage: (outage.opened, outage.card)))
+
+
+def _shapes(holdings: Sequence[HoldingRow], claims: Sequence[ClaimRow]) -> tuple[Shape, ...]:
+    """Return the kinds of GPU Pods that were placed, the most frequent first."""
+    gpus: dict[int, tuple[int, int]] = {}
+    for row in holdings:
+        if row.device_type == TYPE_GPU:
+            count, each = gpus.get(row.position, (0, 0))
+            percent = min(WHOLE, row.core_percent or row.memory_ratio_percent)
+            gpus[row.position] = (count + 1, max(each, percent))
+    kinds = Counter(
+        (claim.cpu_milli, claim.memory_bytes, *gpus[claim.position])
+        for claim in claims
+        if claim.position in gpus
+    )
+    return tuple(
+        Shape(cpu_milli=cpu, memory_bytes=memory, gpu_count=count, core_percent_each=each, pods=n)
+        for (cpu, memory, count, each), n in sorted(
+            kinds.items(), key=lambda kind: (-kind[1], kind)
+        )
+    )

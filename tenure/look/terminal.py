@@ -1,0 +1,270 @@
+"""The map in the terminal: every card while there is room, then every node, then how many."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from textwrap import wrap
+from typing import Final
+
+from rich.text import Text
+
+from ledger.domain.resources import TYPE_GPU
+from tenure.look.model import WHOLE, CardNow, NodeNow
+from tenure.output import one_line
+
+DETAILED_NODES_MAX: Final = 24
+"""Up to this many nodes each card is a number."""
+
+ROWS_MAX: Final = 48
+"""Rows of one-character cards, and of one-character nodes, before the next coarser form."""
+
+PER_ROW: Final = 8
+_UNKNOWN_MAX: Final = 12
+_CELL: Final = 5
+_BLOCKS: Final = "▁▂▃▄▅▆▇█"
+_DIGITS: Final = "12345678#"
+_BANDS: Final = ("free", "1-49%", "50-99%", "full")
+
+_FREE: Final = "green"
+_PARTLY: Final = "cyan"
+_FULL: Final = "bold blue"
+_CLOSED: Final = "bold red"
+_UNKNOWN: Final = "magenta"
+_QUIET: Final = "dim"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Totals:
+    """How the cards of some nodes stand."""
+
+    nodes: int
+    cards: int
+    percent: int
+    free: int
+    closed: int
+    unknown: int
+
+    def __str__(self) -> str:
+        parts = [f"{self.percent} % held", f"{self.free:,} free"]
+        if self.closed:
+            parts.append(f"{self.closed:,} closed")
+        if self.unknown:
+            parts.append(f"{self.unknown:,} unknown")
+        nodes = f"{self.nodes:,} node{'' if self.nodes == 1 else 's'}"
+        return f"{nodes}, {self.cards:,} card{'' if self.cards == 1 else 's'}: {', '.join(parts)}"
+
+
+def draw_map(nodes: Sequence[NodeNow], *, width: int = 80, blocks: bool = True) -> Text:
+    """
+    Return the map, no line longer than `width` (at least 60).
+
+    `blocks` False draws levels as digits, for a terminal without Unicode.
+    """
+    width = max(60, width)
+    text = Text(no_wrap=True, overflow="crop")
+    if len(nodes) <= DETAILED_NODES_MAX:
+        _draw_detail(text, nodes, width)
+        text.append("number = % held, + shared, m by memory, ", _QUIET)
+    elif _card_rows(nodes, width) <= ROWS_MAX:
+        _draw_models(text, nodes)
+        _draw_cards(text, nodes, width, blocks)
+        text.append(f"one sign a card: {_scale(blocks)} how full, ", _QUIET)
+    else:
+        _draw_models(text, nodes)
+        if len(nodes) <= ROWS_MAX * width:
+            _draw_nodes(text, nodes, width, blocks)
+            text.append(f"one sign a node: {_scale(blocks)} how full, ", _QUIET)
+    _draw_legend(text)
+    text.append(f"{totals_of(nodes)}\n")
+    _draw_unknown(text, nodes, width)
+    return text
+
+
+def totals_of(nodes: Iterable[NodeNow]) -> Totals:
+    """Return how the cards of the nodes stand together; unknown holders count as whole cards."""
+    nodes = list(nodes)
+    cards = [card for node in nodes for card in node.cards]
+    unknown = sum(node.unknown_cards for node in nodes)
+    held = sum(card.level_percent for card in cards) + WHOLE * unknown
+    free = sum(1 for card in cards if not card.tenants and not card.unhealthy)
+    return Totals(
+        nodes=len(nodes),
+        cards=len(cards),
+        percent=min(WHOLE, held // len(cards)) if cards else 0,
+        free=max(0, free - unknown),
+        closed=sum(card.unhealthy for card in cards),
+        unknown=unknown,
+    )
+
+
+def _draw_detail(text: Text, nodes: Sequence[NodeNow], width: int) -> None:
+    columns = min(PER_ROW, max((len(node.cards) for node in nodes), default=1))
+    names = _names(nodes)
+    room = width - columns * _CELL - len(" 100%") - 2
+    model_width = max(5, min(14, max((len(_model(n)) for n in nodes), default=5)))
+    name_width = max(4, min(room - model_width, max(map(len, names), default=4)))
+    heading = "".join(str(i).ljust(_CELL) for i in range(columns))
+    text.append(f"{'NODE':{name_width}} {'MODEL':{model_width}} {heading} HELD\n", "bold")
+    for node, name in zip(nodes, names, strict=True):
+        rows = [node.cards[i : i + columns] for i in range(0, len(node.cards), columns)] or [()]
+        for i, row in enumerate(rows):
+            first = i == 0
+            text.append(f"{_fit(name, name_width) if first else '':{name_width}} ")
+            text.append(
+                f"{_fit(_model(node), model_width) if first else '':{model_width}} ", _QUIET
+            )
+            for card in row:
+                sign, style = _cell(node, card)
+                text.append(sign.ljust(_CELL), style)
+            text.append(" " * _CELL * (columns - len(row)))
+            text.append(f"{totals_of([node]).percent:>4}%\n" if first else "\n")
+    text.append("\n")
+
+
+def _names(nodes: Sequence[NodeNow]) -> list[str]:
+    """Return the names of the nodes without the domain that all of them end with."""
+    names = [one_line(node.name) for node in nodes]
+    domains = {name.partition(".")[2] for name in names}
+    if len(domains) == 1 and len(set(names)) > 1:
+        return [name.partition(".")[0] for name in names]
+    return names
+
+
+def _draw_models(text: Text, nodes: Sequence[NodeNow]) -> None:
+    rows: dict[str, list[NodeNow]] = {}
+    for node in nodes:
+        rows.setdefault(_model(node) or "-", []).append(node)
+    titles = ("NODES", "CARDS", "HELD", *(band.upper() for band in _BANDS), "CLOSED")
+    text.append(f"{'MODEL':18} {' '.join(title.rjust(6) for title in titles)}\n", "bold")
+    for model, members in sorted(rows.items(), key=lambda row: (-len(row[1]), row[0])):
+        totals, bands = totals_of(members), _bands(members)
+        figures = (f"{totals.nodes:,}", f"{totals.cards:,}", f"{totals.percent}%")
+        counts = (*(f"{bands[band]:,}" for band in _BANDS), f"{totals.closed:,}")
+        text.append(f"{_fit(model, 18):18} {' '.join(f.rjust(6) for f in (*figures, *counts))}\n")
+    text.append("\n")
+
+
+def _bands(nodes: Iterable[NodeNow]) -> Counter[str]:
+    """Return how many cards there are of each level; a card with tenants is never free."""
+    return Counter(
+        _BANDS[3 if level >= WHOLE else 2 if level >= 50 else 1 if card.tenants else 0]
+        for node in nodes
+        for card in node.cards
+        for level in (card.level_percent,)
+    )
+
+
+def _draw_cards(text: Text, nodes: Sequence[NodeNow], width: int, blocks: bool) -> None:
+    for line in _lines(nodes, width):
+        for i, node in enumerate(line):
+            text.append(" " if i else "")
+            for card in node.cards:
+                text.append(*_sign(node, card, blocks))
+        text.append("\n")
+    text.append("\n")
+
+
+def _lines(nodes: Sequence[NodeNow], width: int) -> Iterable[list[NodeNow]]:
+    """Yield the nodes that fit on one line, cards next to each other, nodes a blank apart."""
+    line: list[NodeNow] = []
+    used = 0
+    for node in nodes:
+        if line and used + len(node.cards) > width:
+            yield line
+            line, used = [], 0
+        line.append(node)
+        used += len(node.cards) + 1
+    if line:
+        yield line
+
+
+def _card_rows(nodes: Sequence[NodeNow], width: int) -> int:
+    return sum(1 for _ in _lines(nodes, width))
+
+
+def _draw_nodes(text: Text, nodes: Sequence[NodeNow], width: int, blocks: bool) -> None:
+    for i in range(0, len(nodes), width):
+        for node in nodes[i : i + width]:
+            text.append(*_node_sign(node, blocks))
+        text.append("\n")
+    text.append("\n")
+
+
+def _draw_legend(text: Text) -> None:
+    text.append(".", _FREE)
+    text.append(" free, ", _QUIET)
+    text.append("!", _CLOSED)
+    text.append(" closed, ", _QUIET)
+    text.append("?", _UNKNOWN)
+    text.append(" card unknown\n", _QUIET)
+
+
+def _draw_unknown(text: Text, nodes: Sequence[NodeNow], width: int) -> None:
+    hit = [node for node in nodes if node.unknown_holders]
+    for node in hit[:_UNKNOWN_MAX]:
+        shown = ", ".join(one_line(pod) for pod in node.unknown_holders[:4])
+        more = len(node.unknown_holders) - 4
+        rest = f" and {more} more" if more > 0 else ""
+        verb = "holds" if len(node.unknown_holders) == 1 else "hold"
+        held = f"{node.unknown_cards} of {len(node.cards)} cards of {one_line(node.name)}"
+        line = f"card unknown: {shown}{rest} {verb} {held}"
+        text.append("\n".join(wrap(line, width, subsequent_indent="  ")) + "\n", _UNKNOWN)
+    if len(hit) > _UNKNOWN_MAX:
+        text.append(f"card unknown on {len(hit) - _UNKNOWN_MAX} more nodes\n", _UNKNOWN)
+
+
+def _cell(node: NodeNow, card: CardNow) -> tuple[str, str]:
+    shared = "+" if card.tenants > 1 else ""
+    if card.unhealthy:
+        return f"{card.level_percent}!" if card.tenants else "!", _CLOSED
+    if card.tenants:
+        memory = "m" if card.by_memory else ""
+        style = _FULL if card.level_percent >= WHOLE else _PARTLY
+        return f"{card.level_percent}{memory}{shared}", style
+    if node.unknown_cards and card.device_type == TYPE_GPU:
+        return "?", _UNKNOWN
+    return ".", _FREE
+
+
+def _sign(node: NodeNow, card: CardNow, blocks: bool) -> tuple[str, str]:
+    sign, style = _cell(node, card)
+    if card.unhealthy:
+        return "!", style
+    return (_level(card.level_percent, blocks), style) if card.tenants else (sign, style)
+
+
+def _node_sign(node: NodeNow, blocks: bool) -> tuple[str, str]:
+    totals = totals_of([node])
+    if node.cards and totals.closed == len(node.cards):
+        return "!", _CLOSED
+    if node.unknown_cards:
+        return "?", _UNKNOWN
+    if not any(card.tenants for card in node.cards):
+        return ".", _FREE
+    return _level(totals.percent, blocks), _FULL if totals.percent >= WHOLE else _PARTLY
+
+
+def _level(percent: int, blocks: bool) -> str:
+    """Return the sign of a level; the last one is kept for what is full."""
+    scale = _BLOCKS if blocks else _DIGITS
+    last = len(scale) - 1
+    return scale[last] if percent >= WHOLE else scale[min(last - 1, percent * last // WHOLE)]
+
+
+def _scale(blocks: bool) -> str:
+    return _BLOCKS if blocks else f"{_DIGITS[0]}..{_DIGITS[-2]}{_DIGITS[-1]}"
+
+
+def _model(node: NodeNow) -> str:
+    models = sorted({one_line(card.model or card.device_type) for card in node.cards})
+    return ",".join(models)
+
+
+def _fit(text: str, width: int) -> str:
+    """Return at most `width` characters; both ends of a name tell it apart."""
+    if len(text) <= width:
+        return text
+    kept = width - 1
+    return f"{text[: (kept + 1) // 2]}~{text[len(text) - kept // 2 :]}"

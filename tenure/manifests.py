@@ -1,0 +1,266 @@
+"""Kubernetes manifests from files, directories and stdin: everything is read before any is used."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+from ledger.domain.errors import InputError
+from tenure.exits import with_next
+from tenure.sources.text import Source, read_source, read_stream
+
+DOCUMENTS_MAX: Final = 2_000_000
+STDIN: Final = "-"
+
+_CLUSTER_SCOPED: Final = frozenset({"Node", "Device", "NodeResourceTopology", "Namespace"})
+_ENDINGS: Final = (".json", ".yaml", ".yml")
+_LIST_DEPTH_MAX: Final = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """
+    One API object of the input, with the defaults of cli.md filled in.
+
+    Attributes:
+        namespace: empty for a kind that has none.
+        body: the object; its metadata has name, namespace and uid.
+        index: its place among all objects of the input, from 0.
+        number, path: where it stands in its source: the document, and `items[3]` inside a List.
+    """
+
+    kind: str
+    namespace: str
+    name: str
+    uid: str
+    body: dict[str, Any]
+    index: int
+    source: Source
+    number: int
+    path: str
+
+    @property
+    def title(self) -> str:
+        """Return the object's name for people: `Pod default/web`, `Node n1`."""
+        return (
+            f"{self.kind} {self.namespace}/{self.name}"
+            if self.namespace
+            else (f"{self.kind} {self.name}")
+        )
+
+    def place(self, field: str = "") -> str:
+        """Return `file:line` of a field, or of its nearest parent that exists."""
+        return self.source.place_of(self.number, _join(self.path, field))
+
+    def blame(self, error: InputError) -> InputError:
+        """Return the error with file, line and object of this document."""
+        blamed = error.at(f"{self.place(error.field)}: {self.title}")
+        for step in getattr(error, "__notes__", ()):
+            blamed.add_note(step)
+        return blamed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifests:
+    """All objects of the input in its order, and the hex SHA-256 of the bytes they came from."""
+
+    documents: tuple[Document, ...]
+    digest: str
+
+    def of_kind(self, kind: str) -> tuple[Document, ...]:
+        """Return the objects of one kind, in input order."""
+        return tuple(document for document in self.documents if document.kind == kind)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Spot:
+    """A value inside a source; `kind` is what a typed list around it says of its items."""
+
+    source: Source
+    number: int
+    path: str = ""
+    kind: str = ""
+    depth: int = 0
+
+    def place(self, field: str = "") -> str:
+        return self.source.place_of(self.number, _join(self.path, field))
+
+
+def read_manifests(paths: Sequence[str], *, stdin: BinaryIO | None = None) -> Manifests:
+    """
+    Read every object of these files and directories, in argument order.
+
+    Rule: cli.md, `tenure simulate`, Input and Defaults.
+
+    Lists are opened, also nested ones. A directory gives its *.json, *.yaml and *.yml by name,
+    `-` is stdin. Objects of any kind are kept: the caller knows which ones it uses.
+
+    Raises:
+        InputError: a missing file, broken text, an object without kind or name, or two objects
+            with one uid or one name; with file and line.
+    """
+    sources = [source for path in paths for source in _sources(path, stdin)]
+    if sum(path == STDIN for path in paths) > 1:
+        raise InputError("stdin can be read once", field=STDIN)
+    documents: list[Document] = []
+    digest = hashlib.sha256()
+    for source in sources:
+        digest.update(hashlib.sha256(source.text.encode()).digest())
+        for number, value in enumerate(source.documents):
+            for spot, body in _objects(_Spot(source=source, number=number), value):
+                documents.append(_document(spot, body, len(documents)))
+                if len(documents) > DOCUMENTS_MAX:
+                    raise InputError(f"more than {DOCUMENTS_MAX} objects", place=source.name)
+    _refuse_duplicates(documents)
+    return Manifests(documents=tuple(documents), digest=digest.hexdigest())
+
+
+def _sources(path: str, stdin: BinaryIO | None) -> Iterator[Source]:
+    if path == STDIN:
+        yield read_stream(stdin or sys.stdin.buffer, "stdin")
+        return
+    place = Path(path)
+    if not place.is_dir():
+        yield read_source(place)
+        return
+    files = sorted(file for file in place.iterdir() if file.suffix in _ENDINGS and file.is_file())
+    if not files:
+        error = InputError("no *.yaml, *.yml or *.json in this directory", place=path)
+        raise with_next(error, "name the files, or the directory that holds them")
+    for file in files:
+        yield read_source(file)
+
+
+def _objects(spot: _Spot, value: object) -> Iterator[tuple[_Spot, dict[str, Any]]]:
+    """Yield the objects in one document with where they stand; lists are opened."""
+    if value is None and not spot.path:
+        return  # an empty document between two `---`
+    if not isinstance(value, dict):
+        fact = f"not a Kubernetes object but {_type_of(value)}"
+        raise InputError(fact, place=spot.place())
+    kind = value.get("kind", spot.kind)
+    if not isinstance(kind, str) or not kind:
+        fact = "required" if kind in ("", None) else f"must be text, is {_type_of(kind)}"
+        raise InputError(fact, field="kind", place=spot.place("kind"))
+    if "items" in value and kind.endswith("List"):
+        yield from _items(replace(spot, kind=kind.removesuffix("List")), value["items"])
+        return
+    value["kind"] = kind
+    yield spot, value
+
+
+def _items(spot: _Spot, items: object) -> Iterator[tuple[_Spot, dict[str, Any]]]:
+    if spot.depth > _LIST_DEPTH_MAX:
+        fact = f"lists nested deeper than {_LIST_DEPTH_MAX}"
+        raise InputError(fact, field="items", place=spot.place("items"))
+    if items is not None and not isinstance(items, list):
+        fact = f"must be an array, is {_type_of(items)}"
+        raise InputError(fact, field="items", place=spot.place("items"))
+    below = _join(spot.path, "items")
+    for place, item in enumerate(items or ()):
+        inside = replace(spot, path=f"{below}[{place}]", depth=spot.depth + 1)
+        yield from _objects(inside, item)
+
+
+def _document(spot: _Spot, body: dict[str, Any], index: int) -> Document:
+    kind = body["kind"]
+    try:
+        metadata, namespace = _metadata(kind, body, index)
+    except InputError as error:
+        raise error.at(f"{spot.place(error.field)}: {kind}") from None
+    body["metadata"] = metadata
+    return Document(
+        kind=kind,
+        namespace=namespace,
+        name=metadata["name"],
+        uid=metadata["uid"],
+        body=body,
+        index=index,
+        source=spot.source,
+        number=spot.number,
+        path=spot.path,
+    )
+
+
+def _metadata(kind: str, body: dict[str, Any], index: int) -> tuple[dict[str, Any], str]:
+    """Return the metadata with name, namespace and uid, and the namespace, if it has one."""
+    metadata = _map(body, "metadata")
+    for texts in ("labels", "annotations"):
+        _refuse_other_than_text(_map(metadata, texts, "metadata."), f"metadata.{texts}")
+    generated = _text(metadata, "generateName")
+    name = _text(metadata, "name") or (f"{generated}{index:05d}" if generated else "")
+    if not name:
+        raise InputError("required", field="metadata.name")
+    written = _text(metadata, "namespace")
+    namespace = "" if kind in _CLUSTER_SCOPED else written or "default"
+    made = uuid.uuid5(uuid.NAMESPACE_URL, f"tenure:{kind}/{namespace}/{name}")
+    filled = metadata | {"name": name, "uid": _text(metadata, "uid") or str(made)}
+    return (filled | {"namespace": namespace} if namespace else filled), namespace
+
+
+def _refuse_duplicates(documents: Sequence[Document]) -> None:
+    names: dict[tuple[str, str, str], Document] = {}
+    uids: dict[str, Document] = {}
+    for document in documents:
+        key = (document.kind, document.namespace, document.name)
+        for seen, field in (
+            (names.get(key), "metadata.name"),
+            (uids.get(document.uid), "metadata.uid"),
+        ):
+            if seen is not None:
+                value = document.name if field == "metadata.name" else document.uid
+                fact = f"duplicate value {value!r}, also at {seen.place(field)}: {seen.title}"
+                raise document.blame(InputError(fact, field=field))
+        names[key] = uids[document.uid] = document
+
+
+def _map(parent: dict[str, Any], key: str, prefix: str = "") -> dict[str, Any]:
+    value = parent.get(key)
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise InputError(f"must be an object, is {_type_of(value)}", field=f"{prefix}{key}")
+    return value
+
+
+def _text(metadata: dict[str, Any], key: str) -> str:
+    value = metadata.get(key)
+    if value is not None and not isinstance(value, str):
+        raise InputError(_not_text(value), field=f"metadata.{key}")
+    return value or ""
+
+
+def _refuse_other_than_text(texts: dict[str, Any], field: str) -> None:
+    for key, value in texts.items():
+        if not isinstance(value, str):
+            raise InputError(_not_text(value), field=f"{field}[{key}]")
+
+
+def _not_text(value: object) -> str:
+    hint = "" if isinstance(value, (dict, list)) else ": put it in quotes"
+    return f"must be text, is {_type_of(value)}{hint}"
+
+
+def _type_of(value: object) -> str:
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return f"the boolean {str(value).lower()} (YAML reads yes, no, on and off as booleans)"
+        case int() | float():
+            return f"the number {value}"
+        case str():
+            return "text"
+        case list():
+            return "an array"
+        case _:
+            return "an object"
+
+
+def _join(path: str, field: str) -> str:
+    return f"{path}.{field}" if path and field and not field.startswith("[") else path + field

@@ -1,0 +1,205 @@
+"""The work of `tenure simulate`: options in, inputs read, runs decided, the answer written."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from pathlib import Path
+from typing import Final
+
+from ledger.domain.errors import InputError
+from scheduler.decide.settings import SchedulingSettings
+from tenure.config import POLICIES, normalise_settings, read_settings, with_policy
+from tenure.exits import AnswerIsNo, note, stderr, warn, with_next
+from tenure.output import OutputFormat
+from tenure.simulate.compare import row_of, write_comparison
+from tenure.simulate.model import Run
+from tenure.simulate.render import write_result
+from tenure.simulate.results import Result
+from tenure.simulate.session import Record, recorded_start_us, run_simulation
+from tenure.simulate.simulator import Progress
+from tenure.units import parse_time
+from tenure.version import tenure_version
+
+OPENB_START_US: Final = 1_672_531_200_000_000
+"""2023-01-01T00:00:00Z: the openb trace counts seconds from an undisclosed day."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """The command line of `tenure simulate`, as typed."""
+
+    files: tuple[str, ...] = ()
+    openb_nodes: Path | None = None
+    openb_pods: Path | None = None
+    openb_arrivals: Path | None = None
+    openb_node_rank: Path | None = None
+    inflate: str | None = None
+    trace: Path | None = None
+    config: Path | None = None
+    policy: str | None = None
+    compare: str | None = None
+    seed: int = 42
+    now: str | None = None
+    ledger: str | None = None
+    resume: bool = False
+    batch: int | None = None
+    strict: bool = False
+    output: OutputFormat = OutputFormat.TABLE
+
+
+def simulate_command(options: Options) -> None:
+    """
+    Run the command. Everything is read before anything is decided or written.
+
+    Raises:
+        InputError: wrong usage or unreadable input.
+        AnswerIsNo: `--strict` and a Pod without a place.
+    """
+    _check_usage(options)
+    settings = SchedulingSettings() if options.config is None else read_settings(options.config)
+    policies = _policies(options, settings)
+    run = _read(options, settings)
+    for warning in run.warnings:
+        warn(warning)
+    if options.compare is None:
+        result = _simulate(options, run, with_policy(settings, policies[0]))
+        write_result(result, options.output, sys.stdout)
+        failed = result.tally.failed
+    else:
+        results = [_simulate(options, run, with_policy(settings, policy)) for policy in policies]
+        write_comparison([row_of(result) for result in results], options.output, sys.stdout)
+        failed = max(result.tally.failed for result in results)
+    if options.strict and failed:
+        raise AnswerIsNo
+
+
+def _check_usage(options: Options) -> None:
+    openb = options.openb_nodes is not None or options.openb_pods is not None
+    inputs = bool(options.files) + openb + (options.trace is not None)
+    if inputs != 1:
+        error = InputError(
+            "one input is needed: FILE..., --openb-nodes with --openb-pods, or --trace"
+        )
+        raise with_next(error, "see `tenure simulate --help`")
+    if openb and (options.openb_nodes is None or options.openb_pods is None):
+        missing = "--openb-nodes" if options.openb_nodes is None else "--openb-pods"
+        raise InputError("needed beside the other openb file", field=missing)
+    extras = {
+        "--openb-arrivals": options.openb_arrivals,
+        "--openb-node-rank": options.openb_node_rank,
+        "--inflate": options.inflate,
+    }
+    for name, value in extras.items():
+        if value is not None and not openb:
+            raise InputError("only with --openb-nodes and --openb-pods", field=name)
+    if options.inflate is not None and options.openb_arrivals is not None:
+        raise InputError("an exact order of arrival is not inflated", field="--inflate")
+    if options.resume and options.ledger is None:
+        raise InputError("needs the ledger of the interrupted run, --ledger FILE", field="--resume")
+    if options.compare is not None:
+        for name, given in {"--ledger": options.ledger, "--policy": options.policy}.items():
+            if given is not None:
+                fact = "not with --compare, where each policy has a temporary ledger of its own"
+                raise InputError(fact, field=name)
+
+
+def _policies(options: Options, settings: SchedulingSettings) -> tuple[str, ...]:
+    if options.compare is None:
+        return (options.policy or settings.node_policy,)
+    policies = tuple(policy.strip() for policy in options.compare.split(","))
+    for policy in policies:
+        if policy not in POLICIES:
+            fact = f"not one of {', '.join(POLICIES)}: value={policy!r}"
+            raise InputError(fact, field="--compare")
+    return tuple(dict.fromkeys(policies))
+
+
+def _read(options: Options, settings: SchedulingSettings) -> Run:
+    clock_us = time.time_ns() // 1000
+    now_us = (
+        None if options.now is None else parse_time(options.now, now_us=clock_us, field="--now")
+    )
+    normalise = normalise_settings(settings)
+    if options.openb_nodes is not None and options.openb_pods is not None:
+        from tenure.simulate.openb import read_openb
+
+        return read_openb(
+            nodes_csv=options.openb_nodes,
+            pods_csv=options.openb_pods,
+            arrivals_csv=options.openb_arrivals,
+            rank_csv=options.openb_node_rank,
+            inflate=_ratio(options.inflate),
+            seed=options.seed,
+            start_us=OPENB_START_US if now_us is None else now_us,
+        )
+    if options.trace is not None:
+        from tenure.trace.reader import read_trace
+
+        if now_us is not None:
+            raise InputError("a trace has its own time", field="--now")
+        return read_trace(options.trace, normalise)
+    from tenure.simulate.inputs import read_manifest_run
+
+    if now_us is None and options.resume and options.ledger is not None:
+        now_us = recorded_start_us(options.ledger)
+    return read_manifest_run(
+        options.files, settings=settings, start_us=clock_us if now_us is None else now_us
+    )
+
+
+def _ratio(text: str | None) -> Decimal | None:
+    if text is None:
+        return None
+    try:
+        ratio = Decimal(text)
+    except InvalidOperation:
+        ratio = Decimal(0)
+    if not 0 < ratio <= 100:
+        fact = f"not a ratio above 0 and up to 100, such as 1.3: value={text!r}"
+        raise InputError(fact, field="--inflate")
+    return ratio
+
+
+def _simulate(options: Options, run: Run, settings: SchedulingSettings) -> Result:
+    record = Record(ledger=options.ledger, resume=options.resume, batch=options.batch)
+    nodes_shown = options.compare is None and options.output in (
+        OutputFormat.JSON,
+        OutputFormat.YAML,
+    )
+    with _progress(len(run.arrivals), settings.node_policy) as progress:
+        result = run_simulation(
+            run,
+            settings=settings,
+            seed=options.seed,
+            version=tenure_version(),
+            clock=time.perf_counter,
+            record=record,
+            keep_nodes=nodes_shown,
+            progress=progress,
+        )
+    for conflict in result.conflicts:
+        warn(conflict)
+    span = result.ledger
+    where = span.url or "temporary, deleted (--ledger FILE keeps it)"
+    note(f"ledger: {where}, positions {span.first} to {span.last}")
+    return result
+
+
+@contextmanager
+def _progress(total: int, policy: str) -> Iterator[Progress | None]:
+    """Show a bar on a terminal, nothing anywhere else."""
+    console = stderr()
+    if not console.is_terminal:
+        yield None
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+
+    columns = ("{task.description}", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task(f"deciding, {policy}", total=total)
+        yield lambda done: bar.update(task, completed=done)

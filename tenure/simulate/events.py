@@ -1,0 +1,280 @@
+"""Decisions as events of the ledger, in a simulation's words: never `bound`, nothing is bound."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from ledger.domain.devices import GPU
+from ledger.domain.events import (
+    DeviceHealthChanged,
+    GroupPlanned,
+    NodeInventoried,
+    PlannedMember,
+    PodObserved,
+    PodReleased,
+    PodReserved,
+    RefusalReason,
+    RequestRefused,
+    SettingsChanged,
+)
+from ledger.domain.nodes import NodeFacts
+from ledger.domain.recorded import NewEvent
+from ledger.domain.requests import DeviceDemand, PodRequest
+from scheduler.decide.outcome import Placement, Unplaced
+from tenure.simulate.model import HealthChange, RefusedPod
+from tenure.units import format_bytes, format_cards, format_cores
+
+ACTOR: Final = "simulation"
+SYSTEM: Final = "sys"
+STAGE: Final = "scheduling"
+RULE_STAGE: Final = "admission"
+_TEXT_MAX: Final = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Words:
+    """What every event of one run repeats."""
+
+    policy: str
+    settings_hash: str
+    tenure_version: str
+
+
+def settings_changed(words: Words, settings: str, at_us: int) -> NewEvent:
+    """Return the first event of a run: what is decided by, and on which inputs (`settings`)."""
+    event = SettingsChanged(
+        settings_hash=words.settings_hash, settings=settings, tenure_version=words.tenure_version
+    )
+    return NewEvent(
+        stream=SYSTEM,
+        event=event,
+        actor=ACTOR,
+        idempotency_key=f"settings:{words.settings_hash}",
+        wall_us=at_us,
+    )
+
+
+def inventoried(node: NodeFacts, at_us: int) -> NewEvent:
+    """Return what a node has. A node without limits is recorded with 0 cpu and memory."""
+    event = NodeInventoried(
+        node_uid=node.uid,
+        node_name=node.name,
+        machine_id=node.machine_id,
+        labels=node.labels,
+        cpu_milli=node.cpu_milli or 0,
+        memory_bytes=node.memory_bytes or 0,
+        devices=node.devices,
+        cpus=node.cpu_topology.cpus if node.cpu_topology else (),
+        cpu_ref_count_max=node.cpu_ref_count_max,
+    )
+    return NewEvent(
+        stream=f"node/{node.uid}",
+        event=event,
+        actor=ACTOR,
+        idempotency_key=f"inventory:{node.uid}:1",
+        wall_us=at_us,
+    )
+
+
+def observed(event: PodObserved, at_us: int) -> NewEvent:
+    """Return what a running Pod holds before the first decision."""
+    return NewEvent(
+        stream=f"node/{event.node_uid}",
+        event=event,
+        actor=ACTOR,
+        idempotency_key=f"observe:{event.pod_uid}:{event.attempt}",
+        wall_us=at_us,
+        correlation_id=f"{event.pod_uid}/{event.attempt}",
+    )
+
+
+def reserved(
+    words: Words, placement: Placement, annotations: Mapping[str, str], at_us: int
+) -> NewEvent:
+    """Return the reservation that a placement becomes. Simulated Pods have one attempt."""
+    request = placement.request
+    uid = request.uid
+    event = PodReserved(
+        pod_uid=uid,
+        attempt=1,
+        namespace=request.namespace,
+        pod_name=request.name,
+        node_uid=placement.node_uid,
+        node_name=placement.node_name,
+        cpu_milli=request.cpu_milli,
+        memory_bytes=request.memory_bytes,
+        shares=placement.shares,
+        cpuset=placement.cpuset,
+        annotations=annotations,
+        device_models=tuple([device.model for device in placement.devices]),
+        dialect="" if request.dialect is None else request.dialect.value,
+        policy=words.policy,
+        settings_hash=words.settings_hash,
+        tenure_version=words.tenure_version,
+        group=group_name(request),
+        snapshot=request.snapshot,
+    )
+    return NewEvent(
+        stream=f"node/{placement.node_uid}",
+        event=event,
+        actor=ACTOR,
+        idempotency_key=f"reserve:{uid}:1",
+        wall_us=at_us,
+        correlation_id=f"{uid}/1",
+    )
+
+
+def released(placement: Placement, reason: str, at_us: int) -> NewEvent:
+    """Return the end of a reservation."""
+    uid = placement.request.uid
+    return NewEvent(
+        stream=f"node/{placement.node_uid}",
+        event=PodReleased(pod_uid=uid, attempt=1, node_uid=placement.node_uid, reason=reason),
+        actor=ACTOR,
+        idempotency_key=f"release:{uid}:1",
+        wall_us=at_us,
+        correlation_id=f"{uid}/1",
+    )
+
+
+def unplaced(words: Words, answer: Unplaced, number: int, at_us: int) -> NewEvent:
+    """Return a refusal; `number` counts the refusals of this Pod, from 1."""
+    request = answer.request
+    event = RequestRefused(
+        pod_uid=request.uid,
+        namespace=request.namespace,
+        pod_name=request.name,
+        stage=STAGE,
+        message=answer.message[:_TEXT_MAX],
+        reasons=tuple(
+            RefusalReason(
+                reason=reason.reason,
+                nodes=reason.nodes,
+                nearest_node=reason.nearest_node,
+                detail=reason.detail,
+                remedy=reason.remedy,
+            )
+            for reason in answer.reasons
+        ),
+        shape=shape_of(request),
+        gpu_core_percent=gpu_core_percent(request),
+        policy=words.policy,
+        snapshot=request.snapshot,
+    )
+    return _refusal(event, number, at_us)
+
+
+def broken_rules(words: Words, pod: RefusedPod, at_us: int) -> NewEvent:
+    """Return the refusal of a Pod that breaks rules of ours."""
+    event = RequestRefused(
+        pod_uid=pod.uid,
+        namespace=pod.namespace,
+        pod_name=pod.name,
+        stage=RULE_STAGE,
+        message=pod.message[:_TEXT_MAX],
+        reasons=tuple(
+            RefusalReason(reason=error.reason, nodes=0, detail=str(error)[:_TEXT_MAX])
+            for error in pod.errors
+        ),
+        policy=words.policy,
+        snapshot=pod.snapshot,
+    )
+    return _refusal(event, 1, at_us)
+
+
+def health_changed(change: HealthChange, node: NodeFacts, number: int) -> NewEvent:
+    """Return the death or return of a device; `number` counts them over the run."""
+    key = (change.device_type, change.minor)
+    event = DeviceHealthChanged(
+        node_uid=node.uid,
+        device_type=change.device_type,
+        minor=change.minor,
+        device_id=next(device.device_id for device in node.devices if device.key == key),
+        healthy=change.healthy,
+        reason=change.reason,
+    )
+    return NewEvent(
+        stream=f"node/{node.uid}",
+        event=event,
+        actor=ACTOR,
+        idempotency_key=f"health:{node.uid}:{change.device_type}/{change.minor}:{number}",
+        wall_us=change.at_us,
+    )
+
+
+def group_planned(group: str, placements: Sequence[Placement], number: int, at_us: int) -> NewEvent:
+    """Return the plan of a group or gang; `number` counts the plans of this group, from 1."""
+    members = tuple(
+        PlannedMember(
+            pod_uid=placement.request.uid,
+            namespace=placement.request.namespace,
+            pod_name=placement.request.name,
+            node_uid=placement.node_uid,
+            minors=tuple(share.minor for share in placement.shares if share.device_type == GPU),
+        )
+        for placement in placements
+    )
+    return NewEvent(
+        stream=SYSTEM,
+        event=GroupPlanned(group=group, members=members),
+        actor=ACTOR,
+        idempotency_key=f"plan:{group}:{number}",
+        wall_us=at_us,
+        correlation_id=group,
+    )
+
+
+def group_name(request: PodRequest) -> str:
+    """Return the name of the group or gang a Pod belongs to, empty without one."""
+    if request.gang is not None:
+        return f"gang/{request.namespace}/{request.gang.name}"
+    if request.group is not None:
+        return f"group/{request.namespace}/{request.group.name}/{request.group.replica}"
+    return ""
+
+
+def gpu_core_percent(request: PodRequest) -> int:
+    """Return the GPU core percent a Pod asks for over all its cards."""
+    return sum(
+        demand.count * demand.core_percent
+        for demand in request.devices
+        if demand.device_type == GPU
+    )
+
+
+def shape_of(request: PodRequest) -> str:
+    """Return the request in short: `4 x whole gpu, 8 cpu, 32 GiB`."""
+    parts = [_demand_text(demand) for demand in request.devices]
+    parts.append(f"{format_cores(request.cpu_milli)} cpu")
+    if request.cpuset is not None:
+        parts[-1] += f" pinned ({request.cpuset.bind_policy})"
+    parts.append(format_bytes(request.memory_bytes))
+    return ", ".join(parts)
+
+
+def _demand_text(demand: DeviceDemand) -> str:
+    if demand.device_type != GPU:
+        return f"{demand.count} x {demand.core_percent} {demand.device_type}"
+    if demand.exclusive:
+        return f"{demand.count} x whole {demand.device_type}"
+    parts = []
+    if demand.core_percent:
+        parts.append(f"{format_cards(demand.core_percent)} core")
+    if demand.memory_bytes:
+        parts.append(f"{format_bytes(demand.memory_bytes)} memory")
+    elif demand.memory_ratio_percent != demand.core_percent:
+        parts.append(f"{demand.memory_ratio_percent}% memory")
+    return f"{demand.count} x {demand.device_type} ({', '.join(parts)})"
+
+
+def _refusal(event: RequestRefused, number: int, at_us: int) -> NewEvent:
+    return NewEvent(
+        stream=SYSTEM,
+        event=event,
+        actor=ACTOR,
+        idempotency_key=f"refuse:{event.pod_uid}:{number}",
+        wall_us=at_us,
+        correlation_id=f"{event.pod_uid}/1",
+    )

@@ -1,0 +1,267 @@
+"""Manifests as a run: nodes with their inventory, running Pods adopted, pending Pods in order."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from ledger.domain.adoption import adopt
+from ledger.domain.errors import InputError
+from ledger.domain.events import PodObserved
+from ledger.domain.node_objects import NO_WITNESSES, Witnesses, decode_node, decode_witnesses
+from ledger.domain.nodes import NodeFacts
+from ledger.domain.normalise import NormaliseSettings, examine_pod
+from ledger.domain.resources import UNHEALTHY_GPU_KEY, UNHEALTHY_GPU_NAMESPACE, UNHEALTHY_GPU_PREFIX
+from scheduler.decide.settings import SchedulingSettings
+from tenure.config import normalise_settings
+from tenure.manifests import Document, Manifests, read_manifests
+from tenure.simulate.events import group_name
+from tenure.simulate.model import Arrival, RefusedPod, Run
+
+KINDS: Final = frozenset(
+    {"Node", "Device", "NodeResourceTopology", "Pod", "ConfigMap", "Namespace", "ResourceQuota"}
+)
+_ENDED: Final = frozenset({"Succeeded", "Failed"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _NodeDocuments:
+    """The objects that describe one node."""
+
+    node: Document
+    device: Document | None
+    topology: Document | None
+    unhealthy: Document | None
+
+
+def read_manifest_run(paths: Sequence[str], *, settings: SchedulingSettings, start_us: int) -> Run:
+    """Read the files and return the run they describe. Raises InputError as `manifest_run`."""
+    return manifest_run(read_manifests(paths), settings=settings, start_us=start_us)
+
+
+def manifest_run(manifests: Manifests, *, settings: SchedulingSettings, start_us: int) -> Run:
+    """
+    Return the run that these objects describe.
+
+    Rule: cli.md, `tenure simulate`, Input and Running Pods.
+
+    Raises:
+        InputError: an object that can't be read; with file, line and field.
+    """
+    normalise = normalise_settings(settings)
+    running = [document for document in manifests.of_kind("Pod") if _is_running(document.body)]
+    pending = [document for document in manifests.of_kind("Pod") if _is_pending(document.body)]
+    documents = _by_node(manifests)
+    known_pods = frozenset(document.uid for document in running)
+    nodes: dict[str, NodeFacts] = {}
+    witnesses: dict[str, Witnesses] = {}
+    warnings = list(_warnings(manifests, documents, running))
+    for name, about in documents.items():
+        facts, found = _node(about, settings, known_pods)
+        nodes[name] = facts
+        witnesses[name] = _witnesses(about)
+        warnings += found
+    adopted = tuple(_adopt(document, nodes, witnesses, normalise) for document in running)
+    return Run(
+        source="manifests",
+        nodes=tuple(nodes.values()),
+        arrivals=tuple(_arrival(document, normalise, start_us) for document in pending),
+        start_us=start_us,
+        inputs_hash=hashlib.sha256(f"manifests {manifests.digest}".encode()).hexdigest(),
+        adopted=adopted,
+        running=_running_groups(running, normalise),
+        warnings=tuple(warnings),
+    )
+
+
+def _section(body: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    value = body.get(key)
+    return value if isinstance(value, dict) else {}  # what is no object is refused when decoded
+
+
+def _is_ended(body: Mapping[str, Any]) -> bool:
+    phase = _section(body, "status").get("phase")
+    return isinstance(phase, str) and phase in _ENDED
+
+
+def _is_running(body: Mapping[str, Any]) -> bool:
+    return bool(_section(body, "spec").get("nodeName")) and not _is_ended(body)
+
+
+def _is_pending(body: Mapping[str, Any]) -> bool:
+    return not _section(body, "spec").get("nodeName") and not _is_ended(body)
+
+
+# --- nodes ------------------------------------------------------------------------------------
+
+
+def _by_node(manifests: Manifests) -> dict[str, _NodeDocuments]:
+    """Return node name -> its objects, in the order of the Nodes."""
+    devices = {document.name: document for document in manifests.of_kind("Device")}
+    topologies = {document.name: document for document in manifests.of_kind("NodeResourceTopology")}
+    unhealthy = _unhealthy(manifests)
+    return {
+        document.name: _NodeDocuments(
+            node=document,
+            device=devices.get(document.name),
+            topology=topologies.get(document.name),
+            unhealthy=unhealthy.get(document.name),
+        )
+        for document in manifests.of_kind("Node")
+    }
+
+
+def _unhealthy(manifests: Manifests) -> dict[str, Document]:
+    """Return node name -> the ConfigMap of its unhealthy cards; its own namespace's wins."""
+    found: dict[str, Document] = {}
+    for document in manifests.of_kind("ConfigMap"):
+        if document.name.startswith(UNHEALTHY_GPU_PREFIX):
+            node = document.name.removeprefix(UNHEALTHY_GPU_PREFIX)
+            if node not in found or document.namespace == UNHEALTHY_GPU_NAMESPACE:
+                found[node] = document
+    return found
+
+
+def _warnings(
+    manifests: Manifests, documents: Mapping[str, _NodeDocuments], running: Sequence[Document]
+) -> Iterator[str]:
+    kinds = Counter(document.kind for document in manifests.documents)
+    for kind, count in sorted(kinds.items()):
+        if kind not in KINDS:
+            yield f"not used by a simulation, ignored: kind={kind}, objects={count}"
+    for kind in ("Device", "NodeResourceTopology"):
+        for document in manifests.of_kind(kind):
+            if document.name not in documents:
+                yield f"{document.place()}: {document.title}: there is no such Node, ignored"
+    for node, document in _unhealthy(manifests).items():
+        if node not in documents:
+            yield f"{document.place()}: {document.title}: there is no Node {node}, ignored"
+    away = Counter(str(document.body["spec"]["nodeName"]) for document in running)
+    for node, count in away.items():
+        if node not in documents:
+            yield f"running Pods on a Node that is not in the input: node={node}, pods={count}"
+
+
+def _node(
+    about: _NodeDocuments, settings: SchedulingSettings, known_pods: frozenset[str]
+) -> tuple[NodeFacts, list[str]]:
+    unhealthy = None if about.unhealthy is None else _unhealthy_text(about.unhealthy)
+
+    def decoded(*, device: bool, topology: bool) -> tuple[NodeFacts, list[str]]:
+        return decode_node(
+            about.node.body,
+            about.device.body if about.device and device else None,
+            about.topology.body if about.topology and topology else None,
+            unhealthy,
+            gpushare_unit=settings.gpushare_unit,
+            cpu_ref_count_max=settings.cpu.max_ref_count,
+            known_pods=known_pods,
+        )
+
+    try:
+        return decoded(device=True, topology=True)
+    except InputError as error:
+        culprit = about.node  # the field path starts in whichever object the error is in
+        if about.device is not None and not _fails(lambda: decoded(device=False, topology=False)):
+            culprit = about.device
+        if about.topology is not None and not _fails(lambda: decoded(device=True, topology=False)):
+            culprit = about.topology
+        raise culprit.blame(error) from None
+
+
+def _fails(decode: Callable[[], object]) -> bool:
+    try:
+        decode()
+    except InputError:
+        return True
+    return False
+
+
+def _unhealthy_text(document: Document) -> str:
+    data = document.body.get("data")
+    text = data.get(UNHEALTHY_GPU_KEY, "") if isinstance(data, dict) else ""
+    if not isinstance(text, str):
+        raise document.blame(InputError("must be text", field=f"data[{UNHEALTHY_GPU_KEY}]"))
+    return text
+
+
+def _witnesses(about: _NodeDocuments) -> Witnesses:
+    device = about.device.body if about.device else None
+    topology = about.topology.body if about.topology else None
+    try:
+        return decode_witnesses(device, topology)
+    except InputError as error:
+        in_device = about.device is not None and _fails(lambda: decode_witnesses(device))
+        culprit = about.device if in_device else about.topology
+        raise error if culprit is None else culprit.blame(error) from None
+
+
+# --- Pods -------------------------------------------------------------------------------------
+
+
+def _adopt(
+    document: Document,
+    nodes: Mapping[str, NodeFacts],
+    witnesses: Mapping[str, Witnesses],
+    settings: NormaliseSettings,
+) -> PodObserved:
+    node_name = document.body["spec"]["nodeName"]
+    if not isinstance(node_name, str):
+        raise document.blame(InputError("must be text", field="spec.nodeName"))
+    node = nodes.get(node_name) or NodeFacts(uid="", name=node_name)
+    try:
+        held = adopt(document.body, node, settings, witnesses.get(node_name, NO_WITNESSES))
+    except InputError as error:
+        raise document.blame(error) from None
+    models = {device.key: device.model for device in node.devices}
+    return PodObserved(
+        pod_uid=held.uid,
+        attempt=1,
+        namespace=held.namespace,
+        pod_name=held.name,
+        node_uid=node.uid,
+        node_name=node_name,
+        source=held.source,
+        cpu_milli=held.cpu_milli,
+        memory_bytes=held.memory_bytes,
+        shares=held.shares,
+        cpuset=held.cpuset,
+        device_models=tuple(models.get(share.key, "") for share in held.shares),
+        unknown_types=held.unknown_types,
+        dialect=held.dialect,
+        snapshot=held.snapshot,
+    )
+
+
+def _arrival(document: Document, settings: NormaliseSettings, start_us: int) -> Arrival:
+    try:
+        request, errors = examine_pod(document.body, settings)
+    except InputError as error:
+        raise document.blame(error) from None
+    if not errors:
+        return Arrival(at_us=start_us, pod=request)
+    refused = RefusedPod(
+        uid=request.uid,
+        namespace=request.namespace,
+        name=request.name,
+        errors=errors,
+        snapshot=request.snapshot,
+    )
+    return Arrival(at_us=start_us, pod=refused)
+
+
+def _running_groups(running: Sequence[Document], settings: NormaliseSettings) -> dict[str, int]:
+    """Count the running members of each gang and group."""
+    counts: Counter[str] = Counter()
+    for document in running:
+        try:
+            request, _ = examine_pod(document.body, settings)
+        except InputError as error:
+            raise document.blame(error) from None
+        name = group_name(request)
+        if name:
+            counts[name] += 1
+    return dict(counts)

@@ -1,0 +1,274 @@
+"""The answer of `tenure simulate` in its forms; the JSON is an interface (cli.md, Output)."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final, TextIO
+
+from ledger.domain.canonical import annotation_json
+from ledger.domain.cpuset import format_cpuset
+from ledger.domain.devices import DeviceShare
+from ledger.domain.events import PodObserved
+from ledger.domain.resources import ANNOTATION_RESOURCE_STATUS
+from scheduler.decide.answers import resources_of
+from scheduler.decide.outcome import NodeReasons, Unplaced
+from tenure.output import Column, OutputFormat, write_csv, write_table, write_yaml
+from tenure.simulate.model import RefusedPod
+from tenure.simulate.results import Outcome, Placed, Result
+from tenure.units import format_cards
+
+ROWS_MAX: Final = 200
+"""A table of more Pods is left out without `-o wide`."""
+
+_COLUMNS: Final = (
+    Column(key="namespace", title="NAMESPACE"),
+    Column(key="name", title="NAME"),
+    Column(key="node", title="NODE"),
+    Column(key="cards", title="DEVICES"),
+    Column(key="cpuset", title="CPUS"),
+    Column(key="uid", title="UID", wide=True),
+    Column(key="dialect", title="DIALECT", wide=True),
+    Column(key="message", title="WHY NOT"),
+)
+_CSV_KEYS: Final = ("namespace", "name", "uid", "node", "devices", "cpuset", "message")
+_REASONS_SHOWN: Final = 8
+
+
+def write_result(result: Result, output: OutputFormat, out: TextIO) -> None:
+    """Write the answer. JSON is streamed, because refusals name every node."""
+    match output:
+        case OutputFormat.JSON:
+            _write_json(result, out)
+        case OutputFormat.YAML:
+            write_yaml(document_of(result), out)
+        case OutputFormat.CSV:
+            write_csv([_row(outcome) for outcome in result.outcomes], _CSV_KEYS, out)
+        case OutputFormat.TABLE | OutputFormat.WIDE:
+            _write_tables(result, out, wide=output is OutputFormat.WIDE)
+
+
+def document_of(result: Result) -> dict[str, Any]:
+    """Return the whole answer as one JSON value."""
+    names = tuple(node.name for node in result.nodes)
+    return {
+        "placements": [_placement(outcome, names) for outcome in result.outcomes],
+        "adopted": [_adopted(pod) for pod in result.adopted],
+        "summary": summary_of(result),
+    }
+
+
+def summary_of(result: Result) -> dict[str, Any]:
+    """Return the sums of the answer; a run on the openb trace has the paper's figures too."""
+    tally, span = result.tally, result.ledger
+    summary: dict[str, Any] = {
+        "nodes": len(result.nodes),
+        "pods": len(result.outcomes),
+        "placed": tally.placed,
+        "unschedulable": tally.failed,
+        "adopted": len(result.adopted),
+        "policy": result.policy,
+        "seed": result.seed,
+        "gpu": {
+            "cards": result.cards,
+            "core_percent_capacity": result.core_percent_capacity,
+            "core_percent_allocated": result.core_percent_allocated,
+        },
+        "ledger": {"url": span.url, "from": span.first, "to": span.last},
+        "conflicts": list(result.conflicts),
+        "warnings": list(result.warnings),
+    }
+    if result.source == "openb":
+        summary |= {
+            "arrived_percent": round(result.arrived_percent, 4),
+            "allocated_percent": round(result.allocated_percent, 4),
+            "fragmentation_percent": round(result.fragmentation_percent, 4),
+            "allocated_at_arrived_percent": {
+                str(step): value for step, value in result.allocated_at_arrived_percent().items()
+            },
+        }
+    return summary
+
+
+def devices_of(shares: Iterable[DeviceShare]) -> dict[str, list[dict[str, Any]]]:
+    """
+    Return device type -> what is held, one entry per device, ascending.
+
+    Rule: cli.md, Output: resources as in the allocation annotation, base units as decimal text.
+    """
+    devices: dict[str, list[dict[str, Any]]] = {}
+    for share in shares:
+        resources = {name: str(amount) for name, amount in resources_of(share).items()}
+        entry = {"minor": share.minor, "id": share.device_id, "resources": resources}
+        devices.setdefault(share.device_type, []).append(entry)
+    return devices
+
+
+def _placement(outcome: Outcome, names: Sequence[str]) -> dict[str, Any]:
+    entry = _entry(outcome)
+    if isinstance(outcome, Unplaced) and outcome.nodes is not None:
+        entry["unschedulable"]["nodes"] = outcome.nodes.by_node(tuple(names))
+    return entry
+
+
+def _entry(outcome: Outcome) -> dict[str, Any]:
+    """Return a placement's entry; the nodes of a refusal are left empty."""
+    match outcome:
+        case Placed(placement=placement, annotations=annotations):
+            status = annotations.get(ANNOTATION_RESOURCE_STATUS)
+            return {
+                "namespace": placement.request.namespace,
+                "name": placement.request.name,
+                "uid": placement.request.uid,
+                "node": placement.node_name,
+                "devices": devices_of(placement.shares),
+                "cpuset": format_cpuset(placement.cpuset),
+                "cpuSharedPools": json.loads(status).get("cpuSharedPools", []) if status else [],
+                "annotations": dict(annotations),
+                "unschedulable": None,
+            }
+        case Unplaced(request=pod) | (RefusedPod() as pod):
+            return {
+                "namespace": pod.namespace,
+                "name": pod.name,
+                "uid": pod.uid,
+                "node": None,
+                "devices": {},
+                "cpuset": "",
+                "cpuSharedPools": [],
+                "annotations": {},
+                "unschedulable": {"message": outcome.message, "nodes": {}},
+            }
+
+
+def _adopted(pod: PodObserved) -> dict[str, Any]:
+    return {
+        "namespace": pod.namespace,
+        "name": pod.pod_name,
+        "uid": pod.pod_uid,
+        "node": pod.node_name,
+        "devices": devices_of(pod.shares),
+        "cpuset": format_cpuset(pod.cpuset),
+        "source": pod.source,
+    }
+
+
+# --- JSON, one Pod a line ---------------------------------------------------------------------
+
+
+def _write_json(result: Result, out: TextIO) -> None:
+    names = tuple(f"{_json(node.name)}: " for node in result.nodes)
+    out.write('{"placements": [')
+    _write_lines((_placement_text(outcome, names) for outcome in result.outcomes), out)
+    out.write('],\n"adopted": [')
+    _write_lines((_json(_adopted(pod)) for pod in result.adopted), out)
+    out.write(f'],\n"summary": {json.dumps(summary_of(result), ensure_ascii=False, indent=2)}}}\n')
+
+
+def _placement_text(outcome: Outcome, names: tuple[str, ...]) -> str:
+    text = _json(_entry(outcome))
+    if isinstance(outcome, Unplaced) and outcome.nodes is not None:
+        return text.removesuffix("{}}}") + _nodes_text(outcome.nodes, names) + "}}"
+    return text
+
+
+def _nodes_text(reasons: NodeReasons, names: tuple[str, ...]) -> str:
+    texts = [_json(list(text)) for text in reasons.texts]
+    pairs = [name + texts[code] for name, code in zip(names, reasons.codes, strict=True)]
+    return "{" + ", ".join(pairs) + "}"
+
+
+def _write_lines(texts: Iterator[str], out: TextIO) -> None:
+    out.writelines(f"{',' if place else ''}\n{text}" for place, text in enumerate(texts))
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+# --- tables -----------------------------------------------------------------------------------
+
+
+def _write_tables(result: Result, out: TextIO, *, wide: bool) -> None:
+    if wide or len(result.outcomes) <= ROWS_MAX:
+        columns = [column for column in _COLUMNS if wide or not column.wide]
+        rows = [_row(outcome) for outcome in result.outcomes]
+        if any(rows):
+            write_table(rows, columns, out)
+            out.write("\n")
+    out.writelines(f"{line}\n" for line in _summary_lines(result, wide=wide))
+
+
+def _row(outcome: Outcome) -> dict[str, Any]:
+    entry = _entry(outcome)
+    unschedulable = entry["unschedulable"]
+    request = outcome.placement.request if isinstance(outcome, Placed) else outcome
+    dialect = getattr(getattr(request, "request", request), "dialect", None)
+    return {
+        **entry,
+        "devices": annotation_json(entry["devices"]) if entry["devices"] else "",
+        "cards": _cards_text(outcome),
+        "dialect": "" if dialect is None else str(dialect),
+        "message": unschedulable["message"] if unschedulable else "",
+    }
+
+
+def _cards_text(outcome: Outcome) -> str:
+    if not isinstance(outcome, Placed):
+        return ""
+    by_type: dict[str, list[str]] = {}
+    for share in outcome.placement.shares:
+        part = f"({share.core_percent}%)" if 0 < share.core_percent < 100 else ""
+        by_type.setdefault(share.device_type, []).append(f"{share.minor}{part}")
+    return " ".join(f"{kind}:{','.join(minors)}" for kind, minors in by_type.items())
+
+
+def _summary_lines(result: Result, *, wide: bool) -> Iterator[str]:
+    tally = result.tally
+    yield (
+        f"{_pods(len(result.outcomes))} decided: {tally.placed} placed,"
+        f" {tally.failed} unschedulable"
+        f" (policy {result.policy}, {len(result.nodes)} nodes, {result.cards} GPUs)"
+    )
+    if result.adopted:
+        yield f"{_pods(len(result.adopted))} running already, adopted before the first decision"
+    if result.core_percent_capacity:
+        yield (
+            f"GPU: {format_cards(result.core_percent_allocated)} of {result.cards} cards allocated"
+            f" ({result.allocated_percent:.2f}%), {result.fragmentation_percent:.2f}% fragmented"
+        )
+    if result.source == "openb":
+        series = result.allocated_at_arrived_percent()
+        shown = ", ".join(
+            f"{value:.2f}% at {step}%" for step, value in series.items() if step >= 80
+        )
+        yield f"arrived {result.arrived_percent:.2f}% of the GPUs; allocated {shown or '-'} arrived"
+    yield f"{tally.decisions} decisions in {result.seconds:.2f} s" + (
+        f", {tally.decisions / result.seconds:,.0f}/s" if result.seconds > 0 else ""
+    )
+    for conflict in result.conflicts:
+        yield f"conflict: {conflict}"
+    reasons = _failures(result.outcomes)
+    for message, count in reasons.most_common(_REASONS_SHOWN):
+        yield f"  {_pods(count)}: {message}"
+    if not wide and len(result.outcomes) > ROWS_MAX:
+        yield f"every Pod by name: -o wide, -o csv or -o json (more than {ROWS_MAX} are left out)"
+
+
+def _pods(count: int) -> str:
+    return "1 Pod" if count == 1 else f"{count} Pods"
+
+
+def _failures(outcomes: Sequence[Outcome]) -> Counter[str]:
+    """Count the Pods without a place by the reasons that refused them."""
+    found: Counter[str] = Counter()
+    for outcome in outcomes:
+        match outcome:
+            case Unplaced(reasons=reasons):
+                found["; ".join(sorted(reason.reason for reason in reasons))] += 1
+            case RefusedPod(errors=errors):
+                found["; ".join(sorted({error.message for error in errors}))] += 1
+            case Placed():
+                pass
+    return found

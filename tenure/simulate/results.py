@@ -1,0 +1,117 @@
+"""What a run came to, Pod by Pod and in sum."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ledger.domain.events import PodObserved
+from ledger.domain.nodes import NodeFacts
+from scheduler.decide.outcome import Placement, Unplaced
+from tenure.simulate.model import Arrival, RefusedPod
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placed:
+    """A Pod that got a place, with exactly the annotations of its Binding."""
+
+    placement: Placement
+    annotations: Mapping[str, str]
+
+
+Outcome = Placed | Unplaced | RefusedPod
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerSpan:
+    """Where the run is recorded: positions `first` to `last`. `url` is empty if it is deleted."""
+
+    url: str
+    first: int
+    last: int
+    chain_hash: str
+
+
+@dataclass(slots=True, kw_only=True)
+class Tally:
+    """
+    The sums that grow with every decision.
+
+    Attributes:
+        placed: Pods that got a place at any time.
+        failed: Pods that have none at the end.
+        decisions: answers that were asked for; a Pod tried again counts again.
+        nodes_used, cards_used: places that held a Pod at any time; GPUs as (node, minor).
+        asked_core_percent: GPU core percent of all Pods that arrived.
+        series: after every arrival of an untimed run, (asked so far, allocated then).
+    """
+
+    placed: int = 0
+    failed: int = 0
+    decisions: int = 0
+    nodes_used: set[int] = field(default_factory=set)
+    cards_used: set[tuple[int, int]] = field(default_factory=set)
+    asked_core_percent: int = 0
+    series: list[tuple[int, int]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """
+    The whole answer of one run.
+
+    Attributes:
+        outcomes: one per arrival, same order; of a Pod that was tried again the last one, and a
+            place once had is never replaced.
+        core_percent_allocated: at the end, GPUs only.
+        fragmentation_percent: of all GPU capacity, at the end.
+        seconds: deciding and recording, without reading the inputs.
+    """
+
+    source: str
+    policy: str
+    seed: int
+    nodes: tuple[NodeFacts, ...]
+    arrivals: Sequence[Arrival]
+    outcomes: Sequence[Outcome]
+    adopted: tuple[PodObserved, ...]
+    tally: Tally
+    core_percent_capacity: int
+    core_percent_allocated: int
+    fragmentation_percent: float
+    conflicts: tuple[str, ...]
+    warnings: tuple[str, ...]
+    ledger: LedgerSpan
+    seconds: float
+
+    @property
+    def cards(self) -> int:
+        """Return the number of GPUs."""
+        return sum(1 for node in self.nodes for card in node.devices if card.device_type == "gpu")
+
+    @property
+    def arrived_percent(self) -> float:
+        """Return the GPU share of all arrivals in percent of the capacity."""
+        return _percent(self.tally.asked_core_percent, self.core_percent_capacity)
+
+    @property
+    def allocated_percent(self) -> float:
+        """Return the GPU share that is allocated in percent of the capacity."""
+        return _percent(self.core_percent_allocated, self.core_percent_capacity)
+
+    def allocated_at_arrived_percent(self) -> dict[int, float]:
+        """
+        Return the allocated percent at 10, 20, ... percent arrived, as papers print it.
+
+        Rule: FGD paper's rows: the mean of allocated % over arrivals whose arrived % rounds to t.
+        """
+        sums: dict[int, list[float]] = {}
+        for asked, allocated in self.tally.series:
+            step = round(_percent(asked, self.core_percent_capacity))
+            if step and step % 10 == 0:
+                sums.setdefault(step, []).append(_percent(allocated, self.core_percent_capacity))
+        return {step: round(sum(values) / len(values), 2) for step, values in sorted(sums.items())}
+
+
+def _percent(part: int, whole: int) -> float:
+    return 100 * part / whole if whole else 0.0

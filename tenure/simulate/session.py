@@ -1,0 +1,206 @@
+"""One run from its inputs to its result: opens the ledger, builds the engine, lets it decide."""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from ledger.domain.canonical import canonical_json
+from ledger.domain.errors import InputError
+from ledger.domain.events import SettingsChanged
+from ledger.domain.requests import PodRequest
+from ledger.store.open import Ledger, open_ledger, sqlite_path
+from scheduler.decide.engine import Engine
+from scheduler.decide.settings import SchedulingSettings
+from tenure.config import settings_hash, settings_json
+from tenure.exits import note, with_next
+from tenure.simulate.events import Words
+from tenure.simulate.model import Run
+from tenure.simulate.recorder import Recorder, Replay
+from tenure.simulate.results import LedgerSpan, Result
+from tenure.simulate.simulator import Progress, Simulator
+from tenure.simulate.timed import VirtualClock
+from tenure.simulate.untimed import decide_all
+
+HOLDER: Final = "simulate"
+ORIGIN: Final = "simulation/"
+BATCH: Final = 1
+"""Decisions per durable commit of a ledger that stays."""
+
+TEMPORARY_BATCH: Final = 1000
+"""Decisions per commit of a ledger that is deleted at the end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """
+    Where and how a run is recorded.
+
+    Attributes:
+        ledger: path or URL; None = a temporary file, deleted at the end.
+        resume: go on with an interrupted run; otherwise the ledger must be new or empty.
+        batch: decisions per durable commit; None = `BATCH`, or `TEMPORARY_BATCH`.
+    """
+
+    ledger: str | None = None
+    resume: bool = False
+    batch: int | None = None
+
+
+def run_simulation(
+    run: Run,
+    *,
+    settings: SchedulingSettings,
+    seed: int,
+    version: str,
+    clock: Callable[[], float],
+    record: Record = Record(),
+    keep_nodes: bool = False,
+    progress: Progress | None = None,
+) -> Result:
+    """
+    Decide and record a whole run.
+
+    Rule: cli.md, `tenure simulate` and Ledger: the ledger's origin names the inputs, so that a run
+    is only ever continued with the same ones.
+
+    Args:
+        clock: seconds, for the time the run takes; it decides nothing.
+        keep_nodes: keep every refusal's reasons node by node, as JSON shows them.
+
+    Raises:
+        InputError: the ledger is not new, not resumable, or of another run.
+    """
+    words = Words(
+        policy=settings.node_policy,
+        settings_hash=settings_hash(settings),
+        tenure_version=version,
+    )
+    engine = Engine(run.nodes, settings, typical=_typical(run), seed=seed, rank=run.rank)
+    origin = origin_of(run, settings, seed)
+    with _opened(record) as ledger:
+        replay = _replay(ledger, origin)
+        writer = ledger.start_epoch(HOLDER, origin, version, wall_us=run.start_us)
+        batch = record.batch or (TEMPORARY_BATCH if record.ledger is None else BATCH)
+        simulator = Simulator(
+            run,
+            engine=engine,
+            recorder=Recorder(writer, batch=batch, replay=replay),
+            settings=settings,
+            words=words,
+            keep_nodes=keep_nodes,
+        )
+        started = clock()
+        conflicts = simulator.begin(settings_json(settings))
+        if run.timed:
+            VirtualClock(simulator).run(progress)
+        else:
+            decide_all(simulator, progress)
+        outcomes = simulator.finish()
+        seconds = clock() - started
+        head = ledger.head()
+        return Result(
+            source=run.source,
+            policy=settings.node_policy,
+            seed=seed,
+            nodes=run.nodes,
+            arrivals=run.arrivals,
+            outcomes=outcomes,
+            adopted=run.adopted,
+            tally=simulator.tally,
+            core_percent_capacity=engine.core_percent_capacity,
+            core_percent_allocated=engine.core_percent_allocated,
+            fragmentation_percent=engine.fragmentation_percent(),
+            conflicts=conflicts,
+            warnings=run.warnings,
+            ledger=LedgerSpan(
+                url=record.ledger or "",
+                first=1,
+                last=head.position,
+                chain_hash=head.chain_hash.hex(),
+            ),
+            seconds=seconds,
+        )
+
+
+def origin_of(run: Run, settings: SchedulingSettings, seed: int) -> str:
+    """Return the ledger's origin: a hash over the inputs and all that changes a decision."""
+    text = canonical_json(
+        {"inputs": run.inputs_hash, "seed": seed, "settings": settings_json(settings)}
+    )
+    return f"{ORIGIN}{hashlib.sha256(text.encode()).hexdigest()}"
+
+
+def recorded_start_us(url: str) -> int | None:
+    """Return the virtual time at which the run in this ledger began; None if it has not begun."""
+    if _is_new(url):
+        return None
+    with open_ledger(url, mode="read") as ledger:
+        for recorded in ledger.read_events(limit=2):  # the epoch, then the settings
+            if isinstance(recorded.event, SettingsChanged):
+                return recorded.envelope.wall_us
+    return None
+
+
+def _typical(run: Run) -> Sequence[PodRequest]:
+    if run.typical:
+        return run.typical
+    return [arrival.pod for arrival in run.arrivals if isinstance(arrival.pod, PodRequest)]
+
+
+@contextmanager
+def _opened(record: Record) -> Iterator[Ledger]:
+    if record.ledger is None:
+        with (
+            tempfile.TemporaryDirectory(prefix="tenure-") as folder,
+            open_ledger(str(Path(folder) / "ledger.db"), mode="create") as ledger,
+        ):
+            yield ledger
+        return
+    with _kept(record.ledger, resume=record.resume) as ledger:
+        yield ledger
+
+
+def _kept(url: str, *, resume: bool) -> Ledger:
+    if resume and not _is_new(url):
+        return open_ledger(url, mode="write")
+    if resume:
+        note(f"nothing to resume, the run begins: ledger={url}")
+    try:
+        return open_ledger(url, mode="create")
+    except InputError as error:
+        step = "name a new file, or go on with an interrupted run by --resume"
+        raise with_next(error, step) from None
+
+
+def _is_new(url: str) -> bool:
+    """Tell whether no run has begun here: killed early, it leaves a file without tables."""
+    path = sqlite_path(url)
+    if not path.is_file() or path.stat().st_size == 0:
+        return True
+    try:
+        with open_ledger(url, mode="read") as ledger:
+            return ledger.head().epoch == 0
+    except InputError as error:
+        return "tables are missing" in error.message
+
+
+def _replay(ledger: Ledger, origin: str) -> Replay | None:
+    """Return the events to compare with; None where a run begins."""
+    head = ledger.head()
+    if head.epoch == 0:
+        return None
+    if head.origin != origin:
+        error = InputError(
+            "the ledger is of a run with other inputs, settings, policy or seed: "
+            f"origin={head.origin}, expected={origin}",
+            field="--resume",
+            place=ledger.url,
+        )
+        raise with_next(error, "give the inputs and options of the interrupted run")
+    return Replay(ledger.read_events())

@@ -1,0 +1,213 @@
+"""One run at work: the engine's arrays and the recorder move together, decision by decision."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from ledger.domain.devices import GPU
+from ledger.domain.recorded import NewEvent
+from ledger.domain.requests import PodRequest
+from scheduler.decide.answers import encode
+from scheduler.decide.engine import Engine
+from scheduler.decide.groups import plan
+from scheduler.decide.outcome import NodeReasons, Placement, ReasonCount, Unfit, Unplaced
+from scheduler.decide.reasons import message
+from scheduler.decide.settings import SchedulingSettings
+from tenure.simulate import events
+from tenure.simulate.events import Words
+from tenure.simulate.model import HealthChange, RefusedPod, Run
+from tenure.simulate.recorder import Recorder
+from tenure.simulate.results import Outcome, Placed, Tally
+
+Progress = Callable[[int], None]
+"""Called with the number of arrivals dealt with."""
+
+
+class Simulator:
+    """
+    Decides the Pods of a run and records what was decided.
+
+    Attributes:
+        outcomes: per arrival, the latest; a place once had stays.
+        keep_nodes: keep why every single node refused; costs memory, and only JSON shows it.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        *,
+        engine: Engine,
+        recorder: Recorder,
+        settings: SchedulingSettings,
+        words: Words,
+        keep_nodes: bool,
+    ) -> None:
+        self.run = run
+        self.engine = engine
+        self.tally = Tally()
+        self.outcomes: list[Outcome | None] = [None] * len(run.arrivals)
+        self._recorder = recorder
+        self._settings = settings
+        self._words = words
+        self._keep_nodes = keep_nodes
+        self._refusals: dict[str, int] = {}  # Pod UID -> refusals recorded
+        self._plans: dict[str, int] = {}  # group -> plans recorded
+        self._running = dict(run.running)  # gang or group -> members that hold something
+        self._health_changes = 0
+
+    def begin(self, settings: str) -> tuple[str, ...]:
+        """
+        Record settings, inventory and what running Pods hold; return what contradicts itself.
+
+        `settings` is the canonical JSON that the first event carries.
+        """
+        start_us = self.run.start_us
+        self._recorder.add(events.settings_changed(self._words, settings, start_us))
+        for node in self.run.nodes:
+            self._recorder.add(events.inventoried(node, start_us))
+        places = {node.uid: place for place, node in enumerate(self.run.nodes)}
+        conflicts: list[str] = []
+        for pod in self.run.adopted:
+            place = places.get(pod.node_uid)
+            if place is None:
+                continue
+            conflicts += self.engine.adopt(place, pod)
+            self._use(place, [share.minor for share in pod.shares if share.device_type == GPU])
+            self._recorder.add(events.observed(pod, start_us))
+        self._recorder.flush()
+        return tuple(conflicts)
+
+    def refuse(self, index: int, pod: RefusedPod) -> None:
+        """Record a Pod that breaks rules of ours."""
+        self.outcomes[index] = pod
+        self._recorder.add(events.broken_rules(self._words, pod, self.run.arrivals[index].at_us))
+        self._recorder.decided()
+
+    def decide(self, index: int, request: PodRequest, at_us: int) -> Placed | Unplaced:
+        """Decide one Pod. A place is taken and recorded; a refusal is left to the caller."""
+        self.tally.decisions += 1
+        answer = self.engine.decide(request, ordinal=index)
+        if isinstance(answer, Unplaced):
+            return answer
+        placed = self._take(index, answer, at_us)
+        self._recorder.decided()
+        return placed
+
+    def decide_group(
+        self, name: str, indices: Sequence[int], at_us: int
+    ) -> list[Placed | Unplaced]:
+        """
+        Decide members of one group or gang together; one answer per index, same order.
+
+        Rule: cli.md, Order. What the plan places is one commit, behind the plan itself.
+        """
+        requests = [self._request(index) for index in indices]
+        self.tally.decisions += len(requests)
+        planned = plan(requests, self.engine, running=self._running.get(name, 0))
+        if planned.refusal is not None:
+            return [self._everywhere(request, planned.refusal) for request in requests]
+        taken = [placement for placement in planned.placements if placement is not None]
+        if taken:
+            self._plans[name] = self._plans.get(name, 0) + 1
+            self._recorder.add(events.group_planned(name, taken, self._plans[name], at_us))
+        placed = {
+            index: self._take(index, placement, at_us)
+            for index, placement in zip(indices, planned.placements, strict=True)
+            if placement is not None
+        }
+        if placed:
+            self._recorder.decided()
+        return [
+            placed[index] if index in placed else self.decide(index, request, at_us)
+            for index, request in zip(indices, requests, strict=True)
+        ]
+
+    def record_refusal(self, index: int, answer: Unplaced, at_us: int) -> None:
+        """Record that a Pod has no place now."""
+        self.outcomes[index] = answer if self._keep_nodes else replace(answer, nodes=None)
+        number = self._refusals[answer.request.uid] = self.refusals_of(answer.request.uid) + 1
+        self._recorder.add(events.unplaced(self._words, answer, number, at_us))
+        self._recorder.decided()
+
+    def refusals_of(self, uid: str) -> int:
+        """Return how many refusals of this Pod are recorded."""
+        return self._refusals.get(uid, 0)
+
+    def release(self, index: int, at_us: int) -> None:
+        """End the reservation that an arrival got."""
+        placed = self.outcomes[index]
+        assert isinstance(placed, Placed), index
+        request = placed.placement.request
+        self.engine.release(request.uid)
+        name = events.group_name(request)
+        if name:
+            self._running[name] -= 1
+        reason = self.run.arrivals[index].end_reason
+        self.record(events.released(placed.placement, reason, at_us))
+
+    def change_health(self, change: HealthChange) -> None:
+        """Close a device to grants, or open it again."""
+        self._health_changes += 1
+        self.engine.set_health(
+            change.node, change.device_type, change.minor, healthy=change.healthy
+        )
+        node = self.run.nodes[change.node]
+        self.record(events.health_changed(change, node, self._health_changes))
+
+    def record(self, event: NewEvent) -> None:
+        """Record an event that is a decision of its own."""
+        self._recorder.add(event)
+        self._recorder.decided()
+
+    def finish(self) -> Sequence[Outcome]:
+        """Commit what waits; return one outcome per arrival."""
+        self._recorder.finish()
+        outcomes = [outcome for outcome in self.outcomes if outcome is not None]
+        assert len(outcomes) == len(self.outcomes), "every arrival has an outcome"
+        self.tally.failed = len(outcomes) - self.tally.placed
+        return outcomes
+
+    def _request(self, index: int) -> PodRequest:
+        pod = self.run.arrivals[index].pod
+        assert isinstance(pod, PodRequest), pod
+        return pod
+
+    def _take(self, index: int, placement: Placement, at_us: int) -> Placed:
+        self.engine.reserve(placement)
+        node = self.run.nodes[placement.node]
+        annotations = encode(placement, node=node, now_ns=at_us * 1000, settings=self._settings)
+        self._recorder.add(events.reserved(self._words, placement, annotations, at_us))
+        placed = Placed(placement=placement, annotations=annotations)
+        self.outcomes[index] = placed
+        self.tally.placed += 1
+        self._use(placement.node, [s.minor for s in placement.shares if s.device_type == GPU])
+        request = placement.request
+        if request.gang is not None or request.group is not None:
+            name = events.group_name(request)
+            self._running[name] = self._running.get(name, 0) + 1
+        return placed
+
+    def _use(self, node: int, minors: Sequence[int]) -> None:
+        self.tally.nodes_used.add(node)
+        for minor in minors:
+            self.tally.cards_used.add((node, minor))
+
+    def _everywhere(self, request: PodRequest, refusal: Unfit) -> Unplaced:
+        """Return a refusal for which every node has the same reason."""
+        count = len(self.run.nodes)
+        detail = f"asks {refusal.requested} {refusal.unit}, {refusal.available} available".replace(
+            "  ", " "
+        )
+        return Unplaced(
+            request=request,
+            message=message(count, [(refusal.reason, count)]),
+            reasons=(
+                ReasonCount(
+                    reason=refusal.reason,
+                    nodes=count,
+                    detail=detail if refusal.requested >= 0 else "",
+                ),
+            ),
+            nodes=NodeReasons(texts=((refusal.reason,),), codes=(0,) * count),
+        )

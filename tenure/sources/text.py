@@ -1,0 +1,96 @@
+"""One input file: its bytes become documents, and a field of a document becomes `file:line`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+from ledger.domain.errors import InputError
+from tenure.exits import with_next
+from tenure.sources.json_text import NotJsonError, json_documents, json_line
+
+BYTES_MAX: Final = 1 << 30
+"""A larger file is refused: a cluster of 15,000 nodes and 150,000 Pods is a tenth of it."""
+
+_FLOW_YAML_MAX: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """One input file, its text, and the documents in it."""
+
+    name: str
+    text: str
+    documents: tuple[Any, ...]
+    is_json: bool
+
+    def place_of(self, number: int, field: str = "") -> str:
+        """
+        Return `file:line` of a field of document `number`, or of its nearest parent that exists.
+
+        `field` is a path as errors give it: `spec.containers[0].resources.limits[cpu]`.
+        """
+        if self.is_json:
+            return f"{self.name}:{json_line(self.text, number, field)}"
+        from tenure.sources.yaml_text import yaml_line
+
+        return f"{self.name}:{yaml_line(self.text, number, field)}"
+
+
+def read_source(path: Path) -> Source:
+    """
+    Read and parse one file.
+
+    Raises:
+        InputError: it is not there, not text, or not YAML or JSON; with file and line.
+    """
+    try:
+        with path.open("rb") as file:
+            content = _bytes_of(file, str(path))
+    except FileNotFoundError as error:
+        step = "check the path; it is read from the current directory"
+        raise with_next(InputError("no such file or directory", place=str(path)), step) from error
+    except OSError as error:
+        fact = f"can't read it: {(error.strerror or str(error)).lower()}"
+        raise with_next(InputError(fact, place=str(path)), "check its permissions") from error
+    return parse_source(str(path), content)
+
+
+def read_stream(stream: BinaryIO, name: str) -> Source:
+    """Read and parse what comes in on a stream. Raises InputError as `read_source`."""
+    return parse_source(name, _bytes_of(stream, name))
+
+
+def parse_source(name: str, content: bytes) -> Source:
+    """Parse the bytes of one file: JSON where it is JSON, else YAML. Raises InputError."""
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise InputError("not UTF-8 text", place=f"{name}:{line}") from error
+    if name.endswith(".json") or text.lstrip()[:1] in ("{", "["):
+        try:
+            documents = tuple(json_documents(text))
+            return Source(name=name, text=text, documents=documents, is_json=True)
+        except RecursionError as error:
+            raise InputError("nested deeper than any manifest", place=name) from error
+        except NotJsonError as error:
+            if name.endswith(".json") or not _may_be_flow_yaml(text):
+                place = f"{name}:{error.line}"
+                raise InputError(f"broken JSON: {error.fact}", place=place) from error
+    from tenure.sources.yaml_text import yaml_documents
+
+    return Source(name=name, text=text, documents=yaml_documents(name, text), is_json=False)
+
+
+def _bytes_of(stream: BinaryIO, name: str) -> bytes:
+    content = stream.read(BYTES_MAX + 1)
+    if len(content) > BYTES_MAX:
+        raise InputError(f"larger than {BYTES_MAX >> 20} MiB", place=name)
+    return content
+
+
+def _may_be_flow_yaml(text: str) -> bool:
+    """Tell `{kind: Pod}` from broken JSON: its first key is not in quotes."""
+    return text.lstrip("[ \t\r\n")[:2] != '{"' and len(text) <= _FLOW_YAML_MAX

@@ -1,0 +1,70 @@
+"""Which moment a question is about: `--at`, `--since` and `--until` against a ledger's own time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from ledger.domain.errors import InputError
+from tenure.exits import with_next
+from tenure.units import format_time, parse_time
+
+SIMULATION: Final = "simulation/"
+"""The origin of a ledger whose time is virtual starts with this (cli.md, Ledger)."""
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_EXAMPLE: Final = 'write it as 2026-03-02T14:05:00+01:00 or "2h ago"'
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerTime:
+    """
+    What "now" means for the questions to one ledger.
+
+    A simulation's time is virtual: its now is the time of its head, whatever the clock says.
+    """
+
+    now_us: int
+    virtual: bool
+
+    @property
+    def source(self) -> str:
+        """Return what relative times count from, for a note beside the answer."""
+        what = "the ledger's head" if self.virtual else "now"
+        return f"{what}, {format_time(self.now_us)}"
+
+
+def ledger_time(*, origin: str, head_at_us: int, clock_us: int) -> LedgerTime:
+    """Return the time of a ledger: its head's for a simulation, else the clock's."""
+    virtual = origin.startswith(SIMULATION)
+    return LedgerTime(now_us=head_at_us if virtual else clock_us, virtual=virtual)
+
+
+def read_moment(text: str, time: LedgerTime, *, option: str) -> int:
+    """
+    Return the moment an option names, in microseconds since the epoch.
+
+    Raises:
+        InputError: not a time, or one without a zone.
+    """
+    try:
+        return parse_time(text, now_us=time.now_us, field=option)
+    except InputError as error:
+        raise with_next(error, _EXAMPLE) from None
+
+
+def is_relative(text: str) -> bool:
+    """`text` depends on what "now" is."""
+    words = text.strip().lower()
+    return words == "now" or words.endswith("ago")
+
+
+def iso_time(at_us: int) -> str:
+    """Return the moment exactly, for programs: local time, offset, microseconds if any."""
+    return (_EPOCH + timedelta(microseconds=at_us)).astimezone().isoformat()
+
+
+def iso_or_none(at_us: int | None) -> str | None:
+    """Return `iso_time`, or None for what has not happened."""
+    return None if at_us is None else iso_time(at_us)

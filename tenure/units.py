@@ -1,0 +1,92 @@
+"""Amounts and moments as people read and write them on the command line."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from ledger.domain.errors import InputError
+
+MICROSECONDS: Final = 1_000_000
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_AGO: Final = re.compile(r"(?P<parts>(?:\d+[smhdw]\s*)+)\s*ago", re.IGNORECASE)
+_PART: Final = re.compile(r"(\d+)([smhdw])", re.IGNORECASE)
+_SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+_BYTE_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+_YEARS: Final = (1970, 9000)
+
+
+def parse_time(text: str, *, now_us: int, field: str = "") -> int:
+    """
+    Return the moment in microseconds since the epoch.
+
+    Rule: cli.md, Commands: ISO 8601 with a zone, or `2h ago`, `1d12h ago`; also `now`.
+
+    Raises:
+        InputError: anything else, a time without a zone among it.
+    """
+    words = text.strip()
+    if words.lower() == "now":
+        return now_us
+    ago = _AGO.fullmatch(words)
+    if ago is not None:
+        seconds = sum(
+            int(number) * _SECONDS[unit.lower()] for number, unit in _PART.findall(ago["parts"])
+        )
+        return _bounded(now_us - seconds * MICROSECONDS, text, field)
+    try:
+        moment = datetime.fromisoformat(words)
+    except ValueError as error:
+        raise InputError(
+            f"not a time such as 2026-03-03T14:05:00+01:00 or '2h ago': value={text!r}", field=field
+        ) from error
+    if moment.tzinfo is None:
+        raise InputError(f"a time needs its zone, such as Z or +01:00: value={text!r}", field=field)
+    return _bounded((moment - _EPOCH) // timedelta(microseconds=1), text, field)
+
+
+def format_time(at_us: int) -> str:
+    """Return the moment in local time with its offset, to the second."""
+    return (_EPOCH + timedelta(microseconds=at_us)).astimezone().isoformat(timespec="seconds")
+
+
+def format_duration(duration_us: int) -> str:
+    """Return a duration by its two largest units: `2d 3h`, `5m 10s`, `0.4s`."""
+    if duration_us < 10 * MICROSECONDS:
+        return f"{duration_us / MICROSECONDS:.2g}s"
+    rest, parts = duration_us // MICROSECONDS, []
+    for unit in ("w", "d", "h", "m", "s"):
+        number, rest = divmod(rest, _SECONDS[unit])
+        if number:
+            parts.append(f"{number}{unit}")
+    return " ".join(parts[:2])
+
+
+def format_bytes(amount: int) -> str:
+    """Return bytes with the largest binary unit that leaves at least 1: `16 GiB`, `1.5 GiB`."""
+    number, unit = float(amount), 0
+    while abs(number) >= 1024 and unit < len(_BYTE_UNITS) - 1:
+        number, unit = number / 1024, unit + 1
+    return f"{number:.1f}".removesuffix(".0") + f" {_BYTE_UNITS[unit]}"
+
+
+def format_cores(cpu_milli: int) -> str:
+    """Return CPU thousandths as cores: `8`, `0.5`."""
+    return f"{cpu_milli / 1000:.3f}".rstrip("0").removesuffix(".")
+
+
+def format_cards(core_percent: int) -> str:
+    """Return core percent as cards: `4`, `0.35`."""
+    return f"{core_percent / 100:.2f}".rstrip("0").removesuffix(".")
+
+
+def _bounded(at_us: int, text: str, field: str) -> int:
+    first, last = (datetime(year, 1, 1, tzinfo=UTC) for year in _YEARS)
+    micro = timedelta(microseconds=1)
+    if not (first - _EPOCH) // micro <= at_us < (last - _EPOCH) // micro:
+        raise InputError(
+            f"a time between {_YEARS[0]} and {_YEARS[1]} is needed: {text!r}", field=field
+        )
+    return at_us

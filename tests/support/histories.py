@@ -1,0 +1,174 @@
+"""A made-up week of a cluster, in the values that the map and the report draw."""
+
+from __future__ import annotations
+
+import random
+
+from tenure.look.capacity import capacity_over
+from tenure.look.model import (
+    CardInfo,
+    Claim,
+    Ending,
+    FailureRow,
+    History,
+    Hold,
+    NodeInfo,
+    Outage,
+    Report,
+    Shape,
+    Share,
+    Source,
+    Totals,
+    UsageRow,
+)
+
+MONDAY = 1_772_409_600_000_000  # 2026-03-02T00:00:00Z
+SECOND = 1_000_000
+HOUR = 3600 * SECOND
+WEEK = 168 * HOUR
+MODELS = ("A100-SXM4-80GB", "A100-SXM4-80GB", "V100-SXM2-32GB", "T4")
+NAMESPACES = ("ml-research", "vision", "speech", "recsys", "batch", "notebooks")
+PERCENTS = (100, 100, 100, 50, 25, 10)
+
+
+def week(nodes: int = 16, pods: int = 400, seed: int = 1) -> History:
+    """Return a history in which nobody ever gets more of a card than is left of it."""
+    rng = random.Random(seed)
+    infos: list[NodeInfo] = []
+    cards: list[CardInfo] = []
+    for n in range(nodes):
+        first, model = len(cards), MODELS[n % len(MODELS)]
+        cards += [
+            CardInfo(
+                node=n,
+                device_type="gpu",
+                minor=minor,
+                model=model,
+                memory_capacity_bytes=16 << 30,
+            )
+            for minor in range(4 if model == "T4" else 8)
+        ]
+        infos.append(
+            NodeInfo(
+                name=f"gpu-{model[:4].lower().strip('-')}-{n:03}",
+                cpu_milli=96_000,
+                memory_bytes=1 << 40,
+                cards=range(first, len(cards)),
+            )
+        )
+    shares = tuple(
+        Share(
+            core_percent=percent,
+            memory_bytes=percent * (16 << 30) // 100,
+            memory_ratio_percent=percent,
+            exclusive=percent == 100,
+        )
+        for percent in PERCENTS
+    )
+    holds: list[Hold] = []
+    claims: list[Claim] = []
+    names: list[tuple[str, str]] = []
+    held: list[list[tuple[int, int]]] = [[] for _ in cards]
+    for i, at in enumerate(sorted(rng.randrange(WEEK // SECOND) for _ in range(pods))):
+        opened, share = MONDAY + at * SECOND, rng.randrange(len(PERCENTS))
+        until = opened + rng.randrange(1, 40) * HOUR + rng.randrange(3600) * SECOND
+        card = next(
+            (
+                c
+                for c in rng.sample(range(len(cards)), len(cards))
+                if sum(p for end, p in held[c] if end > opened) + PERCENTS[share] <= 100
+            ),
+            None,
+        )
+        if card is None:
+            continue
+        held[card].append((until, PERCENTS[share]))
+        closed = until if until < MONDAY + WEEK else None
+        ending = 0 if closed is None else rng.choice((1, 1, 1, 2))
+        holds.append(Hold(card, len(names), opened, closed, 3 * i + 40, share, ending))
+        claims.append(Claim(cards[card].node, opened, closed, 8000, 32 << 30))
+        names.append((rng.choice(NAMESPACES), f"train-{i:04}-{rng.randrange(16**5):05x}"))
+    return History(
+        axis="time",
+        start=MONDAY,
+        end=MONDAY + WEEK,
+        nodes=tuple(infos),
+        cards=tuple(cards),
+        pods=tuple(names),
+        shares=shares,
+        endings=(
+            Ending(policy="fgd"),
+            Ending(policy="fgd", end_reason="completed"),
+            Ending(policy="fgd", end_reason="evicted"),
+        ),
+        holds=tuple(sorted(holds, key=lambda hold: (hold.opened, hold.position, hold.card))),
+        outages=(
+            Outage(card=3, opened=MONDAY + 60 * HOUR, closed=None, reason="Xid79"),
+            Outage(card=9, opened=MONDAY + 30 * HOUR, closed=MONDAY + 50 * HOUR, reason="Xid94"),
+        ),
+        claims=tuple(claims),
+        shapes=tuple(
+            Shape(
+                cpu_milli=8000,
+                memory_bytes=32 << 30,
+                gpu_count=1,
+                core_percent_each=percent,
+                pods=10,
+            )
+            for percent in sorted(set(PERCENTS))
+        ),
+    )
+
+
+def report(history: History, **totals: float | None) -> Report:
+    """Return a whole report around a history."""
+    counts = {"decided": 2 * len(history.pods), "placed": len(history.pods), "events": 4711}
+    counts |= {"refused": 31, "waiting": 7}
+    span = history.end - history.start
+    return Report(
+        totals=Totals(**{"over": 0, "verified_seconds": 1.4, **counts, **totals}),  # type: ignore[arg-type]
+        history=history,
+        source=Source(
+            command="tenure report -o report.html",
+            ledger="sqlite:///tenure.db",
+            origin="simulation/5f3c9a01",
+            seed="42",
+            chain_head="5f3c9a01" * 8,
+            position=4711,
+            head_at_us=history.end,
+            version="0.1.0",
+        ),
+        capacity=capacity_over(history, [history.start + span * i // 240 for i in range(241)]),
+        failures=(
+            FailureRow(
+                reason="Insufficient GPU Devices",
+                pods=21,
+                refusals=40,
+                nodes=14,
+                example_pod="vision/train-0042-0af3e",
+                detail="asks 8 cards, 6 free on gpu-a100-004",
+                remedy="release 2 cards on gpu-a100-004",
+            ),
+            FailureRow(
+                reason="GpuFragmented",
+                pods=9,
+                refusals=9,
+                nodes=3,
+                example_pod="speech/serve-7",
+                detail="asks 60 % of one card, most left is 50 % on gpu-t4-003/1",
+                remedy="release notebooks/train-0017-1b2c3 (25 % of gpu-t4-003/1)",
+            ),
+            FailureRow(
+                reason="FieldValueInvalid",
+                pods=1,
+                refusals=1,
+                nodes=0,
+                example_pod="batch/typo",
+                detail="spec.containers[0].resources.limits: must be a multiple of 100",
+            ),
+        ),
+        usage=tuple(
+            UsageRow(group=name, pods=60 - 9 * i, gpu_hours=900 / (i + 1), cpu_hours=7200 / (i + 1))
+            for i, name in enumerate(NAMESPACES)
+        ),
+    )

@@ -1,0 +1,580 @@
+from __future__ import annotations
+
+import uuid
+
+import pytest
+
+from ledger.domain.cpuset import parse_cpuset
+from ledger.domain.devices import DevicePlace, VirtualFunction
+from ledger.domain.errors import InputError
+from ledger.domain.node_objects import decode_node, decode_witnesses
+from ledger.domain.nodes import Taint
+from ledger.domain.resources import Dialect
+from tests.support.objects import Object, device, gpu_device, node, nrt
+from tests.support.topologies import EIGHT_GPU_DEVICE_TEXT, MACHINE_X
+
+GIB = 2**30
+MIB = 2**20
+MGPU_LABEL = "vke.node.gpu.schedule"
+POLICY_LABEL = "vke.volcengine.com/mgpu-compute-policy"
+MODEL = "node.koordinator.sh/gpu-model"
+TWO_CPUS = {
+    "detail": [
+        {"id": 0, "core": 0, "socket": 0, "node": 0},
+        {"id": 1, "core": 0, "socket": 0, "node": 0},
+    ]
+}
+
+
+def test_a_plain_node_is_read() -> None:
+    """Identity, labels, taints, capacity; a missing UID follows from the name."""
+    body = node(
+        allocatable={"cpu": "7910m", "memory": "32Gi", "pods": "110"},
+        labels={"zone": "a"},
+        taints=[{"key": "tenure.sh/owned", "effect": "NoSchedule"}],
+        unschedulable=True,
+    )
+    body["status"]["nodeInfo"] = {"machineID": "abc"}
+
+    facts, warnings = decode_node(body)
+
+    assert facts.uid == str(uuid.uuid5(uuid.NAMESPACE_URL, "tenure:Node//n1"))
+    assert (facts.name, facts.machine_id, facts.labels) == ("n1", "abc", {"zone": "a"})
+    assert facts.taints == (Taint(key="tenure.sh/owned", value="", effect="NoSchedule"),)
+    assert facts.unschedulable
+    assert (facts.cpu_milli, facts.memory_bytes, facts.pods_max) == (7910, 32 * GIB, 110)
+    assert (facts.devices, facts.cpu_topology, facts.mgpu_policy) == ((), None, "fixed-share")
+    assert warnings == []
+
+
+LIMITS = {
+    "nothing given is no limit": ({}, (None, None, None)),
+    "missing cpu and memory are 0": ({"allocatable": {"pods": 10}}, (0, 0, 10)),
+    "missing pods are unlimited": ({"allocatable": {"cpu": 1, "memory": 5}}, (1000, 5, None)),
+    "capacity without allocatable": ({"capacity": {"cpu": 2, "memory": 5}}, (2000, 5, None)),
+    "allocatable before capacity": (
+        {"allocatable": {"cpu": 1}, "capacity": {"cpu": 2, "memory": 5}},
+        (1000, 0, None),
+    ),
+    "capacity is rounded down": (
+        {"allocatable": {"cpu": "1500u", "memory": "1500m"}},
+        (1, 1, None),
+    ),
+}
+
+
+@pytest.mark.parametrize(("status", "expected"), LIMITS.values(), ids=LIMITS)
+def test_limits_follow_what_the_node_says(
+    status: Object, expected: tuple[int | None, int | None, int | None]
+) -> None:
+    """cli.md, Predicates."""
+    body = node()
+    body["status"] = status
+
+    facts, _ = decode_node(body)
+
+    assert (facts.cpu_milli, facts.memory_bytes, facts.pods_max) == expected
+
+
+QUANTITIES = {
+    "mgpu": (
+        {"vke.volcengine.com/mgpu-core": 250, "vke.volcengine.com/mgpu-memory": 32769},
+        Dialect.MGPU,
+        2,
+        16384 * MIB,
+    ),
+    "gpushare": (
+        {"aliyun.com/gpu-count": 2, "aliyun.com/gpu-mem": 32552},
+        Dialect.GPUSHARE,
+        2,
+        16276 * MIB,
+    ),
+    "koordinator": (
+        {"koordinator.sh/gpu-core": 400, "koordinator.sh/gpu-memory": "96Gi"},
+        Dialect.KOORDINATOR,
+        4,
+        24 * GIB,
+    ),
+    "the proposal": (
+        {"kubernetes.io/gpu-core": 400, "kubernetes.io/gpu-memory": "32G"},
+        Dialect.KOORDINATOR,
+        4,
+        8 * 10**9,
+    ),
+    "nvidia": ({"nvidia.com/gpu": 8}, Dialect.NVIDIA, 8, 0),
+}
+
+
+@pytest.mark.parametrize(
+    ("quantities", "dialect", "count", "memory"), QUANTITIES.values(), ids=QUANTITIES
+)
+def test_quantities_describe_cards_of_one_dialect(
+    quantities: Object, dialect: Dialect, count: int, memory: int
+) -> None:
+    """cli.md, Inventory without a Device object: minors from 0, no ids, memory divided evenly."""
+    facts, warnings = decode_node(node(allocatable=quantities))
+
+    assert facts.dialects == frozenset({dialect})
+    assert [card.key for card in facts.devices] == [("gpu", minor) for minor in range(count)]
+    assert {card.memory_bytes for card in facts.devices} == {memory}
+    assert all(card.core_percent == 100 and not card.device_id for card in facts.devices)
+    assert all(card.healthy for card in facts.devices)
+    assert warnings == []
+
+
+def test_the_unit_of_gpu_share_is_a_setting() -> None:
+    """GPU-sharing contract B.5: 15 units of a GiB are one 16276 MiB card."""
+    quantities = {"aliyun.com/gpu-count": 2, "aliyun.com/gpu-mem": 30}
+
+    facts, _ = decode_node(node(allocatable=quantities), gpushare_unit="GiB")
+
+    assert [card.memory_bytes for card in facts.devices] == [15 * GIB] * 2
+
+
+def test_quantities_fall_back_to_capacity() -> None:
+    """cli.md: from allocatable, else capacity."""
+    body = node()
+    body["status"] = {"capacity": {"nvidia.com/gpu": 1}}
+
+    assert len(decode_node(body)[0].devices) == 1
+
+
+def test_several_quantities_describe_the_same_cards() -> None:
+    """cli.md: the smallest count wins, with a warning; each dialect is served."""
+    quantities = {
+        "nvidia.com/gpu": 8,
+        "koordinator.sh/gpu-core": 600,
+        "koordinator.sh/gpu-memory": "144Gi",
+        "aliyun.com/gpu-count": 0,
+    }
+
+    facts, warnings = decode_node(node(allocatable=quantities))
+
+    assert len(facts.devices) == 6
+    assert facts.dialects == frozenset({Dialect.NVIDIA, Dialect.KOORDINATOR})
+    assert len(warnings) == 1
+    assert "different numbers of cards" in warnings[0]
+    assert warnings[0].endswith("koordinator.sh/gpu-core 6, nvidia.com/gpu 8")
+
+
+def test_quantities_that_agree_are_no_warning() -> None:
+    """Several plugins may advertise the same cards."""
+    quantities = {
+        "nvidia.com/gpu": 2,
+        "vke.volcengine.com/mgpu-core": 200,
+        "vke.volcengine.com/mgpu-memory": 32768,
+    }
+
+    facts, warnings = decode_node(node(allocatable=quantities))
+
+    assert [card.memory_bytes for card in facts.devices] == [16384 * MIB] * 2
+    assert warnings == []
+
+
+def test_different_memory_per_card_is_a_warning() -> None:
+    """The smallest size counts, as the smallest number does."""
+    quantities = {
+        "koordinator.sh/gpu-core": 100,
+        "koordinator.sh/gpu-memory": "16Gi",
+        "vke.volcengine.com/mgpu-core": 100,
+        "vke.volcengine.com/mgpu-memory": 15000,
+    }
+
+    facts, warnings = decode_node(node(allocatable=quantities))
+
+    assert facts.devices[0].memory_bytes == 15000 * MIB
+    assert "different bytes per card" in warnings[0]
+
+
+def test_a_node_without_cards_serves_no_dialect() -> None:
+    """Not the same as a Device object, whose cards serve every dialect."""
+    facts, _ = decode_node(node(allocatable={"cpu": 1}))
+
+    assert (facts.devices, facts.dialects) == ((), frozenset())
+
+
+def test_more_cards_than_a_machine_has_are_refused() -> None:
+    """A quantity in the wrong unit is an error, not a billion cards."""
+    with pytest.raises(InputError, match="more cards") as caught:
+        decode_node(node(allocatable={"nvidia.com/gpu": "1G"}))
+
+    assert caught.value.field == "status.allocatable[nvidia.com/gpu]"
+
+
+def test_a_device_object_is_the_inventory() -> None:
+    """Koordinator contract 3.1, the whole example; the Node's quantities are not looked at."""
+    gpu = gpu_device(
+        0,
+        gib=48,
+        moduleID=2,
+        labels={"tier": "gold"},
+        topology={"socketID": -1, "nodeID": 0, "pcieID": "pci0000:3a", "busID": "0000:3b:00.0"},
+    )
+    nic = {
+        "type": "rdma",
+        "id": "0000:5e:00.0",
+        "minor": 1,
+        "health": True,
+        "labels": {"fabric": "roce"},
+        "resources": {"koordinator.sh/rdma": "100"},
+        "topology": {"socketID": -1, "nodeID": 0, "pcieID": "pci0000:5d", "busID": "0000:5e:00.0"},
+        "vfGroups": [
+            {
+                "labels": {"use": "train"},
+                "vfs": [{"minor": 0, "busID": "0000:5e:01.0"}, {"busID": "0000:5e:01.1"}],
+            }
+        ],
+    }
+    labels = {MODEL: "L40S", "node.koordinator.sh/gpu-vendor": "nvidia", "other": "x"}
+
+    facts, warnings = decode_node(
+        node(allocatable={"nvidia.com/gpu": 8}, labels={"zone": "a"}),
+        device(nic, gpu, labels=labels),
+    )
+
+    card, port = facts.devices
+    assert card.key == ("gpu", 0)
+    assert (card.device_id, card.model, card.labels) == ("GPU-0", "L40S", {"tier": "gold"})
+    assert (card.core_percent, card.memory_bytes, card.healthy) == (100, 48 * GIB, True)
+    assert card.place == DevicePlace(
+        socket=-1, numa_node=0, pcie_id="pci0000:3a", bus_id="0000:3b:00.0"
+    )
+    assert (port.device_type, port.model, port.core_percent) == ("rdma", "", 100)
+    assert port.vfs == (
+        VirtualFunction(minor=0, bus_id="0000:5e:01.0", labels={"use": "train"}),
+        VirtualFunction(minor=0, bus_id="0000:5e:01.1", labels={"use": "train"}),
+    )
+    assert facts.dialects is None
+    assert facts.labels == {
+        "zone": "a",
+        MODEL: "L40S",
+        "node.koordinator.sh/gpu-vendor": "nvidia",
+    }
+    assert warnings == []
+
+
+def test_the_proposals_device_object_is_read_too() -> None:
+    """Koordinator contract 3.1: `deviceType` and `resource`, the other domain, a missing minor."""
+    old = {
+        "deviceType": "gpu",
+        "id": "GPU-a",
+        "health": True,
+        "resource": {"kubernetes.io/gpu-core": "100", "kubernetes.io/gpu-memory": "15472384Ki"},
+    }
+
+    card = decode_node(node(), device(old))[0].devices[0]
+
+    assert (card.minor, card.core_percent, card.memory_bytes) == (0, 100, 15472384 * 1024)
+
+
+def test_health_is_false_until_said() -> None:
+    """Koordinator contract 3.1: default false."""
+    item = gpu_device(0)
+    del item["health"]
+
+    assert not decode_node(node(), device(item))[0].devices[0].healthy
+
+
+def test_a_resource_that_a_device_lacks_counts_nothing() -> None:
+    """Koordinator contract Q3, ours: missing = 0."""
+    card = decode_node(node(), device(gpu_device(0, resources=None)))[0].devices[0]
+
+    assert (card.core_percent, card.memory_bytes) == (0, 0)
+
+
+def test_the_model_may_come_from_the_node() -> None:
+    """Koordinator contract 1.2; the Node's own label wins over the Device's."""
+    facts, _ = decode_node(node(labels={MODEL: "A10"}), device(gpu_device(0), labels={MODEL: "T4"}))
+
+    assert (facts.devices[0].model, facts.labels[MODEL]) == ("A10", "A10")
+
+
+def test_an_empty_device_object_still_is_the_inventory() -> None:
+    """cli.md: with a Device the Node's device quantities are not looked at."""
+    facts, _ = decode_node(node(allocatable={"nvidia.com/gpu": 8}), device())
+
+    assert (facts.devices, facts.dialects) == ((), None)
+
+
+def test_the_link_matrix_is_read() -> None:
+    """Koordinator GPU-topology proposal, GPU topology resource reporting."""
+    cards = [gpu_device(minor) for minor in range(8)]
+    topologies = {"gpu": [{"name": "bandwidth", "topology": EIGHT_GPU_DEVICE_TEXT}]}
+
+    links = decode_node(node(), device(*cards, topologies=topologies))[0].links
+
+    assert links is not None
+    assert links.bandwidth_gbps(2, 3) == 6.02
+
+
+def test_a_link_matrix_that_is_too_small_is_ignored_with_a_warning() -> None:
+    """Rows are minors; a card without a row has no known link."""
+    topologies = {"gpu": [{"name": "bandwidth", "topology": "[[0,1],[1,0]]"}]}
+
+    facts, warnings = decode_node(node(), device(gpu_device(2), topologies=topologies))
+
+    assert facts.links is None
+    assert "link matrix ignored" in warnings[0]
+
+
+def test_listed_cards_are_unhealthy() -> None:
+    """GPU-sharing contract B.3, ours: a token that is no index is ignored and reported."""
+    cards = device(gpu_device(0), gpu_device(1), gpu_device(2))
+
+    facts, warnings = decode_node(node(), cards, unhealthy_gpus="1, x,7")
+
+    assert [card.healthy for card in facts.devices] == [True, False, True]
+    assert warnings == [
+        "node n1: unhealthy-gpu-n1: not a card index, ignored: value='x'",
+        "node n1: unhealthy-gpu-n1: the node has no such card, ignored: value=7",
+    ]
+
+
+MGPU_NODES = {
+    "mgpu": ({MGPU_LABEL: "mgpu"}, "fixed-share", False),
+    "mgpu with a policy": (
+        {MGPU_LABEL: "mgpu", POLICY_LABEL: "native-burst-share"},
+        "native-burst-share",
+        False,
+    ),
+    "no label": ({}, "fixed-share", False),
+    "nvidia": ({MGPU_LABEL: "nvidia"}, "fixed-share", True),
+    "an unknown kind": ({MGPU_LABEL: "share"}, "fixed-share", True),
+    "an unknown policy": ({MGPU_LABEL: "mgpu", POLICY_LABEL: "best"}, "", True),
+}
+
+
+@pytest.mark.parametrize(("labels", "policy", "closed"), MGPU_NODES.values(), ids=MGPU_NODES)
+def test_labels_open_and_close_a_node_to_mgpu(
+    labels: dict[str, str], policy: str, *, closed: bool
+) -> None:
+    """GPU-sharing contract A.1; a node that advertises mgpu-core and stays closed says why."""
+    quantities = {"vke.volcengine.com/mgpu-core": 100, "vke.volcengine.com/mgpu-memory": 16384}
+
+    facts, warnings = decode_node(node(allocatable=quantities, labels=labels))
+
+    assert (facts.mgpu_policy, facts.mgpu_invalid) == (policy, closed)
+    assert bool(warnings) is closed
+
+
+def test_cpus_come_from_the_topology_object() -> None:
+    """Koordinator contract 2.4."""
+    detail = [
+        {"id": cpu.id, "core": cpu.core, "socket": cpu.socket, "node": cpu.numa}
+        for cpu in MACHINE_X.cpus
+    ]
+
+    facts, _ = decode_node(node(), None, nrt(cpu_topology={"detail": detail}))
+
+    assert facts.cpu_topology == MACHINE_X
+    assert facts.cpu_ref_count_max == 1
+
+
+def test_a_topology_without_cpus_is_none() -> None:
+    """Nothing can be pinned there."""
+    assert decode_node(node(), None, nrt(cpu_topology={"detail": []}))[0].cpu_topology is None
+    assert decode_node(node(), None, nrt())[0].cpu_topology is None
+
+
+def test_reserved_cpus_are_those_of_kubelet_the_node_and_the_system() -> None:
+    """Koordinator contract 6.3; a set that is not exclusive is not reserved."""
+    topology = nrt(
+        cpu_topology=TWO_CPUS,
+        cpu_manager_policy={"policy": "static", "reservedCPUs": "0,12"},
+        pod_cpu_allocs=[
+            {"uid": "u1", "cpuset": "6-7", "managedByKubelet": True},
+            {"uid": "u2", "cpuset": "8", "managedByKubelet": False},
+            {"cpuset": "9", "managedByKubelet": True},
+        ],
+        system_qos_resource={"cpuset": "1"},
+    )
+    body = node(annotations={"node.koordinator.sh/reservation": {"reservedCPUs": "2-3"}})
+
+    facts, warnings = decode_node(body, None, topology)
+
+    assert facts.reserved_cpus == parse_cpuset("0-3,6-7,12")
+    assert warnings == []
+
+
+def test_a_shared_system_set_is_not_reserved() -> None:
+    """Koordinator contract 2.3: `cpusetExclusive` false."""
+    topology = nrt(system_qos_resource={"cpuset": "1", "cpusetExclusive": False})
+
+    assert not decode_node(node(), None, topology)[0].reserved_cpus
+
+
+def test_the_nodes_own_reservation_wins_over_the_copy() -> None:
+    """Koordinator contract 2.4: the annotation is copied for the scheduler, and may be stale."""
+    body = node(annotations={"node.koordinator.sh/reservation": {"reservedCPUs": "2"}})
+    topology = nrt(reservation={"reservedCPUs": "4"})
+
+    assert decode_node(body, None, topology)[0].reserved_cpus == parse_cpuset("2")
+    assert decode_node(node(), None, topology)[0].reserved_cpus == parse_cpuset("4")
+
+
+def test_pinned_cpus_of_a_known_pod_are_its_own() -> None:
+    """A Pod that is adopted holds them; counting them as the node's reserve would hide that."""
+    topology = nrt(
+        pod_cpu_allocs=[
+            {"uid": "u1", "cpuset": "6", "managedByKubelet": True},
+            {"uid": "u2", "cpuset": "7", "managedByKubelet": True},
+        ]
+    )
+
+    facts, _ = decode_node(node(), None, topology, known_pods={"u1"})
+
+    assert facts.reserved_cpus == parse_cpuset("7")
+    assert decode_witnesses(None, topology).cpus == {
+        "u1": parse_cpuset("6"),
+        "u2": parse_cpuset("7"),
+    }
+
+
+def test_checkpoints_are_sorted_by_pod() -> None:
+    """Koordinator contract 2.7: one entry per container and resource."""
+    entries = [
+        {
+            "podUID": "u1",
+            "containerName": "a",
+            "resourceName": "nvidia.com/gpu",
+            "deviceIDs": ["A"],
+        },
+        {"podUID": "u2", "resourceName": "nvidia.com/gpu", "deviceIDs": ["B"]},
+        {
+            "podUID": "u1",
+            "containerName": "b",
+            "resourceName": "nvidia.com/gpu",
+            "deviceIDs": ["C"],
+        },
+    ]
+    item = device(annotations={"node.koordinator.sh/devices-checkpoints": entries})
+
+    found = decode_witnesses(item).checkpoints
+
+    assert [entry.device_ids for entry in found["u1"]] == [("A",), ("C",)]
+    assert set(found) == {"u1", "u2"}
+
+
+NOT_APPLIED = {
+    "a strict NUMA policy": (
+        node(labels={"node.koordinator.sh/numa-topology-policy": "SingleNUMANode"}),
+        "numa-topology-policy",
+    ),
+    "a partition table": (
+        node(labels={"node.koordinator.sh/gpu-partition-policy": "Honor"}),
+        "partition table",
+    ),
+    "amplification": (
+        node(annotations={"node.koordinator.sh/resource-amplification-ratio": {"cpu": 1.4}}),
+        "resource-amplification-ratio",
+    ),
+    "a reservation by amount": (
+        node(annotations={"node.koordinator.sh/reservation": {"resources": {"cpu": "2"}}}),
+        "node.koordinator.sh/reservation",
+    ),
+}
+
+
+@pytest.mark.parametrize(("body", "what"), NOT_APPLIED.values(), ids=NOT_APPLIED)
+def test_what_a_node_asks_in_vain_is_a_warning(body: Object, what: str) -> None:
+    """A rule of the node that is not applied yet is said, never passed over."""
+    _, warnings = decode_node(body)
+
+    assert len(warnings) == 1
+    assert warnings[0].startswith("node n1: not applied by this release: ")
+    assert what in warnings[0]
+
+
+BROKEN = {
+    "no name": ({"metadata": {}}, None, None, "metadata.name"),
+    "a bad quantity": (
+        node(allocatable={"memory": "32Gb"}),
+        None,
+        None,
+        "status.allocatable[memory]",
+    ),
+    "a negative quantity": (node(allocatable={"cpu": -1}), None, None, "status.allocatable[cpu]"),
+    "beyond counting": (
+        node(allocatable={"memory": "16E"}),
+        None,
+        None,
+        "status.allocatable[memory]",
+    ),
+    "a taint without a key": (
+        node(taints=[{"effect": "NoSchedule"}]),
+        None,
+        None,
+        "spec.taints[0].key",
+    ),
+    "a taint without effect": (node(taints=[{"key": "a"}]), None, None, "spec.taints[0].effect"),
+    "a label that is a number": (
+        {"metadata": {"name": "n", "labels": {"a": 1}}},
+        None,
+        None,
+        "metadata.labels[a]",
+    ),
+    "unschedulable as text": (node(unschedulable="yes"), None, None, "spec.unschedulable"),
+    "two cards of one minor": (
+        node(),
+        device(gpu_device(0), gpu_device(0, id="GPU-b")),
+        None,
+        "spec.devices[1].minor",
+    ),
+    "two cards without a minor": (
+        node(),
+        device({**gpu_device(0), "minor": None}, {**gpu_device(1), "minor": None}),
+        None,
+        "spec.devices[1].minor",
+    ),
+    "two cards of one id": (
+        node(),
+        device(gpu_device(0), gpu_device(1, id="GPU-0")),
+        None,
+        "spec.devices[1].id",
+    ),
+    "a device without a type": (node(), device({"minor": 0}), None, "spec.devices[0].type"),
+    "a negative minor": (node(), device(gpu_device(-1)), None, "spec.devices[0].minor"),
+    "a bad device quantity": (
+        node(),
+        device(gpu_device(0, resources={"koordinator.sh/gpu-memory": "48GiB"})),
+        None,
+        "spec.devices[0].resources[koordinator.sh/gpu-memory]",
+    ),
+    "health as text": (
+        node(),
+        device(gpu_device(0, health="true")),
+        None,
+        "spec.devices[0].health",
+    ),
+    "a matrix that is none": (
+        node(),
+        device(topologies={"gpu": [{"name": "bandwidth", "topology": "[[0,1]]"}]}),
+        None,
+        "spec.topologies.gpu[0].topology",
+    ),
+    "a CPU topology that is no JSON": (
+        node(),
+        None,
+        nrt(cpu_topology="{"),
+        "metadata.annotations[node.koordinator.sh/cpu-topology]",
+    ),
+    "reserved CPUs that run backwards": (
+        node(),
+        None,
+        nrt(cpu_manager_policy={"reservedCPUs": "5-3"}),
+        "metadata.annotations[kubelet.koordinator.sh/cpu-manager-policy].reservedCPUs",
+    ),
+}
+
+
+@pytest.mark.parametrize(("body", "devices", "topology", "field"), BROKEN.values(), ids=BROKEN)
+def test_an_unreadable_node_names_its_field(
+    body: Object, devices: Object | None, topology: Object | None, field: str
+) -> None:
+    """cli.md, exit code 2."""
+    with pytest.raises(InputError) as caught:
+        decode_node(body, devices, topology)
+
+    assert caught.value.field == field
+    other = "Device n1" if devices is not None else "NodeResourceTopology n1" if topology else ""
+    assert caught.value.place == other

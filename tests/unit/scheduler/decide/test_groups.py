@@ -1,0 +1,250 @@
+from __future__ import annotations
+
+import pytest
+
+from ledger.domain.requests import DeviceDemand, GangRef, GroupRef, PodRequest
+from ledger.domain.topology import LinkMatrix
+from scheduler.decide import groups
+from scheduler.decide.cards.view import NodeView
+from scheduler.decide.groups import GroupPlan, plan
+from tests.support.cards import GIB, card, mgpu_pod, minors_of, node_of, part, pod, whole
+from tests.support.topologies import EIGHT_GPU_NVLINK
+from tests.support.trial_cluster import ListCluster
+
+GROUP = GroupRef(name="job", replica=2)
+
+
+def member(
+    name: str,
+    demand: DeviceDemand,
+    *,
+    group: GroupRef | None = GROUP,
+    gang: GangRef | None = None,
+    cpu_milli: int = 0,
+) -> PodRequest:
+    """Return a Pod of the group."""
+    return pod(demand, uid=f"uid-{name}", name=name, group=group, gang=gang, cpu_milli=cpu_milli)
+
+
+def gang(needed: int, count: int, demand: DeviceDemand) -> list[PodRequest]:
+    """Return `count` Pods of a gang that starts with at least `needed`."""
+    ref = GangRef(name="g", min_available=needed, waiting_seconds=600)
+    return [member(f"w{i}", demand, group=None, gang=ref) for i in range(count)]
+
+
+def machine(gpus: int, *, used: int = 0, links: LinkMatrix | None = None) -> NodeView:
+    """Return a node with so many GPUs, the first `used` of them held."""
+    return node_of(
+        *(card(minor, core_used=100 * (minor < used)) for minor in range(gpus)), links=links
+    )
+
+
+def nodes_of(answer: GroupPlan) -> list[int | None]:
+    """Return the node of each member."""
+    return [None if placed is None else placed.node for placed in answer.placements]
+
+
+def minors(answer: GroupPlan) -> list[tuple[int, ...]]:
+    """Return the GPUs of each member."""
+    return [() if placed is None else minors_of(placed.shares) for placed in answer.placements]
+
+
+def test_two_members_share_the_best_four_gpus() -> None:
+    """GPU-topology proposal, Motivation: two Pods of two GPUs get {0,1,2,3}, in their order."""
+    cluster = ListCluster([machine(8, links=EIGHT_GPU_NVLINK)])
+
+    answer = plan([member("a", whole(2)), member("b", whole(2))], cluster)
+
+    assert minors(answer) == [(0, 1), (2, 3)]
+    assert answer.whole
+    assert [placed.visible_minors for placed in answer.placements if placed] == [(0, 1, 2, 3)] * 2
+
+
+def test_the_cluster_is_left_as_it_was() -> None:
+    """A plan reserves nothing; the caller does."""
+    cluster = ListCluster([machine(8, links=EIGHT_GPU_NVLINK), machine(4)])
+    before = list(cluster.nodes)
+
+    plan([member("a", whole(2)), member("b", whole(8))], cluster)
+
+    assert cluster.nodes == before
+
+
+def test_one_node_is_taken_before_two() -> None:
+    """The first node could take one member; the second takes both."""
+    cluster = ListCluster([machine(4), machine(8)])
+
+    assert nodes_of(plan([member("a", whole(4)), member("b", whole(4))], cluster)) == [1, 1]
+
+
+def test_of_single_nodes_the_faster_links_win() -> None:
+    """Largest bottleneck first, before the least left over."""
+    slow = LinkMatrix(rows=((20.0,) * 4,) * 4)
+    cluster = ListCluster([machine(4, links=slow), machine(8, links=EIGHT_GPU_NVLINK)])
+
+    assert nodes_of(plan([member("a", whole(1)), member("b", whole(1))], cluster)) == [1, 1]
+
+
+def test_of_equal_single_nodes_the_one_with_less_left_wins() -> None:
+    """GPU-topology proposal: the combination with less remaining GPU resources is preferred."""
+    cluster = ListCluster([machine(8), machine(8, used=4), machine(8)])
+
+    assert nodes_of(plan([member("a", whole(2)), member("b", whole(2))], cluster)) == [1, 1]
+
+
+def test_a_group_too_large_for_one_node_takes_the_fewest() -> None:
+    """Five Pods of two GPUs: one node of eight, then the tightest that holds the rest."""
+    cluster = ListCluster([machine(4), machine(8), machine(8), machine(2)])
+    members = [member(f"w{i}", whole(2)) for i in range(5)]
+
+    answer = plan(members, cluster)
+
+    assert nodes_of(answer) == [1, 1, 1, 1, 3]
+    assert minors(answer)[4] == (0, 1)
+    assert answer.whole
+
+
+def test_large_members_are_placed_first_and_small_ones_fill_up() -> None:
+    """In file order the small Pod would block the only node that holds the large one."""
+    cluster = ListCluster([machine(8), machine(1)])
+
+    answer = plan([member("small", whole(1)), member("large", whole(8))], cluster)
+
+    assert nodes_of(answer) == [1, 0]
+
+
+def test_members_on_one_node_take_its_gpus_in_their_order() -> None:
+    """The larger member is placed first, but the GPUs are dealt in the members' order."""
+    cluster = ListCluster([machine(8, links=EIGHT_GPU_NVLINK)])
+
+    answer = plan([member("small", whole(1)), member("large", whole(3))], cluster)
+
+    assert minors(answer) == [(0,), (1, 2, 3)]
+
+
+def test_cpu_limits_the_members_of_a_node() -> None:
+    """What the cards allow the cluster may still refuse."""
+    cluster = ListCluster([machine(8), machine(8)], cpu_milli=[4000, 4000])
+    members = [member(f"w{i}", whole(1), cpu_milli=3000) for i in range(2)]
+
+    assert nodes_of(plan(members, cluster)) == [0, 1]
+
+
+def test_a_group_that_does_not_fit_whole_is_placed_singly() -> None:
+    """Proposal, Non-Goals: some members may run while others wait."""
+    cluster = ListCluster([machine(2), machine(2)])
+    members = [member(f"w{i}", whole(2)) for i in range(3)]
+
+    answer = plan(members, cluster)
+
+    assert nodes_of(answer) == [0, 1, None]
+    assert (answer.whole, answer.refusal) == (False, None)
+
+
+def test_parts_of_cards_are_placed_together_too() -> None:
+    """Members that share a card have no links between them; each chooses."""
+    cluster = ListCluster([machine(1, links=EIGHT_GPU_NVLINK)])
+    members = [member(f"w{i}", part(50, ratio=50)) for i in range(2)]
+
+    answer = plan(members, cluster)
+
+    assert minors(answer) == [(0,), (0,)]
+    assert [placed.visible_minors for placed in answer.placements if placed] == [(0,), (0,)]
+
+
+def test_mgpu_members_choose_for_themselves() -> None:
+    """Whole mGPU cards on a node with links: the dialect's own search decides."""
+    cluster = ListCluster([machine(4, links=EIGHT_GPU_NVLINK)])
+    members = [mgpu_pod(whole(1), uid=f"uid-{i}", name=f"w{i}", group=GROUP) for i in range(2)]
+
+    assert minors(plan(members, cluster)) == [(0,), (1,)]
+
+
+def test_a_gang_that_fits_starts_whole() -> None:
+    """All members placed; a gang without a topology group sees its own cards only."""
+    cluster = ListCluster([machine(4), machine(4)])
+
+    answer = plan(gang(3, 3, whole(2)), cluster)
+
+    assert nodes_of(answer) == [0, 0, 1]
+    assert all(placed and placed.visible_minors == () for placed in answer.placements)
+
+
+def test_a_gang_below_its_minimum_gets_nothing() -> None:
+    """All or nothing: three of four must start, two fit."""
+    cluster = ListCluster([machine(2), machine(2)])
+
+    answer = plan(gang(3, 4, whole(2)), cluster)
+
+    assert answer.placements == (None,) * 4
+    assert answer.refusal is not None
+    assert answer.refusal.reason == "GangUnfit"
+
+
+def test_a_gang_starts_with_its_minimum_and_takes_what_else_fits() -> None:
+    """Two must start, three fit, the fourth waits."""
+    cluster = ListCluster([machine(6)])
+
+    answer = plan(gang(2, 4, whole(2)), cluster)
+
+    assert nodes_of(answer) == [0, 0, 0, None]
+    assert (answer.whole, answer.refusal) == (False, None)
+
+
+def test_a_gang_whose_members_are_not_there_waits() -> None:
+    """Fewer Pods than `min-available` exist: preemption could not help."""
+    answer = plan(gang(4, 3, whole(1)), ListCluster([machine(8)]))
+
+    assert answer.refusal is not None
+    assert (answer.refusal.reason, answer.refusal.preemptible) == ("GangMembersMissing", False)
+    assert (answer.refusal.requested, answer.refusal.available) == (4, 3)
+
+
+def test_running_members_count_for_the_minimum() -> None:
+    """Three of four run: the last one may come alone, or not at all without a refusal."""
+    fits = plan(gang(4, 1, whole(1)), ListCluster([machine(1)]), running=3)
+    waits = plan(gang(4, 1, whole(2)), ListCluster([machine(1)]), running=4)
+
+    assert nodes_of(fits) == [0]
+    assert waits == GroupPlan(placements=(None,))
+
+
+def test_a_bounded_search_goes_on_with_more_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cut search for few nodes still places the group, and says that it was cut."""
+    monkeypatch.setattr(groups, "TRIALS_MAX", 4)
+    cluster = ListCluster([machine(8) for _ in range(4)], cpu_milli=[1000] * 4)
+    members = [member(f"w{i}", whole(2), cpu_milli=1000) for i in range(4)]
+
+    answer = plan(members, cluster)
+
+    assert sorted(node for node in nodes_of(answer) if node is not None) == [0, 1, 2, 3]
+    assert answer.search_cut
+
+
+def test_the_number_of_trials_is_bounded() -> None:
+    """Many nodes that look roomy and are not: bounded work for every number of nodes."""
+    count = 40
+    cluster = ListCluster([machine(8) for _ in range(count)], cpu_milli=[1500] * count)
+    members = [member(f"w{i}", whole(1), cpu_milli=1000) for i in range(6)]
+
+    answer = plan(members, cluster)
+
+    assert answer.whole
+    assert cluster.trials <= 6 * (groups.TRIALS_MAX + len(members)) + 3 * len(members)
+
+
+def test_members_without_devices_are_a_group_as_well() -> None:
+    """A gang of CPU Pods: the cluster's own limits decide."""
+    cluster = ListCluster([machine(0), machine(0)], cpu_milli=[2000, 2000])
+    ref = GangRef(name="g", min_available=3, waiting_seconds=600)
+    members = [pod(uid=f"uid-{i}", name=f"w{i}", gang=ref, cpu_milli=1000) for i in range(3)]
+
+    assert nodes_of(plan(members, cluster)) == [0, 0, 1]
+
+
+def test_memory_shares_of_a_group_need_room_in_bytes() -> None:
+    """Two halves of a card by bytes fill it; the third opens another node."""
+    cluster = ListCluster([machine(1), machine(1)])
+    members = [member(f"w{i}", part(memory=20 * GIB)) for i in range(3)]
+
+    assert nodes_of(plan(members, cluster)) == [0, 0, 1]

@@ -1,0 +1,152 @@
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from ledger.domain.errors import InputError
+from scheduler.decide.settings import CpuSettings, MGPUSettings, SchedulingSettings
+from tenure.config import normalise_settings, read_settings, settings_hash, with_policy
+
+HEAD = "apiVersion: tenure.sh/v1alpha1\nkind: SchedulerConfiguration\n"
+WHOLE = f"""{HEAD}
+node:     {{policy: binpack}}
+devices:  {{scoring: MostAllocated, partitionScoreOrder: highest}}
+mgpu:     {{enabled: true, policy: binpack, weightOfCore: 20, scheduleMode: index,
+           maxContainersPerCard: 16, searchLevels: 5, multiMinMemoryMiB: 256}}
+gpushare: {{unit: MiB}}
+cpu:      {{defaultBindPolicy: FullPCPUs, defaultExclusivePolicy: None,
+           numaAllocateStrategy: LeastAllocated, defaultNUMATopologyPolicy: None, maxRefCount: 1}}
+compat:   {{proposalDomain: false}}
+"""
+
+
+def settings_of(folder: Path, text: str) -> SchedulingSettings:
+    """Write a settings file and read it."""
+    (folder / "s.yaml").write_text(text, encoding="utf-8")
+    return read_settings(folder / "s.yaml")
+
+
+def refusal(folder: Path, text: str) -> str:
+    """Read a settings file that must be refused; return the message without the folder."""
+    with pytest.raises(InputError) as caught:
+        settings_of(folder, text)
+    return str(caught.value).replace(f"{folder}/", "")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(WHOLE, id="every setting at its default, as cli.md prints it"),
+        pytest.param(HEAD, id="no setting at all"),
+        pytest.param(f"{HEAD}mgpu:\ncpu: {{}}\n", id="empty sections"),
+    ],
+)
+def test_an_absent_setting_has_its_default(tmp_path: Path, text: str) -> None:
+    """A file of an older release works, and the defaults are the ones that cli.md prints."""
+    assert settings_of(tmp_path, text) == SchedulingSettings()
+
+
+def test_a_setting_is_taken_over(tmp_path: Path) -> None:
+    """Values reach the decision under its own names."""
+    text = f"""{HEAD}
+node: {{policy: fgd}}
+mgpu: {{policy: Spread, weightOfCore: 50, multiMinMemoryMiB: 1024}}
+gpushare: {{unit: GiB}}
+cpu: {{maxRefCount: 2, defaultNUMATopologyPolicy: Restricted}}
+compat: {{proposalDomain: true}}
+"""
+    assert settings_of(tmp_path, text) == SchedulingSettings(
+        node_policy="fgd",
+        mgpu=MGPUSettings(policy="spread", weight_of_core=50, multi_min_memory_mib=1024),
+        gpushare_unit="GiB",
+        cpu=CpuSettings(max_ref_count=2, default_numa_topology_policy="Restricted"),
+        proposal_domain=True,
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        pytest.param(
+            f"{HEAD}nodes: {{}}\n", "s.yaml:3: nodes: unknown setting", id="an unknown section"
+        ),
+        pytest.param(
+            f"{HEAD}mgpu:\n  enabled: true\n  weight: 3\n",
+            "s.yaml:5: mgpu.weight: unknown setting",
+            id="an unknown key",
+        ),
+        pytest.param(
+            f"{HEAD}mgpu: {{weight_of_core: 3}}\n",
+            "s.yaml:3: mgpu.weight_of_core: unknown setting",
+            id="a key in another spelling",
+        ),
+        pytest.param(
+            f"{HEAD}node: {{policy: best}}\n",
+            "s.yaml:3: node.policy: must be 'binpack', 'spread', 'bestfit', 'fgd' or 'random': "
+            "value='best'",
+            id="a value that is none of the allowed",
+        ),
+        pytest.param(
+            f"{HEAD}mgpu: {{weightOfCore: 101}}\n",
+            "s.yaml:3: mgpu.weightOfCore: input should be less than or equal to 100: value=101",
+            id="a number out of range",
+        ),
+        pytest.param(
+            f'{HEAD}cpu: {{maxRefCount: "2"}}\n',
+            "s.yaml:3: cpu.maxRefCount: input should be a valid integer: value='2'",
+            id="text for a number",
+        ),
+        pytest.param(
+            f"{HEAD}compat: {{proposalDomain: 1}}\n",
+            "s.yaml:3: compat.proposalDomain: input should be a valid boolean: value=1",
+            id="a number for a boolean",
+        ),
+        pytest.param(
+            "apiVersion: v1\nkind: Pod\nspec: {}\n",
+            "s.yaml:1: apiVersion: must be 'tenure.sh/v1alpha1': value='v1'",
+            id="another kind of object",
+        ),
+        pytest.param(
+            "kind: SchedulerConfiguration\n", "s.yaml:1: apiVersion: required", id="no version"
+        ),
+        pytest.param("", "s.yaml: one SchedulerConfiguration is needed: documents=0", id="nothing"),
+        pytest.param(
+            f"{HEAD}---\n{HEAD}",
+            "s.yaml: one SchedulerConfiguration is needed: documents=2",
+            id="two of them",
+        ),
+        pytest.param("- a\n", "s.yaml:1: not a SchedulerConfiguration", id="an array"),
+        pytest.param(f"{HEAD}node: [\n", "s.yaml:4: broken YAML", id="broken YAML"),
+    ],
+)
+def test_a_wrong_setting_is_an_error_with_its_line(tmp_path: Path, text: str, message: str) -> None:
+    """A misspelt setting never passes for its default."""
+    assert refusal(tmp_path, text).startswith(message)
+
+
+def test_the_hash_tells_settings_apart() -> None:
+    """Equal settings have one hash; any changed field has another."""
+    base = SchedulingSettings()
+
+    assert settings_hash(base) == settings_hash(SchedulingSettings())
+    assert settings_hash(base) != settings_hash(with_policy(base, "fgd"))
+    assert len(settings_hash(base)) == 64
+
+
+def test_a_pod_is_read_by_the_same_settings() -> None:
+    """What changes the meaning of a request reaches the one that reads it."""
+    base = SchedulingSettings(
+        gpushare_unit="GiB",
+        mgpu=MGPUSettings(multi_min_memory_mib=1024),
+        cpu=CpuSettings(default_bind_policy="SpreadByPCPUs", default_exclusive_policy="PCPULevel"),
+    )
+
+    read = normalise_settings(base)
+
+    assert dataclasses.asdict(read) | {"mgpu_max_memory_mib": 0} == {
+        "gpushare_unit": "GiB",
+        "mgpu_multi_min_memory_mib": 1024,
+        "mgpu_max_memory_mib": 0,
+        "default_bind_policy": "SpreadByPCPUs",
+        "default_exclusive_policy": "PCPULevel",
+    }

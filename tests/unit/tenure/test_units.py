@@ -1,0 +1,69 @@
+import pytest
+
+from ledger.domain.errors import InputError
+from tenure.units import (
+    format_bytes,
+    format_cards,
+    format_cores,
+    format_duration,
+    format_time,
+    parse_time,
+)
+
+NOW_US = 1_772_463_900_000_000  # 2026-03-02T15:05:00Z
+HOUR_US = 3_600_000_000
+
+
+@pytest.mark.parametrize(
+    ("text", "moment_us"),
+    [
+        pytest.param("2026-03-02T15:05:00Z", NOW_US, id="UTC"),
+        pytest.param("2026-03-02T16:05:00+01:00", NOW_US, id="an offset"),
+        pytest.param("2026-03-02T15:05:00.000001Z", NOW_US + 1, id="a microsecond"),
+        pytest.param("now", NOW_US, id="now"),
+        pytest.param("2h ago", NOW_US - 2 * HOUR_US, id="relative"),
+        pytest.param("1d12h ago", NOW_US - 36 * HOUR_US, id="relative, two units"),
+        pytest.param("30m  ago", NOW_US - HOUR_US // 2, id="relative, blanks"),
+    ],
+)
+def test_a_time_is_read_exactly(text: str, moment_us: int) -> None:
+    """Microseconds since the epoch, whatever the local zone is."""
+    assert parse_time(text, now_us=NOW_US) == moment_us
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("2026-03-02T15:05:00", id="no zone"),
+        pytest.param("yesterday", id="a word"),
+        pytest.param("2h", id="a duration"),
+        pytest.param("", id="nothing"),
+        pytest.param("99999999999999w ago", id="before the epoch"),
+        pytest.param("9999-12-31T00:00:00Z", id="beyond what is stored"),
+    ],
+)
+def test_what_is_no_time_is_refused(text: str) -> None:
+    """A time without a zone would mean something else on every machine."""
+    with pytest.raises(InputError):
+        parse_time(text, now_us=NOW_US)
+
+
+def test_a_time_is_shown_with_its_offset() -> None:
+    """What is printed can be pasted back."""
+    assert parse_time(format_time(NOW_US), now_us=0) == NOW_US
+
+
+def test_amounts_read_like_people_write_them() -> None:
+    """The largest unit that leaves at least 1, without empty decimals."""
+    assert [format_bytes(n) for n in (0, 1023, 1536, 16 << 30)] == [
+        "0 B",
+        "1023 B",
+        "1.5 KiB",
+        "16 GiB",
+    ]
+    assert [format_cores(n) for n in (0, 500, 8000, 1250)] == ["0", "0.5", "8", "1.25"]
+    assert [format_cards(n) for n in (400, 35, 0)] == ["4", "0.35", "0"]
+    assert [format_duration(s * 1_000_000) for s in (61, 86_400 * 2 + 3600 * 3 + 5)] == [
+        "1m 1s",
+        "2d 3h",
+    ]
