@@ -20,7 +20,7 @@ from ledger.domain.canonical import INTEGER_MAX
 from ledger.domain.demands.gpushare import UNIT_BYTES
 from ledger.domain.devices import WHOLE_PERCENT, DevicePlace, DeviceRecord, VirtualFunction
 from ledger.domain.errors import InputError
-from ledger.domain.pod_spec import text_map
+from ledger.domain.object_fields import named, text_map
 from ledger.domain.quantity import ZERO, Quantity
 from ledger.domain.resources import (
     GPU_CORE,
@@ -181,7 +181,7 @@ def _record(value: object, path: str, model: str) -> DeviceRecord:
         raise InputError("missing; expected gpu, rdma, fpga or another type", field=f"{path}.type")
     minor = item.get("minor")
     key = "resources" if item.get("resources") is not None else "resource"
-    resources = amounts(item.get(key), f"{path}.{key}")
+    resources = amounts(named(item.get(key), f"{path}.{key}"), f"{path}.{key}")
     gpu = device_type == TYPE_GPU
     return DeviceRecord(
         device_type=device_type,

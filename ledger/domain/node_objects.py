@@ -32,7 +32,7 @@ from ledger.domain.device_objects import Inventory, inventory_of_device, invento
 from ledger.domain.devices import DeviceRecord
 from ledger.domain.errors import InputError
 from ledger.domain.nodes import NodeFacts, Taint
-from ledger.domain.pod_spec import default_uid, name_of, text_at, text_map
+from ledger.domain.object_fields import default_uid, name_of, named, text_at, text_map
 from ledger.domain.quantity import NANO, ZERO, Quantity
 from ledger.domain.resources import (
     ANNOTATION_AMPLIFICATION_RATIO,
@@ -199,9 +199,9 @@ def _within(place: str, read: Callable[[], T]) -> T:
 def _quantities(status: Mapping[str, object]) -> Quantities | None:
     """Return allocatable, else capacity, else None: a Node that says nothing has no limits."""
     for section in ("allocatable", "capacity"):
-        items = an_object(status.get(section), f"status.{section}")
+        path = f"status.{section}"
+        items = named(status.get(section), path)
         if items:
-            path = f"status.{section}"
             return canonical_resources(
                 {name: _quantity(item, f"{path}[{name}]", name) for name, item in items.items()}
             )
@@ -277,7 +277,7 @@ def _taint(value: object, path: str) -> Taint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Topology:
-    """A NodeResourceTopology: its CPUs, those that kubelet keeps, and copies of Node annotations."""
+    """A NodeResourceTopology: its CPUs, those that kubelet keeps, copies of the Node's own."""
 
     cpus: CpuTopology | None
     reserved: CpuSet

@@ -7,6 +7,7 @@ from typing import Final
 
 from ledger.domain.annotations.wire import a_text, an_object, each
 from ledger.domain.errors import InputError
+from ledger.domain.object_fields import text_map
 from ledger.domain.requests import MatchExpression, PlacementRules, Toleration
 
 _AFFINITY: Final = "spec.affinity"
@@ -36,13 +37,10 @@ def placement_rules(spec: Mapping[str, object]) -> PlacementRules:
     selector = spec.get("nodeSelector")
     affinity = spec.get("affinity")
     tolerations = spec.get("tolerations")
-    if not selector and not affinity and not tolerations:
+    if selector is None and affinity is None and tolerations is None:
         return ANYWHERE
     return PlacementRules(
-        node_selector=tuple(
-            (key, a_text(value, f"spec.nodeSelector[{key}]"))
-            for key, value in sorted(an_object(selector, "spec.nodeSelector").items())
-        ),
+        node_selector=tuple(sorted(text_map(selector, "spec.nodeSelector").items())),
         affinity_terms=_affinity_terms(an_object(affinity, _AFFINITY)),
         tolerations=each(tolerations, "spec.tolerations", _toleration),
     )

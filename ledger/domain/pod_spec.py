@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from ledger.domain.annotations.tenure import container_place
-from ledger.domain.annotations.wire import a_list, a_quantity, an_integer, an_object, wrong
+from ledger.domain.annotations.wire import a_list, a_quantity, an_integer, an_object
 from ledger.domain.canonical import INTEGER_MAX
 from ledger.domain.errors import InputError
+from ledger.domain.object_fields import (
+    default_uid,
+    name_of,
+    named,
+    text_at,
+    text_map,
+    time_us,
+)
 from ledger.domain.placement import placement_rules
 from ledger.domain.quantity import NANO, Quantity
 from ledger.domain.requests import PlacementRules
@@ -35,8 +41,6 @@ DEFAULT_NAMESPACE: Final = "default"
 
 _ENDED_PHASES: Final = frozenset({"Succeeded", "Failed"})
 _POD_LEVEL_NAMES: Final = (CPU, MEMORY)
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND: Final = timedelta(microseconds=1)
 
 Amounts = Mapping[str, Quantity]
 
@@ -107,15 +111,6 @@ class PodSpec:
     kube_qos: str
 
 
-def default_uid(kind: str, namespace: str, name: str) -> str:
-    """
-    Return the UID of an object that has none: a UUIDv5 of its kind, namespace and name.
-
-    Rule: cli.md, Defaults. An object without a namespace has an empty one: `tenure:Node//n-17`.
-    """
-    return str(uuid.uuid5(uuid.NAMESPACE_URL, f"tenure:{kind}/{namespace}/{name}"))
-
-
 def pod_total(parts: Iterable[tuple[str, Mapping[str, int]]]) -> dict[str, int]:
     """
     Return a Pod's request out of its containers' (kind, amounts), given in starting order.
@@ -181,84 +176,6 @@ def read_pod(pod: Mapping[str, object]) -> PodSpec:
         stage=_stage(node_name, text_at(status, "phase", "status")),
         kube_qos=text_at(status, "qosClass", "status"),
     )
-
-
-def name_of(metadata: Mapping[str, object]) -> str:
-    """
-    Return `metadata.name`.
-
-    Raises:
-        InputError: it is missing, no text, or holds a slash (names are written `NS/POD`).
-    """
-    name = text_at(metadata, "name", "metadata")
-    if not name:
-        raise InputError("missing; expected a name", field="metadata.name")
-    if "/" in name:
-        raise InputError(f"a name holds no slash: value={name!r}", field="metadata.name")
-    return name
-
-
-def text_at(parent: Mapping[str, object], key: str, path: str) -> str:
-    """
-    Return a text field, empty when it is absent.
-
-    Raises:
-        InputError: another type, or characters that no UTF-8 text can hold.
-    """
-    value = parent.get(key)
-    if value is None:
-        return ""
-    return _plain(value, f"{path}.{key}")
-
-
-def text_map(value: object, path: str) -> Mapping[str, str]:
-    """
-    Return labels, annotations or the like, empty when absent.
-
-    Raises:
-        InputError: no object, or a value that is no text (YAML reads `replica: 2` as a number).
-    """
-    items = an_object(value, path)
-    for key, item in items.items():
-        if not (isinstance(item, str) and item.isascii() and isinstance(key, str)):
-            _plain(key, path)
-            _plain(item, f"{path}[{key}]")
-    return items  # type: ignore[return-value]  # every value was just seen to be a text
-
-
-def time_us(value: object, path: str) -> int:
-    """
-    Return an RFC 3339 time in microseconds since the epoch, 0 when absent.
-
-    YAML may have made a date and time of it already; one without an offset is UTC.
-
-    Raises:
-        InputError: no such time.
-    """
-    if value is None:
-        return 0
-    try:
-        moment = (
-            value if isinstance(value, datetime) else datetime.fromisoformat(_plain(value, path))
-        )
-    except ValueError as error:
-        raise InputError(
-            f"not a time such as 2026-01-31T14:05:00Z: value={value!r}", field=path
-        ) from error
-    aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    return (aware - _EPOCH) // _MICROSECOND
-
-
-def _plain(value: object, path: str) -> str:
-    """Return a text that every UTF-8 file can hold: half a surrogate pair can't be stored."""
-    if not isinstance(value, str):
-        wrong("a text", value, path)
-    if not value.isascii():
-        try:
-            value.encode()
-        except UnicodeEncodeError as error:
-            raise InputError(f"not valid text: value={value!r}", field=path) from error
-    return value
 
 
 def _stage(node_name: str, phase: str) -> str:
@@ -330,7 +247,7 @@ def _amounts(
     value: object, path: str
 ) -> tuple[dict[str, Quantity], dict[str, str], dict[str, str]]:
     """Return quantities by released name, the user's spelling where it differs, and the texts."""
-    items = an_object(value, path)
+    items = named(value, path)
     amounts = {name: _amount(name, item, path) for name, item in items.items()}
     texts = {name: str(item) for name, item in items.items()}
     aliases = [name for name in amounts if canonical(name) != name]

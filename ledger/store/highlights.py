@@ -36,3 +36,39 @@ def waiting_pods(connection: Connection, limit: int) -> list[Waiting]:
     )
     rows = connection.execute(query, {"limit": limit})
     return [Waiting(path=f"{row.namespace}/{row.pod_name}", message=row.message) for row in rows]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FullCard:
+    """
+    A GPU with nothing left, and an open reservation that does not hold it.
+
+    `device_no` and `other_position` are keys of `ledger_devices` and `ledger_reservations`.
+    """
+
+    name: str
+    device_no: int
+    minor: int
+    other_position: int
+
+
+def full_card(connection: Connection) -> FullCard | None:
+    """Return the first GPU whose core percent is all held; None when every card has some left."""
+    query = text(
+        "SELECT n.node_name, d.device_no, d.minor, "
+        "(SELECT max(r.position) FROM ledger_reservations AS r WHERE r.closed_position IS NULL "
+        "AND r.kind = 'granted' AND r.position NOT IN "
+        "(SELECT h.position FROM ledger_holdings AS h WHERE h.device_no = d.device_no)) AS other "
+        "FROM ledger_devices AS d JOIN ledger_nodes AS n ON n.node_no = d.node_no "
+        "WHERE d.device_type = 'gpu' AND d.core_used = d.core_reported "
+        "ORDER BY d.device_no LIMIT 1"
+    )
+    row = connection.execute(query).one_or_none()
+    if row is None or row.other is None:
+        return None
+    return FullCard(
+        name=f"{row.node_name}/gpu/{row.minor}",
+        device_no=row.device_no,
+        minor=row.minor,
+        other_position=row.other,
+    )

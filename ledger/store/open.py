@@ -67,9 +67,7 @@ class Ledger:
         """Yield events in the order of their positions; see `ledger.store.read`."""
         return read_events(self.connection, after=after, limit=limit)
 
-    def start_epoch(
-        self, holder: str, origin: str, version: str, *, wall_us: int = 0
-    ) -> Writer:
+    def start_epoch(self, holder: str, origin: str, version: str, *, wall_us: int = 0) -> Writer:
         """
         Take the ledger over and return its writer; every earlier writer is fenced from now on.
 
@@ -172,4 +170,3 @@ def _tables(ledger: Ledger) -> set[str]:
 
 def _reason(error: Exception) -> str:
     return str(error.orig if isinstance(error, DBAPIError) else error)
-

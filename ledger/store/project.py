@@ -129,9 +129,7 @@ class Projection:
         self._open(position, node, event, granted=granted)
         kind = GRANTED if granted else OBSERVED
         rows = self.rows
-        rows[statements.RESERVATION].append(
-            reservation_row(position, at_us, event, node.number)
-        )
+        rows[statements.RESERVATION].append(reservation_row(position, at_us, event, node.number))
         for share in event.shares:
             device = self._device(position, node, share, event)
             rows[statements.HOLDING].append(
@@ -235,9 +233,7 @@ class Projection:
                 self.rows[statements.CPU].append(row)
             self.rows[statements.CPU_HOLDING].append((position, cpu, node.number, kind, at_us))
 
-    def _ended(
-        self, position: int, at_us: int, event: PodReleased | PodVoided, phase: str
-    ) -> None:
+    def _ended(self, position: int, at_us: int, event: PodReleased | PodVoided, phase: str) -> None:
         node = self._nodes.get(event.node_uid)
         opened = node.open.pop((event.pod_uid, event.attempt), None) if node else None
         if opened is None:

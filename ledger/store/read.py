@@ -66,7 +66,9 @@ def recorded_event(row: Sequence[Any], position: int, previous: bytes) -> Record
     envelope = envelope_of(row)
     leaf, chain = bytes(row[13]), bytes(row[14])
     if leaf_hash(envelope) != leaf:
-        raise CorruptLedgerError("the event was altered: its hash does not match", position=position)
+        raise CorruptLedgerError(
+            "the event was altered: its hash does not match", position=position
+        )
     if chain_hash(previous, leaf) != chain:
         raise CorruptLedgerError("the chain is broken", position=position)
     try:

@@ -9,7 +9,7 @@ interval is [opened, closed).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 from sqlalchemy import (
@@ -51,9 +51,12 @@ from ledger.store.report_rows import (
     UnknownRow,
     Usage,
 )
-from ledger.store.schema import ledger_cpus, ledger_nodes
+from ledger.store.schema import ledger_cpus, ledger_nodes, ledger_slot_holdings
 
 UsageGroup = Literal["namespace", "owner", "labels", "model"]
+UNKNOWN: Final = "unknown/"
+"""What the slot of a holder on an unknown device begins with; its type follows."""
+
 HOUR_US: Final = 3_600_000_000.0
 
 
@@ -169,9 +172,10 @@ def pod_holders(
     """Return whole reservations, by position."""
     r = RESERVATIONS
     query = select(*_as_holder(r)).where(when.condition(r)).order_by(r.c.position)
-    return _holders(
+    holders = _holders(
         connection, _matching(query, r, {"node_name": node, "pod_uid": pod_uid, **_pod(pod)})
     )
+    return [_with_unknown_types(connection, holder) for holder in holders]
 
 
 def devices(
@@ -456,6 +460,16 @@ def _how_many(condition: ColumnElement[bool]) -> ColumnElement[int]:
 
 def _pod(pod: tuple[str, str] | None) -> dict[str, str | int | None]:
     return {} if pod is None else {"namespace": pod[0], "pod_name": pod[1]}
+
+
+def _with_unknown_types(connection: Connection, holder: Holder) -> Holder:
+    """Return the holder with the device types it holds on devices that nobody can name."""
+    if holder.kind != "observed":
+        return holder
+    s = ledger_slot_holdings.c
+    query = select(s.slot).where(s.position == holder.position, s.slot.startswith(UNKNOWN))
+    slots = sorted(connection.execute(query.order_by(s.slot)).scalars())
+    return replace(holder, unknown_types=",".join(slot.removeprefix(UNKNOWN) for slot in slots))
 
 
 def _matching(

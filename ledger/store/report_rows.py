@@ -11,7 +11,8 @@ class Holder:
     """
     One Pod's part of one device, or its whole reservation (`device_type` and `minor` None).
 
-    `position` is the event that gave it; `closed_position` the one that ended it.
+    `position` is the event that gave it; `closed_position` the one that ended it. `unknown_types`
+    of a whole reservation: device types it holds on devices that nobody can name, comma-separated.
     """
 
     position: int
@@ -40,6 +41,7 @@ class Holder:
     closed_at_us: int | None
     closed_position: int | None
     end_reason: str | None
+    unknown_types: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

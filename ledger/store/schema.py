@@ -170,6 +170,7 @@ ledger_devices: Final = Table(
     _number("memory_observed"),
     _number("observed_holders"),
     _number("fact_position"),
+    Index(None, "node_no", "device_type", "minor"),
     Index(
         "uq_ledger_devices_id",
         "node_no",
@@ -269,8 +270,8 @@ ledger_reservations: Final = Table(
 """
 One row per reservation or observed holding of a Pod, with its interval; position = event.
 
-No index has the random Pod UID in front: its leaves would cost an append a page write each. A Pod is
-found by namespace and name, and the writer knows what is open by heart.
+No index has the random Pod UID in front: its leaves would cost an append a page write each. A Pod
+is found by namespace and name, and the writer knows what is open by heart.
 """
 
 ledger_holdings: Final = Table(

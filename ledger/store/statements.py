@@ -99,9 +99,7 @@ CLOSE: Final = Statement(
 )
 """Ends a reservation; triggers end its holdings with it and give back what they took."""
 
-_NODE_FACTS: Final = tuple(
-    column.name for column in schema.ledger_nodes.columns if column.name not in {"node_no", "node_uid"}
-)
+_NODE_FACTS: Final = tuple(column.name for column in schema.ledger_nodes.columns)[2:]
 UPDATE_NODE: Final = Statement(
     update(schema.ledger_nodes)
     .where(_nodes.node_no == bindparam("no"))

@@ -32,6 +32,7 @@ def holder_record(holder: Holder, *, now_us: int) -> dict[str, Any]:
         "exclusive": holder.exclusive,
         "cpu_milli": holder.cpu_milli,
         "cpuset": holder.cpuset,
+        "unknown_types": holder.unknown_types,
         "since": iso_time(holder.opened_at_us),
         "until": iso_or_none(holder.closed_at_us),
         "seconds": max(0, ended - holder.opened_at_us) / 1_000_000,
@@ -46,9 +47,11 @@ def holder_record(holder: Holder, *, now_us: int) -> dict[str, Any]:
 
 
 def held_text(holder: Holder) -> str:
-    """Return the name of what is held: a card, CPUs of a node, or a node alone."""
+    """Return the name of what is held: a card, cards nobody can name, CPUs, or a node alone."""
     if holder.device_type is not None and holder.minor is not None:
         return card_text(holder.node_name, holder.device_type, holder.minor)
+    if holder.unknown_types:
+        return f"{holder.node_name}/{holder.unknown_types}/?"
     return f"{holder.node_name}/cpu/{holder.cpuset}" if holder.cpuset else holder.node_name
 
 
@@ -87,9 +90,14 @@ def shown(record: dict[str, Any]) -> dict[str, Any]:
         "alone": "yes" if record["exclusive"] else "",
         "since_text": record["since"][:19] + record["since"][-6:],
         "until_text": record["until"][:19] + record["until"][-6:] if record["until"] else "",
-        "lasted": format_duration(round(record["seconds"] * 1_000_000)),
+        "lasted": _lasted(record["seconds"]),
         "why": why_text(record),
     }
+
+
+def _lasted(seconds: float) -> str:
+    """Return how long it was held; nothing for the microseconds of a run without a clock."""
+    return format_duration(round(seconds * 1_000_000)) if seconds >= 0.01 else ""
 
 
 HOLDER_COLUMNS: Final = (
@@ -127,6 +135,7 @@ HOLDER_KEYS: Final = (
     "exclusive",
     "cpu_milli",
     "cpuset",
+    "unknown_types",
     "since",
     "until",
     "seconds",

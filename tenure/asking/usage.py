@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, cast
 
 from ledger.domain.errors import InputError
 from ledger.store import report_queries as queries
@@ -12,15 +13,12 @@ from ledger.store.report_queries import UsageGroup
 from ledger.store.report_rows import Span, Usage
 from tenure.asking.opening import moment_of, opened, time_of
 from tenure.exits import note, with_next
+from tenure.look.build import load_history
 from tenure.look.capacity import capacity_over
-from tenure.look.history import history_of
-from tenure.look.model import CapacityPoint, History
+from tenure.look.model import CapacityPoint
 from tenure.output import Column, OutputFormat, write_answer
 from tenure.times import LedgerTime, iso_time
 from tenure.units import format_time
-
-if TYPE_CHECKING:
-    from ledger.store.open import Ledger
 
 LABEL: Final = "label:"
 GROUPS: Final = ("namespace", "owner", "model")
@@ -71,23 +69,11 @@ def answer_usage(
         document={**window, "by": by, "groups": records, "capacity_percent": parts},
     )
     note(f"window: {format_time(since_us)} to {format_time(until_us)}")
-    if parts is not None:
-        note("GPU capacity: " + ", ".join(f"{name} {part} %" for name, part in parts.items()))
+    if parts is not None and output.is_table:
+        words = ", ".join(f"{name} {part} %" for name, part in parts.items())
+        sys.stdout.write(f"GPU capacity, mean: {words}\n")
     if not has_time:
         note("every decision was made at one moment, so nothing lasted for hours")
-
-
-def load_history(source: Ledger, span: Span) -> History:
-    """Return everything the ledger knows of devices and their holders; inside a transaction."""
-    connection = source.connection
-    return history_of(
-        span=span,
-        nodes=queries.nodes(connection),
-        devices=queries.devices(connection),
-        health=queries.health_changes(connection),
-        holdings=list(queries.holding_rows(connection)),
-        claims=list(queries.claim_rows(connection)),
-    )
 
 
 def capacity_parts(points: Sequence[CapacityPoint]) -> dict[str, float] | None:

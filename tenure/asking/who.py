@@ -99,12 +99,12 @@ def find_holders(connection: Connection, name: Name, when: When) -> list[Holder]
             return queries.cpu_holders(connection, when, node=node, cpu=cpu)
         case NodeName(node=node):
             held = queries.device_holders(connection, when, node=node)
-            return held + _pinned(queries.pod_holders(connection, when, node=node))
+            return held + _beside_cards(queries.pod_holders(connection, when, node=node))
         case PodName(namespace=namespace, name=pod):
             path = (namespace, pod)
             held = queries.device_holders(connection, when, pod=path)
             whole = queries.pod_holders(connection, when, pod=path)
-            return held + (_pinned(whole) if held else whole)
+            return held + (_beside_cards(whole) if held else whole)
         case OwnerName():
             pods = queries.pods(connection, owner=_owner(name), namespace=name.namespace or None)
             paths = dict.fromkeys((pod.namespace, pod.pod_name) for pod in pods)
@@ -119,9 +119,9 @@ def _owner(name: OwnerName) -> str:
     return f"{name.kind}/{name.name}"
 
 
-def _pinned(holders: Sequence[Holder]) -> list[Holder]:
-    """Return the reservations that have CPUs of their own."""
-    return [holder for holder in holders if holder.cpuset]
+def _beside_cards(holders: Sequence[Holder]) -> list[Holder]:
+    """Return the reservations that have CPUs of their own, or cards that nobody can name."""
+    return [holder for holder in holders if holder.cpuset or holder.unknown_types]
 
 
 def _is_known(connection: Connection, name: Name) -> bool:
@@ -220,4 +220,5 @@ def _write_nobody(name: Name, last: Holder | None) -> None:
     if last is not None:
         sys.stdout.write("last:\n")
         record = holder_record(last, now_us=last.closed_at_us or 0)
-        write_table([shown(record)], [c for c in HOLDER_COLUMNS if not c.wide], sys.stdout)
+        row = shown(record)
+        write_table([row], [c for c in HOLDER_COLUMNS if not c.wide and row[c.key]], sys.stdout)

@@ -281,7 +281,10 @@ def _why_devices(
         ]
         record = _device_record(device, changes, mine)
         records.append({**record, "holders": [holder_record(h, now_us=now_us) for h in mine]})
-        rows.append({**record, "holders_text": f"{len(mine)}" if mine else ""})
+        left = record["memory_left_bytes"] if record["memory_capacity_bytes"] else None
+        rows.append(
+            {**record, "memory_left_bytes": left, "holders_text": f"{len(mine)}" if mine else ""}
+        )
     document = records[0] if minor is not None and len(records) == 1 else records
     write_answer(output, rows, DEVICE_COLUMNS, document=document)
     if output.is_table and minor is not None and holders:

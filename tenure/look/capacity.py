@@ -169,3 +169,27 @@ def _by_frequency(shape: Shape) -> tuple[int, int, int, int, int]:
 def _capacity(card: CardInfo) -> int:
     """Return a card's capacity in percent of a whole one."""
     return card.core_capacity_percent or WHOLE
+
+
+def cards_over(history: History) -> frozenset[int]:
+    """Return the cards whose holders ever had more core percent together than the card has."""
+    edges: dict[int, list[tuple[int, int]]] = {}
+    for hold in history.holds:
+        core = history.shares[hold.share].core_percent
+        card = edges.setdefault(hold.card, [])
+        card.append((hold.opened, core))
+        if hold.closed is not None:
+            card.append((hold.closed, -core))
+    return frozenset(card for card, steps in edges.items() if _is_over(history, card, steps))
+
+
+def _is_over(history: History, card: int, steps: list[tuple[int, int]]) -> bool:
+    """Walk one card's edges; what ends at a moment has ended before what begins at it."""
+    core, capacity = 0, history.cards[card].core_capacity_percent
+    if not capacity:  # a device that left: what it had is not known any more
+        return False
+    for _, change in sorted(steps):
+        core += change
+        if core > capacity:
+            return True
+    return False

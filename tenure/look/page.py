@@ -13,9 +13,10 @@ from typing import Any, Final
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from ledger.domain.resources import TYPE_GPU
 from tenure.look.charts import Area, Tick, areas, axis_ticks, cards_of, local, utc_offsets, y_ticks
 from tenure.look.model import WHOLE, CapacityPoint, History, Report, Totals, UsageRow
-from tenure.look.thin import PAYLOAD_BYTES_MAX, fit
+from tenure.look.thin import PAYLOAD_BYTES_MAX, Fitted, fit
 from tenure.units import format_time
 
 TEMPLATES: Final = Path(__file__).parent / "templates"
@@ -74,7 +75,7 @@ def _page(report: Report, budget_bytes: int) -> dict[str, Any]:
         "by_time": by_time,
         "figures": _figures(report),
         "map_notes": [fitted.note] if fitted.note else [],
-        "data": _data(history, fitted.document) if history.cards else None,
+        "data": _data(report, fitted) if history.cards else None,
         "has_observed": any(share.observed for share in history.shares),
         "end_words": "at the end" if by_time else "after the last event",
         "models": _models(history),
@@ -91,13 +92,27 @@ def _template(name: str) -> str:
     return (TEMPLATES / name).read_text(encoding="utf-8")
 
 
-def _data(history: History, document: dict[str, Any] | None) -> Markup | None:
+def _data(report: Report, fitted: Fitted) -> Markup | None:
     """Return the packed history as JSON that no name in it can end early."""
-    if document is None:
+    history = report.history
+    if fitted.document is None:
         return None
-    offsets = utc_offsets(history.start, history.end) if history.axis == "time" else []
-    text = json.dumps({**document, "zone": offsets}, separators=(",", ":"), ensure_ascii=True)
+    extras = {
+        "zone": utc_offsets(history.start, history.end) if history.axis == "time" else [],
+        "first": _first_step(report, fitted.steps),
+    }
+    text = json.dumps({**fitted.document, **extras}, separators=(",", ":"), ensure_ascii=True)
     return Markup(text.replace("<", "\\u003c"))  # noqa: S704 - no tag is left in it
+
+
+def _first_step(report: Report, steps: int) -> int:
+    """Return where the slider stands at first: the end, or the busiest moment if all is over."""
+    points, history = report.capacity, report.history
+    busiest = max(points, key=lambda point: point.allocated, default=None)
+    span = history.end - history.start
+    if busiest is None or not span or points[-1].allocated * 4 >= busiest.allocated:
+        return steps
+    return (busiest.at - history.start) * steps // span
 
 
 def _period(history: History) -> str:
@@ -112,8 +127,8 @@ def _figures(report: Report) -> list[_Figure]:
     figures = [
         _Figure(
             label="Cards",
-            value=f"{len(history.cards):,}",
-            detail=f"on {_counted(len(history.nodes), 'node')}",
+            value=f"{sum(card.device_type == TYPE_GPU for card in history.cards):,}",
+            detail=f"GPUs on {_counted(len(history.nodes), 'node')}",
         )
     ]
     if report.capacity and _capacity(report.capacity[-1]):
@@ -158,14 +173,24 @@ def _models(history: History) -> list[dict[str, Any]]:
     for index, card in enumerate(history.cards):
         row = rows.setdefault(
             card.model or card.device_type,
-            {"nodes": set(), "cards": 0, "full": 0, "partly": 0, "free": 0, "closed": 0, "held": 0},
+            {
+                "gpu": card.device_type == TYPE_GPU,
+                "nodes": set(),
+                "cards": 0,
+                "full": 0,
+                "partly": 0,
+                "free": 0,
+                "closed": 0,
+                "held": 0,
+            },
         )
         level = min(WHOLE, levels[index])
         row["nodes"].add(card.node)
         row["cards"] += 1
         row["held"] += level
         row["closed"] += index in closed
-        row["full" if level == WHOLE else "partly" if level else "free"] += 1
+        if level or index not in closed:
+            row["full" if level == WHOLE else "partly" if level else "free"] += 1
     return [
         {
             **row,
@@ -173,8 +198,12 @@ def _models(history: History) -> list[dict[str, Any]]:
             "nodes": len(row["nodes"]),
             "percent": round(row["held"] / row["cards"], 1),
         }
-        for model, row in sorted(rows.items(), key=lambda item: (-item[1]["cards"], item[0]))
+        for model, row in sorted(rows.items(), key=_models_order)
     ]
+
+
+def _models_order(item: tuple[str, dict[str, Any]]) -> tuple[bool, int, str]:
+    return not item[1]["gpu"], -item[1]["cards"], item[0]
 
 
 def _at_the_end(history: History) -> tuple[list[int], set[int]]:
@@ -198,7 +227,7 @@ def _chart(report: Report) -> _Chart | None:
     stranded = [_share(p.stranded, p) for p in points]
     summary = (
         f"Of {cards_of(_capacity(points[-1])):,.0f} cards {_mean(allocated):.1f} % were allocated"
-        f" and {_mean(stranded):.1f} % stranded in the mean over the period."
+        f" and {_mean(stranded):.1f} % stranded in the mean over {_run(history)}."
     )
     return _Chart(
         areas=bands,
@@ -207,6 +236,10 @@ def _chart(report: Report) -> _Chart | None:
         shapes=min(kinds, 64),
         has_closed=any(point.closed for point in points),
     )
+
+
+def _run(history: History) -> str:
+    return "the period" if history.axis == "time" else "the events"
 
 
 def _failures(report: Report) -> dict[str, Any]:

@@ -52,8 +52,8 @@ class Totals:
             parts.append(f"{self.closed:,} closed")
         if self.unknown:
             parts.append(f"{self.unknown:,} unknown")
-        nodes = f"{self.nodes:,} node{'' if self.nodes == 1 else 's'}"
-        return f"{nodes}, {self.cards:,} card{'' if self.cards == 1 else 's'}: {', '.join(parts)}"
+        cards = f"{self.cards:,} card{'' if self.cards == 1 else 's'}"
+        return f"{_nodes(self.nodes)}, {cards}: {', '.join(parts)}"
 
 
 def draw_map(nodes: Sequence[NodeNow], *, width: int = 80, blocks: bool = True) -> Text:
@@ -63,6 +63,7 @@ def draw_map(nodes: Sequence[NodeNow], *, width: int = 80, blocks: bool = True) 
     `blocks` False draws levels as digits, for a terminal without Unicode.
     """
     width = max(60, width)
+    everything, nodes = nodes, [node for node in nodes if node.cards]
     text = Text(no_wrap=True, overflow="crop")
     if len(nodes) <= DETAILED_NODES_MAX:
         _draw_detail(text, nodes, width)
@@ -77,15 +78,17 @@ def draw_map(nodes: Sequence[NodeNow], *, width: int = 80, blocks: bool = True) 
             _draw_nodes(text, nodes, width, blocks)
             text.append(f"one sign a node: {_scale(blocks)} how full, ", _QUIET)
     _draw_legend(text)
-    text.append(f"{totals_of(nodes)}\n")
+    bare = len(everything) - len(nodes)
+    rest = f"; {_nodes(bare)} without cards" if bare else ""
+    text.append(f"{totals_of(nodes)}{rest}\n")
     _draw_unknown(text, nodes, width)
     return text
 
 
 def totals_of(nodes: Iterable[NodeNow]) -> Totals:
-    """Return how the cards of the nodes stand together; unknown holders count as whole cards."""
+    """Return how the GPUs of the nodes stand together; unknown holders count as whole cards."""
     nodes = list(nodes)
-    cards = [card for node in nodes for card in node.cards]
+    cards = [card for node in nodes for card in _gpus(node)]
     unknown = sum(node.unknown_cards for node in nodes)
     held = sum(card.level_percent for card in cards) + WHOLE * unknown
     free = sum(1 for card in cards if not card.tenants and not card.unhealthy)
@@ -99,8 +102,12 @@ def totals_of(nodes: Iterable[NodeNow]) -> Totals:
     )
 
 
+def _nodes(count: int) -> str:
+    return f"{count:,} node{'' if count == 1 else 's'}"
+
+
 def _draw_detail(text: Text, nodes: Sequence[NodeNow], width: int) -> None:
-    columns = min(PER_ROW, max((len(node.cards) for node in nodes), default=1))
+    columns = min(PER_ROW, max((len(node.cards) for node in nodes), default=1) or 1)
     names = _names(nodes)
     room = width - columns * _CELL - len(" 100%") - 2
     model_width = max(5, min(14, max((len(_model(n)) for n in nodes), default=5)))
@@ -121,6 +128,23 @@ def _draw_detail(text: Text, nodes: Sequence[NodeNow], width: int) -> None:
             text.append(" " * _CELL * (columns - len(row)))
             text.append(f"{totals_of([node]).percent:>4}%\n" if first else "\n")
     text.append("\n")
+
+
+def _detail_rows(node: NodeNow, columns: int) -> Iterable[tuple[str, Sequence[CardNow]]]:
+    """Yield the rows of one node with what stands in the model column: GPUs, then other types."""
+    gpus = _gpus(node)
+    yield _model(node), gpus[:columns]
+    for i in range(columns, len(gpus), columns):
+        yield "", gpus[i : i + columns]
+    others = [card for card in node.cards if card.device_type != TYPE_GPU]
+    for device_type in sorted({card.device_type for card in others}):
+        row = [card for card in others if card.device_type == device_type]
+        for i in range(0, len(row), columns):
+            yield one_line(device_type) if i == 0 else "", row[i : i + columns]
+
+
+def _gpus(node: NodeNow) -> list[CardNow]:
+    return [card for card in node.cards if card.device_type == TYPE_GPU]
 
 
 def _names(nodes: Sequence[NodeNow]) -> list[str]:
@@ -147,11 +171,12 @@ def _draw_models(text: Text, nodes: Sequence[NodeNow]) -> None:
 
 
 def _bands(nodes: Iterable[NodeNow]) -> Counter[str]:
-    """Return how many cards there are of each level; a card with tenants is never free."""
+    """Return how many GPUs there are of each level; free ones are open and without tenants."""
     return Counter(
         _BANDS[3 if level >= WHOLE else 2 if level >= 50 else 1 if card.tenants else 0]
         for node in nodes
-        for card in node.cards
+        for card in _gpus(node)
+        if card.tenants or not card.unhealthy
         for level in (card.level_percent,)
     )
 
@@ -160,22 +185,23 @@ def _draw_cards(text: Text, nodes: Sequence[NodeNow], width: int, blocks: bool) 
     for line in _lines(nodes, width):
         for i, node in enumerate(line):
             text.append(" " if i else "")
-            for card in node.cards:
+            for card in _gpus(node):
                 text.append(*_sign(node, card, blocks))
         text.append("\n")
     text.append("\n")
 
 
 def _lines(nodes: Sequence[NodeNow], width: int) -> Iterable[list[NodeNow]]:
-    """Yield the nodes that fit on one line, cards next to each other, nodes a blank apart."""
+    """Yield the nodes that fit on one line, GPUs next to each other, nodes a blank apart."""
     line: list[NodeNow] = []
     used = 0
     for node in nodes:
-        if line and used + len(node.cards) > width:
+        cards = len(_gpus(node))
+        if line and used + cards > width:
             yield line
             line, used = [], 0
         line.append(node)
-        used += len(node.cards) + 1
+        used += cards + 1
     if line:
         yield line
 
@@ -208,7 +234,7 @@ def _draw_unknown(text: Text, nodes: Sequence[NodeNow], width: int) -> None:
         more = len(node.unknown_holders) - 4
         rest = f" and {more} more" if more > 0 else ""
         verb = "holds" if len(node.unknown_holders) == 1 else "hold"
-        held = f"{node.unknown_cards} of {len(node.cards)} cards of {one_line(node.name)}"
+        held = f"{node.unknown_cards} of {len(_gpus(node))} cards of {one_line(node.name)}"
         line = f"card unknown: {shown}{rest} {verb} {held}"
         text.append("\n".join(wrap(line, width, subsequent_indent="  ")) + "\n", _UNKNOWN)
     if len(hit) > _UNKNOWN_MAX:
@@ -237,11 +263,11 @@ def _sign(node: NodeNow, card: CardNow, blocks: bool) -> tuple[str, str]:
 
 def _node_sign(node: NodeNow, blocks: bool) -> tuple[str, str]:
     totals = totals_of([node])
-    if node.cards and totals.closed == len(node.cards):
+    if totals.cards and totals.closed == totals.cards:
         return "!", _CLOSED
     if node.unknown_cards:
         return "?", _UNKNOWN
-    if not any(card.tenants for card in node.cards):
+    if not any(card.tenants for card in _gpus(node)):
         return ".", _FREE
     return _level(totals.percent, blocks), _FULL if totals.percent >= WHOLE else _PARTLY
 
@@ -258,8 +284,7 @@ def _scale(blocks: bool) -> str:
 
 
 def _model(node: NodeNow) -> str:
-    models = sorted({one_line(card.model or card.device_type) for card in node.cards})
-    return ",".join(models)
+    return ",".join(sorted({one_line(card.model or card.device_type) for card in _gpus(node)}))
 
 
 def _fit(text: str, width: int) -> str:

@@ -74,6 +74,7 @@ class Run:
         start_us: virtual time of inventory, settings and adoption.
         inputs_hash: hex SHA-256 over all that may change a decision, settings and seed aside.
         timed: Pods leave, devices die, pending Pods are tried again.
+        end_us: a timed run stops here, with what is held still held; None = when all have left.
     """
 
     source: str
@@ -87,4 +88,5 @@ class Run:
     typical: Sequence[PodRequest] = ()
     rank: tuple[int, ...] | None = None
     timed: bool = False
+    end_us: int | None = None
     warnings: tuple[str, ...] = ()

@@ -17,7 +17,7 @@ from ledger.domain.errors import InputError, RefusedError
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.requests import PodRequest
 from tenure.simulate.model import Arrival, HealthChange, RefusedPod, Run
-from tenure.trace.week import FORMAT, SCHEDULE_COLUMNS
+from tenure.trace.week import FORMAT, SCHEDULE_COLUMNS, WEEK_SECONDS
 
 MICROSECONDS: Final = 1_000_000
 FILES: Final = ("trace.json", "cluster.json", "pods.jsonl", "schedule.csv")
@@ -47,6 +47,7 @@ def read_trace(directory: Path, settings: NormaliseSettings) -> Run:
         inputs_hash=_inputs_hash(directory),
         health_changes=changes,
         timed=True,
+        end_us=start_us + WEEK_SECONDS * MICROSECONDS,
         warnings=warnings,
     )
 

@@ -67,7 +67,7 @@ def training(rng: random.Random) -> Draft:
     """Whole cards in NVIDIA's dialect, one card each; hours to days."""
     shape = _shape(rng, lambda s: s.gpus == 1 and s.gpu_milli == 1000)
     return _draft(
-        "Job", _host(shape) | {names.NVIDIA_GPU: "1"}, rng.lognormvariate(1.9, 1.1) * HOUR
+        "Job", _host(shape) | {names.NVIDIA_GPU: "1"}, rng.lognormvariate(2.3, 1.1) * HOUR
     )
 
 
@@ -188,7 +188,7 @@ def mistake(rng: random.Random) -> Draft:
 
 
 TEAMS: Final = (
-    Team(namespace="ml-research", weight=22, kinds=((8, training), (3, research), (1, mistake))),
+    Team(namespace="ml-research", weight=22, kinds=((16, training), (2, research), (2, mistake))),
     Team(namespace="vision", weight=20, kinds=((10, training), (2, big_training), (4, notebook))),
     Team(namespace="search-ranking", weight=16, kinds=((6, inference), (4, latency_service))),
     Team(namespace="speech", weight=14, kinds=((5, training), (1, big_training), (5, notebook))),

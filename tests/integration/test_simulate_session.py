@@ -11,11 +11,13 @@ from scheduler.decide.settings import SchedulingSettings
 from tenure.simulate.model import Run
 from tenure.simulate.results import Outcome, Placed, Result
 from tenure.simulate.session import Record, recorded_start_us, run_simulation
+from tenure.simulate.simulator import Progress
 from tests.support.runs import START_US, arrival, gpu_node, gpu_pod, health, run_of
 
 pytestmark = pytest.mark.integration
 
-PODS = 40
+PODS = 200
+TEMPORARY = Record()
 
 
 def busy_run(*, timed: bool = False) -> Run:
@@ -29,7 +31,13 @@ def busy_run(*, timed: bool = False) -> Run:
     return run_of(nodes, arrivals, health_changes=changes if timed else (), timed=timed)
 
 
-def simulated(run: Run, record: Record = Record(), *, policy: str = "binpack") -> Result:
+def simulated(
+    run: Run,
+    record: Record = TEMPORARY,
+    *,
+    policy: str = "binpack",
+    progress: Progress | None = None,
+) -> Result:
     """Run a simulation with a clock that ticks once per look."""
     ticks = count()
     return run_simulation(
@@ -39,6 +47,7 @@ def simulated(run: Run, record: Record = Record(), *, policy: str = "binpack") -
         version="test",
         clock=lambda: float(next(ticks)),
         record=record,
+        progress=progress,
     )
 
 
@@ -100,29 +109,119 @@ def test_events_carry_virtual_time(tmp_path: Path) -> None:
     with open_ledger(str(tmp_path / "l.db"), mode="read") as ledger:
         events = list(ledger.read_events())
     assert {event.envelope.wall_us for event in events[:6]} == {START_US}
-    assert all(0 <= e.envelope.wall_us - START_US < 200_000_000 for e in events)
+    assert all(0 <= e.envelope.wall_us - START_US < 3_600_000_000 for e in events)
     assert any(isinstance(event.event, PodReleased) for event in events)
 
 
-def cut(source: Path, target: Path, run: Run, *, after: int, batch: int) -> None:
-    """Make the ledger of a run that was killed after some commits."""
+class KilledError(Exception):
+    """Stands for the end of the process."""
 
-    class KilledError(Exception):
-        pass
+
+def killed(run: Run, record: Record) -> None:
+    """Run a simulation that ends in the middle, with decisions that were not committed."""
 
     def stop(done: int) -> None:
-        if done >= after:
+        if done >= 64:
             raise KilledError
 
-    del source
-    many = replace(run, arrivals=run.arrivals)
     with pytest.raises(KilledError):
-        run_simulation(
-            many,
-            settings=SchedulingSettings(),
-            seed=1,
-            version="test",
-            clock=lambda: 0.0,
-            record=Record(ledger=str(target), batch=batch),
-            progress=stop,
-        )
+        simulated(run, record, progress=stop)
+
+
+@pytest.mark.parametrize(
+    "timed", [pytest.param(False, id="untimed"), pytest.param(True, id="on a virtual clock")]
+)
+@pytest.mark.parametrize("batch", [pytest.param(1, id="one"), pytest.param(7, id="seven")])
+def test_a_resumed_run_ends_like_an_uninterrupted_one(
+    tmp_path: Path, *, timed: bool, batch: int
+) -> None:
+    """Same placements, same events, but for the epoch that the second process began."""
+    run = busy_run(timed=timed)
+    whole, parts = (Record(ledger=str(tmp_path / name), batch=batch) for name in ("w.db", "p.db"))
+    expected = simulated(run, whole)
+
+    killed(run, parts)
+    begun = len(bodies(parts))
+    result = simulated(run, replace(parts, resume=True))
+
+    assert 10 < begun < len(bodies(whole))
+    assert bodies(parts) == bodies(whole)
+    assert places(result.outcomes) == places(expected.outcomes)
+    assert result.ledger.last == expected.ledger.last + 1
+
+
+def bodies(record: Record) -> list[str]:
+    """Return the events of a ledger without the epochs."""
+    assert record.ledger is not None
+    with open_ledger(record.ledger, mode="read") as ledger:
+        return [
+            f"{event.envelope.idempotency_key} {event.envelope.body}"
+            for event in ledger.read_events()
+            if not isinstance(event.event, EpochStarted)
+        ]
+
+
+def test_a_finished_run_can_be_resumed_and_adds_nothing(tmp_path: Path) -> None:
+    """Only the epoch of the process that looked."""
+    record = Record(ledger=str(tmp_path / "l.db"), batch=50)
+    first = simulated(busy_run(), record)
+    second = simulated(busy_run(), replace(record, resume=True))
+
+    assert second.ledger.last == first.ledger.last + 1
+    assert places(second.outcomes) == places(first.outcomes)
+
+
+@pytest.mark.parametrize(
+    "leftover", [pytest.param(None, id="no file"), pytest.param(b"", id="empty")]
+)
+def test_a_run_that_never_began_is_begun(tmp_path: Path, leftover: bytes | None) -> None:
+    """A process killed before its first commit left nothing to go on with."""
+    path = tmp_path / "l.db"
+    if leftover is not None:
+        path.write_bytes(leftover)
+
+    assert recorded_start_us(str(path)) is None
+    assert simulated(busy_run(), Record(ledger=str(path), resume=True)).tally.placed > 0
+    assert recorded_start_us(str(path)) == START_US
+
+
+@pytest.mark.parametrize(
+    ("policy", "inputs_hash"),
+    [
+        pytest.param("spread", "0" * 64, id="another policy"),
+        pytest.param("binpack", "1" * 64, id="other inputs"),
+    ],
+)
+def test_another_run_is_never_continued(tmp_path: Path, policy: str, inputs_hash: str) -> None:
+    """The origin tells: nothing is written, not even an epoch."""
+    record = Record(ledger=str(tmp_path / "l.db"), batch=50)
+    simulated(busy_run(), record)
+    before = (tmp_path / "l.db").read_bytes()
+
+    other = replace(busy_run(), inputs_hash=inputs_hash)
+    with pytest.raises(InputError, match="other inputs, settings, policy or seed"):
+        simulated(other, replace(record, resume=True), policy=policy)
+    assert (tmp_path / "l.db").read_bytes() == before
+
+
+def test_a_new_run_refuses_a_ledger_that_has_events(tmp_path: Path) -> None:
+    """A live or a finished ledger is never written into."""
+    record = Record(ledger=str(tmp_path / "l.db"), batch=50)
+    simulated(busy_run(), record)
+    before = (tmp_path / "l.db").read_bytes()
+
+    with pytest.raises(InputError, match="the ledger is not empty"):
+        simulated(busy_run(), record)
+    assert (tmp_path / "l.db").read_bytes() == before
+
+
+def test_a_temporary_ledger_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without --ledger the run is recorded all the same, in a file that is deleted."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    result = simulated(busy_run())
+
+    assert list(tmp_path.iterdir()) == []
+    assert (result.ledger.url, result.ledger.first) == ("", 1)
+    assert result.ledger.last > PODS

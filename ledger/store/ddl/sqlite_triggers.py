@@ -183,11 +183,31 @@ BEGIN
   END;
 END
 """
-_FIXED_RESERVATION: Final = (
-    "position pod_uid attempt namespace pod_name owner labels priority qos dialect policy source node_no"
-    " cpu_milli memory_bytes gpu_core_percent gpu_count device_count cpuset cpu_count"
-    " kind created_at_us opened_at_us"
-).split()
+_FIXED_RESERVATION: Final = [
+    "position",
+    "pod_uid",
+    "attempt",
+    "namespace",
+    "pod_name",
+    "owner",
+    "labels",
+    "priority",
+    "qos",
+    "dialect",
+    "policy",
+    "source",
+    "node_no",
+    "cpu_milli",
+    "memory_bytes",
+    "gpu_core_percent",
+    "gpu_count",
+    "device_count",
+    "cpuset",
+    "cpu_count",
+    "kind",
+    "created_at_us",
+    "opened_at_us",
+]
 
 
 def _same(columns: list[str]) -> str:
@@ -292,10 +312,18 @@ BEGIN
   END;
 END
 """
-_FIXED_HOLDING: Final = (
-    "position device_no minor core_percent memory_bytes memory_ratio_percent exclusive instances"
-    " kind opened_at_us"
-).split()
+_FIXED_HOLDING: Final = [
+    "position",
+    "device_no",
+    "minor",
+    "core_percent",
+    "memory_bytes",
+    "memory_ratio_percent",
+    "exclusive",
+    "instances",
+    "kind",
+    "opened_at_us",
+]
 
 
 def _only_closes(table: str, columns: list[str], what: str) -> str:
@@ -377,8 +405,7 @@ BEGIN
       AND OLD.tenants + OLD.observed_holders > 0
     THEN {
     _card(
-        "' has ' || (OLD.tenants + OLD.observed_holders)"
-        " || ' holders, an exclusive one was asked'"
+        "' has ' || (OLD.tenants + OLD.observed_holders) || ' holders, an exclusive one was asked'"
     )
 }
     WHEN EXISTS (
@@ -447,9 +474,7 @@ END
 """
 
 
-def _born(
-    table: str, what: str, taken: tuple[str, ...], counters: list[str], *types: str
-) -> str:
+def _born(table: str, what: str, taken: tuple[str, ...], counters: list[str], *types: str) -> str:
     """Return the trigger that lets a row in only with its event, once, and with nothing held."""
     known = " OR ".join(f"EXISTS (SELECT 1 FROM {table} WHERE {key})" for key in taken)
     held = " OR ".join(f"NEW.{column} <> 0" for column in counters)
@@ -487,10 +512,14 @@ DEVICES_INSERT: Final = _born(
     "a device",
     (
         "device_no = NEW.device_no",
-        "node_no = NEW.node_no AND device_type = NEW.device_type"
-        " AND device_id = NEW.device_id AND device_id <> ''",
-        "node_no = NEW.node_no AND device_type = NEW.device_type"
-        " AND minor = NEW.minor AND device_id = '' AND NEW.device_id = ''",
+        (
+            "node_no = NEW.node_no AND device_type = NEW.device_type"
+            " AND device_id = NEW.device_id AND device_id <> ''"
+        ),
+        (
+            "node_no = NEW.node_no AND device_type = NEW.device_type"
+            " AND minor = NEW.minor AND device_id = '' AND NEW.device_id = ''"
+        ),
     ),
     [
         "core_used",
@@ -597,7 +626,9 @@ BEGIN
 END
 """
 CPU_HOLDINGS_UPDATE: Final = _only_closes(
-    "ledger_cpu_holdings", "position cpu node_no kind opened_at_us".split(), "a holding of a CPU"
+    "ledger_cpu_holdings",
+    ["position", "cpu", "node_no", "kind", "opened_at_us"],
+    "a holding of a CPU",
 )
 CPU_HOLDINGS_GIVE_BACK: Final = """
 CREATE TRIGGER ledger_cpu_holdings_give_back AFTER UPDATE OF closed_position
@@ -650,7 +681,7 @@ END
 """
 SLOT_HOLDINGS_UPDATE: Final = _only_closes(
     "ledger_slot_holdings",
-    "position slot node_no device_no kind opened_at_us".split(),
+    ["position", "slot", "node_no", "device_no", "kind", "opened_at_us"],
     "a holding of a slot",
 )
 
@@ -743,3 +774,20 @@ V1: Final = tuple(
     )
 )
 """Every trigger of revision 0001, in the order in which they are made."""
+
+
+def named(text: str) -> str:
+    """Return the name of the trigger that this text makes."""
+    return text.split(maxsplit=3)[2]
+
+
+REBUILDING: Final = tuple(
+    text
+    for text in V1
+    if named(text).startswith("ledger_streams_")
+    or (
+        named(text).endswith("_no_delete")
+        and not named(text).startswith(("ledger_e", "ledger_head"))
+    )
+)
+"""The triggers that stand in the way of making the projections again from the events."""

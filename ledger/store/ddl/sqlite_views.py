@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 DAY_US: Final = 86_400_000_000
+HOUR_US: Final = 3_600_000_000
 
 HOLDINGS: Final = """
 CREATE VIEW audit_holdings AS
@@ -97,10 +98,10 @@ WITH RECURSIVE parts (position, day, from_us, until_us) AS (
   FROM parts AS p WHERE (p.day + 1) * {DAY_US} < p.until_us
 )
 SELECT r.namespace, date(p.day * 86400, 'unixepoch') AS day,
-  sum(r.gpu_core_percent * (min(p.until_us, (p.day + 1) * {DAY_US}) - p.from_us))
-    / 360000000000.0 AS gpu_hours,
-  sum(r.cpu_milli * (min(p.until_us, (p.day + 1) * {DAY_US}) - p.from_us))
-    / 3600000000000.0 AS cpu_hours
+  sum(r.gpu_core_percent / 100.0
+    * ((min(p.until_us, (p.day + 1) * {DAY_US}) - p.from_us) / {HOUR_US}.0)) AS gpu_hours,
+  sum(r.cpu_milli / 1000.0
+    * ((min(p.until_us, (p.day + 1) * {DAY_US}) - p.from_us) / {HOUR_US}.0)) AS cpu_hours
 FROM parts AS p
 JOIN ledger_reservations AS r ON r.position = p.position
 GROUP BY r.namespace, p.day

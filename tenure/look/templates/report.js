@@ -76,7 +76,7 @@
     for (const outage of outages) all.push(outage.from, outage.until);
     return Array.from(new Set(all.filter((at) => at <= doc.end))).sort((a, b) => a - b);
   })();
-  let now = doc.end;
+  let now = moments[doc.first];
 
   function offsetMinutes(us) {
     let minutes = 0;
@@ -140,15 +140,17 @@
   const groups = [];
 
   function makeGroups() {
-    const byModel = new Map();
+    const byKind = new Map();
     nodes.forEach((node, n) => {
-      if (!node.cards.length) return;
-      const first = cards[node.cards[0]];
-      const key = first.model || first.type;
-      if (!byModel.has(key)) byModel.set(key, []);
-      byModel.get(key).push(n);
+      for (const card of node.cards) {
+        const { model, type } = cards[card], key = model || type;
+        if (!byKind.has(key)) byKind.set(key, { gpu: type === "gpu", racks: new Map() });
+        const { racks } = byKind.get(key);
+        if (racks.has(n)) racks.get(n).push(card); else racks.set(n, [card]);
+      }
     });
-    for (const [model, members] of [...byModel].sort((a, b) => b[1].length - a[1].length)) {
+    const order = ([, one], [, other]) => other.gpu - one.gpu || other.racks.size - one.racks.size;
+    for (const [model, { racks }] of [...byKind].sort(order)) {
       const root = document.createElement("div");
       root.className = "group";
       const title = document.createElement("h3");
@@ -162,8 +164,9 @@
       rack.append(canvas, cursor);
       root.append(title, rack);
       $("groups").append(root);
-      const columns = Math.min(8, Math.max(...members.map((n) => nodes[n].cards.length)));
-      const rows = Math.max(...members.map((n) => Math.ceil(nodes[n].cards.length / columns)));
+      const most = [...racks.values()].reduce((max, rack) => Math.max(max, rack.length), 1);
+      const columns = Math.min(8, most), rows = Math.ceil(most / columns);
+      const members = [...racks].map(([n, rack]) => ({ n, rack, x: 0, y: 0, width: 0 }));
       const group = { model, members, title, canvas, cursor, columns, rows, places: [], at: 0 };
       groups.push(group);
       listen(group);
@@ -177,12 +180,12 @@
     const rackHeight = group.rows * pitch - gap + label + rackGap;
     const perRow = Math.max(1, Math.floor((width + rackGap) / rackWidth));
     group.places = [];
-    group.members.forEach((n, i) => {
+    group.members.forEach((member, i) => {
       const left = (i % perRow) * rackWidth, top = Math.floor(i / perRow) * rackHeight + label;
-      nodes[n].cards.forEach((card, k) => {
+      member.rack.forEach((card, k) => {
         group.places.push({ card, x: left + (k % group.columns) * pitch, y: top + Math.floor(k / group.columns) * pitch });
       });
-      nodes[n].corner = { x: left, y: top - 5, width: rackWidth - rackGap };
+      Object.assign(member, { x: left, y: top - 5, width: rackWidth - rackGap });
     });
     group.width = width;
     group.height = Math.ceil(group.members.length / perRow) * rackHeight - rackGap + 2;
@@ -204,10 +207,7 @@
     if (named) {
       pen.fillStyle = colour.muted;
       pen.font = "12px ui-monospace, Menlo, Consolas, monospace";
-      for (const n of group.members) {
-        const { corner, name } = nodes[n];
-        pen.fillText(shortened(name, pen, corner.width), corner.x, corner.y);
-      }
+      for (const { n, x, y, width } of group.members) pen.fillText(shortened(nodes[n].name, pen, width), x, y);
     }
     for (const { card, x, y } of group.places) drawCard(pen, colour, card, x, y);
   }
@@ -440,7 +440,9 @@
       if (isNow) row.setAttribute("aria-current", "true"); else row.removeAttribute("aria-current");
     }
     const name = cardName(chosen);
-    $("card-command").textContent = byTime ? `tenure who ${name} --at ${timeText(now)}` : `tenure who ${name} --history`;
+    const rest = ((doc.start + now * doc.tick) % 1e6).toString().padStart(6, "0");
+    const exact = rest === "000000" ? timeText(now) : `${timeText(now).slice(0, 19)}.${rest}${timeText(now).slice(19)}`;
+    $("card-command").textContent = byTime ? `tenure who ${name} --at ${exact}` : `tenure who ${name} --history`;
   }
 
   // --- moving through time --------------------------------------------------------------------
@@ -483,7 +485,7 @@
 
   if (byTime && oneZone) $("zone").textContent = ` (${timeText(0).slice(19)})`;
   slider.max = doc.steps;
-  slider.value = doc.steps;
+  slider.value = doc.first;
   slider.addEventListener("input", () => { play(false); show(moments[Number(slider.value)]); });
   $("before").addEventListener("click", () => { play(false); jump(-1); });
   $("after").addEventListener("click", () => { play(false); jump(1); });

@@ -6,14 +6,13 @@ import uuid
 import pytest
 
 from ledger.domain.errors import InputError
+from ledger.domain.object_fields import default_uid, time_us
 from ledger.domain.pod_spec import (
     ENDED,
     PENDING,
     RUNNING,
-    default_uid,
     pod_total,
     read_pod,
-    time_us,
 )
 from ledger.domain.quantity import parse_quantity
 from ledger.domain.requests import MatchExpression, Toleration
@@ -286,6 +285,18 @@ BROKEN = {
     "a suffix that is none": (
         gpu_pod({"memory": "1.5Gi2"}),
         "spec.containers[0].resources.limits[memory]",
+    ),
+    "a resource that YAML read as a number": (
+        pod(container(limits={1: "2"})),  # type: ignore[dict-item]  # what YAML may hold
+        "spec.containers[0].resources.limits",
+    ),
+    "a resource that no text can hold": (
+        gpu_pod({"\ud800": "2"}),
+        "spec.containers[0].resources.limits",
+    ),
+    "a selector key that YAML read as a truth value": (
+        pod(nodeSelector={True: "a", "b": "c"}),
+        "spec.nodeSelector",
     ),
     "a negative amount": (
         gpu_pod({"nvidia.com/gpu": "-1"}),

@@ -117,8 +117,8 @@ def test_pods_alike_share_one_verdict_and_each_has_its_refusal() -> None:
 
     refused = {pod for _, what, pod in story(played) if what == "refused"}
     assert refused == {f"w{i}" for i in range(1, 50)} | {"w0"}
-    # a and w0 at first, then w0 (placed) and w1 (refused) when a has left
-    assert played.simulator.tally.decisions == 4
+    # a and w0 at first, then w0 when a has left; the others are not asked one by one
+    assert played.simulator.tally.decisions == 3
 
 
 def test_a_dead_card_takes_no_new_pod_and_keeps_its_holder() -> None:
@@ -149,6 +149,16 @@ def test_a_gang_waits_and_starts_as_a_whole() -> None:
     reserved = [(at, pod) for at, what, pod in story(week(arrivals)) if what == "reserved"]
 
     assert reserved == [(0, "a"), (10, "g0"), (10, "g1")]
+
+
+def test_who_waits_for_long_is_explained_again() -> None:
+    """Reasons change as cards die; once an hour the ledger hears what they are now."""
+    arrivals = [arrival(gpu_pod("a", 2), 0, 20_000), arrival(gpu_pod("w", 2), 1)]
+    arrivals += [arrival(gpu_pod(f"tick{i}", 0), i * 1000, 1) for i in range(1, 15)]
+    changes = [health(100, 0, 1, healthy=False)]
+    told = story(week(sorted(arrivals, key=lambda a: a.at_us), changes=changes))
+
+    assert [at for at, what, pod in told if (what, pod) == ("refused", "w")] == [1, 4001]
 
 
 def over_held(events: Sequence[NewEvent]) -> list[str]:

@@ -1,0 +1,115 @@
+"""The fields that every Kubernetes object has: names, texts, times, and maps of them."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from ledger.domain.annotations.wire import an_object, wrong
+from ledger.domain.errors import InputError
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND: Final = timedelta(microseconds=1)
+
+
+def default_uid(kind: str, namespace: str, name: str) -> str:
+    """
+    Return the UID of an object that has none: a UUIDv5 of its kind, namespace and name.
+
+    Rule: cli.md, Defaults. An object without a namespace has an empty one: `tenure:Node//n-17`.
+    """
+    return str(uuid.uuid5(uuid.NAMESPACE_URL, f"tenure:{kind}/{namespace}/{name}"))
+
+
+def name_of(metadata: Mapping[str, object]) -> str:
+    """
+    Return `metadata.name`.
+
+    Raises:
+        InputError: it is missing, no text, or holds a slash (names are written `NS/POD`).
+    """
+    name = text_at(metadata, "name", "metadata")
+    if not name:
+        raise InputError("missing; expected a name", field="metadata.name")
+    if "/" in name:
+        raise InputError(f"a name holds no slash: value={name!r}", field="metadata.name")
+    return name
+
+
+def text_at(parent: Mapping[str, object], key: str, path: str) -> str:
+    """
+    Return a text field, empty when it is absent.
+
+    Raises:
+        InputError: another type, or characters that no UTF-8 text can hold.
+    """
+    value = parent.get(key)
+    if value is None:
+        return ""
+    return _plain(value, f"{path}.{key}")
+
+
+def named(value: object, path: str) -> dict[str, object]:
+    """
+    Return an object whose keys are names, such as a resource list, empty when absent.
+
+    Raises:
+        InputError: no object, or a key that is no text (YAML reads `1: 2` as a number).
+    """
+    items = an_object(value, path)
+    for key in items:
+        if not (isinstance(key, str) and key.isascii()):
+            _plain(key, path)
+    return items
+
+
+def text_map(value: object, path: str) -> Mapping[str, str]:
+    """
+    Return labels, annotations or the like, empty when absent.
+
+    Raises:
+        InputError: no object, or a value that is no text (YAML reads `replica: 2` as a number).
+    """
+    items = an_object(value, path)
+    for key, item in items.items():
+        if not (isinstance(item, str) and item.isascii() and isinstance(key, str)):
+            _plain(key, path)
+            _plain(item, f"{path}[{key}]")
+    return items  # type: ignore[return-value]  # every value was just seen to be a text
+
+
+def time_us(value: object, path: str) -> int:
+    """
+    Return an RFC 3339 time in microseconds since the epoch, 0 when absent.
+
+    YAML may have made a date and time of it already; one without an offset is UTC.
+
+    Raises:
+        InputError: no such time.
+    """
+    if value is None:
+        return 0
+    try:
+        moment = (
+            value if isinstance(value, datetime) else datetime.fromisoformat(_plain(value, path))
+        )
+    except ValueError as error:
+        raise InputError(
+            f"not a time such as 2026-01-31T14:05:00Z: value={value!r}", field=path
+        ) from error
+    aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return (aware - _EPOCH) // _MICROSECOND
+
+
+def _plain(value: object, path: str) -> str:
+    """Return a text that every UTF-8 file can hold: half a surrogate pair can't be stored."""
+    if not isinstance(value, str):
+        wrong("a text", value, path)
+    if not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            raise InputError(f"not valid text: value={value!r}", field=path) from error
+    return value

@@ -1,0 +1,64 @@
+"""Anyone's SQL, read-only: the views are the interface, this is the door."""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import Any, Final
+
+from sqlalchemy.exc import DBAPIError
+
+from ledger.domain.errors import InputError
+from ledger.store.open import Ledger, sqlite_path
+from ledger.store.profile import driver_connection, sqlite_engine
+from ledger.store.statements import Row
+
+_READING: Final = frozenset(
+    {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_RECURSIVE, sqlite3.SQLITE_FUNCTION}
+)
+_DESCRIBING: Final = frozenset(
+    {"table_info", "table_xinfo", "table_list", "index_list", "index_info", "foreign_key_list"}
+)
+_REACHING_OUT: Final = frozenset({"load_extension", "fts3_tokenizer", "edit", "readfile"})
+
+
+def run_sql(ledger: Ledger, text: str) -> tuple[tuple[str, ...], list[Row]]:
+    """
+    Run one SELECT and return (column names, rows).
+
+    Runs on a connection of its own that is opened read-only, refuses every statement that is not a
+    query, and reaches no other file.
+
+    Raises:
+        InputError: not one query, or the database can't make sense of it.
+    """
+    engine = sqlite_engine(sqlite_path(ledger.url), write=False)
+    try:
+        with engine.connect() as connection, connection.begin():
+            driver_connection(connection).set_authorizer(_authorize)
+            try:
+                result = connection.exec_driver_sql(text)
+                if not result.returns_rows:
+                    raise InputError("not a query: only SELECT is run")
+                return tuple(result.keys()), [tuple(row) for row in result]
+            finally:
+                driver_connection(connection).set_authorizer(None)
+    except DBAPIError as error:
+        raise InputError(_explain(str(error.orig))) from error
+    except sqlite3.Error as error:
+        raise InputError(_explain(str(error))) from error
+    finally:
+        engine.dispose()
+
+
+def _authorize(action: int, first: Any, second: Any, *_: Any) -> int:  # noqa: ANN401 - SQLite's
+    if action == sqlite3.SQLITE_FUNCTION and second in _REACHING_OUT:
+        return sqlite3.SQLITE_DENY
+    if action in _READING or (action == sqlite3.SQLITE_PRAGMA and first in _DESCRIBING):
+        return sqlite3.SQLITE_OK
+    return sqlite3.SQLITE_DENY
+
+
+def _explain(fact: str) -> str:
+    if "not authorized" in fact or "prohibited" in fact:
+        return f"only one SELECT is run, the ledger is read-only here: {fact}"
+    return f"the query failed: {fact}"

@@ -1,0 +1,160 @@
+"""Make every projection again from the events, and compare it with the one that is there."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Final
+
+from sqlalchemy import Connection, Table, select, table
+from sqlalchemy import column as named_column
+from sqlalchemy.exc import DBAPIError
+
+from ledger.domain.errors import CapacityError, LedgerError
+from ledger.domain.hashing import GENESIS
+from ledger.store import schema
+from ledger.store.ddl import sqlite_triggers
+from ledger.store.failures import fact_of, refused_by_rule, unavailable
+from ledger.store.open import Ledger
+from ledger.store.project import Projector
+from ledger.store.read import recorded_event
+from ledger.store.statements import Row
+from ledger.store.tables import in_key_order, rows_of
+
+DIFFERENCES_MAX: Final = 20
+_WAVE_EVENTS: Final = 1_000
+_TABLES: Final = (*schema.PROJECTIONS, schema.ledger_streams)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RebuildReport:
+    """
+    What `rebuild` saw.
+
+    Attributes:
+        equal: the projections were already what the events say; nothing was written.
+        differences: the first rows that were not, in words.
+        digest: SHA-256 over every row of the projections as they are now.
+    """
+
+    events: int
+    equal: bool
+    differences: tuple[str, ...]
+    digest: str
+
+
+def rebuild(ledger: Ledger, progress: Callable[[int], None] | None = None) -> RebuildReport:
+    """
+    Replay every event into empty projections; keep them if the ones that were there differ.
+
+    Rule: design section 4, "everything else can be dropped and rebuilt from it". All of it is one
+    transaction: readers see the old rows or the new ones. The ledger must be open for writing.
+
+    Raises:
+        CorruptLedgerError: an event is not what was recorded; nothing was changed.
+        LedgerError: the events themselves break a rule of the database; nothing was changed.
+    """
+    connection = ledger.connection
+    try:
+        with connection.begin() as transaction:
+            report = _rebuilt(connection, progress or (lambda _done: None))
+            if report.equal:
+                transaction.rollback()
+    except CapacityError as error:
+        raise LedgerError(f"the events break a rule: {error}") from error
+    except DBAPIError as error:
+        if refused_by_rule(error):
+            raise LedgerError(f"the events break a rule: {fact_of(error)}") from error
+        raise unavailable(error) from error
+    return report
+
+
+def _rebuilt(connection: Connection, progress: Callable[[int], None]) -> RebuildReport:
+    for each in _TABLES:
+        connection.exec_driver_sql(f"CREATE TEMP TABLE before_{each} AS SELECT * FROM {each}")
+    for text in sqlite_triggers.REBUILDING:
+        connection.exec_driver_sql(f"DROP TRIGGER IF EXISTS {sqlite_triggers.named(text)}")
+    for each in reversed(_TABLES):
+        connection.execute(each.delete())
+    events = _replay(connection, progress)
+    _count_streams(connection)
+    for text in sqlite_triggers.REBUILDING:
+        connection.exec_driver_sql(text)
+    differences: list[str] = []
+    digest = hashlib.sha256()
+    for each in _TABLES:
+        for before, after in _side_by_side(connection, each):
+            if after is not None:
+                digest.update(repr(after).encode())
+            if before != after and len(differences) < DIFFERENCES_MAX:
+                differences.append(_difference(each, before, after))
+        connection.exec_driver_sql(f"DROP TABLE before_{each}")
+    return RebuildReport(
+        events=events,
+        equal=not differences,
+        differences=tuple(differences),
+        digest=digest.hexdigest(),
+    )
+
+
+def _replay(connection: Connection, progress: Callable[[int], None]) -> int:
+    projector = Projector(connection)
+    position, previous = 0, GENESIS
+    for row in rows_of(connection, in_key_order(schema.ledger_events)):
+        position += 1
+        recorded = recorded_event(row, position, previous)
+        previous = recorded.chain_hash
+        projector.add(position, recorded.envelope.at_us, recorded.event)
+        if position % _WAVE_EVENTS == 0:
+            projector.flush()
+            progress(position)
+    projector.flush()
+    return position
+
+
+def _count_streams(connection: Connection) -> None:
+    """Count the versions of every stream again; they follow from the events alone."""
+    connection.exec_driver_sql(
+        "INSERT INTO ledger_streams (stream, version)"
+        " SELECT stream, max(stream_version) FROM ledger_events GROUP BY stream"
+    )
+
+
+def _side_by_side(connection: Connection, of: Table) -> Iterator[tuple[Row | None, Row | None]]:
+    """Yield the rows of a table before and after, paired by key."""
+    width = len(of.primary_key.columns)
+    copy = table(f"before_{of.name}", *(named_column(each.name) for each in of.columns))
+    keys = [copy.columns[each.name] for each in of.primary_key.columns]
+    old_rows = rows_of(connection, select(*copy.columns).order_by(*keys))
+    new_rows = rows_of(connection, in_key_order(of))
+    old, new = next(old_rows, None), next(new_rows, None)
+    while old is not None and new is not None:
+        if old[:width] == new[:width]:
+            yield old, new
+            old, new = next(old_rows, None), next(new_rows, None)
+        elif old[:width] < new[:width]:
+            yield old, None
+            old = next(old_rows, None)
+        else:
+            yield None, new
+            new = next(new_rows, None)
+    for left in (old, *old_rows) if old is not None else ():
+        yield left, None
+    for left in (new, *new_rows) if new is not None else ():
+        yield None, left
+
+
+def _difference(of: Table, before: Row | None, after: Row | None) -> str:
+    width = len(of.primary_key.columns)
+    if before is None or after is None:
+        row = before or after or ()
+        fact = "a row too many" if after is None else "a row was missing"
+        return f"{of.name}: {fact}: key={row[:width]}"
+    wrong = ", ".join(
+        f"{column.name}={old!r} (the events say {new!r})"
+        for column, old, new in zip_longest(of.columns, before, after)
+        if old != new
+    )
+    return f"{of.name}: key={after[:width]}, {wrong}"

@@ -1,0 +1,233 @@
+"""
+Prove the ledger: every hash, every position, every constraint at every prefix, every projection.
+
+Rule: design section 4. Nothing here writes, and nothing trusts what it proves: hashes are computed
+again from the stored words, and what is held is counted again from the events.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
+
+from ledger.domain.errors import InputError, UnknownEventError
+from ledger.domain.hashing import GENESIS, chain_hash
+from ledger.store import schema
+from ledger.store.append import Head, read_head
+from ledger.store.bodies import event_of, leaf_of
+from ledger.store.damage import changed_rules, damaged_pages
+from ledger.store.failures import fact_of
+from ledger.store.open import Ledger
+from ledger.store.proof import Proof
+from ledger.store.statements import Row
+from ledger.store.tables import UnreadableError, in_key_order, rows_of
+
+FINDINGS_MAX: Final = 50
+"""A report names at most this many; one altered event may contradict many rows."""
+_PROGRESS_EVENTS: Final = 2_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing that is not as it must be, with the first position it concerns, if any."""
+
+    position: int | None
+    text: str
+
+    def __str__(self) -> str:
+        return self.text if self.position is None else f"position {self.position}: {self.text}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifyReport:
+    """
+    What `verify` saw.
+
+    Attributes:
+        events: how many events were checked, which is also the last position.
+        findings: by position, those about no position last; empty = proved.
+        chain_hash: the chain value at the last event that was checked.
+        max_core_percent_seen: most core percent ever granted of one GPU.
+        max_memory_percent_seen: most memory ever granted of one GPU, in percent of what it has.
+    """
+
+    events: int
+    findings: tuple[Finding, ...]
+    seconds: float
+    chain_hash: bytes
+    max_core_percent_seen: int
+    max_memory_percent_seen: int
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing was found."""
+        return not self.findings
+
+
+@dataclass(slots=True)
+class _Findings:
+    found: list[Finding] = field(default_factory=list)
+    more: int = 0
+
+    def add(self, position: int | None, text: str) -> None:
+        if len(self.found) < FINDINGS_MAX:
+            self.found.append(Finding(position=position, text=text))
+        else:
+            self.more += 1
+
+    def sorted(self) -> tuple[Finding, ...]:
+        found = sorted(self.found, key=lambda each: (each.position is None, each.position or 0))
+        if self.more:
+            found.append(Finding(position=None, text=f"and {self.more} more findings"))
+        return tuple(found)
+
+
+def verify(ledger: Ledger, progress: Callable[[int, int], None] | None = None) -> VerifyReport:
+    """
+    Check everything the ledger promises, in one snapshot of it.
+
+    Every position from 1 to the head exists once; every leaf and chain hash follows from the stored
+    words; streams count densely; the head is the last event; replayed from the first event on, no
+    device or CPU is ever promised beyond what it has; the projections are what the events say; the
+    database's own rules are in place and its pages are whole.
+
+    Args:
+        progress: called with (positions done, positions in all) now and then.
+    """
+    started = time.perf_counter()
+    findings = _Findings()
+    with ledger.connection.begin():
+        for text in (*damaged_pages(ledger.connection), *changed_rules(ledger.connection)):
+            findings.add(None, text)
+        walk = _Walk(ledger.connection, findings)
+        walk.run(progress or (lambda _done, _all: None))
+    return VerifyReport(
+        events=walk.position,
+        findings=findings.sorted(),
+        seconds=time.perf_counter() - started,
+        chain_hash=walk.chain,
+        max_core_percent_seen=walk.proof.max_core_percent,
+        max_memory_percent_seen=walk.proof.max_memory_percent,
+    )
+
+
+class _Walk:
+    """One pass over the events, with the proof of the projections beside it."""
+
+    def __init__(self, connection: Connection, findings: _Findings) -> None:
+        self.position = 0
+        self.chain = GENESIS
+        self.proof = Proof(connection, findings.add)
+        self._connection = connection
+        self._findings = findings
+        self._versions: dict[str, int] = {}
+        self._at_us = 0
+        self._epoch = 0
+        self._sound = True  # until an event is not what it was: then the replay would mislead
+
+    def run(self, progress: Callable[[int, int], None]) -> None:
+        head = self._head()
+        total = head.position if head else 0
+        try:
+            for row in rows_of(self._connection, in_key_order(schema.ledger_events)):
+                self._event(row)
+                if self.position % _PROGRESS_EVENTS == 0:
+                    progress(self.position, total)
+        except UnreadableError as error:
+            self._bad(self.position + 1, f"the event is unreadable: {error}")
+        if self._sound and head is not None:
+            self._end(head)
+        if self._sound:
+            self.proof.finish()
+        else:
+            self._findings.add(None, "holdings were compared only up to the first bad event")
+        progress(self.position, total)
+
+    def _head(self) -> Head | None:
+        try:
+            return read_head(self._connection)
+        except DBAPIError as error:
+            self._findings.add(None, f"the head is unreadable: {fact_of(error)}")
+            return None
+
+    def _bad(self, position: int, text: str) -> None:
+        self._sound = False
+        self._findings.add(position, text)
+
+    def _event(self, row: Row) -> None:
+        position, stream, version, event_type, body, actor, epoch = row[:7]
+        at_us, wall_us, leaf, chain = row[11:15]
+        expected = self.position + 1
+        self.position = position
+        if position != expected:
+            gap = f"{expected} to {position - 1}" if position - 1 > expected else str(expected)
+            self._bad(expected, f"events are missing: positions={gap}")
+            self.chain = b""
+        body_sha256 = hashlib.sha256(body.encode()).hexdigest()
+        computed = leaf_of(
+            position=position,
+            stream=stream,
+            stream_version=version,
+            event_type=event_type,
+            body_sha256=body_sha256,
+            actor=actor,
+            epoch=epoch,
+            causation_position=row[7],
+            correlation_id=row[8],
+            idempotency_key=row[9],
+            args_hash=row[10].hex(),
+            at_us=at_us,
+            wall_us=wall_us,
+        )
+        linked = chain_hash(self.chain, leaf) if self.chain else chain
+        if computed != leaf:
+            self._bad(position, "the event was altered: its words do not give its hash")
+        elif linked != chain:
+            self._bad(position, "the chain is broken: the hash does not follow from the one before")
+        self.chain = linked if computed == leaf else chain
+        if version != self._versions.get(stream, 0) + 1:
+            self._bad(position, f"the stream has a gap: stream={stream}, version={version}")
+        if at_us <= self._at_us or epoch < self._epoch:
+            self._bad(position, "time or epoch run backwards")
+        self._versions[stream], self._at_us, self._epoch = version, at_us, epoch
+        if self._sound:
+            self._replay(position, at_us, event_type, body)
+
+    def _replay(self, position: int, at_us: int, event_type: str, body: str) -> None:
+        try:
+            event = event_of(event_type, body)
+        except (UnknownEventError, InputError) as error:
+            self._bad(position, f"the event can't be read by this version: {error}")
+            return
+        self.proof.add(position, at_us, event)
+
+    def _end(self, head: Head) -> None:
+        """Compare the head and the streams with the last event."""
+        if (head.position, head.chain_hash, head.at_us) != (
+            self.position,
+            self.chain,
+            self._at_us,
+        ):
+            fact = f"the head is not the last event: head={head.position}, last={self.position}"
+            self._findings.add(min(head.position, self.position) + 1, fact)
+        if head.epoch < self._epoch:
+            self._findings.add(None, f"the head has an older epoch: epoch={head.epoch}")
+        try:
+            rows = rows_of(self._connection, in_key_order(schema.ledger_streams))
+            streams: dict[str, int] = dict(rows)
+        except UnreadableError as error:
+            self._findings.add(None, f"ledger_streams is unreadable: {error}")
+            return
+        if streams != self._versions:
+            wrong = sorted(
+                name
+                for name in streams.keys() | self._versions.keys()
+                if streams.get(name) != self._versions.get(name)
+            )
+            self._findings.add(None, f"ledger_streams is not what the events say: {wrong[:5]}")

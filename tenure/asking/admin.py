@@ -1,0 +1,93 @@
+"""`tenure ledger ...`: make, upgrade, rebuild and query a ledger."""
+
+from __future__ import annotations
+
+import sys
+from typing import Final
+
+from ledger.domain.errors import InputError
+from tenure.asking.opening import ledger_url, opened
+from tenure.asking.proof import FINDINGS_SHOWN
+from tenure.exits import AnswerIsNo, note, with_next
+from tenure.output import Column, OutputFormat, one_line, write_answer
+
+_DIFFERENCE_COLUMNS: Final = (Column(key="difference", title="DIFFERENCE"),)
+
+
+def answer_init(*, ledger: str | None) -> None:
+    """
+    Make a new, empty ledger.
+
+    Raises:
+        InputError: there is one already, or the place can't be written.
+    """
+    from ledger.store.open import open_ledger
+
+    url = ledger_url(ledger)
+    try:
+        with open_ledger(url, mode="create") as made:
+            sys.stdout.write(f"made {made.url}\n")
+    except InputError as error:
+        raise with_next(error, "name a file that does not exist yet: --ledger FILE") from None
+
+
+def answer_upgrade(*, ledger: str | None) -> None:
+    """Bring the schema of a ledger to this release; events are never touched."""
+    from ledger.store.migrate import upgrade
+    from ledger.store.open import open_ledger
+
+    with open_ledger(ledger_url(ledger), mode="write") as source:
+        note(f"ledger: {source.url}")
+        upgrade(source.connection)
+        sys.stdout.write("schema is that of this release\n")
+
+
+def answer_rebuild(*, ledger: str | None, output: OutputFormat) -> None:
+    """
+    Make the projections again from the events, and say whether they were equal.
+
+    Raises:
+        AnswerIsNo: they were not; the differences are printed.
+    """
+    from ledger.store.rebuild import rebuild
+
+    from ledger.store.open import open_ledger
+
+    with open_ledger(ledger_url(ledger), mode="write") as source:
+        note(f"ledger: {source.url}")
+        report = rebuild(source)
+    rows = [{"difference": str(difference)} for difference in report.differences]
+    if output.is_table and report.equal:
+        sys.stdout.write("projections rebuilt, byte for byte equal to the ones before\n")
+    else:
+        document = {"equal": report.equal, "differences": [row["difference"] for row in rows]}
+        write_answer(output, rows[:FINDINGS_SHOWN], _DIFFERENCE_COLUMNS, document=document)
+    if not report.equal:
+        raise AnswerIsNo
+
+
+def answer_sql(statement: str, *, ledger: str | None, output: OutputFormat) -> None:
+    """
+    Print the rows of a SELECT over the ledger, opened read-only.
+
+    Raises:
+        InputError: SQL that does not run, or that would write.
+    """
+    from ledger.store.query import run_sql
+
+    with opened(ledger) as source:
+        try:
+            names, rows = run_sql(source, statement)
+        except InputError as error:
+            step = 'the views are audit_*: tenure ledger sql "SELECT name FROM sqlite_schema"'
+            raise with_next(error, step) from None
+    records = [
+        {name: _value(value) for name, value in zip(names, row, strict=True)} for row in rows
+    ]
+    columns = [Column(key=name, title=one_line(name)) for name in names]
+    write_answer(output, records, columns)
+
+
+def _value(value: object) -> object:
+    """Return a value that every form of output can carry: bytes as hex."""
+    return value.hex() if isinstance(value, bytes) else value

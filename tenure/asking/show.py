@@ -1,0 +1,182 @@
+"""`tenure map` and `tenure report`: what is read for them, and where they go."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from ledger.domain.errors import InputError
+from ledger.store import report_queries as queries
+from ledger.store.report_queries import When
+from tenure.asking.opening import clock_us, moment_of, opened, time_of
+from tenure.exits import AnswerIsNo, note, stdout, warn, with_next
+from tenure.look.fleet import closed_at, fleet_of_ledger, fleet_of_objects
+from tenure.look.model import NodeNow
+from tenure.output import Column, OutputFormat, write_answer
+from tenure.units import format_time
+
+if TYPE_CHECKING:
+    from ledger.store.open import Ledger
+
+STDOUT: Final = "-"
+
+_MAP_COLUMNS: Final = (
+    Column(key="node", title="NODE"),
+    Column(key="device_type", title="TYPE"),
+    Column(key="minor", title="MINOR"),
+    Column(key="model", title="MODEL"),
+    Column(key="level_percent", title="HELD"),
+    Column(key="by_memory", title="BY MEMORY"),
+    Column(key="tenants", title="TENANTS"),
+    Column(key="closed", title="CLOSED"),
+)
+
+
+def answer_map(
+    files: Sequence[str],
+    *,
+    at: str | None,
+    watch: bool,
+    interval: float,
+    ledger: str | None,
+    output: OutputFormat,
+) -> None:
+    """
+    Draw the fleet: from manifests if there are any, else from the ledger.
+
+    Raises:
+        InputError: input that can't be read, or options that do not go together.
+    """
+    if files:
+        if at is not None or watch:
+            option = "--watch" if watch else "--at"
+            error = InputError("files show one moment only", field=option)
+            raise with_next(error, "leave the files out to ask the ledger")
+        _show(_fleet_of_files(files), output)
+        return
+    with opened(ledger) as source:
+        at_us = None if at is None else moment_of(at, time_of(source), option="--at")
+        if not watch:
+            nodes = read_fleet(source, at_us)
+            note(f"at {format_time(at_us or time_of(source).now_us)}")
+            _show(nodes, output)
+            return
+        if at is not None or not output.is_table:
+            raise InputError("--watch draws what is held now", field="--watch")
+        _watch(lambda: read_fleet(source, None), interval)
+
+
+def read_fleet(source: Ledger, at_us: int | None) -> tuple[NodeNow, ...]:
+    """Return the fleet of a ledger, now or at a moment, from one transaction."""
+    connection, when = source.connection, When(at_us=at_us)
+    with connection.begin():
+        return fleet_of_ledger(
+            queries.nodes(connection),
+            queries.devices(connection),
+            queries.device_holders(connection, when),
+            closed_at(queries.health_changes(connection), at_us),
+            queries.unknown_rows(connection, when),
+        )
+
+
+def _fleet_of_files(files: Sequence[str]) -> tuple[NodeNow, ...]:
+    from scheduler.decide.settings import SchedulingSettings
+    from tenure.simulate.inputs import read_manifest_run
+
+    run = read_manifest_run(files, settings=SchedulingSettings(), start_us=clock_us())
+    for warning in run.warnings:
+        warn(warning)
+    if not run.nodes:
+        error = InputError("no Node in the input", place=", ".join(files))
+        raise with_next(error, "kubectl get nodes,pods -A -o json | tenure map -")
+    return fleet_of_objects(run.nodes, run.adopted)
+
+
+def _show(nodes: Sequence[NodeNow], output: OutputFormat) -> None:
+    if not output.is_table:
+        write_answer(output, _card_rows(nodes), _MAP_COLUMNS, document=_node_records(nodes))
+        return
+    from tenure.look.terminal import draw_map
+
+    console = stdout()
+    width = console.width if console.is_terminal else 80
+    console.print(draw_map(nodes, width=width, blocks=_has_blocks()), soft_wrap=True, end="")
+
+
+def _watch(read: Callable[[], Sequence[NodeNow]], interval: float) -> None:
+    from rich.live import Live
+
+    from tenure.look.terminal import draw_map
+
+    console = stdout()
+    if not console.is_terminal:
+        error = InputError("--watch needs a terminal", field="--watch")
+        raise with_next(error, "leave it out, or ask for -o json again and again")
+    with Live(console=console, screen=True, auto_refresh=False) as live:
+        while True:
+            text = draw_map(read(), width=console.width, blocks=_has_blocks())
+            text.append(f"{format_time(clock_us())}, every {interval:g} s, Ctrl-C ends")
+            live.update(text, refresh=True)
+            time.sleep(interval)
+
+
+def _has_blocks() -> bool:
+    return (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
+
+
+def _node_records(nodes: Sequence[NodeNow]) -> list[dict[str, Any]]:
+    return [
+        {
+            "node": node.name,
+            "cards": [
+                {key: value for key, value in row.items() if key != "node"}
+                for row in _card_rows([node])
+            ],
+            "unknown_holders": list(node.unknown_holders),
+            "unknown_cards": node.unknown_cards,
+        }
+        for node in nodes
+    ]
+
+
+def _card_rows(nodes: Sequence[NodeNow]) -> list[dict[str, Any]]:
+    return [
+        {
+            "node": node.name,
+            "device_type": card.device_type,
+            "minor": card.minor,
+            "model": card.model,
+            "level_percent": card.level_percent,
+            "by_memory": card.by_memory,
+            "tenants": card.tenants,
+            "closed": card.unhealthy,
+        }
+        for node in nodes
+        for card in node.cards
+    ]
+
+
+def write_page(path: str, *, ledger: str | None, verified: bool, command: str) -> None:
+    """
+    Write the report page of a ledger to `path`, or to stdout for `-`.
+
+    Raises:
+        InputError: no ledger, one without events, or a path that can't be written.
+        AnswerIsNo: the page is written, and the ledger does not prove itself.
+    """
+    from tenure.asking.proof import run_verify
+    from tenure.look.build import page_of, write_report
+
+    with opened(ledger) as source:
+        proof = run_verify(source) if verified else None
+        if path == STDOUT:
+            sys.stdout.write(page_of(source, proof=proof, command=command))
+            return
+        size = write_report(source, Path(path), proof=proof, command=command)
+    note(f"report: {path}, {size / 1e6:.1f} MB; open it in a browser")
+    if proof is not None and not proof.ok:
+        warn("the ledger does not prove itself, and the page says so: run `tenure verify`")
+        raise AnswerIsNo

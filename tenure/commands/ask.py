@@ -1,0 +1,148 @@
+"""`who`, `why`, `usage`, `verify`, `status`: questions to a ledger."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from tenure.output import OutputFormat
+
+Ledger = Annotated[
+    str | None,
+    typer.Option(
+        "--ledger",
+        metavar="URL",
+        help="The ledger to ask: a file or sqlite:///FILE. Default: TENURE_LEDGER, else tenure.db.",
+        show_default=False,
+    ),
+]
+Output = Annotated[OutputFormat, typer.Option("--output", "-o", help="Form of the answer.")]
+At = Annotated[
+    str | None,
+    typer.Option(
+        "--at",
+        metavar="TIME",
+        help='ISO 8601 with a zone, or "2h ago". Default: now.',
+        show_default=False,
+    ),
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the command line."""
+    app.command("who", no_args_is_help=True)(who)
+    app.command("why", no_args_is_help=True)(why)
+    app.command("usage")(usage)
+    app.command("verify")(verify)
+    app.command("status")(status)
+
+
+def who(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME", help="NODE/CARD, NODE, NODE/cpu/N, NAMESPACE/POD or job/NAME."
+        ),
+    ],
+    *,
+    at: At = None,
+    history: Annotated[
+        bool, typer.Option("--history", help="Everyone who ever held it, not one moment.")
+    ] = False,
+    ledger: Ledger = None,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """
+    Who holds, or held, a card, a CPU or a node: since when, until when, and why.
+
+    Example: tenure who gpu-a/3 --at 2026-03-03T14:05:00+01:00
+
+    Everyone who ever held it: tenure who gpu-a/3 --history
+
+    What a Pod holds: tenure who ml/train-7
+    """
+    from tenure.asking.who import answer_who
+
+    if history and at is not None:
+        raise typer.BadParameter("--history and --at exclude each other")
+    answer_who(name, at=at, history=history, ledger=ledger, output=output)
+
+
+def why(
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="NAMESPACE/POD, job/NAME, NODE/CARD or NODE.")
+    ],
+    *,
+    ledger: Ledger = None,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """
+    Why a Pod waits, or where it went; why a card is not free.
+
+    Example: tenure why ml/big-1
+
+    All Pods of a job: tenure why job/train-7
+
+    A card: tenure why gpu-a/3
+    """
+    from tenure.asking.why import answer_why
+
+    answer_why(name, ledger=ledger, output=output)
+
+
+def usage(
+    *,
+    by: Annotated[
+        str, typer.Option("--by", metavar="GROUP", help="namespace, owner, model or label:KEY.")
+    ] = "namespace",
+    since: Annotated[
+        str | None,
+        typer.Option(
+            "--since",
+            metavar="TIME",
+            help='ISO 8601 with a zone, or "7d ago". Default: the ledger\'s beginning.',
+            show_default=False,
+        ),
+    ] = None,
+    until: Annotated[
+        str | None,
+        typer.Option("--until", metavar="TIME", help="Default: now.", show_default=False),
+    ] = None,
+    ledger: Ledger = None,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """
+    GPU-hours and CPU-hours by group, with what was idle or stranded.
+
+    Example: tenure usage --by namespace --since "7d ago"
+
+    By the label team: tenure usage --by label:team -o csv
+    """
+    from tenure.asking.usage import answer_usage
+
+    answer_usage(by=by, since=since, until=until, ledger=ledger, output=output)
+
+
+def verify(*, ledger: Ledger = None, output: Output = OutputFormat.TABLE) -> None:
+    """
+    Prove the ledger: hash chain, constraints at every position, projection equal to the events.
+
+    Exit 1 when it does not prove itself; the findings name positions.
+
+    Example: tenure verify --ledger run.db
+    """
+    from tenure.asking.proof import answer_verify
+
+    answer_verify(ledger=ledger, output=output)
+
+
+def status(*, ledger: Ledger = None, output: Output = OutputFormat.TABLE) -> None:
+    """
+    Which ledger this is, where its head stands, and how much it holds.
+
+    Example: tenure status -o json
+    """
+    from tenure.asking.proof import answer_status
+
+    answer_status(ledger=ledger, output=output)

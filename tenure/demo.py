@@ -1,0 +1,198 @@
+"""The demonstration: a generated week, decided and recorded, proved, drawn, and what to try next."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import typer
+
+from ledger.domain.errors import InputError
+from ledger.store.highlights import busiest_card, full_card, waiting_pods
+from ledger.store.open import open_ledger
+from ledger.store.verify import verify
+from scheduler.decide.settings import SchedulingSettings
+from tenure.config import normalise_settings
+from tenure.exits import AnswerIsNo, stdout, with_next
+from tenure.look.build import write_report
+from tenure.progress import progress_bar
+from tenure.simulate.session import Record, run_simulation
+from tenure.trace.reader import read_trace
+from tenure.trace.week import FORMAT, WEEK_START, write_week
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from ledger.store.verify import VerifyReport
+    from tenure.simulate.results import Result
+
+TUESDAY_1405: Final = WEEK_START + timedelta(days=1, hours=14, minutes=5)
+BATCH: Final = 200
+"""Decisions per durable commit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Size:
+    """How much of a week: nodes, Pods, and about how long it takes on two cores."""
+
+    nodes: int
+    pods: int
+    seconds: int
+
+
+SIZES: Final = {
+    "small": Size(nodes=24, pods=1_000, seconds=10),
+    "full": Size(nodes=204, pods=10_000, seconds=60),
+}
+
+
+def run_demo(*, size: str, directory: Path, seed: int) -> None:
+    """
+    Make the week in `directory`, decide and record it, prove the ledger, draw the report.
+
+    Raises:
+        InputError: the directory holds something that is not an earlier demonstration.
+        AnswerIsNo: the proof failed, which would be a bug of ours.
+    """
+    chosen = SIZES[size]
+    paths = _Paths(directory)
+    _announce(chosen, paths)
+    paths.clear()
+    summary = write_week(paths.trace, nodes=chosen.nodes, pods=chosen.pods, seed=seed)
+    _say(f"  made      {summary['nodes']} nodes, {summary['cards']} cards, {summary['pods']} Pods")
+    result = _decide(paths, seed)
+    with open_ledger(str(paths.ledger), mode="read") as ledger:
+        with progress_bar("proving") as progress:
+            proof = verify(ledger, progress)
+        _say(f"  proved    {proof.events} events in {proof.seconds:.1f} s")
+        write_report(ledger, paths.report, proof=proof, command="make demo", seed=str(seed))
+        _say(f"  drawn     {paths.report}")
+        hints = _hints(ledger.connection, paths)
+    _say("")
+    _say(_headline(result, proof))
+    _say(hints)
+    if not proof.ok:
+        raise AnswerIsNo
+
+
+class _Paths:
+    """The files of the demonstration, all in one directory of its own."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.trace = directory / "trace"
+        self.ledger = directory / "ledger.db"
+        self.report = directory / "report.html"
+
+    def clear(self) -> None:
+        """Remove an earlier demonstration, and nothing else."""
+        header = self.trace / "trace.json"
+        earlier = header.is_file() and FORMAT in header.read_text(encoding="utf-8")
+        if self.ledger.exists() and not earlier:
+            error = InputError("there is a ledger that no demonstration made", place=str(self.ledger))
+            raise with_next(error, "choose another directory with --out")
+        for suffix in ("", "-wal", "-shm"):
+            self.ledger.with_name(self.ledger.name + suffix).unlink(missing_ok=True)
+        self.trace.mkdir(parents=True, exist_ok=True)
+
+
+def _announce(size: Size, paths: _Paths) -> None:
+    _say(
+        f"A virtual week of a GPU cluster: {size.nodes} nodes, {size.pods:,} Pods of seven teams in "
+        "every dialect, a dying card.\n"
+        f"Every decision goes through the ledger. About {size.seconds} s and 60 MB, all of it in "
+        f"{paths.directory}/.\n"
+    )
+
+
+def _decide(paths: _Paths, seed: int) -> Result:
+    settings = SchedulingSettings(node_policy="fgd")
+    run = read_trace(paths.trace, normalise_settings(settings))
+    with progress_bar("deciding", total=len(run.arrivals)) as progress:
+        result = run_simulation(
+            run,
+            settings=settings,
+            seed=seed,
+            version=version("tenure"),
+            clock=time.perf_counter,
+            record=Record(ledger=str(paths.ledger), batch=BATCH),
+            progress=_first(progress),
+        )
+    rate = result.tally.decisions / result.seconds
+    _say(
+        f"  decided   {result.tally.decisions:,} times in {result.seconds:.1f} s "
+        f"({rate:,.0f}/s, waiting Pods are tried again), ledger {paths.ledger}"
+    )
+    return result
+
+
+def _first(progress: Callable[[int, int], None] | None) -> Callable[[int], None] | None:
+    return None if progress is None else lambda done: progress(done, 0)
+
+
+def _headline(result: Result, proof: VerifyReport) -> str:
+    decided = len(result.arrivals)
+    proved = f"proved at every position in {proof.seconds:.1f} s" if proof.ok else "NOT PROVED"
+    over = "0 cards ever above 100 %" if proof.ok else f"{len(proof.findings)} findings"
+    return f"{decided:,} Pods decided, {result.tally.placed:,} placed, {over}, {proved}."
+
+
+def _hints(connection: Connection, paths: _Paths) -> str:
+    tuesday = f"{TUESDAY_1405:%Y-%m-%dT%H:%MZ}"
+    at_us = round(TUESDAY_1405.timestamp() * 1_000_000)
+    card = busiest_card(connection, at_us) or "gpu-0000/0"
+    waiting = waiting_pods(connection, limit=1)
+    ledger = f"--ledger {paths.ledger}"
+    lines = [
+        "",
+        "Ask it:",
+        f"  .venv/bin/tenure who {card} --at {tuesday} {ledger}",
+        *(f"  .venv/bin/tenure why {pod.path} {ledger}" for pod in waiting),
+        f"  .venv/bin/tenure usage --by namespace {ledger}",
+        f"  .venv/bin/tenure map {ledger}",
+        f"  open {paths.report}   (one file, no network)",
+        "",
+        "Try to cheat, with nothing but Python's sqlite3 on the file:",
+        *_cheats(connection, paths),
+    ]
+    return "\n".join(lines)
+
+
+def _cheats(connection: Connection, paths: _Paths) -> list[str]:
+    """Return shell lines that try to break the ledger; the database refuses the first two."""
+    lines = []
+    card = full_card(connection)
+    if card is not None:
+        insert = (
+            "INSERT INTO ledger_holdings (position, device_no, minor, core_percent, memory_bytes, "
+            "memory_ratio_percent, exclusive, instances, kind, opened_at_us) VALUES "
+            f"({card.other_position}, {card.device_no}, {card.minor}, 50, 0, 50, 0, 1, "
+            "'granted', 0)"
+        )
+        lines += [f"  # a second holder for {card.name}, which is full", _sql(paths, insert)]
+    edit = "UPDATE ledger_events SET body = '{}' WHERE position = 1000"
+    lines += ["  # another history", _sql(paths, edit)]
+    copy = paths.directory / "copy.db"
+    lines += [
+        "  # one byte in a copy of the file, behind the database's back",
+        f"  .venv/bin/python -m tenure.tamper {paths.ledger} {copy} && "
+        f".venv/bin/tenure verify --ledger {copy}",
+    ]
+    return lines
+
+
+def _sql(paths: _Paths, statement: str) -> str:
+    return (
+        f"""  python3 -c "import sqlite3; sqlite3.connect('{paths.ledger}')"""
+        f""".execute(\\"{statement}\\")"
+"""
+    ).rstrip("\n")
+
+
+def _say(text: str) -> None:
+    typer.echo(text)

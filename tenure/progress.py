@@ -1,0 +1,36 @@
+"""A progress bar beside the answer, where someone is watching."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from tenure.exits import stderr
+
+Progress = Callable[[int, int], None]
+"""Takes how much is done, and of how much; 0 for the latter keeps what was said before."""
+
+
+@contextmanager
+def progress_bar(what: str, total: int | None = None) -> Iterator[Progress | None]:
+    """
+    Give a function that moves a bar on stderr; None off a terminal.
+
+    Rule: cli.md, Commands, "Common": no progress bar off a terminal.
+    """
+    console = stderr()
+    if not console.is_terminal:
+        yield None
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as Bar
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    with Bar(*columns, console=console, transient=True) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda done, of: bar.update(task, completed=done, total=of or None)

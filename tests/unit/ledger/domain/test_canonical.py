@@ -1,0 +1,36 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import rfc8785
+
+from ledger.domain.canonical import INTEGER_MAX, annotation_json, canonical_json
+
+SAMPLES = {
+    "empty": {},
+    "keys are sorted": {"b": 1, "a": {"d": [], "c": {}}},
+    "integers to the limit": {"most": INTEGER_MAX, "least": -INTEGER_MAX, "zero": 0},
+    "constants": {"yes": True, "no": False, "none": None},
+    "text that is escaped": {"text": 'a"b\\c/\n\r\t\b\f\x00\x1f\x7f'},
+    "text that is not escaped": {"text": "\u00e9\u2028\u4e2d\U0001f600"},
+    "deep": {"a": [[[{"b": [{"c": "d"}]}]]]},
+}
+
+
+@pytest.mark.parametrize("value", SAMPLES.values(), ids=SAMPLES)
+def test_the_text_is_that_of_rfc_8785(value: dict[str, object]) -> None:
+    """The fast path equals an independent implementation on the subset we write."""
+    assert canonical_json(value).encode() == rfc8785.dumps(value)  # type: ignore[arg-type]
+
+
+def test_not_a_number_is_no_json() -> None:
+    """NaN has no JSON text."""
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        canonical_json({"a": math.nan})
+
+
+def test_annotations_are_written_without_spaces_in_key_order() -> None:
+    """cli.md, Output."""
+    assert annotation_json({"b": [1, 2], "a": None}) == '{"a":null,"b":[1,2]}'
+    assert annotation_json([]) == "[]"

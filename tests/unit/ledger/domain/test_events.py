@@ -1,0 +1,150 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from ledger.domain.errors import InputError, UnknownEventError
+from ledger.domain.events import (
+    EVENT_TYPES,
+    EpochStarted,
+    LedgerEvent,
+    PodBound,
+    PodReserved,
+    decode_event,
+    encode_event,
+)
+
+SAMPLES = Path(__file__).parents[3] / "samples" / "events"
+
+
+def sample(event_type: str) -> str:
+    """Return the stored body of one type, as it stands in a ledger."""
+    return (SAMPLES / f"{event_type}.json").read_text(encoding="utf-8").removesuffix("\n")
+
+
+def test_every_event_type_has_a_stored_sample() -> None:
+    """A recorded type is never edited: its sample stays, whatever the code becomes."""
+    stored = {path.name.removesuffix(".json") for path in SAMPLES.iterdir()}
+
+    assert stored == set(EVENT_TYPES)
+
+
+def test_every_event_is_known_by_its_type() -> None:
+    """No two classes share a type, and each carries its version."""
+    assert set(EVENT_TYPES.values()) == set(get_args(LedgerEvent))
+    assert all(event_type.rsplit(".v", 1)[1].isdigit() for event_type in EVENT_TYPES)
+
+
+@pytest.mark.parametrize("event_type", EVENT_TYPES)
+def test_a_stored_sample_reads_and_writes_back_byte_for_byte(event_type: str) -> None:
+    """Decode and encode are inverse on every recorded byte."""
+    body = sample(event_type)
+
+    event = decode_event(event_type, body)
+
+    assert type(event) is EVENT_TYPES[event_type]
+    assert encode_event(event) == body
+    assert decode_event(event_type, encode_event(event)) == event
+
+
+@pytest.mark.parametrize("event_type", EVENT_TYPES)
+def test_a_sample_says_something_in_every_field(event_type: str) -> None:
+    """A sample at its defaults would not notice a renamed or mistyped field."""
+    event = decode_event(event_type, sample(event_type))
+
+    for field in dataclasses.fields(event):
+        value = getattr(event, field.name)
+        assert value not in ("", (), {}), field.name
+
+
+@pytest.mark.parametrize("event_type", EVENT_TYPES)
+def test_a_body_without_the_optional_fields_reads(event_type: str) -> None:
+    """Events grow by fields with defaults: what an older release wrote stays readable."""
+    kind = EVENT_TYPES[event_type]
+    needed = {
+        field.name
+        for field in dataclasses.fields(kind)
+        if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+    }
+    body = {name: value for name, value in json.loads(sample(event_type)).items() if name in needed}
+
+    assert type(decode_event(event_type, json.dumps(body))) is kind
+
+
+def test_a_type_of_a_newer_release_stops_the_reader() -> None:
+    """Never guess what a newer event means."""
+    with pytest.raises(UnknownEventError, match=r"pod\.bound\.v2"):
+        decode_event("pod.bound.v2", "{}")
+
+
+BROKEN = {
+    "no JSON": ("{", "event body is not JSON", "pod.bound.v1"),
+    "a number too long to read": (f'{{"attempt":{"9" * 5000}}}', "not JSON", "pod.bound.v1"),
+    "nested too deep": ("[" * 200_000, "not JSON", "pod.bound.v1"),
+    "no object": ("[]", "must be an object", "pod.bound.v1"),
+    "a field missing": ('{"attempt":1,"node_uid":"n"}', "missing field 'pod_uid'", "pod.bound.v1"),
+    "a field unknown": (
+        '{"attempt":1,"node_uid":"n","pod_uid":"u","x":1}',
+        "unknown field 'x'",
+        "pod.bound.v1",
+    ),
+    "a float for an integer": (
+        '{"attempt":1.0,"node_uid":"n","pod_uid":"u"}',
+        "must be an integer",
+        "pod.bound.v1.attempt",
+    ),
+    "a truth value for an integer": (
+        '{"attempt":true,"node_uid":"n","pod_uid":"u"}',
+        "must be an integer",
+        "pod.bound.v1.attempt",
+    ),
+}
+
+
+@pytest.mark.parametrize(("body", "fact", "field"), BROKEN.values(), ids=BROKEN)
+def test_a_broken_body_is_unreadable(body: str, fact: str, field: str) -> None:
+    """One message with the type and the field."""
+    with pytest.raises(InputError, match=fact) as caught:
+        decode_event(PodBound.event_type, body)
+
+    assert caught.value.field == field
+
+
+def test_a_broken_field_deep_inside_is_named_with_its_path() -> None:
+    """Arrays by index, objects by field."""
+    body = json.loads(sample(PodReserved.event_type))
+    body["shares"][1]["containers"] = [{"container": 5}]
+
+    with pytest.raises(InputError) as caught:
+        decode_event(PodReserved.event_type, json.dumps(body))
+
+    assert caught.value.field == "pod.reserved.v1.shares[1].containers[0]"
+    body["shares"][1]["containers"] = []
+    body["cpuset"] = "3-1"
+    with pytest.raises(InputError, match="runs backwards") as caught:
+        decode_event(PodReserved.event_type, json.dumps(body))
+    assert caught.value.field == "pod.reserved.v1.cpuset"
+
+
+def test_the_body_is_the_same_whatever_the_order_of_a_mapping() -> None:
+    """One event has one body, and so one hash."""
+    body = sample(PodReserved.event_type)
+    shuffled = json.loads(body)
+    labels = shuffled["snapshot"]["labels"]
+    shuffled["snapshot"]["labels"] = dict(reversed(labels.items()))
+
+    event = decode_event(PodReserved.event_type, json.dumps(dict(reversed(shuffled.items()))))
+
+    assert encode_event(event) == body
+
+
+def test_characters_beyond_ascii_are_kept() -> None:
+    """Bodies are UTF-8; nothing is escaped that need not be."""
+    event = EpochStarted(epoch=1, holder="M\u00fcnchen", origin="o", tenure_version="v")
+
+    assert "M\u00fcnchen" in encode_event(event)
+    assert decode_event(EpochStarted.event_type, encode_event(event)) == event

@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from typing import Any
+
+import pytest
+
+from ledger.domain.hashing import GENESIS, body_hash, chain_hash, leaf_hash
+from ledger.domain.recorded import Envelope
+
+ENVELOPE = Envelope(
+    position=7,
+    stream="node/n1",
+    stream_version=3,
+    event_type="pod.bound.v1",
+    body='{"attempt":1,"node_uid":"n1","pod_uid":"u1"}',
+    actor="scheduler",
+    epoch=2,
+    causation_position=6,
+    correlation_id="u1/1",
+    idempotency_key="bind:u1:1",
+    args_hash="ab" * 32,
+    at_us=1767225600000001,
+    wall_us=1767225600000000,
+)
+LEAF = "34e52975ae8206c2a68ce7ff74bbb8a7e535820b6b84a3c7d60c528ac489fd74"
+CHAIN = "f7b8202b760a372d1a490408a260aed4df5900a4562725fb87f00379e37d9c78"
+CHANGED: dict[str, Any] = {
+    "position": 8,
+    "stream": "node/n2",
+    "stream_version": 4,
+    "event_type": "pod.assigned.v1",
+    "body": '{"attempt":1,"node_uid":"n1","pod_uid":"u2"}',
+    "actor": "agent",
+    "epoch": 3,
+    "causation_position": None,
+    "correlation_id": "u1/2",
+    "idempotency_key": "bind:u1:2",
+    "args_hash": "ac" * 32,
+    "at_us": 1767225600000002,
+    "wall_us": 1767225600000001,
+}
+
+
+def test_the_leaf_is_what_it_says() -> None:
+    """RFC 6962 leaf: 0x00 before the canonical envelope, the body as its own hash."""
+    fields = dataclasses.asdict(ENVELOPE)
+    fields["body_sha256"] = hashlib.sha256(fields.pop("body").encode()).hexdigest()
+    text = json.dumps(fields, sort_keys=True, separators=(",", ":"))
+
+    assert leaf_hash(ENVELOPE) == hashlib.sha256(b"\x00" + text.encode()).digest()
+
+
+def test_the_leaf_never_changes() -> None:
+    """Ledgers that exist are hashed so: another value here breaks every one of them."""
+    assert leaf_hash(ENVELOPE).hex() == LEAF
+    assert chain_hash(GENESIS, leaf_hash(ENVELOPE)).hex() == CHAIN
+
+
+@pytest.mark.parametrize("name", CHANGED)
+def test_every_field_of_the_envelope_is_in_the_leaf(name: str) -> None:
+    """Whoever changes anything about an event changes its hash."""
+    assert set(CHANGED) == {field.name for field in dataclasses.fields(Envelope)}
+    changed = dataclasses.replace(ENVELOPE, **{name: CHANGED[name]})
+
+    assert leaf_hash(changed) != leaf_hash(ENVELOPE)
+
+
+def test_the_chain_depends_on_everything_before() -> None:
+    """0x02 before the previous value and the leaf: order and content both count."""
+    one, two = body_hash("one"), body_hash("two")
+
+    assert chain_hash(one, two) == hashlib.sha256(b"\x02" + one + two).digest()
+    assert chain_hash(chain_hash(GENESIS, one), two) != chain_hash(chain_hash(GENESIS, two), one)
+
+
+def test_the_chain_starts_from_nothing() -> None:
+    """32 zero bytes before the first event."""
+    assert bytes(32) == GENESIS
+
+
+def test_a_body_is_hashed_as_the_bytes_that_are_stored() -> None:
+    """UTF-8, nothing parsed or rewritten."""
+    assert body_hash("{ }") == hashlib.sha256(b"{ }").digest()
+    assert body_hash("\u00e9") == hashlib.sha256(b"\xc3\xa9").digest()

@@ -1,0 +1,229 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from ledger.domain.nodes import NodeFacts, Taint
+from ledger.domain.requests import CpuSetDemand, PodRequest
+from ledger.domain.resources import Dialect
+from scheduler.decide.outcome import ReasonCount, Unplaced
+from scheduler.decide.reasons import message
+from tests.support.clusters import (
+    GIB,
+    engine,
+    gpu_bytes,
+    gpu_node,
+    nic,
+    placed,
+    pod,
+    refused,
+    running,
+    selector,
+    share,
+)
+from tests.support.topologies import MACHINE_X
+
+
+def _by_node(answer: Unplaced, *nodes: NodeFacts) -> Mapping[str, list[str]]:
+    assert answer.nodes is not None
+    return answer.nodes.by_node(tuple(node.name for node in nodes))
+
+
+def test_the_message_counts_by_number_then_text() -> None:
+    """Rule: cli.md, Output."""
+    text = message(6, [("b", 2), ("c", 3), ("a", 2)])
+
+    assert text == "0/6 nodes are available: 3 c, 2 a, 2 b."
+
+
+def test_a_cluster_without_nodes() -> None:
+    """There is nothing to count."""
+    assert refused(engine(), pod("p")).message == "0/0 nodes are available."
+
+
+@pytest.mark.parametrize(
+    ("node", "request_", "reasons"),
+    [
+        pytest.param(
+            gpu_node("n", cpu_milli=500), pod("p"), ["Insufficient cpu"], id="too little cpu"
+        ),
+        pytest.param(
+            gpu_node("n", cpu_milli=0, memory_bytes=0, pods_max=0),
+            pod("p"),
+            ["Too many pods", "Insufficient cpu", "Insufficient memory"],
+            id="every resource that is short, as kube-scheduler's fit",
+        ),
+        pytest.param(
+            gpu_node("n", cpu_milli=0, taints=(Taint(key="k", value="v", effect="NoSchedule"),)),
+            pod("p"),
+            ["node(s) had untolerated taint {k: v}"],
+            id="the first stage that fails hides the later ones",
+        ),
+        pytest.param(
+            gpu_node("n", 0, cpu_milli=0),
+            pod("p", share(50)),
+            ["Insufficient cpu"],
+            id="devices come after the resource fit",
+        ),
+        pytest.param(
+            gpu_node("n", 0), pod("p", share(50)), ["Insufficient gpu devices"], id="no card at all"
+        ),
+        pytest.param(
+            gpu_node("n", 2),
+            pod("p", share(100, 4)),
+            ["Insufficient gpu devices"],
+            id="too few cards",
+        ),
+        pytest.param(
+            gpu_node("n", 1),
+            pod("p", share(50), nic(10)),
+            ["Insufficient rdma devices"],
+            id="the type that fails is named",
+        ),
+        pytest.param(
+            gpu_node("n", 2, closed=frozenset({1})),
+            pod("p", share(100, 2)),
+            ["GPUUnhealthy"],
+            id="closed cards would do",
+        ),
+        pytest.param(
+            gpu_node("n", 2, models=("T4", "A10")),
+            pod("p", share(100, 2, models=("T4",))),
+            ["Insufficient gpu devices"],
+            id="too few cards of the model",
+        ),
+        pytest.param(
+            gpu_node("n", 2),
+            pod("p", gpu_bytes(20 * GIB)),
+            ["GPUFragmented"],
+            id="more bytes than one card, fewer than all",
+        ),
+        pytest.param(
+            gpu_node("n", cpu_topology=MACHINE_X, cpu_milli=None),
+            pod(
+                "p",
+                cpu_milli=99_000,
+                cpuset=CpuSetDemand(
+                    cpus=99, bind_policy="FullPCPUs", required=False, exclusive_policy="None"
+                ),
+            ),
+            ["not enough cpus available to satisfy request"],
+            id="too few CPUs to pin",
+        ),
+    ],
+)
+def test_the_reason_of_a_fresh_node(
+    node: NodeFacts, request_: PodRequest, reasons: list[str]
+) -> None:
+    """Kubernetes' text, the contract's text, or a code, first failing stage only."""
+    answer = refused(engine(node), request_)
+
+    assert _by_node(answer, node) == {"n": reasons}
+    assert [count.reason for count in answer.reasons] == sorted(reasons)
+
+
+def test_enough_in_all_but_not_on_one_card_is_fragmented() -> None:
+    """Two halves do not make a whole."""
+    node = gpu_node("n", 2)
+    cluster = engine(node, policy="spread")
+    placed(cluster, pod("a", share(60)))
+    placed(cluster, pod("b", share(60)))
+    answer = refused(cluster, pod("c", share(70)))
+
+    assert answer.reasons == (
+        ReasonCount(
+            reason="GPUFragmented",
+            nodes=1,
+            nearest_node="n",
+            detail="asks 70 % of a GPU, 40 % left on the best, 80 % in all",
+            remedy="release 30 % of one GPU on n or ask for 40 %",
+        ),
+    )
+
+
+def test_a_pod_on_an_unknown_card_closes_the_node() -> None:
+    """Nobody knows which card is taken."""
+    node = gpu_node("n", 2)
+    cluster = engine(node)
+    assert cluster.adopt(0, running("legacy", unknown_types=("gpu",))) == []
+
+    assert refused(cluster, pod("p", share(10))).message == (
+        "0/1 nodes are available: 1 node(s) have a Pod on an unknown card."
+    )
+
+
+def test_a_card_full_of_containers() -> None:
+    """The cap of mGPU on instances per card has a code of its own."""
+    node = gpu_node("n", 1)
+    cluster = engine(node)
+    request = pod("p", gpu_bytes(256 * 2**20, core=1), dialect=Dialect.MGPU)
+    for number in range(16):
+        placed(cluster, pod(f"p{number}", *request.devices, cpu_milli=0, dialect=Dialect.MGPU))
+
+    assert [count.reason for count in refused(cluster, request).reasons] == ["GPUContainerLimit"]
+
+
+def test_counts_name_the_nearest_node_with_numbers() -> None:
+    """The node that lacks least, what is short there, and what would make up for it."""
+    nodes = (
+        gpu_node("small", cpu_milli=2000),
+        gpu_node("close", cpu_milli=7500),
+        gpu_node("little", memory_bytes=GIB),
+        gpu_node("elsewhere", labels={"zone": "b"}),
+    )
+    request = pod("p", cpu_milli=8000, memory_bytes=2 * GIB, placement=selector())
+    answer = refused(engine(*nodes[:3]), request)
+
+    assert answer.message == ("0/3 nodes are available: 2 Insufficient cpu, 1 Insufficient memory.")
+    assert answer.reasons == (
+        ReasonCount(
+            reason="Insufficient cpu",
+            nodes=2,
+            nearest_node="close",
+            detail="asks 8 cpu, 7.5 free",
+            remedy="ask for at most 7.5 cpu",
+        ),
+        ReasonCount(
+            reason="Insufficient memory",
+            nodes=1,
+            nearest_node="little",
+            detail="asks 2048Mi memory, 1024Mi free",
+            remedy="ask for at most 1024Mi memory",
+        ),
+    )
+
+
+def test_whole_cards_are_counted_at_the_nearest_node() -> None:
+    """The node with most untouched cards is nearest, and what is missing there must go."""
+    nodes = (gpu_node("two", 2), gpu_node("four", 4, labels={"a": "x"}), gpu_node("none", 0))
+    cluster = engine(*nodes)
+    placed(cluster, pod("a", share(10), placement=selector(a="x")))
+    answer = refused(cluster, pod("p", share(100, 4)))
+
+    (count,) = answer.reasons
+    assert (count.nearest_node, count.detail, count.remedy) == (
+        "four",
+        "asks 4 whole GPU, 3 untouched",
+        "release 1 whole GPU on four",
+    )
+
+
+def test_an_unchanged_cluster_gives_the_same_answer() -> None:
+    """A second refusal, from what is remembered, equals the first."""
+    cluster = engine(gpu_node("a"), gpu_node("b", 0))
+    request = pod("p", share(100, 3))
+
+    assert refused(cluster, request) == refused(cluster, request)
+
+
+def test_reasons_follow_the_order_the_nodes_were_given_in() -> None:
+    """Also when a rank breaks ties in another order."""
+    nodes = (gpu_node("a", cpu_milli=0), gpu_node("b", memory_bytes=0), gpu_node("c", 0))
+    answer = refused(engine(*nodes, rank=[2, 0, 1]), pod("p", share(50)))
+
+    assert _by_node(answer, *nodes) == {
+        "a": ["Insufficient cpu"],
+        "b": ["Insufficient memory"],
+        "c": ["Insufficient gpu devices"],
+    }
