@@ -1,4 +1,4 @@
-"""The demonstration: a generated week, decided and recorded, proved, drawn, and what to try next."""
+"""The demonstration: a generated week, decided, recorded, proved, drawn, and what to try next."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ledger.store.open import open_ledger
 from ledger.store.verify import verify
 from scheduler.decide.settings import SchedulingSettings
 from tenure.config import normalise_settings
-from tenure.exits import AnswerIsNo, stdout, with_next
+from tenure.exits import AnswerIsNo, with_next
 from tenure.look.build import write_report
 from tenure.progress import progress_bar
 from tenure.simulate.session import Record, run_simulation
@@ -26,8 +26,7 @@ from tenure.trace.reader import read_trace
 from tenure.trace.week import FORMAT, WEEK_START, write_week
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection
-
+    from ledger.store.open import Ledger
     from ledger.store.verify import VerifyReport
     from tenure.simulate.results import Result
 
@@ -72,7 +71,7 @@ def run_demo(*, size: str, directory: Path, seed: int) -> None:
         _say(f"  proved    {proof.events} events in {proof.seconds:.1f} s")
         write_report(ledger, paths.report, proof=proof, command="make demo", seed=str(seed))
         _say(f"  drawn     {paths.report}")
-        hints = _hints(ledger.connection, paths)
+        hints = _hints(ledger, paths)
     _say("")
     _say(_headline(result, proof))
     _say(hints)
@@ -94,7 +93,9 @@ class _Paths:
         header = self.trace / "trace.json"
         earlier = header.is_file() and FORMAT in header.read_text(encoding="utf-8")
         if self.ledger.exists() and not earlier:
-            error = InputError("there is a ledger that no demonstration made", place=str(self.ledger))
+            error = InputError(
+                "there is a ledger that no demonstration made", place=str(self.ledger)
+            )
             raise with_next(error, "choose another directory with --out")
         for suffix in ("", "-wal", "-shm"):
             self.ledger.with_name(self.ledger.name + suffix).unlink(missing_ok=True)
@@ -103,8 +104,8 @@ class _Paths:
 
 def _announce(size: Size, paths: _Paths) -> None:
     _say(
-        f"A virtual week of a GPU cluster: {size.nodes} nodes, {size.pods:,} Pods of seven teams in "
-        "every dialect, a dying card.\n"
+        f"A virtual week of a GPU cluster: {size.nodes} nodes, {size.pods:,} Pods of seven teams "
+        "in every dialect, a dying card.\n"
         f"Every decision goes through the ledger. About {size.seconds} s and 60 MB, all of it in "
         f"{paths.directory}/.\n"
     )
@@ -142,33 +143,33 @@ def _headline(result: Result, proof: VerifyReport) -> str:
     return f"{decided:,} Pods decided, {result.tally.placed:,} placed, {over}, {proved}."
 
 
-def _hints(connection: Connection, paths: _Paths) -> str:
+def _hints(ledger: Ledger, paths: _Paths) -> str:
     tuesday = f"{TUESDAY_1405:%Y-%m-%dT%H:%MZ}"
     at_us = round(TUESDAY_1405.timestamp() * 1_000_000)
-    card = busiest_card(connection, at_us) or "gpu-0000/0"
-    waiting = waiting_pods(connection, limit=1)
-    ledger = f"--ledger {paths.ledger}"
+    card = busiest_card(ledger.connection, at_us) or "gpu-0000/0"
+    waiting = waiting_pods(ledger.connection, limit=1)
+    option = f"--ledger {paths.ledger}"
     lines = [
         "",
         "Ask it:",
-        f"  .venv/bin/tenure who {card} --at {tuesday} {ledger}",
-        *(f"  .venv/bin/tenure why {pod.path} {ledger}" for pod in waiting),
-        f"  .venv/bin/tenure usage --by namespace {ledger}",
-        f"  .venv/bin/tenure map {ledger}",
+        f"  .venv/bin/tenure who {card} --at {tuesday} {option}",
+        *(f"  .venv/bin/tenure why {pod.path} {option}" for pod in waiting),
+        f"  .venv/bin/tenure usage --by namespace {option}",
+        f"  .venv/bin/tenure map {option}",
         f"  open {paths.report}   (one file, no network)",
         "",
         "Try to cheat, with nothing but Python's sqlite3 on the file:",
-        *_cheats(connection, paths),
+        *_cheats(ledger, paths),
     ]
     return "\n".join(lines)
 
 
-def _cheats(connection: Connection, paths: _Paths) -> list[str]:
+def _cheats(ledger: Ledger, paths: _Paths) -> list[str]:
     """Return shell lines that try to break the ledger; the database refuses the first two."""
     lines = []
-    card = full_card(connection)
+    card = full_card(ledger.connection)
     if card is not None:
-        insert = (
+        insert = (  # shown to the user, not run
             "INSERT INTO ledger_holdings (position, device_no, minor, core_percent, memory_bytes, "
             "memory_ratio_percent, exclusive, instances, kind, opened_at_us) VALUES "
             f"({card.other_position}, {card.device_no}, {card.minor}, 50, 0, 50, 0, 1, "
@@ -180,8 +181,8 @@ def _cheats(connection: Connection, paths: _Paths) -> list[str]:
     copy = paths.directory / "copy.db"
     lines += [
         "  # one byte in a copy of the file, behind the database's back",
-        f"  .venv/bin/python -m tenure.tamper {paths.ledger} {copy} && "
-        f".venv/bin/tenure verify --ledger {copy}",
+        f"  .venv/bin/python -m tenure.tamper {paths.ledger} {copy}",
+        f"  .venv/bin/tenure verify --ledger {copy}",
     ]
     return lines
 

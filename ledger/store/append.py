@@ -155,12 +155,18 @@ class Writer:
         if not events:
             return self._head.position
         batch = self._batch(events)
-        with self._connection.begin() as transaction:
+        transaction = self._connection.begin()
+        try:
             self._write(batch)
-            try:
-                transaction.commit()
-            except DBAPIError as error:
-                self._settle(batch, error)
+        except BaseException:
+            transaction.rollback()
+            raise
+        try:
+            transaction.commit()
+        except DBAPIError as error:
+            transaction.close()
+            self._connection.connection.rollback()  # the driver may still be inside of it
+            self._settle(batch, error)
         self._head = batch.head
         self._versions.update(batch.versions)
         return batch.head.position
@@ -250,7 +256,6 @@ class Writer:
 
         Returns when the batch is recorded after all.
         """
-        self._connection.rollback()
         self._projector = None
         with self._connection.begin():
             now = read_head(self._connection)

@@ -6,10 +6,9 @@ from collections.abc import Iterator
 from functools import cache
 
 from sqlalchemy import Connection, create_engine
-from sqlalchemy.exc import DBAPIError
 
 from ledger.store.ddl import sqlite_triggers, sqlite_views
-from ledger.store.failures import fact_of
+from ledger.store.failures import DAMAGE, fact_of
 from ledger.store.schema import METADATA
 
 _SCHEMA = "SELECT type, name, tbl_name, sql FROM sqlite_master WHERE name NOT LIKE 'sqlite_%'"
@@ -23,7 +22,7 @@ def damaged_pages(connection: Connection) -> Iterator[str]:
             for row in connection.exec_driver_sql(f"PRAGMA {pragma}"):
                 if row[0] != "ok":
                     yield f"{pragma.split('(')[0]}: {' '.join(map(str, row))}"
-        except DBAPIError as error:
+        except DAMAGE as error:
             yield f"the database is damaged: {fact_of(error)}"
             return
 
@@ -37,7 +36,7 @@ def changed_rules(connection: Connection) -> Iterator[str]:
     """
     try:
         found = _definitions(connection)
-    except DBAPIError as error:
+    except DAMAGE as error:
         yield f"the schema is unreadable: {fact_of(error)}"
         return
     expected = made_by_migrations()

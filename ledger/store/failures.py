@@ -9,12 +9,15 @@ from sqlalchemy.exc import DBAPIError
 
 from ledger.domain.errors import LedgerError
 
+DAMAGE: Final = (DBAPIError, UnicodeDecodeError)
+"""What reading a damaged database may raise: a broken text comes from below the driver."""
+
 _MESSAGE: Final = re.compile(r"tenure ledger: (.*?)'?$", re.DOTALL)
 
 
-def fact_of(error: DBAPIError) -> str:
+def fact_of(error: DBAPIError | UnicodeDecodeError) -> str:
     """Return what the database said, without its own wrapping."""
-    text = str(error.orig)
+    text = str(error.orig if isinstance(error, DBAPIError) else error)
     found = _MESSAGE.search(text)
     return found[1].replace("''", "'") if found else text
 

@@ -9,12 +9,12 @@ from types import TracebackType
 from typing import Final, Literal, Self
 
 from sqlalchemy import Connection, Engine, inspect, text
-from sqlalchemy.exc import DBAPIError
 
-from ledger.domain.errors import InputError
+from ledger.domain.errors import InputError, LedgerError
 from ledger.domain.recorded import RecordedEvent
 from ledger.store import schema
 from ledger.store.append import Head, Writer, read_head, start_epoch
+from ledger.store.failures import DAMAGE, fact_of
 from ledger.store.profile import create_file, sqlite_engine
 from ledger.store.read import read_events
 
@@ -32,8 +32,11 @@ class Ledger:
     `connection` is the one connection below; functions of this package run on it.
     """
 
-    def __init__(self, *, url: str, engine: Engine, connection: Connection) -> None:
+    def __init__(
+        self, *, url: str, engine: Engine, connection: Connection, writable: bool
+    ) -> None:
         self.url = url
+        self.writable = writable
         self.connection = connection
         self.engine = engine
 
@@ -81,7 +84,10 @@ class Ledger:
 
         Raises:
             InputError: the ledger has another origin.
+            LedgerError: it was opened to be read, or can't be written.
         """
+        if not self.writable:
+            raise LedgerError(f"the ledger is open to be read: ledger={self.url}")
         return start_epoch(
             self.connection,
             holder=holder,
@@ -112,14 +118,15 @@ def open_ledger(url: str, *, mode: Mode) -> Ledger:
     engine = sqlite_engine(path, write=mode != "read")
     try:
         connection = engine.connect()
-    except (DBAPIError, sqlite3.Error) as error:
-        raise InputError(f"not a ledger: {_reason(error)}", place=str(path)) from error
-    ledger = Ledger(url=f"{_SQLITE_URL}{path}", engine=engine, connection=connection)
+    except (*DAMAGE, sqlite3.Error) as error:
+        fact = str(error) if isinstance(error, sqlite3.Error) else fact_of(error)
+        raise InputError(f"not a ledger: {fact}", place=str(path)) from error
+    ledger = Ledger(url=f"{_SQLITE_URL}{path}", engine=engine, connection=connection, writable=mode != "read")
     try:
         _check(ledger, path, mode)
-    except DBAPIError as error:
+    except DAMAGE as error:
         ledger.close()
-        raise InputError(f"not a ledger: {_reason(error)}", place=str(path)) from error
+        raise InputError(f"not a ledger: {fact_of(error)}", place=str(path)) from error
     except BaseException:
         ledger.close()
         raise
@@ -166,7 +173,3 @@ def _check(ledger: Ledger, path: Path, mode: Mode) -> None:
 def _tables(ledger: Ledger) -> set[str]:
     with ledger.connection.begin():
         return set(inspect(ledger.connection).get_table_names())
-
-
-def _reason(error: Exception) -> str:
-    return str(error.orig if isinstance(error, DBAPIError) else error)

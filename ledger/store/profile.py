@@ -78,7 +78,7 @@ def _opened(uri: str, *, write: bool) -> sqlite3.Connection:
         for pragma in (*_ALWAYS, *(_WRITING if write else _READING)):
             connection.execute(pragma).close()
         connection.execute("SELECT count(*) FROM sqlite_master").close()
-    except sqlite3.Error:
+    except (sqlite3.Error, UnicodeDecodeError):
         connection.close()
         raise
     return connection

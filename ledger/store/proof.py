@@ -58,6 +58,10 @@ class _Recorded:
             self._unexplained(self._next)
             self._advance()
 
+    def close(self) -> None:
+        """Let go of the query."""
+        self._rows.close()
+
     def _unexplained(self, row: Row) -> None:
         key = row[: self._keys]
         self._report(key[0], f"{self._name} has a row that no event explains: key={key}")
@@ -159,6 +163,11 @@ class Proof:
         self._compare(schema.ledger_devices, self._devices.values())
         self._compare(schema.ledger_cpus, [self._cpus[key] for key in sorted(self._cpus)])
 
+    def close(self) -> None:
+        """Let go of every query, proved or not."""
+        for recorded in self._recorded.values():
+            recorded.close()
+
     def _take(self) -> None:
         for statement, rows in self._waiting:
             if rows:
@@ -176,6 +185,7 @@ class Proof:
             if found is not None and found != tuple(row):
                 self._differs(None, table.name, names, tuple(row), found)
         recorded.finish()
+        recorded.close()
 
     def _differs(
         self, position: int | None, table: str, names: list[str], must: Row, found: Row

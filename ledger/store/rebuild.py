@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Final
@@ -102,14 +103,15 @@ def _rebuilt(connection: Connection, progress: Callable[[int], None]) -> Rebuild
 def _replay(connection: Connection, progress: Callable[[int], None]) -> int:
     projector = Projector(connection)
     position, previous = 0, GENESIS
-    for row in rows_of(connection, in_key_order(schema.ledger_events)):
-        position += 1
-        recorded = recorded_event(row, position, previous)
-        previous = recorded.chain_hash
-        projector.add(position, recorded.envelope.at_us, recorded.event)
-        if position % _WAVE_EVENTS == 0:
-            projector.flush()
-            progress(position)
+    with closing(rows_of(connection, in_key_order(schema.ledger_events))) as rows:
+        for row in rows:
+            position += 1
+            recorded = recorded_event(row, position, previous)
+            previous = recorded.chain_hash
+            projector.add(position, recorded.envelope.at_us, recorded.event)
+            if position % _WAVE_EVENTS == 0:
+                projector.flush()
+                progress(position)
     projector.flush()
     return position
 

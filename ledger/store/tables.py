@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
+from contextlib import suppress
 from typing import Any
 
 from sqlalchemy import Connection, Select, Table, select
@@ -15,9 +16,9 @@ class UnreadableError(LedgerError):
     """The database can't read its own pages. Stop reading this table; say how far it came."""
 
 
-def rows_of(connection: Connection, query: Select[Any]) -> Iterator[Row]:
+def rows_of(connection: Connection, query: Select[Any]) -> Generator[Row, None, None]:
     """
-    Yield the rows of a query without literals, as the driver's tuples.
+    Yield the rows of a query without literals, as the driver's tuples. Close what is not read up.
 
     Raises:
         UnreadableError: a page or a value is damaged; every row before it has been yielded.
@@ -27,11 +28,13 @@ def rows_of(connection: Connection, query: Select[Any]) -> Iterator[Row]:
     cursor: Any = connection.connection.cursor()  # the protocol has fetchone, the driver iterates
     try:
         cursor.execute(text)
-        yield from cursor
+        for row in cursor:  # noqa: UP028 - it would close the cursor when the reader leaves
+            yield row
     except failures as error:
         raise UnreadableError(str(error)) from error
     finally:
-        cursor.close()
+        with suppress(*failures):  # a reader that left early may outlive the connection
+            cursor.close()
 
 
 def in_key_order(table: Table) -> Select[Any]:

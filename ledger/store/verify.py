@@ -10,11 +10,11 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Final
 
 from sqlalchemy import Connection
-from sqlalchemy.exc import DBAPIError
 
 from ledger.domain.errors import InputError, UnknownEventError
 from ledger.domain.hashing import GENESIS, chain_hash
@@ -22,7 +22,7 @@ from ledger.store import schema
 from ledger.store.append import Head, read_head
 from ledger.store.bodies import event_of, leaf_of
 from ledger.store.damage import changed_rules, damaged_pages
-from ledger.store.failures import fact_of
+from ledger.store.failures import DAMAGE, fact_of
 from ledger.store.open import Ledger
 from ledger.store.proof import Proof
 from ledger.store.statements import Row
@@ -102,11 +102,15 @@ def verify(ledger: Ledger, progress: Callable[[int, int], None] | None = None) -
     """
     started = time.perf_counter()
     findings = _Findings()
-    with ledger.connection.begin():
+    snapshot = ledger.connection.begin()
+    try:
         for text in (*damaged_pages(ledger.connection), *changed_rules(ledger.connection)):
             findings.add(None, text)
         walk = _Walk(ledger.connection, findings)
-        walk.run(progress or (lambda _done, _all: None))
+        with closing(walk.proof):
+            walk.run(progress or (lambda _done, _all: None))
+    finally:
+        snapshot.rollback()  # nothing was written; a damaged database can't even commit that
     return VerifyReport(
         events=walk.position,
         findings=findings.sorted(),
@@ -135,14 +139,16 @@ class _Walk:
         head = self._head()
         total = head.position if head else 0
         try:
-            for row in rows_of(self._connection, in_key_order(schema.ledger_events)):
-                self._event(row)
-                if self.position % _PROGRESS_EVENTS == 0:
-                    progress(self.position, total)
+            with closing(rows_of(self._connection, in_key_order(schema.ledger_events))) as rows:
+                for row in rows:
+                    self._event(row)
+                    if self.position % _PROGRESS_EVENTS == 0:
+                        progress(self.position, total)
         except UnreadableError as error:
             self._bad(self.position + 1, f"the event is unreadable: {error}")
         if self._sound and head is not None:
             self._end(head)
+            self._streams()
         if self._sound:
             self.proof.finish()
         else:
@@ -152,7 +158,7 @@ class _Walk:
     def _head(self) -> Head | None:
         try:
             return read_head(self._connection)
-        except DBAPIError as error:
+        except DAMAGE as error:
             self._findings.add(None, f"the head is unreadable: {fact_of(error)}")
             return None
 
@@ -208,16 +214,19 @@ class _Walk:
         self.proof.add(position, at_us, event)
 
     def _end(self, head: Head) -> None:
-        """Compare the head and the streams with the last event."""
-        if (head.position, head.chain_hash, head.at_us) != (
-            self.position,
-            self.chain,
-            self._at_us,
-        ):
-            fact = f"the head is not the last event: head={head.position}, last={self.position}"
-            self._findings.add(min(head.position, self.position) + 1, fact)
+        """Compare the head with the last event."""
+        last = self.position
+        if head.position > last:
+            self._bad(last + 1, f"events are missing: last={last}, head={head.position}")
+        elif head.position < last:
+            self._bad(head.position + 1, f"events are beyond the head: head={head.position}")
+        elif (head.chain_hash, head.at_us) != (self.chain, self._at_us):
+            self._bad(last, "the head has another chain value or time than its event")
         if head.epoch < self._epoch:
             self._findings.add(None, f"the head has an older epoch: epoch={head.epoch}")
+
+    def _streams(self) -> None:
+        """Compare the last version of every stream with its events."""
         try:
             rows = rows_of(self._connection, in_key_order(schema.ledger_streams))
             streams: dict[str, int] = dict(rows)

@@ -68,6 +68,8 @@ class Engine:
         predicates = Predicates(fleet, settings)
         fitting = Fitting(fleet, pins, settings)
         self._fleet = fleet
+        self._predicates = predicates
+        self._fitting = fitting
         self._seed = seed
         self._fragmentation = Fragmentation(fleet, predicates, workload_of(typical))
         self._draws = settings.node_policy == "random"
@@ -110,6 +112,8 @@ class Engine:
         ratings = self._rows.current(shape)
         tried: dict[int, Unfit] = {}
         node = self._pick(ratings, request.memory_bytes, ordinal)
+        if node < 0 and not (ratings >= 0).any():
+            self._rows.note_full(shape)
         while node >= 0:
             answer = self._grants.grant(request, shape, node, self._order[node])
             if isinstance(answer, Placement):
@@ -127,6 +131,22 @@ class Engine:
         fitting = np.flatnonzero(self._takes(ratings, request.memory_bytes))
         ranked = fitting[np.argsort(-ratings[fitting], kind="stable")]
         return [self._order[node] for node in ranked.tolist()]
+
+    def has_room(self, request: PodRequest, nodes: Sequence[int]) -> bool:
+        """Tell whether one of these nodes passes every test over arrays; nothing is rated."""
+        shape = self._shapes.shape_of(request)
+        places = np.array([self._places[node] for node in nodes], dtype=np.int64)
+        admits = self._predicates.verdict(shape.static).admits
+        if admits is not None:
+            places = places[admits.take(places)]
+        if not len(places):
+            return False
+        fits = self._fitting.feasible(shape, places)
+        if request.memory_bytes:
+            fits &= self._fleet.memory_free.take(places) >= request.memory_bytes
+        if self._fleet.limits_pods:
+            fits &= self._fleet.pods_free.take(places) >= 1
+        return bool(fits.any())
 
     def try_place(
         self, request: PodRequest, node: int, only_minors: frozenset[int] | None = None
@@ -168,7 +188,7 @@ class Engine:
         column = devices.column(place, minor)
         assert column is not None, (node, device_type, minor)
         devices.set_healthy(place, column, healthy=healthy)
-        self._fleet.log.append(place)
+        self._fleet.log.append(place, gave_back=healthy)
 
     def view(self, node: int) -> NodeView:
         """Return what is left of one node, card by card."""

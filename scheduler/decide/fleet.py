@@ -21,20 +21,26 @@ class ChangeLog:
 
     A reader keeps the position it has seen. A position that has been forgotten reads as None:
     everything may have changed.
+
+    Attributes:
+        returns: how many changes gave something back. As long as it stays, what did not fit
+            before does not fit now.
     """
 
     def __init__(self) -> None:
         self._nodes: IntArray = np.zeros(_LOG_LENGTH, dtype=np.int64)
         self._first = 0
         self._length = 0
+        self.returns = 0
 
     @property
     def position(self) -> int:
         """Return the position after the newest change."""
         return self._first + self._length
 
-    def append(self, node: int) -> None:
-        """Note that a node changed."""
+    def append(self, node: int, *, gave_back: bool) -> None:
+        """Note that a node changed, and whether anything on it became free or open."""
+        self.returns += gave_back
         if self._length == _LOG_LENGTH:
             kept = _LOG_LENGTH // 2
             self._nodes[:kept] = self._nodes[kept:]

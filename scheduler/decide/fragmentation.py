@@ -9,6 +9,7 @@ answers for all typical Pods at once.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -69,6 +70,7 @@ class Fragmentation:
             if pod.gpu_count
         ]
         self._ladder = np.array(sorted({0} | {pod.cpu_milli for pod, _ in typical}), dtype=np.int64)
+        self._ladder_list: list[int] = self._ladder.tolist()
         self.cpu_classes = len(self._ladder) + 1
         asked = _asked(fleet, predicates, [pod for pod, _ in typical])
         rows, kinds = _distinct(asked)
@@ -97,13 +99,22 @@ class Fragmentation:
         classes: IntArray = self._ladder.searchsorted(cpu_milli, side="right")
         return classes
 
+    def cpu_class_of(self, cpu_milli: int) -> int:
+        """Return the cpu class of one amount of free cpu."""
+        return bisect_right(self._ladder_list, cpu_milli)
+
     def refresh(self) -> None:
         """Catch up on the nodes that changed."""
         log = self._fleet.log
         if self._seen == log.position:
             return
         nodes = log.since(self._seen)
-        self._renew(self._fleet.everything if nodes is None else nodes)
+        if nodes is None or len(nodes) > len(self._fleet):
+            self._renew(self._fleet.everything)
+        elif len(nodes) == 1:
+            self._renew_one(nodes.item(0))
+        else:
+            self._renew(nodes)
         self._seen = log.position
 
     def percent(self) -> float:
@@ -140,6 +151,19 @@ class Fragmentation:
         self.usable[nodes] = worth
         classes = np.maximum(self.cpu_class(self._fleet.cpu_free.take(nodes)), 1)
         self.usable_now[nodes] = self.usable.take(nodes * self.cpu_classes + classes)
+
+    def _renew_one(self, node: int) -> None:
+        """Do what `_renew` does, with fewer steps: after most decisions one node has changed."""
+        gpus = self._fleet.gpus
+        if self.odd:
+            self._renew(self._fleet.everything[node : node + 1])
+            return
+        at = gpus.left[node] + self._share_start.item(node)
+        worth = np.add.reduce(self._share_rows.take(at, axis=0), axis=0)
+        worth += self._whole_rows[self._whole_start.item(node) + gpus.whole.item(node)]
+        self.usable[node] = worth
+        cpu_class = self.cpu_class_of(self._fleet.cpu_free.item(node))
+        self.usable_now[node] = worth.item(max(cpu_class, 1))
 
     def _odd_worth(self, odd: _Odd, nodes: IntArray, left: IntArray) -> IntArray:
         fitting = left >= odd.percent_by_kind.take(self.kinds.take(nodes))[:, None]

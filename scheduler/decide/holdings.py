@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from ledger.domain.cpuset import CpuSet
 from ledger.domain.devices import GPU, DeviceShare
@@ -13,9 +13,8 @@ from scheduler.decide.outcome import Placement
 from scheduler.decide.pins import CpuPins
 
 
-@dataclass(frozen=True, slots=True)
-class _Held:
-    """What one Pod holds. `node` is a position in the fleet."""
+class _Held(NamedTuple):
+    """What one Pod holds. `node` is a place in the fleet."""
 
     path: str
     node: int
@@ -123,7 +122,7 @@ class Holdings:
                 fleet.devices[device_type].add_unknown(node, sign)
         if held.cpuset:
             self._pins.add(node, held.cpuset, sign)
-        fleet.log.append(node)
+        fleet.log.append(node, gave_back=sign < 0)
 
     def _is_over_full(self, node: int, share: DeviceShare) -> bool:
         devices = self._fleet.devices[share.device_type]

@@ -118,10 +118,26 @@ class BestFit:
         """Return 0 (a largest node, empty) to 100 (nothing would be left)."""
         fleet, most = self._fleet, self._cpu_max * self._gpu_max
         cpu = np.minimum(fleet.cpu_free.take(nodes) - shape.cpu_milli, self._cpu_max)
-        gpu = fleet.gpus.left_total.take(nodes) - _gpu_percent(shape)
+        gpu = fleet.gpus.left_total.take(nodes) - self._gpu_percent(shape, nodes)
         room = 50 * (cpu * self._gpu_max + gpu * self._cpu_max)
         rating = (100 * most - room) // most
         return np.where(self._fitting.feasible(shape, nodes), np.maximum(rating, 0), -1)
+
+    def _gpu_percent(self, shape: Shape, nodes: IntArray) -> IntArray | int:
+        """Return the percent of GPUs a shape asks for; bytes as percent of a node's mean card."""
+        asked: IntArray | int = 0
+        for demand in shape.demands:
+            if demand.device_type != GPU:
+                continue
+            percent: IntArray | int = max(demand.core_percent, demand.memory_ratio_percent)
+            if demand.memory_bytes:
+                caps = self._fleet.gpus.memory_cap.take(nodes, axis=0).sum(axis=1)
+                cards = self._fleet.gpus.present.take(nodes, axis=0).sum(axis=1)
+                mean = np.maximum(caps // np.maximum(cards, 1), 1)
+                by_bytes = -(-demand.memory_bytes * WHOLE_PERCENT // mean)
+                percent = np.maximum(percent, np.minimum(by_bytes, WHOLE_PERCENT))
+            asked = asked + demand.count * percent
+        return asked
 
     def card(self, shape: Shape, node: int) -> int | None:
         """Return the card with the least left that fits, for a plain share of one GPU."""
@@ -165,11 +181,3 @@ def draw(seed: int, ordinal: int, count: int) -> int:
 def _used(cap: IntArray, free: IntArray, asked: IntArray | int) -> IntArray:
     used: IntArray = (cap - free + asked) * MILLION // np.maximum(cap, 1)
     return used
-
-
-def _gpu_percent(shape: Shape) -> int:
-    return sum(
-        demand.count * max(demand.core_percent, demand.memory_ratio_percent)
-        for demand in shape.demands
-        if demand.device_type == GPU
-    )

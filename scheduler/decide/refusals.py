@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -12,24 +12,18 @@ import numpy.typing as npt
 
 from ledger.domain.requests import DeviceDemand, PodRequest
 from scheduler.decide import reasons
-from scheduler.decide.arrays import UNLIMITED, BoolArray, IntArray
+from scheduler.decide.arrays import BoolArray, IntArray
+from scheduler.decide.counts import FAR, Answer, Answers
 from scheduler.decide.devices import DeviceArrays
 from scheduler.decide.fitting import Fitting, asked_bytes
 from scheduler.decide.fleet import Fleet
-from scheduler.decide.outcome import NodeReasons, ReasonCount, Unfit, Unplaced
+from scheduler.decide.outcome import Unfit, Unplaced
 from scheduler.decide.pins import CpuPins
 from scheduler.decide.predicates import Predicates, StaticVerdict
 from scheduler.decide.reasons import Reason
 from scheduler.decide.shapes import Shape
-from scheduler.decide.shortfalls import (
-    explain_closed,
-    explain_cpu,
-    explain_devices,
-    explain_memory,
-)
 
 _BYTES_MAX: Final = 32 << 20
-_FAR: Final = (1 << 31) - 1
 _FITS: Final = 0
 _PODS_BIT: Final = 1
 _CPU_BIT: Final = 2
@@ -48,7 +42,8 @@ class _Row:
     Attributes:
         codes: index into `texts`; 0 = the node passes every test over arrays.
         short: how far a node is from fitting, where its code says too little is left of devices.
-        answer: the last answer, as long as nothing changed.
+        answer: the last answer, as long as it holds: nothing was given back (`returns` of the
+            change log), every node has the code it had, and the nearest ones are as near.
     """
 
     shape: Shape
@@ -57,7 +52,8 @@ class _Row:
     codes: npt.NDArray[np.int16]
     short: npt.NDArray[np.int32]
     seen: int
-    answer: tuple[str, tuple[ReasonCount, ...], NodeReasons] | None = None
+    answer: Answer | None = None
+    returns: int = -1
 
 
 class Refusals:
@@ -80,7 +76,7 @@ class Refusals:
         places: IntArray | None,
     ) -> None:
         self._fleet = fleet
-        self._places = places
+        self._answers = Answers(fleet, places)
         self._rows_max = max(1, _BYTES_MAX // max(1, 6 * len(fleet)))
         self._predicates = predicates
         self._fitting = fitting
@@ -94,12 +90,14 @@ class Refusals:
         `tried` holds the answer of the closer look at each node that passed the tests over arrays.
         """
         row = self._row(request, shape)
-        if row.answer is None or tried:
-            row.answer = self._answer(request, row, tried)
-        message, counts, nodes = row.answer
-        if tried:
-            row.answer = None
-        return Unplaced(request=request, message=message, reasons=counts, nodes=nodes)
+        answer = row.answer
+        if answer is None or tried:
+            answer = self._answers.answer(request, row.texts, row.codes, row.short, tried)
+            row.answer = None if tried else answer
+            row.returns = self._fleet.log.returns
+        return Unplaced(
+            request=request, message=answer.message, reasons=answer.counts, nodes=answer.nodes
+        )
 
     def codes(self, request: PodRequest, shape: Shape) -> npt.NDArray[np.int16]:
         """Return 0 for each node that passes the tests over arrays, else a number that is not."""
@@ -130,7 +128,7 @@ class Refusals:
             verdict=verdict,
             texts=_texts(verdict, shape),
             codes=np.zeros(len(self._fleet), dtype=np.int16),
-            short=np.full(len(self._fleet), _FAR, dtype=np.int32),
+            short=np.full(len(self._fleet), FAR, dtype=np.int32),
             seen=0,
         )
         self._judge(row, request, self._fleet.everything)
@@ -138,23 +136,20 @@ class Refusals:
 
     def _judge(self, row: _Row, request: PodRequest, nodes: IntArray) -> None:
         """Bring the codes of `nodes` up to date. The layout of codes is that of `_texts`."""
-        fleet, shape, static = self._fleet, row.shape, len(row.verdict.reasons)
-        codes = row.verdict.before.take(nodes)
-        bits = np.zeros(len(nodes), dtype=np.int64)
-        if shape.cpu_milli:
-            bits += (fleet.cpu_free.take(nodes) < shape.cpu_milli) * _CPU_BIT
-        if request.memory_bytes:
-            bits += (fleet.memory_free.take(nodes) < request.memory_bytes) * _MEMORY_BIT
-        if fleet.limits_pods:
-            bits += (fleet.pods_free.take(nodes) < 1) * _PODS_BIT
-        codes = np.where((codes == _FITS) & (bits > 0), static + bits - 1, codes)
-        codes = np.where(codes == _FITS, row.verdict.after.take(nodes), codes)
+        verdict, shape = row.verdict, row.shape
+        static = len(verdict.reasons)
+        bits = self._fit_bits(shape, request, nodes)
+        codes = np.where(bits > 0, bits + (static - 1), _FITS)
+        if verdict.admits is not None:
+            before = verdict.before.take(nodes)
+            codes = np.where(before == _FITS, codes, before)
+            codes = np.where(codes == _FITS, verdict.after.take(nodes), codes)
         first = static + _FIT_CODES
         for demand in shape.demands:
             kinds, short = self._device_codes(demand, shape, nodes)
             fresh = (codes == _FITS) & (kinds >= 0)
             codes = np.where(fresh, first + kinds, codes)
-            row.short[nodes[fresh]] = short[fresh]
+            row.short[nodes] = np.where(fresh, short, row.short.take(nodes))
             first += _KIND_COUNT
         if len(shape.demands) > 1:
             lacking = ~self._fitting.sums(shape, nodes)
@@ -162,8 +157,30 @@ class Refusals:
         if shape.cpuset is not None:
             lacking = self._pins.free_counts.take(nodes) < shape.cpuset.cpus
             codes = np.where((codes == _FITS) & lacking, first + 1, codes)
+        if not self._still_holds(row, codes, nodes):
+            row.answer = None
         row.codes[nodes] = codes
-        row.answer = None
+
+    def _fit_bits(self, shape: Shape, request: PodRequest, nodes: IntArray) -> IntArray:
+        """Return which of Pod places, cpu and memory are short: all that are, as a sum of bits."""
+        fleet = self._fleet
+        bits: IntArray = np.zeros(len(nodes), dtype=np.int64)
+        if shape.cpu_milli:
+            bits += (fleet.cpu_free.take(nodes) < shape.cpu_milli) * _CPU_BIT
+        if request.memory_bytes:
+            bits += (fleet.memory_free.take(nodes) < request.memory_bytes) * _MEMORY_BIT
+        if fleet.limits_pods:
+            bits += (fleet.pods_free.take(nodes) < 1) * _PODS_BIT
+        return bits
+
+    def _still_holds(self, row: _Row, codes: IntArray, nodes: IntArray) -> bool:
+        """Tell whether the last answer holds with these new codes: the rest is only farther."""
+        return (
+            row.answer is not None
+            and row.returns == self._fleet.log.returns
+            and row.answer.nearest.isdisjoint(nodes.tolist())
+            and bool((row.codes.take(nodes) == codes).all())
+        )
 
     def _device_codes(
         self, demand: DeviceDemand, shape: Shape, nodes: IntArray
@@ -172,13 +189,18 @@ class Refusals:
         devices, count = self._devices(demand), demand.count
         asked = max(demand.core_percent, demand.memory_ratio_percent)
         left = devices.left.take(nodes, axis=0)
+        best = left.max(axis=1)
         if shape.is_plain and not devices.closed_count:
-            fit = np.count_nonzero(left >= asked, axis=1)
             in_pieces = devices.left_total.take(nodes) >= count * asked
             kinds = np.where(in_pieces, _FRAGMENTED, _INSUFFICIENT)
+            fit = (
+                (best >= asked).astype(np.int64)
+                if count == 1
+                else np.count_nonzero(left >= asked, axis=1)
+            )
         else:
             fit, kinds = self._closer_look(demand, shape, nodes)
-        short = (count - fit) * _CARD_SHORT + np.maximum(asked - left.max(axis=1), 0)
+        short = (count - fit) * _CARD_SHORT + np.maximum(asked - best, 0)
         return np.where(fit >= count, -1, kinds), short
 
     def _closer_look(
@@ -213,83 +235,6 @@ class Refusals:
     def _devices(self, demand: DeviceDemand) -> DeviceArrays:
         return self._fleet.devices.get(demand.device_type, self._fleet.no_devices)
 
-    # --- The answer -------------------------------------------------------------------------
-
-    def _answer(
-        self, request: PodRequest, row: _Row, tried: Mapping[int, Unfit]
-    ) -> tuple[str, tuple[ReasonCount, ...], NodeReasons]:
-        codes, texts = row.codes, list(row.texts)
-        if tried:
-            codes = codes.copy()
-            late: dict[str, int] = {}
-            for node, unfit in tried.items():
-                position = late.setdefault(unfit.reason, len(texts))
-                if position == len(texts):
-                    texts.append((Reason(text=unfit.reason),))
-                codes[node] = position
-        used = np.flatnonzero(np.bincount(codes, minlength=len(texts)))
-        dense = np.zeros(len(texts), dtype=np.int64)
-        dense[used] = np.arange(len(used))
-        listed = dense.take(codes if self._places is None else codes.take(self._places))
-        nodes = NodeReasons(
-            texts=tuple(tuple(reason.text for reason in texts[code]) for code in used.tolist()),
-            codes=_packed(listed, len(used)),
-        )
-        counts = self._counted(request, row, codes, [(code, texts[code]) for code in used.tolist()])
-        message = reasons.message(
-            len(self._fleet), [(count.reason, count.nodes) for count in counts]
-        )
-        return message, counts, nodes
-
-    def _counted(
-        self,
-        request: PodRequest,
-        row: _Row,
-        codes: npt.NDArray[np.int16],
-        found: Sequence[tuple[int, tuple[Reason, ...]]],
-    ) -> tuple[ReasonCount, ...]:
-        by_text: dict[str, tuple[Reason, list[int]]] = {}
-        for code, several in found:
-            for reason in several:
-                by_text.setdefault(reason.text, (reason, []))[1].append(code)
-        counts = []
-        for reason, members in by_text.values():
-            where = codes == members[0]
-            for code in members[1:]:
-                where |= codes == code
-            nearest, detail, remedy = self._nearest(request, row, reason, where)
-            counts.append(
-                ReasonCount(
-                    reason=reason.text,
-                    nodes=int(np.count_nonzero(where)),
-                    nearest_node=self._fleet.nodes[nearest].name,
-                    detail=detail,
-                    remedy=remedy,
-                )
-            )
-        return tuple(sorted(counts, key=lambda count: (-count.nodes, count.reason)))
-
-    def _nearest(
-        self, request: PodRequest, row: _Row, reason: Reason, where: BoolArray
-    ) -> tuple[int, str, str]:
-        """Return the first of the nodes that lack least, the numbers there, and what would help."""
-        fleet = self._fleet
-        if reason is reasons.INSUFFICIENT_CPU:
-            node = int(np.where(where, -fleet.cpu_free, UNLIMITED).argmin())
-            return node, *explain_cpu(fleet, node, request)
-        if reason is reasons.INSUFFICIENT_MEMORY:
-            node = int(np.where(where, -fleet.memory_free, UNLIMITED).argmin())
-            return node, *explain_memory(fleet, node, request)
-        if reason.device_type:
-            node = int(np.where(where, row.short, _FAR).argmin())
-            demand = next(
-                item for item in request.devices if item.device_type == reason.device_type
-            )
-            if reason == reasons.unhealthy(reason.device_type):
-                return node, *explain_closed(fleet, node, demand)
-            return node, *explain_devices(fleet, node, demand)
-        return int(where.argmax()), "", reason.remedy
-
 
 def _texts(verdict: StaticVerdict, shape: Shape) -> tuple[tuple[Reason, ...], ...]:
     """Return the reasons behind each code: static, fit bits, each demand's kinds, sums, CPUs."""
@@ -309,8 +254,3 @@ def _texts(verdict: StaticVerdict, shape: Shape) -> tuple[tuple[Reason, ...], ..
     texts.append((reasons.NO_COMBINATION,))
     texts.append((reasons.INSUFFICIENT_CPUS,))
     return tuple(texts)
-
-
-def _packed(codes: IntArray, distinct: int) -> Sequence[int]:
-    """Return the codes as an immutable sequence, a byte each where that is enough."""
-    return codes.astype(np.uint8).tobytes() if distinct <= 256 else tuple(codes.tolist())

@@ -20,12 +20,19 @@ _BYTES_MAX: Final = 64 << 20
 
 @dataclass(slots=True)
 class _Row:
-    """`seen` is the position in the change log that `ratings` stands for."""
+    """
+    The ratings for one shape.
+
+    Attributes:
+        seen: the position in the change log that they stand for.
+        full_at: the log's count of returns when no node could take the shape, -1 = some could.
+    """
 
     shape: Shape  # kept alive: rows are found by its identity
     ratings: npt.NDArray[np.int32]
-    seen: int
     admits: BoolArray | None
+    seen: int = 0
+    full_at: int = -1
 
 
 class RatingRows:
@@ -58,13 +65,20 @@ class RatingRows:
             row = self._new_row(shape)
         else:
             self._rows.move_to_end(id(shape))
-        if row.seen != log.position:
+        if row.seen != log.position and row.full_at != log.returns:
             nodes = log.since(row.seen)
             if nodes is None or len(nodes) > len(self._fleet):
                 nodes = self._fleet.everything
             row.ratings[nodes] = self._rate(row, nodes)
             row.seen = log.position
+            row.full_at = -1
         return row.ratings
+
+    def note_full(self, shape: Shape) -> None:
+        """Remember that no node can take the shape, until something is given back."""
+        row = self._rows.get(id(shape))
+        if row is not None:
+            row.full_at = self._fleet.log.returns
 
     def rate_all(self, shape: Shape) -> IntArray:
         """Return the ratings of all nodes, from nothing remembered."""
@@ -83,7 +97,6 @@ class RatingRows:
         return _Row(
             shape=shape,
             ratings=np.zeros(len(self._fleet), dtype=np.int32),
-            seen=0,
             admits=self._predicates.verdict(shape.static).admits,
         )
 

@@ -125,9 +125,7 @@ def shape_of(request: PodRequest, *, mixed_models: bool = False) -> Shape:
             mgpu_policy=request.mgpu_policy,
             mgpu_multi=request.mgpu_multi,
             whole_cards=all(
-                demand.core_percent % WHOLE_PERCENT == 0
-                for demand in request.devices
-                if demand.device_type == GPU
+                demand.exclusive for demand in request.devices if demand.device_type == GPU
             ),
             pinned=request.cpuset is not None,
         ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import Final
 
 from ledger.domain.errors import InputError
@@ -11,6 +12,7 @@ from tenure.asking.proof import FINDINGS_SHOWN
 from tenure.exits import AnswerIsNo, note, with_next
 from tenure.output import Column, OutputFormat, one_line, write_answer
 
+_VIEWS: Final = "SELECT name, sql FROM sqlite_schema WHERE type = 'view'"
 _DIFFERENCE_COLUMNS: Final = (Column(key="difference", title="DIFFERENCE"),)
 
 
@@ -49,9 +51,8 @@ def answer_rebuild(*, ledger: str | None, output: OutputFormat) -> None:
     Raises:
         AnswerIsNo: they were not; the differences are printed.
     """
-    from ledger.store.rebuild import rebuild
-
     from ledger.store.open import open_ledger
+    from ledger.store.rebuild import rebuild
 
     with open_ledger(ledger_url(ledger), mode="write") as source:
         note(f"ledger: {source.url}")
@@ -79,13 +80,23 @@ def answer_sql(statement: str, *, ledger: str | None, output: OutputFormat) -> N
         try:
             names, rows = run_sql(source, statement)
         except InputError as error:
-            step = 'the views are audit_*: tenure ledger sql "SELECT name FROM sqlite_schema"'
-            raise with_next(error, step) from None
-    records = [
-        {name: _value(value) for name, value in zip(names, row, strict=True)} for row in rows
-    ]
-    columns = [Column(key=name, title=one_line(name)) for name in names]
+            raise with_next(error, f'the views to ask: tenure ledger sql "{_VIEWS}"') from None
+    keys = _distinct(names)
+    records = [{key: _value(value) for key, value in zip(keys, row, strict=True)} for row in rows]
+    columns = [Column(key=name, title=one_line(name)) for name in keys]
     write_answer(output, records, columns)
+
+
+def _distinct(names: Sequence[str]) -> list[str]:
+    """Return the column names, a second `x` as `x_2`, so that a record can carry both."""
+    result: list[str] = []
+    for name in names:
+        number, candidate = 1, name
+        while candidate in result:
+            number += 1
+            candidate = f"{name}_{number}"
+        result.append(candidate)
+    return result
 
 
 def _value(value: object) -> object:

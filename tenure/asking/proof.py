@@ -12,7 +12,6 @@ from tenure.look.fleet import GONE
 from tenure.output import Column, OutputFormat, one_line, write_answer
 from tenure.progress import progress_bar
 from tenure.times import iso_time
-from tenure.units import format_time
 
 if TYPE_CHECKING:
     from ledger.store.open import Ledger
@@ -74,11 +73,6 @@ def answer_status(*, ledger: str | None, output: OutputFormat) -> None:
     with opened(ledger) as source:
         record = status_record(source)
     rows = [{"what": key.replace("_", " "), "value": value} for key, value in record.items()]
-    if output.is_table:
-        for row in rows:
-            if row["what"] == "head at":
-                row["value"] = format_time(record["head_at_us"])
-        rows = [row for row in rows if row["what"] != "head at us"]
     write_answer(output, rows, _STATUS_COLUMNS, document=record)
 
 
@@ -94,8 +88,7 @@ def status_record(source: Ledger) -> dict[str, Any]:
         "ledger": source.url,
         "origin": one_line(head.origin),
         "head": head.position,
-        "head_at": iso_time(head.at_us),
-        "head_at_us": head.at_us,
+        "head_at": iso_time(head.at_us) if head.position else None,
         "chain_head": head.chain_hash.hex(),
         "epoch": head.epoch,
         "nodes": len(nodes),

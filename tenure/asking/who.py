@@ -35,7 +35,7 @@ from tenure.output import OutputFormat, write_csv, write_json, write_table, writ
 from tenure.times import iso_or_none
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection
+    from ledger.store.open import Ledger
 
 
 def answer_who(
@@ -55,10 +55,10 @@ def answer_who(
         at_us = None if at is None else moment_of(at, now, option="--at")
         when = When(at_us=at_us, ever=history)
         with source.connection.begin():
-            name = first_known(source.connection, readings)
-            holders = find_holders(source.connection, name, when)
-            free = _free_devices(source.connection, name, holders) if at_us is None else []
-            last = None if holders or history else _last_before(source.connection, name, at_us)
+            name = first_known(source, readings)
+            holders = find_holders(source, name, when)
+            free = _free_devices(source, name, holders) if at_us is None else []
+            last = None if holders or history else _last_before(source, name, at_us)
     asked_us = now.now_us if at_us is None else at_us
     records = [_record(holder, name, asked_us) for holder in holders]
     match output:
@@ -73,7 +73,7 @@ def answer_who(
             _write_table(rows, name, last, wide=output is OutputFormat.WIDE)
 
 
-def first_known(connection: Connection, readings: Sequence[Name]) -> Name:
+def first_known(source: Ledger, readings: Sequence[Name]) -> Name:
     """
     Return the first reading of a name that the ledger knows.
 
@@ -81,37 +81,39 @@ def first_known(connection: Connection, readings: Sequence[Name]) -> Name:
         InputError: it knows none of them.
     """
     for name in readings:
-        if _is_known(connection, name):
+        if _is_known(source, name):
             return name
     text = " or ".join(_in_words(name) for name in readings)
     error = InputError(f"the ledger knows no {text}")
     raise with_next(error, "`tenure map` shows the nodes and cards that it knows")
 
 
-def find_holders(connection: Connection, name: Name, when: When) -> list[Holder]:
+def find_holders(source: Ledger, name: Name, when: When) -> list[Holder]:
     """Return who holds what `name` names, by what is held and when it was given."""
     match name:
         case CardName(node=node, device_type=device_type, minor=minor):
             return queries.device_holders(
-                connection, when, node=node, device_type=device_type, minor=minor
+                source.connection, when, node=node, device_type=device_type, minor=minor
             )
         case CpuName(node=node, cpu=cpu):
-            return queries.cpu_holders(connection, when, node=node, cpu=cpu)
+            return queries.cpu_holders(source.connection, when, node=node, cpu=cpu)
         case NodeName(node=node):
-            held = queries.device_holders(connection, when, node=node)
-            return held + _beside_cards(queries.pod_holders(connection, when, node=node))
+            held = queries.device_holders(source.connection, when, node=node)
+            return held + _beside_cards(queries.pod_holders(source.connection, when, node=node))
         case PodName(namespace=namespace, name=pod):
             path = (namespace, pod)
-            held = queries.device_holders(connection, when, pod=path)
-            whole = queries.pod_holders(connection, when, pod=path)
+            held = queries.device_holders(source.connection, when, pod=path)
+            whole = queries.pod_holders(source.connection, when, pod=path)
             return held + (_beside_cards(whole) if held else whole)
         case OwnerName():
-            pods = queries.pods(connection, owner=_owner(name), namespace=name.namespace or None)
+            pods = queries.pods(
+                source.connection, owner=_owner(name), namespace=name.namespace or None
+            )
             paths = dict.fromkeys((pod.namespace, pod.pod_name) for pod in pods)
             return [
                 holder
                 for namespace, pod in paths
-                for holder in find_holders(connection, PodName(namespace=namespace, name=pod), when)
+                for holder in find_holders(source, PodName(namespace=namespace, name=pod), when)
             ]
 
 
@@ -124,20 +126,22 @@ def _beside_cards(holders: Sequence[Holder]) -> list[Holder]:
     return [holder for holder in holders if holder.cpuset or holder.unknown_types]
 
 
-def _is_known(connection: Connection, name: Name) -> bool:
+def _is_known(source: Ledger, name: Name) -> bool:
     match name:
         case NodeName(node=node):
-            return bool(queries.nodes(connection, name=node))
+            return bool(queries.nodes(source.connection, name=node))
         case CardName(node=node, device_type=device_type, minor=minor):
             return bool(
-                queries.devices(connection, node=node, device_type=device_type, minor=minor)
+                queries.devices(source.connection, node=node, device_type=device_type, minor=minor)
             )
         case CpuName(node=node, cpu=cpu):
-            return bool(queries.has_cpu(connection, node=node, cpu=cpu))
+            return bool(queries.has_cpu(source.connection, node=node, cpu=cpu))
         case PodName(namespace=namespace, name=pod):
-            return bool(queries.pods(connection, pod=(namespace, pod)))
+            return bool(queries.pods(source.connection, pod=(namespace, pod)))
         case OwnerName(namespace=namespace):
-            return bool(queries.pods(connection, owner=_owner(name), namespace=namespace or None))
+            return bool(
+                queries.pods(source.connection, owner=_owner(name), namespace=namespace or None)
+            )
 
 
 def _in_words(name: Name) -> str:
@@ -154,21 +158,21 @@ def _in_words(name: Name) -> str:
             return f"Pod of {name}"
 
 
-def _free_devices(connection: Connection, name: Name, holders: Sequence[Holder]) -> list[Device]:
+def _free_devices(source: Ledger, name: Name, holders: Sequence[Holder]) -> list[Device]:
     """Return the devices of a node that nobody holds, so that its table shows all of them."""
     if not isinstance(name, NodeName):
         return []
     held = {(holder.device_type, holder.minor) for holder in holders}
     return [
         device
-        for device in queries.devices(connection, node=name.node)
+        for device in queries.devices(source.connection, node=name.node)
         if (device.device_type, device.minor) not in held and device.closed_reason != GONE
     ]
 
 
-def _last_before(connection: Connection, name: Name, at_us: int | None) -> Holder | None:
+def _last_before(source: Ledger, name: Name, at_us: int | None) -> Holder | None:
     """Return who held it last before it was free."""
-    ever = find_holders(connection, name, When(ever=True))
+    ever = find_holders(source, name, When(ever=True))
     ended = [
         holder
         for holder in ever

@@ -28,7 +28,7 @@ from tenure.times import iso_time
 from tenure.units import format_bytes, format_duration, format_time
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection
+    from ledger.store.open import Ledger
 
 WAITING: Final = "waiting"
 PLACED: Final = "placed"
@@ -96,20 +96,20 @@ def answer_why(text: str, *, ledger: str | None, output: OutputFormat) -> None:
     with opened(ledger) as source:
         now_us = time_of(source).now_us
         with source.connection.begin():
-            name = first_known(source.connection, readings)
+            name = first_known(source, readings)
             match name:
                 case PodName(namespace=namespace, name=pod):
-                    stories = _stories(source.connection, pod=(namespace, pod))
+                    stories = _stories(source, pod=(namespace, pod))
                     _write_stories(stories[-1:], now_us, output)
                 case OwnerName(kind=kind, name=owner, namespace=namespace):
                     found = queries.pods(
                         source.connection, owner=f"{kind}/{owner}", namespace=namespace or None
                     )
-                    stories = [_story(source.connection, pod) for pod in found]
+                    stories = [_story(source, pod) for pod in found]
                     _write_stories(stories, now_us, output)
                 case CardName(node=node, device_type=device_type, minor=minor):
                     _why_devices(
-                        source.connection,
+                        source,
                         now_us,
                         output,
                         node,
@@ -117,26 +117,26 @@ def answer_why(text: str, *, ledger: str | None, output: OutputFormat) -> None:
                         minor=minor,
                     )
                 case NodeName(node=node):
-                    _why_devices(source.connection, now_us, output, node)
+                    _why_devices(source, now_us, output, node)
                 case CpuName():
                     error = InputError("why asks about Pods, nodes and cards", place=repr(text))
                     raise with_next(error, f"ask who holds it: tenure who {name}")
 
 
-def _stories(connection: Connection, *, pod: tuple[str, str]) -> list[PodStory]:
-    return [_story(connection, found) for found in queries.pods(connection, pod=pod)]
+def _stories(source: Ledger, *, pod: tuple[str, str]) -> list[PodStory]:
+    return [_story(source, found) for found in queries.pods(source.connection, pod=pod)]
 
 
-def _story(connection: Connection, pod: PodSummary) -> PodStory:
+def _story(source: Ledger, pod: PodSummary) -> PodStory:
     path = PodName(namespace=pod.namespace, name=pod.pod_name)
     ever = [
         holder
-        for holder in find_holders(connection, path, When(ever=True))
+        for holder in find_holders(source, path, When(ever=True))
         if holder.pod_uid == pod.pod_uid and holder.position == pod.reserved_position
     ]
     refusal = None
     if pod.refused_position:
-        refusal = next(queries.refusals(connection, position=pod.refused_position), None)
+        refusal = next(queries.refusals(source.connection, position=pod.refused_position), None)
     if any(holder.closed_at_us is None for holder in ever):
         state = PLACED
     else:
@@ -146,7 +146,7 @@ def _story(connection: Connection, pod: PodSummary) -> PodStory:
         state=state,
         holders=tuple(ever),
         refusal=refusal,
-        refusals=queries.refusal_count(connection, pod_uid=pod.pod_uid),
+        refusals=queries.refusal_count(source.connection, pod_uid=pod.pod_uid),
     )
 
 
@@ -260,7 +260,7 @@ def _waiting_lines(story: PodStory, refusal: Refusal, now_us: int) -> Iterator[s
 
 
 def _why_devices(
-    connection: Connection,
+    source: Ledger,
     now_us: int,
     output: OutputFormat,
     node: str,
@@ -268,9 +268,11 @@ def _why_devices(
     device_type: str | None = None,
     minor: int | None = None,
 ) -> None:
-    devices = queries.devices(connection, node=node, device_type=device_type, minor=minor)
-    changes = queries.health_changes(connection, node=node)
-    holders = queries.device_holders(connection, node=node, device_type=device_type, minor=minor)
+    devices = queries.devices(source.connection, node=node, device_type=device_type, minor=minor)
+    changes = queries.health_changes(source.connection, node=node)
+    holders = queries.device_holders(
+        source.connection, node=node, device_type=device_type, minor=minor
+    )
     rows, records = [], []
     for device in devices:
         mine = [

@@ -35,7 +35,7 @@ def simulate(
     files: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="FILE...",
+            metavar="FILE",
             help="YAML, JSON, lists, directories, or - for stdin: Nodes, Devices, Pods and so on.",
             show_default=False,
         ),
@@ -161,7 +161,7 @@ def simulate(
     Policies compared: tenure simulate --openb-nodes nodes.csv --openb-pods pods.csv
     --inflate 1.3 --compare random,bestfit,fgd
 
-    A ledger to ask: tenure simulate cluster.yaml --ledger run.db && tenure who --ledger run.db
+    A ledger to ask: tenure simulate examples/ --ledger run.db; tenure map --ledger run.db
     """
     from tenure.simulate.command import Options, simulate_command
 

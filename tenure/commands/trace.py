@@ -27,7 +27,8 @@ def generate(
     like: Annotated[
         Profile,
         typer.Option(
-            help="openb: the published trace's file format and shapes; week: API objects, namespaces, lifetimes, faults."
+            help="openb: the published trace's format and shapes; week: API objects, lifetimes, "
+            "faults."
         ),
     ],
     nodes: Annotated[int, typer.Option(min=1, max=20_000, help="GPU nodes.")],

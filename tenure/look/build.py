@@ -11,6 +11,7 @@ from ledger.domain.errors import InputError
 from ledger.domain.events import RequestRefused, decode_event
 from ledger.store import report_queries as queries
 from ledger.store.report_rows import Refusal, Span
+from tenure.exits import with_next
 from tenure.look.capacity import capacity_over, cards_over
 from tenure.look.history import history_of
 from tenure.look.model import FailureRow, History, Report, Source, Totals, UsageRow
@@ -60,7 +61,8 @@ def read_report(
     """
     head, connection = ledger.head(), ledger.connection
     if not head.position:
-        raise InputError("the ledger has no events yet", place=ledger.url)
+        error = InputError("the ledger has no events yet", place=ledger.url)
+        raise with_next(error, "`tenure simulate FILE... --ledger FILE` makes one that has")
     with connection.begin():
         span = queries.span(connection)
         counts = queries.counts(connection)

@@ -21,6 +21,7 @@ ROWS_MAX: Final = 48
 """Rows of one-character cards, and of one-character nodes, before the next coarser form."""
 
 PER_ROW: Final = 8
+WIDTH_MIN: Final = 80
 _UNKNOWN_MAX: Final = 12
 _CELL: Final = 5
 _BLOCKS: Final = "▁▂▃▄▅▆▇█"
@@ -58,13 +59,16 @@ class Totals:
 
 def draw_map(nodes: Sequence[NodeNow], *, width: int = 80, blocks: bool = True) -> Text:
     """
-    Return the map, no line longer than `width` (at least 60).
+    Return the map, no line longer than `width`, or than 80 in a narrower terminal.
 
     `blocks` False draws levels as digits, for a terminal without Unicode.
     """
-    width = max(60, width)
+    width = max(WIDTH_MIN, width)
     everything, nodes = nodes, [node for node in nodes if node.cards]
     text = Text(no_wrap=True, overflow="crop")
+    if not nodes:
+        text.append(f"no cards on {_nodes(len(everything))}\n")
+        return text
     if len(nodes) <= DETAILED_NODES_MAX:
         _draw_detail(text, nodes, width)
         text.append("number = % held, + shared, m by memory, ", _QUIET)
@@ -107,21 +111,21 @@ def _nodes(count: int) -> str:
 
 
 def _draw_detail(text: Text, nodes: Sequence[NodeNow], width: int) -> None:
-    columns = min(PER_ROW, max((len(node.cards) for node in nodes), default=1) or 1)
+    columns = min(
+        PER_ROW, max(len(row) for node in nodes for _, row in _detail_rows(node, PER_ROW))
+    )
     names = _names(nodes)
     room = width - columns * _CELL - len(" 100%") - 2
-    model_width = max(5, min(14, max((len(_model(n)) for n in nodes), default=5)))
+    kinds = [model for node in nodes for model, _ in _detail_rows(node, columns)]
+    model_width = max(5, min(14, max(map(len, kinds))))
     name_width = max(4, min(room - model_width, max(map(len, names), default=4)))
     heading = "".join(str(i).ljust(_CELL) for i in range(columns))
     text.append(f"{'NODE':{name_width}} {'MODEL':{model_width}} {heading} HELD\n", "bold")
     for node, name in zip(nodes, names, strict=True):
-        rows = [node.cards[i : i + columns] for i in range(0, len(node.cards), columns)] or [()]
-        for i, row in enumerate(rows):
+        for i, (model, row) in enumerate(_detail_rows(node, columns)):
             first = i == 0
             text.append(f"{_fit(name, name_width) if first else '':{name_width}} ")
-            text.append(
-                f"{_fit(_model(node), model_width) if first else '':{model_width}} ", _QUIET
-            )
+            text.append(f"{_fit(model, model_width):{model_width}} ", _QUIET)
             for card in row:
                 sign, style = _cell(node, card)
                 text.append(sign.ljust(_CELL), style)

@@ -14,6 +14,9 @@ from tenure.look.packing import pack, tick_of
 STEPS_MAX: Final = 2000
 """Places of the slider: more than a screen has pixels for."""
 
+NAMED_STEPS_MIN: Final = 125
+"""With fewer places of the slider, how full the cards are over time says more than some names."""
+
 PAYLOAD_BYTES_MAX: Final = 2_300_000
 """What the packed history may take of a page below 3 MB; tables, chart and script are the rest."""
 
@@ -38,15 +41,15 @@ def fit(history: History, budget_bytes: int = PAYLOAD_BYTES_MAX) -> Fitted:
     """
     Return the fullest document within the budget.
 
-    In order: everything; only the holds that some step of the slider shows, with fewer and fewer
-    steps; only how full each card is at each step; nothing.
+    In order: everything; only the holds that some step of the slider shows, with fewer steps; only
+    how full each card is at each step, with as many steps as fit; nothing.
     """
     tick = tick_of(history)
     steps = min(STEPS_MAX, (history.end - history.start) // tick) or 1
     document = _document(history, steps, tick)
     if _size(document) <= budget_bytes:
         return Fitted(document=document, steps=steps)
-    for count in _fewer(steps):
+    for count in _fewer(steps, NAMED_STEPS_MIN):
         thinned = at_steps(history, step_moments(history, count, tick))
         left_out = len(history.holds) - len(thinned.holds)
         note = (
@@ -56,7 +59,7 @@ def fit(history: History, budget_bytes: int = PAYLOAD_BYTES_MAX) -> Fitted:
         document = {**_document(thinned, count, tick), "thinned": True}
         if _size(document) <= budget_bytes:
             return Fitted(document=document, steps=count, note=note)
-    for count in _fewer(steps * 2):
+    for count in _fewer(steps * 2, 1):
         note = (
             f"The slider has {count + 1:,} moments. {len(history.holds):,} holdings are too many"
             " for one page: it shows how full each card is, and the ledger who held it."
@@ -140,10 +143,10 @@ def _is_shown(hold: Hold, moments: Sequence[int]) -> bool:
     return first < len(moments) and (hold.closed is None or moments[first] < hold.closed)
 
 
-def _fewer(steps: int) -> Iterator[int]:
-    """Yield steps / 2, / 4, ... down to 1."""
+def _fewer(steps: int, least: int) -> Iterator[int]:
+    """Yield steps / 2, / 4, ... down to `least`."""
     count = steps // 2
-    while count:
+    while count >= least:
         yield count
         count //= 2
 

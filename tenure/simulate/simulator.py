@@ -134,8 +134,8 @@ class Simulator:
         """Return how many refusals of this Pod are recorded."""
         return self._refusals.get(uid, 0)
 
-    def release(self, index: int, at_us: int) -> None:
-        """End the reservation that an arrival got."""
+    def release(self, index: int, at_us: int) -> int:
+        """End the reservation that an arrival got; return its node."""
         placed = self.outcomes[index]
         assert isinstance(placed, Placed), index
         request = placed.placement.request
@@ -145,6 +145,7 @@ class Simulator:
             self._running[name] -= 1
         reason = self.run.arrivals[index].end_reason
         self.record(events.released(placed.placement, reason, at_us))
+        return placed.placement.node
 
     def change_health(self, change: HealthChange) -> None:
         """Close a device to grants, or open it again."""

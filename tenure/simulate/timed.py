@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -18,7 +18,10 @@ REFUSALS_PER_POD_MAX: Final = 16
 """Changes of the reasons that are recorded for one Pod (design section 8, bounded)."""
 
 EXPLAIN_EVERY_US: Final = 3600 * 1_000_000
-"""A Pod that still waits is asked for its reasons again after so much virtual time."""
+"""Pods that still wait are asked for their reasons again after so much virtual time."""
+
+Unit = int | str
+"""What waits together: Pods of one shape (a number), or the members of a group (its name)."""
 
 
 class VirtualClock:
@@ -28,31 +31,36 @@ class VirtualClock:
     At one moment Pods leave first, then devices change, then waiting Pods are tried in the order
     of their arrival if anything became free, then new Pods are decided. So a Pod that arrives
     never overtakes one that waits for the same.
+
+    Between two moments nothing becomes free, so who waits is only held against the nodes where
+    something did; of Pods alike the oldest speaks for all.
     """
 
     def __init__(self, simulator: Simulator) -> None:
         self._simulator = simulator
         self._arrivals = simulator.run.arrivals
         self._ends: list[tuple[int, int]] = []  # heap of (moment, arrival)
-        self._waiting: dict[str, list[int]] = {}  # one Pod or group -> arrivals, oldest first
-        self._reasons: dict[int, frozenset[str]] = {}  # waiting arrival -> why, as recorded
         self._shapes: dict[tuple[object, ...], int] = {}
-        self._explained: dict[int, int] = {}  # waiting arrival -> when it got its reasons
-        # Shapes that failed since something was freed, with the reasons where they were asked for.
-        self._hopeless: dict[int, Unplaced | None] = {}
+        self._waiting: dict[Unit, list[int]] = {}  # arrivals, oldest first
+        self._explained_us: dict[Unit, int] = {}  # when those who wait got their reasons
+        self._reasons: dict[int, frozenset[str]] = {}  # arrival -> why it waits, as recorded
+        self._changes = 0  # grows whenever something is held or given back
+        self._answers: dict[Unit, tuple[int, Unplaced]] = {}  # the latest, and when by `_changes`
 
     def run(self, progress: Progress | None = None) -> None:
-        """Let time pass until the last event, the end of the last Pod among them."""
-        arrived, changed = 0, 0
+        """Let time pass until all have left, or the run's end."""
+        arrived = changed = 0
         changes = self._simulator.run.health_changes
         while (now_us := self._next(arrived, changed)) is not None:
             freed = self._leave(now_us)
             while changed < len(changes) and changes[changed].at_us == now_us:
-                freed |= changes[changed].healthy
                 self._simulator.change_health(changes[changed])
+                self._changes += 1
+                if changes[changed].healthy:
+                    freed.append(changes[changed].node)
                 changed += 1
             if freed:
-                self._try_again(now_us)
+                self._try_again(freed, now_us)
             first = arrived
             while arrived < len(self._arrivals) and self._arrivals[arrived].at_us == now_us:
                 arrived += 1
@@ -61,61 +69,89 @@ class VirtualClock:
                 progress(arrived)
 
     def _next(self, arrived: int, changed: int) -> int | None:
-        changes = self._simulator.run.health_changes
+        run = self._simulator.run
         moments = [self._ends[0][0]] if self._ends else []
         if arrived < len(self._arrivals):
             moments.append(self._arrivals[arrived].at_us)
-        if changed < len(changes):
-            moments.append(changes[changed].at_us)
+        if changed < len(run.health_changes):
+            moments.append(run.health_changes[changed].at_us)
         moment = min(moments, default=None)
-        end_us = self._simulator.run.end_us
-        return None if moment is None or (end_us is not None and moment >= end_us) else moment
+        return None if moment is None or (run.end_us and moment >= run.end_us) else moment
 
-    def _leave(self, now_us: int) -> bool:
-        freed = False
+    def _leave(self, now_us: int) -> list[int]:
+        """End what ends now; return the nodes where something became free."""
+        freed: list[int] = []
         while self._ends and self._ends[0][0] == now_us:
             _, index = heapq.heappop(self._ends)
-            self._simulator.release(index, now_us)
-            freed = True
+            freed.append(self._simulator.release(index, now_us))
+            self._changes += 1
         return freed
 
     def _arrive(self, indices: Iterable[int], now_us: int) -> None:
         """Decide the Pods of one moment; members of a group that come together, together."""
-        units: dict[str, None] = {}
+        groups: dict[str, None] = {}
         for index in indices:
             pod = self._arrivals[index].pod
             if isinstance(pod, RefusedPod):
                 self._simulator.refuse(index, pod)
                 continue
             self._simulator.tally.asked_core_percent += gpu_core_percent(pod)
-            unit = group_name(pod) or f"pod/{index}"
-            self._waiting.setdefault(unit, []).append(index)
-            units[unit] = None
-        for unit in units:
-            self._try_unit(unit, now_us)
+            group = group_name(pod)
+            if group:
+                self._waiting.setdefault(group, []).append(index)
+                groups[group] = None
+            else:
+                self._arrive_alone(index, pod, now_us)
+        for group in groups:
+            self._try_group(group, now_us)
 
-    def _try_again(self, now_us: int) -> None:
-        """Try every waiting Pod in order. Of equal requests the first that fails speaks for all."""
-        self._hopeless.clear()
-        for unit in list(self._waiting):
-            self._try_unit(unit, now_us)
-
-    def _try_unit(self, unit: str, now_us: int) -> None:
-        indices = self._waiting[unit]
-        if unit.startswith("pod/"):
-            left = [index for index in indices if not self._try_pod(index, now_us)]
+    def _arrive_alone(self, index: int, request: PodRequest, now_us: int) -> None:
+        shape = self._shape_of(request)
+        known = self._answers.get(shape)
+        if known is not None and known[0] == self._changes:  # nothing changed since it failed
+            answer: object = known[1]
         else:
-            left = self._try_group(unit, indices, now_us)
-        if left:
-            self._waiting[unit] = left
-        else:
-            del self._waiting[unit]
+            answer = self._decide(index, shape, now_us)
+        if isinstance(answer, Unplaced):
+            self._refused(index, answer, now_us)
+            self._explained_us.setdefault(shape, now_us)
+            self._waiting.setdefault(shape, []).append(index)
 
-    def _try_group(self, unit: str, indices: list[int], now_us: int) -> list[int]:
-        """Return the members that still wait. A plan is dear: without room for one, none is made."""
-        if not any(self._is_due(index, now_us) or self._has_room(index) for index in indices):
-            return indices
-        answers = self._simulator.decide_group(unit, indices, now_us)
+    def _try_again(self, freed: Sequence[int], now_us: int) -> None:
+        """Try who waits, oldest first."""
+        nodes = list(dict.fromkeys(freed))
+        heads = [(indices[0], unit) for unit, indices in self._waiting.items()]
+        heapq.heapify(heads)
+        while heads:
+            _, unit = heapq.heappop(heads)
+            if isinstance(unit, str):
+                if self._is_due(unit, now_us) or self._has_room(unit, nodes):
+                    self._try_group(unit, now_us)
+            elif self._try_oldest(unit, nodes, now_us):
+                left = self._waiting.get(unit)
+                if left:
+                    heapq.heappush(heads, (left[0], unit))
+
+    def _try_oldest(self, shape: int, nodes: Sequence[int], now_us: int) -> bool:
+        """Tell whether the oldest Pod of this shape got a place."""
+        due = self._is_due(shape, now_us)
+        if not due and not self._has_room(shape, nodes):
+            return False
+        indices = self._waiting[shape]
+        answer = self._decide(indices[0], shape, now_us)
+        if not isinstance(answer, Unplaced):
+            self._keep_waiting(shape, indices[1:])
+            return True
+        if due:
+            self._explained_us[shape] = now_us
+            for index in indices:
+                self._refused(index, answer, now_us)
+        return False
+
+    def _try_group(self, group: str, now_us: int) -> None:
+        indices = self._waiting[group]
+        answers = self._simulator.decide_group(group, indices, now_us)
+        self._explained_us[group] = now_us
         left: list[int] = []
         for index, answer in zip(indices, answers, strict=True):
             if isinstance(answer, Unplaced):
@@ -123,44 +159,38 @@ class VirtualClock:
                 left.append(index)
             else:
                 self._holds(index, now_us)
-        return left
+        self._keep_waiting(group, left)
 
-    def _try_pod(self, index: int, now_us: int) -> bool:
-        """Tell whether the Pod got a place. Reasons are only asked for when they are due."""
-        request = self._request(index)
-        shape = self._shape_of(request)
-        due = self._is_due(index, now_us)
-        if shape not in self._hopeless and not due and not self._has_room(index):
-            self._hopeless[shape] = None
-        if shape in self._hopeless:
-            known = self._hopeless[shape]
-            if not due:
-                return False
-            if known is not None:
-                self._refused(index, known, now_us)
-                return False
-        answer = self._simulator.decide(index, request, now_us)
+    def _decide(self, index: int, shape: int, now_us: int) -> object:
+        answer = self._simulator.decide(index, self._request(index), now_us)
         if isinstance(answer, Unplaced):
-            self._hopeless[shape] = answer
-            self._refused(index, answer, now_us)
-            return False
-        self._holds(index, now_us)
-        return True
+            self._answers[shape] = (self._changes, answer)
+        else:
+            self._holds(index, now_us)
+        return answer
 
-    def _is_due(self, index: int, now_us: int) -> bool:
-        explained_us = self._explained.get(index)
-        return explained_us is None or now_us - explained_us >= EXPLAIN_EVERY_US
-
-    def _has_room(self, index: int) -> bool:
-        """Tell whether some node may take the Pod: one vector test, without reasons."""
-        return len(self._simulator.engine.candidates(self._request(index))) > 0
+    def _keep_waiting(self, unit: Unit, left: list[int]) -> None:
+        if left:
+            self._waiting[unit] = left
+        else:
+            del self._waiting[unit]
+            self._explained_us.pop(unit, None)
 
     def _holds(self, index: int, now_us: int) -> None:
+        self._changes += 1
         self._reasons.pop(index, None)
-        self._explained.pop(index, None)
         lifetime_us = self._arrivals[index].lifetime_us
         if lifetime_us is not None:
             heapq.heappush(self._ends, (now_us + lifetime_us, index))
+
+    def _is_due(self, unit: Unit, now_us: int) -> bool:
+        return now_us - self._explained_us[unit] >= EXPLAIN_EVERY_US
+
+    def _has_room(self, unit: Unit, nodes: Sequence[int]) -> bool:
+        """Tell whether one of these nodes may take one who waits."""
+        indices = self._waiting[unit] if isinstance(unit, str) else self._waiting[unit][:1]
+        engine = self._simulator.engine
+        return any(engine.has_room(self._request(index), nodes) for index in indices)
 
     def _refused(self, index: int, answer: Unplaced, now_us: int) -> None:
         """
@@ -168,7 +198,6 @@ class VirtualClock:
 
         Rule: design section 8, "Refusals are recorded when the set of reasons changes".
         """
-        self._explained[index] = now_us
         reasons = frozenset(reason.reason for reason in answer.reasons)
         if self._reasons.get(index) == reasons:
             return
@@ -189,6 +218,7 @@ class VirtualClock:
             request.memory_bytes,
             request.dialect,
             request.devices,
+            request.containers,
             request.cpuset,
             request.placement,
             request.mgpu_policy,

@@ -10,11 +10,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
-from ledger.domain.node_objects import decode_node
-from ledger.domain.normalise import NormaliseSettings, decode_pod
-
 from ledger.domain.errors import InputError, RefusedError
+from ledger.domain.node_objects import decode_node
 from ledger.domain.nodes import NodeFacts
+from ledger.domain.normalise import NormaliseSettings, decode_pod
 from ledger.domain.requests import PodRequest
 from tenure.simulate.model import Arrival, HealthChange, RefusedPod, Run
 from tenure.trace.week import FORMAT, SCHEDULE_COLUMNS, WEEK_SECONDS

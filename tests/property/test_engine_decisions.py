@@ -9,17 +9,18 @@ from ledger.domain.requests import PodRequest
 from scheduler.decide.cards.choose import choose
 from scheduler.decide.cards.view import Choice
 from scheduler.decide.engine import POLICIES, Engine
-from scheduler.decide.outcome import Placement, Unplaced
+from scheduler.decide.outcome import Placement, Unfit, Unplaced
 from scheduler.decide.settings import SchedulingSettings
-from tests.support.clusters import fleets, requests
+from tests.support.clusters import fleets, requests, requests_of_any_dialect
 
 Step = tuple[str, PodRequest, int]
 
 
-def _steps() -> st.SearchStrategy[list[Step]]:
+def _steps(*, any_dialect: bool = False) -> st.SearchStrategy[list[Step]]:
     """Draw arrivals and departures: what happens, the Pod's shape, which of the held leaves."""
     kinds = st.sampled_from(("arrive", "arrive", "arrive", "leave", "toggle"))
-    return st.lists(st.tuples(kinds, requests(), st.integers(0, 9)), max_size=25)
+    pods = requests_of_any_dialect() if any_dialect else requests()
+    return st.lists(st.tuples(kinds, pods, st.integers(0, 9)), max_size=20)
 
 
 def _engine(nodes: tuple[NodeFacts, ...], policy: str, steps: list[Step], seed: int = 0) -> Engine:
@@ -60,7 +61,11 @@ def _play(
     return held, answers
 
 
-@given(nodes=fleets(), steps=_steps(), policy=st.sampled_from(POLICIES))
+@given(
+    nodes=fleets(),
+    steps=st.one_of(_steps(), _steps(any_dialect=True)),
+    policy=st.sampled_from(POLICIES),
+)
 @settings(max_examples=150, deadline=None)
 def test_remembered_ratings_equal_ratings_from_nothing(
     nodes: tuple[NodeFacts, ...], steps: list[Step], policy: str
@@ -74,7 +79,11 @@ def test_remembered_ratings_equal_ratings_from_nothing(
         assert engine._rows.current(shape).tolist() == engine._rows.rate_all(shape).tolist()
 
 
-@given(nodes=fleets(), steps=_steps(), policy=st.sampled_from(POLICIES))
+@given(
+    nodes=fleets(),
+    steps=st.one_of(_steps(), _steps(any_dialect=True)),
+    policy=st.sampled_from(POLICIES),
+)
 @settings(max_examples=150, deadline=None)
 def test_nothing_is_promised_beyond_what_there_is(
     nodes: tuple[NodeFacts, ...], steps: list[Step], policy: str
@@ -94,6 +103,7 @@ def test_nothing_is_promised_beyond_what_there_is(
             shares = [part for each in here for part in each.shares if part.key == record.key]
             assert sum(part.core_percent for part in shares) <= record.core_percent
             assert sum(part.memory_bytes for part in shares) <= record.memory_bytes
+            assert sum(part.instances for part in shares) <= 16
             assert len(shares) <= 1 or not any(part.exclusive for part in shares)
 
 
@@ -172,7 +182,37 @@ def test_a_node_that_can_take_the_pod_has_no_reason_and_every_other_has_one(
                 engine.undo(trial)
 
 
-@given(nodes=fleets(), steps=_steps(), policy=st.sampled_from(POLICIES))
+@given(nodes=fleets(), steps=_steps(any_dialect=True), policy=st.sampled_from(POLICIES))
+@settings(max_examples=150, deadline=None)
+def test_no_node_that_would_do_is_passed_over(
+    nodes: tuple[NodeFacts, ...], steps: list[Step], policy: str
+) -> None:
+    """Where cpu, memory and rules allow and the choice on the node finds devices, it is rated."""
+    engine = _engine(nodes, policy, steps)
+    _play(engine, nodes, steps)
+
+    for _, request, _ in steps:
+        shape = engine._shapes.shape_of(request)
+        ratings = engine._rows.current(shape).tolist()
+        unmet = engine._refusals.codes(request, shape).tolist()
+        for node, rating in enumerate(ratings):
+            view = engine.view(node)
+            choice = choose(request, view, SchedulingSettings())
+            cpus = engine._grants._cpus(request.cpuset, node) if request.cpuset else None
+            if rating < 0 and isinstance(choice, Choice) and not isinstance(cpus, Unfit):
+                texts = engine._refusals._row(request, shape).texts[unmet[node]]
+                assert all(not _about_devices(reason.text) for reason in texts), texts
+
+
+def _about_devices(text: str) -> bool:
+    return "devices" in text or "cpus" in text or text.startswith(("GPU", "MGPU", "RDMA"))
+
+
+@given(
+    nodes=fleets(),
+    steps=st.one_of(_steps(), _steps(any_dialect=True)),
+    policy=st.sampled_from(POLICIES),
+)
 @settings(max_examples=100, deadline=None)
 def test_refusals_remember_nothing_stale(
     nodes: tuple[NodeFacts, ...], steps: list[Step], policy: str

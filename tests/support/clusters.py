@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from hypothesis import strategies as st
@@ -12,6 +13,7 @@ from ledger.domain.devices import DeviceRecord, DeviceShare
 from ledger.domain.events import PodObserved
 from ledger.domain.nodes import NodeFacts, Taint
 from ledger.domain.requests import (
+    ContainerNeed,
     CpuSetDemand,
     DeviceDemand,
     MatchExpression,
@@ -20,7 +22,7 @@ from ledger.domain.requests import (
     Toleration,
 )
 from ledger.domain.resources import Dialect
-from ledger.domain.topology import CpuTopology
+from ledger.domain.topology import Cpu, CpuTopology, cpu_topology_of
 from scheduler.decide.engine import Engine
 from scheduler.decide.outcome import Placement, Unplaced
 from scheduler.decide.settings import SchedulingSettings
@@ -216,6 +218,9 @@ def tolerating(*tolerations: Toleration) -> PlacementRules:
 
 # --- Strategies -------------------------------------------------------------------------------
 
+SMALL_MACHINE: Final = cpu_topology_of(
+    Cpu(id=cpu, core=cpu // 2, socket=0, numa=cpu // 4) for cpu in range(8)
+)
 MODELS: Final = ("T4", "A10")
 CARD_BYTES: Final = (16 * GIB, 15109 * MIB, 1000)
 
@@ -237,6 +242,9 @@ def nodes(draw: st.DrawFn, name: str = "n") -> NodeFacts:
         labels=draw(st.dictionaries(st.sampled_from("ab"), st.sampled_from("xy"), max_size=2)),
         unschedulable=draw(st.integers(0, 9)) == 0,
         closed=draw(st.frozensets(st.integers(0, 3), max_size=1)),
+        dialects=draw(st.sampled_from((None, None, None, frozenset({Dialect.NVIDIA})))),
+        mgpu_policy=draw(st.sampled_from(("", "native-burst-share"))),
+        cpu_topology=draw(st.sampled_from((None, SMALL_MACHINE))),
     )
 
 
@@ -272,6 +280,64 @@ def demands() -> st.SearchStrategy[tuple[DeviceDemand, ...]]:
         st.tuples(nics),
         st.tuples(shares, nics),
     )
+
+
+def _mgpu_demands() -> st.SearchStrategy[tuple[DeviceDemand, ...]]:
+    """Draw one demand per container: parts of a card, parts of several, or whole cards."""
+    parts = st.builds(
+        lambda core, size, count: gpu_bytes(size, count, core=core),
+        st.sampled_from((1, 30, 60)),
+        st.sampled_from((256 * MIB, 3 * GIB, 9 * GIB)),
+        st.sampled_from((1, 1, 1, 2)),
+    )
+    whole = st.builds(lambda count: share(100, count), st.sampled_from((1, 2)))
+    each = st.one_of(parts, parts, whole)
+    return st.lists(each, min_size=1, max_size=3).map(
+        lambda demands: tuple(
+            replace(demand, containers=(str(place),)) for place, demand in enumerate(demands)
+        )
+    )
+
+
+@st.composite
+def requests_of_any_dialect(draw: st.DrawFn, uid: str = "p") -> PodRequest:
+    """Draw a request that may speak mGPU or GPU share, or want CPUs of its own."""
+    dialect = draw(st.sampled_from(Dialect))
+    match dialect:
+        case Dialect.MGPU:
+            devices = draw(_mgpu_demands())
+        case Dialect.GPUSHARE:
+            devices = (gpu_bytes(draw(st.sampled_from((1, GIB, 9 * GIB)))),)
+        case Dialect.NVIDIA:
+            devices = (share(100, draw(st.integers(1, 2))),)
+        case Dialect.KOORDINATOR:
+            devices = draw(demands())
+    pinned = draw(st.one_of(st.none(), st.integers(1, 6)))
+    request = pod(
+        uid,
+        *devices,
+        cpu_milli=1000 * (pinned or draw(st.integers(0, 2))),
+        memory_bytes=draw(st.sampled_from((0, GIB))),
+        dialect=dialect,
+        mgpu_policy=draw(st.sampled_from(("", "native-burst-share"))),
+        mgpu_multi=any(demand.count > 1 and not demand.exclusive for demand in devices),
+        cpuset=None
+        if pinned is None
+        else CpuSetDemand(
+            cpus=pinned,
+            bind_policy=draw(st.sampled_from(("FullPCPUs", "SpreadByPCPUs"))),
+            required=draw(st.booleans()),
+            exclusive_policy="None",
+        ),
+    )
+    needs = tuple(
+        ContainerNeed(
+            name=f"c{place}", place=str(place), kind="app", device_counts=(("gpu", demand.count),)
+        )
+        for place, demand in enumerate(devices)
+        if dialect is Dialect.MGPU
+    )
+    return replace(request, containers=needs)
 
 
 @st.composite

@@ -376,12 +376,14 @@ def _card(fact: str) -> str:
     return _fail(f"'tenure ledger: ' || {_CARD} || {fact}", "tenure ledger: the card is full")
 
 
-DEVICES_GRANT: Final = f"""
-CREATE TRIGGER ledger_devices_grant BEFORE UPDATE OF core_used, memory_used, tenants
+DEVICES_COUNTERS: Final = f"""
+CREATE TRIGGER ledger_devices_counters BEFORE UPDATE OF core_cap, memory_cap, core_used,
+  memory_used, tenants, exclusive_holders, core_observed, memory_observed, observed_holders
 ON ledger_devices
-WHEN NEW.tenants > OLD.tenants OR NEW.core_used > OLD.core_used OR NEW.memory_used > OLD.memory_used
 BEGIN
   SELECT CASE
+    WHEN NEW.tenants <= OLD.tenants AND NEW.core_used <= OLD.core_used
+      AND NEW.memory_used <= OLD.memory_used THEN NULL
     WHEN OLD.present <> 1 THEN {_card("' is gone'")}
     WHEN OLD.healthy <> 1 THEN {_card("' is unhealthy'")}
     WHEN OLD.exclusive_holders > 0
@@ -415,15 +417,10 @@ BEGIN
     )
     THEN {_card("' may be held by a Pod on an unknown card'")}
   END;
-END
-"""
-DEVICES_COUNTERS: Final = f"""
-CREATE TRIGGER ledger_devices_counters BEFORE UPDATE OF core_cap, memory_cap, core_used,
-  memory_used, tenants, exclusive_holders, core_observed, memory_observed, observed_holders
-ON ledger_devices
-WHEN NEW.core_cap <> max(NEW.core_reported, NEW.core_used)
-  OR NEW.memory_cap <> max(NEW.memory_reported, NEW.memory_used)
-  OR (NEW.core_used, NEW.memory_used, NEW.tenants, NEW.exclusive_holders, NEW.core_observed,
+  SELECT CASE
+    WHEN NEW.core_cap <> max(NEW.core_reported, NEW.core_used)
+      OR NEW.memory_cap <> max(NEW.memory_reported, NEW.memory_used)
+      OR (NEW.core_used, NEW.memory_used, NEW.tenants, NEW.exclusive_holders, NEW.core_observed,
     NEW.memory_observed, NEW.observed_holders) IS NOT (
     SELECT coalesce(sum(core_percent) FILTER (WHERE kind = 'granted'), 0),
       coalesce(sum(memory_bytes) FILTER (WHERE kind = 'granted'), 0),
@@ -434,15 +431,15 @@ WHEN NEW.core_cap <> max(NEW.core_reported, NEW.core_used)
       count(*) FILTER (WHERE kind <> 'granted')
     FROM ledger_holdings WHERE device_no = NEW.device_no AND closed_at_us IS NULL
   )
-BEGIN
-  SELECT {
+    THEN {
     _fail(
         "'tenure ledger: what is used of a card is the sum of its holdings: '"
         " || (SELECT n.node_name FROM ledger_nodes AS n WHERE n.node_no = OLD.node_no)"
         " || '/' || OLD.device_type || '/' || OLD.minor",
         "tenure ledger: what is used of a card is the sum of its holdings",
     )
-};
+}
+  END;
 END
 """
 
@@ -742,7 +739,6 @@ V1: Final = tuple(
         NODES_FACTS,
         DEVICES_INSERT,
         DEVICES_FACTS,
-        DEVICES_GRANT,
         DEVICES_COUNTERS,
         CPUS_INSERT,
         CPUS_FACTS,

@@ -149,7 +149,8 @@
         if (racks.has(n)) racks.get(n).push(card); else racks.set(n, [card]);
       }
     });
-    const order = ([, one], [, other]) => other.gpu - one.gpu || other.racks.size - one.racks.size;
+    const size = ({ racks }) => [...racks.values()].reduce((sum, rack) => sum + rack.length, 0);
+    const order = ([, one], [, other]) => other.gpu - one.gpu || size(other) - size(one);
     for (const [model, { racks }] of [...byKind].sort(order)) {
       const root = document.createElement("div");
       root.className = "group";
@@ -175,20 +176,22 @@
 
   function place(group) {
     const width = group.canvas.parentElement.clientWidth || 320;
-    const pitch = cell + gap;
-    const rackWidth = Math.max(group.columns * pitch - gap, named ? 96 : 0) + rackGap;
-    const rackHeight = group.rows * pitch - gap + label + rackGap;
-    const perRow = Math.max(1, Math.floor((width + rackGap) / rackWidth));
+    const pitch = cell + gap, rowHeight = group.rows * pitch - gap + label + rackGap;
+    let left = 0, row = 0;
     group.places = [];
-    group.members.forEach((member, i) => {
-      const left = (i % perRow) * rackWidth, top = Math.floor(i / perRow) * rackHeight + label;
+    for (const member of group.members) {
+      const columns = Math.min(group.columns, member.rack.length);
+      const own = Math.max(columns * pitch - gap, named ? 96 : 0);
+      if (left && left + own > width) { left = 0; row += 1; }
+      const top = row * rowHeight + label;
       member.rack.forEach((card, k) => {
-        group.places.push({ card, x: left + (k % group.columns) * pitch, y: top + Math.floor(k / group.columns) * pitch });
+        group.places.push({ card, x: left + (k % columns) * pitch, y: top + Math.floor(k / columns) * pitch });
       });
-      Object.assign(member, { x: left, y: top - 5, width: rackWidth - rackGap });
-    });
+      Object.assign(member, { x: left, y: top - 5, width: own });
+      left += own + rackGap;
+    }
     group.width = width;
-    group.height = Math.ceil(group.members.length / perRow) * rackHeight - rackGap + 2;
+    group.height = (row + 1) * rowHeight - rackGap + 2;
   }
 
   function palette() {
@@ -239,7 +242,7 @@
         foot -= part;
       }
     }
-    if (cell > 10) {
+    if (cell >= 8) {
       pen.strokeStyle = colour.line;
       pen.lineWidth = 1;
       pen.strokeRect(x + 0.5, y + 0.5, cell - 1, cell - 1);
@@ -269,7 +272,7 @@
     const share = count ? Math.round(held / count) : 0;
     group.title.textContent = group.model;
     const small = document.createElement("small");
-    small.textContent = ` ${group.members.length} node${group.members.length === 1 ? "" : "s"}, ${count} card${count === 1 ? "" : "s"}, ${share} % held`;
+    small.textContent = ` ${group.members.length.toLocaleString("en-US")} node${group.members.length === 1 ? "" : "s"}, ${count.toLocaleString("en-US")} card${count === 1 ? "" : "s"}, ${share} % held`;
     group.title.append(small);
   }
 

@@ -101,10 +101,10 @@ def test_a_node_without_limits_has_more_than_anyone_asks() -> None:
 def test_the_log_names_what_changed_since() -> None:
     """A reader gets the nodes in order, repeats included, and nothing once it is up to date."""
     log = ChangeLog()
-    log.append(3)
+    log.append(3, gave_back=False)
     seen = log.position
-    log.append(1)
-    log.append(1)
+    log.append(1, gave_back=False)
+    log.append(1, gave_back=False)
 
     since = log.since(seen)
     assert since is not None
@@ -116,7 +116,7 @@ def test_the_log_says_when_it_has_forgotten() -> None:
     """A reader that is too far behind must look at everything."""
     log = ChangeLog()
     for node in range(fleet_module._LOG_LENGTH + 1):
-        log.append(node)
+        log.append(node, gave_back=False)
 
     assert log.since(0) is None
     since = log.since(log.position - 2)

@@ -152,13 +152,13 @@ def test_a_gang_waits_and_starts_as_a_whole() -> None:
 
 
 def test_who_waits_for_long_is_explained_again() -> None:
-    """Reasons change as cards die; once an hour the ledger hears what they are now."""
-    arrivals = [arrival(gpu_pod("a", 2), 0, 20_000), arrival(gpu_pod("w", 2), 1)]
+    """Reasons change while it waits; once an hour the ledger hears what they are now."""
+    changes = [health(0, 0, 1, healthy=False)]
+    arrivals = [arrival(gpu_pod("w", 2), 1), arrival(gpu_pod("a"), 2, 20_000)]
     arrivals += [arrival(gpu_pod(f"tick{i}", 0), i * 1000, 1) for i in range(1, 15)]
-    changes = [health(100, 0, 1, healthy=False)]
-    told = story(week(sorted(arrivals, key=lambda a: a.at_us), changes=changes))
+    told = story(week(arrivals, changes=changes))
 
-    assert [at for at, what, pod in told if (what, pod) == ("refused", "w")] == [1, 4001]
+    assert [at for at, what, pod in told if (what, pod) == ("refused", "w")] == [1, 4001, 20_002]
 
 
 def over_held(events: Sequence[NewEvent]) -> list[str]:

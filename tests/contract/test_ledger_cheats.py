@@ -1,0 +1,320 @@
+"""
+Anyone with the file and a SQL prompt: what the database itself refuses, past our own code.
+
+Rule: design section 4, "Append-only by the database, not by habit".
+
+Every statement runs on a plain connection of Python's sqlite3 with default pragmas: no foreign keys,
+no recursive triggers.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+
+import pytest
+
+from ledger.store.verify import verify
+from tests.support.stores import (
+    Clock,
+    SqliteStore,
+    health,
+    node,
+    observed,
+    refused,
+    released,
+    reserved,
+    share,
+    start,
+)
+
+FULL = "(SELECT device_no FROM ledger_devices WHERE device_type = 'gpu' AND minor = 0)"
+FREE = "(SELECT device_no FROM ledger_devices WHERE device_type = 'gpu' AND minor = 7)"
+HOLDING = (
+    "INSERT {how} INTO ledger_holdings (position, device_no, minor, core_percent, memory_bytes,"
+    " memory_ratio_percent, exclusive, instances, kind, opened_at_us)"
+    " SELECT {position}, {device}, 0, {core}, {memory}, 0, 0, 1, '{kind}', opened_at_us"
+    " FROM ledger_reservations WHERE position = 4"
+)
+
+
+def holding(
+    *,
+    how: str = "",
+    position: int | str = 4,
+    device: str = FULL,
+    core: int = 10,
+    memory: int = 1,
+    kind: str = "granted",
+) -> str:
+    """Return the SQL that puts one more holder on a card."""
+    return HOLDING.format(
+        how=how, position=position, device=device, core=core, memory=memory, kind=kind
+    )
+
+
+EVENT = (
+    "INSERT {how} INTO ledger_events SELECT {position}, stream, {version}, event_type, body, actor,"
+    " epoch, causation_position, correlation_id, {key}, args_hash, at_us, wall_us, leaf_hash,"
+    " chain_hash FROM ledger_events WHERE position = 3"
+)
+
+
+@pytest.fixture
+def full(store: SqliteStore) -> SqliteStore:
+    """A ledger whose card n-1/gpu/0 is full: events 1 to 8."""
+    with store.open() as ledger:
+        start(ledger).append(
+            Clock().all(
+                node(cpus=2),
+                reserved("a", share(0, 60), cpus=(0,)),  # position 3
+                reserved("b", share(0, 40), share(1, 50)),
+                refused("c"),
+                health(3, healthy=False),
+                reserved("d", share(2, 10)),
+                released("d"),
+                observed("x", share(4, 30)),
+            )
+        )
+    return store
+
+
+REFUSED = {
+    "editing an event": (
+        "UPDATE ledger_events SET body = '{}' WHERE position = 3",
+        "events are append-only: position 3 cannot be changed",
+    ),
+    "editing an event, ignoring conflicts": (
+        "UPDATE OR IGNORE ledger_events SET actor = 'me' WHERE position = 3",
+        "events are append-only: position 3 cannot be changed",
+    ),
+    "editing an event over another one": (
+        "UPDATE OR REPLACE ledger_events SET position = 2 WHERE position = 3",
+        "events are append-only: position 3 cannot be changed",
+    ),
+    "deleting an event": (
+        "DELETE FROM ledger_events WHERE position = 3",
+        "events are append-only: position 3 cannot be deleted",
+    ),
+    "deleting every event": ("DELETE FROM ledger_events", "position 1 cannot be deleted"),
+    "replacing an event": (
+        EVENT.format(how="OR REPLACE", position=3, version=2, key="'x'"),
+        "events are append-only: the next position is 10, not 3",
+    ),
+    "replacing an event through its key": (
+        EVENT.format(how="OR REPLACE", position=10, version=9, key="idempotency_key"),
+        "position 10 is beyond the head: only the writer of the current epoch appends",
+    ),
+    "replacing an event on conflict": (
+        EVENT.format(how="", position=3, version=2, key="idempotency_key")
+        + " ON CONFLICT (position) DO UPDATE SET body = '{}'",
+        "the next position is 10, not 3",
+    ),
+    "leaving a gap": (
+        EVENT.format(how="", position=12, version=9, key="'x'"),
+        "the next position is 10, not 12",
+    ),
+    "appending without the writer": (
+        EVENT.format(how="", position=10, version=9, key="'x'"),
+        "only the writer of the current epoch appends",
+    ),
+    "a second holder of a full card": (
+        holding(position=9),
+        "card n-1/gpu/0 (GPU-n-1-0) has 0 of 100 percent core left, 10 asked",
+    ),
+    "a second holder that ignores conflicts": (
+        holding(how="OR IGNORE", position=99),
+        "card n-1/gpu/0 (GPU-n-1-0) has 0 of 100 percent core left, 10 asked",
+    ),
+    "a second holder in place of the first": (
+        holding(how="OR REPLACE"),
+        "a holding opens once: position 4, card n-1/gpu/0 (GPU-n-1-0) has 0 of 100 percent",
+    ),
+    "a holder that gives less than nothing": (holding(device=FREE, core=-50), "opens once"),
+    "a holder without a reservation": (
+        holding(device=FREE, position=99),
+        "no reservation at position 99 asks for this card",
+    ),
+    "one card more for a reservation": (
+        holding(device=FREE),
+        "no reservation at position 4 asks for this card",
+    ),
+    "an observed holder made up": (
+        holding(kind="observed", position=99),
+        "no reservation at position 99 asks for this card",
+    ),
+    "a holder of no card": (holding(device="4711"), "no reservation at position 4 asks"),
+    "making a holding larger": (
+        "UPDATE ledger_holdings SET core_percent = 99 WHERE position = 4",
+        "a holding only ends with its reservation: position 4",
+    ),
+    "moving a holding": (
+        f"UPDATE ledger_holdings SET device_no = {FULL} WHERE position = 4 AND minor = 1",
+        "a holding only ends with its reservation",
+    ),
+    "ending a holding by hand": (
+        "UPDATE ledger_holdings SET closed_position = 9, closed_at_us = 9 WHERE position = 4",
+        "a holding only ends with its reservation",
+    ),
+    "deleting a holding": ("DELETE FROM ledger_holdings", "holdings are never deleted"),
+    "ending a reservation without an event": (
+        "UPDATE ledger_reservations SET closed_position = 9, closed_at_us = 9 WHERE position = 4",
+        "no event at position 9 ends the reservation of pod team-a/b",
+    ),
+    "ending a reservation with the end of another": (
+        "UPDATE ledger_reservations SET closed_position = 8, closed_at_us = (SELECT at_us"
+        " FROM ledger_events WHERE position = 8) WHERE position = 4",
+        "no event at position 8 ends the reservation of pod team-a/b",
+    ),
+    "opening an ended reservation": (
+        "UPDATE ledger_reservations SET closed_position = NULL, closed_at_us = NULL"
+        " WHERE pod_name = 'd'",
+        "a reservation only ends, it does not change",
+    ),
+    "giving a reservation to another Pod": (
+        "UPDATE ledger_reservations SET pod_uid = 'me' WHERE position = 4",
+        "a reservation only ends, it does not change: position 4, pod team-a/b",
+    ),
+    "a reservation without an event": (
+        "INSERT OR REPLACE INTO ledger_reservations SELECT * FROM ledger_reservations",
+        "no event at position 3 opens this reservation",
+    ),
+    "deleting a reservation": (
+        "DELETE FROM ledger_reservations WHERE position = 4",
+        "reservations are never deleted",
+    ),
+    "emptying a card's counters": (
+        "UPDATE ledger_devices SET core_used = 0, memory_used = 0, tenants = 0",
+        "what is used of a card is the sum of its holdings: n-1/gpu/0",
+    ),
+    "filling a card's counters": (
+        "UPDATE ledger_devices SET core_used = 100 WHERE minor = 7",
+        "what is used of a card is the sum of its holdings: n-1/gpu/7",
+    ),
+    "a larger card": (
+        "UPDATE ledger_devices SET core_reported = 200, core_cap = 200 WHERE minor = 0",
+        "facts of a card change with an event that says so",
+    ),
+    "a larger card, with the number of an event": (
+        "UPDATE ledger_devices SET core_reported = 200, core_cap = 200, fact_position = 5"
+        " WHERE minor = 0",
+        "facts of a card change with an event that says so",
+    ),
+    "a healthy card": (
+        "UPDATE ledger_devices SET healthy = 1 WHERE minor = 3",
+        "facts of a card change with an event that says so",
+    ),
+    "another card in place of the full one": (
+        "INSERT OR REPLACE INTO ledger_devices SELECT * FROM ledger_devices WHERE minor = 0",
+        "no event at position 2 brings in a device",
+    ),
+    "deleting a card": ("DELETE FROM ledger_devices", "cards are never deleted"),
+    "a second holder of a CPU": (
+        "INSERT INTO ledger_cpu_holdings (position, cpu, node_no, kind, opened_at_us)"
+        " SELECT position, 0, node_no, kind, opened_at_us FROM ledger_reservations"
+        " WHERE position = 4",
+        "cpu n-1/cpu/0 has 1 of 1 holders, one more asked",
+    ),
+    "a CPU for a reservation without CPUs": (
+        "INSERT INTO ledger_cpu_holdings (position, cpu, node_no, kind, opened_at_us)"
+        " SELECT position, 1, node_no, kind, opened_at_us FROM ledger_reservations"
+        " WHERE position = 4",
+        "no reservation at position 4 asks for CPU 1",
+    ),
+    "freeing a CPU": (
+        "UPDATE ledger_cpus SET ref_used = 0",
+        "what is used of a CPU is the count of its holders: n-1/cpu/0",
+    ),
+    "more holders for a CPU": (
+        "UPDATE ledger_cpus SET ref_reported = 2, ref_max = 2",
+        "facts of a CPU change with an event that says so",
+    ),
+    "deleting a CPU's holder": (
+        "DELETE FROM ledger_cpu_holdings",
+        "CPU holdings are never deleted",
+    ),
+    "moving the head back": (
+        "UPDATE ledger_head SET position = 3",
+        "the head only moves forward: it is at position 9",
+    ),
+    "an older epoch": ("UPDATE ledger_head SET epoch = 0", "the head only moves forward"),
+    "another origin": ("UPDATE ledger_head SET origin = 'me'", "the head only moves forward"),
+    "a second head": (
+        "INSERT OR REPLACE INTO ledger_head SELECT * FROM ledger_head",
+        "there is one head",
+    ),
+    "deleting the head": ("DELETE FROM ledger_head", "heads are never deleted"),
+    "setting a stream back": (
+        "UPDATE ledger_streams SET version = 1",
+        "a stream moves by one with each event",
+    ),
+    "making up a stream": (
+        "INSERT OR REPLACE INTO ledger_streams VALUES ('sys', 1)",
+        "a stream moves by one with each event: sys",
+    ),
+    "deleting a stream": ("DELETE FROM ledger_streams", "streams are never deleted"),
+    "editing a refusal": (
+        "UPDATE ledger_refusals SET message = ''",
+        "a refusal does not change: position 5",
+    ),
+    "editing a card's past": (
+        "UPDATE ledger_device_health SET healthy = 1",
+        "a change of health does not change: position 6",
+    ),
+    "making up a death": (
+        "INSERT INTO ledger_device_health VALUES (3, 1, 1, 0, 'made up')",
+        "no event at position 3 is a change of health",
+    ),
+    "renaming a node": (
+        "UPDATE ledger_nodes SET node_name = 'n-2'",
+        "facts of a node change with an event that says so",
+    ),
+    "making up a node": (
+        "INSERT INTO ledger_nodes SELECT 9, 'u', 'n-9', '', '{}', 1, 1, 1, 3",
+        "no event at position 3 brings in a node",
+    ),
+}
+
+
+@pytest.mark.parametrize("pragma", ["", "PRAGMA ignore_check_constraints = ON"], ids=["", "unchecked"])
+@pytest.mark.parametrize(("sql", "message"), REFUSED.values(), ids=REFUSED)
+def test_the_database_refuses(full: SqliteStore, sql: str, message: str, pragma: str) -> None:
+    """It names the place, changes nothing, and the ledger still proves itself."""
+    with full.raw() as raw:
+        raw.execute(pragma)
+        before = list(raw.iterdump())
+        with pytest.raises(sqlite3.Error) as refusal:
+            raw.execute(sql)
+
+        assert message in str(refusal.value)
+        assert list(raw.iterdump()) == before
+
+
+def test_a_ledger_that_was_tried_still_proves_itself(full: SqliteStore) -> None:
+    """After every refused statement in a row, all of it verifies."""
+    with full.raw() as raw:
+        for sql, _ in REFUSED.values():
+            with pytest.raises(sqlite3.Error):
+                raw.execute(sql)
+    with full.open("read") as ledger:
+        assert verify(ledger).findings == ()
+
+
+def test_a_rule_that_was_dropped_is_missed(full: SqliteStore) -> None:
+    """What a file's owner can do, verify names: no trigger goes, comes or changes unseen."""
+    with full.raw() as raw:
+        raw.execute("DROP TRIGGER ledger_events_no_update")
+        raw.execute("DROP TRIGGER ledger_holdings_take")
+        raw.execute(
+            "CREATE TRIGGER ledger_holdings_take AFTER INSERT ON ledger_holdings"
+            " BEGIN SELECT 1; END"
+        )
+        raw.execute("CREATE TRIGGER mine AFTER INSERT ON ledger_events BEGIN SELECT 1; END")
+        raw.execute("CREATE VIEW my_view AS SELECT 1")
+    with full.open("read") as ledger:
+        texts = [finding.text for finding in verify(ledger).findings]
+
+    assert texts == [
+        "a rule of the database is missing: trigger=ledger_events_no_update",
+        "a rule of the database was changed: trigger=ledger_holdings_take",
+        "a trigger was added to the database: trigger=mine, table=ledger_events",
+    ]

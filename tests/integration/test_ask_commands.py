@@ -1,0 +1,363 @@
+import csv
+import io
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.support.cli import CommandLine
+from tests.support.ledgers import morning, write_ledger
+
+AT_NINE_THIRTY = "2026-03-02T10:30:00+01:00"
+
+
+@pytest.fixture(scope="module")
+def ledger(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The ledger of one morning."""
+    return write_ledger(tmp_path_factory.mktemp("ledger") / "morning.db", morning())
+
+
+@pytest.fixture
+def tenure(
+    ledger: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[CommandLine]:
+    """The command line in a place an hour east of Greenwich, wherever the test runs."""
+    monkeypatch.setenv("TZ", "Africa/Lagos")
+    time.tzset()
+    yield CommandLine(ledger, capsys)
+    monkeypatch.undo()
+    time.tzset()
+
+
+def test_who_names_the_holder_of_a_card_at_a_moment(tenure: CommandLine) -> None:
+    """Since when, until when and why, in local time with its offset."""
+    answer = tenure.ask("who", "gpu-a/0", "--at", AT_NINE_THIRTY)
+
+    assert answer.code == 0
+    line = answer.out.splitlines()[1]
+    assert line.split() == [
+        "gpu-a/0",
+        "ml/nb-7",
+        "25%",
+        "4",
+        "GiB",
+        "2026-03-02T09:10:00+01:00",
+        "2026-03-02T11:00:00+01:00",
+        "1h",
+        "50m",
+        "event",
+        "5,",
+        "binpack,",
+        "completed",
+    ]
+
+
+def test_who_counts_from_the_head_of_a_simulation(tenure: CommandLine) -> None:
+    """Three hours before the last event, whatever the clock says; stderr says so."""
+    answer = tenure.ask("who", "gpu-a/0", "--at", "3h ago", "-o", "json")
+
+    document = json.loads(answer.out)
+    assert [holder["pod"] for holder in document["holders"]] == ["nb-7"]
+    assert document["at"] == "2026-03-02T10:00:00+01:00"
+    assert "counted from the ledger's head" in answer.err
+
+
+@pytest.mark.parametrize(
+    ("at", "holders"),
+    [
+        pytest.param("2026-03-02T08:09:59Z", [], id="before it begins"),
+        pytest.param("2026-03-02T08:10:00Z", ["nb-7"], id="at its first moment"),
+        pytest.param("2026-03-02T09:59:59Z", ["nb-7"], id="just before it ends"),
+        pytest.param("2026-03-02T10:00:00Z", [], id="at its end"),
+    ],
+)
+def test_a_holding_includes_its_first_moment_and_not_its_last(
+    tenure: CommandLine, at: str, holders: list[str]
+) -> None:
+    """Intervals are half open, so that nobody is ever counted twice."""
+    document = json.loads(tenure.ask("who", "gpu-a/0", "--at", at, "-o", "json").out)
+
+    assert [holder["pod"] for holder in document["holders"]] == holders
+
+
+def test_a_free_card_says_who_had_it_last(tenure: CommandLine) -> None:
+    """Nobody now, and the last one with the reason of its end."""
+    answer = tenure.ask("who", "gpu-a/0")
+
+    assert answer.code == 0
+    assert answer.out.startswith("gpu-a/0 is held by nobody\nlast:\n")
+    assert "ml/nb-7" in answer.out
+    assert "completed" in answer.out
+
+
+def test_history_lists_everyone_who_ever_held_it(tenure: CommandLine) -> None:
+    """Past holders too, without a moment."""
+    assert "ml/nb-7" in tenure.ask("who", "gpu-a/0", "--history").out
+
+
+def test_who_of_a_node_shows_its_free_and_closed_cards_too(tenure: CommandLine) -> None:
+    """Every card has a line; CPUs follow."""
+    lines = tenure.ask("who", "gpu-a").out.splitlines()
+
+    assert [line.split()[0] for line in lines] == ["HELD", "gpu-a/0", "gpu-a/1", "gpu-a/cpu/0-1"]
+    assert "closed: unhealthy" in lines[1]
+    assert "yes" in lines[2].split()
+
+
+def test_who_of_a_cpu_names_its_holder(tenure: CommandLine) -> None:
+    """CPU 1 is pinned, CPU 3 is not, CPU 99 does not exist."""
+    assert "ml/train-0" in tenure.ask("who", "gpu-a/cpu/1").out
+    assert "gpu-a/cpu/3 is held by nobody" in tenure.ask("who", "gpu-a/cpu/3").out
+    assert tenure.ask("who", "gpu-a/cpu/99").code == 2
+
+
+@pytest.mark.parametrize("name", ["ml/train-0", "job/train", "ml/job/train"])
+def test_who_of_a_pod_or_its_owner_names_all_it_holds(tenure: CommandLine, name: str) -> None:
+    """The card, then the CPUs."""
+    lines = tenure.ask("who", name).out.splitlines()[1:]
+
+    assert [line.split()[0] for line in lines] == ["gpu-a/1", "gpu-a/cpu/0-1"]
+
+
+def test_a_deployment_owns_the_pods_of_its_replica_sets(tenure: CommandLine) -> None:
+    """A Pod is owned by a ReplicaSet called after the Deployment."""
+    assert "ml/nb-7" in tenure.ask("who", "deploy/nb", "--history").out
+
+
+def test_a_pod_on_an_unknown_card_is_shown_as_that(tenure: CommandLine) -> None:
+    """It holds a card of the node, and nobody can say which."""
+    assert "gpu-b/gpu/?" in tenure.ask("who", "old/legacy").out
+    assert "unknown holder" in tenure.ask("why", "gpu-b/0").out
+
+
+def test_answers_have_one_content_in_every_form(tenure: CommandLine) -> None:
+    """JSON, YAML and CSV carry base units and ISO times; a table's words stay out of them."""
+    arguments = ("who", "gpu-a/1", "-o")
+
+    from_json = json.loads(tenure.ask(*arguments, "json").out)["holders"]
+    from_yaml = yaml.safe_load(tenure.ask(*arguments, "yaml").out)["holders"]
+    from_csv = list(csv.DictReader(io.StringIO(tenure.ask(*arguments, "csv").out)))
+
+    assert from_json == from_yaml
+    assert from_json[0]["memory_bytes"] == 16 << 30
+    assert from_json[0]["since"] == "2026-03-02T10:00:00+01:00"
+    assert from_json[0]["exclusive"] is True
+    assert from_csv[0]["memory_bytes"] == str(16 << 30)
+    assert from_csv[0]["exclusive"] == "true"
+
+
+def test_why_groups_the_reasons_of_a_waiting_pod_with_numbers_and_a_remedy(
+    tenure: CommandLine,
+) -> None:
+    """How many nodes, what the closest one lacks, and what would make it fit."""
+    answer = tenure.ask("why", "ml/big-1")
+
+    assert answer.code == 0
+    assert "asks for 2 x whole gpu" in answer.out
+    assert "refused 2 times" in answer.out
+    row = answer.out.splitlines()[-1]
+    assert row.split()[0] == "2"
+    assert "asks 2 whole GPU, 0 untouched" in row
+    assert "release 2 whole GPU on gpu-a" in row
+
+
+def test_why_of_a_placed_pod_says_where_and_by_which_policy(tenure: CommandLine) -> None:
+    """The event that gave it its place is named."""
+    document = json.loads(tenure.ask("why", "ml/train-0", "-o", "json").out)
+
+    assert document["state"] == "placed"
+    assert document["policy"] == "binpack"
+    assert [holder["held"] for holder in document["holders"]] == ["gpu-a/1", "gpu-a/cpu/0-1"]
+
+
+def test_why_of_a_pod_that_ended_says_when_and_why(tenure: CommandLine) -> None:
+    """It is neither waiting nor placed."""
+    answer = tenure.ask("why", "ml/nb-7")
+
+    assert "holds nothing since 2026-03-02T11:00:00+01:00: completed" in answer.out
+
+
+def test_why_of_a_card_says_what_is_left_and_what_closed_it(tenure: CommandLine) -> None:
+    """A dead card names its error and the event; a full one its holder."""
+    closed = tenure.ask("why", "gpu-a/0").out
+    full = json.loads(tenure.ask("why", "gpu-a/1", "-o", "json").out)
+
+    assert "Xid79 since 2026-03-02T12:00:00+01:00, event 10" in closed
+    assert full["state"] == "full"
+    assert full["core_left_percent"] == 0
+    assert [holder["pod"] for holder in full["holders"]] == ["train-0"]
+
+
+def test_usage_adds_up_shares_over_time(tenure: CommandLine) -> None:
+    """25 % of a card for 110 minutes and a whole one for three hours."""
+    document = json.loads(tenure.ask("usage", "-o", "json").out)
+
+    ml = next(group for group in document["groups"] if group["group"] == "ml")
+    assert ml["gpu_hours"] == pytest.approx(0.25 * 110 / 60 + 3, abs=0.001)
+    assert ml["cpu_hours"] == pytest.approx(2 * 110 / 60 + 2 * 3, abs=0.001)
+    assert sum(document["capacity_percent"].values()) == pytest.approx(100, abs=0.3)
+
+
+@pytest.mark.parametrize(
+    ("by", "expected"),
+    [
+        pytest.param("label:team", {"red": 0.458, "blue": 3.0}, id="a label"),
+        pytest.param("owner", {"replicaset/nb-5d8f": 0.458, "job/train": 3.0}, id="the owner"),
+        pytest.param("model", {"A100": 3.458}, id="the card's model"),
+    ],
+)
+def test_usage_is_grouped_as_asked(
+    tenure: CommandLine, by: str, expected: dict[str, float]
+) -> None:
+    """Every GPU-hour is in exactly one group."""
+    document = json.loads(tenure.ask("usage", "--by", by, "-o", "json").out)
+
+    found = {g["group"]: g["gpu_hours"] for g in document["groups"] if g["gpu_hours"]}
+    assert found == pytest.approx(expected, abs=0.001)
+
+
+def test_usage_counts_only_inside_its_window(tenure: CommandLine) -> None:
+    """One hour in which both held something."""
+    document = json.loads(
+        tenure.ask(
+            "usage", "--since", "2026-03-02T09:00:00Z", "--until", "2h ago", "-o", "json"
+        ).out
+    )
+
+    assert document["groups"][0]["gpu_hours"] == pytest.approx(1.25, abs=0.001)
+
+
+def test_verify_says_what_was_proved(tenure: CommandLine) -> None:
+    """Events, chain, over-commits, projection; exit 0."""
+    answer = tenure.ask("verify")
+
+    assert answer.code == 0
+    assert answer.out.startswith("11 events, chain ok, 0 over-commits")
+
+
+def test_verify_names_the_position_of_an_altered_event(tenure: CommandLine, tmp_path: Path) -> None:
+    """One byte in a copy is enough: exit 1, and the position is on stdout."""
+    copy = tmp_path / "copy.db"
+    content = tenure.ledger.read_bytes()
+    copy.write_bytes(content.replace(b'"shape":"2 x whole', b'"shape":"3 x whole', 1))
+
+    answer = tenure.run("verify", "-o", "json", "--ledger", str(copy))
+
+    assert answer.code == 1
+    assert json.loads(answer.out)["findings"][0]["position"] in (7, 8)
+
+
+def test_status_counts_what_the_ledger_holds(tenure: CommandLine) -> None:
+    """Origin, head and counts in one record."""
+    record = json.loads(tenure.ask("status", "-o", "json").out)
+
+    assert record["origin"] == "simulation/morning"
+    assert record["head"] == 11
+    assert (record["nodes"], record["cards"], record["cards_held"]) == (2, 3, 1)
+    assert (record["pods_decided"], record["pods_placed"], record["pods_waiting"]) == (3, 2, 1)
+
+
+def test_sql_answers_a_select_and_nothing_else(tenure: CommandLine) -> None:
+    """The views are the interface; what would write is refused with exit 2."""
+    count = "SELECT count(*) AS n FROM audit_holdings"
+    assert json.loads(tenure.ask("ledger", "sql", count, "-o", "json").out) == [{"n": 2}]
+
+    refused = tenure.ask("ledger", "sql", "DELETE FROM ledger_events")
+    assert refused.code == 2
+    assert refused.out == ""
+    assert "next:" in refused.err
+
+
+def test_two_columns_of_one_name_are_both_shown(tenure: CommandLine) -> None:
+    """A join may name a column twice; no value is lost."""
+    rows = json.loads(tenure.ask("ledger", "sql", "SELECT 1 AS x, 2 AS x", "-o", "json").out)
+
+    assert rows == [{"x": 1, "x_2": 2}]
+
+
+def test_rebuild_finds_the_projections_equal(tenure: CommandLine, tmp_path: Path) -> None:
+    """What is derived can be dropped and made again."""
+    copy = tmp_path / "copy.db"
+    copy.write_bytes(tenure.ledger.read_bytes())
+
+    answer = tenure.run("ledger", "rebuild", "--ledger", str(copy))
+
+    assert answer.code == 0
+    assert "equal" in answer.out
+
+
+def test_a_new_ledger_is_made_once(tenure: CommandLine, tmp_path: Path) -> None:
+    """It is empty and proves itself; a ledger with events is never made over."""
+    path = str(tmp_path / "new.db")
+
+    assert tenure.run("ledger", "init", "--ledger", path).code == 0
+    assert tenure.run("verify", "--ledger", path).code == 0
+    assert tenure.ask("ledger", "init").code == 2
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        pytest.param(("who", "gpu-z/0"), id="a node that is not there"),
+        pytest.param(("who", "gpu-a/7"), id="a card that is not there"),
+        pytest.param(("why", "ml/nobody"), id="a Pod that is not there"),
+        pytest.param(("why", "gpu-a/cpu/0"), id="why of a CPU"),
+        pytest.param(("who", "a/b/c/d"), id="no name at all"),
+        pytest.param(("who", "gpu-a/0", "--at", "2026-03-02T09:00:00"), id="a time without zone"),
+        pytest.param(("usage", "--by", "colour"), id="an unknown group"),
+        pytest.param(("usage", "--since", "now", "--until", "2h ago"), id="a window backwards"),
+        pytest.param(("who", "gpu-a/0", "--history", "--at", "now"), id="two kinds of time"),
+        pytest.param(("map", "--watch", "--at", "now"), id="watching the past"),
+    ],
+)
+def test_a_wrong_question_ends_with_one_message_and_a_next_step(
+    tenure: CommandLine, arguments: tuple[str, ...]
+) -> None:
+    """Exit 2, nothing on stdout, no traceback."""
+    answer = tenure.ask(*arguments)
+
+    assert answer.code == 2
+    assert answer.out == ""
+    assert answer.err.count("error:") == 1
+    assert answer.err.count("next:") == 1
+    assert "Traceback" not in answer.err
+
+
+def test_a_missing_ledger_says_how_to_name_one(
+    tenure: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without option and variable it is ./tenure.db."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("TENURE_LEDGER", raising=False)
+
+    answer = tenure.run("status")
+
+    assert answer.code == 2
+    assert "tenure.db: no such ledger" in answer.err
+    assert "--ledger" in answer.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_variable_names_the_ledger(
+    tenure: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TENURE_LEDGER counts where --ledger is not given; stderr says which one was asked."""
+    monkeypatch.setenv("TENURE_LEDGER", str(tenure.ledger))
+
+    answer = tenure.run("status")
+
+    assert answer.code == 0
+    assert str(tenure.ledger) in answer.err
+
+
+def test_questions_leave_the_file_as_it_is(tenure: CommandLine) -> None:
+    """Read-only means not one byte."""
+    before = tenure.ledger.read_bytes()
+
+    for arguments in (("who", "gpu-a"), ("usage",), ("verify",), ("map",), ("status",)):
+        tenure.ask(*arguments)
+
+    assert tenure.ledger.read_bytes() == before

@@ -1,0 +1,87 @@
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+import typer
+
+from tenure.cli import app
+from tests.support.process import ROOT, environment, tenure
+
+pytestmark = pytest.mark.integration
+
+HEAVY: Final = (
+    "numpy",
+    "sqlalchemy",
+    "alembic",
+    "yaml",
+    "jinja2",
+    "kubernetes_asyncio",
+)
+
+
+def command_lines() -> Iterator[list[str]]:
+    """Yield every command of the command line, as its words."""
+
+    def walk(command: object, words: list[str]) -> Iterator[list[str]]:
+        below = getattr(command, "commands", None)
+        if below is None:
+            yield words
+            return
+        for name, inner in below.items():
+            yield from walk(inner, [*words, name])
+
+    yield from walk(typer.main.get_command(app), [])
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        pytest.param(["--help"], id="of all commands"),
+        pytest.param(["simulate", "--help"], id="of one command"),
+        pytest.param(["ledger", "--help"], id="of a group"),
+    ],
+)
+def test_help_is_light(arguments: list[str]) -> None:
+    """Neither numpy, SQLAlchemy nor a Kubernetes client is imported to print a help text."""
+    program = (
+        "import sys\n"
+        "from tenure.cli import app\n"
+        "from tenure.exits import run\n"
+        f"code = run(app, {arguments!r})\n"
+        f"print([name for name in {HEAVY!r} if name in sys.modules], file=sys.stderr)\n"
+        "sys.exit(code)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=ROOT,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert (done.returncode, done.stderr.strip()) == (0, "[]")
+    assert "Usage: tenure" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "words", [pytest.param(words, id=" ".join(words)) for words in command_lines()]
+)
+def test_every_command_has_an_example(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """A help text without an example leaves the reader guessing."""
+    from tenure.exits import run
+
+    assert run(app, [*words, "--help"]) == 0
+    assert "xample" in capsys.readouterr().out
+
+
+def test_no_arguments_print_the_help(tmp_path: Path) -> None:
+    """It is wrong usage, so the exit code is 2; the text is not an error message."""
+    done = tenure(cwd=tmp_path)
+
+    assert done.returncode == 2
+    assert "Usage: tenure" in done.stdout + done.stderr
+    assert "error" not in done.stderr.lower()

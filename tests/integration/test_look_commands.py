@@ -1,0 +1,260 @@
+import json
+import re
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from ledger.domain.errors import InputError
+from ledger.store import report_queries as queries
+from ledger.store.open import open_ledger
+from ledger.store.report_queries import When
+from ledger.store.verify import verify
+from scheduler.decide.settings import SchedulingSettings
+from tenure.config import normalise_settings
+from tenure.look.build import write_report
+from tenure.look.model import History
+from tenure.look.packing import unpack
+from tenure.simulate.session import Record, run_simulation
+from tenure.trace.reader import read_trace
+from tenure.trace.week import write_week
+from tests.support.cli import CommandLine
+from tests.support.ledgers import morning, write_ledger
+
+CLUSTER = """
+apiVersion: v1
+kind: List
+items:
+  - {apiVersion: v1, kind: Node, metadata: {name: gpu-a},
+     status: {allocatable: {cpu: "64", memory: 256Gi, nvidia.com/gpu: "4"}}}
+  - {apiVersion: v1, kind: Node, metadata: {name: cpu-1},
+     status: {allocatable: {cpu: "64", memory: 256Gi}}}
+  - {apiVersion: v1, kind: Pod, metadata: {name: train-0, namespace: ml},
+     spec: {nodeName: gpu-a, containers: [{name: m, resources: {limits: {nvidia.com/gpu: "2"}}}]},
+     status: {phase: Running}}
+  - {apiVersion: v1, kind: Pod, metadata: {name: done, namespace: ml},
+     spec: {nodeName: gpu-a, containers: [{name: m, resources: {limits: {nvidia.com/gpu: "2"}}}]},
+     status: {phase: Succeeded}}
+"""
+
+
+@pytest.fixture(scope="module")
+def week(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The ledger of a simulated week on twelve nodes."""
+    folder = tmp_path_factory.mktemp("week")
+    (folder / "trace").mkdir()
+    write_week(folder / "trace", nodes=12, pods=400, seed=5)
+    settings = SchedulingSettings(node_policy="fgd")
+    run_simulation(
+        read_trace(folder / "trace", normalise_settings(settings)),
+        settings=settings,
+        seed=5,
+        version="test",
+        clock=lambda: 0.0,
+        record=Record(ledger=str(folder / "week.db"), batch=1000),
+    )
+    return folder / "week.db"
+
+
+@pytest.fixture(scope="module")
+def page(week: Path) -> str:
+    """Its report."""
+    path = week.with_name("report.html")
+    with open_ledger(str(week), mode="read") as ledger:
+        write_report(ledger, path, proof=verify(ledger), command="tenure report", seed="5")
+    return path.read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def tenure(week: Path, capsys: pytest.CaptureFixture[str]) -> CommandLine:
+    """The command line on the week."""
+    return CommandLine(week, capsys)
+
+
+def document_of(page: str) -> dict[str, object]:
+    """The packed history of a page."""
+    found = re.search(r'<script type="application/json" id="history">(.*?)</script>', page)
+    assert found is not None
+    document: dict[str, object] = json.loads(found[1])
+    return document
+
+
+def count(ledger: Path, sql: str) -> int:
+    """One number, by Python's own sqlite3."""
+    connection = sqlite3.connect(ledger)
+    try:
+        return int(connection.execute(sql).fetchone()[0])
+    finally:
+        connection.close()
+
+
+def test_the_numbers_of_the_headline_are_those_of_sql(page: str, week: Path) -> None:
+    """Decided and placed, counted independently."""
+    decided = count(
+        week,
+        "SELECT count(*) FROM (SELECT pod_uid FROM audit_reservations"
+        " UNION SELECT pod_uid FROM audit_refusals)",
+    )
+    placed = count(week, "SELECT count(DISTINCT pod_uid) FROM audit_reservations")
+
+    found = re.search(r"<h1>(.*?)</h1>", page)
+
+    assert found is not None
+    assert found[1] == (
+        f"{decided} Pods decided, {placed} placed,"
+        " 0 cards ever above 100 %, proved at every position"
+    )
+
+
+def shown_at(history: History, at: int) -> set[tuple[str, int, str, int]]:
+    """What the page's slider shows at a moment: node, card, Pod, core percent."""
+    return {
+        (
+            history.nodes[history.cards[hold.card].node].name,
+            history.cards[hold.card].minor,
+            "/".join(history.pods[hold.pod]),
+            history.shares[hold.share].core_percent,
+        )
+        for hold in history.holds
+        if history.cards[hold.card].device_type == "gpu"
+        and hold.opened <= at
+        and (hold.closed is None or hold.closed > at)
+    }
+
+
+def test_every_moment_of_the_slider_is_what_who_answers(page: str, week: Path) -> None:
+    """The map is the ledger, at any step."""
+    document = document_of(page)
+    history = unpack(document)
+    steps, tick, end = (int(str(document[key])) for key in ("steps", "tick", "end"))
+    moments = [history.start + tick * (end * i // steps) for i in range(0, steps + 1, steps // 25)]
+
+    with open_ledger(str(week), mode="read") as ledger:
+        for at in moments:
+            holders = queries.device_holders(ledger.connection, When(at_us=at), device_type="gpu")
+            asked = {
+                (h.node_name, h.minor, f"{h.namespace}/{h.pod_name}", h.core_percent)
+                for h in holders
+            }
+            assert shown_at(history, at) == asked
+    assert any(shown_at(history, at) for at in moments)
+
+
+def test_gpu_hours_of_the_page_are_those_of_the_usage_view(tenure: CommandLine, week: Path) -> None:
+    """`tenure usage` adds up what the view gives by day, cards without core aside."""
+    groups = json.loads(tenure.ask("usage", "-o", "json").out)["groups"]
+
+    by_view = dict(
+        sqlite3.connect(week).execute(
+            "SELECT namespace, sum(cpu_hours) FROM audit_usage_days GROUP BY namespace"
+        )
+    )
+
+    assert {g["group"]: g["cpu_hours"] for g in groups} == pytest.approx(by_view, abs=0.01)
+
+
+def test_the_map_of_a_moment_counts_what_sql_counts(tenure: CommandLine, week: Path) -> None:
+    """Tenants per card on Wednesday noon."""
+    at_us = 1_772_625_600_000_000  # 2026-03-04T12:00:00Z
+
+    nodes = json.loads(tenure.ask("map", "--at", "2026-03-04T12:00:00Z", "-o", "json").out)
+
+    tenants = sum(card["tenants"] for node in nodes for card in node["cards"])
+    held = (
+        "SELECT count(*) FROM audit_holdings"
+        f" WHERE opened_at_us <= {at_us} AND coalesce(closed_at_us, {at_us} + 1) > {at_us}"
+    )
+    assert tenants == count(week, held) > 0
+
+
+def test_report_writes_one_file_and_proves_first(tenure: CommandLine, tmp_path: Path) -> None:
+    """`--no-verify` writes it too, and claims nothing."""
+    path = tmp_path / "report.html"
+
+    assert tenure.ask("report", "-o", str(path)).code == 0
+    assert "proved at every position" in path.read_text(encoding="utf-8")
+    assert tenure.ask("report", "--no-verify", "-o", str(path)).code == 0
+    assert "not verified</h1>" in path.read_text(encoding="utf-8")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["report.html"]
+
+
+def test_the_same_ledger_gives_the_same_page(tenure: CommandLine) -> None:
+    """A report can be made again and compared."""
+    first = tenure.ask("report", "--no-verify", "-o", "-").out
+
+    assert first.startswith("<!DOCTYPE html>")
+    assert tenure.ask("report", "--no-verify", "-o", "-").out == first
+
+
+def test_a_report_on_a_broken_ledger_says_so_and_exits_1(
+    tenure: CommandLine, tmp_path: Path
+) -> None:
+    """One byte of one event: the page is written, with the finding on top."""
+    copy = tmp_path / "copy.db"
+    content = tenure.ledger.read_bytes()
+    copy.write_bytes(content.replace(b'"policy":"fgd"', b'"policy":"fgD"', 1))
+    path = tmp_path / "report.html"
+
+    answer = tenure.run("report", "-o", str(path), "--ledger", str(copy))
+
+    assert answer.code == 1
+    assert "does not prove itself</h1>" in path.read_text(encoding="utf-8")
+
+
+def test_a_report_that_cannot_be_written_is_one_message(
+    tenure: CommandLine, tmp_path: Path
+) -> None:
+    """The folder is not there."""
+    answer = tenure.ask("report", "--no-verify", "-o", str(tmp_path / "no" / "report.html"))
+
+    assert answer.code == 2
+    assert "can't write the report" in answer.err
+
+
+def test_an_empty_ledger_has_no_report(tmp_path: Path) -> None:
+    """There is nothing to say, and the message says what to do."""
+    with (
+        open_ledger(str(tmp_path / "new.db"), mode="create") as ledger,
+        pytest.raises(InputError, match="no events"),
+    ):
+        write_report(ledger, tmp_path / "x.html", proof=None, command="")
+
+
+def test_any_cluster_can_be_drawn(tenure: CommandLine, tmp_path: Path) -> None:
+    """Pods on plain nvidia.com/gpu hold cards that nobody can name; a Pod that ended none."""
+    path = tmp_path / "cluster.yaml"
+    path.write_text(CLUSTER, encoding="utf-8")
+
+    answer = tenure.run("map", str(path))
+
+    assert answer.code == 0
+    assert "card unknown: ml/train-0 holds 2 of 4 cards of gpu-a" in answer.out
+    assert "1 node without cards" in answer.out
+
+
+def test_a_ledger_with_a_stranger_is_drawn_like_the_cluster(
+    tenure: CommandLine, tmp_path: Path
+) -> None:
+    """Who holds an unknown card is shown from events as from objects."""
+    ledger = write_ledger(tmp_path / "morning.db", morning())
+
+    answer = tenure.run("map", "--ledger", str(ledger))
+
+    rows = [line.split() for line in answer.out.splitlines()[1:3]]
+    assert rows == [["gpu-a", "A100", "!", "100", "50%"], ["gpu-b", "T4", "?", "100%"]]
+    assert "card unknown: old/legacy holds 1 of 1 cards of gpu-b" in answer.out
+
+
+def test_what_is_no_cluster_is_one_message(tenure: CommandLine, tmp_path: Path) -> None:
+    """No Node, no file, a moment for files: exit 2 each."""
+    path = tmp_path / "pod.yaml"
+    path.write_text("{apiVersion: v1, kind: Namespace, metadata: {name: x}}", encoding="utf-8")
+
+    for arguments in (
+        ("map", str(path)),
+        ("map", str(tmp_path / "nope.yaml")),
+        ("map", str(path), "--at", "now"),
+    ):
+        answer = tenure.run(*arguments)
+        assert answer.code == 2
+        assert answer.err.count("next:") == 1
