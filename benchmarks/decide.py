@@ -7,7 +7,7 @@ How fast one decision over all nodes is, how that grows with the cluster, and wh
 Each size decides and reserves every arrival (no ledger): the trace's nodes and arrivals, then 4
 and 12 times as many, shuffled. Sizes take turns over several rounds, each in a process of its own,
 and the median counts. The ratio sets a decision against a calibration taken in the same process:
-parsing a JSON list of 5,000 node names, 0.25 ms on the machine of the project's notes.
+parsing a JSON list of 5,000 node names.
 With the trace's reference arrivals, placements are compared with the reference first.
 """
 

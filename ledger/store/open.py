@@ -110,23 +110,26 @@ def open_ledger(url: str, *, mode: Mode) -> Ledger:
     """
     path = sqlite_path(url)
     if mode == "create":
-        if not path.parent.is_dir():
-            raise InputError("no such directory", place=str(path.parent))
-        create_file(path)
+        _make_file(path)
     elif not path.is_file():
         raise InputError("no such ledger", place=str(path))
-    engine = sqlite_engine(path, write=mode != "read")
+    is_ledger = False
+    if mode != "read":
+        # Looked at before it is opened for writing, which alone would change a foreign file.
+        with _connected(path, writable=False) as ledger:
+            is_ledger = _is_ledger(ledger, path)
+            if not is_ledger and mode == "write":
+                raise InputError("not a ledger: it is empty", place=str(path))
+            if is_ledger and mode == "create" and ledger.head().epoch > 0:
+                raise InputError("the ledger is not empty", place=str(path))
+    ledger = _connected(path, writable=mode != "read")
     try:
-        connection = engine.connect()
-    except (*DAMAGE, sqlite3.Error) as error:
-        fact = str(error) if isinstance(error, sqlite3.Error) else fact_of(error)
-        raise InputError(f"not a ledger: {fact}", place=str(path)) from error
-    ledger = Ledger(url=f"{_SQLITE_URL}{path}", engine=engine, connection=connection, writable=mode != "read")
-    try:
-        _check(ledger, path, mode)
-    except DAMAGE as error:
-        ledger.close()
-        raise InputError(f"not a ledger: {fact_of(error)}", place=str(path)) from error
+        if mode == "read" and not _is_ledger(ledger, path):
+            raise InputError("not a ledger: it is empty", place=str(path))
+        if mode == "create" and not is_ledger:
+            from ledger.store.migrate import upgrade  # noqa: PLC0415 - Alembic is slow to import
+
+            upgrade(ledger.connection)
     except BaseException:
         ledger.close()
         raise
@@ -147,18 +150,44 @@ def sqlite_path(url: str) -> Path:
     return Path(url)
 
 
-def _check(ledger: Ledger, path: Path, mode: Mode) -> None:
-    tables = _tables(ledger)
-    if not tables and mode == "create":
-        from ledger.store.migrate import upgrade  # noqa: PLC0415 - Alembic is slow to import
+def _make_file(path: Path) -> None:
+    if not path.parent.is_dir():
+        raise InputError("no such directory", place=str(path.parent))
+    try:
+        create_file(path)
+    except OSError as error:
+        raise InputError(f"can't be made: {error.strerror}", place=str(path)) from error
 
-        upgrade(ledger.connection)
-        return
-    if "alembic_version" not in tables or "ledger_head" not in tables:
-        raise InputError("not a ledger: its tables are missing", place=str(path))
-    with ledger.connection.begin():
-        found = ledger.connection.execute(text("SELECT version_num FROM alembic_version")).scalars()
-        revisions = list(found)
+
+def _connected(path: Path, *, writable: bool) -> Ledger:
+    engine = sqlite_engine(path, write=writable)
+    try:
+        connection = engine.connect()
+    except (*DAMAGE, sqlite3.Error) as error:
+        fact = str(error) if isinstance(error, sqlite3.Error) else fact_of(error)
+        raise InputError(f"not a ledger: {fact}", place=str(path)) from error
+    url = f"{_SQLITE_URL}{path}"
+    return Ledger(url=url, engine=engine, connection=connection, writable=writable)
+
+
+def _is_ledger(ledger: Ledger, path: Path) -> bool:
+    """
+    Tell whether there is a ledger of a version that we know; False for a database without tables.
+
+    Raises:
+        InputError: something else is in the file.
+    """
+    try:
+        with ledger.connection.begin():
+            tables = set(inspect(ledger.connection).get_table_names())
+            if not tables:
+                return False
+            if "alembic_version" not in tables or not tables & set(schema.METADATA.tables):
+                raise InputError("not a ledger: its tables are missing", place=str(path))
+            query = text("SELECT version_num FROM alembic_version")
+            revisions = list(ledger.connection.execute(query).scalars())
+    except DAMAGE as error:
+        raise InputError(f"not a ledger: {fact_of(error)}", place=str(path)) from error
     for revision in revisions:
         if revision not in schema.REVISIONS:
             raise InputError(
@@ -166,10 +195,4 @@ def _check(ledger: Ledger, path: Path, mode: Mode) -> None:
                 f" this version knows up to {schema.REVISIONS[-1]}",
                 place=str(path),
             )
-    if mode == "create" and ledger.head().epoch > 0:
-        raise InputError("the ledger is not empty", place=str(path))
-
-
-def _tables(ledger: Ledger) -> set[str]:
-    with ledger.connection.begin():
-        return set(inspect(ledger.connection).get_table_names())
+    return True

@@ -17,7 +17,7 @@ CACHE_KIB: Final = 65_536
 CHECKPOINT_PAGES: Final = 8_192
 """The log is copied into the database every 32 MiB: a page changed often is copied once."""
 
-_ALWAYS: Final = (
+ALWAYS: Final = (
     f"PRAGMA busy_timeout = {BUSY_MILLISECONDS}",
     "PRAGMA foreign_keys = ON",
     "PRAGMA recursive_triggers = ON",
@@ -75,7 +75,7 @@ def _opened(uri: str, *, write: bool) -> sqlite3.Connection:
     # isolation_level None: the driver never begins a transaction by itself, `begin` above does.
     connection = sqlite3.connect(uri, uri=True, isolation_level=None, cached_statements=256)
     try:
-        for pragma in (*_ALWAYS, *(_WRITING if write else _READING)):
+        for pragma in (*ALWAYS, *(_WRITING if write else _READING)):
             connection.execute(pragma).close()
         connection.execute("SELECT count(*) FROM sqlite_master").close()
     except (sqlite3.Error, UnicodeDecodeError):

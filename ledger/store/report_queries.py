@@ -46,7 +46,6 @@ from ledger.store.report_rows import (
     Node,
     PodSummary,
     Refusal,
-    Shape,
     Span,
     UnknownRow,
     Usage,
@@ -314,19 +313,6 @@ def usage(connection: Connection, by: UsageGroup, since_us: int, until_us: int) 
         )
         for row in _rows(connection, query)
     ]
-
-
-def shapes(connection: Connection) -> list[Shape]:
-    """Return what Pods with GPUs were given, the most frequent first."""
-    r = RESERVATIONS
-    kind = (r.c.cpu_milli, r.c.memory_bytes, r.c.gpu_count, r.c.gpu_core_percent)
-    query = (
-        select(*kind, func.count().label("pods"))
-        .where(r.c.gpu_count > 0)
-        .group_by(*kind)
-        .order_by(func.count().desc(), *kind)
-    )
-    return [Shape(**row) for row in _rows(connection, query)]
 
 
 def holding_rows(connection: Connection) -> Iterator[HoldingRow]:

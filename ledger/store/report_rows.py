@@ -152,17 +152,6 @@ class Span:
     last_position: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
-    """What Pods were given, and how many Pods were given just that."""
-
-    cpu_milli: int
-    memory_bytes: int
-    gpu_count: int
-    gpu_core_percent: int
-    pods: int
-
-
 class HoldingRow(NamedTuple):
     """One holding there ever was, small: a report reads all of them."""
 

@@ -25,7 +25,7 @@ from scheduler.decide.shortfalls import (
 FAR: Final = (1 << 31) - 1
 """How far a node is from fitting when no number says so."""
 
-Codes = npt.NDArray[np.int16]
+Codes = npt.NDArray[np.int32]
 Texts = Sequence[tuple[Reason, ...]]
 
 

@@ -49,7 +49,7 @@ class _Row:
     shape: Shape
     verdict: StaticVerdict
     texts: tuple[tuple[Reason, ...], ...]
-    codes: npt.NDArray[np.int16]
+    codes: npt.NDArray[np.int32]
     short: npt.NDArray[np.int32]
     seen: int
     answer: Answer | None = None
@@ -77,7 +77,7 @@ class Refusals:
     ) -> None:
         self._fleet = fleet
         self._answers = Answers(fleet, places)
-        self._rows_max = max(1, _BYTES_MAX // max(1, 6 * len(fleet)))
+        self._rows_max = max(1, _BYTES_MAX // max(1, 8 * len(fleet)))
         self._predicates = predicates
         self._fitting = fitting
         self._pins = pins
@@ -99,7 +99,7 @@ class Refusals:
             request=request, message=answer.message, reasons=answer.counts, nodes=answer.nodes
         )
 
-    def codes(self, request: PodRequest, shape: Shape) -> npt.NDArray[np.int16]:
+    def codes(self, request: PodRequest, shape: Shape) -> npt.NDArray[np.int32]:
         """Return 0 for each node that passes the tests over arrays, else a number that is not."""
         return self._row(request, shape).codes
 
@@ -127,7 +127,7 @@ class Refusals:
             shape=shape,
             verdict=verdict,
             texts=_texts(verdict, shape),
-            codes=np.zeros(len(self._fleet), dtype=np.int16),
+            codes=np.zeros(len(self._fleet), dtype=np.int32),
             short=np.full(len(self._fleet), FAR, dtype=np.int32),
             seen=0,
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -115,8 +116,11 @@ def _watch(read: Callable[[], Sequence[NodeNow]], interval: float) -> None:
     if not console.is_terminal:
         error = InputError("--watch needs a terminal", field="--watch")
         raise with_next(error, "leave it out, or ask for -o json again and again")
-    with Live(console=console, screen=True, auto_refresh=False) as live:
-        while True:
+    with (
+        suppress(KeyboardInterrupt),
+        Live(console=console, screen=True, auto_refresh=False) as live,
+    ):
+        while True:  # until Ctrl-C, which is how a watch ends well
             text = draw_map(read(), width=console.width, blocks=_has_blocks())
             text.append(f"{format_time(clock_us())}, every {interval:g} s, Ctrl-C ends")
             live.update(text, refresh=True)

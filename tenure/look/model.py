@@ -156,7 +156,6 @@ class Shape:
     gpu_count: int
     core_percent_each: int
     pods: int
-    model: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -262,7 +261,6 @@ class Source:
     position: int
     head_at_us: int
     version: str
-    settings: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -309,7 +309,6 @@ def _source(report: Report) -> list[dict[str, str]]:
         ("Ledger", source.ledger),
         ("Origin", source.origin),
         ("Seed", source.seed),
-        ("Settings", source.settings),
         ("Head", f"position {source.position:,}, {local(source.head_at_us).isoformat()}"),
         ("Chain head", source.chain_head),
         ("Tenure", source.version),

@@ -105,7 +105,7 @@ def test_ratios_constrain_nothing(store: SqliteStore) -> None:
 
 def test_exclusive_needs_a_card_without_tenants(store: SqliteStore) -> None:
     """Neither a second holder beside an exclusive one nor an exclusive one beside a first."""
-    alone = {"exclusive": True, "gib": 1}
+    alone: dict[str, Any] = {"exclusive": True, "gib": 1}
     with store.open() as ledger:
         it = Recorded(ledger, node(), reserved("a", share(0, 10, **alone)))
         it.refuses(reserved("b", share(0, 10, gib=1)), "card n-1/gpu/0 .* is held exclusively")

@@ -302,7 +302,7 @@ def _mgpu_demands() -> st.SearchStrategy[tuple[DeviceDemand, ...]]:
 @st.composite
 def requests_of_any_dialect(draw: st.DrawFn, uid: str = "p") -> PodRequest:
     """Draw a request that may speak mGPU or GPU share, or want CPUs of its own."""
-    dialect = draw(st.sampled_from(Dialect))
+    dialect: Dialect = draw(st.sampled_from(list(Dialect)))
     match dialect:
         case Dialect.MGPU:
             devices = draw(_mgpu_demands())

@@ -1,0 +1,207 @@
+"""Migrations and MetaData agree, and a ledger is only opened when it is one that we understand."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import stat
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+
+from ledger.domain.errors import InputError
+from ledger.store.damage import made_by_migrations
+from ledger.store.migrate import configuration, upgrade
+from ledger.store.open import Mode, open_ledger
+from ledger.store.schema import METADATA, REVISIONS
+from ledger.store.verify import verify
+from tests.support.stores import Clock, SqliteStore, node, start
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_migrations_make_what_the_metadata_says(store: SqliteStore) -> None:
+    """`alembic check` finds nothing to do, and every definition is the same text."""
+    with store.open() as ledger, ledger.connection.begin():
+        context = MigrationContext.configure(ledger.connection)
+        assert compare_metadata(context, METADATA) == []
+        rows = ledger.connection.exec_driver_sql(
+            "SELECT name, type, tbl_name, sql FROM sqlite_master"
+            " WHERE sql IS NOT NULL AND name <> 'alembic_version'"
+        )
+        assert {name: tuple(rest) for name, *rest in rows} == made_by_migrations()
+
+
+def test_every_revision_is_known(store: SqliteStore) -> None:
+    """The revisions that may be opened are those of the migrations, in their order."""
+    with store.open() as ledger:
+        scripts = ScriptDirectory.from_config(configuration(ledger.connection))
+        revisions = [each.revision for each in scripts.walk_revisions()]
+
+    assert tuple(reversed(revisions)) == REVISIONS
+
+
+def test_upgrading_the_newest_changes_nothing(store: SqliteStore) -> None:
+    """A second run of the migrations leaves the ledger as it is."""
+    with store.raw() as raw:
+        before = list(raw.iterdump())
+    with store.open() as ledger:
+        upgrade(ledger.connection)
+    with store.raw() as raw:
+        assert list(raw.iterdump()) == before
+
+
+def test_an_installed_wheel_brings_its_migrations(tmp_path: Path) -> None:
+    """Where `ledger` is installed without the checkout, its migrations are found inside of it."""
+    installed = tmp_path / "site"
+    shutil.copytree(ROOT / "ledger", installed / "ledger")
+    shutil.copytree(ROOT / "migrations", installed / "ledger" / "_migrations")
+    path = tmp_path / "ledger.db"
+    script = (
+        "import ledger.store.migrate as m, ledger.store.open as o\n"
+        f"assert str(m.migrations_path()).startswith({str(installed)!r}), m.migrations_path()\n"
+        f"o.open_ledger({str(path)!r}, mode='create').close()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(installed)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+    with open_ledger(str(path), mode="read") as ledger:
+        assert verify(ledger).ok
+
+
+def test_only_the_owner_may_read_the_file(tmp_path: Path) -> None:
+    """A new ledger has mode 0600, and so has what SQLite puts beside it."""
+    path = tmp_path / "ledger.db"
+    with open_ledger(str(path), mode="create") as ledger:
+        start(ledger)
+        files = list(tmp_path.iterdir())
+        assert len(files) == 3
+        assert {stat.S_IMODE(each.stat().st_mode) for each in files} == {0o600}
+
+
+def test_a_writer_is_durable_and_a_reader_reads_only(store: SqliteStore) -> None:
+    """The profile of notes on SQLite: WAL, FULL, foreign keys and recursive triggers."""
+
+    def pragma(ledger: object, name: str) -> object:
+        connection = ledger.connection  # type: ignore[attr-defined]
+        with connection.begin():
+            return connection.exec_driver_sql(f"PRAGMA {name}").scalar()
+
+    with store.open() as ledger:
+        assert pragma(ledger, "journal_mode") == "wal"
+        assert pragma(ledger, "synchronous") == 2
+        assert pragma(ledger, "foreign_keys") == 1
+        assert pragma(ledger, "recursive_triggers") == 1
+        assert pragma(ledger, "busy_timeout") == 5_000
+    with store.open("read") as ledger:
+        assert pragma(ledger, "query_only") == 1
+        assert pragma(ledger, "trusted_schema") == 0
+
+
+def test_creating_takes_a_new_or_an_empty_file_only(tmp_path: Path) -> None:
+    """An empty file and a ledger without events are taken, one with events is not."""
+    path = tmp_path / "ledger.db"
+    path.touch()
+    open_ledger(str(path), mode="create").close()
+    with open_ledger(f"sqlite:///{path}", mode="create") as ledger:
+        start(ledger).append(Clock().all(node()))
+    with pytest.raises(InputError, match="ledger.db: the ledger is not empty"):
+        open_ledger(str(path), mode="create")
+    with pytest.raises(InputError, match="no such directory"):
+        open_ledger(str(tmp_path / "no" / "ledger.db"), mode="create")
+
+
+def test_what_is_no_ledger_is_said_so(tmp_path: Path) -> None:
+    """A missing file, another database, no database, another URL: one message with the place."""
+    missing = tmp_path / "missing.db"
+    with pytest.raises(InputError, match="missing.db: no such ledger"):
+        open_ledger(str(missing), mode="read")
+    assert not missing.exists()
+
+    other = tmp_path / "other.db"
+    with closing(sqlite3.connect(other)) as connection:
+        connection.execute("CREATE TABLE notes (text)")
+    before = other.read_bytes()
+    modes: tuple[Mode, ...] = ("read", "write", "create")
+    for mode in modes:
+        with pytest.raises(InputError, match="other.db: not a ledger: its tables are missing"):
+            open_ledger(str(other), mode=mode)
+    assert other.read_bytes() == before
+
+    empty = tmp_path / "empty.db"
+    empty.touch()
+    for mode in modes[:2]:
+        with pytest.raises(InputError, match="empty.db: not a ledger: it is empty"):
+            open_ledger(str(empty), mode=mode)
+
+    noise = tmp_path / "noise.db"
+    noise.write_bytes(b"x" * 10_000)
+    for mode in modes:
+        with pytest.raises(InputError, match="noise.db: not a ledger: file is not a database"):
+            open_ledger(str(noise), mode=mode)
+    assert noise.read_bytes() == b"x" * 10_000
+
+    with pytest.raises(InputError, match="postgres://db/x: not a ledger URL"):
+        open_ledger("postgres://db/x", mode="read")
+
+
+@pytest.mark.parametrize("mode", ["read", "write", "create"])
+def test_a_ledger_of_a_newer_version_is_not_opened(store: SqliteStore, mode: Mode) -> None:
+    """A revision that this release does not know is refused, and nothing is written."""
+    with store.raw() as raw:
+        raw.execute("UPDATE alembic_version SET version_num = '9999'")
+        before = list(raw.iterdump())
+    with pytest.raises(InputError, match="written by a newer version of tenure: schema=9999"):
+        store.open(mode)
+    with store.raw() as raw:
+        assert list(raw.iterdump()) == before
+
+
+def test_a_ledger_in_a_folder_that_cannot_be_written_is_read(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without room for the log's index beside it, a closed ledger is read as it stands."""
+    with store.open() as ledger:
+        start(ledger).append(Clock().all(node()))
+    real = sqlite3.connect
+
+    def no_room(database: str, **words: Any) -> sqlite3.Connection:
+        if "mode=ro" in database:
+            raise sqlite3.OperationalError("unable to open database file")
+        connection: sqlite3.Connection = real(database, **words)
+        return connection
+
+    monkeypatch.setattr(sqlite3, "connect", no_room)
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    with store.open("read") as ledger:
+        assert verify(ledger).ok
+
+
+def test_a_second_writer_waits_and_then_is_told(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While someone else writes, an append says so and leaves nothing behind."""
+    monkeypatch.setattr("ledger.store.profile.ALWAYS", ("PRAGMA busy_timeout = 20",))
+    with store.open() as ledger, store.raw() as raw:
+        writer = start(ledger)
+        raw.execute("BEGIN IMMEDIATE")
+        with pytest.raises(Exception, match="another process writes this ledger"):
+            writer.append(Clock().all(node()))
+        raw.execute("ROLLBACK")
+
+        assert writer.append(Clock().all(node())) == 2
