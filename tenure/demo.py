@@ -21,7 +21,7 @@ from tenure.config import normalise_settings
 from tenure.exits import AnswerIsNo, with_next
 from tenure.look.build import write_report
 from tenure.progress import progress_bar
-from tenure.simulate.session import Record, run_simulation
+from tenure.simulate.runner import Record, run_simulation
 from tenure.trace.reader import read_trace
 from tenure.trace.week import FORMAT, WEEK_START, write_week
 

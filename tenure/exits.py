@@ -80,7 +80,7 @@ def note(text: str) -> None:
 
 def warn(text: str) -> None:
     """Write one warning on stderr."""
-    note(f"warning: {text}")
+    note(f"warning: {text}".replace("\n", " "))
 
 
 @functools.cache

@@ -17,6 +17,11 @@ from tenure.sources.text import Source, read_source, read_stream
 DOCUMENTS_MAX: Final = 2_000_000
 STDIN: Final = "-"
 
+OURS: Final = frozenset(
+    {"Node", "Device", "NodeResourceTopology", "Pod", "ConfigMap", "Namespace", "ResourceQuota"}
+)
+"""The kinds that mean something to Tenure (cli.md, Input)."""
+
 _CLUSTER_SCOPED: Final = frozenset({"Node", "Device", "NodeResourceTopology", "Namespace"})
 _ENDINGS: Final = (".json", ".yaml", ".yml")
 _LIST_DEPTH_MAX: Final = 8
@@ -29,6 +34,7 @@ class Document:
 
     Attributes:
         namespace: empty for a kind that has none.
+        name: empty only for a kind of others that has no metadata.
         body: the object; its metadata has name, namespace and uid.
         index: its place among all objects of the input, from 0.
         number, path: where it stands in its source: the document, and `items[3]` inside a List.
@@ -194,8 +200,8 @@ def _metadata(kind: str, body: dict[str, Any], index: int) -> tuple[dict[str, An
         _refuse_other_than_text(_map(metadata, texts, "metadata."), f"metadata.{texts}")
     generated = _text(metadata, "generateName")
     name = _text(metadata, "name") or (f"{generated}{index:05d}" if generated else "")
-    if not name:
-        raise InputError("required", field="metadata.name")
+    if not name and ("metadata" in body or kind in OURS):
+        raise InputError("required", field="metadata.name")  # a Kustomization has no metadata
     written = _text(metadata, "namespace")
     namespace = "" if kind in _CLUSTER_SCOPED else written or "default"
     made = uuid.uuid5(uuid.NAMESPACE_URL, f"tenure:{kind}/{namespace}/{name}")
@@ -207,6 +213,8 @@ def _refuse_duplicates(documents: Sequence[Document]) -> None:
     names: dict[tuple[str, str, str], Document] = {}
     uids: dict[str, Document] = {}
     for document in documents:
+        if not document.name:
+            continue
         key = (document.kind, document.namespace, document.name)
         for seen, field in (
             (names.get(key), "metadata.name"),

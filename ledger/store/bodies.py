@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import json.encoder
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from ledger.domain.cpuset import format_cpuset, parse_cpuset
@@ -51,12 +51,14 @@ def text_map(values: Mapping[str, str]) -> str:
     """Return a mapping of text to text as canonical JSON."""
     if not values:
         return "{}"
-    pairs = (f"{_quote(key)}:{_quote(values[key])}" for key in sorted(values))
+    pairs = [f"{_quote(key)}:{_quote(value)}" for key, value in sorted(values.items())]
     return "{" + ",".join(pairs) + "}"
 
 
-def _texts(values: Iterable[str]) -> str:
-    return "[" + ",".join(map(_quote, values)) + "]"
+def _texts(values: Sequence[str]) -> str:
+    if not values:
+        return "[]"
+    return "[" + ",".join([_quote(value) for value in values]) + "]"
 
 
 def _reserved(event: PodReserved) -> str:
@@ -71,15 +73,17 @@ def _reserved(event: PodReserved) -> str:
         f'"pod_uid":{_quote(event.pod_uid)},"policy":{_quote(event.policy)},'
         f'"resource_version":{_quote(event.resource_version)},'
         f'"settings_hash":{_quote(event.settings_hash)},'
-        f'"shares":[{",".join(map(_share, event.shares))}],'
+        f'"shares":[{",".join([_share(share) for share in event.shares])}],'
         f'"snapshot":{_snapshot(event.snapshot)},'
         f'"tenure_version":{_quote(event.tenure_version)}}}'
     )
 
 
 def _share(share: DeviceShare) -> str:
+    containers = share.containers
+    inside = ",".join([_container(each) for each in containers]) if containers else ""
     return (
-        f'{{"containers":[{",".join(map(_container, share.containers))}],'
+        f'{{"containers":[{inside}],'
         f'"core_percent":{share.core_percent},"device_id":{_quote(share.device_id)},'
         f'"device_type":{_quote(share.device_type)},'
         f'"exclusive":{"true" if share.exclusive else "false"},"instances":{share.instances},'

@@ -68,19 +68,19 @@ class Answers:
             texts, codes = _with_tried(texts, codes, tried)
         numbers: list[int] = np.bincount(codes, minlength=len(texts)).tolist()
         used = [code for code, number in enumerate(numbers) if number]
-        by_text: dict[str, tuple[Reason, list[int]]] = {}
+        by_name: dict[str, tuple[Reason, list[int]]] = {}
         for code in used:
             for reason in texts[code]:
-                by_text.setdefault(reason.text, (reason, []))[1].append(code)
+                by_name.setdefault(reason.name, (reason, []))[1].append(code)
         counts: list[ReasonCount] = []
         nearest: set[int] = set()
-        for reason, members in by_text.values():
+        for reason, members in by_name.values():
             where = _any_of(codes, members)
             place, detail, remedy = self._nearest(request, reason, where, short)
             nearest.add(place)
             counts.append(
                 ReasonCount(
-                    reason=reason.text,
+                    reason=reason.name,
                     nodes=sum([numbers[code] for code in members]),
                     nearest_node=self._fleet.nodes[place].name,
                     detail=detail,
@@ -88,7 +88,8 @@ class Answers:
                 )
             )
         counts.sort(key=lambda count: (-count.nodes, count.reason))
-        listed = [(count.reason, count.nodes) for count in counts]
+        words = {name: reason.text for name, (reason, _) in by_name.items()}
+        listed = [(words[count.reason], count.nodes) for count in counts]
         return Answer(
             message=reasons.message(len(self._fleet), listed),
             counts=tuple(counts),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from ledger.domain.nodes import Taint
@@ -22,11 +22,19 @@ class Reason:
         remedy: what would have made the Pod fit, as far as the reason alone tells; empty where
             the numbers of a node tell more.
         device_type: the type it is about, if the numbers of its cards say more.
+        code: our finer word where the contract has one text for several causes; for people, never
+            in the message that kube-scheduler counts.
     """
 
     text: str
     remedy: str = ""
     device_type: str = ""
+    code: str = ""
+
+    @property
+    def name(self) -> str:
+        """Return what `why` and the report call it: the finer word if there is one."""
+        return self.code or self.text
 
 
 UNSCHEDULABLE: Final = Reason(text="node(s) were unschedulable", remedy="uncordon the node")
@@ -80,6 +88,11 @@ def insufficient_devices(device_type: str) -> Reason:
     return Reason(text=f"Insufficient {device_type} devices", device_type=device_type)
 
 
+def _short_of(device_type: str, cause: str) -> Reason:
+    plain = insufficient_devices(device_type)
+    return replace(plain, code=f"{device_type.upper()}{cause}")
+
+
 def model_mismatch(device_type: str) -> Reason:
     """Return the reason for devices that are all of models the Pod does not allow."""
     return Reason(
@@ -89,12 +102,12 @@ def model_mismatch(device_type: str) -> Reason:
 
 def unhealthy(device_type: str) -> Reason:
     """Return the reason for devices that would do, were they not closed."""
-    return Reason(text=f"{device_type.upper()}Unhealthy", device_type=device_type)
+    return _short_of(device_type, "Unhealthy")
 
 
 def fragmented(device_type: str) -> Reason:
     """Return the reason for enough left in all, but in pieces that are too small."""
-    return Reason(text=f"{device_type.upper()}Fragmented", device_type=device_type)
+    return _short_of(device_type, "Fragmented")
 
 
 def container_limit(device_type: str) -> Reason:
@@ -107,11 +120,14 @@ def container_limit(device_type: str) -> Reason:
 
 def message(nodes: int, counts: Iterable[tuple[str, int]]) -> str:
     """
-    Return `0/N nodes are available: 3 reason, 2 reason.`, given (reason, nodes).
+    Return `0/N nodes are available: 3 reason, 2 reason.`, given (text, nodes).
 
-    Rule: cli.md, Output: by count, then text.
+    Rule: cli.md, Output: by count, then text. A text that comes twice is counted once.
     """
-    ordered = sorted(counts, key=lambda item: (-item[1], item[0]))
+    totals: dict[str, int] = {}
+    for text, count in counts:
+        totals[text] = totals.get(text, 0) + count
+    ordered = sorted(totals.items(), key=lambda item: (-item[1], item[0]))
     listed = ", ".join(f"{count} {text}" for text, count in ordered)
     head = f"0/{nodes} nodes are available"
     return f"{head}: {listed}." if listed else f"{head}."

@@ -20,7 +20,7 @@ from tenure.simulate.compare import row_of, write_comparison
 from tenure.simulate.model import Run
 from tenure.simulate.render import write_result
 from tenure.simulate.results import Result
-from tenure.simulate.session import Record, recorded_start_us, run_simulation
+from tenure.simulate.runner import Record, recorded_start_us, run_simulation
 from tenure.simulate.simulator import Progress
 from tenure.units import parse_time
 from tenure.version import tenure_version

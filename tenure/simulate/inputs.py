@@ -17,13 +17,10 @@ from ledger.domain.normalise import NormaliseSettings, examine_pod
 from ledger.domain.resources import UNHEALTHY_GPU_KEY, UNHEALTHY_GPU_NAMESPACE, UNHEALTHY_GPU_PREFIX
 from scheduler.decide.settings import SchedulingSettings
 from tenure.config import normalise_settings
-from tenure.manifests import Document, Manifests, read_manifests
+from tenure.manifests import OURS, Document, Manifests, read_manifests
 from tenure.simulate.events import group_name
 from tenure.simulate.model import Arrival, RefusedPod, Run
 
-KINDS: Final = frozenset(
-    {"Node", "Device", "NodeResourceTopology", "Pod", "ConfigMap", "Namespace", "ResourceQuota"}
-)
 _ENDED: Final = frozenset({"Succeeded", "Failed"})
 
 
@@ -130,7 +127,7 @@ def _warnings(
 ) -> Iterator[str]:
     kinds = Counter(document.kind for document in manifests.documents)
     for kind, count in sorted(kinds.items()):
-        if kind not in KINDS:
+        if kind not in OURS:
             yield f"not used by a simulation, ignored: kind={kind}, objects={count}"
     for kind in ("Device", "NodeResourceTopology"):
         for document in manifests.of_kind(kind):

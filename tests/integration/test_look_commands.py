@@ -15,7 +15,7 @@ from tenure.config import normalise_settings
 from tenure.look.build import write_report
 from tenure.look.model import History
 from tenure.look.packing import unpack
-from tenure.simulate.session import Record, run_simulation
+from tenure.simulate.runner import Record, run_simulation
 from tenure.trace.reader import read_trace
 from tenure.trace.week import write_week
 from tests.support.cli import CommandLine

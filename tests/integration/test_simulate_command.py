@@ -164,7 +164,11 @@ def test_a_kept_ledger_is_named_and_can_be_asked(line: CommandLine) -> None:
     """Every placement went through it: who holds a card is in it, and the proof holds."""
     document = answer(line, "--ledger", str(line.ledger))
 
-    assert document["summary"]["ledger"] == {"url": str(line.ledger), "from": 1, "to": 10}
+    assert document["summary"]["ledger"] == {
+        "url": f"sqlite:///{line.ledger}",
+        "from": 1,
+        "to": 10,
+    }
     assert "half" in line.ask("who", "n1/0").out
     assert line.ask("verify").code == 0
 

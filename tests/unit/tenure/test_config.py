@@ -4,8 +4,10 @@ from pathlib import Path
 import pytest
 
 from ledger.domain.errors import InputError
+from scheduler.decide import engine
 from scheduler.decide.settings import CpuSettings, MGPUSettings, SchedulingSettings
-from tenure.config import normalise_settings, read_settings, settings_hash, with_policy
+from tenure.commands.simulate import Policy
+from tenure.config import POLICIES, normalise_settings, read_settings, settings_hash, with_policy
 
 HEAD = "apiVersion: tenure.sh/v1alpha1\nkind: SchedulerConfiguration\n"
 WHOLE = f"""{HEAD}
@@ -122,6 +124,11 @@ compat: {{proposalDomain: true}}
 def test_a_wrong_setting_is_an_error_with_its_line(tmp_path: Path, text: str, message: str) -> None:
     """A misspelt setting never passes for its default."""
     assert refusal(tmp_path, text).startswith(message)
+
+
+def test_every_policy_can_be_set_and_asked_for() -> None:
+    """The settings file, the option and the engine know the same policies."""
+    assert set(POLICIES) == set(engine.POLICIES) == {policy.value for policy in Policy}
 
 
 def test_the_hash_tells_settings_apart() -> None:

@@ -87,6 +87,14 @@ def test_files_come_in_argument_order_and_stdin_among_them(tmp_path: Path) -> No
     assert found[1].place("kind") == "stdin:1"
 
 
+def test_an_object_of_others_may_have_no_name(tmp_path: Path) -> None:
+    """A directory of manifests often holds a kustomization.yaml; two of them are no duplicate."""
+    text = "kind: Kustomization\nresources: []\n"
+    found = documents(tmp_path, f"{text}---\n{text}---\n{POD}")
+
+    assert [document.name for document in found] == ["", "", "web"]
+
+
 def test_the_digest_is_of_the_bytes(tmp_path: Path) -> None:
     """The same text under another name is the same input; another text is not."""
     digests = []

@@ -84,7 +84,7 @@ def test_a_cluster_without_nodes() -> None:
         pytest.param(
             gpu_node("n", 2, closed=frozenset({1})),
             pod("p", share(100, 2)),
-            ["GPUUnhealthy"],
+            ["Insufficient gpu devices"],
             id="closed cards would do",
         ),
         pytest.param(
@@ -96,7 +96,7 @@ def test_a_cluster_without_nodes() -> None:
         pytest.param(
             gpu_node("n", 2),
             pod("p", gpu_bytes(20 * GIB)),
-            ["GPUFragmented"],
+            ["Insufficient gpu devices"],
             id="more bytes than one card, fewer than all",
         ),
         pytest.param(
@@ -120,7 +120,35 @@ def test_the_reason_of_a_fresh_node(
     answer = refused(engine(node), request_)
 
     assert _by_node(answer, node) == {"n": reasons}
-    assert [count.reason for count in answer.reasons] == sorted(reasons)
+    assert answer.message == f"0/1 nodes are available: 1 {reasons[0]}." or len(reasons) > 1
+
+
+@pytest.mark.parametrize(
+    ("node", "request_", "name"),
+    [
+        pytest.param(
+            gpu_node("n", 2, closed=frozenset({1})),
+            pod("p", share(100, 2)),
+            "GPUUnhealthy",
+            id="closed cards would do",
+        ),
+        pytest.param(
+            gpu_node("n", 2),
+            pod("p", gpu_bytes(20 * GIB)),
+            "GPUFragmented",
+            id="enough in all, in pieces that are too small",
+        ),
+        pytest.param(
+            gpu_node("n", 2), pod("p", share(100, 4)), "Insufficient gpu devices", id="too few"
+        ),
+    ],
+)
+def test_people_get_the_finer_word(node: NodeFacts, request_: PodRequest, name: str) -> None:
+    """The contract's one text stands for several causes; `why` tells them apart."""
+    answer = refused(engine(node), request_)
+
+    assert [count.reason for count in answer.reasons] == [name]
+    assert "Insufficient gpu devices" in answer.message
 
 
 def test_enough_in_all_but_not_on_one_card_is_fragmented() -> None:

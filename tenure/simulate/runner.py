@@ -120,7 +120,7 @@ def run_simulation(
             conflicts=conflicts,
             warnings=run.warnings,
             ledger=LedgerSpan(
-                url=record.ledger or "",
+                url="" if record.ledger is None else ledger.url,
                 first=1,
                 last=head.position,
                 chain_hash=head.chain_hash.hex(),

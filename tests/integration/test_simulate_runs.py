@@ -10,7 +10,7 @@ from ledger.store.open import open_ledger
 from scheduler.decide.settings import SchedulingSettings
 from tenure.simulate.model import Run
 from tenure.simulate.results import Outcome, Placed, Result
-from tenure.simulate.session import Record, recorded_start_us, run_simulation
+from tenure.simulate.runner import Record, recorded_start_us, run_simulation
 from tenure.simulate.simulator import Progress
 from tests.support.runs import START_US, arrival, gpu_node, gpu_pod, health, run_of
 
