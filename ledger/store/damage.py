@@ -7,9 +7,8 @@ from functools import cache
 
 from sqlalchemy import Connection, create_engine
 
-from ledger.store.ddl import sqlite_triggers, sqlite_views
 from ledger.store.failures import DAMAGE, fact_of
-from ledger.store.schema import METADATA
+from ledger.store.migrate import upgrade
 
 _SCHEMA = "SELECT type, name, tbl_name, sql FROM sqlite_master WHERE name NOT LIKE 'sqlite_%'"
 Definition = tuple[str, str, str]
@@ -55,10 +54,8 @@ def made_by_migrations() -> dict[str, Definition]:
     """Return (type, table, SQL) of everything in a new ledger, by name."""
     engine = create_engine("sqlite+pysqlite://")
     try:
-        with engine.begin() as connection:
-            METADATA.create_all(connection)
-            for text in (*sqlite_triggers.V1, *sqlite_views.V1):
-                connection.exec_driver_sql(text)
+        with engine.connect() as connection:
+            upgrade(connection)
             return _definitions(connection)
     finally:
         engine.dispose()

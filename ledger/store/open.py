@@ -32,9 +32,7 @@ class Ledger:
     `connection` is the one connection below; functions of this package run on it.
     """
 
-    def __init__(
-        self, *, url: str, engine: Engine, connection: Connection, writable: bool
-    ) -> None:
+    def __init__(self, *, url: str, engine: Engine, connection: Connection, writable: bool) -> None:
         self.url = url
         self.writable = writable
         self.connection = connection
@@ -117,15 +115,15 @@ def open_ledger(url: str, *, mode: Mode) -> Ledger:
     if mode != "read":
         # Looked at before it is opened for writing, which alone would change a foreign file.
         with _connected(path, writable=False) as ledger:
+            if mode == "write":
+                _expect_ledger(ledger, path)
             is_ledger = _is_ledger(ledger, path)
-            if not is_ledger and mode == "write":
-                raise InputError("not a ledger: it is empty", place=str(path))
             if is_ledger and mode == "create" and ledger.head().epoch > 0:
                 raise InputError("the ledger is not empty", place=str(path))
     ledger = _connected(path, writable=mode != "read")
     try:
-        if mode == "read" and not _is_ledger(ledger, path):
-            raise InputError("not a ledger: it is empty", place=str(path))
+        if mode == "read":
+            _expect_ledger(ledger, path)
         if mode == "create" and not is_ledger:
             from ledger.store.migrate import upgrade  # noqa: PLC0415 - Alembic is slow to import
 
@@ -168,6 +166,11 @@ def _connected(path: Path, *, writable: bool) -> Ledger:
         raise InputError(f"not a ledger: {fact}", place=str(path)) from error
     url = f"{_SQLITE_URL}{path}"
     return Ledger(url=url, engine=engine, connection=connection, writable=writable)
+
+
+def _expect_ledger(ledger: Ledger, path: Path) -> None:
+    if not _is_ledger(ledger, path):
+        raise InputError("not a ledger: it is empty", place=str(path))
 
 
 def _is_ledger(ledger: Ledger, path: Path) -> bool:

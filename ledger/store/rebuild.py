@@ -74,7 +74,8 @@ def rebuild(ledger: Ledger, progress: Callable[[int], None] | None = None) -> Re
 
 def _rebuilt(connection: Connection, progress: Callable[[int], None]) -> RebuildReport:
     for each in _TABLES:
-        connection.exec_driver_sql(f"CREATE TEMP TABLE before_{each} AS SELECT * FROM {each}")
+        copy = f"CREATE TEMP TABLE before_{each} AS SELECT * FROM {each}"
+        connection.exec_driver_sql(copy)
     for text in sqlite_triggers.REBUILDING:
         connection.exec_driver_sql(f"DROP TRIGGER IF EXISTS {sqlite_triggers.named(text)}")
     for each in reversed(_TABLES):

@@ -5,8 +5,9 @@ The tables of the ledger, for every database alike.
 transaction that appends an event writes them, and `rebuild` makes them again from the events. What
 the database itself refuses (changing an event, a second holder of a full card) is in `ddl`.
 
-Numbers such as `node_no` and `device_no` are given out in the order of the events, so that a replay
-gives out the same ones.
+A projected row names its event by position without a foreign key, so that old events can move to
+an archive; that the event is there is checked when the row is written. Numbers such as `node_no`
+and `device_no` are given out in the order of the events, so that a replay gives out the same ones.
 """
 
 from __future__ import annotations
@@ -42,17 +43,6 @@ METADATA: Final = MetaData(
 
 BIG: Final = BigInteger().with_variant(Integer(), "sqlite")
 """64 bits. A STRICT table of SQLite knows no BIGINT; its INTEGER has 64 bits."""
-
-GENESIS_ROW: Final = {
-    "id": 1,
-    "origin": "",
-    "epoch": 0,
-    "holder": "",
-    "position": 0,
-    "at_us": 0,
-    "chain_hash": bytes(32),
-}
-"""The head of a ledger without events; a migration inserts it."""
 
 
 def _number(name: str, *, null: bool = False) -> Column[int]:
@@ -229,7 +219,7 @@ ledger_cpus: Final = Table(
 ledger_reservations: Final = Table(
     "ledger_reservations",
     METADATA,
-    Column("position", BIG, ForeignKey("ledger_events.position"), primary_key=True),
+    _key("position"),
     _text("pod_uid"),
     _number("attempt"),
     _text("namespace"),
@@ -354,7 +344,7 @@ open, the node grants nothing of that type.
 ledger_device_health: Final = Table(
     "ledger_device_health",
     METADATA,
-    Column("position", BIG, ForeignKey("ledger_events.position"), primary_key=True),
+    _key("position"),
     Column("device_no", BIG, ForeignKey("ledger_devices.device_no"), primary_key=True),
     _number("at_us"),
     _number("healthy"),
@@ -368,7 +358,7 @@ ledger_device_health: Final = Table(
 ledger_refusals: Final = Table(
     "ledger_refusals",
     METADATA,
-    Column("position", BIG, ForeignKey("ledger_events.position"), primary_key=True),
+    _key("position"),
     _number("at_us"),
     _text("pod_uid"),
     _text("namespace"),

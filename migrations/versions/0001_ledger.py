@@ -1,22 +1,390 @@
-"""The ledger: events, projections, the rules of the database and the audit views."""
+"""
+The ledger: events, projections, the rules of the database and the audit views.
+
+Runs before the first code that it serves.
+"""
 
 from __future__ import annotations
 
+import sqlalchemy as sa
 from alembic import op
 
 from ledger.store.ddl import sqlite_triggers, sqlite_views
-from ledger.store.schema import GENESIS_ROW, METADATA, ledger_head
 
 revision = "0001"
 down_revision = None
 branch_labels = None
 depends_on = None
 
+BIG = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
+
 
 def upgrade() -> None:
-    """Make everything."""
-    bind = op.get_bind()
-    METADATA.create_all(bind, checkfirst=False)
-    bind.execute(ledger_head.insert(), GENESIS_ROW)
+    """Make the tables, the first head, the rules and the views."""
+    _tables()
+    op.execute(
+        sa.text(
+            "INSERT INTO ledger_head (id, origin, epoch, holder, position, at_us, chain_hash)"
+            " VALUES (1, '', 0, '', 0, 0, :genesis)"
+        ).bindparams(sa.bindparam("genesis", bytes(32), sa.LargeBinary))
+    )
     for text in (*sqlite_triggers.V1, *sqlite_views.V1):
-        bind.exec_driver_sql(text)
+        op.get_bind().exec_driver_sql(text)
+
+
+def _tables() -> None:
+    op.create_table(
+        "ledger_events",
+        sa.Column("position", BIG, autoincrement=False, nullable=False),
+        sa.Column("stream", sa.Text(), nullable=False),
+        sa.Column("stream_version", BIG, nullable=False),
+        sa.Column("event_type", sa.Text(), nullable=False),
+        sa.Column("body", sa.Text(), nullable=False),
+        sa.Column("actor", sa.Text(), nullable=False),
+        sa.Column("epoch", BIG, nullable=False),
+        sa.Column("causation_position", BIG, nullable=True),
+        sa.Column("correlation_id", sa.Text(), nullable=False),
+        sa.Column("idempotency_key", sa.Text(), nullable=False),
+        sa.Column("args_hash", sa.LargeBinary(), nullable=False),
+        sa.Column("at_us", BIG, nullable=False),
+        sa.Column("wall_us", BIG, nullable=False),
+        sa.Column("leaf_hash", sa.LargeBinary(), nullable=False),
+        sa.Column("chain_hash", sa.LargeBinary(), nullable=False),
+        sa.PrimaryKeyConstraint("position", name=op.f("pk_ledger_events")),
+        sa.UniqueConstraint("idempotency_key", name=op.f("uq_ledger_events_idempotency_key")),
+        sa.CheckConstraint(
+            "length(args_hash) = 32", name=op.f("ck_ledger_events_args_hash_length")
+        ),
+        sa.CheckConstraint(
+            "length(leaf_hash) = 32", name=op.f("ck_ledger_events_leaf_hash_length")
+        ),
+        sa.CheckConstraint(
+            "length(chain_hash) = 32", name=op.f("ck_ledger_events_chain_hash_length")
+        ),
+        sqlite_strict=True,
+    )
+    op.create_table(
+        "ledger_head",
+        sa.Column("id", BIG, autoincrement=False, nullable=False),
+        sa.Column("origin", sa.Text(), nullable=False),
+        sa.Column("epoch", BIG, nullable=False),
+        sa.Column("holder", sa.Text(), nullable=False),
+        sa.Column("position", BIG, nullable=False),
+        sa.Column("at_us", BIG, nullable=False),
+        sa.Column("chain_hash", sa.LargeBinary(), nullable=False),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_ledger_head")),
+        sa.CheckConstraint("id = 1", name=op.f("ck_ledger_head_one_row")),
+        sa.CheckConstraint(
+            "length(chain_hash) = 32", name=op.f("ck_ledger_head_chain_hash_length")
+        ),
+        sqlite_strict=True,
+    )
+    op.create_table(
+        "ledger_nodes",
+        sa.Column("node_no", BIG, autoincrement=False, nullable=False),
+        sa.Column("node_uid", sa.Text(), nullable=False),
+        sa.Column("node_name", sa.Text(), nullable=False),
+        sa.Column("machine_id", sa.Text(), nullable=False),
+        sa.Column("labels", sa.Text(), nullable=False),
+        sa.Column("cpu_milli", BIG, nullable=False),
+        sa.Column("memory_bytes", BIG, nullable=False),
+        sa.Column("cpu_ref_max", BIG, nullable=False),
+        sa.Column("fact_position", BIG, nullable=False),
+        sa.PrimaryKeyConstraint("node_no", name=op.f("pk_ledger_nodes")),
+        sa.UniqueConstraint("node_uid", name=op.f("uq_ledger_nodes_node_uid")),
+        sqlite_strict=True,
+    )
+    op.create_index(op.f("ix_ledger_nodes_node_name"), "ledger_nodes", ["node_name"])
+    op.create_table(
+        "ledger_refusals",
+        sa.Column("position", BIG, autoincrement=False, nullable=False),
+        sa.Column("at_us", BIG, nullable=False),
+        sa.Column("pod_uid", sa.Text(), nullable=False),
+        sa.Column("namespace", sa.Text(), nullable=False),
+        sa.Column("pod_name", sa.Text(), nullable=False),
+        sa.Column("stage", sa.Text(), nullable=False),
+        sa.Column("message", sa.Text(), nullable=False),
+        sa.Column("shape", sa.Text(), nullable=False),
+        sa.Column("gpu_core_percent", BIG, nullable=False),
+        sa.Column("policy", sa.Text(), nullable=False),
+        sa.Column("owner", sa.Text(), nullable=False),
+        sa.PrimaryKeyConstraint("position", name=op.f("pk_ledger_refusals")),
+        sqlite_strict=True,
+    )
+    op.create_index(
+        op.f("ix_ledger_refusals_namespace_pod_name"), "ledger_refusals", ["namespace", "pod_name"]
+    )
+    op.create_index(op.f("ix_ledger_refusals_pod_uid"), "ledger_refusals", ["pod_uid"])
+    op.create_table(
+        "ledger_streams",
+        sa.Column("stream", sa.Text(), nullable=False),
+        sa.Column("version", BIG, nullable=False),
+        sa.PrimaryKeyConstraint("stream", name=op.f("pk_ledger_streams")),
+        sqlite_with_rowid=False,
+        sqlite_strict=True,
+    )
+    op.create_table(
+        "ledger_cpus",
+        sa.Column("node_no", BIG, nullable=False),
+        sa.Column("cpu", BIG, autoincrement=False, nullable=False),
+        sa.Column("core", BIG, nullable=False),
+        sa.Column("socket", BIG, nullable=False),
+        sa.Column("numa", BIG, nullable=False),
+        sa.Column("present", BIG, nullable=False),
+        sa.Column("ref_reported", BIG, nullable=False),
+        sa.Column("ref_max", BIG, nullable=False),
+        sa.Column("ref_used", BIG, nullable=False),
+        sa.Column("ref_observed", BIG, nullable=False),
+        sa.Column("fact_position", BIG, nullable=False),
+        sa.PrimaryKeyConstraint("node_no", "cpu", name=op.f("pk_ledger_cpus")),
+        sa.CheckConstraint(
+            "ref_used BETWEEN 0 AND ref_max", name=op.f("ck_ledger_cpus_refs_within_max")
+        ),
+        sa.CheckConstraint(
+            "ref_reported <= ref_max", name=op.f("ck_ledger_cpus_reported_within_max")
+        ),
+        sa.CheckConstraint("ref_observed >= 0", name=op.f("ck_ledger_cpus_observed")),
+        sa.ForeignKeyConstraint(
+            ["node_no"], ["ledger_nodes.node_no"], name=op.f("fk_ledger_cpus_node_no")
+        ),
+        sqlite_with_rowid=False,
+        sqlite_strict=True,
+    )
+    op.create_table(
+        "ledger_devices",
+        sa.Column("device_no", BIG, autoincrement=False, nullable=False),
+        sa.Column("node_no", BIG, nullable=False),
+        sa.Column("device_type", sa.Text(), nullable=False),
+        sa.Column("minor", BIG, nullable=False),
+        sa.Column("device_id", sa.Text(), nullable=False),
+        sa.Column("model", sa.Text(), nullable=False),
+        sa.Column("present", BIG, nullable=False),
+        sa.Column("healthy", BIG, nullable=False),
+        sa.Column("core_reported", BIG, nullable=False),
+        sa.Column("memory_reported", BIG, nullable=False),
+        sa.Column("core_cap", BIG, nullable=False),
+        sa.Column("memory_cap", BIG, nullable=False),
+        sa.Column("core_used", BIG, nullable=False),
+        sa.Column("memory_used", BIG, nullable=False),
+        sa.Column("tenants", BIG, nullable=False),
+        sa.Column("exclusive_holders", BIG, nullable=False),
+        sa.Column("core_observed", BIG, nullable=False),
+        sa.Column("memory_observed", BIG, nullable=False),
+        sa.Column("observed_holders", BIG, nullable=False),
+        sa.Column("fact_position", BIG, nullable=False),
+        sa.PrimaryKeyConstraint("device_no", name=op.f("pk_ledger_devices")),
+        sa.CheckConstraint(
+            "core_used BETWEEN 0 AND core_cap", name=op.f("ck_ledger_devices_core_within_cap")
+        ),
+        sa.CheckConstraint(
+            "memory_used BETWEEN 0 AND memory_cap", name=op.f("ck_ledger_devices_memory_within_cap")
+        ),
+        sa.CheckConstraint(
+            "core_reported <= core_cap AND memory_reported <= memory_cap",
+            name=op.f("ck_ledger_devices_reported_within_cap"),
+        ),
+        sa.CheckConstraint(
+            "exclusive_holders = 0 OR tenants = 1", name=op.f("ck_ledger_devices_exclusive_alone")
+        ),
+        sa.CheckConstraint(
+            "tenants >= 0 AND exclusive_holders >= 0 AND observed_holders >= 0",
+            name=op.f("ck_ledger_devices_counts"),
+        ),
+        sa.ForeignKeyConstraint(
+            ["node_no"], ["ledger_nodes.node_no"], name=op.f("fk_ledger_devices_node_no")
+        ),
+        sqlite_strict=True,
+    )
+    op.create_index(
+        op.f("ix_ledger_devices_node_no_device_type_minor"),
+        "ledger_devices",
+        ["node_no", "device_type", "minor"],
+    )
+    op.create_index(
+        op.f("uq_ledger_devices_id"),
+        "ledger_devices",
+        ["node_no", "device_type", "device_id"],
+        unique=True,
+        sqlite_where=sa.text("device_id != ''"),
+        postgresql_where=sa.text("device_id != ''"),
+    )
+    op.create_index(
+        op.f("uq_ledger_devices_minor"),
+        "ledger_devices",
+        ["node_no", "device_type", "minor"],
+        unique=True,
+        sqlite_where=sa.text("device_id = ''"),
+        postgresql_where=sa.text("device_id = ''"),
+    )
+    op.create_table(
+        "ledger_reservations",
+        sa.Column("position", BIG, autoincrement=False, nullable=False),
+        sa.Column("pod_uid", sa.Text(), nullable=False),
+        sa.Column("attempt", BIG, nullable=False),
+        sa.Column("namespace", sa.Text(), nullable=False),
+        sa.Column("pod_name", sa.Text(), nullable=False),
+        sa.Column("owner", sa.Text(), nullable=False),
+        sa.Column("labels", sa.Text(), nullable=False),
+        sa.Column("priority", BIG, nullable=False),
+        sa.Column("qos", sa.Text(), nullable=False),
+        sa.Column("dialect", sa.Text(), nullable=False),
+        sa.Column("policy", sa.Text(), nullable=False),
+        sa.Column("source", sa.Text(), nullable=False),
+        sa.Column("node_no", BIG, nullable=False),
+        sa.Column("cpu_milli", BIG, nullable=False),
+        sa.Column("memory_bytes", BIG, nullable=False),
+        sa.Column("gpu_core_percent", BIG, nullable=False),
+        sa.Column("gpu_count", BIG, nullable=False),
+        sa.Column("device_count", BIG, nullable=False),
+        sa.Column("cpuset", sa.Text(), nullable=False),
+        sa.Column("cpu_count", BIG, nullable=False),
+        sa.Column("kind", sa.Text(), nullable=False),
+        sa.Column("phase", sa.Text(), nullable=False),
+        sa.Column("created_at_us", BIG, nullable=False),
+        sa.Column("opened_at_us", BIG, nullable=False),
+        sa.Column("closed_at_us", BIG, nullable=True),
+        sa.Column("closed_position", BIG, nullable=True),
+        sa.Column("end_reason", sa.Text(), nullable=True),
+        sa.PrimaryKeyConstraint("position", name=op.f("pk_ledger_reservations")),
+        sa.CheckConstraint(
+            "kind IN ('granted', 'observed')", name=op.f("ck_ledger_reservations_kind")
+        ),
+        sa.CheckConstraint(
+            "(closed_at_us IS NULL) = (closed_position IS NULL)",
+            name=op.f("ck_ledger_reservations_closed"),
+        ),
+        sa.ForeignKeyConstraint(
+            ["node_no"], ["ledger_nodes.node_no"], name=op.f("fk_ledger_reservations_node_no")
+        ),
+        sqlite_strict=True,
+    )
+    op.create_index(
+        op.f("ix_ledger_reservations_namespace_pod_name"),
+        "ledger_reservations",
+        ["namespace", "pod_name"],
+    )
+    op.create_index(
+        op.f("ix_ledger_reservations_open"),
+        "ledger_reservations",
+        ["position"],
+        sqlite_where=sa.text("closed_position IS NULL"),
+        postgresql_where=sa.text("closed_position IS NULL"),
+    )
+    op.create_table(
+        "ledger_cpu_holdings",
+        sa.Column("position", BIG, nullable=False),
+        sa.Column("cpu", BIG, autoincrement=False, nullable=False),
+        sa.Column("node_no", BIG, nullable=False),
+        sa.Column("kind", sa.Text(), nullable=False),
+        sa.Column("opened_at_us", BIG, nullable=False),
+        sa.Column("closed_at_us", BIG, nullable=True),
+        sa.Column("closed_position", BIG, nullable=True),
+        sa.PrimaryKeyConstraint("position", "cpu", name=op.f("pk_ledger_cpu_holdings")),
+        sa.CheckConstraint(
+            "kind IN ('granted', 'observed')", name=op.f("ck_ledger_cpu_holdings_kind")
+        ),
+        sa.ForeignKeyConstraint(
+            ["position"],
+            ["ledger_reservations.position"],
+            name=op.f("fk_ledger_cpu_holdings_position"),
+        ),
+        sqlite_with_rowid=False,
+        sqlite_strict=True,
+    )
+    op.create_index(
+        op.f("ix_ledger_cpu_holdings_node_no_cpu_closed_at_us"),
+        "ledger_cpu_holdings",
+        ["node_no", "cpu", "closed_at_us"],
+    )
+    op.create_table(
+        "ledger_device_health",
+        sa.Column("position", BIG, autoincrement=False, nullable=False),
+        sa.Column("device_no", BIG, nullable=False),
+        sa.Column("at_us", BIG, nullable=False),
+        sa.Column("healthy", BIG, nullable=False),
+        sa.Column("reason", sa.Text(), nullable=False),
+        sa.PrimaryKeyConstraint("position", "device_no", name=op.f("pk_ledger_device_health")),
+        sa.ForeignKeyConstraint(
+            ["device_no"],
+            ["ledger_devices.device_no"],
+            name=op.f("fk_ledger_device_health_device_no"),
+        ),
+        sqlite_with_rowid=False,
+        sqlite_strict=True,
+    )
+    op.create_index(
+        op.f("ix_ledger_device_health_device_no_at_us"),
+        "ledger_device_health",
+        ["device_no", "at_us"],
+    )
+    op.create_table(
+        "ledger_holdings",
+        sa.Column("position", BIG, nullable=False),
+        sa.Column("device_no", BIG, nullable=False),
+        sa.Column("minor", BIG, nullable=False),
+        sa.Column("core_percent", BIG, nullable=False),
+        sa.Column("memory_bytes", BIG, nullable=False),
+        sa.Column("memory_ratio_percent", BIG, nullable=False),
+        sa.Column("exclusive", BIG, nullable=False),
+        sa.Column("instances", BIG, nullable=False),
+        sa.Column("kind", sa.Text(), nullable=False),
+        sa.Column("opened_at_us", BIG, nullable=False),
+        sa.Column("closed_at_us", BIG, nullable=True),
+        sa.Column("closed_position", BIG, nullable=True),
+        sa.PrimaryKeyConstraint("position", "device_no", name=op.f("pk_ledger_holdings")),
+        sa.CheckConstraint("kind IN ('granted', 'observed')", name=op.f("ck_ledger_holdings_kind")),
+        sa.CheckConstraint(
+            "core_percent >= 0 AND memory_bytes >= 0 AND exclusive IN (0, 1)",
+            name=op.f("ck_ledger_holdings_amounts"),
+        ),
+        sa.ForeignKeyConstraint(
+            ["position"], ["ledger_reservations.position"], name=op.f("fk_ledger_holdings_position")
+        ),
+        sa.ForeignKeyConstraint(
+            ["device_no"], ["ledger_devices.device_no"], name=op.f("fk_ledger_holdings_device_no")
+        ),
+        sqlite_with_rowid=False,
+        sqlite_strict=True,
+    )
+    op.create_index(
+        op.f("ix_ledger_holdings_device_no_closed_at_us"),
+        "ledger_holdings",
+        ["device_no", "closed_at_us"],
+    )
+    op.create_table(
+        "ledger_slot_holdings",
+        sa.Column("position", BIG, nullable=False),
+        sa.Column("slot", sa.Text(), nullable=False),
+        sa.Column("node_no", BIG, nullable=False),
+        sa.Column("device_no", BIG, nullable=True),
+        sa.Column("kind", sa.Text(), nullable=False),
+        sa.Column("opened_at_us", BIG, nullable=False),
+        sa.Column("closed_at_us", BIG, nullable=True),
+        sa.Column("closed_position", BIG, nullable=True),
+        sa.PrimaryKeyConstraint("position", "slot", name=op.f("pk_ledger_slot_holdings")),
+        sa.CheckConstraint(
+            "kind IN ('granted', 'observed')", name=op.f("ck_ledger_slot_holdings_kind")
+        ),
+        sa.ForeignKeyConstraint(
+            ["position"],
+            ["ledger_reservations.position"],
+            name=op.f("fk_ledger_slot_holdings_position"),
+        ),
+        sqlite_with_rowid=False,
+        sqlite_strict=True,
+    )
+    op.create_index(
+        op.f("ix_ledger_slot_holdings_open"),
+        "ledger_slot_holdings",
+        ["node_no", "slot"],
+        sqlite_where=sa.text("closed_position IS NULL"),
+        postgresql_where=sa.text("closed_position IS NULL"),
+    )
+    op.create_index(
+        op.f("uq_ledger_slot_holdings_granted"),
+        "ledger_slot_holdings",
+        ["node_no", "slot"],
+        unique=True,
+        sqlite_where=sa.text("closed_position IS NULL AND kind = 'granted'"),
+        postgresql_where=sa.text("closed_position IS NULL AND kind = 'granted'"),
+    )

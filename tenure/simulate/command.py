@@ -99,6 +99,8 @@ def _check_usage(options: Options) -> None:
             raise InputError("only with --openb-nodes and --openb-pods", field=name)
     if options.inflate is not None and options.openb_arrivals is not None:
         raise InputError("an exact order of arrival is not inflated", field="--inflate")
+    if options.ledger in ("", "sqlite:///"):
+        raise InputError("a file name is needed", field="--ledger")
     if options.resume and options.ledger is None:
         raise InputError("needs the ledger of the interrupted run, --ledger FILE", field="--resume")
     if options.compare is not None:

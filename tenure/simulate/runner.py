@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Final
 
@@ -27,6 +28,7 @@ from tenure.simulate.results import LedgerSpan, Result
 from tenure.simulate.simulator import Progress, Simulator
 from tenure.simulate.timed import VirtualClock
 from tenure.simulate.untimed import decide_all
+from tenure.units import format_time
 
 HOLDER: Final = "simulate"
 ORIGIN: Final = "simulation/"
@@ -77,6 +79,7 @@ def run_simulation(
     Raises:
         InputError: the ledger is not new, not resumable, or of another run.
     """
+    _refuse_disorder(run)
     words = Words(
         policy=settings.node_policy,
         settings_hash=settings_hash(settings),
@@ -163,6 +166,20 @@ def _rare_collections() -> Iterator[None]:
     finally:
         gc.set_threshold(*before)
         gc.unfreeze()
+
+
+def _refuse_disorder(run: Run) -> None:
+    """Refuse a timed run that would have to go back in time, or that ends before a Pod arrives."""
+    if not run.timed:
+        return
+    moments = [arrival.at_us for arrival in run.arrivals]
+    changes = [change.at_us for change in run.health_changes]
+    for before, after in chain(pairwise(moments), pairwise(changes)):
+        if after < before:
+            raise InputError(f"not in the order of time: {format_time(after)}", place=run.source)
+    if run.end_us is not None and moments and moments[-1] >= run.end_us:
+        fact = f"a Pod arrives after the end of the run: {format_time(moments[-1])}"
+        raise InputError(fact, place=run.source)
 
 
 def _typical(run: Run) -> Sequence[PodRequest]:

@@ -18,9 +18,7 @@ def empty_ledger(tmp_path_factory: pytest.TempPathFactory) -> SqliteStore:
 
 
 @pytest.fixture(params=["sqlite"])
-def store(
-    request: pytest.FixtureRequest, tmp_path: Path, empty_ledger: SqliteStore
-) -> SqliteStore:
+def store(request: pytest.FixtureRequest, tmp_path: Path, empty_ledger: SqliteStore) -> SqliteStore:
     """A ledger without events of its own, on each database."""
     assert request.param == "sqlite", request.param
     return empty_ledger.copy(tmp_path / "ledger.db")

@@ -76,7 +76,7 @@ def test_streams_count_for_themselves(store: SqliteStore) -> None:
 
 
 def test_time_never_stands_still_or_runs_back(store: SqliteStore) -> None:
-    """The order's time is the clock's, or a microsecond more than the event before; both are kept."""
+    """The order's time is the clock's, or a microsecond after the event before; both are kept."""
     clock = Clock()
     events = [clock.new(node(f"n-{i}"), at_us=MONDAY_US + at) for i, at in enumerate((50, 50, 10))]
     with store.open() as ledger:

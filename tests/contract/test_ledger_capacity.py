@@ -1,4 +1,4 @@
-"""A second holder is impossible: what the database refuses, whoever asks, and what it gives back."""
+"""A second holder is impossible: what the database refuses, and what it gives back."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ledger.domain.devices import DeviceRecord
+from ledger.domain.devices import DeviceRecord, DeviceShare
 from ledger.domain.errors import CapacityError
 from ledger.domain.events import LedgerEvent, PodVoided
 from ledger.store.append import Writer
@@ -37,32 +37,37 @@ class Recorded:
         self.add(*events)
 
     def add(self, *events: LedgerEvent) -> None:
+        """Append events, one commit each."""
         for event in events:
             self.writer.append([self.clock.new(event)])
 
     def refuses(self, event: LedgerEvent, message: str) -> None:
+        """Expect that the database refuses `event`, and that nothing of it is left."""
         before = self.writer.head
         with pytest.raises(CapacityError, match=message):
             self.writer.append([self.clock.new(event)])
         assert self.writer.head == self.ledger.head() == before
 
     def device(self, minor: int = 0) -> dict[str, Any]:
+        """Return the row of a GPU."""
         sql = f"SELECT * FROM ledger_devices WHERE device_type = 'gpu' AND minor = {minor}"
         with self.ledger.connection.begin():
             return dict(self.ledger.connection.exec_driver_sql(sql).mappings().one())
 
     def used(self, minor: int = 0) -> tuple[int, int, int, int]:
+        """Return core percent, memory bytes, tenants and exclusive holders of a GPU."""
         row = self.device(minor)
         return row["core_used"], row["memory_used"], row["tenants"], row["exclusive_holders"]
 
     def proved(self) -> bool:
+        """Verify all of it."""
         report = verify(self.ledger)
         assert report.findings == ()
         return report.ok
 
 
 def test_core_is_given_out_once(store: SqliteStore) -> None:
-    """Shares add up to the card's core and not one percent more; the message names card and rest."""
+    """Shares add up to the card's core and no percent more; the message names card and rest."""
     with store.open() as ledger:
         it = Recorded(ledger, node(), reserved("a", share(0, 80, gib=1)))
         it.refuses(
@@ -110,7 +115,9 @@ def test_exclusive_needs_a_card_without_tenants(store: SqliteStore) -> None:
         it = Recorded(ledger, node(), reserved("a", share(0, 10, **alone)))
         it.refuses(reserved("b", share(0, 10, gib=1)), "card n-1/gpu/0 .* is held exclusively")
         it.add(reserved("c", share(1, 10, gib=1)))
-        it.refuses(reserved("d", share(1, 10, **alone)), "has 1 holders, an exclusive one was asked")
+        it.refuses(
+            reserved("d", share(1, 10, **alone)), "has 1 holders, an exclusive one was asked"
+        )
         it.add(released("c"), reserved("d", share(1, 10, **alone)))
 
         assert it.used(1) == (10, GIB, 1, 1)
@@ -151,7 +158,7 @@ def test_what_ends_gives_back_exactly_once(store: SqliteStore, end: LedgerEvent)
 
 
 def test_a_release_makes_room_inside_one_batch(store: SqliteStore) -> None:
-    """Order inside a batch is the order of the events: release first, then reserve the same card."""
+    """Order inside a batch is the order of the events: release, then reserve the same card."""
     with store.open() as ledger:
         it = Recorded(ledger, node(), reserved("a", share(0, 100)))
         it.writer.append(
@@ -339,10 +346,8 @@ def test_a_virtual_function_has_one_holder(store: SqliteStore) -> None:
     """Slots are taken by their name inside the node, whatever is left of the device."""
     nic = DeviceRecord(device_type="rdma", minor=0, device_id="0000:3b:00.0")
 
-    def vf(bus_id: str) -> Any:
-        return share(
-            0, 1, gib=0, device_type="rdma", device_id=nic.device_id, vf_bus_ids=(bus_id,)
-        )
+    def vf(bus_id: str) -> DeviceShare:
+        return share(0, 1, gib=0, device_type="rdma", device_id=nic.device_id, vf_bus_ids=(bus_id,))
 
     with store.open() as ledger:
         it = Recorded(ledger, node(devices=(nic,)), reserved("a", vf("0000:3b:00.2")))

@@ -3,8 +3,8 @@ Anyone with the file and a SQL prompt: what the database itself refuses, past ou
 
 Rule: design section 4, "Append-only by the database, not by habit".
 
-Every statement runs on a plain connection of Python's sqlite3 with default pragmas: no foreign keys,
-no recursive triggers.
+Every statement runs on a plain connection of Python's sqlite3 with default pragmas: no foreign
+keys, no recursive triggers.
 """
 
 from __future__ import annotations
@@ -161,13 +161,17 @@ REFUSED = {
         "no event at position 9 ends the reservation of pod team-a/b",
     ),
     "ending a reservation with the end of another": (
-        "UPDATE ledger_reservations SET closed_position = 8, closed_at_us = (SELECT at_us"
-        " FROM ledger_events WHERE position = 8) WHERE position = 4",
+        (
+            "UPDATE ledger_reservations SET closed_position = 8, closed_at_us = (SELECT at_us"
+            " FROM ledger_events WHERE position = 8) WHERE position = 4"
+        ),
         "no event at position 8 ends the reservation of pod team-a/b",
     ),
     "opening an ended reservation": (
-        "UPDATE ledger_reservations SET closed_position = NULL, closed_at_us = NULL"
-        " WHERE pod_name = 'd'",
+        (
+            "UPDATE ledger_reservations SET closed_position = NULL, closed_at_us = NULL"
+            " WHERE pod_name = 'd'"
+        ),
         "a reservation only ends, it does not change",
     ),
     "giving a reservation to another Pod": (
@@ -195,8 +199,10 @@ REFUSED = {
         "facts of a card change with an event that says so",
     ),
     "a larger card, with the number of an event": (
-        "UPDATE ledger_devices SET core_reported = 200, core_cap = 200, fact_position = 5"
-        " WHERE minor = 0",
+        (
+            "UPDATE ledger_devices SET core_reported = 200, core_cap = 200, fact_position = 5"
+            " WHERE minor = 0"
+        ),
         "facts of a card change with an event that says so",
     ),
     "a healthy card": (
@@ -209,15 +215,19 @@ REFUSED = {
     ),
     "deleting a card": ("DELETE FROM ledger_devices", "cards are never deleted"),
     "a second holder of a CPU": (
-        "INSERT INTO ledger_cpu_holdings (position, cpu, node_no, kind, opened_at_us)"
-        " SELECT position, 0, node_no, kind, opened_at_us FROM ledger_reservations"
-        " WHERE position = 4",
+        (
+            "INSERT INTO ledger_cpu_holdings (position, cpu, node_no, kind, opened_at_us)"
+            " SELECT position, 0, node_no, kind, opened_at_us FROM ledger_reservations"
+            " WHERE position = 4"
+        ),
         "cpu n-1/cpu/0 has 1 of 1 holders, one more asked",
     ),
     "a CPU for a reservation without CPUs": (
-        "INSERT INTO ledger_cpu_holdings (position, cpu, node_no, kind, opened_at_us)"
-        " SELECT position, 1, node_no, kind, opened_at_us FROM ledger_reservations"
-        " WHERE position = 4",
+        (
+            "INSERT INTO ledger_cpu_holdings (position, cpu, node_no, kind, opened_at_us)"
+            " SELECT position, 1, node_no, kind, opened_at_us FROM ledger_reservations"
+            " WHERE position = 4"
+        ),
         "no reservation at position 4 asks for CPU 1",
     ),
     "freeing a CPU": (
@@ -275,7 +285,9 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("pragma", ["", "PRAGMA ignore_check_constraints = ON"], ids=["", "unchecked"])
+@pytest.mark.parametrize(
+    "pragma", ["", "PRAGMA ignore_check_constraints = ON"], ids=["", "unchecked"]
+)
 @pytest.mark.parametrize(("sql", "message"), REFUSED.values(), ids=REFUSED)
 def test_the_database_refuses(full: SqliteStore, sql: str, message: str, pragma: str) -> None:
     """It names the place, changes nothing, and the ledger still proves itself."""

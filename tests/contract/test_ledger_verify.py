@@ -147,7 +147,9 @@ def test_swapped_events_are_named(told: SqliteStore) -> None:
 def test_a_history_that_was_written_again_does_not_reach_the_head(told: SqliteStore) -> None:
     """An end that was cut off, with the head moved back to it, breaks what the projections say."""
     with told.raw() as raw:
-        chain = raw.execute("SELECT hex(chain_hash) FROM ledger_events WHERE position = 9").fetchone()
+        chain = raw.execute(
+            "SELECT hex(chain_hash) FROM ledger_events WHERE position = 9"
+        ).fetchone()
         at_us = raw.execute("SELECT at_us FROM ledger_events WHERE position = 9").fetchone()
     report = tampered(
         told,
@@ -240,7 +242,7 @@ def test_reading_stops_at_an_altered_event(told: SqliteStore) -> None:
     with told.open("read") as ledger:
         events = ledger.read_events()
         assert [next(events).envelope.position, next(events).envelope.position] == [1, 2]
-        with pytest.raises(CorruptLedgerError, match="the event was altered.*position=3"):
+        with pytest.raises(CorruptLedgerError, match=r"the event was altered.*position=3"):
             next(events)
 
 
@@ -312,8 +314,9 @@ def test_no_flipped_bit_of_the_file_goes_unnoticed_or_unexplained(
     told: SqliteStore, tmp_path: Path
 ) -> None:
     """
-    Wherever a bit flips, there is a finding or one clear error; where there is neither, it changed
-    nothing that the ledger says (room that no row uses).
+    Wherever a bit flips, there is a finding or one clear error.
+
+    Where there is neither, it changed nothing that the ledger says: room that no row uses.
     """
     told = told.copy(tmp_path / "whole.db")
     size = told.path.stat().st_size

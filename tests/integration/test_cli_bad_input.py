@@ -172,6 +172,7 @@ def test_a_bad_trace_is_one_message_with_file_line_and_column(
             ["in.yaml", "--resume"], "--resume: needs the ledger", id="resume without ledger"
         ),
         pytest.param(["in.yaml", "--ledger", "no/dir/x.db"], "no/dir", id="no such directory"),
+        pytest.param(["in.yaml", "--ledger", ""], "--ledger: a file name", id="no ledger's name"),
         pytest.param(
             ["in.yaml", "--ledger", "postgresql://h/d"], "ledger URL", id="another database"
         ),

@@ -225,3 +225,28 @@ def test_a_temporary_ledger_leaves_nothing_behind(
     assert list(tmp_path.iterdir()) == []
     assert (result.ledger.url, result.ledger.first) == ("", 1)
     assert result.ledger.last > PODS
+
+
+@pytest.mark.parametrize(
+    ("run", "fact"),
+    [
+        pytest.param(
+            run_of(
+                [gpu_node("a")], [arrival(gpu_pod("p"), 5), arrival(gpu_pod("q"), 4)], timed=True
+            ),
+            "not in the order of time",
+            id="arrivals out of order",
+        ),
+        pytest.param(
+            replace(
+                run_of([gpu_node("a")], [arrival(gpu_pod("p"), 5)], timed=True), end_us=START_US
+            ),
+            "arrives after the end of the run",
+            id="an arrival after the end",
+        ),
+    ],
+)
+def test_time_only_goes_forward(run: Run, fact: str) -> None:
+    """A schedule that was edited by hand is refused, not half done."""
+    with pytest.raises(InputError, match=fact):
+        simulated(run)

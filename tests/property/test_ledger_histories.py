@@ -118,8 +118,9 @@ def test_the_tables_are_the_fold_of_the_events(
     empty: SqliteStore, tmp_path: Path, batches: list[list[LedgerEvent]]
 ) -> None:
     """
-    The holdings in the tables are those of the pure fold; the fold finds no broken promise at any
-    position; verify agrees, and a rebuild has nothing to do.
+    The holdings in the tables are those of the pure fold.
+
+    The fold finds no broken promise at any position, verify agrees, a rebuild has nothing to do.
     """
     path = tmp_path / "ledger.db"
     for old in tmp_path.iterdir():

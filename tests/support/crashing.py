@@ -2,8 +2,8 @@
 A writer that is killed at any moment, again and again; run as a process of its own.
 
 One process imports everything and forks a writer for every cycle, so that a cycle costs what the
-writer does and not what Python's imports cost. Prints one JSON object: how many writers were killed,
-how many events were acknowledged, and what was found wrong.
+writer does and not what Python's imports cost. Prints one JSON object: how many writers were
+killed, how many events were acknowledged, and what was found wrong.
 """
 
 from __future__ import annotations
