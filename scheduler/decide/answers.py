@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Final
 
 from ledger.domain.annotations.cpu import ResourceStatus, encode_resource_status
@@ -18,7 +19,7 @@ from ledger.domain.annotations.tenure import ContainerDevices, encode_container_
 from ledger.domain.demands.gpushare import UNIT_BYTES
 from ledger.domain.devices import GPU, DeviceShare
 from ledger.domain.nodes import NodeFacts
-from ledger.domain.quantity import quantity_from_int
+from ledger.domain.quantity import Quantity, quantity_from_int
 from ledger.domain.requests import ContainerNeed
 from ledger.domain.resources import (
     ANNOTATION_DEVICE_ALLOCATED,
@@ -86,13 +87,16 @@ def _allocations(shares: tuple[DeviceShare, ...]) -> dict[str, tuple[DeviceAlloc
         allocation = DeviceAllocation(
             minor=share.minor,
             id=share.device_id,
-            resources=tuple(
-                (name, quantity_from_int(amount)) for name, amount in resources_of(share).items()
-            ),
-            vfs=tuple(VfAllocation(bus_id=bus_id) for bus_id in share.vf_bus_ids),
+            resources=_amounts(tuple(resources_of(share).items())),
+            vfs=tuple([VfAllocation(bus_id=bus_id) for bus_id in share.vf_bus_ids]),
         )
         by_type[share.device_type] = (*by_type.get(share.device_type, ()), allocation)
     return by_type
+
+
+@lru_cache(maxsize=4096)
+def _amounts(resources: tuple[tuple[str, int], ...]) -> tuple[tuple[str, Quantity], ...]:
+    return tuple((name, quantity_from_int(amount)) for name, amount in resources)
 
 
 def _dialect_answer(
@@ -153,7 +157,10 @@ def _container_answer(
 
     A group's container sees all GPUs that the group has on the node, any other its own.
     """
-    users = [need for need in placement.request.containers if _held_by(need, gpus)]
+    request = placement.request
+    if not request.containers and request.group is None:
+        return {}
+    users = [need for need in request.containers if _held_by(need, gpus)]
     seen = placement.visible_minors
     ids = {card.minor: card.device_id for card in node.devices if card.device_type == GPU}
     group_ids = _known(ids.get(minor, "") for minor in seen)
@@ -164,7 +171,7 @@ def _container_answer(
             ContainerDevices(place=need.place, visible=group_ids or own, allocated=own)
         )
     annotations = encode_container_devices(containers)
-    if placement.request.group is not None:
+    if request.group is not None:
         annotations[ANNOTATION_GPU_TOPOLOGY] = encode_gpu_topology(
             GpuTopologyAllocation(
                 allocated=tuple(

@@ -56,13 +56,15 @@ def tampered(store: SqliteStore, *statements: str) -> VerifyReport:
     """Run SQL without the rules of the database, put them back, and verify."""
     with store.raw() as raw:
         rules = raw.execute("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'").fetchall()
+        raw.execute("PRAGMA ignore_check_constraints = ON")
+        raw.execute("BEGIN")
         for name, _ in rules:
             raw.execute(f"DROP TRIGGER {name}")
-        raw.execute("PRAGMA ignore_check_constraints = ON")
         for statement in statements:
             raw.execute(statement)
         for _, sql in rules:
             raw.execute(sql)
+        raw.execute("COMMIT")
     with store.open("read") as ledger:
         return verify(ledger)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 from ledger.domain.annotations.wire import (
@@ -135,12 +136,17 @@ def _decode_vf(value: object, path: str) -> VfAllocation:
 
 
 def _encode_entry(entry: DeviceAllocation, *, proposal_domain: bool) -> dict[str, object]:
-    rename = proposal_name if proposal_domain else str
     vfs = [present({"minor": vf.minor or None, "busID": vf.bus_id}) for vf in entry.vfs]
     extension = present({"vfs": vfs, "gpuSharedResourceTemplate": entry.template})
-    resources = {rename(name): decimal_text(quantity) for name, quantity in entry.resources}
     return {
         "minor": entry.minor,
-        "resources": resources,
+        "resources": _encode_amounts(entry.resources, proposal_domain=proposal_domain),
         **present({"id": entry.id, "extension": extension}),
     }
+
+
+@lru_cache(maxsize=4096)
+def _encode_amounts(resources: Amounts, *, proposal_domain: bool) -> Mapping[str, str]:
+    """Return the quantities as text; one mapping serves all entries that are alike."""
+    rename = proposal_name if proposal_domain else str
+    return {rename(name): decimal_text(quantity) for name, quantity in resources}
