@@ -120,14 +120,14 @@ def read_settings(path: Path) -> SchedulingSettings:
     return _scheduling(settings)
 
 
-def settings_json(settings: SchedulingSettings) -> str:
-    """Return the settings as canonical JSON, as the ledger records them."""
-    return canonical_json(encode_value(settings))
+def settings_json(settings: SchedulingSettings, *, seed: int) -> str:
+    """Return the settings and the seed of a run as canonical JSON, as the ledger records them."""
+    return canonical_json({**encode_value(settings), "seed": seed})
 
 
-def settings_hash(settings: SchedulingSettings) -> str:
+def settings_hash(settings: SchedulingSettings, *, seed: int) -> str:
     """Return the hex SHA-256 of the canonical JSON; reservations quote it."""
-    return hashlib.sha256(settings_json(settings).encode()).hexdigest()
+    return hashlib.sha256(settings_json(settings, seed=seed).encode()).hexdigest()
 
 
 def with_policy(settings: SchedulingSettings, policy: str) -> SchedulingSettings:

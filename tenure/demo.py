@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import typer
 
 from ledger.domain.errors import InputError
-from ledger.store.highlights import busiest_card, full_card, waiting_pods
+from ledger.store.highlights import ANOTHER_HISTORY, busiest_card, full_card, waiting_pods
 from ledger.store.open import open_ledger
 from ledger.store.verify import verify
 from scheduler.decide.settings import SchedulingSettings
@@ -169,15 +169,11 @@ def _cheats(ledger: Ledger, paths: _Paths) -> list[str]:
     lines = []
     card = full_card(ledger.connection)
     if card is not None:
-        insert = (  # shown to the user, not run
-            "INSERT INTO ledger_holdings (position, device_no, minor, core_percent, memory_bytes, "
-            "memory_ratio_percent, exclusive, instances, kind, opened_at_us) VALUES "
-            f"({card.other_position}, {card.device_no}, {card.minor}, 50, 0, 50, 0, 1, "
-            "'granted', 0)"
-        )
-        lines += [f"  # a second holder for {card.name}, which is full", _sql(paths, insert)]
-    edit = "UPDATE ledger_events SET body = '{}' WHERE position = 1000"
-    lines += ["  # another history", _sql(paths, edit)]
+        lines += [
+            f"  # a second holder for {card.name}, which is full",
+            _sql(paths, card.second_holder),
+        ]
+    lines += ["  # another history", _sql(paths, ANOTHER_HISTORY)]
     copy = paths.directory / "copy.db"
     lines += [
         "  # one byte in a copy of the file, behind the database's back",

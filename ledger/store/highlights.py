@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from sqlalchemy import Connection, text
+
+
+ANOTHER_HISTORY: Final = "UPDATE ledger_events SET body = '{}' WHERE position = 1000"
+"""The SQL that would change what happened, were it not refused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +55,16 @@ class FullCard:
     device_no: int
     minor: int
     other_position: int
+
+    @property
+    def second_holder(self) -> str:
+        """The SQL that would give the card a second holder, were it not refused."""
+        return (
+            "INSERT INTO ledger_holdings (position, device_no, minor, core_percent, memory_bytes, "
+            "memory_ratio_percent, exclusive, instances, kind, opened_at_us) SELECT "
+            f"{self.other_position}, {self.device_no}, {self.minor}, 50, 0, 50, 0, 1, 'granted', "
+            f"opened_at_us FROM ledger_reservations WHERE position = {self.other_position}"
+        )
 
 
 def full_card(connection: Connection) -> FullCard | None:

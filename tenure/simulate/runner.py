@@ -82,7 +82,7 @@ def run_simulation(
     _refuse_disorder(run)
     words = Words(
         policy=settings.node_policy,
-        settings_hash=settings_hash(settings),
+        settings_hash=settings_hash(settings, seed=seed),
         tenure_version=version,
     )
     engine = Engine(run.nodes, settings, typical=_typical(run), seed=seed, rank=run.rank)
@@ -100,7 +100,7 @@ def run_simulation(
             keep_nodes=keep_nodes,
         )
         started = clock()
-        conflicts = simulator.begin(settings_json(settings))
+        conflicts = simulator.begin(settings_json(settings, seed=seed))
         if run.timed:
             VirtualClock(simulator).run(progress)
         else:
@@ -135,7 +135,7 @@ def run_simulation(
 def origin_of(run: Run, settings: SchedulingSettings, seed: int) -> str:
     """Return the ledger's origin: a hash over the inputs and all that changes a decision."""
     text = canonical_json(
-        {"inputs": run.inputs_hash, "seed": seed, "settings": settings_json(settings)}
+        {"inputs": run.inputs_hash, "settings": settings_json(settings, seed=seed)}
     )
     return f"{ORIGIN}{hashlib.sha256(text.encode()).hexdigest()}"
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from ledger.domain.errors import InputError
+from ledger.domain.events import LedgerEvent
 from ledger.store.query import run_sql
 from tests.support.stores import (
     HOUR_US,
@@ -87,7 +88,7 @@ ANSWERS: dict[str, list[tuple[Any, ...]]] = {
 def monday(store: SqliteStore) -> SqliteStore:
     """One day of two nodes, known by heart; the last event is at midnight."""
     clock = Clock()
-    day = [
+    day: list[tuple[float, LedgerEvent]] = [
         (9, node(gpus=4, cpus=2)),
         (9.1, node("n-2", gpus=1)),
         (10, reserved("train-1", share(0, 60), cpus=(0, 1))),

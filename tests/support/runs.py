@@ -193,10 +193,12 @@ def play(run: Run, *, policy: str = "binpack", batch: int = 1) -> Played:
         engine=Engine(run.nodes, settings, typical=typical, seed=1, rank=run.rank),
         recorder=Recorder(ledger, batch=batch),
         settings=settings,
-        words=Words(policy=policy, settings_hash=settings_hash(settings), tenure_version="test"),
+        words=Words(
+            policy=policy, settings_hash=settings_hash(settings, seed=0), tenure_version="test"
+        ),
         keep_nodes=True,
     )
-    conflicts = simulator.begin(settings_json(settings))
+    conflicts = simulator.begin(settings_json(settings, seed=0))
     if run.timed:
         VirtualClock(simulator).run()
     else:

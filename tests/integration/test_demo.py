@@ -1,0 +1,109 @@
+"""The demonstration, as a newcomer runs it, with every line that it offers to copy."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+TENURE = (sys.executable, "-c", "from tenure.cli import main; main()")
+
+
+def _run(*arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(arguments, cwd=cwd, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """Run the small demonstration once; return its directory and what it printed."""
+    directory = tmp_path_factory.mktemp("demo") / "out"
+    done = _run(*TENURE, "demo", "--size", "small", "--out", str(directory))
+    assert done.returncode == 0, done.stderr
+    return directory, done.stdout
+
+
+def _lines(shown: tuple[Path, str], start: str) -> list[str]:
+    return [line.strip() for line in shown[1].splitlines() if line.strip().startswith(start)]
+
+
+def test_it_ends_with_the_headline_and_leaves_ledger_and_report(shown: tuple[Path, str]) -> None:
+    """What README promises: decided, placed, no card above 100 %, proved at every position."""
+    directory, text = shown
+
+    headline = r"1,000 Pods decided, \d+ placed, 0 cards ever above 100 %, proved at every position"
+    assert re.search(headline, text)
+    assert (directory / "ledger.db").is_file()
+    assert (directory / "report.html").is_file()
+
+
+def test_the_same_seed_leaves_the_same_chain(shown: tuple[Path, str], tmp_path: Path) -> None:
+    """A virtual week has a virtual clock: no byte of the chain depends on the day of the run."""
+    again = tmp_path / "again"
+    assert _run(*TENURE, "demo", "--size", "small", "--out", str(again)).returncode == 0
+
+    heads = set()
+    for directory in (shown[0], again):
+        with sqlite3.connect(directory / "ledger.db") as connection:
+            heads |= set(connection.execute("SELECT position, chain_hash FROM ledger_head"))
+        connection.close()
+    assert len(heads) == 1
+
+
+@pytest.mark.parametrize("command", ["who", "why", "usage", "map"])
+def test_every_question_that_it_offers_has_an_answer(shown: tuple[Path, str], command: str) -> None:
+    """A line to copy that fails would be the worst advertisement."""
+    offered = _lines(shown, f".venv/bin/tenure {command} ")
+
+    assert offered
+    for line in offered:
+        done = _run(*TENURE, *shlex.split(line)[1:])
+        assert (done.returncode, bool(done.stdout)) == (0, True), done.stderr
+
+
+def test_the_cheats_that_it_offers_are_refused_by_the_database(shown: tuple[Path, str]) -> None:
+    """Plain sqlite3 is told which card and what is left of it, or which position."""
+    second_holder, another_history = (shlex.split(line) for line in _lines(shown, "python3 -c"))
+
+    full = _run(sys.executable, *second_holder[1:])
+    edited = _run(sys.executable, *another_history[1:])
+
+    card = _lines(shown, "# a second holder for ")[0].split()[5].rstrip(",")
+    assert full.returncode != 0
+    assert card in full.stderr
+    assert re.search(r"(has 0 of 100 percent core left, 50 asked|has nothing left)", full.stderr)
+    assert edited.returncode != 0
+    assert "append-only: position 1000 cannot be changed" in edited.stderr
+
+
+def test_one_flipped_byte_in_a_copy_is_named_by_verify(
+    shown: tuple[Path, str], tmp_path: Path
+) -> None:
+    """Whoever edits the file behind the database's back is found, by position."""
+    ledger, copy = shown[0] / "ledger.db", tmp_path / "copy.db"
+
+    flipped = _run(sys.executable, "-m", "tenure.tamper", str(ledger), str(copy))
+    found = _run(*TENURE, "verify", "--ledger", str(copy))
+    intact = _run(*TENURE, "verify", "--ledger", str(ledger))
+
+    assert flipped.returncode == 0, flipped.stderr
+    assert found.returncode == 1
+    assert re.search(r"\d+ +the event was altered", found.stdout)
+    assert "Traceback" not in found.stderr
+    assert intact.returncode == 0
+
+
+def test_a_ledger_that_no_demonstration_made_is_left_alone(tmp_path: Path) -> None:
+    """The demonstration clears its own directory, never someone's ledger."""
+    precious = tmp_path / "ledger.db"
+    precious.write_bytes(b"precious")
+
+    done = _run(*TENURE, "demo", "--size", "small", "--out", str(tmp_path))
+
+    assert done.returncode == 2
+    assert precious.read_bytes() == b"precious"
