@@ -4,7 +4,7 @@
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
-SOURCES := tenure webhook ledger scheduler agent certs migrations tests
+SOURCES := tenure webhook ledger scheduler agent certs migrations tests benchmarks
 
 SIZE ?= full
 WORKERS ?= 2

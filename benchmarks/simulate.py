@@ -5,8 +5,8 @@ Packing quality and speed of `tenure simulate` on the openb trace, every decisio
 
 DIR holds the published files `openb_node_list_gpu_node.csv` and `openb_pod_list_default.csv`, and
 for the exact order of seed 42 `reference_default_seed42_arrivals.csv` and `..._node_rank.csv`. They
-are not part of the project. Figures are printed as a Markdown table: medians of the rounds, each beside
-the reference it is a ratio of, measured in the same run.
+are not part of the project. Figures are printed as a Markdown table: medians of the rounds, each
+beside the reference it is a ratio of, measured in the same run.
 """
 
 from __future__ import annotations

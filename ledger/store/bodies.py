@@ -28,6 +28,8 @@ from ledger.domain.events import (
 from ledger.domain.requests import PodSnapshot
 
 _quote = json.encoder.encode_basestring  # one string as JSON, non-ASCII as it is
+# One JSON value from an offset, and where it ends.
+_scan = json.JSONDecoder().scan_once  # type: ignore[attr-defined] # missing in typeshed
 
 
 def body_of(event: LedgerEvent) -> str:
@@ -149,9 +151,12 @@ def event_of(event_type: str, body: str) -> LedgerEvent:
     if make is None:
         return decode_event(event_type, body)
     try:
-        return make(json.loads(body))
-    except (KeyError, TypeError, ValueError):
-        return decode_event(event_type, body)
+        fields, end = _scan(body, 0)
+        if end == len(body):
+            return make(fields)
+    except (KeyError, TypeError, ValueError, StopIteration):
+        pass
+    return decode_event(event_type, body)
 
 
 def _reserved_of(fields: dict[str, Any]) -> PodReserved:

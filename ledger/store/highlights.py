@@ -7,7 +7,6 @@ from typing import Final
 
 from sqlalchemy import Connection, text
 
-
 ANOTHER_HISTORY: Final = "UPDATE ledger_events SET body = '{}' WHERE position = 1000"
 """The SQL that would change what happened, were it not refused."""
 

@@ -41,6 +41,9 @@ class _Recorded:
         """Return the row with this key; report the rows before it, which nothing explains."""
         keys = self._keys
         row = self._next
+        if row is not None and row[:keys] == key:
+            self._advance()
+            return row
         while row is not None and row[:keys] < key:
             self._unexplained(row)
             self._advance()

@@ -9,10 +9,10 @@ from sqlalchemy import Connection, select
 from sqlalchemy.exc import DBAPIError
 
 from ledger.domain.errors import CorruptLedgerError, InputError
-from ledger.domain.events import decode_event
-from ledger.domain.hashing import GENESIS, chain_hash, leaf_hash
+from ledger.domain.hashing import GENESIS, body_hash, chain_hash
 from ledger.domain.recorded import Envelope, RecordedEvent
 from ledger.store import schema
+from ledger.store.bodies import event_of, leaf_of
 from ledger.store.failures import fact_of
 
 PAGE_EVENTS: Final = 1_000
@@ -41,13 +41,14 @@ def read_events(
     left = limit
     while left is None or left > 0:
         size = PAGE_EVENTS if left is None else min(left, PAGE_EVENTS)
-        rows = _page(connection, position, size)
+        rows, end = _page(connection, position, size)
         for row in rows:
             position += 1
             event = recorded_event(row, position, previous)
             previous = event.chain_hash
             yield event
         if len(rows) < size:
+            _check_end(position, end)
             return
         if left is not None:
             left -= len(rows)
@@ -65,17 +66,35 @@ def recorded_event(row: Sequence[Any], position: int, previous: bytes) -> Record
         raise CorruptLedgerError(f"an event is missing: next={row[0]}", position=position)
     envelope = envelope_of(row)
     leaf, chain = bytes(row[13]), bytes(row[14])
-    if leaf_hash(envelope) != leaf:
+    if _leaf(envelope) != leaf:
         raise CorruptLedgerError(
             "the event was altered: its hash does not match", position=position
         )
     if chain_hash(previous, leaf) != chain:
         raise CorruptLedgerError("the chain is broken", position=position)
     try:
-        event = decode_event(envelope.event_type, envelope.body)
+        event = event_of(envelope.event_type, envelope.body)
     except InputError as error:
         raise CorruptLedgerError(f"the event is unreadable: {error}", position=position) from error
     return RecordedEvent(envelope=envelope, leaf_hash=leaf, chain_hash=chain, event=event)
+
+
+def _leaf(envelope: Envelope) -> bytes:
+    return leaf_of(
+        position=envelope.position,
+        stream=envelope.stream,
+        stream_version=envelope.stream_version,
+        event_type=envelope.event_type,
+        body_sha256=body_hash(envelope.body).hex(),
+        actor=envelope.actor,
+        epoch=envelope.epoch,
+        causation_position=envelope.causation_position,
+        correlation_id=envelope.correlation_id,
+        idempotency_key=envelope.idempotency_key,
+        args_hash=envelope.args_hash,
+        at_us=envelope.at_us,
+        wall_us=envelope.wall_us,
+    )
 
 
 def envelope_of(row: Sequence[Any]) -> Envelope:
@@ -97,11 +116,18 @@ def envelope_of(row: Sequence[Any]) -> Envelope:
     )
 
 
-def _page(connection: Connection, after: int, size: int) -> Sequence[Sequence[Any]]:
+def _check_end(position: int, head: int) -> None:
+    if position < head:
+        raise CorruptLedgerError(f"an event is missing: head={head}", position=position + 1)
+
+
+def _page(connection: Connection, after: int, size: int) -> tuple[Sequence[Sequence[Any]], int]:
+    """Return the next rows, and the head's position as of the same moment."""
     query = select(*_COLUMNS).where(_events.position > after).order_by(_events.position).limit(size)
     try:
         with connection.begin():
-            return connection.execute(query).all()
+            head = connection.execute(select(schema.ledger_head.c.position)).scalar_one()
+            return connection.execute(query).all(), head
     except DBAPIError as error:
         raise CorruptLedgerError(
             f"events are unreadable: {fact_of(error)}", position=after + 1

@@ -16,6 +16,7 @@ from ledger.domain.errors import (
 from ledger.domain.events import PodReserved
 from ledger.domain.hashing import GENESIS, chain_hash, leaf_hash
 from ledger.store.open import open_ledger
+from ledger.store.verify import verify
 from tests.support.stores import (
     MONDAY_US,
     ORIGIN,
@@ -250,6 +251,26 @@ def test_a_commit_that_failed_leaves_nothing(
         assert writer.head == ledger.head() == before
 
         assert writer.append(events) == 2
+
+
+def test_a_full_disk_leaves_nothing_half_written(store: SqliteStore) -> None:
+    """The error says so, the ledger is as it was, and appending goes on when there is room."""
+    clock = Clock()
+    with store.open() as ledger:
+        writer = start(ledger)
+        before = writer.head
+        large = clock.all(*(node(f"n-{i}", cpus=128) for i in range(20)))
+        pages = ledger.connection.exec_driver_sql("PRAGMA page_count").scalar_one()
+        ledger.connection.exec_driver_sql(f"PRAGMA max_page_count = {pages + 10}")
+        ledger.connection.rollback()
+        with pytest.raises(LedgerError, match="nothing was recorded, the disk is full"):
+            writer.append(large)
+        assert writer.head == ledger.head() == before
+        ledger.connection.exec_driver_sql("PRAGMA max_page_count = 100000")
+        ledger.connection.rollback()
+
+        assert writer.append(large) == 21
+        assert verify(ledger).ok
 
 
 def test_a_ledger_that_is_open_to_be_read_has_no_writer(store: SqliteStore) -> None:

@@ -248,10 +248,14 @@ def test_reading_stops_at_an_altered_event(told: SqliteStore) -> None:
             next(events)
 
 
-def test_reading_stops_at_a_gap(told: SqliteStore) -> None:
-    """A missing position is corruption, never concurrency."""
-    tampered(told, "DELETE FROM ledger_events WHERE position = 5")
-    with told.open("read") as ledger, pytest.raises(CorruptLedgerError, match="position=5"):
+@pytest.mark.parametrize("position", [1, 5, EVENTS])
+def test_reading_stops_at_a_gap(told: SqliteStore, position: int) -> None:
+    """A missing position is corruption, never concurrency; so is an end before the head."""
+    tampered(told, f"DELETE FROM ledger_events WHERE position = {position}")
+    with (
+        told.open("read") as ledger,
+        pytest.raises(CorruptLedgerError, match=f"an event is missing.*position={position}$"),
+    ):
         list(ledger.read_events())
 
 
