@@ -87,7 +87,7 @@ class Writer:
     def __init__(self, connection: Connection, head: Head) -> None:
         self._connection = connection
         self._head = head
-        self._versions: dict[str, int] = {}
+        self._versions: dict[str, int] | None = None
         self._projector: Projector | None = None
 
     @property
@@ -97,10 +97,7 @@ class Writer:
 
     def stream_version(self, stream: str) -> int:
         """Return the last version of a stream, 0 for one without events."""
-        version = self._versions.get(stream)
-        if version is None:
-            version = self._load_version(stream)
-        return version
+        return self._stream_versions().get(stream, 0)
 
     def append(
         self, events: Sequence[NewEvent], *, expected: Mapping[str, int] | None = None
@@ -149,7 +146,7 @@ class Writer:
         batch = self._batch([new])
         self._write(batch)
         self._head = batch.head
-        self._versions.update(batch.versions)
+        self._stream_versions().update(batch.versions)
 
     def _append(self, events: Sequence[NewEvent]) -> int:
         if not events:
@@ -168,7 +165,7 @@ class Writer:
             self._connection.connection.rollback()  # the driver may still be inside of it
             self._settle(batch, error)
         self._head = batch.head
-        self._versions.update(batch.versions)
+        self._stream_versions().update(batch.versions)
         return batch.head.position
 
     def _write(self, batch: _Batch) -> None:
@@ -311,16 +308,16 @@ class Writer:
                 found[key] = (stream, event_type, bytes(args_hash))
         return found
 
-    def _load_version(self, stream: str) -> int:
-        table = schema.ledger_streams.c
-        own = not self._connection.in_transaction()
-        version = self._connection.execute(
-            select(table.version).where(table.stream == stream)
-        ).scalar()
-        if own:
-            self._connection.rollback()
-        self._versions[stream] = version or 0
-        return version or 0
+    def _stream_versions(self) -> dict[str, int]:
+        """Return every stream's version; read once, for only this writer moves them after."""
+        if self._versions is None:
+            table = schema.ledger_streams.c
+            own = not self._connection.in_transaction()
+            rows = self._connection.execute(select(table.stream, table.version))
+            self._versions = {row.stream: row.version for row in rows}
+            if own:
+                self._connection.rollback()
+        return self._versions
 
 
 def start_epoch(
