@@ -121,11 +121,12 @@ class Writer:
         """
         for stream, version in (expected or {}).items():
             if self.stream_version(stream) != version:
+                if not self._not_recorded(events):  # the same command again: the same answer
+                    return self._head.position
                 raise StaleStreamError(stream=stream, expected_version=version)
         try:
             return self._append(events)
         except (DBAPIError, CapacityError) as error:
-            self._projector = None  # it counted on rows that are not there
             if isinstance(error, DBAPIError) and not refused_by_rule(error):
                 raise unavailable(error) from error
             return self._append_without_repeats(events, error)
@@ -156,6 +157,7 @@ class Writer:
         try:
             self._write(batch)
         except BaseException:
+            self._projector = None  # it counted on rows that are not there
             transaction.rollback()
             raise
         try:
@@ -175,7 +177,8 @@ class Writer:
             raise FencedError(
                 f"another writer took over: epoch={before.epoch}, position={before.position}"
             )
-        statements.EVENT.run(self._connection, batch.rows)
+        if statements.EVENT.run(self._connection, batch.rows) != len(batch.rows):
+            raise LedgerError("the database dropped events without a word: run `tenure verify`")
         if self._projector is None:
             self._projector = Projector(self._connection)
         add = self._projector.add

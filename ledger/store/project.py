@@ -9,7 +9,7 @@ from sqlalchemy import Connection, select
 
 from ledger.domain.cpuset import format_cpuset
 from ledger.domain.devices import GPU, DeviceShare
-from ledger.domain.errors import CapacityError
+from ledger.domain.errors import CapacityError, LedgerError
 from ledger.domain.events import (
     DeviceHealthChanged,
     DriftFound,
@@ -419,8 +419,8 @@ class Projector:
     def flush(self) -> None:
         """Send off what was collected."""
         for statement, rows in self._projection.rows.items():
-            if rows:
-                statement.run(self._connection, rows)
+            if rows and statement.run(self._connection, rows) != len(rows):
+                raise LedgerError("the database dropped rows without a word: run `tenure verify`")
         self._projection.clear()
 
 

@@ -150,6 +150,55 @@ def test_a_decision_on_an_older_version_is_stale(store: SqliteStore) -> None:
         assert ledger.head().position == 3
 
 
+def test_a_repeated_command_has_its_answer_even_when_its_version_is_old(store: SqliteStore) -> None:
+    """A retry after a lost reply carries the version it was decided on, which its success moved."""
+    clock = Clock()
+    with store.open() as ledger:
+        writer = start(ledger)
+        writer.append(clock.all(node()))
+        command = clock.all(reserved("a", share()))
+        stream = command[0].stream
+        expected = {stream: writer.stream_version(stream)}
+        first = writer.append(command, expected=expected)
+
+        assert writer.append(command, expected=expected) == first
+        with pytest.raises(StaleStreamError):
+            writer.append(clock.all(reserved("b", share())), expected=expected)
+
+
+def test_a_trigger_that_swallows_rows_is_an_error_not_an_answer(store: SqliteStore) -> None:
+    """What is acknowledged is recorded: a hidden rule in the file can't drop a holding."""
+    clock = Clock()
+    with store.open() as ledger:
+        writer = start(ledger)
+        writer.append(clock.all(node()))
+        with store.raw() as raw:
+            raw.execute(
+                "CREATE TRIGGER swallow BEFORE INSERT ON ledger_holdings "
+                "BEGIN SELECT RAISE(IGNORE); END"
+            )
+            raw.commit()
+        head = writer.head
+
+        with pytest.raises(LedgerError, match="dropped rows"):
+            writer.append(clock.all(reserved("a", share())))
+        assert writer.head == head == ledger.head()
+
+
+def test_a_batch_that_our_own_bug_broke_leaves_the_writer_clean(store: SqliteStore) -> None:
+    """Rows of a batch that was rolled back never go in with the next one."""
+    clock = Clock()
+    with store.open() as ledger:
+        writer = start(ledger)
+        writer.append(clock.all(node()))
+        broken = reserved("a", share(memory_bytes=2**63))
+        with pytest.raises((LedgerError, OverflowError, AssertionError)):
+            writer.append(clock.all(broken))
+
+        writer.append(clock.all(reserved("b", share())))
+        assert verify(ledger).ok
+
+
 def test_a_batch_is_recorded_whole_or_not_at_all(store: SqliteStore) -> None:
     """One refused event takes its batch with it; the writer goes on from where it was."""
     clock = Clock()
