@@ -123,7 +123,7 @@ class Answers:
             return place, *explain_memory(fleet, place, request)
         if not reason.device_type:
             return int(where.argmax()), "", reason.remedy
-        place = int(np.where(where, short, FAR).argmin())
+        place = int(np.where(where, short.astype(np.int64), FAR + 1).argmin())
         demand = next(item for item in request.devices if item.device_type == reason.device_type)
         if reason == reasons.unhealthy(reason.device_type):
             return place, *explain_closed(fleet, place, demand)

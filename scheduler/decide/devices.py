@@ -106,6 +106,15 @@ class DeviceArrays:
             or (self.exclusive.item(node, column) and self.tenants.item(node, column) > 1)
         )
 
+    def is_over_held(self, node: int, column: int) -> bool:
+        """Tell whether holders contradict each other or the card; unknown memory is no limit."""
+        if self.memory_cap.item(node, column):
+            return self.is_over_full(node, column)
+        return bool(
+            self.core_free.item(node, column) < 0
+            or (self.exclusive.item(node, column) and self.tenants.item(node, column) > 1)
+        )
+
     def _derive(self, node: int, column: int) -> None:
         """Bring `open`, `left`, `whole` and `left_total` up to date with one card."""
         is_open = (

@@ -127,7 +127,7 @@ class Holdings:
     def _is_over_full(self, node: int, share: DeviceShare) -> bool:
         devices = self._fleet.devices[share.device_type]
         column = devices.column(node, share.minor)
-        return column is not None and devices.is_over_full(node, column)
+        return column is not None and devices.is_over_held(node, column)
 
     def _holders(self, node: int, key: tuple[str, int]) -> Sequence[str]:
         return [

@@ -179,5 +179,10 @@ def draw(seed: int, ordinal: int, count: int) -> int:
 
 
 def _used(cap: IntArray, free: IntArray, asked: IntArray | int) -> IntArray:
+    """
+    Return the share used after the placement, in millionths, 0 to a million.
+
+    What others took may be more than there is; such a unit is full, not beyond it.
+    """
     used: IntArray = (cap - free + asked) * MILLION // np.maximum(cap, 1)
-    return used
+    return np.clip(used, 0, MILLION)

@@ -81,7 +81,7 @@ class Predicates:
         before[(before == 0) & ~allowed] = code(reasons.AFFINITY)
         after = self._unsuitable(need, code)
         good = (before == 0) & (after == 0)
-        found = tuple(reasons.AFFINITY if reason is None else reason for reason in texts)
+        found = tuple(reasons.UNEXPLAINED if reason is None else reason for reason in texts)
         return StaticVerdict(
             before=before, after=after, reasons=found, admits=None if good.all() else good
         )

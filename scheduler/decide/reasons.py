@@ -38,6 +38,11 @@ class Reason:
 
 
 UNSCHEDULABLE: Final = Reason(text="node(s) were unschedulable", remedy="uncordon the node")
+UNEXPLAINED: Final = Reason(
+    text="Unexplained", remedy="report it: the node was passed over without a reason of ours"
+)
+"""Never said: a node that passes every stage is chosen. Better than a reason that is not true."""
+
 AFFINITY: Final = Reason(
     text="node(s) didn't match Pod's node affinity/selector",
     remedy="change the Pod's node selector or affinity, or the node's labels",

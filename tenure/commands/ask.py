@@ -31,8 +31,8 @@ At = Annotated[
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the command line."""
-    app.command("who", no_args_is_help=True)(who)
-    app.command("why", no_args_is_help=True)(why)
+    app.command("who")(who)
+    app.command("why")(why)
     app.command("usage")(usage)
     app.command("verify")(verify)
     app.command("status")(status)

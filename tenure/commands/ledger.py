@@ -16,7 +16,7 @@ def register(app: typer.Typer) -> None:
     group.command("init")(init)
     group.command("upgrade")(upgrade)
     group.command("rebuild")(rebuild)
-    group.command("sql", no_args_is_help=True)(sql)
+    group.command("sql")(sql)
     app.add_typer(group, name="ledger")
 
 

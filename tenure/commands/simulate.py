@@ -28,7 +28,7 @@ class Policy(StrEnum):
 
 def register(app: typer.Typer) -> None:
     """Add the command to the command line."""
-    app.command("simulate", no_args_is_help=True)(simulate)
+    app.command("simulate")(simulate)
 
 
 def simulate(

@@ -84,9 +84,6 @@ def summary_of(result: Result) -> dict[str, Any]:
             "arrived_percent": round(result.arrived_percent, 4),
             "allocated_percent": round(result.allocated_percent, 4),
             "fragmentation_percent": round(result.fragmentation_percent, 4),
-            "allocated_at_arrived_percent": {
-                str(step): value for step, value in result.allocated_at_arrived_percent().items()
-            },
         }
     return summary
 

@@ -197,9 +197,8 @@ class Simulator:
     def _everywhere(self, request: PodRequest, refusal: Unfit) -> Unplaced:
         """Return a refusal for which every node has the same reason."""
         count = len(self.run.nodes)
-        detail = f"asks {refusal.requested} {refusal.unit}, {refusal.available} available".replace(
-            "  ", " "
-        )
+        asked = f"asks {refusal.requested} {refusal.unit}".rstrip()
+        detail = asked if refusal.available < 0 else f"{asked}, {refusal.available} available"
         return Unplaced(
             request=request,
             message=message(count, [(refusal.reason, count)]),

@@ -233,7 +233,6 @@ def test_the_order_of_equal_nodes_does_not_mix_up_reasons(tmp_path: Path) -> Non
         "arrived_percent",
         "allocated_percent",
         "fragmentation_percent",
-        "allocated_at_arrived_percent",
     }
 
 

@@ -203,7 +203,6 @@ def test_openb_adds_the_figures_of_the_paper() -> None:
     assert summary["arrived_percent"] == 95.0
     assert summary["allocated_percent"] == 7.5
     assert summary["fragmentation_percent"] == 12.3457
-    assert summary["allocated_at_arrived_percent"] == {"10": 10.0}
 
 
 def test_every_form_says_the_same() -> None:
