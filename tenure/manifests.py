@@ -17,10 +17,16 @@ from tenure.sources.text import Source, read_source, read_stream
 DOCUMENTS_MAX: Final = 2_000_000
 STDIN: Final = "-"
 
-OURS: Final = frozenset(
-    {"Node", "Device", "NodeResourceTopology", "Pod", "ConfigMap", "Namespace", "ResourceQuota"}
-)
-"""The kinds that mean something to Tenure (cli.md, Input)."""
+OURS: Final = {
+    "Node": "",
+    "Device": "scheduling.koordinator.sh",
+    "NodeResourceTopology": "topology.node.k8s.io",
+    "Pod": "",
+    "ConfigMap": "",
+    "Namespace": "",
+    "ResourceQuota": "",
+}
+"""The kinds that mean something to Tenure (cli.md, Input), and the API group of each."""
 
 _CLUSTER_SCOPED: Final = frozenset({"Node", "Device", "NodeResourceTopology", "Namespace"})
 _ENDINGS: Final = (".json", ".yaml", ".yml")
@@ -33,14 +39,17 @@ class Document:
     One API object of the input, with the defaults of cli.md filled in.
 
     Attributes:
-        namespace: empty for a kind that has none.
-        name: empty only for a kind of others that has no metadata.
-        body: the object; its metadata has name, namespace and uid.
+        kind: with its API group where another group has a kind of our name: `Device.acme.io`.
+        ours: it means something to Tenure; others are kept, and never an error.
+        namespace: empty for a kind that has none, and for kinds of others that name none.
+        name, uid: may be empty for kinds of others.
+        body: the object; the metadata of ours has name, namespace and uid.
         index: its place among all objects of the input, from 0.
         number, path: where it stands in its source: the document, and `items[3]` inside a List.
     """
 
     kind: str
+    ours: bool
     namespace: str
     name: str
     uid: str
@@ -79,8 +88,10 @@ class Manifests:
     digest: str
 
     def of_kind(self, kind: str) -> tuple[Document, ...]:
-        """Return the objects of one kind, in input order."""
-        return tuple(document for document in self.documents if document.kind == kind)
+        """Return the objects of one kind of ours, in input order."""
+        return tuple(
+            document for document in self.documents if document.ours and document.kind == kind
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,8 +118,8 @@ def read_manifests(paths: Sequence[str], *, stdin: BinaryIO | None = None) -> Ma
     `-` is stdin. Objects of any kind are kept: the caller knows which ones it uses.
 
     Raises:
-        InputError: a missing file, broken text, an object without kind or name, or two objects
-            with one uid or one name; with file and line.
+        InputError: a missing file, broken text, an object without kind, and of our kinds one
+            without a name or two with one uid or one name; with file and line.
     """
     sources = [source for path in paths for source in _sources(path, stdin)]
     if sum(path == STDIN for path in paths) > 1:
@@ -174,14 +185,15 @@ def _items(spot: _Spot, items: object) -> Iterator[tuple[_Spot, dict[str, Any]]]
 
 
 def _document(spot: _Spot, body: dict[str, Any], index: int) -> Document:
-    kind = body["kind"]
+    kind, ours = _kind(body)
     try:
-        metadata, namespace = _metadata(kind, body, index)
+        metadata, namespace = _metadata(kind, body, index) if ours else _others_metadata(body)
     except InputError as error:
         raise error.at(f"{spot.place(error.field)}: {kind}") from None
     body["metadata"] = metadata
     return Document(
         kind=kind,
+        ours=ours,
         namespace=namespace,
         name=metadata["name"],
         uid=metadata["uid"],
@@ -193,6 +205,27 @@ def _document(spot: _Spot, body: dict[str, Any], index: int) -> Document:
     )
 
 
+def _kind(body: dict[str, Any]) -> tuple[str, bool]:
+    """Return the kind and whether it is ours; without an `apiVersion` the kind alone tells."""
+    kind, version = body["kind"], body.get("apiVersion")
+    if kind not in OURS or not isinstance(version, str):
+        return kind, kind in OURS
+    group = version.rpartition("/")[0]
+    return (kind, True) if group == OURS[kind] else (f"{kind}.{group}" if group else kind, False)
+
+
+def _others_metadata(body: dict[str, Any]) -> tuple[dict[str, Any], str]:
+    """Return what can be told of an object that is not ours: it is named, and not checked."""
+    written = body.get("metadata")
+    metadata = written if isinstance(written, dict) else {}
+    texts = {
+        key: value if isinstance(value, str) else ""
+        for key in ("name", "namespace", "uid")
+        for value in (metadata.get(key),)
+    }
+    return metadata | texts, texts["namespace"]
+
+
 def _metadata(kind: str, body: dict[str, Any], index: int) -> tuple[dict[str, Any], str]:
     """Return the metadata with name, namespace and uid, and the namespace, if it has one."""
     metadata = _map(body, "metadata")
@@ -200,8 +233,8 @@ def _metadata(kind: str, body: dict[str, Any], index: int) -> tuple[dict[str, An
         _refuse_other_than_text(_map(metadata, texts, "metadata."), f"metadata.{texts}")
     generated = _text(metadata, "generateName")
     name = _text(metadata, "name") or (f"{generated}{index:05d}" if generated else "")
-    if not name and ("metadata" in body or kind in OURS):
-        raise InputError("required", field="metadata.name")  # a Kustomization has no metadata
+    if not name:
+        raise InputError("required", field="metadata.name")
     written = _text(metadata, "namespace")
     namespace = "" if kind in _CLUSTER_SCOPED else written or "default"
     made = uuid.uuid5(uuid.NAMESPACE_URL, f"tenure:{kind}/{namespace}/{name}")
@@ -213,7 +246,7 @@ def _refuse_duplicates(documents: Sequence[Document]) -> None:
     names: dict[tuple[str, str, str], Document] = {}
     uids: dict[str, Document] = {}
     for document in documents:
-        if not document.name:
+        if not document.ours:
             continue
         key = (document.kind, document.namespace, document.name)
         for seen, field in (

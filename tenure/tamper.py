@@ -22,6 +22,8 @@ def flip_one_byte(ledger: Path, copy: Path) -> int:
 
     The write-ahead log is left behind: a ledger that was closed has everything in its file.
     """
+    if copy.exists() and copy.samefile(ledger):
+        raise SystemExit(f"{copy}: the copy would overwrite the ledger itself")
     content = bytearray(ledger.read_bytes())
     places = content.count(MARK)
     if not places:
@@ -36,5 +38,7 @@ def flip_one_byte(ledger: Path, copy: Path) -> int:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        raise SystemExit("usage: python -m tenure.tamper LEDGER COPY")
     where = flip_one_byte(Path(sys.argv[1]), Path(sys.argv[2]))
     print(f"{sys.argv[2]}: changed the byte at {where:,}")  # noqa: T201 - this is the command line

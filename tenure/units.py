@@ -53,7 +53,9 @@ def format_time(at_us: int) -> str:
 
 
 def format_duration(duration_us: int) -> str:
-    """Return a duration by its two largest units: `2d 3h`, `5m 10s`, `0.4s`."""
+    """Return a duration by its two largest units: `2d 3h`, `5m 10s`, `0.4s`; `0s` below 1 ms."""
+    if duration_us < MICROSECONDS // 1000:
+        return "0s"
     if duration_us < 10 * MICROSECONDS:
         return f"{duration_us / MICROSECONDS:.2g}s"
     rest, parts = duration_us // MICROSECONDS, []

@@ -29,6 +29,7 @@ from ledger.domain.devices import (
     bytes_to_ratio,
     ratio_to_bytes,
 )
+from ledger.domain.errors import InputError
 from ledger.domain.node_objects import NO_WITNESSES, Witnesses
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.normalise import DEFAULT_SETTINGS, NormaliseSettings, gpu_demands, snapshot_of
@@ -151,7 +152,7 @@ def adopt(
 
     Rule: cli.md, Running Pods: `device-allocated`; `gpu-index-container-*`; GPU share v2, then v1;
     the topology annotation; the Device's checkpoints. CPUs: `resource-status`, else kubelet's. CPU,
-    memory and the Pod itself always count.
+    memory and the Pod itself always count. Plain text that can't be read leaves the card unknown.
 
     Args:
         witnesses: what the node's Device and NodeResourceTopology say (`decode_witnesses`).
@@ -234,6 +235,11 @@ def _collect(source: str, pairs: Iterator[tuple[str, DeviceShare | None]]) -> _F
     return _Found(source=source, shares=shares, lost_types=frozenset(lost))
 
 
+def _unreadable(source: str) -> _Found:
+    """Say that a source exists but names no card: a GPU is held, nobody can tell which."""
+    return _Found(source=source, shares=(), lost_types=frozenset({TYPE_GPU}))
+
+
 def _merge(one: DeviceShare, other: DeviceShare) -> DeviceShare:
     return replace(
         one,
@@ -286,7 +292,10 @@ def _from_gpu_index(asker: _Asker) -> _Found | None:
     """mGPU: the annotation names the cards, the container's request what it takes of each."""
     containers = asker.apps()
     names = [container.name for container in containers]
-    allocation = read_mgpu_allocation(asker.spec.annotations, names)
+    try:
+        allocation = read_mgpu_allocation(asker.spec.annotations, names)
+    except InputError:  # plain text that names no card
+        return _unreadable(GPU_INDEX_CONTAINER)
     if allocation is None:
         return None
     by_name = {container.name: container for container in containers}
@@ -317,7 +326,13 @@ def _mgpu_share(card: DeviceRecord, container: ContainerSpec, cards: int) -> Dev
 
 
 def _from_gpushare(asker: _Asker) -> _Found | None:
-    allocation = read_gpushare_allocation(asker.spec.annotations)
+    try:
+        return _gpushare(asker, read_gpushare_allocation(asker.spec.annotations))
+    except InputError:  # plain text that names no card or no amount
+        return _unreadable(GPUSHARE_V1)
+
+
+def _gpushare(asker: _Asker, allocation: GpuShareAllocation | None) -> _Found | None:
     if allocation is None:
         return None
     if allocation.card is None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
 from ledger.domain.annotations.checkpoints import DeviceCheckpoint, read_devices_checkpoints
-from ledger.domain.annotations.cpu import NumaPolicy
+from ledger.domain.annotations.cpu import CpuBindPolicy, NumaPolicy
 from ledger.domain.annotations.gpushare import decode_unhealthy_cards
 from ledger.domain.annotations.mgpu import (
     MgpuNodeKind,
@@ -15,6 +15,8 @@ from ledger.domain.annotations.mgpu import (
     read_node_compute_policy,
 )
 from ledger.domain.annotations.node_cpu import (
+    KubeletCpuPolicy,
+    NodeCpuBindPolicy,
     PodCpuAlloc,
     decode_amplification_ratios,
     decode_cpu_topology,
@@ -42,6 +44,7 @@ from ledger.domain.resources import (
     ANNOTATION_POD_CPU_ALLOCS,
     ANNOTATION_SYSTEM_QOS_RESOURCE,
     CPU,
+    LABEL_CPU_BIND_POLICY,
     LABEL_GPU_DRIVER_VERSION,
     LABEL_GPU_MODEL,
     LABEL_GPU_VENDOR,
@@ -62,6 +65,13 @@ T = TypeVar("T")
 _COPIED_LABELS: Final = (LABEL_GPU_VENDOR, LABEL_GPU_MODEL, LABEL_GPU_DRIVER_VERSION)
 _COPIED_ANNOTATIONS: Final = (ANNOTATION_NODE_RESERVATION, ANNOTATION_SYSTEM_QOS_RESOURCE)
 _EFFECTS: Final = frozenset({"NoSchedule", "PreferNoSchedule", "NoExecute"})
+_BIND_POLICIES: Final = {
+    NodeCpuBindPolicy.NONE: "",
+    NodeCpuBindPolicy.FULL_PCPUS_ONLY: str(CpuBindPolicy.FULL_PCPUS),
+    NodeCpuBindPolicy.SPREAD_BY_PCPUS: str(CpuBindPolicy.SPREAD_BY_PCPUS),
+}
+"""A node's policy -> the same in a Pod's words."""
+
 _STRICT_NUMA: Final = frozenset({NumaPolicy.RESTRICTED, NumaPolicy.SINGLE_NUMA_NODE})
 
 Quantities = Mapping[str, Quantity]
@@ -123,6 +133,7 @@ def decode_node(
     devices, health_warnings = _with_health(inventory.devices, unhealthy_gpus, name)
     policy = read_node_compute_policy(labels)
     topology = _within(f"NodeResourceTopology {name}", lambda: _topology(nrt, known_pods))
+    bind_policy = _bind_policy(labels, full_pcpus_only=topology.full_pcpus_only)
     cpu_milli, memory_bytes, pods_max = _limits(quantities)
     facts = NodeFacts(
         uid=text_at(metadata, "uid", "metadata") or default_uid("Node", "", name),
@@ -141,6 +152,7 @@ def decode_node(
         cpu_topology=topology.cpus,
         reserved_cpus=topology.reserved | _node_reserve({**topology.copies, **annotations}),
         cpu_ref_count_max=cpu_ref_count_max,
+        cpu_bind_policy=bind_policy,
         mgpu_policy="" if policy is None else str(policy),
         mgpu_invalid=policy is None or not _may_serve_mgpu(labels),
         links=inventory.links,
@@ -149,7 +161,7 @@ def decode_node(
         *inventory.warnings,
         *health_warnings,
         *_mgpu_warnings(labels, quantities or {}),
-        *_unsupported(labels, annotations, device_labels),
+        *_unsupported(labels, annotations, device_labels, bind_policy),
     ]
     return facts, [f"node {name}: {warning}" for warning in warnings]
 
@@ -277,10 +289,11 @@ def _taint(value: object, path: str) -> Taint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Topology:
-    """A NodeResourceTopology: its CPUs, those that kubelet keeps, copies of the Node's own."""
+    """A NodeResourceTopology: its CPUs, what kubelet says of them, copies of the Node's own."""
 
     cpus: CpuTopology | None
     reserved: CpuSet
+    full_pcpus_only: bool
     copies: Mapping[str, str]
 
 
@@ -288,8 +301,9 @@ def _topology(nrt: Mapping[str, object] | None, known_pods: Container[str]) -> _
     """Read a NodeResourceTopology; one that lists no CPU is as good as none."""
     annotations = _annotations_of(nrt)
     text = annotations.get(ANNOTATION_CPU_TOPOLOGY)
-    kubelet = annotations.get(ANNOTATION_KUBELET_CPU_MANAGER_POLICY)
-    reserved = EMPTY if kubelet is None else decode_kubelet_cpu_policy(kubelet).reserved_cpus
+    policy = annotations.get(ANNOTATION_KUBELET_CPU_MANAGER_POLICY)
+    kubelet = KubeletCpuPolicy() if policy is None else decode_kubelet_cpu_policy(policy)
+    reserved = kubelet.reserved_cpus
     for alloc in _kubelet_allocs(annotations):
         if alloc.uid not in known_pods:
             reserved |= alloc.cpus
@@ -297,6 +311,7 @@ def _topology(nrt: Mapping[str, object] | None, known_pods: Container[str]) -> _
     return _Topology(
         cpus=None if text is None else decode_cpu_topology(text) or None,
         reserved=reserved,
+        full_pcpus_only=kubelet.full_pcpus_only,
         copies={key: annotations[key] for key in _COPIED_ANNOTATIONS if key in annotations},
     )
 
@@ -325,6 +340,13 @@ def _node_reserve(annotations: Mapping[str, str]) -> CpuSet:
     return reserved
 
 
+def _bind_policy(labels: Mapping[str, str], *, full_pcpus_only: bool) -> str:
+    """Return the node's policy in a Pod's words (Koordinator contract 6.1: kubelet's wins)."""
+    if full_pcpus_only:
+        return _BIND_POLICIES[NodeCpuBindPolicy.FULL_PCPUS_ONLY]
+    return _BIND_POLICIES[read_node_cpu_policies(labels).bind_policy]
+
+
 def _may_serve_mgpu(labels: Mapping[str, str]) -> bool:
     """
     Tell whether the node's labels leave it open to mGPU Pods.
@@ -349,10 +371,14 @@ def _unsupported(
     labels: Mapping[str, str],
     annotations: Mapping[str, str],
     device_labels: Mapping[str, str],
+    bind_policy: str,
 ) -> Iterator[str]:
     """Say which of the node's own rules this release does not apply."""
     prefix = "not applied by this release: "
     policies = read_node_cpu_policies(labels)
+    if bind_policy:
+        shown = f"{LABEL_CPU_BIND_POLICY} {bind_policy}"
+        yield f"{prefix}{shown} for Pods that are neither LSE nor LSR: they get no CPU set"
     if policies.numa_policy in _STRICT_NUMA:
         yield f"{prefix}{LABEL_NUMA_TOPOLOGY_POLICY}={policies.numa_policy}"
     if honors_partitions(labels, device_labels):

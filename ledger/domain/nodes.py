@@ -34,6 +34,8 @@ class NodeFacts:
         dialects: GPU dialects that the cards serve; None = every one (there is a Device object).
         cpu_topology: None when no NodeResourceTopology reports one.
         reserved_cpus: never handed out (kubelet's, the node reservation's, the system set).
+        cpu_bind_policy: what every CPU set on the node must follow, in a Pod's words (`FullPCPUs`,
+            `SpreadByPCPUs`); empty = each Pod's own (Koordinator contract 6.1, 6.2).
         mgpu_policy: the node's mGPU compute policy; `mgpu_invalid` when the schedule label has a
             value that makes the node serve no mGPU at all (GPU-sharing contract A.1).
         links: GPU bandwidth matrix of the Device object, row and column = minor.
@@ -53,6 +55,7 @@ class NodeFacts:
     cpu_topology: CpuTopology | None = None
     reserved_cpus: CpuSet = field(default_factory=CpuSet)
     cpu_ref_count_max: int = 1
+    cpu_bind_policy: str = ""
     mgpu_policy: str = ""
     mgpu_invalid: bool = False
     links: LinkMatrix | None = None

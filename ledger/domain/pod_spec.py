@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from ledger.domain.annotations.tenure import container_place
@@ -23,9 +23,11 @@ from ledger.domain.quantity import NANO, Quantity
 from ledger.domain.requests import PlacementRules
 from ledger.domain.resources import (
     CPU,
+    GPU_MEMORY,
     MEMORY,
     canonical,
     canonical_resources,
+    device_type_of,
     must_equal_limits,
 )
 
@@ -41,6 +43,10 @@ DEFAULT_NAMESPACE: Final = "default"
 
 _ENDED_PHASES: Final = frozenset({"Succeeded", "Failed"})
 _POD_LEVEL_NAMES: Final = (CPU, MEMORY)
+_CPUS_MAX: Final = INTEGER_MAX // 1000
+"""The most whole CPUs whose thousandths can be counted exactly."""
+_UNITS_MAX: Final = 8_000_000
+"""The most device units (cards, percent, MiB, GiB): as GiB their bytes can be counted exactly."""
 
 Amounts = Mapping[str, Quantity]
 
@@ -178,6 +184,20 @@ def read_pod(pod: Mapping[str, object]) -> PodSpec:
     )
 
 
+def decode_quota(quota: Mapping[str, object]) -> Amounts:
+    """
+    Return what a ResourceQuota allows at most, by name as written.
+
+    Rule: Kubernetes API, ResourceQuota, `spec.hard`.
+
+    Raises:
+        InputError: a wrong type, a bad or negative quantity, with its field path.
+    """
+    spec = an_object(quota.get("spec"), "spec")
+    items = named(spec.get("hard"), "spec.hard")
+    return {name: a_quantity(value, f"spec.hard[{name}]") for name, value in items.items()}
+
+
 def _stage(node_name: str, phase: str) -> str:
     """cli.md, Running Pods: a deletionTimestamp does not end a Pod, its phase does."""
     if phase in _ENDED_PHASES:
@@ -262,20 +282,34 @@ def _amounts(
 
 
 def _amount(name: str, value: object, path: str) -> Quantity:
+    """
+    Return one quantity, at most what can be counted exactly.
+
+    Rule: design section 3, base units. A legal amount beyond 2^53-1 units (of CPU, thousandths)
+    counts as the most there is, which no node has: the Pod does not fit, the input is no error.
+    Device units become bytes or percent later, so `_UNITS_MAX` is the most of them.
+    """
     field = f"{path}[{name}]"
     quantity = a_quantity(value, field)
     if must_equal_limits(name) and not quantity.is_whole():
         raise InputError(f"must be a whole number: value={value!r}", field=field)
-    finest = 1000 if name == CPU else 1
-    if quantity.nanos * finest > INTEGER_MAX * NANO:
-        raise InputError(f"beyond what can be counted exactly: value={value!r}", field=field)
-    return quantity
+    if name == CPU:
+        most = _CPUS_MAX
+    elif canonical(name) == GPU_MEMORY or device_type_of(canonical(name)) is None:
+        most = INTEGER_MAX
+    else:
+        most = _UNITS_MAX
+    return replace(quantity, nanos=most * NANO) if quantity.nanos > most * NANO else quantity
 
 
 def _cpu_and_memory(
     spec: Mapping[str, object], containers: tuple[ContainerSpec, ...], overhead: Amounts
 ) -> tuple[int, int]:
-    """Sum CPU and memory; what `spec.resources` says for the Pod as a whole takes their place."""
+    """
+    Sum CPU and memory; what `spec.resources` says for the Pod as a whole takes their place.
+
+    The sums are capped as a single amount is.
+    """
     totals = pod_total(
         (container.kind, {name: q.nanos for name, q in container.requests.items()})
         for container in containers
@@ -293,6 +327,4 @@ def _cpu_and_memory(
         totals[name] = totals.get(name, 0) + quantity.nanos
     cpu = Quantity(nanos=totals.get(CPU, 0)).milli()
     memory = Quantity(nanos=totals.get(MEMORY, 0)).ceil()
-    if cpu > INTEGER_MAX or memory > INTEGER_MAX:
-        raise InputError("the sum is beyond what can be counted exactly", field="spec.containers")
-    return cpu, memory
+    return min(cpu, _CPUS_MAX * 1000), min(memory, INTEGER_MAX)

@@ -4,14 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache
+from pathlib import Path
+from typing import Final
 
 from sqlalchemy import Connection, create_engine
 
+from ledger.store import schema
 from ledger.store.failures import DAMAGE, fact_of
 from ledger.store.migrate import upgrade
 
-_SCHEMA = "SELECT type, name, tbl_name, sql FROM sqlite_master WHERE name NOT LIKE 'sqlite_%'"
-Definition = tuple[str, str, str]
+# Only tables and indexes of the database's own begin so, with the underscore itself.
+_SCHEMA: Final = (
+    "SELECT type, name, tbl_name, sql FROM sqlite_master"
+    r" WHERE NOT (type IN ('table', 'index') AND name LIKE 'sqlite\_%' ESCAPE '\')"
+)
+_MAGIC: Final = b"CREATE TABLE ledger_"
+Name = tuple[str, str]
+"""Type and name: a trigger may be called like a table."""
+Definition = tuple[str, str]
+"""The table it is about, and its SQL."""
 
 
 def damaged_pages(connection: Connection) -> Iterator[str]:
@@ -30,8 +41,8 @@ def changed_rules(connection: Connection) -> Iterator[str]:
     """
     Yield every table, index, trigger and view that is not as the migrations make it.
 
-    Tables and views that someone added are left alone; a trigger that someone added is not, for
-    it can change what is written.
+    Tables and views that someone added under names of their own are left alone. A trigger is not,
+    for it can change what is written; nor is an index on a table of ours, for it can refuse it.
     """
     try:
         found = _definitions(connection)
@@ -39,19 +50,47 @@ def changed_rules(connection: Connection) -> Iterator[str]:
         yield f"the schema is unreadable: {fact_of(error)}"
         return
     expected = made_by_migrations()
-    for name, definition in expected.items():
-        if name not in found:
-            yield f"a rule of the database is missing: {definition[0]}={name}"
-        elif found[name] != definition:
-            yield f"a rule of the database was changed: {definition[0]}={name}"
-    for name, (kind, table, _) in found.items():
-        if name not in expected and kind == "trigger":
-            yield f"a trigger was added to the database: trigger={name}, table={table}"
+    for key, definition in expected.items():
+        kind, name = key
+        if key not in found:
+            yield f"a rule of the database is missing: {kind}={name}"
+        elif found[key] != definition:
+            yield f"a rule of the database was changed: {kind}={name}"
+    ours = {name.lower() for _, name in expected}
+    for kind, name in found.keys() - expected.keys():
+        table = found[kind, name][0]
+        text = f"{kind} was added to the database: {kind}={name}, table={table}"
+        if kind == "trigger":
+            yield f"a {text}"
+        elif kind == "index" and str(table).lower() in ours:
+            yield f"an {text}"
+        elif kind not in {"table", "view", "index"} or str(name).lower() in ours:
+            yield f"under a name of ours, a {text}"
+
+
+def other_revision(connection: Connection) -> Iterator[str]:
+    """Yield what is wrong with the record of the schema's revision, which is one row."""
+    try:
+        rows = connection.exec_driver_sql("SELECT version_num FROM alembic_version").all()
+    except DAMAGE as error:
+        yield f"the schema's revision is unreadable: {fact_of(error)}"
+        return
+    revisions = [row[0] for row in rows]
+    if len(revisions) != 1 or revisions[0] not in schema.REVISIONS:
+        yield f"the schema's revision is not one that we know: revisions={revisions}"
+
+
+def was_a_ledger(path: Path) -> bool:
+    """Tell whether the file has the words of a ledger's schema, readable or not."""
+    try:
+        return _MAGIC in path.read_bytes()
+    except OSError:
+        return False
 
 
 @cache
-def made_by_migrations() -> dict[str, Definition]:
-    """Return (type, table, SQL) of everything in a new ledger, by name."""
+def made_by_migrations() -> dict[Name, Definition]:
+    """Return (table, SQL) of everything in a new ledger, by type and name."""
     engine = create_engine("sqlite+pysqlite://")
     try:
         with engine.connect() as connection:
@@ -61,6 +100,6 @@ def made_by_migrations() -> dict[str, Definition]:
         engine.dispose()
 
 
-def _definitions(connection: Connection) -> dict[str, Definition]:
+def _definitions(connection: Connection) -> dict[Name, Definition]:
     rows = connection.exec_driver_sql(_SCHEMA)
-    return {name: (kind, table, sql) for kind, name, table, sql in rows if sql}
+    return {(kind, name): (table, sql) for kind, name, table, sql in rows if sql}

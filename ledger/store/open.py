@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Literal, Self
 
 from sqlalchemy import Connection, Engine, inspect, text
+from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from ledger.domain.errors import InputError, LedgerError
 from ledger.domain.recorded import RecordedEvent
 from ledger.store import schema
-from ledger.store.append import Head, Writer, read_head, start_epoch
+from ledger.store.append import Head, Writer, start_epoch
 from ledger.store.failures import DAMAGE, fact_of
 from ledger.store.profile import create_file, sqlite_engine
-from ledger.store.read import read_events
+from ledger.store.read import checked_head, read_events
 
 Mode = Literal["read", "write", "create"]
 
@@ -29,6 +31,7 @@ class Ledger:
     """
     An open ledger. Close it, or use it in a `with` statement.
 
+    What a damaged or busy database says inside of that statement leaves it as a LedgerError.
     `connection` is the one connection below; functions of this package run on it.
     """
 
@@ -48,16 +51,28 @@ class Ledger:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+        if isinstance(error, DAMAGE) and not isinstance(error, IntegrityError):
+            raise unreadable(error) from error
 
     def close(self) -> None:
         """Give the connection back; a second call does nothing."""
-        self.connection.close()
+        with suppress(DBAPIError):  # what was read to its end needs no goodbye
+            self.connection.close()
         self.engine.dispose()
 
     def head(self) -> Head:
-        """Return the head as it is now."""
-        with self.connection.begin():
-            return read_head(self.connection)
+        """
+        Return the head as it is now.
+
+        Raises:
+            CorruptLedgerError: it is not the one row that it always is.
+            LedgerError: the database can't be read now.
+        """
+        try:
+            with self.connection.begin():
+                return checked_head(self.connection)
+        except DAMAGE as error:
+            raise unreadable(error) from error
 
     @property
     def is_simulation(self) -> bool:
@@ -117,6 +132,7 @@ def open_ledger(url: str, *, mode: Mode) -> Ledger:
         with _connected(path, writable=False) as ledger:
             if mode == "write":
                 _expect_ledger(ledger, path)
+                _expect_revision(ledger, path)
             is_ledger = _is_ledger(ledger, path)
             if is_ledger and mode == "create" and ledger.head().epoch > 0:
                 raise InputError("the ledger is not empty", place=str(path))
@@ -132,6 +148,16 @@ def open_ledger(url: str, *, mode: Mode) -> Ledger:
         ledger.close()
         raise
     return ledger
+
+
+def unreadable(error: DBAPIError | UnicodeDecodeError) -> LedgerError:
+    """Return the error for a database that did not answer a question, with what to do next."""
+    fact = fact_of(error)
+    if "locked" in fact or "busy" in fact:
+        return LedgerError(f"another process writes this ledger: {fact}")
+    found = LedgerError(f"the ledger can't be read: {fact}")
+    found.add_note("run `tenure verify` for every finding")
+    return found
 
 
 def sqlite_path(url: str) -> Path:
@@ -173,6 +199,21 @@ def _expect_ledger(ledger: Ledger, path: Path) -> None:
         raise InputError("not a ledger: it is empty", place=str(path))
 
 
+def _expect_revision(ledger: Ledger, path: Path) -> None:
+    """Nothing is written to a ledger that does not say which schema it has."""
+    revisions = _revisions(ledger)
+    if len(revisions) != 1:
+        raise InputError(
+            f"the schema's revision must be one: revisions={revisions}", place=str(path)
+        )
+
+
+def _revisions(ledger: Ledger) -> list[str]:
+    query = text("SELECT version_num FROM alembic_version")
+    with ledger.connection.begin():
+        return list(ledger.connection.execute(query).scalars())
+
+
 def _is_ledger(ledger: Ledger, path: Path) -> bool:
     """
     Tell whether there is a ledger of a version that we know; False for a database without tables.
@@ -187,8 +228,7 @@ def _is_ledger(ledger: Ledger, path: Path) -> bool:
                 return False
             if "alembic_version" not in tables or not tables & set(schema.METADATA.tables):
                 raise InputError("not a ledger: its tables are missing", place=str(path))
-            query = text("SELECT version_num FROM alembic_version")
-            revisions = list(ledger.connection.execute(query).scalars())
+        revisions = _revisions(ledger)
     except DAMAGE as error:
         raise InputError(f"not a ledger: {fact_of(error)}", place=str(path)) from error
     for revision in revisions:

@@ -20,7 +20,13 @@ from ledger.domain.state import GRANTED
 from ledger.store import schema, statements
 from ledger.store.project import Projection
 from ledger.store.statements import Row, Statement
-from ledger.store.tables import UnreadableError, in_key_order, rows_of
+from ledger.store.tables import (
+    UnreadableError,
+    in_key_order,
+    kinds_of,
+    other_types,
+    rows_of,
+)
 
 Report = Callable[[int | None, str], None]
 
@@ -29,7 +35,9 @@ class _Recorded:
     """The rows of one table, read in key order beside the events that explain them."""
 
     def __init__(self, connection: Connection, table: Table, report: Report) -> None:
+        self._table = table
         self._name = table.name
+        self._kinds = kinds_of(table)
         self._keys = len(table.primary_key.columns)
         self._report = report
         self._rows = rows_of(connection, in_key_order(table))
@@ -71,7 +79,12 @@ class _Recorded:
 
     def _advance(self) -> None:
         try:
-            self._next = next(self._rows, None)
+            row = next(self._rows, None)
+            while row is not None and tuple(map(type, row)) not in self._kinds:
+                position = row[0] if type(row[0]) is int else None
+                self._report(position, other_types(self._table, row))
+                row = next(self._rows, None)
+            self._next = row
         except UnreadableError as error:
             self._next = None
             self._ended = True

@@ -6,14 +6,23 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from sqlalchemy import Connection, select
-from sqlalchemy.exc import DBAPIError
 
-from ledger.domain.errors import CorruptLedgerError, InputError
+from ledger.domain.errors import CorruptLedgerError, InputError, LedgerError
+from ledger.domain.events import decode_event
 from ledger.domain.hashing import GENESIS, body_hash, chain_hash
 from ledger.domain.recorded import Envelope, RecordedEvent
 from ledger.store import schema
-from ledger.store.bodies import event_of, leaf_of
-from ledger.store.failures import fact_of
+from ledger.store.append import Head
+from ledger.store.bodies import leaf_of
+from ledger.store.failures import DAMAGE, fact_of
+from ledger.store.tables import (
+    CONTRADICTION,
+    UnreadableError,
+    in_key_order,
+    is_typed,
+    other_types,
+    rows_of,
+)
 
 PAGE_EVENTS: Final = 1_000
 _events = schema.ledger_events.c
@@ -54,6 +63,39 @@ def read_events(
             left -= len(rows)
 
 
+def checked_head(connection: Connection) -> Head:
+    """
+    Return the head, which must be the one row that it always is.
+
+    Raises:
+        CorruptLedgerError: it is missing, not alone, or holds something else.
+        LedgerError: another process has locked the database.
+    """
+    try:
+        rows = list(rows_of(connection, in_key_order(schema.ledger_head)))
+    except UnreadableError as error:
+        if "locked" in str(error):
+            raise LedgerError(f"another process writes this ledger: {error}") from error
+        raise CorruptLedgerError(f"the head is unreadable: {error}", position=0) from error
+    if len(rows) != 1:
+        raise CorruptLedgerError(f"the head must be one row: rows={len(rows)}", position=0)
+    if not is_typed(schema.ledger_head, rows[0]):
+        raise CorruptLedgerError(other_types(schema.ledger_head, rows[0]), position=0)
+    number, origin, epoch, holder, position, at_us, chain = rows[0]
+    if number != 1 or position < 0:
+        raise CorruptLedgerError(
+            f"the head is not what it was: id={number}, head={position}", position=0
+        )
+    return Head(
+        position=position,
+        chain_hash=chain,
+        epoch=epoch,
+        holder=holder,
+        origin=origin,
+        at_us=at_us,
+    )
+
+
 def recorded_event(row: Sequence[Any], position: int, previous: bytes) -> RecordedEvent:
     """
     Return the event of one row of `ledger_events`, which must be the one at `position`.
@@ -64,6 +106,8 @@ def recorded_event(row: Sequence[Any], position: int, previous: bytes) -> Record
     """
     if row[0] != position:
         raise CorruptLedgerError(f"an event is missing: next={row[0]}", position=position)
+    if not is_typed(schema.ledger_events, row):
+        raise CorruptLedgerError(other_types(schema.ledger_events, row), position=position)
     envelope = envelope_of(row)
     leaf, chain = bytes(row[13]), bytes(row[14])
     if _leaf(envelope) != leaf:
@@ -73,7 +117,7 @@ def recorded_event(row: Sequence[Any], position: int, previous: bytes) -> Record
     if chain_hash(previous, leaf) != chain:
         raise CorruptLedgerError("the chain is broken", position=position)
     try:
-        event = event_of(envelope.event_type, envelope.body)
+        event = decode_event(envelope.event_type, envelope.body)
     except InputError as error:
         raise CorruptLedgerError(f"the event is unreadable: {error}", position=position) from error
     return RecordedEvent(envelope=envelope, leaf_hash=leaf, chain_hash=chain, event=event)
@@ -126,21 +170,29 @@ def _page(connection: Connection, after: int, size: int) -> tuple[Sequence[Seque
     query = select(*_COLUMNS).where(_events.position > after).order_by(_events.position).limit(size)
     try:
         with connection.begin():
-            head = connection.execute(select(schema.ledger_head.c.position)).scalar_one()
+            head = checked_head(connection).position
             return connection.execute(query).all(), head
-    except DBAPIError as error:
+    except DAMAGE as error:
         raise CorruptLedgerError(
             f"events are unreadable: {fact_of(error)}", position=after + 1
+        ) from error
+    except (MemoryError, *CONTRADICTION) as error:  # a value that is not of its column
+        raise CorruptLedgerError(
+            f"events are unreadable: {type(error).__name__}: {error}", position=after + 1
         ) from error
 
 
 def _chain_at(connection: Connection, position: int) -> bytes:
     if position == 0:
         return GENESIS
-    with connection.begin():
-        found = connection.execute(
-            select(_events.chain_hash).where(_events.position == position)
-        ).scalar()
-    if found is None:
+    query = select(_events.chain_hash).where(_events.position == position)
+    try:
+        with connection.begin():
+            found: object = connection.execute(query).scalar()
+    except DAMAGE as error:
+        raise CorruptLedgerError(
+            f"events are unreadable: {fact_of(error)}", position=position
+        ) from error
+    if not isinstance(found, bytes):
         raise CorruptLedgerError("no such event", position=position)
-    return bytes(found)
+    return found

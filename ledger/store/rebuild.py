@@ -13,18 +13,19 @@ from sqlalchemy import Connection, Table, select, table
 from sqlalchemy import column as named_column
 from sqlalchemy.exc import DBAPIError
 
-from ledger.domain.errors import CapacityError, LedgerError
+from ledger.domain.errors import CapacityError, CorruptLedgerError, LedgerError
 from ledger.domain.hashing import GENESIS
 from ledger.store import schema
 from ledger.store.ddl import sqlite_triggers
 from ledger.store.failures import fact_of, refused_by_rule, unavailable
 from ledger.store.open import Ledger
 from ledger.store.project import Projector
-from ledger.store.read import recorded_event
+from ledger.store.read import checked_head, recorded_event
 from ledger.store.statements import Row
-from ledger.store.tables import in_key_order, rows_of
+from ledger.store.tables import CONTRADICTION, in_key_order, rows_of
 
 DIFFERENCES_MAX: Final = 20
+_RESTORE: Final = "run `tenure verify` for every finding, then restore a copy of the ledger"
 _WAVE_EVENTS: Final = 1_000
 _TABLES: Final = (*schema.PROJECTIONS, schema.ledger_streams)
 
@@ -63,13 +64,22 @@ def rebuild(ledger: Ledger, progress: Callable[[int], None] | None = None) -> Re
             report = _rebuilt(connection, progress or (lambda _done: None))
             if report.equal:
                 transaction.rollback()
-    except CapacityError as error:
-        raise LedgerError(f"the events break a rule: {error}") from error
+    except CorruptLedgerError as error:
+        error.add_note(_RESTORE)
+        raise
+    except (CapacityError, OverflowError) as error:  # or a number beyond what a column holds
+        raise _with_step(f"the events break a rule: {error}") from error
     except DBAPIError as error:
         if refused_by_rule(error):
-            raise LedgerError(f"the events break a rule: {fact_of(error)}") from error
+            raise _with_step(f"the events break a rule: {fact_of(error)}") from error
         raise unavailable(error) from error
     return report
+
+
+def _with_step(text: str) -> LedgerError:
+    error = LedgerError(text)
+    error.add_note(_RESTORE)
+    return error
 
 
 def _rebuilt(connection: Connection, progress: Callable[[int], None]) -> RebuildReport:
@@ -103,17 +113,28 @@ def _rebuilt(connection: Connection, progress: Callable[[int], None]) -> Rebuild
 
 def _replay(connection: Connection, progress: Callable[[int], None]) -> int:
     projector = Projector(connection)
-    position, previous = 0, GENESIS
+    head = checked_head(connection)
+    position, at_us, previous = 0, 0, GENESIS
     with closing(rows_of(connection, in_key_order(schema.ledger_events))) as rows:
         for row in rows:
             position += 1
             recorded = recorded_event(row, position, previous)
-            previous = recorded.chain_hash
-            projector.add(position, recorded.envelope.at_us, recorded.event)
+            previous, at_us = recorded.chain_hash, recorded.envelope.at_us
+            try:
+                projector.add(position, at_us, recorded.event)
+            except CONTRADICTION as error:
+                fact = f"{type(error).__name__}: {error}"
+                raise CorruptLedgerError(
+                    f"the event contradicts itself or those before it: {fact}", position=position
+                ) from error
             if position % _WAVE_EVENTS == 0:
                 projector.flush()
                 progress(position)
     projector.flush()
+    if (position, previous, at_us) != (head.position, head.chain_hash, head.at_us):
+        raise CorruptLedgerError(
+            f"the events do not end at the head: head={head.position}", position=position + 1
+        )
     return position
 
 

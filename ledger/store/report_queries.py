@@ -336,16 +336,19 @@ def claim_rows(connection: Connection) -> Iterator[ClaimRow]:
         yield ClaimRow._make(row)
 
 
-def unknown_rows(connection: Connection, when: When = NOW) -> list[UnknownRow]:
-    """Return the Pods that hold devices which nobody can name, by position."""
+def unknown_rows(
+    connection: Connection, when: When = NOW, *, node: str | None = None
+) -> list[UnknownRow]:
+    """Return the Pods that may hold devices which nobody can name, by position."""
     r, e = RESERVATIONS, EVENTS
     query = (
-        select(r.c.node_uid, r.c.namespace, r.c.pod_name, e.c.body)
+        select(r.c.position, r.c.node_uid, r.c.namespace, r.c.pod_name, e.c.body)
         .join_from(r, e, e.c.position == r.c.position)
         .where(when.condition(r), r.c.kind == "observed")
         .order_by(r.c.position)
     )
-    return [UnknownRow._make(row) for row in connection.execute(query)]
+    rows = connection.execute(_matching(query, r, {"node_name": node}))
+    return [UnknownRow._make(row) for row in rows]
 
 
 def settings_in_force(connection: Connection) -> str:

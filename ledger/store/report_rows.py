@@ -187,8 +187,9 @@ class ClaimRow(NamedTuple):
 
 
 class UnknownRow(NamedTuple):
-    """A Pod that holds devices which nobody can name, now; `body` is its event's JSON."""
+    """A Pod that somebody else placed; `body` is its event's JSON, with the unknown devices."""
 
+    position: int
     node_uid: str
     namespace: str
     pod_name: str

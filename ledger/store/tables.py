@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from contextlib import suppress
-from typing import Any
+from functools import cache
+from itertools import product
+from typing import Any, Final
 
 from sqlalchemy import Connection, Select, Table, select
 
 from ledger.domain.errors import LedgerError
 from ledger.store.statements import Row
+
+CONTRADICTION: Final = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+"""What a replay may raise over words that no writer of ours recorded: they are the finding."""
 
 
 class UnreadableError(LedgerError):
@@ -24,7 +37,12 @@ def rows_of(connection: Connection, query: Select[Any]) -> Generator[Row, None, 
         UnreadableError: a page or a value is damaged; every row before it has been yielded.
     """
     text = str(query.compile(dialect=connection.dialect))
-    failures: tuple[type[Exception], ...] = (connection.dialect.loaded_dbapi.Error,)
+    failures: tuple[type[Exception], ...] = (
+        connection.dialect.loaded_dbapi.Error,
+        UnicodeDecodeError,  # a broken text in the database's own words
+        MemoryError,  # a length that no value has
+        OverflowError,
+    )
     cursor: Any = connection.connection.cursor()  # the protocol has fetchone, the driver iterates
     try:
         cursor.execute(text)
@@ -40,3 +58,28 @@ def rows_of(connection: Connection, query: Select[Any]) -> Generator[Row, None, 
 def in_key_order(table: Table) -> Select[Any]:
     """Return the query for all columns of a table, ordered by its key."""
     return select(*table.columns).order_by(*table.primary_key.columns)
+
+
+@cache
+def kinds_of(table: Table) -> frozenset[tuple[type, ...]]:
+    """Return which types the driver may give for the columns of a whole row of `table`."""
+    choices = [
+        (column.type.python_type, type(None)) if column.nullable else (column.type.python_type,)
+        for column in table.columns
+    ]
+    return frozenset(product(*choices))
+
+
+def is_typed(table: Table, row: Iterable[object]) -> bool:
+    """Tell whether every value has its column's type; in a damaged file it may not."""
+    return tuple(map(type, row)) in kinds_of(table)
+
+
+def other_types(table: Table, row: Iterable[object]) -> str:
+    """Return the finding about a row that is not typed, with the columns that it is about."""
+    wrong = [
+        f"{column.name} is {type(value).__name__}"
+        for column, value in zip(table.columns, row, strict=False)
+        if type(value) is not column.type.python_type and not (value is None and column.nullable)
+    ]
+    return f"{table.name}: a column has another type: {', '.join(wrong)}"

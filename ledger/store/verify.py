@@ -10,23 +10,34 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from typing import Final
 
 from sqlalchemy import Connection
 
-from ledger.domain.errors import InputError, UnknownEventError
+from ledger.domain.errors import CorruptLedgerError, InputError, UnknownEventError
+from ledger.domain.events import EpochStarted, LedgerEvent, decode_event
 from ledger.domain.hashing import GENESIS, chain_hash
 from ledger.store import schema
-from ledger.store.append import Head, read_head
-from ledger.store.bodies import event_of, leaf_of
-from ledger.store.damage import changed_rules, damaged_pages
+from ledger.store.append import Head
+from ledger.store.bodies import leaf_of
+from ledger.store.damage import changed_rules, damaged_pages, other_revision
 from ledger.store.failures import DAMAGE, fact_of
+from ledger.store.held import HeldByFold
 from ledger.store.open import Ledger
 from ledger.store.proof import Proof
+from ledger.store.read import checked_head
 from ledger.store.statements import Row
-from ledger.store.tables import UnreadableError, in_key_order, rows_of
+from ledger.store.tables import (
+    CONTRADICTION,
+    UnreadableError,
+    in_key_order,
+    is_typed,
+    kinds_of,
+    other_types,
+    rows_of,
+)
 
 FINDINGS_MAX: Final = 50
 """A report names at most this many; one altered event may contradict many rows."""
@@ -104,13 +115,15 @@ def verify(ledger: Ledger, progress: Callable[[int, int], None] | None = None) -
     findings = _Findings()
     snapshot = ledger.connection.begin()
     try:
-        for text in (*damaged_pages(ledger.connection), *changed_rules(ledger.connection)):
-            findings.add(None, text)
+        for look in (damaged_pages, changed_rules, other_revision):
+            for text in look(ledger.connection):
+                findings.add(None, text)
         walk = _Walk(ledger.connection, findings)
         with closing(walk.proof):
             walk.run(progress or (lambda _done, _all: None))
     finally:
-        snapshot.rollback()  # nothing was written; a damaged database can't even commit that
+        with suppress(*DAMAGE):  # nothing was written; a damaged database can't even end that
+            snapshot.rollback()
     return VerifyReport(
         events=walk.position,
         findings=findings.sorted(),
@@ -121,6 +134,18 @@ def verify(ledger: Ledger, progress: Callable[[int, int], None] | None = None) -
     )
 
 
+def unopened(fact: str) -> VerifyReport:
+    """Return the report on a file that was a ledger and can't be opened as one."""
+    return VerifyReport(
+        events=0,
+        findings=(Finding(position=None, text=f"the file is damaged: {fact}"),),
+        seconds=0.0,
+        chain_hash=GENESIS,
+        max_core_percent_seen=0,
+        max_memory_percent_seen=0,
+    )
+
+
 class _Walk:
     """One pass over the events, with the proof of the projections beside it."""
 
@@ -128,11 +153,14 @@ class _Walk:
         self.position = 0
         self.chain = GENESIS
         self.proof = Proof(connection, findings.add)
+        self._held = HeldByFold(connection)
         self._connection = connection
         self._findings = findings
+        self._kinds = kinds_of(schema.ledger_events)
         self._versions: dict[str, int] = {}
         self._at_us = 0
         self._epoch = 0
+        self._writer = EpochStarted(epoch=0, holder="", origin="", tenure_version="")
         self._sound = True  # until an event is not what it was: then the replay would mislead
 
     def run(self, progress: Callable[[int, int], None]) -> None:
@@ -141,7 +169,10 @@ class _Walk:
         try:
             with closing(rows_of(self._connection, in_key_order(schema.ledger_events))) as rows:
                 for row in rows:
-                    self._event(row)
+                    if tuple(map(type, row)) in self._kinds:
+                        self._event(row)
+                    else:
+                        self._ill_typed(row)
                     if self.position % _PROGRESS_EVENTS == 0:
                         progress(self.position, total)
         except UnreadableError as error:
@@ -150,21 +181,40 @@ class _Walk:
             self._end(head)
             self._streams()
         if self._sound:
-            self.proof.finish()
+            self._compare()
         else:
             self._findings.add(None, "holdings were compared only up to the first bad event")
         progress(self.position, total)
 
+    def _compare(self) -> None:
+        """Compare what is held at the end with the tables, by the writer's fold and by ours."""
+        try:
+            self.proof.finish()
+            for position, text in self._held.differences():
+                self._findings.add(position, text)
+        except (UnreadableError, *CONTRADICTION) as error:
+            fact = f"{type(error).__name__}: {error}"
+            self._findings.add(None, f"the projections can't be compared: {fact}")
+
     def _head(self) -> Head | None:
         try:
-            return read_head(self._connection)
+            return checked_head(self._connection)
+        except CorruptLedgerError as error:
+            self._findings.add(None, str(error))
         except DAMAGE as error:
             self._findings.add(None, f"the head is unreadable: {fact_of(error)}")
-            return None
+        return None
 
     def _bad(self, position: int, text: str) -> None:
         self._sound = False
         self._findings.add(position, text)
+
+    def _ill_typed(self, row: Row) -> None:
+        """Report a row whose values are not of their columns; the chain goes on behind it."""
+        at, chain = row[0], row[-1]
+        self.position = at if type(at) is int else self.position + 1
+        self._bad(self.position, other_types(schema.ledger_events, row))
+        self.chain = chain if isinstance(chain, bytes) else b""
 
     def _event(self, row: Row) -> None:
         position, stream, version, event_type, body, actor, epoch = row[:7]
@@ -207,11 +257,29 @@ class _Walk:
 
     def _replay(self, position: int, at_us: int, event_type: str, body: str) -> None:
         try:
-            event = event_of(event_type, body)
-        except (UnknownEventError, InputError) as error:
+            event = decode_event(event_type, body)
+        except (UnknownEventError, InputError, *CONTRADICTION) as error:
             self._bad(position, f"the event can't be read by this version: {error}")
             return
-        self.proof.add(position, at_us, event)
+        self._writes(position, event)
+        try:
+            self.proof.add(position, at_us, event)
+            self._held.add(position, event)
+        except CONTRADICTION as error:
+            fact = f"{type(error).__name__}: {error}"
+            self._bad(position, f"the event contradicts itself or those before it: {fact}")
+
+    def _writes(self, position: int, event: LedgerEvent) -> None:
+        """Check that an event is of the epoch that was started last."""
+        if isinstance(event, EpochStarted):
+            before = self._writer
+            if event.epoch <= before.epoch or (before.epoch and event.origin != before.origin):
+                fact = f"epoch={event.epoch}, origin={event.origin}"
+                self._bad(position, f"the epoch does not follow from the one before: {fact}")
+            self._writer = event
+        if self._epoch != self._writer.epoch:
+            fact = f"epoch={self._epoch}, started={self._writer.epoch}"
+            self._bad(position, f"the event is of an epoch that was not started: {fact}")
 
     def _end(self, head: Head) -> None:
         """Compare the head with the last event."""
@@ -222,17 +290,26 @@ class _Walk:
             self._bad(head.position + 1, f"events are beyond the head: head={head.position}")
         elif (head.chain_hash, head.at_us) != (self.chain, self._at_us):
             self._bad(last, "the head has another chain value or time than its event")
-        if head.epoch < self._epoch:
-            self._findings.add(None, f"the head has an older epoch: epoch={head.epoch}")
+        writer = self._writer
+        if (head.epoch, head.holder, head.origin) != (writer.epoch, writer.holder, writer.origin):
+            self._findings.add(
+                None,
+                "the head has another epoch, holder or origin than the last epoch that was"
+                f" started: head={(head.epoch, head.holder, head.origin)}",
+            )
 
     def _streams(self) -> None:
         """Compare the last version of every stream with its events."""
         try:
-            rows = rows_of(self._connection, in_key_order(schema.ledger_streams))
-            streams: dict[str, int] = dict(rows)
+            rows = list(rows_of(self._connection, in_key_order(schema.ledger_streams)))
         except UnreadableError as error:
             self._findings.add(None, f"ledger_streams is unreadable: {error}")
             return
+        for row in rows:
+            if not is_typed(schema.ledger_streams, row):
+                self._findings.add(None, other_types(schema.ledger_streams, row))
+                return
+        streams: dict[str, int] = dict(rows)
         if streams != self._versions:
             wrong = sorted(
                 name

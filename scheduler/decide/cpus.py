@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain, zip_longest
 from typing import Final
 
@@ -14,6 +15,9 @@ from scheduler.decide import reasons
 from scheduler.decide.outcome import Unfit
 
 NOT_WHOLE_CORES: Final = "node(s) requested cpus not multiple cpus per core"
+BIND_POLICY_CONFLICT: Final = (
+    "node(s) cpu bind policy conflicts with pod's required cpu bind policy"
+)
 
 UNIT_CPUS: Final = "cpus"
 
@@ -24,6 +28,8 @@ def choose_cpus(
     cpu_refs: Mapping[int, int],
     reserved: CpuSet,
     max_ref_count: int,
+    *,
+    node_policy: str = "",
 ) -> CpuSet | Unfit:
     """
     Choose exactly `demand.cpus` available CPUs, close together.
@@ -38,9 +44,15 @@ def choose_cpus(
     Args:
         cpu_refs: logical CPU -> Pods that hold it; one with `max_ref_count` is not available.
         reserved: never handed out.
+        node_policy: the node's own (`NodeFacts.cpu_bind_policy`), which then must hold; a Pod's
+            preferred policy gives way, another required one is refused.
     """
     if topology is None or not len(topology):
         return Unfit(reason=reasons.NO_CPU_TOPOLOGY.text, preemptible=False)
+    if node_policy and demand.required and demand.bind_policy != node_policy:
+        return Unfit(reason=BIND_POLICY_CONFLICT, preemptible=False)
+    if node_policy:
+        demand = replace(demand, bind_policy=node_policy, required=True)
     full = demand.bind_policy == CpuBindPolicy.FULL_PCPUS
     if full and demand.required and demand.cpus % topology.threads_per_core:
         return Unfit(

@@ -135,6 +135,7 @@ class Grants:
             self._pins.refs(place),
             facts.reserved_cpus,
             facts.cpu_ref_count_max,
+            node_policy=facts.cpu_bind_policy,
         )
 
     def _record(self, place: int, share: DeviceShare) -> DeviceRecord:

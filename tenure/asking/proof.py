@@ -5,8 +5,9 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
+from ledger.domain.errors import InputError
 from ledger.store import report_queries as queries
-from tenure.asking.opening import opened
+from tenure.asking.opening import ledger_url, opened
 from tenure.exits import AnswerIsNo
 from tenure.look.fleet import GONE
 from tenure.output import Column, OutputFormat, one_line, write_answer
@@ -35,8 +36,7 @@ def answer_verify(*, ledger: str | None, output: OutputFormat) -> None:
     Raises:
         AnswerIsNo: it does not prove itself; the findings are printed.
     """
-    with opened(ledger) as source:
-        report = run_verify(source)
+    report = _proved(ledger)
     findings = [
         {"position": finding.position, "finding": finding.text} for finding in report.findings
     ]
@@ -58,6 +58,22 @@ def answer_verify(*, ledger: str | None, output: OutputFormat) -> None:
         write_answer(output, findings[:FINDINGS_SHOWN], _FINDING_COLUMNS)
     if not report.ok:
         raise AnswerIsNo
+
+
+def _proved(ledger: str | None) -> VerifyReport:
+    """Prove a ledger; a file that was one and can't even be opened is a finding too."""
+    from ledger.store.damage import was_a_ledger
+    from ledger.store.open import sqlite_path
+    from ledger.store.verify import unopened
+
+    try:
+        with opened(ledger) as source:
+            return run_verify(source)
+    except InputError as error:
+        path = sqlite_path(ledger_url(ledger))
+        if not error.message.startswith("not a ledger") or not was_a_ledger(path):
+            raise
+        return unopened(error.message.removeprefix("not a ledger: "))
 
 
 def run_verify(source: Ledger) -> VerifyReport:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ledger.domain.errors import InputError
+from ledger.domain.resources import TYPE_GPU
 from ledger.store import report_queries as queries
 from ledger.store.report_queries import When
 from tenure.asking.opening import clock_us, moment_of, opened, time_of
@@ -33,6 +34,8 @@ _MAP_COLUMNS: Final = (
     Column(key="by_memory", title="BY MEMORY"),
     Column(key="tenants", title="TENANTS"),
     Column(key="closed", title="CLOSED"),
+    Column(key="unknown_holders", title="UNKNOWN HOLDERS"),
+    Column(key="unknown_cards", title="UNKNOWN CARDS"),
 )
 
 
@@ -98,7 +101,7 @@ def _fleet_of_files(files: Sequence[str]) -> tuple[NodeNow, ...]:
 
 def _show(nodes: Sequence[NodeNow], output: OutputFormat) -> None:
     if not output.is_table:
-        write_answer(output, _card_rows(nodes), _MAP_COLUMNS, document=_node_records(nodes))
+        write_answer(output, _csv_rows(nodes), _MAP_COLUMNS, document=_node_records(nodes))
         return
     from tenure.look.terminal import draw_map
 
@@ -161,6 +164,27 @@ def _card_rows(nodes: Sequence[NodeNow]) -> list[dict[str, Any]]:
         for node in nodes
         for card in node.cards
     ]
+
+
+def _csv_rows(nodes: Sequence[NodeNow]) -> list[dict[str, Any]]:
+    """
+    Return a row per card; each GPU has its node's Pods on unknown cards beside it.
+
+    Any of those may hold it; `unknown_cards` is how many of the node's GPUs they hold together. A
+    node without GPUs that has such Pods gets a row without a minor.
+    """
+    rows = []
+    for node in nodes:
+        unknown = {
+            "unknown_holders": " ".join(node.unknown_holders),
+            "unknown_cards": node.unknown_cards,
+        }
+        none = {"unknown_holders": "", "unknown_cards": 0}
+        cards = _card_rows([node])
+        if node.unknown_holders and not any(row["device_type"] == TYPE_GPU for row in cards):
+            cards.append({"node": node.name, "device_type": TYPE_GPU})
+        rows += [{**row, **(unknown if row["device_type"] == TYPE_GPU else none)} for row in cards]
+    return rows
 
 
 def write_page(path: str, *, ledger: str | None, verified: bool, command: str) -> None:

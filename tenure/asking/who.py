@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ledger.domain.errors import InputError
+from ledger.domain.events import PodObserved, decode_event
 from ledger.domain.resources import TYPE_GPU
 from ledger.store import report_queries as queries
 from ledger.store.report_queries import When
@@ -20,7 +21,7 @@ from tenure.asking.records import (
     shown,
 )
 from tenure.exits import with_next
-from tenure.look.fleet import GONE
+from tenure.look.fleet import GONE, unknown_cards
 from tenure.names import (
     CardName,
     CpuName,
@@ -31,7 +32,7 @@ from tenure.names import (
     card_text,
     parse_name,
 )
-from tenure.output import OutputFormat, write_csv, write_json, write_table, write_yaml
+from tenure.output import OutputFormat, one_line, write_csv, write_json, write_table, write_yaml
 from tenure.times import iso_or_none
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ def answer_who(
             holders = find_holders(source, name, when)
             free = _free_devices(source, name, holders) if at_us is None else []
             last = None if holders or history else _last_before(source, name, at_us)
+            unknown = unknown_lines(source, name, when, holders)
     asked_us = now.now_us if at_us is None else at_us
     records = [_record(holder, name, asked_us) for holder in holders]
     match output:
@@ -71,6 +73,7 @@ def answer_who(
         case _:
             rows = [*map(shown, records), *map(_free_row, free)]
             _write_table(rows, name, last, wide=output is OutputFormat.WIDE)
+            write_lines(unknown)
 
 
 def first_known(source: Ledger, readings: Sequence[Name]) -> Name:
@@ -89,12 +92,17 @@ def first_known(source: Ledger, readings: Sequence[Name]) -> Name:
 
 
 def find_holders(source: Ledger, name: Name, when: When) -> list[Holder]:
-    """Return who holds what `name` names, by what is held and when it was given."""
+    """
+    Return who holds what `name` names, by what is held and when it was given.
+
+    Last, those who may: a Pod on cards that nobody can name may hold any of its node's.
+    """
     match name:
         case CardName(node=node, device_type=device_type, minor=minor):
-            return queries.device_holders(
+            held = queries.device_holders(
                 source.connection, when, node=node, device_type=device_type, minor=minor
             )
+            return held + may_hold(source, when, node=node, device_type=device_type)
         case CpuName(node=node, cpu=cpu):
             return queries.cpu_holders(source.connection, when, node=node, cpu=cpu)
         case NodeName(node=node):
@@ -115,6 +123,53 @@ def find_holders(source: Ledger, name: Name, when: When) -> list[Holder]:
                 for namespace, pod in paths
                 for holder in find_holders(source, PodName(namespace=namespace, name=pod), when)
             ]
+
+
+def may_hold(
+    source: Ledger, when: When, *, node: str, device_type: str | None = None
+) -> list[Holder]:
+    """Return who holds devices of a node that nobody can name, of one type or of any."""
+    return [
+        holder
+        for holder in queries.pod_holders(source.connection, when, node=node)
+        if holder.unknown_types
+        and (device_type is None or device_type in holder.unknown_types.split(","))
+    ]
+
+
+def unknown_lines(
+    source: Ledger, name: Name, when: When, holders: Sequence[Holder]
+) -> tuple[str, ...]:
+    """Return a line for each Pod that may hold a card, with how many of the node's it holds."""
+    strangers = [holder for holder in holders if holder.unknown_types]
+    if not isinstance(name, CardName) or not strangers:
+        return ()
+    rows = queries.unknown_rows(source.connection, when, node=name.node)
+    bodies = {row.position: row.body for row in rows}
+    devices = queries.devices(source.connection, node=name.node, device_type=name.device_type)
+    present = [device.node_uid for device in devices if device.closed_reason != GONE]
+    return tuple(
+        _unknown_line(
+            holder, name.device_type, bodies[holder.position], present.count(holder.node_uid)
+        )
+        for holder in strangers
+    )
+
+
+def _unknown_line(holder: Holder, device_type: str, body: str, present: int) -> str:
+    event = decode_event(PodObserved.event_type, body)
+    assert isinstance(event, PodObserved), body
+    verb = "holds" if holder.closed_at_us is None else "held"
+    what = f"{device_type} devices"
+    if device_type == TYPE_GPU:
+        what = f"{min(present, unknown_cards(event)) or 'some'} of {present} cards"
+    return f"card unknown: {holder.namespace}/{holder.pod_name} {verb} {what} of {holder.node_name}"
+
+
+def write_lines(lines: Sequence[str]) -> None:
+    """Write lines with names in them, each on one line."""
+    for line in lines:
+        sys.stdout.write(one_line(line) + "\n")
 
 
 def _owner(name: OwnerName) -> str:

@@ -14,8 +14,9 @@ from ledger.store.report_queries import When
 from ledger.store.report_rows import Device, HealthChange, Holder, PodSummary, Refusal
 from tenure.asking.opening import opened, time_of
 from tenure.asking.records import HOLDER_COLUMNS, held_text, holder_record, shown
-from tenure.asking.who import find_holders, first_known
+from tenure.asking.who import find_holders, first_known, may_hold, unknown_lines, write_lines
 from tenure.exits import with_next
+from tenure.look.fleet import GONE
 from tenure.names import CardName, CpuName, NodeName, OwnerName, PodName, card_text, parse_name
 from tenure.output import (
     Column,
@@ -29,6 +30,15 @@ from tenure.units import format_bytes, format_duration, format_time
 
 if TYPE_CHECKING:
     from ledger.store.open import Ledger
+
+STRANGERS_MAX: Final = 4
+"""Pods named in one cell; the rest are counted."""
+
+UNKNOWN_HOLDER: Final = "unknown holder"
+"""The closed reason of a device that a Pod may hold whose device nobody can name."""
+
+INVENTORY: Final = "inventory"
+"""The reason of a change of health that an inventory said, not a message about the card."""
 
 WAITING: Final = "waiting"
 PLACED: Final = "placed"
@@ -273,6 +283,7 @@ def _why_devices(
     holders = queries.device_holders(
         source.connection, node=node, device_type=device_type, minor=minor
     )
+    unknown = may_hold(source, When(), node=node, device_type=device_type)
     rows, records = [], []
     for device in devices:
         mine = [
@@ -281,23 +292,42 @@ def _why_devices(
             if (h.node_uid, h.device_type, h.minor)
             == (device.node_uid, device.device_type, device.minor)
         ]
-        record = _device_record(device, changes, mine)
-        records.append({**record, "holders": [holder_record(h, now_us=now_us) for h in mine]})
+        strangers = [] if device.closed_reason == GONE else _of_device(unknown, device)
+        record = _device_record(device, changes, mine, strangers)
+        each = [holder_record(h, now_us=now_us) for h in (*mine, *strangers)]
+        records.append({**record, "holders": each})
         left = record["memory_left_bytes"] if record["memory_capacity_bytes"] else None
-        rows.append(
-            {**record, "memory_left_bytes": left, "holders_text": f"{len(mine)}" if mine else ""}
-        )
+        count = f"{len(mine) or ''}{'?' if strangers else ''}"
+        rows.append({**record, "memory_left_bytes": left, "holders_text": count})
     document = records[0] if minor is not None and len(records) == 1 else records
     write_answer(output, rows, DEVICE_COLUMNS, document=document)
-    if output.is_table and minor is not None and holders:
+    if device_type is None or minor is None:
+        return
+    holders += unknown
+    if output.is_table and holders:
         sys.stdout.write("\n")
         texts = [shown(holder_record(holder, now_us=now_us)) for holder in holders]
         columns = [c for c in HOLDER_COLUMNS if not c.wide and any(t.get(c.key) for t in texts)]
         write_table(texts, columns, sys.stdout)
+        card = CardName(node=node, device_type=device_type, minor=minor)
+        write_lines(unknown_lines(source, card, When(), holders))
+
+
+def _of_device(unknown: Sequence[Holder], device: Device) -> list[Holder]:
+    """Return who may hold a device: a Pod on unknown devices of its type, on its node."""
+    return [
+        holder
+        for holder in unknown
+        if holder.node_uid == device.node_uid
+        and device.device_type in holder.unknown_types.split(",")
+    ]
 
 
 def _device_record(
-    device: Device, changes: Sequence[HealthChange], holders: Sequence[Holder]
+    device: Device,
+    changes: Sequence[HealthChange],
+    holders: Sequence[Holder],
+    strangers: Sequence[Holder],
 ) -> dict[str, Any]:
     observed = [holder for holder in holders if holder.kind == "observed"]
     core = device.core_used_percent + sum(holder.core_percent for holder in observed)
@@ -305,6 +335,9 @@ def _device_record(
     core_left = max(0, device.core_capacity_percent - core)
     memory_left = max(0, device.memory_capacity_bytes - memory)
     state, why = _device_state(device, changes, holders, core_left, memory_left)
+    if strangers:
+        closed = f"{why}; " if state == "closed" and why != UNKNOWN_HOLDER else ""
+        state, why = "closed", f"{closed}{UNKNOWN_HOLDER}: {_names(strangers)} may hold it"
     return {
         "card": card_text(device.node_name, device.device_type, device.minor),
         "state": state,
@@ -320,6 +353,12 @@ def _device_record(
     }
 
 
+def _names(strangers: Sequence[Holder]) -> str:
+    names = [f"{holder.namespace}/{holder.pod_name}" for holder in strangers]
+    more = len(names) - STRANGERS_MAX
+    return ", ".join(names[:STRANGERS_MAX]) + (f" and {more} more" if more > 0 else "")
+
+
 def _device_state(
     device: Device,
     changes: Sequence[HealthChange],
@@ -332,10 +371,10 @@ def _device_state(
         change = _last_change(device, changes)
         if not device.healthy and change is not None and not change.healthy:
             since = format_time(change.at_us)
-            return (
-                "closed",
-                f"{change.reason or 'unhealthy'} since {since}, event {change.position}",
-            )
+            reason = change.reason or "unhealthy"
+            if reason == INVENTORY:
+                reason = "unhealthy in the inventory"
+            return "closed", f"{reason} since {since}, event {change.position}"
         return "closed", device.closed_reason
     if not holders:
         return "free", "nobody holds it"

@@ -14,10 +14,11 @@ from ledger.domain.events import PodObserved
 from ledger.domain.node_objects import NO_WITNESSES, Witnesses, decode_node, decode_witnesses
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.normalise import NormaliseSettings, examine_pod
+from ledger.domain.pod_spec import decode_quota, read_pod
 from ledger.domain.resources import UNHEALTHY_GPU_KEY, UNHEALTHY_GPU_NAMESPACE, UNHEALTHY_GPU_PREFIX
 from scheduler.decide.settings import SchedulingSettings
 from tenure.config import normalise_settings
-from tenure.manifests import OURS, Document, Manifests, read_manifests
+from tenure.manifests import Document, Manifests, read_manifests
 from tenure.simulate.events import group_name
 from tenure.simulate.model import Arrival, RefusedPod, Run
 
@@ -49,6 +50,7 @@ def manifest_run(manifests: Manifests, *, settings: SchedulingSettings, start_us
         InputError: an object that can't be read; with file, line and field.
     """
     normalise = normalise_settings(settings)
+    _check_unused(manifests)
     running = [document for document in manifests.of_kind("Pod") if _is_running(document.body)]
     pending = [document for document in manifests.of_kind("Pod") if _is_pending(document.body)]
     documents = _by_node(manifests)
@@ -92,6 +94,20 @@ def _is_pending(body: Mapping[str, Any]) -> bool:
     return not _section(body, "spec").get("nodeName") and not _is_ended(body)
 
 
+def _check_unused(manifests: Manifests) -> None:
+    """Refuse bad quantities also where nothing is decided by them (cli.md, exit code 2)."""
+    ended = [document for document in manifests.of_kind("Pod") if _is_ended(document.body)]
+    for documents, read in (
+        (ended, read_pod),
+        (manifests.of_kind("ResourceQuota"), decode_quota),
+    ):
+        for document in documents:
+            try:
+                read(document.body)
+            except InputError as error:
+                raise document.blame(error) from None
+
+
 # --- nodes ------------------------------------------------------------------------------------
 
 
@@ -125,10 +141,9 @@ def _unhealthy(manifests: Manifests) -> dict[str, Document]:
 def _warnings(
     manifests: Manifests, documents: Mapping[str, _NodeDocuments], running: Sequence[Document]
 ) -> Iterator[str]:
-    kinds = Counter(document.kind for document in manifests.documents)
+    kinds = Counter(document.kind for document in manifests.documents if not document.ours)
     for kind, count in sorted(kinds.items()):
-        if kind not in OURS:
-            yield f"not used by a simulation, ignored: kind={kind}, objects={count}"
+        yield f"not used by a simulation, ignored: kind={kind}, objects={count}"
     for kind in ("Device", "NodeResourceTopology"):
         for document in manifests.of_kind(kind):
             if document.name not in documents:
@@ -139,7 +154,9 @@ def _warnings(
     away = Counter(str(document.body["spec"]["nodeName"]) for document in running)
     for node, count in away.items():
         if node not in documents:
-            yield f"running Pods on a Node that is not in the input: node={node}, pods={count}"
+            fact = "running Pods on a Node that is not in the input"
+            known = "its uid is unknown, so the ledger does not record them"
+            yield f"{fact}: {known}: node={node}, pods={count}"
 
 
 def _node(

@@ -94,6 +94,62 @@ def test_memory_is_given_out_once(store: SqliteStore) -> None:
         assert it.proved()
 
 
+def test_a_full_card_has_no_tenant_that_asks_nothing(store: SqliteStore) -> None:
+    """Where core or memory is gone, a share of neither is refused; one of bytes still fits."""
+    with store.open() as ledger:
+        it = Recorded(ledger, node(), reserved("a", share(0, 100, gib=40)))
+        it.refuses(reserved("b", share(0, 0, gib=0)), "has 0 of 100 percent core left, 0 asked")
+        it.add(reserved("c", share(1, 0, gib=80)))
+        it.refuses(reserved("d", share(1, 0, gib=0)), f"has 0 of {80 * GIB} bytes memory left")
+        it.add(reserved("b", share(0, 0, gib=40)))
+
+        assert it.proved()
+
+
+@pytest.mark.parametrize(
+    ("devices", "message"),
+    [
+        pytest.param((gpu(0), gpu(0)), r"gpu/0 \(GPU-n-1-0\) is named twice", id="twice"),
+        pytest.param((gpu(0), gpu(0, device_id="GPU-x")), r"\(GPU-x\) is named twice", id="place"),
+        pytest.param(
+            (gpu(0, core_percent=-1),),
+            "gpu/0 .* has less than nothing: core_percent=-1",
+            id="negative core",
+        ),
+        pytest.param(
+            (gpu(0, memory_bytes=-1),), "less than nothing: .* memory_bytes=-1", id="negative bytes"
+        ),
+    ],
+)
+@pytest.mark.parametrize("known", [(), (node(gpus=0),), (node(),)], ids=["new", "empty", "known"])
+def test_an_inventory_that_makes_no_sense_is_refused(
+    store: SqliteStore,
+    known: tuple[LedgerEvent, ...],
+    devices: tuple[DeviceRecord, ...],
+    message: str,
+) -> None:
+    """A card named twice and a card of less than nothing each have their own words."""
+    with store.open() as ledger:
+        it = Recorded(ledger, *known)
+        it.refuses(node(devices=devices), message)
+        it.add(node(gpus=2))
+
+        assert it.proved()
+
+
+def test_cards_change_places_in_one_inventory(store: SqliteStore) -> None:
+    """Two cards swap, a third moves where one is gone; each keeps its holders."""
+    with store.open() as ledger:
+        it = Recorded(
+            ledger, node(gpus=4), reserved("a", share(0, 70)), reserved("b", share(1, 30))
+        )
+        moved = tuple(gpu(m, device_id=f"GPU-n-1-{was}") for m, was in enumerate((1, 0, 3)))
+        it.add(node(devices=moved))
+
+        assert (it.used(0)[0], it.used(1)[0]) == (30, 70)
+        assert it.proved()
+
+
 def test_ratios_constrain_nothing(store: SqliteStore) -> None:
     """Seven Pods of 2325 MiB fit on 16276 MiB although their rounded ratios exceed 100 %."""
     mib = 1 << 20
@@ -113,10 +169,18 @@ def test_exclusive_needs_a_card_without_tenants(store: SqliteStore) -> None:
     alone: dict[str, Any] = {"exclusive": True, "gib": 1}
     with store.open() as ledger:
         it = Recorded(ledger, node(), reserved("a", share(0, 10, **alone)))
-        it.refuses(reserved("b", share(0, 10, gib=1)), "card n-1/gpu/0 .* is held exclusively")
+        it.refuses(
+            reserved("b", share(0, 10, gib=1)),
+            r"card n-1/gpu/0 .* has 90 of 100 percent core left, 10 asked \(held exclusively\)",
+        )
+        it.refuses(
+            reserved("b", share(0, 10, gib=80)),
+            rf"has {79 * GIB} of {80 * GIB} bytes memory left, {80 * GIB} asked \(held exclusively",
+        )
         it.add(reserved("c", share(1, 10, gib=1)))
         it.refuses(
-            reserved("d", share(1, 10, **alone)), "has 1 holders, an exclusive one was asked"
+            reserved("d", share(1, 10, **alone)),
+            r"has 90 of 100 percent core left, 10 asked \(1 holders, an exclusive one was asked\)",
         )
         it.add(released("c"), reserved("d", share(1, 10, **alone)))
 
@@ -271,10 +335,13 @@ def test_observed_holders_are_outside_the_constraint_and_close_what_they_fill(
         it.refuses(reserved("b", share(1, 80, gib=1)), "has 70 of 100 percent core left, 80 asked")
         it.refuses(
             reserved("b", share(1, 10, exclusive=True, gib=1)),
-            "has 1 holders, an exclusive one was asked",
+            r"has 70 of 100 percent core left, 10 asked \(1 holders, an exclusive one was asked\)",
         )
         it.add(observed("z", share(2, 100, gib=0)))
-        it.refuses(reserved("c", share(2, 0, gib=1)), "is held by others, it has nothing left")
+        it.refuses(
+            reserved("c", share(2, 0, gib=1)),
+            r"has 0 of 100 percent core left, 0 asked \(held by others\)",
+        )
         it.add(reserved("b", share(1, 70)), released("x"), reserved("d", share(0, 40)))
 
         assert it.proved()

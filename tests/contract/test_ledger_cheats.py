@@ -13,10 +13,12 @@ import sqlite3
 
 import pytest
 
+from ledger.domain.events import DeviceHealthChanged
 from ledger.store.verify import verify
 from tests.support.stores import (
     Clock,
     SqliteStore,
+    gpu,
     health,
     node,
     observed,
@@ -129,7 +131,10 @@ REFUSED = {
         holding(how="OR REPLACE"),
         "a holding opens once: position 4, card n-1/gpu/0 (GPU-n-1-0) has 0 of 100 percent",
     ),
-    "a holder that gives less than nothing": (holding(device=FREE, core=-50), "opens once"),
+    "a holder that gives less than nothing": (
+        holding(device=FREE, core=-50),
+        "a holding is never less than nothing: position 4, core_percent=-50",
+    ),
     "a holder without a reservation": (
         holding(device=FREE, position=99),
         "no reservation at position 99 asks for this card",
@@ -247,7 +252,27 @@ REFUSED = {
         "the head only moves forward: it is at position 9",
     ),
     "an older epoch": ("UPDATE ledger_head SET epoch = 0", "the head only moves forward"),
-    "another origin": ("UPDATE ledger_head SET origin = 'me'", "the head only moves forward"),
+    "another origin": (
+        "UPDATE ledger_head SET origin = 'me'",
+        "a ledger keeps its origin: simulation/test",
+    ),
+    "another origin with an epoch": (
+        "UPDATE ledger_head SET origin = 'me', epoch = epoch + 1",
+        "a ledger keeps its origin",
+    ),
+    "another head id": ("UPDATE ledger_head SET id = 2", "the head only moves forward"),
+    "another chain at the same head": (
+        "UPDATE ledger_head SET chain_hash = zeroblob(32)",
+        "the head only moves forward",
+    ),
+    "taking over without an epoch": (
+        "UPDATE ledger_head SET holder = 'evil'",
+        "the holder changes with the epoch: it is epoch 1",
+    ),
+    "leaving epochs out": (
+        "UPDATE ledger_head SET epoch = epoch + 7",
+        "an epoch is followed by the next one: it is epoch 1",
+    ),
     "a second head": (
         "INSERT OR REPLACE INTO ledger_head SELECT * FROM ledger_head",
         "there is one head",
@@ -330,3 +355,210 @@ def test_a_rule_that_was_dropped_is_missed(full: SqliteStore) -> None:
         "a rule of the database was changed: trigger=ledger_holdings_take",
         "a trigger was added to the database: trigger=mine, table=ledger_events",
     ]
+
+
+CARD = "node_no = 1 AND device_type = 'gpu' AND minor = {minor}"
+FACTS_CARD = "facts of a card change with an event that says so"
+NEW_CARD = (
+    "INSERT INTO ledger_devices SELECT {number}, {node}, device_type, {minor}, {uuid}, model, 1, 1,"
+    " {core}, memory_reported, {core}, memory_reported, 0, 0, 0, 0, 0, 0, 0, {position}"
+    " FROM ledger_devices WHERE node_no = 1 AND minor = 0"
+)
+
+
+def new_card(
+    *,
+    number: str = "(SELECT max(device_no) + 1 FROM ledger_devices)",
+    node: int = 1,
+    minor: int = 0,
+    uuid: str = "device_id",
+    core: int = 100,
+    position: int,
+) -> str:
+    """Return the SQL that brings in one more card, made like n-1/gpu/0."""
+    return NEW_CARD.format(
+        number=number, node=node, minor=minor, uuid=uuid, core=core, position=position
+    )
+
+
+def facts(on: int, **values: str | int) -> str:
+    """Return the SQL that changes facts of a card of n-1."""
+    pairs = ", ".join(f"{name} = {value}" for name, value in values.items())
+    return f"UPDATE ledger_devices SET {pairs} WHERE {CARD.format(minor=on)}"
+
+
+@pytest.fixture
+def borrowed(store: SqliteStore) -> SqliteStore:
+    """Cards whose events a cheat may point at: n-1 at 2 and 8, n-2 at 9, a death on n-2 at 10."""
+    with store.open() as ledger:
+        start(ledger).append(
+            Clock().all(
+                node(cpus=2),
+                reserved("a", share(0, 100)),
+                health(3, healthy=False),  # position 4
+                health(3, healthy=True, reason="replaced"),
+                health(3, healthy=False),
+                refused("c"),
+                node(cpus=2, devices=tuple(gpu(m, healthy=m != 3) for m in range(8))),
+                node("n-2", cpus=2, refs=9, devices=(gpu(0, node="n-2", core_percent=300),)),
+                DeviceHealthChanged(
+                    node_uid="uid-n-2",
+                    device_type="gpu",
+                    minor=0,
+                    device_id="GPU-n-2-0",
+                    healthy=False,
+                    reason="Xid79",
+                ),
+            )
+        )
+    return store
+
+
+BORROWED = {
+    "another name for a held card": (
+        facts(0, device_id="'GPU-x'", minor=9, fact_position=9),
+        FACTS_CARD,
+    ),
+    "another name for a held card, by its own inventory": (
+        facts(0, device_id="'GPU-x'", fact_position=8),
+        FACTS_CARD,
+    ),
+    "the name of another card": (
+        facts(0, device_id="'GPU-n-1-1'", minor=1, fact_position=8),
+        FACTS_CARD,
+    ),
+    "the name of another card, replacing it": (
+        facts(0, device_id="'GPU-n-1-1'", fact_position=8).replace("UPDATE", "UPDATE OR REPLACE"),
+        FACTS_CARD,
+    ),
+    "the same card again": (new_card(position=8), "is named twice: position=8"),
+    "the same card again on another node": (
+        new_card(position=9, node=2),
+        "no event at position 9 brings in a device",
+    ),
+    "a card with a number of its own": (
+        new_card(number="9999", position=8),
+        "no event at position 8 brings in a device",
+    ),
+    "a nameless card of an older inventory": (
+        new_card(uuid="''", position=2),
+        "no event at position 2 brings in a device",
+    ),
+    "a card out of nothing": (
+        new_card(uuid="'GPU-x'", minor=9, position=8),
+        "no event at position 8 brings in a device",
+    ),
+    "a larger card by the inventory of another node": (
+        facts(0, core_reported=300, core_cap=300, fact_position=9),
+        FACTS_CARD,
+    ),
+    "a larger card by its own inventory": (
+        facts(0, core_reported=300, core_cap=300, fact_position=8),
+        FACTS_CARD,
+    ),
+    "life by an older event": (facts(3, healthy=1, fact_position=5), FACTS_CARD),
+    "life by an inventory that says dead": (facts(3, healthy=1, fact_position=8), FACTS_CARD),
+    "death by the event of another node": (facts(1, healthy=0, fact_position=10), FACTS_CARD),
+    "a card away by its inventory": (
+        facts(
+            1,
+            present=0,
+            core_reported=0,
+            core_cap=0,
+            memory_reported=0,
+            memory_cap=0,
+            fact_position=8,
+        ),
+        FACTS_CARD,
+    ),
+    "a card on another node": (facts(1, node_no=2, fact_position=9), FACTS_CARD),
+    "a node's name by the inventory of another": (
+        "UPDATE ledger_nodes SET node_name = 'n-9', fact_position = 9 WHERE node_no = 1",
+        "facts of a node change with an event that says so",
+    ),
+    "a node's row moved on alone": (
+        "UPDATE ledger_nodes SET fact_position = 9 WHERE node_no = 1",
+        "facts of a node change with an event that says so",
+    ),
+    "a second node by the inventory of the first": (
+        (
+            "INSERT INTO ledger_nodes SELECT 3, 'u', 'n-9', machine_id, labels, cpu_milli,"
+            " memory_bytes, cpu_ref_max, 8 FROM ledger_nodes WHERE node_no = 1"
+        ),
+        "no event at position 8 brings in a node",
+    ),
+    "a CPU with many holders": (
+        "INSERT INTO ledger_cpus VALUES (1, 9, 0, 0, 0, 1, 9, 9, 0, 0, 9)",
+        "no event at position 9 brings in a CPU",
+    ),
+    "a CPU out of nothing": (
+        "INSERT INTO ledger_cpus VALUES (1, 9, 0, 0, 0, 1, 1, 1, 0, 0, 8)",
+        "no event at position 8 brings in a CPU",
+    ),
+    "more holders for a CPU by another node": (
+        (
+            "UPDATE ledger_cpus SET ref_reported = 9, ref_max = 9, fact_position = 9"
+            " WHERE node_no = 1 AND cpu = 0"
+        ),
+        "facts of a CPU change with an event that says so",
+    ),
+    "a CPU away": (
+        (
+            "UPDATE ledger_cpus SET present = 0, ref_reported = 0, ref_max = 0, core = -1,"
+            " socket = -1, numa = -1, fact_position = 8 WHERE node_no = 1 AND cpu = 0"
+        ),
+        "facts of a CPU change with an event that says so",
+    ),
+    "a death on another card": (
+        (
+            "INSERT INTO ledger_device_health SELECT 10, 1, at_us, 0, 'Xid79' FROM ledger_events"
+            " WHERE position = 10"
+        ),
+        "no event at position 10 is a change of health",
+    ),
+    "a death by an inventory that says nothing of it": (
+        (
+            "INSERT INTO ledger_device_health SELECT 8, 1, at_us, 0, 'gone' FROM ledger_events"
+            " WHERE position = 8"
+        ),
+        "no event at position 8 is a change of health",
+    ),
+    "a refusal of someone else": (
+        (
+            "INSERT INTO ledger_refusals SELECT 8, at_us, 'u', namespace, pod_name, stage, message,"
+            " shape, gpu_core_percent, policy, owner FROM ledger_refusals"
+        ),
+        "no event at position 8 is a refusal",
+    ),
+}
+
+
+@pytest.mark.parametrize(("sql", "message"), BORROWED.values(), ids=BORROWED)
+def test_an_event_speaks_for_its_own_rows_only(
+    borrowed: SqliteStore, sql: str, message: str
+) -> None:
+    """A row that points at an event must be what the body of that event says, and of its node."""
+    with borrowed.raw() as raw:
+        before = list(raw.iterdump())
+        with pytest.raises(sqlite3.Error) as refusal:
+            raw.execute(sql)
+
+        assert message in str(refusal.value)
+        assert list(raw.iterdump()) == before
+    with borrowed.open("read") as ledger:
+        assert verify(ledger).findings == ()
+
+
+def test_a_share_of_nothing_is_no_second_holder(store: SqliteStore) -> None:
+    """A reservation whose card was never taken cannot take a full one by asking for nothing."""
+    with store.open() as ledger:
+        start(ledger).append(Clock().all(node(), reserved("a", share(0, 100)), reserved("b")))
+    with store.raw() as raw:
+        with pytest.raises(sqlite3.Error) as refusal:
+            raw.execute(
+                "INSERT INTO ledger_holdings (position, device_no, minor, core_percent,"
+                " memory_bytes, memory_ratio_percent, exclusive, instances, kind, opened_at_us)"
+                " SELECT position, 1, 0, 0, 0, 0, 0, 1, kind, opened_at_us"
+                " FROM ledger_reservations WHERE pod_name = 'b'"
+            )
+        assert "has 0 of 100 percent core left, 0 asked" in str(refusal.value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable
 from dataclasses import fields, replace
@@ -9,11 +10,31 @@ from pathlib import Path
 
 import pytest
 
-from ledger.domain.errors import CorruptLedgerError, InputError, TenureError, UnknownEventError
-from ledger.domain.events import RequestRefused
+from ledger.domain.errors import (
+    CorruptLedgerError,
+    InputError,
+    LedgerError,
+    TenureError,
+    UnknownEventError,
+)
+from ledger.domain.events import (
+    EpochStarted,
+    PodObserved,
+    PodReserved,
+    RequestRefused,
+    encode_event,
+)
+from ledger.domain.hashing import GENESIS, chain_hash, leaf_hash
+from ledger.store import project
+from ledger.store.damage import made_by_migrations, was_a_ledger
+from ledger.store.read import envelope_of
 from ledger.store.rebuild import rebuild
 from ledger.store.verify import VerifyReport, verify
+from tenure.cli import app
+from tenure.exits import NO, UNREADABLE, run
+from tenure.tamper import flip_one_byte
 from tests.support.stores import (
+    ORIGIN,
     Clock,
     SqliteStore,
     bound,
@@ -354,3 +375,346 @@ def test_a_page_of_noise_is_a_finding(told: SqliteStore, tmp_path: Path) -> None
         with SqliteStore(path=tmp_path / "noise.db").open("read") as ledger:
             report = verify(ledger)
         assert any("damaged" in f.text or "integrity" in f.text for f in report.findings)
+
+
+def record_offsets(store: SqliteStore) -> list[int]:
+    """Return where in the file the headers of the records of `ledger_events` stand."""
+    data = store.path.read_bytes()
+    with store.raw() as raw:
+        rows = raw.execute("SELECT stream, position FROM ledger_events").fetchall()
+    found: list[int] = []
+    for stream, _ in rows:
+        at = -1
+        while (at := data.find(stream.encode(), at + 1)) > 0:
+            found += range(max(0, at - 28), at)  # the words begin where the header ends
+    return sorted(set(found))
+
+
+def test_a_flipped_byte_in_a_record_header_is_no_traceback(
+    told: SqliteStore, tmp_path: Path
+) -> None:
+    """
+    A header names each column's type: flipped, text comes back as NULL or a number.
+
+    Whatever it is read as: a finding, one clear error, or a ledger that says the same as before.
+    """
+    told = told.copy(tmp_path / "whole.db")
+    data = told.path.read_bytes()
+    rng = random.Random(3)
+    places = [(at, 1 << rng.randrange(8)) for at in rng.choices(record_offsets(told), k=120)]
+    places += [(rng.randrange(len(data)), rng.randrange(1, 256)) for _ in range(100)]
+    with told.raw() as raw:
+        whole = list(raw.iterdump())
+    path = tmp_path / "flipped.db"
+    ill_typed = 0
+    for at, mask in places:
+        broken = bytearray(data)
+        broken[at] ^= mask
+        path.write_bytes(broken)
+        try:
+            with SqliteStore(path=path).open("read") as ledger:
+                report = verify(ledger)
+        except InputError:
+            continue
+        ill_typed += any("another type" in finding.text for finding in report.findings)
+        if report.ok:
+            with SqliteStore(path=path).raw() as raw:
+                assert list(raw.iterdump()) == whole
+    assert ill_typed >= 3
+
+
+@pytest.mark.parametrize(
+    ("words", "position"),
+    [
+        pytest.param("epoch = 9", None, id="another epoch"),
+        pytest.param("holder = 'me'", None, id="another holder"),
+        pytest.param("origin = 'ledger/mine'", None, id="another origin"),
+        pytest.param("id = 2", None, id="another id"),
+        pytest.param("position = 5", 6, id="an earlier position"),
+        pytest.param("at_us = at_us + 1", EVENTS, id="another time"),
+    ],
+)
+def test_a_changed_head_is_found(told: SqliteStore, words: str, position: int | None) -> None:
+    """All that the head says follows from the last event and the last epoch that was started."""
+    report = tampered(told, f"UPDATE ledger_head SET {words}")
+
+    assert [finding.position for finding in report.findings][:1] == [position]
+    assert "head" in report.findings[0].text or "beyond" in report.findings[0].text
+
+
+def test_a_lost_head_is_found_and_stops_everyone_else(told: SqliteStore) -> None:
+    """Nobody goes on from a ledger that does not say where it stands."""
+    report = tampered(told, "DELETE FROM ledger_head")
+    assert any("head must be one row: rows=0" in finding.text for finding in report.findings)
+
+    with told.open("read") as ledger:
+        with pytest.raises(CorruptLedgerError, match="head must be one row"):
+            ledger.head()
+        with pytest.raises(CorruptLedgerError, match="head must be one row"):
+            list(ledger.read_events())
+    with told.open() as ledger, pytest.raises(CorruptLedgerError, match="head must be one row"):
+        rebuild(ledger)
+
+
+def test_a_rebuild_stops_where_the_head_is_ahead(told: SqliteStore) -> None:
+    """A lost end of the log is not made the truth: the rows that knew of it stay."""
+    tampered(told, "DELETE FROM ledger_events WHERE position > 9")
+    with told.raw() as raw:
+        before = list(raw.iterdump())
+    stops = pytest.raises(CorruptLedgerError, match="do not end at the head")
+    with told.open() as ledger, stops as caught:
+        rebuild(ledger)
+    with told.raw() as raw:
+        assert list(raw.iterdump()) == before
+    assert "restore a copy" in caught.value.__notes__[0]
+
+
+@pytest.mark.parametrize(
+    ("statement", "words"),
+    [
+        pytest.param(
+            "CREATE TRIGGER sqlitexevil AFTER INSERT ON ledger_refusals BEGIN SELECT 1; END",
+            "trigger=sqlitexevil",
+            id="a trigger almost like the database's own",
+        ),
+        pytest.param(
+            "CREATE TRIGGER ledger_events AFTER INSERT ON ledger_refusals BEGIN SELECT 1; END",
+            "trigger=ledger_events",
+            id="a trigger with the name of a table",
+        ),
+        pytest.param(
+            "CREATE UNIQUE INDEX one_only ON ledger_refusals (stage, pod_uid)",
+            "index=one_only",
+            id="an index that refuses",
+        ),
+        pytest.param("DROP VIEW audit_node", "view=audit_node", id="a view that was dropped"),
+        pytest.param("DELETE FROM alembic_version", "revisions=[]", id="a forgotten revision"),
+        pytest.param(
+            "INSERT INTO alembic_version VALUES ('0000')",
+            "schema=0000",
+            id="a second revision",
+        ),
+    ],
+)
+def test_a_changed_rule_is_found(told: SqliteStore, statement: str, words: str) -> None:
+    """What the migrations made is all there is that can refuse or change a write."""
+    with told.raw() as raw:
+        views = raw.execute("SELECT name FROM sqlite_master WHERE type = 'view'").fetchall()
+        view = min(views)[0]
+        raw.execute(statement.replace("audit_node", view))
+    words = words.replace("audit_node", view)
+    try:
+        with told.open("read") as ledger:
+            facts = [finding.text for finding in verify(ledger).findings]
+    except InputError as error:
+        facts = [str(error)]
+    assert any(words in fact for fact in facts)
+
+
+def test_tables_and_views_of_ones_own_are_left_alone(told: SqliteStore) -> None:
+    """They change nothing that is recorded."""
+    with told.raw() as raw:
+        raw.execute("CREATE TABLE mine (a, b)")
+        raw.execute("CREATE INDEX mine_b ON mine (b)")
+        raw.execute("CREATE VIEW my_pods AS SELECT pod_name FROM ledger_reservations")
+    with told.open("read") as ledger:
+        assert verify(ledger).ok
+
+
+def test_the_reference_is_what_the_migrations_make() -> None:
+    """Triggers and views come from the migrations alone; the tables' metadata has neither."""
+    kinds = {kind for kind, _ in made_by_migrations()}
+
+    assert kinds == {"table", "index", "trigger", "view"}
+    assert ("table", "alembic_version") in made_by_migrations()
+
+
+def test_nothing_is_written_without_a_revision(told: SqliteStore) -> None:
+    """A writer has to know the schema that it writes."""
+    with told.raw() as raw:
+        raw.execute("DELETE FROM alembic_version")
+    with pytest.raises(InputError, match="revision must be one"):
+        told.open()
+
+
+def rewritten(store: SqliteStore, position: int, event_type: str, body: str) -> VerifyReport:
+    """Put another body at `position`, hash the rest of the chain again, and verify."""
+    with store.raw() as raw:
+        rows = raw.execute("SELECT * FROM ledger_events ORDER BY position").fetchall()
+    chain, statements = GENESIS, []
+    for row in rows:
+        envelope = envelope_of(row)
+        if envelope.position == position:
+            envelope = replace(envelope, event_type=event_type, body=body)
+        leaf = leaf_hash(envelope)
+        chain = chain_hash(chain, leaf)
+        words = body.replace("'", "''")
+        changed = f"event_type = '{event_type}', body = '{words}', "
+        statements.append(
+            f"UPDATE ledger_events SET {changed if row[0] == position else ''}"
+            f"leaf_hash = x'{leaf.hex()}', chain_hash = x'{chain.hex()}' WHERE position = {row[0]}"
+        )
+    statements.append(f"UPDATE ledger_head SET chain_hash = x'{chain.hex()}'")
+    return tampered(store, *statements)
+
+
+def body_with(**changes: object) -> str:
+    """Return the body of a reservation with some fields of another kind."""
+    fields: dict[str, object] = json.loads(encode_event(reserved("a", share(0, 60))))
+    return json.dumps(fields | changes)
+
+
+def share_with(**changes: object) -> list[object]:
+    """Return the shares of a reservation, a field of another kind."""
+    fields = json.loads(encode_event(reserved("a", share(0, 60))))["shares"]
+    return [fields[0] | changes]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param(lambda: body_with(pod_uid=["a"]), id="a list of Pod UIDs"),
+        pytest.param(lambda: body_with(attempt={}), id="an object for a number"),
+        pytest.param(lambda: body_with(attempt=True), id="a truth value for a number"),
+        pytest.param(lambda: body_with(shares=share_with(core_percent="9")), id="text for core"),
+        pytest.param(lambda: body_with(shares=share_with(core_percent=0.5)), id="half a percent"),
+        pytest.param(
+            lambda: body_with(shares=share_with(memory_bytes=float("nan"))), id="not a number"
+        ),
+        pytest.param(lambda: body_with(snapshot={"labels": []}), id="a list of labels"),
+        pytest.param(lambda: body_with(snapshot={"labels": {"a": 1}}), id="a label of a number"),
+        pytest.param(lambda: body_with(cpuset="1-0"), id="no CPU list"),
+        pytest.param(lambda: "[" * 100_000, id="100,000 arrays"),
+        pytest.param(lambda: body_with(pod_uid=json.loads("[" * 900 + "]" * 900)), id="900 arrays"),
+    ],
+)
+def test_a_body_that_is_not_its_type_is_named(told: SqliteStore, body: Callable[[], str]) -> None:
+    """The chain may hold over words that no writer of ours records; they are still found."""
+    report = rewritten(told, 3, "pod.reserved.v1", body())
+
+    assert report.findings[0].position == 3
+    assert "can't be read" in report.findings[0].text
+    with told.open() as ledger, pytest.raises(CorruptLedgerError, match="position=3"):
+        rebuild(ledger)
+
+
+def test_an_inventory_that_names_a_cpu_twice_is_named(told: SqliteStore) -> None:
+    """What can't be replayed is a finding at its position, and stops a rebuild there."""
+    twice = node(gpus=2, cpus=4)
+    twice = replace(twice, cpus=(twice.cpus[0], *twice.cpus))
+    report = rewritten(told, 2, "node.inventoried.v1", encode_event(twice))
+
+    assert report.findings[0].position == 2
+    assert "contradicts" in report.findings[0].text
+
+
+def test_an_epoch_that_was_never_started_is_named(told: SqliteStore) -> None:
+    """The second event names another epoch than the one that the first started."""
+    body = encode_event(EpochStarted(epoch=7, holder="test", origin=ORIGIN, tenure_version="0.1.0"))
+    report = rewritten(told, 1, "epoch.started.v1", body)
+
+    assert report.findings[0].position == 1
+    assert "epoch" in report.findings[0].text
+
+
+def test_the_projection_is_held_against_the_domains_fold(
+    told: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mistake of the writer's own code is not repeated by the proof: the fold differs."""
+    tampered(told, "UPDATE ledger_reservations SET phase = 'bound' WHERE position = 11")
+    honest = project.reservation_row
+
+    def hasty(
+        position: int, at_us: int, event: PodReserved | PodObserved, node_no: int
+    ) -> tuple[object, ...]:
+        words = honest(position, at_us, event, node_no)
+        return tuple("bound" if word == "reserved" else word for word in words)
+
+    monkeypatch.setattr(project, "reservation_row", hasty)
+    with told.open("read") as ledger:
+        report = verify(ledger)
+
+    assert positions(report) == {11}
+    assert "fold" in report.findings[0].text
+
+
+@pytest.mark.parametrize("cut", [1, 2, 3])
+def test_a_file_that_was_a_ledger_is_told_from_one_that_never_was(
+    told: SqliteStore, tmp_path: Path, cut: int
+) -> None:
+    """Cut off, or without its first words, its schema can still be seen."""
+    data = bytearray(told.copy(tmp_path / "whole.db").path.read_bytes())
+    if cut == 1:
+        data[3] ^= 1
+    elif cut == 2:
+        data = data[: len(data) // 2]
+    else:
+        data[100] = 0xFF
+    path = tmp_path / "cut.db"
+    path.write_bytes(data)
+    (tmp_path / "other.db").write_bytes(b"SQLite format 3\0, or so it says")
+
+    assert was_a_ledger(path)
+    assert not was_a_ledger(tmp_path / "other.db")
+    assert not was_a_ledger(tmp_path / "none.db")
+    assert run(app, ["verify", "--ledger", str(path)]) == NO
+    assert run(app, ["verify", "--ledger", str(tmp_path / "other.db")]) == UNREADABLE
+
+
+def test_a_dropped_table_is_worded_once(told: SqliteStore) -> None:
+    """Whatever was asked of a ledger without one of its tables ends in the ledger's words."""
+    with told.raw() as raw:
+        raw.execute("DROP TABLE ledger_refusals")
+    with (
+        pytest.raises(LedgerError, match="can't be read: no such table") as caught,
+        told.open("read") as ledger,
+        ledger.connection.begin(),
+    ):
+        ledger.connection.exec_driver_sql("SELECT * FROM ledger_refusals")
+
+    assert caught.value.__notes__ == ["run `tenure verify` for every finding"]
+
+
+@pytest.mark.parametrize(
+    "statement", ["DELETE FROM ledger_head", "DROP TABLE ledger_devices", "DROP TABLE ledger_head"]
+)
+@pytest.mark.parametrize("command", ["who", "why", "usage", "status", "map", "report", "verify"])
+def test_no_question_to_a_damaged_ledger_is_an_internal_error(
+    told: SqliteStore, tmp_path: Path, command: str, statement: str
+) -> None:
+    """One clear message, or the findings, whichever command was asked."""
+    with told.raw() as raw:
+        for (name,) in raw.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'"):
+            raw.execute(f"DROP TRIGGER {name}")
+        raw.execute(statement)
+    words = {
+        "who": ["n-1"],
+        "why": ["team-a/a"],
+        "report": ["--out", str(tmp_path / "report.html")],
+    }
+    code = run(app, [command, *words.get(command, []), "--ledger", str(told.path)])
+
+    assert code in ({NO} if command == "verify" else {NO, UNREADABLE, 0})
+
+
+def test_a_locked_ledger_is_said_to_be_locked(told: SqliteStore) -> None:
+    """Not a word of damage: the file is only in use."""
+    with told.raw() as raw:
+        raw.execute("PRAGMA journal_mode = DELETE")
+    with told.open("read") as ledger, told.raw() as raw:
+        ledger.connection.exec_driver_sql("PRAGMA busy_timeout = 10")
+        ledger.connection.rollback()
+        raw.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(LedgerError, match="another process writes this ledger"):
+            ledger.head()
+
+
+def test_the_copy_to_tamper_with_is_another_file(told: SqliteStore, tmp_path: Path) -> None:
+    """The ledger itself is never flipped."""
+    before = told.path.read_bytes()
+    link = tmp_path / "link.db"
+    link.symlink_to(told.path)
+    for copy in (told.path, link):
+        with pytest.raises(SystemExit, match="overwrite the ledger itself"):
+            flip_one_byte(told.path, copy)
+    assert told.path.read_bytes() == before

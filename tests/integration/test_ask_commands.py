@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from ledger.domain.devices import GPU, DeviceRecord
+from ledger.domain.events import LedgerEvent, NodeInventoried
 from tests.support.cli import CommandLine
-from tests.support.ledgers import morning, write_ledger
+from tests.support.ledgers import EIGHT, morning, write_ledger
 
 AT_NINE_THIRTY = "2026-03-02T10:30:00+01:00"
 
@@ -131,6 +133,86 @@ def test_a_pod_on_an_unknown_card_is_shown_as_that(tenure: CommandLine) -> None:
     """It holds a card of the node, and nobody can say which."""
     assert "gpu-b/gpu/?" in tenure.ask("who", "old/legacy").out
     assert "unknown holder" in tenure.ask("why", "gpu-b/0").out
+
+
+@pytest.mark.parametrize("arguments", [("who",), ("who", "--history"), ("who", "--at", "now")])
+def test_who_of_a_card_names_the_pods_that_may_hold_it(
+    tenure: CommandLine, arguments: tuple[str, ...]
+) -> None:
+    """A Pod on unknown cards of the node may have this one: it is never held by nobody."""
+    command, *options = arguments
+    answer = tenure.ask(command, "gpu-b/0", *options)
+
+    assert answer.code == 0
+    assert "nobody" not in answer.out
+    assert "gpu-b/gpu/?  old/legacy" in answer.out
+    assert "card unknown: old/legacy holds 1 of 1 cards of gpu-b\n" in answer.out
+    document = json.loads(tenure.ask(command, "gpu-b/0", *options, "-o", "json").out)
+    assert [(h["pod"], h["unknown_types"]) for h in document["holders"]] == [("legacy", "gpu")]
+
+
+def test_before_a_stranger_came_its_card_was_held_by_nobody(tenure: CommandLine) -> None:
+    """And no other node's cards are its to hold."""
+    assert "held by nobody" in tenure.ask("who", "gpu-b/0", "--at", "1h ago").out
+    assert "legacy" not in tenure.ask("who", "gpu-a/0").out
+
+
+def test_why_of_a_card_names_the_pods_that_may_hold_it(tenure: CommandLine) -> None:
+    """In the reason, among the holders, and for the whole node."""
+    table = tenure.ask("why", "gpu-b/0").out
+    document = json.loads(tenure.ask("why", "gpu-b/0", "-o", "json").out)
+
+    assert "unknown holder: old/legacy may hold it" in table
+    assert "card unknown: old/legacy holds 1 of 1 cards of gpu-b\n" in table
+    assert document["state"] == "closed"
+    assert [holder["pod"] for holder in document["holders"]] == ["legacy"]
+    assert "old/legacy" in tenure.ask("why", "gpu-b").out
+
+
+TWO_OF_FOUR = """
+apiVersion: v1
+kind: List
+items:
+  - {apiVersion: v1, kind: Node, metadata: {name: gpu-a},
+     status: {allocatable: {cpu: "8", memory: 32Gi, pods: "110", nvidia.com/gpu: "4"}}}
+  - {apiVersion: v1, kind: Pod, metadata: {name: t1, namespace: ml},
+     spec: {nodeName: gpu-a, containers: [{name: m, resources: {limits: {nvidia.com/gpu: "2"}}}]},
+     status: {phase: Running}}
+"""
+
+
+def test_a_simulated_cluster_says_how_many_cards_a_stranger_holds(
+    tenure: CommandLine, tmp_path: Path
+) -> None:
+    """A running Pod on plain GPUs holds two of four, whichever card is asked for."""
+    cluster, path = tmp_path / "cluster.yaml", str(tmp_path / "cluster.db")
+    cluster.write_text(TWO_OF_FOUR, encoding="utf-8")
+    assert tenure.run("simulate", str(cluster), "--ledger", path).code == 0
+
+    for command, card in (("who", "gpu-a/0"), ("who", "gpu-a/3"), ("why", "gpu-a/3")):
+        answer = tenure.run(command, card, "--ledger", path)
+        assert "card unknown: ml/t1 holds 2 of 4 cards of gpu-a\n" in answer.out
+        assert "nobody" not in answer.out
+
+
+def test_a_card_that_the_inventory_calls_unhealthy_says_so(
+    tenure: CommandLine, tmp_path: Path
+) -> None:
+    """No message about the card, so the inventory is the reason."""
+    card = DeviceRecord(device_type=GPU, minor=0, device_id="G", model="T4", healthy=False)
+    inventory = NodeInventoried(
+        node_uid="uid-gpu-c",
+        node_name="gpu-c",
+        cpu_milli=1000,
+        memory_bytes=1 << 30,
+        devices=(card,),
+    )
+    events: list[tuple[int, str, LedgerEvent]] = [(EIGHT, "node/uid-gpu-c", inventory)]
+    ledger = write_ledger(tmp_path / "sick.db", events)
+
+    answer = tenure.run("why", "gpu-c/0", "--ledger", str(ledger))
+
+    assert "unhealthy in the inventory since 2026-03-02T09:00:00+01:00, event 2" in answer.out
 
 
 def test_answers_have_one_content_in_every_form(tenure: CommandLine) -> None:

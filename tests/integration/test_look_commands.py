@@ -1,3 +1,5 @@
+import csv
+import io
 import json
 import re
 import sqlite3
@@ -243,6 +245,40 @@ def test_a_ledger_with_a_stranger_is_drawn_like_the_cluster(
     rows = [line.split() for line in answer.out.splitlines()[1:3]]
     assert rows == [["gpu-a", "A100", "!", "100", "50%"], ["gpu-b", "T4", "?", "100%"]]
     assert "card unknown: old/legacy holds 1 of 1 cards of gpu-b" in answer.out
+
+
+def test_the_map_as_csv_names_who_may_hold_a_card(tenure: CommandLine, tmp_path: Path) -> None:
+    """Each card of the node has the Pod beside it and how many cards it holds; others have none."""
+    ledger = write_ledger(tmp_path / "morning.db", morning())
+    cluster = tmp_path / "cluster.yaml"
+    cluster.write_text(CLUSTER, encoding="utf-8")
+
+    of_ledger = csv.DictReader(
+        io.StringIO(tenure.run("map", "-o", "csv", "--ledger", str(ledger)).out)
+    )
+    of_files = csv.DictReader(io.StringIO(tenure.run("map", str(cluster), "-o", "csv").out))
+
+    assert [(row["node"], row["unknown_holders"], row["unknown_cards"]) for row in of_ledger] == [
+        ("gpu-a", "", "0"),
+        ("gpu-a", "", "0"),
+        ("gpu-b", "old/legacy", "1"),
+    ]
+    found = [(row["minor"], row["unknown_holders"], row["unknown_cards"]) for row in of_files]
+    assert found == [(str(minor), "ml/train-0", "2") for minor in range(4)]
+
+
+def test_the_map_as_csv_keeps_a_holder_on_a_node_without_cards(
+    tenure: CommandLine, tmp_path: Path
+) -> None:
+    """The Pod has a row of its own, without a minor."""
+    cluster = tmp_path / "cluster.yaml"
+    cluster.write_text(CLUSTER.replace(', nvidia.com/gpu: "4"', ""), encoding="utf-8")
+
+    rows = list(csv.DictReader(io.StringIO(tenure.run("map", str(cluster), "-o", "csv").out)))
+
+    assert [(row["node"], row["minor"], row["unknown_holders"]) for row in rows] == [
+        ("gpu-a", "", "ml/train-0")
+    ]
 
 
 def test_what_is_no_cluster_is_one_message(tenure: CommandLine, tmp_path: Path) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -25,18 +23,23 @@ from ledger.domain.resources import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceCheckpoint:
-    """Devices of one resource that kubelet gave to one container. Order of ids says nothing."""
+    """
+    Devices of one resource that kubelet gave to one container. Order of ids says nothing.
+
+    Attributes:
+        alloc_resp: kubelet's answer as written, base64 or not: nothing is read out of it.
+    """
 
     pod_uid: str
     container_name: str = ""
     resource_name: str = ""
     device_ids: tuple[str, ...] = ()
-    alloc_resp: bytes = b""
+    alloc_resp: str = ""
 
 
 # [{"podUID": "fa8ef004-52b1-4c54-9a0e-1b7f1f0c9a77", "containerName": "trainer",
 #   "resourceName": "nvidia.com/gpu",
-#   "deviceIDs": ["GPU-5d0f6c1e-0b7a-4f0e-9b1e-2f5b7c1d9a44"], "allocResp": "base64"}]
+#   "deviceIDs": ["GPU-5d0f6c1e-0b7a-4f0e-9b1e-2f5b7c1d9a44"], "allocResp": "base64…"}]
 
 
 def read_devices_checkpoints(annotations: Mapping[str, str]) -> tuple[DeviceCheckpoint, ...]:
@@ -46,7 +49,7 @@ def read_devices_checkpoints(annotations: Mapping[str, str]) -> tuple[DeviceChec
     Rule: Koordinator contract 2.7: both keys are read, `devices-checkpoints` wins.
 
     Raises:
-        InputError: broken JSON, an entry without `podUID`, or base64 that does not decode.
+        InputError: broken JSON or an entry without `podUID`.
     """
     for key in (ANNOTATION_DEVICES_CHECKPOINTS, ANNOTATION_DEVICES_CHECKPOINTS_PROPOSAL):
         if key in annotations:
@@ -72,7 +75,7 @@ def encode_devices_checkpoints(entries: tuple[DeviceCheckpoint, ...]) -> str:
                     "containerName": entry.container_name,
                     "resourceName": entry.resource_name,
                     "deviceIDs": list(entry.device_ids),
-                    "allocResp": base64.b64encode(entry.alloc_resp).decode("ascii"),
+                    "allocResp": entry.alloc_resp,
                 }
             )
             for entry in entries
@@ -90,13 +93,5 @@ def _decode_entry(value: object, path: str) -> DeviceCheckpoint:
         container_name=a_text(entry.get("containerName"), f"{path}.containerName"),
         resource_name=a_text(entry.get("resourceName"), f"{path}.resourceName"),
         device_ids=each(entry.get("deviceIDs"), f"{path}.deviceIDs", a_text),
-        alloc_resp=_base64(entry.get("allocResp"), f"{path}.allocResp"),
+        alloc_resp=a_text(entry.get("allocResp"), f"{path}.allocResp"),
     )
-
-
-def _base64(value: object, path: str) -> bytes:
-    text = a_text(value, path)
-    try:
-        return base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError) as error:
-        raise InputError(f"not base64: value={text[:40]!r}", field=path) from error

@@ -95,6 +95,23 @@ def test_an_object_of_others_may_have_no_name(tmp_path: Path) -> None:
     assert [document.name for document in found] == ["", "", "web"]
 
 
+def test_what_others_own_is_never_an_error(tmp_path: Path) -> None:
+    """Two groups may have one kind and name, and their objects may look as they like."""
+    text = (
+        "apiVersion: networking.k8s.io/v1\nkind: Ingress\nmetadata: {name: x}\n---\n"
+        "apiVersion: extensions/v1beta1\nkind: Ingress\nmetadata: {name: x}\n---\n"
+        "apiVersion: longhorn.io/v1\nkind: Node\nmetadata: {name: n, labels: {a: 1}}\n---\n"
+        "kind: Odd\nmetadata: 3\n---\n"
+        "apiVersion: v1\nkind: Node\nmetadata: {name: n}\n"
+    )
+    found = documents(tmp_path, text)
+
+    kinds = ["Ingress", "Ingress", "Node.longhorn.io", "Odd", "Node"]
+    assert [document.kind for document in found] == kinds
+    assert [document.ours for document in found] == [False, False, False, False, True]
+    assert [d.number for d in read_manifests([str(tmp_path)]).of_kind("Node")] == [4]
+
+
 def test_the_digest_is_of_the_bytes(tmp_path: Path) -> None:
     """The same text under another name is the same input; another text is not."""
     digests = []

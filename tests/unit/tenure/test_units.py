@@ -67,3 +67,14 @@ def test_amounts_read_like_people_write_them() -> None:
         "1m 1s",
         "2d 3h",
     ]
+
+
+def test_a_duration_below_a_millisecond_is_none() -> None:
+    """Microseconds of a run without a clock say nothing, in no notation."""
+    assert [format_duration(us) for us in (0, 11, 999, 1000, 400_000)] == [
+        "0s",
+        "0s",
+        "0s",
+        "0.001s",
+        "0.4s",
+    ]

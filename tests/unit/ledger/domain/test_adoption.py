@@ -476,7 +476,6 @@ BROKEN = {
     "an entry without a minor": ({ALLOCATED: {"gpu": [{"id": "GPU-0"}]}}, "gpu[0].minor"),
     "a status that is no JSON": ({STATUS: "["}, STATUS),
     "a topology that is no JSON": ({TOPOLOGY: "x"}, TOPOLOGY),
-    "an index that is no number": ({IDX: "one"}, IDX),
 }
 
 
@@ -487,6 +486,40 @@ def test_an_unreadable_allocation_names_its_annotation(annotations: Object, fiel
         adopted({"nvidia.com/gpu": 1}, annotations)
 
     assert field in caught.value.field
+
+
+@pytest.mark.parametrize(
+    ("annotations", "source"),
+    [
+        pytest.param({f"{INDEX}old": "0"}, "gpu-index-container", id="a container that is gone"),
+        pytest.param({f"{INDEX}main": "0, 1"}, "gpu-index-container", id="a list with a blank"),
+        pytest.param({IDX: "abc"}, "gpushare-v1", id="an index that is no number"),
+        pytest.param(
+            {IDX: "0", "ALIYUN_COM_GPU_MEM_ASSIGNED": "maybe"},
+            "gpushare-v1",
+            id="a flag that is no flag",
+        ),
+        pytest.param(
+            {IDX: "0", "ALIYUN_COM_GPU_MEM_POD": "lots"},
+            "gpushare-v1",
+            id="an amount that is no number",
+        ),
+    ],
+)
+def test_plain_text_that_names_no_card_leaves_the_card_unknown(
+    annotations: Object, source: str
+) -> None:
+    """cli.md, exit code 2 is for JSON that does not parse; here the node closes for the type."""
+    held = adopted({}, annotations)
+
+    assert (held.source, held.shares, held.unknown_types) == (source, (), ("gpu",))
+
+
+def test_an_odd_amount_without_a_card_is_no_source() -> None:
+    """Where no card is named, the next source is asked."""
+    held = adopted({}, {"ALIYUN_COM_GPU_MEM_POD": "lots"})
+
+    assert (held.source, held.unknown_types) == ("", ())
 
 
 def test_the_snapshot_is_taken_of_adopted_pods_too() -> None:

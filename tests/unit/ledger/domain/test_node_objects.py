@@ -455,6 +455,30 @@ def test_checkpoints_are_sorted_by_pod() -> None:
     assert set(found) == {"u1", "u2"}
 
 
+LABEL = "node.koordinator.sh/cpu-bind-policy"
+FULL_ONLY = {"policy": "static", "options": {"full-pcpus-only": "true"}}
+
+
+@pytest.mark.parametrize(
+    ("label", "kubelet", "policy"),
+    [
+        pytest.param("", {}, "", id="no policy"),
+        pytest.param("None", {"policy": "static"}, "", id="none, by name"),
+        pytest.param("FullPCPUsOnly", {}, "FullPCPUs", id="whole cores"),
+        pytest.param("SpreadByPCPUs", {}, "SpreadByPCPUs", id="spread"),
+        pytest.param("", FULL_ONLY, "FullPCPUs", id="kubelet's option"),
+        pytest.param("SpreadByPCPUs", FULL_ONLY, "FullPCPUs", id="kubelet beats the label"),
+    ],
+)
+def test_a_nodes_cpu_bind_policy_is_read(label: str, kubelet: Object, policy: str) -> None:
+    """Koordinator contract 6.1; who gets no CPU set by it in this release is told."""
+    labels = {LABEL: label} if label else {}
+    facts, warnings = decode_node(node(labels=labels), None, nrt(cpu_manager_policy=kubelet))
+
+    assert facts.cpu_bind_policy == policy
+    assert [LABEL in warning for warning in warnings] == ([True] if policy else [])
+
+
 NOT_APPLIED = {
     "a strict NUMA policy": (
         node(labels={"node.koordinator.sh/numa-topology-policy": "SingleNUMANode"}),

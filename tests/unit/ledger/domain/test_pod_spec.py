@@ -5,12 +5,14 @@ import uuid
 
 import pytest
 
+from ledger.domain.canonical import INTEGER_MAX
 from ledger.domain.errors import InputError
 from ledger.domain.object_fields import default_uid, time_us
 from ledger.domain.pod_spec import (
     ENDED,
     PENDING,
     RUNNING,
+    decode_quota,
     pod_total,
     read_pod,
 )
@@ -319,14 +321,6 @@ BROKEN = {
         "spec.containers[0].resources.limits[cpu]",
     ),
     "null for an amount": (gpu_pod({"cpu": None}), "spec.containers[0].resources.limits[cpu]"),
-    "more than can be counted": (
-        gpu_pod({"memory": "8E"}),
-        "spec.containers[0].resources.limits[memory]",
-    ),
-    "more cpu than can be counted in milli": (
-        gpu_pod({"cpu": "9007199254741"}),
-        "spec.containers[0].resources.limits[cpu]",
-    ),
     "a bad amount in an init container": (
         pod(init=[container("i", requests={"cpu": "two"})]),
         "spec.initContainers[0].resources.requests[cpu]",
@@ -409,6 +403,54 @@ def test_affinity_operators_take_only_their_own_values(operator: str, values: li
 
     with pytest.raises(InputError, match="does not take these"):
         read_pod(pod(affinity=affinity({"matchExpressions": [expression]})))
+
+
+@pytest.mark.parametrize("containers", [1, 3])
+def test_a_legal_amount_beyond_counting_is_the_most_there_is(containers: int) -> None:
+    """No node has as much, so the Pod does not fit; the input is no error."""
+    huge = [
+        container(str(number), limits={"cpu": "1E", "memory": "8E"}) for number in range(containers)
+    ]
+    spec = read_pod(pod(*huge))
+
+    assert spec.memory_bytes == INTEGER_MAX
+    assert spec.cpu_milli == INTEGER_MAX // 1000 * 1000
+    assert spec.containers[0].original["memory"] == "8E"
+
+
+@pytest.mark.parametrize(
+    ("resource", "units"),
+    [
+        ("nvidia.com/gpu", 8_000_000),
+        ("vke.volcengine.com/mgpu-memory", 8_000_000),
+        ("koordinator.sh/gpu-memory", INTEGER_MAX),
+    ],
+)
+def test_device_units_leave_room_to_become_bytes_and_percent(resource: str, units: int) -> None:
+    """A card is 100 percent, a unit of memory up to 2^30 bytes: both must stay countable."""
+    (only,) = read_pod(gpu_pod({resource: "1E"})).containers
+
+    assert only.units(resource) == units
+
+
+def test_a_quota_is_read() -> None:
+    """Amounts by the names written; without `hard` it allows everything."""
+    quota = {"spec": {"hard": {"requests.cpu": "2", "pods": 5}}}
+
+    assert {name: q.ceil() for name, q in decode_quota(quota).items()} == {
+        "requests.cpu": 2,
+        "pods": 5,
+    }
+    assert decode_quota({"spec": {}}) == {}
+
+
+@pytest.mark.parametrize("value", ["abc", "-1", None])
+def test_a_bad_quota_names_its_field(value: object) -> None:
+    """cli.md, exit code 2: a bad or negative quantity."""
+    with pytest.raises(InputError) as caught:
+        decode_quota({"spec": {"hard": {"cpu": value}}})
+
+    assert caught.value.field == "spec.hard[cpu]"
 
 
 def test_a_time_that_is_none_is_unreadable() -> None:

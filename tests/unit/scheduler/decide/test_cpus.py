@@ -139,6 +139,35 @@ def test_too_few_cpus(
     )
 
 
+CONFLICT = "node(s) cpu bind policy conflicts with pod's required cpu bind policy"
+NOT_WHOLE = "node(s) requested cpus not multiple cpus per core"
+
+
+@pytest.mark.parametrize(
+    ("asked", "node_policy", "reason"),
+    [
+        pytest.param(demand(4, SPREAD, required=True), FULL, CONFLICT, id="spread on whole cores"),
+        pytest.param(demand(4, required=True), SPREAD, CONFLICT, id="whole cores on spread"),
+        pytest.param(demand(5), FULL, NOT_WHOLE, id="an odd number on whole cores"),
+        pytest.param(demand(3, SPREAD), FULL, NOT_WHOLE, id="odd, and only preferred otherwise"),
+    ],
+)
+def test_a_nodes_policy_refuses(asked: CpuSetDemand, node_policy: str, reason: str) -> None:
+    """Contract 6.2: the node's policy must hold; no preemption helps against it."""
+    answer = choose_cpus(asked, MACHINE_X, {}, EMPTY, 1, node_policy=node_policy)
+
+    assert isinstance(answer, Unfit)
+    assert (answer.reason, answer.preemptible) == (reason, False)
+
+
+def test_a_preferred_policy_gives_way_to_the_nodes() -> None:
+    """Contract 6.2: it never conflicts; the CPUs follow the node."""
+    whole = choose_cpus(demand(4, SPREAD), MACHINE_X, {}, EMPTY, 1, node_policy=FULL)
+    spread = choose_cpus(demand(4), MACHINE_X, {}, EMPTY, 1, node_policy=SPREAD)
+
+    assert (str(whole), str(spread)) == ("0-1,12-13", "0-3")
+
+
 def test_without_smt_both_policies_take_cpus() -> None:
     """A core of one thread is whole and spread at once."""
     for policy in (FULL, SPREAD):

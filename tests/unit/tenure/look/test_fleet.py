@@ -122,7 +122,7 @@ def test_the_fleet_of_a_ledger_is_its_present_cards_with_their_holders() -> None
         [device(0), device(1, gone=True), device(1, capacity=200)],
         [holder(60, 0), holder(60, 0), holder(50, 1)],
         {("a", "gpu", 1): "Xid79"},
-        [UnknownRow(node_uid="a", namespace="ml", pod_name="x", body=body)],
+        [UnknownRow(position=1, node_uid="a", namespace="ml", pod_name="x", body=body)],
     )
 
     assert [card.level_percent for card in node.cards] == [100, 25]

@@ -113,9 +113,31 @@ def test_what_is_not_used_is_a_warning(tmp_path: Path) -> None:
         "NodeResourceTopology gone",
         "ConfigMap kube-system/unhealthy-gpu-gone",
     ]
-    assert texts[4] == "running Pods on a Node that is not in the input: node=elsewhere, pods=1"
+    assert texts[4] == (
+        "running Pods on a Node that is not in the input: its uid is unknown, so the ledger does "
+        "not record them: node=elsewhere, pods=1"
+    )
     (away,) = run.adopted
     assert (away.node_uid, away.node_name) == ("", "elsewhere")
+
+
+def test_an_odd_annotation_of_one_running_pod_does_not_stop_the_run(tmp_path: Path) -> None:
+    """It holds a card that nobody can name; the others are read as ever."""
+    odd = named("odd", nodeName="n1", annotations={"ALIYUN_COM_GPU_MEM_IDX": "abc"})
+    run = run_on(tmp_path, [node("n1"), device(gpu_device(0)), odd, named("next")])
+
+    assert [(held.pod_name, held.unknown_types) for held in run.adopted] == [("odd", ("gpu",))]
+    assert [arrival.pod.name for arrival in run.arrivals] == ["next"]
+
+
+def test_another_groups_device_describes_no_node(tmp_path: Path) -> None:
+    """It is a foreign kind: a warning with its group, and the Device of ours counts."""
+    foreign = {"apiVersion": "acme.io/v1", "kind": "Device", "metadata": {"name": "n1"}}
+    ours = {"apiVersion": "scheduling.koordinator.sh/v1alpha1", **device(gpu_device(0))}
+    run = run_on(tmp_path, [node("n1"), foreign, ours])
+
+    assert run.warnings == ("not used by a simulation, ignored: kind=Device.acme.io, objects=1",)
+    assert len(run.nodes[0].devices) == 1
 
 
 def bad_device() -> dict[str, Any]:
@@ -160,6 +182,26 @@ def bad_device() -> dict[str, Any]:
             "spec.containers[0].resources.limits[koordinator.sh/gpu]",
             '"koordinator.sh/gpu": "-1"',
             id="a negative GPU",
+        ),
+        pytest.param(
+            [
+                {
+                    "kind": "ResourceQuota",
+                    "metadata": {"name": "q"},
+                    "spec": {"hard": {"cpu": "abc"}},
+                }
+            ],
+            "ResourceQuota default/q",
+            "spec.hard[cpu]",
+            '"cpu": "abc"',
+            id="a quota's quantity",
+        ),
+        pytest.param(
+            [node("n1"), pod(container(limits={"cpu": "two"}), name="p", phase="Failed")],
+            "Pod ml/p",
+            "spec.containers[0].resources.limits[cpu]",
+            '"cpu": "two"',
+            id="the quantity of a Pod that is over",
         ),
         pytest.param(
             [node("n1"), named("p", nodeName="n1", annotations={ALLOCATED: "{"})],

@@ -1,0 +1,309 @@
+"""Rules for reservations and for what they hold of cards: taken once, given back once."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ledger.store.ddl.texts import card_of, fail, only_closes, same
+
+_HELD_CARD: Final = """(
+  SELECT 'card ' || n.node_name || '/' || d.device_type || '/' || d.minor
+    || CASE d.device_id WHEN '' THEN '' ELSE ' (' || d.device_id || ')' END
+    || ' has ' || (d.core_reported - d.core_used - d.core_observed) || ' of ' || d.core_reported
+    || ' percent core left, ' || NEW.core_percent || ' asked'
+  FROM ledger_devices AS d JOIN ledger_nodes AS n ON n.node_no = d.node_no
+  WHERE d.device_no = NEW.device_no
+)"""
+RESERVATIONS_INSERT: Final = f"""
+CREATE TRIGGER ledger_reservations_insert BEFORE INSERT ON ledger_reservations
+BEGIN
+  SELECT CASE
+    WHEN EXISTS (SELECT 1 FROM ledger_reservations WHERE position = NEW.position)
+      OR NOT EXISTS (
+        SELECT 1 FROM ledger_events WHERE position = NEW.position
+        AND substr(event_type, 1, 14) = CASE NEW.kind
+          WHEN 'granted' THEN 'pod.reserved.v' ELSE 'pod.observed.v' END
+      )
+    THEN {
+    fail(
+        "'tenure ledger: no event at position ' || NEW.position || ' opens this reservation'",
+        "tenure ledger: no event opens this reservation",
+    )
+}
+    WHEN NEW.closed_position IS NOT NULL
+    THEN {
+    fail(
+        "'tenure ledger: a reservation opens before it closes: position ' || NEW.position",
+        "tenure ledger: a reservation opens before it closes",
+    )
+}
+  END;
+END
+"""
+_FIXED_RESERVATION: Final = [
+    "position",
+    "pod_uid",
+    "attempt",
+    "namespace",
+    "pod_name",
+    "owner",
+    "labels",
+    "priority",
+    "qos",
+    "dialect",
+    "policy",
+    "source",
+    "node_no",
+    "cpu_milli",
+    "memory_bytes",
+    "gpu_core_percent",
+    "gpu_count",
+    "device_count",
+    "cpuset",
+    "cpu_count",
+    "kind",
+    "created_at_us",
+    "opened_at_us",
+]
+
+
+RESERVATIONS_UPDATE: Final = f"""
+CREATE TRIGGER ledger_reservations_update BEFORE UPDATE ON ledger_reservations
+BEGIN
+  SELECT CASE
+    WHEN OLD.closed_position IS NOT NULL OR NOT {same(_FIXED_RESERVATION)}
+    THEN {
+    fail(
+        "'tenure ledger: a reservation only ends, it does not change: position '"
+        " || OLD.position || ', pod ' || OLD.namespace || '/' || OLD.pod_name",
+        "tenure ledger: a reservation only ends, it does not change",
+    )
+}
+    WHEN NEW.closed_position IS NOT NULL AND NOT EXISTS (
+      SELECT 1 FROM ledger_events AS e
+      WHERE e.position = NEW.closed_position AND e.position > OLD.position
+        AND (e.event_type LIKE 'pod.released.v%' OR e.event_type LIKE 'pod.voided.v%')
+        AND e.at_us = NEW.closed_at_us
+        AND json_extract(e.body, '$.pod_uid') = OLD.pod_uid
+        AND json_extract(e.body, '$.attempt') = OLD.attempt
+    )
+    THEN {
+    fail(
+        "'tenure ledger: no event at position ' || NEW.closed_position"
+        " || ' ends the reservation of pod ' || OLD.namespace || '/' || OLD.pod_name",
+        "tenure ledger: no event ends this reservation",
+    )
+}
+  END;
+END
+"""
+RESERVATIONS_CLOSE: Final = """
+CREATE TRIGGER ledger_reservations_close AFTER UPDATE OF closed_position ON ledger_reservations
+WHEN NEW.closed_position IS NOT NULL
+BEGIN
+  UPDATE ledger_holdings
+  SET closed_at_us = NEW.closed_at_us, closed_position = NEW.closed_position
+  WHERE position = NEW.position;
+  UPDATE ledger_cpu_holdings
+  SET closed_at_us = NEW.closed_at_us, closed_position = NEW.closed_position
+  WHERE NEW.cpu_count > 0 AND position = NEW.position;
+  UPDATE ledger_slot_holdings
+  SET closed_at_us = NEW.closed_at_us, closed_position = NEW.closed_position
+  WHERE position = NEW.position;
+END
+"""
+
+HOLDINGS_INSERT: Final = f"""
+CREATE TRIGGER ledger_holdings_insert BEFORE INSERT ON ledger_holdings
+BEGIN
+  SELECT CASE
+    WHEN NEW.core_percent < 0 OR NEW.memory_bytes < 0
+    THEN {
+    fail(
+        "'tenure ledger: a holding is never less than nothing: position ' || NEW.position"
+        " || ', core_percent=' || NEW.core_percent || ', memory_bytes=' || NEW.memory_bytes",
+        "tenure ledger: a holding is never less than nothing",
+    )
+}
+    WHEN NEW.closed_position IS NOT NULL OR EXISTS (
+      SELECT 1 FROM ledger_holdings
+      WHERE position = NEW.position AND device_no = NEW.device_no
+    )
+    THEN {
+    fail(
+        f"'tenure ledger: a holding opens once: position ' || NEW.position || ', ' || {_HELD_CARD}",
+        "tenure ledger: a holding opens once",
+    )
+}
+  END;
+END
+"""
+HOLDINGS_TAKE: Final = f"""
+CREATE TRIGGER ledger_holdings_take AFTER INSERT ON ledger_holdings
+BEGIN
+  UPDATE ledger_devices
+  SET core_used = core_used + NEW.core_percent,
+    memory_used = memory_used + NEW.memory_bytes,
+    tenants = tenants + 1,
+    exclusive_holders = exclusive_holders + NEW.exclusive
+  WHERE device_no = NEW.device_no AND NEW.kind = 'granted';
+  UPDATE ledger_devices
+  SET core_observed = core_observed + NEW.core_percent,
+    memory_observed = memory_observed + NEW.memory_bytes,
+    observed_holders = observed_holders + 1
+  WHERE device_no = NEW.device_no AND NEW.kind <> 'granted';
+  SELECT CASE WHEN NOT EXISTS (
+      SELECT 1 FROM ledger_reservations AS r, ledger_devices AS d
+      WHERE r.position = NEW.position AND r.kind = NEW.kind AND r.closed_position IS NULL
+        AND r.opened_at_us = NEW.opened_at_us
+        AND d.device_no = NEW.device_no AND d.node_no = r.node_no
+        AND r.device_count >= (
+          SELECT count(*) FROM ledger_holdings WHERE position = NEW.position
+        )
+    )
+    THEN {
+    fail(
+        "'tenure ledger: no reservation at position ' || NEW.position || ' asks for this card'",
+        "tenure ledger: no reservation asks for this card",
+    )
+}
+  END;
+END
+"""
+_FIXED_HOLDING: Final = [
+    "position",
+    "device_no",
+    "minor",
+    "core_percent",
+    "memory_bytes",
+    "memory_ratio_percent",
+    "exclusive",
+    "instances",
+    "kind",
+    "opened_at_us",
+]
+
+
+HOLDINGS_UPDATE: Final = only_closes("ledger_holdings", _FIXED_HOLDING, "a holding")
+HOLDINGS_GIVE_BACK: Final = """
+CREATE TRIGGER ledger_holdings_give_back AFTER UPDATE OF closed_position ON ledger_holdings
+WHEN OLD.closed_position IS NULL AND NEW.closed_position IS NOT NULL
+BEGIN
+  UPDATE ledger_devices
+  SET core_used = core_used - NEW.core_percent,
+    core_cap = max(core_reported, core_used - NEW.core_percent),
+    memory_used = memory_used - NEW.memory_bytes,
+    memory_cap = max(memory_reported, memory_used - NEW.memory_bytes),
+    tenants = tenants - 1,
+    exclusive_holders = exclusive_holders - NEW.exclusive
+  WHERE device_no = NEW.device_no AND NEW.kind = 'granted';
+  UPDATE ledger_devices
+  SET core_observed = core_observed - NEW.core_percent,
+    memory_observed = memory_observed - NEW.memory_bytes,
+    observed_holders = observed_holders - 1
+  WHERE device_no = NEW.device_no AND NEW.kind = 'observed';
+END
+"""
+
+_CORE_ASKED: Final = "(NEW.core_used - OLD.core_used)"
+_MEMORY_ASKED: Final = "(NEW.memory_used - OLD.memory_used)"
+_CORE_LEFT: Final = "(OLD.core_reported - OLD.core_used - OLD.core_observed)"
+_MEMORY_LEFT: Final = "(OLD.memory_reported - OLD.memory_used - OLD.memory_observed)"
+_BY_OTHERS: Final = "OLD.observed_holders > 0"
+_MEMORY_FULL: Final = f"(OLD.memory_reported > 0 AND {_MEMORY_LEFT} <= 0)"
+
+
+def _card(fact: str) -> str:
+    return fail(
+        f"'tenure ledger: ' || {card_of('OLD')} || {fact}", "tenure ledger: the card is full"
+    )
+
+
+def _core(more: str = "''") -> str:
+    """Return the refusal of a card whose core is short, or that is closed by who is on it."""
+    return _card(
+        f"' has ' || {_CORE_LEFT} || ' of ' || OLD.core_reported"
+        f" || ' percent core left, ' || {_CORE_ASKED} || ' asked' || {more}"
+    )
+
+
+def _memory(more: str = "''") -> str:
+    """Return the refusal of a card whose memory is short."""
+    return _card(
+        f"' has ' || {_MEMORY_LEFT} || ' of ' || OLD.memory_reported"
+        f" || ' bytes memory left, ' || {_MEMORY_ASKED} || ' asked' || {more}"
+    )
+
+
+_WHY: Final = "CASE WHEN OLD.exclusive_holders > 0 THEN ' (held exclusively)' ELSE '' END"
+_HOLDERS: Final = (
+    "' (' || (OLD.tenants + OLD.observed_holders) || ' holders, an exclusive one was asked)'"
+)
+_ASKS_NOTHING: Final = f"NEW.tenants > OLD.tenants AND {_CORE_ASKED} = 0 AND {_MEMORY_ASKED} = 0"
+
+DEVICES_COUNTERS: Final = f"""
+CREATE TRIGGER ledger_devices_counters BEFORE UPDATE OF core_cap, memory_cap, core_used,
+  memory_used, tenants, exclusive_holders, core_observed, memory_observed, observed_holders
+ON ledger_devices
+BEGIN
+  SELECT CASE
+    WHEN NEW.tenants <= OLD.tenants AND NEW.core_used <= OLD.core_used
+      AND NEW.memory_used <= OLD.memory_used THEN NULL
+    WHEN OLD.present <> 1 THEN {_card("' is gone'")}
+    WHEN OLD.healthy <> 1 THEN {_card("' is unhealthy'")}
+    WHEN {_CORE_ASKED} > {_CORE_LEFT} THEN {_core(_WHY)}
+    WHEN {_MEMORY_ASKED} > {_MEMORY_LEFT} THEN {_memory(_WHY)}
+    WHEN OLD.exclusive_holders > 0 THEN {_core(_WHY)}
+    WHEN {_BY_OTHERS} AND OLD.core_observed >= OLD.core_reported
+    THEN {_core("' (held by others)'")}
+    WHEN {_BY_OTHERS} AND OLD.memory_reported > 0 AND OLD.memory_observed >= OLD.memory_reported
+    THEN {_memory("' (held by others)'")}
+    WHEN {_ASKS_NOTHING} AND {_CORE_LEFT} <= 0 THEN {_core()}
+    WHEN {_ASKS_NOTHING} AND {_MEMORY_FULL} THEN {_memory()}
+    WHEN NEW.exclusive_holders > OLD.exclusive_holders
+      AND OLD.tenants + OLD.observed_holders > 0
+    THEN {_core(_HOLDERS)}
+    WHEN EXISTS (
+      SELECT 1 FROM ledger_slot_holdings AS s
+      WHERE s.node_no = OLD.node_no AND s.slot = 'unknown/' || OLD.device_type
+        AND s.closed_position IS NULL
+    )
+    THEN {_card("' may be held by a Pod on an unknown card'")}
+  END;
+  SELECT CASE
+    WHEN NEW.core_cap <> max(NEW.core_reported, NEW.core_used)
+      OR NEW.memory_cap <> max(NEW.memory_reported, NEW.memory_used)
+      OR (NEW.core_used, NEW.memory_used, NEW.tenants, NEW.exclusive_holders, NEW.core_observed,
+    NEW.memory_observed, NEW.observed_holders) IS NOT (
+    SELECT coalesce(sum(core_percent) FILTER (WHERE kind = 'granted'), 0),
+      coalesce(sum(memory_bytes) FILTER (WHERE kind = 'granted'), 0),
+      count(*) FILTER (WHERE kind = 'granted'),
+      coalesce(sum(exclusive) FILTER (WHERE kind = 'granted'), 0),
+      coalesce(sum(core_percent) FILTER (WHERE kind <> 'granted'), 0),
+      coalesce(sum(memory_bytes) FILTER (WHERE kind <> 'granted'), 0),
+      count(*) FILTER (WHERE kind <> 'granted')
+    FROM ledger_holdings WHERE device_no = NEW.device_no AND closed_at_us IS NULL
+  )
+    THEN {
+    fail(
+        "'tenure ledger: what is used of a card is the sum of its holdings: '"
+        " || (SELECT n.node_name FROM ledger_nodes AS n WHERE n.node_no = OLD.node_no)"
+        " || '/' || OLD.device_type || '/' || OLD.minor",
+        "tenure ledger: what is used of a card is the sum of its holdings",
+    )
+}
+  END;
+END
+"""
+
+V1: Final = (
+    RESERVATIONS_INSERT,
+    RESERVATIONS_UPDATE,
+    RESERVATIONS_CLOSE,
+    HOLDINGS_INSERT,
+    HOLDINGS_TAKE,
+    HOLDINGS_UPDATE,
+    HOLDINGS_GIVE_BACK,
+    DEVICES_COUNTERS,
+)
+"""These rules in the order in which they are made."""
