@@ -44,7 +44,12 @@ class Head:
 
 
 def read_head(connection: Connection) -> Head:
-    """Return the head row."""
+    """
+    Return the head row.
+
+    Raises:
+        CorruptLedgerError: there is none.
+    """
     row = connection.execute(
         select(
             schema.ledger_head.c.position,
@@ -54,7 +59,9 @@ def read_head(connection: Connection) -> Head:
             schema.ledger_head.c.origin,
             schema.ledger_head.c.at_us,
         )
-    ).one()
+    ).one_or_none()
+    if row is None:
+        raise CorruptLedgerError("the head is missing", position=0)
     return Head(
         position=row.position,
         chain_hash=bytes(row.chain_hash),

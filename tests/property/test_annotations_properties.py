@@ -356,7 +356,7 @@ def test_gangs_round_trip(
             container_name=texts,
             resource_name=texts,
             device_ids=st.lists(texts, max_size=3).map(tuple),
-            alloc_resp=st.binary(max_size=20),
+            alloc_resp=st.text(max_size=20),
         ),
         max_size=3,
     ).map(tuple),
