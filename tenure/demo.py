@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from importlib.metadata import version
@@ -20,7 +19,7 @@ from scheduler.decide.settings import SchedulingSettings
 from tenure.config import normalise_settings
 from tenure.exits import AnswerIsNo, with_next
 from tenure.look.build import write_report
-from tenure.progress import progress_bar
+from tenure.progress import counting_bar, progress_bar
 from tenure.simulate.runner import Record, run_simulation
 from tenure.trace.reader import read_trace
 from tenure.trace.week import FORMAT, WEEK_START, write_week
@@ -114,7 +113,7 @@ def _announce(size: Size, paths: _Paths) -> None:
 def _decide(paths: _Paths, seed: int) -> Result:
     settings = SchedulingSettings(node_policy="fgd")
     run = read_trace(paths.trace, normalise_settings(settings))
-    with progress_bar("deciding", total=len(run.arrivals)) as progress:
+    with counting_bar("deciding", len(run.arrivals)) as progress:
         result = run_simulation(
             run,
             settings=settings,
@@ -122,7 +121,7 @@ def _decide(paths: _Paths, seed: int) -> Result:
             version=version("tenure"),
             clock=time.perf_counter,
             record=Record(ledger=str(paths.ledger), batch=BATCH),
-            progress=_first(progress),
+            progress=progress,
         )
     rate = result.tally.decisions / result.seconds
     _say(
@@ -130,10 +129,6 @@ def _decide(paths: _Paths, seed: int) -> Result:
         f"({rate:,.0f}/s, waiting Pods are tried again), ledger {paths.ledger}"
     )
     return result
-
-
-def _first(progress: Callable[[int, int], None] | None) -> Callable[[int], None] | None:
-    return None if progress is None else lambda done: progress(done, 0)
 
 
 def _headline(result: Result, proof: VerifyReport) -> str:

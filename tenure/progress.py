@@ -22,15 +22,28 @@ def progress_bar(what: str, total: int | None = None) -> Iterator[Progress | Non
     if not console.is_terminal:
         yield None
         return
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
     from rich.progress import Progress as Bar
 
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
-        TimeElapsedColumn(),
+        TimeElapsedColumn() if total is None else TimeRemainingColumn(),
     )
     with Bar(*columns, console=console, transient=True) as bar:
         task = bar.add_task(what, total=total)
         yield lambda done, of: bar.update(task, completed=done, total=of or None)
+
+
+@contextmanager
+def counting_bar(what: str, total: int) -> Iterator[Callable[[int], None] | None]:
+    """Give a function that takes how much of `total` is done; None off a terminal."""
+    with progress_bar(what, total=total) as progress:
+        yield None if progress is None else lambda done: progress(done, total)

@@ -100,18 +100,13 @@ class DeviceArrays:
 
     def is_over_full(self, node: int, column: int) -> bool:
         """Tell whether holders have more of the card than it is, or share one held alone."""
-        return bool(
-            self.core_free.item(node, column) < 0
-            or self.memory_free.item(node, column) < 0
-            or (self.exclusive.item(node, column) and self.tenants.item(node, column) > 1)
-        )
+        return self.is_over_held(node, column) or self.memory_free.item(node, column) < 0
 
     def is_over_held(self, node: int, column: int) -> bool:
         """Tell whether holders contradict each other or the card; unknown memory is no limit."""
-        if self.memory_cap.item(node, column):
-            return self.is_over_full(node, column)
         return bool(
-            self.core_free.item(node, column) < 0
+            (self.memory_cap.item(node, column) and self.memory_free.item(node, column) < 0)
+            or self.core_free.item(node, column) < 0
             or (self.exclusive.item(node, column) and self.tenants.item(node, column) > 1)
         )
 

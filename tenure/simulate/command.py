@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
@@ -14,14 +12,14 @@ from typing import Final
 from ledger.domain.errors import InputError
 from scheduler.decide.settings import SchedulingSettings
 from tenure.config import POLICIES, normalise_settings, read_settings, with_policy
-from tenure.exits import AnswerIsNo, note, stderr, warn, with_next
+from tenure.exits import AnswerIsNo, note, warn, with_next
 from tenure.output import OutputFormat
+from tenure.progress import counting_bar
 from tenure.simulate.compare import row_of, write_comparison
 from tenure.simulate.model import Run
 from tenure.simulate.render import write_result
 from tenure.simulate.results import Result
 from tenure.simulate.runner import Record, recorded_start_us, run_simulation
-from tenure.simulate.simulator import Progress
 from tenure.units import parse_time
 from tenure.version import tenure_version
 
@@ -173,7 +171,7 @@ def _simulate(options: Options, run: Run, settings: SchedulingSettings) -> Resul
         OutputFormat.JSON,
         OutputFormat.YAML,
     )
-    with _progress(len(run.arrivals), settings.node_policy) as progress:
+    with counting_bar(f"deciding, {settings.node_policy}", len(run.arrivals)) as progress:
         result = run_simulation(
             run,
             settings=settings,
@@ -190,18 +188,3 @@ def _simulate(options: Options, run: Run, settings: SchedulingSettings) -> Resul
     where = span.url or "temporary, deleted (--ledger FILE keeps it)"
     note(f"ledger: {where}, positions {span.first} to {span.last}")
     return result
-
-
-@contextmanager
-def _progress(total: int, policy: str) -> Iterator[Progress | None]:
-    """Show a bar on a terminal, nothing anywhere else."""
-    console = stderr()
-    if not console.is_terminal:
-        yield None
-        return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
-
-    columns = ("{task.description}", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task(f"deciding, {policy}", total=total)
-        yield lambda done: bar.update(task, completed=done)
