@@ -28,7 +28,7 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-REVISIONS: Final = ("0001",)
+REVISIONS: Final = ("0001", "0002")
 """Every schema revision that this release can read, oldest first; the last one is written."""
 
 METADATA: Final = MetaData(
@@ -375,6 +375,94 @@ ledger_refusals: Final = Table(
 )
 """Pods that were refused, and in which words; the reasons as values are in the event body."""
 
+ledger_tree: Final = Table(
+    "ledger_tree",
+    METADATA,
+    _key("id"),
+    _number("size"),
+    Column("range", LargeBinary, nullable=False),
+    _check("one_row", "id = 1"),
+    _check("range_hashes", "length(range) % 32 = 0"),
+    sqlite_strict=True,
+)
+"""
+One row: the Merkle tree over the leaf hashes of positions 1..size, as its compact range: the roots
+of its perfect subtrees, largest first, 32 bytes each. Moves in the commit that appends.
+"""
+
+ledger_tiles: Final = Table(
+    "ledger_tiles",
+    METADATA,
+    _key("level"),
+    _key("number"),
+    Column("hashes", LargeBinary, nullable=False),
+    _check("full", "length(hashes) = 8192"),
+    sqlite_strict=True,
+    sqlite_with_rowid=False,
+)
+"""
+Full tiles of the Merkle tree: 256 hashes of level `8 * level`, the `number`th from the left. They
+stay when events move to an archive, so that a proof about an archived event still works.
+"""
+
+ledger_checkpoints: Final = Table(
+    "ledger_checkpoints",
+    METADATA,
+    _key("size"),
+    _text("note"),
+    sqlite_strict=True,
+)
+"""Signed checkpoints (C2SP signed notes) by the size of the tree that they sign."""
+
+ledger_snapshots: Final = Table(
+    "ledger_snapshots",
+    METADATA,
+    _key("position"),
+    _text("format"),
+    Column("body", LargeBinary, nullable=False),
+    Column("digest", LargeBinary, nullable=False),
+    _check("digest_length", "length(digest) = 32"),
+    sqlite_strict=True,
+)
+"""The folded state after `position`, compressed; the log commits to its digest (snapshot.taken)."""
+
+ledger_segments: Final = Table(
+    "ledger_segments",
+    METADATA,
+    _key("last"),
+    _number("first"),
+    _text("file_name"),
+    Column("digest", LargeBinary, nullable=False),
+    Column("chain_hash", LargeBinary, nullable=False),
+    _number("at_us"),
+    _check("digest_length", "length(digest) = 32"),
+    _check("chain_hash_length", "length(chain_hash) = 32"),
+    sqlite_strict=True,
+)
+"""Events `first`..`last` that moved to an archive file, and the chain value at the last one."""
+
+ledger_places: Final = Table(
+    "ledger_places",
+    METADATA,
+    _key("position"),
+    Column("device_no", BIG, ForeignKey("ledger_devices.device_no"), primary_key=True),
+    _text("group_name"),
+    _text("pod_uid"),
+    _number("opened_at_us"),
+    _number("closed_at_us", null=True),
+    _number("closed_position", null=True),
+    Index(
+        "uq_ledger_places_open",
+        "device_no",
+        unique=True,
+        sqlite_where=Column("closed_position").is_(None),
+        postgresql_where=Column("closed_position").is_(None),
+    ),
+    sqlite_strict=True,
+    sqlite_with_rowid=False,
+)
+"""Whole devices that wait for one member of a planned group; one open place per device."""
+
 PROJECTIONS: Final = (
     ledger_nodes,
     ledger_devices,
@@ -385,5 +473,6 @@ PROJECTIONS: Final = (
     ledger_slot_holdings,
     ledger_device_health,
     ledger_refusals,
+    ledger_places,
 )
 """Every table that `rebuild` makes again, parents first."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-from ledger.store.ddl import sqlite_triggers, sqlite_views
+from ledger.store.ddl import postgres, sqlite_triggers, sqlite_views
 
 revision = "0001"
 down_revision = None
@@ -28,7 +28,8 @@ def upgrade() -> None:
             " VALUES (1, '', 0, '', 0, 0, :genesis)"
         ).bindparams(sa.bindparam("genesis", bytes(32), sa.LargeBinary))
     )
-    for text in (*sqlite_triggers.V1, *sqlite_views.V1):
+    sqlite = (*sqlite_triggers.V1, *sqlite_views.V1)
+    for text in sqlite if op.get_bind().dialect.name == "sqlite" else postgres.V1:
         op.get_bind().exec_driver_sql(text)
 
 
