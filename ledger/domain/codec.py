@@ -135,7 +135,7 @@ def _decoder(kind: Declared) -> Decoder:
     if origin is tuple:
         return _array_decoder(arguments)
     if origin is not None and issubclass(origin, Mapping):
-        return _object_decoder(_decoder(arguments[1]))
+        return _object_decoder(_decoder(arguments[1]), arguments[1])
     if kind is CpuSet:
         return _decode_cpuset
     if dataclasses.is_dataclass(kind):
@@ -152,6 +152,8 @@ def _array_decoder(arguments: tuple[Any, ...]) -> Decoder:
         def many(value: object, path: str) -> tuple[Any, ...]:
             if not isinstance(value, list):
                 raise InputError("must be an array", field=path)
+            if not value:
+                return ()
             return tuple([inner(item, f"{path}[{i}]") for i, item in enumerate(value)])
 
         return many
@@ -166,10 +168,14 @@ def _array_decoder(arguments: tuple[Any, ...]) -> Decoder:
     return fixed
 
 
-def _object_decoder(inner: Decoder) -> Decoder:
+def _object_decoder(inner: Decoder, kind: Declared) -> Decoder:
+    plain = {kind} if kind in _NAMES else set()
+
     def decode(value: object, path: str) -> dict[str, Any]:
         if not isinstance(value, dict):
             raise InputError("must be an object", field=path)
+        if plain.issuperset(map(type, value.values())):
+            return dict(value)
         return {key: inner(item, f"{path}[{key}]") for key, item in value.items()}
 
     return decode
@@ -179,8 +185,20 @@ def _dataclass_decoder(kind: Declared) -> Decoder:
     hints = _type_hints(kind)
     fields = {field.name: _decoder(hints[field.name]) for field in dataclasses.fields(kind)}
     needed = {field.name for field in dataclasses.fields(kind) if not _has_default(field)}
+    # What we write has every field, sorted by name: recognised as a whole, it is not looked at
+    # field by field. A field that may be null never is recognised.
+    order = sorted(fields)
+    kinds = [_json_kind(hints[name]) for name in order]
+    changing = tuple(
+        (name, fields[name]) for name in order if _json_kind(hints[name]) is not hints[name]
+    )
 
     def decode(value: object, path: str) -> Json:
+        if type(value) is dict and list(value) == order and [*map(type, value.values())] == kinds:
+            try:
+                return kind(**value | {name: inner(value[name], name) for name, inner in changing})
+            except InputError as error:
+                raise error.within(path) from error
         if not isinstance(value, dict):
             raise InputError("must be an object", field=path)
         if not value.keys() <= fields.keys():
@@ -195,6 +213,21 @@ def _dataclass_decoder(kind: Declared) -> Decoder:
             raise error.within(path) from error
 
     return decode
+
+
+def _json_kind(kind: Declared) -> type[object] | None:
+    """Return what JSON makes of a declared type; None where that depends on the value."""
+    origin: Declared = typing.get_origin(kind)
+    if origin in (types.UnionType, typing.Union):
+        return None
+    if origin is tuple:
+        return list
+    if origin is not None or dataclasses.is_dataclass(kind):
+        return str if kind is CpuSet else dict
+    if kind is CpuSet or kind not in _NAMES:
+        return str
+    plain: type[object] = kind
+    return plain
 
 
 def _has_default(field: dataclasses.Field[Any]) -> bool:
