@@ -26,6 +26,22 @@ class OutputFormat(StrEnum):
         return self in (OutputFormat.TABLE, OutputFormat.WIDE)
 
 
+class DataFormat(StrEnum):
+    """The forms of an answer that is data: those of `OutputFormat`, and Parquet."""
+
+    TABLE = "table"
+    WIDE = "wide"
+    JSON = "json"
+    YAML = "yaml"
+    CSV = "csv"
+    PARQUET = "parquet"
+
+    @property
+    def text_form(self) -> OutputFormat:
+        """The same form as text; a table stands for Parquet, which is written elsewhere."""
+        return OutputFormat.TABLE if self is DataFormat.PARQUET else OutputFormat(self.value)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
     """
@@ -128,6 +144,11 @@ def _cell(column: Column, row: Record) -> str:
 def _csv_value(value: object) -> object:
     if isinstance(value, bool):
         return "true" if value else "false"
+    return nested_as_json(value)
+
+
+def nested_as_json(value: object) -> object:
+    """Return lists and mappings as JSON text, every other value as it is."""
     if isinstance(value, (Mapping, list, tuple)):
         import json
 

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
 from hypothesis import HealthCheck, settings
+
+if TYPE_CHECKING:
+    from tests.support.postgres import Server
+    from tests.support.stores import PostgresStore
 
 # No deadline: the machine is shared, and a slow example is not a wrong one. Derandomised, so that
 # a commit that passes here passes everywhere; `make slow` explores with fresh seeds.
@@ -10,3 +18,23 @@ settings.register_profile(
     "tenure", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("tenure")
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Server]:
+    """A real Postgres server; it starts with the first test that asks for it."""
+    from tests.support.postgres import running
+
+    with running() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def empty_postgres(postgres: Server) -> Iterator[PostgresStore]:
+    """A migrated ledger without events, made once, to be copied by each test that needs one."""
+    from tests.support.stores import PostgresStore
+
+    store = PostgresStore(server=postgres, database=postgres.new_database())
+    store.open("create").close()
+    yield store
+    postgres.drop(store.database)

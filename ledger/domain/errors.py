@@ -58,6 +58,14 @@ class IdempotencyError(LedgerError):
     """The same key was used for another command. Refuse."""
 
 
+class OverloadedError(LedgerError):
+    """More commands wait than the writer takes on. Nothing was recorded: say so, retry later."""
+
+
+class UnknownOutcomeError(LedgerError):
+    """The database's answer was lost: recorded or not. Ask again with the same keys."""
+
+
 class UnknownEventError(LedgerError):
     """The ledger holds an event of a newer version. Stop and say so; never guess."""
 

@@ -19,6 +19,7 @@ from ledger.domain.devices import DeviceRecord, DeviceShare
 from ledger.domain.errors import InputError, UnknownEventError
 from ledger.domain.requests import PodSnapshot
 from ledger.domain.topology import Cpu
+from ledger.domain.upcasts import UPCASTS, latest, upcast
 
 EMPTY_CPUSET: Final = CpuSet()
 
@@ -228,18 +229,31 @@ class RequestRefused:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedMember:
-    """One member of a group plan: which node and which minors wait for it."""
+    """
+    One member of a group plan: its node and the GPUs that it is to get there.
+
+    Attributes:
+        minors: every GPU that it is to get, whole or a part of.
+        whole: those of `minors` that it is to get alone. They are its places: until its reservation
+            on that node, nobody else is granted anything of them. A part of a card is no place,
+            for members may share one; a body from before there were places has none.
+    """
 
     pod_uid: str
     namespace: str
     pod_name: str
     node_uid: str
     minors: tuple[int, ...] = ()
+    whole: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupPlanned:
-    """A whole group or gang was given nodes and devices before its members are bound."""
+    """
+    A whole group or gang was given nodes and devices before its members are bound.
+
+    Replaces the group's plan before it: the places that are still open of that one are closed.
+    """
 
     event_type: ClassVar[str] = "group.planned.v1"
     group: str
@@ -299,12 +313,42 @@ class SegmentArchived:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerRecovered:
-    """A ledger that was behind its witnesses was opened again; the range is unknown, not idle."""
+    """
+    A ledger that was behind its witnesses was opened again; the range is unknown, not idle.
 
-    event_type: ClassVar[str] = "ledger.recovered.v1"
+    Rule: design section 8, "Restore". Several incarnations that lost positions are several events.
+
+    Attributes:
+        lost_from, lost_to: positions of `lost_incarnation` that others saw and this ledger lacks.
+        incarnation: the one that is open from here on.
+        lost_incarnation: whose positions these are; empty in what version 1 recorded: the one
+            before.
+        began_at: the first position of the new incarnation in this ledger.
+    """
+
+    event_type: ClassVar[str] = "ledger.recovered.v2"
     lost_from: int
     lost_to: int
     incarnation: str
+    lost_incarnation: str
+    began_at: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyRotated:
+    """
+    Checkpoints are signed by another key from here on. Both keys signed that it follows.
+
+    Attributes:
+        old_key: a verifier key, `name+hash+base64`.
+        new_key: likewise.
+        note: the signed note of both (C2SP signed-note), which alone hands the trust on.
+    """
+
+    event_type: ClassVar[str] = "key.rotated.v1"
+    old_key: str
+    new_key: str
+    note: str
 
 
 LedgerEvent = (
@@ -326,6 +370,7 @@ LedgerEvent = (
     | SnapshotTaken
     | SegmentArchived
     | LedgerRecovered
+    | KeyRotated
 )
 
 EVENT_TYPES: Final[Mapping[str, type[LedgerEvent]]] = {
@@ -340,18 +385,20 @@ def encode_event(event: LedgerEvent) -> str:
 
 def decode_event(event_type: str, body: str) -> LedgerEvent:
     """
-    Return the event that `body` records.
+    Return the event that `body` records; an older version is read in today's words.
 
     Raises:
         UnknownEventError: a type or version this release doesn't know; readers stop here.
         InputError: the body doesn't have the type's fields.
     """
-    kind = EVENT_TYPES.get(event_type)
+    kind = EVENT_TYPES.get(event_type) or EVENT_TYPES.get(latest(event_type))
     if kind is None:
         raise UnknownEventError(f"event of a newer version: event_type={event_type}")
     try:
         value: object = json.loads(body)
     except (ValueError, RecursionError) as error:
         raise InputError(f"event body is not JSON: {error}", field=event_type) from error
+    if event_type in UPCASTS and isinstance(value, dict):
+        value = upcast(event_type, value)
     event: LedgerEvent = decode_value(kind, value, event_type)
     return event

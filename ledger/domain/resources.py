@@ -231,6 +231,7 @@ LABEL_TENURE_MANAGED: Final = "tenure.sh/managed"  # on Namespaces, value "true"
 ANNOTATION_TENURE_ADMITTED: Final = "tenure.sh/admitted"
 ANNOTATION_TENURE_VISIBLE_PREFIX: Final = "tenure.sh/visible."
 ANNOTATION_TENURE_ALLOCATED_PREFIX: Final = "tenure.sh/allocated."
+ANNOTATION_TENURE_ALLOCATION: Final = "tenure.sh/allocation"  # signed, on bound Pods
 ANNOTATION_TENURE_RELEASED_AT: Final = "tenure.sh/released-at"  # on Nodes
 TAINT_TENURE_OWNED: Final = "tenure.sh/owned"
 TAINT_TENURE_NOT_READY: Final = "tenure.sh/not-ready"

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from sqlalchemy import Connection, select, update
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from ledger.domain.errors import (
     CapacityError,
@@ -18,17 +18,21 @@ from ledger.domain.errors import (
     InputError,
     LedgerError,
     StaleStreamError,
+    UnknownOutcomeError,
 )
 from ledger.domain.events import EpochStarted
 from ledger.domain.hashing import GENESIS, chain_hash
 from ledger.domain.recorded import NewEvent
-from ledger.store import schema, statements
+from ledger.store import commands, schema, statements
 from ledger.store.bodies import body_of, leaf_of
+from ledger.store.commands import Command, Outcome, arguments_of
 from ledger.store.failures import fact_of, refused_by_rule, unavailable
 from ledger.store.project import Projector
 from ledger.store.statements import Row
+from ledger.store.tree import Tree
 
 _KEYS_PER_QUERY: Final = 500
+_LEAF: Final = [column.name for column in schema.ledger_events.columns].index("leaf_hash")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,23 +47,25 @@ class Head:
     at_us: int
 
 
-def read_head(connection: Connection) -> Head:
+def read_head(connection: Connection, *, lock: bool = False) -> Head:
     """
     Return the head row.
+
+    With `lock` nobody else moves it until this transaction ends, and what a writer before us has
+    not finished is waited for. On SQLite a transaction that writes has the whole file anyway.
 
     Raises:
         CorruptLedgerError: there is none.
     """
-    row = connection.execute(
-        select(
-            schema.ledger_head.c.position,
-            schema.ledger_head.c.chain_hash,
-            schema.ledger_head.c.epoch,
-            schema.ledger_head.c.holder,
-            schema.ledger_head.c.origin,
-            schema.ledger_head.c.at_us,
-        )
-    ).one_or_none()
+    query = select(
+        schema.ledger_head.c.position,
+        schema.ledger_head.c.chain_hash,
+        schema.ledger_head.c.epoch,
+        schema.ledger_head.c.holder,
+        schema.ledger_head.c.origin,
+        schema.ledger_head.c.at_us,
+    )
+    row = connection.execute(query.with_for_update() if lock else query).one_or_none()
     if row is None:
         raise CorruptLedgerError("the head is missing", position=0)
     return Head(
@@ -96,11 +102,17 @@ class Writer:
         self._head = head
         self._versions: dict[str, int] | None = None
         self._projector: Projector | None = None
+        self._tree: Tree | None = None
 
     @property
     def head(self) -> Head:
         """The head as of the last durable commit."""
         return self._head
+
+    @property
+    def connection(self) -> Connection:
+        """What the writer writes through."""
+        return self._connection
 
     def stream_version(self, stream: str) -> int:
         """Return the last version of a stream, 0 for one without events."""
@@ -132,11 +144,15 @@ class Writer:
                     return self._head.position
                 raise StaleStreamError(stream=stream, expected_version=version)
         try:
-            return self._append(events)
+            return self.commit(events)
         except (DBAPIError, CapacityError) as error:
             if isinstance(error, DBAPIError) and not refused_by_rule(error):
                 raise unavailable(error) from error
             return self._append_without_repeats(events, error)
+
+    def record(self, batch: Sequence[Command]) -> list[Outcome]:
+        """Record commands in one transaction; see `ledger.store.commands.record`."""
+        return commands.record(self, batch)
 
     def _begin_epoch(self, version: str, wall_us: int) -> None:
         """Record the start of this epoch in the transaction that is open."""
@@ -156,23 +172,44 @@ class Writer:
         self._head = batch.head
         self._stream_versions().update(batch.versions)
 
-    def _append(self, events: Sequence[NewEvent]) -> int:
+    def _begin_with(self, events: Sequence[NewEvent]) -> None:
+        """Record the epoch's first events in the transaction that is open."""
+        batch = self._batch(events)
+        self._write(batch)
+        self._head = batch.head
+        self._stream_versions().update(batch.versions)
+
+    def commit(
+        self, events: Sequence[NewEvent], beside: Callable[[Connection], None] | None = None
+    ) -> int:
+        """
+        Record `events` in one transaction, and let what the database says of them through.
+
+        `beside` writes what is no projection in the same transaction, after the events.
+        """
         if not events:
             return self._head.position
         batch = self._batch(events)
         transaction = self._connection.begin()
         try:
             self._write(batch)
+            if beside is not None:
+                beside(self._connection)
         except BaseException:
-            self._projector = None  # it counted on rows that are not there
+            self._projector = self._tree = None  # they counted on rows that are not there
             transaction.rollback()
             raise
         try:
             transaction.commit()
         except DBAPIError as error:
-            transaction.close()
-            self._connection.connection.rollback()  # the driver may still be inside of it
-            self._settle(batch, error)
+            try:
+                transaction.close()
+                self._connection.connection.rollback()  # the driver may still be inside of it
+                self._settle(batch, error)
+            except SQLAlchemyError as lost:
+                raise UnknownOutcomeError(
+                    f"the answer to a commit was lost: position={batch.head.position}"
+                ) from lost
         self._head = batch.head
         self._stream_versions().update(batch.versions)
         return batch.head.position
@@ -194,6 +231,9 @@ class Writer:
         ):
             add(position, at_us, new.event)
         self._projector.flush()
+        if self._tree is None:
+            self._tree = Tree(self._connection, before.position)
+        self._tree.grow([row[_LEAF] for row in batch.rows])
 
     def _batch(self, events: Sequence[NewEvent]) -> _Batch:
         """Give every event its place in the ledger; touches no table."""
@@ -263,9 +303,9 @@ class Writer:
 
         Returns when the batch is recorded after all.
         """
-        self._projector = None
+        self._projector = self._tree = None
         with self._connection.begin():
-            now = read_head(self._connection)
+            now = read_head(self._connection, lock=True)
         if now == batch.head:
             return
         if now != self._head:
@@ -281,9 +321,10 @@ class Writer:
             return self.append(fresh)
         if isinstance(error, CapacityError):
             raise error
-        raise self._refusal(error) from error
+        raise self.refusal(error) from error
 
-    def _refusal(self, error: DBAPIError) -> LedgerError:
+    def refusal(self, error: DBAPIError) -> LedgerError:
+        """Return the error for what a rule of the database refused."""
         if error.statement == statements.EVENT.text(self._connection):
             return LedgerError(f"the ledger refused an event: {fact_of(error)}")
         return CapacityError(fact_of(error))
@@ -293,9 +334,9 @@ class Writer:
         with self._connection.begin():
             recorded = self._recorded({new.idempotency_key for new in events})
         for new in events:
-            arguments = _arguments(new)
+            arguments = arguments_of(new)
             earlier = fresh.get(new.idempotency_key)
-            known = _arguments(earlier) if earlier else recorded.get(new.idempotency_key)
+            known = arguments_of(earlier) if earlier else recorded.get(new.idempotency_key)
             if known is None:
                 fresh[new.idempotency_key] = new
             elif known != arguments:
@@ -331,19 +372,34 @@ class Writer:
 
 
 def start_epoch(
-    connection: Connection, *, holder: str, origin: str, version: str, wall_us: int, place: str
+    connection: Connection,
+    *,
+    holder: str,
+    origin: str,
+    version: str,
+    wall_us: int,
+    place: str,
+    above: int = 0,
+    then: Sequence[NewEvent] = (),
+    keep: bool = True,
 ) -> Writer:
     """
     Move the epoch and record that it moved, in one transaction; return the epoch's writer.
 
+    Args:
+        above: the epoch must be beyond this one: as many are started, for none is left out.
+        then: the epoch's first events, in the same transaction.
+        keep: False rolls everything back at the end; the writer is then of no use.
+
     Raises:
         InputError: the ledger has another origin.
         CorruptLedgerError: the head is not where the events end.
+        CapacityError: the database refused one of the events; nothing is recorded.
     """
     assert origin, "a ledger belongs to someone"
     try:
-        with connection.begin():
-            before = read_head(connection)
+        with connection.begin() as transaction:
+            before = read_head(connection, lock=True)
             _check_end(connection, before)
             if before.epoch > 0 and before.origin != origin:
                 raise InputError(
@@ -351,14 +407,19 @@ def start_epoch(
                     f" expected={origin}",
                     place=place,
                 )
-            connection.execute(
-                update(schema.ledger_head).values(
-                    epoch=before.epoch + 1, holder=holder, origin=origin
+            for epoch in range(before.epoch + 1, max(before.epoch, above) + 2):
+                connection.execute(
+                    update(schema.ledger_head).values(epoch=epoch, holder=holder, origin=origin)
                 )
-            )
-            writer = Writer(connection, read_head(connection))
-            writer._begin_epoch(version, wall_us)  # noqa: SLF001 - the other half of this function
+                writer = Writer(connection, read_head(connection))
+                writer._begin_epoch(version, wall_us)  # noqa: SLF001 - the function's other half
+            if then:
+                writer._begin_with(then)  # noqa: SLF001 - as above
+            if not keep:
+                transaction.rollback()
     except DBAPIError as error:
+        if then and refused_by_rule(error):
+            raise CapacityError(fact_of(error)) from error
         raise unavailable(error) from error
     return writer
 
@@ -373,9 +434,3 @@ def _check_end(connection: Connection, head: Head) -> None:
         raise CorruptLedgerError(
             f"the head is not where the events end: last={position}", position=head.position
         )
-
-
-def _arguments(new: NewEvent) -> tuple[str, str, bytes]:
-    """Return what makes two commands with one key the same."""
-    body = body_of(new.event)
-    return (new.stream, new.event.event_type, hashlib.sha256(body.encode()).digest())

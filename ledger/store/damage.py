@@ -9,7 +9,7 @@ from typing import Final
 
 from sqlalchemy import Connection, create_engine
 
-from ledger.store import schema
+from ledger.store import damage_postgres, schema
 from ledger.store.failures import DAMAGE, fact_of
 from ledger.store.migrate import upgrade
 
@@ -26,7 +26,13 @@ Definition = tuple[str, str]
 
 
 def damaged_pages(connection: Connection) -> Iterator[str]:
-    """Yield what the database finds wrong with its own pages, constraints and references."""
+    """
+    Yield what the database finds wrong with its own pages, constraints and references.
+
+    Postgres checks the sums of the pages that are read as it reads them.
+    """
+    if connection.dialect.name != "sqlite":
+        return
     for pragma in ("integrity_check(20)", "foreign_key_check"):
         try:
             for row in connection.exec_driver_sql(f"PRAGMA {pragma}"):
@@ -44,6 +50,9 @@ def changed_rules(connection: Connection) -> Iterator[str]:
     Tables and views that someone added under names of their own are left alone. A trigger is not,
     for it can change what is written; nor is an index on a table of ours, for it can refuse it.
     """
+    if connection.dialect.name != "sqlite":
+        yield from damage_postgres.changed_rules(connection)
+        return
     try:
         found = _definitions(connection)
     except DAMAGE as error:

@@ -7,7 +7,7 @@ this fold shares nothing with it.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
@@ -16,7 +16,9 @@ from sqlalchemy import Connection, Select, select
 
 from ledger.domain.devices import DeviceShare
 from ledger.domain.events import LedgerEvent
+from ledger.domain.places import Place, apply_places
 from ledger.domain.state import GRANTED, Holding, NodeState, apply, node_uid_of
+from ledger.domain.state_codec import LedgerState
 from ledger.store import schema
 from ledger.store.statements import Row
 from ledger.store.tables import rows_of
@@ -46,6 +48,13 @@ _SHARES: Final = (
     .where(_part.closed_position.is_(None))
 )
 _CPUS: Final = select(_cpu.position, _cpu.kind, _cpu.cpu).where(_cpu.closed_position.is_(None))
+_place = schema.ledger_places.c
+_PLACES: Final = (
+    select(_place.position, _node.node_uid, _place.group_name, _place.pod_uid)
+    .join_from(schema.ledger_places, schema.ledger_devices, _device.device_no == _place.device_no)
+    .join(schema.ledger_nodes, _node.node_no == _device.node_no)
+    .where(_place.closed_position.is_(None))
+)
 _SLOTS: Final = select(_slot.position, _slot.kind, _slot.slot).where(
     _slot.closed_position.is_(None)
 )
@@ -67,6 +76,12 @@ class HeldByFold:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._nodes: dict[str, NodeState] = {}
+        self._places: tuple[Place, ...] = ()
+
+    @property
+    def state(self) -> LedgerState:
+        """What is folded so far; the next event changes it."""
+        return LedgerState(nodes=self._nodes, places=self._places)
 
     def add(self, position: int, event: LedgerEvent) -> None:
         """Fold one event."""
@@ -75,6 +90,7 @@ class HeldByFold:
             after = apply(self._nodes.get(uid), position, event)
             if after is not None:
                 self._nodes[uid] = after
+        self._places = apply_places(self._places, position, event)
 
     def differences(self) -> Iterator[tuple[int, str]]:
         """
@@ -93,6 +109,19 @@ class HeldByFold:
                 yield position, f"held by the fold, not in the tables: {must}"
             elif must != found:
                 yield position, f"what is held is not what the fold says: {found}, fold={must}"
+        yield from self._waiting()
+
+    def _waiting(self) -> Iterator[tuple[int, str]]:
+        """Yield (position, finding) for every plan whose open places are not those of the fold."""
+        must = Counter(
+            (place.opened_position, place.node_uid, place.group, place.pod_uid)
+            for place in self._places
+        )
+        found = Counter(self._rows(_PLACES))
+        for place in sorted(must.keys() | found.keys()):
+            if must[place] != found[place]:
+                fact = f"place={place[1:]}, places={found[place]}, fold={must[place]}"
+                yield place[0], f"what waits is not what the fold says: {fact}"
 
     def _folded(self) -> dict[int, _Held]:
         return {

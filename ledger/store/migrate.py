@@ -10,7 +10,10 @@ from alembic import command
 from alembic.config import Config
 from sqlalchemy import Connection
 
+from ledger.store.profile_postgres import take_your_time
+
 _INSTALLED: Final = "_migrations"
+_ONE_AT_A_TIME: Final = 0x7E4E_5E00
 
 
 def migrations_path() -> Path:
@@ -29,6 +32,13 @@ def configuration(connection: Connection) -> Config:
 
 
 def upgrade(connection: Connection) -> None:
-    """Run every migration that the database lacks, in one transaction: all or none."""
+    """
+    Run every migration that the database lacks, in one transaction: all or none.
+
+    On Postgres a second one waits for the first, and then finds that it has nothing to do.
+    """
     with connection.begin():
+        if connection.dialect.name == "postgresql":
+            take_your_time(connection)
+            connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_ONE_AT_A_TIME})")
         command.upgrade(configuration(connection), "head")

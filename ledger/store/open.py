@@ -3,28 +3,37 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Literal, Self
 
-from sqlalchemy import Connection, Engine, inspect, text
+from sqlalchemy import URL, Connection, Engine, inspect, text
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from ledger.domain.errors import InputError, LedgerError
 from ledger.domain.recorded import RecordedEvent
 from ledger.store import schema
 from ledger.store.append import Head, Writer, start_epoch
-from ledger.store.failures import DAMAGE, fact_of
+from ledger.store.failures import DAMAGE, fact_of, is_locked, refused_by_rule
 from ledger.store.profile import create_file, sqlite_engine
+from ledger.store.profile_postgres import (
+    is_postgres,
+    postgres_engine,
+    postgres_url,
+    shown,
+    without_password,
+)
 from ledger.store.read import checked_head, read_events
 
-Mode = Literal["read", "write", "create"]
+Mode = Literal["read", "write", "create", "upgrade"]
 
 SIMULATION: Final = "simulation/"
 """What the origin of a simulation's ledger begins with; services refuse such a ledger."""
 _SQLITE_URL: Final = "sqlite:///"
+_Connect = Callable[[Literal["reading", "writing"]], "Ledger"]
 
 
 class Ledger:
@@ -52,6 +61,8 @@ class Ledger:
     ) -> None:
         self.close()
         if isinstance(error, DAMAGE) and not isinstance(error, IntegrityError):
+            if isinstance(error, DBAPIError) and refused_by_rule(error):
+                return
             raise unreadable(error) from error
 
     def close(self) -> None:
@@ -113,34 +124,34 @@ class Ledger:
 
 def open_ledger(url: str, *, mode: Mode) -> Ledger:
     """
-    Open the ledger at `url`: `sqlite:///path` or a plain path.
+    Open the ledger at `url`: `sqlite:///path`, a plain path, or `postgresql://user@host/database`.
 
-    `create` makes the file, and takes one that is empty or a ledger without events.
+    `create` makes the file, and takes one that is empty or a ledger without events; a database of
+    Postgres must be there. `upgrade` opens
+    for writing what has an older schema too, to be brought to this one.
 
     Raises:
-        InputError: no such file, not a ledger, a ledger of a newer version, or, with `create`, a
-            ledger that has events.
+        InputError: no such file or database, not a ledger, a ledger of another version, or, with
+            `create`, a ledger that has events.
+        LedgerError: the server can't be reached.
     """
-    path = sqlite_path(url)
-    if mode == "create":
-        _make_file(path)
-    elif not path.is_file():
-        raise InputError("no such ledger", place=str(path))
-    is_ledger = False
+    connect, place = _server(url) if is_postgres(url) else _file(url, mode)
     if mode != "read":
         # Looked at before it is opened for writing, which alone would change a foreign file.
-        with _connected(path, writable=False) as ledger:
+        with connect("reading") as ledger:
+            if mode != "create":
+                _expect_ledger(ledger, place)
+                _expect_revision(ledger, place)
             if mode == "write":
-                _expect_ledger(ledger, path)
-                _expect_revision(ledger, path)
-            is_ledger = _is_ledger(ledger, path)
-            if is_ledger and mode == "create" and ledger.head().epoch > 0:
-                raise InputError("the ledger is not empty", place=str(path))
-    ledger = _connected(path, writable=mode != "read")
+                _expect_newest(ledger, place)
+            if mode == "create" and _is_ledger(ledger, place) and ledger.head().epoch > 0:
+                raise InputError("the ledger is not empty", place=place)
+    ledger = connect("reading" if mode == "read" else "writing")
     try:
         if mode == "read":
-            _expect_ledger(ledger, path)
-        if mode == "create" and not is_ledger:
+            _expect_ledger(ledger, place)
+            _expect_newest(ledger, place)
+        if mode == "create":
             from ledger.store.migrate import upgrade  # noqa: PLC0415 - Alembic is slow to import
 
             upgrade(ledger.connection)
@@ -153,7 +164,7 @@ def open_ledger(url: str, *, mode: Mode) -> Ledger:
 def unreadable(error: DBAPIError | UnicodeDecodeError) -> LedgerError:
     """Return the error for a database that did not answer a question, with what to do next."""
     fact = fact_of(error)
-    if "locked" in fact or "busy" in fact:
+    if is_locked(error):
         return LedgerError(f"another process writes this ledger: {fact}")
     found = LedgerError(f"the ledger can't be read: {fact}")
     found.add_note("run `tenure verify` for every finding")
@@ -170,8 +181,44 @@ def sqlite_path(url: str) -> Path:
     if url.startswith(_SQLITE_URL):
         return Path(url.removeprefix(_SQLITE_URL))
     if "://" in url:
-        raise InputError("not a ledger URL: use sqlite:///PATH or a path", place=url)
+        raise InputError(
+            "not a ledger URL: use sqlite:///PATH, a path or postgresql://user@host/database",
+            place=without_password(url),
+        )
     return Path(url)
+
+
+def _file(url: str, mode: Mode) -> tuple[_Connect, str]:
+    """Return how to connect to a file, which is there or is made, and its name for messages."""
+    path = sqlite_path(url)
+    if mode == "create":
+        _make_file(path)
+    elif not path.is_file():
+        raise InputError("no such ledger", place=str(path))
+    return partial(_connected, path), str(path)
+
+
+def _server(url: str) -> tuple[_Connect, str]:
+    """Return how to connect to a database of Postgres, and its name for messages."""
+    parsed = postgres_url(url)
+    return partial(_connected_to_server, parsed), shown(parsed)
+
+
+def _connected_to_server(url: URL, purpose: Literal["reading", "writing"]) -> Ledger:
+    writable, place = purpose == "writing", shown(url)
+    engine = postgres_engine(url, write=writable)
+    try:
+        connection = engine.connect()
+    except DBAPIError as error:
+        fact = " ".join(fact_of(error).split())
+        if 'database "' in fact and "does not exist" in fact:
+            found = InputError("no such ledger: the server has no such database", place=place)
+            found.add_note("make the database with `createdb`, then the ledger in it")
+            raise found from error
+        failed = LedgerError(f"can't connect to the database: ledger={place}, {fact}")
+        failed.add_note("check that the server runs and that the URL, role and password are right")
+        raise failed from error
+    return Ledger(url=place, engine=engine, connection=connection, writable=writable)
 
 
 def _make_file(path: Path) -> None:
@@ -183,7 +230,8 @@ def _make_file(path: Path) -> None:
         raise InputError(f"can't be made: {error.strerror}", place=str(path)) from error
 
 
-def _connected(path: Path, *, writable: bool) -> Ledger:
+def _connected(path: Path, purpose: Literal["reading", "writing"]) -> Ledger:
+    writable = purpose == "writing"
     engine = sqlite_engine(path, write=writable)
     try:
         connection = engine.connect()
@@ -194,18 +242,34 @@ def _connected(path: Path, *, writable: bool) -> Ledger:
     return Ledger(url=url, engine=engine, connection=connection, writable=writable)
 
 
-def _expect_ledger(ledger: Ledger, path: Path) -> None:
-    if not _is_ledger(ledger, path):
-        raise InputError("not a ledger: it is empty", place=str(path))
+def _expect_ledger(ledger: Ledger, place: str) -> None:
+    if not _is_ledger(ledger, place):
+        raise InputError("not a ledger: it is empty", place=place)
 
 
-def _expect_revision(ledger: Ledger, path: Path) -> None:
+def _expect_revision(ledger: Ledger, place: str) -> None:
     """Nothing is written to a ledger that does not say which schema it has."""
     revisions = _revisions(ledger)
     if len(revisions) != 1:
-        raise InputError(
-            f"the schema's revision must be one: revisions={revisions}", place=str(path)
+        raise InputError(f"the schema's revision must be one: revisions={revisions}", place=place)
+
+
+def _expect_newest(ledger: Ledger, place: str) -> None:
+    """
+    An older schema lacks what this release reads and keeps up; it is brought up to it first.
+
+    Whatever else is wrong with the record of the revision is a finding of `verify`.
+    """
+    newest = schema.REVISIONS[-1]
+    older = [revision for revision in _revisions(ledger) if revision != newest]
+    if older:
+        error = InputError(
+            f"written by an older version of tenure: schema={older[0]},"
+            f" this version needs {newest}",
+            place=place,
         )
+        error.add_note("copy it, then run `tenure ledger upgrade --ledger LEDGER`")
+        raise error
 
 
 def _revisions(ledger: Ledger) -> list[str]:
@@ -214,7 +278,7 @@ def _revisions(ledger: Ledger) -> list[str]:
         return list(ledger.connection.execute(query).scalars())
 
 
-def _is_ledger(ledger: Ledger, path: Path) -> bool:
+def _is_ledger(ledger: Ledger, place: str) -> bool:
     """
     Tell whether there is a ledger of a version that we know; False for a database without tables.
 
@@ -227,15 +291,15 @@ def _is_ledger(ledger: Ledger, path: Path) -> bool:
             if not tables:
                 return False
             if "alembic_version" not in tables or not tables & set(schema.METADATA.tables):
-                raise InputError("not a ledger: its tables are missing", place=str(path))
+                raise InputError("not a ledger: its tables are missing", place=place)
         revisions = _revisions(ledger)
     except DAMAGE as error:
-        raise InputError(f"not a ledger: {fact_of(error)}", place=str(path)) from error
+        raise InputError(f"not a ledger: {fact_of(error)}", place=place) from error
     for revision in revisions:
         if revision not in schema.REVISIONS:
             raise InputError(
                 f"written by a newer version of tenure: schema={revision},"
                 f" this version knows up to {schema.REVISIONS[-1]}",
-                place=str(path),
+                place=place,
             )
     return True

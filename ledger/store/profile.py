@@ -42,7 +42,7 @@ def sqlite_engine(path: Path, *, write: bool) -> Engine:
     start and not in the middle. A reader's transaction is one consistent snapshot.
     """
     engine = create_engine(
-        "sqlite+pysqlite://", creator=lambda: _connect(path, write=write), poolclass=NullPool
+        "sqlite+pysqlite://", creator=lambda: connect(path, write=write), poolclass=NullPool
     )
 
     @event.listens_for(engine, "begin")
@@ -60,7 +60,8 @@ def create_file(path: Path) -> None:
         return
 
 
-def _connect(path: Path, *, write: bool) -> sqlite3.Connection:
+def connect(path: Path, *, write: bool) -> sqlite3.Connection:
+    """Return the driver's own connection, which never begins a transaction by itself."""
     try:
         return _opened(_uri(path, "mode=rw" if write else "mode=ro"), write=write)
     except sqlite3.OperationalError:

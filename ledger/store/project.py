@@ -16,6 +16,7 @@ from ledger.domain.events import (
     DriftResolved,
     EpochStarted,
     GroupPlanned,
+    KeyRotated,
     LedgerEvent,
     LedgerRecovered,
     NodeInventoried,
@@ -35,6 +36,7 @@ from ledger.domain.state import GRANTED, OBSERVED
 from ledger.store import schema, statements
 from ledger.store.bodies import text_map
 from ledger.store.inventory import KnownDevice, KnownNode, inventory
+from ledger.store.places import OpenPlace, OpenPlaces, load_places
 from ledger.store.statements import Row, Statement
 
 WAVE: Final = (
@@ -45,6 +47,7 @@ WAVE: Final = (
     statements.DEVICE,
     statements.CPU,
     statements.HEALTH,
+    statements.PLACE,
     statements.RESERVATION,
     statements.HOLDING,
     statements.CPU_HOLDING,
@@ -52,6 +55,7 @@ WAVE: Final = (
     statements.REFUSAL,
     statements.PHASE,
     statements.CLOSE,
+    statements.CLOSE_PLACE,
 )
 """The order inside one wave of rows: facts, then what opens, then what ends."""
 
@@ -66,7 +70,12 @@ class Projection:
     the rows away.
     """
 
-    def __init__(self, nodes: dict[str, KnownNode], send: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        nodes: dict[str, KnownNode],
+        send: Callable[[], None],
+        places: OpenPlaces | None = None,
+    ) -> None:
         self._send = send
         self._nodes = nodes
         self._next_node = 1 + max((node.number for node in nodes.values()), default=0)
@@ -78,6 +87,7 @@ class Projection:
             for (uid, _), (position, kind) in node.open.items()
             if kind == GRANTED
         }
+        self._places = places or OpenPlaces()
         self._left: set[str] = set()  # nodes with an ending in this wave
         self.rows: dict[Statement, list[Row]] = {statement: [] for statement in WAVE}
 
@@ -106,16 +116,19 @@ class Projection:
                 self._inventoried(position, at_us, event)
             case DeviceHealthChanged():
                 self._health_changed(position, at_us, event)
+            case GroupPlanned():
+                self._planned(position, at_us, event)
+            case PlanDropped():
+                self._close_places(position, at_us, self._places.close_group(event.group))
             case (
                 EpochStarted()
                 | SettingsChanged()
-                | GroupPlanned()
-                | PlanDropped()
                 | DriftFound()
                 | DriftResolved()
                 | SnapshotTaken()
                 | SegmentArchived()
                 | LedgerRecovered()
+                | KeyRotated()
             ):
                 pass
             case _:
@@ -158,6 +171,25 @@ class Projection:
                 rows[statements.SLOT_HOLDING].append(
                     (position, slot, node.number, None, kind, at_us)
                 )
+
+        if granted:
+            own = self._places.close_pod(event.pod_uid, event.node_uid)
+            self._close_places(position, at_us, own)
+
+    def _planned(self, position: int, at_us: int, event: GroupPlanned) -> None:
+        """Close what the group's plan before this one left open, and open what this one says."""
+        self._send()
+        self._close_places(position, at_us, self._places.close_group(event.group))
+        self._send()
+        for place in self._places.open(position, event, self._nodes):
+            row = (position, place.device_no, event.group, place.pod_uid, at_us)
+            self.rows[statements.PLACE].append(row)
+
+    def _close_places(self, position: int, at_us: int, places: list[OpenPlace]) -> None:
+        for place in places:
+            row = (at_us, position, place.position, place.device_no)
+            self.rows[statements.CLOSE_PLACE].append(row)
+            self._left.add(place.node_uid)
 
     def _unknown_node(self, position: int, event: PodReserved | PodObserved) -> KnownNode:
         """Make room for an observed holder of a node that has no inventory yet."""
@@ -251,6 +283,7 @@ class Projection:
             self.rows[statements.PHASE].append((phase, opened[0]))
 
     def _inventoried(self, position: int, at_us: int, event: NodeInventoried) -> None:
+        _check_cpus(event)
         node = self._nodes.get(event.node_uid)
         facts = (
             event.node_name,
@@ -366,6 +399,18 @@ def reservation_row(
     )
 
 
+def _check_cpus(event: NodeInventoried) -> None:
+    """Refuse an inventory that contradicts itself; a card named twice is the database's to see."""
+    seen: set[int] = set()
+    for cpu in event.cpus:
+        if cpu.id in seen:
+            raise CapacityError(
+                f"the inventory contradicts itself: cpu {event.node_name}/cpu/{cpu.id}"
+                f" is named twice: node_uid={event.node_uid}"
+            )
+        seen.add(cpu.id)
+
+
 def device_row(node_no: int, device: KnownDevice, position: int) -> Row:
     """Return the row of `ledger_devices` for a device that nobody holds yet."""
     core, memory = device.core_percent, device.memory_bytes
@@ -413,7 +458,8 @@ class Projector:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._projection = Projection(load_nodes(connection), self.flush)
+        places = load_places(connection)
+        self._projection = Projection(load_nodes(connection), self.flush, places)
         self.add: Final = self._projection.add
 
     def flush(self) -> None:

@@ -95,6 +95,7 @@ class _Recorded:
 class _Open:
     """What one reservation must end as: its recorded rows, and what it takes meanwhile."""
 
+    pod_uid: str
     phase: str
     reservation: Row | None
     parts: list[tuple[Table, Row]] = field(default_factory=list)
@@ -105,6 +106,7 @@ class _Open:
 _RESERVATION: Final = [column.name for column in schema.ledger_reservations.columns]
 _PHASE_AT: Final = _RESERVATION.index("phase")
 _RESERVATION_TAIL: Final = len(statements.RESERVATION.parameters)
+_PLACE: Final = [column.name for column in schema.ledger_places.columns]
 _DEVICE: Final = {column.name: i for i, column in enumerate(schema.ledger_devices.columns)}
 _CPU: Final = {column.name: i for i, column in enumerate(schema.ledger_cpus.columns)}
 _D_TYPE, _D_MINOR, _D_ID = _DEVICE["device_type"], _DEVICE["minor"], _DEVICE["device_id"]
@@ -125,6 +127,7 @@ _HISTORY: Final = (
     schema.ledger_slot_holdings,
     schema.ledger_device_health,
     schema.ledger_refusals,
+    schema.ledger_places,
 )
 
 
@@ -143,6 +146,7 @@ class Proof:
         self._cpus: dict[tuple[int, int], list[Any]] = {}
         self._slots: dict[tuple[int, str], int] = {}  # open holders, granted or not
         self._open: dict[int, _Open] = {}
+        self._places: dict[int, tuple[Row, Row | None]] = {}  # expected and found, by device
         self._handlers: Mapping[Statement, Callable[[Row], None]] = {
             statements.NODE: self._node,
             statements.UPDATE_NODE: self._node_facts,
@@ -158,6 +162,8 @@ class Proof:
             statements.CLOSE: self._closed,
             statements.HEALTH: self._health,
             statements.REFUSAL: self._refused,
+            statements.PLACE: self._waits,
+            statements.CLOSE_PLACE: self._waits_no_more,
         }
         self._waiting = tuple(self._projection.rows.items())
 
@@ -173,6 +179,8 @@ class Proof:
         """Compare what is open now, and every counter, with the tables."""
         for position, held in self._open.items():
             self._compare_end(position, held, (held.phase, None, None, None))
+        for must, found in self._places.values():
+            self._compare_place(must, found, (None, None))
         for recorded in self._recorded.values():
             recorded.finish()
         self._compare(schema.ledger_nodes, self._nodes.values())
@@ -243,7 +251,7 @@ class Proof:
     def _reserved(self, row: Row) -> None:
         position = row[0]
         found = self._recorded[schema.ledger_reservations].take((position,))
-        self._open[position] = _Open(row[_PHASE_AT], found)
+        self._open[position] = _Open(row[1], row[_PHASE_AT], found)
         if found is None:
             return
         must = (*row[:_PHASE_AT], found[_PHASE_AT], *row[_PHASE_AT + 1 :])
@@ -271,6 +279,9 @@ class Proof:
             device[_D_OTHERS] += 1
         else:
             broken = self._broken(device, core, memory, exclusive)
+            place = self._places.get(number)
+            if place is not None and place[0][3] != self._open[position].pod_uid:
+                broken = f"was promised while it waited for {place[0][3]} of group {place[0][2]}"
             if broken:
                 self._report(position, f"{self._name(device)} {broken}")
             device[_D_CORE_USED] += core
@@ -297,7 +308,7 @@ class Proof:
             return "was promised to a second holder beside an exclusive one"
         if not device[_D_PRESENT] or not device[_D_HEALTHY]:
             return "was promised while it was closed"
-        if (device[_D_NODE], f"unknown/{device[_D_TYPE]}") in self._slots:
+        if self._unknown(device):
             return "was promised while a Pod held an unknown card of its node"
         if device[_D_OTHERS] and (
             device[_D_CORE_OTHER] >= device[_D_CORE]
@@ -395,6 +406,38 @@ class Proof:
 
     def _refused(self, row: Row) -> None:
         self._written(schema.ledger_refusals, 1, row)
+
+    def _waits(self, row: Row) -> None:
+        """Check a place that a plan opens: on a whole card that nobody has or waits for."""
+        position, number, group, pod_uid, _ = row
+        device = self._devices[number]
+        fact = ""
+        if number in self._places:
+            fact = "already waited for a group"
+        elif device[_D_TENANTS] or device[_D_OTHERS] or self._unknown(device):
+            fact = "had holders"
+        elif not device[_D_PRESENT] or not device[_D_HEALTHY]:
+            fact = "was closed"
+        if fact:
+            text = f"{self._name(device)} {fact} when it came to wait for {pod_uid} of {group}"
+            self._report(position, text)
+        found = self._recorded[schema.ledger_places].take((position, number))
+        if found is not None and found[:-2] != row:
+            self._differs(position, "ledger_places", _PLACE, row, found)
+        self._places[number] = (row, found)
+
+    def _waits_no_more(self, row: Row) -> None:
+        at_us, position, _, number = row
+        must, found = self._places.pop(number)
+        self._compare_place(must, found, (at_us, position))
+
+    def _compare_place(self, must: Row, found: Row | None, end: Row) -> None:
+        if found is not None and found[-2:] != end:
+            self._differs(must[0], "ledger_places", _PLACE, (*must, *end), found)
+
+    def _unknown(self, device: list[Any]) -> bool:
+        """Tell whether a Pod holds a card of the device's node and type that nobody can name."""
+        return (device[_D_NODE], f"unknown/{device[_D_TYPE]}") in self._slots
 
     def _written(self, table: Table, keys: int, row: Row) -> None:
         found = self._recorded[table].take(row[:keys])

@@ -16,9 +16,11 @@ from sqlalchemy.exc import DBAPIError
 from ledger.domain.errors import CapacityError, CorruptLedgerError, LedgerError
 from ledger.domain.hashing import GENESIS
 from ledger.store import schema
-from ledger.store.ddl import sqlite_triggers
+from ledger.store.damage_postgres import rules_on
+from ledger.store.ddl import postgres_guard, sqlite_places, sqlite_triggers
 from ledger.store.failures import fact_of, refused_by_rule, unavailable
 from ledger.store.open import Ledger
+from ledger.store.profile_postgres import take_your_time
 from ledger.store.project import Projector
 from ledger.store.read import checked_head, recorded_event
 from ledger.store.statements import Row
@@ -27,6 +29,7 @@ from ledger.store.tables import CONTRADICTION, in_key_order, rows_of
 DIFFERENCES_MAX: Final = 20
 _RESTORE: Final = "run `tenure verify` for every finding, then restore a copy of the ledger"
 _WAVE_EVENTS: Final = 1_000
+_IN_THE_WAY: Final = (*sqlite_triggers.REBUILDING, *sqlite_places.REBUILDING)
 _TABLES: Final = (*schema.PROJECTIONS, schema.ledger_streams)
 
 
@@ -61,6 +64,9 @@ def rebuild(ledger: Ledger, progress: Callable[[int], None] | None = None) -> Re
     connection = ledger.connection
     try:
         with connection.begin() as transaction:
+            if connection.dialect.name == "postgresql":
+                take_your_time(connection)  # and no writer moves the head meanwhile
+                connection.exec_driver_sql("SELECT id FROM ledger_head FOR UPDATE")
             report = _rebuilt(connection, progress or (lambda _done: None))
             if report.equal:
                 transaction.rollback()
@@ -86,13 +92,12 @@ def _rebuilt(connection: Connection, progress: Callable[[int], None]) -> Rebuild
     for each in _TABLES:
         copy = f"CREATE TEMP TABLE before_{each} AS SELECT * FROM {each}"
         connection.exec_driver_sql(copy)
-    for text in sqlite_triggers.REBUILDING:
-        connection.exec_driver_sql(f"DROP TRIGGER IF EXISTS {sqlite_triggers.named(text)}")
+    put_back = _rules_put_aside(connection)
     for each in reversed(_TABLES):
         connection.execute(each.delete())
     events = _replay(connection, progress)
     _count_streams(connection)
-    for text in sqlite_triggers.REBUILDING:
+    for text in put_back:
         connection.exec_driver_sql(text)
     differences: list[str] = []
     digest = hashlib.sha256()
@@ -109,6 +114,24 @@ def _rebuilt(connection: Connection, progress: Callable[[int], None]) -> Rebuild
         differences=tuple(differences),
         digest=digest.hexdigest(),
     )
+
+
+def _rules_put_aside(connection: Connection) -> tuple[str, ...]:
+    """Take away the rules that stand in the way; return the statements that put them back."""
+    if connection.dialect.name == "sqlite":
+        for text in _IN_THE_WAY:
+            connection.exec_driver_sql(f"DROP TRIGGER IF EXISTS {sqlite_triggers.named(text)}")
+        return _IN_THE_WAY
+    rules = [(each, name) for each in _TABLES for name in rules_on(connection, each.name)]
+    inward = [
+        (each, name)
+        for each, name in rules
+        if name.startswith("ledger_streams_") or name.endswith("_no_delete")
+    ]
+    connection.exec_driver_sql(postgres_guard.ALLOW)
+    for each, name in inward:
+        connection.exec_driver_sql(f"ALTER TABLE {each} DISABLE TRIGGER {name}")
+    return tuple(f"ALTER TABLE {each} ENABLE ALWAYS TRIGGER {name}" for each, name in inward)
 
 
 def _replay(connection: Connection, progress: Callable[[int], None]) -> int:

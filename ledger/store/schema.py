@@ -26,6 +26,7 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    or_,
 )
 
 REVISIONS: Final = ("0001", "0002")
@@ -40,6 +41,19 @@ METADATA: Final = MetaData(
         "pk": "pk_%(table_name)s",
     }
 )
+
+SELDOM: Final = (
+    "drift.found.v1",
+    "drift.resolved.v1",
+    "epoch.started.v1",
+    "group.plan_dropped.v1",
+    "group.planned.v1",
+    "ledger.recovered.v1",
+    "ledger.recovered.v2",
+    "node.inventoried.v1",
+    "settings.changed.v1",
+)
+"""Event types that the audit views read from the log itself, through an index of their own."""
 
 BIG: Final = BigInteger().with_variant(Integer(), "sqlite")
 """64 bits. A STRICT table of SQLite knows no BIGINT; its INTEGER has 64 bits."""
@@ -96,6 +110,13 @@ ledger_events: Final = Table(
     Column("leaf_hash", LargeBinary, nullable=False),
     Column("chain_hash", LargeBinary, nullable=False),
     UniqueConstraint("idempotency_key"),
+    Index(
+        "ix_ledger_events_seldom",
+        "event_type",
+        "position",
+        sqlite_where=or_(*(Column("event_type") == name for name in SELDOM)),
+        postgresql_where=or_(*(Column("event_type") == name for name in SELDOM)),
+    ),
     _check("args_hash_length", "length(args_hash) = 32"),
     _check("leaf_hash_length", "length(leaf_hash) = 32"),
     _check("chain_hash_length", "length(chain_hash) = 32"),

@@ -41,6 +41,8 @@ class Statement:
         """Execute for every row in order; return how many rows of the table were touched."""
         if len(rows) == 1:
             return connection.exec_driver_sql(self.text(connection), rows[0]).rowcount
+        if not connection.dialect.supports_sane_multi_rowcount:
+            return sum(self.run(connection, [row]) for row in rows)
         return connection.exec_driver_sql(self.text(connection), rows).rowcount
 
 
@@ -79,6 +81,7 @@ CPU_HOLDING: Final = _insert(schema.ledger_cpu_holdings, without=_CLOSING)
 SLOT_HOLDING: Final = _insert(schema.ledger_slot_holdings, without=_CLOSING)
 HEALTH: Final = _insert(schema.ledger_device_health)
 REFUSAL: Final = _insert(schema.ledger_refusals)
+PLACE: Final = _insert(schema.ledger_places, without=_CLOSING)
 
 PHASE: Final = Statement(
     update(schema.ledger_reservations)
@@ -98,6 +101,14 @@ CLOSE: Final = Statement(
     *("phase", "at", "end", "reason", "p"),
 )
 """Ends a reservation; triggers end its holdings with it and give back what they took."""
+
+_places: Final = schema.ledger_places.c
+CLOSE_PLACE: Final = Statement(
+    update(schema.ledger_places)
+    .where(_places.position == bindparam("p"), _places.device_no == bindparam("d"))
+    .values(closed_at_us=bindparam("at"), closed_position=bindparam("end")),
+    *("at", "end", "p", "d"),
+)
 
 _NODE_FACTS: Final = tuple(column.name for column in schema.ledger_nodes.columns)[2:]
 UPDATE_NODE: Final = Statement(

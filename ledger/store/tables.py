@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable
 from contextlib import suppress
 from functools import cache
-from itertools import product
+from itertools import count, product
 from typing import Any, Final
 
 from sqlalchemy import Connection, Select, Table, select
 
 from ledger.domain.errors import LedgerError
+from ledger.store.profile import driver_connection
 from ledger.store.statements import Row
 
+PAGE_ROWS: Final = 2_000
+_numbers: Final = count(1)
 CONTRADICTION: Final = (
     ArithmeticError,
     AssertionError,
@@ -43,7 +46,7 @@ def rows_of(connection: Connection, query: Select[Any]) -> Generator[Row, None, 
         MemoryError,  # a length that no value has
         OverflowError,
     )
-    cursor: Any = connection.connection.cursor()  # the protocol has fetchone, the driver iterates
+    cursor = _cursor(connection)
     try:
         cursor.execute(text)
         for row in cursor:  # noqa: UP028 - it would close the cursor when the reader leaves
@@ -53,6 +56,15 @@ def rows_of(connection: Connection, query: Select[Any]) -> Generator[Row, None, 
     finally:
         with suppress(*failures):  # a reader that left early may outlive the connection
             cursor.close()
+
+
+def _cursor(connection: Connection) -> Any:  # noqa: ANN401 - the protocol has no iteration
+    """Return a cursor of the driver that holds a page of rows at a time, not all of them."""
+    if connection.dialect.driver != "psycopg":
+        return connection.connection.cursor()
+    cursor: Any = driver_connection(connection).cursor(name=f"tenure_{next(_numbers)}")
+    cursor.itersize = PAGE_ROWS
+    return cursor
 
 
 def in_key_order(table: Table) -> Select[Any]:

@@ -26,8 +26,10 @@ from ledger.store.damage import changed_rules, damaged_pages, other_revision
 from ledger.store.failures import DAMAGE, fact_of
 from ledger.store.held import HeldByFold
 from ledger.store.open import Ledger
+from ledger.store.profile_postgres import one_snapshot
 from ledger.store.proof import Proof
 from ledger.store.read import checked_head
+from ledger.store.snapshots import SnapshotProof
 from ledger.store.statements import Row
 from ledger.store.tables import (
     CONTRADICTION,
@@ -38,6 +40,7 @@ from ledger.store.tables import (
     other_types,
     rows_of,
 )
+from ledger.store.tree_proof import NO_WITNESS, TreeProof, Witness
 
 FINDINGS_MAX: Final = 50
 """A report names at most this many; one altered event may contradict many rows."""
@@ -99,26 +102,35 @@ class _Findings:
         return tuple(found)
 
 
-def verify(ledger: Ledger, progress: Callable[[int, int], None] | None = None) -> VerifyReport:
+def verify(
+    ledger: Ledger,
+    progress: Callable[[int, int], None] | None = None,
+    *,
+    witness: Witness = NO_WITNESS,
+) -> VerifyReport:
     """
     Check everything the ledger promises, in one snapshot of it.
 
     Every position from 1 to the head exists once; every leaf and chain hash follows from the stored
     words; streams count densely; the head is the last event; replayed from the first event on, no
     device or CPU is ever promised beyond what it has; the projections are what the events say; the
-    database's own rules are in place and its pages are whole.
+    Merkle tree is the one over the events; every snapshot is the fold at its position, and the log
+    commits to it; the database's own rules are in place and its pages are whole.
 
     Args:
         progress: called with (positions done, positions in all) now and then.
+        witness: what was kept outside, which alone shows a tail that was cut off, an older copy,
+            or a history that was written anew.
     """
     started = time.perf_counter()
     findings = _Findings()
     snapshot = ledger.connection.begin()
     try:
+        one_snapshot(ledger.connection)
         for look in (damaged_pages, changed_rules, other_revision):
             for text in look(ledger.connection):
                 findings.add(None, text)
-        walk = _Walk(ledger.connection, findings)
+        walk = _Walk(ledger.connection, findings, witness)
         with closing(walk.proof):
             walk.run(progress or (lambda _done, _all: None))
     finally:
@@ -149,11 +161,13 @@ def unopened(fact: str) -> VerifyReport:
 class _Walk:
     """One pass over the events, with the proof of the projections beside it."""
 
-    def __init__(self, connection: Connection, findings: _Findings) -> None:
+    def __init__(self, connection: Connection, findings: _Findings, witness: Witness) -> None:
         self.position = 0
         self.chain = GENESIS
         self.proof = Proof(connection, findings.add)
         self._held = HeldByFold(connection)
+        self._snapshots = SnapshotProof(connection, findings.add)
+        self._tree = TreeProof(connection, findings.add, witness)
         self._connection = connection
         self._findings = findings
         self._kinds = kinds_of(schema.ledger_events)
@@ -177,6 +191,10 @@ class _Walk:
                         progress(self.position, total)
         except UnreadableError as error:
             self._bad(self.position + 1, f"the event is unreadable: {error}")
+        if self._sound:
+            self._tree.finish(self._writer.origin)
+            self._snapshots.finish()
+        self._snapshots.close()
         if self._sound and head is not None:
             self._end(head)
             self._streams()
@@ -253,6 +271,7 @@ class _Walk:
             self._bad(position, "time or epoch run backwards")
         self._versions[stream], self._at_us, self._epoch = version, at_us, epoch
         if self._sound:
+            self._tree.add(computed)
             self._replay(position, at_us, event_type, body)
 
     def _replay(self, position: int, at_us: int, event_type: str, body: str) -> None:
@@ -265,6 +284,7 @@ class _Walk:
         try:
             self.proof.add(position, at_us, event)
             self._held.add(position, event)
+            self._snapshots.add(position, event, self._held.state)
         except CONTRADICTION as error:
             fact = f"{type(error).__name__}: {error}"
             self._bad(position, f"the event contradicts itself or those before it: {fact}")

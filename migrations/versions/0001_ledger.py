@@ -29,8 +29,20 @@ def upgrade() -> None:
         ).bindparams(sa.bindparam("genesis", bytes(32), sa.LargeBinary))
     )
     sqlite = (*sqlite_triggers.V1, *sqlite_views.V1)
-    for text in sqlite if op.get_bind().dialect.name == "sqlite" else postgres.V1:
-        op.get_bind().exec_driver_sql(text)
+    for text in sqlite if _on_sqlite() else postgres.V1:
+        op.get_bind().exec_driver_sql(text, execution_options={"no_parameters": True})
+
+
+def _on_sqlite() -> bool:
+    return op.get_bind().dialect.name == "sqlite"
+
+
+def _one_per_key() -> tuple[sa.UniqueConstraint, ...]:
+    """On Postgres every partition has its own; the rules look into all of them."""
+    if not _on_sqlite():
+        return ()
+    name = op.f("uq_ledger_events_idempotency_key")
+    return (sa.UniqueConstraint("idempotency_key", name=name),)
 
 
 def _tables() -> None:
@@ -52,7 +64,7 @@ def _tables() -> None:
         sa.Column("leaf_hash", sa.LargeBinary(), nullable=False),
         sa.Column("chain_hash", sa.LargeBinary(), nullable=False),
         sa.PrimaryKeyConstraint("position", name=op.f("pk_ledger_events")),
-        sa.UniqueConstraint("idempotency_key", name=op.f("uq_ledger_events_idempotency_key")),
+        *_one_per_key(),
         sa.CheckConstraint(
             "length(args_hash) = 32", name=op.f("ck_ledger_events_args_hash_length")
         ),
@@ -63,6 +75,7 @@ def _tables() -> None:
             "length(chain_hash) = 32", name=op.f("ck_ledger_events_chain_hash_length")
         ),
         sqlite_strict=True,
+        postgresql_partition_by="RANGE (position)",
     )
     op.create_table(
         "ledger_head",

@@ -31,9 +31,32 @@ def upgrade() -> None:
             sa.bindparam("none", b"", sa.LargeBinary)
         )
     )
+    _seldom()
     sqlite = op.get_bind().dialect.name == "sqlite"
     for text in sqlite_v2.V2 if sqlite else postgres.V2:
-        op.get_bind().exec_driver_sql(text)
+        op.get_bind().exec_driver_sql(text, execution_options={"no_parameters": True})
+
+
+def _seldom() -> None:
+    types = (
+        "drift.found.v1",
+        "drift.resolved.v1",
+        "epoch.started.v1",
+        "group.plan_dropped.v1",
+        "group.planned.v1",
+        "ledger.recovered.v1",
+        "ledger.recovered.v2",
+        "node.inventoried.v1",
+        "settings.changed.v1",
+    )
+    condition = " OR ".join(f"event_type = '{name}'" for name in types)
+    op.create_index(
+        op.f("ix_ledger_events_seldom"),
+        "ledger_events",
+        ["event_type", "position"],
+        sqlite_where=sa.text(condition),
+        postgresql_where=sa.text(condition),
+    )
 
 
 def _proof() -> None:

@@ -11,6 +11,7 @@ from tenure.asking.opening import ledger_url, opened
 from tenure.asking.proof import FINDINGS_SHOWN
 from tenure.exits import AnswerIsNo, note, with_next
 from tenure.output import Column, OutputFormat, one_line, write_answer
+from tenure.parquet import Parquet
 
 _VIEWS: Final = "SELECT name, sql FROM sqlite_schema WHERE type = 'view'"
 _DIFFERENCE_COLUMNS: Final = (Column(key="difference", title="DIFFERENCE"),)
@@ -38,7 +39,7 @@ def answer_upgrade(*, ledger: str | None) -> None:
     from ledger.store.migrate import upgrade
     from ledger.store.open import open_ledger
 
-    with open_ledger(ledger_url(ledger), mode="write") as source:
+    with open_ledger(ledger_url(ledger), mode="upgrade") as source:
         note(f"ledger: {source.url}")
         upgrade(source.connection)
         sys.stdout.write("schema is that of this release\n")
@@ -67,9 +68,11 @@ def answer_rebuild(*, ledger: str | None, output: OutputFormat) -> None:
         raise AnswerIsNo
 
 
-def answer_sql(statement: str, *, ledger: str | None, output: OutputFormat) -> None:
+def answer_sql(
+    statement: str, *, ledger: str | None, output: OutputFormat, parquet: Parquet | None = None
+) -> None:
     """
-    Print the rows of a SELECT over the ledger, opened read-only.
+    Print the rows of a SELECT over the ledger, opened read-only, or write them as Parquet.
 
     Raises:
         InputError: SQL that does not run, or that would write.
@@ -83,6 +86,9 @@ def answer_sql(statement: str, *, ledger: str | None, output: OutputFormat) -> N
             raise with_next(error, f'the views to ask: tenure ledger sql "{_VIEWS}"') from None
     keys = _distinct(names)
     records = [{key: _value(value) for key, value in zip(keys, row, strict=True)} for row in rows]
+    if parquet is not None:
+        parquet.write(records, keys)
+        return
     columns = [Column(key=name, title=one_line(name)) for name in keys]
     write_answer(output, records, columns)
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ledger.domain.errors import InputError
 from ledger.store import report_queries as queries
+from ledger.store.recover import incarnations
 from tenure.asking.opening import ledger_url, opened
 from tenure.exits import AnswerIsNo
 from tenure.look.fleet import GONE
@@ -16,6 +19,7 @@ from tenure.times import iso_time
 
 if TYPE_CHECKING:
     from ledger.store.open import Ledger
+    from ledger.store.tree_proof import Witness
     from ledger.store.verify import VerifyReport
 
 FINDINGS_SHOWN: Final = 50
@@ -27,16 +31,29 @@ _FINDING_COLUMNS: Final = (
 _STATUS_COLUMNS: Final = (Column(key="what", title="WHAT"), Column(key="value", title="VALUE"))
 
 
-def answer_verify(*, ledger: str | None, output: OutputFormat) -> None:
+def answer_verify(
+    *,
+    ledger: str | None,
+    output: OutputFormat,
+    checkpoints: Sequence[Path] = (),
+    export: Path | None = None,
+    public_key: str | None = None,
+) -> None:
     """
     Prove the ledger: chain, constraints at every position, projection equal to the fold.
 
     Rule: cli.md, Commands: exit 1 when the answer is no.
 
+    Args:
+        checkpoints: signed notes that were kept outside of the ledger.
+        export: an exported file, whose events name the first position that differs.
+        public_key: who signed them: a verifier key or its file.
+
     Raises:
         AnswerIsNo: it does not prove itself; the findings are printed.
+        InputError: a checkpoint or an export is not signed by that key.
     """
-    report = _proved(ledger)
+    report = _proved(ledger, checkpoints, export, public_key)
     findings = [
         {"position": finding.position, "finding": finding.text} for finding in report.findings
     ]
@@ -60,28 +77,54 @@ def answer_verify(*, ledger: str | None, output: OutputFormat) -> None:
         raise AnswerIsNo
 
 
-def _proved(ledger: str | None) -> VerifyReport:
+def _proved(
+    ledger: str | None, checkpoints: Sequence[Path], export: Path | None, public_key: str | None
+) -> VerifyReport:
     """Prove a ledger; a file that was one and can't even be opened is a finding too."""
     from ledger.store.damage import was_a_ledger
     from ledger.store.open import sqlite_path
+    from ledger.store.profile_postgres import is_postgres
     from ledger.store.verify import unopened
 
     try:
         with opened(ledger) as source:
-            return run_verify(source)
+            return run_verify(source, _witness(source, checkpoints, export, public_key))
     except InputError as error:
+        if is_postgres(ledger_url(ledger)):
+            raise
         path = sqlite_path(ledger_url(ledger))
         if not error.message.startswith("not a ledger") or not was_a_ledger(path):
             raise
         return unopened(error.message.removeprefix("not a ledger: "))
 
 
-def run_verify(source: Ledger) -> VerifyReport:
+def run_verify(source: Ledger, witness: Witness | None = None) -> VerifyReport:
     """Prove a ledger, with a progress bar where someone is watching."""
+    from ledger.store.tree_proof import NO_WITNESS
     from ledger.store.verify import verify
 
     with progress_bar("verifying") as progress:
-        return verify(source, progress)
+        return verify(source, progress, witness=witness or NO_WITNESS)
+
+
+def _witness(
+    source: Ledger, checkpoints: Sequence[Path], export: Path | None, public_key: str | None
+) -> Witness | None:
+    """Read what was kept outside; its signatures hold, or it is refused."""
+    if public_key is None:
+        return None
+    from ledger.store.tree_proof import Witness
+    from tenure.asking.checkpoint import parsed_checkpoint, signed_checkpoints
+    from tenure.asking.checkpoint import public_key as read_key
+    from tenure.asking.export import proved_export
+
+    key = read_key(public_key)
+    signed = signed_checkpoints(source, checkpoints, key)
+    if export is None:
+        return Witness(checkpoints=signed)
+    told = proved_export(export, key)
+    last = parsed_checkpoint(told.note, place=str(export))
+    return Witness(checkpoints=(*signed, last), leaves=told.leaves, first=told.first)
 
 
 def answer_status(*, ledger: str | None, output: OutputFormat) -> None:
@@ -100,6 +143,7 @@ def status_record(source: Ledger) -> dict[str, Any]:
         counts = queries.counts(source.connection)
         nodes = queries.nodes(source.connection)
     gpus = [device for device in devices if device.device_type == "gpu"]
+    lives, lost = incarnations(source)
     return {
         "ledger": source.url,
         "origin": one_line(head.origin),
@@ -107,6 +151,10 @@ def status_record(source: Ledger) -> dict[str, Any]:
         "head_at": iso_time(head.at_us) if head.position else None,
         "chain_head": head.chain_hash.hex(),
         "epoch": head.epoch,
+        "incarnation": one_line(lives[-1].name),
+        "unknown_positions": ", ".join(
+            f"{each.first}-{each.last} of {one_line(each.incarnation)}" for each in lost
+        ),
         "nodes": len(nodes),
         "cards": len(gpus),
         "cards_held": sum(1 for device in gpus if device.tenants),

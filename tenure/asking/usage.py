@@ -17,6 +17,7 @@ from tenure.look.build import load_history
 from tenure.look.capacity import capacity_over
 from tenure.look.model import CapacityPoint
 from tenure.output import Column, OutputFormat, write_answer
+from tenure.parquet import Parquet
 from tenure.times import LedgerTime, iso_time
 from tenure.units import format_time
 
@@ -35,7 +36,13 @@ _COLUMNS: Final = (
 
 
 def answer_usage(
-    *, by: str, since: str | None, until: str | None, ledger: str | None, output: OutputFormat
+    *,
+    by: str,
+    since: str | None,
+    until: str | None,
+    ledger: str | None,
+    output: OutputFormat,
+    parquet: Parquet | None = None,
 ) -> None:
     """
     Print what each group used in a window of time.
@@ -57,6 +64,9 @@ def answer_usage(
     if group == "labels":
         rows = by_label(rows, by.removeprefix(LABEL))
     records = [_record(row, rows) for row in sorted(rows, key=_by_hours)]
+    if parquet is not None:
+        parquet.write(records, [column.key for column in _COLUMNS])
+        return
     points = capacity_over(history, _moments(since_us, until_us)) if history.cards else ()
     has_time = history.axis == "time"
     parts = capacity_parts(points) if has_time else None

@@ -33,6 +33,7 @@ from tenure.names import (
     parse_name,
 )
 from tenure.output import OutputFormat, one_line, write_csv, write_json, write_table, write_yaml
+from tenure.parquet import Parquet
 from tenure.times import iso_or_none
 
 if TYPE_CHECKING:
@@ -40,7 +41,13 @@ if TYPE_CHECKING:
 
 
 def answer_who(
-    text: str, *, at: str | None, history: bool, ledger: str | None, output: OutputFormat
+    text: str,
+    *,
+    at: str | None,
+    history: bool,
+    ledger: str | None,
+    output: OutputFormat,
+    parquet: Parquet | None = None,
 ) -> None:
     """
     Print who holds what `text` names.
@@ -63,6 +70,9 @@ def answer_who(
             unknown = unknown_lines(source, name, when, holders)
     asked_us = now.now_us if at_us is None else at_us
     records = [_record(holder, name, asked_us) for holder in holders]
+    if parquet is not None:
+        parquet.write(records, HOLDER_KEYS)
+        return
     match output:
         case OutputFormat.JSON | OutputFormat.YAML:
             document = {"name": str(name), "at": iso_or_none(at_us), "holders": records}

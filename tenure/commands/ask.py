@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from tenure.output import OutputFormat
+from tenure.output import DataFormat, OutputFormat
 
 Ledger = Annotated[
     str | None,
@@ -18,6 +19,13 @@ Ledger = Annotated[
     ),
 ]
 Output = Annotated[OutputFormat, typer.Option("--output", "-o", help="Form of the answer.")]
+DataOutput = Annotated[DataFormat, typer.Option("--output", "-o", help="Form of the answer.")]
+Out = Annotated[
+    Path | None,
+    typer.Option(
+        "--out", metavar="FILE", help="With -o parquet: the file to write.", show_default=False
+    ),
+]
 At = Annotated[
     str | None,
     typer.Option(
@@ -51,7 +59,8 @@ def who(
         bool, typer.Option("--history", help="Everyone who ever held it, not one moment.")
     ] = False,
     ledger: Ledger = None,
-    output: Output = OutputFormat.TABLE,
+    output: DataOutput = DataFormat.TABLE,
+    out: Out = None,
 ) -> None:
     """
     Who holds, or held, a card, a CPU or a node: since when, until when, and why.
@@ -63,10 +72,19 @@ def who(
     What a Pod holds: tenure who ml/train-7
     """
     from tenure.asking.who import answer_who
+    from tenure.parquet import parquet_target
 
     if history and at is not None:
         raise typer.BadParameter("--history and --at exclude each other")
-    answer_who(name, at=at, history=history, ledger=ledger, output=output)
+    parquet = parquet_target(output, out)
+    answer_who(
+        name,
+        at=at,
+        history=history,
+        ledger=ledger,
+        output=output.text_form,
+        parquet=parquet,
+    )
 
 
 def why(
@@ -110,7 +128,8 @@ def usage(
         typer.Option("--until", metavar="TIME", help="Default: now.", show_default=False),
     ] = None,
     ledger: Ledger = None,
-    output: Output = OutputFormat.TABLE,
+    output: DataOutput = DataFormat.TABLE,
+    out: Out = None,
 ) -> None:
     """
     GPU-hours and CPU-hours by group, with what was idle or stranded.
@@ -120,21 +139,71 @@ def usage(
     By the label team: tenure usage --by label:team -o csv
     """
     from tenure.asking.usage import answer_usage
+    from tenure.parquet import parquet_target
 
-    answer_usage(by=by, since=since, until=until, ledger=ledger, output=output)
+    parquet = parquet_target(output, out)
+    answer_usage(
+        by=by,
+        since=since,
+        until=until,
+        ledger=ledger,
+        output=output.text_form,
+        parquet=parquet,
+    )
 
 
-def verify(*, ledger: Ledger = None, output: Output = OutputFormat.TABLE) -> None:
+def verify(
+    *,
+    checkpoint: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--checkpoint",
+            metavar="FILE",
+            help="A signed note that was kept elsewhere. May be given several times.",
+            show_default=False,
+        ),
+    ] = None,
+    export: Annotated[
+        Path | None,
+        typer.Option(
+            "--export",
+            metavar="FILE",
+            help="An exported file: names the first position that differs.",
+            show_default=False,
+        ),
+    ] = None,
+    public_key: Annotated[
+        str | None,
+        typer.Option(
+            "--public-key",
+            metavar="VKEY",
+            help="Who signed them: a public key or its file.",
+            show_default=False,
+        ),
+    ] = None,
+    ledger: Ledger = None,
+    output: Output = OutputFormat.TABLE,
+) -> None:
     """
     Prove the ledger: hash chain, constraints at every position, projection equal to the events.
 
     Exit 1 when it does not prove itself; the findings name positions.
 
     Example: tenure verify --ledger run.db
+
+    Against a rewritten or shortened ledger: tenure verify --checkpoint NOTE --public-key VKEY
     """
     from tenure.asking.proof import answer_verify
 
-    answer_verify(ledger=ledger, output=output)
+    if bool(checkpoint or export) != (public_key is not None):
+        raise typer.BadParameter("--public-key goes with --checkpoint or --export")
+    answer_verify(
+        ledger=ledger,
+        output=output,
+        checkpoints=checkpoint or (),
+        export=export,
+        public_key=public_key,
+    )
 
 
 def status(*, ledger: Ledger = None, output: Output = OutputFormat.TABLE) -> None:

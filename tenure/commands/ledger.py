@@ -6,8 +6,9 @@ from typing import Annotated
 
 import typer
 
-from tenure.commands.ask import Ledger, Output
-from tenure.output import OutputFormat
+from tenure.commands import proof, travel
+from tenure.commands.ask import DataOutput, Ledger, Out, Output
+from tenure.output import DataFormat, OutputFormat
 
 
 def register(app: typer.Typer) -> None:
@@ -17,6 +18,9 @@ def register(app: typer.Typer) -> None:
     group.command("upgrade")(upgrade)
     group.command("rebuild")(rebuild)
     group.command("sql")(sql)
+    group.command("recover")(recover)
+    proof.register(group)
+    travel.register(group)
     app.add_typer(group, name="ledger")
 
 
@@ -57,7 +61,8 @@ def sql(
     statement: Annotated[str, typer.Argument(metavar="SELECT", help="One SELECT statement.")],
     *,
     ledger: Ledger = None,
-    output: Output = OutputFormat.TABLE,
+    output: DataOutput = DataFormat.TABLE,
+    out: Out = None,
 ) -> None:
     """
     Ask in SQL, read-only. The views audit_* are stable and documented.
@@ -65,5 +70,57 @@ def sql(
     Example: tenure ledger sql "SELECT namespace, sum(gpu_hours) FROM audit_usage_days GROUP BY 1"
     """
     from tenure.asking.admin import answer_sql
+    from tenure.parquet import parquet_target
 
-    answer_sql(statement, ledger=ledger, output=output)
+    parquet = parquet_target(output, out)
+    answer_sql(statement, ledger=ledger, output=output.text_form, parquet=parquet)
+
+
+def recover(
+    *,
+    pods: Annotated[
+        str, typer.Option("--pods", metavar="FILE", help="The cluster's Pods: YAML or JSON, or -.")
+    ],
+    public_key: Annotated[
+        str,
+        typer.Option(
+            "--public-key", metavar="VKEY", help="The key that signs allocations, or its file."
+        ),
+    ],
+    witness: Annotated[
+        str | None,
+        typer.Option(
+            "--witness",
+            metavar="FILE",
+            help="What agents and ConfigMaps have seen of the ledger.",
+            show_default=False,
+        ),
+    ] = None,
+    all_pods: Annotated[
+        bool,
+        typer.Option("--all-pods", help="FILE is every Pod there is: release the other holdings."),
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be done, record nothing.")
+    ] = False,
+    ledger: Ledger = None,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """
+    Open a restored ledger again: name what it lost, hold again what signed Pods hold.
+
+    Exit 1 when a Pod's allocation is not believed.
+
+    Example: tenure ledger recover --pods pods.yaml --public-key tenure.vkey --dry-run
+    """
+    from tenure.asking.recover import answer_recover
+
+    answer_recover(
+        ledger=ledger,
+        pods=pods,
+        public_key=public_key,
+        witness=witness,
+        all_pods=all_pods,
+        dry_run=dry_run,
+        output=output,
+    )

@@ -205,7 +205,11 @@ def health_changed(change: HealthChange, node: NodeFacts, number: int) -> NewEve
 
 
 def group_planned(group: str, placements: Sequence[Placement], number: int, at_us: int) -> NewEvent:
-    """Return the plan of a group or gang; `number` counts the plans of this group, from 1."""
+    """
+    Return the plan of a group or gang; `number` counts the plans of this group, from 1.
+
+    A card that a member gets alone waits for it; one that it shares does not.
+    """
     members = tuple(
         PlannedMember(
             pod_uid=placement.request.uid,
@@ -213,6 +217,11 @@ def group_planned(group: str, placements: Sequence[Placement], number: int, at_u
             pod_name=placement.request.name,
             node_uid=placement.node_uid,
             minors=tuple(share.minor for share in placement.shares if share.device_type == GPU),
+            whole=tuple(
+                share.minor
+                for share in placement.shares
+                if share.device_type == GPU and share.exclusive
+            ),
         )
         for placement in placements
     )

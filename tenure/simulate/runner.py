@@ -17,6 +17,7 @@ from ledger.domain.errors import InputError
 from ledger.domain.events import SettingsChanged
 from ledger.domain.requests import PodRequest
 from ledger.store.open import Ledger, open_ledger, sqlite_path
+from ledger.store.profile_postgres import is_postgres
 from scheduler.decide.engine import Engine
 from scheduler.decide.settings import SchedulingSettings
 from tenure.config import settings_hash, settings_json
@@ -215,14 +216,15 @@ def _kept(url: str, *, resume: bool) -> Ledger:
 
 def _is_new(url: str) -> bool:
     """Tell whether no run has begun here: killed early, it leaves a file without tables."""
-    path = sqlite_path(url)
-    if not path.is_file() or path.stat().st_size == 0:
-        return True
+    if not is_postgres(url):
+        path = sqlite_path(url)
+        if not path.is_file() or path.stat().st_size == 0:
+            return True
     try:
         with open_ledger(url, mode="read") as ledger:
             return ledger.head().epoch == 0
     except InputError as error:
-        return "tables are missing" in error.message
+        return "tables are missing" in error.message or "it is empty" in error.message
 
 
 def _replay(ledger: Ledger, origin: str) -> Replay | None:

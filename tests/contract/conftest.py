@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.support.stores import SqliteStore
+from tests.support.postgres import Server
+from tests.support.stores import PostgresStore, SqliteStore, Store
 
 
 @pytest.fixture(scope="session")
@@ -17,8 +19,22 @@ def empty_ledger(tmp_path_factory: pytest.TempPathFactory) -> SqliteStore:
     return store
 
 
-@pytest.fixture(params=["sqlite"])
-def store(request: pytest.FixtureRequest, tmp_path: Path, empty_ledger: SqliteStore) -> SqliteStore:
-    """A ledger without events of its own, on each database."""
-    assert request.param == "sqlite", request.param
+@pytest.fixture
+def sqlite_store(tmp_path: Path, empty_ledger: SqliteStore) -> SqliteStore:
+    """A ledger without events of its own, as a file that a test may do anything to."""
     return empty_ledger.copy(tmp_path / "ledger.db")
+
+
+@pytest.fixture
+def postgres_store(postgres: Server, empty_postgres: PostgresStore) -> Iterator[PostgresStore]:
+    """A ledger without events of its own, in a database that a test may do anything to."""
+    store = empty_postgres.copy()
+    yield store
+    postgres.drop(store.database)
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def store(request: pytest.FixtureRequest) -> Store:
+    """A ledger without events of its own, on each database."""
+    found: Store = request.getfixturevalue(f"{request.param}_store")
+    return found

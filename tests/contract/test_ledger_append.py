@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from ledger.domain.errors import (
@@ -15,13 +17,13 @@ from ledger.domain.errors import (
 )
 from ledger.domain.events import PodReserved
 from ledger.domain.hashing import GENESIS, chain_hash, leaf_hash
-from ledger.store.open import open_ledger
 from ledger.store.verify import verify
 from tests.support.stores import (
     MONDAY_US,
     ORIGIN,
     Clock,
     SqliteStore,
+    Store,
     node,
     released,
     reserved,
@@ -30,7 +32,7 @@ from tests.support.stores import (
 )
 
 
-def test_positions_are_dense_and_every_event_links_to_the_one_before(store: SqliteStore) -> None:
+def test_positions_are_dense_and_every_event_links_to_the_one_before(store: Store) -> None:
     """What is appended comes back in order, chained from the genesis value, words unchanged."""
     clock = Clock()
     events = clock.all(node(), reserved("a", share()), released("a"))
@@ -48,7 +50,7 @@ def test_positions_are_dense_and_every_event_links_to_the_one_before(store: Sqli
         assert each.chain_hash == previous
 
 
-def test_the_head_is_the_last_event(store: SqliteStore) -> None:
+def test_the_head_is_the_last_event(store: Store) -> None:
     """The head row, the writer and the last event agree on position, chain value and time."""
     with store.open() as ledger:
         writer = start(ledger)
@@ -61,7 +63,7 @@ def test_the_head_is_the_last_event(store: SqliteStore) -> None:
         assert writer.head.at_us == last.envelope.at_us
 
 
-def test_streams_count_for_themselves(store: SqliteStore) -> None:
+def test_streams_count_for_themselves(store: Store) -> None:
     """Each stream's versions are 1, 2, 3, whatever is between them."""
     clock = Clock()
     with store.open() as ledger:
@@ -76,7 +78,7 @@ def test_streams_count_for_themselves(store: SqliteStore) -> None:
     assert versions == {("sys", 1), ("node/uid-n-1", 1), ("node/uid-n-2", 1), ("node/uid-n-2", 2)}
 
 
-def test_time_never_stands_still_or_runs_back(store: SqliteStore) -> None:
+def test_time_never_stands_still_or_runs_back(store: Store) -> None:
     """The order's time is the clock's, or a microsecond after the event before; both are kept."""
     clock = Clock()
     events = [clock.new(node(f"n-{i}"), at_us=MONDAY_US + at) for i, at in enumerate((50, 50, 10))]
@@ -88,11 +90,11 @@ def test_time_never_stands_still_or_runs_back(store: SqliteStore) -> None:
     assert [each.envelope.wall_us - MONDAY_US for each in recorded] == [50, 50, 10]
 
 
-def test_the_same_events_give_the_same_bytes(store: SqliteStore) -> None:
+def test_the_same_events_give_the_same_bytes(store: Store, tmp_path: Path) -> None:
     """Two ledgers fed alike have the same chain value, in one commit or in many."""
     heads = []
     for name, size in (("one.db", 3), ("many.db", 1)):
-        copy = store.copy(store.path.with_name(name))
+        copy = store.copy(tmp_path / name)
         events = Clock().all(node(), reserved("a", share()), released("a"))
         with copy.open() as ledger:
             writer = start(ledger)
@@ -103,7 +105,7 @@ def test_the_same_events_give_the_same_bytes(store: SqliteStore) -> None:
     assert heads[0] == heads[1]
 
 
-def test_a_repeated_command_is_recorded_once(store: SqliteStore) -> None:
+def test_a_repeated_command_is_recorded_once(store: Store) -> None:
     """The same key with the same arguments changes nothing, alone or inside a larger batch."""
     clock = Clock()
     with store.open() as ledger:
@@ -123,7 +125,7 @@ def test_a_repeated_command_is_recorded_once(store: SqliteStore) -> None:
         assert len(list(ledger.read_events())) == 3
 
 
-def test_a_key_with_other_arguments_is_refused(store: SqliteStore) -> None:
+def test_a_key_with_other_arguments_is_refused(store: Store) -> None:
     """The same key for another command is an error, and nothing of its batch is recorded."""
     clock = Clock()
     with store.open() as ledger:
@@ -136,7 +138,7 @@ def test_a_key_with_other_arguments_is_refused(store: SqliteStore) -> None:
         assert writer.head == ledger.head() == before
 
 
-def test_a_decision_on_an_older_version_is_stale(store: SqliteStore) -> None:
+def test_a_decision_on_an_older_version_is_stale(store: Store) -> None:
     """A stream that moved since the decision refuses the append before anything is written."""
     clock = Clock()
     stream = "node/uid-n-1"
@@ -150,7 +152,7 @@ def test_a_decision_on_an_older_version_is_stale(store: SqliteStore) -> None:
         assert ledger.head().position == 3
 
 
-def test_a_repeated_command_has_its_answer_even_when_its_version_is_old(store: SqliteStore) -> None:
+def test_a_repeated_command_has_its_answer_even_when_its_version_is_old(store: Store) -> None:
     """A retry after a lost reply carries the version it was decided on, which its success moved."""
     clock = Clock()
     with store.open() as ledger:
@@ -166,13 +168,13 @@ def test_a_repeated_command_has_its_answer_even_when_its_version_is_old(store: S
             writer.append(clock.all(reserved("b", share())), expected=expected)
 
 
-def test_a_trigger_that_swallows_rows_is_an_error_not_an_answer(store: SqliteStore) -> None:
+def test_a_trigger_that_swallows_rows_is_an_error_not_an_answer(sqlite_store: SqliteStore) -> None:
     """What is acknowledged is recorded: a hidden rule in the file can't drop a holding."""
     clock = Clock()
-    with store.open() as ledger:
+    with sqlite_store.open() as ledger:
         writer = start(ledger)
         writer.append(clock.all(node()))
-        with store.raw() as raw:
+        with sqlite_store.raw() as raw:
             raw.execute(
                 "CREATE TRIGGER swallow BEFORE INSERT ON ledger_holdings "
                 "BEGIN SELECT RAISE(IGNORE); END"
@@ -185,7 +187,7 @@ def test_a_trigger_that_swallows_rows_is_an_error_not_an_answer(store: SqliteSto
         assert writer.head == head == ledger.head()
 
 
-def test_a_batch_that_our_own_bug_broke_leaves_the_writer_clean(store: SqliteStore) -> None:
+def test_a_batch_that_our_own_bug_broke_leaves_the_writer_clean(store: Store) -> None:
     """Rows of a batch that was rolled back never go in with the next one."""
     clock = Clock()
     with store.open() as ledger:
@@ -199,7 +201,7 @@ def test_a_batch_that_our_own_bug_broke_leaves_the_writer_clean(store: SqliteSto
         assert verify(ledger).ok
 
 
-def test_a_batch_is_recorded_whole_or_not_at_all(store: SqliteStore) -> None:
+def test_a_batch_is_recorded_whole_or_not_at_all(store: Store) -> None:
     """One refused event takes its batch with it; the writer goes on from where it was."""
     clock = Clock()
     with store.open() as ledger:
@@ -215,7 +217,7 @@ def test_a_batch_is_recorded_whole_or_not_at_all(store: SqliteStore) -> None:
         assert [type(each.event) for each in ledger.read_events(after=2)] == [PodReserved] * 2
 
 
-def test_a_deposed_writer_changes_nothing(store: SqliteStore) -> None:
+def test_a_deposed_writer_changes_nothing(store: Store) -> None:
     """After another writer took over, the older one's append is fenced, whatever it appends."""
     clock = Clock()
     with store.open() as first, store.open() as second:
@@ -230,7 +232,7 @@ def test_a_deposed_writer_changes_nothing(store: SqliteStore) -> None:
         assert [each.envelope.epoch for each in second.read_events()] == [1, 1, 2, 2]
 
 
-def test_an_empty_append_is_no_commit(store: SqliteStore) -> None:
+def test_an_empty_append_is_no_commit(store: Store) -> None:
     """Nothing to record is nothing recorded."""
     with store.open() as ledger:
         writer = start(ledger)
@@ -238,7 +240,7 @@ def test_an_empty_append_is_no_commit(store: SqliteStore) -> None:
         assert writer.append([]) == 1
 
 
-def test_a_foreign_ledger_is_refused(store: SqliteStore) -> None:
+def test_a_foreign_ledger_is_refused(store: Store) -> None:
     """A ledger that belongs to another origin is not taken over, and stays as it was."""
     with store.open() as ledger:
         start(ledger)
@@ -250,7 +252,7 @@ def test_a_foreign_ledger_is_refused(store: SqliteStore) -> None:
         assert ledger.is_simulation
 
 
-def test_a_head_that_left_its_events_is_not_written_on(store: SqliteStore) -> None:
+def test_a_head_that_left_its_events_is_not_written_on(store: Store) -> None:
     """A head that was moved past the events is found before the next epoch begins."""
     with store.open() as ledger:
         start(ledger).append(Clock().all(node()))
@@ -261,7 +263,7 @@ def test_a_head_that_left_its_events_is_not_written_on(store: SqliteStore) -> No
 
 
 def test_a_commit_with_an_unknown_outcome_is_read_again(
-    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+    store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An error after the commit was durable is no error: the head says that the batch is there."""
     with store.open() as ledger:
@@ -280,9 +282,7 @@ def test_a_commit_with_an_unknown_outcome_is_read_again(
         assert writer.head == ledger.head()
 
 
-def test_a_commit_that_failed_leaves_nothing(
-    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_commit_that_failed_leaves_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """An error before the commit is an error, and the writer can append again."""
     with store.open() as ledger:
         writer = start(ledger)
@@ -302,10 +302,10 @@ def test_a_commit_that_failed_leaves_nothing(
         assert writer.append(events) == 2
 
 
-def test_a_full_disk_leaves_nothing_half_written(store: SqliteStore) -> None:
+def test_a_full_disk_leaves_nothing_half_written(sqlite_store: SqliteStore) -> None:
     """The error says so, the ledger is as it was, and appending goes on when there is room."""
     clock = Clock()
-    with store.open() as ledger:
+    with sqlite_store.open() as ledger:
         writer = start(ledger)
         before = writer.head
         large = clock.all(*(node(f"n-{i}", cpus=128) for i in range(20)))
@@ -322,13 +322,13 @@ def test_a_full_disk_leaves_nothing_half_written(store: SqliteStore) -> None:
         assert verify(ledger).ok
 
 
-def test_a_ledger_that_is_open_to_be_read_has_no_writer(store: SqliteStore) -> None:
+def test_a_ledger_that_is_open_to_be_read_has_no_writer(store: Store) -> None:
     """Taking over needs a ledger that was opened to be written."""
     with store.open("read") as ledger, pytest.raises(LedgerError, match="open to be read"):
         start(ledger)
 
 
-def test_reading_can_start_anywhere(store: SqliteStore) -> None:
+def test_reading_can_start_anywhere(store: Store) -> None:
     """`after` and `limit` cut the same sequence, over page borders too."""
     clock = Clock()
     with store.open() as ledger:
@@ -339,6 +339,6 @@ def test_reading_can_start_anywhere(store: SqliteStore) -> None:
         assert list(ledger.read_events(after=1_995, limit=10)) == everything[1_995:2_005]
         assert list(ledger.read_events(after=2_101)) == []
         assert len(everything) == 2_101
-    with open_ledger(str(store.path), mode="read") as ledger:
+    with store.open("read") as ledger:
         assert list(ledger.read_events(limit=3)) == everything[:3]
         assert ledger.head().origin == ORIGIN

@@ -62,9 +62,9 @@ EVENT = (
 
 
 @pytest.fixture
-def full(store: SqliteStore) -> SqliteStore:
+def full(sqlite_store: SqliteStore) -> SqliteStore:
     """A ledger whose card n-1/gpu/0 is full: events 1 to 8."""
-    with store.open() as ledger:
+    with sqlite_store.open() as ledger:
         start(ledger).append(
             Clock().all(
                 node(cpus=2),
@@ -77,7 +77,7 @@ def full(store: SqliteStore) -> SqliteStore:
                 observed("x", share(4, 30)),
             )
         )
-    return store
+    return sqlite_store
 
 
 REFUSED = {
@@ -388,9 +388,9 @@ def facts(on: int, **values: str | int) -> str:
 
 
 @pytest.fixture
-def borrowed(store: SqliteStore) -> SqliteStore:
+def borrowed(sqlite_store: SqliteStore) -> SqliteStore:
     """Cards whose events a cheat may point at: n-1 at 2 and 8, n-2 at 9, a death on n-2 at 10."""
-    with store.open() as ledger:
+    with sqlite_store.open() as ledger:
         start(ledger).append(
             Clock().all(
                 node(cpus=2),
@@ -411,7 +411,7 @@ def borrowed(store: SqliteStore) -> SqliteStore:
                 ),
             )
         )
-    return store
+    return sqlite_store
 
 
 BORROWED = {
@@ -549,11 +549,11 @@ def test_an_event_speaks_for_its_own_rows_only(
         assert verify(ledger).findings == ()
 
 
-def test_a_share_of_nothing_is_no_second_holder(store: SqliteStore) -> None:
+def test_a_share_of_nothing_is_no_second_holder(sqlite_store: SqliteStore) -> None:
     """A reservation whose card was never taken cannot take a full one by asking for nothing."""
-    with store.open() as ledger:
+    with sqlite_store.open() as ledger:
         start(ledger).append(Clock().all(node(), reserved("a", share(0, 100)), reserved("b")))
-    with store.raw() as raw:
+    with sqlite_store.raw() as raw:
         with pytest.raises(sqlite3.Error) as refusal:
             raw.execute(
                 "INSERT INTO ledger_holdings (position, device_no, minor, core_percent,"

@@ -36,7 +36,9 @@ from tenure.tamper import flip_one_byte
 from tests.support.stores import (
     ORIGIN,
     Clock,
+    PostgresStore,
     SqliteStore,
+    Store,
     bound,
     health,
     node,
@@ -51,9 +53,8 @@ from tests.support.stores import (
 EVENTS = 12
 
 
-@pytest.fixture
-def told(store: SqliteStore) -> SqliteStore:
-    """A ledger with an event of most kinds."""
+def tell(store: Store) -> None:
+    """Record an event of most kinds."""
     with store.open() as ledger:
         start(ledger).append(
             Clock().all(
@@ -70,7 +71,13 @@ def told(store: SqliteStore) -> SqliteStore:
                 released("x"),
             )
         )
-    return store
+
+
+@pytest.fixture
+def told(sqlite_store: SqliteStore) -> SqliteStore:
+    """A file with an event of most kinds."""
+    tell(sqlite_store)
+    return sqlite_store
 
 
 def tampered(store: SqliteStore, *statements: str) -> VerifyReport:
@@ -95,10 +102,11 @@ def positions(report: VerifyReport) -> set[int | None]:
     return {finding.position for finding in report.findings}
 
 
-def test_an_untouched_ledger_is_proved(told: SqliteStore) -> None:
+def test_an_untouched_ledger_is_proved(store: Store) -> None:
     """No findings, every event counted, the peak of what was granted, and progress on the way."""
+    tell(store)
     steps: list[tuple[int, int]] = []
-    with told.open("read") as ledger:
+    with store.open("read") as ledger:
         report = verify(ledger, lambda done, total: steps.append((done, total)))
         head = ledger.head()
 
@@ -108,7 +116,7 @@ def test_an_untouched_ledger_is_proved(told: SqliteStore) -> None:
     assert steps[-1] == (EVENTS, EVENTS)
 
 
-def test_an_empty_ledger_is_proved(store: SqliteStore) -> None:
+def test_an_empty_ledger_is_proved(store: Store) -> None:
     """Nothing recorded, nothing wrong."""
     with store.open("read") as ledger:
         assert verify(ledger).ok
@@ -250,6 +258,22 @@ def test_rebuilding_what_is_right_changes_nothing(told: SqliteStore) -> None:
         assert list(raw.iterdump()) == before
 
     assert (report.equal, report.differences, report.events) == (True, (), EVENTS)
+
+
+def test_a_rebuild_makes_the_same_rows_on_every_database(
+    sqlite_store: SqliteStore, postgres_store: PostgresStore
+) -> None:
+    """What the events make is what was there, and has the same digest on each database."""
+    reports = []
+    for store in (sqlite_store, postgres_store):
+        tell(store)
+        with store.open() as ledger:
+            reports.append(rebuild(ledger))
+        with store.open("read") as ledger:
+            assert verify(ledger).findings == ()
+
+    assert (reports[0].equal, reports[0].differences, reports[0].events) == (True, (), EVENTS)
+    assert reports[0] == reports[1]
 
 
 def test_a_rebuild_stops_at_an_altered_event(told: SqliteStore) -> None:

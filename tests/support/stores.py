@@ -12,12 +12,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psycopg
+
 from ledger.domain.cpuset import CpuSet, cpuset_of
 from ledger.domain.devices import DeviceRecord, DeviceShare
 from ledger.domain.events import (
     DeviceHealthChanged,
+    GroupPlanned,
     LedgerEvent,
     NodeInventoried,
+    PlannedMember,
     PodBound,
     PodObserved,
     PodReleased,
@@ -30,6 +34,7 @@ from ledger.domain.state import node_uid_of
 from ledger.domain.topology import Cpu
 from ledger.store.append import Writer
 from ledger.store.open import Ledger, Mode, open_ledger
+from tests.support.postgres import Server
 
 GIB = 1 << 30
 MONDAY_US = 1_772_409_600_000_000  # 2026-03-02T00:00:00Z
@@ -64,6 +69,38 @@ class SqliteStore:
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         shutil.copy(self.path, path)
         return SqliteStore(path=path)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PostgresStore:
+    """One database of a Postgres server: the contract's second database."""
+
+    server: Server
+    database: str
+
+    @property
+    def url(self) -> str:
+        """The ledger's URL."""
+        return self.server.url(self.database)
+
+    def open(self, mode: Mode = "write") -> Ledger:
+        """Open it through the store."""
+        return open_ledger(self.url, mode=mode)
+
+    @contextmanager
+    def raw(self) -> Iterator[psycopg.Connection[Any]]:
+        """Open it past the store, as a superuser can: autocommit."""
+        with self.server.connected(self.database) as connection:
+            yield connection
+
+    def copy(self, path: Path | None = None) -> PostgresStore:
+        """Return a copy of the database, which nobody may have open; `path` is a file's alone."""
+        del path
+        return PostgresStore(server=self.server, database=self.server.new_database(self.database))
+
+
+Store = SqliteStore | PostgresStore
+"""What the contract runs on: the same surface on every database."""
 
 
 def start(ledger: Ledger, holder: str = "test") -> Writer:
@@ -206,6 +243,24 @@ def refused(
         shape="1 x 50 % gpu",
         gpu_core_percent=50,
         policy="binpack",
+    )
+
+
+def planned(group: str, *members: tuple[str, tuple[int, ...]], node: str = "n-1") -> GroupPlanned:
+    """Return the plan of a group: each member is a Pod and the whole cards that wait for it."""
+    return GroupPlanned(
+        group=group,
+        members=tuple(
+            PlannedMember(
+                pod_uid=f"uid-{pod}",
+                namespace="team-a",
+                pod_name=pod,
+                node_uid=f"uid-{node}",
+                minors=minors,
+                whole=minors,
+            )
+            for pod, minors in members
+        ),
     )
 
 

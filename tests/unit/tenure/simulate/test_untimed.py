@@ -1,3 +1,5 @@
+import pytest
+
 from ledger.domain.events import (
     GroupPlanned,
     NodeInventoried,
@@ -85,6 +87,23 @@ def test_a_gang_is_decided_at_its_first_member() -> None:
     kinds = [type(event.event) for event in played.ledger.events[3:]]
     assert kinds == [GroupPlanned, PodReserved, PodReserved, RequestRefused]
     assert [len(commit) for commit in played.ledger.commits] == [3, 3, 1]
+
+
+@pytest.mark.parametrize(
+    ("cards", "core", "whole"), [(2, 100, [(0, 1), (0, 1)]), (1, 50, [(), ()])]
+)
+def test_only_whole_cards_wait_for_members(
+    cards: int, core: int, whole: list[tuple[int, ...]]
+) -> None:
+    """A card that members share is in the plan, and is no place."""
+    gang = GangRef(name="g", min_available=2, waiting_seconds=60)
+    arrivals = [arrival(gpu_pod(f"g{i}", cards, core, gang=gang)) for i in range(2)]
+    played = play(run_of([gpu_node("a"), gpu_node("b")], arrivals))
+
+    (recorded,) = played.ledger.of_type(GroupPlanned)
+    assert isinstance(recorded.event, GroupPlanned)
+    assert [member.whole for member in recorded.event.members] == whole
+    assert all(len(member.minors) == cards for member in recorded.event.members)
 
 
 def test_a_gang_that_does_not_fit_gets_nothing() -> None:

@@ -1,0 +1,491 @@
+"""
+The audit views of revision 0002: one text for every database, with the words in which they differ.
+
+Names, columns, their order and units are an interface (docs/audit.md); a column is only ever added
+at the end. Amounts are summed as integers and become hours last, so that every database gives the
+same number to the last bit.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Protocol
+
+DAY_US: Final = 86_400_000_000
+PERCENT_HOUR: Final = 360_000_000_000.0
+"""Core percent times microseconds in one GPU-hour."""
+CPU_HOUR: Final = 3_600_000_000.0
+"""CPUs times microseconds in one CPU-hour."""
+
+
+class Words(Protocol):
+    """What databases say differently. `body` is an expression with JSON in it."""
+
+    def iso(self, us: str) -> str:
+        """Return the moment as text, `2026-03-02T14:05:00Z`; NULL stays NULL."""
+
+    def date(self, day: str) -> str:
+        """Return the day that is the expression's number since 1970 as `YYYY-MM-DD`."""
+
+    def least(self, a: str, b: str) -> str:
+        """Return the smaller of two numbers."""
+
+    def greatest(self, a: str, b: str) -> str:
+        """Return the greater of two numbers."""
+
+    def text(self, body: str, name: str) -> str:
+        """Return a field of an object as text."""
+
+    def number(self, body: str, name: str) -> str:
+        """Return a field of an object as an integer; true is 1."""
+
+    def json(self, body: str, name: str) -> str:
+        """Return a field of an object as JSON text."""
+
+    def elements(self, body: str, name: str, alias: str) -> str:
+        """Return what to select the elements of an array from: `alias.value`."""
+
+    def pairs(self, body: str, alias: str) -> str:
+        """Return what to select the fields of an object from: `alias.key`, `alias.value`."""
+
+
+def _interval(words: Words, row: str = "") -> str:
+    opened, closed = words.iso(f"{row}opened_at_us"), words.iso(f"{row}closed_at_us")
+    return f"{opened} AS opened_at, {closed} AS closed_at"
+
+
+def _of_type(event_type: str, alias: str = "e") -> str:
+    return f"{alias}.event_type = '{event_type}'"
+
+
+def holdings(words: Words) -> str:
+    """Return one row per Pod and device, with its interval."""
+    return f"""
+SELECT h.position, r.pod_uid, r.attempt, r.namespace, r.pod_name, r.owner, n.node_uid,
+  n.node_name, d.device_type, h.minor, d.device_id, d.model, h.core_percent, h.memory_bytes,
+  h.memory_ratio_percent, h.exclusive, h.kind, r.phase, r.dialect, h.opened_at_us, h.closed_at_us,
+  h.closed_position, r.end_reason, {_interval(words, "h.")}
+FROM ledger_holdings AS h
+JOIN ledger_reservations AS r ON r.position = h.position
+JOIN ledger_devices AS d ON d.device_no = h.device_no
+JOIN ledger_nodes AS n ON n.node_no = d.node_no
+"""
+
+
+def cpu_holdings(words: Words) -> str:
+    """Return one row per Pod and logical CPU, with its interval."""
+    return f"""
+SELECT c.position, r.pod_uid, r.attempt, r.namespace, r.pod_name, n.node_uid, n.node_name, c.cpu,
+  c.opened_at_us, c.closed_at_us, r.end_reason, {_interval(words, "c.")}
+FROM ledger_cpu_holdings AS c
+JOIN ledger_reservations AS r ON r.position = c.position
+JOIN ledger_nodes AS n ON n.node_no = c.node_no
+"""
+
+
+def intervals(words: Words) -> str:
+    """Return devices and CPUs in one: which unit, which Pod, from, to, why it ended."""
+    return f"""
+SELECT h.position, d.device_type AS unit_type, h.minor AS unit_number,
+  CASE WHEN d.device_type = 'gpu' THEN n.node_name || '/' || h.minor
+    ELSE n.node_name || '/' || d.device_type || '/' || h.minor END AS unit_name,
+  r.pod_uid, r.attempt, r.namespace, r.pod_name, n.node_uid, n.node_name, h.kind, h.opened_at_us,
+  h.closed_at_us, r.end_reason, {_interval(words, "h.")}
+FROM ledger_holdings AS h
+JOIN ledger_reservations AS r ON r.position = h.position
+JOIN ledger_devices AS d ON d.device_no = h.device_no
+JOIN ledger_nodes AS n ON n.node_no = d.node_no
+UNION ALL
+SELECT c.position, 'cpu', c.cpu, n.node_name || '/cpu/' || c.cpu, r.pod_uid, r.attempt,
+  r.namespace, r.pod_name, n.node_uid, n.node_name, c.kind, c.opened_at_us, c.closed_at_us,
+  r.end_reason, {words.iso("c.opened_at_us")}, {words.iso("c.closed_at_us")}
+FROM ledger_cpu_holdings AS c
+JOIN ledger_reservations AS r ON r.position = c.position
+JOIN ledger_nodes AS n ON n.node_no = c.node_no
+"""
+
+
+def reservations(words: Words) -> str:
+    """Return one row per reservation of a Pod and per observed holder."""
+    return f"""
+SELECT r.position, r.pod_uid, r.attempt, r.namespace, r.pod_name, r.owner, r.labels, r.priority,
+  r.qos, r.dialect, r.policy, r.source, n.node_uid, n.node_name, r.cpu_milli, r.memory_bytes,
+  r.gpu_core_percent, r.gpu_count, r.cpuset, r.kind, r.phase, r.created_at_us, r.opened_at_us,
+  r.closed_at_us, r.closed_position, r.end_reason, {_interval(words, "r.")}
+FROM ledger_reservations AS r
+JOIN ledger_nodes AS n ON n.node_no = r.node_no
+"""
+
+
+def device_health(words: Words) -> str:
+    """Return when a device was closed to grants or opened again."""
+    return f"""
+SELECT x.position, x.at_us, n.node_uid, n.node_name, d.device_type, d.minor, x.healthy, x.reason,
+  {words.iso("x.at_us")} AS at
+FROM ledger_device_health AS x
+JOIN ledger_devices AS d ON d.device_no = x.device_no
+JOIN ledger_nodes AS n ON n.node_no = d.node_no
+"""
+
+
+def refusals(words: Words) -> str:
+    """Return the Pods that were refused."""
+    return f"""
+SELECT position, at_us, pod_uid, namespace, pod_name, stage, message, shape, gpu_core_percent,
+  policy, owner, {words.iso("at_us")} AS at
+FROM ledger_refusals
+"""
+
+
+def takeovers(words: Words) -> str:
+    """Return the Bindings of managed Pods that someone else tried."""
+    return f"""
+SELECT position, at_us, pod_uid, namespace, pod_name, message, owner, {words.iso("at_us")} AS at
+FROM ledger_refusals
+WHERE stage = 'takeover'
+"""
+
+
+def events(words: Words) -> str:
+    """Return the log itself."""
+    return f"""
+SELECT position, at_us, stream, stream_version, event_type, actor, correlation_id, body,
+  {words.iso("at_us")} AS at
+FROM ledger_events
+"""
+
+
+def _parts(words: Words) -> str:
+    """Return `parts`: every reservation, cut at midnight."""
+    return f"""parts (position, day, from_us, until_us) AS (
+  SELECT r.position, r.opened_at_us / {DAY_US}, r.opened_at_us,
+    coalesce(r.closed_at_us,
+      {words.greatest("r.opened_at_us", "(SELECT at_us FROM ledger_head)")})
+  FROM ledger_reservations AS r
+  UNION ALL
+  SELECT p.position, p.day + 1, (p.day + 1) * {DAY_US}, p.until_us
+  FROM parts AS p WHERE (p.day + 1) * {DAY_US} < p.until_us
+)"""
+
+
+def _hours(words: Words) -> str:
+    lasted = f"({words.least('p.until_us', f'(p.day + 1) * {DAY_US}')} - p.from_us)"
+    return f"""CAST(sum(r.gpu_core_percent * {lasted}) AS double precision) / {PERCENT_HOUR}
+    AS gpu_hours,
+  CAST(sum(r.cpu_milli * {lasted} / 1000) AS double precision) / {CPU_HOUR} AS cpu_hours"""
+
+
+def usage_days(words: Words) -> str:
+    """Return hours of GPU and CPU by namespace and day."""
+    return f"""
+WITH RECURSIVE {_parts(words)}
+SELECT r.namespace, {words.date("p.day")} AS day,
+  {_hours(words)}
+FROM parts AS p
+JOIN ledger_reservations AS r ON r.position = p.position
+GROUP BY r.namespace, p.day
+"""
+
+
+def usage_labels_days(words: Words) -> str:
+    """Return hours of GPU and CPU by label, its value, namespace and day."""
+    return f"""
+WITH RECURSIVE {_parts(words)}
+SELECT x.key AS label, x.value AS label_value, r.namespace, {words.date("p.day")} AS day,
+  {_hours(words)}
+FROM parts AS p
+JOIN ledger_reservations AS r ON r.position = p.position
+CROSS JOIN {words.pairs("r.labels", "x")}
+GROUP BY x.key, x.value, r.namespace, p.day
+"""
+
+
+def _inventories(words: Words) -> str:
+    """Return the devices of every inventory, each with the number that its row has."""
+    device = words.text("x.value", "device_id")
+    return f"""
+  SELECT e.position, e.at_us, {words.number("x.value", "core_percent")} AS core_percent,
+    {words.number("x.value", "memory_bytes")} AS memory_bytes,
+    {words.number("x.value", "healthy")} AS healthy,
+    (SELECT d.device_no FROM ledger_devices AS d
+     WHERE d.node_no = n.node_no AND d.device_type = {words.text("x.value", "device_type")}
+       AND CASE WHEN {device} <> '' THEN d.device_id = {device}
+         ELSE d.minor = {words.number("x.value", "minor")} END
+     ORDER BY d.device_id, d.device_no LIMIT 1) AS device_no
+  FROM ledger_events AS e
+  JOIN ledger_nodes AS n ON n.node_uid = {words.text("e.body", "node_uid")}
+  CROSS JOIN {words.elements("e.body", "devices", "x")}
+  WHERE {_of_type("node.inventoried.v1")}"""
+
+
+def device_timeline(words: Words) -> str:
+    """Return every change of a device: inventoried, closed, opened, held, freed."""
+    return f"""
+WITH changes AS (
+  SELECT h.position, h.opened_at_us AS at_us, h.device_no, 'held' AS change, r.namespace,
+    r.pod_name, r.pod_uid, h.core_percent, h.memory_bytes, h.kind AS reason
+  FROM ledger_holdings AS h JOIN ledger_reservations AS r ON r.position = h.position
+  UNION ALL
+  SELECT h.closed_position, h.closed_at_us, h.device_no, 'freed', r.namespace, r.pod_name,
+    r.pod_uid, h.core_percent, h.memory_bytes, r.end_reason
+  FROM ledger_holdings AS h JOIN ledger_reservations AS r ON r.position = h.position
+  WHERE h.closed_position IS NOT NULL
+  UNION ALL
+  SELECT x.position, x.at_us, x.device_no, CASE WHEN x.healthy = 1 THEN 'opened' ELSE 'closed' END,
+    NULL, NULL, NULL, NULL, NULL, x.reason
+  FROM ledger_device_health AS x
+  UNION ALL
+  SELECT i.position, i.at_us, i.device_no, 'inventoried', NULL, NULL, NULL, i.core_percent,
+    i.memory_bytes, ''
+  FROM ({_inventories(words)}
+  ) AS i
+)
+SELECT c.position, c.at_us, n.node_uid, n.node_name, d.device_type, d.minor, d.device_id, c.change,
+  c.namespace, c.pod_name, c.pod_uid, c.core_percent, c.memory_bytes, c.reason,
+  {words.iso("c.at_us")} AS at
+FROM changes AS c
+JOIN ledger_devices AS d ON d.device_no = c.device_no
+JOIN ledger_nodes AS n ON n.node_no = d.node_no
+"""
+
+
+def _unknown(words: Words) -> str:
+    """Return the ranges that recoveries named, and the time between the last event and each."""
+    lost_from, began_at = words.number("e.body", "lost_from"), words.number("e.body", "began_at")
+    return f"""
+  SELECT e.position, {lost_from} AS lost_from, {words.number("e.body", "lost_to")} AS lost_to,
+    {words.text("e.body", "lost_incarnation")} AS lost_incarnation,
+    {words.text("e.body", "incarnation")} AS incarnation,
+    coalesce((SELECT l.at_us FROM ledger_events AS l
+      WHERE l.position = coalesce({began_at}, {lost_from}) - 1), e.at_us) AS opened_at_us,
+    e.at_us AS closed_at_us
+  FROM ledger_events AS e
+  WHERE {_of_type("ledger.recovered.v1")} OR {_of_type("ledger.recovered.v2")}"""
+
+
+def unknown_ranges(words: Words) -> str:
+    """Return what a ledger that was restored does not know."""
+    return f"""
+SELECT u.position, u.lost_from, u.lost_to, u.lost_incarnation, u.incarnation, u.opened_at_us,
+  u.closed_at_us, {_interval(words, "u.")}
+FROM ({_unknown(words)}
+) AS u
+"""
+
+
+def _steps(words: Words) -> str:
+    """Return every moment at which something about a GPU changed, and by how much."""
+    percent = "CASE WHEN h.core_percent > 0 THEN h.core_percent ELSE h.memory_ratio_percent END"
+    return f"""
+  SELECT i.device_no, i.at_us, i.core_percent AS capacity, i.healthy, 0 AS held, 0 AS blocked,
+    0 AS lost
+  FROM ({_inventories(words)}
+  ) AS i
+  UNION ALL
+  SELECT x.device_no, x.at_us,
+    CASE WHEN x.reason = 'gone' AND coalesce(e.event_type, '') <> 'device.health_changed.v1'
+      THEN 0 END, x.healthy, 0, 0, 0
+  FROM ledger_device_health AS x LEFT JOIN ledger_events AS e ON e.position = x.position
+  UNION ALL
+  SELECT h.device_no, h.opened_at_us, NULL, NULL, {percent}, 0, 0 FROM ledger_holdings AS h
+  UNION ALL
+  SELECT h.device_no, h.closed_at_us, NULL, NULL, -{percent}, 0, 0 FROM ledger_holdings AS h
+  WHERE h.closed_at_us IS NOT NULL
+  UNION ALL
+  SELECT d.device_no, s.opened_at_us, NULL, NULL, 0, 1, 0
+  FROM ledger_slot_holdings AS s JOIN ledger_devices AS d ON d.node_no = s.node_no
+  WHERE s.slot = 'unknown/gpu'
+  UNION ALL
+  SELECT d.device_no, s.closed_at_us, NULL, NULL, 0, -1, 0
+  FROM ledger_slot_holdings AS s JOIN ledger_devices AS d ON d.node_no = s.node_no
+  WHERE s.slot = 'unknown/gpu' AND s.closed_at_us IS NOT NULL
+  UNION ALL
+  SELECT d.device_no, u.opened_at_us, NULL, NULL, 0, 0, 1
+  FROM ({_unknown(words)}
+  ) AS u CROSS JOIN ledger_devices AS d
+  UNION ALL
+  SELECT d.device_no, u.closed_at_us, NULL, NULL, 0, 0, -1
+  FROM ({_unknown(words)}
+  ) AS u CROSS JOIN ledger_devices AS d"""
+
+
+def capacity_days(words: Words) -> str:
+    """Return what the GPUs of a node could have given, and what became of it, by day."""
+
+    def hours(name: str) -> str:
+        lasted = f"({words.least('p.until_us', f'(p.day + 1) * {DAY_US}')} - p.from_us)"
+        total = f"CAST(sum(p.{name} * {lasted}) AS double precision)"
+        return f"{total} / {PERCENT_HOUR} AS {name}_gpu_hours"
+
+    names = ("capacity", "used", "idle", "stranded", "unknown")
+    return f"""
+WITH RECURSIVE steps AS ({_steps(words)}
+),
+moments AS (
+  SELECT s.device_no, s.at_us, max(s.capacity) AS capacity, min(s.healthy) AS healthy,
+    CAST(sum(s.held) AS bigint) AS held, CAST(sum(s.blocked) AS bigint) AS blocked,
+    CAST(sum(s.lost) AS bigint) AS lost
+  FROM steps AS s JOIN ledger_devices AS d ON d.device_no = s.device_no
+  WHERE d.device_type = 'gpu'
+  GROUP BY s.device_no, s.at_us
+),
+levels AS (
+  SELECT m.device_no, m.at_us AS from_us, lead(m.at_us) OVER w AS until_us, m.capacity, m.healthy,
+    count(m.capacity) OVER w AS inventory, count(m.healthy) OVER w AS verdict,
+    CAST(sum(m.held) OVER w AS bigint) AS held, CAST(sum(m.blocked) OVER w AS bigint) AS blocked,
+    CAST(sum(m.lost) OVER w AS bigint) AS lost
+  FROM moments AS m
+  WINDOW w AS (PARTITION BY m.device_no ORDER BY m.at_us)
+),
+states AS (
+  SELECT l.device_no, l.from_us, l.until_us, l.held, l.blocked, l.lost,
+    coalesce(max(l.capacity) OVER (PARTITION BY l.device_no, l.inventory), 0) AS capacity,
+    coalesce(max(l.healthy) OVER (PARTITION BY l.device_no, l.verdict), 1) AS healthy
+  FROM levels AS l
+),
+parts (device_no, day, from_us, until_us, capacity, used, idle, stranded, unknown) AS (
+  SELECT t.device_no, t.from_us / {DAY_US}, t.from_us, t.until_us, t.capacity,
+    {words.least("t.held", "t.capacity")},
+    CASE WHEN t.lost = 0 AND t.held = 0 AND t.healthy = 1 AND t.blocked = 0
+      THEN t.capacity ELSE 0 END,
+    CASE WHEN t.lost = 0 AND (t.held > 0 OR t.healthy = 0 OR t.blocked > 0)
+      THEN t.capacity - {words.least("t.held", "t.capacity")} ELSE 0 END,
+    CASE WHEN t.lost > 0 THEN t.capacity - {words.least("t.held", "t.capacity")} ELSE 0 END
+  FROM (
+    SELECT s.device_no, s.from_us, s.held, s.blocked, s.lost, s.capacity, s.healthy,
+      coalesce(s.until_us, (SELECT at_us FROM ledger_head)) AS until_us
+    FROM states AS s
+  ) AS t
+  WHERE t.capacity > 0 AND t.until_us > t.from_us
+  UNION ALL
+  SELECT p.device_no, p.day + 1, (p.day + 1) * {DAY_US}, p.until_us, p.capacity, p.used, p.idle,
+    p.stranded, p.unknown
+  FROM parts AS p WHERE (p.day + 1) * {DAY_US} < p.until_us
+)
+SELECT n.node_uid, n.node_name, {words.date("p.day")} AS day,
+  {("," + chr(10) + "  ").join(hours(name) for name in names)}
+FROM parts AS p
+JOIN ledger_devices AS d ON d.device_no = p.device_no
+JOIN ledger_nodes AS n ON n.node_no = d.node_no
+GROUP BY n.node_uid, n.node_name, p.day
+"""
+
+
+def drift(words: Words) -> str:
+    """Return disagreements of the witnesses, with their end."""
+    following = "ORDER BY e.position ROWS BETWEEN 1 FOLLOWING AND UNBOUNDED FOLLOWING"
+    drift_id = words.text("e.body", "drift_id")
+    return f"""
+WITH both_ends AS (
+  SELECT e.position, e.at_us, e.event_type, e.body, {drift_id} AS drift_id,
+    min(CASE WHEN {_of_type("drift.resolved.v1")} THEN e.position END)
+      OVER (PARTITION BY {drift_id} {following}) AS closed_position
+  FROM ledger_events AS e
+  WHERE {_of_type("drift.found.v1")} OR {_of_type("drift.resolved.v1")}
+)
+SELECT f.position, f.drift_id, {words.text("f.body", "kind")} AS kind,
+  {words.text("f.body", "node_uid")} AS node_uid, n.node_name,
+  {words.text("f.body", "device_type")} AS device_type,
+  nullif({words.number("f.body", "minor")}, -1) AS minor,
+  {words.text("f.body", "pod_uid")} AS pod_uid, {words.text("f.body", "detail")} AS detail,
+  f.at_us AS opened_at_us, r.at_us AS closed_at_us, f.closed_position,
+  {words.text("r.body", "how")} AS end_reason, {words.iso("f.at_us")} AS opened_at,
+  {words.iso("r.at_us")} AS closed_at
+FROM both_ends AS f
+LEFT JOIN ledger_events AS r ON r.position = f.closed_position
+LEFT JOIN ledger_nodes AS n ON n.node_uid = {words.text("f.body", "node_uid")}
+WHERE f.event_type = 'drift.found.v1'
+"""
+
+
+def settings(words: Words) -> str:
+    """Return the settings of deciding, from which event on, and who changed them."""
+    return f"""
+SELECT e.position, e.at_us, e.actor, {words.text("e.body", "settings_hash")} AS settings_hash,
+  {words.text("e.body", "settings")} AS settings,
+  {words.text("e.body", "tenure_version")} AS tenure_version, {words.iso("e.at_us")} AS at
+FROM ledger_events AS e
+WHERE {_of_type("settings.changed.v1")}
+"""
+
+
+def epochs(words: Words) -> str:
+    """Return who wrote when."""
+    return f"""
+WITH starts AS (
+  SELECT e.position, e.at_us AS opened_at_us, e.body, lead(e.position) OVER w AS next_position,
+    lead(e.at_us) OVER w AS closed_at_us
+  FROM ledger_events AS e
+  WHERE {_of_type("epoch.started.v1")}
+  WINDOW w AS (ORDER BY e.position)
+)
+SELECT s.position, {words.number("s.body", "epoch")} AS epoch,
+  {words.text("s.body", "holder")} AS holder, {words.text("s.body", "origin")} AS origin,
+  {words.text("s.body", "tenure_version")} AS tenure_version, s.opened_at_us, s.closed_at_us,
+  coalesce(s.next_position - 1, (SELECT position FROM ledger_head)) AS last_position,
+  {_interval(words, "s.")}
+FROM starts AS s
+"""
+
+
+def plans(words: Words) -> str:
+    """Return the members of planned groups and the devices that wait for them."""
+    group = words.text("e.body", "group")
+    return f"""
+WITH both_ends AS (
+  SELECT e.position, e.at_us, e.event_type, e.body, {group} AS group_name,
+    lead(e.position) OVER w AS closed_position, lead(e.at_us) OVER w AS closed_at_us,
+    lead(CASE WHEN {_of_type("group.planned.v1")} THEN 'planned again'
+      ELSE {words.text("e.body", "reason")} END) OVER w AS end_reason
+  FROM ledger_events AS e
+  WHERE {_of_type("group.planned.v1")} OR {_of_type("group.plan_dropped.v1")}
+  WINDOW w AS (PARTITION BY {group} ORDER BY e.position)
+)
+SELECT b.position, b.group_name, {words.text("x.value", "pod_uid")} AS pod_uid,
+  {words.text("x.value", "namespace")} AS namespace,
+  {words.text("x.value", "pod_name")} AS pod_name,
+  {words.text("x.value", "node_uid")} AS node_uid, n.node_name,
+  {words.json("x.value", "minors")} AS minors, b.at_us AS opened_at_us, b.closed_at_us,
+  b.closed_position, b.end_reason, {words.iso("b.at_us")} AS opened_at,
+  {words.iso("b.closed_at_us")} AS closed_at
+FROM both_ends AS b
+CROSS JOIN {words.elements("b.body", "members", "x")}
+LEFT JOIN ledger_nodes AS n ON n.node_uid = {words.text("x.value", "node_uid")}
+WHERE b.event_type = 'group.planned.v1'
+"""
+
+
+def checkpoints(words: Words) -> str:
+    """Return the signed checkpoints, and up to which moment each speaks."""
+    return f"""
+SELECT c.size, c.note, e.at_us, {words.iso("e.at_us")} AS at
+FROM ledger_checkpoints AS c
+LEFT JOIN ledger_events AS e ON e.position = c.size
+"""
+
+
+VIEWS: Final = {
+    "audit_holdings": holdings,
+    "audit_cpu_holdings": cpu_holdings,
+    "audit_intervals": intervals,
+    "audit_reservations": reservations,
+    "audit_device_health": device_health,
+    "audit_device_timeline": device_timeline,
+    "audit_refusals": refusals,
+    "audit_takeovers": takeovers,
+    "audit_usage_days": usage_days,
+    "audit_usage_labels_days": usage_labels_days,
+    "audit_capacity_days": capacity_days,
+    "audit_unknown_ranges": unknown_ranges,
+    "audit_drift": drift,
+    "audit_settings": settings,
+    "audit_epochs": epochs,
+    "audit_plans": plans,
+    "audit_checkpoints": checkpoints,
+    "audit_events": events,
+}
+"""Every view of revision 0002 whose text has words of its own."""
+
+
+def create_views(words: Words) -> tuple[str, ...]:
+    """Return the statements that make every view, in an order that works."""
+    return tuple(f"CREATE VIEW {name} AS{text(words).rstrip()}" for name, text in VIEWS.items())

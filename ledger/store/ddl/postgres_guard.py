@@ -1,0 +1,76 @@
+"""
+Rules on Postgres about whole tables: none is emptied, none is altered or dropped in passing.
+
+Only a superuser can make an event trigger; where the migrating role is none, the ledger lives
+without. It is a guard against habit, not against the owner of the database, who can say
+`SET tenure.migration = 'on'`, as our own migrations do: what an owner did is for `verify` to find.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ledger.store.ddl.postgres_texts import SEARCH_PATH, fail
+
+ALLOW: Final = "SET LOCAL tenure.migration = 'on'"
+"""What a migration says first: until its transaction ends it may alter tables of the ledger."""
+
+_REFUSAL: Final = fail(
+    "'tenure ledger: tables of the ledger are altered only by its migrations: '"
+    " || lower(tg_tag) || ' ' || found",
+    "tables of the ledger are altered only by its migrations",
+)
+_DDL: Final = "'ALTER TABLE', 'ALTER TRIGGER', 'ALTER FUNCTION', 'CREATE RULE'"
+
+
+def _guard(name: str, query: str) -> str:
+    return f"""CREATE FUNCTION {name}() RETURNS event_trigger
+LANGUAGE plpgsql SET search_path = {SEARCH_PATH} AS $rule$
+DECLARE
+  found text;
+BEGIN
+  IF current_setting('tenure.migration', true) = 'on' THEN
+    RETURN;
+  END IF;
+  {query}
+  IF found IS NOT NULL THEN
+    {_REFUSAL}
+  END IF;
+END
+$rule$"""
+
+
+def _where_superuser(statement: str) -> str:
+    return f"""DO $rule$
+BEGIN
+  IF (SELECT rolsuper FROM pg_catalog.pg_roles WHERE rolname = current_user) THEN
+    {statement};
+  END IF;
+END
+$rule$"""
+
+
+V1: Final = (
+    _guard(
+        "ledger_no_ddl",
+        """SELECT object_identity INTO found FROM pg_event_trigger_ddl_commands()
+  WHERE strpos(object_identity, 'public.ledger_') > 0 LIMIT 1;""",
+    ),
+    _guard(
+        "ledger_no_drop",
+        """SELECT object_identity INTO found FROM pg_event_trigger_dropped_objects()
+  WHERE NOT is_temporary AND strpos(object_identity, 'public.ledger_') > 0 LIMIT 1;""",
+    ),
+    "REVOKE ALL ON FUNCTION ledger_no_ddl() FROM PUBLIC",
+    "REVOKE ALL ON FUNCTION ledger_no_drop() FROM PUBLIC",
+    _where_superuser(
+        f"CREATE EVENT TRIGGER ledger_no_ddl ON ddl_command_end WHEN TAG IN ({_DDL})"
+        " EXECUTE FUNCTION ledger_no_ddl();"
+        " ALTER EVENT TRIGGER ledger_no_ddl ENABLE ALWAYS"
+    ),
+    _where_superuser(
+        "CREATE EVENT TRIGGER ledger_no_drop ON sql_drop EXECUTE FUNCTION ledger_no_drop();"
+        " ALTER EVENT TRIGGER ledger_no_drop ENABLE ALWAYS"
+    ),
+)
+"""These rules in the order in which they are made, last of all."""

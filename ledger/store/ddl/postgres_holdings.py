@@ -1,0 +1,348 @@
+"""
+Rules on Postgres for reservations and what they hold of cards, as `ledger.store.ddl.holdings`.
+
+What takes and gives back runs as the owner of the functions: the role that appends may not move a
+counter by itself. A statement that puts two holders on one card is refused; the store sends rows
+one by one.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ledger.store.ddl.postgres_texts import (
+    BODY,
+    card_of,
+    event_is,
+    fail,
+    only_closes,
+    rule,
+    same,
+    says,
+)
+
+_HELD_CARD: Final = """(
+      SELECT 'card ' || n.node_name || '/' || d.device_type || '/' || d.minor
+        || CASE d.device_id WHEN '' THEN '' ELSE ' (' || d.device_id || ')' END
+        || ' has ' || (d.core_reported - d.core_used - d.core_observed)
+        || ' of ' || d.core_reported
+        || ' percent core left, ' || NEW.core_percent || ' asked'
+      FROM ledger_devices AS d JOIN ledger_nodes AS n ON n.node_no = d.node_no
+      WHERE d.device_no = NEW.device_no
+    )"""
+_NOT_OPENED: Final = fail(
+    "'tenure ledger: no event at position ' || NEW.position || ' opens this reservation'",
+    "no event opens this reservation",
+)
+_OPENS_FIRST: Final = fail(
+    "'tenure ledger: a reservation opens before it closes: position ' || NEW.position",
+    "a reservation opens before it closes",
+)
+RESERVATIONS_INSERT: Final = rule(
+    "ledger_reservations_insert",
+    "ledger_reservations",
+    "INSERT",
+    f"""
+  IF EXISTS (SELECT 1 FROM ledger_reservations WHERE position = NEW.position)
+    OR NOT EXISTS (
+      SELECT 1 FROM ledger_events WHERE position = NEW.position
+      AND starts_with(event_type, CASE NEW.kind
+        WHEN 'granted' THEN 'pod.reserved.v' ELSE 'pod.observed.v' END)
+    )
+  THEN
+    {_NOT_OPENED}
+  ELSIF NEW.closed_position IS NOT NULL THEN
+    {_OPENS_FIRST}
+  END IF;""",
+)
+_FIXED_RESERVATION: Final = [
+    "position",
+    "pod_uid",
+    "attempt",
+    "namespace",
+    "pod_name",
+    "owner",
+    "labels",
+    "priority",
+    "qos",
+    "dialect",
+    "policy",
+    "source",
+    "node_no",
+    "cpu_milli",
+    "memory_bytes",
+    "gpu_core_percent",
+    "gpu_count",
+    "device_count",
+    "cpuset",
+    "cpu_count",
+    "kind",
+    "created_at_us",
+    "opened_at_us",
+]
+_ONLY_ENDS: Final = fail(
+    "'tenure ledger: a reservation only ends, it does not change: position '"
+    " || OLD.position || ', pod ' || OLD.namespace || '/' || OLD.pod_name",
+    "a reservation only ends, it does not change",
+)
+_NOT_ENDED: Final = fail(
+    "'tenure ledger: no event at position ' || NEW.closed_position"
+    " || ' ends the reservation of pod ' || OLD.namespace || '/' || OLD.pod_name",
+    "no event ends this reservation",
+)
+RESERVATIONS_UPDATE: Final = rule(
+    "ledger_reservations_update",
+    "ledger_reservations",
+    "UPDATE",
+    f"""
+  IF OLD.closed_position IS NOT NULL OR NOT {same(_FIXED_RESERVATION)} THEN
+    {_ONLY_ENDS}
+  ELSIF NEW.closed_position IS NOT NULL AND NOT EXISTS (
+    SELECT 1 FROM ledger_events AS e {BODY}
+    WHERE e.position = NEW.closed_position AND e.position > OLD.position
+      AND ({event_is("pod.released")} OR {event_is("pod.voided")})
+      AND e.at_us = NEW.closed_at_us
+      AND {says("j.b", "pod_uid", "OLD.pod_uid")} AND {says("j.b", "attempt", "OLD.attempt")}
+  ) THEN
+    {_NOT_ENDED}
+  END IF;""",
+)
+RESERVATIONS_CLOSE: Final = rule(
+    "ledger_reservations_close",
+    "ledger_reservations",
+    "UPDATE OF closed_position",
+    """
+  IF NEW.closed_position IS NOT NULL THEN
+    UPDATE ledger_holdings
+    SET closed_at_us = NEW.closed_at_us, closed_position = NEW.closed_position
+    WHERE position = NEW.position;
+    IF NEW.cpu_count > 0 THEN
+      UPDATE ledger_cpu_holdings
+      SET closed_at_us = NEW.closed_at_us, closed_position = NEW.closed_position
+      WHERE position = NEW.position;
+    END IF;
+    UPDATE ledger_slot_holdings
+    SET closed_at_us = NEW.closed_at_us, closed_position = NEW.closed_position
+    WHERE position = NEW.position;
+  END IF;""",
+    when="AFTER",
+    definer=True,
+)
+
+_LESS_THAN_NOTHING: Final = fail(
+    "'tenure ledger: a holding is never less than nothing: position ' || NEW.position"
+    " || ', core_percent=' || NEW.core_percent || ', memory_bytes=' || NEW.memory_bytes",
+    "a holding is never less than nothing",
+)
+_OPENS_ONCE: Final = fail(
+    f"'tenure ledger: a holding opens once: position ' || NEW.position || ', ' || {_HELD_CARD}",
+    "a holding opens once",
+)
+_NOT_ASKED: Final = fail(
+    "'tenure ledger: no reservation at position ' || NEW.position || ' asks for this card'",
+    "no reservation asks for this card",
+)
+HOLDINGS_INSERT: Final = rule(
+    "ledger_holdings_insert",
+    "ledger_holdings",
+    "INSERT",
+    f"""
+  IF NEW.core_percent < 0 OR NEW.memory_bytes < 0 THEN
+    {_LESS_THAN_NOTHING}
+  ELSIF NEW.closed_position IS NOT NULL OR EXISTS (
+    SELECT 1 FROM ledger_holdings
+    WHERE position = NEW.position AND device_no = NEW.device_no
+  ) THEN
+    {_OPENS_ONCE}
+  ELSIF NOT EXISTS (SELECT 1 FROM ledger_reservations WHERE position = NEW.position)
+    OR NOT EXISTS (SELECT 1 FROM ledger_devices WHERE device_no = NEW.device_no)
+  THEN
+    {_NOT_ASKED}
+  END IF;""",
+)
+"""Foreign keys would refuse the last case as well, but before our words."""
+HOLDINGS_TAKE: Final = rule(
+    "ledger_holdings_take",
+    "ledger_holdings",
+    "INSERT",
+    f"""
+  IF NEW.kind = 'granted' THEN
+    UPDATE ledger_devices
+    SET core_used = core_used + NEW.core_percent,
+      memory_used = memory_used + NEW.memory_bytes,
+      tenants = tenants + 1,
+      exclusive_holders = exclusive_holders + NEW.exclusive
+    WHERE device_no = NEW.device_no;
+  ELSE
+    UPDATE ledger_devices
+    SET core_observed = core_observed + NEW.core_percent,
+      memory_observed = memory_observed + NEW.memory_bytes,
+      observed_holders = observed_holders + 1
+    WHERE device_no = NEW.device_no;
+  END IF;
+  IF NOT EXISTS (
+    SELECT 1 FROM ledger_reservations AS r, ledger_devices AS d
+    WHERE r.position = NEW.position AND r.kind = NEW.kind AND r.closed_position IS NULL
+      AND r.opened_at_us = NEW.opened_at_us
+      AND d.device_no = NEW.device_no AND d.node_no = r.node_no
+      AND r.device_count >= (
+        SELECT count(*) FROM ledger_holdings WHERE position = NEW.position
+      )
+  ) THEN
+    {_NOT_ASKED}
+  END IF;""",
+    when="AFTER",
+    definer=True,
+)
+_FIXED_HOLDING: Final = [
+    "position",
+    "device_no",
+    "minor",
+    "core_percent",
+    "memory_bytes",
+    "memory_ratio_percent",
+    "exclusive",
+    "instances",
+    "kind",
+    "opened_at_us",
+]
+HOLDINGS_UPDATE: Final = only_closes("ledger_holdings", _FIXED_HOLDING, "a holding")
+HOLDINGS_GIVE_BACK: Final = rule(
+    "ledger_holdings_give_back",
+    "ledger_holdings",
+    "UPDATE OF closed_position",
+    """
+  IF OLD.closed_position IS NULL AND NEW.closed_position IS NOT NULL THEN
+    IF NEW.kind = 'granted' THEN
+      UPDATE ledger_devices
+      SET core_used = core_used - NEW.core_percent,
+        core_cap = greatest(core_reported, core_used - NEW.core_percent),
+        memory_used = memory_used - NEW.memory_bytes,
+        memory_cap = greatest(memory_reported, memory_used - NEW.memory_bytes),
+        tenants = tenants - 1,
+        exclusive_holders = exclusive_holders - NEW.exclusive
+      WHERE device_no = NEW.device_no;
+    ELSE
+      UPDATE ledger_devices
+      SET core_observed = core_observed - NEW.core_percent,
+        memory_observed = memory_observed - NEW.memory_bytes,
+        observed_holders = observed_holders - 1
+      WHERE device_no = NEW.device_no;
+    END IF;
+  END IF;""",
+    when="AFTER",
+    definer=True,
+)
+
+_CORE_ASKED: Final = "(NEW.core_used - OLD.core_used)"
+_MEMORY_ASKED: Final = "(NEW.memory_used - OLD.memory_used)"
+_CORE_LEFT: Final = "(OLD.core_reported - OLD.core_used - OLD.core_observed)"
+_MEMORY_LEFT: Final = "(OLD.memory_reported - OLD.memory_used - OLD.memory_observed)"
+_BY_OTHERS: Final = "OLD.observed_holders > 0"
+_MEMORY_FULL: Final = f"(OLD.memory_reported > 0 AND {_MEMORY_LEFT} <= 0)"
+
+
+def _card(fact: str) -> str:
+    return fail(f"'tenure ledger: ' || {card_of('OLD')} || {fact}", "the card is full")
+
+
+def _core(more: str = "''") -> str:
+    """Return the refusal of a card whose core is short, or that is closed by who is on it."""
+    return _card(
+        f"' has ' || {_CORE_LEFT} || ' of ' || OLD.core_reported"
+        f" || ' percent core left, ' || {_CORE_ASKED} || ' asked' || {more}"
+    )
+
+
+def _memory(more: str = "''") -> str:
+    """Return the refusal of a card whose memory is short."""
+    return _card(
+        f"' has ' || {_MEMORY_LEFT} || ' of ' || OLD.memory_reported"
+        f" || ' bytes memory left, ' || {_MEMORY_ASKED} || ' asked' || {more}"
+    )
+
+
+_WHY: Final = "CASE WHEN OLD.exclusive_holders > 0 THEN ' (held exclusively)' ELSE '' END"
+_HOLDERS: Final = (
+    "' (' || (OLD.tenants + OLD.observed_holders) || ' holders, an exclusive one was asked)'"
+)
+_ASKS_NOTHING: Final = f"NEW.tenants > OLD.tenants AND {_CORE_ASKED} = 0 AND {_MEMORY_ASKED} = 0"
+_NOT_THE_SUM: Final = fail(
+    "'tenure ledger: what is used of a card is the sum of its holdings: '"
+    " || (SELECT n.node_name FROM ledger_nodes AS n WHERE n.node_no = OLD.node_no)"
+    " || '/' || OLD.device_type || '/' || OLD.minor",
+    "what is used of a card is the sum of its holdings",
+)
+_UNKNOWN_HOLDER: Final = """EXISTS (
+    SELECT 1 FROM ledger_slot_holdings AS s
+    WHERE s.node_no = OLD.node_no AND s.slot = 'unknown/' || OLD.device_type
+      AND s.closed_position IS NULL
+  )"""
+DEVICES_COUNTERS: Final = rule(
+    "ledger_devices_counters",
+    "ledger_devices",
+    "UPDATE OF core_cap, memory_cap, core_used, memory_used, tenants, exclusive_holders,"
+    " core_observed, memory_observed, observed_holders",
+    f"""
+  IF NEW.tenants > OLD.tenants OR NEW.core_used > OLD.core_used
+    OR NEW.memory_used > OLD.memory_used
+  THEN
+    IF OLD.present <> 1 THEN
+      {_card("' is gone'")}
+    ELSIF OLD.healthy <> 1 THEN
+      {_card("' is unhealthy'")}
+    ELSIF {_CORE_ASKED} > {_CORE_LEFT} THEN
+      {_core(_WHY)}
+    ELSIF {_MEMORY_ASKED} > {_MEMORY_LEFT} THEN
+      {_memory(_WHY)}
+    ELSIF OLD.exclusive_holders > 0 THEN
+      {_core(_WHY)}
+    ELSIF {_BY_OTHERS} AND OLD.core_observed >= OLD.core_reported THEN
+      {_core("' (held by others)'")}
+    ELSIF {_BY_OTHERS} AND OLD.memory_reported > 0
+      AND OLD.memory_observed >= OLD.memory_reported
+    THEN
+      {_memory("' (held by others)'")}
+    ELSIF {_ASKS_NOTHING} AND {_CORE_LEFT} <= 0 THEN
+      {_core()}
+    ELSIF {_ASKS_NOTHING} AND {_MEMORY_FULL} THEN
+      {_memory()}
+    ELSIF NEW.exclusive_holders > OLD.exclusive_holders
+      AND OLD.tenants + OLD.observed_holders > 0
+    THEN
+      {_core(_HOLDERS)}
+    ELSIF {_UNKNOWN_HOLDER} THEN
+      {_card("' may be held by a Pod on an unknown card'")}
+    END IF;
+  END IF;
+  SELECT coalesce(sum(core_percent) FILTER (WHERE kind = 'granted'), 0) AS core_used,
+    coalesce(sum(memory_bytes) FILTER (WHERE kind = 'granted'), 0) AS memory_used,
+    count(*) FILTER (WHERE kind = 'granted') AS tenants,
+    coalesce(sum(exclusive) FILTER (WHERE kind = 'granted'), 0) AS exclusive_holders,
+    coalesce(sum(core_percent) FILTER (WHERE kind <> 'granted'), 0) AS core_observed,
+    coalesce(sum(memory_bytes) FILTER (WHERE kind <> 'granted'), 0) AS memory_observed,
+    count(*) FILTER (WHERE kind <> 'granted') AS observed_holders
+  INTO held FROM ledger_holdings WHERE device_no = NEW.device_no AND closed_at_us IS NULL;
+  IF NEW.core_cap <> greatest(NEW.core_reported, NEW.core_used)
+    OR NEW.memory_cap <> greatest(NEW.memory_reported, NEW.memory_used)
+    OR (NEW.core_used, NEW.memory_used, NEW.tenants, NEW.exclusive_holders, NEW.core_observed,
+      NEW.memory_observed, NEW.observed_holders) IS DISTINCT FROM (held.core_used,
+      held.memory_used, held.tenants, held.exclusive_holders, held.core_observed,
+      held.memory_observed, held.observed_holders)
+  THEN
+    {_NOT_THE_SUM}
+  END IF;""",
+    variables="held record;",
+)
+
+V1: Final = (
+    *RESERVATIONS_INSERT,
+    *RESERVATIONS_UPDATE,
+    *RESERVATIONS_CLOSE,
+    *HOLDINGS_INSERT,
+    *HOLDINGS_TAKE,
+    *HOLDINGS_UPDATE,
+    *HOLDINGS_GIVE_BACK,
+    *DEVICES_COUNTERS,
+)
+"""These rules in the order in which they are made."""

@@ -1,0 +1,133 @@
+"""
+Rules on Postgres for logical CPUs and slots, as `ledger.store.ddl.parts` has them on SQLite.
+
+What takes and gives back runs as the owner of the functions, as for cards.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ledger.store.ddl.postgres_texts import fail, node_name, only_closes, rule
+
+_CPU: Final = f"'cpu ' || {node_name('NEW')} || '/cpu/' || NEW.cpu"
+_CPU_GONE: Final = fail(f"'tenure ledger: ' || {_CPU} || ' is gone'", "the CPU is gone")
+_CPU_TAKEN: Final = fail(
+    f"'tenure ledger: ' || {_CPU} || ' has ' || (c.ref_used + c.ref_observed)"
+    " || ' of ' || c.ref_reported || ' holders, one more asked'",
+    "the CPU is taken",
+)
+_CPU_NOT_ASKED: Final = fail(
+    "'tenure ledger: no reservation at position ' || NEW.position || ' asks for CPU ' || NEW.cpu",
+    "no reservation asks for this CPU",
+)
+CPU_HOLDINGS_INSERT: Final = rule(
+    "ledger_cpu_holdings_insert",
+    "ledger_cpu_holdings",
+    "INSERT",
+    f"""
+  SELECT * INTO c FROM ledger_cpus WHERE node_no = NEW.node_no AND cpu = NEW.cpu;
+  IF NEW.kind = 'granted' AND c.present <> 1 THEN
+    {_CPU_GONE}
+  ELSIF NEW.kind = 'granted' AND c.ref_used + c.ref_observed >= c.ref_reported THEN
+    {_CPU_TAKEN}
+  ELSIF EXISTS (
+      SELECT 1 FROM ledger_cpu_holdings WHERE position = NEW.position AND cpu = NEW.cpu
+    )
+    OR NEW.closed_position IS NOT NULL
+    OR c.cpu IS NULL
+    OR NOT EXISTS (
+      SELECT 1 FROM ledger_reservations AS r
+      WHERE r.position = NEW.position AND r.kind = NEW.kind AND r.closed_position IS NULL
+        AND r.opened_at_us = NEW.opened_at_us AND r.node_no = NEW.node_no
+        AND r.cpu_count > (
+          SELECT count(*) FROM ledger_cpu_holdings WHERE position = NEW.position
+        )
+    )
+  THEN
+    {_CPU_NOT_ASKED}
+  END IF;""",
+    variables="c ledger_cpus;",
+)
+CPU_HOLDINGS_TAKE: Final = rule(
+    "ledger_cpu_holdings_take",
+    "ledger_cpu_holdings",
+    "INSERT",
+    """
+  UPDATE ledger_cpus
+  SET ref_used = ref_used + (NEW.kind = 'granted')::int,
+    ref_observed = ref_observed + (NEW.kind = 'observed')::int
+  WHERE node_no = NEW.node_no AND cpu = NEW.cpu;""",
+    when="AFTER",
+    definer=True,
+)
+CPU_HOLDINGS_UPDATE: Final = only_closes(
+    "ledger_cpu_holdings",
+    ["position", "cpu", "node_no", "kind", "opened_at_us"],
+    "a holding of a CPU",
+)
+CPU_HOLDINGS_GIVE_BACK: Final = rule(
+    "ledger_cpu_holdings_give_back",
+    "ledger_cpu_holdings",
+    "UPDATE OF closed_position",
+    """
+  IF OLD.closed_position IS NULL AND NEW.closed_position IS NOT NULL THEN
+    UPDATE ledger_cpus
+    SET ref_used = ref_used - (NEW.kind = 'granted')::int,
+      ref_max = greatest(ref_reported, ref_used - (NEW.kind = 'granted')::int),
+      ref_observed = ref_observed - (NEW.kind = 'observed')::int
+    WHERE node_no = NEW.node_no AND cpu = NEW.cpu;
+  END IF;""",
+    when="AFTER",
+    definer=True,
+)
+
+_SLOT_TAKEN: Final = fail(
+    f"'tenure ledger: ' || {node_name('NEW')} || '/' || NEW.slot"
+    " || ' has a holder, one more asked'",
+    "the slot has a holder",
+)
+_SLOT_NOT_ASKED: Final = fail(
+    "'tenure ledger: no reservation at position ' || NEW.position || ' asks for slot ' || NEW.slot",
+    "no reservation asks for this slot",
+)
+SLOT_HOLDINGS_INSERT: Final = rule(
+    "ledger_slot_holdings_insert",
+    "ledger_slot_holdings",
+    "INSERT",
+    f"""
+  IF NEW.kind = 'granted' AND EXISTS (
+    SELECT 1 FROM ledger_slot_holdings
+    WHERE node_no = NEW.node_no AND slot = NEW.slot AND closed_position IS NULL
+  ) THEN
+    {_SLOT_TAKEN}
+  ELSIF EXISTS (
+      SELECT 1 FROM ledger_slot_holdings WHERE position = NEW.position AND slot = NEW.slot
+    )
+    OR NEW.closed_position IS NOT NULL
+    OR NOT EXISTS (
+      SELECT 1 FROM ledger_reservations AS r
+      LEFT JOIN ledger_holdings AS h ON h.position = r.position AND h.device_no = NEW.device_no
+      WHERE r.position = NEW.position AND r.kind = NEW.kind AND r.closed_position IS NULL
+        AND r.node_no = NEW.node_no AND r.opened_at_us = NEW.opened_at_us
+        AND (h.position IS NOT NULL OR (NEW.kind = 'observed' AND NEW.device_no IS NULL))
+    )
+  THEN
+    {_SLOT_NOT_ASKED}
+  END IF;""",
+)
+SLOT_HOLDINGS_UPDATE: Final = only_closes(
+    "ledger_slot_holdings",
+    ["position", "slot", "node_no", "device_no", "kind", "opened_at_us"],
+    "a holding of a slot",
+)
+
+V1: Final = (
+    *CPU_HOLDINGS_INSERT,
+    *CPU_HOLDINGS_TAKE,
+    *CPU_HOLDINGS_UPDATE,
+    *CPU_HOLDINGS_GIVE_BACK,
+    *SLOT_HOLDINGS_INSERT,
+    *SLOT_HOLDINGS_UPDATE,
+)
+"""These rules in the order in which they are made."""

@@ -1,0 +1,131 @@
+"""The change feed: every event once, in order, as soon as it is durable."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import Any, Final
+
+from sqlalchemy import Connection, select
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from ledger.domain.errors import CorruptLedgerError, LedgerError
+from ledger.domain.hashing import GENESIS
+from ledger.domain.recorded import RecordedEvent
+from ledger.store import schema
+from ledger.store.append import read_head
+from ledger.store.ddl.postgres_feed import CHANNEL
+from ledger.store.failures import unavailable
+from ledger.store.read import recorded_event
+from ledger.store.service import Service
+
+PAGE_EVENTS: Final = 500
+POLL_SECONDS: Final = 1.0
+_RETRIES_MAX: Final = 30
+_events = schema.ledger_events.c
+_COLUMNS: Final = tuple(schema.ledger_events.columns)
+
+
+async def follow(
+    service: Service,
+    *,
+    after: int = 0,
+    page_events: int = PAGE_EVENTS,
+    poll_seconds: float = POLL_SECONDS,
+) -> AsyncGenerator[RecordedEvent]:
+    """
+    Yield the events after position `after`, oldest first, and wait for more for ever.
+
+    Rule: design section 4, "Readers assert density and the chain link".
+
+    Close it (`contextlib.aclosing`) when leaving early.
+
+    Each event is checked against the one before it; a gap is corruption, never concurrency. What
+    wakes the reader only makes it look sooner: every `poll_seconds` it looks anyway. A page is a
+    transaction of its own, so a slow reader holds nothing up, and no more than a page is in memory.
+
+    Raises:
+        CorruptLedgerError: an event is missing or altered, or the ledger is behind what was read.
+        UnknownEventError: an event of a newer version.
+        LedgerError: the database was away for `_RETRIES_MAX` looks in a row.
+    """
+    position, previous, failures = after, None if after else GENESIS, 0
+    while True:
+        try:
+            async with _connected(service) as (connection, woken):
+                if previous is None:
+                    previous = await connection.run_sync(_chain_at, position)
+                while True:
+                    woken.clear()
+                    seen = service.moves
+                    rows = await connection.run_sync(_page, position, page_events)
+                    failures = 0
+                    for row in rows:
+                        recorded = recorded_event(row, position + 1, previous)
+                        position, previous = position + 1, recorded.chain_hash
+                        yield recorded
+                    if len(rows) < page_events:
+                        await _wait(service, seen, woken, poll_seconds)
+        except (SQLAlchemyError, OSError) as error:
+            failures += 1
+            if failures >= _RETRIES_MAX:
+                raise _away(error) from error
+        await asyncio.sleep(poll_seconds)
+
+
+@asynccontextmanager
+async def _connected(service: Service) -> AsyncIterator[tuple[AsyncConnection, asyncio.Event]]:
+    """Yield a connection, and what is set when Postgres says on it that the head moved."""
+    connection = await service.connect()
+    woken = asyncio.Event()
+    try:
+        if service.is_postgres:
+            driver: Any = (await connection.get_raw_connection()).driver_connection
+            await driver.add_listener(CHANNEL, lambda *_: woken.set())
+        yield connection, woken
+    finally:
+        with suppress(SQLAlchemyError, OSError):
+            await connection.close()  # for good, with its listener: there is no pool
+
+
+async def _wait(service: Service, seen: int, woken: asyncio.Event, seconds: float) -> None:
+    """Return when there may be more to read: told by Postgres, by our own lane, or by the clock."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            if service.is_postgres:
+                await woken.wait()
+                return
+            async with service.moved:
+                await service.moved.wait_for(lambda: service.moves != seen)
+
+
+def _page(connection: Connection, after: int, size: int) -> Sequence[Sequence[Any]]:
+    """Return the next rows; the head is read first, so that they reach at least as far as it."""
+    query = select(*_COLUMNS).where(_events.position > after).order_by(_events.position).limit(size)
+    with connection.begin():
+        head = read_head(connection).position
+        rows = connection.execute(query).all()
+    if head < after:
+        raise CorruptLedgerError(f"the ledger is behind what was read: head={head}", position=after)
+    if len(rows) < size and after + len(rows) < head:
+        raise CorruptLedgerError(
+            f"an event is missing: head={head}", position=after + len(rows) + 1
+        )
+    return rows
+
+
+def _chain_at(connection: Connection, position: int) -> bytes:
+    query = select(_events.chain_hash).where(_events.position == position)
+    with connection.begin():
+        found = connection.execute(query).scalar()
+    if found is None:
+        raise CorruptLedgerError("no such event", position=position)
+    return bytes(found)
+
+
+def _away(error: SQLAlchemyError | OSError) -> LedgerError:
+    if isinstance(error, DBAPIError):
+        return unavailable(error)
+    return LedgerError(f"the database can't be reached: {error}")

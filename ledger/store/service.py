@@ -1,0 +1,97 @@
+"""How a service opens the ledger: for one event loop, whatever the database."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final
+
+import aiosqlite
+from sqlalchemy import Connection, event
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+from sqlalchemy.pool import NullPool
+
+from ledger.store import profile, profile_postgres
+from ledger.store.open import open_ledger, sqlite_path
+
+_ROWS_PER_HOP: Final = 64
+
+
+class Service:
+    """
+    An open ledger for asyncio. Made by `open_service`.
+
+    Attributes:
+        moved: told by the lane of this process after every commit; wakes readers at once.
+        moves: how often it was told.
+    """
+
+    def __init__(self, *, url: str, engine: AsyncEngine) -> None:
+        self.url = url
+        self.engine = engine
+        self.moved = asyncio.Condition()
+        self.moves = 0
+
+    @property
+    def is_postgres(self) -> bool:
+        """Whether the database tells readers by itself that something was recorded."""
+        return self.engine.dialect.name == "postgresql"
+
+    async def connect(self) -> AsyncConnection:
+        """Return a connection of its own; there is no pool. The caller closes it."""
+        return await self.engine.connect()
+
+    async def tell(self) -> None:
+        """Wake every reader of this process."""
+        async with self.moved:
+            self.moves += 1
+            self.moved.notify_all()
+
+
+@asynccontextmanager
+async def open_service(url: str, *, write: bool = False) -> AsyncIterator[Service]:
+    """
+    Open the ledger at `url` and close it at the end.
+
+    Raises:
+        InputError: as `open_ledger`.
+    """
+    open_ledger(url, mode="write" if write else "read").close()  # is it one of ours?
+    if profile_postgres.is_postgres(url):
+        engine = _postgres_engine(url, write=write)
+    else:
+        engine = _sqlite_engine(sqlite_path(url), write=write)
+    try:
+        yield Service(url=url, engine=engine)
+    finally:
+        await engine.dispose()
+
+
+def _sqlite_engine(path: Path, *, write: bool) -> AsyncEngine:
+    async def connect() -> aiosqlite.Connection:
+        return await aiosqlite.Connection(
+            lambda: profile.connect(path, write=write), iter_chunk_size=_ROWS_PER_HOP
+        )
+
+    engine = create_async_engine("sqlite+aiosqlite://", async_creator=connect, poolclass=NullPool)
+
+    @event.listens_for(engine.sync_engine, "begin")
+    def _begin(connection: Connection) -> None:
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
+
+    return engine
+
+
+def _postgres_engine(url: str, *, write: bool) -> AsyncEngine:
+    given = profile_postgres.postgres_url(url).set(drivername="postgresql+asyncpg")
+    settings = profile_postgres.settings(write=write)
+    return create_async_engine(
+        given.difference_update_query(["options", "application_name", "connect_timeout"]),
+        poolclass=NullPool,
+        connect_args={
+            "server_settings": {"application_name": profile_postgres.APPLICATION, **settings},
+            "timeout": profile_postgres.CONNECT_SECONDS,
+        },
+    )

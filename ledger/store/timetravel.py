@@ -1,0 +1,190 @@
+"""
+The folded state at any position or time: from the newest proven snapshot before it, and the tail.
+
+Rule: design section 4. A snapshot is never trusted: it counts only when the log, whose chain the
+tail is read along, has an event right behind it that commits to the digest of its text.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sqlalchemy import Connection, func, select
+
+from ledger.domain.errors import InputError, LedgerError
+from ledger.domain.events import LedgerEvent, SnapshotTaken
+from ledger.domain.places import Place, apply_places
+from ledger.domain.state import NodeState, apply, node_uid_of
+from ledger.domain.state_codec import FORMAT, LedgerState, decode_state, state_digest
+from ledger.store import schema
+from ledger.store.open import Ledger
+from ledger.store.read import read_events
+from ledger.store.tables import is_typed, other_types
+
+SNAPSHOT_FORMAT: Final = f"{FORMAT}+zlib"
+STATE_BYTES_MAX: Final = 1 << 31
+"""More than any state has; what claims to unpack to more is damaged."""
+_events, _snapshots = schema.ledger_events.c, schema.ledger_snapshots.c
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loaded:
+    """
+    A state, and how it was come by.
+
+    Attributes:
+        position: the last event that is in it.
+        snapshot_position: the snapshot that it was folded from; 0 for the first event on.
+        findings: snapshots that were left aside, newest first, and why.
+    """
+
+    position: int
+    state: LedgerState
+    snapshot_position: int
+    findings: tuple[str, ...]
+
+
+class Fold:
+    """A state that is folded one event at a time."""
+
+    def __init__(self, state: LedgerState) -> None:
+        self.nodes: dict[str, NodeState] = dict(state.nodes)
+        self.places: tuple[Place, ...] = state.places
+
+    def add(self, position: int, event: LedgerEvent) -> None:
+        """Fold one event."""
+        uid = node_uid_of(event)
+        if uid is not None:
+            after = apply(self.nodes.get(uid), position, event)
+            if after is not None:
+                self.nodes[uid] = after
+        self.places = apply_places(self.places, position, event)
+
+    @property
+    def state(self) -> LedgerState:
+        """The state as it is now."""
+        return LedgerState(nodes=dict(self.nodes), places=self.places)
+
+
+def load_state(ledger: Ledger) -> Loaded:
+    """
+    Return the state at the head, as a process that starts needs it.
+
+    Raises:
+        CorruptLedgerError: an event after the snapshot is not what was recorded.
+    """
+    return state_at(ledger, ledger.head().position)
+
+
+def state_at(ledger: Ledger, position: int) -> Loaded:
+    """
+    Return the state after the event at `position`; 0 is before the first one.
+
+    Raises:
+        InputError: the ledger has no such position.
+        CorruptLedgerError: an event after the snapshot is not what was recorded.
+    """
+    head = ledger.head().position
+    if not 0 <= position <= head:
+        raise InputError(f"no such position: position={position}, head={head}")
+    first, state, findings = _newest_proven(ledger.connection, position)
+    fold = Fold(state)
+    tail = read_events(ledger.connection, after=first, limit=position - first)
+    for at, recorded in enumerate(tail, first + 1):
+        fold.add(at, recorded.event)
+    return Loaded(
+        position=position,
+        state=fold.state,
+        snapshot_position=first,
+        findings=tuple(findings),
+    )
+
+
+def position_at(ledger: Ledger, at_us: int) -> int:
+    """
+    Return the last position whose event is not after `at_us`; 0 if the first one is.
+
+    Times rise with positions, so this halves the range: a few reads by key, whatever the size.
+    """
+    with ledger.connection.begin():
+        ends = ledger.connection.execute(
+            select(func.min(_events.position), func.max(_events.position))
+        ).one()
+        low, high = (ends[0] or 1) - 1, ends[1] or 0
+        while low < high:
+            middle = (low + high + 1) // 2
+            query = select(_events.at_us).where(_events.position == middle)
+            found = ledger.connection.execute(query).scalar()
+            if found is None:
+                raise LedgerError(f"an event is missing: position={middle}")
+            low, high = (middle, high) if found <= at_us else (low, middle - 1)
+    return low
+
+
+def unpacked(row: Sequence[Any]) -> LedgerState:
+    """
+    Return the state of a row of `ledger_snapshots`, which must give the digest beside it.
+
+    Raises:
+        InputError: it is damaged, or of another form.
+    """
+    if not is_typed(schema.ledger_snapshots, row):
+        raise InputError(other_types(schema.ledger_snapshots, row))
+    _, form, body, digest = row
+    if form != SNAPSHOT_FORMAT:
+        raise InputError(f"of a form that this version does not know: format={form}")
+    unpacker = zlib.decompressobj()
+    try:
+        text = unpacker.decompress(body, STATE_BYTES_MAX).decode()
+    except (zlib.error, ValueError, MemoryError) as error:
+        raise InputError(f"it can't be unpacked: {error}") from error
+    if not unpacker.eof or state_digest(text) != digest:
+        raise InputError("its text does not give its digest")
+    return decode_state(text)
+
+
+def commits_to(event: LedgerEvent, position: int, digest: bytes) -> bool:
+    """Tell whether the event behind a snapshot says that this one was taken."""
+    return event == SnapshotTaken(at_position=position, digest=digest.hex())
+
+
+def _newest_proven(connection: Connection, position: int) -> tuple[int, LedgerState, list[str]]:
+    """Return the newest snapshot that the log proves, and what is wrong with newer ones."""
+    findings: list[str] = []
+    for at in _positions(connection, position):
+        try:
+            return at, _proven(connection, at), findings
+        except (InputError, LedgerError) as error:
+            findings.append(f"the snapshot at position {at} is not used: {error}")
+    return 0, LedgerState(), findings
+
+
+def _positions(connection: Connection, position: int) -> list[int]:
+    query = (
+        select(_snapshots.position)
+        .where(_snapshots.position.between(1, position))
+        .order_by(_snapshots.position.desc())
+    )
+    with connection.begin():
+        return [at for at in connection.execute(query).scalars() if type(at) is int]
+
+
+def _proven(connection: Connection, position: int) -> LedgerState:
+    """
+    Return the state of one snapshot.
+
+    Raises:
+        InputError: the row is damaged, or the log does not commit to it.
+        LedgerError: the event that should commit to it can't be read.
+    """
+    query = select(*schema.ledger_snapshots.columns).where(_snapshots.position == position)
+    with connection.begin():
+        row = connection.execute(query).one()
+    state = unpacked(row)
+    behind = next(read_events(connection, after=position, limit=1), None)
+    if behind is None or not commits_to(behind.event, position, bytes(row.digest)):
+        raise InputError("the event behind it does not commit to it")
+    return state

@@ -1,0 +1,220 @@
+"""`tenure ledger key|checkpoint|prove`: keys, signed checkpoints, and proofs against them."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from ledger.domain.errors import InputError
+from tenure.asking.opening import clock_us, ledger_url, opened
+from tenure.exits import note, with_next
+from tenure.version import tenure_version
+
+if TYPE_CHECKING:
+    from ledger.signing import Checkpoint, PrivateKey, PublicKey
+    from ledger.store.open import Ledger
+
+_HOLDER: Final = "tenure ledger key rotate"
+
+
+def answer_key_new(*, name: str, out: Path) -> None:
+    """
+    Make a signer key in a file that only its owner can read; print the verifier key.
+
+    Raises:
+        InputError: the file is there already, or the name is no word.
+    """
+    from ledger.signing import PrivateKey
+
+    key = PrivateKey.new(name)
+    try:
+        descriptor = os.open(out, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError as error:
+        found = InputError("there is a file already", place=str(out))
+        raise with_next(found, "keys are never overwritten: name a new file") from error
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(f"{key.text()}\n")
+        file.flush()
+        os.fsync(file.fileno())
+    sys.stdout.write(f"{key.public}\n")
+
+
+def answer_checkpoint(*, ledger: str | None, key: Path, out: Path | None) -> None:
+    """Sign the ledger as it is now, and print the signed note; the ledger is only read."""
+    from ledger.signing import sign_note
+    from ledger.store.checkpoints import checkpoint_at
+
+    signer = private_key(key)
+    with opened(ledger) as source:
+        signed = sign_note(checkpoint_at(source).text(), signer)
+    if out is not None:
+        out.write_text(signed, encoding="utf-8")
+    sys.stdout.write(signed)
+
+
+def answer_prove(position: int, *, start: int | None, size: int | None, ledger: str | None) -> None:
+    """
+    Print, as JSON, that an event is in the ledger, and that an older ledger is a prefix of it.
+
+    Args:
+        start: the size of the older tree; None for no consistency proof.
+        size: the size of the tree to prove in; None for all events.
+    """
+    from ledger.store.checkpoints import checkpoint_at, prove_consistency, prove_inclusion
+
+    with opened(ledger) as source:
+        tree = checkpoint_at(source, size)
+        included = prove_inclusion(source, position, tree.size)
+        document: dict[str, Any] = {
+            "origin": tree.origin,
+            "size": tree.size,
+            "root": tree.root.hex(),
+            "inclusion": {
+                "position": included.position,
+                "leaf_index": included.position - 1,
+                "leaf_hash": included.leaf_hash.hex(),
+                "proof": [each.hex() for each in included.proof],
+            },
+        }
+        if start is not None:
+            older = prove_consistency(source, start, tree.size)
+            document["consistency"] = {
+                "size": older.size,
+                "root": older.root.hex(),
+                "proof": [each.hex() for each in older.proof],
+            }
+    sys.stdout.write(json.dumps(document, indent=2) + "\n")
+
+
+def answer_key_rotate(*, ledger: str | None, old_key: Path, new_key: Path) -> None:
+    """
+    Record that another key signs from here on, signed by both keys.
+
+    Takes the ledger over for this one event, so a service that writes it must be stopped.
+
+    Raises:
+        InputError: the ledger is not a local file, or nobody ever wrote to it.
+    """
+    from ledger.domain.events import KeyRotated
+    from ledger.domain.recorded import NewEvent
+    from ledger.signing import rotation_text, sign_note
+    from ledger.store.open import open_ledger
+
+    old, new = private_key(old_key), private_key(new_key)
+    url = ledger_url(ledger)
+    if "://" in url and not url.startswith("sqlite:///"):
+        raise InputError("only a local SQLite ledger is written from here", place=url)
+    if str(old.public) == str(new.public):
+        raise InputError("the new key is the old one", place=str(new_key))
+    with open_ledger(url, mode="write") as target:
+        note(f"ledger: {target.url}")
+        origin = target.head().origin
+        if not origin:
+            raise InputError("the ledger has no origin yet: nobody wrote to it", place=url)
+        event = KeyRotated(
+            old_key=str(old.public),
+            new_key=str(new.public),
+            note=sign_note(rotation_text(origin, old.public, new.public), old, new),
+        )
+        writer = target.start_epoch(_HOLDER, origin, tenure_version(), wall_us=clock_us())
+        position = writer.append(
+            [
+                NewEvent(
+                    stream="sys",
+                    event=event,
+                    actor=_HOLDER,
+                    idempotency_key=f"key:{new.public}",
+                    wall_us=clock_us(),
+                )
+            ]
+        )
+    sys.stdout.write(f"position {position}: {new.public} follows {old.public}\n")
+
+
+def private_key(path: Path) -> PrivateKey:
+    """
+    Read a signer key from its file.
+
+    Raises:
+        InputError: it holds none; the message never tells what it holds.
+    """
+    from ledger.signing import PrivateKey
+
+    try:
+        return PrivateKey.parse(path.read_text(encoding="utf-8"))
+    except UnicodeDecodeError as error:
+        raise InputError("not a signer key", place=str(path)) from error
+    except InputError as error:
+        raise error.at(str(path)) from None
+
+
+def public_key(text: str) -> PublicKey:
+    """
+    Read a verifier key, or the file that holds one.
+
+    Raises:
+        InputError: it is none.
+    """
+    from ledger.signing import PublicKey
+
+    path = Path(text)
+    if "+" in text and not path.is_file():
+        return PublicKey.parse(text)
+    try:
+        return PublicKey.parse(path.read_text(encoding="utf-8"))
+    except UnicodeDecodeError as error:
+        raise InputError("not a verifier key", place=text) from error
+    except InputError as error:
+        raise error.at(text) from None
+
+
+def signed_checkpoints(
+    source: Ledger, paths: Sequence[Path], key: PublicKey
+) -> tuple[Checkpoint, ...]:
+    """
+    Read checkpoints whose signatures hold, for someone who trusts `key`.
+
+    Raises:
+        InputError: a file is no checkpoint, or the key that was in force did not sign it.
+    """
+    return tuple(
+        checkpoint_of(source, path.read_text(encoding="utf-8"), key, place=str(path))
+        for path in paths
+    )
+
+
+def checkpoint_of(source: Ledger, text: str, key: PublicKey, *, place: str) -> Checkpoint:
+    """
+    Read one checkpoint whose signature holds.
+
+    Raises:
+        InputError: it is none, or the key that was in force at its size did not sign it.
+    """
+    from ledger.signing import Note
+    from ledger.store.checkpoints import key_at
+
+    checkpoint = parsed_checkpoint(text, place=place)
+    expected = key_at(source, key, checkpoint.origin, checkpoint.size)
+    if not Note.parse(text).is_signed_by(expected):
+        found = InputError(f"the checkpoint is not signed by this key: key={expected}", place=place)
+        raise with_next(found, "name the public key of whoever signed it: --public-key VKEY")
+    return checkpoint
+
+
+def parsed_checkpoint(text: str, *, place: str) -> Checkpoint:
+    """
+    Return what a signed note says, whoever signed it.
+
+    Raises:
+        InputError: it is no checkpoint.
+    """
+    from ledger.signing import Checkpoint, Note
+
+    try:
+        return Checkpoint.parse(Note.parse(text).text)
+    except InputError as error:
+        raise error.at(place) from None

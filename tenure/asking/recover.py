@@ -1,0 +1,179 @@
+"""`tenure ledger recover`: a restored ledger beside the Pods and witnesses of its cluster."""
+
+from __future__ import annotations
+
+import secrets
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from ledger.domain.codec import decode_value
+from ledger.domain.errors import InputError
+from ledger.domain.resources import ANNOTATION_TENURE_ALLOCATION
+from ledger.domain.standing import Behind, Standing, Witness
+from ledger.store.recover import Outcome, Recovery, SeenPod, recover
+from tenure.asking.checkpoint import public_key as read_key
+from tenure.asking.opening import clock_us, ledger_url
+from tenure.exits import AnswerIsNo, note, with_next
+from tenure.manifests import Document, read_manifests
+from tenure.output import Column, OutputFormat, write_answer
+from tenure.sources.text import read_source
+from tenure.version import tenure_version
+
+if TYPE_CHECKING:
+    from ledger.domain.annotations.signed_allocation import Checker
+
+HOLDER: Final = "tenure ledger recover"
+_ENDED: Final = ("Succeeded", "Failed")
+_COLUMNS: Final = (
+    Column(key="what", title="WHAT"),
+    Column(key="pod", title="POD"),
+    Column(key="node", title="NODE"),
+    Column(key="cards", title="CARDS", right=True),
+    Column(key="cpus", title="CPUS", right=True),
+    Column(key="fact", title="FACT"),
+)
+
+
+def answer_recover(
+    *,
+    ledger: str | None,
+    pods: str,
+    public_key: str,
+    witness: str | None,
+    all_pods: bool,
+    dry_run: bool,
+    output: OutputFormat,
+) -> None:
+    """
+    Recover a ledger in a local file and print what was lost, held again and not believed.
+
+    Raises:
+        AnswerIsNo: an allocation is not believed; the rest is recovered.
+        InputError: the ledger is no local file, is foreign, or has another history.
+    """
+    from ledger.store.open import open_ledger, sqlite_path
+
+    url = ledger_url(ledger)
+    sqlite_path(url)
+    check = _checker(public_key)
+    seen = [_pod(document) for document in read_manifests([pods]).of_kind("Pod")]
+    witnesses = _witnesses(Path(witness)) if witness else []
+    with open_ledger(url, mode="write") as source:
+        note(f"ledger: {source.url}")
+        try:
+            found = recover(
+                source,
+                seen,
+                witnesses,
+                incarnation=f"i-{secrets.token_hex(4)}",
+                check=check,
+                holder=HOLDER,
+                version=tenure_version(),
+                wall_us=0 if source.is_simulation else clock_us(),
+                all_pods=all_pods,
+                dry_run=dry_run,
+            )
+        except InputError as error:
+            raise with_next(error, "restore a copy of this cluster's own ledger") from None
+    _write(found, dry_run=dry_run, output=output)
+    if found.disbelieved:
+        raise AnswerIsNo
+
+
+def _checker(text: str) -> Checker:
+    key = read_key(text)
+    key_id = f"{key.name}+{key.key_hash.hex()}"
+    return lambda said, message, signature: said == key_id and key.accepts(message, signature)
+
+
+def _pod(document: Document) -> SeenPod:
+    spec, status = document.body.get("spec"), document.body.get("status")
+    node = spec.get("nodeName") if isinstance(spec, dict) else None
+    phase = status.get("phase") if isinstance(status, dict) else None
+    annotations = document.body["metadata"].get("annotations") or {}
+    return SeenPod(
+        uid=document.uid,
+        namespace=document.namespace,
+        name=document.name,
+        node_name=node if isinstance(node, str) else "",
+        running=phase not in _ENDED,
+        allocation=annotations.get(ANNOTATION_TENURE_ALLOCATION),
+    )
+
+
+def _witnesses(path: Path) -> list[Witness]:
+    """Read documents of one witness each, or lists of them."""
+    source = read_source(path)
+    found: list[Witness] = []
+    for number, document in enumerate(source.documents):
+        if document is None:
+            continue
+        several = isinstance(document, list)
+        for place, item in enumerate(document if several else [document]):
+            at = f"[{place}]" if several else ""
+            try:
+                found.append(decode_value(Witness, item, at))
+            except InputError as error:
+                raise error.at(source.place_of(number, error.field)) from None
+    return found
+
+
+def _write(found: Recovery, *, dry_run: bool, output: OutputFormat) -> None:
+    rows = [
+        *(_row(f"{each.kind} again", each) for each in found.recreated),
+        *(_row("released", each) for each in found.released),
+        *(_row("unconfirmed", each) for each in found.unconfirmed),
+        *(_row("not believed", each) for each in found.disbelieved),
+    ]
+    if output.is_table:
+        sys.stdout.write(_summary(found, dry_run=dry_run))
+        if not rows:
+            return
+    write_answer(output, rows, _COLUMNS, document=_document(found, rows, dry_run=dry_run))
+
+
+def _row(what: str, each: Outcome) -> dict[str, Any]:
+    return {
+        "what": what,
+        "pod": each.pod,
+        "pod_uid": each.pod_uid,
+        "attempt": each.attempt or None,
+        "node": each.node,
+        "cards": each.cards if each.attempt else None,
+        "cpus": each.cpus if each.attempt else None,
+        "fact": each.fact,
+    }
+
+
+def _document(found: Recovery, rows: list[dict[str, Any]], *, dry_run: bool) -> dict[str, Any]:
+    return {
+        "standing": _standing(found.standing),
+        "lost": _lost(found.standing),
+        "incarnation": found.incarnation,
+        "opened": found.opened,
+        "dry_run": dry_run,
+        "head": found.position,
+        "epoch": found.epoch,
+        "pods": rows,
+    }
+
+
+def _standing(standing: Standing) -> str:
+    return "behind" if isinstance(standing, Behind) else "whole"
+
+
+def _lost(standing: Standing) -> list[dict[str, Any]]:
+    lost = standing.lost if isinstance(standing, Behind) else ()
+    return [{"incarnation": e.incarnation, "from": e.first, "to": e.last} for e in lost]
+
+
+def _summary(found: Recovery, *, dry_run: bool) -> str:
+    lines = [
+        f"lost: positions {each['from']} to {each['to']} of incarnation {each['incarnation']}"
+        for each in _lost(found.standing)
+    ] or ["lost: nothing that anybody has seen"]
+    if found.opened and not dry_run:
+        lines.append(f"opened: incarnation {found.incarnation}, epoch {found.epoch}")
+    lines.append("dry run: nothing is recorded" if dry_run else f"head: position {found.position}")
+    return "".join(f"{line}\n" for line in lines)

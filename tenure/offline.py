@@ -1,0 +1,296 @@
+"""
+Check an exported ledger with nothing but the file and a public key.
+
+    python -m tenure.offline FILE --public-key VKEY
+
+Imports the standard library and `cryptography`, and none of our own modules: it shares no code with
+what it checks, and can be copied elsewhere as it is. The format is described in docs/proof.md.
+Exit 0: proved. Exit 1: not, and why, with the first bad position. Exit 2: wrong usage.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import binascii
+import gzip
+import hashlib
+import json
+import sys
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+FORMAT: Final = "tenure.export.v1"
+LINE_BYTES_MAX: Final = 1 << 28
+_HASHED: Final = (
+    "actor",
+    "args_hash",
+    "at_us",
+    "causation_position",
+    "correlation_id",
+    "epoch",
+    "event_type",
+    "idempotency_key",
+    "position",
+    "stream",
+    "stream_version",
+    "wall_us",
+)
+
+
+class NotProvedError(Exception):
+    """The file is not what was signed. The message says where it goes wrong first."""
+
+
+@dataclass(frozen=True)
+class Export:
+    """
+    What the words of a file say about themselves; nothing of it is signed yet.
+
+    Attributes:
+        root: the Merkle root over positions 1 to `last`.
+        leaves: the leaf hashes of positions `first` to `last`.
+        key: who signs at `last` for someone who trusts the key that `read` was given.
+        note: the checkpoint at the end, empty without one.
+    """
+
+    origin: str
+    first: int
+    last: int
+    root: bytes
+    leaves: Sequence[bytes]
+    key: str
+    note: str
+
+
+def check(path: Path, public_key: str, checkpoint: str | None = None) -> Export:
+    """
+    Return what the file holds, once it is proved from its first event to its last.
+
+    Args:
+        path: what `tenure ledger export` wrote.
+        public_key: the verifier key that is trusted, `name+hash+base64`; rotations are followed.
+        checkpoint: a signed note for a file that holds none.
+
+    Raises:
+        NotProvedError: the file says something that the signature does not cover.
+    """
+    if _key(public_key) is None:
+        raise NotProvedError(f"not an Ed25519 verifier key: {public_key}")
+    export = read(path, public_key)
+    _check_signed(export, checkpoint or export.note)
+    return export
+
+
+def read(path: Path, public_key: str = "") -> Export:
+    """
+    Return what the file holds, its hashes computed from its words; signatures are not looked at.
+
+    Raises:
+        NotProvedError: an event is missing, was altered, or does not follow from the one before.
+    """
+    lines = _lines(path)
+    header = _object(next(lines, b""), "the header")
+    if header.get("format") != FORMAT:
+        raise NotProvedError(f"not an export: format={header.get('format')!r}")
+    first, last, origin = _number(header, "first"), _number(header, "last"), header.get("origin")
+    before = header.get("range")
+    if first < 1 or not isinstance(before, list) or len(before) != (first - 1).bit_count():
+        raise NotProvedError("the header's range does not belong to its first position")
+    roots = [_hash(text, "range") for text in before]
+    chain, key, note = _hash(header.get("chain_hash"), "chain_hash"), public_key, ""
+    leaves: list[bytes] = []
+    for line in lines:
+        position = first + len(leaves)
+        if note:
+            raise NotProvedError(f"a line follows the checkpoint: position={position}")
+        record = _object(line, f"position {position}")
+        if "checkpoint" in record:
+            note = str(record["checkpoint"])
+            continue
+        leaf = _leaf(record, position)
+        chain = hashlib.sha256(b"\x02" + chain + leaf).digest()
+        if record.get("chain_hash") != chain.hex():
+            raise NotProvedError(f"the chain is broken: position={position}")
+        _append(roots, position - 1, leaf)
+        leaves.append(leaf)
+        if record["event_type"] == "key.rotated.v1":
+            key = _rotated(record["body"], str(origin), key)
+    if first + len(leaves) - 1 != last:
+        raise NotProvedError(f"events are missing: last={last}, position={first + len(leaves)}")
+    return Export(str(origin), first, last, _root(roots), leaves, key, note)
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    try:
+        with gzip.open(path) as file:
+            while line := file.readline(LINE_BYTES_MAX):
+                if not line.endswith(b"\n"):
+                    raise NotProvedError("the file is cut off inside of a line")
+                yield line
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise NotProvedError(f"the file is damaged: {error}") from error
+
+
+def _object(line: bytes, what: str) -> dict[str, Any]:
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise NotProvedError(f"{what} is not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise NotProvedError(f"{what} is not a JSON object")
+    return value
+
+
+def _number(record: dict[str, Any], name: str) -> int:
+    value = record.get(name)
+    if type(value) is not int:
+        raise NotProvedError(f"a number is missing: {name}")
+    return value
+
+
+def _hash(text: object, what: str) -> bytes:
+    try:
+        value = bytes.fromhex(text) if isinstance(text, str) else b""
+    except ValueError:
+        value = b""
+    if len(value) != 32:
+        raise NotProvedError(f"not a hash of 32 bytes in hex: {what}")
+    return value
+
+
+def _leaf(record: dict[str, Any], position: int) -> bytes:
+    """Return the leaf hash that the words give; it must be the one that is recorded."""
+    if record.get("position") != position:
+        found = record.get("position")
+        raise NotProvedError(f"an event is missing: position={position}, found={found}")
+    body = record.get("body")
+    if not isinstance(body, str) or any(name not in record for name in _HASHED):
+        raise NotProvedError(f"the event lacks a field: position={position}")
+    fields = {name: record[name] for name in _HASHED}
+    fields["body_sha256"] = hashlib.sha256(body.encode(errors="surrogatepass")).hexdigest()
+    text = json.dumps(fields, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
+    leaf = hashlib.sha256(b"\x00" + text.encode(errors="surrogatepass")).digest()
+    if record.get("leaf_hash") != leaf.hex():
+        raise NotProvedError(f"the event was altered: position={position}")
+    return leaf
+
+
+def _append(roots: list[bytes], size: int, leaf: bytes) -> None:
+    """Grow a Merkle tree of `size` leaves, kept as the roots of its perfect subtrees (RFC 6962)."""
+    while size & 1:
+        leaf = hashlib.sha256(b"\x01" + roots.pop() + leaf).digest()
+        size >>= 1
+    roots.append(leaf)
+
+
+def _root(roots: list[bytes]) -> bytes:
+    if not roots:
+        return hashlib.sha256(b"").digest()
+    root = roots[-1]
+    for left in reversed(roots[:-1]):
+        root = hashlib.sha256(b"\x01" + left + root).digest()
+    return root
+
+
+def _rotated(body: str, origin: str, trusted: str) -> str:
+    """Return the key that is trusted after a rotation: the new one, if both keys signed it."""
+    try:
+        event = _object(body.encode(errors="surrogatepass"), "a key rotation")
+    except NotProvedError:
+        return trusted
+    old, new, note = (str(event.get(name)) for name in ("old_key", "new_key", "note"))
+    text = f"tenure key rotation\n{origin}\n{old}\n{new}\n"
+    both = old == trusted and all(_signed_text(note, key) == text for key in (old, new))
+    return new if both else trusted
+
+
+def _check_signed(export: Export, note: str) -> None:
+    if not note:
+        raise NotProvedError("the file holds no checkpoint: name one with --checkpoint")
+    text = _signed_text(note, export.key)
+    if text is None:
+        raise NotProvedError(f"the checkpoint is not signed by the trusted key: {export.key}")
+    origin, size, root = [*text.split("\n"), "", ""][:3]
+    if origin != export.origin:
+        raise NotProvedError(f"the checkpoint is of another ledger: origin={origin}")
+    if size != str(export.last):
+        raise NotProvedError(f"the checkpoint is of another size: size={size}, last={export.last}")
+    if root != base64.b64encode(export.root).decode():
+        between = f"1 to {export.last}"
+        raise NotProvedError(f"the events are not those that were signed: positions={between}")
+
+
+def _signed_text(note: str, verifier_key: str) -> str | None:
+    """Return the text of a note (C2SP signed-note) if this key signed it."""
+    key = _key(verifier_key)
+    body, blank, lines = note.rpartition("\n\n")
+    if key is None or not blank:
+        return None
+    name, digest, public = key
+    text = body + "\n"
+    for line in lines.split("\n"):
+        signer, _, encoded = line.removeprefix("\u2014 ").partition(" ")
+        data = _base64(encoded)
+        if signer != name or data[:4] != digest:
+            continue
+        try:
+            signed = text.encode(errors="surrogatepass")
+            Ed25519PublicKey.from_public_bytes(public).verify(data[4:], signed)
+        except InvalidSignature:
+            return None
+        return text
+    return None
+
+
+def _key(text: str) -> tuple[str, bytes, bytes] | None:
+    """Return name, hash and key of a verifier key, or nothing."""
+    name, _, rest = text.strip().partition("+")
+    digest, _, encoded = rest.partition("+")
+    data = _base64(encoded)
+    named = name.encode(errors="surrogatepass")
+    expected = hashlib.sha256(named + b"\n" + data).digest()[:4]
+    if len(data) != 33 or data[:1] != b"\x01" or expected.hex() != digest:
+        return None
+    return name, expected, data[1:]
+
+
+def _base64(text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        return b""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line and return its exit code."""
+    parser = argparse.ArgumentParser(prog="python -m tenure.offline", description=__doc__)
+    parser.add_argument("file", type=Path, help="what `tenure ledger export` wrote")
+    parser.add_argument("--public-key", required=True, metavar="VKEY", help="a key or its file")
+    parser.add_argument("--checkpoint", type=Path, help="a signed note, for a file without one")
+    options = parser.parse_args(arguments)
+    key = options.public_key if "+" in options.public_key else Path(options.public_key).read_text()
+    try:
+        note = options.checkpoint.read_text("utf-8") if options.checkpoint else None
+        proved = check(options.file, key.strip(), note)
+    except NotProvedError as error:
+        sys.stdout.write(f"NOT PROVED: {error}\n")
+        return 1
+    except OSError as error:
+        sys.stderr.write(f"error: {error.filename}: {error.strerror}\n")
+        return 2
+    sys.stdout.write(
+        f"proved: {len(proved.leaves):,} events of {proved.origin}, positions {proved.first} to"
+        f" {proved.last}, signed by {proved.key}\n"
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

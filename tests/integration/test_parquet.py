@@ -1,0 +1,97 @@
+"""`-o parquet`: typed columns into a file or a pipe, never onto a terminal."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from ledger.domain.errors import InputError
+from tenure import parquet
+from tenure.output import DataFormat
+from tenure.parquet import Parquet, parquet_target
+from tests.support.ledgers import morning, write_ledger
+
+
+@pytest.fixture(scope="module")
+def ledger(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A ledger with one morning in it."""
+    return write_ledger(tmp_path_factory.mktemp("parquet") / "ledger.db", morning())
+
+
+def tenure(*arguments: str) -> subprocess.CompletedProcess[bytes]:
+    """Run the command line in a process of its own."""
+    program = "import sys; from tenure.cli import main; sys.exit(main())"
+    return subprocess.run(
+        [sys.executable, "-c", program, *arguments], capture_output=True, check=False, timeout=120
+    )
+
+
+@pytest.mark.parametrize(
+    ("command", "column", "kind"),
+    [
+        pytest.param(
+            ("ledger", "sql", "SELECT minor, opened_at FROM audit_holdings"),
+            "minor",
+            pa.int64(),
+            id="a query",
+        ),
+        pytest.param(("usage",), "gpu_hours", pa.float64(), id="usage"),
+        pytest.param(("who", "gpu-a", "--history"), "core_percent", pa.int64(), id="who"),
+    ],
+)
+def test_an_answer_has_typed_columns(
+    ledger: Path, tmp_path: Path, command: tuple[str, ...], column: str, kind: pa.DataType
+) -> None:
+    """The file that --out names and the bytes in a pipe are the same table."""
+    words = (*command, "--ledger", str(ledger), "-o", "parquet")
+    path = tmp_path / "answer.parquet"
+    filed, piped = tenure(*words, "--out", str(path)), tenure(*words)
+
+    assert (filed.returncode, piped.returncode) == (0, 0), filed.stderr + piped.stderr
+    table = pq.read_table(path)
+    assert table.num_rows > 0
+    assert table.schema.field(column).type == kind
+    assert pq.read_table(io.BytesIO(piped.stdout)).equals(table)
+
+
+def test_values_keep_their_kind(tmp_path: Path) -> None:
+    """Whole and broken numbers are floats, mixed kinds and nothing at all are text."""
+    rows: list[dict[str, object]] = [
+        {"n": 1, "f": 1, "flag": True, "mixed": 1, "none": None, "list": [1]},
+        {"n": None, "f": 0.5, "flag": False, "mixed": "x", "none": None, "list": [2]},
+    ]
+    Parquet(path=tmp_path / "t.parquet").write(rows, list(rows[0]))
+
+    assert pq.read_table(tmp_path / "t.parquet").to_pylist() == [
+        {"n": 1, "f": 1.0, "flag": True, "mixed": "1", "none": None, "list": "[1]"},
+        {"n": None, "f": 0.5, "flag": False, "mixed": "x", "none": None, "list": "[2]"},
+    ]
+
+
+def test_a_terminal_gets_no_binary(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error says where to send it."""
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    with pytest.raises(InputError, match="not for a terminal") as caught:
+        parquet_target(DataFormat.PARQUET, None)
+    assert "--out FILE" in caught.value.__notes__[0]
+
+
+def test_without_pyarrow_the_next_step_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The extra is optional: every other form works without it."""
+    monkeypatch.setattr(parquet, "find_spec", lambda _: None)
+    with pytest.raises(InputError, match="needs pyarrow") as caught:
+        parquet_target(DataFormat.PARQUET, None)
+    assert "tenure[parquet]" in caught.value.__notes__[0]
+    assert parquet_target(DataFormat.CSV, None) is None
+
+
+def test_a_file_is_for_parquet_alone(tmp_path: Path) -> None:
+    """Text goes where the shell sends it."""
+    with pytest.raises(InputError, match="only parquet is written to a file"):
+        parquet_target(DataFormat.CSV, tmp_path / "x.csv")

@@ -1,0 +1,118 @@
+"""`tenure ledger recover` and what `tenure status` says of it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from ledger.domain.annotations.signed_allocation import encode_signed_allocation
+from ledger.signing import PrivateKey
+from ledger.store.open import open_ledger
+from tests.support.cli import CommandLine
+from tests.support.ledgers import morning, write_ledger
+from tests.support.recovery import allocation, witness
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Path:
+    """A backup from before 09:00, the Pods of the morning, a witness and a key, as files."""
+    key = PrivateKey.new("tenure")
+    (tmp_path / "tenure.vkey").write_text(f"{key.public}\n", encoding="utf-8")
+    backup = write_ledger(tmp_path / "backup.db", morning()[:4])
+    whole = write_ledger(tmp_path / "whole.db", morning())
+    pods = []
+    with open_ledger(str(whole), mode="read") as ledger:
+        seen = witness(ledger, "agent gpu-a")
+        for each in ledger.read_events():
+            if each.envelope.event_type == "pod.reserved.v1":
+                signed = allocation(ledger, each)
+                key_id = f"tenure+{key.public.key_hash.hex()}"
+                metadata = {"name": signed.pod_name, "namespace": "ml", "uid": signed.pod_uid}
+                notes = encode_signed_allocation(signed, key=key_id, sign=key.sign)
+                pods.append(
+                    {
+                        "apiVersion": "v1",
+                        "kind": "Pod",
+                        "metadata": {**metadata, "annotations": notes},
+                        "spec": {"nodeName": signed.node_name},
+                        "status": {"phase": "Running"},
+                    }
+                )
+    pods[0]["status"] = {"phase": "Succeeded"}  # nb-7 ended after the backup
+    (tmp_path / "pods.json").write_text(json.dumps({"kind": "List", "items": pods}))
+    words = {name: getattr(seen, name) for name in seen.__dataclass_fields__}
+    (tmp_path / "witness.yaml").write_text(json.dumps([words]))
+    shutil.copy(backup, tmp_path / "tenure.db")
+    return tmp_path
+
+
+@pytest.fixture
+def tenure(scene: Path, capsys: pytest.CaptureFixture[str]) -> CommandLine:
+    """The command line beside the restored ledger."""
+    return CommandLine(scene / "tenure.db", capsys)
+
+
+def options(scene: Path, pods: str = "pods.json") -> list[str]:
+    """Return what every call names."""
+    files = ["--pods", str(scene / pods), "--public-key", str(scene / "tenure.vkey")]
+    return ["ledger", "recover", *files, "--witness", str(scene / "witness.yaml")]
+
+
+def test_recover_names_the_loss_and_holds_again_what_runs(tenure: CommandLine, scene: Path) -> None:
+    """Status then shows the incarnation and the unknown range; a second call has nothing to do."""
+    answer = tenure.ask(*options(scene), "--all-pods", "-o", "json")
+    status = tenure.ask("status", "-o", "json")
+    again = tenure.ask(*options(scene), "--all-pods")
+
+    assert answer.code == 0, answer.err
+    document = json.loads(answer.out)
+    assert document["lost"] == [{"incarnation": "first", "from": 6, "to": 11}]
+    assert [(row["what"], row["pod"]) for row in document["pods"]] == [
+        ("granted again", "ml/train-0"),
+        ("released", "ml/nb-7"),
+    ]
+    record = json.loads(status.out)
+    assert record["incarnation"] == document["incarnation"] != "first"
+    assert record["unknown_positions"] == "6-11 of first"
+    assert again.out.startswith("lost: nothing that anybody has seen\n")
+
+
+def test_a_dry_run_leaves_the_ledger_as_it_is(tenure: CommandLine, scene: Path) -> None:
+    """The table names what would be done."""
+    answer = tenure.ask(*options(scene), "--dry-run")
+
+    assert "lost: positions 6 to 11 of incarnation first\ndry run: nothing" in answer.out
+    assert json.loads(tenure.ask("status", "-o", "json").out)["head"] == 5
+
+
+def test_a_forged_allocation_is_an_answer_of_no(tenure: CommandLine, scene: Path) -> None:
+    """The rest is recovered; the Pod is named with the fact."""
+    text = (scene / "pods.json").read_text(encoding="utf-8")
+    (scene / "forged.json").write_text(text.replace('\\"position\\":6', '\\"position\\":9'))
+
+    answer = tenure.ask(*options(scene, "forged.json"))
+
+    assert answer.code == 1
+    assert "not believed" in answer.out
+    assert "the signature does not hold" in answer.out
+
+
+def test_only_a_local_file_is_recovered(tenure: CommandLine, scene: Path) -> None:
+    """A database that a service may be writing is not touched from here."""
+    answer = tenure.run(*options(scene), "--ledger", "postgresql://user@host/db")
+
+    assert answer.code == 2
+    assert "error:" in answer.err
+
+
+def test_a_broken_witness_file_is_named(tenure: CommandLine, scene: Path) -> None:
+    """File, line and field; nothing is recorded."""
+    (scene / "witness.yaml").write_text("- origin: x\n  position: one\n")
+
+    answer = tenure.ask(*options(scene))
+
+    assert answer.code == 2
+    assert "witness.yaml" in answer.err

@@ -1,0 +1,355 @@
+"""Any commands in any order, with crashes between them: the ledger says what the model says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from ledger.domain.devices import DeviceRecord, DeviceShare
+from ledger.domain.errors import CapacityError, FencedError, IdempotencyError
+from ledger.domain.events import LedgerEvent, PlanDropped, PodAssigned, PodVoided
+from ledger.domain.recorded import NewEvent
+from ledger.store.rebuild import rebuild
+from ledger.store.verify import verify
+from tests.support.ledger_model import QUERIES, Model
+from tests.support.stores import (
+    GIB,
+    Clock,
+    SqliteStore,
+    Store,
+    bound,
+    gpu,
+    health,
+    node,
+    observed,
+    planned,
+    refused,
+    released,
+    reserved,
+    share,
+    start,
+)
+
+NewStore = Callable[[], Iterator[Store]]
+NODES = st.sampled_from(["n-1", "n-2"])
+PODS = st.sampled_from([f"p{i}" for i in range(6)])
+ATTEMPTS = st.sampled_from([1, 1, 1, 2])
+GROUPS = st.sampled_from(["g", "h"])
+CPUS = st.sets(st.integers(0, 4), max_size=2).map(lambda cpus: tuple(sorted(cpus)))
+OTHER = st.sampled_from(["", "", "", "", "-b"])
+
+
+@st.composite
+def shares(draw: st.DrawFn, name: str) -> list[DeviceShare]:
+    """Return parts of cards of one node, some of which it never had."""
+    minors = draw(st.lists(st.integers(0, 3), max_size=2, unique=True).map(sorted))
+    return [
+        share(
+            minor,
+            draw(st.sampled_from([0, 10, 50, 60, 100])),
+            gib=draw(st.sampled_from([0, 8, 40, 80])),
+            device_id=f"GPU-{name}-{minor}{draw(OTHER)}",
+            exclusive=draw(st.booleans()),
+        )
+        for minor in minors
+    ]
+
+
+@st.composite
+def reservations(draw: st.DrawFn) -> LedgerEvent:
+    """Return a reservation that may or may not fit."""
+    name = draw(NODES)
+    parts = draw(shares(name))
+    return reserved(draw(PODS), *parts, node=name, attempt=draw(ATTEMPTS), cpus=draw(CPUS))
+
+
+@st.composite
+def observations(draw: st.DrawFn) -> LedgerEvent:
+    """Return what others hold, now and then of a card that nobody can name."""
+    name = draw(NODES)
+    unknown = draw(st.sampled_from([(), (), (), ("gpu",)]))
+    return observed(
+        draw(PODS),
+        *draw(shares(name)),
+        node=name,
+        attempt=draw(ATTEMPTS),
+        cpus=draw(CPUS),
+        unknown_types=unknown,
+    )
+
+
+@st.composite
+def inventories(draw: st.DrawFn) -> LedgerEvent:
+    """Return an inventory with cards that shrank, died, left or were replaced."""
+    name = draw(NODES)
+    cards: list[DeviceRecord] = []
+    for minor in range(3):
+        kind = draw(st.sampled_from(["same", "same", "same", "smaller", "sick", "gone", "other"]))
+        changes: dict[str, dict[str, Any]] = {
+            "smaller": {"core_percent": 50, "memory_bytes": 40 * GIB},
+            "sick": {"healthy": False},
+            "other": {"device_id": f"GPU-{name}-{minor}-b"},
+        }
+        if kind != "gone":
+            cards.append(gpu(minor, node=name, **changes.get(kind, {})))
+    count, refs = draw(st.sampled_from([4, 4, 2])), draw(st.sampled_from([1, 1, 2]))
+    event = node(name, devices=tuple(cards), cpus=count, refs=refs)
+    twice = draw(st.sampled_from([False] * 7 + [True]))
+    return replace(event, cpus=(*event.cpus, event.cpus[0])) if twice else event
+
+
+@st.composite
+def plans(draw: st.DrawFn) -> LedgerEvent:
+    """Return a plan of one or two members, whose cards may be anything but free."""
+    minors = st.lists(st.integers(0, 3), min_size=1, max_size=2, unique=True).map(tuple)
+    pods = draw(st.lists(PODS, min_size=1, max_size=2, unique=True))
+    members = [(pod, draw(minors)) for pod in pods]
+    return planned(draw(GROUPS), *members, node=draw(NODES))
+
+
+@st.composite
+def deaths(draw: st.DrawFn) -> LedgerEvent:
+    """Return a card that dies or comes back, perhaps one that is not there."""
+    name, minor = draw(NODES), draw(st.integers(0, 2))
+    event = health(minor, healthy=draw(st.booleans()), node=name)
+    return replace(event, device_id=event.device_id + draw(OTHER))
+
+
+def about(make: Callable[[str, str, int], LedgerEvent]) -> st.SearchStrategy[LedgerEvent]:
+    """Return an event about a Pod's attempt on a node, whether it is there or not."""
+    return st.builds(make, PODS, NODES, ATTEMPTS)
+
+
+def _assigned(pod: str, name: str, attempt: int) -> LedgerEvent:
+    return PodAssigned(pod_uid=f"uid-{pod}", attempt=attempt, node_uid=f"uid-{name}")
+
+
+def _voided(pod: str, name: str, attempt: int) -> LedgerEvent:
+    words = {"pod_uid": f"uid-{pod}", "node_uid": f"uid-{name}", "reason": "fenced"}
+    return PodVoided(attempt=attempt, **words)
+
+
+BINDINGS = about(lambda pod, name, attempt: bound(pod, node=name, attempt=attempt))
+ASSIGNMENTS = about(_assigned)
+RELEASES = about(lambda pod, name, attempt: released(pod, node=name, attempt=attempt))
+VOIDS = about(_voided)
+DROPS = st.builds(lambda group: PlanDropped(group=group, reason="changed"), GROUPS)
+REFUSALS = st.builds(refused, PODS)
+ANY = st.one_of(
+    *(reservations(), reservations(), reservations(), RELEASES, RELEASES, plans(), observations()),
+    *(inventories(), deaths(), BINDINGS, ASSIGNMENTS, VOIDS, DROPS, REFUSALS),
+)
+
+
+class LedgerMachine(RuleBasedStateMachine):
+    """A ledger and the model beside it; every rule is one command of a writer."""
+
+    def __init__(self, new_store: NewStore) -> None:
+        super().__init__()
+        self._stores = new_store()
+        self.store = next(self._stores)
+        self.ledger = self.store.open()
+        self.writer = start(self.ledger)
+        self.clock = Clock()
+        self.model = Model()
+        self.last: list[NewEvent] = []
+
+    @initialize()
+    def two_nodes(self) -> None:
+        """Begin with the inventory of both nodes."""
+        self.record(node("n-1", gpus=3, cpus=4), node("n-2", gpus=3, cpus=4))
+
+    def record(self, *events: LedgerEvent) -> None:
+        """Append a batch: it is taken whole where the model takes it, refused where not."""
+        batch = self.clock.all(*events)
+        before = self.writer.head.position
+        if self.model.append(list(events)):
+            assert self.writer.append(batch) == before + len(batch)
+            self.last = batch
+        else:
+            with pytest.raises(CapacityError):
+                self.writer.append(batch)
+            assert self.writer.head.position == before
+        self.compare()
+
+    def compare(self) -> None:
+        """The tables are the model's, to the last counter."""
+        with self.ledger.connection.begin():
+            run = self.ledger.connection.exec_driver_sql
+            found = {name: sorted(map(tuple, run(sql))) for name, sql in QUERIES.items()}
+        assert found == self.model.tables()
+
+    @rule(event=reservations())
+    def reserve(self, event: LedgerEvent) -> None:
+        """Grant shares, CPUs or nothing at all."""
+        self.record(event)
+
+    @rule(event=BINDINGS)
+    def bind(self, event: LedgerEvent) -> None:
+        """The API server took a Binding."""
+        self.record(event)
+
+    @rule(event=ASSIGNMENTS)
+    def assign(self, event: LedgerEvent) -> None:
+        """The node confirmed what runs."""
+        self.record(event)
+
+    @rule(event=RELEASES)
+    def release(self, event: LedgerEvent) -> None:
+        """A holder is gone."""
+        self.record(event)
+
+    @rule(event=VOIDS)
+    def void(self, event: LedgerEvent) -> None:
+        """A reservation is taken back."""
+        self.record(event)
+
+    @rule(event=observations())
+    def observe(self, event: LedgerEvent) -> None:
+        """Others hold something."""
+        self.record(event)
+
+    @rule(event=inventories())
+    def inventory(self, event: LedgerEvent) -> None:
+        """A node tells what it has."""
+        self.record(event)
+
+    @rule(event=deaths())
+    def change_health(self, event: LedgerEvent) -> None:
+        """A card dies or comes back."""
+        self.record(event)
+
+    @rule(event=plans())
+    def plan(self, event: LedgerEvent) -> None:
+        """A group is given whole cards before its members."""
+        self.record(event)
+
+    @rule(event=DROPS)
+    def drop_plan(self, event: LedgerEvent) -> None:
+        """A plan is no longer valid."""
+        self.record(event)
+
+    @rule(event=REFUSALS)
+    def refuse(self, event: LedgerEvent) -> None:
+        """A Pod is told no."""
+        self.record(event)
+
+    @rule(events=st.lists(ANY, min_size=2, max_size=4))
+    def batch(self, events: list[LedgerEvent]) -> None:
+        """Several commands in one commit: all or none."""
+        self.record(*events)
+
+    @precondition(lambda self: self.last)
+    @rule(fresh=st.booleans())
+    def repeat(self, *, fresh: bool) -> None:
+        """The same command again changes nothing; what comes beside it for the first time does."""
+        before = self.writer.head.position
+        new = self.clock.all(refused("w")) if fresh else []
+        assert self.writer.append([*self.last, *new]) == before + len(new)
+        self.compare()
+
+    @precondition(lambda self: self.last)
+    @rule()
+    def reuse_a_key(self) -> None:
+        """A key stands for one command."""
+        stolen = replace(self.last[0], event=refused("w", "another command"))
+        before = self.writer.head
+        with pytest.raises(IdempotencyError):
+            self.writer.append([stolen])
+        assert self.writer.head == before
+        self.compare()
+
+    @rule()
+    def take_over(self) -> None:
+        """Another writer begins; the one before it changes nothing any more."""
+        old, self.writer = self.writer, start(self.ledger)
+        with pytest.raises(FencedError):
+            old.append(self.clock.all(released("p0")))
+        self.compare()
+
+    @rule()
+    def crash(self) -> None:
+        """The process dies between two commands; the next one reads what is there."""
+        self.ledger.close()
+        self.ledger = self.store.open()
+        self.writer = start(self.ledger)
+        self.compare()
+
+    @rule()
+    def rebuild_projections(self) -> None:
+        """The tables follow from the events alone."""
+        report = rebuild(self.ledger)
+        assert report.equal, report.differences
+
+    def teardown(self) -> None:
+        """At the end all of it proves itself."""
+        try:
+            report = verify(self.ledger)
+            assert report.ok, report.findings
+        finally:
+            self.ledger.close()
+            next(self._stores, None)
+
+
+@pytest.fixture(scope="module")
+def empty(tmp_path_factory: pytest.TempPathFactory) -> SqliteStore:
+    """A migrated ledger without events."""
+    store = SqliteStore(path=tmp_path_factory.mktemp("machine") / "empty.db")
+    store.open("create").close()
+    return store
+
+
+@pytest.fixture(params=["sqlite"])
+def new_store(request: pytest.FixtureRequest, tmp_path: Path, empty: SqliteStore) -> NewStore:
+    """How each database makes a ledger without events, and what becomes of it after."""
+
+    def sqlite() -> Iterator[Store]:
+        store = empty.copy(tmp_path / "ledger.db")
+        yield store
+        for left in tmp_path.iterdir():
+            left.unlink()
+
+    def postgres() -> Iterator[Store]:
+        server = request.getfixturevalue("postgres")
+        store = request.getfixturevalue("empty_postgres").copy()
+        yield store
+        server.drop(store.database)
+
+    return {"sqlite": sqlite, "postgres": postgres}[request.param]
+
+
+def run(new_store: NewStore, **words: Any) -> None:  # noqa: ANN401 - settings of any kind
+    """Run the machine on one database."""
+    checks = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
+
+    class Machine(LedgerMachine):
+        """The machine on this database."""
+
+        def __init__(self) -> None:
+            super().__init__(new_store)
+
+    run_state_machine_as_test(Machine, settings=settings(suppress_health_check=checks, **words))
+
+
+def test_the_ledger_is_the_model(new_store: NewStore) -> None:
+    """Every command has the model's outcome and leaves the model's tables; the end is proved."""
+    run(new_store, max_examples=30, stateful_step_count=40)
+
+
+@pytest.mark.slow
+def test_the_ledger_is_the_model_over_a_hundred_thousand_commands(new_store: NewStore) -> None:
+    """The same with fresh seeds."""
+    run(new_store, max_examples=1_000, stateful_step_count=100, derandomize=False)

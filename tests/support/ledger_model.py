@@ -1,0 +1,260 @@
+"""
+What the ledger must say, in dictionaries: a second opinion that shares no code with the first.
+
+It reads events and nothing else of the ledger, and is slow and plain on purpose.
+"""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any
+
+from ledger.domain.devices import DeviceShare
+from ledger.domain.events import (
+    DeviceHealthChanged,
+    GroupPlanned,
+    LedgerEvent,
+    NodeInventoried,
+    PlanDropped,
+    PodAssigned,
+    PodBound,
+    PodObserved,
+    PodReleased,
+    PodReserved,
+    PodVoided,
+)
+
+
+class RefusedError(Exception):
+    """The ledger must refuse this command."""
+
+
+class Model:
+    """
+    Nodes by UID, each with cards by id, CPUs and what is held; and what waits for groups.
+
+    Knows cards by their ids alone: every card of these tests has one.
+    """
+
+    def __init__(self) -> None:
+        self.nodes: dict[str, dict[str, Any]] = {}
+        self.places: dict[tuple[str, str], tuple[str, str]] = {}  # node, card -> group, Pod
+
+    def append(self, events: list[LedgerEvent]) -> bool:
+        """Take the events, all or none; return whether they were taken."""
+        before = deepcopy((self.nodes, self.places))
+        try:
+            for event in events:
+                self._take(event)
+        except RefusedError:
+            self.nodes, self.places = before
+            return False
+        return True
+
+    def _take(self, event: LedgerEvent) -> None:
+        match event:
+            case NodeInventoried():
+                self._inventory(event)
+            case DeviceHealthChanged():
+                card = self.nodes[event.node_uid]["cards"].get(event.device_id)
+                if card:
+                    card["healthy"] = event.healthy
+            case PodReserved():
+                self._reserve(event)
+            case PodObserved():
+                self._observe(event)
+            case PodBound():
+                self._phase(event, "bound")
+            case PodAssigned():
+                self._phase(event, "assigned")
+            case PodReleased() | PodVoided():
+                self.nodes[event.node_uid]["held"].pop((event.pod_uid, event.attempt), None)
+            case GroupPlanned():
+                self._drop(event.group)
+                for member in event.members:
+                    for minor in member.whole:
+                        self._wait(event.group, member.pod_uid, member.node_uid, minor)
+            case PlanDropped():
+                self._drop(event.group)
+            case _:
+                pass
+
+    def _inventory(self, event: NodeInventoried) -> None:
+        if len({cpu.id for cpu in event.cpus}) < len(event.cpus):
+            raise RefusedError
+        fresh: dict[str, Any] = {"name": event.node_name, "cards": {}, "cpus": {}, "held": {}}
+        node = self.nodes.setdefault(event.node_uid, fresh)
+        for card in node["cards"].values():
+            card.update(present=False, core=0, memory=0)
+        for record in event.devices:
+            node["cards"][record.device_id] = {
+                "minor": record.minor,
+                "present": True,
+                "healthy": record.healthy,
+                "core": record.core_percent,
+                "memory": record.memory_bytes,
+            }
+        node["cpus"] = dict.fromkeys(node["cpus"], 0)
+        node["cpus"].update({cpu.id: event.cpu_ref_count_max for cpu in event.cpus})
+
+    def _reserve(self, event: PodReserved) -> None:
+        node = self.nodes[event.node_uid]
+        if (event.pod_uid, event.attempt) in node["held"] or any(
+            pod == event.pod_uid and held["kind"] == "granted"
+            for other in self.nodes.values()
+            for (pod, _), held in other["held"].items()
+        ):
+            raise RefusedError
+        for share in event.shares:
+            self._grant(event, node, share)
+        for cpu in event.cpuset:
+            if self.cpu_holders(node, cpu) >= node["cpus"].get(cpu, 0):
+                raise RefusedError
+        self._hold(event, "granted", "reserved")
+        for key, (_, pod) in list(self.places.items()):
+            if key[0] == event.node_uid and pod == event.pod_uid:
+                del self.places[key]
+
+    def _grant(self, event: PodReserved, node: dict[str, Any], share: DeviceShare) -> None:
+        card = node["cards"].get(share.device_id)
+        if card is None or not card["present"] or not card["healthy"] or self.unnamed(node):
+            raise RefusedError
+        _, waits = self.places.get((event.node_uid, share.device_id), ("", event.pod_uid))
+        ours, others = self.holders(node, share.device_id)
+        core = card["core"] - sum(each.core_percent for each in ours + others)
+        memory = card["memory"] - sum(each.memory_bytes for each in ours + others)
+        nothing = not share.core_percent and not share.memory_bytes
+        by_others = bool(others) and (
+            sum(each.core_percent for each in others) >= card["core"]
+            or 0 < card["memory"] <= sum(each.memory_bytes for each in others)
+        )
+        if (
+            waits != event.pod_uid
+            or share.core_percent > core
+            or share.memory_bytes > memory
+            or any(each.exclusive for each in ours)
+            or (share.exclusive and (ours or others))
+            or by_others
+            or (nothing and (core <= 0 or (card["memory"] and memory <= 0)))
+        ):
+            raise RefusedError
+
+    def _observe(self, event: PodObserved) -> None:
+        node = self.nodes[event.node_uid]
+        if (event.pod_uid, event.attempt) in node["held"]:
+            raise RefusedError
+        for share in event.shares:
+            unseen = {"minor": share.minor, "present": False, "healthy": True}
+            node["cards"].setdefault(share.device_id, {**unseen, "core": 0, "memory": 0})
+        for cpu in event.cpuset:
+            node["cpus"].setdefault(cpu, 0)
+        self._hold(event, "observed", "observed")
+
+    def _hold(self, event: PodReserved | PodObserved, kind: str, phase: str) -> None:
+        self.nodes[event.node_uid]["held"][event.pod_uid, event.attempt] = {
+            "kind": kind,
+            "phase": phase,
+            "shares": event.shares,
+            "cpus": set(event.cpuset),
+            "unknown": event.unknown_types if isinstance(event, PodObserved) else (),
+        }
+
+    def _phase(self, event: PodBound | PodAssigned, phase: str) -> None:
+        held = self.nodes[event.node_uid]["held"].get((event.pod_uid, event.attempt))
+        if held:
+            held["phase"] = phase
+
+    def _wait(self, group: str, pod: str, node_uid: str, minor: int) -> None:
+        node = self.nodes[node_uid]
+        here = [
+            name
+            for name, card in node["cards"].items()
+            if card["minor"] == minor and card["present"] and card["healthy"]
+        ]
+        if not here or self.unnamed(node) or (node_uid, here[0]) in self.places:
+            raise RefusedError
+        if any(self.holders(node, here[0])):
+            raise RefusedError
+        self.places[node_uid, here[0]] = (group, pod)
+
+    def _drop(self, group: str) -> None:
+        self.places = {key: place for key, place in self.places.items() if place[0] != group}
+
+    def holders(
+        self, node: dict[str, Any], device_id: str
+    ) -> tuple[list[DeviceShare], list[DeviceShare]]:
+        """Return the shares of a card that were granted, and those that others hold."""
+        found: dict[str, list[DeviceShare]] = {"granted": [], "observed": []}
+        for held in node["held"].values():
+            found[held["kind"]] += [s for s in held["shares"] if s.device_id == device_id]
+        return found["granted"], found["observed"]
+
+    def cpu_holders(self, node: dict[str, Any], cpu: int, kind: str = "") -> int:
+        """Return how many holders a CPU has."""
+        return sum(
+            cpu in held["cpus"] for held in node["held"].values() if kind in {"", held["kind"]}
+        )
+
+    def unnamed(self, node: dict[str, Any]) -> bool:
+        """Tell whether someone holds a GPU of the node that nobody can name."""
+        return any("gpu" in held["unknown"] for held in node["held"].values())
+
+    def tables(self) -> dict[str, list[tuple[Any, ...]]]:
+        """Return the rows that the tables must have, as `QUERIES` asks for them."""
+        found: dict[str, list[tuple[Any, ...]]] = {name: [] for name in QUERIES}
+        for uid, node in self.nodes.items():
+            for name, card in node["cards"].items():
+                found["cards"].append((node["name"], name, *self._card_row(node, name, card)))
+            for cpu, most in node["cpus"].items():
+                ours = self.cpu_holders(node, cpu, "granted")
+                others = self.cpu_holders(node, cpu, "observed")
+                found["cpus"].append((node["name"], cpu, most, max(most, ours), ours, others))
+            for (pod, attempt), held in node["held"].items():
+                found["held"].append((node["name"], pod, attempt, held["kind"], held["phase"]))
+            for (where, name), place in self.places.items():
+                if where == uid:
+                    found["places"].append((node["name"], name, *place))
+        return {name: sorted(rows) for name, rows in found.items()}
+
+    def _card_row(self, node: dict[str, Any], name: str, card: dict[str, Any]) -> tuple[int, ...]:
+        ours, others = self.holders(node, name)
+        core, memory = sum(s.core_percent for s in ours), sum(s.memory_bytes for s in ours)
+        return (
+            card["minor"],
+            int(card["present"]),
+            int(card["healthy"]),
+            card["core"],
+            card["memory"],
+            max(card["core"], core),
+            max(card["memory"], memory),
+            core,
+            memory,
+            len(ours),
+            sum(s.exclusive for s in ours),
+            sum(s.core_percent for s in others),
+            sum(s.memory_bytes for s in others),
+            len(others),
+        )
+
+
+QUERIES = {
+    "cards": (
+        "SELECT n.node_name, d.device_id, d.minor, d.present, d.healthy, d.core_reported,"
+        " d.memory_reported, d.core_cap, d.memory_cap, d.core_used, d.memory_used, d.tenants,"
+        " d.exclusive_holders, d.core_observed, d.memory_observed, d.observed_holders"
+        " FROM ledger_devices AS d JOIN ledger_nodes AS n ON n.node_no = d.node_no"
+    ),
+    "cpus": (
+        "SELECT n.node_name, c.cpu, c.ref_reported, c.ref_max, c.ref_used, c.ref_observed"
+        " FROM ledger_cpus AS c JOIN ledger_nodes AS n ON n.node_no = c.node_no"
+    ),
+    "held": (
+        "SELECT n.node_name, r.pod_uid, r.attempt, r.kind, r.phase FROM ledger_reservations AS r"
+        " JOIN ledger_nodes AS n ON n.node_no = r.node_no WHERE r.closed_position IS NULL"
+    ),
+    "places": (
+        "SELECT n.node_name, d.device_id, p.group_name, p.pod_uid FROM ledger_places AS p"
+        " JOIN ledger_devices AS d ON d.device_no = p.device_no"
+        " JOIN ledger_nodes AS n ON n.node_no = d.node_no WHERE p.closed_position IS NULL"
+    ),
+}
