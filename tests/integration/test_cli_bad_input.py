@@ -173,9 +173,7 @@ def test_a_bad_trace_is_one_message_with_file_line_and_column(
         ),
         pytest.param(["in.yaml", "--ledger", "no/dir/x.db"], "no/dir", id="no such directory"),
         pytest.param(["in.yaml", "--ledger", ""], "--ledger: a file name", id="no ledger's name"),
-        pytest.param(
-            ["in.yaml", "--ledger", "mysql://h/d"], "ledger URL", id="another database"
-        ),
+        pytest.param(["in.yaml", "--ledger", "mysql://h/d"], "ledger URL", id="another database"),
         pytest.param(
             ["in.yaml", "--ledger", "postgresql:///d?host=/nowhere"],
             "can't connect to the database",
