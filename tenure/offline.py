@@ -275,15 +275,21 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--public-key", required=True, metavar="VKEY", help="a key or its file")
     parser.add_argument("--checkpoint", type=Path, help="a signed note, for a file without one")
     options = parser.parse_args(arguments)
-    key = options.public_key if "+" in options.public_key else Path(options.public_key).read_text()
     try:
+        key = options.public_key
+        if "+" not in key:
+            key = Path(key).read_text("utf-8")
         note = options.checkpoint.read_text("utf-8") if options.checkpoint else None
         proved = check(options.file, key.strip(), note)
     except NotProvedError as error:
         sys.stdout.write(f"NOT PROVED: {error}\n")
         return 1
     except OSError as error:
-        sys.stderr.write(f"error: {error.filename}: {error.strerror}\n")
+        sys.stderr.write(f"error: {error.filename}: {error.strerror}\nnext: name a file that is\n")
+        return 2
+    except UnicodeDecodeError as error:
+        sys.stderr.write(f"error: the key or the note is not text: {error.reason}\n")
+        sys.stderr.write("next: give the verifier key that `tenure ledger key new` printed\n")
         return 2
     sys.stdout.write(
         f"proved: {len(proved.leaves):,} events of {proved.origin}, positions {proved.first} to"

@@ -27,6 +27,7 @@ from ledger.store import commands, schema, statements
 from ledger.store.bodies import body_of, leaf_of
 from ledger.store.commands import Command, Outcome, arguments_of
 from ledger.store.failures import fact_of, refused_by_rule, unavailable
+from ledger.store.outbox import Outbox
 from ledger.store.project import Projector
 from ledger.store.statements import Row
 from ledger.store.tree import Tree
@@ -103,6 +104,7 @@ class Writer:
         self._versions: dict[str, int] | None = None
         self._projector: Projector | None = None
         self._tree: Tree | None = None
+        self._outbox = Outbox(connection)
 
     @property
     def head(self) -> Head:
@@ -197,6 +199,7 @@ class Writer:
                 beside(self._connection)
         except BaseException:
             self._projector = self._tree = None  # they counted on rows that are not there
+            self._outbox = Outbox(self._connection)
             transaction.rollback()
             raise
         try:
@@ -217,23 +220,29 @@ class Writer:
     def _write(self, batch: _Batch) -> None:
         before, after = self._head, batch.head
         row = (after.position, after.at_us, after.chain_hash, before.epoch, before.position)
-        if statements.MOVE_HEAD.run(self._connection, [row]) != 1:
-            raise FencedError(
-                f"another writer took over: epoch={before.epoch}, position={before.position}"
-            )
-        if statements.EVENT.run(self._connection, batch.rows) != len(batch.rows):
-            raise LedgerError("the database dropped events without a word: run `tenure verify`")
-        if self._projector is None:
-            self._projector = Projector(self._connection)
+        fenced = FencedError(
+            f"another writer took over: epoch={before.epoch}, position={before.position}"
+        )
+        dropped = LedgerError("the database dropped events without a word: run `tenure verify`")
+        outbox = self._outbox
+        outbox.add(statements.MOVE_HEAD, [row], fenced)
+        outbox.add(statements.EVENT, batch.rows, dropped)
+        if self._projector is None or self._tree is None:
+            outbox.send()  # what is read now is read under the head's lock
+            self._projector = Projector(self._connection, outbox)
+            self._tree = Tree(self._connection, before.position, outbox)
         add = self._projector.add
-        for position, (new, at_us) in enumerate(
-            zip(batch.events, batch.times, strict=True), before.position + 1
-        ):
-            add(position, at_us, new.event)
+        try:
+            for position, (new, at_us) in enumerate(
+                zip(batch.events, batch.times, strict=True), before.position + 1
+            ):
+                add(position, at_us, new.event)
+        except CapacityError:
+            outbox.send()  # who is fenced hears that first
+            raise
         self._projector.flush()
-        if self._tree is None:
-            self._tree = Tree(self._connection, before.position)
         self._tree.grow([row[_LEAF] for row in batch.rows])
+        outbox.send()
 
     def _batch(self, events: Sequence[NewEvent]) -> _Batch:
         """Give every event its place in the ledger; touches no table."""

@@ -17,7 +17,7 @@ from ledger.domain.errors import InputError, LedgerError
 from ledger.domain.recorded import RecordedEvent
 from ledger.store import schema
 from ledger.store.append import Head, Writer, start_epoch
-from ledger.store.failures import DAMAGE, fact_of, is_locked, refused_by_rule
+from ledger.store.failures import DAMAGE, fact_of, is_locked, refused_by_rule, unavailable
 from ledger.store.profile import create_file, sqlite_engine
 from ledger.store.profile_postgres import (
     is_postgres,
@@ -284,6 +284,7 @@ def _is_ledger(ledger: Ledger, place: str) -> bool:
 
     Raises:
         InputError: something else is in the file.
+        LedgerError: the server went away meanwhile.
     """
     try:
         with ledger.connection.begin():
@@ -294,6 +295,8 @@ def _is_ledger(ledger: Ledger, place: str) -> bool:
                 raise InputError("not a ledger: its tables are missing", place=place)
         revisions = _revisions(ledger)
     except DAMAGE as error:
+        if isinstance(error, DBAPIError) and error.connection_invalidated:
+            raise unavailable(error) from error
         raise InputError(f"not a ledger: {fact_of(error)}", place=place) from error
     for revision in revisions:
         if revision not in schema.REVISIONS:

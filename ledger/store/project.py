@@ -36,6 +36,7 @@ from ledger.domain.state import GRANTED, OBSERVED
 from ledger.store import schema, statements
 from ledger.store.bodies import text_map
 from ledger.store.inventory import KnownDevice, KnownNode, inventory
+from ledger.store.outbox import Outbox
 from ledger.store.places import OpenPlace, OpenPlaces, load_places
 from ledger.store.statements import Row, Statement
 
@@ -58,6 +59,7 @@ WAVE: Final = (
     statements.CLOSE_PLACE,
 )
 """The order inside one wave of rows: facts, then what opens, then what ends."""
+_DROPPED: Final = "the database dropped rows without a word: run `tenure verify`"
 
 
 class Projection:
@@ -453,11 +455,12 @@ class Projector:
     Writes the rows of events through one connection, in the transaction that is open on it.
 
     An error leaves it spent: it counts on rows that are not there. Make another one, which reads
-    the inventory and what is open from the database.
+    the inventory and what is open from the database. With somebody's `outbox` they send its rows.
     """
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+    def __init__(self, connection: Connection, outbox: Outbox | None = None) -> None:
+        self._outbox: Final = outbox or Outbox(connection)
+        self._sends: Final = outbox is None
         places = load_places(connection)
         self._projection = Projection(load_nodes(connection), self.flush, places)
         self.add: Final = self._projection.add
@@ -465,9 +468,11 @@ class Projector:
     def flush(self) -> None:
         """Send off what was collected."""
         for statement, rows in self._projection.rows.items():
-            if rows and statement.run(self._connection, rows) != len(rows):
-                raise LedgerError("the database dropped rows without a word: run `tenure verify`")
+            if rows:
+                self._outbox.add(statement, rows.copy(), LedgerError(_DROPPED))
         self._projection.clear()
+        if self._sends:
+            self._outbox.send()
 
 
 _node, _dev, _cpu = schema.ledger_nodes.c, schema.ledger_devices.c, schema.ledger_cpus.c

@@ -15,6 +15,7 @@ from sqlalchemy import Connection, bindparam, insert, select, update
 from ledger.domain.errors import CorruptLedgerError
 from ledger.domain.merkle import CompactRange, NodeReader, node_hash, perfect_root, split_hashes
 from ledger.store import schema
+from ledger.store.outbox import Outbox
 from ledger.store.statements import Row, Statement
 
 TILE_LEVELS: Final = 8
@@ -72,14 +73,14 @@ class Tree:
     earlier release appended without the tree is filled in from its leaf hashes.
     """
 
-    def __init__(self, connection: Connection, position: int) -> None:
+    def __init__(self, connection: Connection, position: int, outbox: Outbox) -> None:
         """
         Read the tree and bring it to `position`.
 
         Raises:
             CorruptLedgerError: the tree goes further, or hashes that it needs are missing.
         """
-        self._connection = connection
+        self._outbox = outbox
         tree = stored_range(connection)
         if tree.size > position:
             raise CorruptLedgerError(
@@ -90,22 +91,23 @@ class Tree:
             first = self._edge.tree.size + 1
             last = min(position, self._edge.tree.size + _CATCH_UP_EVENTS)
             self.grow(_leaves(connection, first, last))
+            outbox.send()
 
     def grow(self, leaves: Iterable[bytes]) -> None:
         """
-        Add the leaf hashes of the next positions, and write the tree and every tile that they fill.
+        Add the leaf hashes of the next positions; the tree and every tile they fill go out.
 
-        Raises:
-            CorruptLedgerError: the stored tree is not the one that was read.
+        The outbox raises CorruptLedgerError if the stored tree is not the one that was read.
         """
         before = self._edge.tree.size
         append = self._edge.append
         tiles: list[Row] = [tile for leaf in leaves for tile in append(leaf)]
         tree = self._edge.tree
-        if _GROW.run(self._connection, [(tree.size, tree.to_bytes(), before)]) != 1:
-            raise CorruptLedgerError("the tree is not what it was", position=before)
+        changed = CorruptLedgerError("the tree is not what it was", position=before)
+        self._outbox.add(_GROW, [(tree.size, tree.to_bytes(), before)], changed)
         if tiles:
-            _TILE.run(self._connection, tiles)
+            lost = CorruptLedgerError("a tile was not written", position=before)
+            self._outbox.add(_TILE, tiles, lost)
 
 
 def stored_range(connection: Connection) -> CompactRange:

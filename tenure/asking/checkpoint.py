@@ -97,11 +97,13 @@ def answer_key_rotate(*, ledger: str | None, old_key: Path, new_key: Path) -> No
     Takes the ledger over for this one event, so a service that writes it must be stopped.
 
     Raises:
-        InputError: the ledger is not a local file, or nobody ever wrote to it.
+        InputError: the ledger is not a local file, nobody ever wrote to it, or another key has
+            followed the old one already.
     """
     from ledger.domain.events import KeyRotated
     from ledger.domain.recorded import NewEvent
     from ledger.signing import rotation_text, sign_note
+    from ledger.store.checkpoints import key_at
     from ledger.store.open import open_ledger
 
     old, new = private_key(old_key), private_key(new_key)
@@ -115,6 +117,10 @@ def answer_key_rotate(*, ledger: str | None, old_key: Path, new_key: Path) -> No
         origin = target.head().origin
         if not origin:
             raise InputError("the ledger has no origin yet: nobody wrote to it", place=url)
+        follows = key_at(target, old.public, origin, target.head().position)
+        if str(follows) != str(old.public):
+            found = InputError(f"the old key signs no more: {follows} follows it", place=url)
+            raise with_next(found, "rotate from the key that signs now")
         event = KeyRotated(
             old_key=str(old.public),
             new_key=str(new.public),
@@ -127,7 +133,7 @@ def answer_key_rotate(*, ledger: str | None, old_key: Path, new_key: Path) -> No
                     stream="sys",
                     event=event,
                     actor=_HOLDER,
-                    idempotency_key=f"key:{new.public}",
+                    idempotency_key=f"key:{old.public}:{new.public}",
                     wall_us=clock_us(),
                 )
             ]

@@ -494,6 +494,35 @@ def test_trust_follows_the_keys(signed: Signed, tmp_path: Path) -> None:
     assert offline.check(out, public).key == public
 
 
+def test_a_key_that_was_followed_hands_nothing_on_again(signed: Signed, tmp_path: Path) -> None:
+    """The second rotation from one key is refused, before anything is written."""
+    cli, old = signed.cli, str(signed.folder / "key")
+    for name in ("k-2", "k-3"):
+        cli.run("ledger", "key", "new", "--name", name, "--out", str(tmp_path / name))
+    cli.ask("ledger", "key", "rotate", "--old", old, "--new", str(tmp_path / "k-2"))
+
+    again = cli.ask("ledger", "key", "rotate", "--old", old, "--new", str(tmp_path / "k-3"))
+
+    assert again.code == 2
+    assert "the old key signs no more: k-2+" in " ".join(again.err.split())
+    onwards = cli.ask(
+        "ledger", "key", "rotate", "--old", str(tmp_path / "k-2"), "--new", str(tmp_path / "k-3")
+    )
+    assert onwards.code == 0
+
+
+@pytest.mark.parametrize("key", [b"\xff\xfe", None], ids=["no text", "no file"])
+def test_a_key_that_cannot_be_read_is_wrong_usage(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], key: bytes | None
+) -> None:
+    """One message with a next step, and no traceback."""
+    if key is not None:
+        (tmp_path / "key").write_bytes(key)
+
+    assert offline.main(["export.gz", "--public-key", str(tmp_path / "key")]) == 2
+    assert "next: " in capsys.readouterr().err
+
+
 def test_a_rotation_that_the_old_key_did_not_sign_hands_nothing_on(
     signed: Signed, tmp_path: Path
 ) -> None:

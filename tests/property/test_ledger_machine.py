@@ -312,7 +312,7 @@ def empty(tmp_path_factory: pytest.TempPathFactory) -> SqliteStore:
     return store
 
 
-@pytest.fixture(params=["sqlite"])
+@pytest.fixture
 def new_store(request: pytest.FixtureRequest, tmp_path: Path, empty: SqliteStore) -> NewStore:
     """How each database makes a ledger without events, and what becomes of it after."""
 
@@ -344,12 +344,21 @@ def run(new_store: NewStore, **words: Any) -> None:  # noqa: ANN401 - settings o
     run_state_machine_as_test(Machine, settings=settings(suppress_health_check=checks, **words))
 
 
-def test_the_ledger_is_the_model(new_store: NewStore) -> None:
+@pytest.mark.parametrize(
+    ("new_store", "examples", "steps"),
+    [
+        pytest.param("sqlite", 30, 40, id="sqlite"),
+        pytest.param("postgres", 5, 20, id="postgres", marks=pytest.mark.integration),
+    ],
+    indirect=["new_store"],
+)
+def test_the_ledger_is_the_model(new_store: NewStore, examples: int, steps: int) -> None:
     """Every command has the model's outcome and leaves the model's tables; the end is proved."""
-    run(new_store, max_examples=30, stateful_step_count=40)
+    run(new_store, max_examples=examples, stateful_step_count=steps)
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("new_store", ["sqlite"], indirect=True)
 def test_the_ledger_is_the_model_over_a_hundred_thousand_commands(new_store: NewStore) -> None:
     """The same with fresh seeds."""
     run(new_store, max_examples=1_000, stateful_step_count=100, derandomize=False)

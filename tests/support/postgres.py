@@ -68,14 +68,24 @@ def running() -> Iterator[Server]:
     if given:
         yield Server(base=given)
         return
+    with own_server() as own:
+        yield own.server
+
+
+@contextmanager
+def own_server() -> Iterator[OwnServer]:
+    """Yield a running server of our own, whatever the environment names; it is stopped after."""
     owner = _owner()
     # Not below pytest's own folders: only root may enter those, and a socket's path is short.
-    folder = Path(tempfile.mkdtemp(prefix="tenure-pg-"))
+    own = OwnServer(folder=Path(tempfile.mkdtemp(prefix="tenure-pg-")), owner=owner)
     try:
-        os.chown(folder, owner.pw_uid, owner.pw_gid)
-        yield from _served(folder, owner)
+        os.chown(own.folder, owner.pw_uid, owner.pw_gid)
+        own.make()
+        own.start()
+        yield own
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        own.stop()
+        shutil.rmtree(own.folder, ignore_errors=True)
 
 
 def _owner() -> pwd.struct_passwd:
@@ -101,39 +111,73 @@ def _program(name: str) -> str:
     return found
 
 
-def _served(folder: Path, owner: pwd.struct_passwd) -> Iterator[Server]:
-    data, log = folder / "data", folder / "log"
-    words: dict[str, Any] = {"cwd": folder}
-    if os.geteuid() == 0:
-        words |= {"user": owner.pw_uid, "group": owner.pw_gid, "extra_groups": []}
-    made = ["-D", str(data), "-A", "trust", "-U", "postgres", "-E", "UTF8", "--locale=C"]
-    subprocess.run(
-        [_program("initdb"), *made, "--no-sync"], check=True, stdout=subprocess.DEVNULL, **words
-    )
-    settings = {
-        "listen_addresses": "",
-        "unix_socket_directories": folder,
-        "unix_socket_permissions": "0700",
-        "fsync": "on",
-        "max_connections": "200",
-        "shared_buffers": "64MB",
-    }
-    options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            [_program("postgres"), "-D", str(data), *options],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,  # Ctrl-C is for the tests, which then stop the server
-            **words,
+@dataclass(slots=True, kw_only=True)
+class OwnServer:
+    """A server of our own in `folder`, which listens on a socket there and nowhere else."""
+
+    folder: Path
+    owner: pwd.struct_passwd
+    process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def server(self) -> Server:
+        """How to reach it."""
+        return Server(base=f"postgresql://postgres@/postgres?host={self.folder}")
+
+    def make(self) -> None:
+        """Make its files; nothing runs yet."""
+        made = ["-A", "trust", "-U", "postgres", "-E", "UTF8", "--locale=C", "--no-sync"]
+        subprocess.run(
+            [_program("initdb"), "-D", str(self.folder / "data"), *made],
+            check=True,
+            stdout=subprocess.DEVNULL,
+            **self._rights(),
         )
-    try:
-        server = Server(base=f"postgresql://postgres@/postgres?host={folder}")
-        _wait(server, process, log)
-        yield server
-    finally:
-        _stop(process)
+
+    def start(self) -> None:
+        """Start it on the files that are there, and return when it answers."""
+        settings = {
+            "listen_addresses": "",
+            "unix_socket_directories": self.folder,
+            "unix_socket_permissions": "0700",
+            "fsync": "on",
+            "max_connections": "200",
+            "shared_buffers": "64MB",
+        }
+        options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
+        log = self.folder / "log"
+        with log.open("ab") as output:
+            self.process = subprocess.Popen(
+                [_program("postgres"), "-D", str(self.folder / "data"), *options],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,  # Ctrl-C is for the tests, which then stop the server
+                **self._rights(),
+            )
+        _wait(self.server, self.process, log)
+
+    def stop(self, how: signal.Signals = signal.SIGINT) -> None:
+        """
+        End it, at once for its clients; a second call does nothing.
+
+        SIGINT is in order for its files, SIGQUIT ("immediate") leaves them as a crash does.
+        """
+        process, self.process = self.process, None
+        if process is None:
+            return
+        process.send_signal(how)
+        try:
+            process.wait(_START_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def _rights(self) -> dict[str, Any]:
+        words: dict[str, Any] = {"cwd": self.folder}
+        if os.geteuid() == 0:
+            words |= {"user": self.owner.pw_uid, "group": self.owner.pw_gid, "extra_groups": []}
+        return words
 
 
 def _wait(server: Server, process: subprocess.Popen[bytes], log: Path) -> None:
@@ -148,13 +192,3 @@ def _wait(server: Server, process: subprocess.Popen[bytes], log: Path) -> None:
             time.sleep(0.05)
         else:
             return
-
-
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    """End the server: at once for its clients, but in order for its files."""
-    process.send_signal(signal.SIGINT)
-    try:
-        process.wait(_START_SECONDS)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
