@@ -40,7 +40,7 @@ BEGIN
   END;
 END
 """
-_FIXED_RESERVATION: Final = [
+FIXED_RESERVATION: Final = [
     "position",
     "pod_uid",
     "attempt",
@@ -71,7 +71,7 @@ RESERVATIONS_UPDATE: Final = f"""
 CREATE TRIGGER ledger_reservations_update BEFORE UPDATE ON ledger_reservations
 BEGIN
   SELECT CASE
-    WHEN OLD.closed_position IS NOT NULL OR NOT {same(_FIXED_RESERVATION)}
+    WHEN OLD.closed_position IS NOT NULL OR NOT {same(FIXED_RESERVATION)}
     THEN {
     fail(
         "'tenure ledger: a reservation only ends, it does not change: position '"
@@ -170,7 +170,7 @@ BEGIN
   END;
 END
 """
-_FIXED_HOLDING: Final = [
+FIXED_HOLDING: Final = [
     "position",
     "device_no",
     "minor",
@@ -184,7 +184,7 @@ _FIXED_HOLDING: Final = [
 ]
 
 
-HOLDINGS_UPDATE: Final = only_closes("ledger_holdings", _FIXED_HOLDING, "a holding")
+HOLDINGS_UPDATE: Final = only_closes("ledger_holdings", FIXED_HOLDING, "a holding")
 HOLDINGS_GIVE_BACK: Final = """
 CREATE TRIGGER ledger_holdings_give_back AFTER UPDATE OF closed_position ON ledger_holdings
 WHEN OLD.closed_position IS NULL AND NEW.closed_position IS NOT NULL

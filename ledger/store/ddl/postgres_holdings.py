@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from ledger.store.ddl.holdings import FIXED_HOLDING, FIXED_RESERVATION
 from ledger.store.ddl.postgres_texts import (
     BODY,
     card_of,
@@ -55,31 +56,6 @@ RESERVATIONS_INSERT: Final = rule(
     {_OPENS_FIRST}
   END IF;""",
 )
-_FIXED_RESERVATION: Final = [
-    "position",
-    "pod_uid",
-    "attempt",
-    "namespace",
-    "pod_name",
-    "owner",
-    "labels",
-    "priority",
-    "qos",
-    "dialect",
-    "policy",
-    "source",
-    "node_no",
-    "cpu_milli",
-    "memory_bytes",
-    "gpu_core_percent",
-    "gpu_count",
-    "device_count",
-    "cpuset",
-    "cpu_count",
-    "kind",
-    "created_at_us",
-    "opened_at_us",
-]
 _ONLY_ENDS: Final = fail(
     "'tenure ledger: a reservation only ends, it does not change: position '"
     " || OLD.position || ', pod ' || OLD.namespace || '/' || OLD.pod_name",
@@ -95,7 +71,7 @@ RESERVATIONS_UPDATE: Final = rule(
     "ledger_reservations",
     "UPDATE",
     f"""
-  IF OLD.closed_position IS NOT NULL OR NOT {same(_FIXED_RESERVATION)} THEN
+  IF OLD.closed_position IS NOT NULL OR NOT {same(FIXED_RESERVATION)} THEN
     {_ONLY_ENDS}
   ELSIF NEW.closed_position IS NOT NULL AND NOT EXISTS (
     SELECT 1 FROM ledger_events AS e {BODY}
@@ -194,19 +170,7 @@ HOLDINGS_TAKE: Final = rule(
     when="AFTER",
     definer=True,
 )
-_FIXED_HOLDING: Final = [
-    "position",
-    "device_no",
-    "minor",
-    "core_percent",
-    "memory_bytes",
-    "memory_ratio_percent",
-    "exclusive",
-    "instances",
-    "kind",
-    "opened_at_us",
-]
-HOLDINGS_UPDATE: Final = only_closes("ledger_holdings", _FIXED_HOLDING, "a holding")
+HOLDINGS_UPDATE: Final = only_closes("ledger_holdings", FIXED_HOLDING, "a holding")
 HOLDINGS_GIVE_BACK: Final = rule(
     "ledger_holdings_give_back",
     "ledger_holdings",
