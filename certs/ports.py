@@ -1,0 +1,45 @@
+"""What the rotator needs of a Kubernetes API; `tenure.kube` has it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+Object = Mapping[str, Any]
+"""An API object as JSON."""
+
+
+class ConflictError(Exception):
+    """The object is not the one that was read: it has changed, exists already, or is gone."""
+
+
+class ApiError(Exception):
+    """The API can't be reached, does not answer in time, or refuses; the message says which."""
+
+
+class Objects(Protocol):
+    """
+    API objects by path. Every call has a time limit.
+
+    Every method raises ApiError; those that write also ConflictError.
+    """
+
+    async def read(self, path: str) -> Object | None:
+        """Return an object as the API server has it now; None if there is none."""
+        ...
+
+    async def create(self, path: str, body: Object) -> Object:
+        """Create an object in the collection at `path`."""
+        ...
+
+    async def replace(self, path: str, body: Object) -> Object:
+        """Replace an object if it still has the resourceVersion in `body`."""
+        ...
+
+    async def patch(self, path: str, operations: Sequence[Object]) -> Object:
+        """Apply a JSON patch whole or not at all; a failing `test` is a conflict."""
+        ...
+
+    async def remove(self, path: str) -> None:
+        """Delete an object; one that is gone already is no error."""
+        ...

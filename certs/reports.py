@@ -1,0 +1,102 @@
+"""
+What every replica serves, as one Lease each, so that an old authority is dropped in time.
+
+    kind: Lease
+    metadata.labels:      tenure.sh/serving: SECRET
+    metadata.annotations: tenure.sh/leaf: FINGERPRINT
+    spec:                 holderIdentity: REPLICA, renewTime: NOW
+
+Which report comes before and which after its leaf is served is in `certs.following`.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from certs.plan import Replica
+from certs.ports import ConflictError, Object, Objects
+
+LEAF: Final = "tenure.sh/leaf"
+SERVING: Final = "tenure.sh/serving"
+
+
+class Reports:
+    """Reads and writes the reports of one Secret's replicas."""
+
+    def __init__(self, objects: Objects, namespace: str, secret: str) -> None:
+        self._objects = objects
+        self._path = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
+        self._namespace = namespace
+        self._secret = secret
+
+    async def all(self) -> tuple[Replica, ...]:
+        """
+        Return what every replica said last, by name.
+
+        Raises:
+            ApiError: the API fails.
+        """
+        query = f"{self._path}?labelSelector=tenure.sh%2Fserving%3D{self._secret}"
+        found = await self._objects.read(query)
+        replicas = [_replica(item) for item in (found or {}).get("items", ())]
+        return tuple(sorted(replicas, key=lambda replica: replica.name))
+
+    async def say(self, replica: str, leaf: str, now: datetime) -> None:
+        """
+        Record what a replica serves from now on.
+
+        Raises:
+            ApiError: the API fails.
+        """
+        path = f"{self._path}/{self._name(replica)}"
+        for _ in range(3):
+            known = await self._objects.read(path)
+            try:
+                if known is None:
+                    await self._objects.create(self._path, self._lease(replica, leaf, now))
+                else:
+                    lease = self._lease(replica, leaf, now)
+                    version = known["metadata"]["resourceVersion"]
+                    lease["metadata"]["resourceVersion"] = version
+                    await self._objects.replace(path, lease)
+            except ConflictError:
+                continue
+            return
+        raise ConflictError(f"the report of a replica keeps changing: lease={path}")
+
+    async def leave(self, replica: str) -> None:
+        """
+        Remove a replica's report: it serves no more.
+
+        Raises:
+            ApiError: the API fails.
+        """
+        await self._objects.remove(f"{self._path}/{self._name(replica)}")
+
+    def _name(self, replica: str) -> str:
+        return f"{self._secret}-{replica}"
+
+    def _lease(self, replica: str, leaf: str, now: datetime) -> dict[str, Any]:
+        renewed = now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        return {
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": {
+                "namespace": self._namespace,
+                "name": self._name(replica),
+                "labels": {SERVING: self._secret},
+                "annotations": {LEAF: leaf},
+            },
+            "spec": {"holderIdentity": replica, "renewTime": renewed},
+        }
+
+
+def _replica(lease: Object) -> Replica:
+    metadata, spec = lease["metadata"], lease.get("spec") or {}
+    said = spec.get("renewTime") or metadata["creationTimestamp"]
+    return Replica(
+        name=spec.get("holderIdentity") or metadata["name"],
+        leaf=(metadata.get("annotations") or {}).get(LEAF, ""),
+        at=datetime.fromisoformat(said),
+    )

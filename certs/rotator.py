@@ -1,0 +1,214 @@
+"""Carries out the plan: one step at a time, each a write that only succeeds on what was read."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, Final
+
+from certs.material import CertificateError, KeyPair, bundle_facts, issue_authority, issue_leaf
+from certs.plan import (
+    Begin,
+    Create,
+    Finish,
+    Phase,
+    Publish,
+    Renew,
+    Replica,
+    Settings,
+    Step,
+    Switch,
+    Target,
+    Wait,
+    next_step,
+)
+from certs.ports import ConflictError, Object, Objects
+from certs.record import Record, new_secret, read_record, write_record
+from certs.reports import Reports
+
+AUTHORITY_NAME: Final = "tenure webhook authority"
+_STEPS_MAX: Final = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """
+    Where certificates are kept and published.
+
+    Attributes:
+        configurations: API paths of the webhook configurations whose caBundle is ours.
+    """
+
+    namespace: str
+    secret: str
+    configurations: tuple[str, ...]
+
+    @property
+    def secrets_path(self) -> str:
+        """Path of the collection that the Secret is in."""
+        return f"/api/v1/namespaces/{self.namespace}/secrets"
+
+    @property
+    def secret_path(self) -> str:
+        """Path of the Secret."""
+        return f"{self.secrets_path}/{self.secret}"
+
+
+class Rotator:
+    """Looks and does the next step; only whoever holds the Lease should run one."""
+
+    def __init__(
+        self,
+        objects: Objects,
+        reports: Reports,
+        place: Place,
+        settings: Settings,
+        clock: Callable[[], datetime],
+    ) -> None:
+        self._objects = objects
+        self._reports = reports
+        self._place = place
+        self._settings = settings
+        self._clock = clock
+
+    async def advance(self) -> Wait:
+        """
+        Do what is due, and return until when nothing is.
+
+        Raises:
+            CertificateError: the Secret can't be read; it is left as it is.
+            ApiError: the API fails; what was done is recorded, the rest is done next time.
+        """
+        for _ in range(_STEPS_MAX):
+            try:
+                step = await self.step()
+            except ConflictError:
+                continue  # somebody wrote in between: look again
+            if isinstance(step, Wait):
+                return step
+        return Wait(until=self._clock() + self._settings.pause, reason="others keep writing")
+
+    async def step(self) -> Step:
+        """Do the next step and return it."""
+        secret = await self._objects.read(self._place.secret_path)
+        record = None if secret is None else read_record(secret)
+        targets = await self._targets()
+        step = next_step(
+            None if record is None else record.facts(),
+            [_target(name, one) for name, one in targets.items()],
+            await self._replicas(record),
+            self._settings,
+            now=self._clock(),
+        )
+        match step:
+            case Wait():
+                pass
+            case Create():
+                await self._write(self._created(), secret)
+            case Publish():
+                assert record is not None, "there is something to publish"
+                for name in step.targets:
+                    await self._publish(name, targets[name], record.bundle)
+                await self._write(replace(record, published_at=self._clock()), secret)
+            case _:
+                assert record is not None, "there is something to rotate"
+                await self._write(self._rotated(step, record), secret)
+        return step
+
+    def _rotated(self, step: Begin | Renew | Switch | Finish, record: Record) -> Record:
+        now = self._clock()
+        match step:
+            case Begin():
+                lifetime = self._settings.authority_lifetime
+                authority = issue_authority(AUTHORITY_NAME, now=now, lifetime=lifetime)
+                return replace(
+                    record,
+                    phase=Phase.PUBLISHING,
+                    since=now,
+                    published_at=None,
+                    other=authority,
+                    requested=False,
+                )
+            case Renew():
+                return replace(record, since=now, leaf=self._leaf(record.authority))
+            case Switch():
+                assert record.other is not None, "a new authority was published"
+                return replace(
+                    record,
+                    phase=Phase.SERVING,
+                    since=now,
+                    authority=record.other,
+                    other=record.authority,
+                    leaf=self._leaf(record.other),
+                )
+            case Finish():
+                return replace(record, phase=Phase.STABLE, since=now, published_at=None, other=None)
+
+    def _created(self) -> Record:
+        now = self._clock()
+        lifetime = self._settings.authority_lifetime
+        authority = issue_authority(AUTHORITY_NAME, now=now, lifetime=lifetime)
+        return Record(
+            phase=Phase.STABLE,
+            since=now,
+            published_at=None,
+            authority=authority,
+            leaf=self._leaf(authority),
+        )
+
+    def _leaf(self, authority: KeyPair) -> KeyPair:
+        return issue_leaf(
+            authority,
+            self._settings.names,
+            now=self._clock(),
+            lifetime=self._settings.leaf_lifetime,
+        )
+
+    async def _targets(self) -> dict[str, Object]:
+        found = {}
+        for path in self._place.configurations:
+            configuration = await self._objects.read(path)
+            if configuration is not None and configuration.get("webhooks"):
+                found[path] = configuration
+        return found
+
+    async def _replicas(self, record: Record | None) -> tuple[Replica, ...]:
+        if record is None or record.phase is not Phase.SERVING:
+            return ()
+        return await self._reports.all()
+
+    async def _publish(self, path: str, configuration: Object, bundle: bytes) -> None:
+        """Write the bundle into every webhook of a configuration, if it is as it was read."""
+        version = configuration["metadata"]["resourceVersion"]
+        operations: list[Mapping[str, Any]] = [
+            {"op": "test", "path": "/metadata/resourceVersion", "value": version}
+        ]
+        encoded = base64.b64encode(bundle).decode()
+        operations += [
+            {"op": "add", "path": f"/webhooks/{number}/clientConfig/caBundle", "value": encoded}
+            for number in range(len(configuration["webhooks"]))
+        ]
+        await self._objects.patch(path, operations)
+
+    async def _write(self, record: Record, secret: Object | None) -> None:
+        place = self._place
+        if secret is None:
+            body = write_record(record, new_secret(place.namespace, place.secret))
+            await self._objects.create(place.secrets_path, body)
+        else:
+            await self._objects.replace(place.secret_path, write_record(record, secret))
+
+
+def _target(name: str, configuration: Object) -> Target:
+    """Return what a configuration trusts; webhooks that differ trust what all of them do."""
+    trusted: list[frozenset[str]] = []
+    for webhook in configuration["webhooks"]:
+        bundle = base64.b64decode(webhook["clientConfig"].get("caBundle") or "")
+        try:
+            trusted.append(frozenset(one.fingerprint for one in bundle_facts(bundle)))
+        except CertificateError:
+            trusted.append(frozenset())  # whatever it is, ours replaces it
+    same = trusted[0] if len(set(trusted)) == 1 else frozenset()
+    return Target(name=name, trusted=same)

@@ -1,0 +1,165 @@
+"""
+Who leads: one Lease, with a deadline on every attempt.
+
+It is for liveness only. Whoever must be the one in fact, such as the ledger's writer, is fenced by
+what it writes to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from enum import Enum
+from typing import Any, Final
+
+from certs.ports import ApiError, ConflictError, Object, Objects
+
+_TIME: Final = "%Y-%m-%dT%H:%M:%S.%fZ"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseSettings:
+    """
+    A Lease and its times.
+
+    Attributes:
+        duration: others may take it this long after they last saw it renewed.
+        renew_deadline: a leader that could not renew for this long stops; below `duration`.
+        retry: between two attempts.
+    """
+
+    namespace: str
+    name: str
+    identity: str
+    duration: timedelta = timedelta(seconds=15)
+    renew_deadline: timedelta = timedelta(seconds=10)
+    retry: timedelta = timedelta(seconds=2)
+
+    def __post_init__(self) -> None:
+        assert self.retry < self.renew_deadline < self.duration
+
+
+class _Seen(Enum):
+    """What an attempt showed."""
+
+    OURS = "ours"
+    THEIRS = "theirs"
+    UNKNOWN = "unknown"
+
+
+class Leadership:
+    """
+    Takes the Lease when it is free, and runs `lead` for as long as it is held.
+
+    Other people's clocks are not trusted: a Lease has lapsed when it was seen unchanged for its
+    whole duration by our own monotonic clock.
+    """
+
+    def __init__(
+        self,
+        objects: Objects,
+        settings: LeaseSettings,
+        clock: Callable[[], datetime],
+        monotonic: Callable[[], float],
+    ) -> None:
+        self._objects = objects
+        self._settings = settings
+        self._clock = clock
+        self._monotonic = monotonic
+        self._path = f"/apis/coordination.k8s.io/v1/namespaces/{settings.namespace}/leases"
+        self._seen: tuple[Any, float] | None = None
+
+    async def run(self, lead: Callable[[], Awaitable[None]]) -> None:
+        """Compete for the Lease until cancelled; `lead` is cancelled when it is lost."""
+        try:
+            while True:
+                if await self._attempt() is _Seen.OURS:
+                    await self._while_held(lead)
+                await asyncio.sleep(self._settings.retry.total_seconds())
+        finally:
+            await asyncio.shield(self._release())
+
+    async def _while_held(self, lead: Callable[[], Awaitable[None]]) -> None:
+        acting = asyncio.ensure_future(lead())
+        renewed = self._monotonic()
+        patience = self._settings.renew_deadline.total_seconds()
+        try:
+            while not acting.done():
+                await asyncio.wait({acting}, timeout=self._settings.retry.total_seconds())
+                seen = await self._attempt()
+                if seen is _Seen.OURS:
+                    renewed = self._monotonic()
+                elif seen is _Seen.THEIRS or self._monotonic() - renewed > patience:
+                    return
+        finally:
+            acting.cancel()
+            with suppress(asyncio.CancelledError):
+                await acting
+
+    async def _attempt(self) -> _Seen:
+        """Take or renew the Lease; tell whose it is now."""
+        try:
+            async with asyncio.timeout(self._settings.retry.total_seconds() * 2):
+                return await self._take()
+        except (TimeoutError, ApiError, ConflictError):
+            return _Seen.UNKNOWN
+
+    async def _take(self) -> _Seen:
+        path = f"{self._path}/{self._settings.name}"
+        lease = await self._objects.read(path)
+        if lease is None:
+            await self._objects.create(self._path, self._body({}, 0))
+            return _Seen.OURS
+        spec = lease.get("spec") or {}
+        holder = spec.get("holderIdentity") or ""
+        if holder not in ("", self._settings.identity) and not self._lapsed(lease):
+            return _Seen.THEIRS
+        changes = spec.get("leaseTransitions") or 0
+        mine = holder == self._settings.identity
+        body = self._body(lease["metadata"], changes if mine else changes + 1)
+        if mine:
+            body["spec"]["acquireTime"] = spec.get("acquireTime")
+        await self._objects.replace(path, body)
+        return _Seen.OURS
+
+    def _lapsed(self, lease: Object) -> bool:
+        version = lease["metadata"]["resourceVersion"]
+        now = self._monotonic()
+        if self._seen is None or self._seen[0] != version:
+            self._seen = (version, now)
+        spec = lease["spec"]
+        theirs = spec.get("leaseDurationSeconds") or self._settings.duration.total_seconds()
+        return now - self._seen[1] > theirs
+
+    def _body(self, metadata: Mapping[str, Any], changes: int) -> dict[str, Any]:
+        now = self._clock().astimezone(UTC).strftime(_TIME)
+        settings = self._settings
+        named = {"namespace": settings.namespace, "name": settings.name}
+        if metadata:
+            named["resourceVersion"] = metadata["resourceVersion"]
+        return {
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": named,
+            "spec": {
+                "holderIdentity": settings.identity,
+                "leaseDurationSeconds": int(settings.duration.total_seconds()),
+                "acquireTime": now,
+                "renewTime": now,
+                "leaseTransitions": changes,
+            },
+        }
+
+    async def _release(self) -> None:
+        """Let others take the Lease at once, if it is ours."""
+        path = f"{self._path}/{self._settings.name}"
+        with suppress(ApiError, ConflictError):
+            lease = await self._objects.read(path)
+            if lease is None or lease["spec"].get("holderIdentity") != self._settings.identity:
+                return
+            body = self._body(lease["metadata"], lease["spec"].get("leaseTransitions") or 0)
+            body["spec"] |= {"holderIdentity": "", "leaseDurationSeconds": 1}
+            await self._objects.replace(path, body)

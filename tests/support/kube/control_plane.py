@@ -1,0 +1,191 @@
+"""
+A real etcd and kube-apiserver for tests: started in seconds on free ports of the loopback.
+
+No controller manager runs, so a Deployment makes no Pods and no namespace gets a default service
+account; the ServiceAccount admission plugin is off for that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import secrets
+import socket
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Final
+
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from tests.support.kube.api import Api
+from tests.support.kube.binaries import API_SERVER, ETCD, SCHEDULER
+
+READY_SECONDS: Final = 60.0
+STOP_SECONDS: Final = 20.0
+
+ADMIN: Final = "admin"
+MALLORY: Final = "mallory"
+SCHEDULER_ACCOUNT: Final = "system:serviceaccount:tenure-system:tenure-scheduler"
+WEBHOOK_ACCOUNT: Final = "system:serviceaccount:tenure-system:tenure-webhook"
+AGENT_ACCOUNT: Final = "system:serviceaccount:tenure-system:tenure-agent"
+_GROUPS: Final[Mapping[str, str]] = {
+    ADMIN: "system:masters",
+    MALLORY: "system:masters",  # who may do everything that admission lets through
+    "system:kube-scheduler": "system:authenticated",
+    SCHEDULER_ACCOUNT: "system:serviceaccounts,system:serviceaccounts:tenure-system",
+    WEBHOOK_ACCOUNT: "system:serviceaccounts,system:serviceaccounts:tenure-system",
+    AGENT_ACCOUNT: "system:serviceaccounts,system:serviceaccounts:tenure-system",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControlPlane:
+    """A running API server: where it is, who may call it, and where its files are."""
+
+    url: str
+    ca_file: Path
+    tokens: Mapping[str, str]
+    folder: Path
+    programs: Path
+
+    def api(self, user: str = ADMIN) -> Api:
+        """Return a client that speaks as this user."""
+        return Api(self.url, ca_file=self.ca_file, token=self.tokens[user])
+
+    def kubeconfig(self, user: str) -> Path:
+        """Write and return a kubeconfig for this user."""
+        path = self.folder / f"{user.replace(':', '-')}.kubeconfig"
+        path.write_text(
+            "apiVersion: v1\nkind: Config\ncurrent-context: test\n"
+            f"clusters: [{{name: test, cluster: {{server: '{self.url}',"
+            f" certificate-authority: '{self.ca_file}'}}}}]\n"
+            f"users: [{{name: test, user: {{token: '{self.tokens[user]}'}}}}]\n"
+            "contexts: [{name: test, context: {cluster: test, user: test}}]\n"
+        )
+        return path
+
+    @contextlib.contextmanager
+    def scheduler(self, config: Path) -> Iterator[None]:
+        """Run kube-scheduler with this configuration file until the block ends."""
+        command = [
+            *(str(self.programs / SCHEDULER), "--config", str(config)),
+            *("--authentication-skip-lookup", "--bind-address", "127.0.0.1"),
+            *("--secure-port", str(free_port()), "--cert-dir", str(self.folder / "scheduler")),
+        ]
+        with _running(command, self.folder / "scheduler.log"):
+            yield
+
+
+@contextlib.contextmanager
+def control_plane(folder: Path, programs: Path) -> Iterator[ControlPlane]:
+    """
+    Run etcd and kube-apiserver with their files in `folder` until the block ends.
+
+    Raises:
+        AssertionError: one of them ended or did not get ready; with the end of its log.
+    """
+    client, peer = free_port(), free_port()
+    etcd = [
+        *(str(programs / ETCD), "--data-dir", str(folder / "etcd"), "--unsafe-no-fsync"),
+        *("--listen-client-urls", f"http://127.0.0.1:{client}"),
+        *("--advertise-client-urls", f"http://127.0.0.1:{client}"),
+        *("--listen-peer-urls", f"http://127.0.0.1:{peer}"),
+        *("--initial-advertise-peer-urls", f"http://127.0.0.1:{peer}"),
+        *("--initial-cluster", f"default=http://127.0.0.1:{peer}"),
+    ]
+    with _running(etcd, folder / "etcd.log"):
+        tokens = _write_tokens(folder / "tokens.csv")
+        port = free_port()
+        server = _api_server(programs, folder, etcd_port=client, port=port)
+        with _running(server, folder / "apiserver.log") as process:
+            plane = ControlPlane(
+                url=f"https://127.0.0.1:{port}",
+                ca_file=folder / "certs" / "apiserver.crt",
+                tokens=tokens,
+                folder=folder,
+                programs=programs,
+            )
+            _wait_ready(plane, process, folder / "apiserver.log")
+            yield plane
+
+
+def free_port() -> int:
+    """Return a port of the loopback that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _api_server(programs: Path, folder: Path, *, etcd_port: int, port: int) -> list[str]:
+    key = folder / "service-account.key"
+    key.write_bytes(
+        ec.generate_private_key(ec.SECP256R1()).private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.TraditionalOpenSSL,
+            serialization.NoEncryption(),
+        )
+    )
+    return [
+        str(programs / API_SERVER),
+        *("--etcd-servers", f"http://127.0.0.1:{etcd_port}"),
+        *("--bind-address", "127.0.0.1", "--secure-port", str(port)),
+        *("--advertise-address", "127.0.0.1", "--endpoint-reconciler-type", "none"),
+        *("--cert-dir", str(folder / "certs")),
+        *("--token-auth-file", str(folder / "tokens.csv")),
+        *("--authorization-mode", "Node,RBAC"),
+        *("--service-account-issuer", "https://kubernetes.default.svc"),
+        *("--service-account-key-file", str(key), "--service-account-signing-key-file", str(key)),
+        *("--service-cluster-ip-range", "10.96.0.0/24"),
+        *("--enable-admission-plugins", "NodeRestriction"),
+        *("--disable-admission-plugins", "ServiceAccount,TaintNodesByCondition"),
+        *("--watch-cache=true", "--profiling=false"),
+    ]
+
+
+def _write_tokens(path: Path) -> dict[str, str]:
+    tokens = {user: secrets.token_hex(16) for user in _GROUPS}
+    with path.open("w", newline="") as file:
+        rows = csv.writer(file)
+        for number, (user, token) in enumerate(tokens.items()):
+            rows.writerow((token, user, f"uid-{number}", _GROUPS[user]))
+    path.chmod(0o600)
+    return tokens
+
+
+def _wait_ready(plane: ControlPlane, process: subprocess.Popen[bytes], log: Path) -> None:
+    until = time.monotonic() + READY_SECONDS
+    while time.monotonic() < until:
+        assert process.poll() is None, f"kube-apiserver ended:\n{_end_of(log)}"
+        with contextlib.suppress(OSError):
+            if plane.ca_file.exists() and plane.api().is_ready():
+                return
+        time.sleep(0.1)
+    raise AssertionError(f"kube-apiserver did not get ready:\n{_end_of(log)}")
+
+
+@contextlib.contextmanager
+def _running(command: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a program with its words in a file; at the end stop exactly this process."""
+    with log.open("wb") as words:
+        process = _start(command, words)
+        try:
+            yield process
+        finally:
+            process.terminate()
+            try:
+                process.wait(STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait(STOP_SECONDS)
+
+
+def _start(command: list[str], words: IO[bytes]) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(command, stdout=words, stderr=subprocess.STDOUT)
+
+
+def _end_of(log: Path) -> str:
+    return log.read_text(errors="replace")[-3_000:]
