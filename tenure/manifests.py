@@ -44,6 +44,7 @@ class Document:
         namespace: empty for a kind that has none, and for kinds of others that name none.
         name, uid: may be empty for kinds of others.
         body: the object; the metadata of ours has name, namespace and uid.
+        metadata: its metadata as written, without what was filled in.
         index: its place among all objects of the input, from 0.
         number, path: where it stands in its source: the document, and `items[3]` inside a List.
     """
@@ -54,6 +55,7 @@ class Document:
     name: str
     uid: str
     body: dict[str, Any]
+    metadata: dict[str, Any]
     index: int
     source: Source
     number: int
@@ -190,6 +192,7 @@ def _document(spot: _Spot, body: dict[str, Any], index: int) -> Document:
         metadata, namespace = _metadata(kind, body, index) if ours else _others_metadata(body)
     except InputError as error:
         raise error.at(f"{spot.place(error.field)}: {kind}") from None
+    written = body.get("metadata")
     body["metadata"] = metadata
     return Document(
         kind=kind,
@@ -198,6 +201,7 @@ def _document(spot: _Spot, body: dict[str, Any], index: int) -> Document:
         name=metadata["name"],
         uid=metadata["uid"],
         body=body,
+        metadata=written if isinstance(written, dict) else {},
         index=index,
         source=spot.source,
         number=spot.number,

@@ -1,5 +1,5 @@
 """
-Check an exported ledger with nothing but the file and a public key.
+Check an exported ledger, or one file of its archive, with nothing but the file and a public key.
 
     python -m tenure.offline FILE --public-key VKEY
 
@@ -27,6 +27,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 FORMAT: Final = "tenure.export.v1"
+SEGMENT_FORMAT: Final = "tenure.segment.v1"
 LINE_BYTES_MAX: Final = 1 << 28
 _HASHED: Final = (
     "actor",
@@ -58,6 +59,7 @@ class Export:
         leaves: the leaf hashes of positions `first` to `last`.
         key: who signs at `last` for someone who trusts the key that `read` was given.
         note: the checkpoint at the end, empty without one.
+        state: SHA-256, hex, of the state behind the last event; in a segment of an archive alone.
     """
 
     origin: str
@@ -67,6 +69,7 @@ class Export:
     leaves: Sequence[bytes]
     key: str
     note: str
+    state: str = ""
 
 
 def check(path: Path, public_key: str, checkpoint: str | None = None) -> Export:
@@ -97,7 +100,7 @@ def read(path: Path, public_key: str = "") -> Export:
     """
     lines = _lines(path)
     header = _object(next(lines, b""), "the header")
-    if header.get("format") != FORMAT:
+    if header.get("format") not in {FORMAT, SEGMENT_FORMAT}:
         raise NotProvedError(f"not an export: format={header.get('format')!r}")
     first, last, origin = _number(header, "first"), _number(header, "last"), header.get("origin")
     before = header.get("range")
@@ -105,6 +108,7 @@ def read(path: Path, public_key: str = "") -> Export:
         raise NotProvedError("the header's range does not belong to its first position")
     roots = [_hash(text, "range") for text in before]
     chain, key, note = _hash(header.get("chain_hash"), "chain_hash"), public_key, ""
+    state = ""
     leaves: list[bytes] = []
     for line in lines:
         position = first + len(leaves)
@@ -113,6 +117,12 @@ def read(path: Path, public_key: str = "") -> Export:
         record = _object(line, f"position {position}")
         if "checkpoint" in record:
             note = str(record["checkpoint"])
+            continue
+        if state:
+            raise NotProvedError(f"a line follows the state: position={position}")
+        if "state" in record:
+            text = str(record["state"])
+            state = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
             continue
         leaf = _leaf(record, position)
         chain = hashlib.sha256(b"\x02" + chain + leaf).digest()
@@ -124,7 +134,9 @@ def read(path: Path, public_key: str = "") -> Export:
             key = _rotated(record["body"], str(origin), key)
     if first + len(leaves) - 1 != last:
         raise NotProvedError(f"events are missing: last={last}, position={first + len(leaves)}")
-    return Export(str(origin), first, last, _root(roots), leaves, key, note)
+    if bool(state) != (header["format"] == SEGMENT_FORMAT):
+        raise NotProvedError(f"the state behind the last event is missing: position={last}")
+    return Export(str(origin), first, last, _root(roots), leaves, key, note, state)
 
 
 def _lines(path: Path) -> Iterator[bytes]:
@@ -217,7 +229,7 @@ def _check_signed(export: Export, note: str) -> None:
     text = _signed_text(note, export.key)
     if text is None:
         raise NotProvedError(f"the checkpoint is not signed by the trusted key: {export.key}")
-    origin, size, root = [*text.split("\n"), "", ""][:3]
+    origin, size, root, state = [*text.split("\n"), "", "", ""][:4]
     if origin != export.origin:
         raise NotProvedError(f"the checkpoint is of another ledger: origin={origin}")
     if size != str(export.last):
@@ -225,6 +237,8 @@ def _check_signed(export: Export, note: str) -> None:
     if root != base64.b64encode(export.root).decode():
         between = f"1 to {export.last}"
         raise NotProvedError(f"the events are not those that were signed: positions={between}")
+    if export.state and state != f"tenure state {export.state}":
+        raise NotProvedError(f"the state is not the one that was signed: position={export.last}")
 
 
 def _signed_text(note: str, verifier_key: str) -> str | None:

@@ -19,6 +19,7 @@ from typing import Any, Final
 from ledger.domain.canonical import INTEGER_MAX
 from ledger.domain.cpuset import CpuSet, format_cpuset, parse_cpuset
 from ledger.domain.errors import InputError
+from ledger.domain.frozen import twin_of
 
 Json = Any
 """A decoded JSON value."""
@@ -190,15 +191,24 @@ def _dataclass_decoder(kind: Declared) -> Decoder:
     order = sorted(fields)
     kinds = [_json_kind(hints[name]) for name in order]
     changing = tuple(
-        (name, fields[name]) for name in order if _json_kind(hints[name]) is not hints[name]
+        (i, name, fields[name])
+        for i, name in enumerate(order)
+        if _json_kind(hints[name]) is not hints[name]
     )
+    twin = twin_of(kind)
 
     def decode(value: object, path: str) -> Json:
-        if type(value) is dict and list(value) == order and [*map(type, value.values())] == kinds:
-            try:
-                return kind(**value | {name: inner(value[name], name) for name, inner in changing})
-            except InputError as error:
-                raise error.within(path) from error
+        if type(value) is dict and list(value) == order:
+            values = list(value.values())
+            if [*map(type, values)] == kinds:
+                try:
+                    for i, name, inner in changing:
+                        values[i] = inner(values[i], name)
+                except InputError as error:
+                    raise error.within(path) from error
+                made = twin(*values)
+                made.__class__ = kind
+                return made
         if not isinstance(value, dict):
             raise InputError("must be an object", field=path)
         if not value.keys() <= fields.keys():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -10,6 +10,7 @@ from ledger.domain.annotations.gpu_topology import decode_gpu_links
 from ledger.domain.annotations.wire import (
     Amounts,
     a_flag,
+    a_list,
     a_text,
     amounts,
     an_integer,
@@ -99,6 +100,32 @@ def inventory_of_device(device: Mapping[str, object], model: str) -> Inventory:
         links=links,
         warnings=tuple(warnings),
     )
+
+
+def device_faults(device: Mapping[str, object]) -> Iterator[InputError]:
+    """
+    Yield everything that `inventory_of_device` would stop at, each with its field path.
+
+    Rule: Koordinator contract 3.1, and there: a PCIe root belongs to one NUMA node.
+    """
+    try:
+        spec = an_object(device.get("spec"), "spec")
+        items = a_list(spec.get("devices"), "spec.devices")
+    except InputError as error:
+        yield error
+        return
+    records = []
+    for number, item in enumerate(items):
+        try:
+            records.append((number, _record(item, f"spec.devices[{number}]", "")))
+        except InputError as error:
+            yield error
+    yield from _repeated(records)
+    yield from _torn_roots(records)
+    try:
+        decode_gpu_links(spec.get("topologies"))
+    except InputError as error:
+        yield error
 
 
 def inventory_of_quantities(
@@ -246,16 +273,35 @@ def _functions(value: object, path: str) -> Iterator[VirtualFunction]:
 
 
 def _check_unique(records: tuple[DeviceRecord, ...]) -> None:
+    for error in _repeated(enumerate(records)):
+        raise error
+
+
+def _repeated(records: Iterable[tuple[int, DeviceRecord]]) -> Iterator[InputError]:
+    """Yield every device that has another one's minor or id; records with their place."""
     minors: set[tuple[str, int]] = set()
     ids: set[tuple[str, str]] = set()
-    for number, record in enumerate(records):
+    for number, record in records:
         path = f"spec.devices[{number}]"
         identity = (record.device_type, record.device_id)
         if record.key in minors:
             fact = f"two {record.device_type} devices have one minor: value={record.minor}"
-            raise InputError(fact, field=f"{path}.minor")
+            yield InputError(fact, field=f"{path}.minor")
         if record.device_id and identity in ids:
             fact = f"two {record.device_type} devices have one id: value={record.device_id!r}"
-            raise InputError(fact, field=f"{path}.id")
+            yield InputError(fact, field=f"{path}.id")
         minors.add(record.key)
         ids.add(identity)
+
+
+def _torn_roots(records: Iterable[tuple[int, DeviceRecord]]) -> Iterator[InputError]:
+    """Yield every device whose PCIe root an earlier one has on another NUMA node."""
+    nodes: dict[str, int] = {}
+    for number, record in records:
+        place = record.place
+        if place is None or not place.pcie_id or place.numa_node < 0:
+            continue
+        node = nodes.setdefault(place.pcie_id, place.numa_node)
+        if node != place.numa_node:
+            fact = f"{place.pcie_id} is on NUMA node {node} above: value={place.numa_node}"
+            yield InputError(fact, field=f"spec.devices[{number}].topology.nodeID")

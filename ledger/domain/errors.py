@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
 
@@ -83,13 +84,16 @@ class FieldError:
     """
     One way an object breaks a rule, in Kubernetes' words (metav1 StatusCause).
 
-    `reason` is a cause type such as FieldValueInvalid or FieldValueForbidden; `field` a path
-    from the object's root.
+    Attributes:
+        field: a path from the object's root.
+        reason: a cause type such as FieldValueInvalid or FieldValueForbidden.
+        rule: the stable name of the rule, which says nothing about what is wrong with the object.
     """
 
     field: str
     reason: str
     message: str
+    rule: str = dataclasses.field(default="", compare=False)
 
     def __str__(self) -> str:
         return f"{self.field}: {self.message}"

@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Final
 
 from ledger.domain.canonical import canonical_json
-from ledger.domain.codec import decode_value, encode_value
+from ledger.domain.codec import Declared, decode_value, encode_value
 from ledger.domain.cpuset import CpuSet
 from ledger.domain.devices import DeviceRecord, DeviceShare
 from ledger.domain.errors import InputError, UnknownEventError
+from ledger.domain.recognise import recogniser
 from ledger.domain.requests import PodSnapshot
 from ledger.domain.topology import Cpu
 from ledger.domain.upcasts import UPCASTS, latest, upcast
@@ -303,12 +304,23 @@ class SnapshotTaken:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentArchived:
-    """Events `first`..`last` moved to an archive file with this digest."""
+    """
+    Events `first`..`last` moved to an archive file.
 
-    event_type: ClassVar[str] = "segment.archived.v1"
+    Attributes:
+        digest: SHA-256 of the file, in hex like the other hashes.
+        root: of the Merkle tree over the events 1..`last`; empty in what version 1 recorded.
+        chain_hash: the chain value at `last`; likewise.
+        state_digest: SHA-256 over what a reader that starts behind `last` must know; likewise.
+    """
+
+    event_type: ClassVar[str] = "segment.archived.v2"
     first: int
     last: int
     digest: str
+    root: str
+    chain_hash: str
+    state_digest: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -391,7 +403,13 @@ def decode_event(event_type: str, body: str) -> LedgerEvent:
         UnknownEventError: a type or version this release doesn't know; readers stop here.
         InputError: the body doesn't have the type's fields.
     """
-    kind = EVENT_TYPES.get(event_type) or EVENT_TYPES.get(latest(event_type))
+    kind: Declared = EVENT_TYPES.get(event_type)
+    if kind is not None:
+        recognised: LedgerEvent | None = recogniser(kind)(body)
+        if recognised is not None:
+            return recognised
+    else:
+        kind = EVENT_TYPES.get(latest(event_type))
     if kind is None:
         raise UnknownEventError(f"event of a newer version: event_type={event_type}")
     try:

@@ -20,6 +20,7 @@ from ledger.domain.demands.units import unit_demands
 from ledger.domain.demands.whole_cards import whole_card_demands
 from ledger.domain.demands.wishes import check_wishes, read_wishes
 from ledger.domain.errors import FieldError, RefusedError
+from ledger.domain.original import as_written
 from ledger.domain.pod_spec import PodSpec, read_pod
 from ledger.domain.requests import (
     ContainerNeed,
@@ -35,13 +36,15 @@ from ledger.domain.resources import (
     LABEL_GPU_ISOLATION_PROVIDER,
     LABEL_GPU_VENDOR,
     MGPU_NAMES,
+    SLOT,
     TYPE_GPU,
     Dialect,
     canonical,
     gpu_dialect_of,
     is_kept_label,
 )
-from ledger.domain.rules import forbidden, one_of_each
+from ledger.domain.rule_names import Rule
+from ledger.domain.rules import forbidden, of_rule, one_of_each
 
 _FOREIGN_CARDS: Final = frozenset({AMD_GPU, DCU_GPU})
 _VENDORS: Final = ("baidu", "cambricon", "huawei", "metax", "nvidia")
@@ -116,7 +119,28 @@ def examine_pod(
     Raises:
         InputError: as `decode_pod`.
     """
-    spec = read_pod(pod)
+    return examine_spec(read_asked(pod), settings)
+
+
+def read_asked(pod: Mapping[str, object]) -> PodSpec:
+    """
+    Read a Pod as its user wrote it, whatever admission has rewritten since.
+
+    Raises:
+        InputError: as `decode_pod`.
+    """
+    return read_pod(as_written(pod))
+
+
+def examine_spec(
+    spec: PodSpec, settings: NormaliseSettings = DEFAULT_SETTINGS
+) -> tuple[PodRequest, tuple[FieldError, ...]]:
+    """
+    Return what `examine_pod` does, for a Pod that has been read.
+
+    Raises:
+        InputError: JSON that does not parse in an annotation of ours.
+    """
     wishes = read_wishes(spec.annotations)
     cpus = cpu_demand(
         spec,
@@ -127,12 +151,13 @@ def examine_pod(
     gpu = gpu_demands(spec, settings)
     units = dict(unit_demands(spec, wishes.hints))
     demands = _demands(gpu, units)
+    broken = [name for name, asked in {TYPE_GPU: gpu.asked, **units}.items() if asked.errors]
     errors = one_of_each(
         [
             *check_device_resources(spec),
             *gpu.asked.errors,
             *(error for asked in units.values() for error in asked.errors),
-            *check_wishes(wishes, demands),
+            *check_wishes(wishes, demands, broken),
             *cpus.errors,
             *groups.errors,
         ]
@@ -185,7 +210,7 @@ def gpu_demands(spec: PodSpec, settings: NormaliseSettings) -> GpuAsked:
 
 def snapshot_of(spec: PodSpec, *, qos: str, priority: int) -> PodSnapshot:
     """
-    Return what can never be asked later about a Pod.
+    Return what can never be asked later about a Pod; the slot is ours, nobody asked for it.
 
     Rule: design section 8. Without a Koordinator QoS label the QoS class is Kubernetes' own.
     """
@@ -198,6 +223,7 @@ def snapshot_of(spec: PodSpec, *, qos: str, priority: int) -> PodSnapshot:
             f"{container.name}.{name}": text
             for container in spec.containers
             for name, text in container.original.items()
+            if name != SLOT
         },
         created_at_us=spec.created_at_us,
     )
@@ -213,6 +239,7 @@ def _gpu_words(spec: PodSpec) -> Iterator[Word]:
                 yield dialect, name, container.field(name), strong
 
 
+@of_rule(Rule.ONE_DIALECT)
 def _mixed(words: Sequence[Word]) -> Iterator[FieldError]:
     first, first_name, first_field, _ = words[0]
     for dialect, _, field, _ in words:

@@ -90,6 +90,7 @@ class PodSpec:
 
     Attributes:
         containers: in the order they start: init containers and sidecars, then app containers.
+        pod_requests, pod_limits: what `spec.resources` says for the Pod as a whole, if anything.
         cpu_milli, memory_bytes: the whole Pod's request (see `pod_total`), overhead included.
         priority: `spec.priority`, None when absent.
         owner: the controller as `<kind>/<name>`, kind in lower case; a ReplicaSet stays one,
@@ -105,6 +106,8 @@ class PodSpec:
     annotations: Mapping[str, str]
     containers: tuple[ContainerSpec, ...]
     overhead: Amounts
+    pod_requests: Amounts
+    pod_limits: Amounts
     cpu_milli: int
     memory_bytes: int
     priority: int | None
@@ -160,7 +163,10 @@ def read_pod(pod: Mapping[str, object]) -> PodSpec:
     name = name_of(metadata)
     containers = _containers(spec)
     overhead = _amounts(spec.get("overhead"), "spec.overhead")[0]
-    cpu_milli, memory_bytes = _cpu_and_memory(spec, containers, overhead)
+    pod_requests, pod_limits = _pod_level(spec)
+    cpu_milli, memory_bytes = _cpu_and_memory(
+        containers, overhead, requests=pod_requests, limits=pod_limits
+    )
     node_name = text_at(spec, "nodeName", "spec")
     priority = spec.get("priority")
     return PodSpec(
@@ -171,6 +177,8 @@ def read_pod(pod: Mapping[str, object]) -> PodSpec:
         annotations=text_map(metadata.get("annotations"), "metadata.annotations"),
         containers=containers,
         overhead=overhead,
+        pod_requests=pod_requests,
+        pod_limits=pod_limits,
         cpu_milli=cpu_milli,
         memory_bytes=memory_bytes,
         priority=None if priority is None else an_integer(priority, "spec.priority"),
@@ -302,8 +310,22 @@ def _amount(name: str, value: object, path: str) -> Quantity:
     return replace(quantity, nanos=most * NANO) if quantity.nanos > most * NANO else quantity
 
 
+def _pod_level(spec: Mapping[str, object]) -> tuple[Amounts, Amounts]:
+    """Return requests and limits of the Pod as a whole, mostly none."""
+    path = "spec.resources"
+    level = an_object(spec.get("resources"), path)
+    if not level:
+        return {}, {}
+    limits = _amounts(level.get("limits"), f"{path}.limits")[0]
+    return _amounts(level.get("requests"), f"{path}.requests")[0], limits
+
+
 def _cpu_and_memory(
-    spec: Mapping[str, object], containers: tuple[ContainerSpec, ...], overhead: Amounts
+    containers: tuple[ContainerSpec, ...],
+    overhead: Amounts,
+    *,
+    requests: Amounts,
+    limits: Amounts,
 ) -> tuple[int, int]:
     """
     Sum CPU and memory; what `spec.resources` says for the Pod as a whole takes their place.
@@ -314,15 +336,11 @@ def _cpu_and_memory(
         (container.kind, {name: q.nanos for name, q in container.requests.items()})
         for container in containers
     )
-    pod_level = an_object(spec.get("resources"), "spec.resources")
-    if pod_level:
-        limits = _amounts(pod_level.get("limits"), "spec.resources.limits")[0]
-        requests = _amounts(pod_level.get("requests"), "spec.resources.requests")[0]
-        for name in _POD_LEVEL_NAMES:
-            if name in requests:
-                totals[name] = requests[name].nanos
-            elif name in limits and name not in totals:
-                totals[name] = limits[name].nanos
+    for name in _POD_LEVEL_NAMES if requests or limits else ():
+        if name in requests:
+            totals[name] = requests[name].nanos
+        elif name in limits and name not in totals:
+            totals[name] = limits[name].nanos
     for name, quantity in overhead.items():
         totals[name] = totals.get(name, 0) + quantity.nanos
     cpu = Quantity(nanos=totals.get(CPU, 0)).milli()

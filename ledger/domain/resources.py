@@ -127,6 +127,8 @@ LABEL_SECONDARY_DEVICE_WELL_PLANNED: Final = "node.koordinator.sh/secondary-devi
 LABEL_ENABLE_NUMA_RESERVATION: Final = "node.koordinator.sh/enable-numa-reservation"
 LABEL_MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 LABEL_HOSTNAME: Final = "kubernetes.io/hostname"
+LABEL_ARCH: Final = "kubernetes.io/arch"
+LABEL_ARCH_BETA: Final = "beta.kubernetes.io/arch"
 LABEL_MGPU_NODE: Final = "vke.node.gpu.schedule"
 LABEL_GPUSHARE: Final = "gpushare"
 LABEL_ACK_GPU_SCHEDULE: Final = "ack.node.gpu.schedule"
@@ -152,6 +154,7 @@ ANNOTATION_SCHEDULING_HINT_DEPRECATED: Final = "scheduling.koordinator.sh/schedu
 ANNOTATION_EXTENDED_RESOURCE_SPEC: Final = "node.koordinator.sh/extended-resource-spec"
 ANNOTATION_REPLACE_RESOURCES: Final = "pod.koordinator.sh/replace-resources"
 ANNOTATION_SKIP_UPDATE_RESOURCES: Final = "config.koordinator.sh/skip-update-resources"
+ANNOTATION_RESERVE_POD: Final = "scheduling.koordinator.sh/reserve-pod"
 ANNOTATION_GPU_TOPOLOGY: Final = "topology.scheduling.koordinator.sh/gpu"
 
 ANNOTATION_GANG_NAME: Final = "gang.scheduling.koordinator.sh/name"
@@ -228,7 +231,9 @@ ANNOTATION_HAMI_LOCK: Final = "hami.io/mutex.lock"
 # --- Our own names (design section 3) ---------------------------------------------------------
 
 LABEL_TENURE_MANAGED: Final = "tenure.sh/managed"  # on Namespaces, value "true"
+LABEL_TENURE_TAKEOVER: Final = "tenure.sh/takeover"  # on Namespaces and Pods, "true" or "false"
 ANNOTATION_TENURE_ADMITTED: Final = "tenure.sh/admitted"
+ANNOTATION_TENURE_ORIGINAL: Final = "tenure.sh/original-request"
 ANNOTATION_TENURE_VISIBLE_PREFIX: Final = "tenure.sh/visible."
 ANNOTATION_TENURE_ALLOCATED_PREFIX: Final = "tenure.sh/allocated."
 ANNOTATION_TENURE_ALLOCATION: Final = "tenure.sh/allocation"  # signed, on bound Pods
@@ -236,6 +241,9 @@ ANNOTATION_TENURE_RELEASED_AT: Final = "tenure.sh/released-at"  # on Nodes
 TAINT_TENURE_OWNED: Final = "tenure.sh/owned"
 TAINT_TENURE_NOT_READY: Final = "tenure.sh/not-ready"
 GATE_TENURE_GANG: Final = "tenure.sh/gang"
+
+ENV_NVIDIA_VISIBLE: Final = "NVIDIA_VISIBLE_DEVICES"
+ENV_CUDA_VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
 
 TAINT_UNSCHEDULABLE: Final = "node.kubernetes.io/unschedulable"
 TAINT_OUT_OF_SERVICE: Final = "node.kubernetes.io/out-of-service"
@@ -317,6 +325,16 @@ _ALIASES: Final[Mapping[str, str]] = {
 }
 
 
+_DEVICE_TYPE_BY_SPELLING: Final[Mapping[str, str]] = {
+    **_DEVICE_TYPES,
+    **{alias: _DEVICE_TYPES[name] for alias, name in _ALIASES.items() if name in _DEVICE_TYPES},
+}
+_DIALECT_BY_SPELLING: Final[Mapping[str, Dialect]] = {
+    **_DIALECTS,
+    **{alias: _DIALECTS[name] for alias, name in _ALIASES.items() if name in _DIALECTS},
+}
+
+
 def canonical(name: str) -> str:
     """
     Return the released name of a resource; a name without an alias is returned as it is.
@@ -352,7 +370,13 @@ def device_type_of(name: str) -> str | None:
 
     Rule: Koordinator contract 1.1.
     """
-    return _DEVICE_TYPES.get(canonical(name))
+    return _DEVICE_TYPE_BY_SPELLING.get(name)
+
+
+def device_names() -> frozenset[str]:
+    """Return every resource name that asks for a device, in all spellings that are read."""
+    aliases = (name for name in _ALIASES if canonical(name) in _DEVICE_TYPES)
+    return frozenset({*_DEVICE_TYPES, *aliases})
 
 
 def gpu_dialect_of(name: str) -> Dialect | None:
@@ -361,7 +385,7 @@ def gpu_dialect_of(name: str) -> Dialect | None:
 
     RDMA and FPGA mix with every dialect (Koordinator contract 4.2) and have none.
     """
-    return _DIALECTS.get(canonical(name))
+    return _DIALECT_BY_SPELLING.get(name)
 
 
 def is_native(name: str) -> bool:

@@ -6,9 +6,12 @@ They look at numbers only, whoever read them, so that admission and deciding ref
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from functools import wraps
+from typing import Final, ParamSpec
 
+from ledger.domain.annotations.cpu import CpuBindPolicy, CpuExclusivePolicy, ResourceSpec
 from ledger.domain.annotations.qos import PriorityClass, QosClass
 from ledger.domain.devices import WHOLE_PERCENT
 from ledger.domain.errors import FieldError
@@ -24,6 +27,9 @@ from ledger.domain.resources import (
     HUAWEI_NPU_DVPP,
     WHOLE_CARD_NAMES,
 )
+from ledger.domain.rule_names import Rule
+
+P = ParamSpec("P")
 
 UNSUPPORTED: Final = "not supported by this release: "
 
@@ -51,11 +57,39 @@ _NPU_SETS: Final = frozenset(
         frozenset({GPU_SHARED, HUAWEI_NPU_CORE, HUAWEI_NPU_CPU, GPU_MEMORY, HUAWEI_NPU_DVPP}),
     }
 )
+_LEGAL_SETS: Final = tuple(
+    sorted(
+        {*_SHARED_SETS, *_PERCENT_SETS, *(frozenset({name}) for name in WHOLE_CARD_NAMES)},
+        key=lambda names: (len(names), sorted(names)),
+    )
+)
+_ABOVE_ZERO: Final = "the requested GPU must be greater than zero (nearest legal value 1)"
 _CLASSES_BY_QOS: Final[Mapping[QosClass, frozenset[PriorityClass]]] = {
     QosClass.LSE: frozenset({PriorityClass.PROD}),
     QosClass.LSR: frozenset({PriorityClass.PROD}),
     QosClass.BE: frozenset({PriorityClass.MID, PriorityClass.BATCH, PriorityClass.FREE}),
 }
+
+
+def under(rule: Rule, errors: Iterable[FieldError]) -> Iterator[FieldError]:
+    """Yield the violations with the rule they break, where nobody nearer has named one."""
+    return (error if error.rule else replace(error, rule=str(rule)) for error in errors)
+
+
+def of_rule(
+    rule: Rule,
+) -> Callable[[Callable[P, Iterator[FieldError]]], Callable[P, Iterator[FieldError]]]:
+    """Name what a check yields after its rule."""
+
+    def name(check: Callable[P, Iterator[FieldError]]) -> Callable[P, Iterator[FieldError]]:
+        @wraps(check)
+        def checked(*args: P.args, **kwargs: P.kwargs) -> Iterator[FieldError]:
+            for error in check(*args, **kwargs):
+                yield error if error.rule else replace(error, rule=str(rule))
+
+        return checked
+
+    return name
 
 
 def invalid(field: str, value: object, message: str) -> FieldError:
@@ -80,7 +114,22 @@ def required(field: str, message: str) -> FieldError:
 
 def unsupported(field: str, what: str) -> FieldError:
     """Return the error for a wish that is understood but can't be honoured yet."""
-    return FieldError(field=field, reason="FieldValueNotSupported", message=f"{UNSUPPORTED}{what}")
+    return FieldError(
+        field=field,
+        reason="FieldValueNotSupported",
+        message=f"{UNSUPPORTED}{what}",
+        rule=str(Rule.NOT_SUPPORTED),
+    )
+
+
+def unknown_value(field: str, value: str, values: Iterable[str]) -> FieldError:
+    """Return the error for a text that is none of those that mean something."""
+    known = ", ".join(f'"{item}"' for item in values)
+    return FieldError(
+        field=field,
+        reason="FieldValueNotSupported",
+        message=f'Unsupported value: "{value}": supported values: {known}',
+    )
 
 
 def too_long(field: str, length: int, length_max: int, why: str) -> FieldError:
@@ -106,6 +155,7 @@ def check_equal_limits(
         yield invalid(field, shown, f"must be equal to {resource} limit of {against}")
 
 
+@of_rule(Rule.DEVICE_PERCENT)
 def check_percent(field: str, name: str, percent: int) -> Iterator[FieldError]:
     """
     Yield the violation when a percentage means no number of devices.
@@ -120,6 +170,7 @@ def check_percent(field: str, name: str, percent: int) -> Iterator[FieldError]:
         yield invalid(field, percent, f"{fact} ({_nearest(percent, WHOLE_PERCENT)})")
 
 
+@of_rule(Rule.SHARE_DIVIDES)
 def check_share(field: str, amount: int, cards: int, name: str) -> Iterator[FieldError]:
     """
     Yield the violations of a percentage that is spread over `cards` cards.
@@ -135,6 +186,7 @@ def check_share(field: str, amount: int, cards: int, name: str) -> Iterator[Fiel
         yield invalid(field, amount, f"more than {most}, which {cards} cards have in all")
 
 
+@of_rule(Rule.SHARE_DIVIDES)
 def check_memory_split(field: str, memory_bytes: int, cards: int) -> Iterator[FieldError]:
     """
     Yield the violation when bytes do not divide over the cards.
@@ -146,6 +198,7 @@ def check_memory_split(field: str, memory_bytes: int, cards: int) -> Iterator[Fi
         yield invalid(field, memory_bytes, rule)
 
 
+@of_rule(Rule.GPU_KEYS)
 def check_gpu_keys(fields: Mapping[str, str], amounts: Mapping[str, int]) -> Iterator[FieldError]:
     """
     Yield every way one container's Koordinator GPU keys break the admission rules.
@@ -161,12 +214,12 @@ def check_gpu_keys(fields: Mapping[str, str], amounts: Mapping[str, int]) -> Ite
         return
     gpu = amounts.get(GPU)
     if gpu is not None and gpu <= 0:
-        yield invalid(fields[GPU], gpu, "the requested GPU must be greater than zero")
+        yield invalid(fields[GPU], gpu, _ABOVE_ZERO)
     shared = amounts.get(GPU_SHARED)
     if shared is None:
         return
     if shared <= 0:
-        yield invalid(fields[GPU_SHARED], shared, "the requested GPU must be greater than zero")
+        yield invalid(fields[GPU_SHARED], shared, _ABOVE_ZERO)
     if amounts.get(HUAWEI_NPU_CORE):
         return
     memory, ratio = amounts.get(GPU_MEMORY, 0), amounts.get(GPU_MEMORY_RATIO, 0)
@@ -176,6 +229,7 @@ def check_gpu_keys(fields: Mapping[str, str], amounts: Mapping[str, int]) -> Ite
         yield forbidden(fields[GPU_MEMORY], "declare GPU memory and GPU memory ratio at same time")
 
 
+@of_rule(Rule.GPU_COMBINATION)
 def check_gpu_combination(
     fields: Mapping[str, str], amounts: Mapping[str, int], fallback: str
 ) -> Iterator[FieldError]:
@@ -209,11 +263,11 @@ def check_gpu_combination(
             yield invalid(field, amounts[HUAWEI_NPU_DVPP], "must be at most 100")
     else:
         names = ", ".join(sorted(keys))
-        yield forbidden(
-            fields.get(min(keys), fallback), f"invalid resource device requests: [{names}]"
-        )
+        fact = f"invalid resource device requests: [{names}] ({_nearest_keys(keys)})"
+        yield forbidden(fields.get(min(keys), fallback), fact)
 
 
+@of_rule(Rule.QOS_PRIORITY)
 def check_qos(field: str, qos: QosClass, priority_class: PriorityClass) -> Iterator[FieldError]:
     """
     Yield the violation when a QoS class may not have a priority class.
@@ -230,6 +284,7 @@ def check_qos(field: str, qos: QosClass, priority_class: PriorityClass) -> Itera
         )
 
 
+@of_rule(Rule.WHOLE_CPUS)
 def check_whole_cpus(field: str, cpu_milli: int) -> Iterator[FieldError]:
     """
     Yield the violation when the Pod's CPU request is no number of CPUs.
@@ -244,6 +299,31 @@ def check_whole_cpus(field: str, cpu_milli: int) -> Iterator[FieldError]:
         yield invalid(field, f"{cpu_milli}m", f"the requested CPUs must be integer ({nearest})")
 
 
+@of_rule(Rule.ARM_CPU_POLICY)
+def check_arm_policies(path: str, wish: ResourceSpec) -> Iterator[FieldError]:
+    """
+    Yield every CPU policy that ARM machines don't have, for a Pod that runs on no other.
+
+    Rule: Koordinator CPU-orchestration proposal, "Resource spec": on ARM only FullPCPUs, and of
+    the exclusive policies only NUMANodeLevel.
+
+    Args:
+        path: of the annotation that holds the wish.
+    """
+    for name, policy in (
+        ("requiredCPUBindPolicy", wish.required_bind_policy),
+        ("preferredCPUBindPolicy", wish.preferred_bind_policy),
+    ):
+        if policy is CpuBindPolicy.SPREAD_BY_PCPUS:
+            fact = "ARM machines have no such bind policy; nearest legal value FullPCPUs"
+            yield invalid(f"{path}.{name}", str(policy), fact)
+    if wish.preferred_exclusive_policy is CpuExclusivePolicy.PCPU_LEVEL:
+        fact = "ARM machines have no such exclusive policy; nearest legal value NUMANodeLevel"
+        field = f"{path}.preferredCPUExclusivePolicy"
+        yield invalid(field, str(wish.preferred_exclusive_policy), fact)
+
+
+@of_rule(Rule.BATCH_QOS)
 def check_batch_qos(field: str, qos: QosClass) -> Iterator[FieldError]:
     """
     Yield the violation when batch resources are asked for outside QoS BE.
@@ -254,6 +334,7 @@ def check_batch_qos(field: str, qos: QosClass) -> Iterator[FieldError]:
         yield forbidden(field, "batch resources need QoS BE")
 
 
+@of_rule(Rule.GROUP_IS_GANG)
 def check_same_group(
     name_field: str,
     replica_field: str,
@@ -278,9 +359,15 @@ def check_same_group(
         )
 
 
-def one_of_each(errors: Sequence[FieldError]) -> tuple[FieldError, ...]:
+def one_of_each(errors: Iterable[FieldError]) -> tuple[FieldError, ...]:
     """Return the violations without repetition, in the order found."""
     return tuple(dict.fromkeys(errors))
+
+
+def _nearest_keys(keys: frozenset[str]) -> str:
+    """Return the legal set of keys that differs least; of equals the smallest, then by name."""
+    nearest = min(_LEGAL_SETS, key=lambda names: len(names ^ keys))
+    return f"nearest legal [{', '.join(sorted(nearest))}]"
 
 
 def _nearest(amount: int, step: int) -> str:

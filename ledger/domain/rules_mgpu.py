@@ -9,7 +9,8 @@ from typing import Final
 from ledger.domain.devices import WHOLE_PERCENT
 from ledger.domain.errors import FieldError
 from ledger.domain.resources import MGPU_CORE, MGPU_MEMORY
-from ledger.domain.rules import invalid, too_long
+from ledger.domain.rule_names import Rule
+from ledger.domain.rules import invalid, of_rule, too_long
 
 NORMAL_MEMORY_MIN_MIB: Final = 256
 """Rule N2's floor; normal Pods keep it whatever the settings say (GPU-sharing contract A.3)."""
@@ -45,6 +46,7 @@ class MgpuAsk:
         )
 
 
+@of_rule(Rule.MGPU_NORMAL)
 def check_normal(ask: MgpuAsk, *, memory_max_mib: int) -> Iterator[FieldError]:
     """
     Yield the first rule that one container of a normal Pod breaks.
@@ -78,6 +80,7 @@ def check_normal(ask: MgpuAsk, *, memory_max_mib: int) -> Iterator[FieldError]:
         yield from _check_memory_max(ask, memory, memory_max_mib)
 
 
+@of_rule(Rule.MGPU_MULTIPLE)
 def check_counts(
     field: str, counts: Sequence[int], containers: int, text: str
 ) -> Iterator[FieldError]:
@@ -87,12 +90,14 @@ def check_counts(
     Rule: GPU-sharing contract A.3, M1 and M2.
     """
     if len(counts) != containers:
+        fitting = ",".join(map(str, [*counts, *[0] * containers][:containers]))
         fact = f"rule M1: lists {len(counts)} counts for {containers} containers"
-        yield invalid(field, text, fact)
+        yield invalid(field, text, f"{fact}, nearest {_quoted(fitting)}")
     elif any(count < 0 for count in counts):
         yield invalid(field, text, "rule M2: a count must not be negative, nearest 0")
 
 
+@of_rule(Rule.MGPU_MULTIPLE)
 def check_multi(
     ask: MgpuAsk, count: int, *, memory_min_mib: int, memory_max_mib: int
 ) -> Iterator[FieldError]:
@@ -107,12 +112,9 @@ def check_multi(
     """
     assert count >= 0, count
     core, memory = ask.core or 0, ask.memory_mib or 0
-    if ask.core is not None and core <= 0:
-        yield _deny(ask, "M3", ask.core_field, f"{_numbers(ask)}; must be above 0, nearest 1")
-    elif memory < 0:
-        yield _deny(
-            ask, "M3", ask.memory_field, f"{_numbers(ask)}; must not be negative, nearest 0"
-        )
+    negative = [*check_multi_amounts(ask)]
+    if negative:
+        yield from negative
     elif count == 0:
         if core or memory:
             yield _deny(ask, "M4", ask.field, f"{_numbers(ask)} on 0 cards; ask nothing or count 1")
@@ -128,6 +130,21 @@ def check_multi(
         yield from _check_memory_max(ask, memory // count, memory_max_mib)
 
 
+@of_rule(Rule.MGPU_MULTIPLE)
+def check_multi_amounts(ask: MgpuAsk) -> Iterator[FieldError]:
+    """
+    Yield what is wrong with a container of a multi-card Pod on however many cards.
+
+    Rule: GPU-sharing contract A.3, M3.
+    """
+    if ask.core is not None and ask.core <= 0:
+        yield _deny(ask, "M3", ask.core_field, f"{_numbers(ask)}; must be above 0, nearest 1")
+    elif ask.memory_mib is not None and ask.memory_mib < 0:
+        fact = f"{_numbers(ask)}; must not be negative, nearest 0"
+        yield _deny(ask, "M3", ask.memory_field, fact)
+
+
+@of_rule(Rule.MGPU_CONTAINER_NAME)
 def check_name(ask: MgpuAsk, length_max: int) -> Iterator[FieldError]:
     """
     Yield the violation when the answer's annotation could not carry the container's name.
@@ -163,6 +180,7 @@ def _check_parts(ask: MgpuAsk, count: int, memory_min_mib: int) -> Iterator[Fiel
         yield _deny(ask, "M9", ask.core_field, fact)
 
 
+@of_rule(Rule.MGPU_MEMORY_UNIT)
 def _check_memory_max(ask: MgpuAsk, memory_mib: int, memory_max_mib: int) -> Iterator[FieldError]:
     if memory_mib > memory_max_mib:
         fact = (
@@ -182,6 +200,10 @@ def _numbers(ask: MgpuAsk) -> str:
     core = "absent" if ask.core is None else str(ask.core)
     memory = "absent" if ask.memory_mib is None else str(ask.memory_mib)
     return f"core {core}, memory {memory} MiB" if memory != "absent" else f"core {core}, no memory"
+
+
+def _quoted(text: str) -> str:
+    return f'"{text}"' if len(text) <= 40 else f'"{text[:37]}..."'
 
 
 def _nearest(amount: int, count: int) -> str:

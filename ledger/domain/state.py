@@ -7,10 +7,10 @@ capacity is asked of `violations`, so that a proof can name the position at whic
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 from ledger.domain.cpuset import CpuSet
 from ledger.domain.devices import DeviceRecord, DeviceShare
@@ -25,6 +25,7 @@ from ledger.domain.events import (
     PodReserved,
     PodVoided,
 )
+from ledger.domain.frozen import replacer_of, twin_of
 from ledger.domain.topology import Cpu
 
 GRANTED: Final = "granted"
@@ -73,10 +74,6 @@ class Holding:
         return f"{self.pod_uid}/{self.attempt}"
 
 
-_NO_HOLDINGS: Final[Mapping[str, Holding]] = MappingProxyType({})
-_NO_CAPS: Final[Mapping[Unit, Amount]] = MappingProxyType({})
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeState:
     """
@@ -116,67 +113,100 @@ def apply(node: NodeState | None, position: int, event: LedgerEvent) -> NodeStat
     node that was never inventoried is kept too. A second release of the same reservation changes
     nothing.
     """
-    match event:
-        case NodeInventoried():
-            return _inventoried(node, event)
-        case DeviceHealthChanged():
-            return node and _health_changed(node, event)
-        case PodReserved() | PodObserved():
-            known = node or NodeState(uid=event.node_uid, name=event.node_name)
-            return _held(known, position, event)
-        case PodBound():
-            return node and _phase(node, event, "bound")
-        case PodAssigned():
-            return node and _phase(node, event, "assigned")
-        case PodReleased() | PodVoided():
-            return node and _freed(node, event)
-        case _:
-            return node
+    uid = node_uid_of(event)
+    if uid is None:
+        return node
+    folding = Folding({} if node is None else {uid: node})
+    folding.add(position, event)
+    return folding.nodes().get(uid)
+
+
+class Folding:
+    """Nodes by UID that are folded in place: `apply` for those who replay many events."""
+
+    def __init__(self, nodes: Mapping[str, NodeState] = MappingProxyType({})) -> None:
+        self._nodes = {uid: _opened(node) for uid, node in nodes.items()}
+
+    def add(self, position: int, event: LedgerEvent) -> None:
+        """Fold one event into the node that it is about, if it is about one."""
+        kind = type(event)
+        step = _STEPS.get(kind)
+        if step is None:
+            return
+        about: Any = event  # it has a step, so it names its node
+        uid = about.node_uid
+        node = self._nodes.get(uid)
+        if node is None:
+            if kind not in _FOUNDING:
+                return
+            node = self._nodes[uid] = _opened(NodeState(uid=uid, name=about.node_name))
+        step(node, position, event)
+
+    def nodes(self) -> dict[str, NodeState]:
+        """Return the nodes as they are now."""
+        return {uid: _closed(node) for uid, node in self._nodes.items()}
+
+
+@dataclass(slots=True, kw_only=True)
+class _Node:
+    """A `NodeState` that changes; `holdings` is its own."""
+
+    uid: str
+    name: str
+    devices: tuple[DeviceRecord, ...]
+    cpus: tuple[Cpu, ...]
+    cpu_ref_count_max: int
+    holdings: dict[str, Holding]
+    caps: Mapping[Unit, Amount]
+
+
+def _opened(node: NodeState) -> _Node:
+    return _Node(
+        uid=node.uid,
+        name=node.name,
+        devices=node.devices,
+        cpus=node.cpus,
+        cpu_ref_count_max=node.cpu_ref_count_max,
+        holdings=dict(node.holdings),
+        caps=node.caps,
+    )
+
+
+def _closed(node: _Node) -> NodeState:
+    return NodeState(
+        uid=node.uid,
+        name=node.name,
+        devices=node.devices,
+        cpus=node.cpus,
+        cpu_ref_count_max=node.cpu_ref_count_max,
+        holdings=dict(node.holdings),
+        caps=node.caps,
+    )
 
 
 def node_uid_of(event: LedgerEvent) -> str | None:
     """Return the UID of the node whose state `event` changes, or None."""
-    match event:
-        case (
-            NodeInventoried()
-            | DeviceHealthChanged()
-            | PodReserved()
-            | PodObserved()
-            | PodBound()
-            | PodAssigned()
-            | PodReleased()
-            | PodVoided()
-        ):
-            return event.node_uid
-        case _:
-            return None
+    about: Any = event
+    return about.node_uid if type(event) in _STEPS else None
 
 
 def fold(events: Iterable[tuple[int, LedgerEvent]]) -> dict[str, NodeState]:
     """Replay (position, event) pairs in order; return the nodes by UID."""
-    nodes: dict[str, NodeState] = {}
+    folding = Folding()
     for position, event in events:
-        uid = node_uid_of(event)
-        if uid is not None:
-            after = apply(nodes.get(uid), position, event)
-            if after is not None:
-                nodes[uid] = after
-    return nodes
+        folding.add(position, event)
+    return folding.nodes()
 
 
-def _inventoried(node: NodeState | None, event: NodeInventoried) -> NodeState:
-    after = NodeState(
-        uid=event.node_uid,
-        name=event.node_name,
-        devices=event.devices,
-        cpus=event.cpus,
-        cpu_ref_count_max=event.cpu_ref_count_max,
-        holdings=node.holdings if node else _NO_HOLDINGS,
-    )
-    return replace(after, caps=_caps(after))
+def _inventoried(node: _Node, _position: int, event: NodeInventoried) -> None:
+    node.name = event.node_name
+    node.devices = event.devices
+    node.cpus = event.cpus
+    node.cpu_ref_count_max = event.cpu_ref_count_max
+    node.caps = _caps(node)
 
 
-def _caps(node: NodeState) -> Mapping[Unit, Amount]:
+def _caps(node: _Node) -> Mapping[Unit, Amount]:
     """Return what is promised of devices that have less than that."""
     return {
         use.unit: use.promised for use in _uses(node) if not _within(use.promised, use.reported)
@@ -187,21 +217,20 @@ def _within(part: Amount, whole: Amount) -> bool:
     return part.core_percent <= whole.core_percent and part.memory_bytes <= whole.memory_bytes
 
 
-def _health_changed(node: NodeState, event: DeviceHealthChanged) -> NodeState:
+def _health_changed(node: _Node, _position: int, event: DeviceHealthChanged) -> None:
     """Mark the device; another card that took its minor meanwhile is not the one that was meant."""
     key = (event.device_type, event.minor)
-    devices = tuple(
+    node.devices = tuple(
         replace(device, healthy=event.healthy)
         if device.key == key and event.device_id in {"", device.device_id}
         else device
         for device in node.devices
     )
-    return replace(node, devices=devices)
 
 
-def _held(node: NodeState, position: int, event: PodReserved | PodObserved) -> NodeState:
-    granted = isinstance(event, PodReserved)
-    holding = Holding(
+def _held(node: _Node, position: int, event: PodReserved | PodObserved) -> None:
+    granted = type(event) is PodReserved
+    holding = _holding(
         pod_uid=event.pod_uid,
         attempt=event.attempt,
         namespace=event.namespace,
@@ -215,29 +244,34 @@ def _held(node: NodeState, position: int, event: PodReserved | PodObserved) -> N
         memory_bytes=event.memory_bytes,
         unknown_types=event.unknown_types if isinstance(event, PodObserved) else (),
     )
-    held = node.holdings.get(holding.key)
+    holding.__class__ = Holding
+    key = f"{event.pod_uid}/{event.attempt}"
+    held = node.holdings.get(key)
     twice = held is not None and held.kind == GRANTED
-    key = f"{holding.key}@{position}" if twice else holding.key  # a grant is never overwritten
-    return replace(node, holdings={**node.holdings, key: holding})
+    node.holdings[f"{key}@{position}" if twice else key] = holding  # no grant is overwritten
 
 
-def _phase(node: NodeState, event: PodBound | PodAssigned, phase: str) -> NodeState:
-    key = f"{event.pod_uid}/{event.attempt}"
+def _bound(node: _Node, _position: int, event: PodBound) -> None:
+    _phase(node, f"{event.pod_uid}/{event.attempt}", "bound")
+
+
+def _assigned(node: _Node, _position: int, event: PodAssigned) -> None:
+    _phase(node, f"{event.pod_uid}/{event.attempt}", "assigned")
+
+
+def _phase(node: _Node, key: str, phase: str) -> None:
     holding = node.holdings.get(key)
-    if holding is None:
-        return node
-    return replace(node, holdings={**node.holdings, key: replace(holding, phase=phase)})
+    if holding is not None:
+        node.holdings[key] = _in_phase(holding, phase)
 
 
-def _freed(node: NodeState, event: PodReleased | PodVoided) -> NodeState:
-    key = f"{event.pod_uid}/{event.attempt}"
-    if key not in node.holdings:
-        return node
-    after = replace(node, holdings={k: v for k, v in node.holdings.items() if k != key})
-    return replace(after, caps=_fallen(after)) if after.caps else after
+def _freed(node: _Node, _position: int, event: PodReleased | PodVoided) -> None:
+    held = node.holdings.pop(f"{event.pod_uid}/{event.attempt}", None)
+    if held is not None and node.caps:
+        node.caps = _fallen(node)
 
 
-def _fallen(node: NodeState) -> Mapping[Unit, Amount]:
+def _fallen(node: _Node) -> Mapping[Unit, Amount]:
     """Lower the caps to what is still promised; a device that has enough again needs none."""
     promised = _caps(node)
     return {
@@ -248,6 +282,23 @@ def _fallen(node: NodeState) -> Mapping[Unit, Amount]:
         for unit, cap in node.caps.items()
         if unit in promised
     }
+
+
+_holding: Final = twin_of(Holding)
+_in_phase: Final = replacer_of(Holding, "phase")
+_STEPS: Final[Mapping[type[LedgerEvent], Callable[[_Node, int, Any], None]]] = {
+    NodeInventoried: _inventoried,
+    DeviceHealthChanged: _health_changed,
+    PodReserved: _held,
+    PodObserved: _held,
+    PodBound: _bound,
+    PodAssigned: _assigned,
+    PodReleased: _freed,
+    PodVoided: _freed,
+}
+"""What an event does to its node; the other events are about none."""
+_FOUNDING: Final = frozenset({NodeInventoried, PodReserved, PodObserved})
+"""The events that a node which nobody knew begins with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -261,7 +312,7 @@ class _Use:
     exclusive: bool
 
 
-def _uses(node: NodeState) -> Iterator[_Use]:
+def _uses(node: NodeState | _Node) -> Iterator[_Use]:
     """
     Yield every device with granted holders, those that the node no longer has included.
 

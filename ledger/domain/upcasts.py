@@ -23,7 +23,14 @@ def _recovered_v2(body: Body) -> Body:
     return {**body, **added, **({"began_at": body["lost_from"]} if "lost_from" in body else {})}
 
 
-UPCASTS: Final[Mapping[str, Step]] = MappingProxyType({"ledger.recovered.v1": _recovered_v2})
+def _archived_v2(body: Body) -> Body:
+    """Version 1 named the file alone."""
+    return {**body, "root": "", "chain_hash": "", "state_digest": ""}
+
+
+UPCASTS: Final[Mapping[str, Step]] = MappingProxyType(
+    {"ledger.recovered.v1": _recovered_v2, "segment.archived.v1": _archived_v2}
+)
 """Event type with its version -> the step to the version after it."""
 
 

@@ -30,6 +30,7 @@ from ledger.store.failures import fact_of, refused_by_rule, unavailable
 from ledger.store.outbox import Outbox
 from ledger.store.project import Projector
 from ledger.store.statements import Row
+from ledger.store.transaction import begin
 from ledger.store.tree import Tree
 
 _KEYS_PER_QUERY: Final = 500
@@ -192,32 +193,31 @@ class Writer:
         if not events:
             return self._head.position
         batch = self._batch(events)
-        transaction = self._connection.begin()
+        by_heart = self._projector is not None and self._tree is not None
+        transaction = begin(self._connection, driver_only=by_heart and beside is None)
         try:
-            self._write(batch)
+            self._write(batch, last=beside is None)
             if beside is not None:
                 beside(self._connection)
-        except BaseException:
+        except BaseException as error:
+            committing = self._outbox.committing
             self._projector = self._tree = None  # they counted on rows that are not there
             self._outbox = Outbox(self._connection)
             transaction.rollback()
-            raise
-        try:
-            transaction.commit()
-        except DBAPIError as error:
+            if not committing or not isinstance(error, DBAPIError) or refused_by_rule(error):
+                raise
+            self._settle_lost(batch, error)
+        else:
             try:
+                transaction.commit()
+            except DBAPIError as error:
                 transaction.close()
-                self._connection.connection.rollback()  # the driver may still be inside of it
-                self._settle(batch, error)
-            except SQLAlchemyError as lost:
-                raise UnknownOutcomeError(
-                    f"the answer to a commit was lost: position={batch.head.position}"
-                ) from lost
+                self._settle_lost(batch, error)
         self._head = batch.head
         self._stream_versions().update(batch.versions)
         return batch.head.position
 
-    def _write(self, batch: _Batch) -> None:
+    def _write(self, batch: _Batch, *, last: bool = False) -> None:
         before, after = self._head, batch.head
         row = (after.position, after.at_us, after.chain_hash, before.epoch, before.position)
         fenced = FencedError(
@@ -242,32 +242,32 @@ class Writer:
             raise
         self._projector.flush()
         self._tree.grow([row[_LEAF] for row in batch.rows])
-        outbox.send()
+        outbox.send(last=last)
 
     def _batch(self, events: Sequence[NewEvent]) -> _Batch:
         """Give every event its place in the ledger; touches no table."""
         position, at_us, chain = self._head.position, self._head.at_us, self._head.chain_hash
         epoch = self._head.epoch
-        versions: dict[str, int] = {}
+        known, versions = self._stream_versions(), dict[str, int]()
         rows: list[Row] = []
         times: list[int] = []
         for new in events:
             position += 1
             at_us = max(new.wall_us, at_us + 1)
             times.append(at_us)
-            stream = new.stream
-            version = versions.get(stream) or self.stream_version(stream)
-            versions[stream] = version = version + 1
-            body = body_of(new.event)
-            arguments = hashlib.sha256(body.encode())
-            arguments_hex = arguments.hexdigest()
+            event, stream, actor = new.event, new.stream, new.actor
+            version = 1 + (versions.get(stream) or known.get(stream, 0))
+            versions[stream] = version
+            body = body_of(event)
+            arguments = hashlib.sha256(body.encode()).digest()
+            arguments_hex = arguments.hex()
             leaf = leaf_of(
                 position=position,
                 stream=stream,
                 stream_version=version,
-                event_type=new.event.event_type,
+                event_type=event.event_type,
                 body_sha256=arguments_hex,
-                actor=new.actor,
+                actor=actor,
                 epoch=epoch,
                 causation_position=new.causation_position,
                 correlation_id=new.correlation_id,
@@ -282,14 +282,14 @@ class Writer:
                     position,
                     stream,
                     version,
-                    new.event.event_type,
+                    event.event_type,
                     body,
-                    new.actor,
+                    actor,
                     epoch,
                     new.causation_position,
                     new.correlation_id,
                     new.idempotency_key,
-                    arguments.digest(),
+                    arguments,
                     at_us,
                     new.wall_us,
                     leaf,
@@ -305,6 +305,16 @@ class Writer:
             at_us=at_us,
         )
         return _Batch(events=events, rows=rows, times=times, head=head, versions=versions)
+
+    def _settle_lost(self, batch: _Batch, error: DBAPIError) -> None:
+        """Learn what became of a commit that failed; as `_settle`, where that can be learnt."""
+        try:
+            self._connection.connection.rollback()  # the driver may still be inside of it
+            self._settle(batch, error)
+        except SQLAlchemyError as lost:
+            raise UnknownOutcomeError(
+                f"the answer to a commit was lost: position={batch.head.position}"
+            ) from lost
 
     def _settle(self, batch: _Batch, error: DBAPIError) -> None:
         """
@@ -356,16 +366,16 @@ class Writer:
         return list(fresh.values())
 
     def _recorded(self, keys: set[str]) -> dict[str, tuple[str, str, bytes]]:
-        table = schema.ledger_events.c
         found: dict[str, tuple[str, str, bytes]] = {}
         ordered = sorted(keys)
         for start in range(0, len(ordered), _KEYS_PER_QUERY):
             some = ordered[start : start + _KEYS_PER_QUERY]
-            query = select(
-                table.idempotency_key, table.stream, table.event_type, table.args_hash
-            ).where(table.idempotency_key.in_(some))
-            for key, stream, event_type, args_hash in self._connection.execute(query):
-                found[key] = (stream, event_type, bytes(args_hash))
+            for table in (schema.ledger_events.c, schema.ledger_archived.c):
+                query = select(
+                    table.idempotency_key, table.stream, table.event_type, table.args_hash
+                ).where(table.idempotency_key.in_(some))
+                for key, stream, event_type, args_hash in self._connection.execute(query):
+                    found[key] = (stream, event_type, bytes(args_hash))
         return found
 
     def _stream_versions(self) -> dict[str, int]:

@@ -165,17 +165,17 @@ def _refusal(writer: Writer, error: Exception) -> LedgerError:
 
 def _recorded(writer: Writer, commands: Sequence[Command]) -> dict[str, _Known]:
     """Return the commands' keys that are in the ledger."""
-    table = schema.ledger_events.c
-    columns = (table.idempotency_key, table.position, table.stream, table.event_type)
-    query = select(*columns, table.args_hash)
     keys = sorted({new.idempotency_key for command in commands for new in command.events})
     found: dict[str, _Known] = {}
     try:
         with writer.connection.begin():
             for start in range(0, len(keys), KEYS_PER_QUERY):
-                some = table.idempotency_key.in_(keys[start : start + KEYS_PER_QUERY])
-                for key, position, *words, args in writer.connection.execute(query.where(some)):
-                    found[key] = (position, (words[0], words[1], bytes(args)))
+                for table in (schema.ledger_events.c, schema.ledger_archived.c):
+                    columns = (table.position, table.stream, table.event_type, table.args_hash)
+                    some = table.idempotency_key.in_(keys[start : start + KEYS_PER_QUERY])
+                    query = select(table.idempotency_key, *columns).where(some)
+                    for key, position, *words, args in writer.connection.execute(query):
+                        found[key] = (position, (words[0], words[1], bytes(args)))
     except DBAPIError as error:
         raise unavailable(error) from error
     return found

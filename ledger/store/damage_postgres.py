@@ -3,59 +3,77 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any, Final
 
 from sqlalchemy import Connection
 
 from ledger.store import schema
-from ledger.store.ddl import postgres
+from ledger.store.damage_postgres_rights import rights_beyond
+from ledger.store.damage_postgres_scratch import (
+    EVENTS,
+    OUT_OF_USE,
+    VIEW,
+    Key,
+    NoScratchError,
+    Words,
+    definitions,
+    expected,
+    texts,
+    triggers,
+)
+from ledger.store.ddl.postgres_guard import EVENT_TRIGGERS, MADE_BY_SUPERUSER
+from ledger.store.ddl.postgres_log import PARTITION_EVENTS
 from ledger.store.failures import DAMAGE, fact_of
 
-_EVENTS: Final = "ledger_events"
-_FUNCTION: Final = re.compile(
-    r"\s*CREATE (?:OR REPLACE )?FUNCTION (?:public\.)?(\w+)(.*?) AS \$(\w*)\$(.*)\$\3\$", re.DOTALL
-)
-_TRIGGER: Final = re.compile(r"\s*CREATE TRIGGER (\w+) .*? ON (?:public\.)?(\w+) ", re.DOTALL)
-_VIEW: Final = re.compile(r"\s*CREATE (?:OR REPLACE )?VIEW (?:public\.)?(\w+)")
+_PARTITION: Final = re.compile(rf"{EVENTS}_(\d+)")
+_INDEX: Final = re.compile(r"^(CREATE (?:UNIQUE )?INDEX) \S+ ON")
+_KEY_OF_A_PARTITION: Final = "UNIQUE (idempotency_key) DEFERRABLE INITIALLY DEFERRED"
+_ONE_KEY: Final = "uq_ledger_events_idempotency_key"
 
-_FUNCTIONS: Final = """
-SELECT proname, prosrc, prosecdef, coalesce(array_to_string(proconfig, ','), '')
-FROM pg_proc WHERE pronamespace = 'public'::regnamespace
-"""
-_TRIGGERS: Final = """
-SELECT t.relname, g.tgname, g.tgisinternal, g.tgenabled::text, pg_get_triggerdef(g.oid)
+_ENABLED: Final = """
+SELECT t.relname, g.tgname, g.tgisinternal, g.tgenabled::text
 FROM pg_trigger AS g JOIN pg_class AS t ON t.oid = g.tgrelid
 WHERE t.relnamespace = 'public'::regnamespace
 """
 _RULES: Final = """
 SELECT t.relname, r.rulename FROM pg_rewrite AS r JOIN pg_class AS t ON t.oid = r.ev_class
-WHERE t.relnamespace = 'public'::regnamespace AND t.relkind <> 'v'
+WHERE t.relnamespace = 'public'::regnamespace AND (t.relkind <> 'v' OR r.rulename <> '_RETURN')
 """
-_CONSTRAINTS: Final = """
-SELECT t.relname, c.conname, c.convalidated
-FROM pg_constraint AS c JOIN pg_class AS t ON t.oid = c.conrelid
-WHERE t.relnamespace = 'public'::regnamespace AND c.contype IN ('c', 'f', 'p', 'u', 'x')
-"""
-_INDEXES: Final = """
-SELECT t.relname, c.relname, i.indisvalid AND i.indisready, pg_get_indexdef(c.oid)
-FROM pg_index AS i JOIN pg_class AS c ON c.oid = i.indexrelid
-JOIN pg_class AS t ON t.oid = i.indrelid
+_POLICIES: Final = """
+SELECT t.relname, p.polname FROM pg_policy AS p JOIN pg_class AS t ON t.oid = p.polrelid
 WHERE t.relnamespace = 'public'::regnamespace
 """
-_PARTITIONS: Final = """
-SELECT c.relname FROM pg_inherits AS i JOIN pg_class AS c ON c.oid = i.inhrelid
-WHERE i.inhparent = to_regclass('public.ledger_events') ORDER BY c.relname
+_CHILDREN: Final = """
+SELECT p.relname, c.relname, coalesce(pg_get_expr(c.relpartbound, c.oid), '')
+FROM pg_inherits AS i JOIN pg_class AS c ON c.oid = i.inhrelid
+JOIN pg_class AS p ON p.oid = i.inhparent
+WHERE p.relnamespace = 'public'::regnamespace AND p.relkind IN ('r', 'p')
 """
 _RELATIONS: Final = """
-SELECT relname, relkind::text FROM pg_class WHERE relnamespace = 'public'::regnamespace
+SELECT relname, relkind::text, relpersistence = 'p', relrowsecurity OR relforcerowsecurity
+FROM pg_class WHERE relnamespace = 'public'::regnamespace
 """
-_EVENT_TRIGGERS: Final = "SELECT evtname, evtenabled::text FROM pg_event_trigger"
+_EVENT_TRIGGERS: Final = """
+SELECT evtname, evtenabled::text, evtevent, evtfoid::regproc::text,
+  coalesce(array_to_string(evttags, ', '), '')
+FROM pg_event_trigger
+"""
 _OWN_TRIGGERS: Final = (
     "SELECT tgname FROM pg_trigger WHERE tgrelid = '{}'::regclass AND NOT tgisinternal"
     " ORDER BY tgname"
 )
+_ORDER: Final = """
+SELECT pg_encoding_to_char(encoding),
+  coalesce(to_jsonb(d)->>'datlocale', to_jsonb(d)->>'daticulocale', datcollate),
+  'B' < 'a' AND 'a b' < 'aB' AND 'z' < U&'\\00E9' AND U&'\\FFFD' < U&'\\+01F600'
+FROM pg_database AS d WHERE datname = current_database()
+"""
+_MADE: Final = f"""
+SELECT coalesce(obj_description(to_regprocedure('ledger_no_ddl()')), '') = '{MADE_BY_SUPERUSER}'
+"""
+_LAST: Final = "SELECT coalesce(max(position), 0) FROM ledger_head"
 
 
 def rules_on(connection: Connection, table: str) -> list[str]:
@@ -65,15 +83,16 @@ def rules_on(connection: Connection, table: str) -> list[str]:
 
 def changed_rules(connection: Connection) -> Iterator[str]:
     """
-    Yield every function, trigger, constraint, index, table and view that is not as we make it.
+    Yield every function, trigger, constraint, index, column and view that is not as we make it.
 
-    Functions and triggers are compared by their words, the others by name and by whether they are
-    in force. What someone added under names of their own is left alone, unless it can change or
-    refuse what is written to a table of ours.
+    Also what is around them: partitions, policies, event triggers, and the rights of the roles.
+    What someone added under names of their own is left alone, unless it can change, hide or refuse
+    what is in a table of ours.
     """
     try:
-        for look in (_relations, _functions, _triggers, _constraints, _indexes, _events):
+        for look in (_order, _relations, _partitions, _definitions, _enabled, _rules, _events):
             yield from look(connection)
+        yield from rights_beyond(connection)
     except DAMAGE as error:
         yield f"the schema is unreadable: {fact_of(error)}"
 
@@ -91,131 +110,156 @@ def _changed(kind: str, name: str) -> str:
     return f"a rule of the database was changed: {kind}={name}"
 
 
+def _added_as(kind: str, name: str) -> str:
+    return f"{kind} was added to the database: {kind}={name}"
+
+
 def _added(kind: str, name: str, table: str) -> str:
     article = "an" if kind[0] in "aeio" else "a"
-    return f"{article} {kind} was added to the database: {kind}={name}, table={table}"
+    return f"{article} {_added_as(kind, name)}, table={table}"
 
 
-def _partitions(connection: Connection) -> list[str]:
-    return [name for (name,) in _rows(connection, _PARTITIONS)]
+def _shown(key: Key) -> str:
+    return "/".join(filter(None, key))
 
 
 @cache
-def _texts() -> tuple[str, ...]:
-    return (*postgres.V1, *postgres.V2)
+def _views() -> tuple[str, ...]:
+    return tuple(dict.fromkeys(match[1] for text in texts() if (match := VIEW.match(text))))
 
 
-def _named(pattern: re.Pattern[str]) -> dict[str, re.Match[str]]:
-    found = (pattern.match(text) for text in _texts())
-    return {match[1]: match for match in found if match}
+def _order(connection: Connection) -> Iterator[str]:
+    """Text is UTF-8 and ordered by its bytes, as on SQLite, whatever the server's libraries say."""
+    ((encoding, locale, by_bytes),) = _rows(connection, _ORDER)
+    if encoding != "UTF8" or not by_bytes:
+        yield f"text is not ordered by its bytes: encoding={encoding}, locale={locale}"
 
 
 def _relations(connection: Connection) -> Iterator[str]:
-    found = dict(_rows(connection, _RELATIONS))
+    found = {name: rest for name, *rest in _rows(connection, _RELATIONS)}
     for table in sorted(schema.METADATA.tables):
-        if found.get(table) != ("p" if table == _EVENTS else "r"):
+        kind, kept, hides = found.get(table, ("", True, False))
+        if kind != ("p" if table == EVENTS else "r"):
             yield _missing("table", table)
-    for view in _named(_VIEW):
-        if found.get(view) != "v":
+        elif not kept or hides:
+            yield _changed("table", table)
+    for view in _views():
+        if found.get(view, ("",))[0] != "v":
             yield _missing("view", view)
+    for name, (kind, kept, hides) in sorted(found.items()):
+        if _PARTITION.fullmatch(name) and (kind != "r" or not kept or hides):
+            yield _changed("table", name)
 
 
-def _functions(connection: Connection) -> Iterator[str]:
-    found = {name: rest for name, *rest in _rows(connection, _FUNCTIONS)}
-    for name, match in _named(_FUNCTION).items():
-        if name not in found:
-            yield _missing("function", name)
-            continue
-        source, definer, settings = found[name]
-        pinned = "search_path" not in match[2] or "search_path" in settings
-        if source != match[4] or definer != ("SECURITY DEFINER" in match[2]) or not pinned:
-            yield _changed("function", name)
+def _parts(connection: Connection) -> dict[str, str]:
+    """Return the partitions of the events with their bounds."""
+    return {child: bound for table, child, bound in _rows(connection, _CHILDREN) if table == EVENTS}
 
 
-def _triggers(connection: Connection) -> Iterator[str]:
-    expected = {
-        (match[2], match[1]): _plain(match.string)
-        for match in map(_TRIGGER.match, _texts())
-        if match
+def _partitions(connection: Connection) -> Iterator[str]:
+    """Yield what is wrong with how the events are parted; other tables have no children."""
+    parts = _parts(connection)
+    ((last,),) = _rows(connection, _LAST)
+    for number in range(last // PARTITION_EVENTS + 1):
+        if f"{EVENTS}_{number}" not in parts:
+            yield _missing("partition", f"{EVENTS}_{number}")
+    for name, bound in sorted(parts.items()):
+        match = _PARTITION.fullmatch(name)
+        first = int(match[1]) * PARTITION_EVENTS if match else 0
+        if bound != f"FOR VALUES FROM ('{first}') TO ('{first + PARTITION_EVENTS}')" or not match:
+            yield _changed("partition", name)
+    for table, child, _ in sorted(_rows(connection, _CHILDREN)):
+        if table in schema.METADATA.tables and table != EVENTS:
+            yield _added("child table", child, table)
+
+
+def _definitions(connection: Connection) -> Iterator[str]:
+    """Compare what the server says of all that our code makes, kind by kind."""
+    parts = _parts(connection)
+    tables = {*schema.METADATA.tables, *parts, *_views()}
+    try:
+        ours = expected(connection)
+    except NoScratchError as error:
+        yield f"the rules of the database can't be compared with ours: {error}"
+        return
+    for kind, words in definitions(connection).items():
+        made = dict(ours[kind])
+        if kind == "constraint":
+            made[EVENTS, _ONE_KEY] = _KEY_OF_A_PARTITION
+        wanted = _in_partitions(made, parts)
+        found = _as_of_the_log(words, made, parts)
+        for key, text in sorted(wanted.items()):
+            if key in found and found[key] != text:
+                yield _changed(kind, _shown(key))
+            elif key not in found and kind != "view":  # a view was looked for by name
+                yield _missing(kind, _shown(key))
+        for table, name in sorted(found.keys() - wanted.keys()):
+            if kind == "function":
+                yield f"under a name of ours, a {_added_as(kind, name)}"
+            elif table in tables:
+                yield _added(kind, name, table)
+
+
+def _in_partitions(ours: Words, parts: Mapping[str, str]) -> Words:
+    """Return what a log in partitions is made of: each has all of it, and its own keys."""
+    whole = {key: text for key, text in ours.items() if key != (EVENTS, _ONE_KEY)}
+    for part in parts:
+        for (table, name), text in ours.items():
+            if table == EVENTS:
+                whole[part, name] = _without_place(text, part)
+    return whole
+
+
+def _as_of_the_log(found: Words, ours: Words, parts: Mapping[str, str]) -> Words:
+    """Return what was found, that of a partition by the names that the whole log has for it."""
+    log = {name: text for (table, name), text in ours.items() if table == EVENTS}
+    names = {_without_place(text, EVENTS): name for name, text in log.items()}
+    named = {}
+    for (table, name), text in found.items():
+        if table in parts:
+            words = _without_place(text, table)
+            named[
+                table, name if name in log else names.get(words.removesuffix(OUT_OF_USE), name)
+            ] = words
+        else:
+            named[table, name] = text
+    return named
+
+
+def _without_place(text: str, table: str) -> str:
+    """Return words about a partition without its name and the names that the server made up."""
+    return _INDEX.sub(r"\1 ON", text.replace(f" ON {table} ", f" ON {EVENTS} "))
+
+
+def _enabled(connection: Connection) -> Iterator[str]:
+    """Yield every rule that sleeps, always or on a replica, and every foreign key that does."""
+    parts = _parts(connection)
+    ours = {
+        *triggers(),
+        *((part, name) for part in parts for table, name in triggers() if table == EVENTS),
     }
-    ours = set(schema.METADATA.tables)
-    for part in _partitions(connection):
-        ours.add(part)
-        for (table, name), text in tuple(expected.items()):
-            if table == _EVENTS:
-                expected[part, name] = text.replace(f" ON {_EVENTS} ", f" ON {part} ")
-    found: dict[tuple[str, str], tuple[str, str]] = {}
-    for table, name, internal, enabled, text in _rows(connection, _TRIGGERS):
-        if not internal:
-            found[table, name] = (enabled, _plain(text))
-        elif enabled != "O" and table in ours:
+    for table, name, internal, enabled in _rows(connection, _ENABLED):
+        if internal and enabled != "O" and table in schema.METADATA.tables:
             yield _changed("foreign key", f"{table}/{name}")
-    for key, text in expected.items():
-        if key not in found:
-            yield _missing("trigger", f"{key[0]}/{key[1]}")
-        elif found[key] != ("A", text):
-            yield _changed("trigger", f"{key[0]}/{key[1]}")
-    for table, name in sorted(found.keys() - expected.keys()):
-        if table in ours:
-            yield _added("trigger", name, table)
-    for table, name in _rows(connection, _RULES):
-        if table in ours:
-            yield _added("rule", name, table)
+        elif not internal and enabled != "A" and (table, name) in ours:
+            yield _changed("trigger", f"{table}/{name}")
 
 
-def _plain(text: str) -> str:
-    """Return a trigger's words up to its condition, which the server words in its own way."""
-    words = " ".join(text.replace("public.", "").replace('"', "").split())
-    return words.split(" WHEN (", 1)[0]
-
-
-def _constraints(connection: Connection) -> Iterator[str]:
-    found = {(table, name): valid for table, name, valid in _rows(connection, _CONSTRAINTS)}
-    expected = {
-        (table.name, str(each.name))
-        for table in schema.METADATA.tables.values()
-        for each in table.constraints
-    } - {(_EVENTS, f"uq_{_EVENTS}_idempotency_key")}  # every partition has its own
-    for table, name in sorted(expected):
-        if not found.get((table, name)):
-            yield _missing("constraint", f"{table}/{name}")
-    for table, name in sorted(found.keys() - expected):
-        if table in schema.METADATA.tables:
-            yield _added("constraint", name, table)
-
-
-def _indexes(connection: Connection) -> Iterator[str]:
-    rows = _rows(connection, _INDEXES)
-    found = {(table, name): usable for table, name, usable, _ in rows}
-    expected = {
-        (table.name, str(each.name))
-        for table in schema.METADATA.tables.values()
-        for each in table.indexes
-    }
-    keys = {(table.name, str(table.primary_key.name)) for table in schema.METADATA.tables.values()}
-    keys |= {
-        (table.name, str(each.name))
-        for table in schema.METADATA.tables.values()
-        for each in table.constraints
-    }
-    for table, name in sorted(expected):
-        if not found.get((table, name)):
-            yield _missing("index", f"{table}/{name}")
-    for table, name in sorted(found.keys() - expected - keys):
-        if table in schema.METADATA.tables:
-            yield _added("index", name, table)
-    unique = {
-        table
-        for table, _, usable, text in rows
-        if usable and "UNIQUE" in text and text.endswith("(idempotency_key)")
-    }
-    for part in _partitions(connection):
-        if part not in unique:
-            yield _missing("index", f"{part}/idempotency_key")
+def _rules(connection: Connection) -> Iterator[str]:
+    """Yield what rewrites or hides rows on their way in or out."""
+    tables = {*schema.METADATA.tables, *_parts(connection), *_views()}
+    for kind, query in (("rule", _RULES), ("policy", _POLICIES)):
+        for table, name in _rows(connection, query):
+            if table in tables:
+                yield _added(kind, name, table)
 
 
 def _events(connection: Connection) -> Iterator[str]:
     """A ledger that no superuser made has none of these; one that has them keeps them in force."""
-    for name, enabled in _rows(connection, _EVENT_TRIGGERS):
-        if name.startswith("ledger_") and enabled != "A":
+    found = {name: tuple(rest) for name, *rest in _rows(connection, _EVENT_TRIGGERS)}
+    ((made,),) = _rows(connection, _MADE)
+    for name, wanted in EVENT_TRIGGERS.items():
+        if name not in found and (made or found.keys() & EVENT_TRIGGERS.keys()):
+            yield _missing("event trigger", name)
+        elif found.get(name, ("A", *wanted)) != ("A", *wanted):
             yield _changed("event trigger", name)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from psycopg.pq import TransactionStatus
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.util import await_only
 
 from ledger.store.profile import driver_connection
 
@@ -22,6 +24,31 @@ def is_direct(connection: Connection) -> bool:
 def is_pipelined(connection: Connection) -> bool:
     """Tell whether the driver can send many statements before it reads an answer."""
     return connection.dialect.driver == "psycopg"
+
+
+def is_threaded(connection: Connection) -> bool:
+    """Tell whether the driver below is a synchronous one in a thread of its own."""
+    return connection.dialect.driver == "aiosqlite"
+
+
+def in_thread(connection: Connection, act: Callable[[Any], None]) -> None:
+    """
+    Do something with the synchronous connection in its own thread: one hop there and back.
+
+    Statement by statement each would be two hops, which cost more than what they carry.
+    """
+    driver = driver_connection(connection)
+    await_only(driver._execute(act, driver._conn))  # noqa: SLF001 - it has no other word for it
+
+
+def is_callable(connection: Connection) -> bool:
+    """Tell whether the database takes a transaction as one call, and none has begun there."""
+    if connection.dialect.name != "postgresql":
+        return False
+    driver = driver_connection(connection)
+    if is_pipelined(connection):
+        return bool(driver.pgconn.transaction_status == TransactionStatus.IDLE)
+    return not driver.is_in_transaction()
 
 
 def execute(connection: Connection, text: str, rows: Sequence[tuple[Any, ...]]) -> int:

@@ -12,13 +12,13 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from ledger.domain.errors import CorruptLedgerError, LedgerError
-from ledger.domain.hashing import GENESIS
 from ledger.domain.recorded import RecordedEvent
 from ledger.store import schema
 from ledger.store.append import read_head
 from ledger.store.ddl.postgres_feed import CHANNEL
 from ledger.store.failures import unavailable
 from ledger.store.read import recorded_event
+from ledger.store.segments import archived_up_to, in_archive
 from ledger.store.service import Service
 
 PAGE_EVENTS: Final = 500
@@ -48,10 +48,11 @@ async def follow(
 
     Raises:
         CorruptLedgerError: an event is missing or altered, or the ledger is behind what was read.
+        InputError: the event behind `after` is in an archive.
         UnknownEventError: an event of a newer version.
         LedgerError: the database was away for `_RETRIES_MAX` looks in a row.
     """
-    position, previous, failures = after, None if after else GENESIS, 0
+    position, previous, failures = after, None, 0
     while True:
         try:
             async with _connected(service) as (connection, woken):
@@ -119,7 +120,10 @@ def _page(connection: Connection, after: int, size: int) -> Sequence[Sequence[An
 def _chain_at(connection: Connection, position: int) -> bytes:
     query = select(_events.chain_hash).where(_events.position == position)
     with connection.begin():
-        found = connection.execute(query).scalar()
+        last, chain = archived_up_to(connection)
+        if position < last:
+            raise in_archive(connection, position + 1)
+        found = chain if position == last else connection.execute(query).scalar()
     if found is None:
         raise CorruptLedgerError("no such event", position=position)
     return bytes(found)

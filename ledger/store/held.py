@@ -15,13 +15,12 @@ from typing import Any, Final
 from sqlalchemy import Connection, Select, select
 
 from ledger.domain.devices import DeviceShare
-from ledger.domain.events import LedgerEvent
-from ledger.domain.places import Place, apply_places
-from ledger.domain.state import GRANTED, Holding, NodeState, apply, node_uid_of
+from ledger.domain.state import GRANTED, Holding, NodeState
 from ledger.domain.state_codec import LedgerState
 from ledger.store import schema
 from ledger.store.statements import Row
 from ledger.store.tables import rows_of
+from ledger.store.timetravel import Fold
 
 _open = schema.ledger_reservations.c
 _node, _device = schema.ledger_nodes.c, schema.ledger_devices.c
@@ -58,6 +57,7 @@ _PLACES: Final = (
 _SLOTS: Final = select(_slot.position, _slot.kind, _slot.slot).where(
     _slot.closed_position.is_(None)
 )
+_NOTHING: Final = LedgerState()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,24 +73,15 @@ class _Held:
 class HeldByFold:
     """Give it every event in order, then ask for the `differences`."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, state: LedgerState = _NOTHING) -> None:
         self._connection = connection
-        self._nodes: dict[str, NodeState] = {}
-        self._places: tuple[Place, ...] = ()
+        self._fold = Fold(state)
+        self.add = self._fold.add
 
     @property
     def state(self) -> LedgerState:
-        """What is folded so far; the next event changes it."""
-        return LedgerState(nodes=self._nodes, places=self._places)
-
-    def add(self, position: int, event: LedgerEvent) -> None:
-        """Fold one event."""
-        uid = node_uid_of(event)
-        if uid is not None:
-            after = apply(self._nodes.get(uid), position, event)
-            if after is not None:
-                self._nodes[uid] = after
-        self._places = apply_places(self._places, position, event)
+        """What is folded so far."""
+        return self._fold.state
 
     def differences(self) -> Iterator[tuple[int, str]]:
         """
@@ -99,8 +90,9 @@ class HeldByFold:
         Raises:
             UnreadableError: a table can't be read.
         """
-        folded = self._folded()
-        there = self._recorded()
+        state = self.state
+        folded = _folded(state)
+        there = self._recorded(state)
         for position in sorted(folded.keys() | there.keys()):
             must, found = folded.get(position), there.get(position)
             if must is None:
@@ -109,13 +101,13 @@ class HeldByFold:
                 yield position, f"held by the fold, not in the tables: {must}"
             elif must != found:
                 yield position, f"what is held is not what the fold says: {found}, fold={must}"
-        yield from self._waiting()
+        yield from self._waiting(state)
 
-    def _waiting(self) -> Iterator[tuple[int, str]]:
+    def _waiting(self, state: LedgerState) -> Iterator[tuple[int, str]]:
         """Yield (position, finding) for every plan whose open places are not those of the fold."""
         must = Counter(
             (place.opened_position, place.node_uid, place.group, place.pod_uid)
-            for place in self._places
+            for place in state.places
         )
         found = Counter(self._rows(_PLACES))
         for place in sorted(must.keys() | found.keys()):
@@ -123,17 +115,10 @@ class HeldByFold:
                 fact = f"place={place[1:]}, places={found[place]}, fold={must[place]}"
                 yield place[0], f"what waits is not what the fold says: {fact}"
 
-    def _folded(self) -> dict[int, _Held]:
-        return {
-            holding.opened_position: _held(uid, holding, _named(node, holding))
-            for uid, node in self._nodes.items()
-            for holding in node.holdings.values()
-        }
-
-    def _recorded(self) -> dict[int, _Held]:
+    def _recorded(self, state: LedgerState) -> dict[int, _Held]:
         named = {
             holding.opened_position: _named(node, holding)
-            for node in self._nodes.values()
+            for node in state.nodes.values()
             for holding in node.holdings.values()
         }
         shares: dict[int, list[Row]] = defaultdict(list)
@@ -160,6 +145,14 @@ class HeldByFold:
 
     def _rows(self, query: Select[Any]) -> Iterator[Row]:
         return rows_of(self._connection, query)
+
+
+def _folded(state: LedgerState) -> dict[int, _Held]:
+    return {
+        holding.opened_position: _held(uid, holding, _named(node, holding))
+        for uid, node in state.nodes.items()
+        for holding in node.holdings.values()
+    }
 
 
 def _named(node: NodeState, holding: Holding) -> frozenset[tuple[str, int]]:

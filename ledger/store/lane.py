@@ -154,7 +154,7 @@ class Lane:
             if isinstance(error, _ENDED):
                 raise
             return
-        except BaseException:
+        except BaseException:  # cancelled, or an error of ours: whoever waits must hear so
             _fail(batch, UnknownOutcomeError("the lane ended while the command was recorded"))
             raise
         for asked, outcome in zip(batch, outcomes, strict=True):
@@ -167,20 +167,24 @@ class Lane:
         Record a batch; after a failure once more, on a new connection.
 
         The keys of the commands make the second attempt safe: whatever the first one did record is
-        answered and not recorded again.
+        answered and not recorded again. Where the second one can't ask, an outcome that the first
+        one left unknown stays unknown.
         """
         try:
             return await self._attempt(commands)
         except _ENDED:
             raise
-        except LedgerError:
+        except LedgerError as error:
+            first = error
             await self._disconnect()
         try:
             return await self._attempt(commands)
         except _ENDED:
             raise
-        except LedgerError:
+        except LedgerError as error:
             await self._disconnect()
+            if isinstance(first, UnknownOutcomeError):
+                raise UnknownOutcomeError(f"{first}; then: {error}") from error
             raise
 
     async def _attempt(self, commands: Sequence[Command]) -> list[Outcome]:
@@ -194,28 +198,26 @@ class Lane:
             raise UnknownOutcomeError(
                 f"no answer from the database: seconds={self._patience_seconds}"
             ) from error
-        except (SQLAlchemyError, OSError) as error:  # the driver's own words, without a connection
-            raise _unavailable(error) from error
+        except (SQLAlchemyError, OSError) as error:  # the driver's own words
+            found = _unavailable(error)
+            if self._connection is None:  # nothing was asked yet
+                raise found from error
+            raise UnknownOutcomeError(f"the answer was lost: {found}") from error
 
     async def _resumed(self) -> tuple[AsyncConnection, Writer]:
         """Return a writer of the same epoch on a new connection."""
         connection = await self._service.connect()
         try:
             return connection, await connection.run_sync(_resume, self._writer.head.epoch)
-        except BaseException:
-            await connection.close()
+        except BaseException:  # the time is up, above all: nobody else knows this connection
+            await _let_go(connection, self._patience_seconds, broken=True)
             raise
 
     async def _disconnect(self, *, broken: bool = True) -> None:
         """Let go of the connection, which may not answer any more."""
         connection, self._connection = self._connection, None
-        if connection is None:
-            return
-        with suppress(SQLAlchemyError, OSError):
-            async with asyncio.timeout(self._patience_seconds):
-                if broken:
-                    await connection.invalidate()
-                await connection.close()
+        if connection is not None:
+            await _let_go(connection, self._patience_seconds, broken=broken)
 
     def _refuse_waiting(self, error: LedgerError) -> None:
         while not self._queue.empty():
@@ -244,8 +246,8 @@ async def open_lane(
             connection = await service.connect()
             try:
                 writer = await connection.run_sync(_take_over, turn, service.url)
-            except BaseException:
-                await connection.close()
+            except BaseException:  # the time is up, above all: nobody else knows this connection
+                await _let_go(connection, patience_seconds, broken=True)
                 raise
     except (SQLAlchemyError, OSError) as error:  # TimeoutError is an OSError
         raise _unavailable(error) from error
@@ -257,6 +259,15 @@ async def open_lane(
         yield lane
     finally:
         await lane.close()
+
+
+async def _let_go(connection: AsyncConnection, seconds: float, *, broken: bool) -> None:
+    """Close a connection; a broken one without a word that it would have to answer."""
+    with suppress(SQLAlchemyError, OSError):  # TimeoutError is an OSError
+        async with asyncio.timeout(seconds):
+            if broken:
+                await connection.invalidate()
+            await connection.close()
 
 
 def _take_over(connection: Connection, turn: Turn, place: str) -> Writer:

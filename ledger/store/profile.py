@@ -17,6 +17,9 @@ CACHE_KIB: Final = 65_536
 CHECKPOINT_PAGES: Final = 8_192
 """The log is copied into the database every 32 MiB: a page changed often is copied once."""
 
+BEGIN_WRITING: Final = "BEGIN IMMEDIATE"
+"""A writer takes the write lock at once: two of them wait at the start, not in the middle."""
+
 ALWAYS: Final = (
     f"PRAGMA busy_timeout = {BUSY_MILLISECONDS}",
     "PRAGMA foreign_keys = ON",
@@ -47,7 +50,7 @@ def sqlite_engine(path: Path, *, write: bool) -> Engine:
 
     @event.listens_for(engine, "begin")
     def _begin(connection: Connection) -> None:
-        connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
+        connection.exec_driver_sql(BEGIN_WRITING if write else "BEGIN")
 
     return engine
 

@@ -25,7 +25,17 @@ _ALWAYS: Final = {
     "TimeZone": "UTC",
     "client_min_messages": "warning",
 }
-_WRITING: Final = {"statement_timeout": "30s", "synchronous_commit": "on"}
+_WRITING: Final = {
+    "statement_timeout": "30s",
+    "synchronous_commit": "on",
+    # The rules are planned once, by keys alone: a plan that fits the small tables of the first
+    # append is no plan for the large ones of the last.
+    "plan_cache_mode": "force_generic_plan",
+    "enable_seqscan": "off",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+    "jit": "off",
+}
 _READING: Final = {
     "statement_timeout": "60s",
     "default_transaction_isolation": "repeatable read",

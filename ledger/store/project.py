@@ -41,6 +41,8 @@ from ledger.store.places import OpenPlace, OpenPlaces, load_places
 from ledger.store.statements import Row, Statement
 
 WAVE: Final = (
+    statements.CLOSE,
+    statements.CLOSE_PLACE,
     statements.UPDATE_NODE,
     statements.UPDATE_DEVICE,
     statements.UPDATE_CPU,
@@ -55,10 +57,8 @@ WAVE: Final = (
     statements.SLOT_HOLDING,
     statements.REFUSAL,
     statements.PHASE,
-    statements.CLOSE,
-    statements.CLOSE_PLACE,
 )
-"""The order inside one wave of rows: facts, then what opens, then what ends."""
+"""The order inside one wave of rows: what ends, then facts, then what opens."""
 _DROPPED: Final = "the database dropped rows without a word: run `tenure verify`"
 
 
@@ -67,9 +67,9 @@ class Projection:
     Turns events into rows, in the order of their positions. Holds what it must know of the past.
 
     Rows are collected in `rows`, to be handed over in waves, one statement for many rows. Inside a
-    wave all openings come before all endings, so `send` is called before an opening on a node where
-    it may need what an earlier event of the wave gave back, and before facts change. It must take
-    the rows away.
+    wave all endings come before all openings, so `send` is called before an ending on a node where
+    something opened in the wave, which must not have what was not free yet, and before facts
+    change. It must take the rows away.
     """
 
     def __init__(
@@ -90,14 +90,14 @@ class Projection:
             if kind == GRANTED
         }
         self._places = places or OpenPlaces()
-        self._left: set[str] = set()  # nodes with an ending in this wave
+        self._entered: set[str] = set()  # nodes where something opened in this wave
         self.rows: dict[Statement, list[Row]] = {statement: [] for statement in WAVE}
 
     def clear(self) -> None:
         """Forget the rows of the wave that was sent."""
         for rows in self.rows.values():
             rows.clear()
-        self._left.clear()
+        self._entered.clear()
 
     def add(self, position: int, at_us: int, event: LedgerEvent) -> None:
         """Collect the rows of one event; may send off the rows of earlier ones first."""
@@ -137,9 +137,11 @@ class Projection:
                 assert_never(event)
 
     def _opened(self, position: int, at_us: int, event: PodReserved | PodObserved) -> None:
-        if event.node_uid in self._left:
-            self._send()
         granted = type(event) is PodReserved
+        if granted:
+            own = self._places.close_pod(event.pod_uid, event.node_uid)
+            self._close_places(position, at_us, own)
+        self._entered.add(event.node_uid)
         node = self._nodes.get(event.node_uid) or self._unknown_node(position, event)
         self._open(position, node, event, granted=granted)
         kind = GRANTED if granted else OBSERVED
@@ -174,10 +176,6 @@ class Projection:
                     (position, slot, node.number, None, kind, at_us)
                 )
 
-        if granted:
-            own = self._places.close_pod(event.pod_uid, event.node_uid)
-            self._close_places(position, at_us, own)
-
     def _planned(self, position: int, at_us: int, event: GroupPlanned) -> None:
         """Close what the group's plan before this one left open, and open what this one says."""
         self._send()
@@ -186,12 +184,14 @@ class Projection:
         for place in self._places.open(position, event, self._nodes):
             row = (position, place.device_no, event.group, place.pod_uid, at_us)
             self.rows[statements.PLACE].append(row)
+            self._entered.add(place.node_uid)
 
     def _close_places(self, position: int, at_us: int, places: list[OpenPlace]) -> None:
+        if not self._entered.isdisjoint([place.node_uid for place in places]):
+            self._send()
         for place in places:
             row = (at_us, position, place.position, place.device_no)
             self.rows[statements.CLOSE_PLACE].append(row)
-            self._left.add(place.node_uid)
 
     def _unknown_node(self, position: int, event: PodReserved | PodObserved) -> KnownNode:
         """Make room for an observed holder of a node that has no inventory yet."""
@@ -272,16 +272,18 @@ class Projection:
         opened = node.open.pop((event.pod_uid, event.attempt), None) if node else None
         if opened is None:
             return  # a second release of the same reservation changes nothing
+        if event.node_uid in self._entered:
+            self._send()
         first, kind = opened
         if kind == GRANTED:
             del self._granted[event.pod_uid]
         self.rows[statements.CLOSE].append((phase, at_us, position, event.reason, first))
-        self._left.add(event.node_uid)
 
     def _phase(self, event: PodBound | PodAssigned, phase: str) -> None:
         node = self._nodes.get(event.node_uid)
         opened = node.open.get((event.pod_uid, event.attempt)) if node else None
         if opened is not None:
+            self._entered.add(event.node_uid)
             self.rows[statements.PHASE].append((phase, opened[0]))
 
     def _inventoried(self, position: int, at_us: int, event: NodeInventoried) -> None:
@@ -482,7 +484,7 @@ def load_nodes(connection: Connection) -> dict[str, KnownNode]:
     """Return what the tables say of nodes, devices, CPUs and open reservations, by node UID."""
     nodes: dict[str, KnownNode] = {}
     by_number: dict[int, KnownNode] = {}
-    for number, uid in connection.execute(select(_node.node_no, _node.node_uid)):
+    for number, uid in connection.execute(select(_node.node_no, _node.node_uid)).all():
         nodes[uid] = by_number[number] = KnownNode(number=number)
     rows = connection.execute(
         select(
@@ -497,7 +499,7 @@ def load_nodes(connection: Connection) -> dict[str, KnownNode]:
             _dev.core_reported,
             _dev.memory_reported,
         ).order_by(_dev.device_no)
-    )
+    ).all()
     for node_no, number, device_type, minor, device_id, model, present, healthy, core, mem in rows:
         device = KnownDevice(
             number=number,
@@ -513,7 +515,7 @@ def load_nodes(connection: Connection) -> dict[str, KnownNode]:
         by_number[node_no].devices.append(device)
     for node in nodes.values():
         node.index()
-    for node_no, cpu in connection.execute(select(_cpu.node_no, _cpu.cpu)):
+    for node_no, cpu in connection.execute(select(_cpu.node_no, _cpu.cpu)).all():
         by_number[node_no].cpus.add(cpu)
     _load_open(connection, by_number)
     return nodes
@@ -522,7 +524,6 @@ def load_nodes(connection: Connection) -> dict[str, KnownNode]:
 def _load_open(connection: Connection, nodes: Mapping[int, KnownNode]) -> None:
     table = schema.ledger_reservations.c
     query = select(table.position, table.node_no, table.pod_uid, table.attempt, table.kind)
-    for position, node_no, pod_uid, attempt, kind in connection.execute(
-        query.where(table.closed_position.is_(None))
-    ):
+    rows = connection.execute(query.where(table.closed_position.is_(None))).all()
+    for position, node_no, pod_uid, attempt, kind in rows:
         nodes[node_no].open[(pod_uid, attempt)] = (position, kind)

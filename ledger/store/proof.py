@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from sqlalchemy import Connection, Table
+from sqlalchemy import Connection, Select, Table
 
 from ledger.domain.devices import GPU
 from ledger.domain.errors import CapacityError
@@ -31,16 +31,22 @@ from ledger.store.tables import (
 Report = Callable[[int | None, str], None]
 
 
-class _Recorded:
+class Recorded:
     """The rows of one table, read in key order beside the events that explain them."""
 
-    def __init__(self, connection: Connection, table: Table, report: Report) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        table: Table,
+        report: Report,
+        query: Select[Any] | None = None,
+    ) -> None:
         self._table = table
         self._name = table.name
         self._kinds = kinds_of(table)
         self._keys = len(table.primary_key.columns)
         self._report = report
-        self._rows = rows_of(connection, in_key_order(table))
+        self._rows = rows_of(connection, in_key_order(table) if query is None else query)
         self._next: Row | None = None
         self._ended = False
         self._advance()
@@ -104,8 +110,8 @@ class _Open:
 
 
 _RESERVATION: Final = [column.name for column in schema.ledger_reservations.columns]
-_PHASE_AT: Final = _RESERVATION.index("phase")
-_RESERVATION_TAIL: Final = len(statements.RESERVATION.parameters)
+PHASE_AT: Final = _RESERVATION.index("phase")
+RESERVATION_TAIL: Final = len(statements.RESERVATION.parameters)
 _PLACE: Final = [column.name for column in schema.ledger_places.columns]
 _DEVICE: Final = {column.name: i for i, column in enumerate(schema.ledger_devices.columns)}
 _CPU: Final = {column.name: i for i, column in enumerate(schema.ledger_cpus.columns)}
@@ -120,7 +126,7 @@ _D_CORE_OTHER, _D_MEMORY_OTHER = _DEVICE["core_observed"], _DEVICE["memory_obser
 _D_OTHERS: Final = _DEVICE["observed_holders"]
 _C_REPORTED, _C_MAX, _C_USED = _CPU["ref_reported"], _CPU["ref_max"], _CPU["ref_used"]
 _C_OTHERS, _C_PRESENT, _C_FACT = _CPU["ref_observed"], _CPU["present"], _CPU["fact_position"]
-_HISTORY: Final = (
+HISTORY: Final = (
     schema.ledger_reservations,
     schema.ledger_holdings,
     schema.ledger_cpu_holdings,
@@ -140,7 +146,7 @@ class Proof:
         self._connection = connection
         self._report = report
         self._projection = Projection({}, self._take)
-        self._recorded = {table: _Recorded(connection, table, report) for table in _HISTORY}
+        self._recorded = {table: Recorded(connection, table, report) for table in HISTORY}
         self._nodes: dict[int, list[Any]] = {}
         self._devices: dict[int, list[Any]] = {}
         self._cpus: dict[tuple[int, int], list[Any]] = {}
@@ -201,7 +207,7 @@ class Proof:
                 rows.clear()
 
     def _compare(self, table: Table, expected: Iterable[list[Any]]) -> None:
-        recorded = _Recorded(self._connection, table, lambda _, text: self._report(None, text))
+        recorded = Recorded(self._connection, table, lambda _, text: self._report(None, text))
         keys = len(table.primary_key.columns)
         names = [column.name for column in table.columns]
         for row in expected:
@@ -251,11 +257,11 @@ class Proof:
     def _reserved(self, row: Row) -> None:
         position = row[0]
         found = self._recorded[schema.ledger_reservations].take((position,))
-        self._open[position] = _Open(row[1], row[_PHASE_AT], found)
+        self._open[position] = _Open(row[1], row[PHASE_AT], found)
         if found is None:
             return
-        must = (*row[:_PHASE_AT], found[_PHASE_AT], *row[_PHASE_AT + 1 :])
-        if found[:_RESERVATION_TAIL] != must:
+        must = (*row[:PHASE_AT], found[PHASE_AT], *row[PHASE_AT + 1 :])
+        if found[:RESERVATION_TAIL] != must:
             self._differs(position, "ledger_reservations", _RESERVATION, must, found)
 
     def _part(self, table: Table, keys: int, row: Row) -> None:
@@ -392,7 +398,7 @@ class Proof:
         """Compare how a reservation and its parts are recorded to have ended, if at all."""
         found = held.reservation
         if found is not None:
-            recorded = (found[_PHASE_AT], *found[_RESERVATION_TAIL:])
+            recorded = (found[PHASE_AT], *found[RESERVATION_TAIL:])
             if recorded != end:
                 names = ["phase", "closed_at_us", "closed_position", "end_reason"]
                 self._differs(position, "ledger_reservations", names, end, recorded)

@@ -43,7 +43,7 @@ def run_sql(
         InputError: not one query, the database can't make sense of it, or it runs too long.
     """
     if ledger.connection.dialect.name == "postgresql":
-        columns, rows = run_sql_on_postgres(ledger.engine.url, text)
+        columns, rows = run_sql_on_postgres(ledger.engine, text, seconds=seconds)
         return columns, [tuple(map(_plain, row)) for row in rows]
     engine = sqlite_engine(sqlite_path(ledger.url), write=False)
     try:

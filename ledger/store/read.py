@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, Integer, bindparam, select
 
 from ledger.domain.errors import CorruptLedgerError, InputError, LedgerError
-from ledger.domain.events import decode_event
-from ledger.domain.hashing import GENESIS, body_hash, chain_hash
+from ledger.domain.events import LedgerEvent, decode_event
+from ledger.domain.frozen import twin_of
+from ledger.domain.hashing import body_hash, chain_hash
 from ledger.domain.recorded import Envelope, RecordedEvent
 from ledger.store import schema
 from ledger.store.append import Head
 from ledger.store.bodies import leaf_of
 from ledger.store.failures import DAMAGE, fact_of
+from ledger.store.proven import proven_chain
+from ledger.store.segments import archived_up_to, in_archive
+from ledger.store.statements import Row
 from ledger.store.tables import (
     CONTRADICTION,
     UnreadableError,
+    fetched,
     in_key_order,
     is_typed,
     other_types,
@@ -25,8 +31,15 @@ from ledger.store.tables import (
 )
 
 PAGE_EVENTS: Final = 1_000
+_envelope_twin: Final = twin_of(Envelope)
+_recorded_twin: Final = twin_of(RecordedEvent)
 _events = schema.ledger_events.c
-_COLUMNS: Final = tuple(schema.ledger_events.columns)
+_NEXT: Final = (
+    select(*schema.ledger_events.columns)
+    .where(_events.position > bindparam("after"))
+    .order_by(_events.position)
+    .limit(bindparam("size", type_=Integer()))
+)
 
 
 def read_events(
@@ -43,7 +56,35 @@ def read_events(
     Raises:
         CorruptLedgerError: a position is missing, or an event's hash does not follow from its
             words and the event before it.
+        InputError: the event behind `after` is in an archive.
         UnknownEventError: an event of a newer version.
+    """
+    for rows in proven_pages(connection, after, limit):
+        yield from map(_recorded, rows)
+
+
+def replay(
+    connection: Connection, *, after: int = 0, limit: int | None = None
+) -> Iterator[tuple[int, LedgerEvent]]:
+    """
+    Yield (position, event) for those who fold: proved as in `read_events`, without envelopes.
+
+    Raises:
+        CorruptLedgerError, UnknownEventError: as `read_events`.
+    """
+    for rows in proven_pages(connection, after, limit):
+        for row in rows:
+            yield row[0], decoded(row)
+
+
+def proven_pages(
+    connection: Connection, after: int = 0, limit: int | None = None
+) -> Iterator[Sequence[Row]]:
+    """
+    Yield the rows after `after` in pages, each proved before it is handed on.
+
+    Raises:
+        CorruptLedgerError: as `read_events`, once the sound rows before it are handed on.
     """
     previous = _chain_at(connection, after)
     position = after
@@ -51,16 +92,44 @@ def read_events(
     while left is None or left > 0:
         size = PAGE_EVENTS if left is None else min(left, PAGE_EVENTS)
         rows, end = _page(connection, position, size)
-        for row in rows:
-            position += 1
-            event = recorded_event(row, position, previous)
-            previous = event.chain_hash
-            yield event
+        page = checked(rows, position, previous)
+        yield page.rows
+        if page.error is not None:
+            raise page.error
+        position, previous = position + len(rows), page.chain_hash
         if len(rows) < size:
             _check_end(position, end)
             return
         if left is not None:
             left -= len(rows)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """
+    Rows of `ledger_events` that are what was recorded, up to the first one that is not.
+
+    Attributes:
+        chain_hash: the chain value behind `rows`.
+        error: what is wrong with the row behind them, if there is one.
+    """
+
+    rows: Sequence[Row]
+    chain_hash: bytes
+    error: CorruptLedgerError | None
+
+
+def checked(rows: Sequence[Row], after: int, previous: bytes) -> Checked:
+    """Check the rows behind position `after`, whose chain value is `previous`."""
+    chain = proven_chain(rows, after, previous)
+    if chain is not None:
+        return Checked(rows=rows, chain_hash=chain, error=None)
+    for number, row in enumerate(rows):
+        try:
+            previous = _checked_row(row, after + number + 1, previous)
+        except CorruptLedgerError as error:
+            return Checked(rows=rows[:number], chain_hash=previous, error=error)
+    return Checked(rows=rows, chain_hash=previous, error=None)
 
 
 def checked_head(connection: Connection) -> Head:
@@ -104,23 +173,50 @@ def recorded_event(row: Sequence[Any], position: int, previous: bytes) -> Record
         CorruptLedgerError: it is not, or its hashes don't hold.
         UnknownEventError: an event of a newer version.
     """
+    _checked_row(row, position, previous)
+    return _recorded(row)
+
+
+def _checked_row(row: Sequence[Any], position: int, previous: bytes) -> bytes:
+    """Return the chain value behind a row, which must be the one at `position`."""
     if row[0] != position:
         raise CorruptLedgerError(f"an event is missing: next={row[0]}", position=position)
     if not is_typed(schema.ledger_events, row):
         raise CorruptLedgerError(other_types(schema.ledger_events, row), position=position)
-    envelope = envelope_of(row)
     leaf, chain = bytes(row[13]), bytes(row[14])
-    if _leaf(envelope) != leaf:
+    if _leaf(envelope_of(row)) != leaf:
         raise CorruptLedgerError(
             "the event was altered: its hash does not match", position=position
         )
     if chain_hash(previous, leaf) != chain:
         raise CorruptLedgerError("the chain is broken", position=position)
+    return chain
+
+
+def _recorded(row: Sequence[Any]) -> RecordedEvent:
+    made = _recorded_twin(
+        envelope=envelope_of(row),
+        leaf_hash=bytes(row[13]),
+        chain_hash=bytes(row[14]),
+        event=decoded(row),
+    )
+    made.__class__ = RecordedEvent
+    recorded: RecordedEvent = made
+    return recorded
+
+
+def decoded(row: Sequence[Any]) -> LedgerEvent:
+    """
+    Return the event of a row that is proved.
+
+    Raises:
+        CorruptLedgerError: its body is not one of its type.
+        UnknownEventError: an event of a newer version.
+    """
     try:
-        event = decode_event(envelope.event_type, envelope.body)
+        return decode_event(row[3], row[4])
     except InputError as error:
-        raise CorruptLedgerError(f"the event is unreadable: {error}", position=position) from error
-    return RecordedEvent(envelope=envelope, leaf_hash=leaf, chain_hash=chain, event=event)
+        raise CorruptLedgerError(f"the event is unreadable: {error}", position=row[0]) from error
 
 
 def _leaf(envelope: Envelope) -> bytes:
@@ -143,7 +239,7 @@ def _leaf(envelope: Envelope) -> bytes:
 
 def envelope_of(row: Sequence[Any]) -> Envelope:
     """Return the envelope of one row, columns in the order of the table."""
-    return Envelope(
+    made = _envelope_twin(
         position=row[0],
         stream=row[1],
         stream_version=row[2],
@@ -158,6 +254,9 @@ def envelope_of(row: Sequence[Any]) -> Envelope:
         at_us=row[11],
         wall_us=row[12],
     )
+    made.__class__ = Envelope
+    envelope: Envelope = made
+    return envelope
 
 
 def _check_end(position: int, head: int) -> None:
@@ -165,17 +264,15 @@ def _check_end(position: int, head: int) -> None:
         raise CorruptLedgerError(f"an event is missing: head={head}", position=position + 1)
 
 
-def _page(connection: Connection, after: int, size: int) -> tuple[Sequence[Sequence[Any]], int]:
-    """Return the next rows, and the head's position as of the same moment."""
-    query = select(*_COLUMNS).where(_events.position > after).order_by(_events.position).limit(size)
+def _page(connection: Connection, after: int, size: int) -> tuple[Sequence[Row], int]:
+    """Return the next rows as the driver's tuples, and the head as of the same moment."""
     try:
         with connection.begin():
             head = checked_head(connection).position
-            return connection.execute(query).all(), head
-    except DAMAGE as error:
-        raise CorruptLedgerError(
-            f"events are unreadable: {fact_of(error)}", position=after + 1
-        ) from error
+            return fetched(connection, _NEXT, {"after": after, "size": size}), head
+    except (*DAMAGE, UnreadableError) as error:
+        fact = str(error) if isinstance(error, UnreadableError) else fact_of(error)
+        raise CorruptLedgerError(f"events are unreadable: {fact}", position=after + 1) from error
     except (MemoryError, *CONTRADICTION) as error:  # a value that is not of its column
         raise CorruptLedgerError(
             f"events are unreadable: {type(error).__name__}: {error}", position=after + 1
@@ -183,12 +280,14 @@ def _page(connection: Connection, after: int, size: int) -> tuple[Sequence[Seque
 
 
 def _chain_at(connection: Connection, position: int) -> bytes:
-    if position == 0:
-        return GENESIS
+    """Return the chain value at a position behind which every event is in the log."""
     query = select(_events.chain_hash).where(_events.position == position)
     try:
         with connection.begin():
-            found: object = connection.execute(query).scalar()
+            last, chain = archived_up_to(connection)
+            if position < last:
+                raise in_archive(connection, position + 1)
+            found: object = chain if position == last else connection.execute(query).scalar()
     except DAMAGE as error:
         raise CorruptLedgerError(
             f"events are unreadable: {fact_of(error)}", position=position

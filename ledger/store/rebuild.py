@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import zip_longest
+from pathlib import Path
 from typing import Final
 
 from sqlalchemy import Connection, Table, select, table
@@ -14,6 +15,7 @@ from sqlalchemy import column as named_column
 from sqlalchemy.exc import DBAPIError
 
 from ledger.domain.errors import CapacityError, CorruptLedgerError, LedgerError
+from ledger.domain.events import LedgerEvent
 from ledger.domain.hashing import GENESIS
 from ledger.store import schema
 from ledger.store.damage_postgres import rules_on
@@ -22,13 +24,14 @@ from ledger.store.failures import fact_of, refused_by_rule, unavailable
 from ledger.store.open import Ledger
 from ledger.store.profile_postgres import take_your_time
 from ledger.store.project import Projector
-from ledger.store.read import checked_head, recorded_event
+from ledger.store.put_back import whole_log
+from ledger.store.read import checked, checked_head, decoded
 from ledger.store.statements import Row
-from ledger.store.tables import CONTRADICTION, in_key_order, rows_of
+from ledger.store.tables import CONTRADICTION, in_key_order, pages_of, rows_of
 
 DIFFERENCES_MAX: Final = 20
 _RESTORE: Final = "run `tenure verify` for every finding, then restore a copy of the ledger"
-_WAVE_EVENTS: Final = 1_000
+_AT: Final = [column.name for column in schema.ledger_events.columns].index("at_us")
 _IN_THE_WAY: Final = (*sqlite_triggers.REBUILDING, *sqlite_places.REBUILDING)
 _TABLES: Final = (*schema.PROJECTIONS, schema.ledger_streams)
 
@@ -50,14 +53,23 @@ class RebuildReport:
     digest: str
 
 
-def rebuild(ledger: Ledger, progress: Callable[[int], None] | None = None) -> RebuildReport:
+def rebuild(
+    ledger: Ledger,
+    progress: Callable[[int], None] | None = None,
+    *,
+    segments: Path | None = None,
+) -> RebuildReport:
     """
     Replay every event into empty projections; keep them if the ones that were there differ.
 
     Rule: design section 4, "everything else can be dropped and rebuilt from it". All of it is one
     transaction: readers see the old rows or the new ones. The ledger must be open for writing.
 
+    Args:
+        segments: the folder of the archive, for a ledger whose first events moved there.
+
     Raises:
+        InputError: events are in an archive, and its files are not at hand or not theirs.
         CorruptLedgerError: an event is not what was recorded; nothing was changed.
         LedgerError: the events themselves break a rule of the database; nothing was changed.
     """
@@ -67,7 +79,7 @@ def rebuild(ledger: Ledger, progress: Callable[[int], None] | None = None) -> Re
             if connection.dialect.name == "postgresql":
                 take_your_time(connection)  # and no writer moves the head meanwhile
                 connection.exec_driver_sql("SELECT id FROM ledger_head FOR UPDATE")
-            report = _rebuilt(connection, progress or (lambda _done: None))
+            report = _rebuilt(connection, progress or (lambda _done: None), segments)
             if report.equal:
                 transaction.rollback()
     except CorruptLedgerError as error:
@@ -88,15 +100,18 @@ def _with_step(text: str) -> LedgerError:
     return error
 
 
-def _rebuilt(connection: Connection, progress: Callable[[int], None]) -> RebuildReport:
+def _rebuilt(
+    connection: Connection, progress: Callable[[int], None], segments: Path | None
+) -> RebuildReport:
     for each in _TABLES:
         copy = f"CREATE TEMP TABLE before_{each} AS SELECT * FROM {each}"
         connection.exec_driver_sql(copy)
     put_back = _rules_put_aside(connection)
     for each in reversed(_TABLES):
         connection.execute(each.delete())
-    events = _replay(connection, progress)
-    _count_streams(connection)
+    with whole_log(connection, segments):
+        events = _replay(connection, progress)
+        _count_streams(connection)
     for text in put_back:
         connection.exec_driver_sql(text)
     differences: list[str] = []
@@ -139,26 +154,31 @@ def _replay(connection: Connection, progress: Callable[[int], None]) -> int:
     head = checked_head(connection)
     position, at_us, previous = 0, 0, GENESIS
     with closing(rows_of(connection, in_key_order(schema.ledger_events))) as rows:
-        for row in rows:
-            position += 1
-            recorded = recorded_event(row, position, previous)
-            previous, at_us = recorded.chain_hash, recorded.envelope.at_us
-            try:
-                projector.add(position, at_us, recorded.event)
-            except CONTRADICTION as error:
-                fact = f"{type(error).__name__}: {error}"
-                raise CorruptLedgerError(
-                    f"the event contradicts itself or those before it: {fact}", position=position
-                ) from error
-            if position % _WAVE_EVENTS == 0:
-                projector.flush()
-                progress(position)
-    projector.flush()
+        for found in pages_of(rows):
+            page = checked(found, position, previous)
+            for row in page.rows:
+                position, at_us = row[0], row[_AT]
+                _project(projector, position, at_us, decoded(row))
+            if page.error is not None:
+                raise page.error
+            previous = page.chain_hash
+            projector.flush()
+            progress(position)
     if (position, previous, at_us) != (head.position, head.chain_hash, head.at_us):
         raise CorruptLedgerError(
             f"the events do not end at the head: head={head.position}", position=position + 1
         )
     return position
+
+
+def _project(projector: Projector, position: int, at_us: int, event: LedgerEvent) -> None:
+    try:
+        projector.add(position, at_us, event)
+    except CONTRADICTION as error:
+        fact = f"{type(error).__name__}: {error}"
+        raise CorruptLedgerError(
+            f"the event contradicts itself or those before it: {fact}", position=position
+        ) from error
 
 
 def _count_streams(connection: Connection) -> None:

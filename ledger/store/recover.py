@@ -7,8 +7,8 @@ recorded as a fact, observed, and as drift. Nothing is believed without a signat
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from sqlalchemy import or_, select
@@ -18,20 +18,8 @@ from ledger.domain.annotations.signed_allocation import (
     Checker,
     decode_signed_allocation,
 )
-from ledger.domain.errors import CapacityError, InputError
-from ledger.domain.events import (
-    DriftFound,
-    LedgerEvent,
-    LedgerRecovered,
-    PodBound,
-    PodObserved,
-    PodReleased,
-    PodReserved,
-    PodVoided,
-    decode_event,
-)
-from ledger.domain.recorded import NewEvent
-from ledger.domain.resources import ANNOTATION_TENURE_ALLOCATION
+from ledger.domain.errors import InputError
+from ledger.domain.events import LedgerRecovered, PodObserved, PodReserved, decode_event
 from ledger.domain.standing import (
     Behind,
     ForeignOrigin,
@@ -44,13 +32,12 @@ from ledger.domain.standing import (
     incarnations_of,
     standing,
 )
-from ledger.domain.state import GRANTED, OBSERVED, Holding, NodeState, apply, node_uid_of
+from ledger.domain.state import GRANTED, OBSERVED, Holding, apply, node_uid_of
 from ledger.store import schema
-from ledger.store.append import start_epoch
+from ledger.store.archived_past import archived_past
 from ledger.store.open import Ledger
+from ledger.store.recover_plan import Attempt, Past, Plan
 
-OVER_HELD: Final = "OverHeld"
-SOURCE: Final = "signed-allocation"
 _RECOVERED: Final = LedgerRecovered.event_type
 EPOCHS_MAX: Final = 10_000
 """A witness may not make a ledger start more epochs than this: such a number is an error."""
@@ -115,75 +102,22 @@ class Recovery:
     epoch: int = 0
 
 
-@dataclass(slots=True, kw_only=True)
-class _Past:
-    """What one pass over the events tells."""
-
-    own: Own
-    nodes: dict[str, NodeState]
-    known: set[tuple[str, int]]  # (pod uid, attempt) of every reservation there ever was
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Plan:
-    """What is to be recorded; `observed` are the allocations that the database refused."""
+class _Signed:
+    """An allocation whose signature holds, and the id of the key that made it."""
 
-    past: _Past
-    lost: tuple[LedgerRecovered, ...]
-    gone: tuple[tuple[str, Holding], ...]
-    allocations: tuple[Allocation, ...]
-    texts: dict[str, str]
-    name: str
-    actor: str
-    wall_us: int
-    observed: dict[int, str] = field(default_factory=dict)
+    allocation: Allocation
+    key: str
 
-    def events(self, first: int) -> list[NewEvent]:
-        """Return the events of the plan with only its first so many allocations."""
-        words: list[tuple[str, LedgerEvent]] = [
-            (f"lost/{event.lost_incarnation}/{event.lost_to}", event) for event in self.lost
-        ]
-        for node_uid, held in self.gone:
-            gone = PodReleased(
-                pod_uid=held.pod_uid, attempt=held.attempt, node_uid=node_uid, reason="gone"
-            )
-            words.append((f"gone/{held.key}@{held.opened_position}", gone))
-        for number, allocation in enumerate(self.allocations[:first]):
-            words += self._again(allocation, self.observed.get(number))
-        return [self._new(key, event) for key, event in words]
 
-    def _new(self, key: str, event: LedgerEvent) -> NewEvent:
-        uid = node_uid_of(event)
-        return NewEvent(
-            stream=f"node/{uid}" if uid else "sys",
-            event=event,
-            actor=self.actor,
-            idempotency_key=f"recover/{self.name}/{key}",
-            wall_us=self.wall_us,
-        )
+Doubt = Callable[[str, int], str]
+"""(key id, position of this ledger) -> why that key is not believed there, empty if it is."""
 
-    def _again(self, allocation: Allocation, refused: str | None) -> list[tuple[str, LedgerEvent]]:
-        """Return what makes one reservation again, after what it took the place of."""
-        key = f"{allocation.pod_uid}/{allocation.attempt}"
-        found: list[tuple[str, LedgerEvent]] = []
-        for node_uid, node in self.past.nodes.items():
-            for held in node.holdings.values():
-                if held.pod_uid == allocation.pod_uid and held.kind == GRANTED:
-                    voided = PodVoided(
-                        pod_uid=held.pod_uid,
-                        attempt=held.attempt,
-                        node_uid=node_uid,
-                        reason=f"attempt {allocation.attempt} followed in what was lost",
-                    )
-                    found.append((f"void/{held.key}@{held.opened_position}", voided))
-        if refused is not None:
-            drift = _drift(allocation, refused)
-            return [*found, (f"hold/{key}", _observed(allocation)), (f"drift/{key}", drift)]
-        bound = PodBound(
-            pod_uid=allocation.pod_uid, attempt=allocation.attempt, node_uid=allocation.node_uid
-        )
-        again = _reserved(allocation, self.texts[allocation.pod_uid])
-        return [*found, (f"hold/{key}", again), (f"bound/{key}", bound)]
+
+def no_doubt(key: str, moment: int) -> str:
+    """Believe a key whenever it signed."""
+    del key, moment
+    return ""
 
 
 def recover(
@@ -193,6 +127,7 @@ def recover(
     *,
     incarnation: str,
     check: Checker,
+    doubt: Doubt = no_doubt,
     holder: str,
     version: str,
     wall_us: int = 0,
@@ -208,6 +143,7 @@ def recover(
 
     Args:
         incarnation: the name of the new one; unused if none has to be opened.
+        doubt: why a key that checks is not believed at a position, such as one rotated away.
         all_pods: `pods` are every Pod of the cluster: holdings of others are released.
         dry_run: find out everything, record nothing.
 
@@ -217,49 +153,37 @@ def recover(
         LedgerError: the ledger is corrupt, or can't be written.
     """
     read = {pod.uid: _read(pod, check) for pod in pods if pod.allocation is not None}
-    signed = {uid: each for uid, each in read.items() if isinstance(each, Allocation)}
-    everyone = [*witnesses, *map(_witness, signed.values())]
-    past = _past(ledger, {w.position for w in everyone}, set(signed))
+    past = _past(ledger, [*witnesses, *_witnesses(read)], set(read))
+    read = _in_force(ledger, read, past, doubt)
+    everyone = [*witnesses, *_witnesses(read)]
     found = standing(past.own, everyone)
     _refuse(found, past.own, ledger.url, incarnation)
     disbelieved, allocations = _judged(pods, read, past)
-    live = {pod.uid for pod in pods if pod.running}
-    absent = [
-        (uid, held)
-        for uid, node in past.nodes.items()
-        for held in node.holdings.values()
-        if held.pod_uid not in live
-    ]
-    name = incarnation if isinstance(found, Behind) else past.own.incarnation
-    plan = _Plan(
+    absent = _absent(pods, past)
+    plan = Plan(
         past=past,
         lost=_recovered(found, past.own, incarnation),
-        gone=tuple(absent) if all_pods else (),
-        allocations=tuple(sorted(allocations, key=lambda a: (a.epoch, a.position))),
+        gone=absent if all_pods else (),
+        allocations=allocations,
         texts={pod.uid: pod.allocation for pod in pods if pod.allocation is not None},
-        name=name,
+        name=incarnation if isinstance(found, Behind) else past.own.incarnation,
         actor=holder,
         wall_us=wall_us,
     )
+    attempt = Attempt(
+        ledger=ledger,
+        plan=plan,
+        origin=past.own.origin or next((each.origin for each in everyone), ""),
+        version=version,
+        above=found.epoch if isinstance(found, Behind) else 0,
+    )
+    attempt.carry_out(keep=not dry_run)
     head = ledger.head()
-    if plan.events(len(plan.allocations)):
-        origin = head.origin or next((w.origin for w in everyone), "")
-        attempt = _Attempt(
-            ledger=ledger,
-            plan=plan,
-            origin=origin,
-            version=version,
-            above=found.epoch if isinstance(found, Behind) else 0,
-        )
-        attempt.settle()
-        if not dry_run:
-            attempt.run(len(plan.allocations), keep=True)
-            head = ledger.head()
     names = {uid: node.name for uid, node in past.nodes.items()}
     gone = tuple(_outcome_of(held, names[uid]) for uid, held in absent)
     return Recovery(
         standing=found,
-        incarnation=name,
+        incarnation=plan.name,
         opened=bool(plan.lost),
         recreated=tuple(
             _outcome(allocation, plan.observed.get(number))
@@ -273,58 +197,16 @@ def recover(
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Attempt:
-    """Tries a plan on the database itself, which knows every rule."""
+def _read(pod: SeenPod, check: Checker) -> _Signed | str:
+    """Return the Pod's allocation with the key that signed it, or why it is not believed."""
+    keys: list[str] = []
 
-    ledger: Ledger
-    plan: _Plan
-    origin: str
-    version: str
-    above: int
+    def noted(key: str, message: bytes, signature: bytes) -> bool:
+        keys.append(key)
+        return check(key, message, signature)
 
-    def run(self, first: int, *, keep: bool) -> str:
-        """Record the plan's first so many allocations, or only try; return what was refused."""
-        try:
-            start_epoch(
-                self.ledger.connection,
-                holder=self.plan.actor,
-                origin=self.origin,
-                version=self.version,
-                wall_us=self.plan.wall_us,
-                place=self.ledger.url,
-                above=self.above,
-                then=self.plan.events(first),
-                keep=keep,
-            )
-        except CapacityError as error:
-            if keep:
-                raise
-            return str(error)
-        return ""
-
-    def settle(self) -> None:
-        """Find the allocations that the database refuses to grant; each becomes observed."""
-        fits, end = 0, len(self.plan.allocations)
-        while fact := self.run(end, keep=False):
-            low, high = fits, end  # the first `low` fit, the first `high` don't
-            while high - low > 1:
-                middle = (low + high) // 2
-                refused = self.run(middle, keep=False)
-                if refused:
-                    high, fact = middle, refused
-                else:
-                    low = middle
-            if high == 0 or high - 1 in self.plan.observed:
-                raise CapacityError(fact)
-            self.plan.observed[high - 1] = fact
-            fits = low
-
-
-def _read(pod: SeenPod, check: Checker) -> Allocation | str:
-    """Return the Pod's allocation, or why it is not believed."""
     try:
-        allocation = decode_signed_allocation(pod.allocation or "", check=check)
+        allocation = decode_signed_allocation(pod.allocation or "", check=noted)
     except InputError as error:
         return error.message
     for what, said, seen in (
@@ -334,25 +216,75 @@ def _read(pod: SeenPod, check: Checker) -> Allocation | str:
     ):
         if said != seen:
             return f"signed for another {what}: {said or 'none'}"
-    return allocation
+    return _Signed(allocation=allocation, key=keys[-1])
 
 
-def _witness(allocation: Allocation) -> Witness:
-    return Witness(
-        origin=allocation.origin,
-        incarnation=allocation.incarnation,
-        epoch=allocation.epoch,
-        position=allocation.position,
-        seen_by=f"Pod {allocation.namespace}/{allocation.pod_name}",
+def _in_force(
+    ledger: Ledger, read: Mapping[str, _Signed | str], past: Past, doubt: Doubt
+) -> dict[str, _Signed | str]:
+    """Return the same, less what this ledger can't have signed at that time."""
+    found: dict[str, _Signed | str] = {}
+    for uid, each in read.items():
+        found[uid] = each
+        if isinstance(each, _Signed):
+            said, cut = each.allocation, past.cut(each.allocation.incarnation)
+            fact = doubt(each.key, min(said.position, cut))
+            if not fact and said.position > cut and said.epoch < _epoch_at(ledger, cut):
+                fact = f"an epoch that had ended: epoch={said.epoch}, position={said.position}"
+            found[uid] = fact or each
+    return found
+
+
+def _epoch_at(ledger: Ledger, position: int) -> int:
+    """
+    Return the epoch of an event, 0 for one that never was.
+
+    Whatever moved to an archive, the event that starts an epoch stays in the log.
+    """
+    table = schema.ledger_events.c
+    with ledger.connection.begin():
+        before = table.position <= position
+        query = select(table.epoch).where(before).order_by(table.position.desc()).limit(1)
+        return ledger.connection.execute(query).scalar() or 0
+
+
+def _witnesses(read: Mapping[str, _Signed | str]) -> list[Witness]:
+    """Return what believed allocations tell of the ledger that they were made in."""
+    signed = [each.allocation for each in read.values() if isinstance(each, _Signed)]
+    return [
+        Witness(
+            origin=each.origin,
+            incarnation=each.incarnation,
+            epoch=each.epoch,
+            position=each.position,
+            seen_by=f"Pod {each.namespace}/{each.pod_name}",
+        )
+        for each in signed
+    ]
+
+
+def _absent(pods: Sequence[SeenPod], past: Past) -> tuple[tuple[str, Holding], ...]:
+    """Return what is held, with its node's UID, for Pods that are not there or have ended."""
+    live = {pod.uid for pod in pods if pod.running}
+    return tuple(
+        (uid, held)
+        for uid, node in past.nodes.items()
+        for held in node.holdings.values()
+        if held.pod_uid not in live
     )
 
 
-def _past(ledger: Ledger, positions: set[int], uids: set[str]) -> _Past:
+def _past(ledger: Ledger, witnesses: Sequence[Witness], uids: set[str]) -> Past:
     """Read every event once: who holds what, what was recovered, the chain where others saw it."""
-    recovered: list[LedgerRecovered] = []
-    chains: dict[int, str] = {}
-    past = _Past(own=Own(origin="", position=0, epoch=0), nodes={}, known=set())
-    for each in ledger.read_events():
+    positions = {each.position for each in witnesses}
+    with ledger.connection.begin():
+        before = archived_past(ledger.connection, positions, uids)
+    recovered = _recoveries(ledger, before.last)
+    chains = dict(before.chains)
+    past = Past(
+        own=Own(origin="", position=0, epoch=0), nodes=dict(before.nodes), known=set(before.known)
+    )
+    for each in ledger.read_events(after=before.last):
         event, position = each.event, each.envelope.position
         if position in positions:
             chains[position] = each.chain_hash.hex()
@@ -365,6 +297,10 @@ def _past(ledger: Ledger, positions: set[int], uids: set[str]) -> _Past:
         if uid and after is not None:
             past.nodes[uid] = after
     lives, lost = incarnations_of(recovered)
+    ends = [
+        (each.incarnation, event.began_at - 1) for each, event in zip(lost, recovered, strict=True)
+    ]
+    past.cuts = dict(reversed(ends))
     head = ledger.head()
     past.own = Own(
         origin=head.origin,
@@ -419,9 +355,9 @@ def _recovered(found: Standing, own: Own, incarnation: str) -> tuple[LedgerRecov
 
 
 def _judged(
-    pods: Sequence[SeenPod], read: dict[str, Allocation | str], past: _Past
-) -> tuple[tuple[Outcome, ...], list[Allocation]]:
-    """Return the Pods that are not believed, and the allocations to make again."""
+    pods: Sequence[SeenPod], read: Mapping[str, _Signed | str], past: Past
+) -> tuple[tuple[Outcome, ...], tuple[Allocation, ...]]:
+    """Return the Pods that are not believed, and the allocations to make again, in their order."""
     by_name = {node.name: uid for uid, node in past.nodes.items()}
     latest: dict[str, int] = {}
     for uid, attempt in past.known:
@@ -432,83 +368,27 @@ def _judged(
         said = read.get(pod.uid)
         if said is None or not pod.running:
             continue
-        fact = said if isinstance(said, str) else _doubt(said, past, by_name, latest)
+        fact = said if isinstance(said, str) else _doubt(said.allocation, past, by_name, latest)
         if fact:
             title = f"{pod.namespace}/{pod.name}"
             disbelieved.append(Outcome(pod=title, pod_uid=pod.uid, node=pod.node_name, fact=fact))
-        elif isinstance(said, Allocation) and (said.pod_uid, said.attempt) not in past.known:
-            again.append(said)
-    return tuple(disbelieved), again
+        elif isinstance(said, _Signed) and not past.knows(said.allocation):
+            again.append(said.allocation)
+    return tuple(disbelieved), tuple(sorted(again, key=lambda a: (a.epoch, a.position)))
 
 
-def _doubt(said: Allocation, past: _Past, by_name: dict[str, str], latest: dict[str, int]) -> str:
+def _doubt(said: Allocation, past: Past, by_name: dict[str, str], latest: dict[str, int]) -> str:
     """Return why a signed allocation is not believed after all, empty if it is."""
     known_node = by_name.get(said.node_name)
     if known_node is not None and known_node != said.node_uid:
         return f"signed for another node of that name: node_uid={said.node_uid}"
-    if (said.pod_uid, said.attempt) in past.known:
+    if past.knows(said):
         return ""
     if said.attempt < latest.get(said.pod_uid, 0):
         return f"the ledger knows a later attempt: attempt={latest[said.pod_uid]}"
     if past.own.has(said.incarnation, said.position):
         return f"the ledger has another event at the position: position={said.position}"
     return ""
-
-
-def _reserved(said: Allocation, text: str) -> PodReserved:
-    return PodReserved(
-        pod_uid=said.pod_uid,
-        attempt=said.attempt,
-        namespace=said.namespace,
-        pod_name=said.pod_name,
-        node_uid=said.node_uid,
-        node_name=said.node_name,
-        cpu_milli=said.cpu_milli,
-        memory_bytes=said.memory_bytes,
-        shares=said.shares,
-        cpuset=said.cpuset,
-        annotations={ANNOTATION_TENURE_ALLOCATION: text},
-        device_models=said.device_models,
-        dialect=said.dialect,
-        policy=said.policy,
-        settings_hash=said.settings_hash,
-        tenure_version=said.tenure_version,
-        resource_version=said.resource_version,
-        group=said.group,
-        snapshot=said.snapshot,
-    )
-
-
-def _observed(said: Allocation) -> PodObserved:
-    return PodObserved(
-        pod_uid=said.pod_uid,
-        attempt=said.attempt,
-        namespace=said.namespace,
-        pod_name=said.pod_name,
-        node_uid=said.node_uid,
-        node_name=said.node_name,
-        source=SOURCE,
-        cpu_milli=said.cpu_milli,
-        memory_bytes=said.memory_bytes,
-        shares=said.shares,
-        cpuset=said.cpuset,
-        device_models=said.device_models,
-        dialect=said.dialect,
-        snapshot=said.snapshot,
-    )
-
-
-def _drift(said: Allocation, fact: str) -> DriftFound:
-    alone = said.shares[0] if len(said.shares) == 1 else None
-    return DriftFound(
-        drift_id=f"{OVER_HELD}/{said.pod_uid}/{said.attempt}",
-        kind=OVER_HELD,
-        node_uid=said.node_uid,
-        detail=fact,
-        device_type=alone.device_type if alone else "",
-        minor=alone.minor if alone else -1,
-        pod_uid=said.pod_uid,
-    )
 
 
 def _outcome(said: Allocation, refused: str | None) -> Outcome:
@@ -538,13 +418,20 @@ def _outcome_of(held: Holding, node: str) -> Outcome:
 
 def incarnations(ledger: Ledger) -> tuple[tuple[Incarnation, ...], tuple[Lost, ...]]:
     """Return the ledger's incarnations, the open one last, and the positions it knows as lost."""
+    return incarnations_of(_recoveries(ledger))
+
+
+def _recoveries(ledger: Ledger, last: int | None = None) -> list[LedgerRecovered]:
+    """Return the recoveries up to `last`, or all; they stay in the log whatever is archived."""
     table = schema.ledger_events.c
     query = (
         select(table.event_type, table.body)
         .where(or_(table.event_type == "ledger.recovered.v1", table.event_type == _RECOVERED))
         .order_by(table.position)
     )
+    if last is not None:
+        query = query.where(table.position <= last)
     with ledger.connection.begin():
         rows = ledger.connection.execute(query).all()
     events = [decode_event(row.event_type, row.body) for row in rows]
-    return incarnations_of(event for event in events if isinstance(event, LedgerRecovered))
+    return [event for event in events if isinstance(event, LedgerRecovered)]

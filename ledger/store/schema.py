@@ -55,6 +55,15 @@ SELDOM: Final = (
 )
 """Event types that the audit views read from the log itself, through an index of their own."""
 
+KEPT: Final = (
+    *SELDOM,
+    "device.health_changed.v1",
+    "key.rotated.v1",
+    "segment.archived.v1",
+    "segment.archived.v2",
+)
+"""Event types that stay in the log when the events around them move to an archive."""
+
 BIG: Final = BigInteger().with_variant(Integer(), "sqlite")
 """64 bits. A STRICT table of SQLite knows no BIGINT; its INTEGER has 64 bits."""
 
@@ -300,7 +309,9 @@ ledger_holdings: Final = Table(
     _number("opened_at_us"),
     _number("closed_at_us", null=True),
     _number("closed_position", null=True),
-    Index(None, "device_no", "closed_at_us"),
+    # The first two are for the rule that adds up what is open on a card, with every grant; all four
+    # let `audit_holdings` look for a moment in the index alone, however long a card's history is.
+    Index(None, "device_no", "closed_at_us", "opened_at_us", "minor"),
     _check("kind", "kind IN ('granted', 'observed')"),
     _check("amounts", "core_percent >= 0 AND memory_bytes >= 0 AND exclusive IN (0, 1)"),
     sqlite_strict=True,
@@ -452,15 +463,41 @@ ledger_segments: Final = Table(
     METADATA,
     _key("last"),
     _number("first"),
+    _number("position"),
     _text("file_name"),
     Column("digest", LargeBinary, nullable=False),
+    Column("root", LargeBinary, nullable=False),
     Column("chain_hash", LargeBinary, nullable=False),
+    Column("state_digest", LargeBinary, nullable=False),
+    Column("state", LargeBinary, nullable=False),
     _number("at_us"),
     _check("digest_length", "length(digest) = 32"),
+    _check("root_length", "length(root) = 32"),
     _check("chain_hash_length", "length(chain_hash) = 32"),
+    _check("state_digest_length", "length(state_digest) = 32"),
     sqlite_strict=True,
 )
-"""Events `first`..`last` that moved to an archive file, and the chain value at the last one."""
+"""
+Events `first`..`last` that moved to an archive file, as the event at `position` says.
+
+`digest` is of the file, `root` of the tree of size `last`; `chain_hash` and `at_us` are those of
+the last event. `state` is what a reader that starts behind it must know, compressed.
+"""
+
+ledger_archived: Final = Table(
+    "ledger_archived",
+    METADATA,
+    _key("position"),
+    _text("idempotency_key"),
+    _text("stream"),
+    _text("event_type"),
+    Column("args_hash", LargeBinary, nullable=False),
+    _number("at_us"),
+    UniqueConstraint("idempotency_key"),
+    _check("args_hash_length", "length(args_hash) = 32"),
+    sqlite_strict=True,
+)
+"""What stays of an event that moved: enough to know its command when it comes again."""
 
 ledger_places: Final = Table(
     "ledger_places",

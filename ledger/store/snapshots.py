@@ -77,7 +77,7 @@ class SnapshotProof:
         self._rows = rows_of(connection, in_key_order(schema.ledger_snapshots))
         self._next = self._read()
 
-    def add(self, position: int, event: LedgerEvent, state: LedgerState) -> None:
+    def add(self, position: int, event: LedgerEvent, state: Callable[[], LedgerState]) -> None:
         """
         Look at the snapshot that `event` should commit to, if there is one.
 
@@ -88,7 +88,7 @@ class SnapshotProof:
             if self._next[0] < at:
                 self._without_event(self._next)
             else:
-                fact = _wrong(self._next, event, state)
+                fact = _wrong(self._next, event, state())
                 if fact:
                     self._report(position, f"the snapshot at position {at} {fact}")
             self._next = self._read()

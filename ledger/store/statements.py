@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from sqlalchemy import Column, Connection, Table, bindparam, case, insert, update
+from sqlalchemy import Column, Connection, Table, bindparam, case, insert, literal_column, update
 from sqlalchemy.sql.dml import Insert, Update
 from sqlalchemy.sql.elements import BindParameter, Case
 
@@ -29,7 +29,7 @@ class Statement:
 
     def text(self, connection: Connection) -> str:
         """Return the SQL in the words of the connection's driver."""
-        driver = f"{connection.dialect.name}+{connection.dialect.driver}"
+        driver = connection.dialect.driver
         if driver not in self._texts:
             names = list(self.parameters)
             compiled = self.construct.compile(dialect=connection.dialect, column_keys=names)
@@ -68,7 +68,11 @@ def _not_below(used: Column[int], reported: str) -> Case[int]:
 
 MOVE_HEAD: Final = Statement(
     update(schema.ledger_head)
-    .where(_head.epoch == bindparam("e"), _head.position == bindparam("p"))
+    .where(
+        _head.id == literal_column("1"),
+        _head.epoch == bindparam("e"),
+        _head.position == bindparam("p"),
+    )
     .values(position=bindparam("position"), at_us=bindparam("at_us"), chain_hash=bindparam("hash")),
     *("position", "at_us", "hash", "e", "p"),
 )

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import suppress
-from functools import cache
+from functools import cache, lru_cache
 from itertools import count, product
 from typing import Any, Final
 
-from sqlalchemy import Connection, Select, Table, select
+from sqlalchemy import Connection, Dialect, Select, Table, select
+from sqlalchemy.sql.compiler import SQLCompiler
 
 from ledger.domain.errors import LedgerError
 from ledger.store.profile import driver_connection
 from ledger.store.statements import Row
 
 PAGE_ROWS: Final = 2_000
+_TEXTS_MAX: Final = 64
 _numbers: Final = count(1)
 CONTRADICTION: Final = (
     ArithmeticError,
@@ -39,13 +41,8 @@ def rows_of(connection: Connection, query: Select[Any]) -> Generator[Row, None, 
     Raises:
         UnreadableError: a page or a value is damaged; every row before it has been yielded.
     """
-    text = str(query.compile(dialect=connection.dialect))
-    failures: tuple[type[Exception], ...] = (
-        connection.dialect.loaded_dbapi.Error,
-        UnicodeDecodeError,  # a broken text in the database's own words
-        MemoryError,  # a length that no value has
-        OverflowError,
-    )
+    text = str(_compiled(query, connection.dialect))
+    failures = _failures(connection)
     cursor = _cursor(connection)
     try:
         cursor.execute(text)
@@ -58,6 +55,60 @@ def rows_of(connection: Connection, query: Select[Any]) -> Generator[Row, None, 
             cursor.close()
 
 
+def pages_of(rows: Iterable[Row]) -> Iterator[list[Row]]:
+    """Yield rows in pages; those read before a damaged one come before its UnreadableError."""
+    page: list[Row] = []
+    try:
+        for row in rows:
+            page.append(row)
+            if len(page) == PAGE_ROWS:
+                yield page
+                page = []
+    except UnreadableError:
+        yield page
+        raise
+    yield page
+
+
+def fetched(connection: Connection, query: Select[Any], values: Mapping[str, object]) -> list[Row]:
+    """
+    Return the rows of a query with named parameters, as the driver's tuples.
+
+    Raises:
+        UnreadableError: a page or a value is damaged.
+    """
+    compiled = _compiled(query, connection.dialect)
+    order = compiled.positiontup
+    every = {**compiled.params, **values}
+    given = every if order is None else [every[name] for name in order]
+    cursor = connection.connection.cursor()
+    try:
+        cursor.execute(str(compiled), given)
+        return list(cursor.fetchall())
+    except _failures(connection) as error:
+        raise UnreadableError(str(error)) from error
+    finally:
+        cursor.close()
+
+
+@lru_cache(_TEXTS_MAX)
+def _compiled(query: Select[Any], dialect: Dialect) -> SQLCompiler:
+    """Compile once what is asked again and again; a query and a dialect are told by identity."""
+    compiled = query.compile(dialect=dialect)
+    assert isinstance(compiled, SQLCompiler), query
+    return compiled
+
+
+def _failures(connection: Connection) -> tuple[type[Exception], ...]:
+    """Return what the driver raises over a damaged page."""
+    return (
+        connection.dialect.loaded_dbapi.Error,
+        UnicodeDecodeError,  # a broken text in the database's own words
+        MemoryError,  # a length that no value has
+        OverflowError,
+    )
+
+
 def _cursor(connection: Connection) -> Any:  # noqa: ANN401 - the protocol has no iteration
     """Return a cursor of the driver that holds a page of rows at a time, not all of them."""
     if connection.dialect.driver != "psycopg":
@@ -67,6 +118,7 @@ def _cursor(connection: Connection) -> Any:  # noqa: ANN401 - the protocol has n
     return cursor
 
 
+@cache
 def in_key_order(table: Table) -> Select[Any]:
     """Return the query for all columns of a table, ordered by its key."""
     return select(*table.columns).order_by(*table.primary_key.columns)

@@ -10,18 +10,22 @@ from __future__ import annotations
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
 from typing import Any, Final
 
 from sqlalchemy import Connection, func, select
 
 from ledger.domain.errors import InputError, LedgerError
-from ledger.domain.events import LedgerEvent, SnapshotTaken
+from ledger.domain.events import GroupPlanned, LedgerEvent, SnapshotTaken
 from ledger.domain.places import Place, apply_places
-from ledger.domain.state import NodeState, apply, node_uid_of
+from ledger.domain.state import Folding
 from ledger.domain.state_codec import FORMAT, LedgerState, decode_state, state_digest
 from ledger.store import schema
 from ledger.store.open import Ledger
-from ledger.store.read import read_events
+from ledger.store.read import read_events, recorded_event, replay
+from ledger.store.segment_files import SegmentFile
+from ledger.store.segments import START, End, Segment, end_of, in_archive, segments_of
 from ledger.store.tables import is_typed, other_types
 
 SNAPSHOT_FORMAT: Final = f"{FORMAT}+zlib"
@@ -51,22 +55,19 @@ class Fold:
     """A state that is folded one event at a time."""
 
     def __init__(self, state: LedgerState) -> None:
-        self.nodes: dict[str, NodeState] = dict(state.nodes)
-        self.places: tuple[Place, ...] = state.places
+        self._nodes = Folding(state.nodes)
+        self._places: tuple[Place, ...] = state.places
 
     def add(self, position: int, event: LedgerEvent) -> None:
         """Fold one event."""
-        uid = node_uid_of(event)
-        if uid is not None:
-            after = apply(self.nodes.get(uid), position, event)
-            if after is not None:
-                self.nodes[uid] = after
-        self.places = apply_places(self.places, position, event)
+        self._nodes.add(position, event)
+        if self._places or type(event) is GroupPlanned:
+            self._places = apply_places(self._places, position, event)
 
     @property
     def state(self) -> LedgerState:
         """The state as it is now."""
-        return LedgerState(nodes=dict(self.nodes), places=self.places)
+        return LedgerState(nodes=self._nodes.nodes(), places=self._places)
 
 
 def load_state(ledger: Ledger) -> Loaded:
@@ -79,28 +80,58 @@ def load_state(ledger: Ledger) -> Loaded:
     return state_at(ledger, ledger.head().position)
 
 
-def state_at(ledger: Ledger, position: int) -> Loaded:
+def state_at(ledger: Ledger, position: int, *, segments: Path | None = None) -> Loaded:
     """
     Return the state after the event at `position`; 0 is before the first one.
 
+    Args:
+        segments: the folder of the archive, for a position whose events moved there.
+
     Raises:
-        InputError: the ledger has no such position.
+        InputError: the ledger has no such position, or it needs an archive's file.
         CorruptLedgerError: an event after the snapshot is not what was recorded.
     """
     head = ledger.head().position
     if not 0 <= position <= head:
         raise InputError(f"no such position: position={position}, head={head}")
-    first, state, findings = _newest_proven(ledger.connection, position)
+    with ledger.connection.begin():
+        archived = segments_of(ledger.connection)
+    if archived and position < archived[-1].last:
+        return _archived_state(ledger, archived, position, segments)
+    base = end_of(archived[-1]) if archived else START
+    first, state, findings = _newest_proven(ledger.connection, position, base)
     fold = Fold(state)
-    tail = read_events(ledger.connection, after=first, limit=position - first)
-    for at, recorded in enumerate(tail, first + 1):
-        fold.add(at, recorded.event)
+    for at, event in replay(ledger.connection, after=first, limit=position - first):
+        fold.add(at, event)
     return Loaded(
         position=position,
         state=fold.state,
         snapshot_position=first,
         findings=tuple(findings),
     )
+
+
+def _archived_state(
+    ledger: Ledger, archived: Sequence[Segment], position: int, folder: Path | None
+) -> Loaded:
+    """Return the state inside of a segment: from the end of the one before, and its file."""
+    number = next(n for n, segment in enumerate(archived) if position < segment.last)
+    base = end_of(archived[number - 1]) if number else START
+    fold = Fold(base.folded())
+    if position > base.position:
+        if folder is None:
+            with ledger.connection.begin():
+                raise in_archive(ledger.connection, position)
+        file = SegmentFile(folder / archived[number].file_name, archived[number])
+        fact = file.difference()
+        if fact:
+            raise InputError(fact)
+        previous = base.chain_hash
+        for row in islice(file.rows(), position - base.position):
+            recorded = recorded_event(row, row[0], previous)
+            previous = recorded.chain_hash
+            fold.add(row[0], recorded.event)
+    return Loaded(position=position, state=fold.state, snapshot_position=base.position, findings=())
 
 
 def position_at(ledger: Ledger, at_us: int) -> int:
@@ -116,12 +147,21 @@ def position_at(ledger: Ledger, at_us: int) -> int:
         low, high = (ends[0] or 1) - 1, ends[1] or 0
         while low < high:
             middle = (low + high + 1) // 2
-            query = select(_events.at_us).where(_events.position == middle)
-            found = ledger.connection.execute(query).scalar()
+            found = _time_of(ledger.connection, middle)
             if found is None:
                 raise LedgerError(f"an event is missing: position={middle}")
             low, high = (middle, high) if found <= at_us else (low, middle - 1)
     return low
+
+
+def _time_of(connection: Connection, position: int) -> int | None:
+    """Return when an event was recorded, wherever it is now."""
+    for table in (_events, schema.ledger_archived.c):
+        query = select(table.at_us).where(table.position == position)
+        found: int | None = connection.execute(query).scalar()
+        if found is not None:
+            return found
+    return None
 
 
 def unpacked(row: Sequence[Any]) -> LedgerState:
@@ -151,15 +191,17 @@ def commits_to(event: LedgerEvent, position: int, digest: bytes) -> bool:
     return event == SnapshotTaken(at_position=position, digest=digest.hex())
 
 
-def _newest_proven(connection: Connection, position: int) -> tuple[int, LedgerState, list[str]]:
-    """Return the newest snapshot that the log proves, and what is wrong with newer ones."""
+def _newest_proven(
+    connection: Connection, position: int, base: End
+) -> tuple[int, LedgerState, list[str]]:
+    """Return the newest snapshot that the log proves, else `base`, and what was left aside."""
     findings: list[str] = []
     for at in _positions(connection, position):
         try:
             return at, _proven(connection, at), findings
         except (InputError, LedgerError) as error:
             findings.append(f"the snapshot at position {at} is not used: {error}")
-    return 0, LedgerState(), findings
+    return base.position, base.folded(), findings
 
 
 def _positions(connection: Connection, position: int) -> list[int]:

@@ -10,10 +10,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from sqlalchemy import Connection, bindparam, insert, select, update
+from sqlalchemy import Connection, bindparam, insert, literal_column, select, update
 
 from ledger.domain.errors import CorruptLedgerError
-from ledger.domain.merkle import CompactRange, NodeReader, node_hash, perfect_root, split_hashes
+from ledger.domain.merkle import (
+    HASH_BYTES,
+    CompactRange,
+    NodeReader,
+    node_hash,
+    perfect_root,
+    split_hashes,
+)
 from ledger.store import schema
 from ledger.store.outbox import Outbox
 from ledger.store.statements import Row, Statement
@@ -25,7 +32,7 @@ _events, _tree, _tiles = schema.ledger_events.c, schema.ledger_tree.c, schema.le
 
 _GROW: Final = Statement(
     update(schema.ledger_tree)
-    .where(_tree.size == bindparam("before"))
+    .where(_tree.id == literal_column("1"), _tree.size == bindparam("before"))
     .values({"size": bindparam("to_size"), "range": bindparam("to_range")}),
     *("to_size", "to_range", "before"),
 )
@@ -33,7 +40,12 @@ _TILE: Final = Statement(insert(schema.ledger_tiles), "level", "number", "hashes
 
 
 class TileGrower:
-    """The right edge of the tree: hashes of tiles that are not full yet, per level."""
+    """
+    The right edge of the tree: hashes of tiles that are not full yet, per level.
+
+    Above the lowest level an entry that was read is the tile below it, 8192 bytes, and hashed only
+    when its own tile is full: a writer that takes over may never come so far.
+    """
 
     def __init__(self, size: int = 0, pending: Iterable[list[bytes]] = ()) -> None:
         self.tree = CompactRange(size)
@@ -59,10 +71,15 @@ class TileGrower:
             if len(row) < TILE_HASHES:
                 return full
             number = (self.tree.size >> TILE_LEVELS * (level + 1)) - 1
-            full.append((level, number, b"".join(row)))
-            value = perfect_root(row)
+            hashes = [_hash_of(entry) for entry in row]
+            full.append((level, number, b"".join(hashes)))
+            value = perfect_root(hashes)
             row.clear()
             level += 1
+
+
+def _hash_of(entry: bytes) -> bytes:
+    return entry if len(entry) == HASH_BYTES else perfect_root(split_hashes(entry))
 
 
 class Tree:
@@ -151,24 +168,31 @@ def node_reader(connection: Connection) -> NodeReader:
 
 
 def _pending(connection: Connection, size: int) -> list[list[bytes]]:
-    """Return the hashes of the tiles that a tree of this size has begun, lowest level first."""
+    """Return what the tiles that a tree of this size has begun are made of, lowest level first."""
     tiles = size >> TILE_LEVELS
     pending = [_leaves(connection, (tiles << TILE_LEVELS) + 1, size)]
     level = 0
     while tiles:
         begun = tiles >> TILE_LEVELS
-        row = []
-        for number in range(begun << TILE_LEVELS, tiles):
-            hashes = _tile(connection, level, number)
-            if hashes is None:
-                position = (number << TILE_LEVELS * (level + 1)) + 1
-                raise CorruptLedgerError(
-                    f"a tile is missing: level={level}, number={number}", position=position
-                )
-            row.append(perfect_root(split_hashes(hashes)))
-        pending.append(row)
+        pending.append(_full_tiles(connection, level, begun << TILE_LEVELS, tiles))
         level, tiles = level + 1, begun
     return pending
+
+
+def _full_tiles(connection: Connection, level: int, first: int, end: int) -> list[bytes]:
+    query = (
+        select(_tiles.number, _tiles.hashes)
+        .where(_tiles.level == level, _tiles.number >= first, _tiles.number < end)
+        .order_by(_tiles.number)
+    )
+    found = {number: bytes(hashes) for number, hashes in connection.execute(query)}
+    for number in range(first, end):
+        if number not in found:
+            position = (number << TILE_LEVELS * (level + 1)) + 1
+            raise CorruptLedgerError(
+                f"a tile is missing: level={level}, number={number}", position=position
+            )
+    return list(found.values())
 
 
 def _tile(connection: Connection, level: int, number: int) -> bytes | None:

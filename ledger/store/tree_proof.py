@@ -74,6 +74,10 @@ class TreeProof:
         if size in self._signed or (self._stored is not None and size == self._stored.size):
             self._compare_at(size)
 
+    def root(self) -> bytes:
+        """Return the root over what was added so far."""
+        return self._edge.tree.root()
+
     def finish(self, origin: str) -> None:
         """Compare what is left at the last event: sizes never reached, origins, tiles."""
         last = self._edge.tree.size

@@ -7,11 +7,12 @@ again from the stored words, and what is held is counted again from the events.
 
 from __future__ import annotations
 
-import hashlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
+from pathlib import Path
 from typing import Final
 
 from sqlalchemy import Connection
@@ -19,16 +20,21 @@ from sqlalchemy import Connection
 from ledger.domain.errors import CorruptLedgerError, InputError, UnknownEventError
 from ledger.domain.events import EpochStarted, LedgerEvent, decode_event
 from ledger.domain.hashing import GENESIS, chain_hash
+from ledger.domain.state_codec import encode_state
 from ledger.store import schema
 from ledger.store.append import Head
+from ledger.store.archived_proof import NO_PAST, Past, past_of, tile_leaves
 from ledger.store.bodies import leaf_of
 from ledger.store.damage import changed_rules, damaged_pages, other_revision
 from ledger.store.failures import DAMAGE, fact_of
 from ledger.store.held import HeldByFold
 from ledger.store.open import Ledger
 from ledger.store.profile_postgres import one_snapshot
-from ledger.store.proof import Proof
+from ledger.store.proof import Report
+from ledger.store.proven import proven_chain
 from ledger.store.read import checked_head
+from ledger.store.resumed import ResumedProof
+from ledger.store.segments import End, Segment, end_of
 from ledger.store.snapshots import SnapshotProof
 from ledger.store.statements import Row
 from ledger.store.tables import (
@@ -38,6 +44,7 @@ from ledger.store.tables import (
     is_typed,
     kinds_of,
     other_types,
+    pages_of,
     rows_of,
 )
 from ledger.store.tree_proof import NO_WITNESS, TreeProof, Witness
@@ -64,7 +71,9 @@ class VerifyReport:
     What `verify` saw.
 
     Attributes:
-        events: how many events were checked, which is also the last position.
+        events: the last position that was checked.
+        unread: so many events, from the first on, are in an archive and were not read; their hashes
+            were, and what the ledger kept of them.
         findings: by position, those about no position last; empty = proved.
         chain_hash: the chain value at the last event that was checked.
         max_core_percent_seen: most core percent ever granted of one GPU.
@@ -77,6 +86,7 @@ class VerifyReport:
     chain_hash: bytes
     max_core_percent_seen: int
     max_memory_percent_seen: int
+    unread: int = 0
 
     @property
     def ok(self) -> bool:
@@ -107,6 +117,7 @@ def verify(
     progress: Callable[[int, int], None] | None = None,
     *,
     witness: Witness = NO_WITNESS,
+    segments: Path | None = None,
 ) -> VerifyReport:
     """
     Check everything the ledger promises, in one snapshot of it.
@@ -121,6 +132,8 @@ def verify(
         progress: called with (positions done, positions in all) now and then.
         witness: what was kept outside, which alone shows a tail that was cut off, an older copy,
             or a history that was written anew.
+        segments: the folder of the archive, to read archived events too. Without it the proof
+            begins at the state behind the last of them, which the log commits to.
     """
     started = time.perf_counter()
     findings = _Findings()
@@ -130,9 +143,12 @@ def verify(
         for look in (damaged_pages, changed_rules, other_revision):
             for text in look(ledger.connection):
                 findings.add(None, text)
-        walk = _Walk(ledger.connection, findings, witness)
+        past = _past(ledger.connection, findings, segments)
+        walk = Walk(ledger.connection, findings.add, witness, past)
         with closing(walk.proof):
-            walk.run(progress or (lambda _done, _all: None))
+            walk.run(
+                past.rows(ledger.connection, findings.add), progress or (lambda _done, _all: None)
+            )
     finally:
         with suppress(*DAMAGE):  # nothing was written; a damaged database can't even end that
             snapshot.rollback()
@@ -143,7 +159,19 @@ def verify(
         chain_hash=walk.chain,
         max_core_percent_seen=walk.proof.max_core_percent,
         max_memory_percent_seen=walk.proof.max_memory_percent,
+        unread=past.start.position,
     )
+
+
+def _past(connection: Connection, findings: _Findings, folder: Path | None) -> Past:
+    """Return where the proof begins; an archive that can't be believed is a finding."""
+    try:
+        return past_of(connection, findings.add, folder)
+    except CorruptLedgerError as error:
+        findings.add(error.position, str(error).removesuffix(f": position={error.position}"))
+    except (UnreadableError, *DAMAGE) as error:
+        findings.add(None, f"the archive's records are unreadable: {error}")
+    return NO_PAST
 
 
 def unopened(fact: str) -> VerifyReport:
@@ -158,39 +186,40 @@ def unopened(fact: str) -> VerifyReport:
     )
 
 
-class _Walk:
-    """One pass over the events, with the proof of the projections beside it."""
+class Walk:
+    """One pass over the events behind `past`, with the proof of the projections beside it."""
 
-    def __init__(self, connection: Connection, findings: _Findings, witness: Witness) -> None:
-        self.position = 0
-        self.chain = GENESIS
-        self.proof = Proof(connection, findings.add)
-        self._held = HeldByFold(connection)
-        self._snapshots = SnapshotProof(connection, findings.add)
-        self._tree = TreeProof(connection, findings.add, witness)
+    def __init__(
+        self,
+        connection: Connection,
+        report: Report,
+        witness: Witness = NO_WITNESS,
+        past: Past = NO_PAST,
+    ) -> None:
+        start = past.start
+        self.position = start.position
+        self.chain = start.chain_hash
+        self.proof = ResumedProof(connection, report, start)
+        self._held = HeldByFold(connection, start.folded())
+        self._snapshots = SnapshotProof(connection, report)
+        self._tree = TreeProof(connection, report, witness)
+        for leaf in tile_leaves(connection, start.position) if start.position else ():
+            self._tree.add(leaf)
         self._connection = connection
-        self._findings = findings
+        self._report = report
+        self._seals = past.seals
         self._kinds = kinds_of(schema.ledger_events)
-        self._versions: dict[str, int] = {}
-        self._at_us = 0
-        self._epoch = 0
-        self._writer = EpochStarted(epoch=0, holder="", origin="", tenure_version="")
+        self._versions: dict[str, int] = dict(start.streams)
+        self._at_us = start.at_us
+        self._epoch = start.epoch
+        self._writer = start.writer
         self._sound = True  # until an event is not what it was: then the replay would mislead
 
-    def run(self, progress: Callable[[int, int], None]) -> None:
+    def run(self, rows: Iterator[Row], progress: Callable[[int, int], None]) -> None:
+        """Check every row in order, then what must be so at the head."""
         head = self._head()
         total = head.position if head else 0
-        try:
-            with closing(rows_of(self._connection, in_key_order(schema.ledger_events))) as rows:
-                for row in rows:
-                    if tuple(map(type, row)) in self._kinds:
-                        self._event(row)
-                    else:
-                        self._ill_typed(row)
-                    if self.position % _PROGRESS_EVENTS == 0:
-                        progress(self.position, total)
-        except UnreadableError as error:
-            self._bad(self.position + 1, f"the event is unreadable: {error}")
+        self.take(rows, lambda: progress(self.position, total))
         if self._sound:
             self._tree.finish(self._writer.origin)
             self._snapshots.finish()
@@ -201,31 +230,77 @@ class _Walk:
         if self._sound:
             self._compare()
         else:
-            self._findings.add(None, "holdings were compared only up to the first bad event")
+            self._report(None, "holdings were compared only up to the first bad event")
         progress(self.position, total)
+
+    def take(self, rows: Iterator[Row], progress: Callable[[], None] = lambda: None) -> None:
+        """Check rows of the log, in order."""
+        try:
+            for page in pages_of(rows):
+                proved = bool(self.chain) and proven_chain(page, self.position, self.chain)
+                for row in page:
+                    if proved or tuple(map(type, row)) in self._kinds:
+                        self._event(row, proved=bool(proved))
+                    else:
+                        self._ill_typed(row)
+                    if self.position in self._seals:
+                        self._seal(self._seals[self.position])
+                    if self.position % _PROGRESS_EVENTS == 0:
+                        progress()
+        except UnreadableError as error:
+            self._bad(self.position + 1, f"the event is unreadable: {error}")
+
+    def end(self) -> End:
+        """Return what is known behind the last event that was taken."""
+        return End(
+            position=self.position,
+            at_us=self._at_us,
+            chain_hash=self.chain,
+            epoch=self._epoch,
+            writer=self._writer,
+            streams=dict(self._versions),
+            state=encode_state(self._held.state),
+            rows=self.proof.rows(),
+        )
+
+    def root(self) -> bytes:
+        """Return the root of the tree over the events so far."""
+        return self._tree.root()
+
+    def close(self) -> None:
+        """Let go of every query."""
+        self.proof.close()
+        self._snapshots.close()
+
+    def _seal(self, segment: Segment) -> None:
+        """Compare the state at a segment's end with the one that the log commits to."""
+        keys = end_of(segment).keys  # compared with the keys themselves, before
+        text = replace(self.end(), keys=keys).text()
+        if self._sound and sha256(text.encode()).digest() != segment.state_digest:
+            self._bad(segment.last, "the state at the segment's end is not the fold of its events")
 
     def _compare(self) -> None:
         """Compare what is held at the end with the tables, by the writer's fold and by ours."""
         try:
             self.proof.finish()
             for position, text in self._held.differences():
-                self._findings.add(position, text)
+                self._report(position, text)
         except (UnreadableError, *CONTRADICTION) as error:
             fact = f"{type(error).__name__}: {error}"
-            self._findings.add(None, f"the projections can't be compared: {fact}")
+            self._report(None, f"the projections can't be compared: {fact}")
 
     def _head(self) -> Head | None:
         try:
             return checked_head(self._connection)
         except CorruptLedgerError as error:
-            self._findings.add(None, str(error))
+            self._report(None, str(error))
         except DAMAGE as error:
-            self._findings.add(None, f"the head is unreadable: {fact_of(error)}")
+            self._report(None, f"the head is unreadable: {fact_of(error)}")
         return None
 
     def _bad(self, position: int, text: str) -> None:
         self._sound = False
-        self._findings.add(position, text)
+        self._report(position, text)
 
     def _ill_typed(self, row: Row) -> None:
         """Report a row whose values are not of their columns; the chain goes on behind it."""
@@ -234,7 +309,25 @@ class _Walk:
         self._bad(self.position, other_types(schema.ledger_events, row))
         self.chain = chain if isinstance(chain, bytes) else b""
 
-    def _event(self, row: Row) -> None:
+    def _event(self, row: Row, *, proved: bool) -> None:
+        """Check one row; `proved` if its place, its hash and its link already are."""
+        position, stream, version, event_type, body, _, epoch = row[:7]
+        at_us, _, leaf, chain = row[11:15]
+        if proved:
+            self.position, self.chain = position, chain
+        else:
+            self._hashes(row)
+        if version != self._versions.get(stream, 0) + 1:
+            self._bad(position, f"the stream has a gap: stream={stream}, version={version}")
+        if at_us <= self._at_us or epoch < self._epoch:
+            self._bad(position, "time or epoch run backwards")
+        self._versions[stream], self._at_us, self._epoch = version, at_us, epoch
+        if self._sound:
+            self._tree.add(leaf)
+            self._replay(position, at_us, event_type, body)
+
+    def _hashes(self, row: Row) -> None:
+        """Check the place of a row, its hash and its link."""
         position, stream, version, event_type, body, actor, epoch = row[:7]
         at_us, wall_us, leaf, chain = row[11:15]
         expected = self.position + 1
@@ -243,7 +336,7 @@ class _Walk:
             gap = f"{expected} to {position - 1}" if position - 1 > expected else str(expected)
             self._bad(expected, f"events are missing: positions={gap}")
             self.chain = b""
-        body_sha256 = hashlib.sha256(body.encode()).hexdigest()
+        body_sha256 = sha256(body.encode()).hexdigest()
         computed = leaf_of(
             position=position,
             stream=stream,
@@ -265,14 +358,6 @@ class _Walk:
         elif linked != chain:
             self._bad(position, "the chain is broken: the hash does not follow from the one before")
         self.chain = linked if computed == leaf else chain
-        if version != self._versions.get(stream, 0) + 1:
-            self._bad(position, f"the stream has a gap: stream={stream}, version={version}")
-        if at_us <= self._at_us or epoch < self._epoch:
-            self._bad(position, "time or epoch run backwards")
-        self._versions[stream], self._at_us, self._epoch = version, at_us, epoch
-        if self._sound:
-            self._tree.add(computed)
-            self._replay(position, at_us, event_type, body)
 
     def _replay(self, position: int, at_us: int, event_type: str, body: str) -> None:
         try:
@@ -284,7 +369,7 @@ class _Walk:
         try:
             self.proof.add(position, at_us, event)
             self._held.add(position, event)
-            self._snapshots.add(position, event, self._held.state)
+            self._snapshots.add(position, event, lambda: self._held.state)
         except CONTRADICTION as error:
             fact = f"{type(error).__name__}: {error}"
             self._bad(position, f"the event contradicts itself or those before it: {fact}")
@@ -312,7 +397,7 @@ class _Walk:
             self._bad(last, "the head has another chain value or time than its event")
         writer = self._writer
         if (head.epoch, head.holder, head.origin) != (writer.epoch, writer.holder, writer.origin):
-            self._findings.add(
+            self._report(
                 None,
                 "the head has another epoch, holder or origin than the last epoch that was"
                 f" started: head={(head.epoch, head.holder, head.origin)}",
@@ -323,11 +408,11 @@ class _Walk:
         try:
             rows = list(rows_of(self._connection, in_key_order(schema.ledger_streams)))
         except UnreadableError as error:
-            self._findings.add(None, f"ledger_streams is unreadable: {error}")
+            self._report(None, f"ledger_streams is unreadable: {error}")
             return
         for row in rows:
             if not is_typed(schema.ledger_streams, row):
-                self._findings.add(None, other_types(schema.ledger_streams, row))
+                self._report(None, other_types(schema.ledger_streams, row))
                 return
         streams: dict[str, int] = dict(rows)
         if streams != self._versions:
@@ -336,4 +421,4 @@ class _Walk:
                 for name in streams.keys() | self._versions.keys()
                 if streams.get(name) != self._versions.get(name)
             )
-            self._findings.add(None, f"ledger_streams is not what the events say: {wrong[:5]}")
+            self._report(None, f"ledger_streams is not what the events say: {wrong[:5]}")

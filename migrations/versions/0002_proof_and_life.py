@@ -1,9 +1,9 @@
 """
 The Merkle tree, checkpoints, snapshots, archived segments, group places and the wider audit views.
 
-Runs before the code that it serves. Only adds: code of the revision before reads and writes beside
-it. What such code appends meanwhile is missing in the tree until the next writer of this revision
-starts, which fills the tree up from the leaf hashes.
+Runs before the code that it serves. Only adds, and widens one index: code of the revision before
+reads and writes beside it. What such code appends meanwhile is missing in the tree until the next
+writer of this revision starts, which fills the tree up from the leaf hashes.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ def upgrade() -> None:
         )
     )
     _seldom()
+    _moments()
     sqlite = op.get_bind().dialect.name == "sqlite"
     for text in sqlite_v2.V2 if sqlite else postgres.V2:
         op.get_bind().exec_driver_sql(text, execution_options={"no_parameters": True})
@@ -56,6 +57,16 @@ def _seldom() -> None:
         ["event_type", "position"],
         sqlite_where=sa.text(condition),
         postgresql_where=sa.text(condition),
+    )
+
+
+def _moments() -> None:
+    """Widen the index of holdings by card, so that a moment is looked for in it alone."""
+    op.drop_index(op.f("ix_ledger_holdings_device_no_closed_at_us"), "ledger_holdings")
+    op.create_index(
+        op.f("ix_ledger_holdings_device_no_closed_at_us_opened_at_us_minor"),
+        "ledger_holdings",
+        ["device_no", "closed_at_us", "opened_at_us", "minor"],
     )
 
 
@@ -104,14 +115,37 @@ def _life() -> None:
         "ledger_segments",
         sa.Column("last", BIG, autoincrement=False, nullable=False),
         sa.Column("first", BIG, nullable=False),
+        sa.Column("position", BIG, nullable=False),
         sa.Column("file_name", sa.Text(), nullable=False),
         sa.Column("digest", sa.LargeBinary(), nullable=False),
+        sa.Column("root", sa.LargeBinary(), nullable=False),
         sa.Column("chain_hash", sa.LargeBinary(), nullable=False),
+        sa.Column("state_digest", sa.LargeBinary(), nullable=False),
+        sa.Column("state", sa.LargeBinary(), nullable=False),
         sa.Column("at_us", BIG, nullable=False),
         sa.PrimaryKeyConstraint("last", name=op.f("pk_ledger_segments")),
         sa.CheckConstraint("length(digest) = 32", name=op.f("ck_ledger_segments_digest_length")),
+        sa.CheckConstraint("length(root) = 32", name=op.f("ck_ledger_segments_root_length")),
         sa.CheckConstraint(
             "length(chain_hash) = 32", name=op.f("ck_ledger_segments_chain_hash_length")
+        ),
+        sa.CheckConstraint(
+            "length(state_digest) = 32", name=op.f("ck_ledger_segments_state_digest_length")
+        ),
+        sqlite_strict=True,
+    )
+    op.create_table(
+        "ledger_archived",
+        sa.Column("position", BIG, autoincrement=False, nullable=False),
+        sa.Column("idempotency_key", sa.Text(), nullable=False),
+        sa.Column("stream", sa.Text(), nullable=False),
+        sa.Column("event_type", sa.Text(), nullable=False),
+        sa.Column("args_hash", sa.LargeBinary(), nullable=False),
+        sa.Column("at_us", BIG, nullable=False),
+        sa.PrimaryKeyConstraint("position", name=op.f("pk_ledger_archived")),
+        sa.UniqueConstraint("idempotency_key", name=op.f("uq_ledger_archived_idempotency_key")),
+        sa.CheckConstraint(
+            "length(args_hash) = 32", name=op.f("ck_ledger_archived_args_hash_length")
         ),
         sqlite_strict=True,
     )

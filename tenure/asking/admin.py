@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Final
 
 from ledger.domain.errors import InputError
 from tenure.asking.opening import ledger_url, opened
 from tenure.asking.proof import FINDINGS_SHOWN
-from tenure.exits import AnswerIsNo, note, with_next
+from tenure.exits import AnswerIsNo, with_next
 from tenure.output import Column, OutputFormat, one_line, write_answer
 from tenure.parquet import Parquet
 
@@ -37,27 +38,29 @@ def answer_init(*, ledger: str | None) -> None:
 def answer_upgrade(*, ledger: str | None) -> None:
     """Bring the schema of a ledger to this release; events are never touched."""
     from ledger.store.migrate import upgrade
-    from ledger.store.open import open_ledger
 
-    with open_ledger(ledger_url(ledger), mode="upgrade") as source:
-        note(f"ledger: {source.url}")
+    with opened(ledger, mode="upgrade") as source:
         upgrade(source.connection)
         sys.stdout.write("schema is that of this release\n")
 
 
-def answer_rebuild(*, ledger: str | None, output: OutputFormat) -> None:
+def answer_rebuild(
+    *, ledger: str | None, output: OutputFormat, segments: Path | None = None
+) -> None:
     """
     Make the projections again from the events, and say whether they were equal.
 
+    Args:
+        segments: the folder of the archive, for a ledger whose first events moved there.
+
     Raises:
+        InputError: events are in an archive, and its files are not at hand.
         AnswerIsNo: they were not; the differences are printed.
     """
-    from ledger.store.open import open_ledger
     from ledger.store.rebuild import rebuild
 
-    with open_ledger(ledger_url(ledger), mode="write") as source:
-        note(f"ledger: {source.url}")
-        report = rebuild(source)
+    with opened(ledger, mode="write") as source:
+        report = rebuild(source, segments=segments)
     rows = [{"difference": str(difference)} for difference in report.differences]
     if output.is_table and report.equal:
         sys.stdout.write("projections rebuilt, byte for byte equal to the ones before\n")

@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ledger.domain.errors import InputError
 from tenure.asking.opening import clock_us, ledger_url, opened
-from tenure.exits import note, with_next
+from tenure.exits import with_next
 from tenure.version import tenure_version
 
 if TYPE_CHECKING:
@@ -50,6 +49,7 @@ def answer_checkpoint(*, ledger: str | None, key: Path, out: Path | None) -> Non
 
     signer = private_key(key)
     with opened(ledger) as source:
+        expect_events(source)
         signed = sign_note(checkpoint_at(source).text(), signer)
     if out is not None:
         out.write_text(signed, encoding="utf-8")
@@ -67,6 +67,7 @@ def answer_prove(position: int, *, start: int | None, size: int | None, ledger: 
     from ledger.store.checkpoints import checkpoint_at, prove_consistency, prove_inclusion
 
     with opened(ledger) as source:
+        expect_events(source)
         tree = checkpoint_at(source, size)
         included = prove_inclusion(source, position, tree.size)
         document: dict[str, Any] = {
@@ -104,7 +105,6 @@ def answer_key_rotate(*, ledger: str | None, old_key: Path, new_key: Path) -> No
     from ledger.domain.recorded import NewEvent
     from ledger.signing import rotation_text, sign_note
     from ledger.store.checkpoints import key_at
-    from ledger.store.open import open_ledger
 
     old, new = private_key(old_key), private_key(new_key)
     url = ledger_url(ledger)
@@ -112,11 +112,10 @@ def answer_key_rotate(*, ledger: str | None, old_key: Path, new_key: Path) -> No
         raise InputError("only a local SQLite ledger is written from here", place=url)
     if str(old.public) == str(new.public):
         raise InputError("the new key is the old one", place=str(new_key))
-    with open_ledger(url, mode="write") as target:
-        note(f"ledger: {target.url}")
+    with opened(ledger, mode="write") as target:
         origin = target.head().origin
         if not origin:
-            raise InputError("the ledger has no origin yet: nobody wrote to it", place=url)
+            raise nothing_recorded(target)
         follows = key_at(target, old.public, origin, target.head().position)
         if str(follows) != str(old.public):
             found = InputError(f"the old key signs no more: {follows} follows it", place=url)
@@ -139,6 +138,23 @@ def answer_key_rotate(*, ledger: str | None, old_key: Path, new_key: Path) -> No
             ]
         )
     sys.stdout.write(f"position {position}: {new.public} follows {old.public}\n")
+
+
+def expect_events(source: Ledger) -> None:
+    """
+    Refuse a ledger that nobody ever wrote to: there is nothing to sign, prove or export.
+
+    Raises:
+        InputError: it is one.
+    """
+    if not source.head().origin:
+        raise nothing_recorded(source)
+
+
+def nothing_recorded(source: Ledger) -> InputError:
+    """Return the error for a ledger that nobody ever wrote to."""
+    found = InputError("the ledger has no events yet: nobody wrote to it", place=source.url)
+    return with_next(found, "name a ledger with events: --ledger FILE")
 
 
 def private_key(path: Path) -> PrivateKey:
@@ -178,27 +194,17 @@ def public_key(text: str) -> PublicKey:
         raise error.at(text) from None
 
 
-def signed_checkpoints(
-    source: Ledger, paths: Sequence[Path], key: PublicKey
-) -> tuple[Checkpoint, ...]:
-    """
-    Read checkpoints whose signatures hold, for someone who trusts `key`.
-
-    Raises:
-        InputError: a file is no checkpoint, or the key that was in force did not sign it.
-    """
-    return tuple(
-        checkpoint_of(source, path.read_text(encoding="utf-8"), key, place=str(path))
-        for path in paths
-    )
+class NotSignedError(InputError):
+    """What was kept outside can be read and does not prove itself: the answer to `verify` is no."""
 
 
 def checkpoint_of(source: Ledger, text: str, key: PublicKey, *, place: str) -> Checkpoint:
     """
-    Read one checkpoint whose signature holds.
+    Read one checkpoint whose signature holds, for someone who trusts `key`.
 
     Raises:
-        InputError: it is none, or the key that was in force at its size did not sign it.
+        NotSignedError: the key that was in force at its size did not sign it.
+        InputError: it is no checkpoint.
     """
     from ledger.signing import Note
     from ledger.store.checkpoints import key_at
@@ -206,8 +212,9 @@ def checkpoint_of(source: Ledger, text: str, key: PublicKey, *, place: str) -> C
     checkpoint = parsed_checkpoint(text, place=place)
     expected = key_at(source, key, checkpoint.origin, checkpoint.size)
     if not Note.parse(text).is_signed_by(expected):
-        found = InputError(f"the checkpoint is not signed by this key: key={expected}", place=place)
-        raise with_next(found, "name the public key of whoever signed it: --public-key VKEY")
+        raise NotSignedError(
+            f"the checkpoint is not signed by this key: key={expected}", place=place
+        )
     return checkpoint
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ledger.domain.canonical import canonical_json
 from ledger.domain.errors import InputError, LedgerError
-from tenure.asking.checkpoint import parsed_checkpoint, private_key
+from tenure.asking.checkpoint import NotSignedError, expect_events, parsed_checkpoint, private_key
 from tenure.asking.opening import opened
 from tenure.exits import with_next
 from tenure.offline import FORMAT, Export, NotProvedError, check, read
@@ -54,6 +54,7 @@ def answer_export(
     if given and last is None:
         last = parsed_checkpoint(given, place=str(checkpoint)).size
     with opened(ledger) as source:
+        expect_events(source)
         tree = checkpoint_at(source, last)
         if not 1 <= first <= tree.size:
             raise InputError(f"no such events: from={first}, to={tree.size}", place=source.url)
@@ -76,12 +77,14 @@ def proved_export(path: Path, key: PublicKey) -> Export:
     Read an export that its own signature proves.
 
     Raises:
-        InputError: it does not prove itself.
+        NotSignedError: it does not prove itself.
     """
     try:
         return check(path, str(key))
     except NotProvedError as error:
-        raise InputError(f"the export does not prove itself: {error}", place=str(path)) from error
+        raise NotSignedError(
+            f"the export does not prove itself: {error}", place=str(path)
+        ) from error
 
 
 def _lines(source: Ledger, first: int, tree: Checkpoint, signed: str) -> Iterator[str]:

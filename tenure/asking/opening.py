@@ -14,7 +14,7 @@ from tenure.times import LedgerTime, is_relative, ledger_time, read_moment
 from tenure.units import format_time
 
 if TYPE_CHECKING:
-    from ledger.store.open import Ledger
+    from ledger.store.open import Ledger, Mode
 
 LEDGER_VARIABLE: Final = "TENURE_LEDGER"
 DEFAULT_LEDGER: Final = "tenure.db"
@@ -34,9 +34,9 @@ def ledger_url(option: str | None) -> str:
 
 
 @contextmanager
-def opened(option: str | None) -> Iterator[Ledger]:
+def opened(option: str | None, mode: Mode = "read") -> Iterator[Ledger]:
     """
-    Open the ledger that is meant, to read it, and say on stderr which one it is.
+    Open the ledger that is meant, and say on stderr which one it is.
 
     Raises:
         InputError: there is none, or it can't be read; with what to do next.
@@ -44,7 +44,7 @@ def opened(option: str | None) -> Iterator[Ledger]:
     from ledger.store.open import open_ledger
 
     try:
-        ledger = open_ledger(ledger_url(option), mode="read")
+        ledger = open_ledger(ledger_url(option), mode=mode)
     except InputError as error:
         raise with_next(error, _NO_LEDGER) from None
     with ledger:

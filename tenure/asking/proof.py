@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -38,6 +39,7 @@ def answer_verify(
     checkpoints: Sequence[Path] = (),
     export: Path | None = None,
     public_key: str | None = None,
+    segments: Path | None = None,
 ) -> None:
     """
     Prove the ledger: chain, constraints at every position, projection equal to the fold.
@@ -48,18 +50,21 @@ def answer_verify(
         checkpoints: signed notes that were kept outside of the ledger.
         export: an exported file, whose events name the first position that differs.
         public_key: who signed them: a verifier key or its file.
+        segments: the folder of the archive, to read archived events too.
 
     Raises:
-        AnswerIsNo: it does not prove itself; the findings are printed.
-        InputError: a checkpoint or an export is not signed by that key.
+        AnswerIsNo: it does not prove itself, or that key did not sign what was kept outside; the
+            findings are printed.
+        InputError: a checkpoint is none.
     """
-    report = _proved(ledger, checkpoints, export, public_key)
+    report = _proved(ledger, checkpoints, export, public_key, segments)
     findings = [
         {"position": finding.position, "finding": finding.text} for finding in report.findings
     ]
     document = {
         "ok": report.ok,
         "events": report.events,
+        "archived_unread": report.unread,
         "seconds": round(report.seconds, 3),
         "findings": findings,
     }
@@ -70,6 +75,11 @@ def answer_verify(
             f"{report.events:,} events, chain ok, 0 over-commits at every position,"
             f" projection = fold, {report.seconds:.1f} s\n"
         )
+        if report.unread:
+            sys.stdout.write(
+                f"events 1 to {report.unread:,} are in an archive: their hashes were proved, their"
+                " words were not read; --segments DIR reads them\n"
+            )
     else:
         sys.stdout.write(f"{report.events:,} events, NOT PROVED: {len(findings)} findings\n")
         write_answer(output, findings[:FINDINGS_SHOWN], _FINDING_COLUMNS)
@@ -78,7 +88,11 @@ def answer_verify(
 
 
 def _proved(
-    ledger: str | None, checkpoints: Sequence[Path], export: Path | None, public_key: str | None
+    ledger: str | None,
+    checkpoints: Sequence[Path],
+    export: Path | None,
+    public_key: str | None,
+    segments: Path | None,
 ) -> VerifyReport:
     """Prove a ledger; a file that was one and can't even be opened is a finding too."""
     from ledger.store.damage import was_a_ledger
@@ -88,7 +102,8 @@ def _proved(
 
     try:
         with opened(ledger) as source:
-            return run_verify(source, _witness(source, checkpoints, export, public_key))
+            witness, refusals = _witness(source, checkpoints, export, public_key)
+            return _with(run_verify(source, witness, segments), refusals)
     except InputError as error:
         if is_postgres(ledger_url(ledger)):
             raise
@@ -98,33 +113,54 @@ def _proved(
         return unopened(error.message.removeprefix("not a ledger: "))
 
 
-def run_verify(source: Ledger, witness: Witness | None = None) -> VerifyReport:
+def run_verify(
+    source: Ledger, witness: Witness | None = None, segments: Path | None = None
+) -> VerifyReport:
     """Prove a ledger, with a progress bar where someone is watching."""
     from ledger.store.tree_proof import NO_WITNESS
     from ledger.store.verify import verify
 
     with progress_bar("verifying") as progress:
-        return verify(source, progress, witness=witness or NO_WITNESS)
+        return verify(source, progress, witness=witness or NO_WITNESS, segments=segments)
 
 
 def _witness(
     source: Ledger, checkpoints: Sequence[Path], export: Path | None, public_key: str | None
-) -> Witness | None:
-    """Read what was kept outside; its signatures hold, or it is refused."""
+) -> tuple[Witness | None, list[str]]:
+    """Read what was kept outside; return what is signed, and why the rest is no witness."""
     if public_key is None:
-        return None
+        return None, []
     from ledger.store.tree_proof import Witness
-    from tenure.asking.checkpoint import parsed_checkpoint, signed_checkpoints
+    from tenure.asking.checkpoint import NotSignedError, checkpoint_of, parsed_checkpoint
     from tenure.asking.checkpoint import public_key as read_key
     from tenure.asking.export import proved_export
 
     key = read_key(public_key)
-    signed = signed_checkpoints(source, checkpoints, key)
-    if export is None:
-        return Witness(checkpoints=signed)
-    told = proved_export(export, key)
-    last = parsed_checkpoint(told.note, place=str(export))
-    return Witness(checkpoints=(*signed, last), leaves=told.leaves, first=told.first)
+    signed, refusals = [], []
+    for path in checkpoints:
+        text = path.read_text(encoding="utf-8")
+        try:
+            signed.append(checkpoint_of(source, text, key, place=str(path)))
+        except NotSignedError as error:
+            refusals.append(str(error))
+    if export is not None:
+        try:
+            told = proved_export(export, key)
+        except NotSignedError as error:
+            refusals.append(str(error))
+        else:
+            signed.append(parsed_checkpoint(told.note, place=str(export)))
+            witness = Witness(checkpoints=tuple(signed), leaves=told.leaves, first=told.first)
+            return witness, refusals
+    return Witness(checkpoints=tuple(signed)), refusals
+
+
+def _with(report: VerifyReport, refusals: Sequence[str]) -> VerifyReport:
+    """Return the report with what its witnesses are refused for, as findings."""
+    from ledger.store.verify import Finding
+
+    found = tuple(Finding(position=None, text=each) for each in refusals)
+    return replace(report, findings=(*report.findings, *found))
 
 
 def answer_status(*, ledger: str | None, output: OutputFormat) -> None:

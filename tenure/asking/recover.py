@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import secrets
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from ledger.domain.codec import decode_value
 from ledger.domain.errors import InputError
@@ -13,15 +14,12 @@ from ledger.domain.resources import ANNOTATION_TENURE_ALLOCATION
 from ledger.domain.standing import Behind, Standing, Witness
 from ledger.store.recover import Outcome, Recovery, SeenPod, recover
 from tenure.asking.checkpoint import public_key as read_key
-from tenure.asking.opening import clock_us, ledger_url
-from tenure.exits import AnswerIsNo, note, with_next
+from tenure.asking.opening import clock_us, ledger_url, opened
+from tenure.exits import AnswerIsNo, with_next
 from tenure.manifests import Document, read_manifests
 from tenure.output import Column, OutputFormat, write_answer
 from tenure.sources.text import read_source
 from tenure.version import tenure_version
-
-if TYPE_CHECKING:
-    from ledger.domain.annotations.signed_allocation import Checker
 
 HOLDER: Final = "tenure ledger recover"
 _ENDED: Final = ("Succeeded", "Failed")
@@ -39,7 +37,7 @@ def answer_recover(
     *,
     ledger: str | None,
     pods: str,
-    public_key: str,
+    public_keys: Sequence[str],
     witness: str | None,
     all_pods: bool,
     dry_run: bool,
@@ -48,26 +46,31 @@ def answer_recover(
     """
     Recover a ledger in a local file and print what was lost, held again and not believed.
 
+    Args:
+        public_keys: verifier keys or their files; the ledger's own rotations tell until when each
+            of them, and the keys joined to them, are believed.
+
     Raises:
         AnswerIsNo: an allocation is not believed; the rest is recovered.
         InputError: the ledger is no local file, is foreign, or has another history.
     """
-    from ledger.store.open import open_ledger, sqlite_path
+    from ledger.store.open import sqlite_path
+    from ledger.store.trusted_keys import trusted_keys
 
-    url = ledger_url(ledger)
-    sqlite_path(url)
-    check = _checker(public_key)
+    sqlite_path(ledger_url(ledger))
+    keys = [read_key(text) for text in public_keys]
     seen = [_pod(document) for document in read_manifests([pods]).of_kind("Pod")]
     witnesses = _witnesses(Path(witness)) if witness else []
-    with open_ledger(url, mode="write") as source:
-        note(f"ledger: {source.url}")
+    with opened(ledger, mode="write") as source:
+        trusted = trusted_keys(source, keys)
         try:
             found = recover(
                 source,
                 seen,
                 witnesses,
                 incarnation=f"i-{secrets.token_hex(4)}",
-                check=check,
+                check=trusted.check,
+                doubt=trusted.doubt,
                 holder=HOLDER,
                 version=tenure_version(),
                 wall_us=0 if source.is_simulation else clock_us(),
@@ -79,12 +82,6 @@ def answer_recover(
     _write(found, dry_run=dry_run, output=output)
     if found.disbelieved:
         raise AnswerIsNo
-
-
-def _checker(text: str) -> Checker:
-    key = read_key(text)
-    key_id = f"{key.name}+{key.key_hash.hex()}"
-    return lambda said, message, signature: said == key_id and key.accepts(message, signature)
 
 
 def _pod(document: Document) -> SeenPod:

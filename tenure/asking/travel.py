@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ledger.domain.cpuset import format_cpuset
 from ledger.domain.errors import InputError
 from tenure.asking.opening import clock_us, ledger_url, moment_of, opened, time_of
-from tenure.exits import note, warn, with_next
+from tenure.exits import warn, with_next
 from tenure.output import Column, OutputFormat, write_answer
 from tenure.version import tenure_version
 
@@ -34,13 +35,21 @@ _TAKEN_COLUMNS: Final = (
 
 
 def answer_state(
-    *, at: str | None, position: int | None, ledger: str | None, output: OutputFormat
+    *,
+    at: str | None,
+    position: int | None,
+    ledger: str | None,
+    output: OutputFormat,
+    segments: Path | None = None,
 ) -> None:
     """
     Print who held what on every node after one event.
 
+    Args:
+        segments: the folder of the archive, for a moment whose events moved there.
+
     Raises:
-        InputError: both a time and a position, or no such position.
+        InputError: both a time and a position, no such position, or one in an archive.
     """
     from ledger.store.timetravel import position_at, state_at
 
@@ -52,8 +61,10 @@ def answer_state(
         elif position is None:
             position = source.head().position
         try:
-            loaded = state_at(source, position)
+            loaded = state_at(source, position, segments=segments)
         except InputError as error:
+            if "no such position" not in error.message:
+                raise
             raise with_next(error, "`tenure status` shows the last position") from None
     for finding in loaded.findings:
         warn(finding)
@@ -70,7 +81,6 @@ def answer_snapshot(*, ledger: str | None, output: OutputFormat) -> None:
     Raises:
         InputError: not a file, or a ledger that nobody has written to.
     """
-    from ledger.store.open import open_ledger
     from ledger.store.snapshots import take_snapshot
 
     url = ledger_url(ledger)
@@ -79,8 +89,7 @@ def answer_snapshot(*, ledger: str | None, output: OutputFormat) -> None:
             InputError("snapshots of a database are taken by the process that writes it"),
             "name a ledger file",
         )
-    with open_ledger(url, mode="write") as source:
-        note(f"ledger: {source.url}")
+    with opened(ledger, mode="write") as source:
         origin = source.head().origin
         if not origin:
             raise with_next(

@@ -36,6 +36,16 @@ At = Annotated[
     ),
 ]
 
+Segments = Annotated[
+    Path | None,
+    typer.Option(
+        "--segments",
+        metavar="DIR",
+        help="The folder of the archive, to read the events that moved there.",
+        show_default=False,
+    ),
+]
+
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the command line."""
@@ -181,6 +191,7 @@ def verify(
             show_default=False,
         ),
     ] = None,
+    segments: Segments = None,
     ledger: Ledger = None,
     output: Output = OutputFormat.TABLE,
 ) -> None:
@@ -203,6 +214,7 @@ def verify(
         checkpoints=checkpoint or (),
         export=export,
         public_key=public_key,
+        segments=segments,
     )
 
 

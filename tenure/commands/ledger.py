@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from tenure.commands import proof, travel
-from tenure.commands.ask import DataOutput, Ledger, Out, Output
+from tenure.commands import archive, proof, travel
+from tenure.commands.ask import DataOutput, Ledger, Out, Output, Segments
 from tenure.output import DataFormat, OutputFormat
 
 
@@ -21,6 +21,7 @@ def register(app: typer.Typer) -> None:
     group.command("recover")(recover)
     proof.register(group)
     travel.register(group)
+    archive.register(group)
     app.add_typer(group, name="ledger")
 
 
@@ -46,7 +47,9 @@ def upgrade(*, ledger: Ledger = None) -> None:
     answer_upgrade(ledger=ledger)
 
 
-def rebuild(*, ledger: Ledger = None, output: Output = OutputFormat.TABLE) -> None:
+def rebuild(
+    *, segments: Segments = None, ledger: Ledger = None, output: Output = OutputFormat.TABLE
+) -> None:
     """
     Make every projection again from the events. Exit 1 if it was not equal to the one before.
 
@@ -54,7 +57,7 @@ def rebuild(*, ledger: Ledger = None, output: Output = OutputFormat.TABLE) -> No
     """
     from tenure.asking.admin import answer_rebuild
 
-    answer_rebuild(ledger=ledger, output=output)
+    answer_rebuild(ledger=ledger, output=output, segments=segments)
 
 
 def sql(
@@ -81,10 +84,12 @@ def recover(
     pods: Annotated[
         str, typer.Option("--pods", metavar="FILE", help="The cluster's Pods: YAML or JSON, or -.")
     ],
-    public_key: Annotated[
-        str,
+    public_keys: Annotated[
+        list[str],
         typer.Option(
-            "--public-key", metavar="VKEY", help="The key that signs allocations, or its file."
+            "--public-key",
+            metavar="VKEY",
+            help="The key that signs allocations, or its file; again for another that did.",
         ),
     ],
     witness: Annotated[
@@ -118,7 +123,7 @@ def recover(
     answer_recover(
         ledger=ledger,
         pods=pods,
-        public_key=public_key,
+        public_keys=public_keys,
         witness=witness,
         all_pods=all_pods,
         dry_run=dry_run,

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from tenure.commands.ask import Ledger, Output
+from tenure.commands.ask import Ledger, Output, Segments
 from tenure.output import OutputFormat
 
 
@@ -24,6 +24,7 @@ def state(
     position: Annotated[
         int | None, typer.Option("--position", min=0, help="The state after this event.")
     ] = None,
+    segments: Segments = None,
     ledger: Ledger = None,
     output: Output = OutputFormat.TABLE,
 ) -> None:
@@ -34,7 +35,7 @@ def state(
     """
     from tenure.asking.travel import answer_state
 
-    answer_state(at=at, position=position, ledger=ledger, output=output)
+    answer_state(at=at, position=position, ledger=ledger, output=output, segments=segments)
 
 
 def snapshot(*, ledger: Ledger = None, output: Output = OutputFormat.TABLE) -> None:

@@ -352,6 +352,41 @@ def test_a_query_that_does_not_end_is_stopped(sqlite_store: SqliteStore) -> None
     assert rows == [(0,)]
 
 
+def test_a_planned_place_ends_when_its_pod_takes_it(store: Store) -> None:
+    """Only that Pod on that node, and only while the plan stands; the rest of the plan waits on."""
+    clock, name = Clock(), "ring"
+
+    def plan(group: str, *pods: str) -> GroupPlanned:
+        return GroupPlanned(group=group, members=tuple(member(pod) for pod in pods))
+
+    taken = share(0, 50, node="n-2")
+    history: list[LedgerEvent] = [
+        node(gpus=2),
+        node("n-2", gpus=4),
+        plan(name, "a", "b", "c"),
+        reserved("a", taken, node="n-2"),
+        reserved("b", share(1)),
+        PlanDropped(group=name, reason="timeout"),
+        reserved("c", taken, node="n-2"),
+        plan("pair", "d"),
+    ]
+    with store.open() as ledger:
+        start(ledger).append(clock.all(*history))
+        _, rows = run_sql(
+            ledger,
+            "SELECT pod_name, closed_position, end_reason, closed_at FROM audit_plans"
+            " ORDER BY position, pod_name",
+        )
+
+    dropped = (7, "timeout", "2026-03-02T00:00:06Z")
+    assert rows == [
+        ("a", 5, "taken", "2026-03-02T00:00:04Z"),
+        ("b", *dropped),
+        ("c", *dropped),
+        ("d", None, None, None),
+    ]
+
+
 def test_views_of_seldom_events_use_their_index(sqlite_store: SqliteStore) -> None:
     """They find their events by type, and do not read the log from end to end."""
     for view in ("audit_drift", "audit_epochs", "audit_plans", "audit_settings"):

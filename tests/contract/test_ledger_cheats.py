@@ -183,6 +183,14 @@ REFUSED = {
         "UPDATE ledger_reservations SET pod_uid = 'me' WHERE position = 4",
         "a reservation only ends, it does not change: position 4, pod team-a/b",
     ),
+    "another number for a reservation, by its other name": (
+        "UPDATE ledger_reservations SET rowid = 99 WHERE position = 4",
+        "a reservation only ends, it does not change: position 4, pod team-a/b",
+    ),
+    "another number for an event, by its other name": (
+        "UPDATE ledger_events SET _rowid_ = 99 WHERE position = 3",
+        "events are append-only: position 3 cannot be changed",
+    ),
     "a reservation without an event": (
         "INSERT OR REPLACE INTO ledger_reservations SELECT * FROM ledger_reservations",
         "no event at position 3 opens this reservation",
@@ -212,6 +220,14 @@ REFUSED = {
     ),
     "a healthy card": (
         "UPDATE ledger_devices SET healthy = 1 WHERE minor = 3",
+        "facts of a card change with an event that says so",
+    ),
+    "another number for a card, by its other name": (
+        "UPDATE ledger_devices SET rowid = 99 WHERE minor = 0",
+        "facts of a card change with an event that says so",
+    ),
+    "another number for a card, by its oldest name": (
+        "UPDATE ledger_devices SET oid = 99, _rowid_ = 99 WHERE minor = 0",
         "facts of a card change with an event that says so",
     ),
     "another card in place of the full one": (

@@ -114,33 +114,6 @@ def test_snapshots_never_change_but_may_be_deleted(store: Store) -> None:
         assert verify(ledger).findings == ()
 
 
-def test_segments_follow_one_another_and_stay(store: Store) -> None:
-    """A gap, an overlap, a change and a deletion are refused."""
-    with store.open() as ledger:
-        morning(ledger, Clock())
-    blob = "x'{}'" if isinstance(store, SqliteStore) else "'\\x{}'::bytea"
-    digest = blob.format("00" * 32)
-
-    def segment(first: int, last: int) -> str:
-        values = f"{last}, {first}, 'a.jsonl', {digest}, {digest}, 1"
-        return (
-            "INSERT INTO ledger_segments (last, first, file_name, digest, chain_hash, at_us)"
-            f" VALUES ({values})"
-        )
-
-    with store.raw() as raw:
-        raw.execute(segment(1, 3))
-        for text, words in (
-            (segment(3, 5), "segments follow one another"),
-            (segment(5, 6), "segments follow one another"),
-            (segment(4, 99), "segments follow one another"),
-            ("UPDATE ledger_segments SET file_name = 'b'", "a segment does not change"),
-            ("DELETE FROM ledger_segments", "segments are never deleted"),
-        ):
-            with pytest.raises(Exception, match=words):
-                raw.execute(text)
-
-
 @pytest.mark.parametrize(
     ("damage", "fact"),
     [

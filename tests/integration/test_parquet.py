@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -58,6 +59,28 @@ def test_an_answer_has_typed_columns(
     assert table.num_rows > 0
     assert table.schema.field(column).type == kind
     assert pq.read_table(io.BytesIO(piped.stdout)).equals(table)
+
+
+def test_a_table_reads_back_as_the_answer_was(ledger: Path) -> None:
+    """Every value of a query, row by row, whole numbers as such and nothing as nothing."""
+    query = (
+        "SELECT position, node_name, minor, core_percent, memory_bytes, closed_position, opened_at,"
+        " core_percent / 8.0 AS eighth FROM audit_holdings ORDER BY position, minor"
+    )
+    words = ("ledger", "sql", query, "--ledger", str(ledger), "-o")
+    said = json.loads(tenure(*words, "json").stdout)
+    table = pq.read_table(io.BytesIO(tenure(*words, "parquet").stdout))
+
+    assert len(said) == 2
+    assert any(row["closed_position"] is None for row in said)
+    assert table.to_pylist() == said
+    kinds = {field.name: field.type for field in table.schema}
+    assert kinds == {
+        **dict.fromkeys(("position", "minor", "core_percent", "memory_bytes"), pa.int64()),
+        **dict.fromkeys(("node_name", "opened_at"), pa.string()),
+        "closed_position": pa.int64(),
+        "eighth": pa.float64(),
+    }
 
 
 def test_values_keep_their_kind(tmp_path: Path) -> None:

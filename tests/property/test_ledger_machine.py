@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -13,6 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
     initialize,
+    invariant,
     precondition,
     rule,
     run_state_machine_as_test,
@@ -24,6 +28,8 @@ from ledger.domain.events import LedgerEvent, PlanDropped, PodAssigned, PodVoide
 from ledger.domain.recorded import NewEvent
 from ledger.store.rebuild import rebuild
 from ledger.store.verify import verify
+from tenure.progress import counting_bar
+from tests.support.campaign import print_figures
 from tests.support.ledger_model import QUERIES, Model
 from tests.support.stores import (
     GIB,
@@ -43,6 +49,7 @@ from tests.support.stores import (
     start,
 )
 
+STEPS: Final = 100_000
 NewStore = Callable[[], Iterator[Store]]
 NODES = st.sampled_from(["n-1", "n-2"])
 PODS = st.sampled_from([f"p{i}" for i in range(6)])
@@ -331,17 +338,29 @@ def new_store(request: pytest.FixtureRequest, tmp_path: Path, empty: SqliteStore
     return {"sqlite": sqlite, "postgres": postgres}[request.param]
 
 
-def run(new_store: NewStore, **words: Any) -> None:  # noqa: ANN401 - settings of any kind
-    """Run the machine on one database."""
+def run(new_store: NewStore, steps: int = 0, **words: Any) -> int:  # noqa: ANN401 - settings
+    """Run the machine on one database, with a bar where steps are told; return its steps."""
     checks = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
+    done = count(1)
 
-    class Machine(LedgerMachine):
-        """The machine on this database."""
+    with counting_bar("steps", steps) if steps else nullcontext() as bar:
 
-        def __init__(self) -> None:
-            super().__init__(new_store)
+        class Machine(LedgerMachine):
+            """The machine on this database."""
 
-    run_state_machine_as_test(Machine, settings=settings(suppress_health_check=checks, **words))
+            def __init__(self) -> None:
+                super().__init__(new_store)
+
+            @invariant()
+            def count_this_step(self) -> None:
+                """Every step is counted, refused commands too."""
+                made = next(done)
+                if bar is not None:
+                    bar(made)
+
+        words["suppress_health_check"] = checks
+        run_state_machine_as_test(Machine, settings=settings(**words))
+    return next(done) - 1
 
 
 @pytest.mark.parametrize(
@@ -361,4 +380,11 @@ def test_the_ledger_is_the_model(new_store: NewStore, examples: int, steps: int)
 @pytest.mark.parametrize("new_store", ["sqlite"], indirect=True)
 def test_the_ledger_is_the_model_over_a_hundred_thousand_commands(new_store: NewStore) -> None:
     """The same with fresh seeds."""
-    run(new_store, max_examples=1_000, stateful_step_count=100, derandomize=False)
+    began = time.monotonic()
+    steps = run(new_store, STEPS, max_examples=1_050, stateful_step_count=100, derandomize=False)
+
+    print_figures(
+        "the ledger and its model",
+        {"seconds": round(time.monotonic() - began, 1), "steps": steps, "differences": 0},
+    )
+    assert steps >= STEPS

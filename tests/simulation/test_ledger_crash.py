@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.support.campaign import print_figures, run_campaign
 
 
 @pytest.mark.integration
@@ -23,16 +22,15 @@ def test_a_killed_writer_leaves_a_ledger_that_proves_itself(
     tmp_path: Path, cycles: int, seed: int
 ) -> None:
     """After every SIGKILL all of it verifies, and every acknowledged position is there."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.support.crashing", str(tmp_path), str(cycles), str(seed)],
-        cwd=Path(__file__).parents[2],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    answer = json.loads(done.stdout)
+    answer = run_campaign("tests.support.crashing", tmp_path, cycles, seed)
 
     assert answer["findings"] == []
     assert answer["killed"] == cycles
     assert answer["acknowledged"] > 10 * cycles
+    figures = {
+        "seconds": answer["seconds"],
+        "SIGKILLs": answer["killed"],
+        "events acknowledged": answer["acknowledged"],
+        "findings": len(answer["findings"]),
+    }
+    print_figures("killed writers", figures)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
+
+from tests.support.campaign import print_figures, run_campaign
 
 
 @pytest.mark.integration
@@ -27,18 +24,20 @@ def test_a_crash_of_either_side_loses_and_doubles_nothing(
     Half of the crashes are the client's (SIGKILL), half the server's ("immediate"); what was not
     answered is asked for again by the next writer, which takes over and goes on.
     """
-    arguments = (str(cycles), str(seed), str(seconds_max))
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.support.crashing_postgres", *arguments],
-        cwd=Path(__file__).parents[2],
-        capture_output=True,
-        text=True,
-        check=False,  # and no timeout, which would kill it before it stops its server
-    )
-    assert done.returncode == 0, done.stderr
-    answer = json.loads(done.stdout)
+    # No timeout from here, which would kill it before it stops its server.
+    answer = run_campaign("tests.support.crashing_postgres", cycles, seed, seconds_max)
 
-    assert answer["findings"] == [], done.stderr
+    assert answer["findings"] == []
     assert (answer["servers"], answer["clients"]) == (cycles - cycles // 2, cycles // 2)
     assert answer["acknowledged"] > cycles
     assert answer["repeated"] > 0, "no writer died with a question unanswered"
+    figures = {
+        "seconds": answer["seconds"],
+        "servers ended": answer["servers"],
+        "clients killed": answer["clients"],
+        "commands acknowledged": answer["acknowledged"],
+        "batches asked again": answer["repeated"],
+        "of them recorded before": answer["recorded_after_all"],
+        "findings": len(answer["findings"]),
+    }
+    print_figures("crashes of Postgres and its writers", figures)

@@ -19,6 +19,7 @@ from typing import Any
 
 from ledger.store.open import open_ledger
 from ledger.store.verify import verify
+from tenure.progress import counting_bar
 from tests.support.stores import Clock, node, released, reserved, share, start
 
 NODES = 4
@@ -100,17 +101,25 @@ def main(folder: Path, cycles: int, seed: int) -> None:
     """Kill `cycles` writers over a few ledgers in `folder`."""
     rng = random.Random(seed)
     acknowledged, found = 0, []
-    path = folder / "none.db"
-    for cycle in range(cycles):
-        if cycle % CYCLES_PER_LEDGER == 0:
-            path = folder / f"{cycle}.db"
-            open_ledger(str(path), mode="create").close()
-            before = 0
-        last, findings = cycle_once(path, cycle, rng)
-        found += [f"cycle {cycle}: {finding}" for finding in findings]
-        acknowledged += last - before
-        before = last
-    answer = {"killed": cycles, "acknowledged": acknowledged, "findings": found}
+    path, began = folder / "none.db", time.monotonic()
+    with counting_bar("kills", cycles) as bar:
+        for cycle in range(cycles):
+            if cycle % CYCLES_PER_LEDGER == 0:
+                path = folder / f"{cycle}.db"
+                open_ledger(str(path), mode="create").close()
+                before = 0
+            last, findings = cycle_once(path, cycle, rng)
+            found += [f"cycle {cycle}: {finding}" for finding in findings]
+            acknowledged += last - before
+            before = last
+            if bar is not None:
+                bar(cycle + 1)
+    answer = {
+        "killed": cycles,
+        "acknowledged": acknowledged,
+        "seconds": round(time.monotonic() - began, 1),
+        "findings": found,
+    }
     sys.stdout.write(json.dumps(answer))
 
 

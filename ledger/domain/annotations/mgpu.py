@@ -52,6 +52,13 @@ class MgpuNodeKind(StrEnum):
     INVALID = "invalid"
 
 
+MGPU_NODE_VALUES: Final[Mapping[str, MgpuNodeKind]] = {
+    "mgpu": MgpuNodeKind.MGPU,
+    "nvidia": MgpuNodeKind.OTHER,
+}
+"""The values of the node label that mean something."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MgpuAllocation:
     """The cards of a Pod's containers. `cards` pairs container name and cards, in spec order."""
@@ -113,13 +120,10 @@ def read_mgpu_node_kind(labels: Mapping[str, str]) -> MgpuNodeKind:
     Rule: GPU-sharing contract A.1: `mgpu` is one, absent or `nvidia` is not, any other value is
     invalid and the node has no mGPU cards.
     """
-    match labels.get(LABEL_MGPU_NODE):
-        case "mgpu":
-            return MgpuNodeKind.MGPU
-        case None | "nvidia":
-            return MgpuNodeKind.OTHER
-        case _:
-            return MgpuNodeKind.INVALID
+    text = labels.get(LABEL_MGPU_NODE)
+    if text is None:
+        return MgpuNodeKind.OTHER
+    return MGPU_NODE_VALUES.get(text, MgpuNodeKind.INVALID)
 
 
 # vke.volcengine.com/assumed: "true"

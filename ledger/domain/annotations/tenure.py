@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final
 
-from ledger.domain.annotations.wire import TRUE, annotation_path
+from ledger.domain.annotations.wire import (
+    TRUE,
+    a_text,
+    an_object,
+    annotation_path,
+    dump,
+    load,
+    present,
+)
 from ledger.domain.errors import InputError
 from ledger.domain.resources import (
     ANNOTATION_TENURE_ADMITTED,
     ANNOTATION_TENURE_ALLOCATED_PREFIX,
+    ANNOTATION_TENURE_ORIGINAL,
     ANNOTATION_TENURE_RELEASED_AT,
     ANNOTATION_TENURE_VISIBLE_PREFIX,
     LABEL_TENURE_MANAGED,
@@ -35,6 +44,31 @@ class ContainerDevices:
     place: str
     visible: tuple[str, ...] = ()
     allocated: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OriginalContainer:
+    """Device resources of one container as the user wrote them, name -> quantity text."""
+
+    requests: Mapping[str, str] = field(default_factory=dict)
+    limits: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OriginalRequest:
+    """
+    What admission has replaced in a Pod.
+
+    Attributes:
+        scheduler_name: the scheduler the user named; empty when that was Kubernetes' default.
+        containers: container name -> its device resources; only containers that were changed.
+    """
+
+    scheduler_name: str = ""
+    containers: Mapping[str, OriginalContainer] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.scheduler_name or self.containers)
 
 
 def container_place(index: int, *, init: bool = False) -> str:
@@ -105,6 +139,57 @@ def encode_admitted() -> dict[str, str]:
 def is_admitted(annotations: Mapping[str, str]) -> bool:
     """Tell whether a Pod carries the mark."""
     return annotations.get(ANNOTATION_TENURE_ADMITTED) == TRUE
+
+
+# tenure.sh/original-request:
+#   {"containers":{"main":{"limits":{"nvidia.com/gpu":"2"},"requests":{"nvidia.com/gpu":"2"}}},
+#    "schedulerName":"volcano"}
+
+
+def encode_original(original: OriginalRequest) -> dict[str, str]:
+    """Write what admission has replaced; nothing replaced writes no annotation."""
+    if not original:
+        return {}
+    containers = {
+        name: present({"requests": dict(part.requests), "limits": dict(part.limits)})
+        for name, part in original.containers.items()
+    }
+    fields = {"containers": containers, "schedulerName": original.scheduler_name}
+    return {ANNOTATION_TENURE_ORIGINAL: dump(present(fields))}
+
+
+def read_original(annotations: Mapping[str, str]) -> OriginalRequest:
+    """
+    Return what admission has replaced in a Pod.
+
+    Raises:
+        InputError: not JSON, or of another shape.
+    """
+    text = annotations.get(ANNOTATION_TENURE_ORIGINAL)
+    if text is None:
+        return OriginalRequest()
+    path = annotation_path(ANNOTATION_TENURE_ORIGINAL)
+    value = an_object(load(text, path), path)
+    containers = an_object(value.get("containers"), f"{path}.containers")
+    return OriginalRequest(
+        scheduler_name=a_text(value.get("schedulerName"), f"{path}.schedulerName"),
+        containers={
+            name: _original_container(item, f"{path}.containers.{name}")
+            for name, item in containers.items()
+        },
+    )
+
+
+def _original_container(value: object, path: str) -> OriginalContainer:
+    parts = an_object(value, path)
+    requests, limits = (
+        {
+            name: a_text(text, f"{path}.{section}[{name}]")
+            for name, text in an_object(parts.get(section), f"{path}.{section}").items()
+        }
+        for section in ("requests", "limits")
+    )
+    return OriginalContainer(requests=requests, limits=limits)
 
 
 def is_managed_namespace(labels: Mapping[str, str]) -> bool:

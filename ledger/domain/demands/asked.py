@@ -9,7 +9,8 @@ from ledger.domain.errors import FieldError
 from ledger.domain.pod_spec import ContainerSpec, PodSpec
 from ledger.domain.requests import DeviceDemand
 from ledger.domain.resources import device_type_of
-from ledger.domain.rules import check_equal_limits, forbidden
+from ledger.domain.rule_names import Rule
+from ledger.domain.rules import check_equal_limits, forbidden, of_rule, under
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,12 +40,20 @@ def check_device_resources(spec: PodSpec) -> Iterator[FieldError]:
     for container in spec.containers:
         for name in container.limits:
             if device_type_of(name) is not None:
-                yield from check_equal_limits(
-                    container.field(name),
-                    container.written.get(name, name),
-                    container.requests.get(name),
-                    container.limits[name],
+                yield from under(
+                    Rule.REQUESTS_EQUAL_LIMITS,
+                    check_equal_limits(
+                        container.field(name),
+                        container.written.get(name, name),
+                        container.requests.get(name),
+                        container.limits[name],
+                    ),
                 )
+    yield from _check_overhead(spec)
+
+
+@of_rule(Rule.DEVICE_OVERHEAD)
+def _check_overhead(spec: PodSpec) -> Iterator[FieldError]:
     for name in spec.overhead:
         if device_type_of(name) is not None:
             yield forbidden(f"spec.overhead[{name}]", "a device can't be overhead")

@@ -18,31 +18,43 @@ from ledger.domain.annotations.qos import (
     priority_class_of_qos,
     read_priority_class,
     read_qos_class,
+    read_sub_priority,
 )
 from ledger.domain.annotations.wire import annotation_path, label_path
-from ledger.domain.errors import FieldError
+from ledger.domain.errors import FieldError, InputError
 from ledger.domain.pod_spec import APP, PodSpec
-from ledger.domain.requests import CpuSetDemand
+from ledger.domain.requests import CpuSetDemand, PlacementRules
 from ledger.domain.resources import (
     ANNOTATION_RESOURCE_SPEC,
     BATCH_CPU,
     BATCH_MEMORY,
     CPU,
+    LABEL_ARCH,
+    LABEL_ARCH_BETA,
+    LABEL_PRIORITY,
     LABEL_PRIORITY_CLASS,
     LABEL_QOS_CLASS,
 )
+from ledger.domain.rule_names import Rule
 from ledger.domain.rules import (
+    check_arm_policies,
     check_batch_qos,
     check_equal_limits,
     check_qos,
     check_whole_cpus,
+    invalid,
+    of_rule,
+    under,
     unsupported,
 )
 
-_OWN_CPUS: Final = frozenset({QosClass.LSE, QosClass.LSR})
+OWN_CPUS: Final = frozenset({QosClass.LSE, QosClass.LSR})
+"""The QoS classes whose Pods ask for CPUs of their own (Koordinator contract 6.1)."""
 _BINDING: Final = frozenset({CpuBindPolicy.FULL_PCPUS, CpuBindPolicy.SPREAD_BY_PCPUS})
 _UNSET: Final = frozenset({CpuBindPolicy.UNSET, CpuBindPolicy.DEFAULT})
 _NO_SPEC: Final = ResourceSpec()
+_ARCH_LABELS: Final = frozenset({LABEL_ARCH, LABEL_ARCH_BETA})
+_ARM: Final = frozenset({"arm64", "arm"})
 _PRIORITIES: Final = {
     PriorityClass.PROD: 9500,
     PriorityClass.MID: 7500,
@@ -83,7 +95,7 @@ def cpu_demand(spec: PodSpec, *, bind_policy: str, exclusive_policy: str) -> Cpu
     wish = _NO_SPEC if text is None else decode_resource_spec(text)
     qos = read_qos_class(spec.labels)
     priority_class = _priority_class(spec, qos)
-    errors = (*_check(spec, qos, priority_class), *_check_burst(wish))
+    errors = (*_check(spec, qos, priority_class), *_check_wish(spec, wish))
     priority = _PRIORITIES.get(priority_class, 0) if spec.priority is None else spec.priority
     return CpusAsked(
         qos=qos,
@@ -113,23 +125,52 @@ def _priority_class(spec: PodSpec, qos: QosClass) -> PriorityClass:
 
 def _check(spec: PodSpec, qos: QosClass, priority_class: PriorityClass) -> Iterator[FieldError]:
     yield from check_qos(label_path(LABEL_QOS_CLASS), qos, priority_class)
+    yield from _check_sub_priority(spec)
     for container in spec.containers:
         for name in (BATCH_CPU, BATCH_MEMORY):
             if container.requests.get(name):
                 yield from check_batch_qos(container.field(name), qos)
-    if qos not in _OWN_CPUS:
+    if qos not in OWN_CPUS:
         return
     for container in spec.containers:
         if CPU in container.requests or CPU in container.limits:
-            yield from check_equal_limits(
-                container.field(CPU), CPU, container.requests.get(CPU), container.limits.get(CPU)
+            request, limit = container.requests.get(CPU), container.limits.get(CPU)
+            yield from under(
+                Rule.CPU_LIMITS, check_equal_limits(container.field(CPU), CPU, request, limit)
             )
+    if CPU in spec.pod_requests and CPU in spec.pod_limits:
+        path = f"spec.resources.requests[{CPU}]"
+        request, limit = spec.pod_requests[CPU], spec.pod_limits[CPU]
+        yield from under(Rule.CPU_LIMITS, check_equal_limits(path, CPU, request, limit))
     first = next(container for container in spec.containers if container.kind == APP)
     yield from check_whole_cpus(first.field(CPU), spec.cpu_milli)
 
 
-def _check_burst(wish: ResourceSpec) -> Iterator[FieldError]:
+@of_rule(Rule.SUB_PRIORITY)
+def _check_sub_priority(spec: PodSpec) -> Iterator[FieldError]:
+    try:
+        read_sub_priority(spec.labels)
+    except InputError as error:
+        yield invalid(error.field, spec.labels[LABEL_PRIORITY], "must be an integer")
+
+
+def _arm_only(rules: PlacementRules) -> bool:
+    """Tell whether the Pod's own rules let it run on ARM machines and no others."""
+    if any(key in _ARCH_LABELS and value in _ARM for key, value in rules.node_selector):
+        return True
+    return bool(rules.affinity_terms) and all(
+        any(
+            part.key in _ARCH_LABELS and part.operator == "In" and set(part.values) <= _ARM
+            for part in term
+        )
+        for term in rules.affinity_terms or ()
+    )
+
+
+def _check_wish(spec: PodSpec, wish: ResourceSpec) -> Iterator[FieldError]:
     path = annotation_path(ANNOTATION_RESOURCE_SPEC)
+    if _arm_only(spec.placement):
+        yield from check_arm_policies(path, wish)
     for name, policy in (
         ("requiredCPUBindPolicy", wish.required_bind_policy),
         ("preferredCPUBindPolicy", wish.preferred_bind_policy),
@@ -144,7 +185,7 @@ def _demand(
     required = wish.required_bind_policy not in _UNSET
     named = wish.required_bind_policy if required else wish.preferred_bind_policy
     effective = bind_policy if named in _UNSET else str(named)
-    if qos not in _OWN_CPUS or effective not in _BINDING:
+    if qos not in OWN_CPUS or effective not in _BINDING:
         return None
     exclusive = wish.preferred_exclusive_policy
     return CpuSetDemand(

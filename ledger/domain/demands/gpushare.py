@@ -17,7 +17,8 @@ from ledger.domain.resources import (
     GPUSHARE_NAMES,
     TYPE_GPU,
 )
-from ledger.domain.rules import invalid, required, unsupported
+from ledger.domain.rule_names import Rule
+from ledger.domain.rules import invalid, of_rule, required, under, unsupported
 
 UNIT_BYTES: Final = {"MiB": 2**20, "GiB": 2**30}
 CARD_MEMORY_MAX_BYTES: Final = 2**40
@@ -66,6 +67,7 @@ def gpushare_demands(spec: PodSpec, unit: str) -> GpuShareAsked:
     return GpuShareAsked(asked=Asked(demands=(demand,), counts=counts), units=units)
 
 
+@of_rule(Rule.GPUSHARE_CARD)
 def _check_keys(spec: PodSpec) -> Iterator[FieldError]:
     for container, amounts in asking(spec, GPUSHARE_NAMES):
         if amounts.get(GPUSHARE_COUNT, 0) > 1:
@@ -75,6 +77,7 @@ def _check_keys(spec: PodSpec) -> Iterator[FieldError]:
             yield unsupported(container.field(GPUSHARE_CORE), "compute percent of a GPU share")
 
 
+@of_rule(Rule.GPUSHARE_CARD)
 def _check_memory(spec: PodSpec, units: int, unit: str) -> Iterator[FieldError]:
     container, amounts = asking(spec, GPUSHARE_NAMES)[0]
     if not units:
@@ -84,4 +87,6 @@ def _check_memory(spec: PodSpec, units: int, unit: str) -> Iterator[FieldError]:
     elif units * UNIT_BYTES[unit] > CARD_MEMORY_MAX_BYTES:
         most = CARD_MEMORY_MAX_BYTES // UNIT_BYTES[unit]
         fact = f"the pod asks for {units} {unit} of one card, more than {most}; a number of {unit}"
-        yield invalid(container.field(GPUSHARE_MEMORY), units, fact)
+        yield from under(
+            Rule.GPUSHARE_UNIT, [invalid(container.field(GPUSHARE_MEMORY), units, fact)]
+        )

@@ -19,7 +19,8 @@ from ledger.domain.resources import (
     LABEL_GPU_GROUP_NAME,
     LABEL_GPU_GROUP_REPLICA,
 )
-from ledger.domain.rules import check_same_group, required, unsupported
+from ledger.domain.rule_names import Rule
+from ledger.domain.rules import check_same_group, of_rule, required, unsupported
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +68,7 @@ def _group(spec: PodSpec) -> tuple[GpuGroup | None, list[FieldError]]:
     try:
         return read_gpu_group(spec.labels), []
     except InputError as error:
-        return None, [_violation(error)]
+        return None, [_violation(error, Rule.TOPOLOGY_GROUP)]
 
 
 def _gang(spec: PodSpec) -> tuple[Gang | None, list[FieldError]]:
@@ -76,10 +77,11 @@ def _gang(spec: PodSpec) -> tuple[Gang | None, list[FieldError]]:
     except InputError as error:
         if error.field.startswith(annotation_path(ANNOTATION_GANG_GROUPS)):
             raise
-        return None, [_violation(error)]
+        return None, [_violation(error, Rule.GANG)]
     return gang, [] if gang is None else [*_check_gang(spec, gang)]
 
 
+@of_rule(Rule.GANG)
 def _check_gang(spec: PodSpec, gang: Gang) -> Iterator[FieldError]:
     if gang.min_available is None:
         yield required(
@@ -105,5 +107,7 @@ def _gang_ref(gang: Gang) -> GangRef:
     )
 
 
-def _violation(error: InputError) -> FieldError:
-    return FieldError(field=error.field, reason="FieldValueInvalid", message=error.message)
+def _violation(error: InputError, rule: Rule) -> FieldError:
+    return FieldError(
+        field=error.field, reason="FieldValueInvalid", message=error.message, rule=str(rule)
+    )

@@ -21,13 +21,16 @@ from ledger.domain.resources import (
     HUAWEI_NPU_CPU,
     HUAWEI_NPU_DVPP,
     KOORDINATOR_GPU_NAMES,
+    NVIDIA_GPU,
     TYPE_GPU,
 )
+from ledger.domain.rule_names import Rule
 from ledger.domain.rules import (
     check_gpu_combination,
     check_gpu_keys,
     check_memory_split,
     forbidden,
+    of_rule,
     unsupported,
 )
 
@@ -78,6 +81,21 @@ def inject(amounts: Mapping[str, int]) -> dict[str, int]:
         whole = percent > WHOLE_PERCENT and percent % WHOLE_PERCENT == 0
         result[GPU_SHARED] = percent // WHOLE_PERCENT if whole else 1
     return result
+
+
+def rewritten(amounts: Mapping[str, int]) -> dict[str, int]:
+    """
+    Return one container's amounts as admission writes them: cores, memory and number of cards.
+
+    Rule: Koordinator contract 5.1, ours: `nvidia.com/gpu` n becomes core and ratio 100 n on n
+    cards. Amounts come under released names and without zeros; those of other words are kept.
+    """
+    result = dict(amounts)
+    if NVIDIA_GPU in result:
+        cards = result.pop(NVIDIA_GPU)
+        percent = WHOLE_PERCENT * cards
+        return {**result, GPU_CORE: percent, GPU_MEMORY_RATIO: percent, GPU_SHARED: cards}
+    return inject(result) if result.keys() & KOORDINATOR_GPU_NAMES else result
 
 
 def split(amounts: Mapping[str, int]) -> tuple[int, CardShare]:
@@ -153,6 +171,7 @@ def _check_container(container: ContainerSpec, amounts: Mapping[str, int]) -> It
         yield from check_memory_split(fields[GPU_MEMORY], asked[GPU_MEMORY], asked[GPU_SHARED])
 
 
+@of_rule(Rule.SAME_SHARES)
 def _check_pod(asks: Asks, total: Mapping[str, int]) -> Iterator[FieldError]:
     """Check the aggregate, and that each container's own number survives it (contract 4.1)."""
     fields = first_fields(asks)

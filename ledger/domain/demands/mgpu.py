@@ -24,8 +24,16 @@ from ledger.domain.resources import (
     MGPU_MEMORY,
     TYPE_GPU,
 )
-from ledger.domain.rules import forbidden, invalid
-from ledger.domain.rules_mgpu import MgpuAsk, check_counts, check_multi, check_name, check_normal
+from ledger.domain.rule_names import Rule
+from ledger.domain.rules import forbidden, invalid, of_rule, under
+from ledger.domain.rules_mgpu import (
+    MgpuAsk,
+    check_counts,
+    check_multi,
+    check_multi_amounts,
+    check_name,
+    check_normal,
+)
 
 MIB: Final = 2**20
 _COUNTS_FIELD: Final = annotation_path(ANNOTATION_MGPU_CONTAINER_MULTIPLE)
@@ -72,6 +80,8 @@ def mgpu_demands(spec: PodSpec, limits: MgpuLimits) -> MgpuAsked:
     else:
         counts, count_errors = _counts(text, len(apps))
         errors += count_errors
+        for ask in apps if count_errors else ():
+            errors += check_multi_amounts(ask)
         for ask, count in zip(apps, counts, strict=False) if not count_errors else ():
             errors += check_multi(
                 ask,
@@ -107,6 +117,7 @@ def _ask(container: ContainerSpec) -> MgpuAsk:
     )
 
 
+@of_rule(Rule.MGPU_INIT_CONTAINER)
 def _check_init(spec: PodSpec, asks: Sequence[MgpuAsk]) -> Iterator[FieldError]:
     for container, ask in zip(spec.containers, asks, strict=True):
         if ask.asks and not _is_app(container):
@@ -118,7 +129,12 @@ def _policy(spec: PodSpec) -> tuple[MgpuPolicy, list[FieldError]]:
         return read_compute_policy(spec.annotations), []
     except InputError as error:
         return MgpuPolicy.FIXED_SHARE, [
-            FieldError(field=error.field, reason="FieldValueNotSupported", message=error.message)
+            FieldError(
+                field=error.field,
+                reason="FieldValueNotSupported",
+                message=error.message,
+                rule=str(Rule.MGPU_POLICY),
+            )
         ]
 
 
@@ -127,7 +143,7 @@ def _counts(text: str, containers: int) -> tuple[tuple[int, ...], list[FieldErro
         counts = decode_card_counts(text)
     except InputError:
         fact = "rule M0: must be comma-separated integers without blanks, such as 2,1"
-        return (), [invalid(_COUNTS_FIELD, text, fact)]
+        return (), [*under(Rule.MGPU_MULTIPLE, [invalid(_COUNTS_FIELD, text, fact)])]
     return counts, [*check_counts(_COUNTS_FIELD, counts, containers, text)]
 
 

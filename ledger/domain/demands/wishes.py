@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from ledger.domain.annotations.cpu import NumaPolicy, NumaTopologySpec, decode_numa_topology_spec
@@ -81,14 +81,20 @@ def read_wishes(annotations: Mapping[str, str]) -> Wishes:
     )
 
 
-def check_wishes(wishes: Wishes, demands: tuple[DeviceDemand, ...]) -> Iterator[FieldError]:
+def check_wishes(
+    wishes: Wishes, demands: tuple[DeviceDemand, ...], broken: Collection[str] = ()
+) -> Iterator[FieldError]:
     """
     Yield every wish that would change the answer and can't be honoured by this release.
 
     A wish that changes nothing passes: a hint for a type that is not asked for, a scope that one
     device always meets, the empty selector, a best-effort preference.
+
+    Args:
+        broken: types that are asked for in a way that is no demand; they count as one device, so
+            that their wishes are judged all the same.
     """
-    counts: dict[str, int] = {}
+    counts: dict[str, int] = dict.fromkeys(broken, 1)
     for demand in demands:
         counts[demand.device_type] = counts.get(demand.device_type, 0) + demand.count
     for device_type, hint in wishes.hints.items():

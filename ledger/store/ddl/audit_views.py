@@ -58,15 +58,21 @@ def _of_type(event_type: str, alias: str = "e") -> str:
 
 
 def holdings(words: Words) -> str:
-    """Return one row per Pod and device, with its interval."""
+    """
+    Return one row per Pod and device, with its interval.
+
+    What a question about a moment asks (card, minor, from, to) is `i`: all of it is in one index,
+    so a long history is searched there, and only the rows that fit are looked up as `h`.
+    """
     return f"""
-SELECT h.position, r.pod_uid, r.attempt, r.namespace, r.pod_name, r.owner, n.node_uid,
-  n.node_name, d.device_type, h.minor, d.device_id, d.model, h.core_percent, h.memory_bytes,
-  h.memory_ratio_percent, h.exclusive, h.kind, r.phase, r.dialect, h.opened_at_us, h.closed_at_us,
-  h.closed_position, r.end_reason, {_interval(words, "h.")}
-FROM ledger_holdings AS h
-JOIN ledger_reservations AS r ON r.position = h.position
-JOIN ledger_devices AS d ON d.device_no = h.device_no
+SELECT i.position, r.pod_uid, r.attempt, r.namespace, r.pod_name, r.owner, n.node_uid,
+  n.node_name, d.device_type, i.minor, d.device_id, d.model, h.core_percent, h.memory_bytes,
+  h.memory_ratio_percent, h.exclusive, h.kind, r.phase, r.dialect, i.opened_at_us, i.closed_at_us,
+  h.closed_position, r.end_reason, {_interval(words, "i.")}
+FROM ledger_holdings AS i
+JOIN ledger_holdings AS h ON h.position = i.position AND h.device_no = i.device_no
+JOIN ledger_reservations AS r ON r.position = i.position
+JOIN ledger_devices AS d ON d.device_no = i.device_no
 JOIN ledger_nodes AS n ON n.node_no = d.node_no
 """
 
@@ -256,7 +262,9 @@ def _unknown(words: Words) -> str:
     {words.text("e.body", "lost_incarnation")} AS lost_incarnation,
     {words.text("e.body", "incarnation")} AS incarnation,
     coalesce((SELECT l.at_us FROM ledger_events AS l
-      WHERE l.position = coalesce({began_at}, {lost_from}) - 1), e.at_us) AS opened_at_us,
+      WHERE l.position = coalesce({began_at}, {lost_from}) - 1),
+      (SELECT a.at_us FROM ledger_archived AS a
+      WHERE a.position = coalesce({began_at}, {lost_from}) - 1), e.at_us) AS opened_at_us,
     e.at_us AS closed_at_us
   FROM ledger_events AS e
   WHERE {_of_type("ledger.recovered.v1")} OR {_of_type("ledger.recovered.v2")}"""
@@ -439,27 +447,48 @@ WITH both_ends AS (
   FROM ledger_events AS e
   WHERE {_of_type("group.planned.v1")} OR {_of_type("group.plan_dropped.v1")}
   WINDOW w AS (PARTITION BY {group} ORDER BY e.position)
+),
+members AS (
+  SELECT b.position, b.group_name, {words.text("x.value", "pod_uid")} AS pod_uid,
+    {words.text("x.value", "namespace")} AS namespace,
+    {words.text("x.value", "pod_name")} AS pod_name,
+    {words.text("x.value", "node_uid")} AS node_uid,
+    {words.json("x.value", "minors")} AS minors, b.at_us AS opened_at_us, b.closed_at_us,
+    b.closed_position, b.end_reason
+  FROM both_ends AS b
+  CROSS JOIN {words.elements("b.body", "members", "x")}
+  WHERE b.event_type = 'group.planned.v1'
+),
+ends AS (
+  SELECT m.position, m.group_name, m.pod_uid, m.namespace, m.pod_name, m.node_uid, n.node_name,
+    m.minors, m.opened_at_us, coalesce(t.opened_at_us, m.closed_at_us) AS closed_at_us,
+    coalesce(t.position, m.closed_position) AS closed_position,
+    CASE WHEN t.position IS NULL THEN m.end_reason ELSE 'taken' END AS end_reason
+  FROM members AS m
+  LEFT JOIN ledger_nodes AS n ON n.node_uid = m.node_uid
+  LEFT JOIN ledger_reservations AS t ON t.position = (
+    SELECT min(r.position) FROM ledger_reservations AS r
+    WHERE r.namespace = m.namespace AND r.pod_name = m.pod_name AND r.pod_uid = m.pod_uid
+      AND r.node_no = n.node_no AND r.kind = 'granted' AND r.position > m.position
+      AND r.position < coalesce(m.closed_position, r.position + 1))
 )
-SELECT b.position, b.group_name, {words.text("x.value", "pod_uid")} AS pod_uid,
-  {words.text("x.value", "namespace")} AS namespace,
-  {words.text("x.value", "pod_name")} AS pod_name,
-  {words.text("x.value", "node_uid")} AS node_uid, n.node_name,
-  {words.json("x.value", "minors")} AS minors, b.at_us AS opened_at_us, b.closed_at_us,
-  b.closed_position, b.end_reason, {words.iso("b.at_us")} AS opened_at,
-  {words.iso("b.closed_at_us")} AS closed_at
-FROM both_ends AS b
-CROSS JOIN {words.elements("b.body", "members", "x")}
-LEFT JOIN ledger_nodes AS n ON n.node_uid = {words.text("x.value", "node_uid")}
-WHERE b.event_type = 'group.planned.v1'
+SELECT z.position, z.group_name, z.pod_uid, z.namespace, z.pod_name, z.node_uid, z.node_name,
+  z.minors, z.opened_at_us, z.closed_at_us, z.closed_position, z.end_reason,
+  {_interval(words, "z.")}
+FROM ends AS z
 """
 
 
 def checkpoints(words: Words) -> str:
     """Return the signed checkpoints, and up to which moment each speaks."""
     return f"""
-SELECT c.size, c.note, e.at_us, {words.iso("e.at_us")} AS at
-FROM ledger_checkpoints AS c
-LEFT JOIN ledger_events AS e ON e.position = c.size
+SELECT c.size, c.note, c.at_us, {words.iso("c.at_us")} AS at
+FROM (
+  SELECT k.size, k.note, coalesce(e.at_us, a.at_us) AS at_us
+  FROM ledger_checkpoints AS k
+  LEFT JOIN ledger_events AS e ON e.position = k.size
+  LEFT JOIN ledger_archived AS a ON a.position = k.size
+) AS c
 """
 
 

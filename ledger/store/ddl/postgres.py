@@ -10,6 +10,8 @@ from __future__ import annotations
 from typing import Final
 
 from ledger.store.ddl import (
+    postgres_append,
+    postgres_deferred,
     postgres_facts,
     postgres_feed,
     postgres_guard,
@@ -60,5 +62,7 @@ V2: Final[tuple[str, ...]] = (
     *postgres_life.LIFE,
     *postgres_places.V2,
     *postgres_views.V2,
+    *postgres_deferred.HEAD_SETTLED,
+    *postgres_append.APPEND,
 )
 """Functions, triggers and views of revision 0002, in the order in which they are made."""

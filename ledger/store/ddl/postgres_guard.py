@@ -20,7 +20,16 @@ _REFUSAL: Final = fail(
     " || lower(tg_tag) || ' ' || found",
     "tables of the ledger are altered only by its migrations",
 )
-_DDL: Final = "'ALTER TABLE', 'ALTER TRIGGER', 'ALTER FUNCTION', 'CREATE RULE'"
+_DDL: Final = ("ALTER TABLE", "ALTER TRIGGER", "ALTER FUNCTION", "CREATE RULE")
+_TAGS: Final = ", ".join(f"'{each}'" for each in _DDL)
+
+EVENT_TRIGGERS: Final = {
+    "ledger_no_ddl": ("ddl_command_end", "ledger_no_ddl", ", ".join(_DDL)),
+    "ledger_no_drop": ("sql_drop", "ledger_no_drop", ""),
+}
+"""When each event trigger fires, what it calls, and for which commands alone."""
+MADE_BY_SUPERUSER: Final = "called by the event trigger of this name"
+"""What the comment on `ledger_no_ddl` says where a superuser made the ledger."""
 
 
 def _guard(name: str, query: str) -> str:
@@ -64,9 +73,10 @@ V1: Final = (
     "REVOKE ALL ON FUNCTION ledger_no_ddl() FROM PUBLIC",
     "REVOKE ALL ON FUNCTION ledger_no_drop() FROM PUBLIC",
     _where_superuser(
-        f"CREATE EVENT TRIGGER ledger_no_ddl ON ddl_command_end WHEN TAG IN ({_DDL})"
+        f"CREATE EVENT TRIGGER ledger_no_ddl ON ddl_command_end WHEN TAG IN ({_TAGS})"
         " EXECUTE FUNCTION ledger_no_ddl();"
-        " ALTER EVENT TRIGGER ledger_no_ddl ENABLE ALWAYS"
+        " ALTER EVENT TRIGGER ledger_no_ddl ENABLE ALWAYS;"
+        f" COMMENT ON FUNCTION ledger_no_ddl() IS '{MADE_BY_SUPERUSER}'"
     ),
     _where_superuser(
         "CREATE EVENT TRIGGER ledger_no_drop ON sql_drop EXECUTE FUNCTION ledger_no_drop();"

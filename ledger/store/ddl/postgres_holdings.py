@@ -2,8 +2,8 @@
 Rules on Postgres for reservations and what they hold of cards, as `ledger.store.ddl.holdings`.
 
 What takes and gives back runs as the owner of the functions: the role that appends may not move a
-counter by itself. A statement that puts two holders on one card is refused; the store sends rows
-one by one.
+counter by itself, and once for all rows of a statement. A statement that puts two holders on one
+card is refused: the second would not be seen to be one too many; the store sends them apart.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ from ledger.store.ddl.holdings import FIXED_HOLDING, FIXED_RESERVATION
 from ledger.store.ddl.postgres_texts import (
     BODY,
     card_of,
+    ends_with,
     event_is,
     fail,
+    not_new,
     only_closes,
     rule,
     same,
@@ -39,6 +41,8 @@ _OPENS_FIRST: Final = fail(
     "'tenure ledger: a reservation opens before it closes: position ' || NEW.position",
     "a reservation opens before it closes",
 )
+_OPENS: Final = """starts_with(e.event_type, CASE {row}.kind
+        WHEN 'granted' THEN 'pod.reserved.v' ELSE 'pod.observed.v' END)"""
 RESERVATIONS_INSERT: Final = rule(
     "ledger_reservations_insert",
     "ledger_reservations",
@@ -46,64 +50,89 @@ RESERVATIONS_INSERT: Final = rule(
     f"""
   IF EXISTS (SELECT 1 FROM ledger_reservations WHERE position = NEW.position)
     OR NOT EXISTS (
-      SELECT 1 FROM ledger_events WHERE position = NEW.position
-      AND starts_with(event_type, CASE NEW.kind
-        WHEN 'granted' THEN 'pod.reserved.v' ELSE 'pod.observed.v' END)
+      SELECT 1 FROM ledger_events AS e WHERE e.position = NEW.position
+      AND {_OPENS.format(row="NEW")}
     )
   THEN
     {_NOT_OPENED}
   ELSIF NEW.closed_position IS NOT NULL THEN
     {_OPENS_FIRST}
   END IF;""",
+    only_if=f"NEW.closed_position IS NOT NULL OR {not_new()}",
 )
+RESERVATIONS_OPEN: Final = rule(
+    "ledger_reservations_open",
+    "ledger_reservations",
+    "INSERT",
+    f"""
+  SELECT c.position INTO wrong FROM changed AS c
+  WHERE NOT EXISTS (
+    SELECT 1 FROM ledger_events AS e WHERE e.position = c.position
+    AND {_OPENS.format(row="c")}
+  ) LIMIT 1;
+  IF FOUND THEN
+    {_NOT_OPENED.replace("NEW.position", "wrong")}
+  END IF;""",
+    when="AFTER",
+    level="STATEMENT",
+    variables="wrong bigint;",
+)
+"""Every reservation is one that its event opens; the row's own rule says more of it sooner."""
 _ONLY_ENDS: Final = fail(
     "'tenure ledger: a reservation only ends, it does not change: position '"
     " || OLD.position || ', pod ' || OLD.namespace || '/' || OLD.pod_name",
     "a reservation only ends, it does not change",
 )
 _NOT_ENDED: Final = fail(
-    "'tenure ledger: no event at position ' || NEW.closed_position"
-    " || ' ends the reservation of pod ' || OLD.namespace || '/' || OLD.pod_name",
+    "'tenure ledger: no event at position ' || wrong.closed_position"
+    " || ' ends the reservation of pod ' || wrong.namespace || '/' || wrong.pod_name",
     "no event ends this reservation",
 )
 RESERVATIONS_UPDATE: Final = rule(
     "ledger_reservations_update",
     "ledger_reservations",
     "UPDATE",
-    f"""
-  IF OLD.closed_position IS NOT NULL OR NOT {same(FIXED_RESERVATION)} THEN
-    {_ONLY_ENDS}
-  ELSIF NEW.closed_position IS NOT NULL AND NOT EXISTS (
-    SELECT 1 FROM ledger_events AS e {BODY}
-    WHERE e.position = NEW.closed_position AND e.position > OLD.position
-      AND ({event_is("pod.released")} OR {event_is("pod.voided")})
-      AND e.at_us = NEW.closed_at_us
-      AND {says("j.b", "pod_uid", "OLD.pod_uid")} AND {says("j.b", "attempt", "OLD.attempt")}
-  ) THEN
-    {_NOT_ENDED}
-  END IF;""",
+    f"  {_ONLY_ENDS}",
+    only_if=f"OLD.closed_position IS NOT NULL OR NOT {same(FIXED_RESERVATION)}",
 )
 RESERVATIONS_CLOSE: Final = rule(
     "ledger_reservations_close",
     "ledger_reservations",
-    "UPDATE OF closed_position",
-    """
-  IF NEW.closed_position IS NOT NULL THEN
-    UPDATE ledger_holdings
-    SET closed_at_us = NEW.closed_at_us, closed_position = NEW.closed_position
-    WHERE position = NEW.position;
-    IF NEW.cpu_count > 0 THEN
-      UPDATE ledger_cpu_holdings
-      SET closed_at_us = NEW.closed_at_us, closed_position = NEW.closed_position
-      WHERE position = NEW.position;
-    END IF;
-    UPDATE ledger_slot_holdings
-    SET closed_at_us = NEW.closed_at_us, closed_position = NEW.closed_position
-    WHERE position = NEW.position;
+    "UPDATE",
+    f"""
+  SELECT c.* INTO wrong FROM changed AS c
+  WHERE c.closed_position IS NOT NULL AND NOT EXISTS (
+    SELECT 1 FROM ledger_events AS e {BODY}
+    WHERE e.position = c.closed_position AND e.position > c.position
+      AND ({event_is("pod.released")} OR {event_is("pod.voided")})
+      AND e.at_us = c.closed_at_us
+      AND {says("j.b", "pod_uid", "c.pod_uid")} AND {says("j.b", "attempt", "c.attempt")}
+  ) LIMIT 1;
+  IF FOUND THEN
+    {_NOT_ENDED}
+  END IF;
+  UPDATE ledger_holdings AS h
+  SET closed_at_us = c.closed_at_us, closed_position = c.closed_position
+  FROM changed AS c WHERE c.closed_position IS NOT NULL AND h.position = c.position;
+  IF EXISTS (SELECT 1 FROM changed WHERE closed_position IS NOT NULL AND cpu_count > 0) THEN
+    UPDATE ledger_cpu_holdings AS h
+    SET closed_at_us = c.closed_at_us, closed_position = c.closed_position
+    FROM changed AS c WHERE c.closed_position IS NOT NULL AND h.position = c.position;
+  END IF;
+  IF EXISTS (
+    SELECT 1 FROM changed AS c JOIN ledger_slot_holdings AS s ON s.position = c.position
+    WHERE c.closed_position IS NOT NULL
+  ) THEN
+    UPDATE ledger_slot_holdings AS h
+    SET closed_at_us = c.closed_at_us, closed_position = c.closed_position
+    FROM changed AS c WHERE c.closed_position IS NOT NULL AND h.position = c.position;
   END IF;""",
     when="AFTER",
+    level="STATEMENT",
+    variables="wrong ledger_reservations;",
     definer=True,
 )
+"""A reservation ends with an event of its own, and what it held ends with it."""
 
 _LESS_THAN_NOTHING: Final = fail(
     "'tenure ledger: a holding is never less than nothing: position ' || NEW.position"
@@ -118,6 +147,13 @@ _NOT_ASKED: Final = fail(
     "'tenure ledger: no reservation at position ' || NEW.position || ' asks for this card'",
     "no reservation asks for this card",
 )
+_SUMS: Final = """coalesce(sum(core_percent) FILTER (WHERE kind = 'granted'), 0) AS core_used,
+      coalesce(sum(memory_bytes) FILTER (WHERE kind = 'granted'), 0) AS memory_used,
+      count(*) FILTER (WHERE kind = 'granted') AS tenants,
+      coalesce(sum(exclusive) FILTER (WHERE kind = 'granted'), 0) AS exclusive_holders,
+      coalesce(sum(core_percent) FILTER (WHERE kind <> 'granted'), 0) AS core_observed,
+      coalesce(sum(memory_bytes) FILTER (WHERE kind <> 'granted'), 0) AS memory_observed,
+      count(*) FILTER (WHERE kind <> 'granted') AS observed_holders"""
 HOLDINGS_INSERT: Final = rule(
     "ledger_holdings_insert",
     "ledger_holdings",
@@ -135,68 +171,74 @@ HOLDINGS_INSERT: Final = rule(
   THEN
     {_NOT_ASKED}
   END IF;""",
+    only_if="NEW.core_percent < 0 OR NEW.memory_bytes < 0 OR NEW.closed_position IS NOT NULL"
+    f" OR {not_new()}",
 )
-"""Foreign keys would refuse the last case as well, but before our words."""
+"""
+Keys and checks would refuse all but the third case as well, but before our words. Without a closed
+position there is nothing more to ask of a row of a new reservation before it is there.
+"""
+_NOT_ASKED_AFTER: Final = _NOT_ASKED.replace("NEW.position", "wrong")
 HOLDINGS_TAKE: Final = rule(
     "ledger_holdings_take",
     "ledger_holdings",
     "INSERT",
     f"""
-  IF NEW.kind = 'granted' THEN
-    UPDATE ledger_devices
-    SET core_used = core_used + NEW.core_percent,
-      memory_used = memory_used + NEW.memory_bytes,
-      tenants = tenants + 1,
-      exclusive_holders = exclusive_holders + NEW.exclusive
-    WHERE device_no = NEW.device_no;
-  ELSE
-    UPDATE ledger_devices
-    SET core_observed = core_observed + NEW.core_percent,
-      memory_observed = memory_observed + NEW.memory_bytes,
-      observed_holders = observed_holders + 1
-    WHERE device_no = NEW.device_no;
+  UPDATE ledger_devices AS d
+  SET core_used = d.core_used + c.core_percent,
+    memory_used = d.memory_used + c.memory_bytes,
+    tenants = d.tenants + 1,
+    exclusive_holders = d.exclusive_holders + c.exclusive
+  FROM changed AS c WHERE d.device_no = c.device_no AND c.kind = 'granted';
+  IF EXISTS (SELECT 1 FROM changed WHERE kind <> 'granted') THEN
+    UPDATE ledger_devices AS d
+    SET core_observed = d.core_observed + c.core_percent,
+      memory_observed = d.memory_observed + c.memory_bytes,
+      observed_holders = d.observed_holders + 1
+    FROM changed AS c WHERE d.device_no = c.device_no AND c.kind <> 'granted';
   END IF;
-  IF NOT EXISTS (
+  SELECT c.position INTO wrong FROM changed AS c
+  WHERE NOT EXISTS (
     SELECT 1 FROM ledger_reservations AS r, ledger_devices AS d
-    WHERE r.position = NEW.position AND r.kind = NEW.kind AND r.closed_position IS NULL
-      AND r.opened_at_us = NEW.opened_at_us
-      AND d.device_no = NEW.device_no AND d.node_no = r.node_no
+    WHERE r.position = c.position AND r.kind = c.kind AND r.closed_position IS NULL
+      AND r.opened_at_us = c.opened_at_us
+      AND d.device_no = c.device_no AND d.node_no = r.node_no
       AND r.device_count >= (
-        SELECT count(*) FROM ledger_holdings WHERE position = NEW.position
+        SELECT count(*) FROM ledger_holdings AS h WHERE h.position = c.position
       )
-  ) THEN
-    {_NOT_ASKED}
+  ) LIMIT 1;
+  IF FOUND THEN
+    {_NOT_ASKED_AFTER}
   END IF;""",
     when="AFTER",
+    level="STATEMENT",
+    variables="wrong bigint;",
     definer=True,
 )
 HOLDINGS_UPDATE: Final = only_closes("ledger_holdings", FIXED_HOLDING, "a holding")
 HOLDINGS_GIVE_BACK: Final = rule(
     "ledger_holdings_give_back",
     "ledger_holdings",
-    "UPDATE OF closed_position",
-    """
-  IF OLD.closed_position IS NULL AND NEW.closed_position IS NOT NULL THEN
-    IF NEW.kind = 'granted' THEN
-      UPDATE ledger_devices
-      SET core_used = core_used - NEW.core_percent,
-        core_cap = greatest(core_reported, core_used - NEW.core_percent),
-        memory_used = memory_used - NEW.memory_bytes,
-        memory_cap = greatest(memory_reported, memory_used - NEW.memory_bytes),
-        tenants = tenants - 1,
-        exclusive_holders = exclusive_holders - NEW.exclusive
-      WHERE device_no = NEW.device_no;
-    ELSE
-      UPDATE ledger_devices
-      SET core_observed = core_observed - NEW.core_percent,
-        memory_observed = memory_observed - NEW.memory_bytes,
-        observed_holders = observed_holders - 1
-      WHERE device_no = NEW.device_no;
-    END IF;
-  END IF;""",
+    "UPDATE",
+    f"""{ends_with("a holding")}
+  UPDATE ledger_devices AS d
+  SET core_used = d.core_used - g.core_used,
+    core_cap = greatest(d.core_reported, d.core_used - g.core_used),
+    memory_used = d.memory_used - g.memory_used,
+    memory_cap = greatest(d.memory_reported, d.memory_used - g.memory_used),
+    tenants = d.tenants - g.tenants,
+    exclusive_holders = d.exclusive_holders - g.exclusive_holders,
+    core_observed = d.core_observed - g.core_observed,
+    memory_observed = d.memory_observed - g.memory_observed,
+    observed_holders = d.observed_holders - g.observed_holders
+  FROM (SELECT device_no, {_SUMS} FROM changed GROUP BY device_no) AS g
+  WHERE d.device_no = g.device_no;""",
     when="AFTER",
+    level="STATEMENT",
+    variables="wrong bigint;",
     definer=True,
 )
+"""Every row of the statement was open before it, which the rule on the update sees to."""
 
 _CORE_ASKED: Final = "(NEW.core_used - OLD.core_used)"
 _MEMORY_ASKED: Final = "(NEW.memory_used - OLD.memory_used)"
@@ -233,8 +275,8 @@ _HOLDERS: Final = (
 _ASKS_NOTHING: Final = f"NEW.tenants > OLD.tenants AND {_CORE_ASKED} = 0 AND {_MEMORY_ASKED} = 0"
 _NOT_THE_SUM: Final = fail(
     "'tenure ledger: what is used of a card is the sum of its holdings: '"
-    " || (SELECT n.node_name FROM ledger_nodes AS n WHERE n.node_no = OLD.node_no)"
-    " || '/' || OLD.device_type || '/' || OLD.minor",
+    " || (SELECT n.node_name FROM ledger_nodes AS n WHERE n.node_no = wrong.node_no)"
+    " || '/' || wrong.device_type || '/' || wrong.minor",
     "what is used of a card is the sum of its holdings",
 )
 _UNKNOWN_HOLDER: Final = """EXISTS (
@@ -248,9 +290,6 @@ DEVICES_COUNTERS: Final = rule(
     "UPDATE OF core_cap, memory_cap, core_used, memory_used, tenants, exclusive_holders,"
     " core_observed, memory_observed, observed_holders",
     f"""
-  IF NEW.tenants > OLD.tenants OR NEW.core_used > OLD.core_used
-    OR NEW.memory_used > OLD.memory_used
-  THEN
     IF OLD.present <> 1 THEN
       {_card("' is gone'")}
     ELSIF OLD.healthy <> 1 THEN
@@ -277,30 +316,40 @@ DEVICES_COUNTERS: Final = rule(
       {_core(_HOLDERS)}
     ELSIF {_UNKNOWN_HOLDER} THEN
       {_card("' may be held by a Pod on an unknown card'")}
-    END IF;
-  END IF;
-  SELECT coalesce(sum(core_percent) FILTER (WHERE kind = 'granted'), 0) AS core_used,
-    coalesce(sum(memory_bytes) FILTER (WHERE kind = 'granted'), 0) AS memory_used,
-    count(*) FILTER (WHERE kind = 'granted') AS tenants,
-    coalesce(sum(exclusive) FILTER (WHERE kind = 'granted'), 0) AS exclusive_holders,
-    coalesce(sum(core_percent) FILTER (WHERE kind <> 'granted'), 0) AS core_observed,
-    coalesce(sum(memory_bytes) FILTER (WHERE kind <> 'granted'), 0) AS memory_observed,
-    count(*) FILTER (WHERE kind <> 'granted') AS observed_holders
-  INTO held FROM ledger_holdings WHERE device_no = NEW.device_no AND closed_at_us IS NULL;
-  IF NEW.core_cap <> greatest(NEW.core_reported, NEW.core_used)
-    OR NEW.memory_cap <> greatest(NEW.memory_reported, NEW.memory_used)
-    OR (NEW.core_used, NEW.memory_used, NEW.tenants, NEW.exclusive_holders, NEW.core_observed,
-      NEW.memory_observed, NEW.observed_holders) IS DISTINCT FROM (held.core_used,
+    END IF;""",
+    only_if="NEW.tenants > OLD.tenants OR NEW.core_used > OLD.core_used"
+    " OR NEW.memory_used > OLD.memory_used",
+)
+"""A grant is compared with what the card had left before it."""
+DEVICES_SUM: Final = rule(
+    "ledger_devices_sum",
+    "ledger_devices",
+    "UPDATE",
+    f"""
+  SELECT c.* INTO wrong FROM changed AS c
+  CROSS JOIN LATERAL (
+    SELECT {_SUMS}
+    FROM ledger_holdings AS h WHERE h.device_no = c.device_no AND h.closed_at_us IS NULL
+  ) AS held
+  WHERE c.core_cap <> greatest(c.core_reported, c.core_used)
+    OR c.memory_cap <> greatest(c.memory_reported, c.memory_used)
+    OR (c.core_used, c.memory_used, c.tenants, c.exclusive_holders, c.core_observed,
+      c.memory_observed, c.observed_holders) IS DISTINCT FROM (held.core_used,
       held.memory_used, held.tenants, held.exclusive_holders, held.core_observed,
       held.memory_observed, held.observed_holders)
-  THEN
+  LIMIT 1;
+  IF FOUND THEN
     {_NOT_THE_SUM}
   END IF;""",
-    variables="held record;",
+    when="AFTER",
+    level="STATEMENT",
+    variables="wrong ledger_devices;",
 )
+"""What is used of a card, whoever moved it, is the sum of its holdings."""
 
 V1: Final = (
     *RESERVATIONS_INSERT,
+    *RESERVATIONS_OPEN,
     *RESERVATIONS_UPDATE,
     *RESERVATIONS_CLOSE,
     *HOLDINGS_INSERT,
@@ -308,5 +357,6 @@ V1: Final = (
     *HOLDINGS_UPDATE,
     *HOLDINGS_GIVE_BACK,
     *DEVICES_COUNTERS,
+    *DEVICES_SUM,
 )
 """These rules in the order in which they are made."""

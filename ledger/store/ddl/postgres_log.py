@@ -1,8 +1,9 @@
 """
 Rules on Postgres for the log itself, as `ledger.store.ddl.log` has them on SQLite.
 
-A stream is counted BEFORE its event is there, so that one INSERT of many rows finds every stream
-where the row before it left it. The table of events is made of partitions by position.
+What an INSERT brings in is looked at once it is there, all rows of the statement together, and the
+streams are counted then. The table of events is made of partitions by position; whoever inserts
+into a partition itself meets the same rules there.
 """
 
 from __future__ import annotations
@@ -11,10 +12,12 @@ from typing import Final
 
 from ledger.store.ddl.postgres_texts import (
     BODY,
+    HINT,
     SEARCH_PATH,
     equal,
     event_is,
     fail,
+    not_new,
     refuse,
     refuse_truncate,
     rule,
@@ -22,10 +25,10 @@ from ledger.store.ddl.postgres_texts import (
 
 PARTITION_EVENTS: Final = 10_000_000
 """How many positions one partition of the events holds."""
+AHEAD_EVENTS: Final = PARTITION_EVENTS // 10
+"""How many positions before its first one a partition is made."""
 
 _APPEND_ONLY: Final = "events are append-only"
-_NEXT: Final = "(SELECT coalesce(max(position), 0) + 1 FROM ledger_events)"
-
 EVENTS_NO_UPDATE: Final = refuse(
     "ledger_events_no_update",
     "ledger_events",
@@ -40,53 +43,131 @@ EVENTS_NO_DELETE: Final = refuse(
     f"'tenure ledger: {_APPEND_ONLY}: position ' || OLD.position || ' cannot be deleted'",
     _APPEND_ONLY,
 )
-_NOT_NEXT: Final = fail(
-    f"'tenure ledger: {_APPEND_ONLY}: the next position is ' || next || ', not ' || NEW.position",
-    _APPEND_ONLY,
-)
+
+
+def _not_next(position: str) -> str:
+    return fail(
+        f"'tenure ledger: {_APPEND_ONLY}: the next position is ' || next || ', not ' || {position}",
+        _APPEND_ONLY,
+    )
+
+
 _BEYOND_HEAD: Final = fail(
-    "'tenure ledger: position ' || NEW.position || ' is beyond the head: only the writer"
-    " of the current epoch appends'",
+    "'tenure ledger: position ' || greatest(first, head + 1) || ' is beyond the head: only the"
+    " writer of the current epoch appends'",
     "only the writer of the current epoch appends",
 )
 _OTHER_VERSION: Final = fail(
-    "'tenure ledger: stream ' || NEW.stream || ' is not at version ' || (NEW.stream_version - 1)",
+    "'tenure ledger: stream ' || wrong.stream || ' is not at version '"
+    " || (wrong.stream_version - 1)",
     "stream moved on",
 )
-_REPEATED: Final = fail(
-    "'tenure ledger: already recorded: ' || NEW.idempotency_key", "already recorded"
-)
-EVENTS_APPEND: Final = rule(
-    "ledger_events_append",
+_REPEATED: Final = fail("'tenure ledger: already recorded: ' || repeated", "already recorded")
+EVENTS_NEXT: Final = rule(
+    "ledger_events_next",
     "ledger_events",
     "INSERT",
     f"""
-  next := {_NEXT};
-  IF NEW.position <> next THEN
-    {_NOT_NEXT}
-  ELSIF NEW.position > (SELECT position FROM ledger_head) THEN
-    {_BEYOND_HEAD}
-  ELSIF NEW.stream_version <> coalesce(
-    (SELECT version FROM ledger_streams WHERE stream = NEW.stream), 0
-  ) + 1 THEN
-    {_OTHER_VERSION}
-  ELSIF EXISTS (SELECT 1 FROM ledger_events WHERE idempotency_key = NEW.idempotency_key) THEN
-    {_REPEATED}
+  SELECT coalesce(max(position), 0) + 1 INTO next FROM ledger_events;
+  IF NEW.position < next THEN
+    {_not_next("NEW.position")}
   END IF;""",
     variables="next bigint;",
+    only_if=not_new(),
 )
+"""Says in our words what the primary key would say in its own."""
+
+
+def _recorded(table: str) -> str:
+    return f"""
+  SELECT c.idempotency_key INTO repeated FROM changed AS c
+  JOIN {table} AS e ON e.idempotency_key = c.idempotency_key AND e.position <> c.position
+  LIMIT 1;
+  IF FOUND THEN
+    {_REPEATED}
+  END IF;"""
+
+
+def _append(*keys: str) -> tuple[str, ...]:
+    """Return the rule of what may be appended; none of these tables may have its key."""
+    recorded = "".join(map(_recorded, keys)).lstrip("\n")
+    return rule(
+        "ledger_events_append",
+        "ledger_events",
+        "INSERT",
+        f"""
+  SELECT min(position), max(position), count(*) INTO first, last, rows FROM changed;
+  IF rows = 0 THEN
+    RETURN NULL;
+  END IF;
+  SELECT coalesce(max(position), 0) + 1 INTO next FROM ledger_events WHERE position < first;
+  IF first <> next OR last - first + 1 <> rows THEN
+    FOR place IN SELECT position FROM changed ORDER BY position LOOP
+      IF place <> next THEN
+        {_not_next("place")}
+      END IF;
+      next := next + 1;
+    END LOOP;
+  END IF;
+  SELECT position INTO head FROM ledger_head;
+  IF last > head THEN
+    {_BEYOND_HEAD}
+  END IF;
+{recorded}""",
+        when="AFTER",
+        level="STATEMENT",
+        variables="first bigint; last bigint; rows bigint; next bigint; place bigint; head bigint;"
+        " repeated text;",
+    )
+
+
+EVENTS_APPEND: Final = _append("ledger_events")
+EVENTS_APPEND_ARCHIVED: Final = _append("ledger_events", "ledger_archived")
+"""The same rule once keys can be in an archive too."""
 EVENTS_COUNT: Final = rule(
     "ledger_events_count",
     "ledger_events",
     "INSERT",
-    """
-  IF NEW.stream_version = 1 THEN
-    INSERT INTO ledger_streams (stream, version) VALUES (NEW.stream, 1);
-  ELSE
-    UPDATE ledger_streams SET version = NEW.stream_version WHERE stream = NEW.stream;
-  END IF;""",
+    f"""
+  SELECT count(*), count(*) FILTER (WHERE stream_version = 1) INTO left_over, begun FROM changed;
+  IF left_over > 1 THEN
+    SELECT c.stream, c.stream_version INTO wrong FROM (
+      SELECT position, stream, stream_version,
+        lag(stream_version) OVER (PARTITION BY stream ORDER BY position) AS before
+      FROM changed
+    ) AS c WHERE c.stream_version <= c.before ORDER BY c.position LIMIT 1;
+    IF FOUND THEN
+      {_OTHER_VERSION}
+    END IF;
+  END IF;
+  IF begun > 0 THEN
+    INSERT INTO ledger_streams (stream, version)
+    SELECT c.stream, 1 FROM changed AS c WHERE c.stream_version = 1
+      AND NOT EXISTS (SELECT 1 FROM ledger_streams AS s WHERE s.stream = c.stream);
+    GET DIAGNOSTICS moved = ROW_COUNT;
+    left_over := left_over - moved;
+  END IF;
+  WHILE left_over > 0 LOOP
+    UPDATE ledger_streams AS s SET version = c.stream_version
+    FROM changed AS c WHERE s.stream = c.stream AND s.version = c.stream_version - 1;
+    GET DIAGNOSTICS moved = ROW_COUNT;
+    IF moved = 0 THEN
+      SELECT c.stream, c.stream_version INTO wrong
+      FROM changed AS c LEFT JOIN ledger_streams AS s ON s.stream = c.stream
+      ORDER BY c.stream_version > coalesce(s.version, 0) DESC, c.position LIMIT 1;
+      {_OTHER_VERSION}
+    END IF;
+    left_over := left_over - moved;
+  END LOOP;""",
+    when="AFTER",
+    level="STATEMENT",
+    variables="left_over bigint; begun bigint; moved bigint; wrong record;",
     definer=True,
 )
+"""
+Streams are counted by the statements that find them where the events say, every stream by one at a
+time; as many steps as there are events, or somebody's version is wrong.
+"""
 
 _STREAM: Final = fail(
     "'tenure ledger: a stream moves by one with each event: ' || NEW.stream",
@@ -105,10 +186,8 @@ STREAMS_UPDATE: Final = rule(
     "ledger_streams_update",
     "ledger_streams",
     "UPDATE",
-    f"""
-  IF NEW.version <> OLD.version + 1 OR NEW.stream <> OLD.stream THEN
-    {_STREAM}
-  END IF;""",
+    f"  {_STREAM}",
+    only_if="NEW.version <> OLD.version + 1 OR NEW.stream <> OLD.stream",
 )
 
 _FORWARD: Final = fail(
@@ -145,6 +224,9 @@ HEAD_FORWARD: Final = rule(
     {_EPOCH}
   ELSIF NEW.holder <> OLD.holder AND NEW.epoch = OLD.epoch THEN
     {_HOLDER}
+  END IF;
+  IF NEW.position > OLD.position THEN
+    PERFORM set_config('{HINT}', (OLD.position + 1)::text, true);
   END IF;""",
 )
 HEAD_ONE: Final = rule(
@@ -204,15 +286,24 @@ BEGIN
     RETURN;
   END IF;
   PERFORM set_config('tenure.migration', 'on', true);
-  EXECUTE 'CREATE TABLE public.' || part || ' PARTITION OF public.ledger_events FOR VALUES FROM ('
-    || from_position || ') TO (' || (from_position + size) || ')';
-  EXECUTE 'CREATE UNIQUE INDEX uq_' || part || '_idempotency_key ON public.' || part
-    || ' (idempotency_key)';
+  EXECUTE 'CREATE TABLE public.' || part
+    || ' (LIKE public.ledger_events INCLUDING DEFAULTS INCLUDING CONSTRAINTS)';
+  EXECUTE 'ALTER TABLE public.' || part || ' ADD CONSTRAINT uq_' || part || '_idempotency_key'
+    || ' UNIQUE (idempotency_key) DEFERRABLE INITIALLY DEFERRED';
+  EXECUTE 'ALTER TABLE public.ledger_events ATTACH PARTITION public.' || part
+    || ' FOR VALUES FROM (' || from_position || ') TO (' || (from_position + size) || ')';
   EXECUTE 'CREATE TRIGGER ledger_events_no_truncate BEFORE TRUNCATE ON public.' || part
     || ' FOR EACH STATEMENT EXECUTE FUNCTION public.ledger_events_no_truncate()';
   EXECUTE 'ALTER TABLE public.' || part || ' ENABLE ALWAYS TRIGGER ledger_events_no_truncate';
+  EXECUTE 'CREATE TRIGGER ledger_events_append AFTER INSERT ON public.' || part
+    || ' REFERENCING NEW TABLE AS changed'
+    || ' FOR EACH STATEMENT EXECUTE FUNCTION public.ledger_events_append()';
+  EXECUTE 'CREATE TRIGGER ledger_events_count AFTER INSERT ON public.' || part
+    || ' REFERENCING NEW TABLE AS changed'
+    || ' FOR EACH STATEMENT EXECUTE FUNCTION public.ledger_events_count()';
   EXECUTE 'ALTER TABLE public.' || part || ' ENABLE ALWAYS TRIGGER ledger_events_append';
   EXECUTE 'ALTER TABLE public.' || part || ' ENABLE ALWAYS TRIGGER ledger_events_count';
+  EXECUTE 'ALTER TABLE public.' || part || ' ENABLE ALWAYS TRIGGER ledger_events_next';
   EXECUTE 'ALTER TABLE public.' || part || ' ENABLE ALWAYS TRIGGER ledger_events_no_delete';
   EXECUTE 'ALTER TABLE public.' || part || ' ENABLE ALWAYS TRIGGER ledger_events_no_update';
   PERFORM set_config('tenure.migration', coalesce(doing, ''), true);
@@ -220,28 +311,56 @@ END
 $rule$""",
     "REVOKE ALL ON FUNCTION ledger_add_partition(bigint) FROM PUBLIC",
 )
-"""Makes the partition that a position belongs to, with its key and its triggers, if it lacks."""
+"""
+Makes the partition that a position belongs to, with its key and its triggers, if it lacks.
+
+It is made by itself and then attached, which locks the log against other changes of its schema
+alone: who reads and who appends goes on. `PARTITION OF` would wait for every reader.
+"""
+
+
+def _enters(ahead: int) -> str:
+    """Return the condition that the head moves into another partition, seen so far ahead."""
+    return (
+        f"(OLD.position + {ahead}) / {PARTITION_EVENTS}"
+        f" <> (NEW.position + {ahead}) / {PARTITION_EVENTS}"
+    )
+
 
 HEAD_PARTITIONS: Final = rule(
     "ledger_head_partitions",
     "ledger_head",
     'UPDATE OF "position"',
     f"""
-  FOR number IN OLD.position / {PARTITION_EVENTS} .. NEW.position / {PARTITION_EVENTS} LOOP
+  FOR number IN
+    OLD.position / {PARTITION_EVENTS} .. (NEW.position + {AHEAD_EVENTS}) / {PARTITION_EVENTS}
+  LOOP
     IF to_regclass('public.ledger_events_' || number) IS NULL THEN
       PERFORM ledger_add_partition(number * {PARTITION_EVENTS});
     END IF;
   END LOOP;""",
     when="AFTER",
     definer=True,
+    only_if=f"{_enters(AHEAD_EVENTS)} OR {_enters(0)}",
 )
-"""The head moves before its events come: their partition is there in time."""
+"""
+A partition is made when a tenth of the one before it is left, and, should it be gone by then, when
+the head moves into it, before its events come.
+"""
 
 NO_TRUNCATE: Final = refuse_truncate("ledger_events", "events")
 
+ROOM: Final = tuple(
+    f"ALTER TABLE {table} SET (fillfactor = {percent})"
+    for table, percent in (("ledger_head", 15), ("ledger_streams", 15), ("ledger_devices", 40))
+)
+"""Rows that every append writes anew: with room beside them no index has to be told."""
+
 V1: Final = (
+    *ROOM,
     *EVENTS_NO_UPDATE,
     *EVENTS_NO_DELETE,
+    *EVENTS_NEXT,
     *EVENTS_APPEND,
     *EVENTS_COUNT,
     *NO_TRUNCATE,

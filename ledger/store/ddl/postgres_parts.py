@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from ledger.store.ddl.postgres_texts import fail, node_name, only_closes, rule
+from ledger.store.ddl.postgres_texts import ends_with, fail, node_name, only_closes, rule
 
 _CPU: Final = f"'cpu ' || {node_name('NEW')} || '/cpu/' || NEW.cpu"
 _CPU_GONE: Final = fail(f"'tenure ledger: ' || {_CPU} || ' is gone'", "the CPU is gone")
@@ -54,11 +54,12 @@ CPU_HOLDINGS_TAKE: Final = rule(
     "ledger_cpu_holdings",
     "INSERT",
     """
-  UPDATE ledger_cpus
-  SET ref_used = ref_used + (NEW.kind = 'granted')::int,
-    ref_observed = ref_observed + (NEW.kind = 'observed')::int
-  WHERE node_no = NEW.node_no AND cpu = NEW.cpu;""",
+  UPDATE ledger_cpus AS u
+  SET ref_used = u.ref_used + (c.kind = 'granted')::int,
+    ref_observed = u.ref_observed + (c.kind = 'observed')::int
+  FROM changed AS c WHERE u.node_no = c.node_no AND u.cpu = c.cpu;""",
     when="AFTER",
+    level="STATEMENT",
     definer=True,
 )
 CPU_HOLDINGS_UPDATE: Final = only_closes(
@@ -69,16 +70,21 @@ CPU_HOLDINGS_UPDATE: Final = only_closes(
 CPU_HOLDINGS_GIVE_BACK: Final = rule(
     "ledger_cpu_holdings_give_back",
     "ledger_cpu_holdings",
-    "UPDATE OF closed_position",
-    """
-  IF OLD.closed_position IS NULL AND NEW.closed_position IS NOT NULL THEN
-    UPDATE ledger_cpus
-    SET ref_used = ref_used - (NEW.kind = 'granted')::int,
-      ref_max = greatest(ref_reported, ref_used - (NEW.kind = 'granted')::int),
-      ref_observed = ref_observed - (NEW.kind = 'observed')::int
-    WHERE node_no = NEW.node_no AND cpu = NEW.cpu;
-  END IF;""",
+    "UPDATE",
+    f"""{ends_with("a holding of a CPU")}
+  UPDATE ledger_cpus AS u
+  SET ref_used = u.ref_used - g.granted,
+    ref_max = greatest(u.ref_reported, u.ref_used - g.granted),
+    ref_observed = u.ref_observed - g.observed
+  FROM (
+    SELECT node_no, cpu, count(*) FILTER (WHERE kind = 'granted') AS granted,
+      count(*) FILTER (WHERE kind = 'observed') AS observed
+    FROM changed GROUP BY node_no, cpu
+  ) AS g
+  WHERE u.node_no = g.node_no AND u.cpu = g.cpu;""",
     when="AFTER",
+    level="STATEMENT",
+    variables="wrong bigint;",
     definer=True,
 )
 
@@ -122,6 +128,16 @@ SLOT_HOLDINGS_UPDATE: Final = only_closes(
     "a holding of a slot",
 )
 
+SLOT_HOLDINGS_END: Final = rule(
+    "ledger_slot_holdings_end",
+    "ledger_slot_holdings",
+    "UPDATE",
+    ends_with("a holding of a slot"),
+    when="AFTER",
+    level="STATEMENT",
+    variables="wrong bigint;",
+)
+
 V1: Final = (
     *CPU_HOLDINGS_INSERT,
     *CPU_HOLDINGS_TAKE,
@@ -129,5 +145,6 @@ V1: Final = (
     *CPU_HOLDINGS_GIVE_BACK,
     *SLOT_HOLDINGS_INSERT,
     *SLOT_HOLDINGS_UPDATE,
+    *SLOT_HOLDINGS_END,
 )
 """These rules in the order in which they are made."""

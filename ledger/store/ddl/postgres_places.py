@@ -25,7 +25,12 @@ _WAITS: Final = fail(
     " || p.group_name",
     "the card waits for a group",
 )
-_FIND: Final = "SELECT * INTO d FROM ledger_devices WHERE device_no = NEW.device_no;"
+# The card's row is written anew, though nothing of it changes: who takes a share of the card at the
+# same time writes it too, so that one of them waits for the other, and then sees what it did.
+_FIND_ALONE: Final = (
+    "UPDATE ledger_devices SET tenants = tenants WHERE device_no = NEW.device_no"
+    " RETURNING * INTO d;"
+)
 
 
 def _card(fact: str) -> str:
@@ -56,7 +61,7 @@ _INSERT: Final = f"""
     )
 }
   END IF;
-  {_FIND}
+  {_FIND_ALONE}
   SELECT * INTO p FROM ledger_places
   WHERE device_no = NEW.device_no AND closed_position IS NULL;
   IF FOUND THEN
@@ -105,24 +110,35 @@ _UPDATE: Final = f"""
   END IF;"""
 
 _HOLDING: Final = f"""
-  IF NEW.kind = 'granted' THEN
-    SELECT w.* INTO p FROM ledger_places AS w
-    WHERE w.device_no = NEW.device_no AND w.closed_position IS NULL
-      AND NOT EXISTS (
-        SELECT 1 FROM ledger_reservations AS r
-        WHERE r.position = NEW.position AND r.pod_uid = w.pod_uid
-      );
-    IF FOUND THEN
-      {_FIND}
-      {_WAITS}
-    END IF;
+  SELECT w.* INTO p FROM changed AS c
+  JOIN ledger_places AS w ON w.device_no = c.device_no AND w.closed_position IS NULL
+  WHERE c.kind = 'granted' AND NOT EXISTS (
+    SELECT 1 FROM ledger_reservations AS r
+    WHERE r.position = c.position AND r.pod_uid = w.pod_uid
+  ) LIMIT 1;
+  IF FOUND THEN
+    SELECT * INTO d FROM ledger_devices WHERE device_no = p.device_no;
+    {_WAITS}
   END IF;"""
 
 V2: Final = (
-    *rule("ledger_places_insert", "ledger_places", "INSERT", _INSERT, variables=_CARD_AND_PLACE),
+    *rule(
+        "ledger_places_insert",
+        "ledger_places",
+        "INSERT",
+        _INSERT,
+        variables=_CARD_AND_PLACE,
+        definer=True,
+    ),
     *rule("ledger_places_update", "ledger_places", "UPDATE", _UPDATE),
     *rule(
-        "ledger_holdings_place", "ledger_holdings", "INSERT", _HOLDING, variables=_CARD_AND_PLACE
+        "ledger_holdings_waits",  # by name behind the rule that takes, and so writes the card's row
+        "ledger_holdings",
+        "INSERT",
+        _HOLDING,
+        when="AFTER",
+        level="STATEMENT",
+        variables=_CARD_AND_PLACE,
     ),
     *refuse_delete("ledger_places", "places"),
     *refuse_truncate("ledger_places", "places"),

@@ -32,7 +32,12 @@ UPDATES: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """The columns that an append changes by itself; every counter moves through the rules alone."""
 
-_COUNTED_BY_RULES: Final = "('ledger_streams')"
+KEPT_FROM_WRITER: Final = ("ledger_streams", "ledger_segments", "ledger_archived")
+"""The tables that an append adds no row to: rules do, or the owner."""
+DELETES: Final = ("ledger_snapshots",)
+"""The tables that an append takes rows from."""
+
+_NOT_THE_WRITERS: Final = f"({', '.join(repr(name) for name in KEPT_FROM_WRITER)})"
 _RELATIONS: Final = """SELECT quote_ident(c.relname) AS name, c.relkind AS kind, c.relispartition
     FROM pg_catalog.pg_class AS c
     WHERE c.relnamespace = 'public'::regnamespace AND c.relkind IN ('r', 'p', 'v')
@@ -76,7 +81,7 @@ BEGIN
     CONTINUE WHEN found.relispartition;
     EXECUTE 'GRANT SELECT ON public.' || found.name || ' TO ledger_writer, ledger_auditor';
     IF found.kind <> 'v' AND starts_with(found.name, 'ledger_')
-      AND found.name NOT IN {_COUNTED_BY_RULES}
+      AND found.name NOT IN {_NOT_THE_WRITERS}
     THEN
       EXECUTE 'GRANT INSERT ON public.' || found.name || ' TO ledger_writer';
     END IF;
@@ -102,7 +107,8 @@ ROLES: Final = (
         f"GRANT UPDATE ({', '.join(columns)}) ON {table} TO ledger_writer"
         for table, columns in UPDATES.items()
     ),
-    "GRANT DELETE ON ledger_snapshots TO ledger_writer",
+    *(f"GRANT DELETE ON {table} TO ledger_writer" for table in DELETES),
+    "GRANT EXECUTE ON FUNCTION ledger_append(integer[], integer[], text[]) TO ledger_writer",
 )
 """Every statement, in order. Nothing in them is a secret: passwords are set by hand."""
 

@@ -14,6 +14,14 @@ SEARCH_PATH: Final = "pg_catalog, public, pg_temp"
 REFUSED: Final = "TL001"
 """The SQLSTATE of a refusal."""
 
+HINT: Final = "tenure.next"
+"""
+The setting by which the rule of the head says which positions are new in its transaction.
+
+It spares their rows the question whether they are there already, which keys answer too, in their
+own words. Nothing else may rest on it: anybody can set it.
+"""
+
 When = Literal["BEFORE", "AFTER"]
 BODY: Final = "CROSS JOIN LATERAL (SELECT e.body::jsonb AS b OFFSET 0) AS j"
 """The body of the event `e` as `j.b`, parsed once."""
@@ -52,9 +60,17 @@ def rule(
     variables: str = "",
     definer: bool = False,
     level: Literal["ROW", "STATEMENT"] = "ROW",
+    only_if: str = "",
 ) -> tuple[str, ...]:
-    """Return the statements that make one rule: function, trigger, and that it always fires."""
-    calls = f"FOR EACH {level} EXECUTE FUNCTION {name}()"
+    """
+    Return the statements that make one rule: function, trigger, and that it always fires.
+
+    The function is called for rows of which `only_if` is true. A rule AFTER a whole statement
+    finds the rows that the statement left in the table `changed`.
+    """
+    condition = f" WHEN ({only_if})" if only_if else ""
+    rows = " REFERENCING NEW TABLE AS changed" if (when, level) == ("AFTER", "STATEMENT") else ""
+    calls = f"{rows} FOR EACH {level}{condition} EXECUTE FUNCTION {name}()".strip()
     leave = "RETURN NEW;" if when == "BEFORE" and level == "ROW" else "RETURN NULL;"
     return (
         function(name, f"{body.rstrip()}\n  {leave}", variables=variables, definer=definer),
@@ -91,6 +107,12 @@ def never_changes(table: str, what: str) -> tuple[str, ...]:
         f"'tenure ledger: {what} does not change: position ' || OLD.position",
         f"{what} does not change",
     )
+
+
+def not_new() -> str:
+    """Return the condition that no head moved before the position of NEW in the transaction."""
+    hint = f"nullif(current_setting('{HINT}', true), '')::bigint"
+    return f"NEW.position < coalesce({hint}, NEW.position + 1)"
 
 
 def equal(left: list[str], right: list[str]) -> str:
@@ -133,21 +155,29 @@ def card_of(row: str) -> str:
 
 
 def only_closes(table: str, columns: list[str], what: str) -> tuple[str, ...]:
-    """Return the rule that lets a holding end with its reservation, and change no more."""
+    """Return the rule that lets an open holding end, and change no more; with `ends_with`."""
     text = f"{what} only ends with its reservation"
     refusal = fail(f"'tenure ledger: {text}: position ' || OLD.position", text)
     return rule(
         f"{table}_update",
         table,
         "UPDATE",
-        f"""
-  IF OLD.closed_position IS NOT NULL OR NOT {same(columns)}
-    OR NOT EXISTS (
-      SELECT 1 FROM ledger_reservations AS r
-      WHERE r.position = OLD.position AND r.closed_position = NEW.closed_position
-        AND r.closed_at_us = NEW.closed_at_us
+        f"  {refusal}",
+        only_if=f"OLD.closed_position IS NOT NULL OR NOT {same(columns)}",
     )
-  THEN
+
+
+def ends_with(what: str) -> str:
+    """Return the check that every holding that a statement `changed` ends as its reservation."""
+    text = f"{what} only ends with its reservation"
+    refusal = fail(f"'tenure ledger: {text}: position ' || wrong", text)
+    return f"""
+  SELECT c.position INTO wrong FROM changed AS c
+  WHERE NOT EXISTS (
+    SELECT 1 FROM ledger_reservations AS r
+    WHERE r.position = c.position AND r.closed_position = c.closed_position
+      AND r.closed_at_us = c.closed_at_us
+  ) LIMIT 1;
+  IF FOUND THEN
     {refusal}
-  END IF;""",
-    )
+  END IF;"""

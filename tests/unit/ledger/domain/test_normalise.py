@@ -244,6 +244,7 @@ def test_violations_of_all_containers_come_at_once() -> None:
         f"spec.containers[1].resources.requests[{CORE}]",
         f"spec.initContainers[0].resources.requests[{RATIO}]",
         "spec.containers[0].resources.requests[cpu]",
+        f"metadata.annotations[{HINT}].gpu.selector",
     }
 
 

@@ -1,0 +1,57 @@
+"""Clocks and figures: one JSON object per line."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sqlite3
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+def say(**figures: object) -> None:
+    """Print figures as one line of JSON."""
+    print(json.dumps(figures), flush=True)
+
+
+def say_machine() -> None:
+    """Print what the figures were taken on; the load says how far rates are to be trusted."""
+    say(
+        machine=_processor(),
+        cores=os.cpu_count(),
+        load=round(os.getloadavg()[0], 1),
+        python=platform.python_version(),
+        sqlite=sqlite3.sqlite_version,
+    )
+
+
+def _processor() -> str:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as lines:  # noqa: PTH123 - a stream of lines
+            named = [line for line in lines if line.startswith("model name")]
+    except OSError:
+        named = []
+    return named[0].split(":", 1)[1].strip() if named else platform.machine()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spent:
+    """Medians over the rounds. Beside other work, the processor's time is what may be compared."""
+
+    seconds: float
+    cpu_seconds: float
+
+
+def spent_by(act: Callable[[], object], rounds: int = 1) -> Spent:
+    """Return what `act` takes."""
+    seconds: list[float] = []
+    cpu_seconds: list[float] = []
+    for _ in range(rounds):
+        started, cpu_started = time.perf_counter(), time.process_time()
+        act()
+        seconds.append(time.perf_counter() - started)
+        cpu_seconds.append(time.process_time() - cpu_started)
+    return Spent(seconds=statistics.median(seconds), cpu_seconds=statistics.median(cpu_seconds))

@@ -1,0 +1,177 @@
+"""
+The proof of the projections from a segment's end on, and what is known at one's own end.
+
+The rows that no event explains any more are those that had ended before the segment's end; what was
+open there is compared with the tables as the segment's end has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from sqlalchemy import Connection, Select, Table, literal_column, or_
+
+from ledger.store import schema
+from ledger.store.inventory import KnownDevice, KnownNode
+from ledger.store.places import OpenPlace, OpenPlaces
+from ledger.store.project import Projection
+from ledger.store.proof import (
+    HISTORY,
+    PHASE_AT,
+    RESERVATION_TAIL,
+    Proof,
+    Recorded,
+    Report,
+)
+from ledger.store.segments import START, End
+from ledger.store.statements import Row
+from ledger.store.tables import in_key_order
+
+_PARTS: Final = (
+    schema.ledger_holdings,
+    schema.ledger_cpu_holdings,
+    schema.ledger_slot_holdings,
+)
+
+
+class ResumedProof(Proof):
+    """A `Proof` of the events behind `end` alone; the default end is before the first one."""
+
+    def __init__(self, connection: Connection, report: Report, end: End = START) -> None:
+        super().__init__(connection, report)
+        if end.position:
+            self.close()
+            self._resume(end)
+
+    def rows(self) -> Mapping[str, tuple[Row, ...]]:
+        """Return what the tables must say now of facts and of what is open, as `End.rows`."""
+        found: dict[str, list[Row]] = {table.name: [] for table in _PARTS}
+        reservations: list[Row] = []
+        for position in sorted(self._open):
+            held = self._open[position]
+            if held.reservation is not None:
+                row = held.reservation[:RESERVATION_TAIL]
+                reservations.append((*row[:PHASE_AT], held.phase, *row[PHASE_AT + 1 :]))
+            for table, part in held.parts:
+                found[table.name].append(part[:-2])
+        return {
+            "ledger_nodes": tuple(map(tuple, self._nodes.values())),
+            "ledger_devices": tuple(map(tuple, self._devices.values())),
+            "ledger_cpus": tuple(tuple(self._cpus[key]) for key in sorted(self._cpus)),
+            "ledger_reservations": tuple(reservations),
+            **{name: tuple(sorted(rows, key=_by_key)) for name, rows in found.items()},
+            "ledger_places": tuple(sorted(must for must, _ in self._places.values())),
+        }
+
+    def _resume(self, end: End) -> None:
+        rows = end.rows
+        self._nodes = {row[0]: list(row) for row in rows["ledger_nodes"]}
+        self._devices = {row[0]: list(row) for row in rows["ledger_devices"]}
+        self._cpus = {(row[0], row[1]): list(row) for row in rows["ledger_cpus"]}
+        nodes = _known(rows)
+        self._projection = Projection(nodes, self._take, _places(rows))
+        self._waiting = tuple(self._projection.rows.items())
+        self._recorded = self._readers(_open_at(end.position))
+        for row in rows["ledger_reservations"]:
+            self._reserved(row)
+        for table in _PARTS:
+            for row in rows[table.name]:
+                self._part(table, 2, row)
+                self._count(table, row)
+        for row in rows["ledger_places"]:
+            found = self._recorded[schema.ledger_places].take(row[:2])
+            if found is not None and found[:-2] != row:
+                self._compare_place(row, found, found[-2:])
+            self._places[row[1]] = (row, found)
+        for recorded in self._recorded.values():
+            recorded.finish()
+        self.close()
+        self._recorded = self._readers(_behind(end.position))
+        for device in self._devices.values():
+            self._peak(device)
+
+    def _readers(self, query: Callable[[Table], Select[Any]]) -> dict[Table, Recorded]:
+        return {
+            table: Recorded(self._connection, table, self._report, query(table))
+            for table in HISTORY
+        }
+
+    def _count(self, table: Table, row: Row) -> None:
+        """Remember what a part gives back when it ends; the facts have it counted."""
+        held = self._open.get(row[0])
+        if table is schema.ledger_slot_holdings:
+            self._slots[row[2], row[1]] = self._slots.get((row[2], row[1]), 0) + 1
+        elif held is not None:
+            (held.shares if table is schema.ledger_holdings else held.cpus).append(row)
+
+
+def _by_key(row: Row) -> Row:
+    return row[:2]
+
+
+def _position(table: Table, operator: str, position: int) -> Any:  # noqa: ANN401 - a condition
+    return literal_column(f"{table.name}.position {operator} {int(position)}")
+
+
+def _behind(position: int) -> Callable[[Table], Select[Any]]:
+    """Return the query for the rows that later events opened."""
+    return lambda table: in_key_order(table).where(_position(table, ">", position))
+
+
+def _open_at(position: int) -> Callable[[Table], Select[Any]]:
+    """Return the query for the rows that were open behind the event at `position`."""
+
+    def query(table: Table) -> Select[Any]:
+        until = _position(table, "<=", position)
+        if "closed_position" not in table.columns:
+            return in_key_order(table).where(literal_column("1 = 0"))
+        closed = table.columns["closed_position"]
+        later: Any = literal_column(f"{table.name}.closed_position > {int(position)}")
+        return in_key_order(table).where(until, or_(closed.is_(None), later))
+
+    return query
+
+
+def _known(rows: Mapping[str, tuple[Row, ...]]) -> dict[str, KnownNode]:
+    """Return what a projection remembers, as `load_nodes` does from the tables."""
+    nodes: dict[str, KnownNode] = {}
+    by_number: dict[int, KnownNode] = {}
+    for number, uid, *_ in rows["ledger_nodes"]:
+        nodes[uid] = by_number[number] = KnownNode(number=number)
+    for row in rows["ledger_devices"]:
+        of = dict(zip(schema.ledger_devices.columns.keys(), row, strict=True))
+        by_number[of["node_no"]].devices.append(
+            KnownDevice(
+                number=of["device_no"],
+                device_type=of["device_type"],
+                minor=of["minor"],
+                device_id=of["device_id"],
+                model=of["model"],
+                present=bool(of["present"]),
+                healthy=bool(of["healthy"]),
+                core_percent=of["core_reported"],
+                memory_bytes=of["memory_reported"],
+            )
+        )
+    for node in nodes.values():
+        node.index()
+    for node_no, cpu, *_ in rows["ledger_cpus"]:
+        by_number[node_no].cpus.add(cpu)
+    names = schema.ledger_reservations.columns.keys()
+    for row in rows["ledger_reservations"]:
+        of = dict(zip(names, row, strict=False))
+        key = (of["pod_uid"], of["attempt"])
+        by_number[of["node_no"]].open[key] = (of["position"], of["kind"])
+    return nodes
+
+
+def _places(rows: Mapping[str, tuple[Row, ...]]) -> OpenPlaces:
+    uids = {row[0]: row[1] for row in rows["ledger_nodes"]}
+    node_of = {row[0]: uids[row[1]] for row in rows["ledger_devices"]}
+    return OpenPlaces(
+        OpenPlace(
+            position=position, device_no=number, node_uid=node_of[number], group=group, pod_uid=pod
+        )
+        for position, number, group, pod, _ in rows["ledger_places"]
+    )

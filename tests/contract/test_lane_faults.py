@@ -1,0 +1,249 @@
+"""The lane when the database or its answers go away: what is told is what is recorded."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import aclosing, suppress
+from signal import SIGQUIT
+
+import pytest
+
+from ledger.domain.errors import LedgerError, OverloadedError, UnknownOutcomeError
+from ledger.store.commands import Command, Recorded
+from ledger.store.feed import follow
+from ledger.store.lane import Turn, open_lane
+from ledger.store.service import open_service
+from ledger.store.verify import verify
+from tests.support.cut_wire import Cut, Wire, wire_to
+from tests.support.postgres import OwnServer, own_server
+from tests.support.stores import MONDAY_US, ORIGIN, Clock, PostgresStore, node
+
+TURN = Turn(holder="lane", origin=ORIGIN, version="0.1.0", wall_us=MONDAY_US)
+PATIENCE_SECONDS = 1.0
+TEST_SECONDS = 60
+
+
+def commands(count: int) -> list[Command]:
+    """Return so many commands, each the inventory of another node."""
+    clock = Clock()
+    made = range(count)
+    return [Command(events=(clock.new(node(f"n-{i}", gpus=1), key=f"key-{i:03}"),)) for i in made]
+
+
+def through_a_wire(store: PostgresStore, work: Callable[[Wire], Awaitable[None]]) -> None:
+    """Do `work` with a wire to the store; it may not hang."""
+
+    async def run(wire: Wire) -> None:
+        async with asyncio.timeout(TEST_SECONDS):
+            await work(wire)
+
+    with wire_to(store.url) as wire:
+        asyncio.run(run(wire))
+
+
+def expect_positions(store: PostgresStore, last: int) -> None:
+    """The ledger ends there and proves itself."""
+    with store.open("read") as ledger:
+        assert ledger.head().position == last
+        assert verify(ledger).ok
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["the first commit", "a later commit"])
+@pytest.mark.parametrize(
+    "cut", [Cut.BEFORE_COMMIT, Cut.AFTER_COMMIT, Cut.SILENCE_AFTER_COMMIT], ids=lambda cut: cut.name
+)
+def test_a_connection_that_is_cut_at_commit_is_read_again_and_answered(
+    postgres_store: PostgresStore, cut: Cut, *, first: bool
+) -> None:
+    """Whatever became of the commit: every caller hears its position, and it is there once."""
+    asked = commands(7)
+
+    async def work(wire: Wire) -> None:
+        async with (
+            open_service(wire.url, write=True) as service,
+            open_lane(service, TURN, patience_seconds=PATIENCE_SECONDS) as lane,
+        ):
+            done = 0 if first else 2
+            for each in asked[:done]:
+                await lane.record(each)
+            wire.cut, wire.key = cut, f"key-{done:03}"
+            answers = await asyncio.gather(*map(lane.record, asked[done:6]))
+            assert answers == [Recorded(first=i, last=i) for i in range(2 + done, 8)]
+            assert wire.cuts == 1
+            assert await lane.record(asked[6]) == Recorded(first=8, last=8)
+
+    through_a_wire(postgres_store, work)
+    expect_positions(postgres_store, 8)
+
+
+@pytest.mark.parametrize("cut", [Cut.BEFORE_COMMIT, Cut.AFTER_COMMIT], ids=lambda cut: cut.name)
+def test_a_commit_whose_outcome_cannot_be_read_again_is_told_as_unknown(
+    postgres_store: PostgresStore, cut: Cut
+) -> None:
+    """Never as "nothing was recorded"; the same command tells once the server is back."""
+    asked = commands(2)
+
+    async def work(wire: Wire) -> None:
+        async with (
+            open_service(wire.url, write=True) as service,
+            open_lane(service, TURN, patience_seconds=PATIENCE_SECONDS) as lane,
+        ):
+            assert await lane.record(asked[0]) == Recorded(first=2, last=2)
+            wire.cut, wire.key, wire.then_refuse = cut, "key-001", True
+            with pytest.raises(UnknownOutcomeError):
+                await lane.record(asked[1])
+            assert wire.cuts == 1
+            wire.refusing = False
+            assert await lane.record(asked[1]) == Recorded(first=3, last=3)
+
+    through_a_wire(postgres_store, work)
+    expect_positions(postgres_store, 3)
+
+
+def test_a_silent_database_is_an_unknown_outcome_in_time(postgres_store: PostgresStore) -> None:
+    """The caller hears so within two patiences and a connection's; then all goes on."""
+    asked = commands(2)
+
+    async def work(wire: Wire) -> None:
+        async with (
+            open_service(wire.url, write=True) as service,
+            open_lane(service, TURN, patience_seconds=PATIENCE_SECONDS) as lane,
+        ):
+            assert await lane.record(asked[0]) == Recorded(first=2, last=2)
+            wire.cut = Cut.SILENCE
+            began = asyncio.get_running_loop().time()
+            with pytest.raises(UnknownOutcomeError, match="no answer from the"):
+                await lane.record(asked[1])
+            assert asyncio.get_running_loop().time() - began < 5 * PATIENCE_SECONDS
+            wire.cut = Cut.NOTHING
+            assert await lane.record(asked[1]) == Recorded(first=3, last=3)
+
+    through_a_wire(postgres_store, work)
+    expect_positions(postgres_store, 3)
+
+
+def test_a_ledger_that_cannot_be_taken_over_in_time_is_an_error(
+    postgres_store: PostgresStore,
+) -> None:
+    """A server that takes connections and then says nothing does not keep anyone waiting."""
+
+    async def work(wire: Wire) -> None:
+        async with open_service(wire.url, write=True) as service:
+            async with open_lane(service, TURN, patience_seconds=PATIENCE_SECONDS):
+                pass
+            wire.cut = Cut.SILENCE_AFTER_COMMIT
+            began = asyncio.get_running_loop().time()
+            with pytest.raises(LedgerError, match="can't be reached"):
+                async with open_lane(service, TURN, patience_seconds=PATIENCE_SECONDS):
+                    pass
+            assert asyncio.get_running_loop().time() - began < 5 * PATIENCE_SECONDS
+            async with open_lane(service, TURN, patience_seconds=PATIENCE_SECONDS) as lane:
+                assert isinstance(await lane.record(commands(1)[0]), Recorded)
+
+    through_a_wire(postgres_store, work)
+    with postgres_store.open("read") as ledger:
+        assert verify(ledger).ok
+
+
+def test_a_queue_that_is_full_while_the_database_is_silent_says_so_at_once(
+    postgres_store: PostgresStore,
+) -> None:
+    """Who waits already is answered when it speaks again; who came too late was told."""
+    asked = commands(12)
+
+    async def work(wire: Wire) -> None:
+        async with (
+            open_service(wire.url, write=True) as service,
+            open_lane(service, TURN, waiting_max=5, patience_seconds=PATIENCE_SECONDS) as lane,
+        ):
+            wire.cut, wire.key = Cut.SILENCE_AFTER_COMMIT, "key-000"
+            first = asyncio.create_task(lane.record(asked[0]))
+            await asyncio.sleep(0.1)  # it is on its way; the next ones wait
+            waiting = [asyncio.create_task(lane.record(each)) for each in asked[1:6]]
+            await asyncio.sleep(0)
+            for each in asked[6:]:
+                with pytest.raises(OverloadedError, match="waiting=5"):
+                    await lane.record(each)
+            assert not first.done()
+            answers = await asyncio.gather(first, *waiting)
+            assert answers == [Recorded(first=i, last=i) for i in range(2, 8)]
+
+    through_a_wire(postgres_store, work)
+    expect_positions(postgres_store, 7)
+
+
+def test_a_caller_who_leaves_takes_nobody_along(postgres_store: PostgresStore) -> None:
+    """While it waits it is not recorded; on its way it is, and the same command tells so."""
+    asked = commands(4)
+
+    async def work(wire: Wire) -> None:
+        async with (
+            open_service(wire.url, write=True) as service,
+            open_lane(service, TURN, patience_seconds=PATIENCE_SECONDS) as lane,
+        ):
+            wire.cut, wire.key = Cut.SILENCE_AFTER_COMMIT, "key-000"
+            tasks = [asyncio.create_task(lane.record(asked[0]))]
+            await asyncio.sleep(0.3)  # on its way
+            tasks += [asyncio.create_task(lane.record(each)) for each in asked[1:3]]
+            await asyncio.sleep(0)
+            for left in tasks[:2]:
+                left.cancel()
+            assert await tasks[2] == Recorded(first=3, last=3)
+            for left in tasks[:2]:
+                with pytest.raises(asyncio.CancelledError):
+                    await left
+            assert await lane.record(asked[0]) == Recorded(first=2, last=2)
+            assert await lane.record(asked[3]) == Recorded(first=4, last=4)
+
+    through_a_wire(postgres_store, work)
+    expect_positions(postgres_store, 4)
+
+
+@pytest.fixture(scope="module")
+def own() -> Iterator[OwnServer]:
+    """A server that a test may crash."""
+    with own_server() as server:
+        yield server
+
+
+def test_lane_and_feed_outlive_a_crash_of_the_server(own: OwnServer) -> None:
+    """Meanwhile callers hear so; after it, the same commands are there once, with no gap."""
+    store = PostgresStore(server=own.server, database=own.server.new_database())
+    store.open("create").close()
+    asked = commands(12)
+    seen: list[int] = []
+
+    async def read() -> None:
+        async with (
+            open_service(store.url) as service,
+            aclosing(follow(service, page_events=3, poll_seconds=1.0)) as events,
+        ):
+            async for each in events:
+                seen.append(each.envelope.position)
+                if len(seen) == 1 + len(asked):
+                    break
+
+    async def run() -> None:
+        async with (
+            asyncio.timeout(TEST_SECONDS),
+            open_service(store.url, write=True) as service,
+            open_lane(service, TURN, patience_seconds=PATIENCE_SECONDS) as lane,
+        ):
+            reader = asyncio.create_task(read())
+            for each in asked[:4]:
+                await lane.record(each)
+            await asyncio.to_thread(own.stop, SIGQUIT)
+            with pytest.raises(LedgerError):
+                await lane.record(asked[4])
+            await asyncio.to_thread(own.start)
+            for each in asked[4:]:
+                with suppress(UnknownOutcomeError):
+                    await lane.record(each)
+            answers = [await lane.record(each) for each in asked]
+            assert answers == [Recorded(first=i, last=i) for i in range(2, 14)]
+            await reader
+
+    asyncio.run(run())
+    assert seen == [*range(1, 14)]
+    expect_positions(store, 13)

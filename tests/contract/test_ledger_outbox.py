@@ -1,0 +1,71 @@
+"""The outbox: statements in their order, each row counted, errors of the statement that failed."""
+
+from __future__ import annotations
+
+import pytest
+from sqlalchemy.exc import DBAPIError
+
+from ledger.domain.errors import LedgerError
+from ledger.store import statements
+from ledger.store.append import read_head
+from ledger.store.open import Ledger
+from ledger.store.outbox import Outbox
+from ledger.store.statements import Row, Statement
+from tests.support.stores import MONDAY_US, Store, start
+
+NOT_MOVED = LedgerError("not moved")
+NOT_THERE = LedgerError("not there")
+Waiting = tuple[Statement, Row, LedgerError]
+
+
+def move(to: int, before: int) -> Waiting:
+    """Return the statement that moves the head of epoch 1."""
+    row = (to, 2 * MONDAY_US + to, bytes(32), 1, before)
+    return statements.MOVE_HEAD, row, NOT_MOVED
+
+
+def sent(ledger: Ledger, *waiting: Waiting) -> int:
+    """Send statements in a transaction that is rolled back; return where the head was in it."""
+    outbox = Outbox(ledger.connection)
+    with ledger.connection.begin() as transaction:
+        for statement, row, otherwise in waiting:
+            outbox.add(statement, [row], otherwise)
+        outbox.send()
+        outbox.send()  # holds nothing any more
+        position = read_head(ledger.connection).position
+        transaction.rollback()
+    return position
+
+
+def test_what_waits_is_sent_in_order_and_once(store: Store) -> None:
+    """The second move counts on the first."""
+    with store.open() as ledger:
+        start(ledger)
+        assert sent(ledger, move(7, 1)) == 7
+        assert sent(ledger, move(7, 1), move(9, 7)) == 9
+        assert ledger.head().position == 1
+
+
+@pytest.mark.parametrize("company", [(), (move(7, 1),)], ids=["alone", "behind another"])
+def test_a_row_that_is_not_touched_raises_its_own_error(
+    store: Store, company: tuple[Waiting, ...]
+) -> None:
+    """Even beside statements that touched theirs."""
+    nothing = (statements.CLOSE, ("released", 1, 1, "gone", 999), NOT_THERE)
+    with store.open() as ledger:
+        start(ledger)
+        with pytest.raises(LedgerError, match="not there"):
+            sent(ledger, *company, nothing)
+        with pytest.raises(LedgerError, match="not moved"):
+            sent(ledger, *company, move(9, 3))
+        assert ledger.head().position == 1
+
+
+def test_what_the_database_refuses_is_an_error_of_the_driver(store: Store) -> None:
+    """The transaction is spent, the connection is not."""
+    event = (statements.EVENT, tuple(None for _ in statements.EVENT.parameters), NOT_THERE)
+    with store.open() as ledger:
+        start(ledger)
+        with pytest.raises(DBAPIError):
+            sent(ledger, move(7, 1), event)
+        assert sent(ledger, move(7, 1)) == 7

@@ -1,0 +1,115 @@
+"""What the regular expressions recognise is what the codec reads, and never anything else."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ledger.domain.codec import decode_value
+from ledger.domain.cpuset import CpuSet, cpuset_of
+from ledger.domain.errors import InputError
+from ledger.domain.events import EVENT_TYPES, LedgerEvent, PodReserved, decode_event, encode_event
+from ledger.domain.recognise import recogniser
+from tests.support.stores import reserved, share
+
+PLAIN_WORDS = st.text(st.characters(exclude_characters='"\\', exclude_categories=["Cs", "Cc"]))
+ANY_WORDS = st.text(st.characters(exclude_categories=["Cs"]), max_size=9)
+KINDS = sorted(EVENT_TYPES.values(), key=lambda kind: kind.event_type)
+
+
+def values(declared: Any, words: st.SearchStrategy[str]) -> st.SearchStrategy[Any]:  # noqa: ANN401
+    """Return values of a declared type."""
+    origin, arguments = typing.get_origin(declared), typing.get_args(declared)
+    if origin in (types.UnionType, typing.Union):
+        return st.one_of(*(values(each, words) for each in arguments))
+    if origin is tuple:
+        return st.lists(values(arguments[0], words), max_size=3).map(tuple)
+    if origin is not None and issubclass(origin, Mapping):
+        return st.dictionaries(words, values(arguments[1], words), max_size=2)
+    if declared is CpuSet:
+        return st.sets(st.integers(0, 200), max_size=5).map(cpuset_of)
+    if hasattr(declared, "__dataclass_fields__"):
+        hints = typing.get_type_hints(declared)
+        fields = {
+            each.name: values(hints[each.name], words) for each in dataclasses.fields(declared)
+        }
+        return st.builds(declared, **fields)
+    plain = {str: words, int: st.integers(-(2**53) + 1, 2**53 - 1), bool: st.booleans()}
+    return plain[declared] if declared in plain else st.none()
+
+
+def events(words: st.SearchStrategy[str]) -> st.SearchStrategy[LedgerEvent]:
+    """Return events of every type."""
+    return st.one_of(*(values(kind, words) for kind in KINDS))
+
+
+@given(event=events(PLAIN_WORDS))
+def test_a_canonical_body_without_an_escape_is_recognised(event: LedgerEvent) -> None:
+    """The fast path is taken by what our writer records, and gives the event again."""
+    found = recogniser(type(event))(encode_event(event))
+
+    assert type(found) is type(event)
+    assert found == event
+
+
+@given(event=events(ANY_WORDS))
+def test_an_escape_is_left_to_the_codec(event: LedgerEvent) -> None:
+    """Quotes, backslashes and control characters are not recognised; never read wrongly."""
+    found = recogniser(type(event))(encode_event(event))
+
+    assert found is None or found == event
+
+
+@settings(max_examples=300)
+@given(event=events(PLAIN_WORDS), data=st.data())
+def test_what_the_codec_refuses_is_never_recognised(
+    event: LedgerEvent, data: st.DataObject
+) -> None:
+    """A body with any one character cut, doubled or replaced: the codec's answer, or none."""
+    body = encode_event(event)
+    at = data.draw(st.integers(0, len(body) - 1))
+    inserted = data.draw(st.sampled_from(["", body[at] * 2, *' "\\{}[]:,0-9.etn\n']))
+    changed = body[:at] + inserted + body[at + 1 :]
+
+    found = recogniser(type(event))(changed)
+
+    if found is not None:
+        assert found == decode_value(type(event), json.loads(changed), "body")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param('{"attempt":true,"node_uid":"n","pod_uid":"p"}', id="another type"),
+        pytest.param('{"attempt":01,"node_uid":"n","pod_uid":"p"}', id="no JSON number"),
+        pytest.param('{"attempt":1,"node_uid":"n"}', id="a field is missing"),
+        pytest.param('{"attempt":1,"node_uid":"n","pod_uid":"p","x":1}', id="a field too many"),
+        pytest.param('{"attempt":1,"node_uid":"n","pod_uid":"p"} ', id="a blank behind it"),
+        pytest.param('{"attempt":1,"node_uid":"n","pod_uid":"p"}\n', id="a line end behind it"),
+        pytest.param(
+            '{"attempt":1,"node_uid":"n\n","pod_uid":"p"}', id="a bare line end in a text"
+        ),
+    ],
+)
+def test_anything_unusual_is_not_recognised(body: str) -> None:
+    """It is not for the fast path to say what is wrong."""
+    assert recogniser(EVENT_TYPES["pod.bound.v1"])(body) is None
+
+
+@pytest.mark.parametrize("cpus", ["5-3", "1,", "9999", "1--2"])
+def test_a_cpu_list_that_is_none_is_not_recognised(cpus: str) -> None:
+    """The codec words the refusal."""
+    event = reserved("p-1", share(0))
+    body = encode_event(event).replace('"cpuset":""', f'"cpuset":"{cpus}"')
+
+    assert recogniser(PodReserved)(body) is None
+    with pytest.raises(InputError):
+        decode_event(PodReserved.event_type, body)

@@ -1,0 +1,165 @@
+"""A wire to Postgres that breaks where a test wants it to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from enum import Enum
+from threading import Thread
+from typing import Final
+
+from sqlalchemy import URL, make_url
+
+_PORT: Final = 5432
+_BYTES: Final = 65_536
+_READY: Final = b"Z\x00\x00\x00\x05"
+"""How the last message of an answer begins; the byte behind it is I outside of a transaction."""
+
+
+class Cut(Enum):
+    """What becomes of the next COMMIT, of the next INSERT, or of everything."""
+
+    NOTHING = "nothing"
+    BEFORE_COMMIT = "the commit does not arrive, and the connection is gone"
+    AFTER_COMMIT = "the commit is durable, and the connection is gone before its answer"
+    SILENCE_AFTER_COMMIT = "the commit is durable, and its answer never comes"
+    SILENCE = "whatever is asked, no answer comes"
+
+
+@dataclass(slots=True, kw_only=True)
+class Wire:
+    """
+    Between clients and their server.
+
+    Attributes:
+        url: the ledger's URL for a client of the wire.
+        cut: what to do next; a cut at a commit is made once, silence lasts.
+        key: the idempotency key of the command whose commit is meant; empty for any COMMIT. One
+            call that commits by itself is a commit too.
+        then_refuse: turn away whoever connects after that cut.
+        refusing: turn away whoever connects now.
+        cuts: how many cuts at a commit were made.
+    """
+
+    server: URL
+    url: str = ""
+    cut: Cut = Cut.NOTHING
+    key: str = ""
+    then_refuse: bool = False
+    refusing: bool = False
+    cuts: int = 0
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Carry one client's bytes both ways until one side ends or the wire is cut."""
+        to_server: asyncio.StreamWriter | None = None
+        with suppress(OSError):
+            if not self.refusing:
+                from_server, to_server = await self._connect()
+                await _Pair(wire=self, client=writer, server=to_server).carry(reader, from_server)
+        for each in (writer, to_server):
+            if each is not None:
+                each.close()
+
+    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        folder, port = self.server.query.get("host"), self.server.port or _PORT
+        if isinstance(folder, str) and folder.startswith("/"):
+            return await asyncio.open_unix_connection(f"{folder}/.s.PGSQL.{port}")
+        return await asyncio.open_connection(self.server.host or str(folder), port)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Pair:
+    """One connection through the wire."""
+
+    wire: Wire
+    client: asyncio.StreamWriter
+    server: asyncio.StreamWriter
+    deaf: bool = False
+    idle: bool = True
+    sent: bool = False
+    answered: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def carry(self, asked: asyncio.StreamReader, said: asyncio.StreamReader) -> None:
+        """Return when either direction has ended."""
+        tasks = [asyncio.create_task(self._ask(asked)), asyncio.create_task(self._answer(said))]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _ask(self, asked: asyncio.StreamReader) -> None:
+        while data := await asked.read(_BYTES):
+            cut = self.wire.cut if self._commits(data) else Cut.NOTHING
+            if cut is Cut.BEFORE_COMMIT:
+                self._made()
+                return
+            self.deaf = self.deaf or cut in (Cut.AFTER_COMMIT, Cut.SILENCE_AFTER_COMMIT)
+            self.server.write(data)
+            await self.server.drain()
+            if cut in (Cut.AFTER_COMMIT, Cut.SILENCE_AFTER_COMMIT):
+                await self.answered.wait()
+                self._made()
+            if cut is Cut.AFTER_COMMIT:
+                return
+
+    def _commits(self, data: bytes) -> bool:
+        """Tell whether these bytes make the command durable."""
+        here = not self.wire.key or self.wire.key.encode() in data
+        self.sent = self.sent or here
+        return (bool(self.wire.key) and here and self.idle) or (
+            self.sent and b"COMMIT" in data.upper()
+        )
+
+    async def _answer(self, said: asyncio.StreamReader) -> None:
+        while data := await said.read(_BYTES):
+            if data[-6:-1] == _READY:
+                self.idle = data[-1:] == b"I"
+            if self.deaf or self.wire.cut is Cut.SILENCE:
+                self.answered.set()
+                continue
+            self.client.write(data)
+            await self.client.drain()
+
+    def _made(self) -> None:
+        self.wire.cut = Cut.NOTHING
+        self.wire.cuts += 1
+        self.wire.refusing = self.wire.then_refuse
+
+
+@contextmanager
+def wire_to(url: str) -> Iterator[Wire]:
+    """
+    Yield a wire to the server of a ledger's URL, which listens on this machine alone.
+
+    It runs in a thread of its own: a client may block the test's.
+    """
+    server = make_url(url)
+    wire, loop = Wire(server=server), asyncio.new_event_loop()
+    thread = Thread(target=loop.run_forever, name="wire", daemon=True)
+    thread.start()
+
+    async def listen() -> asyncio.Server:
+        return await asyncio.start_server(wire.serve, "127.0.0.1", 0)
+
+    async def end() -> None:
+        listening.close()
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    listening = asyncio.run_coroutine_threadsafe(listen(), loop).result()
+    port = listening.sockets[0].getsockname()[1]
+    near = server.set(host="127.0.0.1", port=port).difference_update_query(["host"])
+    wire.url = near.render_as_string(hide_password=False)
+    try:
+        yield wire
+    finally:
+        asyncio.run_coroutine_threadsafe(end(), loop).result()
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()

@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+import pytest
+
+from ledger.domain.errors import InputError
+from tenure.checking.api_rules import check_amounts, with_api_defaults
+from tests.support.objects import Object, container, pod, sidecar
+
+RULES: dict[str, tuple[Object, list[str]]] = {
+    "whole and equal": ({"limits": {"a.io/x": "1"}, "requests": {"a.io/x": "1"}}, []),
+    "equal in another spelling": ({"limits": {"a.io/x": "1k"}, "requests": {"a.io/x": 1000}}, []),
+    "limits alone": ({"limits": {"a.io/x": "1"}}, []),
+    "CPU in thousandths": ({"limits": {"cpu": "1500m"}, "requests": {"cpu": "1m"}}, []),
+    "a native name may differ": (
+        {"limits": {"kubernetes.io/batch-cpu": "2"}, "requests": {"kubernetes.io/batch-cpu": "1"}},
+        [],
+    ),
+    "not whole": (
+        {"limits": {"a.io/x": "1500m"}, "requests": {"a.io/x": "1500m"}},
+        ["limits[a.io/x]", "requests[a.io/x]"],
+    ),
+    "negative": ({"limits": {"memory": "-1Gi"}}, ["limits[memory]"]),
+    "unequal": ({"limits": {"a.io/x": "2"}, "requests": {"a.io/x": "1"}}, ["requests[a.io/x]"]),
+    "requests alone": ({"requests": {"a.io/x": "1"}}, ["limits[a.io/x]"]),
+}
+
+
+@pytest.mark.parametrize("case", RULES.values(), ids=RULES)
+def test_amounts_are_checked_as_the_api_server_does(case: tuple[Object, list[str]]) -> None:
+    """In app containers, init containers and sidecars alike."""
+    resources, fields = case
+    one = container("c", **resources)
+    body = pod(container("a"), one, init=[container("i"), {**one, "name": "j"}])
+
+    found = [error.field for error in check_amounts(body)]
+
+    assert found == [
+        f"spec.{key}[1].resources.{field}"
+        for key in ("initContainers", "containers")
+        for field in fields
+    ]
+
+
+def test_what_mutation_fills_in_is_not_missed_in_a_pod_that_it_could_not_read() -> None:
+    """Only devices: other people's resources stay as their users wrote them."""
+    asked = {"nvidia.com/gpu": "1", "a.io/x": "1"}
+    body = pod(container(requests=asked))
+
+    assert [error.field for error in check_amounts(body, unfinished=True)] == [
+        "spec.containers[0].resources.limits[a.io/x]"
+    ]
+
+
+def test_requests_default_to_limits() -> None:
+    """SetDefaults_Pod: those that are there stay, and nothing else of the Pod changes."""
+    body = pod(
+        container("a", limits={"cpu": "2", "memory": "1Gi"}, requests={"cpu": "1"}),
+        container("b"),
+        init=[sidecar("s", limits={"cpu": "1"})],
+    )
+
+    after = with_api_defaults(body)
+
+    spec = after["spec"]
+    assert spec["containers"][0]["resources"]["requests"] == {"cpu": "1", "memory": "1Gi"}
+    assert spec["containers"][1] is body["spec"]["containers"][1]
+    assert spec["initContainers"][0]["resources"]["requests"] == {"cpu": "1"}
+    assert body["spec"]["initContainers"][0]["resources"] == {"limits": {"cpu": "1"}}
+
+
+def test_what_the_api_server_could_not_read_has_its_field() -> None:
+    """A quantity that is none ends the reading."""
+    with pytest.raises(InputError) as caught:
+        list(check_amounts(pod(container(requests={"cpu": "many"}))))
+
+    assert caught.value.field == "spec.containers[0].resources.requests[cpu]"
+    with pytest.raises(InputError) as caught:
+        with_api_defaults(pod({"name": "a", "resources": []}))
+    assert caught.value.field == "spec.containers[0].resources"
