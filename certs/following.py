@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from certs.material import CertificateError, facts_of
+from certs.plan import Phase
 from certs.ports import Objects
 from certs.record import Record, read_record
 from certs.reports import Reports
@@ -44,7 +45,7 @@ class Follower:
         self._names = names
         self._clock = clock
         self._said: tuple[str, datetime] | None = None
-        self._bundle = b""
+        self._record_seen: Record | None = None
         self._confirmed_at: datetime | None = None
 
     @property
@@ -53,9 +54,9 @@ class Follower:
         return self._confirmed_at
 
     @property
-    def bundle(self) -> bytes:
-        """The authorities that clients were told to trust when the Secret was last read."""
-        return self._bundle
+    def phase(self) -> Phase | None:
+        """Where a rotation stood when the Secret was last read; None before."""
+        return None if self._record_seen is None else self._record_seen.phase
 
     async def look(self) -> bool:
         """
@@ -73,7 +74,7 @@ class Follower:
         elif facts_of(record.leaf.certificate) != self._serving.leaf:
             self._swap(record)
         await self._say()
-        self._bundle = record.bundle
+        self._record_seen = record
         self._confirmed_at = self._clock()
         return True
 
@@ -99,7 +100,11 @@ class Follower:
         raise CertificateError(f"the Secret keeps changing: secret={self._secret_path}")
 
     def _swap(self, record: Record) -> None:
-        self._serving.swap(record.leaf, record.bundle, self._names, now=self._clock())
+        # One that leads renews the leaf when it wants another name. Until then, such as in the
+        # middle of a roll-out, a leaf for some of our names is better than none.
+        covered = facts_of(record.leaf.certificate).names
+        names = [name for name in self._names if name in covered] or self._names
+        self._serving.swap(record.leaf, record.bundle, names, now=self._clock())
 
     async def _say(self) -> None:
         leaf, now = self._serving.leaf, self._clock()

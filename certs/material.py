@@ -10,8 +10,10 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 from cryptography.x509 import verification
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
@@ -119,27 +121,67 @@ def bundle_facts(bundle: bytes) -> tuple[Facts, ...]:
     return tuple(_facts(one) for one in found)
 
 
-def check_pair(pair: KeyPair, bundle: bytes, names: Iterable[str], *, now: datetime) -> None:
+def belongs_together(pair: KeyPair) -> bool:
+    """
+    Tell whether the key is the certificate's.
+
+    Raises:
+        CertificateError: one of them can't be read.
+    """
+    return _private(pair.key).public_key() == _certificate(pair.certificate).public_key()
+
+
+def check_pair(pair: KeyPair, bundle: bytes | None, names: Iterable[str], *, now: datetime) -> None:
     """
     Refuse a serving pair that clients who trust `bundle` would refuse under one of `names`.
+
+    Without a bundle nobody here knows whom clients trust: then key, time and names alone count.
 
     Raises:
         CertificateError: the key is another's, the chain does not end in the bundle, it is not
             valid now, or a name is not covered.
     """
-    chain = _chain(pair.certificate)
-    if _key(pair.key).public_key() != chain[0].public_key():
+    if not belongs_together(pair):
         raise CertificateError("the key does not belong to the certificate")
+    if bundle is None:
+        _check_alone(_facts(_certificate(pair.certificate)), names, now)
+        return
+    chain = _chain(pair.certificate)
     try:
         store = verification.Store(x509.load_pem_x509_certificates(bundle))
     except ValueError as error:
         raise CertificateError(f"the bundle can't be read: {error}") from error
-    policy = verification.PolicyBuilder().store(store).time(now)
+    policy = (
+        verification.PolicyBuilder()
+        .store(store)
+        .time(now)
+        .extension_policies(
+            ca_policy=_lenient(verification.ExtensionPolicy.webpki_defaults_ca()),
+            ee_policy=_lenient(verification.ExtensionPolicy.webpki_defaults_ee()),
+        )
+    )
     for name in names:
         try:
             policy.build_server_verifier(_subject(name)).verify(chain[0], chain[1:])
         except verification.VerificationError as error:
             raise CertificateError(f"clients would refuse {name}: {error}") from error
+
+
+def _lenient(policy: verification.ExtensionPolicy) -> verification.ExtensionPolicy:
+    """Return a policy that asks no more than API servers do: other people's leaves name no key."""
+    return policy.may_be_present(
+        x509.AuthorityKeyIdentifier, verification.Criticality.AGNOSTIC, None
+    ).may_be_present(x509.KeyUsage, verification.Criticality.AGNOSTIC, None)
+
+
+def _check_alone(leaf: Facts, names: Iterable[str], now: datetime) -> None:
+    if not leaf.not_before <= now < leaf.not_after:
+        between = f"from={leaf.not_before.isoformat()}, until={leaf.not_after.isoformat()}"
+        raise CertificateError(f"clients would refuse it: it is not valid now: {between}")
+    for name in names:
+        parent = name.partition(".")[2]
+        if name not in leaf.names and f"*.{parent}" not in leaf.names:
+            raise CertificateError(f"clients would refuse {name}: the leaf is not for it")
 
 
 def _builder(
@@ -223,18 +265,26 @@ def _chain(pem: bytes) -> list[x509.Certificate]:
         raise CertificateError(f"a certificate can't be read: {error}") from error
 
 
-def _key(pem: bytes) -> ec.EllipticCurvePrivateKey:
+def _private(pem: bytes) -> PrivateKeyTypes:
     try:
-        key = serialization.load_pem_private_key(pem, None)
-    except (ValueError, TypeError) as error:  # a TypeError asks for a password
-        raise CertificateError("a private key can't be read") from error
+        return serialization.load_pem_private_key(pem, None)
+    except (ValueError, TypeError, UnsupportedAlgorithm):  # a TypeError asks for a password
+        # Nothing of the cause is kept: it may speak of the key.
+        raise CertificateError("a private key can't be read") from None
+
+
+def _key(pem: bytes) -> ec.EllipticCurvePrivateKey:
+    key = _private(pem)
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise CertificateError("a private key is not of an elliptic curve")
     return key
 
 
 def _facts(certificate: x509.Certificate) -> Facts:
-    extensions = certificate.extensions
+    try:
+        extensions = certificate.extensions
+    except (ValueError, x509.DuplicateExtension, x509.UnsupportedGeneralNameType) as error:
+        raise CertificateError(f"a certificate's extensions can't be read: {error}") from error
     names: list[str] = []
     subject_key = authority_key = b""
     for extension in extensions:

@@ -39,7 +39,9 @@ class Settings:
         names: DNS names and addresses of the leaf, the first as its common name.
         authority_ahead, leaf_ahead: renew this long before the end.
         settle: how long a published bundle takes at most to reach every API server.
-        silent: a replica that reported nothing for this long no longer counts.
+        silent: a replica that reported nothing for this long no longer counts, and none is
+            given up sooner than this after a switch, however wrong its clock.
+        forget: what a replica said last is cleared away after this long.
         pause: how long to wait before looking again when something is missing.
     """
 
@@ -50,6 +52,7 @@ class Settings:
     leaf_ahead: timedelta = timedelta(days=30)
     settle: timedelta = timedelta(seconds=30)
     silent: timedelta = timedelta(minutes=10)
+    forget: timedelta = timedelta(days=1)
     pause: timedelta = timedelta(seconds=5)
 
     def __post_init__(self) -> None:
@@ -68,6 +71,7 @@ class Recorded:
         authority: signs the leaf, in `serving` it is the new one already.
         other: the new authority while `publishing`, the old one while `serving`.
         requested: somebody asked for a rotation that has not begun.
+        sound: the leaf's key is its own; somebody may have edited the Secret by hand.
     """
 
     phase: Phase
@@ -77,6 +81,7 @@ class Recorded:
     published_at: datetime | None = None
     other: Facts | None = None
     requested: bool = False
+    sound: bool = True
 
     @property
     def trusted(self) -> frozenset[str]:
@@ -121,7 +126,7 @@ class Begin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Renew:
-    """Issue another leaf by the recorded authority; the phase stays `stable`."""
+    """Issue another leaf by the recorded authority; the phase stays what it is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,7 +187,7 @@ def _when_stable(recorded: Recorded, settings: Settings, now: datetime) -> Step:
         return Begin()
     signed_by_it = recorded.leaf.authority_key == recorded.authority.subject_key
     named_well = recorded.leaf.names == tuple(sorted(settings.names))
-    if now >= renew_at or not signed_by_it or not named_well:
+    if now >= renew_at or not signed_by_it or not named_well or not recorded.sound:
         return Renew()
     return Wait(until=min(rotate_at, renew_at, now + _FOREVER), reason="nothing is due")
 
@@ -197,10 +202,13 @@ def _when_publishing(published_at: datetime, settings: Settings, now: datetime) 
 def _when_serving(
     recorded: Recorded, replicas: Iterable[Replica], settings: Settings, now: datetime
 ) -> Step:
+    if not recorded.sound:
+        return Renew()
     old = sorted(
         replica.name
         for replica in replicas
-        if replica.leaf != recorded.leaf.fingerprint and now - replica.at < settings.silent
+        if replica.leaf != recorded.leaf.fingerprint
+        and now - max(replica.at, recorded.since) < settings.silent
     )
     if old:
         return Wait(until=now + settings.pause, reason=f"still on the old leaf: {', '.join(old)}")

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from certs.material import CertificateError, KeyPair, facts_of
+from certs.material import CertificateError, KeyPair, belongs_together, facts_of
 from certs.plan import Phase, Recorded
 from certs.ports import Object
 
@@ -55,8 +55,11 @@ class Record:
         Return the record without keys, as the plan reads it.
 
         Raises:
-            CertificateError: a certificate can't be read.
+            CertificateError: a certificate can't be read, or an authority's key is not its own.
         """
+        for authority in (self.authority, self.other):
+            if authority is not None and not belongs_together(authority):
+                raise CertificateError("an authority's key does not belong to its certificate")
         return Recorded(
             phase=self.phase,
             since=self.since,
@@ -65,6 +68,7 @@ class Record:
             leaf=facts_of(self.leaf.certificate),
             other=None if self.other is None else facts_of(self.other.certificate),
             requested=self.requested,
+            sound=belongs_together(self.leaf),
         )
 
 
@@ -82,9 +86,9 @@ def read_record(secret: Object) -> Record | None:
     try:
         rotation = json.loads(annotations[ROTATION])
         phase = Phase(rotation["phase"])
-        since = datetime.fromisoformat(rotation["since"])
+        since = _moment(rotation["since"])
         said = rotation["published_at"]
-        published_at = datetime.fromisoformat(said) if said else None
+        published_at = _moment(said) if said else None
     except (KeyError, TypeError, ValueError) as error:
         raise CertificateError(
             f"the Secret's rotation can't be read: {_place(secret)}, annotation={ROTATION}"
@@ -157,6 +161,13 @@ def _bytes(secret: Object, field: str) -> bytes:
 def _place(secret: Object) -> str:
     metadata = secret.get("metadata") or {}
     return f"secret={metadata.get('namespace', '')}/{metadata.get('name', '')}"
+
+
+def _moment(text: str) -> datetime:
+    moment = datetime.fromisoformat(text)
+    if moment.tzinfo is None:
+        raise ValueError("a time without a zone")
+    return moment
 
 
 def _time(moment: datetime) -> str:

@@ -65,6 +65,19 @@ class Reports:
             return
         raise ConflictError(f"the report of a replica keeps changing: lease={path}")
 
+    async def forget(self, before: datetime) -> None:
+        """
+        Remove what was said before then: processes that were killed said no goodbye.
+
+        One that lives all the same says it anew.
+
+        Raises:
+            ApiError: the API fails.
+        """
+        for replica in await self.all():
+            if replica.at < before:
+                await self.leave(replica.name)
+
     async def leave(self, replica: str) -> None:
         """
         Remove a replica's report: it serves no more.

@@ -115,6 +115,8 @@ class Rotator:
             case _:
                 assert record is not None, "there is something to rotate"
                 await self._write(self._rotated(step, record), secret)
+        if isinstance(step, Finish):
+            await self._reports.forget(self._clock() - self._settings.forget)
         return step
 
     def _rotated(self, step: Begin | Renew | Switch | Finish, record: Record) -> Record:

@@ -38,9 +38,11 @@ class Serving:
         """What is served to new connections; None before the first leaf."""
         return self._facts
 
-    def swap(self, pair: KeyPair, bundle: bytes, names: Iterable[str], *, now: datetime) -> None:
+    def swap(
+        self, pair: KeyPair, bundle: bytes | None, names: Iterable[str], *, now: datetime
+    ) -> None:
         """
-        Serve this leaf from the next handshake on.
+        Serve this leaf from the next handshake on; without a bundle its chain is not checked.
 
         Raises:
             CertificateError: clients would refuse it; the one before is served on.

@@ -6,7 +6,19 @@ import sys
 
 import typer
 
-from tenure.commands import ask, demo, ledger, look, simulate, trace
+from tenure.commands import (
+    ask,
+    certs,
+    check,
+    demo,
+    ledger,
+    look,
+    manifests,
+    quota,
+    serve,
+    simulate,
+    trace,
+)
 
 app = typer.Typer(
     name="tenure",
@@ -16,7 +28,7 @@ app = typer.Typer(
     add_completion=True,
     rich_markup_mode="rich",
 )
-for group in (simulate, ask, look, ledger, trace, demo):
+for group in (simulate, check, ask, look, ledger, trace, demo, quota, serve, manifests, certs):
     group.register(app)
 
 

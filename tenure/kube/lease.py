@@ -8,6 +8,7 @@ what it writes to.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,7 +18,11 @@ from typing import Any, Final
 
 from certs.ports import ApiError, ConflictError, Object, Objects
 
+SKEW_MAX: Final = timedelta(seconds=5)
+"""Rule: design section 8, "leadership is refused when the skew to the API server exceeds 5 s"."""
+
 _TIME: Final = "%Y-%m-%dT%H:%M:%S.%fZ"
+_log: Final = logging.getLogger("tenure.lease")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +60,8 @@ class Leadership:
     Takes the Lease when it is free, and runs `lead` for as long as it is held.
 
     Other people's clocks are not trusted: a Lease has lapsed when it was seen unchanged for its
-    whole duration by our own monotonic clock.
+    whole duration by our own monotonic clock. Nor is our own, where it differs from the API
+    server's: what a leader writes down is read by the next one.
     """
 
     def __init__(
@@ -64,13 +70,17 @@ class Leadership:
         settings: LeaseSettings,
         clock: Callable[[], datetime],
         monotonic: Callable[[], float],
+        skew: Callable[[], timedelta] = timedelta,
     ) -> None:
+        """Make one; `skew` tells how far our clock is ahead of the API server's."""
         self._objects = objects
         self._settings = settings
         self._clock = clock
         self._monotonic = monotonic
+        self._skew = skew
         self._path = f"/apis/coordination.k8s.io/v1/namespaces/{settings.namespace}/leases"
         self._seen: tuple[Any, float] | None = None
+        self._warned = False
 
     async def run(self, lead: Callable[[], Awaitable[None]]) -> None:
         """Compete for the Lease until cancelled; `lead` is cancelled when it is lost."""
@@ -89,9 +99,10 @@ class Leadership:
         try:
             while not acting.done():
                 await asyncio.wait({acting}, timeout=self._settings.retry.total_seconds())
+                began = self._monotonic()
                 seen = await self._attempt()
                 if seen is _Seen.OURS:
-                    renewed = self._monotonic()
+                    renewed = began  # the server may have taken it as early as this
                 elif seen is _Seen.THEIRS or self._monotonic() - renewed > patience:
                     return
         finally:
@@ -110,6 +121,9 @@ class Leadership:
     async def _take(self) -> _Seen:
         path = f"{self._path}/{self._settings.name}"
         lease = await self._objects.read(path)
+        if abs(self._skew()) > SKEW_MAX:
+            self._warn()
+            return _Seen.THEIRS
         if lease is None:
             await self._objects.create(self._path, self._body({}, 0))
             return _Seen.OURS
@@ -124,6 +138,12 @@ class Leadership:
             body["spec"]["acquireTime"] = spec.get("acquireTime")
         await self._objects.replace(path, body)
         return _Seen.OURS
+
+    def _warn(self) -> None:
+        if not self._warned:
+            self._warned = True
+            seconds = round(self._skew().total_seconds())
+            _log.error("our clock is wrong: not leading", extra={"ahead_seconds": seconds})
 
     def _lapsed(self, lease: Object) -> bool:
         version = lease["metadata"]["resourceVersion"]
@@ -156,10 +176,15 @@ class Leadership:
     async def _release(self) -> None:
         """Let others take the Lease at once, if it is ours."""
         path = f"{self._path}/{self._settings.name}"
-        with suppress(ApiError, ConflictError):
-            lease = await self._objects.read(path)
-            if lease is None or lease["spec"].get("holderIdentity") != self._settings.identity:
-                return
-            body = self._body(lease["metadata"], lease["spec"].get("leaseTransitions") or 0)
-            body["spec"] |= {"holderIdentity": "", "leaseDurationSeconds": 1}
-            await self._objects.replace(path, body)
+        with suppress(ApiError, ConflictError, TimeoutError):
+            async with asyncio.timeout(self._settings.retry.total_seconds()):
+                await self._let_go(path)
+
+    async def _let_go(self, path: str) -> None:
+        lease = await self._objects.read(path)
+        spec = (lease or {}).get("spec") or {}
+        if lease is None or spec.get("holderIdentity") != self._settings.identity:
+            return
+        body = self._body(lease["metadata"], spec.get("leaseTransitions") or 0)
+        body["spec"] |= {"holderIdentity": "", "leaseDurationSeconds": 1}
+        await self._objects.replace(path, body)

@@ -7,10 +7,14 @@ import json
 import os
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
+from pathlib import Path
 from typing import Any, Final
 
 import aiohttp
 from kubernetes_asyncio import client, config
+from kubernetes_asyncio.client.exceptions import OpenApiException
 from kubernetes_asyncio.config.config_exception import ConfigException
 
 from certs.ports import ApiError, ConflictError, Object
@@ -37,6 +41,7 @@ async def connected(
         ApiError: no credentials are found or they can't be read.
     """
     settings = client.Configuration()
+    _check_there(kubeconfig)
     try:
         if kubeconfig is None and os.environ.get("KUBERNETES_SERVICE_HOST"):
             config.load_incluster_config(  # type: ignore[no-untyped-call]
@@ -50,12 +55,22 @@ async def connected(
         yield KubeObjects(api, timeout_seconds=timeout_seconds)
 
 
+def _check_there(kubeconfig: str | None) -> None:
+    if kubeconfig is not None and not Path(kubeconfig).is_file():
+        raise ApiError(f"no such kubeconfig: file={kubeconfig}")
+
+
 class KubeObjects:
     """Reads and writes objects by path; see `certs.ports.Objects`."""
 
     def __init__(self, api: client.ApiClient, *, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
         self._api = api
         self._timeout_seconds = timeout_seconds
+        self._skew = timedelta()
+
+    def skew(self) -> timedelta:
+        """Return how far our clock was ahead of the API server's when it last answered."""
+        return self._skew
 
     async def read(self, path: str) -> Object | None:
         """Return an object or a list as the API server has it now; None if there is none."""
@@ -64,7 +79,10 @@ class KubeObjects:
 
     async def create(self, path: str, body: Object) -> Object:
         """Create an object in the collection at `path`."""
-        return (await self._call("POST", path, body))[1]
+        status, answer = await self._call("POST", path, body)
+        if status == _NOT_FOUND:
+            raise ApiError(f"there is nothing to create it in: path={path}")
+        return answer
 
     async def replace(self, path: str, body: Object) -> Object:
         """Replace an object if it still has the resourceVersion in `body`."""
@@ -110,26 +128,64 @@ class KubeObjects:
                     _preload_content=False,
                     _request_timeout=self._timeout_seconds,
                 )
-                raw = await answer.content.read(ANSWER_BYTES_MAX)
                 status = int(answer.status)
-                answer.release()
+                self._skew = _skew(answer.headers.get("Date", ""), datetime.now(UTC))
+                raw = await _whole(answer)
         except TimeoutError as error:
             raise ApiError(
                 f"the API did not answer: {method} {path}, seconds={self._timeout_seconds}"
             ) from error
         except (aiohttp.ClientError, OSError) as error:
             raise ApiError(f"the API can't be reached: {method} {path}: {error}") from error
+        except (ConfigException, OpenApiException) as error:  # such as a token that can't be read
+            raise ApiError(f"the API can't be asked: {method} {path}: {error}") from error
         return _answered(method, path, status, raw)
 
 
-def _answered(method: str, path: str, status: int, raw: bytes) -> tuple[int, Mapping[str, Any]]:
+def _skew(date: str, now: datetime) -> timedelta:
+    """Return how far `now` is ahead of an answer's whole second; nothing where it tells none."""
     try:
-        body = json.loads(raw) if raw else {}
-    except ValueError as error:
-        raise ApiError(f"the API's answer is no JSON: {method} {path}, status={status}") from error
-    if 200 <= status < 300 or status == _NOT_FOUND:
+        began = parsedate_to_datetime(date)
+    except ValueError:
+        return timedelta()
+    if began.tzinfo is None:
+        return timedelta()
+    ahead = now - began
+    return ahead if ahead < timedelta() else max(ahead - timedelta(seconds=1), timedelta())
+
+
+async def _whole(answer: aiohttp.ClientResponse) -> bytes:
+    """Read an answer to its end, and no further than is sane."""
+    raw = bytearray()
+    async for chunk in answer.content.iter_any():
+        raw += chunk
+        if len(raw) > ANSWER_BYTES_MAX:
+            answer.close()
+            raise ApiError(f"the API's answer is too large: bytes_max={ANSWER_BYTES_MAX}")
+    answer.release()
+    return bytes(raw)
+
+
+def _answered(method: str, path: str, status: int, raw: bytes) -> tuple[int, Mapping[str, Any]]:
+    body = _object(raw)
+    if status == _NOT_FOUND:
+        return status, body or {}
+    if 200 <= status < 300:
+        if body is None:
+            raise ApiError(f"the API's answer is no object: {method} {path}, status={status}")
         return status, body
-    message = str(body.get("message", ""))[:_MESSAGE_MAX]
+    # What is said of a Secret may repeat what was sent, so it is not repeated here.
+    secret = "/secrets" in path
+    message = "" if secret else str((body or {}).get("message", ""))[:_MESSAGE_MAX]
     if status == _CONFLICT or (status == _INVALID and method == "PATCH" and "test" in message):
         raise ConflictError(f"{method} {path}: {message}")
     raise ApiError(f"the API refused: {method} {path}, status={status}: {message}")
+
+
+def _object(raw: bytes) -> dict[str, Any] | None:
+    """Return the JSON object that an answer is, or None for anything else."""
+    try:
+        body = json.loads(raw) if raw else {}
+    except (ValueError, RecursionError):
+        return None
+    return body if isinstance(body, dict) else None

@@ -1,0 +1,69 @@
+"""What the input says besides its objects: users, namespaces and their quotas."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from ledger.domain.annotations.tenure import is_managed_namespace
+from ledger.domain.errors import InputError
+from ledger.domain.object_fields import text_map
+from ledger.domain.pod_spec import decode_quota
+from tenure.manifests import Document, Manifests
+from webhook.decide.facts import NamespaceFacts, QuotaFact
+from webhook.decide.review import User
+
+UNNAMED: Final = NamespaceFacts(managed=True)
+"""A namespace that the input does not name counts as managed (cli.md, tenure check)."""
+
+_GROUPS: Final = (
+    ("system:node:", "system:nodes"),
+    ("system:serviceaccount:", "system:serviceaccounts"),
+)
+
+
+def written(document: Document) -> dict[str, Any]:
+    """Return the object as it was written, without the metadata that reading fills in."""
+    body = dict(document.body)
+    if document.metadata:
+        return {**body, "metadata": document.metadata}
+    del body["metadata"]
+    return body
+
+
+def user_of(name: str) -> User:
+    """Return a user with the groups that Kubernetes gives to names of its own."""
+    groups = tuple(group for prefix, group in _GROUPS if name.startswith(prefix))
+    return User(name=name, groups=groups)
+
+
+def facts_of(manifests: Manifests) -> dict[str, NamespaceFacts]:
+    """
+    Return what the input says of namespaces; one it does not name counts as managed.
+
+    Rule: cli.md, tenure check: a Namespace in the input decides by its own label.
+
+    Raises:
+        InputError: a Namespace or a ResourceQuota that can't be read, with file and line.
+    """
+    labels = {
+        document.name: text_map(document.body["metadata"].get("labels"), "metadata.labels")
+        for document in manifests.of_kind("Namespace")
+    }
+    quotas: dict[str, list[QuotaFact]] = {}
+    for document in manifests.of_kind("ResourceQuota"):
+        quotas.setdefault(document.namespace, []).append(_quota(document))
+    return {
+        name: NamespaceFacts(
+            labels=labels.get(name, {}),
+            managed=is_managed_namespace(labels[name]) if name in labels else UNNAMED.managed,
+            quotas=tuple(quotas.get(name, ())),
+        )
+        for name in {**labels, **quotas}
+    }
+
+
+def _quota(document: Document) -> QuotaFact:
+    try:
+        return QuotaFact(name=document.name, hard=decode_quota(document.body))
+    except InputError as error:
+        raise document.blame(error) from None

@@ -1,0 +1,86 @@
+"""`tenure serve ...`: the services, each a process that runs until it is told to stop."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+SERVE = typer.Typer(name="serve", help="Run one of the services.", no_args_is_help=True)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to `tenure`."""
+    SERVE.command("webhook")(webhook)
+    app.add_typer(SERVE)
+
+
+def webhook(
+    *,
+    listen: Annotated[
+        str, typer.Option(help="HOST:PORT that kube-apiserver calls, TLS.")
+    ] = "0.0.0.0:8443",
+    probes: Annotated[
+        str, typer.Option(help="HOST:PORT for /livez, /readyz and /metrics, plain.")
+    ] = "0.0.0.0:8080",
+    config: Annotated[
+        Path | None, typer.Option(help="AdmissionConfiguration file, read again when it changes.")
+    ] = None,
+    kubeconfig: Annotated[
+        str | None, typer.Option(help="Credentials; the default is the Pod's own.")
+    ] = None,
+    certificates: Annotated[
+        Path | None,
+        typer.Option(help="Folder with tls.crt, tls.key and ca.crt that somebody else keeps."),
+    ] = None,
+    name: Annotated[
+        list[str] | None,
+        typer.Option(help="DNS name or address that callers use; may be given again."),
+    ] = None,
+    namespace: Annotated[str, typer.Option(help="Namespace of our own.")] = "tenure-system",
+    secret: Annotated[
+        str, typer.Option(help="Secret that holds the certificates.")
+    ] = "tenure-webhook-certs",  # noqa: S107 - the name of a Secret is none
+    configuration: Annotated[
+        str, typer.Option(help="Name of the webhook configurations whose caBundle is ours.")
+    ] = "tenure",
+    replica: Annotated[
+        str | None, typer.Option(help="What tells this replica from others.")
+    ] = None,
+    drain_seconds: Annotated[
+        float, typer.Option(min=0, help="How long after SIGTERM calls are still answered.")
+    ] = 5.0,
+    settle_seconds: Annotated[
+        float, typer.Option(min=1, help="How long a caBundle takes to reach every API server.")
+    ] = 30.0,
+    debug: Annotated[bool, typer.Option("--debug", help="Log more.")] = False,
+) -> None:
+    """
+    Serve admission to kube-apiserver, with certificates that rotate themselves.
+
+    Example: tenure serve webhook --config admission.yaml
+    """
+    import asyncio
+
+    from tenure.serving.logs import set_up_logs
+    from tenure.serving.run import address, run_service
+    from tenure.serving.webhook import WebhookOptions, default_replica, serve_webhook
+
+    options = WebhookOptions(
+        hooks=address(listen, "--listen"),
+        probes=address(probes, "--probes"),
+        config=config,
+        kubeconfig=kubeconfig,
+        certificates=certificates,
+        names=tuple(name or (f"tenure-webhook.{namespace}.svc",)),
+        namespace=namespace,
+        secret=secret,
+        configuration=configuration,
+        replica=replica or default_replica(),
+        drain_seconds=drain_seconds,
+        settle=timedelta(seconds=settle_seconds),
+    )
+    set_up_logs(debug=debug)
+    run_service(lambda: asyncio.run(serve_webhook(options)))

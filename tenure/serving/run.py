@@ -1,0 +1,46 @@
+"""How a service starts from the command line, and how what stops it is said."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from certs.material import CertificateError
+from certs.ports import ApiError
+from ledger.domain.errors import InputError
+from tenure.exits import with_next
+
+PORT_MAX: Final = 65_535
+
+
+def address(text: str, option: str) -> tuple[str, int]:
+    """
+    Return host and port of `HOST:PORT`.
+
+    Raises:
+        InputError: it is something else.
+    """
+    host, colon, port = text.rpartition(":")
+    if not (colon and host and port.isascii() and port.isdigit() and int(port) <= PORT_MAX):
+        raise InputError(f"expected HOST:PORT: value={text!r}", field=option)
+    return host.strip("[]"), int(port)
+
+
+def run_service(serve: Callable[[], None]) -> None:
+    """
+    Run a service until it ends.
+
+    Raises:
+        InputError: it can't start with what it was given.
+    """
+    try:
+        serve()
+    except CertificateError as error:
+        step = "give it a folder with tls.crt, tls.key and ca.crt that belong together"
+        raise with_next(InputError(str(error)), step) from error
+    except ApiError as error:
+        step = "give --kubeconfig, or run it in a Pod with a service account"
+        raise with_next(InputError(str(error)), step) from error
+    except OSError as error:
+        step = "choose another address"
+        raise with_next(InputError(f"can't listen: {error}"), step) from error

@@ -1,0 +1,96 @@
+"""A settings file that is read again when it changes; wrong never replaces right."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from pathlib import Path
+from typing import Final
+
+from ledger.domain.errors import InputError
+from tenure.sources.text import parse_source
+from webhook.config import KIND, read_admission
+from webhook.decide.settings import DEFAULT_ADMISSION, AdmissionSettings
+from webhook.server.metrics import Metrics
+
+_log: Final = logging.getLogger("tenure.settings")
+
+
+def read_admission_file(path: Path, content: bytes) -> AdmissionSettings:
+    """
+    Return the settings that a file's bytes say.
+
+    Raises:
+        InputError: with file, line and field.
+    """
+    source = parse_source(str(path), content)
+    documents = [document for document in source.documents if document is not None]
+    if len(documents) != 1:
+        raise InputError(f"one {KIND} is needed: documents={len(documents)}", place=str(path))
+    number = source.documents.index(documents[0])
+    try:
+        return read_admission(documents[0])
+    except InputError as error:
+        place = source.place_of(number, error.field)
+        raise InputError(error.message, field=error.field, place=place) from error
+
+
+def admission_settings(path: Path | None) -> AdmissionSettings:
+    """
+    Return the settings of a file, or the defaults without one.
+
+    Raises:
+        InputError: with file, line and field.
+    """
+    return DEFAULT_ADMISSION if path is None else read_admission_file(path, _content(path))
+
+
+class SettingsFile:
+    """The settings of now: those of the file, or the defaults without one."""
+
+    def __init__(self, path: Path | None, metrics: Metrics) -> None:
+        """Read the file. Raises InputError as `read_admission_file`."""
+        self._path = path
+        self._metrics = metrics
+        self._digest = ""
+        self._refused = ""
+        self._current = DEFAULT_ADMISSION
+        if path is not None:
+            content = _content(path)
+            self._current = read_admission_file(path, content)
+            self._digest = hashlib.sha256(content).hexdigest()
+
+    @property
+    def current(self) -> AdmissionSettings:
+        """The settings as last read and found right."""
+        return self._current
+
+    def look(self) -> None:
+        """Read the file again if it changed; one that is wrong is logged, and nothing changes."""
+        if self._path is None:
+            return
+        try:
+            content = _content(self._path)
+            digest = hashlib.sha256(content).hexdigest()
+            if digest == self._digest:
+                self._refused = ""
+                return
+            self._current = read_admission_file(self._path, content)
+            self._digest = digest
+        except InputError as error:
+            if str(error) != self._refused:
+                self._refused = str(error)
+                self._metrics.settings_reloads.labels("refused").inc()
+                _log.error("settings refused", extra={"reason": str(error)})
+            return
+        self._refused = ""
+        self._metrics.settings_reloads.labels("read").inc()
+        _log.info("settings read", extra={"path": str(self._path), "sha256": digest})
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        fact = f"can't read it: {(error.strerror or str(error)).lower()}"
+        raise InputError(fact, place=str(path)) from error

@@ -1,0 +1,53 @@
+"""One real API server for all tests here; every test gets namespaces of its own."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from ledger.domain.resources import LABEL_TENURE_MANAGED
+from tests.support.kube.binaries import MissingProgramError, programs
+from tests.support.kube.control_plane import ControlPlane, control_plane
+from tests.support.kube.webhooks import NAMESPACE
+
+_numbers: Final = itertools.count(1)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what is in this folder, so that `make test` leaves it to `make e2e`."""
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents:
+            item.add_marker("e2e")
+
+
+@pytest.fixture(scope="session")
+def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    """A running etcd and kube-apiserver."""
+    try:
+        found = programs()
+    except MissingProgramError as error:
+        pytest.fail(str(error), pytrace=False)
+    with control_plane(tmp_path_factory.mktemp("plane"), found) as running:
+        made = running.api().create("/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
+        assert made.ok, made.message
+        yield running
+
+
+@pytest.fixture
+def namespace(plane: ControlPlane) -> Callable[..., str]:
+    """Make a namespace with these labels, managed by default, and return its name."""
+
+    def make(*, managed: bool = True, **labels: str) -> str:
+        name = f"team-{next(_numbers)}"
+        wanted = {LABEL_TENURE_MANAGED: "true", **labels} if managed else labels
+        body = {"metadata": {"name": name, "labels": wanted}}
+        made = plane.api().create("/api/v1/namespaces", body)
+        assert made.ok, made.message
+        return name
+
+    return make

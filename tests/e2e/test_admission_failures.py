@@ -1,0 +1,82 @@
+"""Our webhook down, slow, or not ours at all: what the API server does then."""
+
+from __future__ import annotations
+
+import base64
+import signal
+import time
+from collections.abc import Callable
+
+from tests.support.kube.control_plane import ControlPlane
+from tests.support.kube.pods import HALF, pod, pods_in
+from tests.support.kube.webhooks import serving
+
+Namespace = Callable[..., str]
+
+
+def test_with_nobody_there_only_pods_of_ours_wait(
+    plane: ControlPlane, namespace: Namespace
+) -> None:
+    """Creation of matching Pods fails closed; everything else, and every update, goes on."""
+    where = pods_in(namespace())
+    with serving(plane) as hooks:
+        assert plane.api().create(where, pod("before", HALF)).ok
+        hooks.stop(hooks.replicas[0])
+        refused = plane.api().create(where, pod("train", HALF))
+        assert refused.status == 500, refused.message
+        assert "pods.mutate.tenure.sh" in refused.message
+        assert plane.api().create(where, pod("plain", {"cpu": "1"})).ok
+        labelled = plane.api().patch(f"{where}/before", {"metadata": {"labels": {"a": "b"}}})
+        assert labelled.ok, labelled.message
+        assert plane.api().delete(f"{where}/before").ok
+        hooks.add()
+        assert plane.api().create(where, pod("train", HALF)).ok
+
+
+def test_a_wrong_certificate_is_refused_by_the_api_server(
+    plane: ControlPlane, namespace: Namespace
+) -> None:
+    """Whoever sits at our address without our authority's certificate decides nothing."""
+    where = pods_in(namespace())
+    with serving(plane) as hooks:
+        path = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/tenure"
+        strange = plane.api().get(path).body
+        certificate = plane.ca_file.read_bytes()  # the API server's own, which is no authority
+        for hook in strange["webhooks"]:
+            hook["clientConfig"]["caBundle"] = base64.b64encode(certificate).decode()
+        assert hooks.replicas
+        assert plane.api().replace(path, strange).ok
+        refused = ""
+        until = time.monotonic() + 10
+        while time.monotonic() < until and "x509" not in refused:
+            refused = plane.api().create(where, pod("train", HALF), dry_run=True).message
+        assert "x509" in refused
+        until = time.monotonic() + 30  # the rotation puts back what was there
+        while time.monotonic() < until:
+            if plane.api().create(where, pod("train", HALF), dry_run=True).ok:
+                return
+            time.sleep(0.2)
+        raise AssertionError("the bundle was not mended")
+
+
+def test_a_server_that_hangs_is_given_up_after_its_timeout(
+    plane: ControlPlane, namespace: Namespace
+) -> None:
+    """Five seconds, then the failurePolicy; an update goes on, a creation of ours does not."""
+    where = pods_in(namespace())
+    with serving(plane) as hooks:
+        assert plane.api().create(where, pod("before", HALF)).ok
+        process = hooks.replicas[0].process
+        process.send_signal(signal.SIGSTOP)
+        try:
+            started = time.monotonic()
+            refused = plane.api().create(where, pod("train", HALF))
+            spent = time.monotonic() - started
+            changed = plane.api().patch(f"{where}/before", {"metadata": {"labels": {"a": "b"}}})
+        finally:
+            process.send_signal(signal.SIGCONT)
+        assert refused.status == 500, refused.message
+        assert "deadline exceeded" in refused.message
+        assert 4.5 < spent < 9.0
+        assert changed.ok, changed.message
+        assert plane.api().create(where, pod("train", HALF)).ok

@@ -1,0 +1,205 @@
+"""The policies in the API server itself, with no webhook registered at all."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.support.kube.api import JSON_PATCH
+from tests.support.kube.control_plane import MALLORY, SCHEDULER_ACCOUNT, ControlPlane
+from tests.support.kube.pods import HALF, binding, pod, pods_in
+from tests.support.kube.webhooks import apply, collection_of, remove
+from webhook.manifests.policies import PolicyOptions, policies
+
+Namespace = Callable[..., str]
+MARK = {"tenure.sh/admitted": "true"}
+LSR = {"koordinator.sh/qosClass": "LSR"}
+STRATEGIC = "application/strategic-merge-patch+json"
+FORGED = {
+    "device-allocated": "scheduling.koordinator.sh/device-allocated",
+    "resource-status": "scheduling.koordinator.sh/resource-status",
+    "assumed": "vke.volcengine.com/assumed",
+    "index of a container": "vke.volcengine.com/gpu-index-container-main",
+    "ALIYUN result": "ALIYUN_COM_GPU_MEM_IDX",
+    "signed allocation": "tenure.sh/allocation",
+    "visible devices": "tenure.sh/visible.0",
+    "topology": "topology.scheduling.koordinator.sh/gpu",
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def policed(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Every policy in force, and our scheduler's account with the rights of its own role."""
+    del tmp_path_factory
+    made = policies(PolicyOptions())
+    apply(plane, made)
+    group = "/apis/rbac.authorization.k8s.io/v1"
+    named = {"metadata": {"name": "tenure-policy-test"}}
+    rule = {"apiGroups": [""], "resources": ["pods", "pods/status", "pods/binding"], "verbs": ["*"]}
+    plane.api().create(f"{group}/clusterroles", {**named, "rules": [rule]})
+    _, _, where, account = SCHEDULER_ACCOUNT.split(":")
+    subject = {"kind": "ServiceAccount", "namespace": where, "name": account}
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole"}
+    plane.api().create(
+        f"{group}/clusterrolebindings",
+        {**named, "roleRef": {**role, "name": "tenure-policy-test"}, "subjects": [subject]},
+    )
+    plane.api().create("/api/v1/nodes", {"metadata": {"name": "policy-node"}})
+    _wait_until_in_force(plane)
+    yield
+    remove(plane, made)
+    _wait_until_gone(plane)
+
+
+def _tried(plane: ControlPlane) -> bool:
+    forged = pod("probe", {"cpu": "1"}, annotations={FORGED["assumed"]: "1"})
+    return plane.api(MALLORY).create(pods_in("default"), forged, dry_run=True).ok
+
+
+def _wait_until_in_force(plane: ControlPlane) -> None:
+    until = time.monotonic() + 30
+    while time.monotonic() < until:
+        if not _tried(plane):
+            time.sleep(1)  # the others come within the same moment
+            return
+        time.sleep(0.1)
+    raise AssertionError("the policies are not in force")
+
+
+def _wait_until_gone(plane: ControlPlane) -> None:
+    until = time.monotonic() + 30
+    while time.monotonic() < until and not _tried(plane):
+        time.sleep(0.1)
+
+
+def test_every_policy_compiles_without_a_warning(plane: ControlPlane) -> None:
+    """The API server checks types of what it knows."""
+    made = [one for one in policies(PolicyOptions()) if one["kind"].endswith("Policy")]
+    assert len(made) == 7
+    for policy in made:
+        found = plane.api().get(f"{collection_of(policy)}/{policy['metadata']['name']}").body
+        status = found.get("status", {})
+        assert not status.get("typeChecking", {}).get("expressionWarnings"), status
+
+
+@pytest.mark.parametrize("key", FORGED.values(), ids=FORGED)
+def test_nobody_else_writes_an_allocation(
+    plane: ControlPlane, namespace: Namespace, key: str
+) -> None:
+    """On create, replace, patch, status, ephemeral containers and the Binding, anywhere."""
+    where = pods_in(namespace(managed=False))
+    mallory = plane.api(MALLORY)
+    annotations = {"metadata": {"annotations": {key: "forged"}}}
+    assert mallory.create(where, pod("a", {"cpu": "1"}, annotations={key: "x"})).status == 422
+    assert mallory.create(where, pod("b", {"cpu": "1"})).ok
+    mine = mallory.get(f"{where}/b").body
+    mine["metadata"].setdefault("annotations", {})[key] = "forged"
+    assert mallory.replace(f"{where}/b", mine).status == 422
+    assert mallory.patch(f"{where}/b", annotations).status == 422
+    assert mallory.patch(f"{where}/b", annotations, STRATEGIC).status == 422
+    added = [{"op": "add", "path": "/metadata/annotations", "value": {key: "forged"}}]
+    assert mallory.patch(f"{where}/b", added, JSON_PATCH).status == 422
+    assert mallory.patch(f"{where}/b/status", annotations).status == 422
+    ephemeral = mallory.get(f"{where}/b").body
+    ephemeral["metadata"].setdefault("annotations", {})[key] = "forged"
+    ephemeral["spec"]["ephemeralContainers"] = [{"name": "debug", "image": "x"}]
+    reply = mallory.replace(f"{where}/b/ephemeralcontainers", ephemeral)
+    assert reply.status == 422 or key not in reply.body["metadata"].get("annotations", {})
+    bound = binding("b", "policy-node", **{key: "forged"})
+    assert mallory.create(f"{where}/b/binding", bound).status == 422
+    old_way = where.replace("/pods", "/bindings")
+    assert mallory.create(old_way, bound).status == 422
+    stored = mallory.get(f"{where}/b").body
+    assert key not in stored["metadata"].get("annotations", {})
+    assert "nodeName" not in stored["spec"]
+
+
+def test_our_scheduler_writes_allocations_and_others_keep_them(
+    plane: ControlPlane, namespace: Namespace
+) -> None:
+    """What we wrote can't be changed or removed, and other changes still go through."""
+    where = pods_in(namespace(managed=False))
+    key = FORGED["device-allocated"]
+    assert plane.api().create(where, pod("a", {"cpu": "1"})).ok
+    ours = plane.api(SCHEDULER_ACCOUNT).create(
+        f"{where}/a/binding", binding("a", "policy-node", **{key: "{}"})
+    )
+    assert ours.ok, ours.message
+    mallory = plane.api(MALLORY)
+    for value in ("other", None):
+        assert (
+            mallory.patch(f"{where}/a", {"metadata": {"annotations": {key: value}}}).status == 422
+        )
+    assert mallory.patch(f"{where}/a", {"metadata": {"annotations": {"note": "fine"}}}).ok
+    assert mallory.get(f"{where}/a").body["metadata"]["annotations"][key] == "{}"
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "a device Pod without our mark": (pod("a", HALF), "must pass Tenure's admission"),
+    "a device Pod that chose its node": (
+        pod("a", HALF, annotations=MARK, nodeName="policy-node"),
+        "can't choose its node",
+    ),
+    "a percentage above one card that is no multiple": (
+        pod("a", {**HALF, "koordinator.sh/gpu-core": "150"}, annotations=MARK),
+        "multiple of 100",
+    ),
+    "visible devices by hand": (
+        pod("a", HALF, annotations=MARK, env={"NVIDIA_VISIBLE_DEVICES": "all"}),
+        "set by Tenure alone",
+    ),
+    "a fraction of a CPU for LSR": (pod("a", {"cpu": "1500m"}, labels=LSR), "whole CPUs"),
+}
+
+
+@pytest.mark.parametrize(("body", "fact"), REFUSED.values(), ids=REFUSED)
+def test_the_static_rules_hold_while_we_are_down(
+    plane: ControlPlane, namespace: Namespace, body: dict[str, Any], fact: str
+) -> None:
+    """In managed namespaces; elsewhere the same Pod is none of ours."""
+    refused = plane.api(MALLORY).create(pods_in(namespace()), body)
+    assert refused.status == 422, refused.message
+    assert fact in refused.message
+    elsewhere = plane.api(MALLORY).create(pods_in(namespace(managed=False)), body)
+    assert elsewhere.ok, elsewhere.message
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param(pod("a", HALF, annotations=MARK), id="half a card"),
+        pytest.param(
+            pod("a", {**HALF, "koordinator.sh/gpu-core": "200"}, annotations=MARK),
+            id="two cards",
+        ),
+        pytest.param(pod("a", {"cpu": "2"}, labels=LSR), id="two whole CPUs"),
+        pytest.param(
+            pod("a", HALF, annotations=MARK, env={"NVIDIA_VISIBLE_DEVICES": "void"}),
+            id="no visible devices",
+        ),
+        pytest.param(pod("a", {"cpu": "1500m", "memory": "1Gi"}), id="nothing of ours"),
+    ],
+)
+def test_what_keeps_the_rules_goes_through(
+    plane: ControlPlane, namespace: Namespace, body: dict[str, Any]
+) -> None:
+    """A policy that refuses everything would pass the other tests too."""
+    made = plane.api(MALLORY).create(pods_in(namespace()), body)
+    assert made.ok, made.message
+
+
+def test_what_a_pod_was_given_stays(plane: ControlPlane, namespace: Namespace) -> None:
+    """QoS class, and by in-place resize the CPUs of a Pod that has a set of its own."""
+    where = pods_in(namespace())
+    mallory = plane.api(MALLORY)
+    assert mallory.create(where, pod("pinned", {"cpu": "2"}, labels=LSR)).ok
+    assert mallory.create(where, pod("free", {"cpu": "2"})).ok
+    label = {"metadata": {"labels": {"koordinator.sh/qosClass": "LS"}}}
+    assert "QoS class" in mallory.patch(f"{where}/pinned", label).message
+    amounts = {"limits": {"cpu": "3"}, "requests": {"cpu": "3"}}
+    larger = {"spec": {"containers": [{"name": "main", "resources": amounts}]}}
+    assert "never change" in mallory.patch(f"{where}/pinned/resize", larger, STRATEGIC).message
+    assert mallory.patch(f"{where}/free/resize", larger, STRATEGIC).ok

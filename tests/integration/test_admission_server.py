@@ -1,0 +1,343 @@
+"""The admission server as kube-apiserver meets it: one HTTP request after the other."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import gzip
+import json
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from webhook.decide.facts import QuotaFact
+from webhook.decide.review import ReviewLimits
+from webhook.decide.settings import DEFAULT_ADMISSION, AdmissionSettings
+from webhook.server.app import Admission, hooks_app, probes_app
+from webhook.server.limits import ServerLimits
+from webhook.server.metrics import Metrics
+from webhook.server.ports import LookupFailedError, RefusalRecord
+
+NOW = datetime(2026, 3, 2, 10, tzinfo=UTC)
+GOOD = {"koordinator.sh/gpu-core": "50", "koordinator.sh/gpu-memory-ratio": "50"}
+BAD = {"koordinator.sh/gpu-core": "150", "koordinator.sh/gpu-memory-ratio": "50"}
+
+
+@dataclass(slots=True)
+class Fakes:
+    """Look-ups, settings and a sink for refusals; a look-up may fail or take its time."""
+
+    managed: bool = True
+    error: str = ""
+    wait_seconds: float = 0.0
+    settings: AdmissionSettings = DEFAULT_ADMISSION
+    records: list[RefusalRecord] = field(default_factory=list)
+
+    @property
+    def current(self) -> AdmissionSettings:
+        """The settings of now."""
+        return self.settings
+
+    async def namespace_labels(self, namespace: str) -> Mapping[str, str]:
+        """Return the labels of the one namespace there is."""
+        assert namespace == "team-a"
+        await asyncio.sleep(self.wait_seconds)
+        if self.error:
+            raise LookupFailedError(self.error)
+        return {"tenure.sh/managed": "true"} if self.managed else {}
+
+    async def quotas(self, namespace: str) -> tuple[QuotaFact, ...]:
+        """Return no quotas."""
+        assert namespace == "team-a"
+        return ()
+
+    async def pod(self, namespace: str, name: str) -> Mapping[str, object] | None:
+        """Return no Pod."""
+        raise LookupFailedError(f"{namespace}/{name}")
+
+    def put(self, record: RefusalRecord) -> None:
+        """Take a refusal."""
+        self.records.append(record)
+
+
+@dataclass(slots=True)
+class Served:
+    """A running server, by the URLs of its hooks and its probes."""
+
+    hooks: str
+    probes: str
+    session: aiohttp.ClientSession
+    fakes: Fakes
+    not_ready: list[str]
+    metrics: Metrics
+
+
+@asynccontextmanager
+async def served(fakes: Fakes, limits: ServerLimits) -> AsyncIterator[Served]:
+    """Run both applications on free ports of the loopback."""
+    not_ready: list[str] = []
+    metrics = Metrics()
+    admission = Admission(
+        settings=fakes,
+        lookups=fakes,
+        refusals=fakes,
+        metrics=metrics,
+        clock=lambda: NOW,
+        limits=limits,
+        why_not_ready=lambda: "".join(not_ready),
+    )
+    runners = [
+        web.AppRunner(app, access_log=None, auto_decompress=False)
+        for app in (hooks_app(admission), probes_app(admission))
+    ]
+    urls = []
+    for runner in runners:
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        urls.append(f"http://127.0.0.1:{runner.addresses[0][1]}")
+    try:
+        async with aiohttp.ClientSession() as session:
+            yield Served(urls[0], urls[1], session, fakes, not_ready, metrics)
+    finally:
+        for runner in runners:
+            await runner.cleanup()
+
+
+def run(
+    act: Callable[[Served], Awaitable[None]],
+    *,
+    fakes: Fakes | None = None,
+    limits: ServerLimits | None = None,
+) -> None:
+    """Run a server, act on it, stop it."""
+
+    async def main() -> None:
+        async with served(fakes or Fakes(), limits or ServerLimits()) as found:
+            await act(found)
+
+    asyncio.run(main())
+
+
+def review(amounts: Mapping[str, str], **request: object) -> dict[str, Any]:
+    """Return an AdmissionReview that creates a Pod."""
+    container = {
+        "name": "main",
+        "image": "x",
+        "resources": {"limits": amounts, "requests": amounts},
+    }
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "train", "namespace": "team-a"},
+        "spec": {"containers": [container]},
+    }
+    return {
+        "apiVersion": "admission.k8s.io/v1",
+        "kind": "AdmissionReview",
+        "request": {
+            "uid": "uid-1",
+            "kind": {"group": "", "version": "v1", "kind": "Pod"},
+            "resource": {"group": "", "version": "v1", "resource": "pods"},
+            "operation": "CREATE",
+            "namespace": "team-a",
+            "name": "train",
+            "userInfo": {"username": "ada"},
+            "object": pod,
+            **request,
+        },
+    }
+
+
+async def ask(served: Served, hook: str, body: object, **how: Any) -> tuple[int, Any]:  # noqa: ANN401
+    """Send a review and return status and body."""
+    query = how.pop("query", "timeout=5s")
+    async with served.session.post(f"{served.hooks}/{hook}?{query}", json=body, **how) as answer:
+        raw = await answer.text()
+        return answer.status, json.loads(raw) if answer.status == 200 else raw
+
+
+def test_a_good_pod_is_allowed_with_a_patch() -> None:
+    """The uid is echoed and the patch is base64 of JSON Patch."""
+
+    async def act(served: Served) -> None:
+        status, body = await ask(served, "mutate", review(GOOD))
+        response = body["response"]
+        assert (status, response["uid"], response["allowed"]) == (200, "uid-1", True)
+        assert response["patchType"] == "JSONPatch"
+        patch = json.loads(base64.b64decode(response["patch"]))
+        assert {"op": "add", "path": "/spec/schedulerName", "value": "tenure"} in patch
+
+    run(act)
+
+
+def test_a_bad_pod_is_refused_with_its_field_and_noted() -> None:
+    """Refusals are answers, status 200; they are counted, handed on and logged."""
+
+    async def act(served: Served) -> None:
+        status, body = await ask(served, "validate", review(BAD))
+        response = body["response"]
+        assert (status, response["allowed"]) == (200, False)
+        assert response["status"]["code"] == 422
+        fields = [cause["field"] for cause in response["status"]["details"]["causes"]]
+        assert fields == ["spec.containers[0].resources.requests[koordinator.sh/gpu-core]"]
+        (record,) = served.fakes.records
+        assert (record.rule, record.user, record.at) == ("DevicePercent", "ada", NOW)
+        labels = {"rule": "DevicePercent", "mode": "enforce"}
+        counted = served.metrics.registry.get_sample_value
+        assert counted("tenure_admission_violations_total", labels) == 1.0
+
+    run(act)
+
+
+def test_a_dry_run_is_answered_alike_and_leaves_no_note() -> None:
+    """Nothing happens, so nothing is recorded."""
+
+    async def act(served: Served) -> None:
+        _, body = await ask(served, "validate", review(BAD, dryRun=True))
+        assert not body["response"]["allowed"]
+        assert served.fakes.records == []
+
+    run(act)
+
+
+def test_an_unmanaged_namespace_is_left_alone() -> None:
+    """Opting in is a label of the namespace."""
+
+    async def act(served: Served) -> None:
+        _, body = await ask(served, "mutate", review(GOOD))
+        assert body["response"] == {"uid": "uid-1", "allowed": True}
+
+    run(act, fakes=Fakes(managed=False))
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "fact"),
+    [
+        pytest.param(b"", 400, "not valid JSON", id="nothing"),
+        pytest.param(b"{", 400, "not valid JSON", id="half an object"),
+        pytest.param(b"[]", 400, "expected an AdmissionReview", id="a list"),
+        pytest.param(b'{"kind":"Pod"}', 400, "apiVersion", id="another kind"),
+        pytest.param(b"\xff\xfe", 400, "not", id="no text"),
+        pytest.param(
+            json.dumps(review(GOOD)).replace('"uid": "uid-1"', '"uid": "a", "uid": "b"').encode(),
+            400,
+            "a key is there twice",
+            id="a key twice",
+        ),
+        pytest.param(b'{"a":' * 200 + b"1" + b"}" * 200, 400, "too deep", id="nested too deep"),
+        pytest.param(b'"' + b"x" * 5_000 + b'"', 413, "too large", id="too large"),
+    ],
+)
+@pytest.mark.parametrize("hook", ["mutate", "validate"])
+def test_a_broken_request_is_an_error_and_never_an_answer(
+    hook: str, body: bytes, status: int, fact: str
+) -> None:
+    """The API server then goes by the failurePolicy; the reason is in its log."""
+
+    async def act(served: Served) -> None:
+        headers = {"Content-Type": "application/json"}
+        async with served.session.post(
+            f"{served.hooks}/{hook}", data=body, headers=headers
+        ) as answer:
+            text = await answer.text()
+            assert (answer.status, "allowed" in text) == (status, False)
+            assert fact in text
+
+    limits = ServerLimits(review=ReviewLimits(bytes_max=4_000))
+    run(act, limits=limits)
+
+
+def test_compressed_and_foreign_bodies_are_not_read() -> None:
+    """A small request can't unpack into a large one."""
+
+    async def act(served: Served) -> None:
+        packed = gzip.compress(json.dumps(review(GOOD)).encode())
+        for headers in (
+            {"Content-Type": "application/json", "Content-Encoding": "gzip"},
+            {"Content-Type": "text/plain"},
+        ):
+            async with served.session.post(
+                f"{served.hooks}/mutate", data=packed, headers=headers
+            ) as answer:
+                assert answer.status == 415, await answer.text()
+
+    run(act)
+
+
+def test_a_look_up_that_fails_is_our_failure_and_no_refusal() -> None:
+    """Status 503: the hook's failurePolicy decides."""
+
+    async def act(served: Served) -> None:
+        status, text = await ask(served, "mutate", review(GOOD))
+        assert (status, text) == (503, "the API could not be asked: it is away\n")
+
+    run(act, fakes=Fakes(error="it is away"))
+
+
+def test_the_time_that_the_caller_gives_is_kept() -> None:
+    """With one second given, the answer comes within it."""
+
+    async def act(served: Served) -> None:
+        started = asyncio.get_running_loop().time()
+        status, _ = await ask(served, "mutate", review(GOOD), query="timeout=1s")
+        assert status == 504
+        assert asyncio.get_running_loop().time() - started < 1.0
+
+    run(act, fakes=Fakes(wait_seconds=5.0))
+
+
+def test_too_many_at_once_are_turned_away_and_the_rest_answered() -> None:
+    """The ones turned away hear it at once."""
+
+    async def act(served: Served) -> None:
+        asked = (ask(served, "mutate", review(GOOD)) for _ in range(6))
+        answers = await asyncio.gather(*asked)
+        assert sorted(status for status, _ in answers) == [200, 200, 503, 503, 503, 503]
+
+    run(act, fakes=Fakes(wait_seconds=0.3), limits=ServerLimits(in_flight_max=2))
+
+
+def test_probes_tell_whether_calls_should_come() -> None:
+    """Not ready is no reason to be killed; and whoever calls then is sent elsewhere next time."""
+
+    async def act(served: Served) -> None:
+        async def get(path: str) -> tuple[int, str]:
+            async with served.session.get(f"{served.probes}/{path}") as answer:
+                return answer.status, await answer.text()
+
+        assert await get("livez") == await get("readyz") == (200, "ok\n")
+        served.not_ready.append("stopping")
+        assert await get("readyz") == (503, "stopping\n")
+        assert await get("livez") == (200, "ok\n")
+        async with served.session.post(f"{served.hooks}/mutate", json=review(GOOD)) as answer:
+            assert (answer.status, answer.headers["Connection"]) == (200, "close")
+        status, text = await get("metrics")
+        assert status == 200
+        assert "tenure_admission_requests_total{" in text
+
+    run(act)
+
+
+def test_every_decision_is_one_line_without_the_object(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A Pod's spec may hold secrets; what was decided about it may be read by anyone."""
+
+    async def act(served: Served) -> None:
+        await ask(served, "validate", review({**BAD, "secret/thing": "1"}))
+
+    with caplog.at_level(logging.INFO, logger="tenure.admission"):
+        run(act)
+    (record,) = [one for one in caplog.records if one.name == "tenure.admission"]
+    assert record.getMessage() == "admission"
+    assert {"decision": "refused", "rules": ["DevicePercent"], "object_name": "train"}.items() <= (
+        record.__dict__.items()
+    )
+    assert "secret/thing" not in str(record.__dict__)

@@ -1,0 +1,151 @@
+"""A replica and the rotation around it, one API call after the other."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+
+from certs.following import Follower
+from certs.material import CertificateError, facts_of
+from certs.plan import Phase, Settings
+from certs.record import REQUESTED, Record, read_record
+from certs.reports import Reports
+from certs.rotator import Place, Rotator
+from certs.serving import Serving
+from tests.support.certs import Clock, MemoryObjects
+
+PLACE = Place(namespace="n", secret="s", configurations=())
+SETTINGS = Settings(names=("a.svc",), settle=timedelta(seconds=30))
+
+
+class Cluster:
+    """Objects in memory with a rotator and one replica."""
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+        self.objects = MemoryObjects()
+        self.reports = Reports(self.objects, "n", "s")
+        self.rotator = Rotator(self.objects, self.reports, PLACE, SETTINGS, self.clock)
+        self.serving = Serving()
+        self.follower = Follower(
+            self.objects,
+            self.reports,
+            PLACE.secret_path,
+            self.serving,
+            replica="one",
+            names=SETTINGS.names,
+            clock=self.clock,
+        )
+
+    @property
+    def record(self) -> Record:
+        """What the Secret holds now."""
+        record = read_record(self.objects.objects[PLACE.secret_path])
+        assert record is not None
+        return record
+
+    async def rotate(self) -> None:
+        """Rotate authority and leaf to the end."""
+        secret = self.objects.objects[PLACE.secret_path]
+        secret["metadata"]["annotations"][REQUESTED] = "now"
+        before = self.record.authority
+        for _ in range(50):
+            await self.rotator.advance()
+            self.clock.pass_by(seconds=10)
+            if self.record.phase is Phase.STABLE and self.record.authority != before:
+                return
+        raise AssertionError("the rotation did not end")
+
+
+def test_nothing_is_served_before_there_is_a_secret() -> None:
+    """And that is no error: the rotation is about to make it."""
+
+    async def run() -> None:
+        cluster = Cluster()
+        assert not await cluster.follower.look()
+        assert cluster.serving.leaf is None
+        assert cluster.follower.confirmed_at is None
+
+    asyncio.run(run())
+
+
+def test_a_leaf_that_changes_while_it_is_reported_is_not_served() -> None:
+    """The Secret is read again after the report: a whole rotation may have passed in between."""
+
+    async def run() -> None:
+        cluster = Cluster()
+        await cluster.rotator.advance()
+        old = facts_of(cluster.record.leaf.certificate)
+        rotated = False
+
+        async def rotate_first(method: str, path: str) -> None:
+            nonlocal rotated
+            if method == "create" and "leases" in path and not rotated:
+                rotated = True
+                await cluster.rotate()
+
+        cluster.objects.before = rotate_first
+        assert await cluster.follower.look()
+        assert rotated
+        assert cluster.serving.leaf == facts_of(cluster.record.leaf.certificate) != old
+
+    asyncio.run(run())
+
+
+def test_a_rotation_waits_for_a_replica_and_ends_when_it_has_changed() -> None:
+    """The replica serves the new leaf before it says so."""
+
+    async def run() -> None:
+        cluster = Cluster()
+        await cluster.rotator.advance()
+        await cluster.follower.look()
+        with pytest.raises(AssertionError, match="did not end"):
+            await cluster.rotate()
+        assert cluster.record.other is not None  # the old authority, still trusted
+        await cluster.follower.look()
+        await cluster.rotator.advance()
+        assert cluster.record.other is None
+        assert cluster.serving.leaf == facts_of(cluster.record.leaf.certificate)
+
+    asyncio.run(run())
+
+
+def test_a_leaf_that_can_not_be_served_leaves_the_one_before() -> None:
+    """Somebody put another Secret's key there."""
+
+    async def run() -> None:
+        cluster, other = Cluster(), Cluster()
+        await cluster.rotator.advance()
+        await other.rotator.advance()
+        await cluster.follower.look()
+        before = cluster.serving.leaf
+        mine = cluster.objects.objects[PLACE.secret_path]["data"]
+        theirs = other.objects.objects[PLACE.secret_path]["data"]
+        mine["tls.crt"] = theirs["tls.crt"]
+        with pytest.raises(CertificateError, match="does not belong"):
+            await cluster.follower.look()
+        assert cluster.serving.leaf == before
+
+    asyncio.run(run())
+
+
+def test_a_replica_says_again_that_it_lives_and_signs_off() -> None:
+    """Its report is renewed every minute, and gone when it leaves."""
+
+    async def run() -> None:
+        cluster = Cluster()
+        await cluster.rotator.advance()
+        await cluster.follower.look()
+        first = (await cluster.reports.all())[0].at
+        cluster.clock.pass_by(seconds=30)
+        await cluster.follower.look()
+        assert (await cluster.reports.all())[0].at == first
+        cluster.clock.pass_by(seconds=31)
+        await cluster.follower.look()
+        assert (await cluster.reports.all())[0].at > first
+        await cluster.follower.leave()
+        assert await cluster.reports.all() == ()
+
+    asyncio.run(run())

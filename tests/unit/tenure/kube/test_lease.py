@@ -1,0 +1,154 @@
+"""Who leads: taken when free, given up in time, never held by two for long."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+
+from certs.ports import ApiError
+from tenure.kube.lease import Leadership, LeaseSettings
+from tests.support.certs import Clock, MemoryObjects
+
+PATH = "/apis/coordination.k8s.io/v1/namespaces/n/leases/l"
+TICK = 0.01
+
+
+def settings(identity: str) -> LeaseSettings:
+    """Return a Lease that runs a hundred times as fast as usual."""
+    return LeaseSettings(
+        namespace="n",
+        name="l",
+        identity=identity,
+        duration=timedelta(seconds=15 * TICK),
+        renew_deadline=timedelta(seconds=10 * TICK),
+        retry=timedelta(seconds=2 * TICK),
+    )
+
+
+class Leaders:
+    """Replicas that compete, and which of them act."""
+
+    def __init__(self) -> None:
+        self.objects = MemoryObjects()
+        self.acting: set[str] = set()
+        self.together = 0
+        self.tasks: dict[str, asyncio.Task[None]] = {}
+
+    def start(self, identity: str, objects: MemoryObjects | None = None) -> None:
+        """Let one more compete."""
+        loop = asyncio.get_running_loop()
+        leadership = Leadership(objects or self.objects, settings(identity), Clock(), loop.time)
+
+        async def lead() -> None:
+            self.acting.add(identity)
+            self.together = max(self.together, len(self.acting))
+            try:
+                await asyncio.sleep(3_600)
+            finally:
+                self.acting.discard(identity)
+
+        self.tasks[identity] = asyncio.create_task(leadership.run(lead))
+
+    async def stop(self, identity: str) -> None:
+        """Stop one as a process that is told to."""
+        task = self.tasks.pop(identity)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    async def until(self, acting: set[str]) -> None:
+        """Wait until exactly these act."""
+        for _ in range(500):
+            if self.acting == acting:
+                return
+            await asyncio.sleep(TICK)
+        raise AssertionError((self.acting, acting))
+
+    @property
+    def holder(self) -> str:
+        """Who holds the Lease, as everybody can read."""
+        return str(self.objects.objects[PATH]["spec"]["holderIdentity"])
+
+
+def test_one_leads_and_the_next_follows_when_it_leaves() -> None:
+    """Leaving gives the Lease back, so nobody waits for it to lapse."""
+
+    async def run() -> None:
+        leaders = Leaders()
+        leaders.start("a")
+        await leaders.until({"a"})
+        leaders.start("b")
+        await asyncio.sleep(20 * TICK)
+        assert (leaders.acting, leaders.holder) == ({"a"}, "a")
+        await leaders.stop("a")
+        await leaders.until({"b"})
+        assert leaders.objects.objects[PATH]["spec"]["leaseTransitions"] == 1
+        assert leaders.together == 1
+        await leaders.stop("b")
+        assert leaders.holder == ""
+
+    asyncio.run(run())
+
+
+def test_a_leader_that_can_not_renew_stops_before_another_starts() -> None:
+    """Its own deadline is shorter than what the others wait."""
+
+    async def run() -> None:
+        leaders = Leaders()
+        cut_off = MemoryObjects(objects=leaders.objects.objects)
+        leaders.start("a", cut_off)
+        await leaders.until({"a"})
+        leaders.start("b")
+
+        async def fail(_method: str, _path: str) -> None:
+            raise ApiError("away")
+
+        cut_off.before = fail
+        await leaders.until({"b"})
+        assert leaders.together == 1
+        await leaders.stop("a")
+        await leaders.stop("b")
+
+    asyncio.run(run())
+
+
+def test_a_call_that_hangs_is_given_up() -> None:
+    """An API that takes a call and never answers is as bad as one that is away."""
+
+    async def run() -> None:
+        leaders = Leaders()
+        hung = MemoryObjects(objects=leaders.objects.objects)
+        leaders.start("a", hung)
+        await leaders.until({"a"})
+
+        async def hang(_method: str, _path: str) -> None:
+            await asyncio.sleep(3_600)
+
+        hung.before = hang
+        await leaders.until(set())
+        task = leaders.tasks.pop("a")
+        task.cancel()
+        hung.before = _at_once
+        await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(run())
+
+
+async def _at_once(_method: str, _path: str) -> None:
+    """Let a call go through."""
+
+
+def test_a_lease_that_somebody_took_ends_the_lead_at_once() -> None:
+    """Whoever finds another name in it does not wait for its own deadline."""
+
+    async def run() -> None:
+        leaders = Leaders()
+        leaders.start("a")
+        await leaders.until({"a"})
+        spec = leaders.objects.objects[PATH]["spec"]
+        spec["holderIdentity"] = "thief"
+        leaders.objects.objects[PATH]["metadata"]["resourceVersion"] = "999"
+        await leaders.until(set())
+        await leaders.stop("a")
+        assert leaders.holder == "thief"
+
+    asyncio.run(run())

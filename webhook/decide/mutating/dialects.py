@@ -1,0 +1,137 @@
+"""One way of asking for cards: `nvidia.com/gpu` and `gpu` become cores, memory and a count."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from ledger.domain.annotations.tenure import OriginalContainer
+from ledger.domain.annotations.wire import an_object
+from ledger.domain.demands.koordinator import rewritten
+from ledger.domain.original import device_units
+from ledger.domain.resources import (
+    GPU,
+    NVIDIA_GPU,
+    canonical,
+    device_type_of,
+    proposal_name,
+)
+from webhook.decide.mutating.parts import Container
+from webhook.decide.settings import DomainSetting
+
+_CARDS_MAX: Final = 80_000
+"""More whole cards than this stay as they are: no node has them, and percents are counted too."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rewrite:
+    """A container after the rewrite, and what it asked for before; None when that is the same."""
+
+    container: Container
+    original: OriginalContainer | None = None
+
+
+def rewrite(container: Container, *, domain: DomainSetting, whole_cards: bool) -> Rewrite:
+    """
+    Return a container as admission writes it; its requests and limits are known to be legal.
+
+    Rule: Koordinator contract 1.1 (domains; limits equal requests) and 5.1, step 4, ours with
+    `nvidia.com/gpu`. `koordinator.sh/gpu.shared` has no name under `kubernetes.io/`.
+
+    Args:
+        domain: under which domain names are written; kept: each as it is, new ones as `gpu` was.
+        whole_cards: rewrite `nvidia.com/gpu` too.
+    """
+    resources = an_object(container.get("resources"), "resources")
+    requests = an_object(resources.get("requests"), "resources.requests")
+    limits = an_object(resources.get("limits"), "resources.limits")
+    before = _devices({**limits, **requests})
+    if not before:
+        return Rewrite(container=container)
+    after = _rewritten(before, device_units(resources), domain=domain, whole_cards=whole_cards)
+    new_requests, new_limits = _with_devices(requests, after), _with_devices(limits, after)
+    if new_requests == requests and new_limits == limits:
+        return Rewrite(container=container)
+    changed = {
+        **container,
+        "resources": resources | {"requests": new_requests, "limits": new_limits},
+    }
+    if after == before:
+        return Rewrite(container=changed)  # only filled in, requests from limits or back
+    original = OriginalContainer(requests=_texts(requests), limits=_texts(limits))
+    return Rewrite(container=changed, original=original)
+
+
+def filled(container: Container) -> Container:
+    """
+    Return a container whose device requests and limits are filled in from one another.
+
+    Rule: cli.md, Defaults; the API server wants both for extended resources.
+    """
+    resources = an_object(container.get("resources"), "resources")
+    requests = an_object(resources.get("requests"), "resources.requests")
+    limits = an_object(resources.get("limits"), "resources.limits")
+    new_requests, new_limits = _devices(limits) | requests, _devices(requests) | limits
+    if new_requests == requests and new_limits == limits:
+        return container
+    return {**container, "resources": resources | {"requests": new_requests, "limits": new_limits}}
+
+
+def _rewritten(
+    before: Mapping[str, object],
+    units: Mapping[str, int],
+    *,
+    domain: DomainSetting,
+    whole_cards: bool,
+) -> dict[str, object]:
+    written = _written(before)
+    kept = NVIDIA_GPU in units and (not whole_cards or units[NVIDIA_GPU] > _CARDS_MAX)
+    target = dict(units) if kept else rewritten(units)
+    gone = units.keys() - target.keys()
+    names = domain
+    if domain is DomainSetting.KEPT and written.get(GPU, GPU) != GPU:
+        names = DomainSetting.KUBERNETES
+    new = {_named(name, names): str(target[name]) for name in target if name not in units}
+    if domain is DomainSetting.KEPT:
+        return {key: value for key, value in before.items() if canonical(key) not in gone} | new
+    old = {_named(name, domain): before[key] for name, key in written.items() if name not in gone}
+    return old | new
+
+
+def _written(before: Mapping[str, object]) -> dict[str, str]:
+    """
+    Return released name -> the spelling that counts.
+
+    Rule: Koordinator contract 1.1, alias rule: the released one, else the first in text order.
+    """
+    result: dict[str, str] = {}
+    for key in sorted(before):
+        name = canonical(key)
+        if key == name or name not in result:
+            result[name] = key
+    return result
+
+
+def _named(name: str, domain: DomainSetting) -> str:
+    return proposal_name(name) if domain is DomainSetting.KUBERNETES else canonical(name)
+
+
+def _devices(amounts: Mapping[str, object]) -> dict[str, object]:
+    return {key: value for key, value in amounts.items() if device_type_of(key) is not None}
+
+
+def _with_devices(
+    amounts: Mapping[str, object], devices: Mapping[str, object]
+) -> dict[str, object]:
+    """Return the amounts with these devices and no others; what stays keeps its place."""
+    kept = {
+        key: devices.get(key, value)
+        for key, value in amounts.items()
+        if key in devices or device_type_of(key) is None
+    }
+    return {**kept, **devices}
+
+
+def _texts(amounts: Mapping[str, object]) -> dict[str, str]:
+    return {key: str(value) for key, value in _devices(amounts).items()}

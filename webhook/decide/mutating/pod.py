@@ -1,0 +1,210 @@
+"""A Pod as it enters the cluster: every change of ours, in the order in which they build up."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from ledger.domain.annotations.tenure import OriginalContainer, encode_admitted
+from ledger.domain.annotations.wire import a_list, an_object
+from ledger.domain.errors import InputError
+from ledger.domain.normalise import NormaliseSettings, examine_spec, read_asked
+from ledger.domain.object_fields import text_at
+from ledger.domain.pod_spec import PodSpec, read_pod
+from ledger.domain.resources import TAINT_TENURE_OWNED
+from ledger.domain.rule_names import Rule
+from webhook.decide.answers import ALLOWED, Answer, Refusal, refuse, unreadable
+from webhook.decide.facts import NamespaceFacts
+from webhook.decide.mutating.defaults import with_defaults, with_profiles
+from webhook.decide.mutating.dialects import filled, rewrite
+from webhook.decide.mutating.environment import with_environment, with_slot, with_void
+from webhook.decide.mutating.original import with_original
+from webhook.decide.mutating.parts import (
+    Container,
+    Pod,
+    scheduler_of,
+    spec_of,
+    with_annotations,
+    with_containers,
+    with_spec,
+)
+from webhook.decide.mutating.takeover import (
+    asks_for_ours,
+    is_left_alone,
+    taken_over,
+)
+from webhook.decide.objects import readable_pod
+from webhook.decide.patch import diff
+from webhook.decide.review import CREATE, UPDATE, AdmissionRequest
+from webhook.decide.settings import DEFAULT_SCHEDULER, AdmissionSettings, RuleMode, SlotMode
+
+EPHEMERAL: Final = "ephemeralcontainers"
+
+_TOLERATION: Final = {"key": TAINT_TENURE_OWNED, "operator": "Exists"}
+_UNNAMED: Final = frozenset({"", DEFAULT_SCHEDULER})
+
+
+def mutate_pod(
+    request: AdmissionRequest, settings: AdmissionSettings, facts: NamespaceFacts
+) -> Answer:
+    """
+    Answer a request to create a Pod, or to add ephemeral containers to one, with our changes.
+
+    In a namespace that is not managed nothing is changed. A Pod that breaks rules is not
+    rewritten, so that validation refuses it in the words of its user; one that can't be read at
+    all is refused here.
+    """
+    if request.obj is None or not facts.managed or not _is_about_pods(request):
+        return ALLOWED
+    try:
+        if request.operation == CREATE and not request.subresource:
+            after = mutated(request.obj, settings, facts, namespace=request.namespace)
+        elif request.operation == UPDATE and request.subresource == EPHEMERAL:
+            after = with_blind_ephemeral(request.obj, request.old or {}, settings)
+        else:
+            return ALLOWED
+    except InputError as error:
+        return _unreadable(request, error, settings)
+    return Answer(patch=diff(request.obj, after))
+
+
+def _is_about_pods(request: AdmissionRequest) -> bool:
+    """Other groups may have a kind of this name, and `bindings` are not Pods."""
+    return request.kind == "Pod" and not request.group and request.resource in {"", "pods"}
+
+
+def _unreadable(
+    request: AdmissionRequest, error: InputError, settings: AdmissionSettings
+) -> Answer:
+    """Refuse a Pod that nobody could decode, unless the operator only wants to be told."""
+    mode = settings.mode_of(Rule.ANNOTATION_SYNTAX)
+    if mode is not RuleMode.ENFORCE:
+        return ALLOWED
+    cause = replace(unreadable(error), rule=str(Rule.ANNOTATION_SYNTAX))
+    refusal = Refusal(rule=cause.rule, mode=str(mode), error=cause)
+    return refuse(kind="Pod", name=request.shown_name, causes=[cause], refusals=[refusal])
+
+
+def mutated(
+    pod: Pod, settings: AdmissionSettings, facts: NamespaceFacts, *, namespace: str = ""
+) -> Pod:
+    """
+    Return a Pod of a managed namespace as admission leaves it. Doing it twice changes nothing.
+
+    Rule: design section 5, 1; Koordinator contract 5.1; section 8, Guests in the cluster. What
+    another scheduler places is only marked as seen: a rewrite without our scheduler would leave
+    it without cards.
+
+    Raises:
+        InputError: the Pod can't be read.
+    """
+    spec = _read(pod, namespace)
+    if spec.node_name:
+        return pod
+    profiled = with_profiles(pod, settings.profiles, facts.labels)
+    spec = spec if profiled is pod else _read(profiled, namespace)
+    if not asks_for_ours(spec):
+        return profiled
+    pod = with_defaults(profiled, settings.defaults)
+    spec = spec if profiled is pod else _read(pod, namespace)
+    before = scheduler_of(pod)
+    if not is_left_alone(pod, settings):
+        if taken_over(pod, settings, facts.labels) and before != settings.scheduler_name:
+            pod = with_spec(pod, {"schedulerName": settings.scheduler_name})
+        if scheduler_of(pod) == settings.scheduler_name:
+            replaced = "" if before in _UNNAMED or before == settings.scheduler_name else before
+            pod = _ours(pod, spec, settings, facts, scheduler_name=replaced)
+    return with_annotations(pod, encode_admitted())
+
+
+def with_blind_ephemeral(pod: Pod, old: Pod, settings: AdmissionSettings) -> Pod:
+    """
+    Return a Pod whose new ephemeral containers see no card, if our scheduler has placed it.
+
+    Rule: design section 5, 1. Those that are there already can't be changed any more.
+
+    Raises:
+        InputError: the Pod can't be read.
+    """
+    spec = spec_of(pod)
+    if scheduler_of(pod) != settings.scheduler_name or not asks_for_ours(read_pod(pod)):
+        return pod
+    path = "spec.ephemeralContainers"
+    before, there = _ephemeral(pod), {text_at(one, "name", path) for one in _ephemeral(old)}
+    after: list[object] = [
+        one if text_at(one, "name", path) in there else with_void(one) for one in before
+    ]
+    if all(new is one for new, one in zip(after, before, strict=True)):
+        return pod
+    return {**pod, "spec": spec | {"ephemeralContainers": after}}
+
+
+def _ours(
+    pod: Pod,
+    spec: PodSpec,
+    settings: AdmissionSettings,
+    facts: NamespaceFacts,
+    *,
+    scheduler_name: str,
+) -> Pod:
+    """Everything that a Pod needs which our scheduler places; `spec` is what it asks for."""
+    replaced: dict[str, OriginalContainer] = {}
+    legal = _is_legal(spec, settings.normalise)
+    whole_cards = settings.rewrite_whole_cards and not facts.whole_card_quotas()
+
+    def written(container: Container, _: str) -> Container:
+        if not legal:
+            return filled(container)
+        result = rewrite(container, domain=settings.domain, whole_cards=whole_cards)
+        if result.original is not None:
+            replaced[str(container.get("name"))] = result.original
+        return result.container
+
+    pod = with_containers(pod, written)
+
+    def equipped(container: Container, place: str) -> Container:
+        seen = with_environment(container, place, settings.slot_mode)
+        return with_slot(seen) if settings.slot_mode is SlotMode.PLUGIN else seen
+
+    pod = with_containers(pod, equipped)
+    pod = with_original(pod, replaced=replaced, scheduler_name=scheduler_name)
+    return _tolerating(pod)
+
+
+def _is_legal(spec: PodSpec, settings: NormaliseSettings) -> bool:
+    """
+    Tell whether a Pod keeps the rules.
+
+    One whose user wrote an annotation that does not parse keeps none: validation says so, and
+    whatever else is wrong with it.
+    """
+    try:
+        return not examine_spec(spec, settings)[1]
+    except InputError:
+        return False
+
+
+def _read(pod: Pod, namespace: str) -> PodSpec:
+    return read_asked(readable_pod(pod, namespace))
+
+
+def _tolerating(pod: Pod) -> Pod:
+    """Return the Pod with the toleration that nodes of ours ask for (design section 3)."""
+    path = "spec.tolerations"
+    before = [an_object(one, path) for one in a_list(spec_of(pod).get("tolerations"), path)]
+    if any(_is_enough(toleration) for toleration in before):
+        return pod
+    return with_spec(pod, {"tolerations": [*before, dict(_TOLERATION)]})
+
+
+def _is_enough(toleration: dict[str, object]) -> bool:
+    return (
+        toleration.get("operator") == "Exists"
+        and not toleration.get("effect")
+        and (toleration.get("key") or TAINT_TENURE_OWNED) == TAINT_TENURE_OWNED
+    )
+
+
+def _ephemeral(pod: Pod) -> list[dict[str, object]]:
+    path = "spec.ephemeralContainers"
+    return [an_object(one, path) for one in a_list(spec_of(pod).get("ephemeralContainers"), path)]

@@ -1,0 +1,75 @@
+"""Which Pods get our scheduler, and which are left alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from ledger.domain.annotations.qos import QosClass, read_qos_class
+from ledger.domain.annotations.wire import FALSE, TRUE, a_list, an_object
+from ledger.domain.pod_spec import PodSpec
+from ledger.domain.resources import LABEL_TENURE_TAKEOVER, device_type_of
+from webhook.decide.mutating.parts import Pod, labels_of, metadata_of, scheduler_of, spec_of
+from webhook.decide.settings import AdmissionSettings, TakeoverRule
+
+_OWN_CPUS: Final = frozenset({QosClass.LSE, QosClass.LSR})
+_AFFINITY: Final = "spec.affinity.nodeAffinity"
+_TERMS: Final = "requiredDuringSchedulingIgnoredDuringExecution"
+
+
+def asks_for_ours(spec: PodSpec) -> bool:
+    """Tell whether a Pod asks for devices, or for CPUs of its own; zero asks for nothing."""
+    return read_qos_class(spec.labels) in _OWN_CPUS or any(
+        quantity and device_type_of(name) is not None
+        for container in spec.containers
+        for name, quantity in container.requests.items()
+    )
+
+
+def is_pinned(pod: Pod) -> bool:
+    """
+    Tell whether a Pod is bound to one node the way a DaemonSet's Pods are.
+
+    That is: a DaemonSet owns it, or its required node affinity names a node by `metadata.name`.
+
+    Raises:
+        InputError: a wrong type on the way there.
+    """
+    path = "metadata.ownerReferences"
+    owners = a_list(metadata_of(pod).get("ownerReferences"), path)
+    if any(an_object(owner, path).get("kind") == "DaemonSet" for owner in owners):
+        return True
+    return any(
+        an_object(field, _AFFINITY).get("key") == "metadata.name"
+        for term in _node_terms(pod)
+        for field in a_list(term.get("matchFields"), f"{_AFFINITY}.matchFields")
+    )
+
+
+def is_left_alone(pod: Pod, settings: AdmissionSettings) -> bool:
+    """
+    Tell whether a Pod is never ours to place: it is pinned, or a foreign scheduler places it.
+
+    Rule: design section 8, Guests in the cluster. A Pod that has a node is not even looked at.
+    """
+    return scheduler_of(pod) in settings.takeover.foreign_schedulers or is_pinned(pod)
+
+
+def taken_over(pod: Pod, settings: AdmissionSettings, namespace_labels: Mapping[str, str]) -> bool:
+    """Tell whether a Pod that asks for something of ours gets our scheduler by the rule."""
+    wish = labels_of(pod).get(LABEL_TENURE_TAKEOVER, namespace_labels.get(LABEL_TENURE_TAKEOVER))
+    match settings.takeover.rule:
+        case TakeoverRule.DEVICES:
+            return wish != FALSE
+        case TakeoverRule.LABELLED:
+            return wish == TRUE
+        case TakeoverRule.NONE:
+            return False
+
+
+def _node_terms(pod: Pod) -> Iterator[dict[str, object]]:
+    affinity = an_object(spec_of(pod).get("affinity"), "spec.affinity")
+    node = an_object(affinity.get("nodeAffinity"), _AFFINITY)
+    required = an_object(node.get(_TERMS), f"{_AFFINITY}.{_TERMS}")
+    for term in a_list(required.get("nodeSelectorTerms"), f"{_AFFINITY}.{_TERMS}"):
+        yield an_object(term, f"{_AFFINITY}.{_TERMS}")

@@ -1,0 +1,89 @@
+"""What the checks of one request found, before the settings say what becomes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from ledger.domain.annotations.wire import an_object
+from ledger.domain.errors import FieldError
+from ledger.domain.object_fields import text_at, text_map
+from webhook.decide.answers import warning
+from webhook.decide.validating.catalogue import Advice
+
+_SHOWN_MAX: Final = 60
+
+Json = Mapping[str, object]
+EMPTY: Final[Mapping[str, str]] = {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Said:
+    """One piece of advice."""
+
+    advice: Advice
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Findings:
+    """
+    Everything found in one request.
+
+    Attributes:
+        errors: every violation, each with its rule.
+        said: what is only a warning, whatever the settings.
+    """
+
+    errors: tuple[FieldError, ...] = ()
+    said: tuple[Said, ...] = ()
+
+
+NOTHING: Final = Findings()
+
+
+def say(advice: Advice, text: str) -> Said:
+    """Return advice, in one line that the API server passes on whole."""
+    return Said(advice=advice, text=warning(text))
+
+
+def shown(text: str) -> str:
+    """Return a value from outside as messages quote it: one line, cut where it is long."""
+    line = text if len(text) <= _SHOWN_MAX else f"{text[: _SHOWN_MAX - 3]}..."
+    if not line.isprintable():
+        line = line.encode("unicode_escape").decode("ascii")
+    return f'"{line}"'
+
+
+def annotations_of(obj: Json | None) -> Mapping[str, str]:
+    """Return an object's annotations, empty when it has none."""
+    return EMPTY if obj is None else text_map(_metadata(obj).get("annotations"), _ANNOTATIONS)
+
+
+def labels_of(obj: Json | None) -> Mapping[str, str]:
+    """Return an object's labels, empty when it has none."""
+    return EMPTY if obj is None else text_map(_metadata(obj).get("labels"), _LABELS)
+
+
+def spec_of(obj: Json | None) -> Json:
+    """Return an object's spec, empty when it has none."""
+    return {} if obj is None else an_object(obj.get("spec"), "spec")
+
+
+def scheduler_of(obj: Json | None) -> str:
+    """Return a Pod's scheduler, empty when it names none."""
+    return text_at(spec_of(obj), "schedulerName", "spec")
+
+
+def node_of(obj: Json | None) -> str:
+    """Return a Pod's node, empty while it has none."""
+    return text_at(spec_of(obj), "nodeName", "spec")
+
+
+_ANNOTATIONS: Final = "metadata.annotations"
+_LABELS: Final = "metadata.labels"
+
+
+def _metadata(obj: Json) -> Json:
+    return an_object(obj.get("metadata"), "metadata")

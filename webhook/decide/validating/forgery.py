@@ -1,0 +1,175 @@
+"""Who may say what is held: allocation annotations, checkpoints, visible devices, pinned Pods."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final
+
+from ledger.domain.annotations.guarded import (
+    ADMISSION_ANNOTATIONS,
+    is_allocation,
+    is_checkpoint,
+)
+from ledger.domain.annotations.wire import an_object, annotation_path
+from ledger.domain.errors import FieldError
+from ledger.domain.pod_spec import PodSpec
+from ledger.domain.resources import (
+    ANNOTATION_RESERVE_POD,
+    DOMAIN_TENURE,
+    WHOLE_CARD_NAMES,
+    device_type_of,
+)
+from ledger.domain.rule_names import Rule
+from ledger.domain.rules import forbidden, of_rule
+from webhook.decide.review import CREATE, AdmissionRequest, User
+from webhook.decide.settings import AdmissionSettings
+from webhook.decide.validating.findings import Json, annotations_of, shown
+
+NODES_GROUP: Final = "system:nodes"
+ANNOTATION_MIRROR: Final = "kubernetes.io/config.mirror"
+
+
+def is_ours(user: User, settings: AdmissionSettings) -> bool:
+    """Tell whether a request comes from one of our own service accounts."""
+    return user.name in settings.service_accounts
+
+
+@of_rule(Rule.FORGED_ALLOCATION)
+def check_allocations(
+    request: AdmissionRequest, settings: AdmissionSettings
+) -> Iterator[FieldError]:
+    """
+    Yield every allocation annotation of a Pod or a Binding that is not its writer's to write.
+
+    Rule: Koordinator contract 5.4; GPU-sharing contract A.3, ours; design section 5.1.
+
+    A value that stays as it was is nobody's doing. On CREATE the marks that our own mutating
+    webhook has just put there are taken; later they stay as they are.
+    """
+    if is_ours(request.user, settings):
+        return
+    fresh = ADMISSION_ANNOTATIONS if request.operation == CREATE else frozenset[str]()
+    yield from _changed(
+        annotations_of(request.old),
+        annotations_of(request.obj),
+        lambda key: is_allocation(key) and key not in fresh,
+        "says which devices and CPUs a pod holds",
+    )
+
+
+@of_rule(Rule.FORGED_DEVICE)
+def check_checkpoints(
+    request: AdmissionRequest, settings: AdmissionSettings
+) -> Iterator[FieldError]:
+    """
+    Yield every checkpoint and allocation of a Device that is not its writer's to write.
+
+    Rule: Koordinator contract 2.7 and 3.1, ours: the agent reports both.
+    """
+    if is_ours(request.user, settings):
+        return
+    yield from _changed(
+        annotations_of(request.old),
+        annotations_of(request.obj),
+        is_checkpoint,
+        "says what kubelet handed out",
+    )
+    before, after = _status_allocations(request.old), _status_allocations(request.obj)
+    if before != after:
+        fact = "only Tenure's service accounts may change it: it says which pods hold the devices"
+        yield forbidden("status.allocations", fact)
+
+
+@of_rule(Rule.FORGED_NODE)
+def check_node_annotations(
+    request: AdmissionRequest, settings: AdmissionSettings
+) -> Iterator[FieldError]:
+    """
+    Yield every annotation in our own domain that somebody else writes on a Node.
+
+    Rule: design section 5: a release wakes waiting Pods by its annotation.
+    """
+    if not is_ours(request.user, settings):
+        yield from _changed(
+            annotations_of(request.old),
+            annotations_of(request.obj),
+            lambda key: key.startswith(DOMAIN_TENURE),
+            "is Tenure's own",
+        )
+
+
+@of_rule(Rule.RESERVE_POD)
+def check_reserve_pod(
+    request: AdmissionRequest, settings: AdmissionSettings
+) -> Iterator[FieldError]:
+    """
+    Yield the violation when a user's Pod passes itself off as a reservation.
+
+    Rule: Koordinator contract 5.3.
+    """
+    if not is_ours(request.user, settings):
+        yield from _changed(
+            annotations_of(request.old),
+            annotations_of(request.obj),
+            lambda key: key == ANNOTATION_RESERVE_POD,
+            "marks a reservation, which is no pod of a user",
+        )
+
+
+@of_rule(Rule.PINNED_NODE)
+def check_pinned(spec: PodSpec, *, managed: bool, cpuset: bool) -> Iterator[FieldError]:
+    """
+    Yield the violation when a new Pod that asks for something of ours already has a node.
+
+    Rule: cli.md, tenure check; design section 8: it would take a card that nobody gave it.
+
+    Args:
+        managed: where it is not, the device plugins' own names (`nvidia.com/gpu`) are not ours.
+        cpuset: the Pod gets CPUs of its own.
+    """
+    if spec.node_name:
+        what = asked_of_us(spec, managed=managed, cpuset=cpuset)
+        if what:
+            fact = f"a pod that asks for {what} gets its node from the scheduler"
+            yield forbidden("spec.nodeName", f"{fact}; leave {shown(spec.node_name)} out")
+
+
+def asked_of_us(spec: PodSpec, *, managed: bool, cpuset: bool) -> str:
+    """Return the first thing of ours that a Pod asks for, in its own spelling, or nothing."""
+    for container in spec.containers:
+        for name, quantity in container.requests.items():
+            if quantity and device_type_of(name) and (managed or name not in WHOLE_CARD_NAMES):
+                return container.written.get(name, name)
+    return "CPUs of its own" if managed and cpuset else ""
+
+
+def is_mirror(request: AdmissionRequest) -> bool:
+    """
+    Tell whether kubelet shows a static Pod, which runs whatever we answer.
+
+    Refusing it would only hide it: it is said, and reported as drift.
+    """
+    return NODES_GROUP in request.user.groups and ANNOTATION_MIRROR in annotations_of(request.obj)
+
+
+def _changed(
+    before: Mapping[str, str], after: Mapping[str, str], ours: Callable[[str], bool], why: str
+) -> Iterator[FieldError]:
+    for key in dict.fromkeys((*after, *before)):
+        old, new = before.get(key), after.get(key)
+        if old != new and ours(key):
+            fact = f"only Tenure's service accounts may {_act(old, new)}: it {why}"
+            yield forbidden(annotation_path(key), fact)
+
+
+def _act(old: str | None, new: str | None) -> str:
+    if old is None:
+        return f"set it (here {shown(new or '')})"
+    if new is None:
+        return f"remove it (it is {shown(old)})"
+    return f"change it (here from {shown(old)} to {shown(new)})"
+
+
+def _status_allocations(obj: Json | None) -> object:
+    status = {} if obj is None else an_object(obj.get("status"), "status")
+    return status.get("allocations") or None

@@ -1,0 +1,221 @@
+"""What is legal and hardly meant: misspelt names, keys in the wrong place, odd units."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from difflib import get_close_matches
+from functools import lru_cache
+from itertools import islice
+from typing import Final
+
+from ledger.domain.annotations.cpu import CpuBindPolicy, CpuExclusivePolicy
+from ledger.domain.annotations.guarded import is_allocation
+from ledger.domain.annotations.qos import PriorityClass, QosClass
+from ledger.domain.annotations.wire import annotation_path, label_path, load
+from ledger.domain.demands.gpushare import UNIT_BYTES
+from ledger.domain.errors import InputError
+from ledger.domain.pod_spec import PodSpec
+from ledger.domain.resources import (
+    ANNOTATION_DEVICE_ALLOCATE_HINT,
+    ANNOTATION_DEVICE_JOINT_ALLOCATE,
+    ANNOTATION_GPU_PARTITION_SPEC,
+    ANNOTATION_NUMA_TOPOLOGY_SPEC,
+    ANNOTATION_RESOURCE_SPEC,
+    BATCH_CPU,
+    BATCH_MEMORY,
+    GPU_MEMORY,
+    GPUSHARE_MEMORY,
+    LABEL_PRIORITY_CLASS,
+    LABEL_QOS_CLASS,
+    MID_CPU,
+    MID_MEMORY,
+    NVIDIA_GPU,
+    canonical,
+    device_names,
+    proposal_name,
+)
+from webhook.decide.settings import AdmissionSettings
+from webhook.decide.validating.catalogue import Advice
+from webhook.decide.validating.findings import (
+    Json,
+    Said,
+    annotations_of,
+    labels_of,
+    say,
+    shown,
+)
+from webhook.decide.validating.words import POD_ANNOTATIONS, POD_LABELS
+
+_READ: Final = frozenset({*device_names(), BATCH_CPU, BATCH_MEMORY, MID_CPU, MID_MEMORY})
+_NAMES: Final = tuple(
+    sorted(name for name in _READ if name in {canonical(name), proposal_name(canonical(name))})
+)
+"""What to suggest: of the names that are read, those that are spelt as they should be."""
+_BY_LAST_WORD: Final = {
+    **{name.rpartition("/")[2]: name for name in reversed(_NAMES)},
+    "gpu": NVIDIA_GPU,
+}
+_KEYS: Final = tuple(sorted({*POD_LABELS, *POD_ANNOTATIONS}))
+_ALIKE: Final = 0.86
+_KEYS_MAX: Final = 200
+"""More labels, annotations or resources than anyone writes by hand are not looked at."""
+_NAME_LENGTH_MAX: Final = 128
+"""A longer name is no misspelling of ours, and comparing it would cost time and memory."""
+
+_PLAIN_BYTES_MAX: Final = 2**20
+_GIB_AT_MOST: Final = 96
+_MIB_AT_LEAST: Final = 512
+
+_FIELDS: Final[Mapping[str, frozenset[str]]] = {
+    ANNOTATION_RESOURCE_SPEC: frozenset(
+        {"requiredCPUBindPolicy", "preferredCPUBindPolicy", "preferredCPUExclusivePolicy"}
+    ),
+    ANNOTATION_NUMA_TOPOLOGY_SPEC: frozenset({"numaTopologyPolicy", "singleNUMANodeExclusive"}),
+    ANNOTATION_DEVICE_JOINT_ALLOCATE: frozenset({"deviceTypes", "requiredScope"}),
+    ANNOTATION_GPU_PARTITION_SPEC: frozenset({"allocatePolicy", "ringBusBandwidth"}),
+}
+_HINT_FIELDS: Final = frozenset(
+    {
+        "selector",
+        "vfSelector",
+        "allocateStrategy",
+        "requiredTopologyScope",
+        "exclusivePolicy",
+    }
+)
+_CLASSES: Final = {
+    LABEL_QOS_CLASS: tuple(str(item) for item in QosClass if item),
+    LABEL_PRIORITY_CLASS: tuple(str(item) for item in PriorityClass if item),
+}
+_EXCLUSIVE: Final = frozenset({"", "Default", *map(str, CpuExclusivePolicy)})
+_BIND: Final = frozenset({str(policy) for policy in CpuBindPolicy} - {str(CpuBindPolicy.UNKNOWN)})
+
+
+def near_misses(pod: Json, spec: PodSpec, settings: AdmissionSettings) -> Iterator[Said]:
+    """Say everything in a Pod that is legal, means nothing, and was hardly meant to."""
+    yield from _resources(spec)
+    yield from _units(spec, settings.normalise.gpushare_unit)
+    labels, annotations = labels_of(pod), annotations_of(pod)
+    yield from _keys(labels, POD_LABELS, POD_ANNOTATIONS, label_path, "an annotation")
+    yield from _keys(annotations, POD_ANNOTATIONS, POD_LABELS, annotation_path, "a label")
+    yield from _classes(labels)
+    yield from _json(annotations)
+
+
+@lru_cache(maxsize=1024)
+def meant_resource(name: str) -> str:
+    """Return the resource of ours that a name was probably meant to be, or nothing."""
+    if name in _READ:
+        return ""
+    if "/" not in name:
+        return _BY_LAST_WORD.get(name, "")
+    return next(iter(get_close_matches(name, _NAMES, n=1, cutoff=_ALIKE)), "")
+
+
+@lru_cache(maxsize=1024)
+def meant_key(key: str) -> str:
+    """Return the label or annotation of ours that a key was probably meant to be, or nothing."""
+    if key in _KEYS or is_allocation(key):
+        return ""
+    return next(iter(get_close_matches(key, _KEYS, n=1, cutoff=_ALIKE)), "")
+
+
+def _resources(spec: PodSpec) -> Iterator[Said]:
+    for container in spec.containers:
+        for name in _first(container.original):
+            meant = meant_resource(name)
+            if meant:
+                text = f"{container.path}: {shown(name)} asks for nothing of ours; meant {meant}?"
+                yield say(Advice.MISSPELT_NAME, text)
+
+
+def _units(spec: PodSpec, unit: str) -> Iterator[Said]:
+    for container in spec.containers:
+        amount = container.units(GPU_MEMORY)
+        if 0 < amount < _PLAIN_BYTES_MAX:
+            suffix = "Gi" if amount <= _GIB_AT_MOST else "Mi"
+            text = f"{container.field(GPU_MEMORY)}: {amount} is {amount} bytes"
+            yield say(Advice.SUSPICIOUS_UNIT, f"{text}; write {amount}{suffix} for {suffix}B")
+        shares = container.units(GPUSHARE_MEMORY)
+        field = container.field(GPUSHARE_MEMORY)
+        if unit == "MiB" and 0 < shares <= _GIB_AT_MOST:
+            more = shares * UNIT_BYTES["GiB"] // UNIT_BYTES["MiB"]
+            text = f"{field}: counts MiB here, so {shares} is {shares} MiB"
+            yield say(Advice.SUSPICIOUS_UNIT, f"{text}; for {shares} GiB write {more}")
+        elif unit == "GiB" and shares >= _MIB_AT_LEAST:
+            less = -(-shares * UNIT_BYTES["MiB"] // UNIT_BYTES["GiB"])
+            text = f"{field}: counts GiB here, so {shares} is {shares} GiB"
+            yield say(Advice.SUSPICIOUS_UNIT, f"{text}; for {shares} MiB write {less}")
+
+
+def _keys(
+    texts: Mapping[str, str],
+    own: frozenset[str],
+    others: frozenset[str],
+    path: Callable[[str], str],
+    place: str,
+) -> Iterator[Said]:
+    for key in _first(texts):
+        if key in own:
+            continue
+        if key in others:
+            yield say(Advice.MISPLACED_KEY, f"{path(key)}: is not read here; make it {place}")
+        else:
+            meant = meant_key(key)
+            if meant:
+                yield say(Advice.MISSPELT_NAME, f"{path(key)}: means nothing; meant {meant}?")
+
+
+def _classes(labels: Mapping[str, str]) -> Iterator[Said]:
+    for key, values in _CLASSES.items():
+        text = labels.get(key, "")
+        if text and text not in values:
+            known = ", ".join(values)
+            said = f"{label_path(key)}: {shown(text)} counts as none; known: {known}"
+            yield say(Advice.UNKNOWN_VALUE, said)
+
+
+def _json(annotations: Mapping[str, str]) -> Iterator[Said]:
+    """Say which fields and policies in the request annotations nobody reads."""
+    for key, fields in _FIELDS.items():
+        if key in annotations:
+            yield from _unknown_fields(annotation_path(key), _object(annotations[key]), fields)
+    for name, hint in _object(annotations.get(ANNOTATION_DEVICE_ALLOCATE_HINT, "")).items():
+        path = f"{annotation_path(ANNOTATION_DEVICE_ALLOCATE_HINT)}.{name}"
+        yield from _unknown_fields(path, hint if isinstance(hint, dict) else {}, _HINT_FIELDS)
+    wish = _object(annotations.get(ANNOTATION_RESOURCE_SPEC, ""))
+    for field, known in (
+        ("requiredCPUBindPolicy", _BIND),
+        ("preferredCPUBindPolicy", _BIND),
+        ("preferredCPUExclusivePolicy", _EXCLUSIVE),
+    ):
+        value = wish.get(field)
+        if isinstance(value, str) and value not in known:
+            names = ", ".join(sorted(filter(None, known)))
+            path = f"{annotation_path(ANNOTATION_RESOURCE_SPEC)}.{field}"
+            said = f"{path}: {shown(value)} counts as none; known: {names}"
+            yield say(Advice.UNKNOWN_VALUE, said)
+
+
+def _unknown_fields(
+    path: str, value: Mapping[str, object], fields: frozenset[str]
+) -> Iterator[Said]:
+    for name in _first(value):
+        if name not in fields:
+            meant = next(iter(get_close_matches(name, sorted(fields), n=1)), "")
+            ask = f"; meant {meant}?" if meant else ""
+            yield say(Advice.UNKNOWN_VALUE, f"{path}: field {shown(name)} is not read{ask}")
+
+
+def _first(names: Iterable[str]) -> Iterator[str]:
+    """Yield the names that somebody may have written by hand."""
+    return (name for name in islice(names, _KEYS_MAX) if len(name) <= _NAME_LENGTH_MAX)
+
+
+def _object(text: str) -> dict[str, object]:
+    """Return the JSON object of an annotation; what is none has been refused elsewhere."""
+    try:
+        value = load(text, "") if text else {}
+    except InputError:
+        return {}
+    return value if isinstance(value, dict) else {}

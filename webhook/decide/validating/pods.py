@@ -1,0 +1,182 @@
+"""A new Pod: what it asks for, what it claims to hold, where it wants to be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
+
+from ledger.domain.annotations.mgpu import MgpuPolicy
+from ledger.domain.annotations.tenure import is_admitted
+from ledger.domain.annotations.wire import annotation_path, label_path
+from ledger.domain.errors import FieldError
+from ledger.domain.requests import PodRequest
+from ledger.domain.resources import (
+    ANNOTATION_MGPU_COMPUTE_POLICY,
+    LABEL_GPU_GROUP_NAME,
+    LABEL_GPU_ISOLATION_PROVIDER,
+    TYPE_GPU,
+)
+from ledger.domain.rule_names import Rule
+from webhook.decide.facts import NamespaceFacts
+from webhook.decide.review import AdmissionRequest
+from webhook.decide.settings import AdmissionSettings
+from webhook.decide.validating import forgery, near_misses, quota, visible
+from webhook.decide.validating.catalogue import Advice
+from webhook.decide.validating.findings import (
+    Findings,
+    Json,
+    Said,
+    annotations_of,
+    labels_of,
+    say,
+    scheduler_of,
+    shown,
+)
+from webhook.decide.validating.requests import Examined, examine
+
+_EVERYWHERE: Final = frozenset(
+    {
+        Rule.MGPU_NORMAL,
+        Rule.MGPU_MULTIPLE,
+        Rule.MGPU_MEMORY_UNIT,
+        Rule.MGPU_CONTAINER_NAME,
+        Rule.MGPU_INIT_CONTAINER,
+        Rule.MGPU_POLICY,
+    }
+)
+
+
+def is_managed(pod: Json, settings: AdmissionSettings, facts: NamespaceFacts) -> bool:
+    """
+    Tell whether our rules about requests are a Pod's.
+
+    Rule: design section 8, Guests in the cluster: opt-in by namespace. A Pod that carries our mark
+    or names our scheduler has been ours since it was created, whatever became of its namespace;
+    one that a foreign scheduler places is none of ours.
+    """
+    scheduler = scheduler_of(pod)
+    if scheduler in settings.takeover.foreign_schedulers:
+        return False
+    return facts.managed or scheduler == settings.scheduler_name or is_admitted(annotations_of(pod))
+
+
+def check_create(
+    request: AdmissionRequest, settings: AdmissionSettings, facts: NamespaceFacts
+) -> Findings:
+    """
+    Return everything that speaks against a new Pod.
+
+    Who may write what, cards and slots that a Pod takes by itself, and the rules of mGPU hold in
+    every namespace (GPU-sharing contract A.3, ours); the rest is for managed Pods.
+    """
+    pod = request.obj or {}
+    managed = is_managed(pod, settings, facts)
+    examined = examine(pod, settings.normalise, request.namespace)
+    return Findings(
+        errors=(
+            *forgery.check_allocations(request, settings),
+            *_pinned(request, examined, managed=managed),
+            *(visible.check_slots(examined.spec) if examined.spec is not None else ()),
+            *applicable(examined.errors, managed=managed),
+            *(_managed_errors(request, settings, facts, examined) if managed else ()),
+        ),
+        said=tuple(_said(request, settings, facts, examined, managed=managed)),
+    )
+
+
+def applicable(errors: Iterable[FieldError], *, managed: bool) -> list[FieldError]:
+    """Return the violations that count for a Pod: all of them, or only those of mGPU's rules."""
+    return [error for error in errors if managed or error.rule in _EVERYWHERE]
+
+
+def _managed_errors(
+    request: AdmissionRequest,
+    settings: AdmissionSettings,
+    facts: NamespaceFacts,
+    examined: Examined,
+) -> Iterator[FieldError]:
+    pod = request.obj or {}
+    yield from forgery.check_reserve_pod(request, settings)
+    if examined.spec is None:
+        return
+    if examined.asks_gpus:
+        yield from visible.check_visible(pod)
+    if settings.rewrite_whole_cards:
+        yield from quota.check_counted(examined.spec, facts)
+
+
+def _pinned(
+    request: AdmissionRequest, examined: Examined, *, managed: bool
+) -> Iterator[FieldError]:
+    if examined.spec is not None and not forgery.is_mirror(request):
+        yield from forgery.check_pinned(
+            examined.spec, managed=managed, cpuset=examined.asks_own_cpus
+        )
+
+
+def _said(
+    request: AdmissionRequest,
+    settings: AdmissionSettings,
+    facts: NamespaceFacts,
+    examined: Examined,
+    *,
+    managed: bool,
+) -> Iterator[Said]:
+    pod = request.obj or {}
+    spec = examined.spec
+    if spec is None:
+        return
+    asked = forgery.asked_of_us(spec, managed=managed, cpuset=examined.asks_own_cpus)
+    if asked and forgery.is_mirror(request):
+        text = f"a static pod asks for {asked}: nobody gave it any; it is reported as drift"
+        yield say(Advice.MIRROR_POD, text)
+    if not managed:
+        return
+    yield from unenforced(examined.request, labels_of(pod), settings)
+    if not examined.asks_gpus:
+        yield from visible.unasked(pod)
+    yield from quota.uncounted(spec, facts)
+    yield from _without_effect(examined.request)
+    yield from near_misses.near_misses(pod, spec, settings)
+
+
+def _without_effect(request: PodRequest | None) -> Iterator[Said]:
+    """Say what is legal and can't come to anything."""
+    if request is None:
+        return
+    if request.mgpu_multi and request.mgpu_policy != MgpuPolicy.NATIVE_BURST_SHARE:
+        yield say(
+            Advice.NEVER_PLACED,
+            f"{annotation_path(ANNOTATION_MGPU_COMPUTE_POLICY)}: is {request.mgpu_policy}; a pod "
+            f"over several cards waits for ever unless it is {MgpuPolicy.NATIVE_BURST_SHARE}",
+        )
+    if request.group is not None and not any(
+        demand.device_type == TYPE_GPU for demand in request.devices
+    ):
+        text = "a group keeps GPUs together, and this pod asks for none"
+        yield say(Advice.UNKNOWN_VALUE, f"{label_path(LABEL_GPU_GROUP_NAME)}: {text}")
+
+
+def unenforced(
+    request: PodRequest | None, labels: Mapping[str, str], settings: AdmissionSettings
+) -> Iterator[Said]:
+    """
+    Say what is only booked for a share of a card.
+
+    Rule: design section 8: fractions are accounting unless an isolation provider is set.
+    """
+    demands = () if request is None else request.devices
+    parts = [item for item in demands if item.device_type == TYPE_GPU and not item.exclusive]
+    provider = labels.get(LABEL_GPU_ISOLATION_PROVIDER, "")
+    if not parts or provider in settings.isolation_providers:
+        return
+    amounts = "its GPU memory and compute"
+    if not any(item.core_percent for item in parts):
+        amounts = "its GPU memory (it asks for no compute)"
+    known = ", ".join(sorted(settings.isolation_providers)) or "none is set up"
+    said = f"; {shown(provider)} is no known provider" if provider else ""
+    yield say(
+        Advice.ISOLATION_MISSING,
+        f"nothing enforces this share of a card: {amounts} are booked, not limited{said}; "
+        f"label {LABEL_GPU_ISOLATION_PROVIDER} (known: {known}) lets a provider limit them",
+    )

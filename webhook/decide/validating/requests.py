@@ -1,0 +1,113 @@
+"""What a Pod asks for, examined to the end: what can't be read is said and then left aside."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from ledger.domain.annotations.qos import read_qos_class
+from ledger.domain.annotations.wire import annotation_path
+from ledger.domain.demands.cpus import OWN_CPUS
+from ledger.domain.errors import FieldError, InputError
+from ledger.domain.normalise import NormaliseSettings, examine_spec, read_asked
+from ledger.domain.pod_spec import PodSpec
+from ledger.domain.requests import PodRequest
+from ledger.domain.resources import TYPE_GPU, device_type_of
+from ledger.domain.rule_names import Rule
+from webhook.decide.answers import unreadable
+from webhook.decide.objects import readable_pod
+from webhook.decide.validating.findings import Json
+
+_PREFIX: Final = "metadata.annotations["
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Examined:
+    """
+    A Pod's request, and every way it breaks the rules.
+
+    Attributes:
+        spec: the Pod as read, None when not even that can be done.
+        request: what it comes to; with violations it has no devices, see `examine_pod`.
+        unread: annotations that do not parse, each with its violation among the errors.
+    """
+
+    spec: PodSpec | None
+    request: PodRequest | None
+    errors: tuple[FieldError, ...] = ()
+    unread: frozenset[str] = frozenset()
+
+    @property
+    def asks_gpus(self) -> bool:
+        """Tell whether any container names an amount of GPU."""
+        return self.spec is not None and any(
+            quantity and device_type_of(name) == TYPE_GPU
+            for container in self.spec.containers
+            for name, quantity in container.requests.items()
+        )
+
+    @property
+    def asks_own_cpus(self) -> bool:
+        """Tell whether the Pod asks for CPUs of its own, rightly or not."""
+        return self.spec is not None and read_qos_class(self.spec.labels) in OWN_CPUS
+
+
+def examine(pod: Json, settings: NormaliseSettings, namespace: str = "") -> Examined:
+    """
+    Return a Pod's request with all its violations at once.
+
+    Rule: Koordinator contract 2: an annotation that does not parse is an error, not "absent"; the
+    rest of the Pod is judged without it. A quantity or a type that can't be read ends the reading,
+    since the API server lets none through.
+
+    Args:
+        namespace: the request's, for a Pod that does not carry its own yet.
+    """
+    errors: list[FieldError] = []
+    unread: set[str] = set()
+    spec = None
+    try:
+        spec = read_asked(readable_pod(pod, namespace))
+        legible = spec
+        while True:
+            try:
+                request, found = examine_spec(legible, settings)
+            except InputError as error:
+                key = _annotation_of(error.field, legible.annotations)
+                if not key:
+                    raise
+                errors.append(_syntax(error))
+                unread.add(key)
+                legible = _without(legible, key)
+            else:
+                return Examined(
+                    spec=spec,
+                    request=request,
+                    errors=(*errors, *found),
+                    unread=frozenset(unread),
+                )
+    except InputError as error:
+        return Examined(
+            spec=spec,
+            request=None,
+            errors=(*errors, _syntax(error)),
+            unread=frozenset(unread),
+        )
+
+
+def _without(spec: PodSpec, key: str) -> PodSpec:
+    left = {name: text for name, text in spec.annotations.items() if name != key}
+    return replace(spec, annotations=left)
+
+
+def _syntax(error: InputError) -> FieldError:
+    return replace(unreadable(error), rule=str(Rule.ANNOTATION_SYNTAX))
+
+
+def _annotation_of(field: str, annotations: Mapping[str, str]) -> str:
+    """Return the annotation that a field path leads into, or nothing."""
+    if not field.startswith(_PREFIX):
+        return ""
+    inside = (key for key in annotations if field.startswith(annotation_path(key)))
+    return max(inside, key=len, default="")

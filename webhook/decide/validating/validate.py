@@ -1,0 +1,194 @@
+"""The validating side of admission: which checks a request gets, what becomes of findings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+from ledger.domain.errors import FieldError, InputError
+from webhook.decide.answers import (
+    ALLOWED,
+    FORBIDDEN,
+    INVALID,
+    Answer,
+    Refusal,
+    refuse,
+    unreadable,
+    warning,
+)
+from webhook.decide.facts import NamespaceFacts
+from webhook.decide.review import CREATE, UPDATE, AdmissionRequest
+from webhook.decide.settings import DEFAULT_ADMISSION, AdmissionSettings, RuleMode
+from webhook.decide.validating import bindings, devices, ephemeral, nodes, pods, topology, updates
+from webhook.decide.validating.findings import NOTHING, Findings, Said
+
+Check = Callable[[AdmissionRequest, AdmissionSettings, NamespaceFacts], Findings]
+
+DEVICES_GROUP: Final = "scheduling.koordinator.sh"
+TOPOLOGY_GROUP: Final = "topology.node.k8s.io"
+NO_FACTS: Final = NamespaceFacts()
+AUDIT_RULES: Final = "violated-rules"
+"""Audit annotation: every rule that was broken, with what was made of it."""
+
+VIOLATIONS_MAX: Final = 256
+"""More in one object are counted, not listed: an answer has to fit into a status."""
+
+_TEXT_LENGTH_MAX: Final = 2048
+_BINDING: Final = "bindings"
+_RESOURCES: Final = {
+    ("", "Pod"): "pods",
+    ("", "Binding"): _BINDING,
+    ("", "Node"): "nodes",
+    (DEVICES_GROUP, "Device"): "devices",
+    (TOPOLOGY_GROUP, "NodeResourceTopology"): "noderesourcetopologies",
+}
+"""The kinds that are looked at, and the resource a request is for when it does not say."""
+
+
+def validate(
+    request: AdmissionRequest,
+    settings: AdmissionSettings = DEFAULT_ADMISSION,
+    facts: NamespaceFacts = NO_FACTS,
+) -> Answer:
+    """
+    Return whether an object may be stored as it is, with every violation at once.
+
+    Rule: the list in `docs/rules.md`. Each violation refuses, warns or is passed over as the
+    settings say of its rule. Nothing is remembered, so a dry run is answered like any other.
+
+    Objects that can't be read are refused; kinds and operations that are not ours are allowed.
+    """
+    if request.obj is None or request.operation not in {CREATE, UPDATE}:
+        return ALLOWED
+    try:
+        found = _findings(request, settings, facts)
+    except InputError as error:
+        return refuse(kind=request.kind, name=request.shown_name, causes=[unreadable(error)])
+    return _answer(request, settings, found)
+
+
+def _findings(
+    request: AdmissionRequest, settings: AdmissionSettings, facts: NamespaceFacts
+) -> Findings:
+    check = _CHECKS.get(_path(request))
+    return NOTHING if check is None else check(request, settings, facts)
+
+
+def _path(request: AdmissionRequest) -> tuple[str, str, str]:
+    """Return (resource, subresource, operation); both ways to create a Binding are one."""
+    resource = _RESOURCES.get((request.group, request.kind), "")
+    subresource = request.subresource
+    if resource == _BINDING:
+        subresource = ""
+    elif request.resource and request.resource != resource:
+        return "", "", ""
+    return resource, subresource, request.operation
+
+
+def _answer(request: AdmissionRequest, settings: AdmissionSettings, found: Findings) -> Answer:
+    causes: list[FieldError] = []
+    refusals: list[Refusal] = []
+    warnings: list[str] = [item.text for item in found.said if _is_said(item, settings)]
+    counted = [
+        (error, mode)
+        for error in dict.fromkeys(found.errors)
+        if (mode := settings.mode_of(error.rule)) is not RuleMode.OFF
+    ]
+    if len(counted) > VIOLATIONS_MAX:
+        warnings.append(f"{len(counted) - VIOLATIONS_MAX} more violations are not shown")
+    for violation, mode in counted[:VIOLATIONS_MAX]:
+        error = _bounded(violation)
+        refusals.append(Refusal(rule=error.rule, mode=str(mode), error=error))
+        if mode is RuleMode.ENFORCE:
+            causes.append(error)
+        else:
+            warnings.append(f"{error} (rule {error.rule}, not enforced yet)")
+    answer = (
+        _refused(request, causes, warnings, refusals) if causes else _allowed(warnings, refusals)
+    )
+    rules = ",".join(dict.fromkeys(f"{item.rule}={item.mode}" for item in refusals))
+    return replace(answer, audit={AUDIT_RULES: rules}) if rules else answer
+
+
+def _bounded(error: FieldError) -> FieldError:
+    """Return the violation without the middle of a value that nobody would read."""
+    if len(error.field) <= _TEXT_LENGTH_MAX and len(error.message) <= _TEXT_LENGTH_MAX:
+        return error
+    return replace(error, field=_cut(error.field), message=_cut(error.message))
+
+
+def _cut(text: str) -> str:
+    half = _TEXT_LENGTH_MAX // 2
+    return text if len(text) <= _TEXT_LENGTH_MAX else f"{text[:half]}...{text[-half:]}"
+
+
+def _refused(
+    request: AdmissionRequest,
+    causes: list[FieldError],
+    warnings: list[str],
+    refusals: list[Refusal],
+) -> Answer:
+    """Refuse: a Binding as forbidden to its user, anything else as invalid."""
+    bound = _path(request)[0] == _BINDING
+    return refuse(
+        kind="pods" if bound else request.kind,
+        name=request.shown_name,
+        causes=causes,
+        warnings=warnings,
+        refusals=refusals,
+        reason=FORBIDDEN if bound else INVALID,
+    )
+
+
+def _allowed(warnings: list[str], refusals: list[Refusal]) -> Answer:
+    if not warnings:
+        return ALLOWED
+    return Answer(warnings=tuple(map(warning, warnings)), refusals=tuple(refusals))
+
+
+def _is_said(item: Said, settings: AdmissionSettings) -> bool:
+    return settings.modes.get(item.advice) is not RuleMode.OFF
+
+
+def _check_pod_status(
+    request: AdmissionRequest, settings: AdmissionSettings, _facts: NamespaceFacts
+) -> Findings:
+    return updates.check_status(request, settings)
+
+
+def _check_device(
+    request: AdmissionRequest, settings: AdmissionSettings, _facts: NamespaceFacts
+) -> Findings:
+    return devices.check_device(request, settings)
+
+
+def _check_topology(
+    request: AdmissionRequest, _settings: AdmissionSettings, _facts: NamespaceFacts
+) -> Findings:
+    return topology.check_topology_object(request)
+
+
+def _check_node(
+    request: AdmissionRequest, settings: AdmissionSettings, _facts: NamespaceFacts
+) -> Findings:
+    return nodes.check_node(request, settings)
+
+
+_CHECKS: Final[dict[tuple[str, str, str], Check]] = {
+    ("pods", "", CREATE): pods.check_create,
+    ("pods", "", UPDATE): updates.check_update,
+    ("pods", "resize", UPDATE): updates.check_update,
+    ("pods", "status", UPDATE): _check_pod_status,
+    ("pods", "ephemeralcontainers", UPDATE): ephemeral.check_ephemeral,
+    (_BINDING, "", CREATE): bindings.check_binding,
+    ("devices", "", CREATE): _check_device,
+    ("devices", "", UPDATE): _check_device,
+    ("devices", "status", UPDATE): _check_device,
+    ("noderesourcetopologies", "", CREATE): _check_topology,
+    ("noderesourcetopologies", "", UPDATE): _check_topology,
+    ("nodes", "", CREATE): _check_node,
+    ("nodes", "", UPDATE): _check_node,
+    ("nodes", "status", UPDATE): _check_node,
+}
+"""(resource, subresource, operation) -> what is looked at. Whatever is not here is allowed."""

@@ -1,0 +1,126 @@
+"""CEL expressions over the objects of an admission request, written from our lists of names."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from ledger.domain.resources import (
+    ANNOTATION_GPUSHARE_IDX,
+    ANNOTATION_GPUSHARE_V2_ALLOCATION,
+    ANNOTATION_GPUSHARE_V3_MEMORY,
+    DOMAIN_GANG,
+    DOMAIN_GPU_GROUP,
+    DOMAIN_KOORDINATOR,
+    DOMAIN_MGPU,
+    DOMAIN_SCHEDULING,
+    DOMAIN_TENURE,
+    GPUSHARE_MEMORY,
+    LABEL_POD_GROUP,
+    LABEL_PRIORITY,
+    LABEL_PRIORITY_CLASS,
+    LABEL_QOS_CLASS,
+    device_names,
+)
+
+CONTAINERS: Final = ("containers", "initContainers")
+_GPUSHARE_DOMAIN: Final = GPUSHARE_MEMORY.partition("/")[0] + "/"
+
+RESOURCE_PREFIXES: Final = (DOMAIN_KOORDINATOR, DOMAIN_MGPU, _GPUSHARE_DOMAIN, DOMAIN_TENURE)
+"""Every resource that starts so reaches us, so that a name that is nearly right is seen too."""
+LABEL_NAMES: Final = (LABEL_QOS_CLASS, LABEL_PRIORITY_CLASS, LABEL_PRIORITY)
+LABEL_PREFIXES: Final = (DOMAIN_GPU_GROUP, LABEL_POD_GROUP, DOMAIN_TENURE)
+ANNOTATION_PREFIXES: Final = (
+    DOMAIN_SCHEDULING,
+    DOMAIN_GANG,
+    DOMAIN_MGPU,
+    DOMAIN_TENURE,
+    ANNOTATION_GPUSHARE_IDX.partition("_")[0] + "_",
+    ANNOTATION_GPUSHARE_V2_ALLOCATION.rpartition(".")[0] + ".",
+    ANNOTATION_GPUSHARE_V3_MEMORY.partition("/")[0] + "/",
+)
+
+
+def text(value: str) -> str:
+    """Return a CEL text literal."""
+    return json.dumps(value)
+
+
+def texts(values: Iterable[str]) -> str:
+    """Return a CEL list of texts, sorted."""
+    return f"[{', '.join(text(value) for value in sorted(set(values)))}]"
+
+
+def key_matches(key: str, names: Iterable[str], prefixes: Iterable[str]) -> str:
+    """Return that a key is one of the names or starts with one of the prefixes."""
+    parts = [f"{key}.startsWith({text(prefix)})" for prefix in sorted(set(prefixes))]
+    names = set(names)
+    if names:
+        parts.insert(0, f"{key} in {texts(names)}")
+    return f"({' || '.join(parts)})"
+
+
+def any_key(mapping: str, names: Iterable[str], prefixes: Iterable[str]) -> str:
+    """Return that a map that may be absent has such a key; `mapping` is a path of fields."""
+    test = key_matches("k", names, prefixes)
+    return f"(has({mapping}) && {mapping}.exists(k, {test}))"
+
+
+def any_container(pod: str, condition: str) -> str:
+    """Return that a condition on `c` holds for a container of a Pod, init containers too."""
+    parts = [
+        f"(has({pod}.spec.{field}) && {pod}.spec.{field}.exists(c, {condition}))"
+        for field in CONTAINERS
+    ]
+    return f"({' || '.join(parts)})"
+
+
+def asks(names: Iterable[str], prefixes: Iterable[str] = ()) -> str:
+    """Return that the container `c` names such a resource in its requests or limits."""
+    limits = any_key("c.resources.limits", names, prefixes)
+    requests = any_key("c.resources.requests", names, prefixes)
+    return f"(has(c.resources) && ({limits} || {requests}))"
+
+
+def holds_devices() -> str:
+    """Return that the container `c` asks for some of a device; zero asks for nothing."""
+    some = [
+        f"(has(c.resources.{kind}) && c.resources.{kind}.exists(k, k in {texts(device_names())}"
+        f" && quantity(c.resources.{kind}[k]).isGreaterThan(quantity('0'))))"
+        for kind in ("limits", "requests")
+    ]
+    return f"(has(c.resources) && ({' || '.join(some)}))"
+
+
+def asks_devices(pod: str) -> str:
+    """Return that a Pod asks for a device, in any dialect."""
+    return any_container(pod, holds_devices())
+
+
+def has_labels(pod: str, labels: Mapping[str, str]) -> str:
+    """Return that a Pod has all of these labels; none to have is what every Pod has."""
+    if not labels:
+        return "true"
+    there = f"{pod}.metadata.labels"
+    wanted = [
+        f"{text(key)} in {there} && {there}[{text(key)}] == {text(value)}"
+        for key, value in sorted(labels.items())
+    ]
+    return f"(has({there}) && {' && '.join(wanted)})"
+
+
+def concerns_us(pod: str, scheduler_name: str) -> str:
+    """
+    Return that a Pod says anything that admission would look at.
+
+    That is a resource of ours, a request label, an annotation of ours, or our scheduler.
+    """
+    scheduler = f"{pod}.spec.schedulerName"
+    parts = (
+        any_container(pod, asks(device_names(), RESOURCE_PREFIXES)),
+        any_key(f"{pod}.metadata.labels", LABEL_NAMES, LABEL_PREFIXES),
+        any_key(f"{pod}.metadata.annotations", (), ANNOTATION_PREFIXES),
+        f"(has({scheduler}) && {scheduler} == {text(scheduler_name)})",
+    )
+    return " || ".join(parts)

@@ -1,0 +1,235 @@
+"""
+The webhook configurations: which requests reach us, and what happens to them when we are away.
+
+| hook | requests | when we are away | why |
+|---|---|---|---|
+| mutate pods | CREATE of Pods that concern us | Fail | an unmarked Pod has no card |
+| mutate ephemeral | new ephemeral containers of our Pods | Ignore | debugging must go on |
+| validate pods | CREATE of Pods that concern us | Fail | rules before anything else |
+| validate updates | UPDATE, resize, ephemeral containers | Ignore | policies hold what must hold |
+| validate bindings | Bindings by others | Ignore | failing closed can deadlock a cluster |
+| validate inventory, nodes | Devices, topologies, Node labels | Ignore | nodes must report |
+
+Pods and Bindings come from managed namespaces only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from ledger.domain.resources import (
+    ANNOTATION_MGPU_COMPUTE_POLICY,
+    DOMAIN_NODE,
+    DOMAIN_TENURE,
+    LABEL_MGPU_NODE,
+    LABEL_TENURE_MANAGED,
+)
+from webhook.decide.settings import DEFAULT_ADMISSION, AdmissionSettings
+from webhook.manifests.cel import concerns_us, has_labels, key_matches, text, texts
+
+GROUP: Final = "admissionregistration.k8s.io/v1"
+FAIL: Final = "Fail"
+IGNORE: Final = "Ignore"
+
+_NAMESPACE_NAME: Final = "kubernetes.io/metadata.name"
+OWN_NAMESPACE: Final = "tenure-system"
+EXCLUDED_NAMESPACES: Final = ("kube-system", "kube-node-lease")
+"""Whoever writes there may break the cluster anyway, and it must start without us."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HookOptions:
+    """
+    Where the API server finds us.
+
+    Attributes:
+        url: base of both hooks, for a server outside the cluster; empty calls the Service.
+        excluded_namespaces: never sent to us, whatever their labels.
+        timeout_seconds: how long the API server waits.
+    """
+
+    name: str = "tenure"
+    url: str = ""
+    service: str = "tenure-webhook"
+    namespace: str = OWN_NAMESPACE
+    port: int = 443
+    excluded_namespaces: tuple[str, ...] = EXCLUDED_NAMESPACES
+    timeout_seconds: int = 5
+    settings: AdmissionSettings = DEFAULT_ADMISSION
+
+    @property
+    def never_sent(self) -> list[str]:
+        """Namespaces that are never sent to us, our own among them."""
+        return sorted({*self.excluded_namespaces, self.namespace})
+
+
+def webhook_configurations(options: HookOptions) -> list[dict[str, Any]]:
+    """
+    Return the mutating and the validating configuration, without a caBundle: rotation writes it.
+
+    Rule: design section 8, "Fail-closed only on CREATE of matching Pods".
+    """
+    return [
+        _configuration("MutatingWebhookConfiguration", options, _mutating(options)),
+        _configuration("ValidatingWebhookConfiguration", options, _validating(options)),
+    ]
+
+
+def _mutating(options: HookOptions) -> list[dict[str, Any]]:
+    ours = options.settings.scheduler_name
+    concerned = [concerns_us("object", ours)]
+    concerned += [has_labels("object", one.pod_labels) for one in options.settings.profiles]
+    return [
+        {
+            **_hook(options, "pods", "mutate", FAIL, managed_only=True),
+            "reinvocationPolicy": "IfNeeded",
+            "rules": [_rule(["CREATE"], "", ["v1"], ["pods"])],
+            "matchConditions": [_condition("concerns-us", " || ".join(concerned))],
+        },
+        {
+            **_hook(options, "ephemeral", "mutate", IGNORE, managed_only=True),
+            "reinvocationPolicy": "IfNeeded",
+            "rules": [_rule(["UPDATE"], "", ["v1"], ["pods/ephemeralcontainers"])],
+            "matchConditions": [
+                _condition("ours", f"object.spec.schedulerName == {text(ours)}"),
+            ],
+        },
+    ]
+
+
+def _validating(options: HookOptions) -> list[dict[str, Any]]:
+    ours = options.settings.scheduler_name
+    either = f"{concerns_us('object', ours)} || {concerns_us('oldObject', ours)}"
+    accounts = texts(options.settings.service_accounts)
+    by_others = _condition("by-others", f"!(request.userInfo.username in {accounts})")
+    return [
+        {
+            **_hook(options, "pods", "validate", FAIL, managed_only=True),
+            "rules": [_rule(["CREATE"], "", ["v1"], ["pods"])],
+            "matchConditions": [_condition("concerns-us", concerns_us("object", ours))],
+        },
+        {
+            **_hook(options, "updates", "validate", IGNORE, managed_only=True),
+            "rules": [
+                _rule(["UPDATE"], "", ["v1"], ["pods", "pods/resize", "pods/ephemeralcontainers"]),
+            ],
+            "matchConditions": [_condition("concerns-us", either)],
+        },
+        {
+            **_hook(options, "bindings", "validate", IGNORE, managed_only=True),
+            "rules": [_rule(["CREATE"], "", ["v1"], ["pods/binding", "bindings"])],
+            "matchConditions": [by_others],
+        },
+        {
+            **_hook(options, "inventory", "validate", IGNORE),
+            "rules": [
+                _rule(
+                    ["CREATE", "UPDATE"],
+                    "scheduling.koordinator.sh",
+                    ["v1alpha1"],
+                    ["devices"],
+                    scope="Cluster",
+                ),
+                _rule(
+                    ["CREATE", "UPDATE"],
+                    "topology.node.k8s.io",
+                    ["v1alpha1", "v1alpha2"],
+                    ["noderesourcetopologies"],
+                    scope="Cluster",
+                ),
+            ],
+        },
+        {
+            **_hook(options, "nodes", "validate", IGNORE),
+            "rules": [_rule(["CREATE", "UPDATE"], "", ["v1"], ["nodes"], scope="Cluster")],
+            "matchConditions": [
+                by_others,
+                _condition("labels-of-ours-change", _node_labels_change()),
+            ],
+        },
+    ]
+
+
+def _node_labels_change() -> str:
+    names = (LABEL_MGPU_NODE, ANNOTATION_MGPU_COMPUTE_POLICY)
+    prefixes = (DOMAIN_NODE, DOMAIN_TENURE)
+    ours = key_matches("k", names, prefixes)
+    differs = (
+        "oldObject == null || !has(oldObject.metadata.{field})"
+        " || !(k in oldObject.metadata.{field})"
+        " || oldObject.metadata.{field}[k] != object.metadata.{field}[k]"
+    )
+    parts = [
+        f"(has(object.metadata.{field}) && object.metadata.{field}.exists(k, {ours}"
+        f" && ({differs.format(field=field)})))"
+        for field in ("labels", "annotations")
+    ]
+    gone = (
+        f"(oldObject != null && has(oldObject.metadata.annotations)"
+        f" && oldObject.metadata.annotations.exists(k, {ours}"
+        " && !(has(object.metadata.annotations) && k in object.metadata.annotations)))"
+    )
+    return " || ".join([*parts, gone])
+
+
+def _configuration(
+    kind: str, options: HookOptions, hooks: Sequence[dict[str, Any]]
+) -> dict[str, Any]:
+    return {
+        "apiVersion": GROUP,
+        "kind": kind,
+        "metadata": {"name": options.name, "labels": {"app.kubernetes.io/name": "tenure"}},
+        "webhooks": list(hooks),
+    }
+
+
+def _hook(
+    options: HookOptions, name: str, path: str, policy: str, *, managed_only: bool = False
+) -> dict[str, Any]:
+    if options.url:
+        client: dict[str, Any] = {"url": f"{options.url}/{path}"}
+    else:
+        place = {"namespace": options.namespace, "name": options.service}
+        client = {"service": {**place, "path": f"/{path}", "port": options.port}}
+    expressions = [
+        {
+            "key": _NAMESPACE_NAME,
+            "operator": "NotIn",
+            "values": options.never_sent,
+        }
+    ]
+    selector: dict[str, Any] = {"matchExpressions": expressions}
+    if managed_only:
+        selector["matchLabels"] = {LABEL_TENURE_MANAGED: "true"}
+    return {
+        "name": f"{name}.{path}.tenure.sh",
+        "clientConfig": client,
+        "admissionReviewVersions": ["v1"],
+        "sideEffects": "None",
+        "timeoutSeconds": options.timeout_seconds,
+        "failurePolicy": policy,
+        "matchPolicy": "Equivalent",
+        "namespaceSelector": selector,
+    }
+
+
+def _rule(
+    operations: list[str],
+    group: str,
+    versions: list[str],
+    resources: list[str],
+    scope: str = "Namespaced",
+) -> dict[str, Any]:
+    return {
+        "operations": operations,
+        "apiGroups": [group],
+        "apiVersions": versions,
+        "resources": resources,
+        "scope": scope,
+    }
+
+
+def _condition(name: str, expression: str) -> dict[str, str]:
+    return {"name": name, "expression": expression}

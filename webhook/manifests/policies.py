@@ -1,0 +1,456 @@
+"""
+Policies in the API server itself: what must hold while our Pods are down.
+
+They see what CEL can see: the object, the one before it and who asks. Whose Pod a Binding is for
+they can't see; that takes a look-up, and is the webhook's (`hooks`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from ledger.domain.annotations.guarded import (
+    ADMISSION_ANNOTATIONS,
+    ALLOCATION_ANNOTATIONS,
+    ALLOCATION_PREFIXES,
+    CHECKPOINT_ANNOTATIONS,
+)
+from ledger.domain.resources import (
+    ANNOTATION_TENURE_ADMITTED,
+    ANNOTATION_TENURE_VISIBLE_PREFIX,
+    CPU,
+    DOMAIN_TENURE,
+    ENV_NVIDIA_VISIBLE,
+    GPU,
+    GPU_CORE,
+    GPU_MEMORY_RATIO,
+    LABEL_QOS_CLASS,
+    LABEL_TENURE_MANAGED,
+    device_names,
+    proposal_name,
+)
+from webhook.decide.settings import DEFAULT_ADMISSION, AdmissionSettings
+from webhook.decide.validating.forgery import ANNOTATION_MIRROR, NODES_GROUP
+from webhook.manifests.cel import (
+    CONTAINERS,
+    asks_devices,
+    holds_devices,
+    key_matches,
+    text,
+    texts,
+)
+from webhook.manifests.hooks import EXCLUDED_NAMESPACES, OWN_NAMESPACE
+
+GROUP: Final = "admissionregistration.k8s.io/v1"
+_PINNED_CPUS: Final = ("LSE", "LSR")
+_BLIND: Final = ("none", "void")
+_PERCENT_NAMES: Final = (GPU, GPU_CORE, GPU_MEMORY_RATIO)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyOptions:
+    """
+    How policies are named and how strict they are.
+
+    Attributes:
+        actions: what a violation does, `Deny`, `Warn` or `Audit` (`Deny` alone refuses).
+        namespace: our own, which no policy is for.
+    """
+
+    name: str = "tenure"
+    actions: tuple[str, ...] = ("Deny",)
+    settings: AdmissionSettings = DEFAULT_ADMISSION
+    namespace: str = OWN_NAMESPACE
+    excluded_namespaces: tuple[str, ...] = EXCLUDED_NAMESPACES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Policy:
+    """
+    One policy before it is an object.
+
+    Attributes:
+        managed_only: it holds in managed namespaces only.
+        rules: what it looks at, as `resourceRules`.
+        conditions: name -> expression; all must hold for it to look.
+        variables: name -> expression, in order.
+        validations: message -> expression that must hold.
+    """
+
+    name: str
+    rules: Sequence[Mapping[str, Any]]
+    validations: Mapping[str, str]
+    conditions: Mapping[str, str] = field(default_factory=dict)
+    variables: Mapping[str, str] = field(default_factory=dict)
+    managed_only: bool = False
+
+
+def policies(options: PolicyOptions) -> list[dict[str, Any]]:
+    """
+    Return every ValidatingAdmissionPolicy with its binding.
+
+    Rule: design section 8, "what must hold on UPDATE, status, resize, ephemeral containers and
+    Bindings is a policy in the API server"; Koordinator contract 5.4.
+    """
+    made: list[dict[str, Any]] = []
+    for policy in _policies(options.settings):
+        made += _objects(policy, options)
+    return made
+
+
+def _policies(settings: AdmissionSettings) -> list[_Policy]:
+    accounts = texts(settings.service_accounts)
+    others = {"by-others": f"!(request.userInfo.username in {accounts})"}
+    is_ours = (
+        f"has(object.spec.schedulerName) && object.spec.schedulerName == "
+        f"{text(settings.scheduler_name)}"
+    )
+    shown_only = {"not-shown-by-kubelet": f"!({_is_mirror()})"}
+    pods = ["pods", "pods/status", "pods/ephemeralcontainers", "pods/resize"]
+    return [
+        _Policy(
+            name="allocations",
+            rules=[
+                _rule(["CREATE", "UPDATE"], pods),
+                _rule(["CREATE"], ["pods/binding", "bindings"]),
+            ],
+            conditions=others,
+            variables=_before_and_after(),
+            validations={
+                "allocation annotations are written by Tenure alone": _unchanged(
+                    _guarded(), admitted=True
+                )
+            },
+        ),
+        _Policy(
+            name="checkpoints",
+            rules=[
+                _rule(
+                    ["CREATE", "UPDATE"],
+                    ["devices", "devices/status"],
+                    group="scheduling.koordinator.sh",
+                    versions=["v1alpha1"],
+                    scope="Cluster",
+                )
+            ],
+            conditions=others,
+            variables=_before_and_after(),
+            validations={
+                "device checkpoints are written by Tenure alone": _unchanged(
+                    key_matches("k", CHECKPOINT_ANNOTATIONS, (DOMAIN_TENURE,))
+                )
+            },
+        ),
+        _Policy(
+            name="marked",
+            managed_only=True,
+            rules=[_rule(["CREATE"], ["pods"])],
+            conditions={"asks-devices": asks_devices("object"), **shown_only},
+            validations={
+                "a Pod that asks for devices must pass Tenure's admission, which marks it: is the"
+                " webhook registered and running?": (
+                    "has(object.metadata.annotations)"
+                    f" && {text(ANNOTATION_TENURE_ADMITTED)} in object.metadata.annotations"
+                ),
+                "a Pod that asks for devices can't choose its node: leave spec.nodeName empty": (
+                    f"(request.userInfo.username in {accounts}) || !has(object.spec.nodeName)"
+                    " || object.spec.nodeName == ''"
+                ),
+                "every container of a Pod that Tenure places is told which cards it sees: is the"
+                " webhook registered and running?": (
+                    f"!({is_ours}) || ({_every_container(_told())})"
+                ),
+            },
+        ),
+        _Policy(
+            name="requests",
+            managed_only=True,
+            rules=[_rule(["CREATE"], ["pods"])],
+            conditions={"asks-devices": asks_devices("object"), **shown_only},
+            validations={
+                "requests and limits of devices must be equal": _every_container(_equal_devices()),
+                "a percentage of a card above 100 must be a multiple of 100": _every_container(
+                    _percents()
+                ),
+                f"{ENV_NVIDIA_VISIBLE} of a container that holds devices is set by Tenure alone": (
+                    _every_container(f"!{holds_devices()} || !({_sets_visible()})")
+                ),
+            },
+        ),
+        _Policy(
+            name="cpus",
+            managed_only=True,
+            rules=[_rule(["CREATE"], ["pods"])],
+            conditions={"pins-cpus": _pins_cpus("object"), **shown_only},
+            validations={
+                "LSE and LSR Pods ask for whole CPUs, with requests equal to limits": (
+                    f"object.spec.containers.all(c, {_whole_cpus()})"
+                ),
+            },
+        ),
+        _Policy(
+            name="ephemeral",
+            managed_only=True,
+            rules=[_rule(["UPDATE"], ["pods/ephemeralcontainers"])],
+            conditions={"ours": is_ours, "asks-devices": asks_devices("object")},
+            validations={
+                "an ephemeral container sees no cards: give it the environment"
+                f" {ENV_NVIDIA_VISIBLE}=void, as Tenure's webhook does while it is running": (
+                    _blind_ephemeral()
+                ),
+            },
+        ),
+        _Policy(
+            name="fixed",
+            managed_only=True,
+            rules=[_rule(["UPDATE"], ["pods", "pods/resize"])],
+            validations={
+                "the QoS class of a Pod never changes": _same_label(LABEL_QOS_CLASS),
+                "devices of a Pod never change": _same_devices(),
+                "the CPUs of an LSE or LSR Pod never change": (
+                    f"!({_pins_cpus('oldObject')}) || {_same_cpus()}"
+                ),
+            },
+        ),
+    ]
+
+
+def _before_and_after() -> dict[str, str]:
+    return {
+        "after": "has(object.metadata.annotations) ? object.metadata.annotations : {}",
+        "before": (
+            "oldObject != null && has(oldObject.metadata.annotations)"
+            " ? oldObject.metadata.annotations : {}"
+        ),
+    }
+
+
+def _guarded() -> str:
+    return key_matches("k", ALLOCATION_ANNOTATIONS, ALLOCATION_PREFIXES)
+
+
+def _unchanged(guarded: str, *, admitted: bool = False) -> str:
+    """Return that no guarded annotation is new, other or gone; a new Pod may carry our marks."""
+    marks = (
+        "(request.operation == 'CREATE' && request.kind.kind == 'Pod' && k in"
+        f" {texts(ADMISSION_ANNOTATIONS)}) || "
+        if admitted
+        else ""
+    )
+    return (
+        f"variables.after.all(k, !{guarded} || {marks}"
+        "(k in variables.before && variables.before[k] == variables.after[k]))"
+        f" && variables.before.all(k, !{guarded} || k in variables.after)"
+    )
+
+
+def _every_container(condition: str) -> str:
+    parts = [
+        f"(!has(object.spec.{name}) || object.spec.{name}.all(c, {condition}))"
+        for name in CONTAINERS
+    ]
+    return " && ".join(parts)
+
+
+def _amounts(kind: str, condition: str) -> str:
+    """Return that a condition on `k` holds for every resource that `c` names under `kind`."""
+    return (
+        f"(!has(c.resources) || !has(c.resources.{kind}) || c.resources.{kind}.all(k, {condition}))"
+    )
+
+
+def _equal_devices() -> str:
+    named = f"!(k in {texts(device_names())})"
+    equal = (
+        "has(c.resources.{other}) && k in c.resources.{other}"
+        " && quantity(c.resources.limits[k]).compareTo(quantity(c.resources.requests[k])) == 0"
+    )
+    both = [
+        _amounts(kind, f"{named} || ({equal.format(other=other)})")
+        for kind, other in (("limits", "requests"), ("requests", "limits"))
+    ]
+    return " && ".join(both)
+
+
+def _percents() -> str:
+    names = [*_PERCENT_NAMES, *(proposal_name(name) for name in _PERCENT_NAMES)]
+    amount = "quantity(c.resources.requests[k])"
+    whole = f"{amount}.isInteger() && ({amount}.asInteger() <= 100"
+    condition = f"!(k in {texts(names)}) || ({whole} || {amount}.asInteger() % 100 == 0))"
+    return _amounts("requests", condition)
+
+
+def _sets_visible() -> str:
+    return (
+        f"has(c.env) && c.env.exists(e, e.name == {text(ENV_NVIDIA_VISIBLE)}"
+        f" && has(e.value) && e.value != '' && !(e.value in {texts(_BLIND)}))"
+    )
+
+
+def _told() -> str:
+    """Return that the environment of `c` says what it sees, and nobody but us wrote that."""
+    ours = f"metadata.annotations['{ANNOTATION_TENURE_VISIBLE_PREFIX}"
+    good = (
+        f"((has(e.value) && e.value in {texts(_BLIND)}) || (has(e.valueFrom)"
+        " && has(e.valueFrom.fieldRef)"
+        f" && e.valueFrom.fieldRef.fieldPath.startsWith({text(ours)})))"
+    )
+    name = f"e.name == {text(ENV_NVIDIA_VISIBLE)}"
+    return f"(has(c.env) && c.env.exists(e, {name}) && c.env.all(e, !({name}) || {good}))"
+
+
+def _blind_ephemeral() -> str:
+    name = f"e.name == {text(ENV_NVIDIA_VISIBLE)}"
+    blind = (
+        f"has(c.env) && c.env.exists(e, {name})"
+        f" && c.env.all(e, !({name}) || (has(e.value) && e.value in {texts(_BLIND)}))"
+    )
+    known = (
+        "(has(oldObject.spec.ephemeralContainers)"
+        " && oldObject.spec.ephemeralContainers.exists(d, d.name == c.name))"
+    )
+    return (
+        "!has(object.spec.ephemeralContainers)"
+        f" || object.spec.ephemeralContainers.all(c, {known} || ({blind}))"
+    )
+
+
+def _is_mirror() -> str:
+    """Return that kubelet shows a static Pod: it runs whatever is answered."""
+    key = text(ANNOTATION_MIRROR)
+    return (
+        f"{text(NODES_GROUP)} in request.userInfo.groups"
+        f" && has(object.metadata.annotations) && {key} in object.metadata.annotations"
+    )
+
+
+def _pins_cpus(pod: str) -> str:
+    label = text(LABEL_QOS_CLASS)
+    return (
+        f"has({pod}.metadata.labels) && {label} in {pod}.metadata.labels"
+        f" && {pod}.metadata.labels[{label}] in {texts(_PINNED_CPUS)}"
+    )
+
+
+def _whole_cpus() -> str:
+    request, limit = f"c.resources.requests[{text(CPU)}]", f"c.resources.limits[{text(CPU)}]"
+    absent = f"!has(c.resources) || !has(c.resources.requests) || !({text(CPU)} in"
+    return (
+        f"({absent} c.resources.requests)) || (quantity({request}).isInteger()"
+        f" && has(c.resources.limits) && {text(CPU)} in c.resources.limits"
+        f" && quantity({limit}).compareTo(quantity({request})) == 0)"
+    )
+
+
+def _same_label(label: str) -> str:
+    name = text(label)
+    values = [
+        f"(has({one}.metadata.labels) && {name} in {one}.metadata.labels"
+        f" ? {one}.metadata.labels[{name}] : '')"
+        for one in ("object", "oldObject")
+    ]
+    return " == ".join(values)
+
+
+def _same_devices() -> str:
+    """Return that no container's devices change; containers can't be added or moved."""
+    named = f"k in {texts(device_names())}"
+    parts = []
+    for one, other in (("object", "oldObject"), ("oldObject", "object")):
+        for section in CONTAINERS:
+            same = _has_same(f"{other}.spec.{section}", "k")
+            condition = _amounts("requests", f"!({named}) || {same}")
+            parts.append(_all_of(f"{one}.spec.{section}", condition))
+    return " && ".join(parts)
+
+
+def _has_same(containers: str, resource: str) -> str:
+    """Return that the container called as `c` among these asks for as much of a resource as `c`."""
+    return (
+        f"{containers}.exists(d, d.name == c.name && has(d.resources)"
+        f" && has(d.resources.requests) && {resource} in d.resources.requests"
+        f" && quantity(d.resources.requests[{resource}])"
+        f".compareTo(quantity(c.resources.requests[{resource}])) == 0)"
+    )
+
+
+def _all_of(containers: str, condition: str) -> str:
+    """Return that a condition on `c` holds for all of these containers, if there are any."""
+    return f"(!has({containers}) || {containers}.all(c, {condition}))"
+
+
+def _same_cpus() -> str:
+    cpu = text(CPU)
+    asked = f"has(c.resources) && has(c.resources.requests) && {cpu} in c.resources.requests"
+    return " && ".join(
+        _all_of(
+            f"object.spec.{section}", f"!({asked}) || {_has_same(f'oldObject.spec.{section}', cpu)}"
+        )
+        for section in CONTAINERS
+    )
+
+
+def _objects(policy: _Policy, options: PolicyOptions) -> list[dict[str, Any]]:
+    name = f"{options.name}-{policy.name}"
+    expressions = [
+        {
+            "key": "kubernetes.io/metadata.name",
+            "operator": "NotIn",
+            "values": sorted({*options.excluded_namespaces, options.namespace}),
+        }
+    ]
+    selector: dict[str, Any] = {"matchExpressions": expressions}
+    if policy.managed_only:
+        selector["matchLabels"] = {LABEL_TENURE_MANAGED: "true"}
+    spec = {
+        "failurePolicy": "Fail",
+        "matchConstraints": {"resourceRules": list(policy.rules), "matchPolicy": "Equivalent"},
+        "matchConditions": [
+            {"name": key, "expression": value} for key, value in policy.conditions.items()
+        ],
+        "variables": [
+            {"name": key, "expression": value} for key, value in policy.variables.items()
+        ],
+        "validations": [
+            {"expression": expression, "message": message, "reason": "Invalid"}
+            for message, expression in policy.validations.items()
+        ],
+    }
+    bound = {
+        "policyName": name,
+        "validationActions": list(options.actions),
+        "matchResources": {"namespaceSelector": selector},
+    }
+    return [
+        _object("ValidatingAdmissionPolicy", name, spec),
+        _object("ValidatingAdmissionPolicyBinding", name, bound),
+    ]
+
+
+def _object(kind: str, name: str, spec: Mapping[str, Any]) -> dict[str, Any]:
+    labels = {"app.kubernetes.io/name": "tenure"}
+    return {
+        "apiVersion": GROUP,
+        "kind": kind,
+        "metadata": {"name": name, "labels": labels},
+        "spec": {key: value for key, value in spec.items() if value != []},
+    }
+
+
+def _rule(
+    operations: list[str],
+    resources: list[str],
+    *,
+    group: str = "",
+    versions: Sequence[str] = ("v1",),
+    scope: str = "Namespaced",
+) -> dict[str, Any]:
+    return {
+        "operations": operations,
+        "apiGroups": [group],
+        "apiVersions": list(versions),
+        "resources": resources,
+        "scope": scope,
+    }

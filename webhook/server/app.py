@@ -1,0 +1,209 @@
+"""The admission server: two hooks, the probes and the metrics, as aiohttp applications."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Final
+
+import orjson
+from aiohttp import web
+from prometheus_client import generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+
+from ledger.domain.errors import InputError
+from webhook.decide.answers import Answer
+from webhook.decide.facts import NamespaceFacts
+from webhook.decide.mutating.pod import mutate_pod
+from webhook.decide.review import AdmissionRequest, encode_review
+from webhook.decide.settings import AdmissionSettings
+from webhook.decide.validating.validate import validate
+from webhook.server.gathering import gather_facts
+from webhook.server.limits import ServerLimits, budget_seconds
+from webhook.server.metrics import Metrics
+from webhook.server.ports import (
+    LookupFailedError,
+    Lookups,
+    RefusalRecord,
+    RefusalSink,
+    SettingsSource,
+)
+from webhook.server.reading import read_review
+
+MUTATE: Final = "mutate"
+VALIDATE: Final = "validate"
+JSON: Final = "application/json"
+
+_log: Final = logging.getLogger("tenure.admission")
+
+Decide = Callable[[AdmissionRequest, AdmissionSettings, NamespaceFacts], Answer]
+_DECISIONS: Final[dict[str, Decide]] = {MUTATE: mutate_pod, VALIDATE: validate}
+
+
+@dataclass(slots=True, kw_only=True)
+class Admission:
+    """
+    What the hooks work with.
+
+    Attributes:
+        why_not_ready: tells why no calls should come here; empty when they may.
+    """
+
+    settings: SettingsSource
+    lookups: Lookups
+    refusals: RefusalSink
+    metrics: Metrics
+    clock: Callable[[], datetime]
+    limits: ServerLimits = field(default_factory=ServerLimits)
+    why_not_ready: Callable[[], str] = str
+
+
+class _BrokenError(Exception):
+    """The request is none of admission's; with the status that says how."""
+
+    def __init__(self, status: int, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.reason = reason
+
+
+def hooks_app(admission: Admission) -> web.Application:
+    """Return the application that kube-apiserver calls: `/mutate` and `/validate`, TLS outside."""
+    app = web.Application(client_max_size=admission.limits.review.bytes_max)
+    for hook in _DECISIONS:
+        app.router.add_post(f"/{hook}", _handler(admission, hook))
+    return app
+
+
+def probes_app(admission: Admission) -> web.Application:
+    """Return the application for kubelet and Prometheus: `/livez`, `/readyz`, `/metrics`."""
+
+    async def livez(_: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def readyz(_: web.Request) -> web.Response:
+        why = admission.why_not_ready()
+        return web.Response(text=f"{why or 'ok'}\n", status=503 if why else 200)
+
+    async def metrics(_: web.Request) -> web.Response:
+        body = generate_latest(admission.metrics.registry)
+        return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    app = web.Application()
+    app.router.add_get("/livez", livez)
+    app.router.add_get("/readyz", readyz)
+    app.router.add_get("/metrics", metrics)
+    return app
+
+
+def _handler(admission: Admission, hook: str) -> Callable[[web.Request], Awaitable[web.Response]]:
+    metrics, limits = admission.metrics, admission.limits
+    in_flight = 0
+
+    async def handle(request: web.Request) -> web.Response:
+        nonlocal in_flight
+        if in_flight >= limits.in_flight_max:
+            metrics.broken.labels("overloaded").inc()
+            return web.Response(status=503, text=f"too many requests: in_flight={in_flight}\n")
+        in_flight += 1
+        metrics.in_flight.inc()
+        started = time.perf_counter()
+        try:
+            async with asyncio.timeout(budget_seconds(request.query.get("timeout"), limits)):
+                response = await _answer(admission, hook, request, started)
+                if admission.why_not_ready():
+                    response.force_close()  # callers shall not come back on this connection
+                return response
+        except TimeoutError:
+            metrics.broken.labels("timeout").inc()
+            return web.Response(status=504, text="no time left to answer\n")
+        except _BrokenError as error:
+            metrics.broken.labels(error.reason).inc()
+            return web.Response(status=error.status, text=f"{error}\n")
+        finally:
+            in_flight -= 1
+            metrics.in_flight.dec()
+            metrics.seconds.labels(hook).observe(time.perf_counter() - started)
+
+    return handle
+
+
+async def _answer(
+    admission: Admission, hook: str, http: web.Request, started: float
+) -> web.Response:
+    settings = admission.settings.current
+    request = await _read(http, admission.limits)
+    try:
+        facts = await gather_facts(request, settings, admission.lookups)
+    except LookupFailedError as error:
+        # Not a refusal of ours: the API server goes by the hook's failurePolicy.
+        raise _BrokenError(503, "lookup", f"the API could not be asked: {error}") from error
+    answer = _DECISIONS[hook](request, settings, facts)
+    _take_note(admission, hook, request, answer, time.perf_counter() - started)
+    return web.Response(body=orjson.dumps(encode_review(request, answer)), content_type=JSON)
+
+
+async def _read(http: web.Request, limits: ServerLimits) -> AdmissionRequest:
+    if http.headers.get("Content-Encoding", "identity") != "identity":
+        raise _BrokenError(415, "encoding", "compressed requests are not read")
+    if http.content_type != JSON:
+        raise _BrokenError(415, "content_type", f"expected {JSON}: got={http.content_type}")
+    try:
+        body = await http.read()
+    except web.HTTPRequestEntityTooLarge as error:
+        most = limits.review.bytes_max
+        raise _BrokenError(413, "too_large", f"too large: bytes_max={most}") from error
+    try:
+        return read_review(body, limits.review)
+    except InputError as error:
+        raise _BrokenError(400, "unreadable", str(error)) from error
+
+
+def _take_note(
+    admission: Admission, hook: str, request: AdmissionRequest, answer: Answer, seconds: float
+) -> None:
+    """Count the decision, hand its violations on and log it in one line."""
+    metrics = admission.metrics
+    decision = "allowed" if answer.allowed else "refused"
+    metrics.requests.labels(hook, request.operation, decision).inc()
+    for refusal in answer.refusals:
+        metrics.violations.labels(refusal.rule, refusal.mode).inc()
+        if request.dry_run:
+            continue  # nothing happens, so nothing is recorded
+        admission.refusals.put(
+            RefusalRecord(
+                at=admission.clock(),
+                uid=request.uid,
+                kind=request.kind,
+                namespace=request.namespace,
+                name=request.shown_name,
+                user=request.user.name,
+                rule=refusal.rule,
+                mode=refusal.mode,
+                field=refusal.error.field,
+                message=refusal.error.message,
+            )
+        )
+    _log.info(
+        "admission",
+        extra={
+            "hook": hook,
+            "decision": decision,
+            "operation": request.operation,
+            "kind": request.kind,
+            "subresource": request.subresource,
+            "namespace": request.namespace,
+            "object_name": request.shown_name,
+            "user": request.user.name,
+            "uid": request.uid,
+            "rules": sorted({refusal.rule for refusal in answer.refusals}),
+            "patch_operations": len(answer.patch),
+            "warnings": len(answer.warnings),
+            "dry_run": request.dry_run,
+            "milliseconds": round(seconds * 1_000, 2),
+        },
+    )

@@ -1,0 +1,58 @@
+"""How large, how long and how many: what one request may cost."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from webhook.decide.review import DEFAULT_LIMITS, ReviewLimits
+
+MARGIN_SECONDS: Final = 0.5
+"""How long before the API server gives up we do: time for the answer to travel."""
+
+_PART: Final = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(h|ms|m|s|us|µs|ns)")
+_UNITS: Final = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerLimits:
+    """
+    What one request may cost.
+
+    Attributes:
+        in_flight_max: requests that are answered at once; more are turned away with 503.
+        seconds_max: for one request, less when the API server gives up earlier.
+        seconds_min: what is tried at least, however soon the API server gives up.
+    """
+
+    review: ReviewLimits = DEFAULT_LIMITS
+    in_flight_max: int = 64
+    seconds_max: float = 4.5
+    seconds_min: float = 0.25
+
+
+def budget_seconds(timeout: str | None, limits: ServerLimits) -> float:
+    """
+    Return how long a request may take, given the API server's own `timeout` parameter.
+
+    A timeout that can't be read counts as none.
+    """
+    given = _go_seconds(timeout) if timeout else None
+    if given is None:
+        return limits.seconds_max
+    return max(limits.seconds_min, min(limits.seconds_max, given - MARGIN_SECONDS))
+
+
+def _go_seconds(text: str) -> float | None:
+    """Return the seconds of a Go duration such as `5s` or `1m30s`."""
+    if (not text.isascii() and "µ" not in text) or len(text) > 40:
+        return None
+    position, seconds = 0, 0.0
+    while position < len(text):
+        part = _PART.match(text, position)
+        if part is None:
+            return None
+        seconds += float(part[1]) * _UNITS[part[2]]
+        position = part.end()
+    return seconds if position else None
