@@ -4,9 +4,10 @@ What admission costs, as a ratio to a minimal Go webhook with the same rules, in
     .venv/bin/python -m benchmarks.admission            # some minutes
     .venv/bin/python -m benchmarks.admission --quick    # a sample in about a minute
 
-`tenure serve webhook` as it runs in a cluster (TLS, log, metrics, look-ups) against `peer/`: net/http
-with encoding/json and the rules of the Koordinator dialect, which neither logs nor counts. Each has
-one core, the load generator (`load/`) the other; connections are kept and the servers take turns.
+`tenure serve webhook` as it runs in a cluster (TLS, log, metrics, look-ups) against `peer/`:
+net/http with encoding/json and the rules of the Koordinator dialect, which neither logs nor counts.
+Both run on one core, the load generator (`load/`) on the other; connections are kept and the
+servers take turns.
 Half the requests create a Pod, half validate what became of it. Rates count the processor's time of
 the server, since others use the machine too; latencies are by the clock, from the moment a request
 was due.
@@ -25,7 +26,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -42,12 +44,18 @@ PODS: Final = 1_500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """The generator with what all its turns have in common."""
+    """
+    The generator with what all its turns have in common.
+
+    Attributes:
+        sent: requests that each server had; the next turn goes on from there.
+    """
 
     program: Path
     authority: Path
     pin: list[str]
     seconds: float
+    sent: Counter[str] = field(default_factory=Counter)
 
     def turn(self, server: Server, bodies: Path, rate: int = 0) -> dict[str, float]:
         """Return what one turn of load on a server showed."""
@@ -56,15 +64,16 @@ class Load:
             *self.pin, str(self.program), "-address", f"localhost:{server.port}",
             "-ca", str(self.authority), "-bodies", str(bodies), "-seconds", str(self.seconds),
             "-connections", str(connections), "-rate", str(rate),
+            "-start", str(self.sent[server.name]),
         ]  # fmt: skip
         used, began = server.cpu_seconds(), time.perf_counter()
-        done = subprocess.run(
-            command, env={**os.environ, "GOMAXPROCS": "1"}, capture_output=True, text=True, check=False
-        )
+        environ = {**os.environ, "GOMAXPROCS": "1"}
+        done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
         if done.returncode:
             sys.exit(f"{server.name}: {done.stderr[-2000:]}")
         wall, used = time.perf_counter() - began, server.cpu_seconds() - used
         found: dict[str, float] = json.loads(done.stdout)
+        self.sent[server.name] += int(found["requests"])
         return {
             **found,
             "per_second": found["requests"] / wall,
@@ -131,8 +140,10 @@ def _medians(turns: list[dict[str, float]]) -> dict[str, float]:
 def _ratios(own: list[dict[str, float]], other: list[dict[str, float]]) -> dict[str, float]:
     """Return the medians of the ratios of each round."""
     keys = ("per_second", "per_cpu_second", "p50_ms", "p99_ms")
-    pairs: list[tuple[dict[str, float], dict[str, float]]] = list(zip(own, other, strict=True))
-    return {key: round(statistics.median(one[key] / two[key] for one, two in pairs), 3) for key in keys}
+    pairs = list(zip(own, other, strict=True))
+    return {
+        key: round(statistics.median(one[key] / two[key] for one, two in pairs), 3) for key in keys
+    }
 
 
 def _write(path: Path, requests: list[tuple[str, bytes]]) -> None:

@@ -16,6 +16,8 @@ from webhook.decide.settings import DEFAULT_ADMISSION
 
 NAMESPACE: Final = "team-a"
 _SYLLABLES: Final = "bcdfghjklmnpqrstvwxz2456789"
+_CREDENTIAL: Final = "JTI=0b2f3a54-6f4a-4a0e-9f2b-5d7c1e8a9b60"
+_NOT_YET: Final = ("name", "uid", "creationTimestamp")
 _SHARES: Final = (
     {"koordinator.sh/gpu": "200"},
     {"koordinator.sh/gpu": "50"},
@@ -45,11 +47,16 @@ def all_different(count: int, seed: int = 2) -> list[Json]:
 
 
 def creations(pods: list[Json]) -> list[tuple[str, bytes]]:
-    """Return (hook, body) of what an API server asks to create the Pods, both hooks in turn."""
+    """
+    Return (hook, body) of what an API server asks to create the Pods, both hooks in turn.
+
+    While a Pod of a controller is mutated it has a `generateName` only.
+    """
     result = []
     rng = random.Random(3)
     for pod in pods:
-        result.append(("mutate", body_of(pod, rng)))
+        metadata = {key: value for key, value in pod["metadata"].items() if key not in _NOT_YET}
+        result.append(("mutate", body_of({**pod, "metadata": metadata}, rng)))
         result.append(("validate", body_of(mutated(pod), rng)))
     return result
 
@@ -75,7 +82,6 @@ def body_of(pod: Mapping[str, Any], rng: random.Random, **request: object) -> by
             "resource": resource,
             "requestKind": kind,
             "requestResource": resource,
-            "name": pod["metadata"].get("name", ""),
             "namespace": NAMESPACE,
             "operation": "CREATE",
             "userInfo": {
@@ -86,7 +92,7 @@ def body_of(pod: Mapping[str, Any], rng: random.Random, **request: object) -> by
                     "system:serviceaccounts:kube-system",
                     "system:authenticated",
                 ],
-                "extra": {"authentication.kubernetes.io/credential-id": [f"JTI={_uid(rng)}"]},
+                "extra": {"authentication.kubernetes.io/credential-id": [_CREDENTIAL]},
             },
             "object": pod,
             "oldObject": None,
@@ -243,7 +249,9 @@ _TOKEN: Final = [
 
 
 def _managed_fields(template: Json, owner_uid: str, time: str) -> Json:
-    fields = {f"f:{key}": {} for key in ("image", "name", "resources", "command", "env", "ports")}
+    fields: Json = {
+        f"f:{key}": {} for key in ("image", "name", "resources", "command", "env", "ports")
+    }
     return {
         "manager": "kube-controller-manager",
         "operation": "Update",

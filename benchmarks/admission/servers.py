@@ -82,9 +82,8 @@ class _Api(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Answer every read alike."""
-        namespace = {"metadata": {"name": "any", "labels": {LABEL_TENURE_MANAGED: "true"}}}
-        found = {"items": []} if self.path.endswith("s") else namespace
-        body = json.dumps(found).encode()
+        labels = {LABEL_TENURE_MANAGED: "true"}
+        body = json.dumps({"metadata": {"name": "any", "labels": labels}, "items": []}).encode()
         self.send_response(200)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
@@ -113,7 +112,8 @@ def ours(folder: Path, api_url: str, pin: list[str]) -> Iterator[Server]:
 @contextmanager
 def peer(folder: Path, program: Path, pin: list[str]) -> Iterator[Server]:
     """Run the Go webhook on one core; it logs and counts nothing."""
-    command = [*pin, str(program), "-cert", str(folder / "tls.crt"), "-key", str(folder / "tls.key")]
+    pair = ["-cert", str(folder / "tls.crt"), "-key", str(folder / "tls.key")]
+    command = [*pin, str(program), *pair]
     with (
         (folder / "peer.log").open("wb") as lines,
         _running(command, stderr=lines, stdout=subprocess.PIPE) as process,

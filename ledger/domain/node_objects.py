@@ -26,10 +26,16 @@ from ledger.domain.annotations.node_cpu import (
     decode_system_qos_resource,
     read_node_cpu_policies,
 )
-from ledger.domain.annotations.partitions import honors_partitions
+from ledger.domain.annotations.partitions import (
+    GpuPartition,
+    built_in_partitions,
+    decode_gpu_partitions,
+    honors_partitions,
+)
 from ledger.domain.annotations.wire import a_flag, a_quantity, a_text, an_object, each
 from ledger.domain.canonical import INTEGER_MAX
 from ledger.domain.cpuset import EMPTY, CpuSet
+from ledger.domain.derived_links import derive_links
 from ledger.domain.device_objects import Inventory, inventory_of_device, inventory_of_quantities
 from ledger.domain.devices import DeviceRecord
 from ledger.domain.errors import InputError
@@ -39,6 +45,7 @@ from ledger.domain.quantity import NANO, ZERO, Quantity
 from ledger.domain.resources import (
     ANNOTATION_AMPLIFICATION_RATIO,
     ANNOTATION_CPU_TOPOLOGY,
+    ANNOTATION_GPU_PARTITIONS,
     ANNOTATION_KUBELET_CPU_MANAGER_POLICY,
     ANNOTATION_NODE_RESERVATION,
     ANNOTATION_POD_CPU_ALLOCS,
@@ -135,6 +142,7 @@ def decode_node(
     topology = _within(f"NodeResourceTopology {name}", lambda: _topology(nrt, known_pods))
     bind_policy = _bind_policy(labels, full_pcpus_only=topology.full_pcpus_only)
     cpu_milli, memory_bytes, pods_max = _limits(quantities)
+    partitions, partition_warnings = _partitions(device, labels)
     facts = NodeFacts(
         uid=text_at(metadata, "uid", "metadata") or default_uid("Node", "", name),
         name=name,
@@ -156,12 +164,16 @@ def decode_node(
         mgpu_policy="" if policy is None else str(policy),
         mgpu_invalid=policy is None or not _may_serve_mgpu(labels),
         links=inventory.links,
+        derived_links=None if inventory.links else derive_links(devices, partitions),
+        partitions=partitions,
+        honors_partitions=honors_partitions(labels, device_labels),
     )
     warnings = [
         *inventory.warnings,
         *health_warnings,
+        *partition_warnings,
         *_mgpu_warnings(labels, quantities or {}),
-        *_unsupported(labels, annotations, device_labels, bind_policy),
+        *_unsupported(labels, annotations, bind_policy),
     ]
     return facts, [f"node {name}: {warning}" for warning in warnings]
 
@@ -271,6 +283,26 @@ def _with_health(
     return marked, warnings
 
 
+def _partitions(
+    device: Mapping[str, object] | None, labels: Mapping[str, str]
+) -> tuple[Mapping[int, tuple[GpuPartition, ...]] | None, list[str]]:
+    """
+    Return the node's table of GPU partitions, and what is wrong with it.
+
+    Rule: Koordinator contract 2.5 and 8.5: a broken table is none at all.
+    """
+    if device is None:
+        return None, []  # cards made up from quantities have no minors that a table could mean
+    text = _annotations_of(device).get(ANNOTATION_GPU_PARTITIONS)
+    if text is None:
+        vendor, model = labels.get(LABEL_GPU_VENDOR, ""), labels.get(LABEL_GPU_MODEL, "")
+        return built_in_partitions(vendor, model), []
+    try:
+        return decode_gpu_partitions(text), []
+    except InputError as error:
+        return None, [f"GPU partition table ignored: {error}"]
+
+
 def _taint(value: object, path: str) -> Taint:
     item = an_object(value, path)
     key, effect = (
@@ -370,7 +402,6 @@ def _mgpu_warnings(labels: Mapping[str, str], quantities: Quantities) -> Iterato
 def _unsupported(
     labels: Mapping[str, str],
     annotations: Mapping[str, str],
-    device_labels: Mapping[str, str],
     bind_policy: str,
 ) -> Iterator[str]:
     """Say which of the node's own rules this release does not apply."""
@@ -381,8 +412,6 @@ def _unsupported(
         yield f"{prefix}{shown} for Pods that are neither LSE nor LSR: they get no CPU set"
     if policies.numa_policy in _STRICT_NUMA:
         yield f"{prefix}{LABEL_NUMA_TOPOLOGY_POLICY}={policies.numa_policy}"
-    if honors_partitions(labels, device_labels):
-        yield f"{prefix}a GPU partition table that must be honoured"
     ratios = annotations.get(ANNOTATION_AMPLIFICATION_RATIO)
     if ratios is not None and decode_amplification_ratios(ratios):
         yield f"{prefix}{ANNOTATION_AMPLIFICATION_RATIO}"

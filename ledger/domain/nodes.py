@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from ledger.domain.annotations.partitions import GpuPartition
 from ledger.domain.cpuset import CpuSet
 from ledger.domain.devices import DeviceRecord
 from ledger.domain.resources import Dialect
@@ -38,7 +39,10 @@ class NodeFacts:
             `SpreadByPCPUs`); empty = each Pod's own (Koordinator contract 6.1, 6.2).
         mgpu_policy: the node's mGPU compute policy; `mgpu_invalid` when the schedule label has a
             value that makes the node serve no mGPU at all (GPU-sharing contract A.1).
-        links: GPU bandwidth matrix of the Device object, row and column = minor.
+        links: measured GPU bandwidth matrix of the Device object, row and column = minor.
+        derived_links: nominal matrix out of places and partitions, for what `links` does not say.
+        partitions: number of GPUs -> groups of GPUs handed out together; None = no table.
+        honors_partitions: whole GPUs are handed out by that table only (Koordinator contract 8.5).
     """
 
     uid: str
@@ -59,3 +63,6 @@ class NodeFacts:
     mgpu_policy: str = ""
     mgpu_invalid: bool = False
     links: LinkMatrix | None = None
+    derived_links: LinkMatrix | None = None
+    partitions: Mapping[int, tuple[GpuPartition, ...]] | None = None
+    honors_partitions: bool = False

@@ -18,7 +18,7 @@ from ledger.domain.demands.koordinator import koordinator_demands
 from ledger.domain.demands.mgpu import MgpuLimits, mgpu_demands
 from ledger.domain.demands.units import unit_demands
 from ledger.domain.demands.whole_cards import whole_card_demands
-from ledger.domain.demands.wishes import check_wishes, read_wishes
+from ledger.domain.demands.wishes import Wishes, check_wishes, hinted, read_wishes, with_wishes
 from ledger.domain.errors import FieldError, RefusedError
 from ledger.domain.original import as_written
 from ledger.domain.pod_spec import PodSpec, read_pod
@@ -150,14 +150,14 @@ def examine_spec(
     groups = groups_of(spec)
     gpu = gpu_demands(spec, settings)
     units = dict(unit_demands(spec, wishes.hints))
-    demands = _demands(gpu, units)
+    demands = _demands(gpu, units, wishes)
     broken = [name for name, asked in {TYPE_GPU: gpu.asked, **units}.items() if asked.errors]
     errors = one_of_each(
         [
             *check_device_resources(spec),
             *gpu.asked.errors,
             *(error for asked in units.values() for error in asked.errors),
-            *check_wishes(wishes, demands, broken),
+            *check_wishes(wishes, demands, broken, gpu.dialect),
             *cpus.errors,
             *groups.errors,
         ]
@@ -165,7 +165,8 @@ def examine_spec(
     bare = _bare_request(spec, cpus)
     if errors:
         return bare, errors
-    return _with_demands(bare, spec, gpu=gpu, units=units, cpus=cpus, groups=groups), ()
+    request = _with_demands(bare, spec, gpu=gpu, units=units, cpus=cpus, groups=groups)
+    return with_wishes(replace(request, devices=demands), wishes), ()
 
 
 def gpu_demands(spec: PodSpec, settings: NormaliseSettings) -> GpuAsked:
@@ -249,9 +250,9 @@ def _mixed(words: Sequence[Word]) -> Iterator[FieldError]:
             )
 
 
-def _demands(gpu: GpuAsked, units: Mapping[str, Asked]) -> tuple[DeviceDemand, ...]:
+def _demands(gpu: GpuAsked, units: Mapping[str, Asked], wishes: Wishes) -> tuple[DeviceDemand, ...]:
     others = (demand for asked in units.values() for demand in asked.demands)
-    return (*gpu.asked.demands, *others)
+    return hinted((*gpu.asked.demands, *others), wishes)
 
 
 def _bare_request(spec: PodSpec, cpus: CpusAsked) -> PodRequest:
@@ -279,7 +280,6 @@ def _with_demands(
     return replace(
         bare,
         dialect=gpu.dialect if gpu.asked.demands else None,
-        devices=_demands(gpu, units),
         containers=tuple(_needs(spec, by_type)),
         cpuset=cpus.demand,
         placement=_placement(spec, gpu),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Final
 
 from ledger.domain.annotations.tenure import container_place
@@ -297,7 +298,20 @@ def _amount(name: str, value: object, path: str) -> Quantity:
     counts as the most there is, which no node has: the Pod does not fit, the input is no error.
     Device units become bytes or percent later, so `_UNITS_MAX` is the most of them.
     """
-    field = f"{path}[{name}]"
+    known = _known_amount(name, value) if type(value) is str else None
+    return _read_amount(name, value, f"{path}[{name}]") if known is None else known
+
+
+@lru_cache(maxsize=4096)
+def _known_amount(name: str, text: str) -> Quantity | None:
+    """Return a quantity that was read before; None for what has to be refused with its field."""
+    try:
+        return _read_amount(name, text, "")
+    except InputError:
+        return None
+
+
+def _read_amount(name: str, value: object, field: str) -> Quantity:
     quantity = a_quantity(value, field)
     if must_equal_limits(name) and not quantity.is_whole():
         raise InputError(f"must be a whole number: value={value!r}", field=field)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from ledger.domain.annotations.device_hints import DeviceHint, JointAllocation, PartitionSpec
 from ledger.domain.resources import Dialect
 
 
@@ -23,6 +24,8 @@ class DeviceDemand:
         containers: places of the containers that this demand serves, in spec order (see
             `ContainerNeed`). mGPU has one demand per container; Koordinator one for the Pod.
         model_names: GPU models allowed; empty = any.
+        hint: how to choose the devices; None = as the type is chosen by default. With
+            `ApplyForAll` the count is 1 and stands for every device that the selector keeps.
     """
 
     device_type: str
@@ -33,6 +36,7 @@ class DeviceDemand:
     exclusive: bool = False
     containers: tuple[str, ...] = ()
     model_names: tuple[str, ...] = ()
+    hint: DeviceHint | None = None
 
     def memory_bytes_on(self, total_bytes: int) -> int:
         """Return the bytes this demand takes of a device with `total_bytes`."""
@@ -168,6 +172,9 @@ class PodRequest:
         cpu_milli, memory_bytes: the standard Pod request: max(sum of app containers and
             sidecars, max over init containers) + overhead.
         devices: gpu demands first, in container order, then other types by name.
+        joint: the device types to be chosen side by side; None = each on its own.
+        partition: the Pod's wish about GPU partitions; not None (even empty) makes the node's
+            table binding.
         mgpu_policy: the Pod's mGPU compute policy; empty for other dialects.
         mgpu_multi: the Pod spreads a container over several cards (GPU-sharing contract A.4).
         gpushare_units: the whole request in the node daemon's unit; 0 for other dialects.
@@ -182,6 +189,8 @@ class PodRequest:
     devices: tuple[DeviceDemand, ...] = ()
     containers: tuple[ContainerNeed, ...] = ()
     cpuset: CpuSetDemand | None = None
+    joint: JointAllocation | None = None
+    partition: PartitionSpec | None = None
     placement: PlacementRules = PlacementRules()
     group: GroupRef | None = None
     gang: GangRef | None = None

@@ -138,9 +138,17 @@ class LinkMatrix:
     """
 
     rows: tuple[tuple[float, ...], ...]
+    _hash: int = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        # Hashed once: a matrix is the key of what was worked out for it, looked up at every choice.
+        object.__setattr__(self, "_hash", hash(self.rows))
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    def __hash__(self) -> int:
+        return self._hash
 
     def bandwidth_gbps(self, a: int, b: int) -> float:
         """Return the slower direction of the link between two minors."""

@@ -24,9 +24,10 @@ from ledger.domain.events import EpochStarted
 from ledger.domain.hashing import GENESIS, chain_hash
 from ledger.domain.recorded import NewEvent
 from ledger.store import commands, schema, statements
-from ledger.store.bodies import body_of, leaf_of
+from ledger.store.bodies import leaf_of
 from ledger.store.commands import Command, Outcome, arguments_of
 from ledger.store.failures import fact_of, refused_by_rule, unavailable
+from ledger.store.fitting import body_bytes_of, fits
 from ledger.store.outbox import Outbox
 from ledger.store.project import Projector
 from ledger.store.statements import Row
@@ -106,6 +107,7 @@ class Writer:
         self._projector: Projector | None = None
         self._tree: Tree | None = None
         self._outbox = Outbox(connection)
+        self._lost: _Batch | None = None
 
     @property
     def head(self) -> Head:
@@ -139,8 +141,11 @@ class Writer:
             FencedError: another writer has moved the head or the epoch.
             CapacityError: the database refused a holder; nothing of the batch is recorded.
             IdempotencyError: a key was used before with other arguments.
+            UnfitTextError: a text holds a NUL or a lone surrogate; nothing is recorded.
+            UnknownOutcomeError: the answer to this commit, or to the one before, was lost.
             LedgerError: the database failed; nothing of the batch is recorded.
         """
+        self._asked()
         for stream, version in (expected or {}).items():
             if self.stream_version(stream) != version:
                 if not self._not_recorded(events):  # the same command again: the same answer
@@ -155,6 +160,7 @@ class Writer:
 
     def record(self, batch: Sequence[Command]) -> list[Outcome]:
         """Record commands in one transaction; see `ledger.store.commands.record`."""
+        self._asked()
         return commands.record(self, batch)
 
     def _begin_epoch(self, version: str, wall_us: int) -> None:
@@ -172,15 +178,13 @@ class Writer:
         )
         batch = self._batch([new])
         self._write(batch)
-        self._head = batch.head
-        self._stream_versions().update(batch.versions)
+        self._stand_behind(batch)
 
     def _begin_with(self, events: Sequence[NewEvent]) -> None:
         """Record the epoch's first events in the transaction that is open."""
         batch = self._batch(events)
         self._write(batch)
-        self._head = batch.head
-        self._stream_versions().update(batch.versions)
+        self._stand_behind(batch)
 
     def commit(
         self, events: Sequence[NewEvent], beside: Callable[[Connection], None] | None = None
@@ -190,6 +194,7 @@ class Writer:
 
         `beside` writes what is no projection in the same transaction, after the events.
         """
+        self._asked()
         if not events:
             return self._head.position
         batch = self._batch(events)
@@ -213,8 +218,7 @@ class Writer:
             except DBAPIError as error:
                 transaction.close()
                 self._settle_lost(batch, error)
-        self._head = batch.head
-        self._stream_versions().update(batch.versions)
+        self._stand_behind(batch)
         return batch.head.position
 
     def _write(self, batch: _Batch, *, last: bool = False) -> None:
@@ -258,8 +262,8 @@ class Writer:
             event, stream, actor = new.event, new.stream, new.actor
             version = 1 + (versions.get(stream) or known.get(stream, 0))
             versions[stream] = version
-            body = body_of(event)
-            arguments = hashlib.sha256(body.encode()).digest()
+            body, as_bytes = body_bytes_of(new)
+            arguments = hashlib.sha256(as_bytes).digest()
             arguments_hex = arguments.hex()
             leaf = leaf_of(
                 position=position,
@@ -307,29 +311,54 @@ class Writer:
         return _Batch(events=events, rows=rows, times=times, head=head, versions=versions)
 
     def _settle_lost(self, batch: _Batch, error: DBAPIError) -> None:
-        """Learn what became of a commit that failed; as `_settle`, where that can be learnt."""
+        """
+        Learn what became of a commit that failed: an error there is an unknown outcome.
+
+        Returns when the batch is recorded after all. Where that can't be learnt now, it is before
+        anything else is asked of this writer.
+        """
+        self._projector = self._tree = None
+        self._lost = batch
         try:
             self._connection.connection.rollback()  # the driver may still be inside of it
-            self._settle(batch, error)
+            self._settle()
         except SQLAlchemyError as lost:
             raise UnknownOutcomeError(
                 f"the answer to a commit was lost: position={batch.head.position}"
             ) from lost
+        if self._head != batch.head:
+            raise unavailable(error) from error
 
-    def _settle(self, batch: _Batch, error: DBAPIError) -> None:
+    def _settle(self) -> None:
         """
-        Learn what became of a commit that failed: an error there is an unknown outcome.
+        Stand where a commit whose answer was lost has left the ledger, if there is one.
 
-        Returns when the batch is recorded after all.
+        Raises:
+            FencedError: neither where it began nor where it would have ended.
         """
-        self._projector = self._tree = None
+        if self._lost is None:
+            return
         with self._connection.begin():
             now = read_head(self._connection, lock=True)
-        if now == batch.head:
-            return
-        if now != self._head:
-            raise FencedError(f"another writer took over: epoch={self._head.epoch}") from error
-        raise unavailable(error) from error
+        lost, self._lost = self._lost, None
+        if now == lost.head:
+            self._stand_behind(lost)
+        elif now != self._head:
+            raise FencedError(f"another writer took over: epoch={self._head.epoch}")
+
+    def _stand_behind(self, batch: _Batch) -> None:
+        """Remember what a batch that is durable leaves."""
+        self._head = batch.head
+        self._stream_versions().update(batch.versions)
+
+    def _asked(self) -> None:
+        """Settle what is not, before anything is decided on what this writer remembers."""
+        try:
+            self._settle()
+        except SQLAlchemyError as error:  # what is asked now may be just what was lost
+            raise UnknownOutcomeError(
+                f"the answer to a commit is still lost: position={self._head.position}"
+            ) from error
 
     def _append_without_repeats(
         self, events: Sequence[NewEvent], error: DBAPIError | CapacityError
@@ -351,7 +380,8 @@ class Writer:
     def _not_recorded(self, events: Sequence[NewEvent]) -> list[NewEvent]:
         fresh: dict[str, NewEvent] = {}
         with self._connection.begin():
-            recorded = self._recorded({new.idempotency_key for new in events})
+            keys = {new.idempotency_key for new in events}
+            recorded = self._recorded({key for key in keys if fits(key)})
         for new in events:
             arguments = arguments_of(new)
             earlier = fresh.get(new.idempotency_key)
@@ -411,11 +441,14 @@ def start_epoch(
         keep: False rolls everything back at the end; the writer is then of no use.
 
     Raises:
-        InputError: the ledger has another origin.
+        InputError: the ledger has another origin, or these words can't be recorded.
         CorruptLedgerError: the head is not where the events end.
         CapacityError: the database refused one of the events; nothing is recorded.
     """
     assert origin, "a ledger belongs to someone"
+    for name, text in (("holder", holder), ("origin", origin)):
+        if not fits(text):  # the head has them before their event is looked at
+            raise InputError("holds a NUL or half of a character", field=name)
     try:
         with connection.begin() as transaction:
             before = read_head(connection, lock=True)

@@ -18,8 +18,8 @@ from sqlalchemy.exc import DBAPIError
 from ledger.domain.errors import CapacityError, IdempotencyError, LedgerError, StaleStreamError
 from ledger.domain.recorded import NewEvent
 from ledger.store import schema
-from ledger.store.bodies import body_of
 from ledger.store.failures import refused_by_rule, unavailable
+from ledger.store.fitting import UnfitTextError, body_bytes_of, fits
 from ledger.store.tables import CONTRADICTION
 
 if TYPE_CHECKING:
@@ -59,8 +59,8 @@ class Refused:
     Nothing of the command is recorded.
 
     Attributes:
-        error: StaleStreamError, CapacityError, IdempotencyError, or a LedgerError for events that
-            contradict the ledger in another way.
+        error: StaleStreamError, CapacityError, IdempotencyError, UnfitTextError, or a LedgerError
+            for events that contradict the ledger in another way.
     """
 
     error: LedgerError
@@ -108,6 +108,11 @@ def _together(
     known: dict[str, _Known] = dict(recorded or {})
     ahead: dict[str, int] = {}
     for command in commands:
+        try:
+            arguments = [arguments_of(new) for new in command.events]
+        except UnfitTextError as error:
+            outcomes.append(Refused(error=error))
+            continue
         answer = _answer(command, known)
         stale = None if answer else _stale(writer, command, ahead)
         if stale and recorded is None:  # perhaps a repeat, whose own success moved the version
@@ -117,9 +122,10 @@ def _together(
         answer = answer or stale
         if answer is None:
             first = writer.head.position + len(batch) + 1
-            for position, new in enumerate(command.events, first):
+            pairs = zip(command.events, arguments, strict=True)
+            for position, (new, words) in enumerate(pairs, first):
                 ahead[new.stream] = ahead.get(new.stream, 0) + 1
-                known[new.idempotency_key] = (position, arguments_of(new))
+                known[new.idempotency_key] = (position, words)
             batch += command.events
             answer = Recorded(first=first, last=first + len(command.events) - 1)
         outcomes.append(answer)
@@ -165,7 +171,8 @@ def _refusal(writer: Writer, error: Exception) -> LedgerError:
 
 def _recorded(writer: Writer, commands: Sequence[Command]) -> dict[str, _Known]:
     """Return the commands' keys that are in the ledger."""
-    keys = sorted({new.idempotency_key for command in commands for new in command.events})
+    given = {new.idempotency_key for command in commands for new in command.events}
+    keys = sorted(key for key in given if fits(key))
     found: dict[str, _Known] = {}
     try:
         with writer.connection.begin():
@@ -182,6 +189,6 @@ def _recorded(writer: Writer, commands: Sequence[Command]) -> dict[str, _Known]:
 
 
 def arguments_of(new: NewEvent) -> tuple[str, str, bytes]:
-    """Return what makes two commands with one key the same."""
-    body = body_of(new.event)
-    return (new.stream, new.event.event_type, hashlib.sha256(body.encode()).digest())
+    """Return what makes two commands with one key the same; raises UnfitTextError."""
+    _, body = body_bytes_of(new)
+    return (new.stream, new.event.event_type, hashlib.sha256(body).digest())

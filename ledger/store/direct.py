@@ -26,9 +26,19 @@ def is_pipelined(connection: Connection) -> bool:
     return connection.dialect.driver == "psycopg"
 
 
+THREADED: Final = ("_execute", "_conn")
+"""How aiosqlite does something in its thread, and what with: it has no public word for either."""
+
+
 def is_threaded(connection: Connection) -> bool:
-    """Tell whether the driver below is a synchronous one in a thread of its own."""
-    return connection.dialect.driver == "aiosqlite"
+    """
+    Tell whether the driver below is a synchronous one in a thread of its own, where we can act.
+
+    Where we can't, each statement goes through the driver's public way, which takes longer.
+    """
+    if connection.dialect.driver != "aiosqlite":
+        return False
+    return all(hasattr(type(driver_connection(connection)), name) for name in THREADED)
 
 
 def in_thread(connection: Connection, act: Callable[[Any], None]) -> None:
@@ -38,7 +48,7 @@ def in_thread(connection: Connection, act: Callable[[Any], None]) -> None:
     Statement by statement each would be two hops, which cost more than what they carry.
     """
     driver = driver_connection(connection)
-    await_only(driver._execute(act, driver._conn))  # noqa: SLF001 - it has no other word for it
+    await_only(driver._execute(act, driver._conn))  # noqa: SLF001 - asked for in `is_threaded`
 
 
 def is_callable(connection: Connection) -> bool:

@@ -19,11 +19,13 @@ from ledger.store.ddl.postgres_feed import CHANNEL
 from ledger.store.failures import unavailable
 from ledger.store.read import recorded_event
 from ledger.store.segments import archived_up_to, in_archive
-from ledger.store.service import Service
+from ledger.store.service import Service, let_go
 
 PAGE_EVENTS: Final = 500
 POLL_SECONDS: Final = 1.0
-_RETRIES_MAX: Final = 30
+PATIENCE_SECONDS: Final = 300.0
+"""A restart or a failover of the database takes seconds to minutes; a reader sits it out."""
+_GOODBYE_SECONDS: Final = 5.0
 _events = schema.ledger_events.c
 _COLUMNS: Final = tuple(schema.ledger_events.columns)
 
@@ -34,6 +36,7 @@ async def follow(
     after: int = 0,
     page_events: int = PAGE_EVENTS,
     poll_seconds: float = POLL_SECONDS,
+    patience_seconds: float = PATIENCE_SECONDS,
 ) -> AsyncGenerator[RecordedEvent]:
     """
     Yield the events after position `after`, oldest first, and wait for more for ever.
@@ -46,49 +49,59 @@ async def follow(
     wakes the reader only makes it look sooner: every `poll_seconds` it looks anyway. A page is a
     transaction of its own, so a slow reader holds nothing up, and no more than a page is in memory.
 
+    Args:
+        patience_seconds: how long the database may be away, whatever the poll, and how long one
+            look may take; a connection that says nothing for so long is given up like a lost one.
+
     Raises:
         CorruptLedgerError: an event is missing or altered, or the ledger is behind what was read.
         InputError: the event behind `after` is in an archive.
         UnknownEventError: an event of a newer version.
-        LedgerError: the database was away for `_RETRIES_MAX` looks in a row.
+        LedgerError: the database was away for `patience_seconds`.
     """
-    position, previous, failures = after, None, 0
+    clock = asyncio.get_running_loop()
+    position, previous, away_since = after, None, None
     while True:
         try:
-            async with _connected(service) as (connection, woken):
+            async with _connected(service, patience_seconds) as (connection, woken):
                 if previous is None:
-                    previous = await connection.run_sync(_chain_at, position)
+                    async with asyncio.timeout(patience_seconds):
+                        previous = await connection.run_sync(_chain_at, position)
                 while True:
                     woken.clear()
                     seen = service.moves
-                    rows = await connection.run_sync(_page, position, page_events)
-                    failures = 0
+                    async with asyncio.timeout(patience_seconds):
+                        rows = await connection.run_sync(_page, position, page_events)
+                    away_since = None
                     for row in rows:
                         recorded = recorded_event(row, position + 1, previous)
                         position, previous = position + 1, recorded.chain_hash
                         yield recorded
                     if len(rows) < page_events:
                         await _wait(service, seen, woken, poll_seconds)
-        except (SQLAlchemyError, OSError) as error:
-            failures += 1
-            if failures >= _RETRIES_MAX:
+        except (SQLAlchemyError, OSError) as error:  # TimeoutError is an OSError
+            away_since = clock.time() if away_since is None else away_since
+            if clock.time() - away_since >= patience_seconds:
                 raise _away(error) from error
-        await asyncio.sleep(poll_seconds)
+        await asyncio.sleep(min(poll_seconds, patience_seconds))
 
 
 @asynccontextmanager
-async def _connected(service: Service) -> AsyncIterator[tuple[AsyncConnection, asyncio.Event]]:
+async def _connected(
+    service: Service, seconds: float
+) -> AsyncIterator[tuple[AsyncConnection, asyncio.Event]]:
     """Yield a connection, and what is set when Postgres says on it that the head moved."""
-    connection = await service.connect()
+    async with asyncio.timeout(seconds):
+        connection = await service.connect()
     woken = asyncio.Event()
     try:
         if service.is_postgres:
-            driver: Any = (await connection.get_raw_connection()).driver_connection
-            await driver.add_listener(CHANNEL, lambda *_: woken.set())
+            async with asyncio.timeout(seconds):
+                driver: Any = (await connection.get_raw_connection()).driver_connection
+                await driver.add_listener(CHANNEL, lambda *_: woken.set())
         yield connection, woken
-    finally:
-        with suppress(SQLAlchemyError, OSError):
-            await connection.close()  # for good, with its listener: there is no pool
+    finally:  # for good, with its listener: there is no pool, and nobody need say good-bye
+        await let_go(connection, _GOODBYE_SECONDS, broken=service.is_postgres)
 
 
 async def _wait(service: Service, seen: int, woken: asyncio.Event, seconds: float) -> None:
@@ -132,4 +145,4 @@ def _chain_at(connection: Connection, position: int) -> bytes:
 def _away(error: SQLAlchemyError | OSError) -> LedgerError:
     if isinstance(error, DBAPIError):
         return unavailable(error)
-    return LedgerError(f"the database can't be reached: {error}")
+    return LedgerError(f"the database can't be reached: {error or type(error).__name__}")

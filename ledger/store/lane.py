@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -23,7 +23,7 @@ from ledger.store import schema
 from ledger.store.append import Writer, read_head, start_epoch
 from ledger.store.commands import Command, Outcome
 from ledger.store.failures import unavailable
-from ledger.store.service import Service
+from ledger.store.service import Service, let_go
 
 COMMANDS_PER_COMMIT: Final = 256
 WAITING_MAX: Final = 1_024
@@ -210,14 +210,14 @@ class Lane:
         try:
             return connection, await connection.run_sync(_resume, self._writer.head.epoch)
         except BaseException:  # the time is up, above all: nobody else knows this connection
-            await _let_go(connection, self._patience_seconds, broken=True)
+            await let_go(connection, self._patience_seconds, broken=True)
             raise
 
     async def _disconnect(self, *, broken: bool = True) -> None:
         """Let go of the connection, which may not answer any more."""
         connection, self._connection = self._connection, None
         if connection is not None:
-            await _let_go(connection, self._patience_seconds, broken=broken)
+            await let_go(connection, self._patience_seconds, broken=broken)
 
     def _refuse_waiting(self, error: LedgerError) -> None:
         while not self._queue.empty():
@@ -247,7 +247,7 @@ async def open_lane(
             try:
                 writer = await connection.run_sync(_take_over, turn, service.url)
             except BaseException:  # the time is up, above all: nobody else knows this connection
-                await _let_go(connection, patience_seconds, broken=True)
+                await let_go(connection, patience_seconds, broken=True)
                 raise
     except (SQLAlchemyError, OSError) as error:  # TimeoutError is an OSError
         raise _unavailable(error) from error
@@ -259,15 +259,6 @@ async def open_lane(
         yield lane
     finally:
         await lane.close()
-
-
-async def _let_go(connection: AsyncConnection, seconds: float, *, broken: bool) -> None:
-    """Close a connection; a broken one without a word that it would have to answer."""
-    with suppress(SQLAlchemyError, OSError):  # TimeoutError is an OSError
-        async with asyncio.timeout(seconds):
-            if broken:
-                await connection.invalidate()
-            await connection.close()
 
 
 def _take_over(connection: Connection, turn: Turn, place: str) -> Writer:

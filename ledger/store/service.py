@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Final
 
 import aiosqlite
 from sqlalchemy import Connection, event
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool
 
@@ -67,6 +68,15 @@ async def open_service(url: str, *, write: bool = False) -> AsyncIterator[Servic
         yield Service(url=url, engine=engine)
     finally:
         await engine.dispose()
+
+
+async def let_go(connection: AsyncConnection, seconds: float, *, broken: bool) -> None:
+    """Close a connection; a broken one without a word that it would have to answer."""
+    with suppress(SQLAlchemyError, OSError):  # TimeoutError is an OSError
+        async with asyncio.timeout(seconds):
+            if broken:
+                await connection.invalidate()
+            await connection.close()
 
 
 def _sqlite_engine(path: Path, *, write: bool) -> AsyncEngine:

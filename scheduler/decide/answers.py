@@ -53,7 +53,7 @@ def encode(
     annotations: dict[str, str] = {}
     if placement.shares:
         annotations[ANNOTATION_DEVICE_ALLOCATED] = encode_device_allocated(
-            _allocations(placement.shares), proposal_domain=settings.proposal_domain
+            _allocations(placement.shares, node), proposal_domain=settings.proposal_domain
         )
     if placement.cpuset:
         annotations[ANNOTATION_RESOURCE_STATUS] = encode_resource_status(
@@ -81,17 +81,32 @@ def resources_of(share: DeviceShare) -> dict[str, int]:
     }
 
 
-def _allocations(shares: tuple[DeviceShare, ...]) -> dict[str, tuple[DeviceAllocation, ...]]:
+def _allocations(
+    shares: tuple[DeviceShare, ...], node: NodeFacts
+) -> dict[str, tuple[DeviceAllocation, ...]]:
     by_type: dict[str, tuple[DeviceAllocation, ...]] = {}
     for share in shares:
         allocation = DeviceAllocation(
             minor=share.minor,
             id=share.device_id,
             resources=_amounts(tuple(resources_of(share).items())),
-            vfs=tuple([VfAllocation(bus_id=bus_id) for bus_id in share.vf_bus_ids]),
+            vfs=_functions(share, node) if share.vf_bus_ids else (),
         )
         by_type[share.device_type] = (*by_type.get(share.device_type, ()), allocation)
     return by_type
+
+
+def _functions(share: DeviceShare, node: NodeFacts) -> tuple[VfAllocation, ...]:
+    """Return the held VFs with the numbers that the inventory gives them."""
+    minors = {
+        vf.bus_id: vf.minor
+        for record in node.devices
+        if record.key == share.key
+        for vf in record.vfs
+    }
+    return tuple(
+        VfAllocation(minor=minors.get(bus_id, 0), bus_id=bus_id) for bus_id in share.vf_bus_ids
+    )
 
 
 @lru_cache(maxsize=4096)

@@ -76,7 +76,7 @@ class Answers:
         nearest: set[int] = set()
         for reason, members in by_name.values():
             where = _any_of(codes, members)
-            place, detail, remedy = self._nearest(request, reason, where, short)
+            place, detail, remedy = self._nearest(request, reason, where, short, tried)
             nearest.add(place)
             counts.append(
                 ReasonCount(
@@ -112,6 +112,7 @@ class Answers:
         reason: Reason,
         where: BoolArray,
         short: npt.NDArray[np.int32],
+        tried: Mapping[int, Unfit],
     ) -> tuple[int, str, str]:
         """Return the first of the nodes that lack least, the numbers there, and what would help."""
         fleet = self._fleet
@@ -122,7 +123,8 @@ class Answers:
             place = int(np.where(where, fleet.memory_free, -UNLIMITED).argmax())
             return place, *explain_memory(fleet, place, request)
         if not reason.device_type:
-            return int(where.argmax()), "", reason.remedy
+            looked = _closest(tried, reason, where)
+            return (int(where.argmax()), "", reason.remedy) if looked is None else looked
         place = int(np.where(where, short.astype(np.int64), FAR + 1).argmin())
         demand = next(item for item in request.devices if item.device_type == reason.device_type)
         if reason == reasons.unhealthy(reason.device_type):
@@ -138,9 +140,27 @@ def _with_tried(
     for node, unfit in tried.items():
         code = known.setdefault(unfit.reason, len(longer))
         if code == len(longer):
-            longer.append((Reason(text=unfit.reason),))
+            longer.append((reasons.closer_look(unfit.reason),))
         codes[node] = code
     return longer, codes
+
+
+def _closest(
+    tried: Mapping[int, Unfit], reason: Reason, where: BoolArray
+) -> tuple[int, str, str] | None:
+    """Return the node of a closer look that lacks least, its numbers, and what would help."""
+    counted = [
+        (unfit.requested - unfit.available, node)
+        for node, unfit in tried.items()
+        if unfit.reason == reason.text
+        and where[node]
+        and min(unfit.requested, unfit.available) >= 0
+    ]
+    if not counted:
+        return None
+    _, node = min(counted)
+    unfit = tried[node]
+    return node, f"asks {unfit.requested} {unfit.unit}, {unfit.available} there", reason.remedy
 
 
 def _any_of(codes: Codes, members: Sequence[int]) -> BoolArray:

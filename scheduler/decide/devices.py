@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -59,6 +60,7 @@ class DeviceArrays:
         self.exclusive: IntArray = np.zeros(shape, dtype=np.int64)
         self.instances: IntArray = np.zeros(shape, dtype=np.int64)
         self.unknown: IntArray = np.zeros(len(nodes), dtype=np.int64)
+        self._functions: dict[tuple[int, int], Counter[str]] = {}
         self.open = self.healthy.copy()
         self.left: IntArray = np.zeros(shape, dtype=np.int64)
         self.whole: IntArray = np.zeros(len(nodes), dtype=np.int64)
@@ -85,7 +87,20 @@ class DeviceArrays:
         self.instances[node, column] += holders * share.instances
         if share.exclusive:
             self.exclusive[node, column] += holders
+        if share.vf_bus_ids:
+            self._count_functions(node, column, share, holders)
         self._derive(node, column)
+
+    def functions_in_use(self, node: int, column: int) -> frozenset[str]:
+        """Return the bus ids of the VFs that Pods hold on a device."""
+        return frozenset(self._functions.get((node, column), ()))
+
+    def _count_functions(self, node: int, column: int, share: DeviceShare, holders: int) -> None:
+        held = self._functions.setdefault((node, column), Counter())
+        for bus_id in share.vf_bus_ids:
+            held[bus_id] += holders
+            if not held[bus_id]:
+                del held[bus_id]
 
     def set_healthy(self, node: int, column: int, *, healthy: bool) -> None:
         """Open or close a card; its holders stay."""

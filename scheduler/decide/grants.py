@@ -6,6 +6,7 @@ from ledger.domain.cpuset import EMPTY, CpuSet
 from ledger.domain.devices import WHOLE_PERCENT, DeviceRecord, DeviceShare, ratio_to_bytes
 from ledger.domain.requests import CpuSetDemand, DeviceDemand, PodRequest
 from scheduler.decide.cards.choose import choose
+from scheduler.decide.cards.gpus import is_shaped
 from scheduler.decide.cards.view import Choice, NodeView
 from scheduler.decide.cpus import choose_cpus
 from scheduler.decide.devices import DeviceArrays
@@ -24,8 +25,8 @@ class Grants:
     Chooses devices and CPUs on a node.
 
     A share of one GPU whose card the node policy names, and whole GPUs of a node that reports no
-    links, are taken without building a view of the node; the answer is the one that
-    `cards.choose` would give.
+    links, places or partitions, are taken without building a view of the node; the answer is the
+    one that `cards.choose` would give.
     """
 
     def __init__(
@@ -35,6 +36,7 @@ class Grants:
         self._pins = pins
         self._policy = policy
         self._settings = settings
+        self._shaped = [is_shaped(node) for node in fleet.nodes]
 
     def grant(
         self,
@@ -89,7 +91,9 @@ class Grants:
     ) -> tuple[DeviceShare, ...] | None:
         """Return the shares of a plain request, None where that takes a closer look."""
         if shape.plain_percent == WHOLE_PERCENT:
-            if shape.plain_count > 1 and self._fleet.nodes[place].links is not None:
+            if self._shaped[place]:
+                return None
+            if self._fleet.nodes[place].links is not None:
                 return None
             left = self._fleet.gpus.left[place].tolist()
             columns = [column for column, share in enumerate(left) if share == WHOLE_PERCENT]
@@ -156,6 +160,7 @@ def _cards(devices: DeviceArrays, place: int) -> list[CardView]:
             exclusive=devices.exclusive.item(place, column) > 0,
             instances=devices.instances.item(place, column),
             closed=not devices.open.item(place, column),
+            vfs_in_use=devices.functions_in_use(place, column),
         )
         for column, record in enumerate(devices.records[place])
     ]

@@ -35,7 +35,7 @@ class CardView:
     One device of a node with what is left of it, as the card choice sees it.
 
     `closed` for unhealthy, cordoned, lost, over-full or foreign-held devices. `instances`: how
-    many containers are on the card (mGPU's cap).
+    many containers are on the card (mGPU's cap). `vfs_in_use`: bus ids of VFs that Pods hold.
     """
 
     record: DeviceRecord
@@ -45,6 +45,7 @@ class CardView:
     exclusive: bool
     instances: int
     closed: bool
+    vfs_in_use: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -114,6 +114,8 @@ class Predicates:
                 return reasons.DIALECT_NOT_SERVED
             if need.dialect is Dialect.MGPU:
                 return self._mgpu_misfit(need, node)
+        if need.partitioned and node.partitions is None:
+            return reasons.NO_PARTITION_TABLE
         if need.pinned and not node.cpu_topology:
             return reasons.NO_CPU_TOPOLOGY
         return None
@@ -137,6 +139,7 @@ def _traits(node: NodeFacts) -> tuple[object, ...]:
         node.dialects,
         node.mgpu_policy,
         node.mgpu_invalid,
+        node.partitions is None,
         bool(node.cpu_topology),
     )
 

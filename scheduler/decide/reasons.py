@@ -79,6 +79,63 @@ NO_COMBINATION: Final = Reason(
 )
 
 
+NO_PARTITION_TABLE: Final = Reason(
+    text="node(s) missing GPU Partition Table",
+    remedy="report the node's GPU partitions on its Device object, or ask without them",
+)
+PARTITION_COUNT: Final = Reason(
+    text="node(s) Unsupported number of GPU requests",
+    remedy="ask for a number of GPUs that the node's partition table has",
+)
+NO_FREE_PARTITION: Final = Reason(
+    text="Insufficient Partitioned GPU Devices",
+    remedy="end Pods until a whole partition is free, or ask for a slower ring",
+)
+TOPOLOGY_SCOPE: Final = Reason(
+    text="Insufficient Topology Scoped GPU Devices",
+    remedy="end Pods under one scope, or require a wider one",
+)
+NO_TOPOLOGY_TREE: Final = Reason(
+    text="node(s) missing GPU Device Topology Tree",
+    remedy="report the topology of every GPU, or require no scope",
+)
+MULTI_SHARED_GPU: Final = Reason(
+    text="node(s) Unsupported Multi-Shared GPU",
+    remedy="ask for whole GPUs, or require no scope for parts of several",
+)
+JOINT_RULES: Final = Reason(
+    text="node(s) Device Joint-Allocate rules violation",
+    remedy="free devices under the same PCIe roots, or require no scope",
+)
+
+
+def no_functions(device_type: str) -> Reason:
+    """Return the reason for devices that have no virtual functions at all (contract 13)."""
+    return Reason(
+        text=f"Insufficient {device_type} VirtualFunctions",
+        remedy="create virtual functions and report them on the Device object",
+    )
+
+
+_CLOSER: Final = {
+    reason.text: reason
+    for reason in (
+        NO_PARTITION_TABLE,
+        PARTITION_COUNT,
+        NO_FREE_PARTITION,
+        TOPOLOGY_SCOPE,
+        NO_TOPOLOGY_TREE,
+        MULTI_SHARED_GPU,
+        JOINT_RULES,
+    )
+}
+
+
+def closer_look(text: str) -> Reason:
+    """Return the reason that the closer look at a node gave, with its remedy if it has one."""
+    return _CLOSER.get(text) or Reason(text=text)
+
+
 def untolerated(taint: Taint) -> Reason:
     """Return the reason for a taint, in kube-scheduler's words."""
     value = f"={taint.value}" if taint.value else ""

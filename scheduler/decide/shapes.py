@@ -8,6 +8,7 @@ from typing import Final
 from ledger.domain.devices import GPU, WHOLE_PERCENT
 from ledger.domain.requests import CpuSetDemand, DeviceDemand, PlacementRules, PodRequest
 from ledger.domain.resources import Dialect
+from scheduler.decide.cards.fit import is_whole
 
 _KNOWN_MAX: Final = 4096
 
@@ -21,6 +22,7 @@ class StaticNeed:
         device_types, model_names: one entry per demand.
         whole_cards: every GPU demand is for whole cards.
         pinned: the Pod wants CPUs of its own.
+        partitioned: the Pod wants whole GPUs by the node's partition table only.
     """
 
     placement: PlacementRules
@@ -31,6 +33,7 @@ class StaticNeed:
     mgpu_multi: bool = False
     whole_cards: bool = True
     pinned: bool = False
+    partitioned: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -81,6 +84,8 @@ class ShapeIndex:
             id(request.placement),
             id(request.cpuset),
             id(request.dialect),
+            id(request.joint),
+            id(request.partition),
             request.mgpu_policy,
             request.mgpu_multi,
         )
@@ -98,7 +103,14 @@ class ShapeIndex:
     def _interned(self, shape: Shape) -> Shape:
         if len(self._by_value) >= _KNOWN_MAX:
             self._by_value.clear()
-        value = (shape.cpu_milli, shape.memory_bytes, shape.demands, shape.cpuset, shape.static)
+        value = (
+            shape.cpu_milli,
+            shape.memory_bytes,
+            shape.demands,
+            shape.cpuset,
+            shape.static,
+            shape.is_plain,
+        )
         return self._by_value.setdefault(value, shape)
 
 
@@ -109,6 +121,7 @@ def shape_of(request: PodRequest, *, mixed_models: bool = False) -> Shape:
     With `mixed_models` on a node, which models a Pod allows is a question about single cards.
     """
     percent, count = _plain(request)
+    gpus = [demand for demand in request.devices if demand.device_type == GPU]
     if mixed_models and any(demand.model_names for demand in request.devices):
         percent, count = -1, 0
     return Shape(
@@ -124,10 +137,9 @@ def shape_of(request: PodRequest, *, mixed_models: bool = False) -> Shape:
             model_names=tuple(demand.model_names for demand in request.devices),
             mgpu_policy=request.mgpu_policy,
             mgpu_multi=request.mgpu_multi,
-            whole_cards=all(
-                demand.exclusive for demand in request.devices if demand.device_type == GPU
-            ),
+            whole_cards=all(demand.exclusive for demand in gpus),
             pinned=request.cpuset is not None,
+            partitioned=request.partition is not None and all(map(is_whole, gpus)),
         ),
         plain_percent=percent,
         plain_count=count,
@@ -139,9 +151,9 @@ def _plain(request: PodRequest) -> tuple[int, int]:
     Return (percent, count) of a plain request, (0, 0) without devices, (-1, 0) for others.
 
     Plain: one demand for GPUs, by ratio alone, core and ratio alike, and nothing that only a
-    closer look at the node can tell (instance caps, memory by bytes, CPU sets).
+    closer look at the node can tell (instance caps, memory by bytes, CPU sets, hints).
     """
-    if request.cpuset is not None or len(request.devices) > 1:
+    if request.cpuset is not None or len(request.devices) > 1 or request.partition is not None:
         return (-1, 0)
     if not request.devices:
         return (0, 0)
@@ -151,6 +163,7 @@ def _plain(request: PodRequest) -> tuple[int, int]:
         and request.dialect not in {Dialect.MGPU, Dialect.GPUSHARE}
         and 0 < demand.core_percent == demand.memory_ratio_percent <= WHOLE_PERCENT
         and demand.memory_bytes == 0
+        and demand.hint is None
         and demand.exclusive == (demand.core_percent == WHOLE_PERCENT)
     )
     return (demand.core_percent, demand.count) if plain else (-1, 0)

@@ -16,6 +16,7 @@ import aiohttp
 from kubernetes_asyncio import client, config
 from kubernetes_asyncio.client.exceptions import OpenApiException
 from kubernetes_asyncio.config.config_exception import ConfigException
+from yaml import YAMLError
 
 from certs.ports import ApiError, ConflictError, Object
 
@@ -26,8 +27,10 @@ _JSON: Final = "application/json"
 _JSON_PATCH: Final = "application/json-patch+json"
 _NOT_FOUND: Final = 404
 _CONFLICT: Final = 409
-_INVALID: Final = 422  # what a failing `test` of a JSON patch is answered with
+_INVALID: Final = 422  # a failing `test` of a JSON patch too, which alone has no causes
 _MESSAGE_MAX: Final = 500
+_MISSHAPEN: Final = (AttributeError, KeyError, TypeError, ValueError)
+"""What the client library makes of a kubeconfig that is none."""
 
 
 @asynccontextmanager
@@ -49,7 +52,7 @@ async def connected(
             )
         else:
             await config.load_kube_config(kubeconfig, client_configuration=settings)
-    except (ConfigException, OSError) as error:
+    except (ConfigException, OSError, YAMLError, *_MISSHAPEN) as error:
         raise ApiError(f"no credentials for a cluster: {error}") from error
     async with client.ApiClient(settings) as api:
         yield KubeObjects(api, timeout_seconds=timeout_seconds)
@@ -67,6 +70,10 @@ class KubeObjects:
         self._api = api
         self._timeout_seconds = timeout_seconds
         self._skew = timedelta()
+
+    def within(self, seconds: float) -> KubeObjects:
+        """Return the same over the same connections, with another time limit on every call."""
+        return KubeObjects(self._api, timeout_seconds=seconds)
 
     def skew(self) -> timedelta:
         """Return how far our clock was ahead of the API server's when it last answered."""
@@ -157,12 +164,16 @@ def _skew(date: str, now: datetime) -> timedelta:
 async def _whole(answer: aiohttp.ClientResponse) -> bytes:
     """Read an answer to its end, and no further than is sane."""
     raw = bytearray()
-    async for chunk in answer.content.iter_any():
-        raw += chunk
-        if len(raw) > ANSWER_BYTES_MAX:
+    try:
+        async for chunk in answer.content.iter_any():
+            raw += chunk
+            if len(raw) > ANSWER_BYTES_MAX:
+                raise ApiError(f"the API's answer is too large: bytes_max={ANSWER_BYTES_MAX}")
+    finally:
+        if answer.content.at_eof():
+            answer.release()
+        else:
             answer.close()
-            raise ApiError(f"the API's answer is too large: bytes_max={ANSWER_BYTES_MAX}")
-    answer.release()
     return bytes(raw)
 
 
@@ -177,9 +188,14 @@ def _answered(method: str, path: str, status: int, raw: bytes) -> tuple[int, Map
     # What is said of a Secret may repeat what was sent, so it is not repeated here.
     secret = "/secrets" in path
     message = "" if secret else str((body or {}).get("message", ""))[:_MESSAGE_MAX]
-    if status == _CONFLICT or (status == _INVALID and method == "PATCH" and "test" in message):
+    if status == _CONFLICT or (method == "PATCH" and status == _INVALID and not _causes(body)):
         raise ConflictError(f"{method} {path}: {message}")
     raise ApiError(f"the API refused: {method} {path}, status={status}: {message}")
+
+
+def _causes(body: Mapping[str, Any] | None) -> object:
+    details = (body or {}).get("details")
+    return details.get("causes") if isinstance(details, dict) else None
 
 
 def _object(raw: bytes) -> dict[str, Any] | None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import Final
+from dataclasses import fields, replace
+from typing import Any, Final
 
 from webhook.server.metrics import Metrics
 from webhook.server.ports import RefusalRecord
 
 WAITING_MAX: Final = 10_000
+TEXT_MAX: Final = 1_024
+"""Characters of a text that are kept: whoever calls chooses how long a name is."""
 
 
 class RefusalQueue:
@@ -24,8 +27,18 @@ class RefusalQueue:
         if len(self._waiting) >= self._waiting_max:
             self._waiting.popleft()
             self._metrics.refusals_dropped.inc()
-        self._waiting.append(record)
+        self._waiting.append(_bounded(record))
 
     def take(self, most: int) -> list[RefusalRecord]:
         """Return the oldest refusals that wait, and let go of them."""
         return [self._waiting.popleft() for _ in range(min(most, len(self._waiting)))]
+
+
+def _bounded(record: RefusalRecord) -> RefusalRecord:
+    """Return the record with no text longer than is kept; most have none."""
+    long: dict[str, Any] = {
+        field.name: value[:TEXT_MAX]
+        for field in fields(record)
+        if isinstance(value := getattr(record, field.name), str) and len(value) > TEXT_MAX
+    }
+    return replace(record, **long) if long else record

@@ -38,6 +38,8 @@ from webhook.server.app import Admission, hooks_app, probes_app
 from webhook.server.metrics import Metrics
 
 LOOK_SECONDS: Final = 2.0
+LOOKUP_SECONDS: Final = 2.0
+"""How long a look-up may take: one that hangs must not use up the time of all who wait for it."""
 FINISH_SECONDS: Final = 25.0
 """How long requests in flight may take once we stop listening."""
 GOODBYE_SECONDS: Final = 3.0
@@ -45,6 +47,7 @@ GOODBYE_SECONDS: Final = 3.0
 STALE: Final = timedelta(minutes=5)
 """A replica that could not read its Secret for this long is not ready: the plan counts on it."""
 _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,120}[a-z0-9])?")
+_LENGTHS: Final = {"--namespace": 63, "--secret": 63}  # the Secret's name is a label's value too
 _CONFIGURATIONS: Final = "/apis/admissionregistration.k8s.io/v1"
 
 _log: Final = logging.getLogger("tenure.webhook")
@@ -99,7 +102,7 @@ def check_names(options: WebhookOptions) -> None:
         "--replica": options.replica,
     }
     for option, value in named.items():
-        if not _NAME.fullmatch(value):
+        if not _NAME.fullmatch(value) or len(value) > _LENGTHS.get(option, len(value)):
             fact = f"not a name that an object can have: value={value!r}"
             raise with_next(InputError(fact, field=option), "use a-z, 0-9, '-' and '.'")
 
@@ -124,10 +127,10 @@ async def serve_webhook(options: WebhookOptions) -> None:
         objects = await stack.enter_async_context(connected(options.kubeconfig))
         serving = Serving()
         keeper = await stack.enter_async_context(_keeper(options, objects, serving))
-        readiness = _Readiness(serving, keeper, stopping, _now)
+        readiness = Readiness(serving, keeper, stopping, _now)
         admission = Admission(
             settings=settings,
-            lookups=KubeLookups(objects, metrics),
+            lookups=KubeLookups(objects.within(LOOKUP_SECONDS), metrics),
             refusals=RefusalQueue(metrics),
             metrics=metrics,
             clock=_now,
@@ -135,11 +138,11 @@ async def serve_webhook(options: WebhookOptions) -> None:
         )
         await stack.enter_async_context(_listening(probes_app(admission), options.probes, "probes"))
         tasks = await stack.enter_async_context(_tasks())
-        tasks.append(_every(LOOK_SECONDS, "settings", _as_coroutine(settings.look)))
-        tasks.append(_every(LOOK_SECONDS, "certificates", keeper.look))
-        tasks.append(_every(LOOK_SECONDS, "metrics", _gauge(serving, keeper, metrics)))
+        tasks.append(_every(LOOK_SECONDS, "settings", _as_coroutine(settings.look), metrics))
+        tasks.append(_every(LOOK_SECONDS, "certificates", keeper.look, metrics))
+        tasks.append(_every(LOOK_SECONDS, "metrics", _gauge(serving, keeper, metrics), metrics))
         if options.certificates is None:
-            tasks.append(_rotating(options, objects))
+            tasks.append(_rotating(options, objects, metrics))
         tasks.start()
         await _first(keeper.keeps_one, stopping)
         if stopping.is_set():
@@ -152,7 +155,7 @@ async def serve_webhook(options: WebhookOptions) -> None:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Keeper:
+class Keeper:
     """
     Whatever keeps the leaf current.
 
@@ -169,13 +172,13 @@ class _Keeper:
 @asynccontextmanager
 async def _keeper(
     options: WebhookOptions, objects: Objects, serving: Serving
-) -> AsyncIterator[_Keeper]:
+) -> AsyncIterator[Keeper]:
     if options.certificates is not None:
         folder = Folder(options.certificates, serving, names=options.names, clock=_now)
         folder.look()
         keeps_one = asyncio.Event()
         keeps_one.set()
-        yield _Keeper(look=_as_coroutine(folder.look), keeps_one=keeps_one)
+        yield Keeper(look=_as_coroutine(folder.look), keeps_one=keeps_one)
         return
     follower = Follower(
         objects,
@@ -187,7 +190,7 @@ async def _keeper(
         clock=_now,
     )
 
-    keeper = _Keeper(
+    keeper = Keeper(
         look=_as_coroutine(lambda: None),
         keeps_one=asyncio.Event(),
         confirmed_at=lambda: follower.confirmed_at,
@@ -210,9 +213,11 @@ async def _keeper(
 
 
 @dataclass(slots=True)
-class _Readiness:
+class Readiness:
+    """Whether calls should come here, and why not."""
+
     serving: Serving
-    keeper: _Keeper
+    keeper: Keeper
     stopping: asyncio.Event
     clock: Callable[[], datetime]
 
@@ -241,7 +246,7 @@ def _place(options: WebhookOptions) -> Place:
     )
 
 
-async def _rotating(options: WebhookOptions, objects: KubeObjects) -> None:
+async def _rotating(options: WebhookOptions, objects: KubeObjects, metrics: Metrics) -> None:
     """Compete for the Lease, and rotate while it is ours."""
     rotator = Rotator(
         objects,
@@ -260,7 +265,7 @@ async def _rotating(options: WebhookOptions, objects: KubeObjects) -> None:
         await rotator.advance()
 
     async def lead() -> None:
-        await _every(LOOK_SECONDS, "rotation", advance)
+        await _every(LOOK_SECONDS, "rotation", advance, metrics)
 
     leadership = Leadership(objects, settings, _now, time.monotonic, objects.skew)
     await leadership.run(lead)
@@ -321,17 +326,29 @@ async def _tasks() -> AsyncIterator[_Tasks]:
                 raise result
 
 
-async def _every(seconds: float, what: str, act: Callable[[], Awaitable[None]]) -> None:
-    """Act again and again; what can go wrong outside of us is logged once and tried again."""
+async def _every(
+    seconds: float, what: str, act: Callable[[], Awaitable[None]], metrics: Metrics
+) -> None:
+    """
+    Act again and again, whatever goes wrong: it is counted, said once, and tried again.
+
+    Nothing of this may take the answers down with it, so a mistake of ours is caught here too.
+    """
     reason = ""
     while True:
         try:
             await act()
             reason = ""
         except (ApiError, ConflictError, CertificateError) as error:
+            metrics.background_failures.labels(what).inc()
             if str(error) != reason:
                 reason = str(error)
                 _log.error("failed", extra={"what": what, "reason": reason})
+        except Exception as error:  # noqa: BLE001 - the edge of this task
+            metrics.background_failures.labels(what).inc()
+            if repr(error) != reason:
+                reason = repr(error)
+                _log.exception("failed, and it is our mistake", extra={"what": what})
         await asyncio.sleep(seconds)
 
 
@@ -352,7 +369,7 @@ def _as_coroutine(act: Callable[[], object]) -> Callable[[], Awaitable[None]]:
     return acting
 
 
-def _gauge(serving: Serving, keeper: _Keeper, metrics: Metrics) -> Callable[[], Awaitable[None]]:
+def _gauge(serving: Serving, keeper: Keeper, metrics: Metrics) -> Callable[[], Awaitable[None]]:
     async def show() -> None:
         if serving.leaf is not None:
             metrics.certificate_not_after.set(serving.leaf.not_after.timestamp())

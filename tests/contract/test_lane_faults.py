@@ -13,11 +13,11 @@ from ledger.domain.errors import LedgerError, OverloadedError, UnknownOutcomeErr
 from ledger.store.commands import Command, Recorded
 from ledger.store.feed import follow
 from ledger.store.lane import Turn, open_lane
-from ledger.store.service import open_service
+from ledger.store.service import Service, open_service
 from ledger.store.verify import verify
 from tests.support.cut_wire import Cut, Wire, wire_to
 from tests.support.postgres import OwnServer, own_server
-from tests.support.stores import MONDAY_US, ORIGIN, Clock, PostgresStore, node
+from tests.support.stores import MONDAY_US, ORIGIN, Clock, PostgresStore, node, start
 
 TURN = Turn(holder="lane", origin=ORIGIN, version="0.1.0", wall_us=MONDAY_US)
 PATIENCE_SECONDS = 1.0
@@ -198,6 +198,76 @@ def test_a_caller_who_leaves_takes_nobody_along(postgres_store: PostgresStore) -
 
     through_a_wire(postgres_store, work)
     expect_positions(postgres_store, 4)
+
+
+async def read_until(service: Service, count: int, poll: float, patience: float) -> list[int]:
+    """Return the positions that a reader of the feed has seen."""
+    seen: list[int] = []
+    events = follow(service, poll_seconds=poll, patience_seconds=patience)
+    async with aclosing(events):
+        async for each in events:
+            seen.append(each.envelope.position)
+            if len(seen) == count:
+                break
+    return seen
+
+
+def test_a_reader_sits_an_outage_out_by_the_clock(postgres_store: PostgresStore) -> None:
+    """However often it looked in vain, it goes on where it was once the database is back."""
+    with postgres_store.open() as ledger:
+        writer = start(ledger)
+
+        async def work(wire: Wire) -> None:
+            async with open_service(wire.url) as service:
+                reader = asyncio.create_task(read_until(service, 2, 0.005, TEST_SECONDS))
+                await asyncio.sleep(0.3)
+                wire.cut, wire.then_refuse = Cut.BEFORE_COMMIT, True
+                await asyncio.sleep(1.5)
+                assert wire.cuts == 1
+                assert not reader.done()
+                writer.append(commands(1)[0].events)
+                wire.refusing = False
+                assert await reader == [1, 2]
+
+        through_a_wire(postgres_store, work)
+
+
+def test_a_reader_gives_up_when_its_patience_is_over(postgres_store: PostgresStore) -> None:
+    """It says that the database is away, neither at once nor never."""
+    with postgres_store.open() as ledger:
+        start(ledger)
+
+    async def work(wire: Wire) -> None:
+        async with open_service(wire.url) as service:
+            wire.refusing = True
+            began = asyncio.get_running_loop().time()
+            with pytest.raises(LedgerError, match=r"can't be reached|went away|failed"):
+                await read_until(service, 1, 0.01, PATIENCE_SECONDS)
+            took = asyncio.get_running_loop().time() - began
+            assert PATIENCE_SECONDS <= took < 5 * PATIENCE_SECONDS
+
+    through_a_wire(postgres_store, work)
+
+
+def test_a_reader_whose_server_says_nothing_looks_on_another_connection(
+    postgres_store: PostgresStore,
+) -> None:
+    """A connection that is neither closed nor answered does not hold it for ever."""
+    with postgres_store.open() as ledger:
+        writer = start(ledger)
+
+        async def work(wire: Wire) -> None:
+            async with open_service(wire.url) as service:
+                reader = asyncio.create_task(read_until(service, 2, 0.05, 4 * PATIENCE_SECONDS))
+                await asyncio.sleep(0.3)
+                wire.cut = Cut.SILENCE
+                await asyncio.sleep(0.3)
+                writer.append(commands(1)[0].events)
+                await asyncio.sleep(PATIENCE_SECONDS)
+                wire.cut = Cut.NOTHING
+                assert await reader == [1, 2]
+
+        through_a_wire(postgres_store, work)
 
 
 @pytest.fixture(scope="module")

@@ -1,22 +1,29 @@
-"""Text that databases differ about: its order, and the one character that Postgres lacks."""
+"""Text that databases differ about: its order, and what only some of them can hold."""
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
-from ledger.domain.errors import LedgerError
+from ledger.domain.errors import InputError
 from ledger.domain.events import LedgerEvent
 from ledger.domain.requests import PodSnapshot
+from ledger.store.commands import Command, Recorded, Refused
+from ledger.store.fitting import UnfitTextError
 from ledger.store.query import run_sql
 from ledger.store.verify import verify
 from tests.support.stores import (
     MONDAY_US,
+    ORIGIN,
     Clock,
-    PostgresStore,
     Store,
     health,
     node,
     refused,
+    released,
     reserved,
     share,
     start,
@@ -38,6 +45,7 @@ NAMES = [
     "9",
 ]
 NUL = "a\x00b"
+HALF = "a\ud83d"  # the first half of a pair that only UTF-16 has
 
 
 def test_text_is_in_the_order_of_its_bytes(store: Store) -> None:
@@ -50,46 +58,93 @@ def test_text_is_in_the_order_of_its_bytes(store: Store) -> None:
         assert largest == [("\U0001f600", "10")]
 
 
-@pytest.mark.parametrize(
-    "event",
-    [refused("p", message=NUL), refused(NUL), health(1, healthy=False, reason=NUL)],
-    ids=["a message", "a Pod that was refused", "a reason"],
+LABELLED = reserved(
+    "p", share(0, 10), snapshot=PodSnapshot(owner="job", labels={"a": NUL}, created_at_us=MONDAY_US)
 )
-def test_a_nul_that_a_projection_would_hold_is_refused(store: Store, event: LedgerEvent) -> None:
-    """On both databases nothing of it is recorded, and the writer goes on."""
+UNFIT: dict[str, tuple[LedgerEvent, str]] = {
+    "a message": (refused("p", message=NUL), "message"),
+    "a Pod that was refused": (refused(NUL), "pod_uid"),
+    "a reason": (health(1, healthy=False, reason=NUL), "reason"),
+    "a Pod's name": (replace(reserved("p", share(0, 10)), pod_name=NUL), "pod_name"),
+    "a label": (LABELLED, "snapshot.labels.a"),
+    "a label's name": (replace(node(), labels={NUL: "a"}), "labels"),
+    "half of a character": (refused("p", message=HALF), "message"),
+    "half of a character in a card": (
+        reserved("p", share(0, 10), share(1, 10, device_id=HALF)),
+        "shares[1].device_id",
+    ),
+    "half of a character in a release": (
+        replace(released("p"), reason=HALF),
+        "reason",
+    ),
+}
+AROUND = ("stream", "actor", "idempotency_key", "correlation_id")
+
+
+@pytest.mark.parametrize(("event", "field"), UNFIT.values(), ids=UNFIT)
+def test_text_that_a_database_lacks_is_refused(
+    store: Store, event: LedgerEvent, field: str
+) -> None:
+    """On both databases nothing of it is recorded, its field is named, and the writer goes on."""
     clock = Clock()
     with store.open() as ledger:
         writer = start(ledger)
         writer.append(clock.all(node()))
         before = writer.head
-        with pytest.raises(LedgerError):
+        with pytest.raises(UnfitTextError, match=rf"field={re.escape(field)}$"):
             writer.append(clock.all(event))
         assert writer.head == ledger.head() == before
         writer.append(clock.all(refused("next")))
         assert verify(ledger).findings == ()
 
 
-def test_a_nul_in_a_pods_name_is_refused_on_one_database_only(store: Store) -> None:
-    """No API server lets it pass. SQLite takes it, and what it recorded verifies."""
+@pytest.mark.parametrize("text", [NUL, HALF], ids=["NUL", "half of a character"])
+@pytest.mark.parametrize("field", AROUND)
+def test_text_around_an_event_is_looked_at_too(store: Store, field: str, text: str) -> None:
+    """A command with it is refused alone, whatever stands beside it in the batch."""
     clock = Clock()
     with store.open() as ledger:
         writer = start(ledger)
-        writer.append(clock.all(node()))
-        events = clock.all(reserved(NUL, share(0, 10)))
-        if isinstance(store, PostgresStore):
-            with pytest.raises(LedgerError, match=r"NUL|0x00"):
-                writer.append(events)
-        else:
-            assert writer.append(events) == 3
+        first, bad, last = clock.all(node(), node("n-2"), node("n-3"))
+        changed: dict[str, Any] = {field: text}
+        bad = replace(bad, **changed)
+        with pytest.raises(UnfitTextError, match=f"event_type=node.inventoried.v1, field={field}$"):
+            writer.append([bad])
+        with pytest.raises(UnfitTextError):
+            writer.append([bad], expected={bad.stream: 7})
+
+        outcomes = writer.record([Command(events=(each,)) for each in (first, bad, last)])
+
+        assert outcomes[::2] == [Recorded(first=2, last=2), Recorded(first=3, last=3)]
+        assert isinstance(outcomes[1], Refused)
+        assert isinstance(outcomes[1].error, UnfitTextError)
+        again = Command(events=(bad,), expected={bad.stream: 7})
+        repeat, _, _ = writer.record(
+            [Command(events=(first,)), again, Command(events=(last,), expected={last.stream: 9})]
+        )
+        assert repeat == outcomes[0]
         assert verify(ledger).findings == ()
 
 
-def test_a_nul_in_a_label_is_recorded_as_the_body_says_it(store: Store) -> None:
-    """A label is only ever held as JSON, where it is six letters: both databases keep it."""
-    snapshot = PodSnapshot(owner="job", labels={"a": NUL}, created_at_us=MONDAY_US)
+@pytest.mark.parametrize("words", [(NUL, ORIGIN), ("me", HALF)], ids=["holder", "origin"])
+def test_nobody_takes_over_in_words_that_cannot_be_recorded(
+    store: Store, words: tuple[str, str]
+) -> None:
+    """The head is left as it is."""
+    holder, origin = words
     with store.open() as ledger:
-        writer = start(ledger)
-        writer.append(Clock().all(node(), reserved("p", share(0, 10), snapshot=snapshot)))
+        with pytest.raises(InputError, match="holds a NUL or half of a character"):
+            ledger.start_epoch(holder, origin, "0.1.0", wall_us=MONDAY_US)
+        with pytest.raises(UnfitTextError, match="field=tenure_version"):
+            ledger.start_epoch("me", ORIGIN, NUL, wall_us=MONDAY_US)
+        assert ledger.head().epoch == 0
+
+
+def test_six_letters_that_only_look_like_a_nul_are_kept(store: Store) -> None:
+    """A text with a backslash, `u0000`, is just that."""
+    looks = refused("p", message="a\\u0000b \\\\u0000")
+    with store.open() as ledger:
+        start(ledger).append(Clock().all(looks))
+        (event,) = ledger.read_events(after=1)
+        assert event.event == looks
         assert verify(ledger).findings == ()
-        (event,) = ledger.read_events(after=2)
-        assert event.event == reserved("p", share(0, 10), snapshot=snapshot)

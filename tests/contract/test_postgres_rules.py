@@ -233,6 +233,13 @@ BY_ANY_WORD = {
     "detach a partition": "ALTER TABLE ledger_events DETACH PARTITION ledger_events_0",
     "disable a rule": "ALTER TABLE ledger_events DISABLE TRIGGER ledger_events_no_update",
     "a rule that rewrites": "CREATE RULE mine AS ON INSERT TO ledger_refusals DO INSTEAD NOTHING",
+    "another function for a rule": "CREATE OR REPLACE FUNCTION ledger_events_no_delete()"
+    " RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN OLD; END'",
+    "a trigger that swallows rows": "CREATE TRIGGER mine BEFORE INSERT ON ledger_events"
+    " FOR EACH ROW EXECUTE FUNCTION suppress_redundant_updates_trigger()",
+    "a policy that hides rows": "CREATE POLICY mine ON ledger_events USING (false)",
+    "another name for the log": "ALTER TABLE ledger_events RENAME TO mine",
+    "another schema for a table": "ALTER TABLE ledger_refusals SET SCHEMA information_schema",
     "drop a rule": "DROP TRIGGER ledger_events_no_update ON ledger_events",
     "drop a partition": "DROP TABLE ledger_events_0",
     "drop the log": "DROP TABLE ledger_events CASCADE",

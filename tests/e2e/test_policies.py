@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from tests.support.kube.api import JSON_PATCH
 from tests.support.kube.control_plane import MALLORY, SCHEDULER_ACCOUNT, ControlPlane
 from tests.support.kube.pods import HALF, binding, pod, pods_in
 from tests.support.kube.webhooks import apply, collection_of, remove
+from webhook.decide.settings import DEFAULT_ADMISSION, Takeover
 from webhook.manifests.policies import PolicyOptions, policies
 
 Namespace = Callable[..., str]
@@ -34,7 +36,8 @@ FORGED = {
 def policed(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Every policy in force, and our scheduler's account with the rights of its own role."""
     del tmp_path_factory
-    made = policies(PolicyOptions())
+    takeover = Takeover(foreign_schedulers=frozenset({"volcano"}))
+    made = policies(PolicyOptions(settings=replace(DEFAULT_ADMISSION, takeover=takeover)))
     apply(plane, made)
     group = "/apis/rbac.authorization.k8s.io/v1"
     named = {"metadata": {"name": "tenure-policy-test"}}
@@ -176,6 +179,11 @@ def test_the_static_rules_hold_while_we_are_down(
             id="two cards",
         ),
         pytest.param(pod("a", {"cpu": "2"}, labels=LSR), id="two whole CPUs"),
+        pytest.param(
+            pod("a", {"cpu": "1500m"}, labels=LSR, schedulerName="volcano"),
+            id="another scheduler's own business",
+        ),
+        pytest.param(pod("a", {"nvidia.com/gpu": "0"}), id="a number of cards that is none"),
         pytest.param(
             pod("a", HALF, annotations=MARK, env={"NVIDIA_VISIBLE_DEVICES": "void"}),
             id="no visible devices",

@@ -325,6 +325,42 @@ def test_probes_tell_whether_calls_should_come() -> None:
     run(act)
 
 
+def test_pods_alike_are_decided_once_and_answered_each(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Each with its own uid, counted and logged under its own name."""
+
+    async def act(served: Served) -> None:
+        remembered = served.metrics.registry.get_sample_value
+        for number in range(5):
+            if number == 4:
+                served.fakes.managed = False
+            body = review(GOOD, uid=f"uid-{number}", name=f"p-{number}")
+            body["request"]["object"] = {
+                "kind": "Pod",
+                "apiVersion": "v1",
+                "metadata": {"name": f"p-{number}", "namespace": "team-a"},
+                "spec": body["request"]["object"]["spec"],
+            }
+            in_order = {key: body[key] for key in ("kind", "apiVersion", "request")}
+            async with served.session.post(
+                f"{served.hooks}/mutate",
+                data=json.dumps(in_order, separators=(",", ":")),
+                headers={"Content-Type": "application/json"},
+            ) as answer:
+                response = json.loads(await answer.text())["response"]
+            assert response["uid"] == f"uid-{number}"
+            assert ("patch" in response) is (number < 4)
+            times = {0: 0.0, 1: 0.0, 2: 1.0, 3: 2.0, 4: 2.0}
+            assert remembered("tenure_admission_remembered_total") == times[number]
+
+    with caplog.at_level(logging.INFO, logger="tenure.admission"):
+        run(act)
+    records = [one.__dict__ for one in caplog.records if one.name == "tenure.admission"]
+    assert [one["object_name"] for one in records] == [f"p-{number}" for number in range(5)]
+    assert [one["uid"] for one in records] == [f"uid-{number}" for number in range(5)]
+
+
 def test_every_decision_is_one_line_without_the_object(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -2,7 +2,8 @@
 Rotation with failures everywhere: at no moment does an API server refuse what a replica serves.
 
 The API servers learn of a published bundle late, at a random moment within the time that the
-rotator waits; every API call may fail or be the last thing a process does; replicas come and go.
+rotator waits; clocks are wrong by as much as a leader's may be; every API call may fail or be the
+last thing a process does; replicas come and go.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter, deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -23,6 +25,7 @@ from certs.record import REQUESTED, read_record
 from certs.reports import Reports
 from certs.rotator import Place, Rotator
 from certs.serving import Serving
+from tenure.kube.lease import SKEW_MAX
 from tests.support.certs import START, Clock, MemoryObjects, fail_with
 
 HOOKS = (
@@ -101,6 +104,11 @@ class World:
                     signer = known.get(serving.leaf.authority_key)
                     assert signer in trusted, (self.seed, path, self.clock.now)
 
+    def someones_clock(self) -> Callable[[], datetime]:
+        """Return a clock that is as wrong as one of a leader may be."""
+        wrong = timedelta(seconds=self.rng.uniform(-1, 1) * SKEW_MAX.total_seconds())
+        return lambda: self.clock() + wrong
+
     def new_replica(self) -> None:
         """Start a replica."""
         self.started += 1
@@ -113,7 +121,7 @@ class World:
             serving,
             replica=f"replica-{self.started}",
             names=SETTINGS.names,
-            clock=self.clock,
+            clock=self.someones_clock(),
         )
         self.replicas.append((serving, follower))
 
@@ -130,7 +138,7 @@ class World:
         try:
             if choice < 0.45:
                 reports = Reports(self.objects, PLACE.namespace, PLACE.secret)
-                rotator = Rotator(self.objects, reports, PLACE, SETTINGS, self.clock)
+                rotator = Rotator(self.objects, reports, PLACE, SETTINGS, self.someones_clock())
                 step = await rotator.step()
                 self.seen[type(step).__name__] += 1
             elif choice < 0.8 and self.replicas:

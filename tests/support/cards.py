@@ -29,6 +29,7 @@ class NodeFields(TypedDict, total=False):
 
     dialects: frozenset[Dialect]
     links: LinkMatrix | None
+    derived_links: LinkMatrix | None
     mgpu_policy: str
     mgpu_invalid: bool
 

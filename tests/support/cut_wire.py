@@ -54,13 +54,17 @@ class Wire:
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Carry one client's bytes both ways until one side ends or the wire is cut."""
         to_server: asyncio.StreamWriter | None = None
-        with suppress(OSError):
+        try:
             if not self.refusing:
                 from_server, to_server = await self._connect()
                 await _Pair(wire=self, client=writer, server=to_server).carry(reader, from_server)
-        for each in (writer, to_server):
-            if each is not None:
+        except OSError:  # a side that is gone has nothing more to carry
+            pass
+        finally:
+            for each in filter(None, (writer, to_server)):
                 each.close()
+                with suppress(OSError):
+                    await each.wait_closed()
 
     async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         folder, port = self.server.query.get("host"), self.server.port or _PORT

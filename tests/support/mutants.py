@@ -183,8 +183,8 @@ MUTANTS: Final = {
     ),
     "a hint that is not honoured": Mutant(
         "hint",
-        annotation(HINT, '{"rdma":{"vfSelector":{}}}'),
-        {f"{annotated(HINT)}.rdma.vfSelector": "NotSupported"},
+        annotation(HINT, '{"gpu":{"vfSelector":{}}}'),
+        {f"{annotated(HINT)}.gpu.vfSelector": "NotSupported"},
     ),
     "a resource spec that is no JSON": Mutant(
         "spec", annotation(SPEC, "FullPCPUs"), {annotated(SPEC): "AnnotationSyntax"}

@@ -49,9 +49,10 @@ def _objects(
     after: Mapping[str, object],
     found: list[PatchOperation],
 ) -> None:
-    for key, value in before.items():
-        if value is not None and after.get(key) is None:
-            _remove(f"{path}/{_escaped(key)}", value, found)
+    if not before.keys() <= after.keys() or None in after.values():
+        for key, value in before.items():
+            if value is not None and after.get(key) is None:
+                _remove(f"{path}/{_escaped(key)}", value, found)
     for key, value in after.items():
         old = before.get(key)
         if value is old or value is None:

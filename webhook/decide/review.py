@@ -174,7 +174,7 @@ def encode_review(request: AdmissionRequest, answer: Answer) -> dict[str, object
 
 def patch_text(patch: tuple[PatchOperation, ...]) -> str:
     """Return the JSON text of a patch."""
-    return json.dumps([operation.as_json() for operation in patch], separators=(",", ":"))
+    return _ENCODER.encode([operation.as_json() for operation in patch])
 
 
 def _status(request: AdmissionRequest, answer: Answer) -> dict[str, object]:
@@ -236,7 +236,8 @@ def _finite(text: str) -> float:
 _DECODER: Final = json.JSONDecoder(
     object_pairs_hook=_object, parse_constant=_refuse_constant, parse_float=_finite
 )
-"""Made once: `json.loads` with hooks makes one for each call."""
+_ENCODER: Final = json.JSONEncoder(separators=(",", ":"))
+"""Made once: `json.loads` with hooks, `json.dumps` with separators make one for each call."""
 
 
 def _check_depth(value: object, limits: ReviewLimits) -> None:

@@ -108,6 +108,14 @@ def _policies(settings: AdmissionSettings) -> list[_Policy]:
         f"{text(settings.scheduler_name)}"
     )
     shown_only = {"not-shown-by-kubelet": f"!({_is_mirror()})"}
+    foreign = texts(settings.takeover.foreign_schedulers)
+    ours_to_judge = {
+        "not-of-a-foreign-scheduler": (
+            f"!(has(object.spec.schedulerName) && object.spec.schedulerName in {foreign})"
+        )
+    }
+    if not settings.takeover.foreign_schedulers:
+        ours_to_judge = {}
     pods = ["pods", "pods/status", "pods/ephemeralcontainers", "pods/resize"]
     return [
         _Policy(
@@ -168,7 +176,7 @@ def _policies(settings: AdmissionSettings) -> list[_Policy]:
             name="requests",
             managed_only=True,
             rules=[_rule(["CREATE"], ["pods"])],
-            conditions={"asks-devices": asks_devices("object"), **shown_only},
+            conditions={"asks-devices": asks_devices("object"), **shown_only, **ours_to_judge},
             validations={
                 "requests and limits of devices must be equal": _every_container(_equal_devices()),
                 "a percentage of a card above 100 must be a multiple of 100": _every_container(
@@ -183,7 +191,7 @@ def _policies(settings: AdmissionSettings) -> list[_Policy]:
             name="cpus",
             managed_only=True,
             rules=[_rule(["CREATE"], ["pods"])],
-            conditions={"pins-cpus": _pins_cpus("object"), **shown_only},
+            conditions={"pins-cpus": _pins_cpus("object"), **shown_only, **ours_to_judge},
             validations={
                 "LSE and LSR Pods ask for whole CPUs, with requests equal to limits": (
                     f"object.spec.containers.all(c, {_whole_cpus()})"
@@ -206,6 +214,7 @@ def _policies(settings: AdmissionSettings) -> list[_Policy]:
             name="fixed",
             managed_only=True,
             rules=[_rule(["UPDATE"], ["pods", "pods/resize"])],
+            conditions=ours_to_judge,
             validations={
                 "the QoS class of a Pod never changes": _same_label(LABEL_QOS_CLASS),
                 "devices of a Pod never change": _same_devices(),

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
-import orjson
 from aiohttp import web
 from prometheus_client import generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
@@ -19,11 +18,11 @@ from ledger.domain.errors import InputError
 from webhook.decide.answers import Answer
 from webhook.decide.facts import NamespaceFacts
 from webhook.decide.mutating.pod import mutate_pod
-from webhook.decide.review import AdmissionRequest, encode_review
+from webhook.decide.review import AdmissionRequest
 from webhook.decide.settings import AdmissionSettings
 from webhook.decide.validating.validate import validate
-from webhook.server.gathering import gather_facts
-from webhook.server.limits import ServerLimits, budget_seconds
+from webhook.server.gathering import Needs, gather_facts, needs_of
+from webhook.server.limits import ServerLimits, budget_of_query
 from webhook.server.metrics import Metrics
 from webhook.server.ports import (
     LookupFailedError,
@@ -33,6 +32,7 @@ from webhook.server.ports import (
     SettingsSource,
 )
 from webhook.server.reading import read_review
+from webhook.server.remembering import Memory, cut_of, decided
 
 MUTATE: Final = "mutate"
 VALIDATE: Final = "validate"
@@ -51,6 +51,7 @@ class Admission:
 
     Attributes:
         why_not_ready: tells why no calls should come here; empty when they may.
+        memory: decisions that Pods alike share.
     """
 
     settings: SettingsSource
@@ -60,6 +61,7 @@ class Admission:
     clock: Callable[[], datetime]
     limits: ServerLimits = field(default_factory=ServerLimits)
     why_not_ready: Callable[[], str] = str
+    memory: Memory = field(default_factory=Memory)
 
 
 class _BrokenError(Exception):
@@ -102,6 +104,7 @@ def probes_app(admission: Admission) -> web.Application:
 
 def _handler(admission: Admission, hook: str) -> Callable[[web.Request], Awaitable[web.Response]]:
     metrics, limits = admission.metrics, admission.limits
+    took = metrics.seconds.labels(hook)
     in_flight = 0
 
     async def handle(request: web.Request) -> web.Response:
@@ -113,7 +116,7 @@ def _handler(admission: Admission, hook: str) -> Callable[[web.Request], Awaitab
         metrics.in_flight.inc()
         started = time.perf_counter()
         try:
-            async with asyncio.timeout(budget_seconds(request.query.get("timeout"), limits)):
+            async with asyncio.timeout(budget_of_query(request.rel_url.raw_query_string, limits)):
                 response = await _answer(admission, hook, request, started)
                 if admission.why_not_ready():
                     response.force_close()  # callers shall not come back on this connection
@@ -127,7 +130,7 @@ def _handler(admission: Admission, hook: str) -> Callable[[web.Request], Awaitab
         finally:
             in_flight -= 1
             metrics.in_flight.dec()
-            metrics.seconds.labels(hook).observe(time.perf_counter() - started)
+            took.observe(time.perf_counter() - started)
 
     return handle
 
@@ -135,41 +138,71 @@ def _handler(admission: Admission, hook: str) -> Callable[[web.Request], Awaitab
 async def _answer(
     admission: Admission, hook: str, http: web.Request, started: float
 ) -> web.Response:
-    settings = admission.settings.current
-    request = await _read(http, admission.limits)
-    try:
-        facts = await gather_facts(request, settings, admission.lookups)
-    except LookupFailedError as error:
-        # Not a refusal of ours: the API server goes by the hook's failurePolicy.
-        raise _BrokenError(503, "lookup", f"the API could not be asked: {error}") from error
+    settings, limits, memory = admission.settings.current, admission.limits, admission.memory
+    content = await _content(http, limits)
+    cut = cut_of(hook, content)
+    known = memory.find(cut, settings)
+    if cut is not None and known is not None:
+        facts = await _facts(admission, known.needs)
+        if facts == known.facts:
+            name = cut.name or known.name
+            note = _Note(hook=hook, request=known.request, uid=cut.uid, name=name)
+            admission.metrics.remembered.inc()
+            _take_note(admission, note, known.answer, time.perf_counter() - started)
+            return web.Response(body=known.response(cut.uid), content_type=JSON)
+    request = _read(content, limits)
+    needs = needs_of(request, settings)
+    facts = await _facts(admission, needs)
     answer = _DECISIONS[hook](request, settings, facts)
-    _take_note(admission, hook, request, answer, time.perf_counter() - started)
-    return web.Response(body=orjson.dumps(encode_review(request, answer)), content_type=JSON)
+    decision, response = decided(request, needs, facts, answer)
+    memory.keep(cut, request, decision, settings, limits.review)
+    note = _Note(hook=hook, request=request, uid=request.uid, name=request.shown_name)
+    _take_note(admission, note, answer, time.perf_counter() - started)
+    return web.Response(body=response, content_type=JSON)
 
 
-async def _read(http: web.Request, limits: ServerLimits) -> AdmissionRequest:
+async def _content(http: web.Request, limits: ServerLimits) -> bytes:
     if http.headers.get("Content-Encoding", "identity") != "identity":
         raise _BrokenError(415, "encoding", "compressed requests are not read")
     if http.content_type != JSON:
         raise _BrokenError(415, "content_type", f"expected {JSON}: got={http.content_type}")
     try:
-        body = await http.read()
+        return await http.read()
     except web.HTTPRequestEntityTooLarge as error:
         most = limits.review.bytes_max
         raise _BrokenError(413, "too_large", f"too large: bytes_max={most}") from error
+
+
+def _read(content: bytes, limits: ServerLimits) -> AdmissionRequest:
     try:
-        return read_review(body, limits.review)
+        return read_review(content, limits.review)
     except InputError as error:
         raise _BrokenError(400, "unreadable", str(error)) from error
 
 
-def _take_note(
-    admission: Admission, hook: str, request: AdmissionRequest, answer: Answer, seconds: float
-) -> None:
+async def _facts(admission: Admission, needs: Needs) -> NamespaceFacts:
+    try:
+        return await gather_facts(needs, admission.lookups)
+    except LookupFailedError as error:
+        # Not a refusal of ours: the API server goes by the hook's failurePolicy.
+        raise _BrokenError(503, "lookup", f"the API could not be asked: {error}") from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Note:
+    """Whom a decision is about; `uid` and `name` are not those of a request that is alike."""
+
+    hook: str
+    request: AdmissionRequest
+    uid: str
+    name: str
+
+
+def _take_note(admission: Admission, note: _Note, answer: Answer, seconds: float) -> None:
     """Count the decision, hand its violations on and log it in one line."""
-    metrics = admission.metrics
+    metrics, request = admission.metrics, note.request
     decision = "allowed" if answer.allowed else "refused"
-    metrics.requests.labels(hook, request.operation, decision).inc()
+    metrics.count(note.hook, request.operation, decision)
     for refusal in answer.refusals:
         metrics.violations.labels(refusal.rule, refusal.mode).inc()
         if request.dry_run:
@@ -177,10 +210,10 @@ def _take_note(
         admission.refusals.put(
             RefusalRecord(
                 at=admission.clock(),
-                uid=request.uid,
+                uid=note.uid,
                 kind=request.kind,
                 namespace=request.namespace,
-                name=request.shown_name,
+                name=note.name,
                 user=request.user.name,
                 rule=refusal.rule,
                 mode=refusal.mode,
@@ -188,22 +221,29 @@ def _take_note(
                 message=refusal.error.message,
             )
         )
-    _log.info(
-        "admission",
-        extra={
-            "hook": hook,
+    _say(
+        {
+            "hook": note.hook,
             "decision": decision,
             "operation": request.operation,
             "kind": request.kind,
             "subresource": request.subresource,
             "namespace": request.namespace,
-            "object_name": request.shown_name,
+            "object_name": note.name,
             "user": request.user.name,
-            "uid": request.uid,
+            "uid": note.uid,
             "rules": sorted({refusal.rule for refusal in answer.refusals}),
             "patch_operations": len(answer.patch),
             "warnings": len(answer.warnings),
             "dry_run": request.dry_run,
             "milliseconds": round(seconds * 1_000, 2),
-        },
+        }
     )
+
+
+def _say(fields: dict[str, object]) -> None:
+    """Log a decision, without the search for who called that `Logger.info` makes for each line."""
+    if _log.isEnabledFor(logging.INFO):
+        record = logging.LogRecord(_log.name, logging.INFO, "", 0, "admission", None, None)
+        record.__dict__.update(fields)
+        _log.handle(record)

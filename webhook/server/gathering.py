@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from ledger.domain.resources import LABEL_TENURE_MANAGED, NVIDIA_GPU
@@ -16,31 +17,55 @@ _POD: Final = "Pod"
 _SECTIONS: Final = ("containers", "initContainers")
 
 
-async def gather_facts(
-    request: AdmissionRequest, settings: AdmissionSettings, lookups: Lookups
-) -> NamespaceFacts:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Needs:
     """
-    Look up what deciding this request needs.
+    What has to be looked up for a request.
+
+    Attributes:
+        namespace: whose labels; empty for objects that have none, which need nothing.
+        quotas: the namespace's quotas too, if it is managed.
+        bound: the name of the Pod that a Binding is for, None for other requests.
+    """
+
+    namespace: str
+    quotas: bool = False
+    bound: str | None = None
+
+
+def needs_of(request: AdmissionRequest, settings: AdmissionSettings) -> Needs:
+    """Return what deciding a request needs to know beside it."""
+    if request.kind == _BINDING:
+        return Needs(namespace=request.namespace, bound=request.name)
+    quotas = settings.rewrite_whole_cards and _asks_whole_cards(request)
+    return Needs(namespace=request.namespace, quotas=quotas)
+
+
+async def gather_facts(needs: Needs, lookups: Lookups) -> NamespaceFacts:
+    """
+    Look up what deciding a request needs.
 
     Raises:
         LookupFailedError: the API could not be asked. For a Binding the Pod then counts as
             unknown, and the decision is made without it.
     """
-    if not request.namespace:
+    namespace = needs.namespace
+    if not namespace:
         return NamespaceFacts()
-    labels = await lookups.namespace_labels(request.namespace)
+    labels = await lookups.namespace_labels(namespace)
     managed = labels.get(LABEL_TENURE_MANAGED) == "true"
-    if request.kind == _BINDING:
-        return NamespaceFacts(labels=labels, managed=managed, pod=await _bound(request, lookups))
+    if needs.bound is not None:
+        pod = await _bound(namespace, needs.bound, lookups)
+        return NamespaceFacts(labels=labels, managed=managed, pod=pod)
     quotas: tuple[QuotaFact, ...] = ()
-    if managed and settings.rewrite_whole_cards and _asks_whole_cards(request):
-        quotas = await lookups.quotas(request.namespace)
+    if managed and needs.quotas:
+        quotas = await lookups.quotas(namespace)
     return NamespaceFacts(labels=labels, managed=managed, quotas=quotas)
 
 
-async def _bound(request: AdmissionRequest, lookups: Lookups) -> Mapping[str, object] | None:
+async def _bound(namespace: str, name: str, lookups: Lookups) -> Mapping[str, object] | None:
     try:
-        return await lookups.pod(request.namespace, request.name)
+        return await lookups.pod(namespace, name)
     except LookupFailedError:
         return None
 
@@ -48,17 +73,23 @@ async def _bound(request: AdmissionRequest, lookups: Lookups) -> Mapping[str, ob
 def _asks_whole_cards(request: AdmissionRequest) -> bool:
     if request.kind != _POD or request.operation != CREATE:
         return False
-    return any(NVIDIA_GPU in amounts for amounts in _amounts(request.obj or {}))
+    spec = (request.obj or {}).get("spec")
+    if not isinstance(spec, dict):
+        return False
+    return any(
+        _names_whole_cards(container)
+        for section in _SECTIONS
+        if isinstance(containers := spec.get(section), list)
+        for container in containers
+    )
 
 
-def _amounts(pod: Mapping[str, object]) -> Iterator[Mapping[str, object]]:
-    """Yield the requests and the limits of every container, whatever else the Pod may be."""
-    spec = pod.get("spec")
-    for section in _SECTIONS:
-        containers = spec.get(section) if isinstance(spec, Mapping) else None
-        for container in containers if isinstance(containers, list) else ():
-            resources = container.get("resources") if isinstance(container, Mapping) else None
-            for kind in ("requests", "limits"):
-                amounts = resources.get(kind) if isinstance(resources, Mapping) else None
-                if isinstance(amounts, Mapping):
-                    yield amounts
+def _names_whole_cards(container: object) -> bool:
+    """Tell whether requests or limits name `nvidia.com/gpu`, whatever else they may be."""
+    resources = container.get("resources") if isinstance(container, dict) else None
+    if not isinstance(resources, dict):
+        return False
+    requests, limits = resources.get("requests"), resources.get("limits")
+    return (isinstance(requests, dict) and NVIDIA_GPU in requests) or (
+        isinstance(limits, dict) and NVIDIA_GPU in limits
+    )

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
+from urllib.parse import parse_qs
 
 from webhook.decide.review import DEFAULT_LIMITS, ReviewLimits
 
 MARGIN_SECONDS: Final = 0.5
 """How long before the API server gives up we do: time for the answer to travel."""
 
+_FIELDS_MAX: Final = 16
 _PART: Final = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(h|ms|m|s|us|µs|ns)")
 _UNITS: Final = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
 
@@ -30,6 +33,16 @@ class ServerLimits:
     in_flight_max: int = 64
     seconds_max: float = 4.5
     seconds_min: float = 0.25
+
+
+@lru_cache(maxsize=64)
+def budget_of_query(query: str, limits: ServerLimits) -> float:
+    """Return how long a request with this query string may take; see `budget_seconds`."""
+    try:
+        found = parse_qs(query, max_num_fields=_FIELDS_MAX).get("timeout", [""])
+    except ValueError:
+        found = [""]
+    return budget_seconds(found[0], limits)
 
 
 def budget_seconds(timeout: str | None, limits: ServerLimits) -> float:

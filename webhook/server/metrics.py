@@ -14,6 +14,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        self._counted: dict[tuple[str, str, str], Counter] = {}
         self.requests = Counter(
             "tenure_admission_requests_total",
             "Admission requests by hook, operation and what became of them.",
@@ -25,6 +26,11 @@ class Metrics:
             "Time from the first byte of a request to its answer.",
             ("hook",),
             buckets=_SECONDS,
+            registry=self.registry,
+        )
+        self.remembered = Counter(
+            "tenure_admission_remembered_total",
+            "Answers taken over from the decision about a Pod that is alike.",
             registry=self.registry,
         )
         self.violations = Counter(
@@ -61,6 +67,12 @@ class Metrics:
             ("outcome",),
             registry=self.registry,
         )
+        self.background_failures = Counter(
+            "tenure_webhook_background_failures_total",
+            "Failures of the work beside answering: certificates, rotation, settings.",
+            ("what",),
+            registry=self.registry,
+        )
         self.rotation_phase = Gauge(
             "tenure_certificate_rotation_phase",
             "1 for the phase that the rotation of certificates is in, 0 for the others.",
@@ -72,3 +84,11 @@ class Metrics:
             "End of the serving certificate, Unix time.",
             registry=self.registry,
         )
+
+    def count(self, hook: str, operation: str, decision: str) -> None:
+        """Count a request; the few series there are were looked up before."""
+        key = (hook, operation, decision)
+        series = self._counted.get(key)
+        if series is None:
+            series = self._counted[key] = self.requests.labels(*key)
+        series.inc()

@@ -36,7 +36,7 @@ def read_review(body: bytes, limits: ReviewLimits) -> AdmissionRequest:
     if len(body) > limits.bytes_max:
         raise InputError(f"too large: bytes={len(body)}, bytes_max={limits.bytes_max}")
     levels = levels_written()
-    wraps = max(0, levels - limits.depth_max)
+    wraps = max(0, (levels or 0) - limits.depth_max)
     try:
         value = orjson.loads(body)
         same = _written(value, wraps) == body.rstrip()
@@ -44,14 +44,12 @@ def read_review(body: bytes, limits: ReviewLimits) -> AdmissionRequest:
         same = False
     if not same or len(body) > limits.text_length_max:
         return decode_review(body, limits)
-    if levels <= wraps + limits.depth_max:
-        return request_within(value, limits)
-    return request_of(value, limits)
+    return request_of(value, limits) if levels is None else request_within(value, limits)
 
 
 @lru_cache(maxsize=1)
-def levels_written() -> int:
-    """Return the most levels of nesting that the writer takes, an empty innermost one included."""
+def levels_written() -> int | None:
+    """Return the most levels of nesting that the writer takes; None when that is not known."""
     value: object = []
     for levels in range(1, _LEVELS_MAX):
         try:
@@ -59,11 +57,31 @@ def levels_written() -> int:
         except orjson.JSONEncodeError:
             return levels - 1
         value = [value]
-    return _LEVELS_MAX
+    return None
 
 
 def _written(value: object, wraps: int) -> bytes:
-    wrapped = value
-    for _ in range(wraps):
-        wrapped = [wrapped]
-    return orjson.dumps(wrapped)[wraps : -wraps or None]
+    """Write a value within that many lists, and return its own text."""
+    if not wraps:
+        return orjson.dumps(value)
+    outer, inner = _lists(wraps)
+    inner[0] = value
+    try:
+        return orjson.dumps(outer)[wraps:-wraps]
+    finally:
+        inner[0] = None
+
+
+@lru_cache(maxsize=4)
+def _lists(wraps: int) -> tuple[list[object], list[object]]:
+    """
+    Return that many lists within one another, the outermost and the innermost.
+
+    They are used again and again. Should two threads get into one another's way, what is written is
+    not what was read, and the careful reader takes over.
+    """
+    inner: list[object] = [None]
+    outer = inner
+    for _ in range(wraps - 1):
+        outer = [outer]
+    return outer, inner

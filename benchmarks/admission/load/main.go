@@ -29,6 +29,7 @@ var (
 	bodies      = flag.String("bodies", "", "file: for each request hook and body, each after its length in four bytes")
 	connections = flag.Int("connections", 4, "that are kept")
 	seconds     = flag.Float64("seconds", 1, "how long")
+	start       = flag.Int("start", 0, "number of the request to begin with")
 	rate        = flag.Float64("rate", 0, "requests a second; 0 is as fast as answers come")
 )
 
@@ -77,6 +78,7 @@ func main() {
 func closed(client *http.Client, calls []call) ([]time.Duration, error) {
 	end := time.Now().Add(time.Duration(*seconds * float64(time.Second)))
 	var next atomic.Int64
+	next.Store(int64(*start))
 	parts := make([][]time.Duration, *connections)
 	failures := make([]error, *connections)
 	var group sync.WaitGroup
@@ -115,7 +117,7 @@ func open(client *http.Client, calls []call) ([]time.Duration, error) {
 		group.Add(1)
 		go func() {
 			defer group.Done()
-			failures[number] = send(client, calls[number%len(calls)])
+			failures[number] = send(client, calls[(*start+number)%len(calls)])
 			took[number] = time.Since(due)
 		}()
 	}

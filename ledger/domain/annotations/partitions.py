@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -23,6 +23,7 @@ from ledger.domain.quantity import Quantity, format_quantity
 from ledger.domain.resources import ANNOTATION_GPU_PARTITIONS, LABEL_GPU_PARTITION_POLICY
 
 _PATH: Final = annotation_path(ANNOTATION_GPU_PARTITIONS)
+_HOPPER_MODELS: Final = frozenset({"H100", "H800", "H20"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +34,19 @@ class GpuPartition:
     link_type: str = ""
     ring_bus_bandwidth: Quantity | None = None
     allocation_score: int = 0
+
+
+def _even(count: int, groups: Iterable[int]) -> tuple[GpuPartition, ...]:
+    return tuple(
+        GpuPartition(minors=tuple(range(first, first + count)), allocation_score=1)
+        for first in groups
+    )
+
+
+HOPPER_PARTITIONS: Final[Mapping[int, tuple[GpuPartition, ...]]] = {
+    count: _even(count, range(0, 8, count)) for count in (1, 2, 4, 8)
+}
+"""Eight GPUs behind switches: singles, pairs, quads, all (Koordinator contract 8.5)."""
 
 
 # {"1": [{"minors": [0]}, {"minors": [1]}],
@@ -82,6 +96,17 @@ def honors_partitions(*labels: Mapping[str, str]) -> bool:
     Rule: Koordinator contract 2.3 and 8.5.
     """
     return any(item.get(LABEL_GPU_PARTITION_POLICY) == "Honor" for item in labels)
+
+
+def built_in_partitions(vendor: str, model: str) -> Mapping[int, tuple[GpuPartition, ...]] | None:
+    """
+    Return the table that a card model is known to have, None for others.
+
+    Rule: Koordinator contract 8.5: nvidia (or no vendor) H100, H800 and H20. Ours: the model
+    label goes on after the first dash (`H100-80GB-HBM3`), as 2.3 has the agent write it.
+    """
+    known = vendor in {"", "nvidia"} and model.partition("-")[0] in _HOPPER_MODELS
+    return HOPPER_PARTITIONS if known else None
 
 
 def _decode_partition(value: object, path: str) -> GpuPartition:

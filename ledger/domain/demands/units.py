@@ -57,7 +57,10 @@ def _demand(spec: PodSpec, name: str, device_type: str, hint: DeviceHint) -> Ask
     if errors:
         return Asked(errors=errors)
     count, each = devices_of(percent, hint)
+    everywhere = hint.allocate_strategy is AllocateStrategy.APPLY_FOR_ALL and count == 1
     counts = {container.place: devices_of(amounts[name], hint)[0] for container, amounts in asks}
+    if everywhere:
+        counts = {}  # how many devices that is differs from node to node: the whole Pod's
     demand = DeviceDemand(
         device_type=device_type,
         count=count,

@@ -1,9 +1,9 @@
-"""Wishes about placement that Pods write into annotations, and which of them are honoured yet."""
+"""Wishes about placement in annotations: what they do to demands, and which can't be honoured."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ledger.domain.annotations.cpu import NumaPolicy, NumaTopologySpec, decode_numa_topology_spec
 from ledger.domain.annotations.device_hints import (
@@ -11,7 +11,6 @@ from ledger.domain.annotations.device_hints import (
     DeviceExclusivePolicy,
     DeviceHint,
     JointAllocation,
-    JointScope,
     LabelSelector,
     PartitionSpec,
     TopologyScope,
@@ -26,7 +25,7 @@ from ledger.domain.annotations.pods import (
 )
 from ledger.domain.annotations.wire import annotation_path
 from ledger.domain.errors import FieldError
-from ledger.domain.requests import DeviceDemand
+from ledger.domain.requests import DeviceDemand, PodRequest
 from ledger.domain.resources import (
     ANNOTATION_DEVICE_ALLOCATE_HINT,
     ANNOTATION_DEVICE_JOINT_ALLOCATE,
@@ -35,6 +34,7 @@ from ledger.domain.resources import (
     ANNOTATION_REPLACE_RESOURCES,
     ANNOTATION_SCHEDULING_HINT,
     TYPE_GPU,
+    Dialect,
 )
 from ledger.domain.rules import unsupported
 
@@ -81,8 +81,36 @@ def read_wishes(annotations: Mapping[str, str]) -> Wishes:
     )
 
 
+def hinted(demands: tuple[DeviceDemand, ...], wishes: Wishes) -> tuple[DeviceDemand, ...]:
+    """
+    Return the demands with what the hints of their types say, where that changes anything.
+
+    Rule: Koordinator contract 2.1 and 8.3. `DeviceLevel` asks for devices without other tenants.
+    """
+    if not wishes.hints:
+        return demands
+    counts = _counts(demands)
+    return tuple(
+        _with_hint(demand, wishes.hints.get(demand.device_type), counts[demand.device_type])
+        for demand in demands
+    )
+
+
+def with_wishes(request: PodRequest, wishes: Wishes) -> PodRequest:
+    """Return the request with the wishes that are about several devices or types at once."""
+    types = {demand.device_type for demand in request.devices}
+    joint = wishes.joint if wishes.joint and len(types & {*wishes.joint.device_types}) > 1 else None
+    partition = wishes.partition if TYPE_GPU in types else None
+    if joint is None and partition is None:
+        return request
+    return replace(request, joint=joint, partition=partition)
+
+
 def check_wishes(
-    wishes: Wishes, demands: tuple[DeviceDemand, ...], broken: Collection[str] = ()
+    wishes: Wishes,
+    demands: tuple[DeviceDemand, ...],
+    broken: Collection[str] = (),
+    dialect: Dialect | None = None,
 ) -> Iterator[FieldError]:
     """
     Yield every wish that would change the answer and can't be honoured by this release.
@@ -93,20 +121,18 @@ def check_wishes(
     Args:
         broken: types that are asked for in a way that is no demand; they count as one device, so
             that their wishes are judged all the same.
+        dialect: the words the Pod asks for GPUs in; only Koordinator's know scopes, exclusive
+            parts and partitions.
     """
-    counts: dict[str, int] = dict.fromkeys(broken, 1)
-    for demand in demands:
-        counts[demand.device_type] = counts.get(demand.device_type, 0) + demand.count
+    counts = {**dict.fromkeys(broken, 1), **_counts(demands)}
+    foreign = dialect in {Dialect.MGPU, Dialect.GPUSHARE}
     for device_type, hint in wishes.hints.items():
-        if device_type in counts:
-            yield from _check_hint(f"{_HINT}.{device_type}", device_type, hint, counts[device_type])
-    joint = wishes.joint
-    together = len(counts.keys() & set(joint.device_types)) > 1 if joint else False
-    if joint and together and joint.required_scope is JointScope.SAME_PCIE:
-        field = f"{annotation_path(ANNOTATION_DEVICE_JOINT_ALLOCATE)}.requiredScope"
-        yield unsupported(field, "devices of several types under one PCIe root")
-    if wishes.partition is not None and TYPE_GPU in counts:
-        yield unsupported(annotation_path(ANNOTATION_GPU_PARTITION_SPEC), "GPU partitions")
+        path = f"{_HINT}.{device_type}"
+        if device_type == TYPE_GPU and device_type in counts:
+            yield from _check_gpu_hint(path, hint, counts[device_type], foreign=foreign)
+    if wishes.partition is not None and dialect is Dialect.MGPU:
+        spec = annotation_path(ANNOTATION_GPU_PARTITION_SPEC)
+        yield unsupported(spec, f"GPU partitions for requests in the words of {dialect}")
     if wishes.numa and wishes.numa.policy not in {NumaPolicy.NONE, NumaPolicy.BEST_EFFORT}:
         field = f"{annotation_path(ANNOTATION_NUMA_TOPOLOGY_SPEC)}.numaTopologyPolicy"
         yield unsupported(field, f"NUMA policy {wishes.numa.policy}")
@@ -119,26 +145,63 @@ def check_wishes(
         )
 
 
-def _check_hint(path: str, device_type: str, hint: DeviceHint, count: int) -> Iterator[FieldError]:
-    if hint.selector is not None and hint.selector != LabelSelector():
-        yield unsupported(f"{path}.selector", "a device selector")
-    if hint.vf_selector is not None:
-        yield unsupported(f"{path}.vfSelector", "virtual functions")
-    as_count = hint.allocate_strategy is AllocateStrategy.REQUESTS_AS_COUNT
-    if hint.allocate_strategy is AllocateStrategy.APPLY_FOR_ALL:
-        yield unsupported(f"{path}.allocateStrategy", "ApplyForAll")
-    if device_type == TYPE_GPU:
-        if as_count:
-            yield unsupported(f"{path}.allocateStrategy", "RequestsAsCount of GPUs")
-        yield from _check_scope(f"{path}.requiredTopologyScope", hint, count)
-    alone = hint.exclusive_policy
-    honoured = alone is DeviceExclusivePolicy.DEVICE_LEVEL and as_count and device_type != TYPE_GPU
-    if alone is not DeviceExclusivePolicy.UNSET and not honoured:
-        yield unsupported(f"{path}.exclusivePolicy", f"exclusive policy {alone} here")
+def _counts(demands: tuple[DeviceDemand, ...]) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for demand in demands:
+        counts[demand.device_type] = counts.get(demand.device_type, 0) + demand.count
+    return counts
 
 
-def _check_scope(path: str, hint: DeviceHint, count: int) -> Iterator[FieldError]:
+def _with_hint(demand: DeviceDemand, hint: DeviceHint | None, count: int) -> DeviceDemand:
+    """Return the demand with the parts of the hint that are not in its numbers already."""
+    if hint is None:
+        return demand
+    everywhere = (
+        hint.allocate_strategy is AllocateStrategy.APPLY_FOR_ALL
+        and demand.device_type != TYPE_GPU
+        and demand.count == 1
+    )
+    alone = hint.exclusive_policy is DeviceExclusivePolicy.DEVICE_LEVEL
+    under_root = hint.exclusive_policy is DeviceExclusivePolicy.PCIE_LEVEL
+    left = DeviceHint(
+        selector=None if hint.selector == LabelSelector() else hint.selector,
+        vf_selector=hint.vf_selector,
+        allocate_strategy=(
+            AllocateStrategy.APPLY_FOR_ALL if everywhere else AllocateStrategy.UNSET
+        ),
+        required_topology_scope=_scope(demand, hint, count),
+        exclusive_policy=(
+            DeviceExclusivePolicy.PCIE_LEVEL if under_root else DeviceExclusivePolicy.UNSET
+        ),
+    )
+    return replace(
+        demand,
+        exclusive=demand.exclusive or alone,
+        hint=None if left == DeviceHint() else left,
+    )
+
+
+def _scope(demand: DeviceDemand, hint: DeviceHint, count: int) -> TopologyScope:
     """One GPU is under one scope of any depth, and a Pod is always on one node (quirk Q16)."""
     scope = hint.required_topology_scope
-    if count > 1 and scope not in {TopologyScope.UNSET, TopologyScope.NODE}:
-        yield unsupported(path, f"several GPUs under one {scope}")
+    if demand.device_type != TYPE_GPU or count < 2 or scope is TopologyScope.NODE:
+        return TopologyScope.UNSET
+    return scope
+
+
+def _check_gpu_hint(
+    path: str, hint: DeviceHint, count: int, *, foreign: bool
+) -> Iterator[FieldError]:
+    """Yield what the hint says that GPUs can't be chosen by (Koordinator contract 2.1, Q16)."""
+    if hint.vf_selector is not None:
+        yield unsupported(f"{path}.vfSelector", "virtual functions of GPUs")
+    if hint.allocate_strategy is not AllocateStrategy.UNSET:
+        yield unsupported(f"{path}.allocateStrategy", f"{hint.allocate_strategy} of GPUs")
+    alone = hint.exclusive_policy
+    if foreign and alone is not DeviceExclusivePolicy.UNSET:
+        yield unsupported(f"{path}.exclusivePolicy", f"exclusive policy {alone} here")
+    scope = hint.required_topology_scope
+    if count < 2 or scope in {TopologyScope.UNSET, TopologyScope.NODE}:
+        return
+    if foreign or scope is TopologyScope.DEVICE:
+        yield unsupported(f"{path}.requiredTopologyScope", f"several GPUs under one {scope}")

@@ -20,7 +20,10 @@ _REFUSAL: Final = fail(
     " || lower(tg_tag) || ' ' || found",
     "tables of the ledger are altered only by its migrations",
 )
-_DDL: Final = ("ALTER TABLE", "ALTER TRIGGER", "ALTER FUNCTION", "CREATE RULE")
+_DDL: Final = (
+    *("ALTER TABLE", "ALTER TRIGGER", "ALTER FUNCTION", "ALTER POLICY"),
+    *("CREATE RULE", "CREATE TRIGGER", "CREATE FUNCTION", "CREATE POLICY"),
+)
 _TAGS: Final = ", ".join(f"'{each}'" for each in _DDL)
 
 EVENT_TRIGGERS: Final = {
@@ -62,8 +65,12 @@ $rule$"""
 V1: Final = (
     _guard(
         "ledger_no_ddl",
-        """SELECT object_identity INTO found FROM pg_event_trigger_ddl_commands()
-  WHERE strpos(object_identity, 'public.ledger_') > 0 LIMIT 1;""",
+        """SELECT c.object_identity INTO found FROM pg_event_trigger_ddl_commands() AS c
+  WHERE strpos(c.object_identity, 'public.ledger_') > 0
+    OR EXISTS (
+      SELECT 1 FROM pg_trigger AS t JOIN pg_proc AS p ON p.oid = t.tgfoid
+      WHERE t.tgrelid = c.objid AND starts_with(p.proname, 'ledger_')
+    ) LIMIT 1;""",
     ),
     _guard(
         "ledger_no_drop",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from ledger.domain.devices import WHOLE_PERCENT
 from ledger.domain.requests import DeviceDemand
 from scheduler.decide import reasons
 from scheduler.decide.outcome import CardView, Unfit
@@ -24,6 +25,12 @@ def asked_bytes(demand: DeviceDemand, total_bytes: int) -> int:
     if demand.exclusive and not demand.memory_bytes and not demand.memory_ratio_percent:
         return total_bytes
     return demand.memory_bytes_on(total_bytes)
+
+
+def is_whole(demand: DeviceDemand) -> bool:
+    """Tell whether the demand is for whole devices, not for a part that wants to be alone."""
+    whole_memory = not demand.memory_bytes and demand.memory_ratio_percent in {0, WHOLE_PERCENT}
+    return demand.exclusive and whole_memory
 
 
 def fits(card: CardView, demand: DeviceDemand) -> bool:

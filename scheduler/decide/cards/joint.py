@@ -12,6 +12,7 @@ from typing import Protocol
 from ledger.domain.devices import GPU
 from ledger.domain.requests import DeviceDemand, PodRequest
 from ledger.domain.resources import Dialect
+from ledger.domain.topology import LinkMatrix
 from scheduler.decide.cards.fit import asked_bytes, fits
 from scheduler.decide.cards.links import pick_linked
 from scheduler.decide.cards.view import NodeView
@@ -91,12 +92,12 @@ def quality(members: Sequence[PodRequest], node: NodeView) -> tuple[float, int]:
     """
     Return how good one node is for all members: bottleneck in GB/s, then less core left.
 
-    Rule: GPU-topology proposal, "Node Selection". A node that reports no links counts as 0 GB/s
-    where several GPUs are asked for; a single GPU has no slowest link.
+    Rule: GPU-topology proposal, "Node Selection". A node of which no link is known counts as
+    0 GB/s where several GPUs are asked for; a single GPU has no slowest link.
     """
     left = sum(card.core_free for card in node.cards if not card.closed)
     count = sum(demand.count for member in members for demand in _gpu_demands(member))
-    links = node.facts.links
+    links = _links(node)
     minors = _together(members, node)
     if count < 2:
         return math.inf, -left
@@ -115,7 +116,7 @@ def joint_minors(members: Sequence[PodRequest], node: NodeView) -> dict[str, fro
     together (parts of cards, different kinds of demands, no links): then each Pod chooses.
     """
     minors = _together(members, node)
-    if minors is None or node.facts.links is None:
+    if minors is None or _links(node) is None:
         return {}
     result: dict[str, frozenset[int] | None] = {}
     start = 0
@@ -131,7 +132,8 @@ def _together(members: Sequence[PodRequest], node: NodeView) -> tuple[int, ...] 
     demands = [demand for member in members for demand in _gpu_demands(member)]
     kinds = {(demand.exclusive, demand.core_percent, demand.model_names) for demand in demands}
     whole = all(demand.exclusive for demand in demands)
-    if len(kinds) != 1 or not whole or any(member.dialect is Dialect.MGPU for member in members):
+    alone = node.facts.honors_partitions or any(map(_chooses_alone, members))
+    if len(kinds) != 1 or not whole or alone:
         return None
     free = [
         card.record.minor
@@ -141,9 +143,21 @@ def _together(members: Sequence[PodRequest], node: NodeView) -> tuple[int, ...] 
     count = sum(demand.count for demand in demands)
     if count > len(free):
         return None
-    if node.facts.links is None:
+    links = _links(node)
+    if links is None:
         return tuple(free[:count])
-    return pick_linked(free, count, node.facts.links)
+    return pick_linked(free, count, links)
+
+
+def _links(node: NodeView) -> LinkMatrix | None:
+    """Return the measured links of a node, else those that places and partitions suggest."""
+    return node.facts.links or node.facts.derived_links
+
+
+def _chooses_alone(member: PodRequest) -> bool:
+    """Tell whether more than links decides which whole GPUs the Pod may have."""
+    wishes = any(demand.hint for demand in member.devices) or member.partition is not None
+    return wishes or member.joint is not None or member.dialect is Dialect.MGPU
 
 
 def _gpu_demands(request: PodRequest) -> list[DeviceDemand]:
@@ -190,6 +204,8 @@ def _shape(request: PodRequest) -> Hashable:
         request.cpu_milli,
         request.memory_bytes,
         request.cpuset,
+        request.joint,
+        request.partition,
         request.placement,
         request.dialect,
     )

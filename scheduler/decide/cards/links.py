@@ -7,29 +7,62 @@ from itertools import combinations
 from typing import Final
 
 from ledger.domain.topology import LinkMatrix
+from scheduler.decide.cards.link_table import TABLE_GPUS_MAX, table_of
 
-GPU_COUNT_MAX: Final = 16
-"""The choice is exact up to this many free GPUs; beyond it, exact among the lowest 16 minors."""
+STEPS_MAX: Final = 20_000
+"""Steps of one search among more free GPUs than a table holds; then the best found counts."""
 
 
-def pick_linked(free: Iterable[int], count: int, links: LinkMatrix) -> tuple[int, ...]:
+def pick_linked(
+    free: Iterable[int], count: int, links: LinkMatrix, *, ties_by_minor: bool = False
+) -> tuple[int, ...]:
     """
     Choose the `count` free GPUs whose slowest link is fastest.
 
     Rule: Koordinator GPU-topology proposal, "Pick GPUs of Node".
 
+    Exact for up to `TABLE_GPUS_MAX` free GPUs, out of a table that nodes with equal matrices
+    share. Ties go to the GPUs whose best ring (a closed way through all of them) has the fastest
+    slowest link, then to those that leave the best GPUs to others, then to the lowest minors; for
+    one GPU the rest alone decides. Among more free GPUs a search of `STEPS_MAX` steps is made for
+    every speed it tries, and ties go to the lowest minors.
+
+    Args:
+        ties_by_minor: ties go to the lowest minors at once, neither ring nor rest is looked at.
+
     Returns:
-        Minors in ascending order. Ties go to the lowest minors. Without a link to compare (one
-        GPU, a minor that the matrix lacks, more than 16 GPUs asked) the lowest minors.
+        Minors in ascending order. A minor that the matrix lacks has links of 0 GB/s.
     """
     minors = sorted(free)
     assert 1 <= count <= len(minors), (count, minors)
-    if count == 1 or count > GPU_COUNT_MAX or minors[-1] >= len(links):
-        return tuple(minors[:count])
-    minors = minors[:GPU_COUNT_MAX]
+    if count == len(minors):
+        return tuple(minors)
+    size = len(links)
+    if minors[-1] < size <= TABLE_GPUS_MAX:
+        chosen = 0
+        for minor in minors:
+            chosen |= 1 << (size - 1 - minor)
+        return table_of(links).pick(chosen, count, ties_by_minor=ties_by_minor)
+    if len(minors) > TABLE_GPUS_MAX:
+        return _searched(minors, count, links)
+    among = table_of(_between(minors, links))
+    places = among.pick((1 << len(minors)) - 1, count, ties_by_minor=ties_by_minor)
+    return tuple([minors[place] for place in places])
+
+
+def _between(minors: Sequence[int], links: LinkMatrix) -> LinkMatrix:
+    """Return the links between these GPUs alone, numbered from 0."""
+    return LinkMatrix(rows=tuple(tuple(_speed(links, a, b) for b in minors) for a in minors))
+
+
+def _speed(links: LinkMatrix, a: int, b: int) -> float:
+    return links.bandwidth_gbps(a, b) if max(a, b) < len(links) else 0.0
+
+
+def _searched(minors: Sequence[int], count: int, links: LinkMatrix) -> tuple[int, ...]:
+    """Try ever faster speeds, halving what is left of them."""
     speeds = {
-        (a, b): links.bandwidth_gbps(minors[a], minors[b])
-        for a, b in combinations(range(len(minors)), 2)
+        (a, b): _speed(links, minors[a], minors[b]) for a, b in combinations(range(len(minors)), 2)
     }
     best = tuple(range(count))
     slower, faster = 0, len(levels := sorted(set(speeds.values()))) - 1
@@ -51,16 +84,25 @@ def _linked_group(
     for (a, b), speed in speeds.items():
         if speed >= at_least:
             higher[a] |= 1 << b
-    return _first_clique(higher, (1 << size) - 1, count)
+    return _first_clique(higher, count)
 
 
-def _first_clique(higher: Sequence[int], candidates: int, count: int) -> tuple[int, ...] | None:
-    if count == 0:
-        return ()
-    while candidates.bit_count() >= count:
-        lowest = (candidates & -candidates).bit_length() - 1
-        candidates &= candidates - 1
-        rest = _first_clique(higher, candidates & higher[lowest], count - 1)
-        if rest is not None:
-            return (lowest, *rest)
+def _first_clique(higher: Sequence[int], count: int) -> tuple[int, ...] | None:
+    """Return the first `count` places that are all linked; None too when the steps run out."""
+    path: list[int] = []
+    levels = [(1 << len(higher)) - 1]  # the places still to try after each prefix of the path
+    for _ in range(STEPS_MAX):
+        left = levels[-1]
+        if left.bit_count() < count - len(path):
+            levels.pop()
+            if not levels:
+                return None
+            path.pop()
+            continue
+        lowest = (left & -left).bit_length() - 1
+        levels[-1] = left & (left - 1)
+        path.append(lowest)
+        if len(path) == count:
+            return tuple(path)
+        levels.append(levels[-1] & higher[lowest])
     return None

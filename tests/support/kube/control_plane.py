@@ -32,10 +32,12 @@ MALLORY: Final = "mallory"
 SCHEDULER_ACCOUNT: Final = "system:serviceaccount:tenure-system:tenure-scheduler"
 WEBHOOK_ACCOUNT: Final = "system:serviceaccount:tenure-system:tenure-webhook"
 AGENT_ACCOUNT: Final = "system:serviceaccount:tenure-system:tenure-agent"
+KUBELET: Final = "system:node:kubelet-1"
 _GROUPS: Final[Mapping[str, str]] = {
     ADMIN: "system:masters",
     MALLORY: "system:masters",  # who may do everything that admission lets through
     "system:kube-scheduler": "system:authenticated",
+    KUBELET: "system:nodes",
     SCHEDULER_ACCOUNT: "system:serviceaccounts,system:serviceaccounts:tenure-system",
     WEBHOOK_ACCOUNT: "system:serviceaccounts,system:serviceaccounts:tenure-system",
     AGENT_ACCOUNT: "system:serviceaccounts,system:serviceaccounts:tenure-system",

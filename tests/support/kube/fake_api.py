@@ -45,6 +45,7 @@ class FakeApi:
         seen: method and path of every request, in order.
         tokens: Authorization header of every request, in order.
         away: nobody is answered.
+        slow_seconds: how long every answer takes.
     """
 
     url: str = ""
@@ -53,6 +54,7 @@ class FakeApi:
     seen: list[tuple[str, str]] = field(default_factory=list)
     tokens: list[str] = field(default_factory=list)
     away: bool = False
+    slow_seconds: float = 0.0
     versions: Any = field(default_factory=lambda: itertools.count(1))
 
     def add_namespace(self, name: str, *, managed: bool = True) -> None:
@@ -76,6 +78,7 @@ class FakeApi:
         path = request.path
         self.seen.append((request.method, path))
         self.tokens.append(request.headers.get("Authorization", ""))
+        await asyncio.sleep(self.slow_seconds)
         canned = Canned(how=HANG) if self.away else self.canned.get(path)
         if canned is not None:
             return await _canned(request, canned)
@@ -119,6 +122,7 @@ class FakeApi:
         try:
             changed = jsonpatch.apply_patch(self.objects[path], operations)
         except jsonpatch.JsonPatchTestFailed:
+            # word for word what a real one says, which names neither the test nor the path
             words = "the server rejected our request due to an error in our request"
             return _status(422, words)
         return self._stored(path, changed, 200)

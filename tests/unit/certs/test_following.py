@@ -149,3 +149,87 @@ def test_a_replica_says_again_that_it_lives_and_signs_off() -> None:
         assert await cluster.reports.all() == ()
 
     asyncio.run(run())
+
+
+def test_a_leaf_for_some_of_our_names_is_better_than_none() -> None:
+    """In the middle of a roll-out the old release leads, and knows nothing of a new name."""
+
+    async def run() -> None:
+        cluster = Cluster()
+        await cluster.rotator.advance()
+        serving = Serving()
+        newer = Follower(
+            cluster.objects,
+            cluster.reports,
+            PLACE.secret_path,
+            serving,
+            replica="newer",
+            names=("a.svc", "b.svc"),
+            clock=cluster.clock,
+        )
+        assert await newer.look()
+        assert serving.leaf == facts_of(cluster.record.leaf.certificate)
+
+    asyncio.run(run())
+
+
+def test_a_key_that_somebody_replaced_by_hand_is_mended() -> None:
+    """The leaf before is served on; the leading replica issues another one."""
+
+    async def run() -> None:
+        cluster = Cluster()
+        await cluster.rotator.advance()
+        await cluster.follower.look()
+        served = cluster.serving.leaf
+        data = cluster.objects.objects[PLACE.secret_path]["data"]
+        data["tls.key"] = data["authority.key"]
+        data["tls.crt"] = data["authority.crt"]
+        with pytest.raises(CertificateError):
+            await cluster.follower.look()
+        assert cluster.serving.leaf == served
+        await cluster.rotator.advance()
+        assert await cluster.follower.look()
+        assert cluster.serving.leaf == facts_of(cluster.record.leaf.certificate) != served
+
+    asyncio.run(run())
+
+
+def test_an_authority_that_somebody_replaced_by_hand_is_left_to_people() -> None:
+    """Signing with it would only make leaves that nobody trusts."""
+
+    async def run() -> None:
+        cluster = Cluster()
+        await cluster.rotator.advance()
+        secret = cluster.objects.objects[PLACE.secret_path]
+        secret["data"]["authority.key"] = secret["data"]["tls.key"]
+        before = dict(secret)
+        with pytest.raises(CertificateError, match="authority's key"):
+            await cluster.rotator.advance()
+        assert cluster.objects.objects[PLACE.secret_path] == before
+
+    asyncio.run(run())
+
+
+def test_what_the_dead_said_is_cleared_away() -> None:
+    """Pods have new names at every roll-out; those that were killed leave a Lease each."""
+
+    async def run() -> None:
+        cluster = Cluster()
+        await cluster.rotator.advance()
+        await cluster.reports.say("killed", "old leaf", cluster.clock())
+        cluster.clock.pass_by(days=2)
+        await cluster.follower.look()
+
+        async def follow() -> None:
+            await cluster.follower.look()
+
+        secret = cluster.objects.objects[PLACE.secret_path]
+        secret["metadata"]["annotations"][REQUESTED] = "now"
+        for _ in range(100):
+            await cluster.rotator.advance()
+            await follow()
+            cluster.clock.pass_by(seconds=10)
+        assert cluster.record.phase is Phase.STABLE
+        assert [one.name for one in await cluster.reports.all()] == ["one"]
+
+    asyncio.run(run())

@@ -133,6 +133,8 @@ def test_what_was_never_seen_published_is_published_again(recorded: Recorded) ->
             id="an authority with a year left",
         ),
         pytest.param(replace(STABLE, requested=True), START, Begin, id="somebody asked for it"),
+        pytest.param(replace(STABLE, sound=False), START, Renew, id="a key that is another's"),
+        pytest.param(replace(SERVING, sound=False), START, Renew, id="the same while serving"),
         pytest.param(PUBLISHING, START + 29 * SECOND, Wait, id="the bundle is still on its way"),
         pytest.param(PUBLISHING, START + 30 * SECOND, Switch, id="every server has the bundle"),
         pytest.param(replace(PUBLISHING, requested=True), START, Wait, id="one rotation at a time"),
@@ -168,3 +170,12 @@ def test_the_old_authority_stays_while_a_replica_serves_its_leaf(
     assert type(found) is expected
     if isinstance(found, Wait):
         assert "b" in found.reason
+
+
+def test_a_leader_whose_clock_is_ahead_gives_no_replica_up_too_soon() -> None:
+    """All reports look old to it, so it counts from the switch."""
+    said = Replica(name="b", leaf="leaf 1", at=START - timedelta(hours=1))
+    found = step(SERVING, at=START + timedelta(minutes=10) - SECOND, replicas=(said,))
+    assert isinstance(found, Wait)
+    later = step(SERVING, at=START + timedelta(minutes=10), replicas=(said,))
+    assert later == Finish()

@@ -317,6 +317,22 @@ def test_a_link_matrix_that_is_too_small_is_ignored_with_a_warning() -> None:
     assert "link matrix ignored" in warnings[0]
 
 
+def test_places_stand_in_for_a_matrix() -> None:
+    """Without measured links the places and partitions of the GPUs suggest some, else none."""
+    placed = [
+        gpu_device(minor, topology={"nodeID": minor // 2, "pcieID": f"pci{minor}"})
+        for minor in range(4)
+    ]
+    topologies = {"gpu": [{"name": "bandwidth", "topology": EIGHT_GPU_DEVICE_TEXT}]}
+
+    derived = decode_node(node(), device(*placed))[0].derived_links
+
+    assert derived is not None
+    assert derived.bandwidth_gbps(0, 1) > derived.bandwidth_gbps(1, 2)
+    assert decode_node(node(), device(*placed, topologies=topologies))[0].derived_links is None
+    assert decode_node(node(), device(gpu_device(0)))[0].derived_links is None
+
+
 def test_listed_cards_are_unhealthy() -> None:
     """GPU-sharing contract B.3, ours: a token that is no index is ignored and reported."""
     cards = device(gpu_device(0), gpu_device(1), gpu_device(2))
@@ -483,10 +499,6 @@ NOT_APPLIED = {
     "a strict NUMA policy": (
         node(labels={"node.koordinator.sh/numa-topology-policy": "SingleNUMANode"}),
         "numa-topology-policy",
-    ),
-    "a partition table": (
-        node(labels={"node.koordinator.sh/gpu-partition-policy": "Honor"}),
-        "partition table",
     ),
     "amplification": (
         node(annotations={"node.koordinator.sh/resource-amplification-ratio": {"cpu": 1.4}}),

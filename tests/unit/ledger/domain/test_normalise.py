@@ -1,10 +1,18 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from itertools import permutations
 
 import pytest
 
+from ledger.domain.annotations.device_hints import (
+    AllocateStrategy,
+    DeviceExclusivePolicy,
+    DeviceHint,
+    LabelSelector,
+    TopologyScope,
+)
 from ledger.domain.errors import InputError, RefusedError
 from ledger.domain.normalise import NormaliseSettings, decode_pod, examine_pod
 from ledger.domain.requests import (
@@ -236,7 +244,7 @@ def test_violations_of_all_containers_come_at_once() -> None:
         container("b", limits={CORE: 50}),
         init=[container("i", limits={RATIO: 250})],
         labels={QOS: "LSR"},
-        annotations={HINT: {"gpu": {"selector": {"matchLabels": {"tier": "gold"}}}}},
+        annotations={HINT: {"gpu": {"vfSelector": {}}}},
     )
 
     assert set(refusal(body)) == {
@@ -244,7 +252,7 @@ def test_violations_of_all_containers_come_at_once() -> None:
         f"spec.containers[1].resources.requests[{CORE}]",
         f"spec.initContainers[0].resources.requests[{RATIO}]",
         "spec.containers[0].resources.requests[cpu]",
-        f"metadata.annotations[{HINT}].gpu.selector",
+        f"metadata.annotations[{HINT}].gpu.vfSelector",
     }
 
 
@@ -906,29 +914,16 @@ def test_a_gang_group_of_the_gang_itself_is_no_other_gang() -> None:
 
 TWO_GPUS = {"nvidia.com/gpu": 2, RDMA: 100}
 NOT_YET = {
-    "a device selector": ({HINT: {"gpu": {"selector": {"matchLabels": {"a": "b"}}}}}, "selector"),
-    "virtual functions": ({HINT: {"rdma": {"vfSelector": {}}}}, "vfSelector"),
-    "ApplyForAll": ({HINT: {"rdma": {"allocateStrategy": "ApplyForAll"}}}, "allocateStrategy"),
+    "virtual functions of GPUs": ({HINT: {"gpu": {"vfSelector": {}}}}, "vfSelector"),
+    "all GPUs": ({HINT: {"gpu": {"allocateStrategy": "ApplyForAll"}}}, "allocateStrategy"),
     "a strategy for GPUs": (
         {HINT: {"gpu": {"allocateStrategy": "RequestsAsCount"}}},
         "allocateStrategy",
     ),
-    "one NUMA node": ({HINT: {"gpu": {"requiredTopologyScope": "NUMANode"}}}, "TopologyScope"),
-    "one PCIe root": ({HINT: {"gpu": {"requiredTopologyScope": "PCIe"}}}, "TopologyScope"),
     "two cards in one device": (
         {HINT: {"gpu": {"requiredTopologyScope": "Device"}}},
         "TopologyScope",
     ),
-    "an exclusive PCIe root": ({HINT: {"rdma": {"exclusivePolicy": "PCIeLevel"}}}, "exclusive"),
-    "an exclusive NIC of a part": (
-        {HINT: {"rdma": {"exclusivePolicy": "DeviceLevel"}}},
-        "exclusive",
-    ),
-    "joint under one PCIe root": (
-        {JOINT: {"deviceTypes": ["gpu", "rdma"], "requiredScope": "SamePCIe"}},
-        "requiredScope",
-    ),
-    "partitions, even empty": ({PARTITION: {}}, "gpu-partition-spec"),
     "one NUMA node for all": ({NUMA: {"numaTopologyPolicy": "SingleNUMANode"}}, "numaTopology"),
     "aligned NUMA nodes": ({NUMA: {"numaTopologyPolicy": "Restricted"}}, "numaTopology"),
     "a burst of CPUs": (
@@ -963,7 +958,6 @@ HARMLESS = {
     "a hint for a type that is not asked for": {HINT: {"fpga": {"vfSelector": {}}}},
     "the scope that every Pod has": {HINT: {"gpu": {"requiredTopologyScope": "Node"}}},
     "an empty selector": {HINT: {"gpu": {"selector": {}}}},
-    "joint by best effort": {JOINT: {"deviceTypes": ["gpu", "rdma"]}},
     "joint with a type that is not asked for": {
         JOINT: {"deviceTypes": ["gpu", "fpga"], "requiredScope": "SamePCIe"}
     },
@@ -978,6 +972,104 @@ HARMLESS = {
 def test_a_wish_that_changes_nothing_passes(annotations: Object) -> None:
     """What the plain allocator's answer meets anyway, or may leave unmet."""
     assert decode_pod(gpu_pod(TWO_GPUS, annotations=annotations)).devices
+
+
+GOLD = LabelSelector(match_labels=(("tier", "gold"),))
+HONOURED: dict[str, tuple[Object, Object, DeviceDemand]] = {
+    "a selector": (
+        {"nvidia.com/gpu": 2},
+        {"gpu": {"selector": {"matchLabels": {"tier": "gold"}}}},
+        replace(whole(2), hint=DeviceHint(selector=GOLD)),
+    ),
+    "virtual functions": (
+        {RDMA: 5},
+        {"rdma": {"vfSelector": {}}},
+        replace(
+            demand(device_type="rdma", core_percent=5), hint=DeviceHint(vf_selector=LabelSelector())
+        ),
+    ),
+    "all of a type": (
+        {RDMA: 5},
+        {"rdma": {"allocateStrategy": "ApplyForAll"}},
+        replace(
+            demand(device_type="rdma", core_percent=5),
+            containers=(),
+            hint=DeviceHint(allocate_strategy=AllocateStrategy.APPLY_FOR_ALL),
+        ),
+    ),
+    "all of a type, for several whole ones": (
+        {RDMA: 300},
+        {"rdma": {"allocateStrategy": "ApplyForAll"}},
+        demand(3, "rdma", core_percent=100),
+    ),
+    "a scope of several cards": (
+        {"nvidia.com/gpu": 2},
+        {"gpu": {"requiredTopologyScope": "NUMANode"}},
+        replace(whole(2), hint=DeviceHint(required_topology_scope=TopologyScope.NUMA_NODE)),
+    ),
+    "a part alone on its device": (
+        {RDMA: 5},
+        {"rdma": {"exclusivePolicy": "DeviceLevel"}},
+        replace(demand(device_type="rdma", core_percent=5), exclusive=True),
+    ),
+    "a part alone on its card": (
+        {GPU: 50},
+        {"gpu": {"exclusivePolicy": "DeviceLevel"}},
+        replace(demand(core_percent=50, memory_ratio_percent=50), exclusive=True),
+    ),
+    "a root to itself": (
+        {RDMA: 5},
+        {"rdma": {"exclusivePolicy": "PCIeLevel"}},
+        replace(
+            demand(device_type="rdma", core_percent=5),
+            hint=DeviceHint(exclusive_policy=DeviceExclusivePolicy.PCIE_LEVEL),
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize(("limits", "hint", "expected"), HONOURED.values(), ids=HONOURED)
+def test_a_hint_is_part_of_the_demand_where_it_changes_anything(
+    limits: Object, hint: Object, expected: DeviceDemand
+) -> None:
+    """Koordinator contract 2.1 and 8.3; what is in the numbers already is not said twice."""
+    (found,) = decode_pod(gpu_pod(limits, annotations={HINT: hint})).devices
+
+    assert found == expected
+
+
+def test_devices_of_a_whole_type_belong_to_the_whole_pod() -> None:
+    """Ours: how many they are differs from node to node, so no container is named."""
+    hint = {HINT: {"rdma": {"allocateStrategy": "ApplyForAll"}}}
+
+    assert decode_pod(gpu_pod({RDMA: 5}, annotations=hint)).containers == ()
+
+
+@pytest.mark.parametrize("spec", [{}, {"allocatePolicy": "Restricted"}])
+def test_joint_types_and_partitions_are_wishes_of_the_whole_pod(spec: Object) -> None:
+    """Koordinator contract 2.1: only where the Pod asks for the types they are about."""
+    joint = {"deviceTypes": ["gpu", "rdma"], "requiredScope": "SamePCIe"}
+    both = decode_pod(gpu_pod(TWO_GPUS, annotations={JOINT: joint, PARTITION: spec}))
+    neither = decode_pod(gpu_pod({RDMA: 5}, annotations={JOINT: joint, PARTITION: spec}))
+
+    assert both.joint is not None
+    assert both.partition is not None
+    assert (neither.joint, neither.partition) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("annotations", "field"),
+    [
+        ({PARTITION: {}}, "gpu-partition-spec"),
+        ({HINT: {"gpu": {"exclusivePolicy": "PCIeLevel"}}}, "exclusivePolicy"),
+    ],
+)
+def test_mgpu_knows_no_partitions_and_no_exclusive_parts(annotations: Object, field: str) -> None:
+    """Refused, never half-honoured: those words are Koordinator's."""
+    limits = {"vke.volcengine.com/mgpu-core": 30, "vke.volcengine.com/mgpu-memory": 1024}
+    errors = refusal(gpu_pod(limits, annotations=annotations))
+
+    assert [field in path for path in errors] == [True]
 
 
 @pytest.mark.parametrize("scope", ["Device", "PCIe", "NUMANode"])

@@ -146,10 +146,11 @@ def test_the_next_best_node_is_tried_when_devices_do_not_combine() -> None:
     assert answer.node_name == "two"
 
 
-def test_whole_linked_cards_are_the_best_connected() -> None:
+@pytest.mark.parametrize("count", [1, 2, 4, 8])
+def test_whole_linked_cards_are_the_best_connected(count: int) -> None:
     """Where the node reports its links, the card choice looks at them."""
     node = replace(gpu_node("n", 8), links=EIGHT_GPU_NVLINK)
-    answer = placed(engine(node), pod("p", share(100, 4)))
+    answer = placed(engine(node), pod("p", share(100, count)))
     view = engine(node).view(0)
     choice = choose(answer.request, view, SchedulingSettings())
 

@@ -8,6 +8,7 @@ from scheduler.decide import groups
 from scheduler.decide.cards.view import NodeView
 from scheduler.decide.groups import GroupPlan, plan
 from tests.support.cards import GIB, card, mgpu_pod, minors_of, node_of, part, pod, whole
+from tests.support.links import TWO_BY_FOUR_PCIE
 from tests.support.topologies import EIGHT_GPU_NVLINK
 from tests.support.trial_cluster import ListCluster
 
@@ -120,6 +121,16 @@ def test_members_on_one_node_take_its_gpus_in_their_order() -> None:
     answer = plan([member("small", whole(1)), member("large", whole(3))], cluster)
 
     assert minors(answer) == [(0,), (1, 2, 3)]
+
+
+def test_without_measured_links_places_decide() -> None:
+    """A group gets the GPUs that sit together, as far as the inventory tells."""
+    used = [card(minor, core_used=100 * (minor == 0)) for minor in range(8)]
+    cluster = ListCluster([node_of(*used, derived_links=TWO_BY_FOUR_PCIE)])
+
+    answer = plan([member(f"w{i}", whole(2)) for i in range(2)], cluster)
+
+    assert minors(answer) == [(4, 5), (6, 7)]
 
 
 def test_cpu_limits_the_members_of_a_node() -> None:

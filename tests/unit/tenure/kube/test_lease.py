@@ -152,3 +152,35 @@ def test_a_lease_that_somebody_took_ends_the_lead_at_once() -> None:
         assert leaders.holder == "thief"
 
     asyncio.run(run())
+
+
+def test_whoever_has_a_wrong_clock_does_not_lead() -> None:
+    """What a leader writes down is read by the next one, so it lets go as soon as it learns."""
+
+    async def run() -> None:
+        objects, skew = MemoryObjects(), timedelta(seconds=6)
+        acting = 0
+
+        async def lead() -> None:
+            nonlocal acting
+            acting += 1
+            try:
+                await asyncio.sleep(3_600)
+            finally:
+                acting -= 1
+
+        loop = asyncio.get_running_loop()
+        leadership = Leadership(objects, settings("a"), Clock(), loop.time, lambda: skew)
+        task = asyncio.create_task(leadership.run(lead))
+        await asyncio.sleep(10 * TICK)
+        assert acting == 0
+        skew = timedelta(seconds=-5)
+        await asyncio.sleep(10 * TICK)
+        assert acting == 1
+        skew = timedelta(seconds=-6)
+        await asyncio.sleep(10 * TICK)
+        assert acting == 0
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(run())

@@ -1,13 +1,18 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from ledger.domain.derived_links import derive_links
+from ledger.domain.devices import DevicePlace
 from ledger.domain.resources import Dialect
 from scheduler.decide.cards.choose import choose
 from scheduler.decide.cards.view import Choice, NodeView
 from scheduler.decide.outcome import Unfit
 from scheduler.decide.settings import DeviceSettings, SchedulingSettings
 from tests.support.cards import GIB, card, minors_of, need, nic, node_of, part, pod, rdma, whole
+from tests.support.links import TWO_BY_FOUR_PCIE
 from tests.support.topologies import EIGHT_GPU_NVLINK
 
 MOST = SchedulingSettings()
@@ -258,6 +263,42 @@ def test_linked_cards_are_chosen_by_their_slowest_link() -> None:
     shares = chosen(choose(pod(whole(2)), node, MOST)).shares
 
     assert minors_of(shares) == (2, 3)
+
+
+def test_one_whole_card_leaves_the_best_links_to_others() -> None:
+    """Of two PCIe roots the one that is begun, whatever card the node policy would like."""
+    cards = [card(minor, core_used=100 * (minor == 4)) for minor in range(8)]
+    node, linked = node_of(*cards), node_of(*cards, links=TWO_BY_FOUR_PCIE)
+
+    assert minors_of(chosen(choose(pod(whole()), linked, MOST)).shares) == (5,)
+    assert minors_of(chosen(choose(pod(whole()), linked, MOST, preferred_card=1)).shares) == (5,)
+    assert minors_of(chosen(choose(pod(whole()), node, MOST, preferred_card=1)).shares) == (1,)
+
+
+def test_places_decide_where_links_are_not_measured() -> None:
+    """Three GPUs of one socket, though no NUMA node holds them; without every place, by minor."""
+    places = [DevicePlace(socket=n // 4, numa_node=n // 2, pcie_id=f"pci{n}") for n in range(8)]
+    free = [
+        replace(card, record=replace(card.record, place=places[card.record.minor]))
+        for card in (card(minor, core_used=100 * (minor in {0, 1})) for minor in range(8))
+    ]
+    links = derive_links(card.record for card in free)
+    unplaced = [*free[:-1], card(7)]
+
+    by_place = chosen(choose(pod(whole(3)), node_of(*free, derived_links=links), MOST))
+    by_minor = chosen(choose(pod(whole(3)), node_of(*unplaced, derived_links=links), MOST))
+
+    assert minors_of(by_place.shares) == (4, 5, 6)
+    assert minors_of(by_minor.shares) == (2, 3, 4)
+
+
+def test_closed_and_held_cards_are_no_part_of_the_links() -> None:
+    """Cards that may not be granted are neither chosen nor counted as what is left."""
+    cards = [card(minor, closed=minor in {0, 1}, core_used=minor == 5) for minor in range(8)]
+    node = node_of(*cards, links=TWO_BY_FOUR_PCIE)
+
+    assert minors_of(chosen(choose(pod(whole(2)), node, MOST)).shares) == (2, 3)
+    assert minors_of(chosen(choose(pod(whole(3)), node, MOST)).shares) == (4, 6, 7)
 
 
 def test_several_types_are_all_or_nothing() -> None:

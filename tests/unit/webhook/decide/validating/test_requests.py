@@ -451,7 +451,7 @@ HINTS: Final = {
         {".gpu.selector.matchExpressions[0].operator": "AnnotationSyntax"},
     ),
     "a wish that is not honoured": (
-        {"gpu": {"requiredTopologyScope": "PCIe"}},
+        {"gpu": {"requiredTopologyScope": "Device"}},
         {".gpu.requiredTopologyScope": "NotSupported"},
     ),
 }

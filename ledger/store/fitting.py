@@ -1,0 +1,83 @@
+"""
+Text that every database holds and every reader can print: looked at once, before it is recorded.
+
+Postgres has no NUL character, and a lone surrogate has no bytes in UTF-8. Neither has a place in a
+name, a label or a reason, so nothing of a command that has one is recorded, on no database.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ledger.domain.codec import Json, encode_value
+from ledger.domain.errors import LedgerError
+from ledger.domain.recorded import NewEvent
+from ledger.store.bodies import body_of
+
+_NUL: Final = "\x00"
+_NUL_AS_JSON: Final = "\\u0000"
+
+
+class UnfitTextError(LedgerError):
+    """A text of a command can't be recorded. Refuse the command; it will not get better."""
+
+
+def body_bytes_of(new: NewEvent) -> tuple[str, bytes]:
+    """
+    Return the event's canonical body and the bytes that are hashed.
+
+    Raises:
+        UnfitTextError: a text of the event, or of what is recorded around it, holds a NUL or a lone
+            surrogate; with the event's type and the field.
+    """
+    body = body_of(new.event)
+    around = f"{new.stream}{new.actor}{new.correlation_id}{new.idempotency_key}"
+    if not fits(around) or ("\\" in body and _NUL_AS_JSON in body):
+        _refuse(new)
+    try:
+        return body, body.encode()
+    except UnicodeEncodeError:
+        _refuse(new)
+        raise  # not reached: what has no bytes is found in one of the fields
+
+
+def fits(text: str) -> bool:
+    """Tell whether a text can be recorded."""
+    if text.isascii():
+        return _NUL not in text
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return _NUL not in text
+
+
+def _refuse(new: NewEvent) -> None:
+    """Raise for the first text that does not fit; six letters that look like a NUL may be text."""
+    around = {
+        "stream": new.stream,
+        "actor": new.actor,
+        "correlation_id": new.correlation_id,
+        "idempotency_key": new.idempotency_key,
+    }
+    field = _unfit(around, "") or _unfit(encode_value(new.event), "")
+    if field:
+        raise UnfitTextError(
+            "a text holds a NUL or half of a character:"
+            f" event_type={new.event.event_type}, field={field}"
+        )
+
+
+def _unfit(value: Json, path: str) -> str:
+    """Return the path of the first text in `value` that does not fit; empty where all do."""
+    if isinstance(value, str):
+        return "" if fits(value) else path
+    if isinstance(value, dict):
+        joint = f"{path}." if path else ""
+        below = [(item, f"{joint}{key}" if fits(key) else path) for key, item in value.items()]
+        broken = next((path for key in value if not fits(key)), "")
+        return broken or next(filter(None, (_unfit(item, at) for item, at in below)), "")
+    if isinstance(value, list):
+        found = (_unfit(item, f"{path}[{i}]") for i, item in enumerate(value))
+        return next(filter(None, found), "")
+    return ""

@@ -1,0 +1,107 @@
+"""The GPUs of one node for one Pod: by partition table, else by topology tree, else by order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ledger.domain.annotations.device_hints import DeviceHint, TopologyScope
+from ledger.domain.devices import GPU
+from ledger.domain.nodes import NodeFacts
+from ledger.domain.requests import DeviceDemand, PodRequest
+from ledger.domain.resources import Dialect
+from scheduler.decide import reasons
+from scheduler.decide.cards.fit import is_whole
+from scheduler.decide.cards.gpushare import choose_gpushare
+from scheduler.decide.cards.mgpu import choose_mgpu
+from scheduler.decide.cards.partition import in_partition
+from scheduler.decide.cards.plain import choose_plain
+from scheduler.decide.cards.roots import selected, undisturbed
+from scheduler.decide.cards.tree import in_scope
+from scheduler.decide.cards.view import Choice, NodeView
+from scheduler.decide.outcome import CardView, Unfit
+from scheduler.decide.settings import SchedulingSettings
+
+_BY_SHARE = frozenset({Dialect.KOORDINATOR, Dialect.NVIDIA, None})
+
+
+def is_shaped(node: NodeFacts) -> bool:
+    """Tell whether more than the order of minors may decide which whole GPU a Pod gets."""
+    gpus = [record for record in node.devices if record.device_type == GPU]
+    placed = bool(gpus) and all(record.place is not None for record in gpus)
+    return placed or node.partitions is not None or node.honors_partitions
+
+
+def choose_gpus(
+    request: PodRequest,
+    demands: Sequence[DeviceDemand],
+    gpus: Sequence[CardView],
+    node: NodeView,
+    settings: SchedulingSettings,
+    *,
+    preferred_card: int | None,
+    only_minors: frozenset[int] | None,
+) -> Choice | Unfit:
+    """
+    Choose the GPUs of a Pod, in its dialect.
+
+    Rule: Koordinator contract 8.4 (the order of the ways) and 8.5; hints filter in every dialect.
+
+    Args:
+        gpus: every GPU of the node.
+    """
+    served = node.facts.dialects
+    if served is not None and request.dialect is not None and request.dialect not in served:
+        return Unfit(reason=reasons.DIALECT_NOT_SERVED.text, preemptible=False)
+    hint = demands[0].hint
+    offered = undisturbed(selected(gpus, hint), gpus, hint)
+    if only_minors is not None:
+        offered = [card for card in offered if card.record.minor in only_minors]
+    narrowed = _narrowed(
+        request, offered, node, settings, demands=demands, gpus=gpus, preferred_card=preferred_card
+    )
+    if isinstance(narrowed, Unfit):
+        return narrowed
+    match request.dialect:
+        case Dialect.MGPU:
+            return choose_mgpu(request, demands, narrowed, node.facts, settings.mgpu)
+        case Dialect.GPUSHARE:
+            (demand,) = demands  # the whole Pod's memory
+            return choose_gpushare(request, demand, narrowed)
+        case Dialect.KOORDINATOR | Dialect.NVIDIA | None:
+            return choose_plain(
+                request, demands, narrowed, node, settings.devices, preferred_card=preferred_card
+            )
+
+
+def _narrowed(
+    request: PodRequest,
+    offered: Sequence[CardView],
+    node: NodeView,
+    settings: SchedulingSettings,
+    *,
+    demands: Sequence[DeviceDemand],
+    gpus: Sequence[CardView],
+    preferred_card: int | None,
+) -> Sequence[CardView] | Unfit:
+    """Return the GPUs that partition table or topology tree leave to choose from."""
+    by_share = request.dialect in _BY_SHARE
+    if all(map(is_whole, demands)) and (by_share or node.facts.honors_partitions):
+        partition = in_partition(
+            demands[0],
+            sum(demand.count for demand in demands),
+            offered,
+            node,
+            spec=request.partition,
+            score_order=settings.devices.partition_score_order,
+        )
+        if partition is not None:
+            return partition
+    if not by_share or len(demands) > 1:
+        return offered
+    (demand,) = demands
+    required = (demand.hint or DeviceHint()).required_topology_scope
+    linked = node.facts.links is not None and is_whole(demand)
+    if required is TopologyScope.UNSET and (linked or preferred_card is not None):
+        return offered  # measured links, or the node policy's card, say more than the tree
+    scope = in_scope(demand, offered, gpus, required=required, scoring=settings.devices.scoring)
+    return offered if scope is None else scope

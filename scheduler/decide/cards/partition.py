@@ -1,0 +1,128 @@
+"""GPU partitions: the groups of GPUs that a node's table says can be handed out together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from itertools import groupby
+from typing import Final
+
+from ledger.domain.annotations.device_hints import PartitionPolicy, PartitionSpec, TopologyScope
+from ledger.domain.annotations.partitions import HOPPER_PARTITIONS, GpuPartition
+from ledger.domain.devices import GPU
+from ledger.domain.requests import DeviceDemand
+from scheduler.decide import reasons
+from scheduler.decide.cards.fit import UNIT_CARDS, fits
+from scheduler.decide.cards.tree import shares_scope
+from scheduler.decide.cards.view import NodeView
+from scheduler.decide.outcome import CardView, Unfit
+
+HIGHEST: Final = "highest"
+"""Score groups in the intended order; anything else is the release's (quirk Q2)."""
+
+_WEIGHTS: Final = {8: 10000, 4: 100, 2: 1}
+
+Table = Mapping[int, tuple[GpuPartition, ...]]
+
+
+def in_partition(
+    demand: DeviceDemand,
+    count: int,
+    offered: Sequence[CardView],
+    node: NodeView,
+    *,
+    spec: PartitionSpec | None,
+    score_order: str,
+) -> list[CardView] | Unfit | None:
+    """
+    Return the GPUs of the best partition, None where the table does not bind and gives none.
+
+    Rule: Koordinator contract 8.5, quirk Q2 as "ours". The table binds where Node or Device say
+    `Honor` or the Pod has a partition spec. A built-in table gives way to measured links.
+
+    Args:
+        demand: a demand for whole GPUs; `count` of them are asked for.
+        offered: the GPUs that passed the Pod's filters.
+    """
+    facts = node.facts
+    strict = facts.honors_partitions or spec is not None
+    table = facts.partitions
+    if not strict and (facts.links is not None and table == HOPPER_PARTITIONS):
+        return None
+    if table is None:
+        missing = reasons.NO_PARTITION_TABLE.text
+        return Unfit(reason=missing, preemptible=False) if strict else None
+    if not table.get(count):
+        unknown = reasons.PARTITION_COUNT.text
+        return Unfit(reason=unknown, preemptible=False) if strict else None
+    usable = {
+        card.record.minor: card for card in offered if not card.tenants and fits(card, demand)
+    }
+    scope = TopologyScope.UNSET if demand.hint is None else demand.hint.required_topology_scope
+    feasible = _feasible(table[count], usable, scope, spec, score_order)
+    if feasible:
+        free = _free_minors(node)
+        best = max(feasible, key=lambda partition: _left_behind(table, count, partition, free))
+        return [usable[minor] for minor in best.minors]
+    if not strict:
+        return None
+    able = any(_has_bandwidth(partition, spec) for partition in table[count])
+    return Unfit(
+        reason=reasons.NO_FREE_PARTITION.text,
+        requested=count,
+        available=len(usable),
+        unit=UNIT_CARDS,
+        preemptible=able,
+    )
+
+
+def _feasible(
+    partitions: Sequence[GpuPartition],
+    usable: Mapping[int, CardView],
+    scope: TopologyScope,
+    spec: PartitionSpec | None,
+    score_order: str,
+) -> list[GpuPartition]:
+    """Return the partitions of the first score group that has a feasible one, in table order."""
+    sign = -1 if score_order == HIGHEST else 1
+    ranked = sorted(partitions, key=lambda partition: sign * partition.allocation_score)
+    for _, group in groupby(ranked, key=lambda partition: partition.allocation_score):
+        feasible = [
+            partition
+            for partition in group
+            if usable.keys() >= set(partition.minors)
+            and _has_bandwidth(partition, spec)
+            and shares_scope([usable[minor] for minor in partition.minors], scope)
+        ]
+        if feasible or (spec and spec.allocate_policy is PartitionPolicy.RESTRICTED):
+            return feasible
+    return []
+
+
+def _has_bandwidth(partition: GpuPartition, spec: PartitionSpec | None) -> bool:
+    """Tell whether the ring is as fast as asked; a partition that names no speed is not."""
+    wanted = None if spec is None else spec.ring_bus_bandwidth
+    if wanted is None:
+        return True
+    given = partition.ring_bus_bandwidth
+    return given is not None and given.nanos >= wanted.nanos
+
+
+def _left_behind(table: Table, count: int, taken: GpuPartition, free: AbstractSet[int]) -> int:
+    """Return the weight of the partitions that stay free, of the sizes asked for and larger."""
+    left = frozenset(free) - set(taken.minors)
+    return sum(
+        weight * partition.allocation_score
+        for size, weight in _WEIGHTS.items()
+        if size >= count
+        for partition in table.get(size, ())
+        if left.issuperset(partition.minors)
+    )
+
+
+def _free_minors(node: NodeView) -> frozenset[int]:
+    return frozenset(
+        card.record.minor
+        for card in node.cards
+        if card.record.device_type == GPU and not card.closed and not card.tenants
+    )

@@ -1,0 +1,96 @@
+"""Devices that count in units (NICs, FPGAs and the like), with hints and beside other devices."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
+
+from ledger.domain.annotations.device_hints import AllocateStrategy, DeviceHint, LabelSelector
+from ledger.domain.requests import DeviceDemand, PodRequest
+from scheduler.decide import reasons
+from scheduler.decide.cards.fit import UNIT_CARDS, fits, why_unfit
+from scheduler.decide.cards.functions import free_function
+from scheduler.decide.cards.order import score
+from scheduler.decide.cards.roots import root_of, selected, undisturbed
+from scheduler.decide.cards.shares import shares_of
+from scheduler.decide.cards.view import Choice
+from scheduler.decide.outcome import CardView, Unfit
+from scheduler.decide.settings import DeviceSettings
+
+_NOWHERE: AbstractSet[str] = frozenset()
+
+
+def choose_units(
+    request: PodRequest,
+    demand: DeviceDemand,
+    cards: Sequence[CardView],
+    settings: DeviceSettings,
+    *,
+    roots: AbstractSet[str] = _NOWHERE,
+    same_roots: bool = False,
+) -> Choice | Unfit:
+    """
+    Choose devices of one type, by hint and near devices that the Pod already has.
+
+    Rule: Koordinator contract 8.2, 8.3 and 8.6.
+
+    Args:
+        cards: every device of the type on the node.
+        roots: PCIe roots of the primary devices; one device per root is wanted, those under them
+            first. `same_roots` makes that many devices the least.
+    """
+    hint = DeviceHint() if demand.hint is None else demand.hint
+    if hint.vf_selector is not None and not any(card.record.vfs for card in cards):
+        text = reasons.no_functions(demand.device_type).text
+        return Unfit(reason=text, preemptible=False)
+    offered = selected(cards, hint)
+    everywhere = hint.allocate_strategy is AllocateStrategy.APPLY_FOR_ALL
+    least = len(offered) if everywhere else demand.count
+    least = max(least, len(roots)) if same_roots else least
+    left = undisturbed(offered, cards, hint)
+    able = [card for card in left if fits(card, demand) and _has_function(card, hint.vf_selector)]
+    if not offered or len(able) < least:
+        return _why_unfit(demand, offered, able, least)
+    ranked = sorted(able, key=lambda card: -score(card, demand, scoring=settings.scoring))
+    picked = _by_roots(ranked, roots)[: max(least, len(roots))]
+    picked.sort(key=lambda card: card.record.minor)
+    named = request if len(picked) == demand.count else replace(request, containers=())
+    shares = shares_of(named, demand.device_type, [(card, demand) for card in picked])
+    if hint.vf_selector is not None:
+        functions = [free_function(card, hint.vf_selector) for card in picked]
+        shares = [
+            replace(share, vf_bus_ids=(bus_id,))
+            for share, bus_id in zip(shares, functions, strict=True)
+            if bus_id is not None
+        ]
+        assert len(shares) == len(picked), request.uid
+    return Choice(shares=tuple(shares))
+
+
+def _has_function(card: CardView, selector: LabelSelector | None) -> bool:
+    return selector is None or free_function(card, selector) is not None
+
+
+def _by_roots(ranked: Sequence[CardView], roots: AbstractSet[str]) -> list[CardView]:
+    """Return the best device of each root, then each root's second, ..., then all others."""
+    seen: Counter[str] = Counter()
+    keyed: list[tuple[bool, int, int, CardView]] = []
+    for place, card in enumerate(ranked):
+        root = root_of(card)
+        near = root in roots
+        keyed.append((not near, seen[root] if near else 0, place, card))
+        seen[root] += near
+    return [card for *_, card in sorted(keyed, key=lambda item: item[:3])]
+
+
+def _why_unfit(
+    demand: DeviceDemand, offered: Sequence[CardView], able: Sequence[CardView], least: int
+) -> Unfit:
+    """Say it as for any device; what is short by use alone could be helped by preemption."""
+    wanted = replace(demand, count=max(least, 1))
+    plain = why_unfit(offered, wanted)
+    if not offered or not plain.preemptible:
+        return plain
+    return replace(plain, requested=wanted.count, available=len(able), unit=UNIT_CARDS)

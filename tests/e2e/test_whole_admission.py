@@ -1,0 +1,301 @@
+"""Webhooks and policies together, as a cluster has them: what is let through, and by whom."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.kube.api import Api
+from tests.support.kube.control_plane import (
+    ADMIN,
+    KUBELET,
+    MALLORY,
+    SCHEDULER_ACCOUNT,
+    WEBHOOK_ACCOUNT,
+    ControlPlane,
+)
+from tests.support.kube.pods import GPUSHARE, HALF, MGPU, WHOLE, binding, pod, pods_in
+from tests.support.kube.webhooks import NAMESPACE, Webhooks, apply, remove, serving
+from tests.support.process import tenure
+from webhook.manifests.policies import PolicyOptions, policies
+
+Namespace = Callable[..., str]
+PINNED = {"koordinator.sh/qosClass": "LSR", "koordinator.sh/priority-class": "koord-prod"}
+STRATEGIC = "application/strategic-merge-patch+json"
+HEAD = "apiVersion: tenure.sh/v1alpha1\nkind: AdmissionConfiguration\n"
+SECRETS = f"/api/v1/namespaces/{NAMESPACE}/secrets"
+
+
+@pytest.fixture(scope="module")
+def settings(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The settings file of the webhook."""
+    path = tmp_path_factory.mktemp("settings") / "admission.yaml"
+    path.write_text(HEAD)
+    return path
+
+
+@pytest.fixture(scope="module", autouse=True)
+def hooks(plane: ControlPlane, settings: Path) -> Iterator[Webhooks]:
+    """One replica, and every policy in force."""
+    made = policies(PolicyOptions())
+    grant(plane)
+    with serving(plane, arguments=("--config", str(settings))) as running:
+        apply(plane, made)
+        _wait_in_force(plane)
+        yield running
+        remove(plane, made)
+
+
+def grant(plane: ControlPlane) -> None:
+    """Let our scheduler's account bind Pods, as its own role will."""
+    group, name = "/apis/rbac.authorization.k8s.io/v1", "tenure-whole-test"
+    rule = {"apiGroups": [""], "resources": ["pods", "pods/binding"], "verbs": ["*"]}
+    plane.api().create(f"{group}/clusterroles", {"metadata": {"name": name}, "rules": [rule]})
+    _, _, where, account = SCHEDULER_ACCOUNT.split(":")
+    subject = {"kind": "ServiceAccount", "namespace": where, "name": account}
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name}
+    body = {"metadata": {"name": name}, "roleRef": role, "subjects": [subject]}
+    plane.api().create(f"{group}/clusterrolebindings", body)
+
+
+def _wait_in_force(plane: ControlPlane) -> None:
+    forged = pod("probe", {"cpu": "1"}, annotations={"vke.volcengine.com/assumed": "1"})
+    until = time.monotonic() + 30
+    while plane.api(MALLORY).create(pods_in("default"), forged, dry_run=True).ok:
+        assert time.monotonic() < until, "the policies are not in force"
+        time.sleep(0.1)
+    time.sleep(1)  # the others come within the same moment
+
+
+@pytest.fixture
+def mallory(plane: ControlPlane) -> Api:
+    """Somebody who may do everything that admission lets through."""
+    return plane.api(MALLORY)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param(pod("a", WHOLE), id="nvidia"),
+        pytest.param(pod("a", HALF), id="koordinator"),
+        pytest.param(pod("a", MGPU), id="mgpu"),
+        pytest.param(pod("a", GPUSHARE), id="gpushare"),
+        pytest.param(pod("a", {"nvidia.com/gpu": "0"}), id="no cards at all, in numbers"),
+        pytest.param(
+            pod("a", WHOLE, labels={"tenure.sh/takeover": "false"}), id="left to another scheduler"
+        ),
+        pytest.param(
+            pod("a", {"cpu": "2"}, labels=PINNED),
+            id="pinned CPUs",
+        ),
+        pytest.param(
+            pod("a", HALF, initContainers=[{"name": "setup", "image": "x"}]), id="init container"
+        ),
+        pytest.param(pod("a", {"cpu": "1"}), id="nothing of ours"),
+    ],
+)
+def test_what_the_webhook_lets_through_the_policies_do_too(
+    mallory: Api, namespace: Namespace, body: dict[str, Any]
+) -> None:
+    """And its life goes on: labels, finalizers, status, debugging, deletion."""
+    where = pods_in(namespace())
+    made = mallory.create(where, body)
+    assert made.ok, made.message
+    one = f"{where}/a"
+    metadata = {"labels": {"team": "b"}, "finalizers": ["example.com/hold"]}
+    for changed in (metadata, {"finalizers": None}):
+        reply = mallory.patch(one, {"metadata": changed})
+        assert reply.ok, reply.message
+    status = mallory.patch(f"{one}/status", {"status": {"phase": "Running"}})
+    assert status.ok, status.message
+    debug = {"spec": {"ephemeralContainers": [{"name": "debug", "image": "x"}]}}
+    debugged = mallory.patch(f"{one}/ephemeralcontainers", debug, STRATEGIC)
+    assert debugged.ok, debugged.message
+    if made.body["spec"]["schedulerName"] == "tenure":
+        (added,) = debugged.body["spec"]["ephemeralContainers"]
+        assert added["env"] == [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}]
+    assert mallory.delete(one).ok
+
+
+def test_an_ephemeral_container_that_would_see_cards_is_refused(
+    plane: ControlPlane, hooks: Webhooks, mallory: Api, namespace: Namespace
+) -> None:
+    """By the policy alone too; whoever debugs while we are down says `void` by hand."""
+    where = pods_in(namespace())
+    assert mallory.create(where, pod("a", HALF)).ok
+
+    def debug(name: str, **env: str) -> Any:  # noqa: ANN401 - JSON
+        entries = [{"name": key, "value": value} for key, value in env.items()]
+        container = {"name": name, "image": "x", "env": entries}
+        body = {"spec": {"ephemeralContainers": [container]}}
+        return plane.api(MALLORY).patch(f"{where}/a/ephemeralcontainers", body, STRATEGIC)
+
+    seen = debug("one", NVIDIA_VISIBLE_DEVICES="all")
+    assert seen.body["spec"]["ephemeralContainers"][0]["env"][0]["value"] == "void"
+    hooks.stop(hooks.replicas[0])
+    try:
+        assert "NVIDIA_VISIBLE_DEVICES=void" in debug("two", NVIDIA_VISIBLE_DEVICES="all").message
+        assert "NVIDIA_VISIBLE_DEVICES=void" in debug("two").message
+        assert debug("two", NVIDIA_VISIBLE_DEVICES="void").ok
+    finally:
+        hooks.add()
+
+
+def test_a_forged_mark_gets_nobody_past_the_rewrite(
+    plane: ControlPlane, hooks: Webhooks, mallory: Api, namespace: Namespace
+) -> None:
+    """With us there the Pod is completed all the same; without us a policy sees what is missing."""
+    where = pods_in(namespace())
+    forged = pod("a", HALF, annotations={"tenure.sh/admitted": "true"}, schedulerName="tenure")
+    made = mallory.create(where, forged, dry_run=True)
+    assert made.body["spec"]["containers"][0]["env"][0]["name"] == "NVIDIA_VISIBLE_DEVICES"
+    path = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/tenure"
+    registered = plane.api().get(path).body
+    without = {**registered, "webhooks": []}
+    assert plane.api().replace(path, without).ok
+    try:
+        until = time.monotonic() + 10
+        refused = mallory.create(where, forged, dry_run=True)
+        while refused.ok and time.monotonic() < until:
+            refused = mallory.create(where, forged, dry_run=True)
+        assert "is told which cards it sees" in refused.message
+    finally:
+        current = plane.api().get(path).body
+        current["webhooks"] = registered["webhooks"]
+        assert plane.api().replace(path, current).ok
+        hooks.balancer.wait_for(hooks.backends[0])
+
+
+def test_kubelet_shows_a_static_pod_whatever_it_asks_for(
+    plane: ControlPlane, namespace: Namespace
+) -> None:
+    """It runs already: refusing it would only hide it."""
+    node = plane.api().create("/api/v1/nodes", {"metadata": {"name": "kubelet-1"}})
+    owner = {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "name": "kubelet-1",
+        "controller": True,
+        "uid": node.body["metadata"]["uid"],
+    }
+    mark = {"kubernetes.io/config.mirror": "hash"}
+    shown = pod("static", HALF, annotations=mark, nodeName="kubelet-1")
+    shown["metadata"]["ownerReferences"] = [owner]
+    made = plane.api(KUBELET).create(pods_in(namespace()), shown)
+    assert made.ok, made.message
+    pretended = pod("static", HALF, annotations=mark, nodeName="kubelet-1")
+    refused = plane.api(MALLORY).create(pods_in(namespace()), pretended)
+    assert refused.status in (403, 422), refused.message
+
+
+def test_a_quota_on_whole_cards_is_translated_in_the_refusal(
+    plane: ControlPlane, mallory: Api, namespace: Namespace
+) -> None:
+    """Rewriting behind its back would leave it without effect."""
+    where = namespace()
+    quota = {"metadata": {"name": "gpus"}, "spec": {"hard": {"requests.nvidia.com/gpu": "4"}}}
+    assert plane.api().create(f"/api/v1/namespaces/{where}/resourcequotas", quota).ok
+    refused = mallory.create(pods_in(where), pod("a", WHOLE))
+    assert not refused.ok
+    assert "requests.koordinator.sh/gpu-core" in refused.message
+    assert "400" in refused.message
+
+
+def test_a_binding_of_ours_carries_the_allocation_and_kubelet_may_report(
+    plane: ControlPlane, namespace: Namespace
+) -> None:
+    """What our scheduler wrote stays; kubelet's own reports are no forgery."""
+    where = pods_in(namespace())
+    plane.api().create("/api/v1/nodes", {"metadata": {"name": "kubelet-1"}})
+    assert plane.api().create(where, pod("a", HALF)).ok
+    key = "scheduling.koordinator.sh/device-allocated"
+    bound = binding("a", "kubelet-1", **{key: "{}"})
+    ours = plane.api(SCHEDULER_ACCOUNT).create(f"{where}/a/binding", bound)
+    assert ours.ok, ours.message
+    reported = plane.api(KUBELET).patch(
+        f"{where}/a/status", {"status": {"phase": "Running"}}, STRATEGIC
+    )
+    assert reported.ok, reported.message
+    assert plane.api().get(f"{where}/a").body["metadata"]["annotations"][key] == "{}"
+
+
+def test_settings_are_read_again_without_a_restart(
+    mallory: Api, namespace: Namespace, settings: Path
+) -> None:
+    """A rule that only warns refuses nobody."""
+    where = pods_in(namespace())
+    wrong = pod("a", {"koordinator.sh/gpu-core": "50"})
+    assert not mallory.create(where, wrong, dry_run=True).ok
+    settings.write_text(f"{HEAD}mode: warn\n")
+    try:
+        until = time.monotonic() + 10
+        reply = mallory.create(where, wrong, dry_run=True)
+        while not reply.ok and time.monotonic() < until:
+            time.sleep(0.2)
+            reply = mallory.create(where, wrong, dry_run=True)
+        assert reply.ok, reply.message
+        assert reply.warnings
+    finally:
+        settings.write_text(HEAD)
+
+
+def test_the_webhooks_account_may_do_what_it_must_and_nothing_else(
+    plane: ControlPlane, namespace: Namespace
+) -> None:
+    """It holds its own Secret and no other, and changes no Pod."""
+    where = namespace()
+    plane.api().create(SECRETS, {"metadata": {"name": "others"}})
+    webhook = plane.api(WEBHOOK_ACCOUNT)
+    registered = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
+    allowed = [
+        f"{SECRETS}/tenure-webhook-certs",
+        f"/api/v1/namespaces/{where}",
+        f"/api/v1/namespaces/{where}/resourcequotas",
+        f"{registered}/tenure",
+    ]
+    assert [webhook.get(path).status for path in allowed] == [200] * len(allowed)
+    assert webhook.get(f"{pods_in(where)}/absent").status == 404
+    refused = [
+        webhook.get(f"{SECRETS}/others"),
+        webhook.get(SECRETS),
+        webhook.get("/api/v1/secrets"),
+        webhook.get(f"{registered}/another"),
+        webhook.get(pods_in(where)),
+        webhook.get("/api/v1/nodes"),
+        webhook.delete(f"{SECRETS}/tenure-webhook-certs"),
+        webhook.delete(f"{registered}/tenure"),
+        webhook.create(pods_in(where), pod("a", {"cpu": "1"})),
+        webhook.create(f"{pods_in(where)}/a/binding", binding("a", "x")),
+        webhook.patch(f"{pods_in(where)}/a", {"metadata": {"labels": {"a": "b"}}}),
+        webhook.get(f"/apis/coordination.k8s.io/v1/namespaces/{where}/leases"),
+    ]
+    assert [reply.status for reply in refused] == [403] * len(refused)
+
+
+def test_a_rotation_is_asked_for_and_watched_by_the_command_line(
+    plane: ControlPlane, mallory: Api, namespace: Namespace, tmp_path: Path
+) -> None:
+    """Pods are created all the while; in the end one authority is trusted, and it is another."""
+    where = pods_in(namespace())
+    kubeconfig = ("--kubeconfig", str(plane.kubeconfig(ADMIN)))
+    before = plane.api().get(f"{SECRETS}/tenure-webhook-certs").body["data"]["ca.crt"]
+    asked = tenure("certs", "rotate", *kubeconfig, cwd=tmp_path)
+    assert asked.returncode == 0, asked.stderr
+    until = time.monotonic() + 60
+    while True:
+        made = mallory.create(where, pod("a", HALF), dry_run=True)
+        assert made.ok, made.message
+        secret = plane.api().get(f"{SECRETS}/tenure-webhook-certs").body
+        phase = secret["metadata"]["annotations"]["tenure.sh/rotation"]
+        if '"phase":"stable"' in phase and secret["data"]["ca.crt"] != before:
+            break
+        assert time.monotonic() < until, "the rotation did not end"
+        time.sleep(0.1)
+    time.sleep(3)  # the smaller bundle is published right after
+    status = tenure("certs", "status", *kubeconfig, cwd=tmp_path)
+    assert status.returncode == 0, status.stdout + status.stderr
+    assert "serves another leaf" not in status.stdout

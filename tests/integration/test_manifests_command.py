@@ -1,0 +1,90 @@
+"""`tenure manifests`: YAML to apply, for the settings and the release that were given."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.support.cli import CommandLine
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> CommandLine:
+    """Our command line; these commands open no ledger."""
+    return CommandLine(tmp_path / "none.db", capsys)
+
+
+def printed(cli: CommandLine, *arguments: str) -> list[dict[str, Any]]:
+    """Return what `tenure manifests` prints as objects."""
+    answer = cli.run("manifests", *arguments)
+    assert (answer.code, answer.err) == (0, "")
+    return list(yaml.safe_load_all(answer.out))
+
+
+def test_the_webhook_is_registered_without_a_bundle(cli: CommandLine) -> None:
+    """Rotation writes it; applying the manifest again must not take it away."""
+    made = printed(cli, "webhook")
+    assert [one["kind"] for one in made] == [
+        "MutatingWebhookConfiguration",
+        "ValidatingWebhookConfiguration",
+    ]
+    assert "caBundle" not in str(made)
+
+
+def test_cert_manager_is_told_which_certificate(cli: CommandLine) -> None:
+    """By the annotation that its injector looks for."""
+    for one in printed(cli, "webhook", "--cert-manager", "tenure-system/webhook"):
+        assert one["metadata"]["annotations"] == {
+            "cert-manager.io/inject-ca-from": "tenure-system/webhook"
+        }
+
+
+def test_the_settings_decide_which_pods_reach_us(cli: CommandLine, tmp_path: Path) -> None:
+    """The scheduler's name and the accounts are in the conditions."""
+    config = tmp_path / "admission.yaml"
+    config.write_text(
+        "apiVersion: tenure.sh/v1alpha1\nkind: AdmissionConfiguration\nschedulerName: ours\n"
+    )
+    for command in ("webhook", "policies"):
+        made = printed(cli, command, "--config", str(config))
+        assert 'schedulerName == "ours"' in str(made).replace("\\'", "'")
+
+
+def test_a_second_release_has_names_of_its_own(cli: CommandLine) -> None:
+    """Nothing that is cluster-wide is shared."""
+    for command in ("webhook", "policies", "rbac"):
+        first = {(one["kind"], one["metadata"]["name"]) for one in printed(cli, command)}
+        options = ("--name", "b", "--namespace", "b-system")
+        second = {(one["kind"], one["metadata"]["name"]) for one in printed(cli, command, *options)}
+        assert not first & second
+
+
+def test_policies_can_start_with_warnings(cli: CommandLine) -> None:
+    """First install warns, then enforces."""
+    made = printed(cli, "policies", "--action", "warn")
+    bound = [one for one in made if one["kind"].endswith("Binding")]
+    assert {tuple(one["spec"]["validationActions"]) for one in bound} == {("Warn", "Audit")}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fact"),
+    [
+        pytest.param(["webhook", "--url", "http://x"], "by https alone", id="plain HTTP"),
+        pytest.param(["webhook", "--cert-manager", "x"], "NAMESPACE/NAME", id="no namespace"),
+        pytest.param(["webhook", "--cert-manager", "a/b/c"], "NAMESPACE/NAME", id="too much"),
+        pytest.param(["policies", "--config", "absent"], "can't read it", id="no settings"),
+        pytest.param(["policies", "--action", "maybe"], "maybe", id="another action"),
+    ],
+)
+def test_what_is_wrong_is_one_clear_error(
+    cli: CommandLine, arguments: list[str], fact: str
+) -> None:
+    """Exit 2, and nothing that somebody could apply."""
+    answer = cli.run("manifests", *arguments)
+    assert (answer.code, answer.out) == (2, "")
+    assert fact in answer.err

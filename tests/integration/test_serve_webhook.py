@@ -1,0 +1,289 @@
+"""`tenure serve webhook` as a process: it starts, serves, changes its leaf, and goes in order."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import ssl
+import subprocess
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from certs.material import KeyPair, facts_of, issue_authority, issue_leaf
+from certs.record import read_record
+from tests.support.kube.control_plane import free_port
+from tests.support.kube.fake_api import Canned, FakeApi, fake_api
+from tests.support.process import COMMAND, environment, tenure
+from tests.support.reviews import review
+
+pytestmark = pytest.mark.integration
+
+SECONDS_MAX = 30.0
+SECRET = "/api/v1/namespaces/tenure-system/secrets/tenure-webhook-certs"
+HOOKS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/tenure"
+
+
+def issue() -> tuple[KeyPair, KeyPair]:
+    """Return an authority and a leaf for the loopback."""
+    now, lifetime = datetime.now(UTC), timedelta(days=1)
+    authority = issue_authority("test", now=now, lifetime=lifetime)
+    return authority, issue_leaf(authority, ["127.0.0.1"], now=now, lifetime=lifetime)
+
+
+def write(folder: Path, *, authority: KeyPair, leaf: KeyPair) -> None:
+    """Write the files that somebody else keeps."""
+    folder.mkdir(exist_ok=True)
+    (folder / "tls.crt").write_bytes(leaf.certificate)
+    (folder / "tls.key").write_bytes(leaf.key)
+    (folder / "ca.crt").write_bytes(authority.certificate)
+
+
+@dataclass(slots=True, kw_only=True)
+class Running:
+    """One process with the API server that it asks, and its two ports."""
+
+    process: subprocess.Popen[str]
+    api: FakeApi
+    hooks: int
+    probes: int
+    log: Path
+
+    async def ready(self) -> str:
+        """Return what it says of its readiness; nothing while it does not listen."""
+        try:
+            async with (
+                aiohttp.ClientSession() as session,
+                session.get(f"http://127.0.0.1:{self.probes}/readyz") as answer,
+            ):
+                return (await answer.text()).strip()
+        except aiohttp.ClientError:
+            return ""
+
+    async def until(self, holds: Callable[[], Awaitable[bool]]) -> None:
+        """Wait until something holds."""
+        async with asyncio.timeout(SECONDS_MAX):
+            while True:
+                if await holds():
+                    return
+                await asyncio.sleep(0.05)
+
+    async def until_ready(self) -> None:
+        """Wait until calls should come."""
+
+        async def holds() -> bool:
+            assert self.process.poll() is None, self.log.read_text()
+            return await self.ready() == "ok"
+
+        await self.until(holds)
+
+    async def ended(self) -> int:
+        """Wait for its end and return its exit code."""
+        return await asyncio.to_thread(self.process.wait, SECONDS_MAX)
+
+    async def served_leaf(self, trusted: bytes) -> str:
+        """Return the fingerprint of the leaf that a new connection gets."""
+        _, writer = await asyncio.open_connection(
+            "127.0.0.1", self.hooks, ssl=trusting(trusted), server_hostname="127.0.0.1"
+        )
+        der = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+        writer.close()
+        return facts_of(ssl.DER_cert_to_PEM_cert(der).encode()).fingerprint
+
+
+def trusting(bundle: bytes) -> ssl.SSLContext:
+    """Return how a caller connects that trusts these authorities."""
+    return ssl.create_default_context(cadata=bundle.decode())
+
+
+@asynccontextmanager
+async def running(tmp_path: Path, *arguments: str) -> AsyncIterator[Running]:
+    """Run the service against a fake API server; at the end it is gone."""
+    async with fake_api() as api:
+        api.add_namespace("ml")
+        hooks, probes = free_port(), free_port()
+        log = tmp_path / "log"
+        command = [
+            *(*COMMAND, "serve", "webhook", "--kubeconfig", str(api.kubeconfig(tmp_path))),
+            *("--listen", f"127.0.0.1:{hooks}", "--probes", f"127.0.0.1:{probes}"),
+            *("--name", "127.0.0.1", "--replica", "one", *arguments),
+        ]
+        process = _started(command, log)
+        try:
+            yield Running(process=process, api=api, hooks=hooks, probes=probes, log=log)
+        finally:
+            process.kill()
+            process.wait()
+
+
+def _started(command: list[str], log: Path) -> subprocess.Popen[str]:
+    with log.open("w") as words:
+        return subprocess.Popen(command, cwd=log.parent, env=environment(), stderr=words, text=True)
+
+
+async def ask(session: aiohttp.ClientSession, port: int) -> dict[str, Any]:
+    """Send a Pod to be completed, and return the answer."""
+    amounts = {"koordinator.sh/gpu-core": "50", "koordinator.sh/gpu-memory-ratio": "50"}
+    container = {"name": "main", "image": "x", "resources": {"limits": amounts}}
+    pod = {"metadata": {"name": "train", "namespace": "ml"}, "spec": {"containers": [container]}}
+    body = review(pod)
+    body["request"]["namespace"] = "ml"
+    async with session.post(f"https://127.0.0.1:{port}/mutate?timeout=5s", json=body) as answer:
+        assert answer.status == 200, await answer.text()
+        found: dict[str, Any] = (await answer.json())["response"]
+        return found
+
+
+def test_it_serves_a_provided_leaf_and_the_next_one_without_a_restart(tmp_path: Path) -> None:
+    """Connections that are open go on; new ones get the new leaf."""
+    folder = tmp_path / "certs"
+    (old, first), (new, second) = issue(), issue()
+    write(folder, authority=old, leaf=first)
+
+    async def run() -> None:
+        options = ("--certificates", str(folder), "--drain-seconds", "0")
+        async with running(tmp_path, *options) as service:
+            await service.until_ready()
+            connector = aiohttp.TCPConnector(ssl=trusting(old.certificate), limit=1)
+            async with aiohttp.ClientSession(connector=connector) as session:
+                assert (await ask(session, service.hooks))["patchType"] == "JSONPatch"
+                write(folder, authority=new, leaf=second)
+                wanted = facts_of(second.certificate).fingerprint
+
+                async def changed() -> bool:
+                    try:
+                        return await service.served_leaf(new.certificate) == wanted
+                    except ssl.SSLError:
+                        return False
+
+                await service.until(changed)
+                assert (await ask(session, service.hooks))["allowed"]
+            service.process.send_signal(signal.SIGTERM)
+            assert await service.ended() == 0
+            assert all(json.loads(line) for line in service.log.read_text().splitlines())
+            assert "PRIVATE" not in service.log.read_text()
+
+    asyncio.run(run())
+
+
+def test_on_sigterm_requests_in_flight_are_answered(tmp_path: Path) -> None:
+    """It says that it is going, takes calls for a while yet, answers them all, and ends with 0."""
+    folder = tmp_path / "certs"
+    authority, leaf = issue()
+    write(folder, authority=authority, leaf=leaf)
+
+    async def run() -> None:
+        options = ("--certificates", str(folder), "--drain-seconds", "0.5")
+        async with running(tmp_path, *options) as service:
+            await service.until_ready()
+            service.api.slow_seconds = 1.5  # longer than it is told to wait for more
+            connector = aiohttp.TCPConnector(ssl=trusting(authority.certificate))
+            async with aiohttp.ClientSession(connector=connector) as session:
+                waiting = [asyncio.create_task(ask(session, service.hooks)) for _ in range(5)]
+                await asyncio.sleep(0.3)
+                started = asyncio.get_running_loop().time()
+                service.process.send_signal(signal.SIGTERM)
+                await asyncio.sleep(0.2)
+                assert await service.ready() == "stopping"
+                waiting.append(asyncio.create_task(ask(session, service.hooks)))
+                answers = await asyncio.gather(*waiting)
+            assert all(answer["allowed"] for answer in answers)
+            assert await service.ended() == 0
+            assert asyncio.get_running_loop().time() - started < 10.0
+
+    asyncio.run(run())
+
+
+def test_it_makes_its_own_leaf_publishes_it_and_signs_off(tmp_path: Path) -> None:
+    """The Secret, the caBundle and the Leases, with nothing but an empty API server."""
+
+    async def run() -> None:
+        async with running(tmp_path, "--drain-seconds", "0") as service:
+            hook = {"name": "a", "clientConfig": {}}
+            metadata = {"name": "tenure", "resourceVersion": "1"}
+            service.api.objects[HOOKS] = {"metadata": metadata, "webhooks": [hook]}
+            await service.until_ready()
+
+            async def published() -> bool:
+                told = service.api.objects[HOOKS]["webhooks"][0]["clientConfig"]
+                return bool(told.get("caBundle"))
+
+            await service.until(published)
+            record = read_record(service.api.objects[SECRET])
+            assert record is not None
+            served = await service.served_leaf(record.bundle)
+            assert served == facts_of(record.leaf.certificate).fingerprint
+            service.process.send_signal(signal.SIGTERM)
+            assert await service.ended() == 0
+            leases = [one for name, one in service.api.objects.items() if "/leases/" in name]
+            assert [one["spec"]["holderIdentity"] for one in leases] == [""]
+            assert "PRIVATE" not in service.log.read_text()
+
+    asyncio.run(run())
+
+
+def test_with_the_api_away_it_waits_and_still_goes_when_told(tmp_path: Path) -> None:
+    """Not ready, alive, and gone within its grace period."""
+
+    async def run() -> None:
+        async with running(tmp_path, "--drain-seconds", "0") as service:
+            service.api.away = True
+
+            async def waits() -> bool:
+                return await service.ready() == "no certificate yet"
+
+            await service.until(waits)
+            started = asyncio.get_running_loop().time()
+            service.process.send_signal(signal.SIGTERM)
+            assert await service.ended() == 0
+            assert asyncio.get_running_loop().time() - started < 15.0
+
+    asyncio.run(run())
+
+
+def test_it_comes_up_when_the_api_comes_back(tmp_path: Path) -> None:
+    """Without a restart."""
+
+    async def run() -> None:
+        async with running(tmp_path, "--drain-seconds", "0") as service:
+            service.api.canned[SECRET] = Canned(status=500)
+            await asyncio.sleep(3)
+            assert await service.ready() == "no certificate yet"
+            del service.api.canned[SECRET]
+            await service.until_ready()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fact"),
+    [
+        pytest.param(["--listen", "8443"], "--listen: expected HOST:PORT", id="no host"),
+        pytest.param(["--probes", "[::]:x"], "--probes: expected HOST:PORT", id="no port"),
+        pytest.param(["--kubeconfig", "absent"], "no such kubeconfig", id="no kubeconfig"),
+        pytest.param(["--replica", "A_b"], "--replica: not a name", id="a replica's name"),
+        pytest.param(["--secret", "../x"], "--secret: not a name", id="a Secret's name"),
+        pytest.param(["--secret", "s" * 64], "--secret: not a name", id="too long a name"),
+        pytest.param(["--config", "absent.yaml"], "can't read it", id="no settings file"),
+        pytest.param(["--certificates", "absent"], "can't be read", id="no certificates"),
+        pytest.param(["--drain-seconds", "-1"], "drain-seconds", id="a time before now"),
+    ],
+)
+def test_what_it_can_not_start_with_is_one_clear_error(
+    tmp_path: Path, arguments: list[str], fact: str
+) -> None:
+    """Exit 2, no traceback."""
+    kubeconfig = FakeApi(url="http://127.0.0.1:1").kubeconfig(tmp_path)
+    given = ["--kubeconfig", str(kubeconfig), *arguments]
+    done = tenure("serve", "webhook", *given, cwd=tmp_path)
+    assert done.returncode == 2, done.stderr
+    assert fact in done.stderr.replace("\n", " ")
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""

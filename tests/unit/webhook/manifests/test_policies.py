@@ -1,0 +1,86 @@
+"""The policies as objects: bound, narrow, and shown in the documentation."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ledger.domain.annotations.guarded import ALLOCATION_ANNOTATIONS, CHECKPOINT_ANNOTATIONS
+from webhook.decide.settings import DEFAULT_ADMISSION, Takeover
+from webhook.manifests.policies import PolicyOptions, policies
+
+OPERATIONS_DOC = Path(__file__).parents[4] / "docs" / "operations.md"
+
+
+def pairs(options: PolicyOptions | None = None) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """Return every policy with its binding."""
+    made = policies(options or PolicyOptions())
+    return list(zip(made[::2], made[1::2], strict=True))
+
+
+@pytest.mark.parametrize(("policy", "binding"), pairs(), ids=lambda one: one["metadata"]["name"])
+def test_every_policy_is_bound_and_says_what_is_wrong(
+    policy: dict[str, Any], binding: dict[str, Any]
+) -> None:
+    """A policy without a binding does nothing, one without a message explains nothing."""
+    assert binding["spec"]["policyName"] == policy["metadata"]["name"]
+    assert binding["spec"]["validationActions"] == ["Deny"]
+    assert policy["spec"]["failurePolicy"] == "Fail"
+    for validation in policy["spec"]["validations"]:
+        assert validation["message"]
+        assert len(validation["message"]) < 256
+
+
+def test_every_guarded_annotation_is_in_a_policy() -> None:
+    """They hold while our Pods are down, so the list is the webhook's own."""
+    said = {policy["metadata"]["name"]: str(policy["spec"]) for policy, _ in pairs()}
+    assert all(f'"{key}"' in said["tenure-allocations"] for key in ALLOCATION_ANNOTATIONS)
+    assert all(f'"{key}"' in said["tenure-checkpoints"] for key in CHECKPOINT_ANNOTATIONS)
+
+
+def test_what_kubelet_does_is_never_looked_at_for_rules() -> None:
+    """Static Pods run whatever is answered, and status reports carry no request."""
+    for policy, _ in pairs():
+        operations = {
+            name
+            for rule in policy["spec"]["matchConstraints"]["resourceRules"]
+            for name in rule["operations"]
+        }
+        names = {one["name"] for one in policy["spec"].get("matchConditions", ())}
+        only_new_pods = operations == {"CREATE"}
+        assert ("not-shown-by-kubelet" in names) == only_new_pods
+
+
+def test_the_pods_of_a_foreign_scheduler_are_judged_by_nobody() -> None:
+    """As in the webhook; who may write allocations, and the mark, hold for them too."""
+    takeover = Takeover(foreign_schedulers=frozenset({"volcano"}))
+    settings = replace(DEFAULT_ADMISSION, takeover=takeover)
+    free = {
+        policy["metadata"]["name"]
+        for policy, _ in pairs(PolicyOptions(settings=settings))
+        if '["volcano"]' in str(policy["spec"].get("matchConditions"))
+    }
+    assert free == {"tenure-requests", "tenure-cpus", "tenure-fixed"}
+
+
+def test_two_releases_have_policies_of_their_own() -> None:
+    """Names and the excluded namespace follow the release."""
+    options = PolicyOptions(name="b", namespace="b-system", actions=("Warn", "Audit"))
+    for policy, binding in pairs(options):
+        assert policy["metadata"]["name"].startswith("b-")
+        assert binding["spec"]["validationActions"] == ["Warn", "Audit"]
+        (excluded,) = binding["spec"]["matchResources"]["namespaceSelector"]["matchExpressions"]
+        assert "b-system" in excluded["values"]
+
+
+def test_the_documentation_lists_every_policy() -> None:
+    """One row each, in order."""
+    rows = [
+        line for line in OPERATIONS_DOC.read_text().splitlines() if line.startswith("| `tenure-")
+    ]
+    assert [row.split("`")[1] for row in rows] == [
+        policy["metadata"]["name"] for policy, _ in pairs()
+    ]
