@@ -13,13 +13,14 @@ from ledger.domain.events import PodObserved
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.requests import PodRequest
 from scheduler.decide.cards.view import NodeView
+from scheduler.decide.closer import CloserLooks
 from scheduler.decide.fitting import Fitting
 from scheduler.decide.fleet import Fleet
 from scheduler.decide.fragmentation import Fragmentation
 from scheduler.decide.gradient import Gradient
 from scheduler.decide.grants import Grants
 from scheduler.decide.holdings import Holdings
-from scheduler.decide.outcome import Placement, Unfit, Unplaced
+from scheduler.decide.outcome import Placement, Unplaced
 from scheduler.decide.pins import CpuPins
 from scheduler.decide.policies import BestFit, NodePolicy, Random, UsedShare, draw
 from scheduler.decide.predicates import Predicates
@@ -85,6 +86,7 @@ class Engine:
             None if rank is None else np.array(self._places, dtype=np.int64),
         )
         self._holdings = Holdings(fleet, pins)
+        self._looks = CloserLooks(fleet)
         self.core_percent_capacity = sum(
             record.core_percent
             for node in nodes
@@ -110,19 +112,29 @@ class Engine:
         """
         shape = self._shapes.shape_of(request)
         ratings = self._rows.current(shape)
-        tried: dict[int, Unfit] = {}
+        # A draw is out of the nodes left, so that what is remembered must not change how many.
+        known = {} if self._draws else self._looks.failed(request, shape)
+        own = bool(known)
+        if own:
+            ratings = ratings.copy()
+            ratings[list(known)] = -1
         node = self._pick(ratings, request.memory_bytes, ordinal)
-        if node < 0 and not (ratings >= 0).any():
+        if node < 0 and not own and not (ratings >= 0).any():
             self._rows.note_full(shape)
         while node >= 0:
             answer = self._grants.grant(request, shape, node, self._order[node])
             if isinstance(answer, Placement):
                 return answer
-            if not tried:
-                ratings = ratings.copy()
-            tried[node] = answer
+            if not own:
+                ratings, own = ratings.copy(), True
+            known[node] = answer
             ratings[node] = -1
             node = self._pick(ratings, request.memory_bytes, ordinal)
+        tried = {
+            node: unfit
+            for node, unfit in known.items()
+            if self._has_memory(node, request.memory_bytes)
+        }
         return self._refusals.explain(request, shape, tried)
 
     def candidates(self, request: PodRequest) -> Sequence[int]:

@@ -381,7 +381,7 @@ def test_the_ledger_is_the_model(new_store: NewStore, examples: int, steps: int)
 def test_the_ledger_is_the_model_over_a_hundred_thousand_commands(new_store: NewStore) -> None:
     """The same with fresh seeds."""
     began = time.monotonic()
-    steps = run(new_store, STEPS, max_examples=1_050, stateful_step_count=100, derandomize=False)
+    steps = run(new_store, STEPS, max_examples=1_250, stateful_step_count=100, derandomize=False)
 
     print_figures(
         "the ledger and its model",

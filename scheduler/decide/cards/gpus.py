@@ -10,7 +10,7 @@ from ledger.domain.nodes import NodeFacts
 from ledger.domain.requests import DeviceDemand, PodRequest
 from ledger.domain.resources import Dialect
 from scheduler.decide import reasons
-from scheduler.decide.cards.fit import is_whole
+from scheduler.decide.cards.fit import UNIT_CARDS, is_whole
 from scheduler.decide.cards.gpushare import choose_gpushare
 from scheduler.decide.cards.mgpu import choose_mgpu
 from scheduler.decide.cards.partition import in_partition
@@ -53,7 +53,10 @@ def choose_gpus(
     if served is not None and request.dialect is not None and request.dialect not in served:
         return Unfit(reason=reasons.DIALECT_NOT_SERVED.text, preemptible=False)
     hint = demands[0].hint
-    offered = undisturbed(selected(gpus, hint), gpus, hint)
+    kept = selected(gpus, hint)
+    offered = undisturbed(kept, gpus, hint)
+    if len(offered) < len(kept) and sum(demand.count for demand in demands) > len(offered):
+        return _crowded(kept, offered, demands)
     if only_minors is not None:
         offered = [card for card in offered if card.record.minor in only_minors]
     narrowed = _narrowed(
@@ -71,6 +74,20 @@ def choose_gpus(
             return choose_plain(
                 request, demands, narrowed, node, settings.devices, preferred_card=preferred_card
             )
+
+
+def _crowded(
+    kept: Sequence[CardView], offered: Sequence[CardView], demands: Sequence[DeviceDemand]
+) -> Unfit:
+    """Say that too few roots are without use; with fewer Pods there could be enough."""
+    count = sum(demand.count for demand in demands)
+    return Unfit(
+        reason=reasons.insufficient_devices(GPU).text,
+        requested=count,
+        available=len(offered),
+        unit=UNIT_CARDS,
+        preemptible=len(kept) >= count,
+    )
 
 
 def _narrowed(

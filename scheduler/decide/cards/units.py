@@ -48,11 +48,12 @@ def choose_units(
     offered = selected(cards, hint)
     everywhere = hint.allocate_strategy is AllocateStrategy.APPLY_FOR_ALL
     least = len(offered) if everywhere else demand.count
-    least = max(least, len(roots)) if same_roots else least
+    own = max(least, 1)
+    least = max(own, len(roots)) if same_roots else own
     left = undisturbed(offered, cards, hint)
     able = [card for card in left if fits(card, demand) and _has_function(card, hint.vf_selector)]
-    if not offered or len(able) < least:
-        return _why_unfit(demand, offered, able, least)
+    if len(able) < least:
+        return _why_unfit(replace(demand, count=own), offered, able, least)
     ranked = sorted(able, key=lambda card: -score(card, demand, scoring=settings.scoring))
     picked = _by_roots(ranked, roots)[: max(least, len(roots))]
     picked.sort(key=lambda card: card.record.minor)
@@ -89,8 +90,7 @@ def _why_unfit(
     demand: DeviceDemand, offered: Sequence[CardView], able: Sequence[CardView], least: int
 ) -> Unfit:
     """Say it as for any device; what is short by use alone could be helped by preemption."""
-    wanted = replace(demand, count=max(least, 1))
-    plain = why_unfit(offered, wanted)
-    if not offered or not plain.preemptible:
+    plain = why_unfit(offered, demand)
+    if not plain.preemptible:
         return plain
-    return replace(plain, requested=wanted.count, available=len(able), unit=UNIT_CARDS)
+    return replace(plain, requested=least, available=len(able), unit=UNIT_CARDS)

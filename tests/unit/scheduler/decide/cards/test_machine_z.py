@@ -99,6 +99,8 @@ def test_too_few_nics_for_the_roots_are_insufficient() -> None:
     answer = ask(view, {WHOLE: 5, RDMA: 1}, {JOINT: SAME_PCIE})
 
     assert reason(answer) == "Insufficient rdma devices"
+    assert isinstance(answer, Unfit)
+    assert (answer.requested, answer.available, answer.preemptible) == (3, 1, True)
 
 
 def test_one_nic_less_than_wanted_is_taken_where_nothing_requires_more() -> None:
@@ -291,7 +293,10 @@ def test_a_whole_root_is_one_without_any_used_device_of_the_type() -> None:
     assert minors(ask(view, {WHOLE: 2}, wish)) == [3, 4]
     assert minors(ask(view, {GPU: 50}, wish)) == [2]
     crowded = view_of(machine_z(), used=(0, 2, 4), percent=1)
-    assert reason(ask(crowded, {WHOLE: 1}, wish)) == "Insufficient gpu devices"
+    answer = ask(crowded, {WHOLE: 1}, wish)
+    assert reason(answer) == "Insufficient gpu devices"
+    assert isinstance(answer, Unfit)
+    assert answer.preemptible
 
 
 def test_a_part_alone_on_its_device_keeps_others_out() -> None:
