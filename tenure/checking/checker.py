@@ -14,17 +14,19 @@ from tenure.checking.facts import UNNAMED, written
 from tenure.checking.workloads import Template, template_of
 from tenure.exits import with_next
 from tenure.manifests import Document
-from webhook.decide.answers import Answer, PatchOperation, refusal_message, warning
+from webhook.decide.answers import ALLOWED, Answer, PatchOperation, refusal_message, warning
 from webhook.decide.facts import NamespaceFacts
-from webhook.decide.mutating.pod import mutate_pod, mutated
+from webhook.decide.mutating.pod import EPHEMERAL, mutate_pod, mutated, with_blind_ephemeral
 from webhook.decide.patch import diff
 from webhook.decide.review import CREATE, UPDATE, AdmissionRequest, User
 from webhook.decide.settings import AdmissionSettings
+from webhook.decide.validating.findings import spec_of
 from webhook.decide.validating.validate import validate
 from webhook.decide.validating.workloads import workload_advice
 
 DEFAULT_NAMESPACE: Final = "default"
 
+_EPHEMERAL: Final = "ephemeralContainers"
 _CHECKED: Final = frozenset({"Pod", "Device", "NodeResourceTopology", "Node", "Binding"})
 _GROUP_OF: Final = {
     "Device": "scheduling.koordinator.sh",
@@ -91,7 +93,7 @@ class Checker:
             if template is not None:
                 return self._workload(document, template)
         except InputError as error:
-            raise document.blame(error) from None
+            raise (error if error.place else document.blame(error)) from None
         return _checked(document, body, causes=(), warnings=())
 
     def _object(self, document: Document, body: Mapping[str, Any]) -> Checked:
@@ -101,13 +103,28 @@ class Checker:
             return self._pod(document, request, facts, body)
         answer = validate(request, self.settings, facts)
         api = tuple(check_amounts(request.obj or {})) if document.kind == "Pod" else ()
+        after, debugged = self._ephemeral(request, facts, body)
         return _checked(
             document,
-            body,
-            causes=_together(api, answer, answer),
-            warnings=answer.warnings,
+            after,
+            causes=one_of_each([*_together(api, answer, answer), *debugged.causes]),
+            warnings=(*answer.warnings, *debugged.warnings),
+            patch=diff(body, after),
             namespace=request.namespace,
         )
+
+    def _ephemeral(
+        self, request: AdmissionRequest, facts: NamespaceFacts, body: Mapping[str, Any]
+    ) -> tuple[Mapping[str, Any], Answer]:
+        """Answer for ephemeral containers, which only come by a subresource of their own."""
+        now, was = (spec_of(pod).get(_EPHEMERAL) for pod in (request.obj, request.old))
+        if (request.group, request.kind) != ("", "Pod") or now == was:
+            return body, ALLOWED
+        after = body
+        if facts.managed:
+            after = with_blind_ephemeral(body, request.old or {}, self.settings)
+        asked = replace(request, subresource=EPHEMERAL, obj=after)
+        return after, validate(asked, self.settings, facts)
 
     def _pod(
         self,
@@ -191,9 +208,13 @@ class Checker:
         old = self.old[key]
         body = written(old)
         try:
-            return with_api_defaults(body) if document.kind == "Pod" else body
+            if document.kind != "Pod":
+                return body
+            pod = with_api_defaults(body)
+            tuple(check_amounts(pod))  # only for what can't be read
         except InputError as error:
             raise old.blame(error) from None
+        return pod
 
     def _facts(self, document: Document) -> NamespaceFacts:
         if document.kind != "Binding":

@@ -81,7 +81,7 @@ def _wait_until_gone(plane: ControlPlane) -> None:
 def test_every_policy_compiles_without_a_warning(plane: ControlPlane) -> None:
     """The API server checks types of what it knows."""
     made = [one for one in policies(PolicyOptions()) if one["kind"].endswith("Policy")]
-    assert len(made) == 7
+    assert len(made) == 9
     for policy in made:
         found = plane.api().get(f"{collection_of(policy)}/{policy['metadata']['name']}").body
         status = found.get("status", {})
@@ -140,6 +140,14 @@ def test_our_scheduler_writes_allocations_and_others_keep_them(
     assert mallory.get(f"{where}/a").body["metadata"]["annotations"][key] == "{}"
 
 
+def visible_from(**source: object) -> dict[str, Any]:
+    """Return a marked Pod of another scheduler that reads its visible cards somewhere."""
+    made = pod("a", HALF, annotations=MARK)
+    entry = {"name": "NVIDIA_VISIBLE_DEVICES", "valueFrom": source}
+    made["spec"]["containers"][0]["env"] = [entry]
+    return made
+
+
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a device Pod without our mark": (pod("a", HALF), "must pass Tenure's admission"),
     "a device Pod that chose its node": (
@@ -152,6 +160,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "visible devices by hand": (
         pod("a", HALF, annotations=MARK, env={"NVIDIA_VISIBLE_DEVICES": "all"}),
+        "set by Tenure alone",
+    ),
+    "visible devices out of a config map": (
+        visible_from(configMapKeyRef={"name": "cards", "key": "all"}),
         "set by Tenure alone",
     ),
     "a fraction of a CPU for LSR": (pod("a", {"cpu": "1500m"}, labels=LSR), "whole CPUs"),
@@ -197,6 +209,93 @@ def test_what_keeps_the_rules_goes_through(
     """A policy that refuses everything would pass the other tests too."""
     made = plane.api(MALLORY).create(pods_in(namespace()), body)
     assert made.ok, made.message
+
+
+@pytest.mark.parametrize(
+    "amounts",
+    [
+        pytest.param({"tenure.sh/slot": "1"}, id="without a device"),
+        pytest.param({**HALF, "tenure.sh/slot": "2"}, id="two for one container"),
+    ],
+)
+def test_slots_are_taken_by_nobody(
+    plane: ControlPlane, namespace: Namespace, amounts: dict[str, str]
+) -> None:
+    """Whoever took some would leave the containers of others without, from any namespace."""
+    mallory, greedy = plane.api(MALLORY), pod("a", amounts, annotations=MARK)
+    for managed in (True, False):
+        refused = mallory.create(pods_in(namespace(managed=managed)), greedy)
+        assert "is given by Tenure" in refused.message
+    own = pod("a", {**HALF, "tenure.sh/slot": "1"}, annotations=MARK)
+    assert mallory.create(pods_in(namespace()), own).ok
+    assert "is given by Tenure" in mallory.create(pods_in(namespace(managed=False)), own).message
+
+
+def test_who_sees_cards_without_asking_is_told_and_not_refused(
+    plane: ControlPlane, namespace: Namespace
+) -> None:
+    """Monitors need it, and a runtime that injects by CDI alone shows them none."""
+    mallory = plane.api(MALLORY)
+    peeping = pod("a", {"cpu": "1"}, env={"NVIDIA_VISIBLE_DEVICES": "all"})
+    made = mallory.create(pods_in(namespace()), peeping)
+    assert made.ok, made.message
+    assert "may see cards that others hold" in "".join(made.warnings)
+    blind = pod("b", {"cpu": "1"}, env={"NVIDIA_VISIBLE_DEVICES": "void"})
+    assert not mallory.create(pods_in(namespace()), blind).warnings
+    assert not mallory.create(pods_in(namespace(managed=False)), peeping).warnings
+
+
+def test_our_scheduler_gives_devices_to_managed_namespaces_alone(
+    plane: ControlPlane, namespace: Namespace
+) -> None:
+    """Elsewhere nobody completes a Pod: it would see the cards that its author names."""
+    cards = {"NVIDIA_VISIBLE_DEVICES": "all"}
+    forged = pod("a", HALF, annotations=MARK, env=cards, schedulerName="tenure")
+    where = pods_in(namespace(managed=False))
+    assert "tenure.sh/managed=true" in plane.api(MALLORY).create(where, forged).message
+    assert plane.api(MALLORY).create(where, pod("b", {"cpu": "1"}, schedulerName="tenure")).ok
+
+
+def test_debugging_shows_no_cards_even_once_the_namespace_has_opted_out(
+    plane: ControlPlane, namespace: Namespace
+) -> None:
+    """The Pod holds its cards as before."""
+    name, mallory = namespace(), plane.api(MALLORY)
+    where = pods_in(name)
+    blind = {"NVIDIA_VISIBLE_DEVICES": "void"}
+    assert mallory.create(
+        where, pod("a", HALF, annotations=MARK, env=blind, schedulerName="tenure")
+    ).ok
+    label = {"metadata": {"labels": {"tenure.sh/managed": None}}}
+    assert mallory.patch(f"/api/v1/namespaces/{name}", label).ok
+    time.sleep(0.5)
+    entry = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}
+    debug = {"spec": {"ephemeralContainers": [{"name": "d", "image": "x", "env": [entry]}]}}
+    refused = mallory.patch(f"{where}/a/ephemeralcontainers", debug, STRATEGIC)
+    assert "an ephemeral container sees no cards" in refused.message
+
+
+def test_no_path_changes_what_a_pod_was_placed_by(
+    plane: ControlPlane, namespace: Namespace
+) -> None:
+    """A patch of the status can change labels and annotations too; kubelet's reports go through."""
+    where = pods_in(namespace())
+    mallory = plane.api(MALLORY)
+    group = {"gputopology.scheduling.koordinator.sh/name": "a"}
+    assert mallory.create(where, pod("a", {"cpu": "2"}, labels={**LSR, **group})).ok
+    ours = plane.api(SCHEDULER_ACCOUNT).create(f"{where}/a/binding", binding("a", "policy-node"))
+    assert ours.ok, ours.message
+    wanted = {
+        "QoS class": {"labels": {"koordinator.sh/qosClass": "LS"}},
+        "sub-priority": {"labels": {"koordinator.sh/priority": "9"}},
+        "stays once": {"annotations": {"scheduling.koordinator.sh/resource-spec": "{}"}},
+        "labels and annotations stays": {"labels": {"koordinator.sh/priority-class": "koord-prod"}},
+    }
+    for path in (f"{where}/a", f"{where}/a/status"):
+        for fact, metadata in wanted.items():
+            assert fact in mallory.patch(path, {"metadata": metadata}).message, (path, metadata)
+        assert mallory.patch(path, {"metadata": {"labels": {"team": "b"}}}).ok
+    assert mallory.patch(f"{where}/a/status", {"status": {"phase": "Running"}}).ok
 
 
 def test_what_a_pod_was_given_stays(plane: ControlPlane, namespace: Namespace) -> None:

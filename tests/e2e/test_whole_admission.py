@@ -223,6 +223,23 @@ def test_a_binding_of_ours_carries_the_allocation_and_kubelet_may_report(
     assert plane.api().get(f"{where}/a").body["metadata"]["annotations"][key] == "{}"
 
 
+def test_a_node_is_forged_by_no_path_and_reports_all_the_same(
+    plane: ControlPlane, mallory: Api
+) -> None:
+    """A patch of the status can write annotations too."""
+    plane.api().create("/api/v1/nodes", {"metadata": {"name": "kubelet-1"}})
+    node = "/api/v1/nodes/kubelet-1"
+    moment = "2026-01-05T14:05:09.250000Z"
+    forged = {"metadata": {"annotations": {"tenure.sh/released-at": moment}}}
+    for path in (node, f"{node}/status"):
+        assert "only Tenure's service accounts" in mallory.patch(path, forged).message
+    condition = {"type": "Ready", "status": "True"}
+    reported = plane.api(KUBELET).patch(
+        f"{node}/status", {"status": {"conditions": [condition]}}, STRATEGIC
+    )
+    assert reported.ok, reported.message
+
+
 def test_settings_are_read_again_without_a_restart(
     mallory: Api, namespace: Namespace, settings: Path
 ) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import base64
 import gzip
+import io
 import json
 import logging
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -17,13 +19,15 @@ import aiohttp
 import pytest
 from aiohttp import web
 
+from ledger.domain.errors import InputError
 from webhook.decide.facts import QuotaFact
-from webhook.decide.review import ReviewLimits
+from webhook.decide.review import DEFAULT_LIMITS, ReviewLimits
 from webhook.decide.settings import DEFAULT_ADMISSION, AdmissionSettings
 from webhook.server.app import Admission, hooks_app, probes_app
 from webhook.server.limits import ServerLimits
 from webhook.server.metrics import Metrics
 from webhook.server.ports import LookupFailedError, RefusalRecord
+from webhook.server.reading import read_review
 
 NOW = datetime(2026, 3, 2, 10, tzinfo=UTC)
 GOOD = {"koordinator.sh/gpu-core": "50", "koordinator.sh/gpu-memory-ratio": "50"}
@@ -302,6 +306,77 @@ def test_too_many_at_once_are_turned_away_and_the_rest_answered() -> None:
         assert sorted(status for status, _ in answers) == [200, 200, 503, 503, 503, 503]
 
     run(act, fakes=Fakes(wait_seconds=0.3), limits=ServerLimits(in_flight_max=2))
+
+
+@pytest.mark.parametrize("length", [1_000, 1_000_000], ids=["small", "large"])
+def test_callers_who_never_send_their_body_keep_nobody_out(length: int) -> None:
+    """More of them than are answered at once, on connections of their own; the rest is answered."""
+
+    async def act(served: Served) -> None:
+        host, port = served.hooks.removeprefix("http://").split(":")
+        head = (
+            f"POST /validate HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n"
+            f"Content-Length: {length}\r\n\r\n{{"
+        )
+        slow = [await asyncio.open_connection(host, int(port)) for _ in range(5)]
+        try:
+            for _, writer in slow:
+                writer.write(head.encode())
+                await writer.drain()
+            await asyncio.sleep(0.2)
+            assert [(await ask(served, "validate", review(GOOD)))[0] for _ in range(3)] == [200] * 3
+        finally:
+            for _, writer in slow:
+                writer.close()
+
+    run(act, limits=ServerLimits(in_flight_max=2, arriving_max=8, arriving_large_max=8))
+
+
+def test_bodies_that_arrive_are_bounded_large_ones_by_themselves() -> None:
+    """A large one too many is turned away at once, and small ones still get through."""
+
+    async def act(served: Served) -> None:
+        host, port = served.hooks.removeprefix("http://").split(":")
+        head = "POST /validate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        lines = []
+        for _ in range(2):
+            reader, writer = await asyncio.open_connection(host, int(port))
+            writer.write(f"{head}Content-Length: 1000000\r\n\r\n{{".encode())
+            await writer.drain()
+            await asyncio.sleep(0.1)
+            lines.append((reader, writer))
+        async with asyncio.timeout(1):
+            assert b"503" in await lines[1][0].readline()
+        assert (await ask(served, "validate", review(GOOD)))[0] == 200
+        for _, writer in lines:
+            writer.close()
+
+    run(act, limits=ServerLimits(arriving_large_max=1))
+
+
+def test_a_body_that_takes_long_to_read_holds_nobody_up() -> None:
+    """Whoever can reach the port can send one; others are answered while it is read."""
+    body = b"[" + b"{}," * 2_000_000 + b"{}]"
+    started = time.perf_counter()
+    with pytest.raises(InputError):
+        read_review(body, DEFAULT_LIMITS)
+    alone = time.perf_counter() - started
+
+    async def act(served: Served) -> None:
+        headers = {"Content-Type": "application/json"}
+        url = f"{served.hooks}/validate"
+        large = asyncio.ensure_future(
+            served.session.post(url, data=io.BytesIO(body), headers=headers)
+        )
+        longest = 0.0
+        while not large.done():
+            began = time.perf_counter()
+            assert (await ask(served, "validate", review(GOOD)))[0] == 200
+            longest = max(longest, time.perf_counter() - began)
+        assert (await large).status == 400
+        assert longest < 0.6 * alone
+
+    run(act)
 
 
 def test_probes_tell_whether_calls_should_come() -> None:

@@ -393,12 +393,43 @@ def test_an_update_is_compared_with_the_old_object(cli: CommandLine, place: Path
     assert entries(answer)[0]["causes"][0]["field"].startswith("spec.containers[0].resources")
 
 
+def test_a_new_ephemeral_container_is_asked_for_by_itself(cli: CommandLine, place: Path) -> None:
+    """As by `kubectl debug`: blind in a Pod of our scheduler's, refused a card in another's."""
+    see_all = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}
+    debug = [{"name": "d", "env": [see_all]}]
+    for scheduler, allowed in (("tenure", True), ("theirs", False)):
+        old = gpu_pod(CARD, schedulerName=scheduler)
+        new = gpu_pod(CARD, schedulerName=scheduler, ephemeralContainers=debug)
+        files = write(place / "new.yaml", new), write(place / "old.yaml", old)
+
+        answer = cli.run(
+            "check", files[0], "--operation", "UPDATE", "--old", files[1], "-o", "json"
+        )
+
+        (entry,) = entries(answer)
+        assert entry["allowed"] is allowed
+        assert jsonpatch.apply_patch(copy.deepcopy(new), entry["patch"]) == entry["object"]
+        env = entry["object"]["spec"]["ephemeralContainers"][0]["env"]
+        assert env == ([{**see_all, "value": "void"}] if allowed else [see_all])
+        assert [cause["field"] for cause in entry["causes"]] == (
+            [] if allowed else ["spec.ephemeralContainers[0].env[0].value"]
+        )
+
+
 USAGE: dict[str, tuple[list[str], str]] = {
     "UPDATE without --old": (["a.yaml", "--operation", "UPDATE"], "needs --old"),
     "--old without UPDATE": (["a.yaml", "--old", "a.yaml"], "--old is for UPDATE"),
     "an object that is not in --old": (
         ["a.yaml", "--operation", "UPDATE", "--old", "b.yaml"],
         "a.yaml:3: Pod ml/a: metadata.name: not among the objects of --old",
+    ),
+    "a quantity that is none, in the old object": (
+        ["a.yaml", "--operation", "UPDATE", "--old", "was.yaml"],
+        "was.yaml:6: Pod ml/a: spec.containers[0].resources.limits[cpu]: not a quantity",
+    ),
+    "old containers that are no list": (
+        ["a.yaml", "--operation", "UPDATE", "--old", "were.yaml"],
+        "were.yaml:4: Pod ml/a: spec.containers: expected a list",
     ),
     "no file": ([], "missing argument"),
     "a file that is not there": (["none.yaml"], "no such file"),
@@ -431,6 +462,9 @@ FILES: Final = {
     "empty.yaml": "",
     "quantity.yaml": "kind: Pod\nmetadata: {name: q, namespace: ml}\nspec:\n  containers:\n"
     "  - name: c\n    resources: {limits: {cpu: many}}\n",
+    "was.yaml": "kind: Pod\nmetadata: {name: a, namespace: ml}\nspec:\n  containers:\n"
+    "  - name: c\n    resources: {limits: {cpu: many}}\n",
+    "were.yaml": "kind: Pod\nmetadata: {name: a, namespace: ml}\nspec:\n  containers: none\n",
     "template.yaml": "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: d}\nspec:\n"
     "  template:\n    spec:\n      containers: [{name: c, resources: "
     "{limits: {nvidia.com/gpu: x}}}]\n",

@@ -129,7 +129,7 @@ def _validating(options: HookOptions) -> list[dict[str, Any]]:
                     ["CREATE", "UPDATE"],
                     "scheduling.koordinator.sh",
                     ["v1alpha1"],
-                    ["devices"],
+                    ["devices", "devices/status"],
                     scope="Cluster",
                 ),
                 _rule(
@@ -143,7 +143,9 @@ def _validating(options: HookOptions) -> list[dict[str, Any]]:
         },
         {
             **_hook(options, "nodes", "validate", IGNORE),
-            "rules": [_rule(["CREATE", "UPDATE"], "", ["v1"], ["nodes"], scope="Cluster")],
+            "rules": [
+                _rule(["CREATE", "UPDATE"], "", ["v1"], ["nodes", "nodes/status"], scope="Cluster"),
+            ],
             "matchConditions": [
                 by_others,
                 _condition("labels-of-ours-change", _node_labels_change()),

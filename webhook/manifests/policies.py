@@ -26,15 +26,20 @@ from ledger.domain.resources import (
     GPU,
     GPU_CORE,
     GPU_MEMORY_RATIO,
+    LABEL_PRIORITY,
+    LABEL_PRIORITY_CLASS,
     LABEL_QOS_CLASS,
     LABEL_TENURE_MANAGED,
+    SLOT,
     device_names,
     proposal_name,
 )
 from webhook.decide.settings import DEFAULT_ADMISSION, AdmissionSettings
 from webhook.decide.validating.forgery import ANNOTATION_MIRROR, NODES_GROUP
+from webhook.decide.validating.words import PLACED_ANNOTATIONS, PLACED_LABELS
 from webhook.manifests.cel import (
     CONTAINERS,
+    any_container,
     asks_devices,
     holds_devices,
     key_matches,
@@ -46,6 +51,8 @@ from webhook.manifests.hooks import EXCLUDED_NAMESPACES, OWN_NAMESPACE
 GROUP: Final = "admissionregistration.k8s.io/v1"
 _PINNED_CPUS: Final = ("LSE", "LSR")
 _BLIND: Final = ("none", "void")
+WARNINGS: Final = ("Warn", "Audit")
+"""What a policy does that is only ever advice."""
 _PERCENT_NAMES: Final = (GPU, GPU_CORE, GPU_MEMORY_RATIO)
 
 
@@ -73,6 +80,7 @@ class _Policy:
 
     Attributes:
         managed_only: it holds in managed namespaces only.
+        warns: it refuses nothing, whatever the options say.
         rules: what it looks at, as `resourceRules`.
         conditions: name -> expression; all must hold for it to look.
         variables: name -> expression, in order.
@@ -85,6 +93,7 @@ class _Policy:
     conditions: Mapping[str, str] = field(default_factory=dict)
     variables: Mapping[str, str] = field(default_factory=dict)
     managed_only: bool = False
+    warns: bool = False
 
 
 def policies(options: PolicyOptions) -> list[dict[str, Any]]:
@@ -200,7 +209,6 @@ def _policies(settings: AdmissionSettings) -> list[_Policy]:
         ),
         _Policy(
             name="ephemeral",
-            managed_only=True,
             rules=[_rule(["UPDATE"], ["pods/ephemeralcontainers"])],
             conditions={"ours": is_ours, "asks-devices": asks_devices("object")},
             validations={
@@ -213,14 +221,54 @@ def _policies(settings: AdmissionSettings) -> list[_Policy]:
         _Policy(
             name="fixed",
             managed_only=True,
-            rules=[_rule(["UPDATE"], ["pods", "pods/resize"])],
-            conditions=ours_to_judge,
+            rules=[_rule(["UPDATE"], ["pods", "pods/resize", "pods/status"])],
+            conditions={"not-reported-by-kubelet": f"!({_is_report()})", **ours_to_judge},
             validations={
                 "the QoS class of a Pod never changes": _same_label(LABEL_QOS_CLASS),
                 "devices of a Pod never change": _same_devices(),
                 "the CPUs of an LSE or LSR Pod never change": (
                     f"!({_pins_cpus('oldObject')}) || {_same_cpus()}"
                 ),
+                "the sub-priority of a Pod never changes": _same_label(LABEL_PRIORITY),
+                "what a Pod asks for in labels and annotations stays once it has a node": (
+                    f"(request.userInfo.username in {accounts}) || !has(oldObject.spec.nodeName)"
+                    f" || ({_same_words()})"
+                ),
+            },
+        ),
+        _Policy(
+            name="own",
+            rules=[_rule(["CREATE"], ["pods"])],
+            conditions={
+                "takes-what-is-ours": (
+                    f"({is_ours} && {asks_devices('object')})"
+                    f" || {any_container('object', _takes_slots())}"
+                ),
+                **shown_only,
+            },
+            validations={
+                f"the scheduler {settings.scheduler_name} gives devices to Pods of managed"
+                f" namespaces alone: label the namespace {LABEL_TENURE_MANAGED}=true": (
+                    f"!({is_ours}) || ({_in_managed()})"
+                ),
+                f"{SLOT} is given by Tenure: one to each container with devices": (
+                    _every_container(f"!{_takes_slots()} || ({_in_managed()} && {_own_slot()})")
+                ),
+            },
+        ),
+        _Policy(
+            name="unasked",
+            managed_only=True,
+            warns=True,
+            rules=[_rule(["CREATE"], ["pods"])],
+            conditions={
+                "asks-no-devices": f"!{asks_devices('object')}",
+                **shown_only,
+                **ours_to_judge,
+            },
+            validations={
+                f"{ENV_NVIDIA_VISIBLE} is set though the Pod asks for no GPU: it may see cards"
+                " that others hold": _every_container(f"!({_sets_visible()})"),
             },
         ),
     ]
@@ -294,18 +342,23 @@ def _percents() -> str:
 def _sets_visible() -> str:
     return (
         f"has(c.env) && c.env.exists(e, e.name == {text(ENV_NVIDIA_VISIBLE)}"
-        f" && has(e.value) && e.value != '' && !(e.value in {texts(_BLIND)}))"
+        f" && ((has(e.value) && e.value != '' && !(e.value in {texts(_BLIND)}))"
+        f" || (has(e.valueFrom) && !({_refers_to_ours()}))))"
+    )
+
+
+def _refers_to_ours() -> str:
+    """Return that the entry `e` of an environment reads what our scheduler wrote."""
+    ours = f"metadata.annotations['{ANNOTATION_TENURE_VISIBLE_PREFIX}"
+    return (
+        "has(e.valueFrom) && has(e.valueFrom.fieldRef)"
+        f" && e.valueFrom.fieldRef.fieldPath.startsWith({text(ours)})"
     )
 
 
 def _told() -> str:
     """Return that the environment of `c` says what it sees, and nobody but us wrote that."""
-    ours = f"metadata.annotations['{ANNOTATION_TENURE_VISIBLE_PREFIX}"
-    good = (
-        f"((has(e.value) && e.value in {texts(_BLIND)}) || (has(e.valueFrom)"
-        " && has(e.valueFrom.fieldRef)"
-        f" && e.valueFrom.fieldRef.fieldPath.startsWith({text(ours)})))"
-    )
+    good = f"((has(e.value) && e.value in {texts(_BLIND)}) || ({_refers_to_ours()}))"
     name = f"e.name == {text(ENV_NVIDIA_VISIBLE)}"
     return f"(has(c.env) && c.env.exists(e, {name}) && c.env.all(e, !({name}) || {good}))"
 
@@ -333,6 +386,46 @@ def _is_mirror() -> str:
         f"{text(NODES_GROUP)} in request.userInfo.groups"
         f" && has(object.metadata.annotations) && {key} in object.metadata.annotations"
     )
+
+
+def _is_report() -> str:
+    """Return that kubelet writes a status; others can change labels and annotations by it."""
+    return f"request.subResource == 'status' && {text(NODES_GROUP)} in request.userInfo.groups"
+
+
+def _in_managed() -> str:
+    labels, managed = "namespaceObject.metadata.labels", text(LABEL_TENURE_MANAGED)
+    return f"has({labels}) && {managed} in {labels} && {labels}[{managed}] == 'true'"
+
+
+def _takes_slots() -> str:
+    """Return that the container `c` asks for a slot by which the device plugin knows it."""
+    limits, slot = "c.resources.limits", text(SLOT)
+    return (
+        f"(has(c.resources) && has({limits}) && {slot} in {limits}"
+        f" && quantity({limits}[{slot}]).isGreaterThan(quantity('0')))"
+    )
+
+
+def _own_slot() -> str:
+    slot = f"quantity(c.resources.limits[{text(SLOT)}])"
+    return f"{holds_devices()} && {slot}.compareTo(quantity('1')) == 0"
+
+
+def _same_words() -> str:
+    """Return that nothing changes by which a Pod was placed."""
+    parts = []
+    for field_name, keys in (
+        ("labels", (*PLACED_LABELS, LABEL_PRIORITY_CLASS)),
+        ("annotations", PLACED_ANNOTATIONS),
+    ):
+        one, other = (
+            f"(has({pod}.metadata.{field_name}) && k in {pod}.metadata.{field_name}"
+            f" ? {pod}.metadata.{field_name}[k] : '')"
+            for pod in ("object", "oldObject")
+        )
+        parts.append(f"{texts(keys)}.all(k, {one} == {other})")
+    return " && ".join(parts)
 
 
 def _pins_cpus(pod: str) -> str:
@@ -429,7 +522,7 @@ def _objects(policy: _Policy, options: PolicyOptions) -> list[dict[str, Any]]:
     }
     bound = {
         "policyName": name,
-        "validationActions": list(options.actions),
+        "validationActions": list(WARNINGS if policy.warns else options.actions),
         "matchResources": {"namespaceSelector": selector},
     }
     return [

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
@@ -22,7 +23,7 @@ from webhook.decide.review import AdmissionRequest
 from webhook.decide.settings import AdmissionSettings
 from webhook.decide.validating.validate import validate
 from webhook.server.gathering import Needs, gather_facts, needs_of
-from webhook.server.limits import ServerLimits, budget_of_query
+from webhook.server.limits import FullError, Gates, ServerLimits, budget_of_query
 from webhook.server.metrics import Metrics
 from webhook.server.ports import (
     LookupFailedError,
@@ -105,22 +106,27 @@ def probes_app(admission: Admission) -> web.Application:
 def _handler(admission: Admission, hook: str) -> Callable[[web.Request], Awaitable[web.Response]]:
     metrics, limits = admission.metrics, admission.limits
     took = metrics.seconds.labels(hook)
-    in_flight = 0
+    gates = Gates(limits)
+    aside = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"{hook}-large")
 
     async def handle(request: web.Request) -> web.Response:
-        nonlocal in_flight
-        if in_flight >= limits.in_flight_max:
-            metrics.broken.labels("overloaded").inc()
-            return web.Response(status=503, text=f"too many requests: in_flight={in_flight}\n")
-        in_flight += 1
-        metrics.in_flight.inc()
         started = time.perf_counter()
         try:
             async with asyncio.timeout(budget_of_query(request.rel_url.raw_query_string, limits)):
-                response = await _answer(admission, hook, request, started)
+                with gates.arriving(request.content_length).one():
+                    content = await _content(request, limits)
+                    read = None
+                    if len(content) > limits.large_bytes:  # takes long, so others come in between
+                        loop = asyncio.get_running_loop()
+                        read = await loop.run_in_executor(aside, _read, content, limits)
+                with gates.answering.one(), metrics.in_flight.track_inprogress():
+                    response = await _answer(admission, hook, content, read, started)
                 if admission.why_not_ready():
                     response.force_close()  # callers shall not come back on this connection
                 return response
+        except FullError as error:
+            metrics.broken.labels("overloaded").inc()
+            return web.Response(status=503, text=f"{error}\n")
         except TimeoutError:
             metrics.broken.labels("timeout").inc()
             return web.Response(status=504, text="no time left to answer\n")
@@ -128,18 +134,20 @@ def _handler(admission: Admission, hook: str) -> Callable[[web.Request], Awaitab
             metrics.broken.labels(error.reason).inc()
             return web.Response(status=error.status, text=f"{error}\n")
         finally:
-            in_flight -= 1
-            metrics.in_flight.dec()
             took.observe(time.perf_counter() - started)
 
     return handle
 
 
 async def _answer(
-    admission: Admission, hook: str, http: web.Request, started: float
+    admission: Admission,
+    hook: str,
+    content: bytes,
+    read: AdmissionRequest | None,
+    started: float,
 ) -> web.Response:
+    """Answer a request, read already if it is a large one."""
     settings, limits, memory = admission.settings.current, admission.limits, admission.memory
-    content = await _content(http, limits)
     cut = cut_of(hook, content)
     known = memory.find(cut, settings)
     if cut is not None and known is not None:
@@ -150,7 +158,7 @@ async def _answer(
             admission.metrics.remembered.inc()
             _take_note(admission, note, known.answer, time.perf_counter() - started)
             return web.Response(body=known.response(cut.uid), content_type=JSON)
-    request = _read(content, limits)
+    request = _read(content, limits) if read is None else read
     needs = needs_of(request, settings)
     facts = await _facts(admission, needs)
     answer = _DECISIONS[hook](request, settings, facts)

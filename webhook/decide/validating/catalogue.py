@@ -262,13 +262,14 @@ ADVICE: Final = (
     _advice(Advice.SUSPICIOUS_UNIT, "memory that looks like GiB or MiB where it is not", ""),
     _advice(
         Advice.UNKNOWN_VALUE,
-        "a QoS class, a policy, a JSON field or a group label that means nothing",
+        "a QoS class, a policy, a device type, a JSON field or a group label that means nothing",
         f"{_KOORDINATOR} 2.1",
     ),
     _advice(
         Advice.NEVER_PLACED,
-        "a legal Pod that no node can take: mGPU over several cards without native-burst-share",
-        f"{_SHARING} A.4",
+        "a legal Pod that no node can take: mGPU over several cards without native-burst-share, "
+        "shares of several GPUs under one required scope",
+        f"{_SHARING} A.4; {_KOORDINATOR} 8.4",
     ),
     _advice(
         Advice.UNASKED_DEVICES,

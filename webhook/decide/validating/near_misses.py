@@ -30,6 +30,9 @@ from ledger.domain.resources import (
     MID_CPU,
     MID_MEMORY,
     NVIDIA_GPU,
+    TYPE_FPGA,
+    TYPE_GPU,
+    TYPE_RDMA,
     canonical,
     device_names,
     proposal_name,
@@ -83,6 +86,7 @@ _HINT_FIELDS: Final = frozenset(
         "exclusivePolicy",
     }
 )
+_TYPES: Final = (TYPE_FPGA, TYPE_GPU, TYPE_RDMA)
 _CLASSES: Final = {
     LABEL_QOS_CLASS: tuple(str(item) for item in QosClass if item),
     LABEL_PRIORITY_CLASS: tuple(str(item) for item in PriorityClass if item),
@@ -180,9 +184,11 @@ def _json(annotations: Mapping[str, str]) -> Iterator[Said]:
     for key, fields in _FIELDS.items():
         if key in annotations:
             yield from _unknown_fields(annotation_path(key), _object(annotations[key]), fields)
-    for name, hint in _object(annotations.get(ANNOTATION_DEVICE_ALLOCATE_HINT, "")).items():
-        path = f"{annotation_path(ANNOTATION_DEVICE_ALLOCATE_HINT)}.{name}"
-        yield from _unknown_fields(path, hint if isinstance(hint, dict) else {}, _HINT_FIELDS)
+    yield from _hints(_object(annotations.get(ANNOTATION_DEVICE_ALLOCATE_HINT, "")))
+    joint = _object(annotations.get(ANNOTATION_DEVICE_JOINT_ALLOCATE, "")).get("deviceTypes")
+    path = f"{annotation_path(ANNOTATION_DEVICE_JOINT_ALLOCATE)}.deviceTypes"
+    types = joint if isinstance(joint, list) else []
+    yield from _unknown_types(path, [name for name in types if isinstance(name, str)])
     wish = _object(annotations.get(ANNOTATION_RESOURCE_SPEC, ""))
     for field, known in (
         ("requiredCPUBindPolicy", _BIND),
@@ -194,6 +200,27 @@ def _json(annotations: Mapping[str, str]) -> Iterator[Said]:
             names = ", ".join(sorted(filter(None, known)))
             path = f"{annotation_path(ANNOTATION_RESOURCE_SPEC)}.{field}"
             said = f"{path}: {shown(value)} counts as none; known: {names}"
+            yield say(Advice.UNKNOWN_VALUE, said)
+
+
+def _hints(hints: Mapping[str, object]) -> Iterator[Said]:
+    """Say what in the hints of device types nobody reads (Koordinator contract 2.1)."""
+    whole = annotation_path(ANNOTATION_DEVICE_ALLOCATE_HINT)
+    yield from _unknown_types(whole, hints)
+    for name in _TYPES:
+        hint = hints.get(name)
+        if not isinstance(hint, dict):
+            continue
+        yield from _unknown_fields(f"{whole}.{name}", hint, _HINT_FIELDS)
+        if name != TYPE_GPU and hint.get("requiredTopologyScope"):
+            said = f"{whole}.{name}.requiredTopologyScope: is read for GPUs only"
+            yield say(Advice.UNKNOWN_VALUE, said)
+
+
+def _unknown_types(path: str, names: Iterable[str]) -> Iterator[Said]:
+    for name in _first(names):
+        if name not in _TYPES:
+            said = f"{path}: {shown(name)} is no device type; known: {', '.join(_TYPES)}"
             yield say(Advice.UNKNOWN_VALUE, said)
 
 

@@ -8,9 +8,12 @@ from typing import Final
 from ledger.domain.annotations.mgpu import MgpuPolicy
 from ledger.domain.annotations.tenure import is_admitted
 from ledger.domain.annotations.wire import annotation_path, label_path
+from ledger.domain.devices import WHOLE_PERCENT
 from ledger.domain.errors import FieldError
-from ledger.domain.requests import PodRequest
+from ledger.domain.requests import DeviceDemand, PodRequest
 from ledger.domain.resources import (
+    ANNOTATION_DEVICE_ALLOCATE_HINT,
+    ANNOTATION_GPU_PARTITION_SPEC,
     ANNOTATION_MGPU_COMPUTE_POLICY,
     LABEL_GPU_GROUP_NAME,
     LABEL_GPU_ISOLATION_PROVIDER,
@@ -155,6 +158,20 @@ def _without_effect(request: PodRequest | None) -> Iterator[Said]:
     ):
         text = "a group keeps GPUs together, and this pod asks for none"
         yield say(Advice.UNKNOWN_VALUE, f"{label_path(LABEL_GPU_GROUP_NAME)}: {text}")
+    parts = [item for item in request.devices if item.device_type == TYPE_GPU and _is_part(item)]
+    if parts and request.partition is not None:
+        text = "partitions are of whole GPUs, so it changes nothing for a share of one"
+        yield say(Advice.UNKNOWN_VALUE, f"{annotation_path(ANNOTATION_GPU_PARTITION_SPEC)}: {text}")
+    if any(item.count > 1 and item.hint and item.hint.required_topology_scope for item in parts):
+        field = f"{annotation_path(ANNOTATION_DEVICE_ALLOCATE_HINT)}.gpu.requiredTopologyScope"
+        text = "shares of several GPUs are never under one scope, so the pod waits for ever"
+        yield say(Advice.NEVER_PLACED, f"{field}: {text}")
+
+
+def _is_part(demand: DeviceDemand) -> bool:
+    """Tell whether a demand is for less than whole GPUs (Koordinator contract 4.4, shared)."""
+    whole_memory = not demand.memory_bytes and demand.memory_ratio_percent in {0, WHOLE_PERCENT}
+    return not (demand.exclusive and whole_memory)
 
 
 def unenforced(

@@ -10,7 +10,7 @@ import pytest
 
 from ledger.domain.annotations.guarded import ALLOCATION_ANNOTATIONS, CHECKPOINT_ANNOTATIONS
 from webhook.decide.settings import DEFAULT_ADMISSION, Takeover
-from webhook.manifests.policies import PolicyOptions, policies
+from webhook.manifests.policies import WARNINGS, PolicyOptions, policies
 
 OPERATIONS_DOC = Path(__file__).parents[4] / "docs" / "operations.md"
 
@@ -27,7 +27,8 @@ def test_every_policy_is_bound_and_says_what_is_wrong(
 ) -> None:
     """A policy without a binding does nothing, one without a message explains nothing."""
     assert binding["spec"]["policyName"] == policy["metadata"]["name"]
-    assert binding["spec"]["validationActions"] == ["Deny"]
+    advice = policy["metadata"]["name"] == "tenure-unasked"
+    assert binding["spec"]["validationActions"] == (list(WARNINGS) if advice else ["Deny"])
     assert policy["spec"]["failurePolicy"] == "Fail"
     for validation in policy["spec"]["validations"]:
         assert validation["message"]
@@ -63,7 +64,7 @@ def test_the_pods_of_a_foreign_scheduler_are_judged_by_nobody() -> None:
         for policy, _ in pairs(PolicyOptions(settings=settings))
         if '["volcano"]' in str(policy["spec"].get("matchConditions"))
     }
-    assert free == {"tenure-requests", "tenure-cpus", "tenure-fixed"}
+    assert free == {"tenure-requests", "tenure-cpus", "tenure-fixed", "tenure-unasked"}
 
 
 def test_two_releases_have_policies_of_their_own() -> None:

@@ -17,6 +17,8 @@ GPU_MEM = "aliyun.com/gpu-mem"
 QOS = "koordinator.sh/qosClass"
 SPEC = "scheduling.koordinator.sh/resource-spec"
 HINT = "scheduling.koordinator.sh/device-allocate-hint"
+JOINT = "scheduling.koordinator.sh/device-joint-allocate"
+PARTITION = "scheduling.koordinator.sh/gpu-partition-spec"
 COUNTS = "vke.volcengine.com/container-multiple-gpu"
 PROVIDER = "koordinator.sh/gpu-isolation-provider"
 GROUP = "gputopology.scheduling.koordinator.sh/name"
@@ -183,6 +185,29 @@ VALUES: Final = {
         pod(annotations={HINT: {"gpu": {"allocateStrategie": "ApplyForAll"}}}),
         'device-allocate-hint].gpu: field "allocateStrategie" is not read; meant allocateStrategy?',
     ),
+    "a hint for a type that is none": (
+        pod(annotations={HINT: {"tpu": {"selector": {}}}}),
+        'device-allocate-hint]: "tpu" is no device type; known: fpga, gpu, rdma',
+    ),
+    "a joint type that is none": (
+        pod(annotations={JOINT: {"deviceTypes": ["gpu", "rmda"]}}),
+        'device-joint-allocate].deviceTypes: "rmda" is no device type; known: fpga, gpu, rdma',
+    ),
+    "a scope of RDMA devices": (
+        pod(annotations={HINT: {"rdma": {"requiredTopologyScope": "PCIe"}}}),
+        "device-allocate-hint].rdma.requiredTopologyScope: is read for GPUs only",
+    ),
+    "a partition for half a GPU": (
+        gpu_pod({GPU: 50}, annotations={PARTITION: {}}),
+        "gpu-partition-spec]: partitions are of whole GPUs, so it changes nothing for a share",
+    ),
+    "one scope for shares of two GPUs": (
+        gpu_pod(
+            {"koordinator.sh/gpu.shared": 2, "koordinator.sh/gpu-memory-ratio": 100},
+            annotations={HINT: {"gpu": {"requiredTopologyScope": "PCIe"}}},
+        ),
+        "gpu.requiredTopologyScope: shares of several GPUs are never under one scope",
+    ),
     "a group without GPUs": (
         pod(labels={GROUP: "job", REPLICA: "2"}),
         "a group keeps GPUs together, and this pod asks for none",
@@ -194,6 +219,26 @@ VALUES: Final = {
 def test_a_value_that_means_nothing_is_said(body: Object, expected: str) -> None:
     """Koordinator contract 2.1: any other text counts as none, which is seldom what is meant."""
     assert any(expected in text for text in said(body))
+
+
+WISHES: Final = {
+    "partitions of whole GPUs": {PARTITION: {}},
+    "a scope of whole GPUs": {HINT: {"gpu": {"requiredTopologyScope": "PCIe"}}},
+    "types that are not asked for": {JOINT: {"deviceTypes": ["gpu", "rdma", "fpga"]}},
+}
+
+
+@pytest.mark.parametrize("wish", WISHES.values(), ids=WISHES)
+def test_a_wish_that_can_be_honoured_is_not_spoken_of(wish: Object) -> None:
+    """Koordinator contract 2.1, 8.4, 8.5."""
+    assert said(gpu_pod({GPU: 200}, annotations=wish)) == ()
+
+
+def test_types_that_are_no_text_are_only_refused() -> None:
+    """Advice beside a refusal never fails on what was refused."""
+    answer = judged(pod(annotations={JOINT: {"deviceTypes": [3]}}))
+
+    assert [cause.rule for cause in answer.causes] == ["AnnotationSyntax"]
 
 
 # --- What is not enforced ------------------------------------------------------------------
