@@ -44,7 +44,10 @@ def status(
 
     Example: tenure certs status -o json
     """
-    from tenure.serving.certificates import print_status
+    from tenure.extras import needs
+
+    with needs("service"):
+        from tenure.serving.certificates import print_status
 
     print_status(
         kubeconfig=kubeconfig,
@@ -69,6 +72,9 @@ def rotate(
 
     Example: tenure certs rotate
     """
-    from tenure.serving.certificates import ask_rotation
+    from tenure.extras import needs
+
+    with needs("service"):
+        from tenure.serving.certificates import ask_rotation
 
     ask_rotation(kubeconfig=kubeconfig, namespace=namespace, secret=secret, dry_run=dry_run)

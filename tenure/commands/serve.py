@@ -64,9 +64,12 @@ def webhook(
     """
     import asyncio
 
-    from tenure.serving.logs import set_up_logs
-    from tenure.serving.run import address, run_service
-    from tenure.serving.webhook import WebhookOptions, default_replica, serve_webhook
+    from tenure.extras import needs
+
+    with needs("service"):
+        from tenure.serving.logs import set_up_logs
+        from tenure.serving.run import address, run_service
+        from tenure.serving.webhook import WebhookOptions, default_replica, serve_webhook
 
     options = WebhookOptions(
         hooks=address(listen, "--listen"),

@@ -5,13 +5,15 @@ from __future__ import annotations
 import hashlib
 import logging
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from ledger.domain.errors import InputError
 from tenure.sources.text import parse_source
 from webhook.config import KIND, read_admission
 from webhook.decide.settings import DEFAULT_ADMISSION, AdmissionSettings
-from webhook.server.metrics import Metrics
+
+if TYPE_CHECKING:
+    from webhook.server.metrics import Metrics
 
 _log: Final = logging.getLogger("tenure.settings")
 

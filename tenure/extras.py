@@ -1,0 +1,24 @@
+"""Commands that need an optional extra, in an environment that may not have it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from ledger.domain.errors import InputError
+from tenure.exits import with_next
+
+
+@contextmanager
+def needs(extra: str) -> Iterator[None]:
+    """
+    Import inside of this block what the extra brings.
+
+    Raises:
+        InputError: it is not installed; with what to install.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        missing = InputError(f"this command needs the extra `{extra}`: missing={error.name}")
+        raise with_next(missing, f'install it: pip install "tenure[{extra}]"') from error
