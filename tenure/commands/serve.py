@@ -20,45 +20,85 @@ def register(app: typer.Typer) -> None:
 def webhook(
     *,
     listen: Annotated[
-        str, typer.Option(help="HOST:PORT that kube-apiserver calls, TLS.")
+        str,
+        typer.Option(
+            envvar="TENURE_WEBHOOK_LISTEN", help="HOST:PORT that kube-apiserver calls, TLS."
+        ),
     ] = "0.0.0.0:8443",
     probes: Annotated[
-        str, typer.Option(help="HOST:PORT for /livez, /readyz and /metrics, plain.")
+        str,
+        typer.Option(
+            envvar="TENURE_WEBHOOK_PROBES",
+            help="HOST:PORT for /livez, /readyz and /metrics, plain.",
+        ),
     ] = "0.0.0.0:8080",
     config: Annotated[
-        Path | None, typer.Option(help="AdmissionConfiguration file, read again when it changes.")
+        Path | None,
+        typer.Option(
+            envvar="TENURE_WEBHOOK_CONFIG",
+            help="AdmissionConfiguration file, read again when it changes.",
+        ),
     ] = None,
     kubeconfig: Annotated[
-        str | None, typer.Option(help="Credentials; the default is the Pod's own.")
+        str | None,
+        typer.Option(
+            envvar="TENURE_WEBHOOK_KUBECONFIG", help="Credentials; the default is the Pod's own."
+        ),
     ] = None,
     certificates: Annotated[
         Path | None,
-        typer.Option(help="Folder with tls.crt, tls.key and ca.crt that somebody else keeps."),
+        typer.Option(
+            envvar="TENURE_WEBHOOK_CERTIFICATES",
+            help="Folder with tls.crt, tls.key and ca.crt that somebody else keeps.",
+        ),
     ] = None,
     name: Annotated[
         list[str] | None,
-        typer.Option(help="DNS name or address that callers use; may be given again."),
+        typer.Option(
+            envvar="TENURE_WEBHOOK_NAME",
+            help="DNS name or address that callers use; may be given again.",
+        ),
     ] = None,
-    namespace: Annotated[str, typer.Option(help="Namespace of our own.")] = "tenure-system",
+    namespace: Annotated[
+        str, typer.Option(envvar="TENURE_WEBHOOK_NAMESPACE", help="Namespace of our own.")
+    ] = "tenure-system",
     secret: Annotated[
-        str, typer.Option(help="Secret that holds the certificates.")
+        str,
+        typer.Option(envvar="TENURE_WEBHOOK_SECRET", help="Secret that holds the certificates."),
     ] = "tenure-webhook-certs",  # noqa: S107 - the name of a Secret is none
     configuration: Annotated[
-        str, typer.Option(help="Name of the webhook configurations whose caBundle is ours.")
+        str,
+        typer.Option(
+            envvar="TENURE_WEBHOOK_CONFIGURATION",
+            help="Name of the webhook configurations whose caBundle is ours.",
+        ),
     ] = "tenure",
     replica: Annotated[
-        str | None, typer.Option(help="What tells this replica from others.")
+        str | None,
+        typer.Option(envvar="TENURE_WEBHOOK_REPLICA", help="What tells this replica from others."),
     ] = None,
     drain_seconds: Annotated[
-        float, typer.Option(min=0, help="How long after SIGTERM calls are still answered.")
+        float,
+        typer.Option(
+            envvar="TENURE_WEBHOOK_DRAIN_SECONDS",
+            min=0,
+            help="How long after SIGTERM calls are still answered.",
+        ),
     ] = 5.0,
     settle_seconds: Annotated[
-        float, typer.Option(min=1, help="How long a caBundle takes to reach every API server.")
+        float,
+        typer.Option(
+            envvar="TENURE_WEBHOOK_SETTLE_SECONDS",
+            min=1,
+            help="How long a caBundle takes to reach every API server.",
+        ),
     ] = 30.0,
     debug: Annotated[bool, typer.Option("--debug", help="Log more.")] = False,
 ) -> None:
     """
     Serve admission to kube-apiserver, with certificates that rotate themselves.
+
+    Every option can be given by the environment, as the help says; the command line counts first.
 
     Example: tenure serve webhook --config admission.yaml
     """

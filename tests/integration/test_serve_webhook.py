@@ -287,3 +287,10 @@ def test_what_it_can_not_start_with_is_one_clear_error(
     assert fact in done.stderr.replace("\n", " ")
     assert "Traceback" not in done.stderr
     assert done.stdout == ""
+
+
+def test_an_option_comes_from_the_environment_too(tmp_path: Path) -> None:
+    """As a Deployment sets it; the error names the option all the same."""
+    done = tenure("serve", "webhook", cwd=tmp_path, env={"TENURE_WEBHOOK_LISTEN": "nowhere"})
+    assert done.returncode == 2
+    assert "--listen: expected HOST:PORT: value='nowhere'" in done.stderr
