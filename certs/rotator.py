@@ -32,6 +32,15 @@ AUTHORITY_NAME: Final = "tenure webhook authority"
 _STEPS_MAX: Final = 20
 
 
+_REGISTRATION: Final = "/apis/admissionregistration.k8s.io/v1"
+_KINDS: Final = ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
+
+
+def configuration_paths(name: str) -> tuple[str, ...]:
+    """Return the API paths of the two webhook configurations of this name."""
+    return tuple(f"{_REGISTRATION}/{kind}/{name}" for kind in _KINDS)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
     """

@@ -34,7 +34,6 @@ from ledger.store.statements import Row
 from ledger.store.transaction import begin
 from ledger.store.tree import Tree
 
-_KEYS_PER_QUERY: Final = 500
 _LEAF: Final = [column.name for column in schema.ledger_events.columns].index("leaf_hash")
 
 
@@ -381,11 +380,12 @@ class Writer:
         fresh: dict[str, NewEvent] = {}
         with self._connection.begin():
             keys = {new.idempotency_key for new in events}
-            recorded = self._recorded({key for key in keys if fits(key)})
+            recorded = commands.known_keys(self._connection, [key for key in keys if fits(key)])
         for new in events:
             arguments = arguments_of(new)
             earlier = fresh.get(new.idempotency_key)
-            known = arguments_of(earlier) if earlier else recorded.get(new.idempotency_key)
+            _, found = recorded.get(new.idempotency_key, (0, None))
+            known = arguments_of(earlier) if earlier else found
             if known is None:
                 fresh[new.idempotency_key] = new
             elif known != arguments:
@@ -394,19 +394,6 @@ class Writer:
                     f" idempotency_key={new.idempotency_key}, event_type={new.event.event_type}"
                 )
         return list(fresh.values())
-
-    def _recorded(self, keys: set[str]) -> dict[str, tuple[str, str, bytes]]:
-        found: dict[str, tuple[str, str, bytes]] = {}
-        ordered = sorted(keys)
-        for start in range(0, len(ordered), _KEYS_PER_QUERY):
-            some = ordered[start : start + _KEYS_PER_QUERY]
-            for table in (schema.ledger_events.c, schema.ledger_archived.c):
-                query = select(
-                    table.idempotency_key, table.stream, table.event_type, table.args_hash
-                ).where(table.idempotency_key.in_(some))
-                for key, stream, event_type, args_hash in self._connection.execute(query):
-                    found[key] = (stream, event_type, bytes(args_hash))
-        return found
 
     def _stream_versions(self) -> dict[str, int]:
         """Return every stream's version; read once, for only this writer moves them after."""

@@ -8,11 +8,11 @@ answered from the ledger and the rest is halved until only the offender is left 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from sqlalchemy import select
+from sqlalchemy import Connection, select
 from sqlalchemy.exc import DBAPIError
 
 from ledger.domain.errors import CapacityError, IdempotencyError, LedgerError, StaleStreamError
@@ -172,19 +172,24 @@ def _refusal(writer: Writer, error: Exception) -> LedgerError:
 def _recorded(writer: Writer, commands: Sequence[Command]) -> dict[str, _Known]:
     """Return the commands' keys that are in the ledger."""
     given = {new.idempotency_key for command in commands for new in command.events}
-    keys = sorted(key for key in given if fits(key))
-    found: dict[str, _Known] = {}
     try:
         with writer.connection.begin():
-            for start in range(0, len(keys), KEYS_PER_QUERY):
-                for table in (schema.ledger_events.c, schema.ledger_archived.c):
-                    columns = (table.position, table.stream, table.event_type, table.args_hash)
-                    some = table.idempotency_key.in_(keys[start : start + KEYS_PER_QUERY])
-                    query = select(table.idempotency_key, *columns).where(some)
-                    for key, position, *words, args in writer.connection.execute(query):
-                        found[key] = (position, (words[0], words[1], bytes(args)))
+            return known_keys(writer.connection, [key for key in given if fits(key)])
     except DBAPIError as error:
         raise unavailable(error) from error
+
+
+def known_keys(connection: Connection, keys: Iterable[str]) -> dict[str, _Known]:
+    """Return where these keys are recorded and with which arguments, archived ones too."""
+    ordered = sorted(keys)
+    found: dict[str, _Known] = {}
+    for start in range(0, len(ordered), KEYS_PER_QUERY):
+        for table in (schema.ledger_events.c, schema.ledger_archived.c):
+            columns = (table.position, table.stream, table.event_type, table.args_hash)
+            some = table.idempotency_key.in_(ordered[start : start + KEYS_PER_QUERY])
+            query = select(table.idempotency_key, *columns).where(some)
+            for key, position, *words, args in connection.execute(query):
+                found[key] = (position, (words[0], words[1], bytes(args)))
     return found
 
 

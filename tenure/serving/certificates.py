@@ -15,6 +15,7 @@ from certs.plan import Recorded, Replica
 from certs.ports import ApiError, ConflictError, Objects
 from certs.record import REQUESTED, read_record
 from certs.reports import Reports
+from certs.rotator import configuration_paths
 from ledger.domain.errors import InputError
 from tenure.exits import AnswerIsNo, note, with_next
 from tenure.kube.objects import connected
@@ -22,8 +23,6 @@ from tenure.output import Column, OutputFormat, write_answer
 
 _T = TypeVar("_T")
 
-KINDS: Final = ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
-_REGISTRATION: Final = "/apis/admissionregistration.k8s.io/v1"
 _COLUMNS: Final = (
     Column(key="what", title="WHAT"),
     Column(key="name", title="NAME"),
@@ -105,9 +104,10 @@ async def _read(api: Objects, namespace: str, secret: str, configuration: str) -
     if record is None:
         raise _missing(namespace, secret)
     trusted: dict[str, frozenset[str] | None] = {}
-    for kind in KINDS:
-        one = await api.read(f"{_REGISTRATION}/{kind}/{configuration}")
-        trusted[f"{kind}/{configuration}"] = None if one is None else _trusted(one)
+    for path in configuration_paths(configuration):
+        one = await api.read(path)
+        shown = "/".join(path.rsplit("/", 2)[1:])
+        trusted[shown] = None if one is None else _trusted(one)
     replicas = await Reports(api, namespace, secret).all()
     return Status(recorded=record.facts(), trusted=trusted, replicas=replicas)
 

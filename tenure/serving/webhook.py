@@ -25,7 +25,7 @@ from certs.plan import Phase
 from certs.plan import Settings as RotationSettings
 from certs.ports import ApiError, ConflictError, Objects
 from certs.reports import Reports
-from certs.rotator import Place, Rotator
+from certs.rotator import Place, Rotator, configuration_paths
 from certs.serving import Serving
 from ledger.domain.errors import InputError
 from tenure.exits import with_next
@@ -48,7 +48,6 @@ STALE: Final = timedelta(minutes=5)
 """A replica that could not read its Secret for this long is not ready: the plan counts on it."""
 _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,120}[a-z0-9])?")
 _LENGTHS: Final = {"--namespace": 63, "--secret": 63}  # the Secret's name is a label's value too
-_CONFIGURATIONS: Final = "/apis/admissionregistration.k8s.io/v1"
 
 _log: Final = logging.getLogger("tenure.webhook")
 
@@ -238,11 +237,10 @@ class Readiness:
 
 
 def _place(options: WebhookOptions) -> Place:
-    kinds = ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
     return Place(
         namespace=options.namespace,
         secret=options.secret,
-        configurations=tuple(f"{_CONFIGURATIONS}/{kind}/{options.configuration}" for kind in kinds),
+        configurations=configuration_paths(options.configuration),
     )
 
 
