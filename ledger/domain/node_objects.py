@@ -161,6 +161,7 @@ def decode_node(
         reserved_cpus=topology.reserved | _node_reserve({**topology.copies, **annotations}),
         cpu_ref_count_max=cpu_ref_count_max,
         cpu_bind_policy=bind_policy,
+        numa_strategy=str(read_node_cpu_policies(labels).numa_allocate_strategy),
         mgpu_policy="" if policy is None else str(policy),
         mgpu_invalid=policy is None or not _may_serve_mgpu(labels),
         links=inventory.links,

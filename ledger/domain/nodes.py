@@ -37,6 +37,8 @@ class NodeFacts:
         reserved_cpus: never handed out (kubelet's, the node reservation's, the system set).
         cpu_bind_policy: what every CPU set on the node must follow, in a Pod's words (`FullPCPUs`,
             `SpreadByPCPUs`); empty = each Pod's own (Koordinator contract 6.1, 6.2).
+        numa_strategy: which NUMA node is filled first (`MostAllocated`, `LeastAllocated`,
+            `DistributeEvenly`); empty = the settings' (contract 6.6).
         mgpu_policy: the node's mGPU compute policy; `mgpu_invalid` when the schedule label has a
             value that makes the node serve no mGPU at all (GPU-sharing contract A.1).
         links: measured GPU bandwidth matrix of the Device object, row and column = minor.
@@ -60,6 +62,7 @@ class NodeFacts:
     reserved_cpus: CpuSet = field(default_factory=CpuSet)
     cpu_ref_count_max: int = 1
     cpu_bind_policy: str = ""
+    numa_strategy: str = ""
     mgpu_policy: str = ""
     mgpu_invalid: bool = False
     links: LinkMatrix | None = None

@@ -8,7 +8,7 @@ from ledger.domain.requests import CpuSetDemand, DeviceDemand, PodRequest
 from scheduler.decide.cards.choose import choose
 from scheduler.decide.cards.gpus import is_shaped
 from scheduler.decide.cards.view import Choice, NodeView
-from scheduler.decide.cpus import choose_cpus
+from scheduler.decide.cpusets.choose import choose_cpus
 from scheduler.decide.devices import DeviceArrays
 from scheduler.decide.fleet import Fleet
 from scheduler.decide.outcome import CardView, Placement, Unfit
@@ -132,14 +132,11 @@ class Grants:
         )
 
     def _cpus(self, demand: CpuSetDemand, place: int) -> CpuSet | Unfit:
-        facts = self._fleet.nodes[place]
         return choose_cpus(
             demand,
-            facts.cpu_topology,
-            self._pins.refs(place),
-            facts.reserved_cpus,
-            facts.cpu_ref_count_max,
-            node_policy=facts.cpu_bind_policy,
+            self._fleet.nodes[place],
+            self._pins.pinned(place),
+            strategy=self._settings.cpu.numa_allocate_strategy,
         )
 
     def _record(self, place: int, share: DeviceShare) -> DeviceRecord:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from ledger.domain.annotations.cpu import CpuExclusivePolicy
 from ledger.domain.cpuset import CpuSet
 from ledger.domain.devices import GPU, DeviceShare
 from ledger.domain.events import PodObserved
+from scheduler.decide.cpusets.pinned import CpuHolding
 from scheduler.decide.fleet import Fleet
 from scheduler.decide.outcome import Placement
 from scheduler.decide.pins import CpuPins
@@ -22,6 +24,7 @@ class _Held(NamedTuple):
     memory_bytes: int
     shares: tuple[DeviceShare, ...]
     cpuset: CpuSet
+    exclusive_policy: str = CpuExclusivePolicy.NONE
     unknown_types: tuple[str, ...] = ()
 
 
@@ -49,6 +52,7 @@ class Holdings:
             request.memory_bytes,
             placement.shares,
             placement.cpuset,
+            CpuExclusivePolicy.NONE if request.cpuset is None else request.cpuset.exclusive_policy,
         )
         self._enter(request.uid, held)
 
@@ -80,7 +84,7 @@ class Holdings:
             pod.memory_bytes,
             tuple(known),
             pod.cpuset,
-            (*pod.unknown_types, *(share.device_type for share in strange)),
+            unknown_types=(*pod.unknown_types, *(share.device_type for share in strange)),
         )
         cpus_before = self._pins.over_held(node)
         self._enter(pod.pod_uid, held)
@@ -121,7 +125,8 @@ class Holdings:
             if device_type in fleet.devices:
                 fleet.devices[device_type].add_unknown(node, sign)
         if held.cpuset:
-            self._pins.add(node, held.cpuset, sign)
+            holding = CpuHolding(cpus=held.cpuset.mask, exclusive_policy=held.exclusive_policy)
+            self._pins.count(node, holding, sign)
         fleet.log.append(node, gave_back=sign < 0)
 
     def _is_over_full(self, node: int, share: DeviceShare) -> bool:

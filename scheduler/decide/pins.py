@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from ledger.domain.cpuset import CpuSet, cpuset_of
 from ledger.domain.nodes import NodeFacts
 from scheduler.decide.arrays import IntArray
+from scheduler.decide.cpusets.pinned import NOTHING_PINNED, CpuHolding, Pinned, pinned_of
 
 
 class CpuPins:
     """
-    How many Pods hold each logical CPU.
+    Which CPUs Pods hold on each node.
 
     Rule: Koordinator contract 6.3.
 
@@ -23,37 +24,37 @@ class CpuPins:
 
     def __init__(self, nodes: Sequence[NodeFacts]) -> None:
         self._nodes = nodes
-        self._refs: dict[int, dict[int, int]] = {}
+        self._holdings: dict[int, Counter[CpuHolding]] = {}
+        self._pinned: dict[int, Pinned] = {}
         self.free_counts: IntArray = np.array(
-            [
-                0
-                if node.cpu_topology is None
-                else len(node.cpu_topology.cpuset - node.reserved_cpus)
-                for node in nodes
-            ],
-            dtype=np.int64,
+            [_free(node, NOTHING_PINNED) for node in nodes], dtype=np.int64
         )
 
-    def refs(self, node: int) -> dict[int, int]:
-        """Return logical CPU -> number of holders; CPUs without holders are missing."""
-        return self._refs.get(node, {})
+    def pinned(self, node: int) -> Pinned:
+        """Return what Pods hold on a node, for the picker."""
+        return self._pinned.get(node, NOTHING_PINNED)
 
-    def add(self, node: int, cpuset: CpuSet, holders: int) -> None:
-        """Count a holder (1) of these CPUs, or forget it (-1)."""
-        refs = self._refs.setdefault(node, {})
-        for cpu in cpuset:
-            count = refs.get(cpu, 0) + holders
-            if count:
-                refs[cpu] = count
-            else:
-                refs.pop(cpu, None)
-        facts = self._nodes[node]
-        if facts.cpu_topology is not None:
-            full = cpuset_of(cpu for cpu, count in refs.items() if count >= facts.cpu_ref_count_max)
-            free = facts.cpu_topology.cpuset - facts.reserved_cpus - full
-            self.free_counts[node] = len(free)
+    def refs(self, node: int) -> Mapping[int, int]:
+        """Return logical CPU -> number of holders; CPUs without holders are missing."""
+        return self.pinned(node).refs
+
+    def count(self, node: int, holding: CpuHolding, holders: int) -> None:
+        """Count a holding (1), or forget it (-1)."""
+        holdings = self._holdings.setdefault(node, Counter())
+        holdings[holding] += holders
+        assert holdings[holding] >= 0, f"CPUs given back that nobody held: cpus={holding.cpus:#x}"
+        if not holdings[holding]:
+            del holdings[holding]
+        self._pinned[node] = pinned_of(self._nodes[node], holdings.elements())
+        self.free_counts[node] = _free(self._nodes[node], self._pinned[node])
 
     def over_held(self, node: int) -> list[int]:
         """Return the CPUs that more Pods hold than may."""
         most = self._nodes[node].cpu_ref_count_max
         return sorted(cpu for cpu, count in self.refs(node).items() if count > most)
+
+
+def _free(node: NodeFacts, pinned: Pinned) -> int:
+    if node.cpu_topology is None:
+        return 0
+    return (node.cpu_topology.cpuset.mask & ~node.reserved_cpus.mask & ~pinned.full).bit_count()

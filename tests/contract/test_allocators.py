@@ -11,13 +11,15 @@ from typing import Final
 
 import pytest
 
-from ledger.domain.cpuset import CpuSet, cpuset_of, parse_cpuset
+from ledger.domain.cpuset import EMPTY, CpuSet, cpuset_of, parse_cpuset
+from ledger.domain.nodes import NodeFacts
 from ledger.domain.requests import CpuSetDemand, DeviceDemand, PodRequest
 from ledger.domain.resources import Dialect
 from ledger.domain.topology import CpuTopology
 from scheduler.decide.cards.choose import choose
 from scheduler.decide.cards.view import Choice, NodeView
-from scheduler.decide.cpus import choose_cpus
+from scheduler.decide.cpusets.choose import choose_cpus
+from scheduler.decide.cpusets.pinned import CpuHolding, Pinned, pinned_of
 from scheduler.decide.outcome import Unfit
 from scheduler.decide.settings import DeviceSettings, MGPUSettings, SchedulingSettings
 from tests.support.cards import (
@@ -36,12 +38,10 @@ from tests.support.cards import (
 from tests.support.topologies import MACHINE_X, MACHINE_Y
 
 CardAllocator = Callable[[PodRequest, NodeView, SchedulingSettings], Choice | Unfit]
-CpuAllocator = Callable[
-    [CpuSetDemand, CpuTopology | None, Mapping[int, int], CpuSet, int], CpuSet | Unfit
-]
+CpuAllocator = Callable[[CpuSetDemand, NodeFacts, Pinned], CpuSet | Unfit]
 
 CARD_ALLOCATORS: Final = (pytest.param(choose, id="the plain card choice"),)
-CPU_ALLOCATORS: Final = (pytest.param(choose_cpus, id="the first-fit picker"),)
+CPU_ALLOCATORS: Final = (pytest.param(choose_cpus, id="the picker"),)
 
 SETTINGS: Final = (
     pytest.param(SchedulingSettings(), id="packing"),
@@ -175,11 +175,26 @@ HELD: Final = "1,4,8"
 RESERVED: Final = "0"
 
 
+def held_by(
+    machine: CpuTopology, refs: Mapping[int, int], *, reserved: CpuSet = EMPTY, most: int = 1
+) -> tuple[NodeFacts, Pinned]:
+    """Return a node with these CPUs held so many times, by Pods without wishes."""
+    node = NodeFacts(
+        uid="n-0",
+        name="n-0",
+        cpu_topology=machine,
+        reserved_cpus=reserved,
+        cpu_ref_count_max=most,
+    )
+    holdings = [CpuHolding(cpus=1 << cpu) for cpu, count in refs.items() for _ in range(count)]
+    return node, pinned_of(node, holdings)
+
+
 @pytest.mark.parametrize("allocate", CPU_ALLOCATORS)
 @pytest.mark.parametrize("machine", [MACHINE_X, MACHINE_Y], ids=["machine X", "machine Y"])
 @pytest.mark.parametrize(("policy", "required", "cpus"), CPU_DEMANDS)
 class TestCpuAllocator:
-    """Guarantees of `(demand, topology, cpu_refs, reserved, max_ref_count) -> CpuSet | Unfit`."""
+    """Guarantees of `(demand, node, pinned) -> CpuSet | Unfit`."""
 
     def test_it_takes_exactly_so_many_available_cpus(
         self,
@@ -195,7 +210,7 @@ class TestCpuAllocator:
             cpus=cpus, bind_policy=policy, required=required, exclusive_policy="None"
         )
 
-        answer = allocate(demand, machine, dict.fromkeys(held, 1), reserved, 1)
+        answer = allocate(demand, *held_by(machine, dict.fromkeys(held, 1), reserved=reserved))
 
         assert isinstance(answer, CpuSet), answer
         assert len(answer) == cpus
@@ -230,7 +245,7 @@ class TestCpuAllocator:
             cpus=cpus, bind_policy=policy, required=required, exclusive_policy="None"
         )
 
-        assert allocate(demand, machine, held, CpuSet(), 1) == left
+        assert allocate(demand, *held_by(machine, held)) == left
 
     def test_a_full_machine_refuses_for_now(
         self,
@@ -245,7 +260,7 @@ class TestCpuAllocator:
             cpus=cpus, bind_policy=policy, required=required, exclusive_policy="None"
         )
 
-        answer = allocate(demand, machine, dict.fromkeys(machine.cpuset, 2), CpuSet(), 2)
+        answer = allocate(demand, *held_by(machine, dict.fromkeys(machine.cpuset, 2), most=2))
 
         assert isinstance(answer, Unfit)
         assert answer.preemptible
@@ -257,6 +272,6 @@ def test_cpus_below_the_reference_limit_are_available(allocate: CpuAllocator) ->
     demand = CpuSetDemand(cpus=24, bind_policy="FullPCPUs", required=True, exclusive_policy="None")
 
     assert (
-        allocate(demand, MACHINE_X, dict.fromkeys(MACHINE_X.cpuset, 1), CpuSet(), 2)
+        allocate(demand, *held_by(MACHINE_X, dict.fromkeys(MACHINE_X.cpuset, 1), most=2))
         == MACHINE_X.cpuset
     )

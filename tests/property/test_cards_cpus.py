@@ -4,9 +4,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ledger.domain.cpuset import CpuSet, cpuset_of
+from ledger.domain.nodes import NodeFacts
 from ledger.domain.requests import CpuSetDemand
 from ledger.domain.topology import Cpu, CpuTopology, cpu_topology_of
-from scheduler.decide.cpus import choose_cpus
+from scheduler.decide.cpusets.choose import choose_cpus
+from scheduler.decide.cpusets.pinned import CpuHolding, pinned_of
 from scheduler.decide.outcome import Unfit
 
 
@@ -46,7 +48,16 @@ def test_what_is_picked_is_available_and_what_is_refused_is_not(data: st.DataObj
     )
     free = cpuset_of(cpu for cpu in machine.cpuset - reserved if refs.get(cpu, 0) < limit)
 
-    answer = choose_cpus(demand, machine, refs, reserved, limit)
+    node = NodeFacts(
+        uid="n-0",
+        name="n-0",
+        cpu_topology=machine,
+        reserved_cpus=reserved,
+        cpu_ref_count_max=limit,
+    )
+    holdings = [CpuHolding(cpus=1 << cpu) for cpu, count in refs.items() for _ in range(count)]
+
+    answer = choose_cpus(demand, node, pinned_of(node, holdings))
 
     cores = [machine.cpus_in_core(core) for core in machine.cores]
     whole = [len(core) for core in cores if core <= free]

@@ -225,7 +225,7 @@ class _Pick:
             return False
         for filtered in _FILTERED_FIRST:
             cpus = self.available & ~self.avoided if filtered else self.available
-            each = _one_of_each_core(self.layout, cpus) if filtered else cpus
+            each = one_of_each_core(self.layout, cpus) if filtered else cpus
             numa = self._best_numa(
                 cpus,
                 (
@@ -247,7 +247,7 @@ class _Pick:
             cpus = self.available
             if filtered and self.request.avoid_cores:
                 cpus &= ~self.avoided
-            each = _one_of_each_core(self.layout, cpus) if filtered else cpus
+            each = one_of_each_core(self.layout, cpus) if filtered else cpus
             sizes = [(each & socket).bit_count() for socket in self.layout.sockets]
             fitting = [size for size in sizes if size >= self.needed]
             if fitting:
@@ -274,7 +274,7 @@ class _Pick:
             self._take(lowest(cpus, self.needed))
             return
         while self.needed:
-            each = _one_of_each_core(layout, cpus)
+            each = one_of_each_core(layout, cpus)
             self._take(lowest(each, self.needed))
             cpus &= ~each
 
@@ -375,7 +375,7 @@ def _first_cpus_of_free_cores(layout: CpuLayout, cpus: int) -> int:
     return firsts
 
 
-def _one_of_each_core(layout: CpuLayout, cpus: int) -> int:
+def one_of_each_core(layout: CpuLayout, cpus: int) -> int:
     """Return the lowest of these CPUs on every core that has any."""
     found = 0
     for siblings in layout.siblings:

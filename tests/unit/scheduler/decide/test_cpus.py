@@ -5,9 +5,11 @@ from collections.abc import Mapping
 import pytest
 
 from ledger.domain.cpuset import EMPTY, CpuSet, parse_cpuset
+from ledger.domain.nodes import NodeFacts
 from ledger.domain.requests import CpuSetDemand
 from ledger.domain.topology import Cpu, CpuTopology, cpu_topology_of
-from scheduler.decide.cpus import choose_cpus
+from scheduler.decide.cpusets.choose import choose_cpus
+from scheduler.decide.cpusets.pinned import CpuHolding, pinned_of
 from scheduler.decide.outcome import Unfit
 from tests.support.topologies import MACHINE_X, MACHINE_Y
 
@@ -34,10 +36,22 @@ def pick(
     machine: CpuTopology | None = MACHINE_X,
     refs: Mapping[int, int] | None = None,
     max_refs: int = 1,
+    node_policy: str = "",
+    strategy: str = "",
 ) -> CpuSet | Unfit:
     """Pick CPUs on machine X with the CPUs `taken` held once."""
+    node = NodeFacts(
+        uid="n-0",
+        name="n-0",
+        cpu_topology=machine,
+        reserved_cpus=parse_cpuset(reserved),
+        cpu_ref_count_max=max_refs,
+        cpu_bind_policy=node_policy,
+        numa_strategy=strategy,
+    )
     held = dict.fromkeys(parse_cpuset(taken), 1) if refs is None else refs
-    return choose_cpus(asked, machine, held, parse_cpuset(reserved), max_refs)
+    holdings = [CpuHolding(cpus=1 << cpu) for cpu, count in held.items() for _ in range(count)]
+    return choose_cpus(asked, node, pinned_of(node, holdings))
 
 
 @pytest.mark.parametrize(
@@ -58,7 +72,7 @@ def pick(
             demand(8), "0,2,4,6,8,10", "1,3,5,7,13,15,17,19", id="pick 14: clean cores, both nodes"
         ),
         pytest.param(
-            demand(4, required=True), "0-1,12", "2-3,14-15", id="a core in use is no whole core"
+            demand(4, required=True), "0-1,12", "6-7,18-19", id="pick 2 required: a core in use"
         ),
         pytest.param(
             demand(12, SPREAD, required=True), "0-5", "6-17", id="one per core, second threads too"
@@ -83,14 +97,22 @@ def test_one_numa_node_is_preferred_to_two() -> None:
 
 def test_reserved_and_held_cpus_are_not_available() -> None:
     """Contract 6.3: reserved CPUs and those at the reference limit are out."""
-    answer = pick(demand(4, SPREAD), reserved="0-1", refs={2: 2, 3: 1}, max_refs=2)
+    answer = pick(
+        demand(4, SPREAD),
+        reserved="0-1",
+        refs={2: 2, 3: 1},
+        max_refs=2,
+        strategy="MostAllocated",
+    )
 
-    assert str(answer) == "3,12-14"  # one CPU of each core, by core
+    assert str(answer) == "4-5,12-13"  # one CPU of each core, fewest holders first, then by id
 
 
 def test_shared_cpus_are_available_below_the_limit() -> None:
     """With two holders allowed a CPU held once is still available."""
-    assert str(pick(demand(4), refs={0: 1, 12: 1}, max_refs=2)) == "0-1,12-13"
+    free = "2-11,14-23"
+
+    assert str(pick(demand(4), refs={0: 1, 12: 1}, reserved=free, max_refs=2)) == "0-1,12-13"
 
 
 def test_a_node_without_topology_can_not_be_helped() -> None:
@@ -154,7 +176,7 @@ NOT_WHOLE = "node(s) requested cpus not multiple cpus per core"
 )
 def test_a_nodes_policy_refuses(asked: CpuSetDemand, node_policy: str, reason: str) -> None:
     """Contract 6.2: the node's policy must hold; no preemption helps against it."""
-    answer = choose_cpus(asked, MACHINE_X, {}, EMPTY, 1, node_policy=node_policy)
+    answer = pick(asked, node_policy=node_policy)
 
     assert isinstance(answer, Unfit)
     assert (answer.reason, answer.preemptible) == (reason, False)
@@ -162,8 +184,8 @@ def test_a_nodes_policy_refuses(asked: CpuSetDemand, node_policy: str, reason: s
 
 def test_a_preferred_policy_gives_way_to_the_nodes() -> None:
     """Contract 6.2: it never conflicts; the CPUs follow the node."""
-    whole = choose_cpus(demand(4, SPREAD), MACHINE_X, {}, EMPTY, 1, node_policy=FULL)
-    spread = choose_cpus(demand(4), MACHINE_X, {}, EMPTY, 1, node_policy=SPREAD)
+    whole = pick(demand(4, SPREAD), node_policy=FULL)
+    spread = pick(demand(4), node_policy=SPREAD)
 
     assert (str(whole), str(spread)) == ("0-1,12-13", "0-3")
 
