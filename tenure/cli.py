@@ -10,6 +10,7 @@ from tenure.commands import (
     ask,
     certs,
     check,
+    defrag,
     demo,
     ledger,
     look,
@@ -28,7 +29,20 @@ app = typer.Typer(
     add_completion=True,
     rich_markup_mode="rich",
 )
-for group in (simulate, check, ask, look, ledger, trace, demo, quota, serve, manifests, certs):
+for group in (
+    simulate,
+    check,
+    ask,
+    defrag,
+    look,
+    ledger,
+    trace,
+    demo,
+    quota,
+    serve,
+    manifests,
+    certs,
+):
     group.register(app)
 
 

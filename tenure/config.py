@@ -12,6 +12,7 @@ from pydantic.alias_generators import to_camel
 
 from ledger.domain.canonical import canonical_json
 from ledger.domain.codec import encode_value
+from ledger.domain.device_types import read_device_types
 from ledger.domain.errors import InputError
 from scheduler.decide.settings import (
     CpuSettings,
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 API_VERSION: Final = "tenure.sh/v1alpha1"
 KIND: Final = "SchedulerConfiguration"
+_DEVICE_TYPES: Final = "deviceTypes"
 
 Policy = Literal["binpack", "spread", "bestfit", "fgd", "random"]
 POLICIES: Final[tuple[str, ...]] = get_args(Policy)
@@ -57,6 +59,7 @@ class _MGPU(_Model):
     max_containers_per_card: int = Field(default=16, ge=1, le=1024)
     search_levels: int = Field(default=5, ge=0, le=64)
     multi_min_memory_mib: int = Field(default=256, ge=1, le=1 << 20, alias="multiMinMemoryMiB")
+    max_memory_mib: int = Field(default=1 << 20, ge=256, le=1 << 33, alias="maxMemoryMiB")
 
     @field_validator("policy", mode="before")
     @classmethod
@@ -93,6 +96,7 @@ class _Configuration(_Model):
     gpushare: _GPUShare = Field(default_factory=_GPUShare)
     cpu: _Cpu = Field(default_factory=_Cpu)
     compat: _Compat = Field(default_factory=_Compat)
+    device_types: dict[Any, Any] = Field(default_factory=dict)
 
 
 def read_settings(path: Path) -> SchedulingSettings:
@@ -117,7 +121,13 @@ def read_settings(path: Path) -> SchedulingSettings:
         settings = _Configuration.model_validate(_with_sections(documents[0]))
     except ValidationError as error:
         raise _first_error(source, number, error) from None
-    return _scheduling(settings)
+    try:
+        types = read_device_types(settings.device_types)
+    except InputError as error:
+        found = error.within(_DEVICE_TYPES)
+        found = found.at(source.place_of(number, found.field))
+        raise with_next(found, "correct that setting and run it again") from error
+    return replace(_scheduling(settings), device_types=types)
 
 
 def settings_json(settings: SchedulingSettings, *, seed: int) -> str:
@@ -142,6 +152,7 @@ def normalise_settings(settings: SchedulingSettings) -> NormaliseSettings:
     return NormaliseSettings(
         gpushare_unit=settings.gpushare_unit,
         mgpu_multi_min_memory_mib=settings.mgpu.multi_min_memory_mib,
+        mgpu_max_memory_mib=settings.mgpu.max_memory_mib,
         default_bind_policy=settings.cpu.default_bind_policy,
         default_exclusive_policy=settings.cpu.default_exclusive_policy,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pydantic import (
@@ -16,6 +17,7 @@ from pydantic import (
 )
 from pydantic.alias_generators import to_camel
 
+from ledger.domain.device_types import read_device_types
 from ledger.domain.errors import InputError
 from ledger.domain.normalise import NormaliseSettings
 from ledger.domain.rule_names import Rule
@@ -106,6 +108,8 @@ class _MGPU(_Model):
         default=256, ge=1, le=1 << 20, alias="multiMinMemoryMiB"
     )
     """Least memory on each card of a multi-card mGPU container."""
+    max_memory_mib: StrictInt = Field(default=1 << 20, ge=256, le=1 << 33, alias="maxMemoryMiB")
+    """Most mGPU memory on one card; more has the wrong unit."""
 
 
 class _Cpu(_Model):
@@ -140,6 +144,8 @@ class _Configuration(_Model):
     gpushare: _GPUShare = Field(default_factory=_GPUShare)
     mgpu: _MGPU = Field(default_factory=_MGPU)
     cpu: _Cpu = Field(default_factory=_Cpu)
+    device_types: dict[Any, Any] = Field(default_factory=dict)
+    """Types of devices beside GPUs, RDMA and FPGA, as in the scheduler's file (device-types.md)."""
 
     @model_validator(mode="after")
     def _known_rules(self) -> _Configuration:
@@ -167,7 +173,11 @@ def read_admission(document: object) -> AdmissionSettings:
         read = _Configuration.model_validate(sections)
     except ValidationError as error:
         raise _first_error(error) from None
-    return _settings(read)
+    try:
+        types = read_device_types(read.device_types)
+    except InputError as error:
+        raise error.within("deviceTypes") from None
+    return replace(_settings(read), device_types=types)
 
 
 def settings_table() -> list[tuple[str, str, str]]:
@@ -212,6 +222,7 @@ def _settings(read: _Configuration) -> AdmissionSettings:
         normalise=NormaliseSettings(
             gpushare_unit=read.gpushare.unit,
             mgpu_multi_min_memory_mib=read.mgpu.multi_min_memory_mib,
+            mgpu_max_memory_mib=read.mgpu.max_memory_mib,
             default_bind_policy=read.cpu.default_bind_policy,
             default_exclusive_policy=read.cpu.default_exclusive_policy,
         ),

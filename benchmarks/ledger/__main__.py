@@ -6,8 +6,8 @@ What the ledger costs, as ratios to what the same database does without it, in t
     .venv/bin/python -m benchmarks.ledger --postgres postgresql:///empty_database?host=/socket/dir
     .venv/bin/python -m benchmarks.ledger --sizes 10000 100000 1000000 --holdings 10000000
 
-Appends and bare inserts take turns over several rounds and the median counts. A bare insert is one
-row with the words of one event in a table with nothing but its key, committed as durably. Half the
+Appends and bare inserts take turns over several rounds and the median counts. A bare insert is the
+row of one event in a table with nothing but its key, committed as durably. Half the
 events are reservations of one whole GPU, half releases, over 800 cards.
 """
 

@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from benchmarks.ledger.appends import Bare, rate
+from benchmarks.ledger.appends import LETTERS, Bare, turn
 from benchmarks.ledger.measure import say, say_machine
 from benchmarks.ledger.work import CARDS, NODES, ORIGIN, Work
 from ledger.domain.recorded import NewEvent
@@ -34,7 +34,6 @@ from ledger.store.service import Service, open_service
 CLIENTS: Final = 64
 CONNECTIONS: Final = 16
 Got = TypeVar("Got")
-_WORDS: Final = "x" * 600
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +67,7 @@ def measure(name: str, url: str, *, rounds: int, seconds: float, clients: int = 
         writer = ledger.start_epoch("benchmark", ORIGIN, "0")
         writer.append(work.inventories())
         writer.append(work.batch(2 * NODES * CARDS))  # every card has had a holder
-        bare = Bare(ledger.connection, _WORDS)
+        bare = Bare.of_letters(ledger.connection)
         one = None if is_postgres(url) else partial(_one_by_one, bare, seconds)
         turns = [
             asyncio.run(_turn(url, partial(_commands, work, clients), one, seconds))
@@ -93,7 +92,7 @@ def measure(name: str, url: str, *, rounds: int, seconds: float, clients: int = 
 
 
 def _one_by_one(bare: Bare, seconds: float) -> float:
-    return rate(partial(bare.rows, 1), bare.insert, seconds)
+    return turn(partial(bare.rows, 1), bare.insert, seconds).per_second
 
 
 async def _turn(
@@ -144,7 +143,7 @@ async def _under_a_lock(service: Service, turn: int, seconds: float) -> float:
         while time.perf_counter() < end:
             async with driver.transaction():
                 await lock.fetch()
-                await insert.fetch(next(made), _WORDS)
+                await insert.fetch(next(made), LETTERS)
             done += 1
         return done
 

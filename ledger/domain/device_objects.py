@@ -19,6 +19,8 @@ from ledger.domain.annotations.wire import (
 )
 from ledger.domain.canonical import INTEGER_MAX
 from ledger.domain.demands.gpushare import UNIT_BYTES
+from ledger.domain.device_types import Unit, added_types, is_known_type, known_types
+from ledger.domain.device_types import device_type as type_of
 from ledger.domain.devices import WHOLE_PERCENT, DevicePlace, DeviceRecord, VirtualFunction
 from ledger.domain.errors import InputError
 from ledger.domain.object_fields import named, text_map
@@ -33,7 +35,6 @@ from ledger.domain.resources import (
     NVIDIA_GPU,
     TYPE_GPU,
     Dialect,
-    device_type_of,
 )
 from ledger.domain.topology import LinkMatrix
 
@@ -83,8 +84,9 @@ def inventory_of_device(device: Mapping[str, object], model: str) -> Inventory:
         InputError: a wrong type, a bad quantity, two devices with one minor or one id.
     """
     spec = an_object(device.get("spec"), "spec")
+    labels = _labels(device)
     records = each(
-        spec.get("devices"), "spec.devices", lambda item, path: _record(item, path, model)
+        spec.get("devices"), "spec.devices", lambda item, path: _record(item, path, model, labels)
     )
     _check_unique(records)
     links = decode_gpu_links(spec.get("topologies"))
@@ -95,6 +97,12 @@ def inventory_of_device(device: Mapping[str, object], model: str) -> Inventory:
             f"link matrix ignored: it has {len(links)} rows for GPU minors up to {max(gpus)}"
         )
         links = None
+    strangers = dict.fromkeys(record.device_type for record in records)
+    warnings += [
+        f"devices of a type that no setting describes are not offered: type={name}"
+        for name in strangers
+        if not is_known_type(name)
+    ]
     return Inventory(
         devices=tuple(sorted(records, key=lambda record: record.key)),
         links=links,
@@ -109,6 +117,7 @@ def device_faults(device: Mapping[str, object]) -> Iterator[InputError]:
     Rule: Koordinator contract 3.1, and there: a PCIe root belongs to one NUMA node.
     """
     try:
+        labels = _labels(device)
         spec = an_object(device.get("spec"), "spec")
         items = a_list(spec.get("devices"), "spec.devices")
     except InputError as error:
@@ -117,7 +126,7 @@ def device_faults(device: Mapping[str, object]) -> Iterator[InputError]:
     records = []
     for number, item in enumerate(items):
         try:
-            records.append((number, _record(item, f"spec.devices[{number}]", "")))
+            records.append((number, _record(item, f"spec.devices[{number}]", "", labels)))
         except InputError as error:
             yield error
     yield from _repeated(records)
@@ -137,31 +146,54 @@ def inventory_of_quantities(
     Rule: cli.md, Inventory without a Device object: each dialect's quantities serve that dialect
     only; several describe the same cards and the smallest count wins, with a warning; minors from
     0, no ids. Memory is divided evenly, rounded down; where none is given it is 0 (unknown).
+    Devices of types that settings added are made up in the same way (docs, Device types).
 
     Raises:
         InputError: more cards than `CARDS_MAX`.
     """
     found = [cards for cards in _described(quantities, gpushare_unit) if cards.count]
+    others = tuple(_counted(quantities))
     if not found:
-        return Inventory(dialects=frozenset())
+        return Inventory(devices=others, dialects=frozenset())
     least = min(found, key=lambda cards: cards.count)
-    if least.count > CARDS_MAX:
-        raise InputError(f"more cards than a node can have: value={least.count}", field=least.name)
+    _check_count(least.count, least.name)
     sizes = {cards.memory_bytes for cards in found if cards.memory_bytes}
     return Inventory(
         devices=tuple(
-            DeviceRecord(
-                device_type=TYPE_GPU,
-                minor=minor,
-                device_id="",
-                model=model,
-                memory_bytes=min(sizes, default=0),
+            sorted(
+                (*_made_up(TYPE_GPU, least.count, model, min(sizes, default=0)), *others),
+                key=lambda record: record.key,
             )
-            for minor in range(least.count)
         ),
         dialects=frozenset(cards.dialect for cards in found),
         warnings=tuple(_disagreements(found, least.count, sizes)),
     )
+
+
+def _counted(quantities: Mapping[str, Quantity]) -> Iterator[DeviceRecord]:
+    """Yield the devices of added types that quantities describe, by type and minor."""
+    for kind in added_types():
+        units = max(0, quantities.get(kind.resource, ZERO).ceil())
+        count = units if kind.unit is Unit.COUNT else units // WHOLE_PERCENT
+        _check_count(count, kind.resource)
+        memory = max(0, quantities.get(kind.memory, ZERO).ceil()) if kind.memory else 0
+        yield from _made_up(kind.name, count, "", memory // max(1, count))
+
+
+def _made_up(device_type: str, count: int, model: str, memory_bytes: int) -> Iterator[DeviceRecord]:
+    for minor in range(count):
+        yield DeviceRecord(
+            device_type=device_type,
+            minor=minor,
+            device_id="",
+            model=model,
+            memory_bytes=memory_bytes,
+        )
+
+
+def _check_count(count: int, name: str) -> None:
+    if count > CARDS_MAX:
+        raise InputError(f"more cards than a node can have: value={count}", field=name)
 
 
 def _disagreements(found: list[_Cards], count: int, sizes: set[int]) -> Iterator[str]:
@@ -201,35 +233,50 @@ def _described(quantities: Mapping[str, Quantity], gpushare_unit: str) -> Iterat
     yield _Cards(dialect=Dialect.NVIDIA, name=NVIDIA_GPU, count=units(NVIDIA_GPU), memory_bytes=0)
 
 
-def _record(value: object, path: str, model: str) -> DeviceRecord:
+def _record(value: object, path: str, model: str, object_labels: Mapping[str, str]) -> DeviceRecord:
     item = an_object(value, path)
     device_type = a_text(item.get("type", item.get("deviceType")), f"{path}.type")
     if not device_type:
-        raise InputError("missing; expected gpu, rdma, fpga or another type", field=f"{path}.type")
+        listed = ", ".join(known_types())
+        raise InputError(f"missing; expected one of {listed}", field=f"{path}.type")
     minor = item.get("minor")
     key = "resources" if item.get("resources") is not None else "resource"
     resources = amounts(named(item.get(key), f"{path}.{key}"), f"{path}.{key}")
-    gpu = device_type == TYPE_GPU
+    gpu, memory = device_type == TYPE_GPU, type_of(device_type).memory
+    labels = text_map(item.get("labels"), f"{path}.labels")
     return DeviceRecord(
         device_type=device_type,
         minor=0 if minor is None else an_integer(minor, f"{path}.minor", least=0),
         device_id=a_text(item.get("id"), f"{path}.id"),
-        model=model if gpu else "",
+        model=model if gpu else _model(device_type, labels, object_labels),
         core_percent=_capacity(resources, device_type, path),
-        memory_bytes=_whole(dict(resources).get(GPU_MEMORY, ZERO), path) if gpu else 0,
+        memory_bytes=_whole(dict(resources).get(GPU_MEMORY if gpu else memory, ZERO), path),
         healthy=a_flag(item.get("health"), f"{path}.health", default=False),
-        labels=text_map(item.get("labels"), f"{path}.labels"),
+        labels=labels,
         place=_place(item.get("topology"), f"{path}.topology"),
         vfs=tuple(_functions(item.get("vfGroups"), f"{path}.vfGroups")),
     )
 
 
+def _labels(device: Mapping[str, object]) -> Mapping[str, str]:
+    metadata = an_object(device.get("metadata"), "metadata")
+    return text_map(metadata.get("labels"), "metadata.labels")
+
+
 def _capacity(resources: Amounts, device_type: str, path: str) -> int:
-    """Return a GPU's core percent, or the units of the one resource that another type counts in."""
+    """Return the percent that a device has to give: as it reports, 100 for one that is counted."""
+    amounts_by_name = dict(resources)
     if device_type == TYPE_GPU:
-        return _whole(dict(resources).get(GPU_CORE, ZERO), path)
-    own = (quantity for name, quantity in resources if device_type_of(name) == device_type)
-    return _whole(next(own, ZERO), path)
+        return _whole(amounts_by_name.get(GPU_CORE, ZERO), path)
+    kind = type_of(device_type)
+    units = _whole(amounts_by_name.get(kind.resource, ZERO), path)
+    return min(units, 1) * WHOLE_PERCENT if kind.unit is Unit.COUNT else units
+
+
+def _model(device_type: str, labels: Mapping[str, str], object_labels: Mapping[str, str]) -> str:
+    """Return the model of a device that is no GPU: its own label, else the Device object's."""
+    label = type_of(device_type).model_label
+    return labels.get(label, object_labels.get(label, "")) if label else ""
 
 
 def _whole(quantity: Quantity, path: str) -> int:

@@ -17,13 +17,9 @@ from ledger.domain.annotations.mgpu import (
 from ledger.domain.annotations.node_cpu import (
     KubeletCpuPolicy,
     NodeCpuBindPolicy,
-    PodCpuAlloc,
+    NumaAllocateStrategy,
     decode_amplification_ratios,
-    decode_cpu_topology,
-    decode_kubelet_cpu_policy,
     decode_node_reservation,
-    decode_pod_cpu_allocs,
-    decode_system_qos_resource,
     read_node_cpu_policies,
 )
 from ledger.domain.annotations.partitions import (
@@ -37,20 +33,24 @@ from ledger.domain.canonical import INTEGER_MAX
 from ledger.domain.cpuset import EMPTY, CpuSet
 from ledger.domain.derived_links import derive_links
 from ledger.domain.device_objects import Inventory, inventory_of_device, inventory_of_quantities
-from ledger.domain.devices import DeviceRecord
+from ledger.domain.devices import WHOLE_PERCENT, DeviceRecord
 from ledger.domain.errors import InputError
 from ledger.domain.nodes import NodeFacts, Taint
+from ledger.domain.nrt_objects import (
+    kubelet_allocs,
+    nrt_annotations,
+    read_node_reserve,
+    read_topology,
+)
 from ledger.domain.object_fields import default_uid, name_of, named, text_at, text_map
 from ledger.domain.quantity import NANO, ZERO, Quantity
 from ledger.domain.resources import (
     ANNOTATION_AMPLIFICATION_RATIO,
-    ANNOTATION_CPU_TOPOLOGY,
     ANNOTATION_GPU_PARTITIONS,
-    ANNOTATION_KUBELET_CPU_MANAGER_POLICY,
     ANNOTATION_NODE_RESERVATION,
-    ANNOTATION_POD_CPU_ALLOCS,
-    ANNOTATION_SYSTEM_QOS_RESOURCE,
     CPU,
+    GPUSHARE_COUNT,
+    GPUSHARE_MEMORY,
     LABEL_CPU_BIND_POLICY,
     LABEL_GPU_DRIVER_VERSION,
     LABEL_GPU_MODEL,
@@ -58,19 +58,20 @@ from ledger.domain.resources import (
     LABEL_MGPU_COMPUTE_POLICY,
     LABEL_MGPU_NODE,
     LABEL_NUMA_TOPOLOGY_POLICY,
+    LABEL_NUMA_TOPOLOGY_POLICY_PROPOSAL,
     MEMORY,
     MGPU_CORE,
+    MGPU_MEMORY,
     PODS,
     TYPE_GPU,
     canonical_resources,
     unhealthy_gpu_config_map,
 )
-from ledger.domain.topology import CpuTopology
 
 T = TypeVar("T")
 
 _COPIED_LABELS: Final = (LABEL_GPU_VENDOR, LABEL_GPU_MODEL, LABEL_GPU_DRIVER_VERSION)
-_COPIED_ANNOTATIONS: Final = (ANNOTATION_NODE_RESERVATION, ANNOTATION_SYSTEM_QOS_RESOURCE)
+_MIB: Final = 1 << 20
 _EFFECTS: Final = frozenset({"NoSchedule", "PreferNoSchedule", "NoExecute"})
 _BIND_POLICIES: Final = {
     NodeCpuBindPolicy.NONE: "",
@@ -78,8 +79,6 @@ _BIND_POLICIES: Final = {
     NodeCpuBindPolicy.SPREAD_BY_PCPUS: str(CpuBindPolicy.SPREAD_BY_PCPUS),
 }
 """A node's policy -> the same in a Pod's words."""
-
-_STRICT_NUMA: Final = frozenset({NumaPolicy.RESTRICTED, NumaPolicy.SINGLE_NUMA_NODE})
 
 Quantities = Mapping[str, Quantity]
 
@@ -139,8 +138,8 @@ def decode_node(
         inventory = _within(f"Device {name}", lambda: inventory_of_device(device, model))
     devices, health_warnings = _with_health(inventory.devices, unhealthy_gpus, name)
     policy = read_node_compute_policy(labels)
-    topology = _within(f"NodeResourceTopology {name}", lambda: _topology(nrt, known_pods))
-    bind_policy = _bind_policy(labels, full_pcpus_only=topology.full_pcpus_only)
+    topology = _within(f"NodeResourceTopology {name}", lambda: read_topology(nrt, known_pods))
+    bind_policy = _bind_policy(labels, full_pcpus_only=topology.kubelet.full_pcpus_only)
     cpu_milli, memory_bytes, pods_max = _limits(quantities)
     partitions, partition_warnings = _partitions(device, labels)
     facts = NodeFacts(
@@ -158,10 +157,12 @@ def decode_node(
         devices=devices,
         dialects=inventory.dialects,
         cpu_topology=topology.cpus,
-        reserved_cpus=topology.reserved | _node_reserve({**topology.copies, **annotations}),
+        reserved_cpus=topology.reserved | read_node_reserve({**topology.copies, **annotations}),
         cpu_ref_count_max=cpu_ref_count_max,
         cpu_bind_policy=bind_policy,
-        numa_strategy=str(read_node_cpu_policies(labels).numa_allocate_strategy),
+        numa_strategy=_numa_strategy(labels, topology.kubelet),
+        numa_policy=_numa_policy(labels, topology.numa_policy),
+        numa_zones=topology.zones,
         mgpu_policy="" if policy is None else str(policy),
         mgpu_invalid=policy is None or not _may_serve_mgpu(labels),
         links=inventory.links,
@@ -174,7 +175,9 @@ def decode_node(
         *health_warnings,
         *partition_warnings,
         *_mgpu_warnings(labels, quantities or {}),
-        *_unsupported(labels, annotations, bind_policy),
+        *_mgpu_drift(quantities or {}, () if device is None else inventory.devices),
+        *(_uncounted(quantities or {}) if device is None else ()),
+        *_unsupported(annotations, bind_policy),
     ]
     return facts, [f"node {name}: {warning}" for warning in warnings]
 
@@ -194,7 +197,7 @@ def decode_witnesses(
     for entry in read_devices_checkpoints(_annotations_of(device)):
         checkpoints[entry.pod_uid] = (*checkpoints.get(entry.pod_uid, ()), entry)
     cpus: dict[str, CpuSet] = {}
-    for alloc in _kubelet_allocs(_annotations_of(nrt)):
+    for alloc in kubelet_allocs(nrt_annotations(nrt)):
         cpus[alloc.uid] = cpus.get(alloc.uid, EMPTY) | alloc.cpus
     return Witnesses(checkpoints=checkpoints, cpus=cpus)
 
@@ -320,64 +323,32 @@ def _taint(value: object, path: str) -> Taint:
     return Taint(key=key, value=a_text(item.get("value"), f"{path}.value"), effect=effect)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Topology:
-    """A NodeResourceTopology: its CPUs, what kubelet says of them, copies of the Node's own."""
-
-    cpus: CpuTopology | None
-    reserved: CpuSet
-    full_pcpus_only: bool
-    copies: Mapping[str, str]
-
-
-def _topology(nrt: Mapping[str, object] | None, known_pods: Container[str]) -> _Topology:
-    """Read a NodeResourceTopology; one that lists no CPU is as good as none."""
-    annotations = _annotations_of(nrt)
-    text = annotations.get(ANNOTATION_CPU_TOPOLOGY)
-    policy = annotations.get(ANNOTATION_KUBELET_CPU_MANAGER_POLICY)
-    kubelet = KubeletCpuPolicy() if policy is None else decode_kubelet_cpu_policy(policy)
-    reserved = kubelet.reserved_cpus
-    for alloc in _kubelet_allocs(annotations):
-        if alloc.uid not in known_pods:
-            reserved |= alloc.cpus
-    _node_reserve(annotations)  # what does not parse is this object's fault, not the Node's
-    return _Topology(
-        cpus=None if text is None else decode_cpu_topology(text) or None,
-        reserved=reserved,
-        full_pcpus_only=kubelet.full_pcpus_only,
-        copies={key: annotations[key] for key in _COPIED_ANNOTATIONS if key in annotations},
-    )
-
-
-def _kubelet_allocs(nrt_annotations: Mapping[str, str]) -> Iterator[PodCpuAlloc]:
-    text = nrt_annotations.get(ANNOTATION_POD_CPU_ALLOCS)
-    if text is not None:
-        yield from (alloc for alloc in decode_pod_cpu_allocs(text) if alloc.counts)
-
-
-def _node_reserve(annotations: Mapping[str, str]) -> CpuSet:
-    """
-    Return the CPUs that the node keeps for itself and for its system.
-
-    Rule: Koordinator contract 6.3. The Node's own annotation wins over the copy that the
-    NodeResourceTopology carries for the scheduler (2.4).
-    """
-    reserved = EMPTY
-    own = annotations.get(ANNOTATION_NODE_RESERVATION)
-    if own is not None:
-        reserved |= decode_node_reservation(own).reserved_cpus
-    system = annotations.get(ANNOTATION_SYSTEM_QOS_RESOURCE)
-    if system is not None:
-        resource = decode_system_qos_resource(system)
-        reserved |= resource.cpus if resource.exclusive else EMPTY
-    return reserved
-
-
 def _bind_policy(labels: Mapping[str, str], *, full_pcpus_only: bool) -> str:
     """Return the node's policy in a Pod's words (Koordinator contract 6.1: kubelet's wins)."""
     if full_pcpus_only:
         return _BIND_POLICIES[NodeCpuBindPolicy.FULL_PCPUS_ONLY]
     return _BIND_POLICIES[read_node_cpu_policies(labels).bind_policy]
+
+
+def _numa_strategy(labels: Mapping[str, str], kubelet: KubeletCpuPolicy) -> str:
+    """Return the label's strategy, else what kubelet's own option comes to (proposal, Story 1)."""
+    strategy = read_node_cpu_policies(labels).numa_allocate_strategy
+    if strategy is NumaAllocateStrategy.UNSET and kubelet.distribute_across_numa:
+        return str(NumaAllocateStrategy.DISTRIBUTE_EVENLY)
+    return str(strategy)
+
+
+def _numa_policy(labels: Mapping[str, str], kubelets: NumaPolicy) -> NumaPolicy:
+    """
+    Return the label's policy, else kubelet's Topology Manager's.
+
+    Rule: Koordinator contract 7; CPU proposal, NUMA topology alignment policy. A label of any
+    other text, `None` too, is no policy, whatever kubelet's is.
+    """
+    named = any(
+        labels.get(key) for key in (LABEL_NUMA_TOPOLOGY_POLICY, LABEL_NUMA_TOPOLOGY_POLICY_PROPOSAL)
+    )
+    return read_node_cpu_policies(labels).numa_policy if named else kubelets
 
 
 def _may_serve_mgpu(labels: Mapping[str, str]) -> bool:
@@ -400,19 +371,41 @@ def _mgpu_warnings(labels: Mapping[str, str], quantities: Quantities) -> Iterato
         yield f"serves no mGPU Pod, because {LABEL_MGPU_COMPUTE_POLICY} is no policy: {shown!r}"
 
 
-def _unsupported(
-    labels: Mapping[str, str],
-    annotations: Mapping[str, str],
-    bind_policy: str,
-) -> Iterator[str]:
+def _uncounted(quantities: Quantities) -> Iterator[str]:
+    """Say which memory a node offers without a number of cards: nobody can share that out."""
+    for memory, cards, least in (
+        (GPUSHARE_MEMORY, GPUSHARE_COUNT, 1),
+        (MGPU_MEMORY, MGPU_CORE, WHOLE_PERCENT),
+    ):
+        if quantities.get(memory) and quantities.get(cards, ZERO).ceil() < least:
+            yield f"{memory} serves no Pod: it takes {cards} of at least {least} to know the cards"
+
+
+def _mgpu_drift(quantities: Quantities, devices: tuple[DeviceRecord, ...]) -> Iterator[str]:
+    """
+    Say where mGPU's quantities and the Device object describe other cards; the Device counts.
+
+    Rule: GPU-sharing contract A.1, ours. Per card floor(memory / cards), in MiB.
+    """
+    cards = quantities.get(MGPU_CORE, ZERO).ceil() // WHOLE_PERCENT
+    found = [record.memory_bytes // _MIB for record in devices if record.device_type == TYPE_GPU]
+    if not cards or not devices:
+        return
+    each = quantities.get(MGPU_MEMORY, ZERO).ceil() // cards
+    if found != [each] * cards:
+        listed = ", ".join(map(str, found)) or "none"
+        yield (
+            f"mGPU's quantities mean {cards} cards of {each} MiB, the Device object lists cards of "
+            f"{listed} MiB; the Device object counts"
+        )
+
+
+def _unsupported(annotations: Mapping[str, str], bind_policy: str) -> Iterator[str]:
     """Say which of the node's own rules this release does not apply."""
     prefix = "not applied by this release: "
-    policies = read_node_cpu_policies(labels)
     if bind_policy:
         shown = f"{LABEL_CPU_BIND_POLICY} {bind_policy}"
         yield f"{prefix}{shown} for Pods that are neither LSE nor LSR: they get no CPU set"
-    if policies.numa_policy in _STRICT_NUMA:
-        yield f"{prefix}{LABEL_NUMA_TOPOLOGY_POLICY}={policies.numa_policy}"
     ratios = annotations.get(ANNOTATION_AMPLIFICATION_RATIO)
     if ratios is not None and decode_amplification_ratios(ratios):
         yield f"{prefix}{ANNOTATION_AMPLIFICATION_RATIO}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from ledger.domain.annotations.cpu import NumaPolicy
 from ledger.domain.annotations.partitions import GpuPartition
 from ledger.domain.cpuset import CpuSet
 from ledger.domain.devices import DeviceRecord
@@ -19,6 +20,19 @@ class Taint:
     key: str
     value: str
     effect: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NumaZone:
+    """
+    What a NodeResourceTopology says one NUMA node has to give; None = it does not say.
+
+    Rule: Koordinator contract 3.2: `allocatable` only.
+    """
+
+    id: int
+    cpu_milli: int | None = None
+    memory_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +53,8 @@ class NodeFacts:
             `SpreadByPCPUs`); empty = each Pod's own (Koordinator contract 6.1, 6.2).
         numa_strategy: which NUMA node is filled first (`MostAllocated`, `LeastAllocated`,
             `DistributeEvenly`); empty = the settings' (contract 6.6).
+        numa_policy: how strictly a Pod's resources must come from the same NUMA nodes (7).
+        numa_zones: by NUMA node; empty without a NodeResourceTopology.
         mgpu_policy: the node's mGPU compute policy; `mgpu_invalid` when the schedule label has a
             value that makes the node serve no mGPU at all (GPU-sharing contract A.1).
         links: measured GPU bandwidth matrix of the Device object, row and column = minor.
@@ -63,6 +79,8 @@ class NodeFacts:
     cpu_ref_count_max: int = 1
     cpu_bind_policy: str = ""
     numa_strategy: str = ""
+    numa_policy: NumaPolicy = NumaPolicy.NONE
+    numa_zones: tuple[NumaZone, ...] = ()
     mgpu_policy: str = ""
     mgpu_invalid: bool = False
     links: LinkMatrix | None = None

@@ -10,6 +10,7 @@ from typing import Final
 from ledger.domain.annotations.tenure import container_place
 from ledger.domain.annotations.wire import a_list, a_quantity, an_integer, an_object
 from ledger.domain.canonical import INTEGER_MAX
+from ledger.domain.device_types import counts_bytes
 from ledger.domain.errors import InputError
 from ledger.domain.object_fields import (
     default_uid,
@@ -24,12 +25,12 @@ from ledger.domain.quantity import NANO, Quantity
 from ledger.domain.requests import PlacementRules
 from ledger.domain.resources import (
     CPU,
-    GPU_MEMORY,
     MEMORY,
     canonical,
     canonical_resources,
     device_type_of,
     must_equal_limits,
+    words_version,
 )
 
 APP: Final = "app"
@@ -298,12 +299,12 @@ def _amount(name: str, value: object, path: str) -> Quantity:
     counts as the most there is, which no node has: the Pod does not fit, the input is no error.
     Device units become bytes or percent later, so `_UNITS_MAX` is the most of them.
     """
-    known = _known_amount(name, value) if type(value) is str else None
+    known = _known_amount(name, value, words_version()) if type(value) is str else None
     return _read_amount(name, value, f"{path}[{name}]") if known is None else known
 
 
 @lru_cache(maxsize=4096)
-def _known_amount(name: str, text: str) -> Quantity | None:
+def _known_amount(name: str, text: str, version: int) -> Quantity | None:  # noqa: ARG001 - a key
     """Return a quantity that was read before; None for what has to be refused with its field."""
     try:
         return _read_amount(name, text, "")
@@ -317,7 +318,7 @@ def _read_amount(name: str, value: object, field: str) -> Quantity:
         raise InputError(f"must be a whole number: value={value!r}", field=field)
     if name == CPU:
         most = _CPUS_MAX
-    elif canonical(name) == GPU_MEMORY or device_type_of(canonical(name)) is None:
+    elif counts_bytes(name) or device_type_of(name) is None:
         most = INTEGER_MAX
     else:
         most = _UNITS_MAX

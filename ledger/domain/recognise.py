@@ -21,13 +21,16 @@ from typing import Any, Final
 
 from ledger.domain.cpuset import CpuSet, parse_cpuset
 from ledger.domain.errors import InputError
-from ledger.domain.frozen import twin_of
+from ledger.domain.frozen import Twin, twin_of
 
 Declared = Any
 """A type as a field declares it, such as `tuple[int, ...]` or `CpuSet | None`."""
 
 Recogniser = Callable[[str], Any]
 """Returns the value of a canonical text, None for a text that it does not recognise."""
+
+_Match = Callable[[str], re.Match[str] | None]
+_Changing = list[tuple[int, Callable[[str], Any]]]
 
 _MEMORY: Final = 1_024
 """Parts that are remembered by their text: the same cards and Pod shapes come again and again."""
@@ -53,19 +56,34 @@ class _Form:
 
 
 def _recogniser(kind: Declared) -> Recogniser:
-    read = _reader(kind)
+    match, twin, changing = _parts(kind)
 
-    def recognise(text: str) -> object:
+    def recognise(text: str) -> object:  # `_reader`, in one step: every event passes here
+        found = match(text)
+        if found is None:
+            return None
+        values: list[Any] = [*found.groups()]
         try:
-            return read(text)
+            for i, value in changing:
+                values[i] = value(values[i])
         except InputError:  # a CPU list that is none: the codec says so
             return None
+        made = twin(*values)
+        made.__class__ = kind
+        return made
 
     return recognise
 
 
 recogniser: Final[Callable[[Declared], Recogniser]] = functools.cache(_recogniser)
 """Returns the recogniser of a dataclass."""
+
+
+def _parts(kind: Declared) -> tuple[_Match, Twin, _Changing]:
+    """Return what matches a whole text, takes the values, and which of them change before."""
+    forms = _forms(kind).values()
+    changing = [(i, form.value) for i, form in enumerate(forms) if form.value]
+    return re.compile(_object(kind, grouped=True)).fullmatch, twin_of(kind), changing
 
 
 def _reader(kind: Declared) -> Recogniser:
@@ -81,9 +99,7 @@ def _reader(kind: Declared) -> Recogniser:
 
 def _maker(kind: Declared) -> Callable[[re.Match[str]], Any]:
     """Return what makes a `kind` of a match of its grouped pattern."""
-    twin = twin_of(kind)
-    forms = _forms(kind)
-    changing = [(i, form.value) for i, form in enumerate(forms.values()) if form.value]
+    _, twin, changing = _parts(kind)
 
     def make(found: re.Match[str]) -> object:
         values: list[Any] = list(found.groups())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from ledger.domain.annotations.cpu import NumaTopologySpec
 from ledger.domain.annotations.device_hints import DeviceHint, JointAllocation, PartitionSpec
 from ledger.domain.resources import Dialect
 
@@ -175,6 +176,7 @@ class PodRequest:
         joint: the device types to be chosen side by side; None = each on its own.
         partition: the Pod's wish about GPU partitions; not None (even empty) makes the node's
             table binding.
+        numa: the Pod's own NUMA policy; None = it names none.
         mgpu_policy: the Pod's mGPU compute policy; empty for other dialects.
         mgpu_multi: the Pod spreads a container over several cards (GPU-sharing contract A.4).
         gpushare_units: the whole request in the node daemon's unit; 0 for other dialects.
@@ -194,6 +196,7 @@ class PodRequest:
     placement: PlacementRules = PlacementRules()
     group: GroupRef | None = None
     gang: GangRef | None = None
+    numa: NumaTopologySpec | None = None
     mgpu_policy: str = ""
     mgpu_multi: bool = False
     gpushare_units: int = 0

@@ -8,6 +8,7 @@ readers take both, writers the one without.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, TypeVar
 
@@ -238,6 +239,7 @@ ANNOTATION_TENURE_VISIBLE_PREFIX: Final = "tenure.sh/visible."
 ANNOTATION_TENURE_ALLOCATED_PREFIX: Final = "tenure.sh/allocated."
 ANNOTATION_TENURE_ALLOCATION: Final = "tenure.sh/allocation"  # signed, on bound Pods
 ANNOTATION_TENURE_RELEASED_AT: Final = "tenure.sh/released-at"  # on Nodes
+ANNOTATION_TENURE_SEARCH_CUT: Final = "tenure.sh/search-cut"  # on Pods, why there may be better
 TAINT_TENURE_OWNED: Final = "tenure.sh/owned"
 TAINT_TENURE_NOT_READY: Final = "tenure.sh/not-ready"
 GATE_TENURE_GANG: Final = "tenure.sh/gang"
@@ -299,22 +301,16 @@ _DIALECTS: Final[Mapping[str, Dialect]] = {
     **dict.fromkeys(GPUSHARE_NAMES, Dialect.GPUSHARE),
 }
 
-_DEVICE_TYPES: Final[Mapping[str, str]] = {
-    **dict.fromkeys(_DIALECTS, TYPE_GPU),
-    RDMA: TYPE_RDMA,
-    FPGA: TYPE_FPGA,
-}
-"""A device type is data: one more line here and its shares are allocated like RDMA's."""
+_GPU_TYPES: Final[Mapping[str, str]] = dict.fromkeys(_DIALECTS, TYPE_GPU)
+_UNIT_TYPES: Final[Mapping[str, str]] = {RDMA: TYPE_RDMA, FPGA: TYPE_FPGA}
 
 _RELEASED_BY_PROPOSAL: Final[Mapping[str, str]] = {
     GPU_PROPOSAL: GPU,
     GPU_CORE_PROPOSAL: GPU_CORE,
     GPU_MEMORY_PROPOSAL: GPU_MEMORY,
     GPU_MEMORY_RATIO_PROPOSAL: GPU_MEMORY_RATIO,
-    RDMA_PROPOSAL: RDMA,
-    FPGA_PROPOSAL: FPGA,
 }
-_PROPOSAL_BY_RELEASED: Final = {new: old for old, new in _RELEASED_BY_PROPOSAL.items()}
+_UNIT_ALIASES: Final[Mapping[str, str]] = {RDMA_PROPOSAL: RDMA, FPGA_PROPOSAL: FPGA}
 
 _ALIASES: Final[Mapping[str, str]] = {
     **_RELEASED_BY_PROPOSAL,
@@ -325,10 +321,62 @@ _ALIASES: Final[Mapping[str, str]] = {
 }
 
 
-_DEVICE_TYPE_BY_SPELLING: Final[Mapping[str, str]] = {
-    **_DEVICE_TYPES,
-    **{alias: _DEVICE_TYPES[name] for alias, name in _ALIASES.items() if name in _DEVICE_TYPES},
-}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Words:
+    """
+    Every name that is read for a device, and what it means.
+
+    Attributes:
+        released: other spellings -> the released name.
+        proposal: released name -> its `kubernetes.io/` spelling.
+        types: released name -> device type.
+        type_by_spelling: the same under every spelling.
+        version: grows with every change, for what remembers names.
+    """
+
+    released: Mapping[str, str]
+    proposal: Mapping[str, str]
+    types: Mapping[str, str]
+    type_by_spelling: Mapping[str, str]
+    version: int
+
+
+def _words_of(types: Mapping[str, str], aliases: Mapping[str, str], version: int) -> _Words:
+    released = {**_ALIASES, **aliases}
+    types = {**_GPU_TYPES, **types}
+    spelt = {alias: types[name] for alias, name in released.items() if name in types}
+    proposal = {
+        name: alias
+        for alias, name in {**_RELEASED_BY_PROPOSAL, **aliases}.items()
+        if alias.startswith(DOMAIN_KUBERNETES)
+    }
+    return _Words(
+        released=released,
+        proposal=proposal,
+        types=types,
+        type_by_spelling={**types, **spelt},
+        version=version,
+    )
+
+
+_words = _words_of(_UNIT_TYPES, _UNIT_ALIASES, 0)
+
+
+def name_unit_types(types: Mapping[str, str], aliases: Mapping[str, str]) -> None:
+    """
+    Set what names types other than GPUs: resource -> type, and other spelling -> resource.
+
+    `device_types.install` does so for a whole process; nothing else should.
+    """
+    global _words  # noqa: PLW0603 - the one vocabulary of a process, replaced as a whole
+    _words = _words_of(types, aliases, _words.version + 1)
+
+
+def words_version() -> int:
+    """Return a number that changes when names change their meaning."""
+    return _words.version
+
+
 _DIALECT_BY_SPELLING: Final[Mapping[str, Dialect]] = {
     **_DIALECTS,
     **{alias: _DIALECTS[name] for alias, name in _ALIASES.items() if name in _DIALECTS},
@@ -341,7 +389,7 @@ def canonical(name: str) -> str:
 
     Rule: Koordinator contract 1.1.
     """
-    return _ALIASES.get(name, name)
+    return _words.released.get(name, name)
 
 
 def canonical_resources(amounts: Mapping[str, T]) -> dict[str, T]:
@@ -361,7 +409,7 @@ def canonical_resources(amounts: Mapping[str, T]) -> dict[str, T]:
 
 def proposal_name(name: str) -> str:
     """Return the `kubernetes.io/` spelling of a released device resource, or the name itself."""
-    return _PROPOSAL_BY_RELEASED.get(name, name)
+    return _words.proposal.get(name, name)
 
 
 def device_type_of(name: str) -> str | None:
@@ -370,13 +418,12 @@ def device_type_of(name: str) -> str | None:
 
     Rule: Koordinator contract 1.1.
     """
-    return _DEVICE_TYPE_BY_SPELLING.get(name)
+    return _words.type_by_spelling.get(name)
 
 
 def device_names() -> frozenset[str]:
     """Return every resource name that asks for a device, in all spellings that are read."""
-    aliases = (name for name in _ALIASES if canonical(name) in _DEVICE_TYPES)
-    return frozenset({*_DEVICE_TYPES, *aliases})
+    return frozenset(_words.type_by_spelling)
 
 
 def gpu_dialect_of(name: str) -> Dialect | None:

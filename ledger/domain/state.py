@@ -230,22 +230,23 @@ def _health_changed(node: _Node, _position: int, event: DeviceHealthChanged) -> 
 
 def _held(node: _Node, position: int, event: PodReserved | PodObserved) -> None:
     granted = type(event) is PodReserved
-    holding = _holding(
-        pod_uid=event.pod_uid,
-        attempt=event.attempt,
-        namespace=event.namespace,
-        pod_name=event.pod_name,
-        kind=GRANTED if granted else OBSERVED,
-        phase="reserved" if granted else "observed",
-        opened_position=position,
-        shares=event.shares,
-        cpuset=event.cpuset,
-        cpu_milli=event.cpu_milli,
-        memory_bytes=event.memory_bytes,
-        unknown_types=event.unknown_types if isinstance(event, PodObserved) else (),
+    attempt, pod_uid = event.attempt, event.pod_uid
+    holding = _holding(  # by place: names would take as long as all of the rest
+        attempt,
+        event.cpu_milli,
+        event.cpuset,
+        GRANTED if granted else OBSERVED,  # kind
+        event.memory_bytes,
+        event.namespace,
+        position,
+        "reserved" if granted else "observed",  # phase
+        event.pod_name,
+        pod_uid,
+        event.shares,
+        event.unknown_types if isinstance(event, PodObserved) else (),
     )
     holding.__class__ = Holding
-    key = f"{event.pod_uid}/{event.attempt}"
+    key = f"{pod_uid}/{attempt}"
     held = node.holdings.get(key)
     twice = held is not None and held.kind == GRANTED
     node.holdings[f"{key}@{position}" if twice else key] = holding  # no grant is overwritten

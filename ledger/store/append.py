@@ -21,6 +21,7 @@ from ledger.domain.errors import (
     UnknownOutcomeError,
 )
 from ledger.domain.events import EpochStarted
+from ledger.domain.frozen import twin_of
 from ledger.domain.hashing import GENESIS, chain_hash
 from ledger.domain.recorded import NewEvent
 from ledger.store import commands, schema, statements
@@ -80,7 +81,18 @@ def read_head(connection: Connection, *, lock: bool = False) -> Head:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+_head: Final = twin_of(Head)
+
+
+def _fenced(head: Head) -> FencedError:
+    return FencedError(f"another writer took over: epoch={head.epoch}, position={head.position}")
+
+
+def _dropped() -> LedgerError:
+    return LedgerError("the database dropped events without a word: run `tenure verify`")
+
+
+@dataclass(slots=True, kw_only=True)
 class _Batch:
     """Events with their positions and rows, and where they leave the head and the streams."""
 
@@ -223,13 +235,9 @@ class Writer:
     def _write(self, batch: _Batch, *, last: bool = False) -> None:
         before, after = self._head, batch.head
         row = (after.position, after.at_us, after.chain_hash, before.epoch, before.position)
-        fenced = FencedError(
-            f"another writer took over: epoch={before.epoch}, position={before.position}"
-        )
-        dropped = LedgerError("the database dropped events without a word: run `tenure verify`")
         outbox = self._outbox
-        outbox.add(statements.MOVE_HEAD, [row], fenced)
-        outbox.add(statements.EVENT, batch.rows, dropped)
+        outbox.add(statements.MOVE_HEAD, [row], lambda: _fenced(before))
+        outbox.add(statements.EVENT, batch.rows, _dropped)
         if self._projector is None or self._tree is None:
             outbox.send()  # what is read now is read under the head's lock
             self._projector = Projector(self._connection, outbox)
@@ -299,7 +307,7 @@ class Writer:
                     chain,
                 )
             )
-        head = Head(
+        head = _head(
             position=position,
             chain_hash=chain,
             epoch=epoch,
@@ -307,6 +315,7 @@ class Writer:
             origin=self._head.origin,
             at_us=at_us,
         )
+        head.__class__ = Head
         return _Batch(events=events, rows=rows, times=times, head=head, versions=versions)
 
     def _settle_lost(self, batch: _Batch, error: DBAPIError) -> None:

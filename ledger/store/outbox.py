@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any, Final
 
 from sqlalchemy import Connection
@@ -24,7 +25,9 @@ from ledger.store.failures import sqlstate_of
 from ledger.store.profile import driver_connection
 from ledger.store.statements import EVENT, Row, Statement
 
-_Waiting = tuple[Statement, list[Row], LedgerError]
+Otherwise = Callable[[], LedgerError]
+"""Makes the error for a row that touched nothing: an append that succeeds makes none."""
+_Waiting = tuple[Statement, list[Row], Otherwise]
 _STEP: Final = re.compile(r"step=(\d+)")
 _OF_EVENTS: Final = "INSERT INTO public.ledger_events "
 
@@ -42,8 +45,8 @@ class Outbox:
         self._waiting: list[_Waiting] = []
         self.committing = False
 
-    def add(self, statement: Statement, rows: list[Row], otherwise: LedgerError) -> None:
-        """Let rows wait; `otherwise` is raised if one of them does not touch its one row."""
+    def add(self, statement: Statement, rows: list[Row], otherwise: Otherwise) -> None:
+        """Let rows wait; what `otherwise` makes is raised if one does not touch its one row."""
         self._waiting.append((statement, rows, otherwise))
 
     def send(self, *, last: bool = False) -> None:
@@ -76,7 +79,7 @@ class Outbox:
             return
         for statement, rows, otherwise in waiting:
             if statement.run(self._connection, rows) != len(rows):
-                raise otherwise
+                raise otherwise()
 
     def _send_directly(self, driver: Any, waiting: list[_Waiting]) -> None:  # noqa: ANN401
         connection = self._connection
@@ -93,7 +96,7 @@ class Outbox:
                 except errors as error:
                     raise refused(connection, text, error) from error
                 if cursor.rowcount != len(rows):
-                    raise otherwise
+                    raise otherwise()
         finally:
             cursor.close()
 
@@ -103,7 +106,8 @@ class Outbox:
         except DBAPIError as error:
             if sqlstate_of(error) == NOT_TOUCHED:
                 step = int(_STEP.findall(str(error.orig))[0])
-                raise waiting[given.owners[step - 1]][2] from error
+                otherwise = waiting[given.owners[step - 1]][2]
+                raise otherwise() from error
             if _OF_EVENTS in _context(error):
                 error.statement = EVENT.text(self._connection)
             raise
@@ -133,7 +137,7 @@ class Outbox:
                 continue
             if failed is not None and (count is None or len(rows) > 1):
                 raise refused(connection, statement.text(connection), failed) from failed
-            raise otherwise
+            raise otherwise()
         if failed is not None:
             raise refused(connection, None, failed) from failed
 

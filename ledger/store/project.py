@@ -59,7 +59,10 @@ WAVE: Final = (
     statements.PHASE,
 )
 """The order inside one wave of rows: what ends, then facts, then what opens."""
-_DROPPED: Final = "the database dropped rows without a word: run `tenure verify`"
+
+
+def _dropped() -> LedgerError:
+    return LedgerError("the database dropped rows without a word: run `tenure verify`")
 
 
 class Projection:
@@ -94,12 +97,14 @@ class Projection:
         self._clouded: set[str] = set()  # nodes where somebody on an unknown card did
         self.rows: dict[Statement, list[Row]] = {statement: [] for statement in WAVE}
 
-    def clear(self) -> None:
-        """Forget the rows of the wave that was sent."""
-        for rows in self.rows.values():
-            rows.clear()
+    def taken(self) -> list[tuple[Statement, list[Row]]]:
+        """Return the rows of the wave in its order, and hold none of them any more."""
+        wave = [(statement, rows) for statement, rows in self.rows.items() if rows]
+        for statement, _ in wave:
+            self.rows[statement] = []
         self._entered.clear()
         self._clouded.clear()
+        return wave
 
     def add(self, position: int, at_us: int, event: LedgerEvent) -> None:
         """Collect the rows of one event; may send off the rows of earlier ones first."""
@@ -474,10 +479,8 @@ class Projector:
 
     def flush(self) -> None:
         """Send off what was collected."""
-        for statement, rows in self._projection.rows.items():
-            if rows:
-                self._outbox.add(statement, rows.copy(), LedgerError(_DROPPED))
-        self._projection.clear()
+        for statement, rows in self._projection.taken():
+            self._outbox.add(statement, rows, _dropped)
         if self._sends:
             self._outbox.send()
 

@@ -38,7 +38,9 @@ def proven_chain(rows: Sequence[Row], after: int, previous: bytes) -> bytes | No
     if leaf_hashes(columns) != [*leaves]:
         return None
     before = (previous, *chains[:-1])
-    links = [sha256(b"\x02%b%b" % link).digest() for link in zip(before, leaves, strict=True)]
+    links = [
+        sha256(b"\x02" + one + leaf).digest() for one, leaf in zip(before, leaves, strict=True)
+    ]
     return chains[-1] if links == [*chains] else None
 
 

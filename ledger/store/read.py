@@ -9,9 +9,10 @@ from typing import Any, Final
 from sqlalchemy import Connection, Integer, bindparam, select
 
 from ledger.domain.errors import CorruptLedgerError, InputError, LedgerError
-from ledger.domain.events import LedgerEvent, decode_event
+from ledger.domain.events import EVENT_TYPES, LedgerEvent, decode_event
 from ledger.domain.frozen import twin_of
 from ledger.domain.hashing import body_hash, chain_hash
+from ledger.domain.recognise import Recogniser, recogniser
 from ledger.domain.recorded import Envelope, RecordedEvent
 from ledger.store import schema
 from ledger.store.append import Head
@@ -72,9 +73,16 @@ def replay(
     Raises:
         CorruptLedgerError, UnknownEventError: as `read_events`.
     """
+    known: dict[str, Recogniser] = {}
     for rows in proven_pages(connection, after, limit):
         for row in rows:
-            yield row[0], decoded(row)
+            kind = row[3]
+            recognised = known[kind](row[4]) if kind in known else None
+            if recognised is None:
+                recognised = decoded(row)
+                if kind in EVENT_TYPES:
+                    known[kind] = recogniser(EVENT_TYPES[kind])
+            yield row[0], recognised
 
 
 def proven_pages(

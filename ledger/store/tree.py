@@ -8,6 +8,7 @@ proof reads a few rows, whatever the size.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Final
 
 from sqlalchemy import Connection, bindparam, insert, literal_column, select, update
@@ -120,10 +121,11 @@ class Tree:
         append = self._edge.append
         tiles: list[Row] = [tile for leaf in leaves for tile in append(leaf)]
         tree = self._edge.tree
-        changed = CorruptLedgerError("the tree is not what it was", position=before)
-        self._outbox.add(_GROW, [(tree.size, tree.to_bytes(), before)], changed)
+        row = (tree.size, tree.to_bytes(), before)
+        changed = partial(CorruptLedgerError, "the tree is not what it was", position=before)
+        self._outbox.add(_GROW, [row], changed)
         if tiles:
-            lost = CorruptLedgerError("a tile was not written", position=before)
+            lost = partial(CorruptLedgerError, "a tile was not written", position=before)
             self._outbox.add(_TILE, tiles, lost)
 
 

@@ -6,7 +6,11 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Final
 
-from ledger.domain.annotations.cpu import ResourceStatus, encode_resource_status
+from ledger.domain.annotations.cpu import (
+    NumaNodeResources,
+    ResourceStatus,
+    encode_resource_status,
+)
 from ledger.domain.annotations.device_allocated import (
     DeviceAllocation,
     VfAllocation,
@@ -14,27 +18,41 @@ from ledger.domain.annotations.device_allocated import (
 )
 from ledger.domain.annotations.gpu_topology import GpuTopologyAllocation, encode_gpu_topology
 from ledger.domain.annotations.gpushare import GpuShareAnswer, encode_gpushare_answer
-from ledger.domain.annotations.mgpu import CardRef, MgpuAllocation, encode_mgpu_allocation
+from ledger.domain.annotations.mgpu import (
+    CardRef,
+    MgpuAllocation,
+    encode_mgpu_allocation,
+    encode_search_cut,
+)
 from ledger.domain.annotations.tenure import ContainerDevices, encode_container_devices
 from ledger.domain.demands.gpushare import UNIT_BYTES
-from ledger.domain.devices import GPU, DeviceShare
+from ledger.domain.device_types import Unit, device_type
+from ledger.domain.devices import GPU, WHOLE_PERCENT, DeviceShare
 from ledger.domain.nodes import NodeFacts
-from ledger.domain.quantity import Quantity, quantity_from_int
+from ledger.domain.quantity import (
+    Quantity,
+    QuantityStyle,
+    quantity_from_int,
+    quantity_from_milli,
+)
 from ledger.domain.requests import ContainerNeed
 from ledger.domain.resources import (
     ANNOTATION_DEVICE_ALLOCATED,
     ANNOTATION_GPU_TOPOLOGY,
     ANNOTATION_RESOURCE_STATUS,
-    DOMAIN_KOORDINATOR,
+    CPU,
     GPU_CORE,
     GPU_MEMORY,
     GPU_MEMORY_RATIO,
+    MEMORY,
     Dialect,
 )
-from scheduler.decide.outcome import Placement
-from scheduler.decide.settings import SchedulingSettings
+from scheduler.decide.cards.mgpu_search import STEPS_MAX
+from scheduler.decide.outcome import NumaPart, Placement
+from scheduler.decide.settings import MGPUSettings, SchedulingSettings
 
 ID_MODE: Final = "id"
+_NO_STATUS: Final = ResourceStatus()
 
 
 def encode(
@@ -44,7 +62,7 @@ def encode(
     Return exactly the annotations of the Binding, sorted by key.
 
     Rule: design section 3 (answers, own names); cli.md, Output; GPU-sharing contract A.5 and
-    B.1; Koordinator contract 2.2 and 11.
+    B.1; Koordinator contract 2.2 and 11. A search that was cut says so on the Pod, too.
 
     Args:
         node: the node placed on; its devices name what a group sees and a card's size.
@@ -55,15 +73,29 @@ def encode(
         annotations[ANNOTATION_DEVICE_ALLOCATED] = encode_device_allocated(
             _allocations(placement.shares, node), proposal_domain=settings.proposal_domain
         )
-    if placement.cpuset:
-        annotations[ANNOTATION_RESOURCE_STATUS] = encode_resource_status(
-            ResourceStatus(cpuset=placement.cpuset)
-        )
+    status = ResourceStatus(
+        cpuset=placement.cpuset,
+        cpu_shared_pools=placement.shared_pools,
+        numa_node_resources=tuple(map(_numa_resources, placement.numa_parts)),
+    )
+    if status != _NO_STATUS:
+        annotations[ANNOTATION_RESOURCE_STATUS] = encode_resource_status(status)
     gpus = tuple(share for share in placement.shares if share.device_type == GPU)
     if gpus:
         annotations |= _dialect_answer(placement, gpus, node, now_ns, settings)
         annotations |= _container_answer(placement, gpus, node)
     return dict(sorted(annotations.items()))
+
+
+def _numa_resources(part: NumaPart) -> NumaNodeResources:
+    """Return one NUMA node's part in raw quantities (contract 7)."""
+    resources = (
+        (CPU, quantity_from_milli(part.cpu_milli)),
+        (MEMORY, quantity_from_int(part.memory_bytes, QuantityStyle.BINARY_SI)),
+    )
+    return NumaNodeResources(
+        node=part.node, resources=tuple((name, amount) for name, amount in resources if amount)
+    )
 
 
 def resources_of(share: DeviceShare) -> dict[str, int]:
@@ -73,12 +105,23 @@ def resources_of(share: DeviceShare) -> dict[str, int]:
     Rule: cli.md, Output: core only if asked, memory and ratio always.
     """
     if share.device_type != GPU:
-        return {f"{DOMAIN_KOORDINATOR}{share.device_type}": share.core_percent}
+        return _unit_resources(share)
     core = {GPU_CORE: share.core_percent} if share.core_percent else {}
     return core | {
         GPU_MEMORY: share.memory_bytes,
         GPU_MEMORY_RATIO: share.memory_ratio_percent,
     }
+
+
+def _unit_resources(share: DeviceShare) -> dict[str, int]:
+    """Return what a share of a device that is no GPU gives, in the words of its type."""
+    kind = device_type(share.device_type)
+    whole = kind.unit is Unit.COUNT
+    units = share.core_percent // WHOLE_PERCENT if whole else share.core_percent
+    given = {kind.resource: units} if units or not kind.memory else {}
+    return dict(
+        sorted((given | ({kind.memory: share.memory_bytes} if kind.memory else {})).items())
+    )
 
 
 def _allocations(
@@ -124,7 +167,8 @@ def _dialect_answer(
     match placement.request.dialect:
         case Dialect.MGPU:
             by_id = settings.mgpu.schedule_mode == ID_MODE
-            return _mgpu_answer(placement, gpus, by_id=by_id)
+            cut = _search_cut(placement, settings.mgpu) if placement.search_cut else {}
+            return _mgpu_answer(placement, gpus, by_id=by_id) | cut
         case Dialect.GPUSHARE:
             unit_bytes = UNIT_BYTES[settings.gpushare_unit]
             answer = GpuShareAnswer(
@@ -149,6 +193,11 @@ def _mgpu_answer(
         refs = tuple(share.device_id if by_id else share.minor for share in held)
         cards.append((need.name, refs))
     return encode_mgpu_allocation(MgpuAllocation(assumed=True, cards=tuple(cards)))
+
+
+def _search_cut(placement: Placement, settings: MGPUSettings) -> dict[str, str]:
+    asking = sum(demand.device_type == GPU for demand in placement.request.devices)
+    return encode_search_cut(containers=asking, levels=settings.search_levels, steps=STEPS_MAX)
 
 
 def _units_per_card(node: NodeFacts, unit_bytes: int) -> int:

@@ -40,7 +40,8 @@ class CloserLooks:
     def failed(self, request: PodRequest, shape: Shape) -> dict[int, Unfit]:
         """Return place -> why not, for nodes as they are now; what is added is remembered."""
         log = self._fleet.log
-        key = (id(shape), request.joint, request.partition)
+        memory_bytes = request.memory_bytes if self._fleet.aligns else 0
+        key = (id(shape), request.joint, request.partition, request.numa, memory_bytes)
         looks = self._known.get(key)
         if looks is None:
             looks = self._known[key] = _Looks(shape, log.position)
@@ -57,3 +58,7 @@ class CloserLooks:
                     looks.failed.pop(node, None)
             looks.seen = log.position
         return looks.failed
+
+    def forget(self) -> None:
+        """Drop every refusal that is remembered."""
+        self._known.clear()

@@ -104,6 +104,7 @@ class Answers:
         return NodeReasons(
             texts=tuple([tuple([reason.text for reason in texts[code]]) for code in used]),
             codes=listed.tobytes() if len(used) <= 256 else tuple(listed.tolist()),
+            names=tuple([tuple([reason.name for reason in texts[code]]) for code in used]),
         )
 
     def _nearest(

@@ -20,6 +20,8 @@ class DeviceArrays:
     never open.
 
     Attributes:
+        count, core_total, memory_total: per node, of all its cards.
+        core_left, memory_left: per node, the sums of `core_free` and `memory_free`.
         core_free, memory_free: below 0 where observed holders over-fill a card.
         tenants, exclusive, instances: holders, those among them that want the card alone, and
             containers.
@@ -54,8 +56,13 @@ class DeviceArrays:
                 self.memory_cap[row, column] = record.memory_bytes
                 self.present[row, column] = True
                 self.healthy[row, column] = record.healthy
+        self.count: IntArray = self.present.sum(axis=1)
+        self.core_total: IntArray = self.core_cap.sum(axis=1)
+        self.memory_total: IntArray = self.memory_cap.sum(axis=1)
         self.core_free = self.core_cap.copy()
         self.memory_free = self.memory_cap.copy()
+        self.core_left = self.core_total.copy()
+        self.memory_left = self.memory_total.copy()
         self.tenants: IntArray = np.zeros(shape, dtype=np.int64)
         self.exclusive: IntArray = np.zeros(shape, dtype=np.int64)
         self.instances: IntArray = np.zeros(shape, dtype=np.int64)
@@ -83,6 +90,8 @@ class DeviceArrays:
         """Take a share of a card (`holders` 1) or give it back (`holders` -1)."""
         self.core_free[node, column] -= holders * share.core_percent
         self.memory_free[node, column] -= holders * share.memory_bytes
+        self.core_left[node] -= holders * share.core_percent
+        self.memory_left[node] -= holders * share.memory_bytes
         self.tenants[node, column] += holders
         self.instances[node, column] += holders * share.instances
         if share.exclusive:

@@ -12,13 +12,16 @@ from ledger.domain.devices import GPU
 from ledger.domain.events import PodObserved
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.requests import PodRequest
+from scheduler.decide.arrays import IntArray
 from scheduler.decide.cards.view import NodeView
 from scheduler.decide.closer import CloserLooks
+from scheduler.decide.filtering import Filtered, Filtering
 from scheduler.decide.fitting import Fitting
 from scheduler.decide.fleet import Fleet
 from scheduler.decide.fragmentation import Fragmentation
 from scheduler.decide.gradient import Gradient
 from scheduler.decide.grants import Grants
+from scheduler.decide.group_room import RoomCounter, Rooms
 from scheduler.decide.holdings import Holdings
 from scheduler.decide.outcome import Placement, Unplaced
 from scheduler.decide.pins import CpuPins
@@ -63,6 +66,7 @@ class Engine:
         assert rank is None or sorted(rank) == list(range(len(nodes))), "a rank for every node"
         self.node_names = tuple(node.name for node in nodes)
         self._places = list(range(len(nodes)) if rank is None else rank)
+        self._place_of: IntArray = np.array(self._places, dtype=np.int64)
         self._order = sorted(range(len(nodes)), key=self._places.__getitem__)
         fleet = Fleet([nodes[node] for node in self._order])
         pins = CpuPins(fleet.nodes)
@@ -83,10 +87,20 @@ class Engine:
             predicates,
             fitting,
             pins,
-            None if rank is None else np.array(self._places, dtype=np.int64),
+            None if rank is None else self._place_of,
         )
         self._holdings = Holdings(fleet, pins)
         self._looks = CloserLooks(fleet)
+        self._room_counter = RoomCounter(fleet, fitting)
+        self._filtering = Filtering(
+            fleet,
+            fitting,
+            self._order,
+            rows=self._rows,
+            grants=self._grants,
+            refusals=self._refusals,
+            looks=self._looks,
+        )
         self.core_percent_capacity = sum(
             record.core_percent
             for node in nodes
@@ -137,12 +151,41 @@ class Engine:
         }
         return self._refusals.explain(request, shape, tried)
 
+    def filter(self, request: PodRequest, nodes: Sequence[int] | IntArray) -> Filtered:
+        """
+        Judge these nodes for the Pod, all of them, and choose among them; change nothing.
+
+        Rule: design section 5.2. `random` has no draw here: the first of the nodes that pass.
+        """
+        places = self._place_of.take(np.asarray(nodes, dtype=np.int64))
+        return self._filtering.judge(request, self._shapes.shape_of(request), places)
+
+    def forget(self) -> None:
+        """Drop all that is remembered of earlier requests; answers stay, their time does not."""
+        self._rows.forget()
+        self._refusals.forget()
+        self._looks.forget()
+
     def candidates(self, request: PodRequest) -> Sequence[int]:
         """Return the nodes that pass every test over arrays, best first by node policy."""
         ratings = self._rows.current(self._shapes.shape_of(request))
         fitting = np.flatnonzero(self._takes(ratings, request.memory_bytes))
         ranked = fitting[np.argsort(-ratings[fitting], kind="stable")]
         return [self._order[node] for node in ranked.tolist()]
+
+    def rooms(self, requests: Sequence[PodRequest], most: Sequence[int]) -> Rooms:
+        """Return what nodes have free for so many Pods like these; no node has too little."""
+        shapes = [self._shapes.shape_of(request) for request in requests]
+        takes, ranked = [], dict[int, None]()
+        for request, shape in zip(requests, shapes, strict=True):
+            ratings = self._rows.current(shape)
+            takes.append(self._takes(ratings, request.memory_bytes))
+            fitting = np.flatnonzero(takes[-1])
+            best = fitting[np.argsort(-ratings[fitting], kind="stable")]
+            ranked |= dict.fromkeys(best.tolist())
+        places = np.array(list(ranked), dtype=np.int64)
+        nodes = [self._order[place] for place in ranked]
+        return self._room_counter.count(shapes, places, takes, most, nodes)
 
     def has_room(self, request: PodRequest, nodes: Sequence[int]) -> bool:
         """Tell whether one of these nodes passes every test over arrays; nothing is rated."""

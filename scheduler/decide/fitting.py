@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TypeVar
+
 import numpy as np
+import numpy.typing as npt
 
 from ledger.domain.devices import WHOLE_PERCENT
 from ledger.domain.requests import DeviceDemand
 from ledger.domain.resources import Dialect
-from scheduler.decide.arrays import BoolArray, IntArray
+from scheduler.decide.arrays import BoolArray, IntArray, row_counts, row_maxima, row_sums
 from scheduler.decide.devices import DeviceArrays
 from scheduler.decide.fleet import Fleet
+from scheduler.decide.packing import CardColumns, can_pack, packs
 from scheduler.decide.pins import CpuPins
 from scheduler.decide.settings import SchedulingSettings
 from scheduler.decide.shapes import Shape
+
+T = TypeVar("T", np.int64, np.bool_)
 
 
 class Fitting:
     """
     Tests shapes against nodes; the answer is exact for one demand per type.
 
-    Several demands for one type are tested alone and in sum, which every node that can take them
+    Several demands for one type are tested alone and together, which every node that can take them
     passes; the card choice on the node has the last word.
     """
 
@@ -41,14 +48,34 @@ class Fitting:
             if shape.plain_percent:
                 fit &= self.plain_cards(shape, nodes)
             return fit
-        for demand in shape.demands:
-            cards = self.cards(demand, nodes, shape.dialect)
-            fit &= np.count_nonzero(cards, axis=1) >= demand.count
+        if not self._decides_together(shape):
+            for demand in shape.demands:
+                cards = self.cards(demand, nodes, shape.dialect)
+                fit &= row_counts(cards) >= demand.count
         if len(shape.demands) > 1:
-            fit &= self.sums(shape, nodes)
+            fit &= self.together(shape, nodes)
         if shape.cpuset is not None:
             fit &= self._pins.free_counts.take(nodes) >= shape.cpuset.cpus
         return fit
+
+    def hopeless(self, shape: Shape, memory_bytes: int, nodes: IntArray) -> BoolArray:
+        """
+        Return which nodes are too small for the shape even with no Pod on them.
+
+        Rule: Koordinator contract 13: preemption can't help there. Closed cards stay closed.
+        """
+        fleet = self._fleet
+        lost: BoolArray = fleet.cpu_cap.take(nodes) < shape.cpu_milli
+        if memory_bytes:
+            lost |= fleet.memory_cap.take(nodes) < memory_bytes
+        for demand in shape.demands:
+            devices = self._devices(demand)
+            cap = self._rows(devices.memory_cap, nodes)
+            able = self._rows(devices.open, nodes) & (asked_bytes(demand, cap) <= cap)
+            if demand.core_percent:
+                able &= self._rows(devices.core_cap, nodes) >= demand.core_percent
+            lost |= row_counts(able) < demand.count
+        return lost
 
     def plain_cards(self, shape: Shape, nodes: IntArray) -> BoolArray:
         """Return which nodes have enough cards for a plain shape."""
@@ -56,40 +83,46 @@ class Fitting:
         if shape.plain_percent == WHOLE_PERCENT:
             whole: BoolArray = gpus.whole.take(nodes) >= shape.plain_count
             return whole
-        left = gpus.left.take(nodes, axis=0)
+        left = self._rows(gpus.left, nodes)
         if shape.plain_count == 1:
-            one: BoolArray = left.max(axis=1) >= shape.plain_percent
+            one: BoolArray = row_maxima(left) >= shape.plain_percent
             return one
-        many: BoolArray = np.count_nonzero(left >= shape.plain_percent, axis=1) >= shape.plain_count
+        many: BoolArray = row_counts(left >= shape.plain_percent) >= shape.plain_count
         return many
 
     def cards(self, demand: DeviceDemand, nodes: IntArray, dialect: Dialect | None) -> BoolArray:
         """Return which cards of which nodes can take one share of the demand."""
         devices = self._devices(demand)
-        return self.shares(demand, nodes, dialect) & devices.open.take(nodes, axis=0)
+        return self.shares(demand, nodes, dialect) & self._rows(devices.open, nodes)
 
     def shares(self, demand: DeviceDemand, nodes: IntArray, dialect: Dialect | None) -> BoolArray:
         """Return the same for cards that are closed as if they were open."""
-        fit = self.capacities(demand, nodes)
-        if dialect is Dialect.MGPU:
-            instances = self._devices(demand).instances.take(nodes, axis=0)
-            fit &= instances < self._instances_max
-        return fit
+        return self.within_limit(self.capacities(demand, nodes), demand, nodes, dialect)
+
+    def within_limit(
+        self, cards: BoolArray, demand: DeviceDemand, nodes: IntArray, dialect: Dialect | None
+    ) -> BoolArray:
+        """Return those of the cards that may hold one more container; all, where none counts."""
+        if dialect is not Dialect.MGPU:
+            return cards
+        instances = self._rows(self._devices(demand).instances, nodes)
+        within: BoolArray = cards & (instances < self._instances_max)
+        return within
 
     def capacities(self, demand: DeviceDemand, nodes: IntArray) -> BoolArray:
         """Return the same without the limit of containers per card."""
         devices = self._devices(demand)
         fit: BoolArray = devices.present.take(nodes, axis=0)
         if demand.core_percent:
-            fit &= devices.core_free.take(nodes, axis=0) >= demand.core_percent
-        cap = devices.memory_cap.take(nodes, axis=0)
-        fit &= devices.memory_free.take(nodes, axis=0) >= asked_bytes(demand, cap)
+            fit &= self._rows(devices.core_free, nodes) >= demand.core_percent
+        cap = self._rows(devices.memory_cap, nodes)
+        fit &= self._rows(devices.memory_free, nodes) >= asked_bytes(demand, cap)
         if demand.memory_ratio_percent > demand.core_percent and not demand.exclusive:
             fit &= cap > 0  # a ratio of nothing would go unconstrained
         holders = devices.tenants if demand.exclusive else devices.exclusive
-        fit &= holders.take(nodes, axis=0) == 0
+        fit &= self._rows(holders, nodes) == 0
         if demand.model_names:
-            fit &= self.models(demand).take(nodes, axis=0)
+            fit &= self._rows(self.models(demand), nodes)
         return fit
 
     def models(self, demand: DeviceDemand) -> BoolArray:
@@ -105,20 +138,59 @@ class Fitting:
             self._models[key] = allowed
         return allowed
 
-    def sums(self, shape: Shape, nodes: IntArray) -> BoolArray:
-        """Return which nodes have enough free in sum for all demands of each type."""
+    def together(self, shape: Shape, nodes: IntArray) -> BoolArray:
+        """
+        Return which nodes have enough for all demands of each type together.
+
+        Exact for a few parts of one card each; for others the sums have to be enough, which every
+        node that can take them passes.
+        """
         fit: BoolArray = np.ones(len(nodes), dtype=np.bool_)
         for device_type in dict.fromkeys(demand.device_type for demand in shape.demands):
             devices = self._fleet.devices.get(device_type)
             demands = [item for item in shape.demands if item.device_type == device_type]
-            if devices is None or len(demands) == 1:
-                continue
-            is_open = devices.open.take(nodes, axis=0)
-            core = (devices.core_free.take(nodes, axis=0) * is_open).sum(axis=1)
-            memory = (devices.memory_free.take(nodes, axis=0) * is_open).sum(axis=1)
-            fit &= core >= sum(item.count * item.core_percent for item in demands)
-            fit &= memory >= sum(item.count * item.memory_bytes for item in demands)
+            if devices is not None and len(demands) > 1:
+                fit &= self._together(devices, demands, nodes, shape.dialect)
         return fit
+
+    def _decides_together(self, shape: Shape) -> bool:
+        """Tell whether `together` alone says all about the demands."""
+        return shape.dialect is Dialect.MGPU and can_pack(shape.demands, self._fleet.gpus.width)
+
+    def _together(
+        self,
+        devices: DeviceArrays,
+        demands: Sequence[DeviceDemand],
+        nodes: IntArray,
+        dialect: Dialect | None,
+    ) -> BoolArray:
+        if dialect is Dialect.MGPU and can_pack(demands, devices.width):
+            return self._packed(devices, demands, nodes)
+        is_open = self._rows(devices.open, nodes)
+        core = row_sums(self._rows(devices.core_free, nodes) * is_open)
+        memory = row_sums(self._rows(devices.memory_free, nodes) * is_open)
+        fit: BoolArray = core >= sum(item.count * item.core_percent for item in demands)
+        fit &= memory >= sum(item.count * item.memory_bytes for item in demands)
+        return fit
+
+    def _packed(
+        self, devices: DeviceArrays, demands: Sequence[DeviceDemand], nodes: IntArray
+    ) -> BoolArray:
+        rows = self._rows
+        is_open, cap = rows(devices.open, nodes), rows(devices.memory_cap, nodes)
+        cards = CardColumns(
+            shareable=is_open & (rows(devices.exclusive, nodes) == 0),
+            untouched=is_open & (rows(devices.tenants, nodes) == 0),
+            core_free=rows(devices.core_free, nodes),
+            memory_free=rows(devices.memory_free, nodes),
+            room=self._instances_max - rows(devices.instances, nodes),
+        )
+        models = [rows(self.models(item), nodes) if item.model_names else None for item in demands]
+        return packs(cards, demands, [asked_bytes(item, cap) for item in demands], models)
+
+    def _rows(self, values: npt.NDArray[T], nodes: IntArray) -> npt.NDArray[T]:
+        """Return the rows of some nodes, to be read only: all of them are not copied."""
+        return values if nodes is self._fleet.everything else values.take(nodes, axis=0)
 
     def _devices(self, demand: DeviceDemand) -> DeviceArrays:
         devices = self._fleet.devices.get(demand.device_type)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
+
+from ledger.domain.annotations.cpu import NumaPolicy
 from ledger.domain.cpuset import EMPTY, CpuSet
 from ledger.domain.devices import WHOLE_PERCENT, DeviceRecord, DeviceShare, ratio_to_bytes
 from ledger.domain.requests import CpuSetDemand, DeviceDemand, PodRequest
@@ -11,6 +14,8 @@ from scheduler.decide.cards.view import Choice, NodeView
 from scheduler.decide.cpusets.choose import choose_cpus
 from scheduler.decide.devices import DeviceArrays
 from scheduler.decide.fleet import Fleet
+from scheduler.decide.numa.align import ChooseDevices, NodeNow, align, effective_policy
+from scheduler.decide.numa.state import NumaLoad
 from scheduler.decide.outcome import CardView, Placement, Unfit
 from scheduler.decide.pins import CpuPins
 from scheduler.decide.policies import NodePolicy
@@ -49,6 +54,10 @@ class Grants:
     ) -> Placement | Unfit:
         """Return the placement on the node at `place`, called `node` outside, or why not."""
         facts = self._fleet.nodes[place]
+        policy = effective_policy(request, facts, self._settings.cpu)
+        if policy:
+            choose_devices = partial(self._choose, request, shape, place, only_minors)
+            return self._aligned(policy, request, place, node, choose_devices)
         shares, search_cut = _NOTHING, False
         if request.devices:
             plain = None
@@ -57,7 +66,7 @@ class Grants:
             if plain is not None:
                 shares = plain
             else:
-                choice = self._choose(request, shape, place, only_minors)
+                choice = self._choose(request, shape, place, only_minors, self.view(place))
                 if isinstance(choice, Unfit):
                     return choice
                 shares, search_cut = choice.shares, choice.search_cut
@@ -73,6 +82,36 @@ class Grants:
             devices=tuple([self._record(place, share) for share in shares]),
             cpuset=cpuset,
             search_cut=search_cut,
+        )
+
+    def _aligned(
+        self,
+        policy: NumaPolicy | Unfit,
+        request: PodRequest,
+        place: int,
+        node: int,
+        choose_devices: ChooseDevices,
+    ) -> Placement | Unfit:
+        """Return the placement under a NUMA policy."""
+        if isinstance(policy, Unfit):
+            return policy
+        load = NumaLoad(pinned=self._pins.pinned(place), parts=self._pins.parts(place))
+        node_now = NodeNow(view=self.view(place), load=load, choose_devices=choose_devices)
+        given = align(policy, request, node_now, self._settings.cpu)
+        if isinstance(given, Unfit):
+            return given
+        facts, shares = self._fleet.nodes[place], given.choice.shares
+        return Placement(
+            request=request,
+            node=node,
+            node_uid=facts.uid,
+            node_name=facts.name,
+            shares=shares,
+            devices=tuple([self._record(place, share) for share in shares]),
+            cpuset=given.cpuset,
+            search_cut=given.choice.search_cut,
+            numa_parts=given.parts,
+            shared_pools=given.shared_pools,
         )
 
     def view(self, place: int) -> NodeView:
@@ -119,13 +158,18 @@ class Grants:
         )
 
     def _choose(
-        self, request: PodRequest, shape: Shape, place: int, only_minors: frozenset[int] | None
+        self,
+        request: PodRequest,
+        shape: Shape,
+        place: int,
+        only_minors: frozenset[int] | None,
+        view: NodeView,
     ) -> Choice | Unfit:
         best = self._policy.card(shape, place)
         preferred = None if best is None else self._fleet.gpus.records[place][best].minor
         return choose(
             request,
-            self.view(place),
+            view,
             self._settings,
             preferred_card=preferred,
             only_minors=only_minors,

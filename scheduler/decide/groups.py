@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
+import numpy as np
+
 from ledger.domain.devices import GPU
 from ledger.domain.requests import PodRequest
-from scheduler.decide.cards.joint import GroupRoom, joint_minors, quality, room_for
+from scheduler.decide.arrays import BoolArray, IntArray
+from scheduler.decide.cards.joint import bottlenecks, joint_minors, linked_gpus, size_of
 from scheduler.decide.cards.view import NodeView
+from scheduler.decide.group_cover import (
+    Cover,
+    Offers,
+    Vector,
+    Vectors,
+    best_cover,
+    closed,
+    vectors_of,
+)
+from scheduler.decide.group_room import Rooms, whole_demands
 from scheduler.decide.outcome import Placement, Unfit
 
 TRIALS_MAX: Final = 1000
-"""Placements tried for one number of nodes; beyond it one more node is allowed."""
+"""Placements tried to learn what nodes really take; beyond it members are dealt in turn."""
+
+CELLS_MAX: Final = 8_000_000
+"""What every node could take, vector by vector; beyond it members are dealt in turn."""
 
 MEMBERS_MISSING: Final = "GangMembersMissing"
 GANG_UNFIT: Final = "GangUnfit"
@@ -26,6 +42,10 @@ class TrialCluster(Protocol):
 
     def candidates(self, request: PodRequest) -> Sequence[int]:
         """Return the nodes that can take this Pod alone now, best first by node policy."""
+        ...
+
+    def rooms(self, requests: Sequence[PodRequest], most: Sequence[int]) -> Rooms:
+        """Return what nodes have free for so many Pods like these; no node has too little."""
         ...
 
     def view(self, node: int) -> NodeView:
@@ -53,7 +73,7 @@ class GroupPlan:
             for GPU topology groups.
         whole: every member got its place out of one plan.
         refusal: why a gang gets nothing at all; every placement is None then.
-        search_cut: a bound ended the search for fewer nodes.
+        search_cut: a bound ended the search for the best nodes.
     """
 
     placements: tuple[Placement | None, ...]
@@ -69,10 +89,11 @@ def plan(members: Sequence[PodRequest], cluster: TrialCluster, *, running: int =
     Rule: Koordinator GPU-topology proposal, "Node Selection" and "Pick GPUs of Node"; design
     section 5, Groups; Koordinator contract 10 (`min-available`).
 
-    Fewest nodes first. On one node the largest bottleneck between the group's GPUs decides, then
-    the least left over, then the node policy's order. What can't be placed whole is placed
-    member by member, but of a gang at least `min-available` together or none. The cluster is
-    left as it was found: the caller reserves.
+    Fewest nodes first; of these the largest bottleneck (that of the node with the slowest link
+    between the group's GPUs), then the least left over, then the node policy's order. Exact
+    within `group_cover.WORK_MAX` and `TRIALS_MAX`, beyond which `search_cut` is set. What can't
+    be placed whole is placed member by member, but of a gang at least `min-available` together
+    or none. The cluster is left as it was found: the caller reserves.
 
     Args:
         members: in input order.
@@ -103,20 +124,35 @@ class _Planner:
         self.cluster = cluster
         self.standing: list[Placement] = []
         self.cut = False
+        self.trials = 0
 
     def plan(self, members: Sequence[PodRequest], needed: int) -> GroupPlan:
         placed = self.place_whole(members)
         if placed is not None:
-            return GroupPlan(placements=_with_visible(placed), whole=True, search_cut=self.cut)
-        first: list[Placement] | None = []
-        if needed:
-            first = self.place_whole(members[:needed]) if needed < len(members) else None
+            return GroupPlan(placements=with_visible(placed), whole=True, search_cut=self.cut)
+        first = self.place_first(members, needed)
         if first is None:
             refusal = Unfit(reason=GANG_UNFIT, requested=needed, unit="pods")
             nothing = (None,) * len(members)
             return GroupPlan(placements=nothing, refusal=refusal, search_cut=self.cut)
-        singly = [self.place_single(member) for member in members[needed:]]
-        return GroupPlan(placements=_with_visible([*first, *singly]), search_cut=self.cut)
+        places = [
+            first[member.uid] if member.uid in first else self.place_single(member)
+            for member in members
+        ]
+        return GroupPlan(placements=with_visible(places), search_cut=self.cut)
+
+    def place_first(
+        self, members: Sequence[PodRequest], needed: int
+    ) -> dict[str, Placement] | None:
+        """Place as many members as a gang needs: the first ones, else the smallest ones."""
+        if needed in {0, len(members)}:
+            return None if needed else {}
+        by_size = sorted(members, key=size_of, reverse=True)  # stable: equals in their order
+        for some in (members[:needed], by_size[:needed]):
+            placed = self.place_whole(some)
+            if placed is not None:
+                return {placement.request.uid: placement for placement in placed}
+        return None
 
     def place_single(self, member: PodRequest) -> Placement | None:
         for node in self.cluster.candidates(member):
@@ -126,124 +162,156 @@ class _Planner:
         return None
 
     def place_whole(self, members: Sequence[PodRequest]) -> list[Placement] | None:
-        """Place all members on as few nodes as the search finds, or none of them."""
-        room = room_for(members, self.cluster)
-        if room is None:
-            return None
-        for nodes_max in range(room.nodes_min, min(len(members), len(room.nodes)) + 1):
-            nodes = self.one_node(room) if nodes_max == 1 else self.few_nodes(room, nodes_max)
-            if nodes is not None:
-                return self.settle(room, nodes)
-        return None
+        """
+        Place all members on the best nodes, or none of them; in their order.
 
-    def one_node(self, room: GroupRoom) -> list[int] | None:
-        """Return the best node for all members, once per member."""
-        best: tuple[tuple[float, int], int] | None = None
-        trials = 0
-        for node in room.nodes:
-            if room.rooms[node] < len(room.members) or not all(
-                node in choices for choices in room.choices
-            ):
-                continue
-            worth = quality(room.members, self.cluster.view(node))
-            if best is not None and worth <= best[0]:
-                continue
-            if trials >= TRIALS_MAX:
+        What nodes could take is counted, never too little, and the best nodes for that are tried.
+        A node that takes less is looked at closely, and the search begins again.
+        """
+        group = _Group(members)
+        rooms = self.cluster.rooms(group.examples, group.need)
+        vectors = group.vectors
+        if vectors is None or len(vectors) * len(rooms.nodes) > CELLS_MAX:
+            self.cut = True
+            return self.place_in_turn(members)
+        able = _able(vectors, group.examples, rooms)
+        offers = Offers(
+            able=able,
+            left=rooms.core_percent,
+            alike=rooms.alike,
+            bottleneck=bottlenecks(rooms),
+        )
+        while True:
+            cover, cut = best_cover(vectors, offers)
+            self.cut = self.cut or cut
+            if cover is None:
+                return self.place_in_turn(members) if cut else None
+            placed = self.settle(group, rooms, cover)
+            if not isinstance(placed, int):
+                return placed
+            if self.trials >= TRIALS_MAX:
                 self.cut = True
-                break
-            trials += len(room.members)
-            if self.replay(room, [node] * len(room.members)) is not None:
-                self.undo_all()
-                best = (worth, node)
-        return None if best is None else [best[1]] * len(room.members)
+                return self.place_in_turn(members)
+            self.learn(group, rooms, able, placed)
 
-    def few_nodes(self, room: GroupRoom, nodes_max: int) -> list[int] | None:
-        """Return a node per member, at most so many different ones: depth-first, bounded."""
-        path: list[int] = []
-        levels = [_options(room, path, nodes_max)]
-        trials = 0
-        while levels:
-            if len(path) == len(levels):
-                path.pop()
-                self.cluster.undo(self.standing.pop())
-            node = next(levels[-1], None)
-            if node is None:
-                levels.pop()
-                continue
-            if trials >= TRIALS_MAX:
-                self.cut = True
-                break
-            trials += 1
-            if self.place(room.members[len(path)], node) is None:
-                continue
-            path.append(node)
-            if len(path) == len(room.members):
-                self.undo_all()
-                return path
-            levels.append(_options(room, path, nodes_max))
-        self.undo_all()
-        return None
-
-    def settle(self, room: GroupRoom, nodes: list[int]) -> list[Placement]:
-        """Reserve the members on the nodes found, with the best linked GPUs; in their order."""
-        minors: dict[str, Minors] = {}
-        for node in dict.fromkeys(nodes):
-            there = [room.members[place] for place in room.by_input if nodes[place] == node]
-            minors |= joint_minors(there, self.cluster.view(node))
-        placed = self.replay(room, nodes, minors) or self.replay(room, nodes)
-        assert placed is not None, "the search has just placed the same members in this order"
-        return [placed[place] for place in room.by_input]
-
-    def replay(
-        self, room: GroupRoom, nodes: Sequence[int], minors: dict[str, Minors] | None = None
-    ) -> list[Placement] | None:
-        """Reserve every member on its node, or none."""
+    def settle(self, group: _Group, rooms: Rooms, cover: Cover) -> list[Placement] | int:
+        """Reserve what the cover says, with the best linked GPUs; else name a place that can't."""
         before = len(self.standing)
-        for member, node in zip(room.members, nodes, strict=True):
-            if self.place(member, node, (minors or {}).get(member.uid)) is None:
-                while len(self.standing) > before:
-                    self.cluster.undo(self.standing.pop())
+        for place, members in group.dealt(cover):
+            node = rooms.nodes[place]
+            by_input = sorted(members, key=lambda member: group.order[member.uid])
+            minors = joint_minors(by_input, self.cluster.view(node))
+            if not (self.place_all(members, node, minors) or self.place_all(members, node, {})):
+                self.undo_to(before)
+                return place
+        placed = {placement.request.uid: placement for placement in self.standing[before:]}
+        return [placed[member.uid] for member in group.members]
+
+    def learn(self, group: _Group, rooms: Rooms, able: BoolArray, place: int) -> None:
+        """Find out by trial what a node takes, and say so of all nodes in the same state."""
+        assert group.vectors is not None
+        node = rooms.nodes[place]
+        found = np.zeros(len(group.vectors), dtype=np.bool_)
+        self.explore(group, node, able[place], found, ())
+        found = closed(group.vectors, found)
+        state = _state_of(self.cluster.view(node))
+        for other in np.flatnonzero((able == able[place]).all(axis=1)).tolist():
+            same = rooms.alike[other] == rooms.alike[place] and rooms.nodes[other] != node
+            if other == place or (
+                same and _state_of(self.cluster.view(rooms.nodes[other])) == state
+            ):
+                able[other] &= found
+
+    def explore(
+        self, group: _Group, node: int, able: BoolArray, found: BoolArray, path: Vector
+    ) -> None:
+        """Mark the vectors that the node takes, the members added in the order of their size."""
+        vectors, before = group.vectors, len(self.standing)
+        assert vectors is not None
+        if len(path) == len(vectors.need):
+            found[vectors.number(path)] = True
+            return
+        kind = group.of_shape[len(path)]
+        for count in range(len(kind) + 1):
+            full = (*path, count, *(0,) * (len(vectors.need) - len(path) - 1))
+            if not able[vectors.number(full)] or (
+                count and self.place(kind[count - 1], node) is None
+            ):
+                break
+            self.explore(group, node, able, found, (*path, count))
+        self.undo_to(before)
+
+    def place_in_turn(self, members: Sequence[PodRequest]) -> list[Placement] | None:
+        """Place the members one by one, the largest first, on nodes in use before others."""
+        before = len(self.standing)
+        placed: dict[str, Placement] = {}
+        for member in sorted(members, key=size_of):
+            used = dict.fromkeys(placement.node for placement in placed.values())
+            found = None
+            for node in dict.fromkeys((*used, *self.cluster.candidates(member))):
+                found = self.place(member, node)
+                if found is not None:
+                    break
+            if found is None:
+                self.undo_to(before)
                 return None
-        return self.standing[before:]
+            placed[member.uid] = found
+        return [placed[member.uid] for member in members]
+
+    def place_all(
+        self, members: Sequence[PodRequest], node: int, minors: dict[str, Minors]
+    ) -> bool:
+        """Reserve every member on the node, or none."""
+        before = len(self.standing)
+        for member in members:
+            if self.place(member, node, minors.get(member.uid)) is None:
+                self.undo_to(before)
+                return False
+        return True
 
     def place(self, member: PodRequest, node: int, minors: Minors = None) -> Placement | None:
+        self.trials += 1
         placement = self.cluster.try_place(member, node, minors)
         if placement is not None:
             self.standing.append(placement)
         return placement
 
-    def undo_all(self) -> None:
-        while self.standing:
+    def undo_to(self, count: int) -> None:
+        while len(self.standing) > count:
             self.cluster.undo(self.standing.pop())
 
-
-def _options(room: GroupRoom, path: Sequence[int], nodes_max: int) -> Iterator[int]:
-    """
-    Yield the nodes to try for the next member: those in use, then fresh ones.
-
-    Rule: GPU-topology proposal, "Node Selection": of fresh nodes that can hold all the rest the
-    one with the least room comes first, of the others the one with the most. An equal member
-    does not go back before its predecessor's node: that would be the same plan with two names
-    swapped.
-    """
-    place = len(path)
-    choices = room.choices[place]
-    used = list(dict.fromkeys(path))
-    again = used
-    if place and room.shapes[place] == room.shapes[place - 1]:
-        again = used[used.index(path[-1]) :]
-    yield from (node for node in again if node in choices)
-    if len(used) < nodes_max:
-        rest = len(room.members) - place
-        fresh = [node for node in room.nodes if node in choices and node not in used]
-        rooms = room.rooms
-        yield from sorted(
-            fresh,
-            key=lambda node: (0, rooms[node]) if rooms[node] >= rest else (1, -rooms[node]),
-        )
+    def undo_all(self) -> None:
+        self.undo_to(0)
 
 
-def _with_visible(placements: Sequence[Placement | None]) -> tuple[Placement | None, ...]:
+class _Group:
+    """The members by shape, the largest shape first, so that the small ones fill what is left."""
+
+    def __init__(self, members: Sequence[PodRequest]) -> None:
+        self.members = list(members)
+        self.order = {member.uid: place for place, member in enumerate(members)}
+        by_shape: dict[Hashable, list[PodRequest]] = {}
+        for member in sorted(members, key=size_of):
+            by_shape.setdefault(_shape(member), []).append(member)
+        self.of_shape = list(by_shape.values())
+        self.examples = [kind[0] for kind in self.of_shape]
+        self.need = tuple(len(kind) for kind in self.of_shape)
+        self.vectors = vectors_of(self.need, linked_gpus(self.examples))
+
+    def dealt(self, cover: Cover) -> list[tuple[int, list[PodRequest]]]:
+        """Return the members of each place of a cover, the largest first."""
+        taken = [0] * len(self.of_shape)
+        result = []
+        for place, counts in cover:
+            there: list[PodRequest] = []
+            for shape, count in enumerate(counts):
+                there += self.of_shape[shape][taken[shape] : taken[shape] + count]
+                taken[shape] += count
+            result.append((place, there))
+        return result
+
+
+def with_visible(placements: Sequence[Placement | None]) -> tuple[Placement | None, ...]:
     """
     Fill in what the containers of a GPU topology group see: all its GPUs on their node.
 
@@ -252,11 +320,80 @@ def _with_visible(placements: Sequence[Placement | None]) -> tuple[Placement | N
     seen: dict[int, set[int]] = {}
     for placement in placements:
         if placement is not None and placement.request.group is not None:
-            minors = {share.minor for share in placement.shares if share.device_type == GPU}
-            seen.setdefault(placement.node, set()).update(minors)
+            seen.setdefault(placement.node, set()).update(gpu_minors(placement))
     return tuple(
         placement
         if placement is None or placement.request.group is None
         else replace(placement, visible_minors=tuple(sorted(seen[placement.node])))
         for placement in placements
+    )
+
+
+def gpu_minors(placement: Placement) -> tuple[int, ...]:
+    """Return the minors of the GPUs that a placement gives, ascending."""
+    return tuple(share.minor for share in placement.shares if share.device_type == GPU)
+
+
+def _able(vectors: Vectors, examples: Sequence[PodRequest], rooms: Rooms) -> BoolArray:
+    """Return which vectors each node could take, by everything that is counted."""
+    table = vectors.table
+    able = np.ones((len(rooms.nodes), len(vectors)), dtype=np.bool_)
+    for shape, copies in enumerate(rooms.copies):
+        able &= table[:, shape] <= copies[:, None]
+    for free, asked in (
+        (rooms.cpu_milli, [member.cpu_milli for member in examples]),
+        (rooms.memory_bytes, [member.memory_bytes for member in examples]),
+        (rooms.pods, [1] * len(examples)),
+        (rooms.cards, [_cards(member) for member in examples]),
+        (rooms.core_percent, [_core_percent(member) for member in examples]),
+    ):
+        sums: IntArray = table @ np.array(asked, dtype=np.int64)
+        able &= (sums <= free[:, None]) | (sums == 0)
+    return able
+
+
+def _cards(request: PodRequest) -> int:
+    return sum(demand.count for demand in whole_demands([request.devices]))
+
+
+def _core_percent(request: PodRequest) -> int:
+    return sum(
+        demand.count * demand.core_percent
+        for demand in request.devices
+        if demand.device_type == GPU
+    )
+
+
+def _shape(request: PodRequest) -> Hashable:
+    return (
+        request.devices,
+        request.cpu_milli,
+        request.memory_bytes,
+        request.cpuset,
+        request.joint,
+        request.partition,
+        request.placement,
+        request.dialect,
+        request.mgpu_policy,
+        request.mgpu_multi,
+    )
+
+
+def _state_of(node: NodeView) -> tuple[object, ...]:
+    """Return all of a node but cpu and memory that decides what it takes; ids aside."""
+    facts = node.facts
+    cards = [replace(card, record=replace(card.record, device_id="")) for card in node.cards]
+    return (
+        cards,
+        node.cpu_refs,
+        facts.cpu_topology,
+        facts.reserved_cpus,
+        facts.cpu_bind_policy,
+        facts.cpu_ref_count_max,
+        facts.dialects,
+        facts.mgpu_policy,
+        facts.partitions,
+        facts.honors_partitions,
+        facts.links,
+        facts.derived_links,
     )

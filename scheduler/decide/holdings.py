@@ -11,7 +11,7 @@ from ledger.domain.devices import GPU, DeviceShare
 from ledger.domain.events import PodObserved
 from scheduler.decide.cpusets.pinned import CpuHolding
 from scheduler.decide.fleet import Fleet
-from scheduler.decide.outcome import Placement
+from scheduler.decide.outcome import NumaPart, Placement
 from scheduler.decide.pins import CpuPins
 
 
@@ -25,6 +25,7 @@ class _Held(NamedTuple):
     shares: tuple[DeviceShare, ...]
     cpuset: CpuSet
     exclusive_policy: str = CpuExclusivePolicy.NONE
+    numa_parts: tuple[NumaPart, ...] = ()
     unknown_types: tuple[str, ...] = ()
 
 
@@ -53,6 +54,7 @@ class Holdings:
             placement.shares,
             placement.cpuset,
             CpuExclusivePolicy.NONE if request.cpuset is None else request.cpuset.exclusive_policy,
+            placement.numa_parts,
         )
         self._enter(request.uid, held)
 
@@ -127,6 +129,8 @@ class Holdings:
         if held.cpuset:
             holding = CpuHolding(cpus=held.cpuset.mask, exclusive_policy=held.exclusive_policy)
             self._pins.count(node, holding, sign)
+        if held.numa_parts:
+            self._pins.count_parts(node, held.numa_parts, sign)
         fleet.log.append(node, gave_back=sign < 0)
 
     def _is_over_full(self, node: int, share: DeviceShare) -> bool:

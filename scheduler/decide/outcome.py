@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from ledger.domain.annotations.cpu import CpuSharedPool
 from ledger.domain.cpuset import CpuSet
 from ledger.domain.devices import DeviceRecord, DeviceShare
 from ledger.domain.requests import PodRequest
@@ -49,6 +50,22 @@ class CardView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NumaPart:
+    """
+    What one Pod takes of one NUMA node.
+
+    Attributes:
+        cpu_milli: raw, not amplified; of a Pod with a CPU set, 1000 a CPU.
+        pinned: the CPUs are the Pod's own, and counted as such.
+    """
+
+    node: int
+    cpu_milli: int = 0
+    memory_bytes: int = 0
+    pinned: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
     """
     Where one Pod goes and what it gets there.
@@ -59,6 +76,8 @@ class Placement:
         devices: the inventory record of each share, same order.
         visible_minors: GPUs that the Pod's whole group has on this node; empty without a group.
         search_cut: a bounded search stopped early; the answer fits but may not be the best.
+        numa_parts: what the Pod takes of each NUMA node, where a NUMA policy chose them.
+        shared_pools: the pools that a Pod without CPUs of its own is bound to.
     """
 
     request: PodRequest
@@ -70,6 +89,8 @@ class Placement:
     cpuset: CpuSet = field(default_factory=CpuSet)
     visible_minors: tuple[int, ...] = ()
     search_cut: bool = False
+    numa_parts: tuple[NumaPart, ...] = ()
+    shared_pools: tuple[CpuSharedPool, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,10 +102,12 @@ class NodeReasons:
         texts: the distinct reason lists; an entry has several reasons when kube-scheduler's
             resource fit would name several (cpu and memory).
         codes: index into `texts` for every node, in the order the engine was given them; immutable.
+        names: at the same places, what `why` calls the reasons (`reasons.Reason.name`).
     """
 
     texts: tuple[tuple[str, ...], ...]
     codes: Sequence[int]
+    names: tuple[tuple[str, ...], ...] = ()
 
     def by_node(self, names: tuple[str, ...]) -> Mapping[str, list[str]]:
         """Return node name -> reasons, for every node."""

@@ -1,15 +1,16 @@
-"""The CPUs that Pods have to themselves, node by node."""
+"""The CPUs that Pods have to themselves, and their parts of NUMA nodes, node by node."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
 from ledger.domain.nodes import NodeFacts
 from scheduler.decide.arrays import IntArray
 from scheduler.decide.cpusets.pinned import NOTHING_PINNED, CpuHolding, Pinned, pinned_of
+from scheduler.decide.outcome import NumaPart
 
 
 class CpuPins:
@@ -26,6 +27,7 @@ class CpuPins:
         self._nodes = nodes
         self._holdings: dict[int, Counter[CpuHolding]] = {}
         self._pinned: dict[int, Pinned] = {}
+        self._parts: dict[int, Counter[NumaPart]] = {}
         self.free_counts: IntArray = np.array(
             [_free(node, NOTHING_PINNED) for node in nodes], dtype=np.int64
         )
@@ -47,6 +49,18 @@ class CpuPins:
             del holdings[holding]
         self._pinned[node] = pinned_of(self._nodes[node], holdings.elements())
         self.free_counts[node] = _free(self._nodes[node], self._pinned[node])
+
+    def parts(self, node: int) -> tuple[NumaPart, ...]:
+        """Return what Pods take of the node's NUMA nodes, one entry per Pod and NUMA node."""
+        parts = self._parts.get(node)
+        return () if parts is None else tuple(parts.elements())
+
+    def count_parts(self, node: int, parts: Iterable[NumaPart], holders: int) -> None:
+        """Count what a Pod takes of NUMA nodes (1), or forget it (-1)."""
+        counts = self._parts.setdefault(node, Counter())
+        for part in parts:
+            counts[part] += holders
+            assert counts[part] >= 0, f"given back and never taken: {part}"
 
     def over_held(self, node: int) -> list[int]:
         """Return the CPUs that more Pods hold than may."""

@@ -82,16 +82,15 @@ class UsedShare:
         devices = self._fleet.devices.get(demand.device_type, self._fleet.no_devices)
         shares = []
         if demand.core_percent:
-            cap = devices.core_cap.take(nodes, axis=0).sum(axis=1)
-            free = devices.core_free.take(nodes, axis=0).sum(axis=1)
-            shares.append(_used(cap, free, demand.count * demand.core_percent))
+            asked = demand.count * demand.core_percent
+            free = devices.core_left.take(nodes)
+            shares.append(_used(devices.core_total.take(nodes), free, asked))
         if demand.memory_bytes or demand.memory_ratio_percent:
-            caps = devices.memory_cap.take(nodes, axis=0)
-            cap = caps.sum(axis=1)
-            free = devices.memory_free.take(nodes, axis=0).sum(axis=1)
-            cards = np.maximum(devices.present.take(nodes, axis=0).sum(axis=1), 1)
-            asked = demand.count * asked_bytes(demand, cap // cards)
-            shares.append(_used(cap >> _KIB_BITS, free >> _KIB_BITS, asked >> _KIB_BITS))
+            cap = devices.memory_total.take(nodes)
+            free = devices.memory_left.take(nodes)
+            mean = cap // np.maximum(devices.count.take(nodes), 1)
+            size = demand.count * asked_bytes(demand, mean)
+            shares.append(_used(cap >> _KIB_BITS, free >> _KIB_BITS, size >> _KIB_BITS))
         return shares
 
 
@@ -131,8 +130,8 @@ class BestFit:
                 continue
             percent: IntArray | int = max(demand.core_percent, demand.memory_ratio_percent)
             if demand.memory_bytes:
-                caps = self._fleet.gpus.memory_cap.take(nodes, axis=0).sum(axis=1)
-                cards = self._fleet.gpus.present.take(nodes, axis=0).sum(axis=1)
+                caps = self._fleet.gpus.memory_total.take(nodes)
+                cards = self._fleet.gpus.count.take(nodes)
                 mean = np.maximum(caps // np.maximum(cards, 1), 1)
                 by_bytes = -(-demand.memory_bytes * WHOLE_PERCENT // mean)
                 percent = np.maximum(percent, np.minimum(by_bytes, WHOLE_PERCENT))

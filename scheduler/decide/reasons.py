@@ -77,6 +77,10 @@ NO_COMBINATION: Final = Reason(
     text="NoCombinationOfDevices",
     remedy="end Pods on the node, or split the Pod: its containers together ask for too much",
 )
+MGPU_SEARCH_CUT: Final = Reason(
+    text="MGPUSearchCut",
+    remedy="end Pods on the node, or split the Pod: the search for a combination was cut short",
+)
 
 
 NO_PARTITION_TABLE: Final = Reason(
@@ -103,6 +107,34 @@ MULTI_SHARED_GPU: Final = Reason(
     text="node(s) Unsupported Multi-Shared GPU",
     remedy="ask for whole GPUs, or require no scope for parts of several",
 )
+NOT_WHOLE_CORES: Final = Reason(
+    text="node(s) requested cpus not multiple cpus per core",
+    remedy="ask for a multiple of the CPUs of a core, or only prefer FullPCPUs",
+)
+BIND_POLICY_CONFLICT: Final = Reason(
+    text="node(s) cpu bind policy conflicts with pod's required cpu bind policy",
+    remedy="require the policy that the node has, or only prefer one",
+)
+NUMA_POLICY_CONFLICT: Final = Reason(
+    text="node(s) NUMA Topology policy not match",
+    remedy="name the NUMA policy that the node has, or none",
+)
+NO_NUMA_NODES: Final = Reason(
+    text="node(s) missing NUMA resources",
+    remedy="report the node's NUMA nodes in a NodeResourceTopology",
+)
+INSUFFICIENT_NUMA_CPU: Final = Reason(
+    text="Insufficient NUMA cpu",
+    remedy="end Pods on the same NUMA nodes, or ask for fewer CPUs",
+)
+UNALIGNED: Final = Reason(
+    text="Unaligned NUMA Hint cause",
+    remedy="free CPUs, memory and devices of the same NUMA nodes, or ask for BestEffort",
+)
+UNSATISFIED: Final = Reason(
+    text="Unsatisfied NUMA", remedy="free what is named on the NUMA nodes, or ask for less of it"
+)
+"""The last two begin a text that goes on with the resources."""
 JOINT_RULES: Final = Reason(
     text="node(s) Device Joint-Allocate rules violation",
     remedy="free devices under the same PCIe roots, or require no scope",
@@ -120,6 +152,8 @@ def no_functions(device_type: str) -> Reason:
 _CLOSER: Final = {
     reason.text: reason
     for reason in (
+        NO_COMBINATION,
+        MGPU_SEARCH_CUT,
         NO_PARTITION_TABLE,
         PARTITION_COUNT,
         NO_FREE_PARTITION,
@@ -127,13 +161,25 @@ _CLOSER: Final = {
         NO_TOPOLOGY_TREE,
         MULTI_SHARED_GPU,
         JOINT_RULES,
+        NUMA_POLICY_CONFLICT,
+        NO_NUMA_NODES,
+        INSUFFICIENT_NUMA_CPU,
+        INSUFFICIENT_CPUS,
+        NOT_WHOLE_CORES,
+        BIND_POLICY_CONFLICT,
     )
 }
 
 
 def closer_look(text: str) -> Reason:
     """Return the reason that the closer look at a node gave, with its remedy if it has one."""
-    return _CLOSER.get(text) or Reason(text=text)
+    known = _CLOSER.get(text)
+    if known is not None:
+        return known
+    for begun in (UNALIGNED, UNSATISFIED):
+        if text.startswith(begun.text):
+            return replace(begun, text=text, code=begun.text)
+    return Reason(text=text)
 
 
 def untolerated(taint: Taint) -> Reason:

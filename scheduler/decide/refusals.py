@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from ledger.domain.requests import DeviceDemand, PodRequest
 from scheduler.decide import reasons
-from scheduler.decide.arrays import BoolArray, IntArray
+from scheduler.decide.arrays import BoolArray, IntArray, row_counts, row_maxima, row_sums
 from scheduler.decide.counts import FAR, Answer, Answers
 from scheduler.decide.devices import DeviceArrays
 from scheduler.decide.fitting import Fitting, asked_bytes
@@ -99,9 +99,25 @@ class Refusals:
             request=request, message=answer.message, reasons=answer.counts, nodes=answer.nodes
         )
 
+    def forget(self) -> None:
+        """Drop every row that is remembered."""
+        self._rows.clear()
+
     def codes(self, request: PodRequest, shape: Shape) -> npt.NDArray[np.int32]:
         """Return 0 for each node that passes the tests over arrays, else a number that is not."""
         return self._row(request, shape).codes
+
+    def why(
+        self, request: PodRequest, shape: Shape, nodes: IntArray
+    ) -> tuple[IntArray, int, tuple[tuple[Reason, ...], ...]]:
+        """
+        Return the code of each of these nodes, and the reasons that codes index.
+
+        Codes below the number in the middle are about what a node is, whatever it holds.
+        """
+        row = self._blank(shape)
+        self._judge(row, request, nodes)
+        return row.codes.take(nodes).astype(np.int64), len(row.verdict.reasons), row.texts
 
     def _row(self, request: PodRequest, shape: Shape) -> _Row:
         key = (id(shape), request.memory_bytes)
@@ -122,8 +138,13 @@ class Refusals:
         return row
 
     def _new_row(self, request: PodRequest, shape: Shape) -> _Row:
+        row = self._blank(shape)
+        self._judge(row, request, self._fleet.everything)
+        return row
+
+    def _blank(self, shape: Shape) -> _Row:
         verdict = self._predicates.verdict(shape.static)
-        row = _Row(
+        return _Row(
             shape=shape,
             verdict=verdict,
             texts=_texts(verdict, shape),
@@ -131,8 +152,6 @@ class Refusals:
             short=np.full(len(self._fleet), FAR, dtype=np.int32),
             seen=0,
         )
-        self._judge(row, request, self._fleet.everything)
-        return row
 
     def _judge(self, row: _Row, request: PodRequest, nodes: IntArray) -> None:
         """Bring the codes of `nodes` up to date. The layout of codes is that of `_texts`."""
@@ -146,14 +165,17 @@ class Refusals:
             codes = np.where(codes == _FITS, verdict.after.take(nodes), codes)
         first = static + _FIT_CODES
         for demand in shape.demands:
-            kinds, short = self._device_codes(demand, shape, nodes)
-            fresh = (codes == _FITS) & (kinds >= 0)
-            codes = np.where(fresh, first + kinds, codes)
-            row.short[nodes] = np.where(fresh, short, row.short.take(nodes))
+            left = np.flatnonzero(codes == _FITS)
+            some = nodes if len(left) == len(nodes) else nodes.take(left)
+            kinds, short = self._device_codes(demand, shape, some)
+            fails = kinds >= 0
+            codes[left[fails]] = first + kinds[fails]
+            row.short[some[fails]] = short[fails]
             first += _KIND_COUNT
         if len(shape.demands) > 1:
-            lacking = ~self._fitting.sums(shape, nodes)
-            codes = np.where((codes == _FITS) & lacking, first, codes)
+            left = np.flatnonzero(codes == _FITS)
+            lacking = ~self._fitting.together(shape, nodes.take(left))
+            codes[left[lacking]] = first
         if shape.cpuset is not None:
             lacking = self._pins.free_counts.take(nodes) < shape.cpuset.cpus
             codes = np.where((codes == _FITS) & lacking, first + 1, codes)
@@ -189,15 +211,11 @@ class Refusals:
         devices, count = self._devices(demand), demand.count
         asked = max(demand.core_percent, demand.memory_ratio_percent)
         left = devices.left.take(nodes, axis=0)
-        best = left.max(axis=1)
+        best = row_maxima(left)
         if shape.is_plain and not devices.closed_count:
             in_pieces = devices.left_total.take(nodes) >= count * asked
             kinds = np.where(in_pieces, _FRAGMENTED, _INSUFFICIENT)
-            fit = (
-                (best >= asked).astype(np.int64)
-                if count == 1
-                else np.count_nonzero(left >= asked, axis=1)
-            )
+            fit = (best >= asked).astype(np.int64) if count == 1 else row_counts(left >= asked)
         else:
             fit, kinds = self._closer_look(demand, shape, nodes)
         short = (count - fit) * _CARD_SHORT + np.maximum(asked - best, 0)
@@ -208,14 +226,17 @@ class Refusals:
     ) -> tuple[IntArray, IntArray]:
         """Return how many cards fit, and what is wrong where they are too few."""
         devices, count = self._devices(demand), demand.count
-        can = self._fitting.shares(demand, nodes, shape.dialect)
         room = self._fitting.capacities(demand, nodes)
+        can = self._fitting.within_limit(room, demand, nodes, shape.dialect)
         is_open = devices.open.take(nodes, axis=0)
+        fit = row_counts(can & is_open)
         kinds = np.where(self._in_pieces(demand, nodes, is_open), _FRAGMENTED, _INSUFFICIENT)
-        kinds = np.where(np.count_nonzero(room & is_open, axis=1) >= count, _CONTAINERS, kinds)
-        kinds = np.where(np.count_nonzero(can, axis=1) >= count, _UNHEALTHY, kinds)
-        kinds = np.where(devices.unknown.take(nodes) > 0, _UNKNOWN, kinds)
-        return np.count_nonzero(can & is_open, axis=1), kinds
+        if can is not room:
+            kinds = np.where(row_counts(room & is_open) >= count, _CONTAINERS, kinds)
+        if devices.closed_count:
+            kinds = np.where(row_counts(can) >= count, _UNHEALTHY, kinds)
+            kinds = np.where(devices.unknown.take(nodes) > 0, _UNKNOWN, kinds)
+        return fit, kinds
 
     def _in_pieces(self, demand: DeviceDemand, nodes: IntArray, is_open: BoolArray) -> BoolArray:
         """Return where the cards would do if what is left on them were on fewer of them."""
@@ -223,13 +244,12 @@ class Refusals:
         usable = is_open & (devices.exclusive.take(nodes, axis=0) == 0)
         if demand.model_names:
             usable &= self._fitting.models(demand).take(nodes, axis=0)
-        caps = devices.memory_cap.take(nodes, axis=0)
-        mean = caps.sum(axis=1) // np.maximum(devices.present.take(nodes, axis=0).sum(axis=1), 1)
-        core = (devices.core_free.take(nodes, axis=0) * usable).sum(axis=1)
-        memory = (devices.memory_free.take(nodes, axis=0) * usable).sum(axis=1)
+        mean = devices.memory_total.take(nodes) // np.maximum(devices.count.take(nodes), 1)
+        core = row_sums(devices.core_free.take(nodes, axis=0) * usable)
+        memory = row_sums(devices.memory_free.take(nodes, axis=0) * usable)
         enough: BoolArray = core >= demand.count * demand.core_percent
         enough &= memory >= demand.count * asked_bytes(demand, mean)
-        enough &= usable.any(axis=1)
+        enough &= row_counts(usable) > 0
         return enough
 
     def _devices(self, demand: DeviceDemand) -> DeviceArrays:

@@ -80,6 +80,10 @@ class RatingRows:
         if row is not None:
             row.full_at = self._fleet.log.returns
 
+    def forget(self) -> None:
+        """Drop every row that is remembered."""
+        self._rows.clear()
+
     def rate_all(self, shape: Shape) -> IntArray:
         """Return the ratings of all nodes, from nothing remembered."""
         return self._rate(self._blank(shape), self._fleet.everything)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from ledger.domain.device_types import DeviceType
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceSettings:
@@ -19,7 +21,8 @@ class MGPUSettings:
     Volcano mGPU's arguments.
 
     Rule: GPU-sharing contract A.2. `weight_of_core` in percent, memory gets the rest;
-    `search_levels`: above this many the search stops at the first fit.
+    `search_levels`: above this many the search stops at the first fit. `max_memory_mib`: more on
+    one card has the wrong unit (A.6).
     """
 
     enabled: bool = True
@@ -29,6 +32,7 @@ class MGPUSettings:
     max_containers_per_card: int = 16
     search_levels: int = 5
     multi_min_memory_mib: int = 256
+    max_memory_mib: int = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +48,12 @@ class CpuSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulingSettings:
-    """All settings that change a decision (cli.md, Settings of scheduling)."""
+    """
+    All settings that change a decision (cli.md, Settings of scheduling).
+
+    Attributes:
+        device_types: types of devices beside the built-in ones (docs, Device types).
+    """
 
     node_policy: str = "binpack"
     devices: DeviceSettings = field(default_factory=DeviceSettings)
@@ -52,3 +61,4 @@ class SchedulingSettings:
     gpushare_unit: str = "MiB"
     cpu: CpuSettings = field(default_factory=CpuSettings)
     proposal_domain: bool = False
+    device_types: tuple[DeviceType, ...] = ()

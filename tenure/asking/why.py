@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from ledger.domain.annotations.mgpu import read_search_cut
 from ledger.domain.errors import InputError
-from ledger.domain.events import RefusalReason, RequestRefused, decode_event
+from ledger.domain.events import PodReserved, RefusalReason, RequestRefused, decode_event
+from ledger.domain.resources import Dialect
 from ledger.store import report_queries as queries
 from ledger.store.report_queries import When
 from ledger.store.report_rows import Device, HealthChange, Holder, PodSummary, Refusal
@@ -30,6 +32,8 @@ from tenure.units import format_bytes, format_duration, format_time
 
 if TYPE_CHECKING:
     from ledger.store.open import Ledger
+    from tenure.asking.prospects import Prospects
+    from tenure.manifests import Manifests
 
 STRANGERS_MAX: Final = 4
 """Pods named in one cell; the rest are counted."""
@@ -77,6 +81,7 @@ class PodStory:
     holders: tuple[Holder, ...]
     refusal: Refusal | None
     refusals: int
+    note: str = ""
 
     @property
     def path(self) -> str:
@@ -93,30 +98,38 @@ class PodStory:
         return tuple(sorted(event.reasons, key=lambda reason: (-reason.nodes, reason.reason)))
 
 
-def answer_why(text: str, *, ledger: str | None, output: OutputFormat) -> None:
+def answer_why(
+    text: str, *, ledger: str | None, output: OutputFormat, objects: Sequence[str] = ()
+) -> None:
     """
     Print why a Pod waits, or where it went; or why a card is not free.
 
     Rule: cli.md, Commands, `why`.
 
+    For a Pod that waits: every node's first rule with numbers (`-o wide`, `-o json`), and the
+    nearest changes that would make it fit now, each of them decided.
+
+    Args:
+        objects: files with Nodes, Devices and Pods, for what a ledger does not record.
+
     Raises:
-        InputError: no such thing in the ledger.
+        InputError: no such thing in the ledger, or a file that can't be read.
     """
     readings = parse_name(text)
+    manifests = _manifests(objects)
     with opened(ledger) as source:
         now_us = time_of(source).now_us
+        stories: list[PodStory] = []
         with source.connection.begin():
             name = first_known(source, readings)
             match name:
                 case PodName(namespace=namespace, name=pod):
-                    stories = _stories(source, pod=(namespace, pod))
-                    _write_stories(stories[-1:], now_us, output)
+                    stories = _stories(source, pod=(namespace, pod))[-1:]
                 case OwnerName(kind=kind, name=owner, namespace=namespace):
                     found = queries.pods(
                         source.connection, owner=f"{kind}/{owner}", namespace=namespace or None
                     )
                     stories = [_story(source, pod) for pod in found]
-                    _write_stories(stories, now_us, output)
                 case CardName(node=node, device_type=device_type, minor=minor):
                     _why_devices(
                         source,
@@ -131,6 +144,38 @@ def answer_why(text: str, *, ledger: str | None, output: OutputFormat) -> None:
                 case CpuName():
                     error = InputError("why asks about Pods, nodes and cards", place=repr(text))
                     raise with_next(error, f"ask who holds it: tenure who {name}")
+        if stories:
+            stories = [_with_note(source, story) for story in stories]
+            prospects = _prospects(source, stories, manifests)
+            _write_stories(stories, now_us, output, prospects)
+
+
+def _manifests(objects: Sequence[str]) -> Manifests | None:
+    if not objects:
+        return None
+    from tenure.manifests import read_manifests
+
+    return read_manifests(objects)
+
+
+def _prospects(
+    source: Ledger, stories: Sequence[PodStory], manifests: Manifests | None
+) -> Prospects | None:
+    """
+    Return what would make the one Pod fit now.
+
+    None for several Pods, for one with a place, and for one that breaks rules: no node is asked.
+    """
+    by_rule = [reason.nodes == 0 for story in stories for reason in story.reasons]
+    if len(stories) != 1 or stories[0].state != WAITING or (by_rule and all(by_rule)):
+        return None
+    from tenure.asking.prospects import prospects_of
+    from tenure.asking.scene import read_objects, scene_of_ledger, settings_of
+
+    settings = settings_of(source)
+    objects = None if manifests is None else read_objects(manifests, settings)
+    scene = scene_of_ledger(source, objects, settings)
+    return prospects_of(stories[0].pod.pod_uid, scene, stories[0].reasons)
 
 
 def _stories(source: Ledger, *, pod: tuple[str, str]) -> list[PodStory]:
@@ -160,17 +205,53 @@ def _story(source: Ledger, pod: PodSummary) -> PodStory:
     )
 
 
-def _write_stories(stories: Sequence[PodStory], now_us: int, output: OutputFormat) -> None:
+def _with_note(source: Ledger, story: PodStory) -> PodStory:
+    """Return the story with a word on a search for cards that was cut, if it was."""
+    if story.state != PLACED or story.holders[0].dialect != Dialect.MGPU:
+        return story
+    for recorded in source.read_events(after=story.pod.reserved_position - 1, limit=1):
+        if isinstance(recorded.event, PodReserved):
+            why = read_search_cut(recorded.event.annotations)
+            note = f"the search for cards was cut short: {why}" if why else ""
+            return replace(story, note=note)
+    return story
+
+
+def _write_stories(
+    stories: Sequence[PodStory],
+    now_us: int,
+    output: OutputFormat,
+    prospects: Prospects | None,
+) -> None:
     records = [_story_record(story, now_us) for story in stories]
     if output.is_table and len(stories) == 1:
         _write_story(stories[0], now_us)
+        if prospects is not None:
+            _write_prospects(prospects, output)
         return
+    if prospects is not None:
+        from tenure.asking.prospects import record_of
+
+        records[0] |= record_of(prospects)
     rows = [
         {**record, **_story_texts(story)} for record, story in zip(records, stories, strict=True)
     ]
     document = records[0] if len(records) == 1 else records
     columns = POD_COLUMNS if output.is_table else POD_CSV
     write_answer(output, rows, columns, document=document)
+
+
+def _write_prospects(prospects: Prospects, output: OutputFormat) -> None:
+    """Write what would help below the story; with `-o wide` every node's reasons too."""
+    from tenure.asking.prospects import NODE_COLUMNS, lines_of
+
+    out = sys.stdout
+    if output is OutputFormat.WIDE and prospects.nodes:
+        out.write("\n")
+        write_table(prospects.nodes, NODE_COLUMNS, out)
+    out.write("\n")
+    for line in lines_of(prospects):
+        out.write(one_line(line) + "\n")
 
 
 POD_CSV: Final = tuple(
@@ -189,7 +270,7 @@ def _story_record(story: PodStory, now_us: int) -> dict[str, Any]:
         "owner": story.pod.owner,
         "state": story.state,
         "since": iso_time(_since_us(story)),
-        "message": refusal.message if waits and refusal else "",
+        "message": refusal.message if waits and refusal else story.note,
         "shape": refusal.shape if refusal else "",
         "reasons": [_reason_record(reason) for reason in story.reasons] if waits else [],
         "refusals": story.refusals,
@@ -255,6 +336,8 @@ def _write_story(story: PodStory, now_us: int) -> None:
         out.write(
             f"{path} has its place since {since}: event {story.pod.reserved_position}{by}{waited}\n"
         )
+        if story.note:
+            out.write(f"{one_line(story.note)}\n")
     rows = [shown(holder_record(holder, now_us=now_us)) for holder in story.holders]
     columns = [c for c in HOLDER_COLUMNS if not c.wide and any(row.get(c.key) for row in rows)]
     write_table(rows, columns, out)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Final, TextIO
 
+from ledger.domain.device_types import install
 from ledger.domain.errors import InputError
 from tenure.checking.checker import Checker
 from tenure.checking.facts import facts_of, user_of, written
@@ -13,6 +15,7 @@ from tenure.checking.render import write_checked
 from tenure.exits import AnswerIsNo, with_next
 from tenure.manifests import Manifests, read_manifests
 from tenure.output import OutputFormat
+from tenure.serving.settings_file import admission_settings
 from webhook.decide.review import CREATE, UPDATE
 from webhook.decide.settings import DEFAULT_ADMISSION, AdmissionSettings
 
@@ -29,6 +32,7 @@ class Options:
     user: str = USER
     output: OutputFormat = OutputFormat.TABLE
     settings: AdmissionSettings = DEFAULT_ADMISSION
+    config: Path | None = None
 
 
 def check_command(options: Options, *, out: TextIO | None = None) -> None:
@@ -43,6 +47,9 @@ def check_command(options: Options, *, out: TextIO | None = None) -> None:
         fact = "needs --old" if options.operation == UPDATE else "--old is for UPDATE"
         error = InputError(f"{fact}: operation={options.operation}", field="--operation")
         raise with_next(error, "tenure check new.yaml --operation UPDATE --old old.yaml")
+    if options.config is not None:
+        options = replace(options, settings=admission_settings(options.config))
+    install(options.settings.device_types)
     manifests = read_manifests(options.files)
     if not manifests.documents:
         raise with_next(InputError("no object in the input"), "name a file with manifests")

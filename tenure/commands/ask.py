@@ -45,6 +45,16 @@ Segments = Annotated[
         show_default=False,
     ),
 ]
+Objects = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--objects",
+        metavar="FILE",
+        help="Nodes, Devices and Pods (YAML, JSON, a directory, - for stdin): tells what a ledger"
+        " does not record. May be given several times.",
+        show_default=False,
+    ),
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -102,13 +112,19 @@ def why(
         str, typer.Argument(metavar="NAME", help="NAMESPACE/POD, job/NAME, NODE/CARD or NODE.")
     ],
     *,
+    objects: Objects = None,
     ledger: Ledger = None,
     output: Output = OutputFormat.TABLE,
 ) -> None:
     """
     Why a Pod waits, or where it went; why a card is not free.
 
+    For a Pod that waits also what would make it fit now: a smaller request, another wish, Pods
+    that would have to end.
+
     Example: tenure why ml/big-1
+
+    Node by node, with numbers: tenure why ml/big-1 -o wide
 
     All Pods of a job: tenure why job/train-7
 
@@ -116,7 +132,7 @@ def why(
     """
     from tenure.asking.why import answer_why
 
-    answer_why(name, ledger=ledger, output=output)
+    answer_why(name, ledger=ledger, output=output, objects=objects or ())
 
 
 def usage(

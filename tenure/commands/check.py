@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -48,6 +49,12 @@ def check(
             "and -webhook.",
         ),
     ] = "check",
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            "--config", metavar="FILE", help="AdmissionConfiguration file.", show_default=False
+        ),
+    ] = None,
     output: Annotated[
         OutputFormat, typer.Option("--output", "-o", help="Form of the answer.")
     ] = OutputFormat.TABLE,
@@ -69,6 +76,7 @@ def check(
             operation=operation.value,
             old=tuple(old or ()),
             user=user,
+            config=config,
             output=output,
         )
     )

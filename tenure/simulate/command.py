@@ -9,6 +9,7 @@ from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Final
 
+from ledger.domain.device_types import install
 from ledger.domain.errors import InputError
 from scheduler.decide.settings import SchedulingSettings
 from tenure.config import POLICIES, normalise_settings, read_settings, with_policy
@@ -60,6 +61,7 @@ def simulate_command(options: Options) -> None:
     """
     _check_usage(options)
     settings = SchedulingSettings() if options.config is None else read_settings(options.config)
+    install(settings.device_types)
     policies = _policies(options, settings)
     run = _read(options, settings)
     for warning in run.warnings:
@@ -182,8 +184,8 @@ def _simulate(options: Options, run: Run, settings: SchedulingSettings) -> Resul
             keep_nodes=nodes_shown,
             progress=progress,
         )
-    for conflict in result.conflicts:
-        warn(conflict)
+    for line in (*result.conflicts, *result.warnings[len(run.warnings) :]):
+        warn(line)
     span = result.ledger
     where = span.url or "temporary, deleted (--ledger FILE keeps it)"
     note(f"ledger: {where}, positions {span.first} to {span.last}")

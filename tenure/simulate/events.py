@@ -11,10 +11,12 @@ from ledger.domain.events import (
     DeviceHealthChanged,
     GroupPlanned,
     NodeInventoried,
+    PlanDropped,
     PlannedMember,
     PodObserved,
     PodReleased,
     PodReserved,
+    PodVoided,
     RefusalReason,
     RequestRefused,
     SettingsChanged,
@@ -91,14 +93,19 @@ def observed(event: PodObserved, at_us: int) -> NewEvent:
 
 
 def reserved(
-    words: Words, placement: Placement, annotations: Mapping[str, str], at_us: int
+    words: Words,
+    placement: Placement,
+    annotations: Mapping[str, str],
+    at_us: int,
+    *,
+    attempt: int = 1,
 ) -> NewEvent:
-    """Return the reservation that a placement becomes. Simulated Pods have one attempt."""
+    """Return the reservation that a placement becomes; `attempt` counts those of the Pod."""
     request = placement.request
     uid = request.uid
     event = PodReserved(
         pod_uid=uid,
-        attempt=1,
+        attempt=attempt,
         namespace=request.namespace,
         pod_name=request.name,
         node_uid=placement.node_uid,
@@ -120,22 +127,35 @@ def reserved(
         stream=f"node/{placement.node_uid}",
         event=event,
         actor=ACTOR,
-        idempotency_key=f"reserve:{uid}:1",
+        idempotency_key=f"reserve:{uid}:{attempt}",
         wall_us=at_us,
-        correlation_id=f"{uid}/1",
+        correlation_id=f"{uid}/{attempt}",
     )
 
 
-def released(placement: Placement, reason: str, at_us: int) -> NewEvent:
+def released(placement: Placement, reason: str, at_us: int, *, attempt: int = 1) -> NewEvent:
     """Return the end of a reservation."""
     uid = placement.request.uid
+    event = PodReleased(pod_uid=uid, attempt=attempt, node_uid=placement.node_uid, reason=reason)
     return NewEvent(
         stream=f"node/{placement.node_uid}",
-        event=PodReleased(pod_uid=uid, attempt=1, node_uid=placement.node_uid, reason=reason),
+        event=event,
         actor=ACTOR,
-        idempotency_key=f"release:{uid}:1",
+        idempotency_key=f"release:{uid}:{attempt}",
         wall_us=at_us,
-        correlation_id=f"{uid}/1",
+        correlation_id=f"{uid}/{attempt}",
+    )
+
+
+def voided(event: PodVoided, at_us: int) -> NewEvent:
+    """Return the end of a reservation whose gang never became complete."""
+    return NewEvent(
+        stream=f"node/{event.node_uid}",
+        event=event,
+        actor=ACTOR,
+        idempotency_key=f"void:{event.pod_uid}:{event.attempt}",
+        wall_us=at_us,
+        correlation_id=f"{event.pod_uid}/{event.attempt}",
     )
 
 
@@ -232,6 +252,18 @@ def group_planned(group: str, placements: Sequence[Placement], number: int, at_u
         idempotency_key=f"plan:{group}:{number}",
         wall_us=at_us,
         correlation_id=group,
+    )
+
+
+def plan_dropped(event: PlanDropped, number: int, at_us: int) -> NewEvent:
+    """Return the end of a group's plan; `number` counts them for this group, from 1."""
+    return NewEvent(
+        stream=SYSTEM,
+        event=event,
+        actor=ACTOR,
+        idempotency_key=f"drop:{event.group}:{number}",
+        wall_us=at_us,
+        correlation_id=event.group,
     )
 
 

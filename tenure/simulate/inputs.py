@@ -63,16 +63,21 @@ def manifest_run(manifests: Manifests, *, settings: SchedulingSettings, start_us
         nodes[name] = facts
         witnesses[name] = _witnesses(about)
         warnings += found
-    adopted = tuple(_adopt(document, nodes, witnesses, normalise) for document in running)
+    adopted = [_adopt(document, nodes, witnesses, normalise) for document in running]
     return Run(
         source="manifests",
         nodes=tuple(nodes.values()),
         arrivals=tuple(_arrival(document, normalise, start_us) for document in pending),
         start_us=start_us,
         inputs_hash=hashlib.sha256(f"manifests {manifests.digest}".encode()).hexdigest(),
-        adopted=adopted,
+        adopted=tuple(pod for pod, _ in adopted),
         running=_running_groups(running, normalise),
         warnings=tuple(warnings),
+        conflicts=tuple(
+            f"{pod.node_name}: held by {pod.namespace}/{pod.pod_name}: {fault}"
+            for pod, faults in adopted
+            for fault in faults
+        ),
     )
 
 
@@ -221,7 +226,8 @@ def _adopt(
     nodes: Mapping[str, NodeFacts],
     witnesses: Mapping[str, Witnesses],
     settings: NormaliseSettings,
-) -> PodObserved:
+) -> tuple[PodObserved, tuple[str, ...]]:
+    """Return what a running Pod holds, and what is wrong with the words that say so."""
     node_name = document.body["spec"]["nodeName"]
     if not isinstance(node_name, str):
         raise document.blame(InputError("must be text", field="spec.nodeName"))
@@ -231,7 +237,7 @@ def _adopt(
     except InputError as error:
         raise document.blame(error) from None
     models = {device.key: device.model for device in node.devices}
-    return PodObserved(
+    observed = PodObserved(
         pod_uid=held.uid,
         attempt=1,
         namespace=held.namespace,
@@ -248,6 +254,7 @@ def _adopt(
         dialect=held.dialect,
         snapshot=held.snapshot,
     )
+    return observed, held.faults if node.uid else ()
 
 
 def _arrival(document: Document, settings: NormaliseSettings, start_us: int) -> Arrival:

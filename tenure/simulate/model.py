@@ -71,6 +71,7 @@ class Run:
         health_changes: ascending by `at_us`; only a timed run has any.
         typical: the workload whose shapes the fragmentation measure weighs; empty = the arrivals.
         rank: tie-break order per node, 0 first; None = the order of `nodes`.
+        conflicts: what running Pods' annotations say wrongly or against their requests.
         start_us: virtual time of inventory, settings and adoption.
         inputs_hash: hex SHA-256 over all that may change a decision, settings and seed aside.
         timed: Pods leave, devices die, pending Pods are tried again.
@@ -90,3 +91,4 @@ class Run:
     timed: bool = False
     end_us: int | None = None
     warnings: tuple[str, ...] = ()
+    conflicts: tuple[str, ...] = ()

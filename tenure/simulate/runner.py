@@ -12,6 +12,7 @@ from itertools import chain, pairwise
 from pathlib import Path
 from typing import Final
 
+from ledger.domain.annotations.mgpu import read_search_cut
 from ledger.domain.canonical import canonical_json
 from ledger.domain.errors import InputError
 from ledger.domain.events import SettingsChanged
@@ -25,7 +26,7 @@ from tenure.exits import note, with_next
 from tenure.simulate.events import Words
 from tenure.simulate.model import Run
 from tenure.simulate.recorder import Recorder, Replay
-from tenure.simulate.results import LedgerSpan, Result
+from tenure.simulate.results import LedgerSpan, Outcome, Placed, Result
 from tenure.simulate.simulator import Progress, Simulator
 from tenure.simulate.timed import VirtualClock
 from tenure.simulate.untimed import decide_all
@@ -122,7 +123,7 @@ def run_simulation(
             core_percent_allocated=engine.core_percent_allocated,
             fragmentation_percent=engine.fragmentation_percent(),
             conflicts=conflicts,
-            warnings=run.warnings,
+            warnings=(*run.warnings, *_cut_short(outcomes)),
             ledger=LedgerSpan(
                 url="" if record.ledger is None else ledger.url,
                 first=1,
@@ -225,6 +226,14 @@ def _is_new(url: str) -> bool:
             return ledger.head().epoch == 0
     except InputError as error:
         return "tables are missing" in error.message or "it is empty" in error.message
+
+
+def _cut_short(outcomes: Sequence[Outcome]) -> Iterator[str]:
+    """Name the Pods whose search for cards was cut: they fit, and may not have the best."""
+    for outcome in outcomes:
+        if isinstance(outcome, Placed) and outcome.placement.search_cut:
+            why = read_search_cut(outcome.annotations)
+            yield f"{outcome.placement.request.path}: the search for cards was cut short: {why}"
 
 
 def _replay(ledger: Ledger, origin: str) -> Replay | None:

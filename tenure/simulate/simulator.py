@@ -10,12 +10,13 @@ from ledger.domain.recorded import NewEvent
 from ledger.domain.requests import PodRequest
 from scheduler.decide.answers import encode
 from scheduler.decide.engine import Engine
-from scheduler.decide.groups import plan
+from scheduler.decide.group_life import DEADLINE, Step, next_step
 from scheduler.decide.outcome import NodeReasons, Placement, ReasonCount, Unfit, Unplaced
 from scheduler.decide.reasons import message
 from scheduler.decide.settings import SchedulingSettings
 from tenure.simulate import events
 from tenure.simulate.events import Words
+from tenure.simulate.grouping import Ended, Grouping
 from tenure.simulate.model import HealthChange, RefusedPod, Run
 from tenure.simulate.recorder import Recorder
 from tenure.simulate.results import Outcome, Placed, Tally
@@ -30,6 +31,7 @@ class Simulator:
 
     Attributes:
         outcomes: per arrival, the latest; a place once had stays.
+        groups: the groups and gangs of the run.
         keep_nodes: keep why every single node refused; costs memory, and only JSON shows it.
     """
 
@@ -45,6 +47,7 @@ class Simulator:
     ) -> None:
         self.run = run
         self.engine = engine
+        self.groups = Grouping(run, engine)
         self.tally = Tally()
         self.outcomes: list[Outcome | None] = [None] * len(run.arrivals)
         self._recorder = recorder
@@ -52,8 +55,7 @@ class Simulator:
         self._words = words
         self._keep_nodes = keep_nodes
         self._refusals: dict[str, int] = {}  # Pod UID -> refusals recorded
-        self._plans: dict[str, int] = {}  # group -> plans recorded
-        self._running = dict(run.running)  # gang or group -> members that hold something
+        self._attempts: dict[str, int] = {}  # Pod UID -> reservations, of those with several
         self._health_changes = 0
 
     def begin(self, settings: str) -> tuple[str, ...]:
@@ -67,7 +69,7 @@ class Simulator:
         for node in self.run.nodes:
             self._recorder.add(events.inventoried(node, start_us))
         places = {node.uid: place for place, node in enumerate(self.run.nodes)}
-        conflicts: list[str] = []
+        conflicts = [*self.run.conflicts]
         for pod in self.run.adopted:
             place = places.get(pod.node_uid)
             if place is None:
@@ -95,33 +97,49 @@ class Simulator:
         return placed
 
     def decide_group(
-        self, name: str, indices: Sequence[int], at_us: int
+        self, indices: Sequence[int], at_us: int, *, expected: Sequence[int] = ()
     ) -> list[Placed | Unplaced]:
         """
-        Decide members of one group or gang together; one answer per index, same order.
+        Decide members of one group or gang; one answer per index, same order.
 
-        Rule: cli.md, Order. What the plan places is one commit, behind the plan itself.
+        Rule: cli.md, Order; GPU-topology proposal, "main steps". What a plan places is one
+        commit, behind the plan itself.
+
+        Args:
+            expected: members that arrive later; a plan keeps places for them.
         """
-        requests = [self._request(index) for index in indices]
-        self.tally.decisions += len(requests)
-        planned = plan(requests, self.engine, running=self._running.get(name, 0))
-        if planned.refusal is not None:
-            return [self._everywhere(request, planned.refusal) for request in requests]
-        taken = [placement for placement in planned.placements if placement is not None]
-        if taken:
-            self._plans[name] = self._plans.get(name, 0) + 1
-            self._recorder.add(events.group_planned(name, taken, self._plans[name], at_us))
-        placed = {
-            index: self._take(index, placement, at_us)
-            for index, placement in zip(indices, planned.placements, strict=True)
-            if placement is not None
-        }
-        if placed:
+        answers: dict[int, Placed | Unplaced] = {}
+        for index in indices:
+            if index in answers:
+                continue
+            request = self._request(index)
+            life = self.groups.life_of(request)
+            match next_step(life, request.uid, has_group=request.group is not None):
+                case Step.TAKE_PLACE:
+                    answers[index] = self._take_place(index, at_us)
+                case Step.PLACE_ALONE:
+                    answers[index] = self.decide(index, request, at_us)
+                case Step.PLAN_GROUP:
+                    left = [other for other in indices if other not in answers]
+                    answers |= self._plan_group(left, expected, at_us)
+        return [answers[index] for index in indices]
+
+    def end_of_wait(self, index: int) -> Unplaced:
+        """Return the refusal of a member whose gang missed its deadline."""
+        request = self._request(index)
+        assert request.gang is not None, request
+        refusal = Unfit(reason=DEADLINE, requested=request.gang.min_available, unit="pods")
+        return self._everywhere(request, refusal)
+
+    def review_group(self, name: str, now_us: int) -> Ended:
+        """End a plan that is no longer valid, or the wait of a gang; one commit."""
+        ended = self.groups.review(name, now_us)
+        for event in ended.events:
+            self._add(event)
+        if ended.events:
             self._recorder.decided()
-        return [
-            placed[index] if index in placed else self.decide(index, request, at_us)
-            for index, request in zip(indices, requests, strict=True)
-        ]
+        self.tally.placed -= len(ended.voided)
+        return ended
 
     def record_refusal(self, index: int, answer: Unplaced, at_us: int) -> None:
         """Record that a Pod has no place now."""
@@ -140,11 +158,9 @@ class Simulator:
         assert isinstance(placed, Placed), index
         request = placed.placement.request
         self.engine.release(request.uid)
-        name = events.group_name(request)
-        if name:
-            self._running[name] -= 1
-        reason = self.run.arrivals[index].end_reason
-        self.record(events.released(placed.placement, reason, at_us))
+        reason, attempt = self.run.arrivals[index].end_reason, self._attempts.get(request.uid, 1)
+        self.record(events.released(placed.placement, reason, at_us, attempt=attempt))
+        self.groups.released(request)
         return placed.placement.node
 
     def change_health(self, change: HealthChange) -> None:
@@ -158,7 +174,7 @@ class Simulator:
 
     def record(self, event: NewEvent) -> None:
         """Record an event that is a decision of its own."""
-        self._recorder.add(event)
+        self._add(event)
         self._recorder.decided()
 
     def finish(self) -> Sequence[Outcome]:
@@ -174,20 +190,71 @@ class Simulator:
         assert isinstance(pod, PodRequest), pod
         return pod
 
-    def _take(self, index: int, placement: Placement, at_us: int) -> Placed:
-        self.engine.reserve(placement)
+    def _plan_group(
+        self, indices: Sequence[int], expected: Sequence[int], at_us: int
+    ) -> dict[int, Placed | Unplaced]:
+        requests = [self._request(index) for index in indices]
+        to_come = [self._request(index) for index in expected]
+        self.tally.decisions += len(requests)
+        planned = self.groups.plan(requests, to_come)
+        if planned.refusal is not None:
+            refused = planned.refusal
+            return {
+                index: self._everywhere(request, refused)
+                for index, request in zip(indices, requests, strict=True)
+            }
+        taken = [placement for placement in planned.placements if placement is not None]
+        here, later = planned.placements[: len(indices)], planned.placements[len(indices) :]
+        name = events.group_name(requests[0])
+        if taken:
+            number = self.groups.life_of(requests[0]).plans + 1
+            self._add(events.group_planned(name, taken, number, at_us))
+        for placement in later:
+            if placement is not None:
+                self.groups.keep(name, placement)
+        answers: dict[int, Placed | Unplaced] = {
+            index: self._take(index, placement, at_us)
+            for index, placement in zip(indices, here, strict=True)
+            if placement is not None
+        }
+        if taken:
+            self._recorder.decided()
+        for index, request in zip(indices, requests, strict=True):
+            if index not in answers:
+                answers[index] = self.decide(index, request, at_us)
+        return answers
+
+    def _take_place(self, index: int, at_us: int) -> Placed:
+        """Give a member the place that its group's plan kept for it."""
+        self.tally.decisions += 1
+        placement = self.groups.kept(self._request(index))
+        assert placement is not None, "every open place is taken in the engine"
+        placed = self._take(index, placement, at_us, kept=True)
+        self._recorder.decided()
+        return placed
+
+    def _take(self, index: int, placement: Placement, at_us: int, *, kept: bool = False) -> Placed:
+        if not kept:
+            self.engine.reserve(placement)
+        request = placement.request
+        attempt = 1
+        if request.gang is not None or request.group is not None:
+            placement = self.groups.with_seen(placement)
+            attempt = self._attempts[request.uid] = self._attempts.get(request.uid, 0) + 1
         node = self.run.nodes[placement.node]
         annotations = encode(placement, node=node, now_ns=at_us * 1000, settings=self._settings)
-        self._recorder.add(events.reserved(self._words, placement, annotations, at_us))
+        self._add(events.reserved(self._words, placement, annotations, at_us, attempt=attempt))
         placed = Placed(placement=placement, annotations=annotations)
         self.outcomes[index] = placed
         self.tally.placed += 1
         self._use(placement.node, [s.minor for s in placement.shares if s.device_type == GPU])
-        request = placement.request
         if request.gang is not None or request.group is not None:
-            name = events.group_name(request)
-            self._running[name] = self._running.get(name, 0) + 1
+            self.groups.given(placement)
         return placed
+
+    def _add(self, event: NewEvent) -> None:
+        self._recorder.add(event)
+        self.groups.fold(event)
 
     def _use(self, node: int, minors: Sequence[int]) -> None:
         self.tally.nodes_used.add(node)

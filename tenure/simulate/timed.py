@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
 from ledger.domain.requests import PodRequest
 from scheduler.decide.outcome import Unplaced
 from tenure.simulate.events import gpu_core_percent, group_name
-from tenure.simulate.model import RefusedPod
+from tenure.simulate.model import Arrival, HealthChange, RefusedPod
 from tenure.simulate.simulator import Progress, Simulator
 from tenure.simulate.untimed import PROGRESS_EVERY
 
@@ -28,9 +28,12 @@ class VirtualClock:
     """
     Lets a run's time pass, moment by moment.
 
-    At one moment Pods leave first, then devices change, then waiting Pods are tried in the order
-    of their arrival if anything became free, then new Pods are decided. So a Pod that arrives
-    never overtakes one that waits for the same.
+    At one moment Pods leave first, then devices change, then gangs whose deadline has come give
+    back what they hold, then waiting Pods are tried in the order of their arrival if anything
+    became free, then new Pods are decided. So a Pod that arrives never overtakes one that waits
+    for the same, and of two groups the one that waits longer is planned first.
+
+    The members of a gang begin their lifetimes together, once enough of them hold their devices.
 
     Between two moments nothing becomes free, so who waits is only held against the nodes where
     something did; of Pods alike the oldest speaks for all.
@@ -44,6 +47,9 @@ class VirtualClock:
         self._waiting: dict[Unit, list[int]] = {}  # arrivals, oldest first
         self._explained_us: dict[Unit, int] = {}  # when those who wait got their reasons
         self._reasons: dict[int, frozenset[str]] = {}  # arrival -> why it waits, as recorded
+        self._members = _members_of(self._arrivals, range(len(self._arrivals)))
+        self._arrived = 0
+        self._unstarted: dict[str, list[int]] = {}  # members of incomplete gangs that hold devices
         self._changes = 0  # grows whenever something is held or given back
         self._answers: dict[Unit, tuple[int, Unplaced]] = {}  # the latest, and when by `_changes`
 
@@ -56,9 +62,9 @@ class VirtualClock:
             while changed < len(changes) and changes[changed].at_us == now_us:
                 self._simulator.change_health(changes[changed])
                 self._changes += 1
-                if changes[changed].healthy:
-                    freed.append(changes[changed].node)
+                freed += self._after_change(changes[changed])
                 changed += 1
+            freed += self._give_up(now_us)
             if freed:
                 self._try_again(freed, now_us)
             first = arrived
@@ -71,6 +77,9 @@ class VirtualClock:
     def _next(self, arrived: int, changed: int) -> int | None:
         run = self._simulator.run
         moments = [self._ends[0][0]] if self._ends else []
+        deadline = self._simulator.groups.next_deadline()
+        if deadline is not None:
+            moments.append(deadline)
         if arrived < len(self._arrivals):
             moments.append(self._arrivals[arrived].at_us)
         if changed < len(run.health_changes):
@@ -87,9 +96,46 @@ class VirtualClock:
             self._changes += 1
         return freed
 
-    def _arrive(self, indices: Iterable[int], now_us: int) -> None:
-        """Decide the Pods of one moment; members of a group that come together, together."""
-        groups: dict[str, None] = {}
+    def _after_change(self, change: HealthChange) -> list[int]:
+        """Drop the plans that a change ends; return the nodes where something became free."""
+        freed = [change.node] if change.healthy else []
+        for group in self._simulator.groups.planned_on(change.node):
+            freed += self._review(group, change.at_us)
+        return freed
+
+    def _give_up(self, now_us: int) -> list[int]:
+        """End the wait of gangs whose time is over; return the nodes where they were."""
+        freed: list[int] = []
+        for group in self._simulator.groups.due(now_us):
+            freed += self._review(group, now_us)
+        return freed
+
+    def _review(self, group: str, now_us: int) -> tuple[int, ...]:
+        """End what is over of a group's plan and wait; members that lost their place wait on."""
+        simulator = self._simulator
+        ended = simulator.review_group(group, now_us)
+        self._changes += bool(ended.events)
+        if ended.is_deadline:
+            voided = self._unstarted.pop(group, [])
+            for index in voided:
+                simulator.outcomes[index] = simulator.end_of_wait(index)
+            waiting = sorted([*self._waiting.get(group, []), *voided])
+            self._keep_waiting(group, waiting)
+            self._explained_us[group] = now_us
+            for index in waiting:
+                self._refused(index, simulator.end_of_wait(index), now_us)
+        return ended.nodes
+
+    def _arrive(self, indices: range, now_us: int) -> None:
+        """
+        Decide the Pods of one moment in their order; a group at the first of its members.
+
+        Rule: cli.md, Order.
+        """
+        self._arrived = indices.stop
+        for group, members in _members_of(self._arrivals, indices).items():
+            self._waiting[group] = [*self._waiting.get(group, []), *members]
+        tried: set[str] = set()
         for index in indices:
             pod = self._arrivals[index].pod
             if isinstance(pod, RefusedPod):
@@ -97,13 +143,11 @@ class VirtualClock:
                 continue
             self._simulator.tally.asked_core_percent += gpu_core_percent(pod)
             group = group_name(pod)
-            if group:
-                self._waiting.setdefault(group, []).append(index)
-                groups[group] = None
-            else:
+            if not group:
                 self._arrive_alone(index, pod, now_us)
-        for group in groups:
-            self._try_group(group, now_us)
+            elif group not in tried:
+                tried.add(group)
+                self._try_group(group, now_us)
 
     def _arrive_alone(self, index: int, request: PodRequest, now_us: int) -> None:
         shape = self._shape_of(request)
@@ -149,16 +193,25 @@ class VirtualClock:
         return False
 
     def _try_group(self, group: str, now_us: int) -> None:
-        indices = self._waiting[group]
-        answers = self._simulator.decide_group(group, indices, now_us)
+        simulator, indices = self._simulator, self._waiting[group]
+        expected = [index for index in self._members[group] if index >= self._arrived]
+        answers = simulator.decide_group(indices, now_us, expected=expected)
         self._explained_us[group] = now_us
         left: list[int] = []
+        holding = self._unstarted.pop(group, [])
         for index, answer in zip(indices, answers, strict=True):
             if isinstance(answer, Unplaced):
                 self._refused(index, answer, now_us)
                 left.append(index)
             else:
+                self._changes += 1
+                self._reasons.pop(index, None)
+                holding.append(index)
+        if simulator.groups.is_complete(group):
+            for index in holding:
                 self._holds(index, now_us)
+        elif holding:
+            self._unstarted[group] = holding
         self._keep_waiting(group, left)
 
     def _decide(self, index: int, shape: int, now_us: int) -> object:
@@ -173,7 +226,7 @@ class VirtualClock:
         if left:
             self._waiting[unit] = left
         else:
-            del self._waiting[unit]
+            self._waiting.pop(unit, None)
             self._explained_us.pop(unit, None)
 
     def _holds(self, index: int, now_us: int) -> None:
@@ -226,3 +279,13 @@ class VirtualClock:
             request.gpushare_units,
         )
         return self._shapes.setdefault(key, len(self._shapes))
+
+
+def _members_of(arrivals: Sequence[Arrival], indices: range) -> dict[str, list[int]]:
+    """Return those of the arrivals that belong to each group and gang, in their order."""
+    members: dict[str, list[int]] = {}
+    for index in indices:
+        pod = arrivals[index].pod
+        if isinstance(pod, PodRequest) and (name := group_name(pod)):
+            members.setdefault(name, []).append(index)
+    return members

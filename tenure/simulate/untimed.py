@@ -49,9 +49,7 @@ def _decide_group(simulator: Simulator, indices: list[int]) -> None:
     if not indices:  # decided with its first member
         return
     first = simulator.run.arrivals[indices[0]]
-    pod = first.pod
-    assert not isinstance(pod, RefusedPod), pod
-    answers = simulator.decide_group(group_name(pod), indices, first.at_us)
+    answers = simulator.decide_group(indices, first.at_us)
     for index, answer in zip(indices, answers, strict=True):
         if isinstance(answer, Unplaced):
             simulator.record_refusal(index, answer, first.at_us)

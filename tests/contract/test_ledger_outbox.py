@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 from sqlalchemy.exc import DBAPIError
 
@@ -9,13 +11,13 @@ from ledger.domain.errors import LedgerError
 from ledger.store import statements
 from ledger.store.append import read_head
 from ledger.store.open import Ledger
-from ledger.store.outbox import Outbox
+from ledger.store.outbox import Otherwise, Outbox
 from ledger.store.statements import Row, Statement
 from tests.support.stores import MONDAY_US, Store, start
 
-NOT_MOVED = LedgerError("not moved")
-NOT_THERE = LedgerError("not there")
-Waiting = tuple[Statement, Row, LedgerError]
+NOT_MOVED = partial(LedgerError, "not moved")
+NOT_THERE = partial(LedgerError, "not there")
+Waiting = tuple[Statement, Row, Otherwise]
 
 
 def move(to: int, before: int) -> Waiting:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 from itertools import combinations, product
 
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from ledger.domain.requests import DeviceDemand
 from scheduler.decide.cards.choose import choose
 from scheduler.decide.cards.mgpu_search import best_assignment
+from scheduler.decide.cards.mgpu_states import CardStates
 from scheduler.decide.cards.view import Choice
 from scheduler.decide.outcome import CardView
 from scheduler.decide.settings import MGPUSettings, SchedulingSettings
@@ -140,3 +142,48 @@ def test_a_cut_search_finds_a_place_whenever_there_is_one(data: st.DataObject, l
             assert share.memory_bytes <= view.memory_free
             assert view.instances + share.instances <= settings.max_containers_per_card
             assert sum(use.core_percent for use in share.containers) == share.core_percent
+
+
+@given(data=st.data(), settings=settings_)
+def test_no_assignment_scores_above_the_bound(data: st.DataObject, settings: MGPUSettings) -> None:
+    """What branches are pruned by: never below the best that brute force finds behind it."""
+    views = [data.draw(cards(minor)) for minor in range(data.draw(st.integers(1, 4)))]
+    demands = data.draw(st.lists(containers(), min_size=1, max_size=3), label="containers")
+    best = brute_force(demands, views, settings)
+    states = CardStates(views, settings)
+    asks = states.asks(demands)
+
+    bound = states.bound(asks)
+
+    assert best is None or (bound is not None and states.score(bound) >= best[1])
+    assert best is None or not states.cannot_hold(asks)
+
+
+@given(data=st.data(), settings=settings_)
+def test_what_is_taken_off_again_was_never_there(
+    data: st.DataObject, settings: MGPUSettings
+) -> None:
+    """After any containers were put on and taken off the cards and the score are as before."""
+    views = [data.draw(cards(minor)) for minor in range(data.draw(st.integers(1, 4)))]
+    states = CardStates(views, settings)
+    asks = states.asks(data.draw(st.lists(containers(), min_size=1, max_size=4)))
+    before, units = list(states.states), states.units
+    path = []
+    for ask in asks:
+        groups = list(states.groups(ask))
+        if groups:
+            group = data.draw(st.sampled_from(groups))
+            path.append((group, states.take(group, ask)))
+
+    fresh = CardStates(
+        [
+            replace(view, core_free=state[1], memory_free=state[2], instances=state[3])
+            for view, state in zip(views, states.states, strict=True)
+        ],
+        settings,
+    )
+    assert states.units == fresh.units
+
+    for group, taken in reversed(path):
+        states.undo(group, taken)
+    assert (states.states, states.units) == (before, units)

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache
-from itertools import combinations, pairwise, permutations
+from collections.abc import Callable, Iterable
+from itertools import combinations
 from typing import Final
 
 from ledger.domain.topology import LinkMatrix
-from scheduler.decide.cards.link_table import ALIKE_PERCENT
-
-Group = tuple[int, ...]
+from tests.oracles.links import Group, pick
 
 
 def matrix_of(size: int, speed: Callable[[int, int], float]) -> LinkMatrix:
@@ -79,47 +76,10 @@ def groups_of(free: Iterable[int], count: int) -> list[Group]:
     return list(combinations(sorted(free), count))
 
 
-def ring_gbps(links: LinkMatrix, group: Group) -> float:
-    """Return the slowest link of the best closed way through the group, by trying every order."""
-    if len(group) < 4:
-        return links.bottleneck_gbps(group)
-    speed = links.bandwidth_gbps
-    ways = ((group[0], *order, group[0]) for order in permutations(group[1:]))
-    return max(min(speed(a, b) for a, b in pairwise(way)) for way in ways)
-
-
-@cache
-def classes_of(links: LinkMatrix) -> Mapping[float, int]:
-    """Return the class of every speed: next to each other and alike is one class."""
-    speeds = sorted({links.bandwidth_gbps(a, b) for a, b in combinations(range(len(links)), 2)})
-    classes = dict.fromkeys(speeds[:1], 0)
-    for before, after in pairwise(speeds):
-        classes[after] = classes[before] + (after > before * (1 + ALIKE_PERCENT / 100))
-    return classes
-
-
-def rest_quality(links: LinkMatrix, rest: Sequence[int]) -> tuple[int, ...]:
-    """Return what is left to 8, to 4 and to 2 GPUs, then the sum over all links, in classes."""
-    classes = classes_of(links)
-    best = [
-        max((classes[links.bottleneck_gbps(group)] for group in groups_of(rest, size)), default=-1)
-        for size in (8, 4, 2)
-    ]
-    pairs = combinations(rest, 2)
-    return (*best, sum(classes[links.bandwidth_gbps(a, b)] + 1 for a, b in pairs))
-
-
 def picked_by_trying(links: LinkMatrix, free: Iterable[int], count: int) -> Group:
     """Return the group that every rule of the choice leaves, one rule after the other."""
     minors = sorted(free)
-    groups = groups_of(minors, count)
-    slowest = max(map(links.bottleneck_gbps, groups))
-    groups = [group for group in groups if links.bottleneck_gbps(group) == slowest]
-    if count > 3 and len(groups) > 1:
-        classes = classes_of(links)
-        rings = [classes[ring_gbps(links, group)] for group in groups]
-        groups = [group for group, ring in zip(groups, rings, strict=True) if ring == max(rings)]
-    return max(groups, key=lambda group: rest_quality(links, [m for m in minors if m not in group]))
+    return pick(links, groups_of(minors, count), minors)
 
 
 def best_bottlenecks(links: LinkMatrix) -> list[list[float]]:

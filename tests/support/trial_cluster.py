@@ -5,10 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
+
+from ledger.domain.devices import GPU
 from ledger.domain.requests import PodRequest
+from ledger.domain.topology import LinkMatrix
 from scheduler.decide.cards.choose import choose
+from scheduler.decide.cards.fit import fits
 from scheduler.decide.cards.view import Choice, NodeView
-from scheduler.decide.outcome import Placement
+from scheduler.decide.group_room import Rooms, one_kind, whole_demands
+from scheduler.decide.outcome import CardView, Placement
 from scheduler.decide.settings import SchedulingSettings
 
 
@@ -26,6 +32,47 @@ class ListCluster:
         return [
             node for node in range(len(self.nodes)) if self._choice(request, node, None) is not None
         ]
+
+    def rooms(self, requests: Sequence[PodRequest], most: Sequence[int]) -> Rooms:
+        """Return the rooms, counted as far as they can be counted without trying."""
+        able = [self.candidates(request) for request in requests]
+        nodes = list(dict.fromkeys(node for some in able for node in some))
+        whole = whole_demands([request.devices for request in requests])
+        kind = whole[0] if one_kind(whole) else None
+        gpus = [[card for card in _gpus(self.nodes[node]) if not card.closed] for node in nodes]
+        free = [
+            [
+                card.record.minor
+                for card in cards
+                if (fits(card, kind) if kind is not None else not card.tenants)
+            ]
+            for cards in gpus
+        ]
+        return Rooms(
+            nodes=nodes,
+            copies=np.array(
+                [
+                    [count if node in some else 0 for node in nodes]
+                    for some, count in zip(able, most, strict=True)
+                ],
+                dtype=np.int64,
+            ).reshape(len(requests), len(nodes)),
+            cpu_milli=np.array([self.cpu_milli[node] for node in nodes], dtype=np.int64),
+            memory_bytes=np.full(len(nodes), 10**15, dtype=np.int64),
+            pods=np.full(len(nodes), 10**6, dtype=np.int64),
+            cards=np.array([len(minors) for minors in free], dtype=np.int64),
+            core_percent=np.array(
+                [sum(card.core_free for card in cards) for cards in gpus], dtype=np.int64
+            ),
+            alike=[
+                (tuple(minors), _links(self.nodes[node]))
+                for node, minors in zip(nodes, free, strict=True)
+            ],
+            gpus=lambda place: (
+                tuple(free[place]),
+                _links(self.nodes[nodes[place]]),
+            ),
+        )
 
     def view(self, node: int) -> NodeView:
         """Return one node as it is now."""
@@ -84,3 +131,13 @@ class ListCluster:
             for card in self.nodes[node].cards
         )
         self.nodes[node] = replace(self.nodes[node], cards=cards)
+
+
+def _gpus(node: NodeView) -> list[CardView]:
+    return [card for card in node.cards if card.record.device_type == GPU]
+
+
+def _links(node: NodeView) -> LinkMatrix | None:
+    if node.facts.honors_partitions:
+        return None
+    return node.facts.links or node.facts.derived_links

@@ -41,6 +41,7 @@ def test_the_defaults_in_the_table_are_the_defaults() -> None:
         "isolationProviders": ", ".join(rules.isolation_providers),
         "gpushare.unit": rules.normalise.gpushare_unit,
         "mgpu.multiMinMemoryMiB": str(rules.normalise.mgpu_multi_min_memory_mib),
+        "mgpu.maxMemoryMiB": str(rules.normalise.mgpu_max_memory_mib),
         "cpu.defaultBindPolicy": rules.normalise.default_bind_policy,
         "cpu.defaultExclusivePolicy": rules.normalise.default_exclusive_policy,
     }

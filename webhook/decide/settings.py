@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
+from ledger.domain.device_types import DeviceType
 from ledger.domain.normalise import DEFAULT_SETTINGS, NormaliseSettings
 
 SCHEDULER_NAME: Final = "tenure"
@@ -129,6 +130,7 @@ class AdmissionSettings:
         service_accounts: users that may write allocations and bind managed Pods.
         isolation_providers: values of `koordinator.sh/gpu-isolation-provider` that enforce shares.
         slot_mode: how a container learns of its devices.
+        device_types: types of devices beside the built-in ones; a process installs them.
     """
 
     domain: DomainSetting = DomainSetting.KEPT
@@ -143,6 +145,7 @@ class AdmissionSettings:
     isolation_providers: frozenset[str] = ISOLATION_PROVIDERS
     slot_mode: SlotMode = SlotMode.ENV
     normalise: NormaliseSettings = DEFAULT_SETTINGS
+    device_types: tuple[DeviceType, ...] = ()
 
     def mode_of(self, rule: str) -> RuleMode:
         """Return what a violation of the rule does."""

@@ -96,6 +96,21 @@ def read_gpushare_allocation(annotations: Mapping[str, str]) -> GpuShareAllocati
     return _read_v2(annotations) or _read_v1(annotations)
 
 
+def unread_v2_allocation(annotations: Mapping[str, str]) -> InputError | None:
+    """Return why the second generation's annotation is passed over, None if it is not there."""
+    text = annotations.get(ANNOTATION_GPUSHARE_V2_ALLOCATION)
+    if text is None:
+        return None
+    try:
+        shares = decode_card_units(text)
+    except InputError as error:
+        return error
+    if shares:
+        return None
+    path = annotation_path(ANNOTATION_GPUSHARE_V2_ALLOCATION)
+    return InputError(f"names no card: value={text!r}", field=path)
+
+
 def encode_gpushare_answer(answer: GpuShareAnswer) -> dict[str, str]:
     """
     Write the annotations of a placed Pod, the proposal's name equal to the index.

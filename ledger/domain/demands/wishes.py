@@ -24,6 +24,8 @@ from ledger.domain.annotations.pods import (
     read_scheduling_hint,
 )
 from ledger.domain.annotations.wire import annotation_path
+from ledger.domain.device_types import DeviceType
+from ledger.domain.device_types import device_type as type_of
 from ledger.domain.errors import FieldError
 from ledger.domain.requests import DeviceDemand, PodRequest
 from ledger.domain.resources import (
@@ -101,9 +103,10 @@ def with_wishes(request: PodRequest, wishes: Wishes) -> PodRequest:
     types = {demand.device_type for demand in request.devices}
     joint = wishes.joint if wishes.joint and len(types & {*wishes.joint.device_types}) > 1 else None
     partition = wishes.partition if TYPE_GPU in types else None
-    if joint is None and partition is None:
+    numa = wishes.numa if wishes.numa and wishes.numa.policy is not NumaPolicy.NONE else None
+    if joint is None and partition is None and numa is None:
         return request
-    return replace(request, joint=joint, partition=partition)
+    return replace(request, joint=joint, partition=partition, numa=numa)
 
 
 def check_wishes(
@@ -130,12 +133,11 @@ def check_wishes(
         path = f"{_HINT}.{device_type}"
         if device_type == TYPE_GPU and device_type in counts:
             yield from _check_gpu_hint(path, hint, counts[device_type], foreign=foreign)
-    if wishes.partition is not None and dialect is Dialect.MGPU:
+        elif device_type in counts:
+            yield from _check_unit_hint(path, hint, type_of(device_type))
+    if wishes.partition is not None and foreign:
         spec = annotation_path(ANNOTATION_GPU_PARTITION_SPEC)
         yield unsupported(spec, f"GPU partitions for requests in the words of {dialect}")
-    if wishes.numa and wishes.numa.policy not in {NumaPolicy.NONE, NumaPolicy.BEST_EFFORT}:
-        field = f"{annotation_path(ANNOTATION_NUMA_TOPOLOGY_SPEC)}.numaTopologyPolicy"
-        yield unsupported(field, f"NUMA policy {wishes.numa.policy}")
     if wishes.scheduling and wishes.scheduling.node_names:
         field = f"{annotation_path(ANNOTATION_SCHEDULING_HINT)}.nodeNames"
         yield unsupported(field, "node names as a scheduling hint; use a node selector")
@@ -187,6 +189,12 @@ def _scope(demand: DeviceDemand, hint: DeviceHint, count: int) -> TopologyScope:
     if demand.device_type != TYPE_GPU or count < 2 or scope is TopologyScope.NODE:
         return TopologyScope.UNSET
     return scope
+
+
+def _check_unit_hint(path: str, hint: DeviceHint, kind: DeviceType) -> Iterator[FieldError]:
+    """Yield what the hint says that devices of this type can't be chosen by."""
+    if hint.vf_selector is not None and not kind.virtual_functions:
+        yield unsupported(f"{path}.vfSelector", f"virtual functions of {kind.name}")
 
 
 def _check_gpu_hint(

@@ -12,7 +12,9 @@ from ledger.domain.resources import Dialect
 from scheduler.decide import reasons
 from scheduler.decide.cards.fit import UNIT_CARDS, is_whole
 from scheduler.decide.cards.gpushare import choose_gpushare
+from scheduler.decide.cards.linked import in_links
 from scheduler.decide.cards.mgpu import choose_mgpu
+from scheduler.decide.cards.mgpu_partition import choose_beside_partition
 from scheduler.decide.cards.partition import in_partition
 from scheduler.decide.cards.plain import choose_plain
 from scheduler.decide.cards.roots import selected, undisturbed
@@ -59,6 +61,9 @@ def choose_gpus(
         return _crowded(kept, offered, demands)
     if only_minors is not None:
         offered = [card for card in offered if card.record.minor in only_minors]
+    mixed = 0 < sum(map(is_whole, demands)) < len(demands)
+    if mixed and request.dialect is Dialect.MGPU and node.facts.honors_partitions:
+        return choose_beside_partition(request, demands, offered, node, settings)
     narrowed = _narrowed(
         request, offered, node, settings, demands=demands, gpus=gpus, preferred_card=preferred_card
     )
@@ -117,8 +122,9 @@ def _narrowed(
         return offered
     (demand,) = demands
     required = (demand.hint or DeviceHint()).required_topology_scope
-    linked = node.facts.links is not None and is_whole(demand)
-    if required is TopologyScope.UNSET and (linked or preferred_card is not None):
-        return offered  # measured links, or the node policy's card, say more than the tree
+    if node.facts.links is not None and is_whole(demand):
+        return in_links(demand, offered, gpus, node.facts.links, required=required)
+    if required is TopologyScope.UNSET and preferred_card is not None:
+        return offered  # the node policy's card says more than the tree
     scope = in_scope(demand, offered, gpus, required=required, scoring=settings.devices.scoring)
     return offered if scope is None else scope

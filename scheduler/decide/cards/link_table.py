@@ -50,7 +50,7 @@ class LinkTable:
         self._classes: Classes = tuple(
             tuple(_NO_LINK if rank == _NO_LINK else alike[rank] for rank in row) for row in by_rank
         )
-        self._picks: dict[int, tuple[int, ...]] = {}
+        self._picks: dict[tuple[int, ...], tuple[int, ...]] = {}
 
     def prepare(self) -> None:
         """Work out now what else the first answer that needs it would work out."""
@@ -59,25 +59,39 @@ class LinkTable:
         _rests(self._classes)
         _rings(self._classes)
 
-    def pick(self, free: int, count: int, *, ties_by_minor: bool = False) -> tuple[int, ...]:
+    def pick(
+        self,
+        free: int,
+        count: int,
+        *,
+        within: tuple[int, ...] = (),
+        ties_by_minor: bool = False,
+    ) -> tuple[int, ...]:
         """
         Return the minors of the best `count` GPUs of the set `free`, ascending.
 
         In this order: the fastest slowest link; the ring whose slowest link is fastest; the best
-        rest; the lowest minors. `ties_by_minor` leaves out ring and rest.
+        rest; the lowest minors. `ties_by_minor` leaves out ring and rest. The GPUs are all in one
+        of the sets `within`, if there are any; the rest is that of `free`.
         """
-        asked = free << 6 | count << 1 | ties_by_minor
+        asked = (free << 6 | count << 1 | ties_by_minor, *within)
         known = self._picks.get(asked)
         if known is not None:
             return known
         if len(self._picks) >= _MEMO_MAX:
             self._picks.clear()
-        found = self._picks[asked] = self._best(free, count, ties_by_minor=ties_by_minor)
+        found = self._picks[asked] = self._best(
+            free, count, within=within, ties_by_minor=ties_by_minor
+        )
         return found
 
-    def _best(self, free: int, count: int, *, ties_by_minor: bool) -> tuple[int, ...]:
+    def _best(
+        self, free: int, count: int, *, within: tuple[int, ...], ties_by_minor: bool
+    ) -> tuple[int, ...]:
         sets = _sets_of(self.size, count)
         sets = sets[(sets & ~free) == 0]
+        if within:
+            sets = sets[np.logical_or.reduce([(sets & ~inside) == 0 for inside in within])]
         slowest = self._slowest[sets]
         sets = sets[slowest == slowest.max()]
         if len(sets) > 1 and not ties_by_minor:

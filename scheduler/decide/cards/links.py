@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from itertools import combinations
 from typing import Final
@@ -14,7 +15,12 @@ STEPS_MAX: Final = 20_000
 
 
 def pick_linked(
-    free: Iterable[int], count: int, links: LinkMatrix, *, ties_by_minor: bool = False
+    free: Iterable[int],
+    count: int,
+    links: LinkMatrix,
+    *,
+    within: Sequence[Iterable[int]] = (),
+    ties_by_minor: bool = False,
 ) -> tuple[int, ...]:
     """
     Choose the `count` free GPUs whose slowest link is fastest.
@@ -28,6 +34,9 @@ def pick_linked(
     every speed it tries, and ties go to the lowest minors.
 
     Args:
+        free: what the rest is part of: every GPU that the next Pod could have.
+        within: sets of free GPUs, one of which holds the chosen ones, and at least one of which
+            has so many; none = all that are free.
         ties_by_minor: ties go to the lowest minors at once, neither ring nor rest is looked at.
 
     Returns:
@@ -39,15 +48,33 @@ def pick_linked(
         return tuple(minors)
     size = len(links)
     if minors[-1] < size <= TABLE_GPUS_MAX:
-        chosen = 0
-        for minor in minors:
-            chosen |= 1 << (size - 1 - minor)
-        return table_of(links).pick(chosen, count, ties_by_minor=ties_by_minor)
+        inside = tuple([_set_of(group, size) for group in within])
+        table = table_of(links)
+        return table.pick(_set_of(minors, size), count, within=inside, ties_by_minor=ties_by_minor)
     if len(minors) > TABLE_GPUS_MAX:
-        return _searched(minors, count, links)
-    among = table_of(_between(minors, links))
-    places = among.pick((1 << len(minors)) - 1, count, ties_by_minor=ties_by_minor)
+        scopes = sorted(sorted(group) for group in within) if within else [minors]
+        found = [_searched(scope, count, links) for scope in scopes if len(scope) >= count]
+        return max(found, key=lambda group: _slowest(group, links))
+    place_of = {minor: place for place, minor in enumerate(minors)}
+    places = table_of(_between(minors, links)).pick(
+        (1 << len(minors)) - 1,
+        count,
+        within=tuple(_set_of(map(place_of.__getitem__, group), len(minors)) for group in within),
+        ties_by_minor=ties_by_minor,
+    )
     return tuple([minors[place] for place in places])
+
+
+def _set_of(minors: Iterable[int], size: int) -> int:
+    """Return these GPUs as the number that a table of this size knows them by."""
+    chosen = 0
+    for minor in minors:
+        chosen |= 1 << (size - 1 - minor)
+    return chosen
+
+
+def _slowest(minors: Sequence[int], links: LinkMatrix) -> float:
+    return min((_speed(links, a, b) for a, b in combinations(minors, 2)), default=math.inf)
 
 
 def _between(minors: Sequence[int], links: LinkMatrix) -> LinkMatrix:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
 
 from ledger.domain.annotations.mgpu import MgpuPolicy
 from ledger.domain.devices import (
@@ -15,10 +17,12 @@ from ledger.domain.nodes import NodeFacts
 from ledger.domain.requests import DeviceDemand, PodRequest
 from scheduler.decide import reasons
 from scheduler.decide.cards.fit import UNIT_CARDS, asked_bytes, fits, why_unfit
-from scheduler.decide.cards.mgpu_search import Assignment, best_assignment
+from scheduler.decide.cards.mgpu_search import Assignment, SearchResult, best_assignment
 from scheduler.decide.cards.view import Choice
 from scheduler.decide.outcome import CardView, Unfit
 from scheduler.decide.settings import MGPUSettings
+
+UNIT_CONTAINERS: Final = "containers"
 
 
 def choose_mgpu(
@@ -34,25 +38,68 @@ def choose_mgpu(
     Rule: GPU-sharing contract A.4 and A.5; Volcano mGPU proposal, "Filter" and "Allocate".
 
     A search cut short by its bound is marked in the choice; one that found nothing till then
-    refuses the node.
+    refuses the node, by a name of its own.
     """
     refusal = refuse_node(request, demands, facts, settings)
     if refusal is not None:
         return refusal
     for demand in demands:
-        if sum(fits(card, demand) for card in cards) < demand.count:
-            return why_unfit(cards, demand)
+        lack = _lack(cards, demand, settings.max_containers_per_card)
+        if lack is not None:
+            return lack
     usable = [card for card in cards if not card.closed and not card.exclusive]
     result = best_assignment(demands, usable, settings)
     if result.assignment is None:
-        return Unfit(
-            reason=reasons.NO_COMBINATION.text,
-            requested=sum(demand.count for demand in demands),
-            available=len(usable),
-            unit=UNIT_CARDS,
-        )
+        return _no_combination(demands, cards, settings, result)
     shares = _shares(request, demands, usable, result.assignment)
     return Choice(shares=shares, search_cut=result.cut)
+
+
+def _lack(cards: Sequence[CardView], demand: DeviceDemand, instances_max: int) -> Unfit | None:
+    """Return why one container alone finds too few cards, None if it finds enough."""
+    able = [card for card in cards if fits(card, demand)]
+    if len(able) < demand.count:
+        return why_unfit(cards, demand)
+    below_limit = sum(card.instances < instances_max for card in able)
+    if below_limit >= demand.count:
+        return None
+    return Unfit(
+        reason=reasons.container_limit(demand.device_type).text,
+        requested=demand.count,
+        available=below_limit,
+        unit=UNIT_CARDS,
+    )
+
+
+def _no_combination(
+    demands: Sequence[DeviceDemand],
+    cards: Sequence[CardView],
+    settings: MGPUSettings,
+    result: SearchResult,
+) -> Unfit:
+    """Say that the containers do not fit together; that no Pod's end helps if it can't."""
+    empty = [
+        replace(
+            card,
+            core_free=card.record.core_percent,
+            memory_free=card.record.memory_bytes,
+            tenants=0,
+            exclusive=False,
+            instances=0,
+        )
+        for card in cards
+        if not card.closed
+    ]
+    at_best = best_assignment(demands, empty, replace(settings, search_levels=0))
+    never = at_best.assignment is None and not at_best.cut
+    reason = reasons.MGPU_SEARCH_CUT if result.cut else reasons.NO_COMBINATION
+    return Unfit(
+        reason=reason.text,
+        requested=len(demands),
+        available=result.placed,
+        unit=UNIT_CONTAINERS,
+        preemptible=not never,
+    )
 
 
 def refuse_node(

@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
 
-from ledger.domain.devices import WHOLE_PERCENT
 from ledger.domain.requests import DeviceDemand
-from scheduler.decide.cards.fit import asked_bytes
+from scheduler.decide.cards.mgpu_states import Ask, CardState, CardStates, Group
 from scheduler.decide.outcome import CardView
 from scheduler.decide.settings import MGPUSettings
 
-STEPS_MAX: Final = 50_000
+STEPS_MAX: Final = 10_000
 """Containers placed and taken back in one search; beyond it the best so far is the answer."""
 
-SPREAD: Final = "spread"
-
-Assignment = tuple[tuple[int, ...], ...]
+Assignment = tuple[Group, ...]
 """Per container the places of its cards in the given list, ascending."""
 
-_State = tuple[int, int, int, int, bool]
-"""Card class, core free, memory free, instances, whether anything is on the card."""
+
+_Step = tuple[Group, tuple[list[CardState], int]]
+"""Where a container was put, and what takes it off again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,13 +28,19 @@ class SearchResult:
     """
     The best assignment found, None when there is none, and whether the search was cut.
 
-    `score` is that of the node after the assignment, exact; it compares assignments on one node
-    and says nothing between nodes.
+    Attributes:
+        score: of the node after the assignment, over the cards given, exact; it compares
+            assignments on one node and says nothing between nodes.
+        cut: there may be a better one, or one at all where none was found.
+        steps: containers placed one after the other, at most `STEPS_MAX`.
+        placed: the most containers, from the first on, that were seen to fit together.
     """
 
     assignment: Assignment | None
     score: Fraction = Fraction(0)
     cut: bool = False
+    steps: int = 0
+    placed: int = 0
 
 
 def best_assignment(
@@ -55,100 +58,101 @@ def best_assignment(
     Args:
         cards: open cards by minor, none of them held exclusively.
     """
-    return _Search(demands, cards, settings).run()
+    states = CardStates(cards, settings)
+    asks = states.asks(demands)
+    search = _Search(states, asks)
+    if not cards or states.cannot_hold(asks):
+        return search.nothing()
+    if len(demands) > settings.search_levels:
+        return search.first_fit()
+    return search.best()
 
 
 class _Search:
     """One search: the cards as they are, the path taken and the best path seen."""
 
-    def __init__(
-        self, demands: Sequence[DeviceDemand], cards: Sequence[CardView], settings: MGPUSettings
-    ) -> None:
-        self.demands = demands
-        self.settings = settings
-        self.totals = [(card.record.core_percent, card.record.memory_bytes) for card in cards]
-        self.models = [card.record.model for card in cards]
-        kinds = list(zip(self.totals, self.models, strict=True))
-        classes = {kind: place for place, kind in enumerate(dict.fromkeys(kinds))}
-        self.states: list[_State] = [
-            (
-                classes[kind],
-                card.core_free,
-                card.memory_free,
-                card.instances,
-                card.tenants > 0 or card.instances > 0,
-            )
-            for card, kind in zip(cards, kinds, strict=True)
-        ]
-        self.weights = _integer_weights(self.totals, settings.weight_of_core)
-        self.sign = -1 if settings.policy.lower() == SPREAD else 1
-        self.seen: set[tuple[int, tuple[_State, ...]]] = set()
-        self.steps = 0
+    def __init__(self, states: CardStates, asks: Sequence[Ask]) -> None:
+        self._states = states
+        self._asks = asks
+        self._in_order = range(len(asks))
+        self._steps = 0
+        self._deepest = 0
+        self._seen: set[tuple[int, tuple[CardState, ...]]] = set()
+        self._best: Assignment | None = None
+        self._best_units = 0
+        self._least_units: int | None = None
 
-    def run(self) -> SearchResult:
+    def nothing(self) -> SearchResult:
+        """Return that there is no assignment, with how far one can get."""
+        self._filled(self._in_order)
+        return self._result(None, 0, cut=False)
+
+    def first_fit(self) -> SearchResult:
+        """
+        Return the first assignment in order, whatever its score.
+
+        Where the search is cut before it has found one, the one that a greedy walk finds.
+        """
+        result = self._run(first_fit=True)
+        if result.assignment is not None or not result.cut:
+            return result
+        found = self._greedy()
+        return result if found is None else self._result(*found, cut=True)
+
+    def best(self) -> SearchResult:
+        """
+        Return the first of the best assignments.
+
+        What a greedy walk reaches is a floor that every branch must be able to reach; where the
+        search is cut before it has found as good a one, it is the answer.
+        """
+        found = self._greedy()
+        if found is not None:
+            self._least_units = found[1]
+        result = self._run(first_fit=False)
+        if found is None or (self._best is not None and self._best_units >= found[1]):
+            return result
+        assert result.cut, "the search passed over what the greedy walk found"
+        return self._result(*found, cut=True)
+
+    def _run(self, *, first_fit: bool) -> SearchResult:
         """Walk the tree with an explicit stack: a Pod may have hundreds of containers."""
-        first_fit = len(self.demands) > self.settings.search_levels
-        best: Assignment | None = None
-        best_units = 0
-        path: list[tuple[tuple[int, ...], list[_State]]] = []
-        levels = [self._groups(self.demands[0])]
+        asks, states = self._asks, self._states
+        path: list[_Step] = []
+        levels: list[Iterator[Group]] = [states.groups(asks[0])]
         while levels:
             if len(path) == len(levels):
-                self._undo(*path.pop())
+                states.undo(*path.pop())
             group = next(levels[-1], None)
             if group is None:
                 levels.pop()
                 continue
-            self.steps += 1
-            path.append((group, self._take(group, self.demands[len(path)])))
-            if len(path) == len(self.demands):
-                units = self.sign * self._units()
-                if best is None or units > best_units:
-                    best, best_units = tuple(taken for taken, _ in path), units
+            if self._steps >= STEPS_MAX:
+                _take_off(states, path)
+                return self._result(self._best, self._best_units, cut=True)
+            self._steps += 1
+            path.append((group, states.take(group, asks[len(path)])))
+            self._deepest = max(self._deepest, len(path))
+            if len(path) == len(asks):
+                self._offer(path)
                 if first_fit:
-                    return self._result(best, best_units, cut=True)
-            elif self._is_new(len(path)):
-                levels.append(self._groups(self.demands[len(path)]))
-            if self.steps >= STEPS_MAX:
-                return self._result(best, best_units, cut=True)
-        return self._result(best, best_units, cut=False)
+                    return self._result(self._best, self._best_units, cut=True)
+            elif (first_fit or self._may_win(len(path))) and self._is_new(len(path)):
+                levels.append(states.groups(asks[len(path)]))
+        return self._result(self._best, self._best_units, cut=False)
 
-    def _groups(self, demand: DeviceDemand) -> Iterator[tuple[int, ...]]:
-        """
-        Yield the card groups that one container can take, in ascending order.
+    def _offer(self, path: Sequence[_Step]) -> None:
+        """Keep the path when it is better than every one before it."""
+        if self._best is None or self._states.units > self._best_units:
+            self._best = tuple(group for group, _ in path)
+            self._best_units = self._states.units
 
-        Of cards in the same state only the lowest free ones are taken: every other choice is the
-        same node with two cards renamed, and comes later in the order.
-        """
-        places = [place for place in range(len(self.states)) if self._fits(place, demand)]
-        return _lowest_of_equals(places, self.states, demand.count)
-
-    def _fits(self, place: int, demand: DeviceDemand) -> bool:
-        _, core_free, memory_free, instances, touched = self.states[place]
-        core_total, memory_total = self.totals[place]
-        if instances >= self.settings.max_containers_per_card:
+    def _may_win(self, level: int) -> bool:
+        """Tell whether a path through here can be the answer."""
+        bound = self._states.bound(self._asks[level:])
+        if bound is None or (self._least_units is not None and bound < self._least_units):
             return False
-        if demand.model_names and self.models[place] not in demand.model_names:
-            return False
-        if demand.exclusive:
-            untouched = (core_free, memory_free) == (core_total, memory_total)
-            return not touched and untouched and core_total >= demand.core_percent
-        return core_free >= demand.core_percent and memory_free >= asked_bytes(demand, memory_total)
-
-    def _take(self, group: tuple[int, ...], demand: DeviceDemand) -> list[_State]:
-        before = [self.states[place] for place in group]
-        for place, (kind, core_free, memory_free, instances, _) in zip(group, before, strict=True):
-            if demand.exclusive:
-                self.states[place] = (kind, 0, 0, instances + 1, True)
-            else:
-                memory_left = memory_free - asked_bytes(demand, self.totals[place][1])
-                core_left = core_free - demand.core_percent
-                self.states[place] = (kind, core_left, memory_left, instances + 1, True)
-        return before
-
-    def _undo(self, group: tuple[int, ...], before: list[_State]) -> None:
-        for place, state in zip(group, before, strict=True):
-            self.states[place] = state
+        return self._best is None or bound > self._best_units
 
     def _is_new(self, level: int) -> bool:
         """
@@ -156,65 +160,65 @@ class _Search:
 
         A second way to the same states, renamed cards included, can't end better than the first.
         """
-        key = (level, tuple(sorted(self.states)))
-        if key in self.seen:
+        key = (level, tuple(sorted(self._states.states)))
+        if key in self._seen:
             return False
-        self.seen.add(key)
+        self._seen.add(key)
         return True
 
-    def _units(self) -> int:
-        """Return the binpack score in units of 1 / scale, an integer."""
-        by_core, by_memory, _ = self.weights
-        return sum(
-            core * state[1] ** 2 + memory * state[2] ** 2
-            for core, memory, state in zip(by_core, by_memory, self.states, strict=True)
+    def _greedy(self) -> tuple[Assignment, int] | None:
+        """
+        Return the best of a few assignments that are found without a search, with its score.
+
+        Containers in order and by size, each on the cards that score best; and for a policy that
+        spreads, by size on the fullest cards, which places most.
+        """
+        by_size = sorted(self._in_order, key=lambda number: -self._states.size(self._asks[number]))
+        walks = [self._filled(self._in_order), self._filled(by_size)]
+        if self._states.spreads:
+            walks.append(self._filled(by_size, fullest=True))
+        found = [walk for walk in walks if walk is not None]
+        return max(found, key=lambda walk: walk[1], default=None)
+
+    def _filled(
+        self, order: Sequence[int], *, fullest: bool = False
+    ) -> tuple[Assignment, int] | None:
+        """Give each container in turn the cards it likes best now; None when one has no place."""
+        states, path = self._states, list[_Step]()
+        sign = 1 if fullest else -1
+        for number in order:
+            ask = self._asks[number]
+            ranked = sorted(
+                (sign * self._gain(place, ask), place) for place in states.admitted(ask)
+            )
+            if len(ranked) < ask.count:
+                break
+            group = tuple(sorted(place for _, place in ranked[: ask.count]))
+            path.append((group, states.take(group, ask)))
+        if order is self._in_order:
+            self._deepest = max(self._deepest, len(path))
+        units = states.units
+        _take_off(states, path)
+        if len(path) < len(order):
+            return None
+        groups = {number: group for number, (group, _) in zip(order, path, strict=True)}
+        return tuple(groups[number] for number in self._in_order), units
+
+    def _gain(self, place: int, ask: Ask) -> int:
+        """Return what one share on this card does to the score now."""
+        before = self._states.units
+        taken = self._states.take((place,), ask)
+        gain = self._states.units - before
+        self._states.undo((place,), taken)
+        return gain
+
+    def _result(self, best: Assignment | None, units: int, *, cut: bool) -> SearchResult:
+        score = Fraction(0) if best is None else self._states.score(units)
+        return SearchResult(
+            assignment=best, score=score, cut=cut, steps=self._steps, placed=self._deepest
         )
 
-    def _result(self, best: Assignment | None, best_units: int, *, cut: bool) -> SearchResult:
-        scale = self.weights[2]
-        binpack = Fraction(self.sign * best_units, scale)
-        score = binpack if self.sign > 0 else 1 - binpack
-        return SearchResult(assignment=best, score=score, cut=cut)
 
-
-def _integer_weights(
-    totals: Sequence[tuple[int, int]], weight_of_core: int
-) -> tuple[list[int], list[int], int]:
-    """
-    Return the factor of each card's squared free core and memory, and the scale of their sum.
-
-    With common denominators the scores compare as integers, so that no two differ by a rounding.
-    """
-    core_square = math.lcm(*(core**2 for core, _ in totals if core))
-    memory_square = math.lcm(*(memory**2 for _, memory in totals if memory))
-    weight_of_memory = WHOLE_PERCENT - weight_of_core
-    by_core = [
-        weight_of_core * memory_square * (core_square // core**2) if core else 0
-        for core, _ in totals
-    ]
-    by_memory = [
-        weight_of_memory * core_square * (memory_square // memory**2) if memory else 0
-        for _, memory in totals
-    ]
-    return by_core, by_memory, WHOLE_PERCENT * max(1, len(totals)) * core_square * memory_square
-
-
-def _lowest_of_equals(
-    places: Sequence[int], states: Sequence[_State], count: int
-) -> Iterator[tuple[int, ...]]:
-    """Yield the groups of `count` places in which no place is left out below an equal one."""
-    states = tuple(states)  # the search changes them between two groups
-
-    def extend(
-        start: int, group: tuple[int, ...], skipped: frozenset[_State]
-    ) -> Iterator[tuple[int, ...]]:
-        if len(group) == count:
-            yield group
-            return
-        for position in range(start, len(places) - (count - len(group)) + 1):
-            state = states[places[position]]
-            if state not in skipped:
-                yield from extend(position + 1, (*group, places[position]), skipped)
-                skipped |= {state}
-
-    return extend(0, (), frozenset())
+def _take_off(states: CardStates, path: Sequence[_Step]) -> None:
+    for group, taken in reversed(path):
+        states.undo(group, taken)

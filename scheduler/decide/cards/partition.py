@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from itertools import groupby
 from typing import Final
 
 from ledger.domain.annotations.device_hints import PartitionPolicy, PartitionSpec, TopologyScope
@@ -37,6 +36,24 @@ def in_partition(
     """
     Return the GPUs of the best partition, None where the table does not bind and gives none.
 
+    Rule and args: as for `partitions_for`.
+    """
+    found = partitions_for(demand, count, offered, node, spec=spec, score_order=score_order)
+    return found[0] if isinstance(found, list) else found
+
+
+def partitions_for(
+    demand: DeviceDemand,
+    count: int,
+    offered: Sequence[CardView],
+    node: NodeView,
+    *,
+    spec: PartitionSpec | None,
+    score_order: str,
+) -> list[list[CardView]] | Unfit | None:
+    """
+    Return the partitions that could be had, best first, None where the table has no say.
+
     Rule: Koordinator contract 8.5, quirk Q2 as "ours". The table binds where Node or Device say
     `Honor` or the Pod has a partition spec. A built-in table gives way to measured links.
 
@@ -59,44 +76,45 @@ def in_partition(
         card.record.minor: card for card in offered if not card.tenants and fits(card, demand)
     }
     scope = TopologyScope.UNSET if demand.hint is None else demand.hint.required_topology_scope
-    feasible = _feasible(table[count], usable, scope, spec, score_order)
+    gpus = [card for card in node.cards if card.record.device_type == GPU]
+    able = [
+        partition
+        for partition in table[count]
+        if usable.keys() >= set(partition.minors)
+        and _has_bandwidth(partition, spec)
+        and shares_scope(partition.minors, gpus, scope)
+    ]
+    free = _free_minors(node)
+    able.sort(key=lambda partition: -_left_behind(table, count, partition, free))
+    feasible = _by_score(table[count], able, spec, score_order)
     if feasible:
-        free = _free_minors(node)
-        best = max(feasible, key=lambda partition: _left_behind(table, count, partition, free))
-        return [usable[minor] for minor in best.minors]
+        return [[usable[minor] for minor in partition.minors] for partition in feasible]
     if not strict:
         return None
-    able = any(_has_bandwidth(partition, spec) for partition in table[count])
+    fast = any(_has_bandwidth(partition, spec) for partition in table[count])
     return Unfit(
         reason=reasons.NO_FREE_PARTITION.text,
         requested=count,
         available=len(usable),
         unit=UNIT_CARDS,
-        preemptible=able,
+        preemptible=fast,
     )
 
 
-def _feasible(
+def _by_score(
     partitions: Sequence[GpuPartition],
-    usable: Mapping[int, CardView],
-    scope: TopologyScope,
+    able: Sequence[GpuPartition],
     spec: PartitionSpec | None,
     score_order: str,
 ) -> list[GpuPartition]:
-    """Return the partitions of the first score group that has a feasible one, in table order."""
-    sign = -1 if score_order == HIGHEST else 1
-    ranked = sorted(partitions, key=lambda partition: sign * partition.allocation_score)
-    for _, group in groupby(ranked, key=lambda partition: partition.allocation_score):
-        feasible = [
-            partition
-            for partition in group
-            if usable.keys() >= set(partition.minors)
-            and _has_bandwidth(partition, spec)
-            and shares_scope([usable[minor] for minor in partition.minors], scope)
-        ]
-        if feasible or (spec and spec.allocate_policy is PartitionPolicy.RESTRICTED):
-            return feasible
-    return []
+    """Return the able partitions, score group by group; of the first one only if `Restricted`."""
+    scores = {partition.allocation_score for partition in partitions}
+    ranked = sorted(scores, reverse=score_order == HIGHEST)
+    if spec and spec.allocate_policy is PartitionPolicy.RESTRICTED:
+        ranked = ranked[:1]
+    return [
+        partition for score in ranked for partition in able if partition.allocation_score == score
+    ]
 
 
 def _has_bandwidth(partition: GpuPartition, spec: PartitionSpec | None) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ledger.domain.devices import GPU
 from ledger.domain.requests import DeviceDemand, PodRequest
 from ledger.domain.topology import LinkMatrix
-from scheduler.decide.cards.fit import fits, why_unfit
+from scheduler.decide.cards.fit import fits, is_whole, why_unfit
 from scheduler.decide.cards.links import pick_linked
 from scheduler.decide.cards.order import score
 from scheduler.decide.cards.shares import shares_of
@@ -41,7 +41,8 @@ def choose_plain(
     taken: set[int] = set()
     alone = len(demands) == 1 and demands[0].count == 1
     for demand in demands:
-        linked = demand.exclusive and demand.device_type == GPU
+        whole = is_whole(demand)  # a part that wants to be alone is still a part
+        linked = whole and demand.device_type == GPU
         measured = node.facts.links if linked else None
         left = [card for card in cards if card.record.minor not in taken]
         fitting = [card for card in left if fits(card, demand)]
@@ -51,7 +52,7 @@ def choose_plain(
         wanted = [card for card in fitting if card.record.minor == asked]
         if wanted:
             picked = wanted
-        elif demand.exclusive:
+        elif whole:
             links = measured or (_suggested(node) if linked else None)
             picked = _whole(fitting, demand.count, links, ties_by_minor=not measured)
         else:

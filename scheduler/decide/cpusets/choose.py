@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from ledger.domain.annotations.cpu import CpuBindPolicy, CpuExclusivePolicy
@@ -25,6 +25,45 @@ BIND_POLICY_CONFLICT: Final = (
 UNIT_CPUS: Final = "cpus"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CpuSearch:
+    """
+    One Pod's search for CPUs on one node: what it asks for there, and what it may choose from.
+
+    Attributes:
+        unit: what a part of the request on one NUMA node is a multiple of.
+        candidates: CPUs that are available and that a required policy lets be chosen.
+    """
+
+    layout: CpuLayout
+    request: PickRequest
+    required: bool
+    pinned: Pinned
+    may_be_had: int
+    available: int
+    candidates: int
+    unit: int
+
+    def pick(self, cpus: int, count: int) -> int | None:
+        """Pick so many out of these CPUs; None when they are too few."""
+        chosen = cpus & self.candidates
+        request = replace(self.request, count=count)
+        if self.required and request.full_cores and self.layout.odd_cores:
+            whole = [core.cpus for core in self.layout.cores if not core.cpus & ~chosen]
+            return _whole_cores_of_any_size(self.layout, count, whole)
+        return pick(self.layout, request, chosen, self.pinned.held)
+
+    def refusal(self) -> Unfit:
+        """Say that the node has too few CPUs."""
+        return Unfit(
+            reason=reasons.INSUFFICIENT_CPUS.text,
+            requested=self.request.count,
+            available=self.available.bit_count(),
+            unit=UNIT_CPUS,
+            preemptible=self.request.count <= self.may_be_had.bit_count(),
+        )
+
+
 def choose_cpus(
     demand: CpuSetDemand,
     node: NodeFacts,
@@ -35,13 +74,26 @@ def choose_cpus(
     """
     Choose exactly `demand.cpus` CPUs of a node, as the release does.
 
-    Rule: Koordinator contract 6.2, 6.3, 6.4 and 6.6.
-
-    A node's own bind policy must hold: a Pod's preferred policy gives way, another required one
-    is refused. The exclusive policy is soft.
+    Rule: Koordinator contract 6.2, 6.3, 6.4 and 6.6. The exclusive policy is soft.
 
     Args:
         strategy: the settings'; the node's own label counts before it.
+    """
+    search = search_cpus(demand, node, pinned, strategy=strategy)
+    if isinstance(search, Unfit):
+        return search
+    chosen = search.pick(search.layout.cpus, demand.cpus)
+    return search.refusal() if chosen is None else CpuSet(mask=chosen)
+
+
+def search_cpus(
+    demand: CpuSetDemand, node: NodeFacts, pinned: Pinned, *, strategy: str
+) -> CpuSearch | Unfit:
+    """
+    Return what a Pod may choose from on a node, or which policy is against it.
+
+    Rule: Koordinator contract 6.2 and 6.3. A node's own bind policy must hold: a Pod's preferred
+    policy gives way, another required one is refused.
     """
     topology = node.cpu_topology
     if topology is None or not topology:
@@ -53,44 +105,36 @@ def choose_cpus(
         demand = replace(demand, bind_policy=policy, required=True)
     layout = layout_of(topology)
     full = demand.bind_policy == CpuBindPolicy.FULL_PCPUS
-    if full and demand.required and demand.cpus % layout.threads_per_core:
+    whole_cores = full and demand.required
+    if whole_cores and demand.cpus % layout.threads_per_core:
         return Unfit(
             reason=NOT_WHOLE_CORES, requested=demand.cpus, unit=UNIT_CPUS, preemptible=False
         )
     may_be_had = layout.cpus & ~node.reserved_cpus.mask
     available = may_be_had & ~pinned.full
-    most = (node.numa_strategy or strategy) == NumaAllocateStrategy.MOST_ALLOCATED
-    request = PickRequest(
-        count=demand.cpus,
-        full_cores=full,
-        most_allocated=most,
-        avoid_cores=demand.exclusive_policy == CpuExclusivePolicy.PCPU_LEVEL,
-        avoid_numas=demand.exclusive_policy == CpuExclusivePolicy.NUMA_NODE_LEVEL,
-    )
-    chosen = _pick(layout, request, available, pinned, required=demand.required)
-    if chosen is not None:
-        return CpuSet(mask=chosen)
-    return Unfit(
-        reason=reasons.INSUFFICIENT_CPUS.text,
-        requested=demand.cpus,
-        available=available.bit_count(),
-        unit=UNIT_CPUS,
-        preemptible=demand.cpus <= may_be_had.bit_count(),
+    return CpuSearch(
+        layout=layout,
+        request=PickRequest(
+            count=demand.cpus,
+            full_cores=full,
+            most_allocated=(node.numa_strategy or strategy) == NumaAllocateStrategy.MOST_ALLOCATED,
+            avoid_cores=demand.exclusive_policy == CpuExclusivePolicy.PCPU_LEVEL,
+            avoid_numas=demand.exclusive_policy == CpuExclusivePolicy.NUMA_NODE_LEVEL,
+        ),
+        required=demand.required,
+        pinned=pinned,
+        may_be_had=may_be_had,
+        available=available,
+        candidates=_candidates(layout, available, full=full) if demand.required else available,
+        unit=layout.threads_per_core if whole_cores else 1,
     )
 
 
-def _pick(
-    layout: CpuLayout, request: PickRequest, available: int, pinned: Pinned, *, required: bool
-) -> int | None:
-    """Run the picker over what the policy, if it is required, leaves to choose from."""
-    if not required:
-        return pick(layout, request, available, pinned.held)
-    if not request.full_cores:
-        return pick(layout, request, one_of_each_core(layout, available), pinned.held)
-    whole = [core.cpus for core in layout.cores if not core.cpus & ~available]
-    if layout.odd_cores:
-        return _whole_cores_of_any_size(layout, request.count, whole)
-    return pick(layout, request, sum(whole), pinned.held)
+def _candidates(layout: CpuLayout, available: int, *, full: bool) -> int:
+    """Return the CPUs that a required policy lets be chosen: whole cores, or one of each."""
+    if not full:
+        return one_of_each_core(layout, available)
+    return sum(core.cpus for core in layout.cores if not core.cpus & ~available)
 
 
 def _whole_cores_of_any_size(layout: CpuLayout, count: int, free: list[int]) -> int | None:

@@ -22,12 +22,22 @@ class Pinned:
     Attributes:
         refs: logical CPU -> holders; CPUs without one are missing.
         full: CPUs that no further Pod may hold.
+        holders: what each Pod holds, a mask.
         held: the same for the picker.
     """
 
     refs: Mapping[int, int] = field(default_factory=dict)
     full: int = 0
+    holders: tuple[int, ...] = ()
     held: CpusHeld = NOTHING_HELD
+
+    @property
+    def any(self) -> int:
+        """CPUs that some Pod holds."""
+        mask = 0
+        for cpus in self.holders:
+            mask |= cpus
+        return mask
 
 
 NOTHING_PINNED: Final = Pinned()
@@ -49,7 +59,9 @@ def pinned_of(node: NodeFacts, holdings: Iterable[CpuHolding]) -> Pinned:
     """
     refs: dict[int, int] = {}
     by_policy = {CpuExclusivePolicy.PCPU_LEVEL: 0, CpuExclusivePolicy.NUMA_NODE_LEVEL: 0}
+    holders = []
     for holding in holdings:
+        holders.append(holding.cpus)
         for cpu in bits(holding.cpus):
             refs[cpu] = refs.get(cpu, 0) + 1
         if holding.exclusive_policy in by_policy:
@@ -57,7 +69,7 @@ def pinned_of(node: NodeFacts, holdings: Iterable[CpuHolding]) -> Pinned:
     most = node.cpu_ref_count_max
     full = sum(1 << cpu for cpu, count in refs.items() if count >= most)
     if node.cpu_topology is None:
-        return Pinned(refs=refs, full=full)
+        return Pinned(refs=refs, full=full, holders=tuple(holders))
     layout = layout_of(node.cpu_topology)
     cores = by_policy[CpuExclusivePolicy.PCPU_LEVEL] & layout.cpus
     numas = by_policy[CpuExclusivePolicy.NUMA_NODE_LEVEL] & layout.cpus
@@ -66,7 +78,7 @@ def pinned_of(node: NodeFacts, holdings: Iterable[CpuHolding]) -> Pinned:
         exclusive_cores=_union(layout.core_cpus, cores),
         exclusive_numas=_union(layout.numa_cpus, numas),
     )
-    return Pinned(refs=refs, full=full, held=held)
+    return Pinned(refs=refs, full=full, holders=tuple(holders), held=held)
 
 
 def _union(groups: tuple[int, ...], cpus: int) -> int:

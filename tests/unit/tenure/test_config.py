@@ -145,16 +145,51 @@ def test_a_pod_is_read_by_the_same_settings() -> None:
     """What changes the meaning of a request reaches the one that reads it."""
     base = SchedulingSettings(
         gpushare_unit="GiB",
-        mgpu=MGPUSettings(multi_min_memory_mib=1024),
+        mgpu=MGPUSettings(multi_min_memory_mib=1024, max_memory_mib=81920),
         cpu=CpuSettings(default_bind_policy="SpreadByPCPUs", default_exclusive_policy="PCPULevel"),
     )
 
     read = normalise_settings(base)
 
-    assert dataclasses.asdict(read) | {"mgpu_max_memory_mib": 0} == {
+    assert dataclasses.asdict(read) == {
         "gpushare_unit": "GiB",
         "mgpu_multi_min_memory_mib": 1024,
-        "mgpu_max_memory_mib": 0,
+        "mgpu_max_memory_mib": 81920,
         "default_bind_policy": "SpreadByPCPUs",
         "default_exclusive_policy": "PCPULevel",
     }
+
+
+@pytest.mark.parametrize(
+    ("words", "fits"),
+    [
+        ("weightOfCore: 0", True),
+        ("weightOfCore: 100", True),
+        ("weightOfCore: -1", False),
+        ("policy: BINPACK", True),
+        ("policy: pack", False),
+        ("scheduleMode: id", True),
+        ("scheduleMode: uuid", False),
+        ("maxContainersPerCard: 1", True),
+        ("maxContainersPerCard: 0", False),
+        ("searchLevels: 0", True),
+        ("searchLevels: -1", False),
+        ("maxMemoryMiB: 81920", True),
+        ("maxMemoryMiB: 255", False),
+        ("enabled: 1", False),
+    ],
+)
+def test_arguments_of_mgpu_have_bounds(
+    tmp_path: Path,
+    words: str,
+    fits: bool,  # noqa: FBT001 - a column of the table
+) -> None:
+    """GPU-sharing contract A.2, ours: defaults for what is absent, the rest refused at start."""
+    path = tmp_path / "s.yaml"
+    path.write_text(f"{HEAD}mgpu: {{{words}}}\n", encoding="utf-8")
+
+    if fits:
+        assert read_settings(path).mgpu != MGPUSettings() or "BINPACK" in words
+    else:
+        with pytest.raises(InputError, match="mgpu"):
+            read_settings(path)

@@ -49,7 +49,7 @@ def test_every_setting_reaches_the_decision() -> None:
             "isolationProviders": ["MPS"],
             "slotMode": "plugin",
             "gpushare": {"unit": "GiB"},
-            "mgpu": {"multiMinMemoryMiB": 512},
+            "mgpu": {"multiMinMemoryMiB": 512, "maxMemoryMiB": 81920},
             "cpu": {"defaultBindPolicy": "SpreadByPCPUs", "defaultExclusivePolicy": "PCPULevel"},
         }
     )
@@ -78,6 +78,7 @@ def test_every_setting_reaches_the_decision() -> None:
     assert found.slot_mode is SlotMode.PLUGIN
     assert found.normalise.gpushare_unit == "GiB"
     assert found.normalise.mgpu_multi_min_memory_mib == 512
+    assert found.normalise.mgpu_max_memory_mib == 81920
     assert found.normalise.default_bind_policy == "SpreadByPCPUs"
     assert found.normalise.default_exclusive_policy == "PCPULevel"
 

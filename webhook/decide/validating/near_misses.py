@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import lru_cache
 from itertools import islice
@@ -13,6 +14,7 @@ from ledger.domain.annotations.guarded import is_allocation
 from ledger.domain.annotations.qos import PriorityClass, QosClass
 from ledger.domain.annotations.wire import annotation_path, label_path, load
 from ledger.domain.demands.gpushare import UNIT_BYTES
+from ledger.domain.device_types import is_known_type, known_types
 from ledger.domain.errors import InputError
 from ledger.domain.pod_spec import PodSpec
 from ledger.domain.resources import (
@@ -30,12 +32,11 @@ from ledger.domain.resources import (
     MID_CPU,
     MID_MEMORY,
     NVIDIA_GPU,
-    TYPE_FPGA,
     TYPE_GPU,
-    TYPE_RDMA,
     canonical,
     device_names,
     proposal_name,
+    words_version,
 )
 from webhook.decide.settings import AdmissionSettings
 from webhook.decide.validating.catalogue import Advice
@@ -49,15 +50,6 @@ from webhook.decide.validating.findings import (
 )
 from webhook.decide.validating.words import POD_ANNOTATIONS, POD_LABELS
 
-_READ: Final = frozenset({*device_names(), BATCH_CPU, BATCH_MEMORY, MID_CPU, MID_MEMORY})
-_NAMES: Final = tuple(
-    sorted(name for name in _READ if name in {canonical(name), proposal_name(canonical(name))})
-)
-"""What to suggest: of the names that are read, those that are spelt as they should be."""
-_BY_LAST_WORD: Final = {
-    **{name.rpartition("/")[2]: name for name in reversed(_NAMES)},
-    "gpu": NVIDIA_GPU,
-}
 _KEYS: Final = tuple(sorted({*POD_LABELS, *POD_ANNOTATIONS}))
 _ALIKE: Final = 0.86
 _KEYS_MAX: Final = 200
@@ -86,7 +78,6 @@ _HINT_FIELDS: Final = frozenset(
         "exclusivePolicy",
     }
 )
-_TYPES: Final = (TYPE_FPGA, TYPE_GPU, TYPE_RDMA)
 _CLASSES: Final = {
     LABEL_QOS_CLASS: tuple(str(item) for item in QosClass if item),
     LABEL_PRIORITY_CLASS: tuple(str(item) for item in PriorityClass if item),
@@ -106,14 +97,43 @@ def near_misses(pod: Json, spec: PodSpec, settings: AdmissionSettings) -> Iterat
     yield from _json(annotations)
 
 
-@lru_cache(maxsize=1024)
 def meant_resource(name: str) -> str:
     """Return the resource of ours that a name was probably meant to be, or nothing."""
-    if name in _READ:
+    return _meant_resource(name, words_version())
+
+
+@lru_cache(maxsize=1024)
+def _meant_resource(name: str, version: int) -> str:
+    words = _words(version)
+    if name in words.read:
         return ""
     if "/" not in name:
-        return _BY_LAST_WORD.get(name, "")
-    return next(iter(get_close_matches(name, _NAMES, n=1, cutoff=_ALIKE)), "")
+        return words.by_last_word.get(name, "")
+    return next(iter(get_close_matches(name, words.names, n=1, cutoff=_ALIKE)), "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Words:
+    """
+    The resources that are read.
+
+    Attributes:
+        names: what to suggest: those that are spelt as they should be.
+    """
+
+    read: frozenset[str]
+    names: tuple[str, ...]
+    by_last_word: Mapping[str, str]
+
+
+@lru_cache(maxsize=4)
+def _words(version: int) -> _Words:  # noqa: ARG001 - the key: device types come from settings
+    read = frozenset({*device_names(), BATCH_CPU, BATCH_MEMORY, MID_CPU, MID_MEMORY})
+    names = tuple(
+        sorted(name for name in read if name in {canonical(name), proposal_name(canonical(name))})
+    )
+    last = {name.rpartition("/")[2]: name for name in reversed(names)}
+    return _Words(read=read, names=names, by_last_word={**last, "gpu": NVIDIA_GPU})
 
 
 @lru_cache(maxsize=1024)
@@ -207,7 +227,7 @@ def _hints(hints: Mapping[str, object]) -> Iterator[Said]:
     """Say what in the hints of device types nobody reads (Koordinator contract 2.1)."""
     whole = annotation_path(ANNOTATION_DEVICE_ALLOCATE_HINT)
     yield from _unknown_types(whole, hints)
-    for name in _TYPES:
+    for name in known_types():
         hint = hints.get(name)
         if not isinstance(hint, dict):
             continue
@@ -219,8 +239,8 @@ def _hints(hints: Mapping[str, object]) -> Iterator[Said]:
 
 def _unknown_types(path: str, names: Iterable[str]) -> Iterator[Said]:
     for name in _first(names):
-        if name not in _TYPES:
-            said = f"{path}: {shown(name)} is no device type; known: {', '.join(_TYPES)}"
+        if not is_known_type(name):
+            said = f"{path}: {shown(name)} is no device type; known: {', '.join(known_types())}"
             yield say(Advice.UNKNOWN_VALUE, said)
 
 

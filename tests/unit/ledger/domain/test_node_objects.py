@@ -373,6 +373,61 @@ def test_labels_open_and_close_a_node_to_mgpu(
     assert bool(warnings) is closed
 
 
+@pytest.mark.parametrize(
+    ("quantities", "said"),
+    [
+        pytest.param(
+            {"aliyun.com/gpu-mem": 32552}, "aliyun.com/gpu-count of at least 1", id="share"
+        ),
+        pytest.param(
+            {"vke.volcengine.com/mgpu-core": 99, "vke.volcengine.com/mgpu-memory": 16384},
+            "vke.volcengine.com/mgpu-core of at least 100",
+            id="mGPU below a card",
+        ),
+        pytest.param({"vke.volcengine.com/mgpu-core": 99}, None, id="nothing offered"),
+    ],
+)
+def test_memory_without_a_number_of_cards_is_said(
+    quantities: dict[str, int], said: str | None
+) -> None:
+    """GPU-sharing contract A.1: 0 cards, no devices; and a reader of the dump learns why."""
+    facts, warnings = decode_node(node(allocatable=quantities))
+
+    assert facts.devices == ()
+    if said is None:
+        assert warnings == []
+    else:
+        assert [said in warning for warning in warnings] == [True]
+
+
+@pytest.mark.parametrize(
+    ("quantities", "said"),
+    [
+        pytest.param((200, 49152), None, id="the same cards"),
+        pytest.param((250, 49153), None, id="the same after rounding down"),
+        pytest.param((200, 32768), "2 cards of 16384 MiB", id="less memory"),
+        pytest.param((300, 73728), "3 cards of 24576 MiB", id="one card more"),
+        pytest.param((0, 0), None, id="no mGPU advertised"),
+    ],
+)
+def test_mgpu_quantities_that_differ_from_the_cards_are_said(
+    quantities: tuple[int, int], said: str | None
+) -> None:
+    """GPU-sharing contract A.1, ours: the reported inventory counts, and the drift is named."""
+    names = ("vke.volcengine.com/mgpu-core", "vke.volcengine.com/mgpu-memory")
+    body = node(allocatable=dict(zip(names, quantities, strict=True)))
+
+    facts, warnings = decode_node(body, device(gpu_device(0), gpu_device(1)))
+
+    assert [card.memory_bytes for card in facts.devices] == [24 * 2**30] * 2
+    if said is None:
+        assert warnings == []
+    else:
+        (warning,) = warnings
+        assert said in warning
+        assert "24576, 24576 MiB; the Device object counts" in warning
+
+
 def test_cpus_come_from_the_topology_object() -> None:
     """Koordinator contract 2.4."""
     detail = [
@@ -496,10 +551,6 @@ def test_a_nodes_cpu_bind_policy_is_read(label: str, kubelet: Object, policy: st
 
 
 NOT_APPLIED = {
-    "a strict NUMA policy": (
-        node(labels={"node.koordinator.sh/numa-topology-policy": "SingleNUMANode"}),
-        "numa-topology-policy",
-    ),
     "amplification": (
         node(annotations={"node.koordinator.sh/resource-amplification-ratio": {"cpu": 1.4}}),
         "resource-amplification-ratio",

@@ -924,8 +924,6 @@ NOT_YET = {
         {HINT: {"gpu": {"requiredTopologyScope": "Device"}}},
         "TopologyScope",
     ),
-    "one NUMA node for all": ({NUMA: {"numaTopologyPolicy": "SingleNUMANode"}}, "numaTopology"),
-    "aligned NUMA nodes": ({NUMA: {"numaTopologyPolicy": "Restricted"}}, "numaTopology"),
     "a burst of CPUs": (
         {SPEC: {"preferredCPUBindPolicy": "ConstrainedBurst"}},
         "preferredCPUBindPolicy",
@@ -1064,9 +1062,18 @@ def test_joint_types_and_partitions_are_wishes_of_the_whole_pod(spec: Object) ->
         ({HINT: {"gpu": {"exclusivePolicy": "PCIeLevel"}}}, "exclusivePolicy"),
     ],
 )
-def test_mgpu_knows_no_partitions_and_no_exclusive_parts(annotations: Object, field: str) -> None:
+@pytest.mark.parametrize(
+    "limits",
+    [
+        {"vke.volcengine.com/mgpu-core": 30, "vke.volcengine.com/mgpu-memory": 1024},
+        {"aliyun.com/gpu-mem": 1024},
+    ],
+    ids=["mGPU", "GPU share"],
+)
+def test_parts_of_cards_know_no_partitions_and_no_exclusive_parts(
+    limits: Object, annotations: Object, field: str
+) -> None:
     """Refused, never half-honoured: those words are Koordinator's."""
-    limits = {"vke.volcengine.com/mgpu-core": 30, "vke.volcengine.com/mgpu-memory": 1024}
     errors = refusal(gpu_pod(limits, annotations=annotations))
 
     assert [field in path for path in errors] == [True]

@@ -11,10 +11,12 @@ from ledger.domain.annotations.mgpu import (
     decode_card_counts,
     encode_card_counts,
     encode_mgpu_allocation,
+    encode_search_cut,
     read_compute_policy,
     read_mgpu_allocation,
     read_mgpu_node_kind,
     read_node_compute_policy,
+    read_search_cut,
 )
 from ledger.domain.errors import InputError
 
@@ -205,3 +207,16 @@ def test_broken_results_are_errors(annotations: dict[str, str], place: str) -> N
 def test_container_names_are_limited_by_the_key() -> None:
     """GPU-sharing contract A.6: names over 43 characters cannot be annotated."""
     assert CONTAINER_NAME_LENGTH_MAX == 43
+
+
+@pytest.mark.parametrize(
+    ("containers", "text"),
+    [(6, "first fit: containers=6, searched=5"), (5, "best so far: steps=10000")],
+)
+def test_a_search_that_was_cut_is_written_down(containers: int, text: str) -> None:
+    """GPU-sharing contract A.5: which of the two bounds ended it."""
+    written = encode_search_cut(containers=containers, levels=5, steps=10000)
+
+    assert written == {"tenure.sh/search-cut": text}
+    assert read_search_cut(written) == text
+    assert read_search_cut({}) == ""

@@ -9,6 +9,7 @@ import pytest
 from ledger.domain.topology import LinkMatrix, parse_link_matrix
 from scheduler.decide.cards import links as links_module
 from scheduler.decide.cards.links import pick_linked
+from tests.oracles.links import ring
 from tests.support.links import (
     DGX_1,
     DGX_A100,
@@ -20,7 +21,6 @@ from tests.support.links import (
     islands,
     matrix_of,
     picked_by_trying,
-    ring_gbps,
     slower_ways,
 )
 from tests.support.topologies import EIGHT_GPU_DEVICE_TEXT, EIGHT_GPU_NVLINK
@@ -82,9 +82,9 @@ def test_a_cube_mesh_gives_the_best_ring_as_well() -> None:
     for free in range(1, 256):
         minors = [minor for minor in range(8) if free >> minor & 1]
         for count in range(4, len(minors) + 1):
-            ring = ring_gbps(DGX_1, pick_linked(minors, count, DGX_1))
+            speed = ring(DGX_1, pick_linked(minors, count, DGX_1))
 
-            assert ring == max(_ring(group) for group in groups_of(minors, count))
+            assert speed == max(_ring(group) for group in groups_of(minors, count))
 
 
 @pytest.mark.parametrize("links", SIXTEEN.values(), ids=SIXTEEN)
@@ -168,7 +168,7 @@ def test_of_equal_bottlenecks_the_better_ring_wins() -> None:
     group = pick_linked(range(8), 5, DGX_1)
 
     assert DGX_1.bottleneck_gbps(group) == 9.0
-    assert ring_gbps(DGX_1, group) == 25.0
+    assert ring(DGX_1, group) == 25.0
 
 
 def test_all_gpus_are_all() -> None:
@@ -237,5 +237,5 @@ _RINGS: dict[tuple[int, ...], float] = {}
 
 def _ring(group: tuple[int, ...]) -> float:
     if group not in _RINGS:
-        _RINGS[group] = ring_gbps(DGX_1, group)
+        _RINGS[group] = ring(DGX_1, group)
     return _RINGS[group]

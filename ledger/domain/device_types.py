@@ -1,0 +1,242 @@
+"""
+The types of devices beside GPUs, as data: what a Pod asks for, in which unit, and what else counts.
+
+RDMA and FPGA are built in; settings add others (an NPU, an encoder, a quantum card) without any
+code that knows them. The ledger needs none of this to be read: it holds types by name, with core
+percent and bytes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from ledger.domain.annotations.wire import a_flag, a_list, a_text, an_object
+from ledger.domain.errors import InputError
+from ledger.domain.resources import (
+    DOMAIN_KOORDINATOR,
+    FPGA,
+    FPGA_PROPOSAL,
+    GPU_MEMORY,
+    RDMA,
+    RDMA_PROPOSAL,
+    SLOT,
+    TYPE_FPGA,
+    TYPE_GPU,
+    TYPE_RDMA,
+    canonical,
+    device_type_of,
+    gpu_dialect_of,
+    is_native,
+    name_unit_types,
+)
+
+_NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_RESOURCE: Final = re.compile(
+    r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
+)
+_FIELDS: Final = frozenset(
+    {"resource", "aliases", "unit", "memory", "virtualFunctions", "modelLabel"}
+)
+
+
+class Unit(StrEnum):
+    """What one of a type's resource is."""
+
+    PERCENT = "percent"
+    """A hundredth of a device; up to 100 is a part of one, above it whole ones."""
+    COUNT = "count"
+    """A whole device, which nobody shares."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceType:
+    """
+    One type of device.
+
+    Attributes:
+        name: as the Device object says it (`type: rdma`).
+        resource: what Pods ask for and Device objects report.
+        memory: the resource that counts bytes of the device's memory; empty = it has none.
+        aliases: other spellings of `resource` that are read.
+        virtual_functions: whether its virtual functions can be handed out.
+        model_label: the label of the Device object, or of one device, that names the model.
+    """
+
+    name: str
+    resource: str
+    unit: Unit = Unit.PERCENT
+    memory: str = ""
+    aliases: tuple[str, ...] = ()
+    virtual_functions: bool = True
+    model_label: str = ""
+
+    @property
+    def resources(self) -> tuple[str, ...]:
+        """Return the resources of the type, without aliases."""
+        return (self.resource, self.memory) if self.memory else (self.resource,)
+
+
+BUILT_IN: Final = (
+    DeviceType(name=TYPE_FPGA, resource=FPGA, aliases=(FPGA_PROPOSAL,)),
+    DeviceType(name=TYPE_RDMA, resource=RDMA, aliases=(RDMA_PROPOSAL,)),
+)
+
+_current: dict[str, DeviceType] = {kind.name: kind for kind in BUILT_IN}
+
+
+def device_type(name: str) -> DeviceType:
+    """
+    Return the type of this name.
+
+    A type that only an inventory or an old event knows counts percent of `koordinator.sh/<name>`.
+    """
+    return _current.get(name) or DeviceType(name=name, resource=f"{DOMAIN_KOORDINATOR}{name}")
+
+
+def added_types() -> tuple[DeviceType, ...]:
+    """Return the types that settings added or replaced, by name."""
+    return tuple(kind for _, kind in sorted(_current.items()) if kind not in BUILT_IN)
+
+
+def is_known_type(name: str) -> bool:
+    """Tell whether devices of the type can be asked for."""
+    return name == TYPE_GPU or name in _current
+
+
+def counts_bytes(resource: str) -> bool:
+    """Tell whether a resource, under any of its spellings, is memory of a device in bytes."""
+    name = canonical(resource)
+    return name == GPU_MEMORY or (
+        (kind := _current.get(device_type_of(name) or "")) is not None and name == kind.memory
+    )
+
+
+def known_types() -> tuple[str, ...]:
+    """Return the names of all types that can be asked for, GPUs too."""
+    return tuple(sorted({TYPE_GPU, *_current}))
+
+
+def install(types: Iterable[DeviceType]) -> None:
+    """
+    Make these types known to the whole process, beside the built-in ones, which they may replace.
+
+    A process does so once, when it has read its settings and before it reads an object: the words
+    of requests are the same for all of it. What was installed before is dropped.
+    """
+    global _current  # noqa: PLW0603 - the one vocabulary of a process, replaced as a whole
+    current = {kind.name: kind for kind in (*BUILT_IN, *types)}
+    name_unit_types(
+        {name: kind.name for kind in current.values() for name in kind.resources},
+        {alias: kind.resource for kind in current.values() for alias in kind.aliases},
+    )
+    _current = current
+
+
+@contextmanager
+def installed(types: Iterable[DeviceType]) -> Iterator[None]:
+    """Make the types known for a while."""
+    before = _current
+    install(types)
+    try:
+        yield
+    finally:
+        install(before.values())
+
+
+# deviceTypes:
+#   npu: {resource: example.com/npu, unit: count}
+#   xpu: {resource: koordinator.sh/xpu, memory: koordinator.sh/xpu-memory,
+#         aliases: [kubernetes.io/xpu], virtualFunctions: false,
+#         modelLabel: node.koordinator.sh/xpu-model}
+
+
+def read_device_types(section: object) -> tuple[DeviceType, ...]:
+    """
+    Read the `deviceTypes` section of a settings file, by name.
+
+    Rule: docs, Device types.
+
+    Raises:
+        InputError: an unknown field, a name or resource that is no such name, a resource of two
+            types or of GPUs; with its path inside the section.
+    """
+    types = tuple(
+        _read_type(name, an_object(item, str(name)))
+        for name, item in sorted(an_object(section, "").items(), key=lambda pair: str(pair[0]))
+    )
+    _check_distinct(types)
+    return types
+
+
+def _read_type(name: object, item: Mapping[str, object]) -> DeviceType:
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise InputError(f"not the name of a type, such as npu: value={name!r}", field=str(name))
+    if name == TYPE_GPU:
+        raise InputError("GPUs have dialects of their own and can't be described", field=name)
+    for field in item:
+        if field not in _FIELDS:
+            raise InputError("unknown setting", field=f"{name}.{field}")
+    resource = _resource(item.get("resource"), f"{name}.resource")
+    memory = item.get("memory")
+    unit = _unit(item.get("unit"), f"{name}.unit")
+    if memory is not None and unit is Unit.COUNT:
+        fact = "a device that is only handed out whole has no memory to ask for"
+        raise InputError(fact, field=f"{name}.memory")
+    path = f"{name}.aliases"
+    return DeviceType(
+        name=name,
+        resource=resource,
+        unit=unit,
+        memory="" if memory is None else _resource(memory, f"{name}.memory"),
+        aliases=tuple(
+            _resource(alias, f"{path}[{number}]")
+            for number, alias in enumerate(a_list(item.get("aliases"), path))
+        ),
+        virtual_functions=a_flag(
+            item.get("virtualFunctions"), f"{name}.virtualFunctions", default=True
+        ),
+        model_label=a_text(item.get("modelLabel"), f"{name}.modelLabel"),
+    )
+
+
+def _unit(value: object, path: str) -> Unit:
+    text = a_text(value, path) or Unit.PERCENT
+    if text not in set(Unit):
+        raise InputError(f"must be percent or count: value={text!r}", field=path)
+    return Unit(text)
+
+
+def _resource(value: object, path: str) -> str:
+    name = a_text(value, path)
+    if not _RESOURCE.fullmatch(name):
+        fact = f"not the name of an extended resource, such as example.com/npu: value={name!r}"
+        raise InputError(fact, field=path)
+    return name
+
+
+def _check_distinct(types: Iterable[DeviceType]) -> None:
+    """Refuse a resource that means something already, here or to everyone."""
+    mine = {kind.name for kind in types}
+    taken = {
+        name
+        for kind in BUILT_IN
+        if kind.name not in mine
+        for name in (*kind.resources, *kind.aliases)
+    }
+    owners: dict[str, str] = {}
+    for kind in types:
+        for name in (*kind.resources, *kind.aliases):
+            if name == SLOT or name in taken or gpu_dialect_of(name) is not None:
+                raise InputError(f"means something already: value={name!r}", field=kind.name)
+            if name in owners:
+                fact = f"named twice, here and for {owners[name]}: value={name!r}"
+                raise InputError(fact, field=kind.name)
+            owners[name] = kind.name
+        if is_native(kind.resource):
+            fact = f"a resource of Kubernetes itself; only an alias: value={kind.resource!r}"
+            raise InputError(fact, field=f"{kind.name}.resource")

@@ -1,0 +1,178 @@
+"""What a NodeResourceTopology says of a node's CPUs, its NUMA nodes and kubelet's own policies."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Container, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from ledger.domain.annotations.cpu import NumaPolicy
+from ledger.domain.annotations.node_cpu import (
+    KubeletCpuPolicy,
+    PodCpuAlloc,
+    decode_cpu_topology,
+    decode_kubelet_cpu_policy,
+    decode_node_reservation,
+    decode_pod_cpu_allocs,
+    decode_system_qos_resource,
+    numa_policy_of,
+)
+from ledger.domain.annotations.wire import a_list, a_quantity, a_text, an_object, each
+from ledger.domain.cpuset import EMPTY, CpuSet
+from ledger.domain.nodes import NumaZone
+from ledger.domain.object_fields import text_map
+from ledger.domain.quantity import NANO
+from ledger.domain.resources import (
+    ANNOTATION_CPU_TOPOLOGY,
+    ANNOTATION_KUBELET_CPU_MANAGER_POLICY,
+    ANNOTATION_NODE_RESERVATION,
+    ANNOTATION_POD_CPU_ALLOCS,
+    ANNOTATION_SYSTEM_QOS_RESOURCE,
+    CPU,
+    MEMORY,
+)
+from ledger.domain.topology import CpuTopology
+
+_COPIED_ANNOTATIONS: Final = (ANNOTATION_NODE_RESERVATION, ANNOTATION_SYSTEM_QOS_RESOURCE)
+_ZONE_NAME: Final = re.compile(r"node-(0|[1-9][0-9]{0,3})")
+_ZONE_TYPE: Final = "Node"
+_POLICY_ATTRIBUTE: Final = "topologyManagerPolicy"
+_KUBELET_POLICIES: Final = {
+    "best-effort": NumaPolicy.BEST_EFFORT,
+    "restricted": NumaPolicy.RESTRICTED,
+    "single-numa-node": NumaPolicy.SINGLE_NUMA_NODE,
+}
+"""Kubelet's spelling of its Topology Manager policies."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeTopology:
+    """
+    A NodeResourceTopology, decoded.
+
+    Attributes:
+        cpus: None when it lists no CPU.
+        reserved: CPUs that kubelet keeps, for itself or for Pods that nobody adopts.
+        kubelet: its CPU manager policy.
+        numa_policy: kubelet's Topology Manager policy.
+        zones: by NUMA node.
+        copies: the Node's own annotations that the object repeats for the scheduler.
+    """
+
+    cpus: CpuTopology | None
+    reserved: CpuSet
+    kubelet: KubeletCpuPolicy
+    numa_policy: NumaPolicy
+    zones: tuple[NumaZone, ...]
+    copies: Mapping[str, str]
+
+
+def read_topology(
+    nrt: Mapping[str, object] | None, known_pods: Container[str] = ()
+) -> NodeTopology:
+    """
+    Read a NodeResourceTopology (v1alpha1 or v1alpha2), or none at all.
+
+    Rule: Koordinator contract 2.4 and 3.2.
+
+    Args:
+        known_pods: UIDs of Pods that the caller adopts; CPUs that kubelet pinned for others are
+            the node's reserve.
+
+    Raises:
+        InputError: a wrong type, JSON that does not parse, a bad or negative quantity.
+    """
+    item = {} if nrt is None else nrt
+    annotations = nrt_annotations(nrt)
+    text = annotations.get(ANNOTATION_CPU_TOPOLOGY)
+    policy = annotations.get(ANNOTATION_KUBELET_CPU_MANAGER_POLICY)
+    kubelet = KubeletCpuPolicy() if policy is None else decode_kubelet_cpu_policy(policy)
+    reserved = kubelet.reserved_cpus
+    for alloc in kubelet_allocs(annotations):
+        if alloc.uid not in known_pods:
+            reserved |= alloc.cpus
+    read_node_reserve(annotations)  # what does not parse is this object's fault, not the Node's
+    return NodeTopology(
+        cpus=None if text is None else decode_cpu_topology(text) or None,
+        reserved=reserved,
+        kubelet=kubelet,
+        numa_policy=_numa_policy(item),
+        zones=tuple(sorted(_zones(item), key=lambda zone: zone.id)),
+        copies={key: annotations[key] for key in _COPIED_ANNOTATIONS if key in annotations},
+    )
+
+
+def nrt_annotations(nrt: Mapping[str, object] | None) -> Mapping[str, str]:
+    """Return the object's annotations, none without an object."""
+    if nrt is None:
+        return {}
+    metadata = an_object(nrt.get("metadata"), "metadata")
+    return text_map(metadata.get("annotations"), "metadata.annotations")
+
+
+def kubelet_allocs(annotations: Mapping[str, str]) -> Iterator[PodCpuAlloc]:
+    """Yield the entries of `pod-cpu-allocs` that count (contract 2.4)."""
+    text = annotations.get(ANNOTATION_POD_CPU_ALLOCS)
+    if text is not None:
+        yield from (alloc for alloc in decode_pod_cpu_allocs(text) if alloc.counts)
+
+
+def read_node_reserve(annotations: Mapping[str, str]) -> CpuSet:
+    """
+    Return the CPUs that a node keeps for itself and for its system.
+
+    Rule: Koordinator contract 6.3. The Node's own annotation wins over the copy that the
+    NodeResourceTopology carries for the scheduler (2.4).
+    """
+    reserved = EMPTY
+    own = annotations.get(ANNOTATION_NODE_RESERVATION)
+    if own is not None:
+        reserved |= decode_node_reservation(own).reserved_cpus
+    system = annotations.get(ANNOTATION_SYSTEM_QOS_RESOURCE)
+    if system is not None:
+        resource = decode_system_qos_resource(system)
+        reserved |= resource.cpus if resource.exclusive else EMPTY
+    return reserved
+
+
+def _numa_policy(nrt: Mapping[str, object]) -> NumaPolicy:
+    """
+    Return kubelet's Topology Manager policy.
+
+    Rule: Koordinator contract 3.2. v1alpha2's attribute wins over the deprecated list.
+    """
+    for place, item in enumerate(a_list(nrt.get("attributes"), "attributes")):
+        path = f"attributes[{place}]"
+        attribute = an_object(item, path)
+        if a_text(attribute.get("name"), f"{path}.name") == _POLICY_ATTRIBUTE:
+            text = a_text(attribute.get("value"), f"{path}.value")
+            return _KUBELET_POLICIES.get(text, numa_policy_of(text))
+    policies = a_list(nrt.get("topologyPolicies"), "topologyPolicies")
+    return (
+        numa_policy_of(a_text(policies[0], "topologyPolicies[0]")) if policies else NumaPolicy.NONE
+    )
+
+
+def _zones(nrt: Mapping[str, object]) -> Iterator[NumaZone]:
+    """Yield the zones that are NUMA nodes: type `Node`, named `node-<int>`."""
+    for place, item in enumerate(a_list(nrt.get("zones"), "zones")):
+        path = f"zones[{place}]"
+        zone = an_object(item, path)
+        name = _ZONE_NAME.fullmatch(a_text(zone.get("name"), f"{path}.name"))
+        if name is None or a_text(zone.get("type"), f"{path}.type") != _ZONE_TYPE:
+            continue
+        nanos = dict(each(zone.get("resources"), f"{path}.resources", _zone_resource))
+        cpu, memory = nanos.get(CPU), nanos.get(MEMORY)
+        yield NumaZone(
+            id=int(name[1]),
+            cpu_milli=None if cpu is None else cpu * 1000 // NANO,
+            memory_bytes=None if memory is None else memory // NANO,
+        )
+
+
+def _zone_resource(value: object, path: str) -> tuple[str, int]:
+    """Return a resource's name and its allocatable in thousand-millionths."""
+    resource = an_object(value, path)
+    allocatable = a_quantity(resource.get("allocatable"), f"{path}.allocatable")
+    return a_text(resource.get("name"), f"{path}.name"), allocatable.nanos

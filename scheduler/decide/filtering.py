@@ -1,0 +1,139 @@
+"""All nodes judged for one Pod at once: which pass, which is best, and why the others fail."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ledger.domain.requests import PodRequest
+from scheduler.decide.arrays import BoolArray, IntArray
+from scheduler.decide.closer import CloserLooks
+from scheduler.decide.fitting import Fitting
+from scheduler.decide.fleet import Fleet
+from scheduler.decide.grants import Grants
+from scheduler.decide.outcome import Placement, Unfit
+from scheduler.decide.refusals import Refusals
+from scheduler.decide.rows import RatingRows
+from scheduler.decide.shapes import Shape
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filtered:
+    """
+    The answer for the nodes that were asked about, by their place in the question.
+
+    Rule: design section 5.2; Koordinator contract 13.
+
+    Attributes:
+        best: what the Pod would get on the best node; None when no node takes it. Other nodes
+            that pass were judged by their arrays: what a Pod gets there is decided when it binds.
+        passing: ascending; `ratings` has the node policy's number for each, the larger the better.
+        failing: ascending; `codes` has the index into `reasons` for each.
+        hopeless: which of the failing take the Pod not even with all other Pods gone.
+    """
+
+    request: PodRequest
+    best: Placement | None
+    passing: IntArray
+    ratings: IntArray
+    failing: IntArray
+    codes: IntArray
+    hopeless: BoolArray
+    reasons: tuple[str, ...]
+
+
+class Filtering:
+    """
+    Judges nodes for an extender's filter.
+
+    Tests over arrays decide for all nodes. The closer look, which chooses devices and CPUs, is
+    made at the best node, and at the next best until one passes it: kube-scheduler binds to the
+    best rated, and nodes that failed the look are failed.
+
+    Args:
+        order: what the node at each place is called outside.
+    """
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        fitting: Fitting,
+        order: Sequence[int],
+        *,
+        rows: RatingRows,
+        grants: Grants,
+        refusals: Refusals,
+        looks: CloserLooks,
+    ) -> None:
+        self._fleet = fleet
+        self._fitting = fitting
+        self._order = order
+        self._rows = rows
+        self._grants = grants
+        self._refusals = refusals
+        self._looks = looks
+
+    def judge(self, request: PodRequest, shape: Shape, places: IntArray) -> Filtered:
+        """Return the answer for the nodes at these places."""
+        ratings = self._rows.current(shape).take(places)
+        if request.memory_bytes:
+            ratings[self._fleet.memory_free.take(places) < request.memory_bytes] = -1
+        looked = self._looks.failed(request, shape)
+        failed = _where(places, looked)
+        ratings[list(failed.values())] = -1
+        best = None
+        while len(ratings) and best is None:
+            number = int(ratings.argmax())
+            if ratings.item(number) < 0:
+                break
+            place = places.item(number)
+            answer = self._grants.grant(request, shape, place, self._order[place])
+            if isinstance(answer, Placement):
+                best = answer
+            else:
+                looked[place], failed[place] = answer, number
+                ratings[number] = -1
+        passing = np.flatnonzero(ratings >= 0)
+        failing = np.flatnonzero(ratings < 0)
+        tried = {number: looked[place] for place, number in failed.items()}
+        codes, hopeless, reasons = self._why(request, shape, places, failing, tried)
+        return Filtered(
+            request=request,
+            best=best,
+            passing=passing,
+            ratings=ratings.take(passing).astype(np.int64),
+            failing=failing,
+            codes=codes,
+            hopeless=hopeless,
+            reasons=reasons,
+        )
+
+    def _why(
+        self,
+        request: PodRequest,
+        shape: Shape,
+        places: IntArray,
+        failing: IntArray,
+        tried: dict[int, Unfit],
+    ) -> tuple[IntArray, BoolArray, tuple[str, ...]]:
+        where = places.take(failing)
+        codes, static, listed = self._refusals.why(request, shape, where)
+        hopeless = (codes < static) | self._fitting.hopeless(shape, request.memory_bytes, where)
+        texts = [", ".join(reason.text for reason in reasons) for reasons in listed]
+        for number, unfit in tried.items():
+            at = int(np.searchsorted(failing, number))
+            if unfit.reason not in texts:
+                texts.append(unfit.reason)
+            codes[at] = texts.index(unfit.reason)
+            hopeless[at] = not unfit.preemptible
+        return codes, hopeless, tuple(texts)
+
+
+def _where(places: IntArray, looked: Collection[int]) -> dict[int, int]:
+    """Return place -> its number in `places`, for the places that were looked at."""
+    if not looked:
+        return {}
+    numbers = np.flatnonzero(np.isin(places, list(looked)))
+    return dict(zip(places.take(numbers).tolist(), numbers.tolist(), strict=True))

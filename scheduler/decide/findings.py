@@ -1,0 +1,453 @@
+"""Which rule failed first on one node, with the numbers behind it and what they are about."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from ledger.domain.cpuset import cpuset_of
+from ledger.domain.nodes import NodeFacts
+from ledger.domain.requests import DeviceDemand, MatchExpression, PlacementRules, PodRequest
+from scheduler.decide import reasons
+from scheduler.decide.bench import Bench
+from scheduler.decide.cards.fit import asked_bytes, fits
+from scheduler.decide.cards.roots import root_of
+from scheduler.decide.cards.view import NodeView
+from scheduler.decide.labels import accepts, first_untolerated
+from scheduler.decide.outcome import CardView, Unplaced
+from scheduler.decide.settings import SchedulingSettings
+
+_MIB: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """
+    One reason of one node.
+
+    Attributes:
+        reason: our finer word where there is one (`reasons.Reason.name`).
+        asked, available: in `unit`; -1 where the rule has no numbers.
+        about: the cards, CPUs, roots, label or taint that the numbers are of.
+    """
+
+    node: int
+    reason: str
+    asked: int = -1
+    available: int = -1
+    unit: str = ""
+    about: str = ""
+
+    @property
+    def counted(self) -> bool:
+        """Tell whether `available` is a number; what may be over-held can be below 0."""
+        return self.asked >= 0 and (self.available >= 0 or self.unit in _SIGNED)
+
+    @property
+    def detail(self) -> str:
+        """Return the numbers as people read them; empty without any."""
+        numbers = f"asks {self.asked} {self.unit}" if self.asked >= 0 else ""
+        if self.counted:
+            numbers += f", {self.available} available"
+        return ": ".join(part for part in (numbers, self.about) if part)
+
+
+_NUMA_STARTS: Final = (
+    reasons.NUMA_POLICY_CONFLICT.text,
+    reasons.NO_NUMA_NODES.text,
+    reasons.INSUFFICIENT_NUMA_CPU.text,
+    reasons.UNALIGNED.text,
+    reasons.UNSATISFIED.text,
+)
+_SIGNED: Final = frozenset({"cpu milli", "memory MiB", "pods"})
+"""What may be over-held, and then is below 0."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """One node with what is left of it, and who is on it, for the rules below."""
+
+    node: int
+    request: PodRequest
+    facts: NodeFacts
+    view: NodeView
+    cpu_free: int
+    memory_free: int
+    pods: int
+    strangers: tuple[str, ...]
+    settings: SchedulingSettings
+
+
+def find_reasons(request: PodRequest, answer: Unplaced, bench: Bench) -> Iterator[Finding]:
+    """Yield every node's reasons with numbers, nodes in order; nothing for a refusal by rules."""
+    if answer.nodes is None:
+        return
+    names = answer.nodes.names or answer.nodes.texts
+    for node, code in enumerate(answer.nodes.codes):
+        look = look_at(request, bench, node)
+        for name, text in zip(names[code], answer.nodes.texts[code], strict=True):
+            yield find(look, name, text)
+
+
+def look_at(request: PodRequest, bench: Bench, node: int) -> Look:
+    """Return what is left of a node."""
+    facts, held = bench.nodes[node], [holder.held for holder in bench.on(node)]
+    return Look(
+        node=node,
+        request=request,
+        facts=facts,
+        view=bench.view(node),
+        cpu_free=(facts.cpu_milli or 0) - sum(pod.cpu_milli for pod in held),
+        memory_free=(facts.memory_bytes or 0) - sum(pod.memory_bytes for pod in held),
+        pods=len(held),
+        strangers=tuple(f"{pod.namespace}/{pod.pod_name}" for pod in held if pod.unknown_types),
+        settings=bench.settings,
+    )
+
+
+def find(look: Look, name: str, text: str) -> Finding:
+    """Return the numbers behind one reason, called `name` by us and `text` by the message."""
+    explain = _BY_TEXT.get(text)
+    if explain is None and text.startswith("node(s) had untolerated taint"):
+        explain = _taint
+    if explain is None and text.startswith(_NUMA_STARTS):
+        explain = _numa
+    if explain is None:
+        return _of_devices(look, name, text)
+    return explain(look, name)
+
+
+def _plain(look: Look, name: str) -> Finding:
+    return Finding(node=look.node, reason=name)
+
+
+def _taint(look: Look, name: str) -> Finding:
+    taint = first_untolerated(look.facts.taints, look.request.placement.tolerations)
+    value = f"={taint.value}" if taint and taint.value else ""
+    about = f"taint {taint.key}{value}:{taint.effect}" if taint else ""
+    return Finding(node=look.node, reason=name, about=about)
+
+
+def _affinity(look: Look, name: str) -> Finding:
+    about = "; ".join(_unmet(look.facts, look.request.placement))
+    return Finding(node=look.node, reason=name, about=about)
+
+
+def _unmet(node: NodeFacts, rules: PlacementRules) -> Iterator[str]:
+    """Yield the selector pairs that fail, and of the affinity the term that fails least."""
+    for key, wanted in rules.node_selector:
+        if node.labels.get(key) != wanted:
+            yield f"wants {key}={wanted}, {_has(node, key)}"
+    if rules.affinity_terms is None:
+        return
+    failing = [
+        [each for each in term if not accepts(each, _value(node, each))]
+        for term in rules.affinity_terms
+    ]
+    if not rules.affinity_terms or not all(failing):
+        return
+    for each in min(failing, key=len):
+        values = ", ".join(each.values)
+        words = f"{each.key} {each.operator}" + (f" ({values})" if values else "")
+        yield f"wants {words}, {_has(node, each.key)}"
+
+
+def _value(node: NodeFacts, expression: MatchExpression) -> str | None:
+    return node.name if expression.is_field else node.labels.get(expression.key)
+
+
+def _has(node: NodeFacts, key: str) -> str:
+    value = node.name if key == "metadata.name" else node.labels.get(key)
+    return "the node has none" if value is None else f"the node has {value}"
+
+
+def _pods(look: Look, name: str) -> Finding:
+    most = look.facts.pods_max or 0
+    return Finding(node=look.node, reason=name, asked=1, available=most - look.pods, unit="pods")
+
+
+def _cpu(look: Look, name: str) -> Finding:
+    return Finding(
+        node=look.node,
+        reason=name,
+        asked=look.request.cpu_milli,
+        available=look.cpu_free,
+        unit="cpu milli",
+        about=f"the node has {look.facts.cpu_milli}",
+    )
+
+
+def _memory(look: Look, name: str) -> Finding:
+    return Finding(
+        node=look.node,
+        reason=name,
+        asked=-(-look.request.memory_bytes // _MIB),
+        available=look.memory_free // _MIB,
+        unit="memory MiB",
+        about=f"the node has {(look.facts.memory_bytes or 0) // _MIB}",
+    )
+
+
+def _unknown(look: Look, name: str) -> Finding:
+    return Finding(node=look.node, reason=name, about=", ".join(look.strangers))
+
+
+def _dialect(look: Look, name: str) -> Finding:
+    served = ", ".join(sorted(look.facts.dialects or ()))
+    asked = look.request.dialect
+    return Finding(node=look.node, reason=name, about=f"asks in {asked}, serves {served or 'none'}")
+
+
+def _mgpu_policy(look: Look, name: str) -> Finding:
+    asked = look.request.mgpu_policy or "fixed-share"
+    served = look.facts.mgpu_policy or "fixed-share"
+    return Finding(node=look.node, reason=name, about=f"asks for {asked}, the node has {served}")
+
+
+def _cpus(look: Look, name: str) -> Finding:
+    topology, demand = look.facts.cpu_topology, look.request.cpuset
+    if topology is None or demand is None:
+        return _plain(look, name)
+    most = look.facts.cpu_ref_count_max
+    held = cpuset_of(cpu for cpu, refs in look.view.cpu_refs.items() if refs >= most)
+    free = topology.cpuset - look.facts.reserved_cpus - held
+    by_numa = ", ".join(
+        f"NUMA {numa} has {len(free & topology.cpus_in_numa(numa))}" for numa in topology.numa_nodes
+    )
+    return Finding(
+        node=look.node,
+        reason=name,
+        asked=demand.cpus,
+        available=len(free),
+        unit="cpus",
+        about=f"free {free or '-'}; {by_numa}",
+    )
+
+
+def _numa(look: Look, name: str) -> Finding:
+    """Say what each NUMA node has left of CPUs and of the devices that are asked for."""
+    topology = look.facts.cpu_topology
+    numas = set(topology.numa_nodes) if topology else set()
+    cards = [card for card in look.view.cards if card.record.place is not None]
+    numas |= {card.record.place.numa_node for card in cards if card.record.place}
+    parts = []
+    for numa in sorted(numas):
+        left = []
+        if topology and numa in topology.numa_nodes:
+            most = look.facts.cpu_ref_count_max
+            held = cpuset_of(cpu for cpu, refs in look.view.cpu_refs.items() if refs >= most)
+            free = topology.cpus_in_numa(numa) - look.facts.reserved_cpus - held
+            left.append(f"{len(free)} CPUs without a holder")
+        for demand in look.request.devices:
+            able = [c for c in cards if c.record.place and c.record.place.numa_node == numa]
+            count = sum(
+                c.record.device_type == demand.device_type and fits(c, demand) for c in able
+            )
+            left.append(f"{count} {demand.device_type}")
+        parts.append(f"NUMA {numa} has {', '.join(left)}")
+    policy = look.request.numa.policy if look.request.numa else ""
+    asked = look.facts.numa_policy or policy
+    about = "; ".join((*parts, f"policy {asked}" if asked else ""))
+    return Finding(node=look.node, reason=name, about=about.rstrip("; "))
+
+
+def _whole_cores(look: Look, name: str) -> Finding:
+    topology, demand = look.facts.cpu_topology, look.request.cpuset
+    threads = topology.threads_per_core if topology else 0
+    asked = demand.cpus if demand else -1
+    about = f"a core has {threads} CPUs"
+    return Finding(node=look.node, reason=name, asked=asked, unit="cpus", about=about)
+
+
+def _bind_policy(look: Look, name: str) -> Finding:
+    asked = look.request.cpuset.bind_policy if look.request.cpuset else ""
+    about = f"requires {asked}, the node {look.facts.cpu_bind_policy}"
+    return Finding(node=look.node, reason=name, about=about)
+
+
+def _partitions(look: Look, name: str) -> Finding:
+    table = look.facts.partitions or {}
+    count = sum(demand.count for demand in _of_type(look.request.devices, "gpu"))
+    sizes = ", ".join(str(size) for size in sorted(table))
+    groups = ["+".join(map(str, group.minors)) for group in table.get(count, ())]
+    free = [card for card in _cards(look, "gpu") if not card.closed and not card.tenants]
+    about = f"the table has sizes {sizes}" if sizes else "the node has no table"
+    if groups:
+        about = f"partitions {' '.join(groups)}; free {_minors(free) or '-'}"
+    return Finding(
+        node=look.node,
+        reason=name,
+        asked=count,
+        available=len(free),
+        unit="gpu devices",
+        about=about,
+    )
+
+
+def _scope(look: Look, name: str) -> Finding:
+    return _fitting(look, name, "gpu", by_place=True)
+
+
+def _roots(look: Look, name: str) -> Finding:
+    kinds = dict.fromkeys(demand.device_type for demand in look.request.devices)
+    parts = []
+    for kind in kinds:
+        demand = next(_of_type(look.request.devices, kind))
+        able = [card for card in _cards(look, kind) if fits(card, demand)]
+        roots = ", ".join(sorted({root_of(card) or "unknown" for card in able})) or "none"
+        parts.append(f"{kind} fits under roots {roots}")
+    return Finding(node=look.node, reason=name, about="; ".join(parts))
+
+
+def _of_devices(look: Look, name: str, text: str) -> Finding:
+    """Explain the reasons whose text names a device type, and those of the closer look."""
+    kinds = dict.fromkeys(demand.device_type for demand in look.request.devices)
+    for kind in kinds:
+        if text == f"{kind.upper()}ModelMismatch":
+            return _models(look, name, kind)
+        if text == f"{kind.upper()}ContainerLimit":
+            return _containers(look, name, kind)
+        if text in {f"Insufficient {kind} devices", reasons.no_functions(kind).text}:
+            return _fitting(look, name, kind)
+    return _fitting(look, name, next(iter(kinds)), by_place=True) if kinds else _plain(look, name)
+
+
+def _models(look: Look, name: str, kind: str) -> Finding:
+    asked = next(_of_type(look.request.devices, kind)).model_names
+    has = sorted({card.record.model or "unnamed" for card in _cards(look, kind)})
+    about = f"asks for {', '.join(asked)}; the node has {', '.join(has)}"
+    return Finding(node=look.node, reason=name, about=about)
+
+
+def _containers(look: Look, name: str, kind: str) -> Finding:
+    most = look.settings.mgpu.max_containers_per_card
+    counts = ", ".join(
+        f"{kind}/{card.record.minor} has {card.instances}" for card in _cards(look, kind)
+    )
+    about = f"at most {most} containers; {counts}"
+    return Finding(node=look.node, reason=name, about=about)
+
+
+def _fitting(look: Look, name: str, kind: str, *, by_place: bool = False) -> Finding:
+    """
+    Count the devices that could serve the first demand that has too few of them.
+
+    One device of which a part is asked for: what is left of the one with most, in what is short.
+    """
+    cards = _cards(look, kind)
+    demand = _short(list(_of_type(look.request.devices, kind)), cards)
+    able = [card for card in cards if fits(card, demand)]
+    about = _about(kind, cards, able)
+    if by_place and able:
+        about += f"; under {_places(able)}"
+    open_cards = [card for card in cards if not card.closed and not card.exclusive]
+    if demand.count == 1 and not demand.exclusive and not able and open_cards:
+        return _part(look, name, demand, open_cards)
+    return Finding(
+        node=look.node,
+        reason=name,
+        asked=demand.count,
+        available=len(able),
+        unit=f"{kind} devices",
+        about=about,
+    )
+
+
+def _part(look: Look, name: str, demand: DeviceDemand, cards: Sequence[CardView]) -> Finding:
+    """Say what is short on the card that lacks least: memory first, else core."""
+
+    def lacking(card: CardView) -> tuple[int, int]:
+        memory = asked_bytes(demand, card.record.memory_bytes) - card.memory_free
+        return max(0, memory), max(0, demand.core_percent - card.core_free)
+
+    best = min(cards, key=lambda card: (lacking(card), card.record.minor))
+    place = f"{best.record.device_type}/{best.record.minor}"
+    memory, _ = lacking(best)
+    if memory:
+        return Finding(
+            node=look.node,
+            reason=name,
+            asked=-(-asked_bytes(demand, best.record.memory_bytes) // _MIB),
+            available=best.memory_free // _MIB,
+            unit="MiB of one card",
+            about=f"most is left on {place}, with {best.core_free} % core",
+        )
+    return Finding(
+        node=look.node,
+        reason=name,
+        asked=demand.core_percent,
+        available=best.core_free,
+        unit="% core of one card",
+        about=f"most is left on {place}",
+    )
+
+
+def _short(demands: Sequence[DeviceDemand], cards: Sequence[CardView]) -> DeviceDemand:
+    """Return the first demand that too few cards can serve, else the first."""
+    for demand in demands:
+        if sum(fits(card, demand) for card in cards) < demand.count:
+            return demand
+    return demands[0]
+
+
+def _about(kind: str, cards: Sequence[CardView], able: Sequence[CardView]) -> str:
+    """Return which devices could serve, which are closed, which are held."""
+    if not cards:
+        return f"the node has no {kind}"
+    closed = [card for card in cards if card.closed]
+    rest = [card for card in cards if card not in able and not card.closed]
+    parts = [
+        f"{word} {kind}/{_minors(some)}"
+        for word, some in (("could serve", able), ("held", rest), ("closed", closed))
+        if some
+    ]
+    return "; ".join(parts)
+
+
+def _places(cards: Iterable[CardView]) -> str:
+    """Return how many devices there are per NUMA node and PCIe root: `NUMA 0 root 3b: 2`."""
+    counts: dict[str, int] = {}
+    for card in cards:
+        place = card.record.place
+        numa = "unknown" if place is None or place.numa_node < 0 else str(place.numa_node)
+        key = f"NUMA {numa} root {root_of(card) or 'unknown'}"
+        counts[key] = counts.get(key, 0) + 1
+    return ", ".join(f"{key}: {count}" for key, count in sorted(counts.items()))
+
+
+def _minors(cards: Sequence[CardView]) -> str:
+    return str(cpuset_of(card.record.minor for card in cards))
+
+
+def _cards(look: Look, kind: str) -> list[CardView]:
+    return [card for card in look.view.cards if card.record.device_type == kind]
+
+
+def _of_type(demands: Iterable[DeviceDemand], kind: str) -> Iterator[DeviceDemand]:
+    return (demand for demand in demands if demand.device_type == kind)
+
+
+_BY_TEXT: Final[Mapping[str, Callable[[Look, str], Finding]]] = {
+    reasons.UNSCHEDULABLE.text: _plain,
+    reasons.AFFINITY.text: _affinity,
+    reasons.TOO_MANY_PODS.text: _pods,
+    reasons.INSUFFICIENT_CPU.text: _cpu,
+    reasons.INSUFFICIENT_MEMORY.text: _memory,
+    reasons.UNKNOWN_CARD.text: _unknown,
+    reasons.NO_CPU_TOPOLOGY.text: _plain,
+    reasons.INSUFFICIENT_CPUS.text: _cpus,
+    reasons.DIALECT_NOT_SERVED.text: _dialect,
+    reasons.MGPU_DISABLED.text: _plain,
+    reasons.MGPU_NODE_INVALID.text: _plain,
+    reasons.MGPU_POLICY_MISMATCH.text: _mgpu_policy,
+    reasons.NO_PARTITION_TABLE.text: _partitions,
+    reasons.PARTITION_COUNT.text: _partitions,
+    reasons.NO_FREE_PARTITION.text: _partitions,
+    reasons.TOPOLOGY_SCOPE.text: _scope,
+    reasons.NO_TOPOLOGY_TREE.text: _scope,
+    reasons.MULTI_SHARED_GPU.text: _plain,
+    reasons.JOINT_RULES.text: _roots,
+    reasons.NOT_WHOLE_CORES.text: _whole_cores,
+    reasons.BIND_POLICY_CONFLICT.text: _bind_policy,
+}

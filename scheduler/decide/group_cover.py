@@ -1,0 +1,345 @@
+"""
+Which nodes hold how many members of a group: fewest nodes, largest bottleneck, least left.
+
+Members of one shape are interchangeable, and so are nodes that can take the same numbers of them.
+What one node takes is a vector: how many members of each shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Final
+
+import numpy as np
+
+from scheduler.decide.arrays import BoolArray, IntArray
+
+VECTORS_MAX: Final = 4096
+"""Vectors of one group; members of many shapes beyond that are dealt out greedily."""
+
+WORK_MAX: Final = 20_000_000
+"""Table cells that one search may fill; beyond that nodes are dealt out greedily."""
+
+_FAR: Final = np.int64(1) << 60
+
+Vector = tuple[int, ...]
+Cover = tuple[tuple[int, Vector], ...]
+"""Places with what each takes, in sum exactly the group."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vectors:
+    """
+    Every number of members of each shape that one node could take; the first is none at all.
+
+    Attributes:
+        table: row per vector, column per shape.
+        gpus_each: GPUs that are chosen by their links, per member of each shape.
+        gpus: the same per vector.
+    """
+
+    need: Vector
+    table: IntArray
+    gpus_each: IntArray
+    gpus: IntArray
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    def number(self, vector: Vector) -> int:
+        """Return the row of a vector."""
+        strides = _strides(self.need).tolist()
+        return sum(count * step for count, step in zip(vector, strides, strict=True))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offers:
+    """
+    What the nodes could take.
+
+    Attributes:
+        able: at [place, vector]. A node that can take a vector can take every part of it.
+        left: what is free on the node, the less the better.
+        alike: places of equal keys have the same bottleneck for every number of GPUs.
+        bottleneck: (place, number of GPUs) -> GB/s of the best such GPUs; grows when fewer.
+    """
+
+    able: BoolArray
+    left: IntArray
+    alike: Sequence[Hashable]
+    bottleneck: Callable[[int, int], float]
+
+
+@dataclass(slots=True)
+class _Item:
+    """One kind of nodes: what one of them can take, and the places."""
+
+    able: BoolArray  # per vector
+    largest: IntArray  # the vectors that are part of no other one
+    places: list[int]
+
+
+def vectors_of(need: Vector, gpus: Sequence[int]) -> Vectors | None:
+    """Return all vectors of a group, None when there are too many."""
+    count = 1
+    for most in need:
+        count *= most + 1
+    if count > VECTORS_MAX:
+        return None
+    table = np.array(list(product(*(range(most + 1) for most in need))), dtype=np.int64)
+    each = np.array(gpus, dtype=np.int64)
+    return Vectors(need=need, table=table, gpus_each=each, gpus=table @ each)
+
+
+def best_cover(vectors: Vectors, offers: Offers) -> tuple[Cover | None, bool]:
+    """
+    Return the best cover, None when none was found, and whether the search was cut.
+
+    Rule: Koordinator GPU-topology proposal, "Node Selection" and "Pick GPUs of Node": as few
+    nodes as possible; of these the largest bottleneck, which is the least of any node; then the
+    least left; then the first nodes. Exact within `WORK_MAX`; a search that is cut takes the
+    roomiest node again and again, which for members of one shape are still the fewest.
+    """
+    items = _items_of(vectors, offers)
+    greedy = _greedy(vectors, items)
+    layers = len(greedy) if greedy is not None else min(sum(vectors.need), len(offers.left))
+    if not items or _work(vectors, items, layers) > WORK_MAX:
+        return greedy, bool(items)
+    table = _Table(vectors, layers)
+    table.fill(_merged(items))
+    fewest = table.fewest()
+    if fewest is None:
+        return None, False
+    return _cheapest(vectors, offers, _fastest(vectors, offers, items, fewest), fewest), False
+
+
+def closed(vectors: Vectors, able: BoolArray) -> BoolArray:
+    """Return the vectors that can be taken with every part of them."""
+    result = able.copy()
+    for shape, step in enumerate(_strides(vectors.need).tolist()):
+        more = vectors.table[:, shape] > 0
+        for count in range(1, vectors.need[shape] + 1):
+            rows = np.flatnonzero(more & (vectors.table[:, shape] == count))
+            result[rows] &= result[rows - step]
+    return result
+
+
+def _largest(vectors: Vectors, able: BoolArray) -> IntArray:
+    """Return the vectors that are part of no other one that the node can take."""
+    inner = np.zeros(len(vectors), dtype=np.bool_)
+    for shape, step in enumerate(_strides(vectors.need).tolist()):
+        rows = np.flatnonzero(vectors.table[:, shape] < vectors.need[shape])
+        inner[rows] |= able[rows + step]
+    found: IntArray = np.flatnonzero(able & ~inner)
+    return found
+
+
+def _item(vectors: Vectors, able: BoolArray, places: list[int]) -> _Item | None:
+    """Return a kind of nodes, None when it can take no member at all."""
+    return _Item(able, _largest(vectors, able), places) if able[1:].any() else None
+
+
+def _items_of(vectors: Vectors, offers: Offers) -> list[_Item]:
+    """Group places by what they can take and by their links."""
+    packed = np.packbits(offers.able, axis=1)
+    width, raw = packed.shape[1], packed.tobytes()
+    groups: dict[tuple[Hashable, bytes], list[int]] = {}
+    for place, alike in enumerate(offers.alike):
+        groups.setdefault((alike, raw[width * place : width * (place + 1)]), []).append(place)
+    known: dict[bytes, _Item | None] = {}
+    items = []
+    for (_, row), places in groups.items():
+        if row not in known:
+            known[row] = _item(vectors, offers.able[places[0]], [])
+        kind = known[row]
+        if kind is not None:
+            items.append(_Item(kind.able, kind.largest, places))
+    return items
+
+
+def _merged(items: Sequence[_Item]) -> list[_Item]:
+    """Return one item for all kinds that take the same, whatever their links."""
+    merged: dict[bytes, _Item] = {}
+    for item in items:
+        known = merged.setdefault(item.able.tobytes(), _Item(item.able, item.largest, []))
+        known.places.extend(item.places)
+    return list(merged.values())
+
+
+def _work(vectors: Vectors, items: Sequence[_Item], layers: int) -> int:
+    steps = sum(min(layers, len(item.places)) * len(item.largest) for item in _merged(items))
+    return steps * layers * len(vectors)
+
+
+def _greedy(vectors: Vectors, items: Sequence[_Item]) -> Cover | None:
+    """Return a cover in which each node takes the most GPUs, then members, of what is left."""
+    kinds = [(item.largest, sorted(item.places)) for item in _merged(items)]
+    rest = np.array(vectors.need, dtype=np.int64)
+    weights = vectors.gpus_each * (sum(vectors.need) + 1) + 1
+    cover = []
+    while rest.any():
+        best: tuple[int, int] = (0, 0)
+        for number, (largest, places) in enumerate(kinds):
+            if places:
+                takes = int((np.minimum(vectors.table[largest], rest) @ weights).max())
+                best = max(best, (takes, -number))
+        if not best[0]:
+            return None
+        largest, places = kinds[-best[1]]
+        taken = np.minimum(vectors.table[largest], rest)
+        taken = taken[int((taken @ weights).argmax())]
+        rest = rest - taken
+        cover.append((places.pop(0), tuple(taken.tolist())))
+    return tuple(cover)
+
+
+def _fastest(
+    vectors: Vectors, offers: Offers, items: Sequence[_Item], nodes: int
+) -> Sequence[_Item]:
+    """Return the kinds with what they can take at the largest bottleneck of so many nodes."""
+    speeds = _Speeds(vectors, offers, items, nodes)
+    best, low, high = items, 0, len(speeds.levels) - 1
+    middle = high  # often all nodes are equally fast
+    while low <= high:
+        tried = speeds.at(speeds.levels[middle])
+        table = _Table(vectors, nodes)
+        table.fill(tried)
+        if table.fewest() is None:
+            high = middle - 1
+        else:
+            best, low = tried, middle + 1
+        middle = (low + high) // 2
+    return best
+
+
+class _Speeds:
+    """How fast the links are that each kind of nodes offers for a number of its GPUs."""
+
+    def __init__(
+        self, vectors: Vectors, offers: Offers, items: Sequence[_Item], nodes: int
+    ) -> None:
+        self._vectors = vectors
+        self._limited: dict[tuple[int, int], _Item | None] = {}
+        most = max(int(vectors.gpus[item.largest].max()) for item in items)
+        fewest = max(0, int(vectors.gpus[-1]) - (nodes - 1) * most)  # the others can't take more
+        counts: dict[int, list[int]] = {}
+        self._known: list[tuple[_Item, list[tuple[int, float]]]] = []
+        for item in items:
+            if id(item.able) not in counts:  # kinds that take the same share the array
+                numbers = np.unique(vectors.gpus[item.able])
+                counts[id(item.able)] = numbers[numbers >= fewest].tolist()
+            place = item.places[0]
+            speeds = [(count, offers.bottleneck(place, count)) for count in counts[id(item.able)]]
+            self._known.append((item, speeds))
+        self.levels = sorted({speed for _, speeds in self._known for _, speed in speeds})
+
+    def at(self, level: float) -> list[_Item]:
+        """Return what nodes take over links at least so fast; one item for all that take it."""
+        merged: dict[tuple[int, int], tuple[_Item, list[int]]] = {}
+        for item, speeds in self._known:
+            most = -1
+            for count, speed in speeds:
+                if speed < level:
+                    break
+                most = count
+            if most >= 0:
+                merged.setdefault((id(item.able), most), (item, []))[1].extend(item.places)
+        result = []
+        for (_, most), (item, places) in merged.items():
+            limited = self._with_gpus(item, most)
+            if limited is not None:
+                result.append(_Item(limited.able, limited.largest, places))
+        return _merged(result)
+
+    def _with_gpus(self, item: _Item, most: int) -> _Item | None:
+        """Return the item with at most so many GPUs, None when nothing is left."""
+        key = (id(item.able), most)
+        if key not in self._limited:
+            able = item.able & (self._vectors.gpus <= most)
+            self._limited[key] = _item(self._vectors, able, [])
+        return self._limited[key]
+
+
+def _cheapest(vectors: Vectors, offers: Offers, items: Sequence[_Item], nodes: int) -> Cover | None:
+    """Return the cover of so many nodes that leaves least, every member once."""
+    left = offers.left.tolist()
+    merged = _merged(items)
+    for item in merged:
+        item.places.sort(key=lambda place: (left[place], place))
+    table = _Table(vectors, nodes)
+    table.fill(merged, left)
+    rest = np.array(vectors.need, dtype=np.int64)
+    cover = []
+    for place, number in sorted(table.picked()):
+        taken = np.minimum(rest, vectors.table[number])
+        rest = rest - taken
+        cover.append((place, tuple(taken.tolist())))
+    assert not rest.any(), "the table says that these nodes are enough"
+    return tuple(cover)
+
+
+class _Table:
+    """Least cost to cover each vector with at most so many nodes, node by node."""
+
+    def __init__(self, vectors: Vectors, layers: int) -> None:
+        self._vectors = vectors
+        self._layers = layers
+        self._rests: dict[int, IntArray] = {}
+        self._steps: list[tuple[int, int, IntArray, IntArray]] = []
+        self._costs: IntArray = np.full((layers + 1, len(vectors)), _FAR, dtype=np.int64)
+        self._costs[:, 0] = 0
+
+    def fill(self, items: Sequence[_Item], left: Sequence[int] | None = None) -> None:
+        """Let every node take what it can; without `left` all cost the same."""
+        for item in items:
+            numbers = item.largest.tolist()
+            for place in item.places[: self._layers]:
+                before = self._costs
+                cost = 0 if left is None else left[place]
+                after = before.copy()
+                for number in numbers:
+                    moved = before[:-1].take(self._rest(number), axis=1) + cost
+                    np.minimum(after[1:], moved, out=after[1:])
+                if left is not None:
+                    self._steps.append((place, cost, item.largest, before))
+                self._costs = after
+
+    def fewest(self) -> int | None:
+        """Return the least number of nodes for the whole group, None when it does not fit."""
+        layers = np.flatnonzero(self._costs[:, -1] < _FAR)
+        return int(layers[0]) if len(layers) else None
+
+    def picked(self) -> list[tuple[int, int]]:
+        """Return the places of the cheapest cover, each with the vector that it takes at most."""
+        layer, state = self._layers, len(self._vectors) - 1
+        after = self._costs
+        found: list[tuple[int, int]] = []
+        for place, cost, largest, before in reversed(self._steps):
+            wanted = after.item(layer, state)
+            if before.item(layer, state) != wanted:
+                for number in largest.tolist():
+                    rest = int(self._rest(number)[state])
+                    if before.item(layer - 1, rest) + cost == wanted:
+                        found.append((place, number))
+                        layer, state = layer - 1, rest
+                        break
+            after = before
+        return found
+
+    def _rest(self, number: int) -> IntArray:
+        """Return for each vector what is left of it when this one is taken."""
+        known = self._rests.get(number)
+        if known is None:
+            table = self._vectors.table
+            known = np.maximum(table - table[number], 0) @ _strides(self._vectors.need)
+            self._rests[number] = known
+        return known
+
+
+def _strides(need: Vector) -> IntArray:
+    strides = [1]
+    for most in reversed(need[1:]):
+        strides.insert(0, strides[0] * (most + 1))
+    return np.array(strides, dtype=np.int64)

@@ -1,0 +1,343 @@
+"""CPUs, memory and devices of one Pod out of the same NUMA nodes of one node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Final
+
+from ledger.domain.annotations.cpu import CpuSharedPool, NumaExclusive, NumaPolicy
+from ledger.domain.annotations.node_cpu import NumaAllocateStrategy, numa_policy_of
+from ledger.domain.annotations.qos import QosClass
+from ledger.domain.cpuset import EMPTY, CpuSet
+from ledger.domain.devices import GPU
+from ledger.domain.nodes import NodeFacts
+from ledger.domain.requests import PodRequest
+from scheduler.decide import reasons
+from scheduler.decide.cards.view import Choice, NodeView
+from scheduler.decide.cpusets.choose import CpuSearch, search_cpus
+from scheduler.decide.numa.hints import DEVICE_CHOICE_SCORE, NumaHint, hints_of, masks_of
+from scheduler.decide.numa.merge import Exclusivity, merge
+from scheduler.decide.numa.score import Usage, score
+from scheduler.decide.numa.split import split
+from scheduler.decide.numa.state import (
+    NUMA_NODES_MAX,
+    NumaLoad,
+    NumaNode,
+    numa_nodes_of,
+)
+from scheduler.decide.outcome import CardView, NumaPart, Unfit
+from scheduler.decide.settings import CpuSettings
+
+CPU: Final = "cpu"
+MEMORY: Final = "memory"
+_STRICT: Final = frozenset({NumaPolicy.RESTRICTED, NumaPolicy.SINGLE_NUMA_NODE})
+_POOLED: Final = frozenset({QosClass.LS, QosClass.NONE})
+"""The QoS classes whose Pods run in the shared pools (contract 2.2)."""
+
+ChooseDevices = Callable[[NodeView], Choice | Unfit]
+Parts = tuple[NumaPart, ...]
+_NO_DEVICES: Final = Choice()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeNow:
+    """
+    A node at one moment.
+
+    Attributes:
+        choose_devices: the card choice, over whatever cards a view holds.
+    """
+
+    view: NodeView
+    load: NumaLoad
+    choose_devices: ChooseDevices
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alignment:
+    """
+    What a node gives a Pod.
+
+    Attributes:
+        parts: by NUMA node; empty when nothing was aligned.
+        shared_pools: the pools that a Pod without CPUs of its own is bound to.
+    """
+
+    choice: Choice = _NO_DEVICES
+    cpuset: CpuSet = EMPTY
+    parts: Parts = ()
+    shared_pools: tuple[CpuSharedPool, ...] = ()
+
+
+def effective_policy(
+    request: PodRequest, facts: NodeFacts, settings: CpuSettings
+) -> NumaPolicy | Unfit:
+    """
+    Return the policy that counts for a Pod on a node.
+
+    Rule: Koordinator contract 7: the node's; the Pod's own where the node has none; two that
+    differ exclude each other. CPU proposal: the settings' where nobody has one.
+    """
+    own = NumaPolicy.NONE if request.numa is None else request.numa.policy
+    if own and facts.numa_policy and own is not facts.numa_policy:
+        return Unfit(reason=reasons.NUMA_POLICY_CONFLICT.text, preemptible=False)
+    return facts.numa_policy or own or numa_policy_of(settings.default_numa_topology_policy)
+
+
+def align(
+    policy: NumaPolicy, request: PodRequest, node: NodeNow, settings: CpuSettings
+) -> Alignment | Unfit:
+    """
+    Choose NUMA nodes that serve every resource of the Pod, and the Pod's resources there.
+
+    Rule: Koordinator contract 7.
+
+    BestEffort never refuses what an unaligned choice would give.
+    """
+    aligner = _Aligner(policy, request, node, settings)
+    unaligned = aligner.unaligned()
+    if isinstance(unaligned, Unfit):
+        return unaligned
+    if not aligner.numas:
+        if policy is NumaPolicy.BEST_EFFORT:
+            return unaligned
+        return Unfit(reason=reasons.NO_NUMA_NODES.text, preemptible=False)
+    required = request.numa is not None and request.numa.exclusive is NumaExclusive.REQUIRED
+    uses = {numa.id: numa.use for numa in aligner.numas}
+    merged = merge(
+        policy,
+        aligner.hints(unaligned.choice),
+        [numa.id for numa in aligner.numas],
+        Exclusivity(required=required, uses=uses),
+    )
+    if merged.reasons:
+        return Unfit(reason=", ".join(merged.reasons), preemptible=True)
+    if merged.nodes is None:
+        return unaligned
+    aligned = aligner.on(merged.nodes)
+    if isinstance(aligned, Unfit) and policy is NumaPolicy.BEST_EFFORT:
+        return unaligned
+    return aligned
+
+
+class _Aligner:
+    """One Pod on one node: what every set of NUMA nodes could give it."""
+
+    def __init__(
+        self, policy: NumaPolicy, request: PodRequest, node: NodeNow, settings: CpuSettings
+    ) -> None:
+        self._policy = policy
+        self._request = request
+        self._view = node.view
+        self._load = node.load
+        self._strategy = node.view.facts.numa_strategy or settings.numa_allocate_strategy
+        self._choose_devices = node.choose_devices
+        self.numas = numa_nodes_of(node.view.facts, node.load)
+
+    @cached_property
+    def _search(self) -> CpuSearch | Unfit | None:
+        demand = self._request.cpuset
+        if demand is None:
+            return None
+        return search_cpus(demand, self._view.facts, self._load.pinned, strategy=self._strategy)
+
+    def unaligned(self) -> Alignment | Unfit:
+        """Return what the Pod would get without a NUMA policy."""
+        choice = self._choose_devices(self._view) if self._request.devices else _NO_DEVICES
+        if isinstance(choice, Unfit):
+            return choice
+        search = self._search
+        if search is None:
+            return Alignment(choice=choice)
+        if isinstance(search, Unfit):
+            return search
+        chosen = search.pick(search.layout.cpus, search.request.count)
+        if chosen is None:
+            return search.refusal()
+        return Alignment(choice=choice, cpuset=CpuSet(mask=chosen))
+
+    def hints(self, unaligned: Choice) -> dict[str, tuple[NumaHint, ...]]:
+        """Return the hints of every resource that the Pod asks for and the node reports."""
+        ids = [numa.id for numa in self.numas]
+        masks = list(masks_of(ids)) if len(ids) <= NUMA_NODES_MAX else _ends(ids)
+        found: dict[str, tuple[NumaHint, ...]] = {}
+        served = [mask for mask in masks if self._parts(self._in(mask)) is not None]
+        for name, asked, has in self._amounts():
+            if asked and any(has(numa) is not None for numa in self.numas):
+                fitting = [mask for mask in served if all(has(numa) for numa in self._in(mask))]
+                found[name] = hints_of(fitting, self._score, self._policy)
+        return found | self._device_hints(masks, unaligned)
+
+    def on(self, nodes: int) -> Alignment | Unfit:
+        """Return what the Pod gets out of just these NUMA nodes."""
+        numas = self._in(nodes)
+        choice = _NO_DEVICES
+        if self._request.devices:
+            answer = self._choose_devices(self._restricted(nodes))
+            if isinstance(answer, Unfit):
+                return answer
+            choice = answer
+        parts = self._parts(numas)
+        if parts is None:
+            return Unfit(reason=reasons.INSUFFICIENT_NUMA_CPU.text, preemptible=True)
+        cpuset = self._picked(parts)
+        if cpuset is None:
+            return Unfit(reason=reasons.INSUFFICIENT_NUMA_CPU.text, preemptible=True)
+        return Alignment(choice=choice, cpuset=cpuset, parts=parts, shared_pools=self._pools(parts))
+
+    def _in(self, mask: int) -> list[NumaNode]:
+        return [numa for numa in self.numas if mask >> numa.id & 1]
+
+    def _amounts(self) -> Iterator[tuple[str, int, Callable[[NumaNode], int | None]]]:
+        """Yield name, what the Pod asks, and what a NUMA node has left (None: does not say)."""
+        yield (
+            CPU,
+            self._request.cpu_milli,
+            lambda numa: None if numa.cpu_milli is None else numa.cpu_milli_free,
+        )
+        yield (
+            MEMORY,
+            self._request.memory_bytes,
+            lambda numa: None if numa.memory_bytes is None else numa.memory_bytes_free,
+        )
+
+    def _parts(self, numas: Sequence[NumaNode]) -> Parts | None:
+        """Return what each of these NUMA nodes would give of CPUs and memory."""
+        cpu = self._split_cpu(numas)
+        reporting = {
+            numa.id: numa.memory_bytes_free for numa in numas if numa.memory_bytes is not None
+        }
+        memory = split(self._request.memory_bytes, reporting) if reporting else {}
+        if cpu is None or memory is None:
+            return None
+        parts = tuple(
+            NumaPart(
+                node=numa.id,
+                cpu_milli=cpu.get(numa.id, 0),
+                memory_bytes=memory.get(numa.id, 0),
+                pinned=self._request.cpuset is not None,
+            )
+            for numa in numas
+        )
+        return None if self._picked(parts) is None else parts
+
+    def _split_cpu(self, numas: Sequence[NumaNode]) -> Mapping[int, int] | None:
+        """Return thousandths of CPUs by NUMA node, whole CPUs for a CPU set."""
+        reporting = {numa.id: numa.cpu_milli_free for numa in numas if numa.cpu_milli is not None}
+        search = self._search
+        if search is None:
+            return split(self._request.cpu_milli, reporting) if reporting else {}
+        if isinstance(search, Unfit):
+            return None
+        cpus = {
+            numa.id: min(
+                (search.candidates & numa.cpus).bit_count(), reporting.get(numa.id, 0) // 1000
+            )
+            for numa in numas
+        }
+        parts = split(search.request.count, cpus, search.unit)
+        return None if parts is None else {node: count * 1000 for node, count in parts.items()}
+
+    def _picked(self, parts: Parts) -> CpuSet | None:
+        """Return the CPUs that the picker gives, NUMA node by NUMA node."""
+        search = self._search
+        if not isinstance(search, CpuSearch):
+            return EMPTY
+        own = {numa.id: numa.cpus for numa in self.numas}
+        chosen = 0
+        for part in parts:
+            cpus = search.pick(own[part.node], part.cpu_milli // 1000)
+            if cpus is None:
+                return None
+            chosen |= cpus
+        return CpuSet(mask=chosen)
+
+    def _score(self, mask: int) -> int:
+        usages = []
+        for name, asked, has in self._amounts():
+            numas = [numa for numa in self._in(mask) if has(numa) is not None]
+            if asked and numas:
+                caps = (numa.cpu_milli if name == CPU else numa.memory_bytes for numa in numas)
+                capacity = sum(cap or 0 for cap in caps)
+                free = sum(has(numa) or 0 for numa in numas)
+                usages.append(Usage(capacity=capacity, used=capacity - free, asked=asked))
+        most = self._strategy == NumaAllocateStrategy.MOST_ALLOCATED
+        return score(usages, most_allocated=most)
+
+    def _device_hints(
+        self, masks: Sequence[int], unaligned: Choice
+    ) -> dict[str, tuple[NumaHint, ...]]:
+        """
+        Return the hints of every device type whose places are known.
+
+        Rule: Koordinator contract 7: 500 for the GPUs that would be chosen without alignment.
+        """
+        types = {demand.device_type for demand in self._request.devices}
+        located = {
+            card.record.device_type for card in self._view.cards if _numa_of(card) >= 0
+        } & types
+        if not located:
+            return {}
+        wished = _gpus(unaligned)
+        scores: dict[int, int] = {}
+        for mask in masks:
+            choice = self._choose_devices(self._restricted(mask))
+            if isinstance(choice, Choice):
+                scores[mask] = DEVICE_CHOICE_SCORE if _gpus(choice) == wished else 0
+        return {
+            device_type: hints_of(
+                [mask for mask in scores if self._everywhere(device_type, mask)],
+                scores.__getitem__,
+                self._policy,
+            )
+            for device_type in sorted(located)
+        }
+
+    def _everywhere(self, device_type: str, mask: int) -> bool:
+        """Tell whether each of these NUMA nodes has a device of the type with something left."""
+        having = {
+            _numa_of(card)
+            for card in self._view.cards
+            if card.record.device_type == device_type and _has_any(card)
+        }
+        return all(numa.id in having for numa in self._in(mask))
+
+    def _restricted(self, mask: int) -> NodeView:
+        """Return the node with the devices of these NUMA nodes, and those nobody can place."""
+        cards = tuple(
+            card for card in self._view.cards if _numa_of(card) < 0 or mask >> _numa_of(card) & 1
+        )
+        return replace(self._view, cards=cards)
+
+    def _pools(self, parts: Parts) -> tuple[CpuSharedPool, ...]:
+        """Return the pools that a Pod without CPUs of its own is bound to (contract 2.2)."""
+        qos = self._request.snapshot.qos
+        if self._request.cpuset is not None or self._policy not in _STRICT or qos not in _POOLED:
+            return ()
+        sockets = {numa.id: numa.sockets for numa in self.numas}
+        return tuple(
+            CpuSharedPool(socket=socket, node=part.node)
+            for part in parts
+            if part.cpu_milli
+            for socket in sockets[part.node]
+        )
+
+
+def _ends(ids: Sequence[int]) -> list[int]:
+    """Return every single NUMA node, and all of them."""
+    return [*(1 << node for node in ids), sum(1 << node for node in ids)]
+
+
+def _numa_of(card: CardView) -> int:
+    place = card.record.place
+    return -1 if place is None else place.numa_node
+
+
+def _has_any(card: CardView) -> bool:
+    return not card.closed and (card.core_free > 0 or card.memory_free > 0)
+
+
+def _gpus(choice: Choice) -> frozenset[int]:
+    return frozenset(share.minor for share in choice.shares if share.device_type == GPU)

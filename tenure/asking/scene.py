@@ -1,0 +1,349 @@
+"""The cluster as a ledger, files, or both know it: nodes, who holds what, what everyone asked."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from ledger.domain.adoption import DEVICE_ALLOCATED
+from ledger.domain.codec import decode_value
+from ledger.domain.devices import DeviceRecord, DeviceShare
+from ledger.domain.errors import InputError
+from ledger.domain.events import (
+    NodeInventoried,
+    PodObserved,
+    PodReserved,
+    RequestRefused,
+)
+from ledger.domain.nodes import NodeFacts
+from ledger.domain.normalise import examine_pod
+from ledger.domain.requests import PodRequest, PodSnapshot
+from ledger.domain.resources import (
+    ANNOTATION_RESOURCE_STATUS,
+    ANNOTATION_TENURE_ADMITTED,
+    LABEL_HOSTNAME,
+)
+from scheduler.decide.bench import Bench, Holder
+from scheduler.decide.settings import SchedulingSettings
+from tenure.asking.rebuilt import UNTOLD_OF_NODES, UNTOLD_OF_PODS, node_of, request_of
+from tenure.config import normalise_settings
+from tenure.manifests import Document, Manifests
+from tenure.simulate.events import group_name
+from tenure.simulate.inputs import manifest_run
+
+if TYPE_CHECKING:
+    from ledger.domain.state_codec import LedgerState
+    from ledger.store.open import Ledger
+
+OTHERS: Final = "held by others"
+UNKNOWN: Final = "its request is not known"
+PINNED: Final = "its request names one node"
+DAEMON: Final = "its DaemonSet puts it there"
+_NODE_NAME: Final = "metadata.name"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scene:
+    """
+    What deciding needs to know about a cluster.
+
+    Attributes:
+        requests: Pod UID -> its own request, of Pods that wait and Pods that hold.
+        broken: Pod UID -> the errors of a Pod that breaks rules of ours.
+        untold: facts that nobody wrote down here, so that nothing was decided by them.
+    """
+
+    nodes: tuple[NodeFacts, ...]
+    holders: tuple[Holder, ...]
+    settings: SchedulingSettings
+    requests: Mapping[str, PodRequest] = field(default_factory=dict)
+    broken: Mapping[str, str] = field(default_factory=dict)
+    untold: tuple[str, ...] = ()
+
+    def bench(self, without: str = "") -> Bench:
+        """Return a bench with this cluster on it, one Pod aside."""
+        holders = [holder for holder in self.holders if holder.uid != without]
+        return Bench(self.nodes, holders, self.settings)
+
+
+@dataclass(slots=True)
+class _Told:
+    """What the events of a ledger tell beside its state."""
+
+    inventories: dict[str, NodeInventoried] = field(default_factory=dict)
+    holdings: dict[str, PodReserved | PodObserved] = field(default_factory=dict)
+    refusals: dict[str, RequestRefused] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Objects:
+    """What files tell."""
+
+    nodes: tuple[NodeFacts, ...]
+    adopted: tuple[PodObserved, ...]
+    requests: Mapping[str, PodRequest]
+    broken: Mapping[str, str]
+    managed: frozenset[str]
+
+
+def read_objects(manifests: Manifests, settings: SchedulingSettings) -> Objects:
+    """
+    Return the nodes and Pods of files, as `tenure simulate` reads them.
+
+    Raises:
+        InputError: an object that can't be read; with file, line and field.
+    """
+    run = manifest_run(manifests, settings=settings, start_us=0)
+    requests: dict[str, PodRequest] = {}
+    broken: dict[str, str] = {}
+    managed: set[str] = set()
+    normalise = normalise_settings(settings)
+    for document in manifests.of_kind("Pod"):
+        try:
+            request, errors = examine_pod(document.body, normalise)
+        except InputError as error:
+            raise document.blame(error) from None
+        if errors:
+            broken[request.uid] = "; ".join(map(str, errors))
+        else:
+            requests[request.uid] = request
+        if _is_managed(document):
+            managed.add(request.uid)
+    managed |= {pod.pod_uid for pod in run.adopted if pod.source == DEVICE_ALLOCATED}
+    return Objects(
+        nodes=run.nodes,
+        adopted=tuple(pod for pod in run.adopted if pod.node_uid),
+        requests=requests,
+        broken=broken,
+        managed=frozenset(managed),
+    )
+
+
+def scene_of_objects(objects: Objects, settings: SchedulingSettings) -> Scene:
+    """
+    Return the cluster as files alone tell.
+
+    Running Pods hold; those that Tenure admitted, or that hold what is written in our words, are
+    taken for ours and may be moved.
+    """
+    places = {node.uid: place for place, node in enumerate(objects.nodes)}
+    holders = [
+        _holder(
+            pod,
+            places[pod.node_uid],
+            objects.requests.get(pod.pod_uid),
+            others=pod.pod_uid not in objects.managed,
+        )
+        for pod in objects.adopted
+    ]
+    return Scene(
+        nodes=objects.nodes,
+        holders=tuple(holders),
+        settings=settings,
+        requests=objects.requests,
+        broken=objects.broken,
+    )
+
+
+def settings_of(source: Ledger) -> SchedulingSettings:
+    """Return the settings that the ledger's newest decisions were made by; defaults without any."""
+    from ledger.store.report_queries import settings_in_force
+
+    with source.connection.begin():
+        body = settings_in_force(source.connection)
+    event = json.loads(body) if body else {}
+    values = json.loads(event.get("settings", "{}"))
+    values.pop("seed", None)
+    settings: SchedulingSettings = decode_value(SchedulingSettings, values, "settings")
+    return settings
+
+
+def scene_of_ledger(source: Ledger, objects: Objects | None, settings: SchedulingSettings) -> Scene:
+    """
+    Return the cluster as a ledger tells now; files say what it does not record.
+
+    Raises:
+        LedgerError: the ledger can't be read.
+    """
+    from ledger.store.timetravel import load_state
+
+    state = load_state(source).state
+    told = _read_events(source)
+    normalise = normalise_settings(settings)
+    facts = {} if objects is None else {node.uid: node for node in objects.nodes}
+    order = dict.fromkeys((*told.inventories, *sorted(state.nodes)))  # that of the input
+    nodes = [_node(uid, state, told, facts) for uid in order if uid in state.nodes]
+    places = {node.uid: place for place, node in enumerate(nodes)}
+    known = dict(objects.requests) if objects else {}
+    rebuilt = False
+    for uid, event in {**told.refusals, **told.holdings}.items():
+        told_by_files = objects is not None and (uid in known or uid in objects.broken)
+        request = None if told_by_files else request_of(event, normalise)
+        if request is not None:
+            known[uid] = request
+            rebuilt = True
+    untold = []
+    if any(uid not in facts for uid in state.nodes):
+        untold.append(UNTOLD_OF_NODES)
+    if rebuilt:
+        untold.append(UNTOLD_OF_PODS)
+    return Scene(
+        nodes=tuple(nodes),
+        holders=tuple(_holders(state, told, places, known)),
+        settings=settings,
+        requests=known,
+        broken=objects.broken if objects else {},
+        untold=tuple(untold),
+    )
+
+
+def _read_events(source: Ledger) -> _Told:
+    """Read the live log once; what an archive took is not told."""
+    from ledger.store.segments import segments_of
+
+    with source.connection.begin():
+        archived = segments_of(source.connection)
+    told = _Told()
+    for recorded in source.read_events(after=archived[-1].last if archived else 0):
+        match recorded.event:
+            case NodeInventoried() as event:
+                told.inventories[event.node_uid] = event
+            case PodReserved() | PodObserved() as event:
+                told.holdings[event.pod_uid] = event
+            case RequestRefused() as event:
+                told.refusals[event.pod_uid] = event
+            case _:
+                pass
+    return told
+
+
+def _node(uid: str, state: LedgerState, told: _Told, facts: Mapping[str, NodeFacts]) -> NodeFacts:
+    """Return one node: its facts from files or else from events, its devices from the ledger."""
+    node = state.nodes[uid]
+    if uid in facts:
+        return replace(facts[uid], devices=_with_health(facts[uid].devices, node.devices))
+    inventory = told.inventories.get(uid) or NodeInventoried(
+        node_uid=uid, node_name=node.name, cpus=node.cpus, cpu_ref_count_max=node.cpu_ref_count_max
+    )
+    return node_of(inventory, node.devices)
+
+
+def _with_health(
+    devices: Sequence[DeviceRecord], recorded: Sequence[DeviceRecord]
+) -> tuple[DeviceRecord, ...]:
+    closed = {device.key for device in recorded if not device.healthy}
+    return tuple(
+        replace(device, healthy=False) if device.key in closed else device for device in devices
+    )
+
+
+def _holders(
+    state: LedgerState,
+    told: _Told,
+    places: Mapping[str, int],
+    known: Mapping[str, PodRequest],
+) -> Iterator[Holder]:
+    seen: set[str] = set()
+    for uid, node in state.nodes.items():
+        for holding in node.holdings.values():
+            event = told.holdings.get(holding.pod_uid)
+            pod = PodObserved(
+                pod_uid=holding.pod_uid if holding.pod_uid not in seen else f"{holding.key}@{uid}",
+                attempt=holding.attempt,
+                namespace=holding.namespace,
+                pod_name=holding.pod_name,
+                node_uid=uid,
+                node_name=node.name,
+                source=holding.kind,
+                cpu_milli=holding.cpu_milli,
+                memory_bytes=holding.memory_bytes,
+                shares=holding.shares,
+                cpuset=holding.cpuset,
+                unknown_types=holding.unknown_types,
+                snapshot=PodSnapshot() if event is None else event.snapshot,
+            )
+            seen.add(holding.pod_uid)
+            group = event.group if isinstance(event, PodReserved) else ""
+            others = holding.kind != "granted"
+            yield _holder(pod, places[uid], known.get(holding.pod_uid), others=others, group=group)
+    yield from _kept(state, places)
+
+
+def _kept(state: LedgerState, places: Mapping[str, int]) -> Iterator[Holder]:
+    """Yield the cards that wait for members of planned groups, each as a holder of its own."""
+    for place in state.places:
+        if place.node_uid not in places:
+            continue
+        node = state.nodes[place.node_uid]
+        card = next((d for d in node.devices if d.key == ("gpu", place.minor)), None)
+        if card is None:
+            continue
+        share = DeviceShare(
+            device_type="gpu",
+            minor=place.minor,
+            device_id=card.device_id,
+            core_percent=card.core_percent,
+            memory_bytes=card.memory_bytes,
+            exclusive=True,
+        )
+        pod = PodObserved(
+            pod_uid=f"place/{place.pod_uid}/{place.minor}",
+            attempt=1,
+            namespace=place.group,
+            pod_name=f"place-{place.minor}",
+            node_uid=place.node_uid,
+            node_name=node.name,
+            source="plan",
+            shares=(share,),
+        )
+        why = f"kept for {place.group}"
+        yield Holder(node=places[place.node_uid], held=pod, fixed=why, group=place.group)
+
+
+def _holder(
+    pod: PodObserved,
+    place: int,
+    request: PodRequest | None,
+    *,
+    others: bool,
+    group: str = "",
+) -> Holder:
+    fixed = ""
+    if others:
+        fixed = OTHERS
+    elif request is None:
+        fixed = UNKNOWN
+    elif pod.snapshot.owner.startswith("daemonset/"):
+        fixed = DAEMON
+    elif names_a_node(request):
+        fixed = PINNED
+    if request is not None and not group:
+        group = group_name(request)
+    own = None if request is None else replace(request, uid=pod.pod_uid)
+    return Holder(node=place, held=pod, request=own, fixed=fixed, group=group)
+
+
+def names_a_node(request: PodRequest) -> bool:
+    """Tell whether the request itself says on which one node it is to run."""
+    rules = request.placement
+    if any(key == LABEL_HOSTNAME for key, _ in rules.node_selector):
+        return True
+    terms = rules.affinity_terms
+    return bool(terms) and all(
+        any(
+            each.operator == "In"
+            and len(each.values) == 1
+            and (each.key == LABEL_HOSTNAME or (each.is_field and each.key == _NODE_NAME))
+            for each in term
+        )
+        for term in terms or ()
+    )
+
+
+def _is_managed(document: Document) -> bool:
+    annotations: Any = document.body["metadata"].get("annotations")
+    return isinstance(annotations, dict) and bool(
+        annotations.keys() & {ANNOTATION_TENURE_ADMITTED, ANNOTATION_RESOURCE_STATUS}
+    )

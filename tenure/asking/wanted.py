@@ -1,0 +1,207 @@
+"""The request that room is wanted for: a Pod that waits, a manifest, or a few options."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from pathlib import Path
+from typing import Any, Final
+
+from ledger.domain.errors import InputError
+from ledger.domain.nodes import NodeFacts
+from ledger.domain.normalise import NormaliseSettings, examine_pod
+from ledger.domain.quantity import parse_quantity
+from ledger.domain.requests import PodRequest
+from ledger.domain.resources import (
+    ANNOTATION_RESOURCE_SPEC,
+    CPU,
+    GPU_CORE,
+    GPU_MEMORY,
+    GPU_MEMORY_RATIO,
+    GPUSHARE_MEMORY,
+    LABEL_GPU_MODEL,
+    LABEL_PRIORITY_CLASS,
+    LABEL_QOS_CLASS,
+    MEMORY,
+    MGPU_CORE,
+    MGPU_MEMORY,
+    NVIDIA_GPU,
+)
+from scheduler.decide.outcome import Placement
+from tenure.exits import with_next
+from tenure.manifests import read_manifests
+
+UID: Final = "wanted"
+_GPUS_MAX: Final = 1024
+_MIB: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What was typed: exactly one of `name`, `file` and the options about amounts."""
+
+    name: str | None = None
+    file: Path | None = None
+    dialect: str = "koordinator"
+    gpus: str | None = None
+    gpu_memory: str | None = None
+    gpu_model: str | None = None
+    cpu: str | None = None
+    memory: str | None = None
+    own_cpus: bool = False
+    cpu_scope: str | None = None
+
+    @property
+    def has_amounts(self) -> bool:
+        """Tell whether the options describe a request."""
+        amounts = (self.gpus, self.gpu_memory, self.gpu_model, self.cpu, self.memory)
+        return self.own_cpus or any(value is not None for value in amounts)
+
+
+def check_wanted(wanted: Wanted) -> None:
+    """
+    Refuse what is no request, or more than one.
+
+    Raises:
+        InputError: none or several of a name, a file and options.
+    """
+    given = [wanted.name is not None, wanted.file is not None, wanted.has_amounts]
+    if sum(given) != 1:
+        error = InputError("one request is needed: NAMESPACE/POD, --file, or --gpus and the like")
+        raise with_next(error, "see `tenure defrag plan --help`")
+
+
+def request_of_file(path: Path, settings: NormaliseSettings) -> PodRequest:
+    """
+    Return the request of the one Pod in a file.
+
+    Raises:
+        InputError: it can't be read, holds not one Pod, or breaks rules of ours.
+    """
+    pods = read_manifests([str(path)]).of_kind("Pod")
+    if len(pods) != 1:
+        raise InputError(f"one Pod is needed: pods={len(pods)}", field="--file", place=str(path))
+    try:
+        request, errors = examine_pod(pods[0].body, settings)
+    except InputError as error:
+        raise pods[0].blame(error) from None
+    if errors:
+        raise pods[0].blame(InputError("; ".join(map(str, errors))))
+    return request
+
+
+def request_of_options(
+    wanted: Wanted, settings: NormaliseSettings, *, gpushare_unit: str
+) -> PodRequest:
+    """
+    Return the request that the options describe, read as a Pod written in that dialect would be.
+
+    Raises:
+        InputError: an amount that is none, or that the dialect refuses.
+    """
+    labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+    if wanted.own_cpus:
+        labels = {LABEL_QOS_CLASS: "LSR", LABEL_PRIORITY_CLASS: "koord-prod"}
+        spec = {"preferredCPUBindPolicy": settings.default_bind_policy}
+        annotations[ANNOTATION_RESOURCE_SPEC] = json.dumps(spec)
+    amounts = _amounts(wanted, gpushare_unit)
+    spec_of: dict[str, Any] = {
+        "containers": [{"name": "main", "resources": {"requests": amounts, "limits": amounts}}]
+    }
+    if wanted.gpu_model is not None:
+        spec_of["nodeSelector"] = {LABEL_GPU_MODEL: wanted.gpu_model}
+    pod = {
+        "metadata": {
+            "name": UID,
+            "namespace": "default",
+            "uid": UID,
+            "labels": labels,
+            "annotations": annotations,
+        },
+        "spec": spec_of,
+    }
+    request, errors = examine_pod(pod, settings)
+    if errors:
+        raise InputError("; ".join(map(str, errors)), field="the request")
+    return request
+
+
+def _amounts(wanted: Wanted, gpushare_unit: str) -> Mapping[str, str]:
+    amounts: dict[str, str] = {}
+    for name, value, option in (
+        (CPU, wanted.cpu, "--cpu"),
+        (MEMORY, wanted.memory, "--memory"),
+    ):
+        if value is not None:
+            _bytes(value, option)
+            amounts[name] = value
+    percent = None if wanted.gpus is None else _percent(wanted.gpus)
+    size = None if wanted.gpu_memory is None else _bytes(wanted.gpu_memory, "--gpu-memory")
+    match wanted.dialect:
+        case "nvidia":
+            if size is not None or (percent is not None and percent % 100):
+                fact = "nvidia.com/gpu asks for whole GPUs only"
+                raise with_next(InputError(fact, field="--gpus"), "use --dialect koordinator")
+            if percent is not None:
+                amounts[NVIDIA_GPU] = str(percent // 100)
+        case "koordinator":
+            if percent is not None:
+                amounts[GPU_CORE] = str(percent)
+            if size is not None:
+                amounts[GPU_MEMORY] = str(size)
+            elif percent is not None:
+                amounts[GPU_MEMORY_RATIO] = str(percent)
+        case "mgpu":
+            if percent is not None:
+                amounts[MGPU_CORE] = str(percent)
+            if size is not None:
+                amounts[MGPU_MEMORY] = str(-(-size // _MIB))
+        case _:
+            if percent is not None or size is None:
+                raise InputError("GPU share asks for --gpu-memory alone", field="--dialect")
+            unit = _MIB << 10 if gpushare_unit == "GiB" else _MIB
+            amounts[GPUSHARE_MEMORY] = str(-(-size // unit))
+    return amounts
+
+
+def _percent(text: str) -> int:
+    try:
+        cards = Decimal(text)
+    except InvalidOperation:
+        cards = Decimal(0)
+    if not 0 < cards <= _GPUS_MAX or cards * 100 % 1:
+        fact = f"not a number of GPUs, such as 4 or 0.25: value={text!r}"
+        raise InputError(fact, field="--gpus")
+    return int(cards * 100)
+
+
+def _bytes(text: str, option: str) -> int:
+    try:
+        amount = parse_quantity(text)
+    except InputError as error:
+        raise InputError(error.message, field=option) from None
+    if amount.nanos <= 0:
+        raise InputError(f"must be above 0: value={text!r}", field=option)
+    return amount.ceil()
+
+
+def scope_of(name: str | None) -> Callable[[Placement, NodeFacts], bool] | None:
+    """Return what `--cpu-scope` demands of a place: CPUs of one NUMA node, or of one socket."""
+    if name is None:
+        return None
+
+    def together(placement: Placement, node: NodeFacts) -> bool:
+        topology = node.cpu_topology
+        if topology is None or not placement.cpuset:
+            return False
+        groups = (
+            [topology.cpus_in_numa(numa) for numa in topology.numa_nodes]
+            if name == "numa"
+            else [topology.cpus_in_socket(socket) for socket in topology.sockets]
+        )
+        return any(not placement.cpuset - group for group in groups)
+
+    return together

@@ -1,0 +1,214 @@
+"""The groups and gangs of a run: their plans, the places kept for members to come, deadlines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from ledger.domain.devices import GPU
+from ledger.domain.events import GroupPlanned, PlanDropped, PodReserved, PodVoided
+from ledger.domain.recorded import NewEvent
+from ledger.domain.requests import GangRef, PodRequest
+from scheduler.decide.engine import Engine
+from scheduler.decide.group_life import (
+    DEADLINE,
+    Facts,
+    GroupLife,
+    apply_life,
+    deadline_us,
+    is_complete,
+    review,
+)
+from scheduler.decide.groups import GroupPlan, gpu_minors, plan
+from scheduler.decide.outcome import Placement
+from tenure.simulate import events
+from tenure.simulate.model import Run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """
+    What a review of a group came to.
+
+    Attributes:
+        events: to be recorded, in this order; the group's life has them already.
+        voided: UIDs of members that lost their reservation, in the order in which they got it.
+        nodes: where something became free.
+        is_deadline: the gang's time is over.
+    """
+
+    events: tuple[NewEvent, ...] = ()
+    voided: tuple[str, ...] = ()
+    nodes: tuple[int, ...] = ()
+    is_deadline: bool = False
+
+
+class Grouping:
+    """
+    Keeps the life of every group beside the engine: an open place is taken in the engine.
+
+    Rule: design section 5, Groups; cli.md, Order. The life is folded from the events that the run
+    records, so that whoever reads them from a ledger knows the same.
+
+    Attributes:
+        lives: by name.
+    """
+
+    def __init__(self, run: Run, engine: Engine) -> None:
+        self.lives: dict[str, GroupLife] = {}
+        self._run = run
+        self._engine = engine
+        self._gangs: dict[str, GangRef | None] = {}
+        self._member_of: dict[str, str] = {}  # UID of a member that holds -> group
+        self._open: dict[str, dict[str, Placement]] = {}  # group -> UID -> the place kept for it
+        self._given: dict[str, dict[str, Placement]] = {}  # group -> UID -> what it holds
+        self._due: dict[str, int] = {}  # gangs that are not complete -> when their time is over
+        self._places = {node.uid: place for place, node in enumerate(run.nodes)}
+
+    def life_of(self, request: PodRequest) -> GroupLife:
+        """Return the life of a member's group."""
+        name = events.group_name(request)
+        self._gangs[name] = request.gang
+        return self.lives.setdefault(name, GroupLife(name=name))
+
+    def running(self, name: str) -> int:
+        """Return how many members ran before the first decision."""
+        return self._run.running.get(name, 0)
+
+    def is_complete(self, name: str) -> bool:
+        """Tell whether the group has started: enough members of a gang hold their devices."""
+        return is_complete(self.lives[name], self._gangs[name], running=self.running(name))
+
+    def plan(self, arrived: Sequence[PodRequest], expected: Sequence[PodRequest]) -> GroupPlan:
+        """
+        Plan members that are there and members that are still to come.
+
+        Rule: cli.md, Order: over all members in the input. What does not fit whole is planned
+        for members that are there, and of a gang for its minimum; a gang that missed its deadline
+        once is not planned for members to come.
+        """
+        name = events.group_name(arrived[0])
+        life, gang = self.life_of(arrived[0]), arrived[0].gang
+        held = len(life.held) + self.running(name)
+        if gang is not None and self.is_complete(name):
+            held = max(held, gang.min_available)
+        members = [*arrived, *(() if life.gave_up else expected)]
+        answer = plan(members, self._engine, running=held)
+        keep = len(members) if answer.whole or gang is not None else len(arrived)
+        return replace(answer, placements=answer.placements[:keep])
+
+    def keep(self, name: str, placement: Placement) -> None:
+        """Take a place in the engine for a member that is still to come."""
+        self._engine.reserve(placement)
+        self._open.setdefault(name, {})[placement.request.uid] = placement
+
+    def kept(self, request: PodRequest) -> Placement | None:
+        """Return the place that is kept for a member; the engine has taken it already."""
+        return self._open.get(events.group_name(request), {}).get(request.uid)
+
+    def with_seen(self, placement: Placement) -> Placement:
+        """
+        Return the placement with all GPUs that its group has on the node.
+
+        Rule: GPU-topology proposal, "Record the allocation information to the pod annotation".
+        """
+        if placement.request.group is None:
+            return placement
+        name = events.group_name(placement.request)
+        seen = {*placement.visible_minors, *gpu_minors(placement)}
+        for others in (self._given.get(name, {}), self._open.get(name, {})):
+            for other in others.values():
+                if other.node == placement.node:
+                    seen.update(gpu_minors(other))
+        return replace(placement, visible_minors=tuple(sorted(seen)))
+
+    def given(self, placement: Placement) -> None:
+        """Note what a member holds now; its place is over."""
+        name, uid = events.group_name(placement.request), placement.request.uid
+        self._open.get(name, {}).pop(uid, None)
+        self._given.setdefault(name, {})[uid] = placement
+
+    def fold(self, event: NewEvent) -> None:
+        """Take an event of the run into the life of its group."""
+        match event.event:
+            case GroupPlanned() | PlanDropped():
+                name = event.event.group
+            case PodReserved():
+                name = event.event.group
+                if name:
+                    self._member_of[event.event.pod_uid] = name
+            case _:
+                uid = str(getattr(event.event, "pod_uid", ""))
+                name = self._member_of.get(uid, "")
+        if name:
+            life = self.lives.get(name) or GroupLife(name=name)
+            self.lives[name] = life = apply_life(life, event.event, event.wall_us)
+            due = deadline_us(life, self._gangs[name], running=self.running(name))
+            if due is not None:
+                self._due[name] = due
+            else:
+                self._due.pop(name, None)
+
+    def released(self, request: PodRequest) -> None:
+        """Forget what a member held."""
+        self._given.get(events.group_name(request), {}).pop(request.uid, None)
+        self._member_of.pop(request.uid, None)
+
+    def next_deadline(self) -> int | None:
+        """Return when the first incomplete gang has to give back what it holds."""
+        return min(self._due.values(), default=None)
+
+    def due(self, now_us: int) -> list[str]:
+        """Return the gangs whose deadline has come, the earliest first, then by name."""
+        deadlines = [(due, name) for name, due in self._due.items() if due <= now_us]
+        return [name for _, name in sorted(deadlines)]
+
+    def planned_on(self, node: int) -> list[str]:
+        """Return the groups with an open place on a node, in the order of their first plans."""
+        return [
+            name
+            for name, places in self._open.items()
+            if any(placement.node == node for placement in places.values())
+        ]
+
+    def review(self, name: str, now_us: int) -> Ended:
+        """End what facts and time say is over: in the engine, and as events."""
+        life = self.lives[name]
+        facts = Facts(groups=dict.fromkeys(life.places, name), usable=self._usable(life))
+        ends = review(life, self._gangs[name], facts, now_us, running=self.running(name))
+        nodes: list[int] = []
+        voided: list[str] = []
+        recorded: list[NewEvent] = []
+        for end in ends:
+            if isinstance(end, PodVoided):
+                voided.append(end.pod_uid)
+                nodes.append(self._places[end.node_uid])
+                self._engine.release(end.pod_uid)
+                self._given[name].pop(end.pod_uid)
+                recorded.append(events.voided(end, now_us))
+            else:
+                assert isinstance(end, PlanDropped), end
+                kept = self._open.pop(name, {})
+                nodes += [placement.node for placement in kept.values()]
+                for uid in kept:
+                    self._engine.release(uid)
+                recorded.append(events.plan_dropped(end, life.drops + 1, now_us))
+        return Ended(
+            events=tuple(recorded),
+            voided=tuple(voided),
+            nodes=tuple(nodes),
+            is_deadline=any(
+                isinstance(end, PlanDropped) and end.reason == DEADLINE for end in ends
+            ),
+        )
+
+    def _usable(self, life: GroupLife) -> dict[str, frozenset[int]]:
+        uids: Iterable[str] = dict.fromkeys(place.node_uid for place in life.places.values())
+        return {
+            uid: frozenset(
+                card.record.minor
+                for card in self._engine.view(self._places[uid]).cards
+                if card.record.device_type == GPU and not card.closed
+            )
+            for uid in uids
+        }

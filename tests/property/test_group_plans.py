@@ -1,0 +1,195 @@
+"""Plans for groups against every assignment there is, on the engine that decides in earnest."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+
+import pytest
+
+from ledger.domain.devices import DeviceRecord
+from ledger.domain.nodes import NodeFacts
+from ledger.domain.requests import DeviceDemand, GroupRef, PodRequest
+from ledger.domain.resources import Dialect
+from ledger.domain.topology import LinkMatrix
+from scheduler.decide.engine import Engine
+from scheduler.decide.groups import GroupPlan, gpu_minors, plan
+from scheduler.decide.settings import SchedulingSettings
+from tests.oracles.groups import Best, Machine, Wish, best_plan, pairs
+
+GIB = 2**30
+SPEEDS = (10.0, 20.0, 20.5, 40.0, 80.0)
+POLICIES = ("binpack", "spread", "bestfit", "fgd")
+
+
+@dataclass
+class Figures:
+    """What a campaign has seen: clusters, and groups that fit by their number of nodes."""
+
+    clusters: int = 0
+    by_nodes: Counter[int] = field(default_factory=Counter)
+
+    @property
+    def placed(self) -> int:
+        """Return the number of groups that fit."""
+        return self.by_nodes.total()
+
+
+def links_of(rng: random.Random, size: int) -> tuple[tuple[float, ...], ...]:
+    """Return a matrix of few speeds, so that ties are common; not symmetric."""
+    return tuple(tuple(rng.choice(SPEEDS) for _ in range(size)) for _ in range(size))
+
+
+def machines_of(rng: random.Random, *, parts: bool) -> list[Machine]:
+    """Return up to four nodes, some of them alike."""
+    used = (0, 25, 50, 75, 100, 100) if parts else (0, 100, 100, 100)
+    machines: list[Machine] = []
+    for _ in range(rng.randint(1, 4)):
+        if machines and rng.random() < 0.3:
+            machines.append(rng.choice(machines))
+            continue
+        size = rng.choice((0, 2, 3, 4, 5, 6, 6))
+        machines.append(
+            Machine(
+                free_percent=tuple(rng.choice(used) for _ in range(size)),
+                cpu_milli=rng.choice((2000, 4000, 16000)),
+                links=links_of(rng, size) if rng.random() < 0.8 else None,
+            )
+        )
+    return machines
+
+
+def wishes_of(rng: random.Random, *, parts: bool) -> list[Wish]:
+    """Return up to five members, of one shape or of several."""
+    alike = rng.random() < 0.4
+    wishes: list[Wish] = []
+    for _ in range(rng.randint(1, 5)):
+        if wishes and alike:
+            wishes.append(wishes[0])
+        elif parts and rng.random() < 0.6:
+            wishes.append(Wish(percent=rng.choice((25, 50)), cpu_milli=rng.choice((0, 1000))))
+        else:
+            wishes.append(
+                Wish(gpus=rng.choice((1, 1, 2, 2, 3, 4)), cpu_milli=rng.choice((0, 1000, 2000)))
+            )
+    return wishes
+
+
+def engine_of(machines: list[Machine], policy: str) -> Engine:
+    """Return an engine with these nodes, used as they say."""
+    nodes = [
+        NodeFacts(
+            uid=f"uid-{number}",
+            name=f"n{number}",
+            cpu_milli=machine.cpu_milli,
+            memory_bytes=256 * GIB,
+            devices=tuple(
+                DeviceRecord(
+                    device_type="gpu",
+                    minor=minor,
+                    device_id=f"G{number}-{minor}",
+                    memory_bytes=16 * GIB,
+                )
+                for minor in range(len(machine.free_percent))
+            ),
+            links=None if machine.links is None else LinkMatrix(rows=machine.links),
+        )
+        for number, machine in enumerate(machines)
+    ]
+    engine = Engine(nodes, SchedulingSettings(node_policy=policy))
+    for node, machine in enumerate(machines):
+        for minor, free in enumerate(machine.free_percent):
+            if free < 100:
+                tenant = request(f"tenant-{node}-{minor}", Wish(percent=100 - free))
+                assert engine.try_place(tenant, node, frozenset({minor})) is not None
+    return engine
+
+
+def request(name: str, wish: Wish) -> PodRequest:
+    """Return a member; a tenant is one without a group."""
+    percent = wish.percent or 100
+    demand = DeviceDemand(
+        device_type="gpu",
+        count=wish.gpus or 1,
+        core_percent=percent,
+        memory_ratio_percent=percent,
+        exclusive=percent == 100,
+    )
+    return PodRequest(
+        uid=f"uid-{name}",
+        namespace="ml",
+        name=name,
+        cpu_milli=wish.cpu_milli,
+        memory_bytes=0,
+        dialect=Dialect.KOORDINATOR,
+        devices=(demand,),
+        group=GroupRef(name="job", replica=5),
+    )
+
+
+def worth_of(machines: list[Machine], answer: GroupPlan) -> Best:
+    """Return what a whole plan is worth, from what it gives."""
+    given: dict[int, list[int]] = defaultdict(list)
+    asked = 0
+    for placement in answer.placements:
+        assert placement is not None
+        given[placement.node] += gpu_minors(placement)
+        asked += sum(share.core_percent for share in placement.shares)
+    bottleneck = float("inf")
+    for node, minors in given.items():
+        links = machines[node].links
+        if len(minors) > 1:
+            bottleneck = min(bottleneck, 0.0 if links is None else min(pairs(links, minors)))
+    free = sum(sum(machines[node].free_percent) for node in given)
+    return Best(nodes=len(given), bottleneck_gbps=bottleneck, left_percent=free - asked)
+
+
+def check_one(rng: random.Random, figures: Figures, *, parts: bool) -> None:
+    """Plan one random group on one random cluster and compare."""
+    machines, wishes = machines_of(rng, parts=parts), wishes_of(rng, parts=parts)
+    engine = engine_of(machines, rng.choice(POLICIES))
+    members = [request(f"w{number}", wish) for number, wish in enumerate(wishes)]
+
+    answer = plan(members, engine)
+
+    expected = best_plan(machines, wishes)
+    about = (machines, wishes)
+    assert answer.whole == (expected is not None), about
+    assert not answer.search_cut, about
+    figures.clusters += 1
+    if expected is None:
+        return
+    figures.by_nodes[expected.nodes] += 1
+    found = worth_of(machines, answer)
+    if any(wish.percent for wish in wishes):
+        assert found.nodes == expected.nodes, about
+    else:
+        assert found == expected, about
+    for placement in answer.placements:
+        assert placement is not None
+        engine.reserve(placement)  # refuses what is not there
+
+
+def campaign(clusters: int, seed: int) -> Figures:
+    """Check so many clusters, every third with members that want parts of cards."""
+    figures = Figures()
+    for number in range(clusters):
+        check_one(random.Random(f"{seed}/{number}"), figures, parts=number % 3 == 2)
+    return figures
+
+
+def test_plans_are_the_best_there_are() -> None:
+    """Feasibility, nodes, bottleneck and rest equal brute force's on 1,000 small clusters."""
+    figures = campaign(1000, seed=1)
+
+    assert figures.placed > 400, figures
+    assert min(figures.by_nodes[count] for count in (1, 2, 3)) >= 30, figures
+
+
+@pytest.mark.slow
+def test_plans_are_the_best_there_are_in_many_clusters() -> None:
+    """The same on 20,000 more."""
+    figures = campaign(20_000, seed=2)
+
+    assert figures.placed > 10_000, figures

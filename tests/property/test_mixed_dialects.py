@@ -1,0 +1,181 @@
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ledger.domain.devices import DeviceShare
+from ledger.domain.errors import RefusedError
+from ledger.domain.nodes import NodeFacts
+from ledger.domain.normalise import decode_pod
+from ledger.domain.requests import PodRequest
+from ledger.domain.rule_names import Rule
+from scheduler.decide.answers import encode
+from scheduler.decide.engine import POLICIES, Engine
+from scheduler.decide.outcome import Placement
+from scheduler.decide.settings import MGPUSettings, SchedulingSettings
+from tests.support.mixed import (
+    CARD_GIB,
+    GIB,
+    NOW_NS,
+    Amounts,
+    as_running,
+    asked,
+    asking,
+    node_with_device,
+    node_without_device,
+)
+from tests.support.objects import Object
+
+INSTANCES_MAX: Final = 2
+ALLOCATED: Final = "scheduling.koordinator.sh/device-allocated"
+CAPACITY: Final = {
+    "koordinator.sh/gpu-core": 100,
+    "koordinator.sh/gpu-memory": CARD_GIB * GIB,
+    "koordinator.sh/rdma": 100,
+}
+
+Step = tuple[str, tuple[str, tuple[Amounts, ...]], int]
+STEPS: Final = st.lists(
+    st.tuples(
+        st.sampled_from(("arrive", "arrive", "arrive", "leave", "restart")),
+        asked(),
+        st.integers(0, 99),
+    ),
+    max_size=25,
+)
+
+
+@dataclass(slots=True)
+class Cluster:
+    """An engine, and beside it what the answers said, read from their annotations alone."""
+
+    nodes: tuple[NodeFacts, ...]
+    policy: str
+    engine: Engine = field(init=False)
+    bodies: dict[str, Object] = field(default_factory=dict)
+    requests: dict[str, PodRequest] = field(default_factory=dict)
+    placed: dict[str, tuple[int, Mapping[str, str]]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.engine = self._new()
+
+    def _new(self) -> Engine:
+        return Engine(self.nodes, self._settings())
+
+    def _settings(self) -> SchedulingSettings:
+        mgpu = MGPUSettings(max_containers_per_card=INSTANCES_MAX)
+        return SchedulingSettings(node_policy=self.policy, mgpu=mgpu)
+
+    def arrive(self, number: int, dialect: str, containers: tuple[Amounts, ...]) -> None:
+        """Decide a Pod, write its answer, and read the answer back as the holding it is."""
+        body = asking(f"p{number}", dialect, *containers)
+        request = decode_pod(body)
+        answer = self.engine.decide(request, ordinal=number)
+        if not isinstance(answer, Placement):
+            return
+        self.engine.reserve(answer)
+        facts = self.nodes[answer.node]
+        annotations = encode(answer, node=facts, now_ns=NOW_NS, settings=self._settings())
+        seen = as_running(body, facts, annotations)
+        assert [_held(share) for share in seen.shares] == [_held(share) for share in answer.shares]
+        self.bodies[request.uid] = body
+        self.requests[request.uid] = request
+        self.placed[request.uid] = (answer.node, annotations)
+
+    def leave(self, choice: int) -> None:
+        """Release one of the Pods."""
+        if self.placed:
+            uid = sorted(self.placed)[choice % len(self.placed)]
+            self.engine.release(uid)
+            del self.placed[uid]
+
+    def restart(self) -> None:
+        """Forget everything and adopt the running Pods from what is written on them."""
+        self.engine = self._new()
+        for uid, (node, written) in self.placed.items():
+            seen = as_running(self.bodies[uid], self.nodes[node], written)
+            assert self.engine.adopt(node, seen) == []
+
+    def check(self) -> None:
+        """Add up, card by card, what all annotations together give away."""
+        given_away: dict[tuple[int, str, int, str], int] = defaultdict(int)
+        tenants: dict[tuple[int, str, int], list[str]] = defaultdict(list)
+        for uid, (node, written) in self.placed.items():
+            for kind, entries in json.loads(written[ALLOCATED]).items():
+                for entry in entries:
+                    tenants[node, kind, entry["minor"]].append(uid)
+                    for name, amount in entry["resources"].items():
+                        given_away[node, kind, entry["minor"], name] += int(amount)
+        for (node, kind, minor, name), amount in given_away.items():
+            assert amount <= CAPACITY.get(name, amount), (node, kind, minor, name)
+        for (node, kind, minor), uids in tenants.items():
+            if len(uids) > 1:
+                assert not any(self._alone(uid, kind) for uid in uids), (node, kind, minor, uids)
+
+    def _alone(self, uid: str, kind: str) -> bool:
+        demands = self.requests[uid].devices
+        return any(demand.exclusive for demand in demands if demand.device_type == kind)
+
+
+def _held(share: DeviceShare) -> tuple[object, ...]:
+    return (
+        share.key,
+        share.device_id,
+        share.core_percent,
+        share.memory_bytes,
+        share.memory_ratio_percent,
+        share.exclusive,
+        share.instances,
+    )
+
+
+NODES: Final = (node_with_device("with"), node_without_device("without"))
+
+
+@settings(max_examples=150, deadline=None)
+@given(steps=STEPS, policy=st.sampled_from(POLICIES), first=st.integers(0, 1))
+def test_cards_shared_by_every_dialect_are_never_promised_beyond_what_they_are(
+    steps: list[Step], policy: str, first: int
+) -> None:
+    """
+    One card's capacity is one row, whoever asks, with a Device object and without.
+
+    Also after a restart that adopts every running Pod from its annotations: core, bytes and
+    exclusivity hold over all Pods, and each answer is read back as the holding it stands for.
+    """
+    cluster = Cluster(nodes=NODES[first:] + NODES[:first], policy=policy)
+    for number, (kind, (dialect, containers), choice) in enumerate(steps):
+        if kind == "arrive":
+            cluster.arrive(number, dialect, containers)
+        elif kind == "leave":
+            cluster.leave(choice)
+        else:
+            cluster.restart()
+        cluster.check()
+
+
+WORDS: Final = {
+    "nvidia": {"nvidia.com/gpu": "1"},
+    "koordinator": {"koordinator.sh/gpu": "50"},
+    "mgpu": {"vke.volcengine.com/mgpu-core": "20", "vke.volcengine.com/mgpu-memory": "1024"},
+    "gpushare": {"aliyun.com/gpu-mem": "1024"},
+}
+
+
+@pytest.mark.parametrize(
+    ("one", "other"), [(a, b) for a in WORDS for b in WORDS if a != b], ids="-".join
+)
+@pytest.mark.parametrize("together", [True, False], ids=["one container", "two containers"])
+def test_a_pod_that_mixes_dialects_is_refused(one: str, other: str, *, together: bool) -> None:
+    """In one container or in two: a Pod asks for GPUs in one dialect only."""
+    containers = [WORDS[one] | WORDS[other]] if together else [WORDS[one], WORDS[other]]
+    with pytest.raises(RefusedError) as caught:
+        decode_pod(asking("p", one, *containers))
+    assert str(Rule.ONE_DIALECT) in {error.rule for error in caught.value.errors}

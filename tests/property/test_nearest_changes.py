@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import combinations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ledger.domain.nodes import NodeFacts
+from ledger.domain.requests import PodRequest
+from scheduler.decide.alternatives import alternatives
+from scheduler.decide.bench import Bench, Holder
+from scheduler.decide.engine import Engine
+from scheduler.decide.findings import find_reasons
+from scheduler.decide.nearest import nearest
+from scheduler.decide.outcome import Placement, Unplaced
+from scheduler.decide.settings import SchedulingSettings
+from scheduler.decide.smaller import dimensions
+from tests.support.clusters import fleets, requests, requests_of_any_dialect, running
+
+SETTINGS = SchedulingSettings()
+ANY_POD = st.one_of(requests(), requests_of_any_dialect())
+
+
+def filled(nodes: tuple[NodeFacts, ...], pods: list[PodRequest]) -> list[Holder]:
+    """Return the holders after these Pods came one by one."""
+    engine = Engine(nodes, SETTINGS)
+    holders = []
+    for number, pod in enumerate(pods):
+        request = replace(pod, uid=f"p{number}", name=f"p{number}")
+        answer = engine.decide(request)
+        if isinstance(answer, Placement):
+            engine.reserve(answer)
+            held = running(
+                request.uid,
+                *answer.shares,
+                cpu_milli=request.cpu_milli,
+                memory_bytes=request.memory_bytes,
+                cpuset=answer.cpuset,
+            )
+            holders.append(Holder(node=answer.node, held=held, request=request))
+    return holders
+
+
+def fits(request: PodRequest, nodes: tuple[NodeFacts, ...], holders: list[Holder]) -> bool:
+    """Tell whether a fresh engine with just these holders places the request."""
+    return isinstance(Bench(nodes, holders, SETTINGS).decide(request), Placement)
+
+
+@settings(max_examples=150, deadline=None)
+@given(nodes=fleets(3), pods=st.lists(ANY_POD, max_size=6), pod=ANY_POD)
+def test_every_change_that_is_named_makes_the_request_fit(
+    nodes: tuple[NodeFacts, ...], pods: list[PodRequest], pod: PodRequest
+) -> None:
+    """
+    Every kind of change is tried on a fresh engine.
+
+    Smaller requests fit and the next larger number does not; other wishes fit; the Pods named for
+    ending make room, and no fewer do where that is said.
+    """
+    holders = filled(nodes, pods)
+    request = replace(pod, uid="wanted")
+    bench = Bench(nodes, holders, SETTINGS)
+
+    found = nearest(request, bench)
+
+    assert (found.fits is not None) == fits(request, nodes, holders)
+    by_name = {dimension.name: dimension for dimension in dimensions(request)}
+    for smaller in found.smaller:
+        dimension = by_name[smaller.name]
+        assert 0 < smaller.fits < dimension.asked
+        assert fits(dimension.apply(smaller.fits), nodes, holders)
+        if dimension.counted or smaller.fits + 1 < dimension.asked:
+            larger = dimension.apply(smaller.fits + 1)
+            assert smaller.fits + 1 == dimension.asked or not fits(larger, nodes, holders)
+    wishes = {wish.text: wish for wish in alternatives(request, nodes)}
+    for other in found.others:
+        changed = request
+        for text in other.texts:
+            changed = wishes[text].apply(changed) if text in wishes else changed
+        ended = set(other.ending.holders) if other.ending else set()
+        if all(text in wishes for text in other.texts):
+            assert fits(changed, nodes, [h for h in holders if h not in ended])
+    if found.ending is not None:
+        ended = set(found.ending.holders)
+        assert fits(request, nodes, [h for h in holders if h not in ended])
+        for some in combinations(holders, len(ended) - 1) if found.ending.exact else ():
+            assert not fits(request, nodes, [h for h in holders if h not in some])
+
+
+@settings(max_examples=100, deadline=None)
+@given(nodes=fleets(3), pods=st.lists(ANY_POD, max_size=6), pod=ANY_POD)
+def test_searching_leaves_the_bench_as_it_was(
+    nodes: tuple[NodeFacts, ...], pods: list[PodRequest], pod: PodRequest
+) -> None:
+    """After a search every node has the same left, and the same question the same answer."""
+    bench = Bench(nodes, filled(nodes, pods), SETTINGS)
+    request = replace(pod, uid="wanted")
+    before = [bench.view(node) for node in range(len(nodes))]
+
+    first = nearest(request, bench)
+
+    assert [bench.view(node) for node in range(len(nodes))] == before
+    assert nearest(request, bench) == first
+
+
+@settings(max_examples=100, deadline=None)
+@given(nodes=fleets(4), pods=st.lists(ANY_POD, max_size=6), pod=ANY_POD)
+def test_every_node_says_what_it_lacks(
+    nodes: tuple[NodeFacts, ...], pods: list[PodRequest], pod: PodRequest
+) -> None:
+    """Each node of a refusal has a finding; what is insufficient is less than what is asked."""
+    bench = Bench(nodes, filled(nodes, pods), SETTINGS)
+    request = replace(pod, uid="wanted")
+    answer = bench.decide(request)
+    if not isinstance(answer, Unplaced):
+        return
+
+    found = list(find_reasons(request, answer, bench))
+
+    assert {finding.node for finding in found} == set(range(len(nodes)))
+    for finding in found:
+        if finding.reason.startswith("Insufficient") and finding.counted:
+            assert finding.available < finding.asked, finding

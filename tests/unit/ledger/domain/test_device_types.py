@@ -1,0 +1,237 @@
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+import pytest
+
+from ledger.domain.annotations.device_hints import AllocateStrategy, DeviceHint
+from ledger.domain.demands.units import devices_of
+from ledger.domain.device_objects import inventory_of_device, inventory_of_quantities
+from ledger.domain.device_types import (
+    BUILT_IN,
+    DeviceType,
+    Unit,
+    counts_bytes,
+    device_type,
+    install,
+    installed,
+    known_types,
+    read_device_types,
+)
+from ledger.domain.errors import InputError, RefusedError
+from ledger.domain.normalise import decode_pod
+from ledger.domain.quantity import quantity_from_int
+from ledger.domain.requests import DeviceDemand
+from ledger.domain.resources import (
+    canonical,
+    device_names,
+    device_type_of,
+    proposal_name,
+)
+
+GIB: Final = 2**30
+SECTION: Final = {
+    "xpu": {
+        "resource": "koordinator.sh/xpu",
+        "memory": "koordinator.sh/xpu-memory",
+        "aliases": ["kubernetes.io/xpu"],
+        "virtualFunctions": False,
+        "modelLabel": "node.koordinator.sh/xpu-model",
+    },
+    "npu": {"resource": "example.com/npu", "unit": "count"},
+}
+
+
+@pytest.fixture(autouse=True)
+def _types() -> Iterator[None]:
+    with installed(read_device_types(SECTION)):
+        yield
+
+
+def _pod(limits: Mapping[str, str], **annotations: str) -> dict[str, object]:
+    keys = {
+        f"scheduling.koordinator.sh/{key.replace('_', '-')}": annotations[key]
+        for key in annotations
+    }
+    return {
+        "metadata": {"name": "p", "annotations": keys},
+        "spec": {"containers": [{"name": "c", "resources": {"limits": dict(limits)}}]},
+    }
+
+
+def _demand(limits: Mapping[str, str]) -> DeviceDemand:
+    (demand,) = decode_pod(_pod(limits)).devices
+    return demand
+
+
+def _refusal(limits: Mapping[str, str], **annotations: str) -> str:
+    with pytest.raises(RefusedError) as caught:
+        decode_pod(_pod(limits, **annotations))
+    return str(caught.value)
+
+
+def test_an_entry_is_read_with_its_defaults() -> None:
+    """Only the resource has to be named; the unit is percent."""
+    npu, xpu = read_device_types(SECTION)
+    assert npu == DeviceType(name="npu", resource="example.com/npu", unit=Unit.COUNT)
+    assert xpu.unit is Unit.PERCENT
+    assert xpu.resources == ("koordinator.sh/xpu", "koordinator.sh/xpu-memory")
+    assert read_device_types(None) == ()
+
+
+@pytest.mark.parametrize(
+    ("section", "field"),
+    [
+        ({"gpu": {"resource": "example.com/x"}}, "gpu"),
+        ({"Npu": {"resource": "example.com/x"}}, "Npu"),
+        ({"npu": {}}, "npu.resource"),
+        ({"npu": {"resource": "npu"}}, "npu.resource"),
+        ({"npu": {"resource": "kubernetes.io/npu"}}, "npu.resource"),
+        ({"npu": {"resource": "example.com/x", "unit": "cores"}}, "npu.unit"),
+        ({"npu": {"resource": "example.com/x", "units": "count"}}, "npu.units"),
+        ({"npu": {"resource": "example.com/x", "unit": "count", "memory": "a.b/c"}}, "npu.memory"),
+        ({"npu": {"resource": "example.com/x", "aliases": ["x"]}}, "npu.aliases[0]"),
+        ({"npu": {"resource": "koordinator.sh/gpu-core"}}, "npu"),
+        ({"npu": {"resource": "koordinator.sh/rdma"}}, "npu"),
+        ({"npu": {"resource": "a.b/c", "aliases": ["kubernetes.io/fpga"]}}, "npu"),
+        ({"npu": {"resource": "tenure.sh/slot"}}, "npu"),
+        ({"a": {"resource": "x.y/z"}, "b": {"resource": "x.y/z"}}, "b"),
+        ({"a": {"resource": "x.y/z", "memory": "x.y/z"}}, "a"),
+        ({"npu": "example.com/npu"}, "npu"),
+        ({1: {"resource": "example.com/x"}}, "1"),
+    ],
+)
+def test_an_entry_that_means_nothing_clear_is_refused_with_its_field(
+    section: object, field: str
+) -> None:
+    """No default for what can't be read; no resource that means something already."""
+    with pytest.raises(InputError) as caught:
+        read_device_types(section)
+    assert caught.value.field == field
+
+
+def test_installing_makes_every_spelling_known_and_drops_what_was_installed_before() -> None:
+    """The words of a process are replaced as a whole; built-in types stay."""
+    assert (
+        device_type_of("kubernetes.io/xpu") == device_type_of("koordinator.sh/xpu-memory") == "xpu"
+    )
+    assert canonical("kubernetes.io/xpu") == "koordinator.sh/xpu"
+    assert proposal_name("koordinator.sh/xpu") == "kubernetes.io/xpu"
+    assert {"example.com/npu", "kubernetes.io/xpu", "kubernetes.io/rdma"} <= device_names()
+    assert counts_bytes("koordinator.sh/xpu-memory")
+    assert counts_bytes("kubernetes.io/gpu-mem")
+    assert not counts_bytes("koordinator.sh/xpu")
+    assert known_types() == ("fpga", "gpu", "npu", "rdma", "xpu")
+    install(())
+    assert device_type_of("koordinator.sh/xpu") is None
+    assert canonical("kubernetes.io/xpu") == "kubernetes.io/xpu"
+    assert known_types() == ("fpga", "gpu", "rdma")
+    assert device_type_of("kubernetes.io/rdma") == "rdma"
+
+
+def test_a_built_in_type_can_be_described_anew() -> None:
+    """Someone's RDMA may be handed out whole only."""
+    own = read_device_types({"rdma": {"resource": "example.com/nic", "unit": "count"}})
+    with installed(own):
+        assert device_type("rdma").unit is Unit.COUNT
+        assert device_type_of("koordinator.sh/rdma") is None
+    assert device_type("rdma") in BUILT_IN
+
+
+def test_a_percent_takes_the_same_percent_of_the_memory() -> None:
+    """Up to 100 it is a part of one device, above it whole ones."""
+    assert _demand({"koordinator.sh/xpu": "50"}) == DeviceDemand(
+        device_type="xpu", count=1, core_percent=50, memory_ratio_percent=50, containers=("0",)
+    )
+    assert _demand({"kubernetes.io/xpu": "300"}) == DeviceDemand(
+        device_type="xpu", count=3, core_percent=100, memory_ratio_percent=100, containers=("0",)
+    )
+
+
+def test_bytes_beside_the_percent_are_divided_over_the_devices() -> None:
+    """Bytes alone are a part of one device."""
+    both = _demand({"koordinator.sh/xpu": "200", "koordinator.sh/xpu-memory": "20Gi"})
+    assert (both.count, both.core_percent, both.memory_bytes) == (2, 100, 10 * GIB)
+    assert both.memory_ratio_percent == 0
+    alone = _demand({"koordinator.sh/xpu-memory": "512Gi"})
+    assert (alone.count, alone.core_percent, alone.memory_bytes) == (1, 0, 512 * GIB)
+
+
+def test_a_count_is_whole_devices_that_nobody_shares() -> None:
+    """Three of them are three whole devices."""
+    assert _demand({"example.com/npu": "3"}) == DeviceDemand(
+        device_type="npu", count=3, core_percent=100, exclusive=True, containers=("0",)
+    )
+    hint = DeviceHint(allocate_strategy=AllocateStrategy.REQUESTS_AS_COUNT)
+    assert devices_of(3, hint, Unit.COUNT) == (3, 100)
+
+
+def test_what_means_no_number_of_devices_is_refused_by_name() -> None:
+    """The percent rule, bytes that do not divide, and functions that the type has none of."""
+    assert "koordinator.sh/xpu: 150" in _refusal({"koordinator.sh/xpu": "150"})
+    uneven = {"koordinator.sh/xpu": "300", "koordinator.sh/xpu-memory": "100"}
+    assert "koordinator.sh/xpu-memory" in _refusal(uneven)
+    hint = '{"xpu": {"vfSelector": {}}}'
+    said = _refusal({"koordinator.sh/xpu": "50"}, device_allocate_hint=hint)
+    assert "virtual functions of xpu" in said
+
+
+def test_a_type_that_nothing_describes_is_inventoried_and_never_offered() -> None:
+    """The ledger may name it; a Pod can't ask for it."""
+    device = {
+        "metadata": {"labels": {"node.koordinator.sh/xpu-model": "X9"}},
+        "spec": {
+            "devices": [
+                {"type": "npu", "minor": 0, "health": True, "resources": {"example.com/npu": 4}},
+                {"type": "npu", "minor": 1, "health": True, "resources": {}},
+                {
+                    "type": "xpu",
+                    "minor": 0,
+                    "health": True,
+                    "labels": {"node.koordinator.sh/xpu-model": "X10"},
+                    "resources": {"kubernetes.io/xpu": 100, "koordinator.sh/xpu-memory": "8Gi"},
+                },
+                {
+                    "type": "xpu",
+                    "minor": 1,
+                    "health": True,
+                    "resources": {"koordinator.sh/xpu": 100},
+                },
+                {"type": "qpu", "minor": 0, "health": True, "resources": {"example.com/qpu": 1}},
+            ]
+        },
+    }
+    inventory = inventory_of_device(device, "L40S")
+    assert [
+        (item.key, item.core_percent, item.memory_bytes, item.model) for item in inventory.devices
+    ] == [
+        (("npu", 0), 100, 0, ""),
+        (("npu", 1), 0, 0, ""),
+        (("qpu", 0), 0, 0, ""),
+        (("xpu", 0), 100, 8 * GIB, "X10"),
+        (("xpu", 1), 100, 0, "X9"),
+    ]
+    assert inventory.warnings == (
+        "devices of a type that no setting describes are not offered: type=qpu",
+    )
+
+
+def test_a_node_without_a_device_object_has_what_its_quantities_say() -> None:
+    """As for GPUs: minors from 0, no ids, memory divided evenly; no GPU is made up."""
+    amounts = {
+        "example.com/npu": quantity_from_int(2),
+        "koordinator.sh/xpu": quantity_from_int(250),
+        "koordinator.sh/xpu-memory": quantity_from_int(16 * GIB),
+    }
+    inventory = inventory_of_quantities(amounts, model="L40S", gpushare_unit="MiB")
+    assert [(item.key, item.memory_bytes) for item in inventory.devices] == [
+        (("npu", 0), 0),
+        (("npu", 1), 0),
+        (("xpu", 0), 8 * GIB),
+        (("xpu", 1), 8 * GIB),
+    ]
+    with pytest.raises(InputError):
+        inventory_of_quantities(
+            {"example.com/npu": quantity_from_int(2000)}, model="", gpushare_unit="MiB"
+        )

@@ -1,0 +1,175 @@
+from __future__ import annotations
+
+import json
+from typing import Final
+
+import pytest
+
+from ledger.domain.errors import InputError
+from ledger.domain.nodes import NodeFacts, Taint
+from ledger.domain.normalise import decode_pod
+from ledger.domain.requests import PodRequest
+from scheduler.decide.engine import Engine
+from scheduler.decide.extender import NodeDirectory, read_arguments
+from tests.support.clusters import GIB, engine, gpu_node, held, running
+
+POD: Final = {
+    "metadata": {"name": "q2", "namespace": "ml", "uid": "fdb7e126"},
+    "spec": {
+        "containers": [
+            {
+                "name": "main",
+                "resources": {
+                    "limits": {"koordinator.sh/gpu": "60"},
+                    "requests": {"cpu": "100m", "koordinator.sh/gpu": "60"},
+                },
+            }
+        ],
+        "schedulerName": "tenure",
+    },
+    "status": {"phase": "Pending", "qosClass": "Burstable"},
+}
+NODES: Final = (
+    gpu_node("empty"),
+    gpu_node("half", 1),
+    gpu_node("bare", 0),
+    gpu_node("tainted", taints=(Taint(key="gone", value="", effect="NoSchedule"),)),
+    gpu_node("small", cpu_milli=50, memory_bytes=GIB),
+    gpu_node('odd"name', 1),
+)
+
+
+def _cluster() -> Engine:
+    cluster = engine(*NODES)
+    cluster.adopt(1, running("r1", held(0, 50)))
+    cluster.adopt(5, running("r5", held(0, 30)))
+    return cluster
+
+
+def _body(*names: str, pod: object = POD, nodes: object = None) -> bytes:
+    return json.dumps({"Pod": pod, "Nodes": nodes, "NodeNames": list(names)}).encode()
+
+
+def _request(body: bytes) -> tuple[PodRequest, list[str]]:
+    arguments = read_arguments(body)
+    return decode_pod(arguments.pod), list(arguments.node_names)
+
+
+def _directory(nodes: tuple[NodeFacts, ...] = NODES) -> NodeDirectory:
+    return NodeDirectory([node.name for node in nodes])
+
+
+def test_a_filter_names_the_nodes_that_pass_and_a_reason_for_each_of_the_others() -> None:
+    """ExtenderFilterResult: what other Pods' end can't help is unresolvable, the rest is not."""
+    request, names = _request(_body(*(node.name for node in NODES)))
+    directory = _directory()
+    asked = directory.ask(names)
+    answer = json.loads(directory.filter_result(asked, _cluster().filter(request, asked.nodes)))
+    assert answer == {
+        "Error": "",
+        "NodeNames": ["empty", 'odd"name'],
+        "FailedNodes": {"half": "Insufficient gpu devices"},
+        "FailedAndUnresolvableNodes": {
+            "bare": "Insufficient gpu devices",
+            "tainted": "node(s) had untolerated taint {gone: }",
+            "small": "Insufficient cpu",
+        },
+    }
+
+
+def test_only_the_nodes_asked_about_are_answered_in_the_order_asked() -> None:
+    """kube-scheduler asks about the nodes that its own plugins left, from any start."""
+    request, names = _request(_body('odd"name', "half", "empty"))
+    directory = _directory()
+    asked = directory.ask(names)
+    answer = json.loads(directory.filter_result(asked, _cluster().filter(request, asked.nodes)))
+    assert answer["NodeNames"] == ['odd"name', "empty"]
+    assert set(answer["FailedNodes"]) == {"half"}
+    assert answer["FailedAndUnresolvableNodes"] == {}
+
+
+def test_a_node_that_nobody_inventoried_fails_by_name() -> None:
+    """A name without inventory is no error for the others, and no Pod's end brings it."""
+    request, names = _request(_body("empty", "new"))
+    directory = _directory()
+    asked = directory.ask(names)
+    answer = json.loads(directory.filter_result(asked, _cluster().filter(request, asked.nodes)))
+    assert answer["NodeNames"] == ["empty"]
+    assert answer["FailedAndUnresolvableNodes"] == {"new": "NodeNotInInventory"}
+
+
+def test_priorities_fall_from_the_best_node_and_no_two_are_alike() -> None:
+    """HostPriorityList: the node that the decision would choose has the highest score."""
+    request, names = _request(_body(*(node.name for node in NODES)))
+    cluster, directory = _cluster(), _directory()
+    asked = directory.ask(names)
+    filtered = cluster.filter(request, asked.nodes)
+    assert filtered.best is not None
+    assert filtered.best.node_name == 'odd"name', "binpack: 30 % of it is held"
+    assert json.loads(directory.priorities(asked, filtered)) == [
+        {"Host": 'odd"name', "Score": 1000},
+        {"Host": "empty", "Score": 999},
+    ]
+
+
+def test_only_the_best_thousand_nodes_are_scored_equals_in_the_order_asked() -> None:
+    """A node that is not listed counts 0 with kube-scheduler."""
+    nodes = tuple(gpu_node(f"n{number}") for number in range(1500))
+    directory = _directory(nodes)
+    request, names = _request(_body(*(node.name for node in reversed(nodes))))
+    asked = directory.ask(names)
+    filtered = engine(*nodes).filter(request, asked.nodes)
+    scores = json.loads(directory.priorities(asked, filtered))
+    assert [item["Host"] for item in scores] == [f"n{number}" for number in range(1499, 499, -1)]
+    assert [item["Score"] for item in scores] == list(range(1000, 0, -1))
+
+
+def test_no_node_at_all_is_an_answer_too() -> None:
+    """An empty question has an empty answer."""
+    request, names = _request(_body())
+    directory = _directory()
+    asked = directory.ask(names)
+    filtered = _cluster().filter(request, asked.nodes)
+    assert json.loads(directory.filter_result(asked, filtered)) == {
+        "Error": "",
+        "NodeNames": [],
+        "FailedNodes": {},
+        "FailedAndUnresolvableNodes": {},
+    }
+    assert json.loads(directory.priorities(asked, filtered)) == []
+
+
+def test_a_pod_that_breaks_rules_fails_on_every_node_for_good() -> None:
+    """Only that Pod is unschedulable: the error field stays empty, for it would stop the cycle."""
+    directory = _directory()
+    asked = directory.ask(["empty", "new"])
+    answer = json.loads(directory.refusal(asked, 'spec.containers[0]: "no"'))
+    assert answer == {
+        "Error": "",
+        "NodeNames": [],
+        "FailedNodes": {},
+        "FailedAndUnresolvableNodes": dict.fromkeys(["empty", "new"], 'spec.containers[0]: "no"'),
+    }
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        (b"{", ""),
+        (b"[]", ""),
+        (b'{"Pod": {}, "Nodes": {"items": []}, "NodeNames": null}', "NodeNames"),
+        (b'{"Pod": {}, "NodeNames": "n"}', "NodeNames"),
+        (b'{"Pod": null, "NodeNames": []}', "Pod"),
+    ],
+)
+def test_a_question_that_can_not_be_read_is_refused_with_its_field(body: bytes, field: str) -> None:
+    """Whole nodes instead of names are refused: reading 12 MB per Pod would stop everything."""
+    with pytest.raises(InputError) as caught:
+        read_arguments(body)
+    assert caught.value.field == field
+
+
+def test_a_node_name_that_is_no_text_is_refused() -> None:
+    """A number in the list of names is an error of the caller, not an unknown node."""
+    with pytest.raises(InputError):
+        _directory().ask([["n"]])  # type: ignore[list-item]
