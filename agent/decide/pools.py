@@ -1,0 +1,127 @@
+"""The CPU pools of a node: shared, best effort, and what Pods have to themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from ledger.domain.annotations.cpu import CpuSharedPool
+from ledger.domain.annotations.qos import QosClass
+from ledger.domain.cpuset import EMPTY, CpuSet
+from ledger.domain.nrt_objects import NodeTopology, read_node_reserve
+from ledger.domain.topology import CpuTopology
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeCpus:
+    """
+    The CPUs of a node and who keeps some of them back.
+
+    Attributes:
+        kubelet_reserved: kubelet's `reservedCPUs`.
+        reserved: the node reservation's CPUs and the system's exclusive ones.
+        kubelet_static: kubelet's CPU manager hands out CPUs itself.
+    """
+
+    topology: CpuTopology
+    kubelet_reserved: CpuSet = EMPTY
+    reserved: CpuSet = EMPTY
+    kubelet_static: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodCpus:
+    """
+    CPUs that one Pod has to itself.
+
+    Attributes:
+        by_kubelet: kubelet's CPU manager gave them, to a Guaranteed Pod.
+    """
+
+    cpus: CpuSet
+    qos: QosClass = QosClass.LSR
+    by_kubelet: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pools:
+    """
+    Which CPUs of a node are for whom.
+
+    Attributes:
+        shared: by NUMA node, for LS and Burstable Pods and whatever has no CPUs of its own; a
+            NUMA node without any left has an empty pool.
+        best_effort: by NUMA node, for BE Pods; they may ride on the CPUs of LSR Pods.
+        best_effort_first: what of that BE Pods use first.
+        exclusive: CPUs that Pods have to themselves.
+    """
+
+    shared: tuple[CpuSharedPool, ...]
+    best_effort: tuple[CpuSharedPool, ...]
+    best_effort_first: CpuSet
+    exclusive: CpuSet
+
+
+def read_node_cpus(topology: NodeTopology, annotations: Mapping[str, str]) -> NodeCpus | None:
+    """
+    Return the CPUs of a node out of its NodeResourceTopology and its own annotations.
+
+    None when nobody lists its CPUs.
+
+    Raises:
+        InputError: JSON that does not parse.
+    """
+    if topology.cpus is None:
+        return None
+    return NodeCpus(
+        topology=topology.cpus,
+        kubelet_reserved=topology.kubelet.reserved_cpus,
+        reserved=read_node_reserve({**topology.copies, **annotations}),
+        kubelet_static=topology.kubelet.policy == "static",
+    )
+
+
+def pools_of(node: NodeCpus, pods: Iterable[PodCpus]) -> Pools:
+    """
+    Work out the pools anew: the same Pods give the same pools, whatever happened before.
+
+    Rule: Koordinator contract 9.4, "OURS": kubelet's reserved CPUs belong to the shared pool and
+    BE uses them first; CPU proposal, "Basic CPU orchestration principles".
+
+    Shared is what is neither kept back nor anybody's own. BE may have everything that is not kept
+    back, not an LSE Pod's, and not given out by kubelet.
+    """
+    exclusive = unshareable = EMPTY
+    for pod in pods:
+        exclusive |= pod.cpus
+        if pod.by_kubelet or pod.qos is QosClass.LSE:
+            unshareable |= pod.cpus
+    every = node.topology.cpuset - node.reserved
+    best_effort = every - unshareable
+    return Pools(
+        shared=_by_numa(node.topology, every - exclusive),
+        best_effort=_by_numa(node.topology, best_effort),
+        best_effort_first=node.kubelet_reserved & best_effort,
+        exclusive=exclusive & node.topology.cpuset,
+    )
+
+
+def joined(pools: Iterable[CpuSharedPool]) -> CpuSet:
+    """Return the CPUs of several pools."""
+    cpus = EMPTY
+    for pool in pools:
+        cpus |= pool.cpus
+    return cpus
+
+
+def _by_numa(topology: CpuTopology, cpus: CpuSet) -> tuple[CpuSharedPool, ...]:
+    """Return these CPUs by socket and NUMA node, in that order."""
+    places = sorted({(cpu.socket, cpu.numa) for cpu in topology.cpus})
+    return tuple(
+        CpuSharedPool(
+            socket=socket,
+            node=numa,
+            cpus=cpus & topology.cpus_in_numa(numa) & topology.cpus_in_socket(socket),
+        )
+        for socket, numa in places
+    )
