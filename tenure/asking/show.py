@@ -15,6 +15,14 @@ from ledger.store import report_queries as queries
 from ledger.store.report_queries import When
 from tenure.asking.opening import clock_us, moment_of, opened, time_of
 from tenure.exits import AnswerIsNo, note, stdout, warn, with_next
+from tenure.look.cpu_map import (
+    CpusNow,
+    cpu_records,
+    cpu_rows,
+    cpus_of_objects,
+    cpus_of_states,
+    draw_cpus,
+)
 from tenure.look.fleet import closed_at, fleet_of_ledger, fleet_of_objects
 from tenure.look.model import NodeNow
 from tenure.output import Column, OutputFormat, write_answer
@@ -22,6 +30,7 @@ from tenure.units import format_time
 
 if TYPE_CHECKING:
     from ledger.store.open import Ledger
+    from tenure.simulate.model import Run
 
 STDOUT: Final = "-"
 
@@ -36,6 +45,15 @@ _MAP_COLUMNS: Final = (
     Column(key="closed", title="CLOSED"),
     Column(key="unknown_holders", title="UNKNOWN HOLDERS"),
     Column(key="unknown_cards", title="UNKNOWN CARDS"),
+)
+_CPU_COLUMNS: Final = (
+    Column(key="node", title="NODE"),
+    Column(key="socket", title="SOCKET", right=True),
+    Column(key="numa", title="NUMA", right=True),
+    Column(key="core", title="CORE", right=True),
+    Column(key="cpu", title="CPU", right=True),
+    Column(key="reserved", title="RESERVED"),
+    Column(key="holders", title="HOLDERS"),
 )
 
 
@@ -73,6 +91,45 @@ def answer_map(
         _watch(lambda: read_fleet(source, None), interval)
 
 
+def answer_cpus(
+    files: Sequence[str], *, at: str | None, watch: bool, ledger: str | None, output: OutputFormat
+) -> None:
+    """
+    Draw the CPUs of the nodes with their holders: from manifests if there are any, else a ledger.
+
+    Raises:
+        InputError: input that can't be read, or options that do not go together.
+    """
+    if watch:
+        raise InputError("--watch draws cards", field="--watch")
+    if files:
+        if at is not None:
+            error = InputError("files show one moment only", field="--at")
+            raise with_next(error, "leave the files out to ask the ledger")
+        run = _run_of_files(files)
+        _show_cpus(cpus_of_objects(run.nodes, run.adopted), output)
+        return
+    from ledger.store.timetravel import position_at, state_at
+
+    with opened(ledger) as source:
+        at_us = None if at is None else moment_of(at, time_of(source), option="--at")
+        position = source.head().position if at_us is None else position_at(source, at_us)
+        loaded = state_at(source, position)
+        note(f"at {format_time(at_us or time_of(source).now_us)}")
+    for finding in loaded.findings:
+        warn(finding)
+    _show_cpus(cpus_of_states(loaded.state.nodes.values()), output)
+
+
+def _show_cpus(nodes: Sequence[CpusNow], output: OutputFormat) -> None:
+    if not output.is_table:
+        write_answer(output, list(cpu_rows(nodes)), _CPU_COLUMNS, document=cpu_records(nodes))
+        return
+    console = stdout()
+    width = console.width if console.is_terminal else 80
+    console.print(draw_cpus(nodes, width=width), soft_wrap=True, end="")
+
+
 def read_fleet(source: Ledger, at_us: int | None) -> tuple[NodeNow, ...]:
     """Return the fleet of a ledger, now or at a moment, from one transaction."""
     connection, when = source.connection, When(at_us=at_us)
@@ -87,6 +144,12 @@ def read_fleet(source: Ledger, at_us: int | None) -> tuple[NodeNow, ...]:
 
 
 def _fleet_of_files(files: Sequence[str]) -> tuple[NodeNow, ...]:
+    run = _run_of_files(files)
+    return fleet_of_objects(run.nodes, run.adopted)
+
+
+def _run_of_files(files: Sequence[str]) -> Run:
+    """Read manifests, and say what they leave unsaid."""
     from scheduler.decide.settings import SchedulingSettings
     from tenure.simulate.inputs import read_manifest_run
 
@@ -96,7 +159,7 @@ def _fleet_of_files(files: Sequence[str]) -> tuple[NodeNow, ...]:
     if not run.nodes:
         error = InputError("no Node in the input", place=", ".join(files))
         raise with_next(error, "kubectl get nodes,pods -A -o json | tenure map -")
-    return fleet_of_objects(run.nodes, run.adopted)
+    return run
 
 
 def _show(nodes: Sequence[NodeNow], output: OutputFormat) -> None:

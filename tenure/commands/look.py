@@ -27,6 +27,9 @@ def draw(
     ] = None,
     *,
     at: At = None,
+    cpus: Annotated[
+        bool, typer.Option("--cpus", help="Sockets, NUMA nodes, cores and who holds them.")
+    ] = False,
     watch: Annotated[bool, typer.Option("--watch", help="Draw it again and again.")] = False,
     interval: Annotated[
         float, typer.Option(min=0.5, max=3600, metavar="SECONDS", help="Between two drawings.")
@@ -40,9 +43,14 @@ def draw(
     Example: tenure map --at "2h ago"
 
     Any cluster: kubectl get nodes,pods -A -o json | tenure map -
-    """
-    from tenure.asking.show import answer_map
 
+    CPUs: tenure map --cpus
+    """
+    from tenure.asking.show import answer_cpus, answer_map
+
+    if cpus:
+        answer_cpus(tuple(files or ()), at=at, watch=watch, ledger=ledger, output=output)
+        return
     answer_map(
         tuple(files or ()), at=at, watch=watch, interval=interval, ledger=ledger, output=output
     )

@@ -1,0 +1,288 @@
+"""The CPUs of nodes with their holders: sockets, NUMA nodes, cores and threads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from string import ascii_letters, digits
+from textwrap import wrap
+from typing import Any, Final
+
+from rich.text import Text
+
+from ledger.domain.cpuset import EMPTY, CpuSet, cpuset_of, format_cpuset
+from ledger.domain.events import PodObserved
+from ledger.domain.nodes import NodeFacts
+from ledger.domain.state import NodeState
+from ledger.domain.topology import CpuTopology, cpu_topology_of
+from tenure.output import one_line
+
+WIDTH_MIN: Final = 80
+_NAMES: Final = ascii_letters + digits
+_FREE: Final = "."
+_SHARED: Final = "+"
+_KEPT: Final = "#"
+_UNNAMED: Final = "*"
+"""A holder beyond those that have a letter of their own."""
+_STYLES: Final = {_FREE: "green", _SHARED: "bold magenta", _KEPT: "dim", _UNNAMED: "cyan"}
+_HELD_STYLE: Final = "bold blue"
+_LABEL: Final = 18
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CpuHolder:
+    """A Pod with CPUs of its own; `observed`: someone else than Tenure gave them."""
+
+    pod: str
+    cpus: CpuSet
+    observed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CpusNow:
+    """
+    The CPUs of one node at one moment.
+
+    Attributes:
+        reserved: kept back by kubelet, the node or its system; None = nobody said, as in a
+            ledger, which records what Pods hold.
+    """
+
+    node: str
+    topology: CpuTopology
+    holders: tuple[CpuHolder, ...] = ()
+    reserved: CpuSet | None = None
+
+    @property
+    def held(self) -> CpuSet:
+        """Return the CPUs that some Pod has to itself."""
+        return cpuset_of(cpu for holder in self.holders for cpu in holder.cpus)
+
+    @property
+    def free(self) -> CpuSet:
+        """Return the CPUs that nobody has and nobody is known to keep back."""
+        return self.topology.cpuset - self.held - (self.reserved or EMPTY)
+
+
+def cpus_of_states(nodes: Iterable[NodeState]) -> tuple[CpusNow, ...]:
+    """Return the nodes of a ledger that report CPUs, or on which Pods hold some, by name."""
+    found = []
+    for node in sorted(nodes, key=lambda node: node.name):
+        holders = tuple(
+            CpuHolder(
+                pod=f"{holding.namespace}/{holding.pod_name}",
+                cpus=holding.cpuset,
+                observed=holding.kind == "observed",
+            )
+            for holding in node.holdings.values()
+            if holding.cpuset
+        )
+        if node.cpus or holders:
+            topology = cpu_topology_of(node.cpus)
+            found.append(CpusNow(node=node.name, topology=topology, holders=_ordered(holders)))
+    return tuple(found)
+
+
+def cpus_of_objects(
+    nodes: Sequence[NodeFacts], observed: Iterable[PodObserved]
+) -> tuple[CpusNow, ...]:
+    """Return the nodes of a cluster that report CPUs, in input order."""
+    holders: dict[str, list[CpuHolder]] = {}
+    for event in observed:
+        if event.cpuset:
+            path = f"{event.namespace}/{event.pod_name}"
+            holder = CpuHolder(pod=path, cpus=event.cpuset, observed=True)
+            holders.setdefault(event.node_uid, []).append(holder)
+    return tuple(
+        CpusNow(
+            node=node.name,
+            topology=node.cpu_topology or cpu_topology_of(()),
+            holders=_ordered(holders.get(node.uid, ())),
+            reserved=node.reserved_cpus,
+        )
+        for node in nodes
+        if node.cpu_topology is not None or node.uid in holders
+    )
+
+
+def draw_cpus(nodes: Sequence[CpusNow], *, width: int = WIDTH_MIN) -> Text:
+    """
+    Return the map of CPUs: a column a core, a line a thread, a letter a holder.
+
+    No line is longer than `width`, or than 80 in a narrower terminal.
+    """
+    width = max(WIDTH_MIN, width)
+    text = Text(no_wrap=True, overflow="crop")
+    if not nodes:
+        text.append("no node reports its CPUs: a NodeResourceTopology would\n")
+        return text
+    for node in nodes:
+        _draw_node(text, node, width)
+    text.append(f"{_FREE} free, {_SHARED} several holders, {_KEPT} kept back\n", "dim")
+    return text
+
+
+def cpu_records(nodes: Iterable[CpusNow]) -> list[dict[str, Any]]:
+    """Return the nodes as documents, each with sockets > NUMA nodes > cores > CPUs."""
+    return [
+        {
+            "node": node.node,
+            "cpus": len(node.topology),
+            "held": format_cpuset(node.held),
+            "reserved": None if node.reserved is None else format_cpuset(node.reserved),
+            "free": format_cpuset(node.free),
+            "free_whole_cores": {
+                str(numa): len(_free_cores(node, numa)) for numa in node.topology.numa_nodes
+            },
+            "holders": [
+                {
+                    "pod": holder.pod,
+                    "cpuset": format_cpuset(holder.cpus),
+                    "observed": holder.observed,
+                }
+                for holder in node.holders
+            ],
+            "sockets": [_socket(node, socket) for socket in node.topology.sockets],
+        }
+        for node in nodes
+    ]
+
+
+def cpu_rows(nodes: Iterable[CpusNow]) -> Iterator[dict[str, Any]]:
+    """Yield a row per CPU, for CSV."""
+    for node in nodes:
+        by_cpu = _holders_by_cpu(node)
+        for cpu in node.topology.cpus:
+            yield {
+                "node": node.node,
+                "socket": cpu.socket,
+                "numa": cpu.numa,
+                "core": cpu.core,
+                "cpu": cpu.id,
+                "reserved": None if node.reserved is None else cpu.id in node.reserved,
+                "holders": " ".join(by_cpu.get(cpu.id, ())),
+            }
+
+
+def _socket(node: CpusNow, socket: int) -> dict[str, Any]:
+    topology, by_cpu = node.topology, _holders_by_cpu(node)
+    own = topology.cpus_in_socket(socket)
+    return {
+        "socket": socket,
+        "numa_nodes": [
+            {
+                "numa": numa,
+                "cores": [
+                    {
+                        "core": core.core,
+                        "cpus": {
+                            str(cpu): by_cpu.get(cpu, []) for cpu in topology.cpus_in_core(core)
+                        },
+                    }
+                    for core in topology.cores
+                    if topology.cpus_in_core(core) & topology.cpus_in_numa(numa) & own
+                ],
+            }
+            for numa in topology.numa_nodes
+            if topology.cpus_in_numa(numa) & own
+        ],
+    }
+
+
+def _draw_node(text: Text, node: CpusNow, width: int) -> None:
+    topology = node.topology
+    names = dict(zip((holder.pod for holder in node.holders), _NAMES, strict=False))
+    signs = _signs(node, names)
+    text.append(one_line(node.node), "bold")
+    text.append(
+        f"  {_plural(len(topology.sockets), 'socket')},"
+        f" {_plural(len(topology.numa_nodes), 'NUMA node')},"
+        f" {_plural(len(topology.cores), 'core')}, {_plural(len(topology), 'CPU')}:"
+        f" {len(node.held)} held, {len(node.free)} {_rest(node)}\n"
+    )
+    for socket in topology.sockets:
+        for numa in topology.numa_nodes:
+            cpus = topology.cpus_in_numa(numa) & topology.cpus_in_socket(socket)
+            if cpus:
+                _draw_numa(text, node, (socket, numa), signs, width)
+    _draw_holders(text, node, names, width)
+    text.append("\n")
+
+
+def _draw_numa(
+    text: Text, node: CpusNow, place: tuple[int, int], signs: Mapping[int, str], width: int
+) -> None:
+    """Draw one NUMA node: a line per thread, cores side by side."""
+    topology, (socket, numa) = node.topology, place
+    cpus = topology.cpus_in_numa(numa) & topology.cpus_in_socket(socket)
+    cores = [list(topology.cpus_in_core(core) & cpus) for core in topology.cores]
+    cores = [core for core in cores if core]
+    room = width - _LABEL - len("  99 cores free")
+    free = len(_free_cores(node, numa))
+    for start in range(0, len(cores), room):
+        shown = cores[start : start + room]
+        for thread in range(max(map(len, shown))):
+            first = start == 0 and thread == 0
+            label = f"  socket {socket} numa {numa}" if first else ""
+            text.append(f"{label:{_LABEL}}")
+            for core in shown:
+                sign = signs[core[thread]] if thread < len(core) else " "
+                text.append(sign, _STYLES.get(sign, _HELD_STYLE))
+            text.append(f"  {free} cores free\n" if first else "\n")
+
+
+def _draw_holders(text: Text, node: CpusNow, names: Mapping[str, str], width: int) -> None:
+    for holder in node.holders:
+        sign = names.get(holder.pod, _UNNAMED)
+        by = " (not by Tenure)" if holder.observed else ""
+        line = f"{one_line(holder.pod)}: {len(holder.cpus)} CPUs, {format_cpuset(holder.cpus)}{by}"
+        lines = wrap(line, width - 4, subsequent_indent="  ", break_on_hyphens=False)
+        text.append(f"  {sign} ", _HELD_STYLE)
+        text.append("\n    ".join(lines) + "\n")
+
+
+def _rest(node: CpusNow) -> str:
+    if node.reserved is None:
+        return "not (a ledger does not know what a node keeps back)"
+    return f"free, {len(node.reserved)} kept back"
+
+
+def _plural(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def _signs(node: CpusNow, names: Mapping[str, str]) -> dict[int, str]:
+    """Return CPU -> its sign."""
+    by_cpu = _holders_by_cpu(node)
+    signs = {}
+    for cpu in node.topology.cpuset:
+        pods = by_cpu.get(cpu, [])
+        if len(pods) > 1:
+            signs[cpu] = _SHARED
+        elif pods:
+            signs[cpu] = names.get(pods[0], _UNNAMED)
+        else:
+            signs[cpu] = _KEPT if cpu in (node.reserved or EMPTY) else _FREE
+    return signs
+
+
+def _free_cores(node: CpusNow, numa: int) -> list[CpuSet]:
+    """Return the wholly free cores of a NUMA node."""
+    topology, free = node.topology, node.free
+    cores = (topology.cpus_in_core(core) for core in topology.cores)
+    own = topology.cpus_in_numa(numa)
+    return [core for core in cores if core & own and core <= free]
+
+
+def _holders_by_cpu(node: CpusNow) -> dict[int, list[str]]:
+    by_cpu: dict[int, list[str]] = {}
+    for holder in node.holders:
+        for cpu in holder.cpus:
+            by_cpu.setdefault(cpu, []).append(holder.pod)
+    return by_cpu
+
+
+def _ordered(holders: Iterable[CpuHolder]) -> tuple[CpuHolder, ...]:
+    return tuple(
+        sorted(holders, key=lambda holder: (holder.cpus.mask & -holder.cpus.mask, holder.pod))
+    )
