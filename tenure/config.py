@@ -32,7 +32,7 @@ API_VERSION: Final = "tenure.sh/v1alpha1"
 KIND: Final = "SchedulerConfiguration"
 _DEVICE_TYPES: Final = "deviceTypes"
 
-Policy = Literal["binpack", "spread", "bestfit", "fgd", "random"]
+Policy = Literal["binpack", "spread", "bestfit", "fgd", "scarcity", "random"]
 POLICIES: Final[tuple[str, ...]] = get_args(Policy)
 
 
@@ -81,6 +81,9 @@ class _Cpu(_Model):
         Field(default="None", alias="defaultNUMATopologyPolicy")
     )
     max_ref_count: int = Field(default=1, ge=1, le=1024)
+    numa_level_downgrades: bool = False
+    spread_avoids_whole_cores: bool = False
+    arm_full_pcpus_only: bool = False
 
 
 class _Compat(_Model):

@@ -1,8 +1,9 @@
 """
 Durable appends against bare durable inserts of the same database, in turns.
 
-What is to be recorded is made before the clock starts, on both sides. A bare insert begins and
-commits as the ledger does; on SQLite it goes to the driver itself, as the ledger's appends do.
+What is to be recorded is made before the clock starts, on both sides. A bare insert goes to the
+driver itself and commits as the ledger does: on SQLite BEGIN, INSERT, COMMIT; on Postgres, through
+a connection of its own, one message for a row and one pipeline for many, which commit as they end.
 
 The limit is the event's own row, all of its columns with values that were really recorded, in a
 table with nothing but its key: what is recorded must at least be written. One text of 600 letters,
@@ -14,6 +15,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -111,11 +113,15 @@ class Bare:
         samples: Sequence[Row],
     ) -> None:
         """Make the table; the rows to come have these samples in turn behind their key."""
-        self._connection = connection
         self._samples = samples
         self._next = 0
         sqlite = connection.dialect.name == "sqlite"
-        self._driver = driver_connection(connection) if sqlite else None
+        self._own = None if sqlite else connection.engine.raw_connection()
+        if self._own is None:
+            self._driver: Any = driver_connection(connection)
+        else:
+            self._driver = self._own.driver_connection
+            self._driver.autocommit = True
         key = Column("position", schema.BIG, primary_key=True, autoincrement=False)
         table = Table(name, MetaData(), key, *columns, sqlite_strict=True)
         with connection.begin():
@@ -147,13 +153,12 @@ class Bare:
 
     def insert(self, rows: list[Row]) -> None:
         """Insert and commit rows."""
-        if self._driver is None:
-            with self._connection.begin():
-                self._connection.exec_driver_sql(self._text, rows if len(rows) > 1 else rows[0])
-            return
-        self._driver.execute(BEGIN_WRITING)
-        if len(rows) == 1:
-            self._driver.execute(self._text, rows[0])
-        else:
-            self._driver.executemany(self._text, rows)
-        self._driver.commit()
+        if self._own is None:
+            self._driver.execute(BEGIN_WRITING)
+        with closing(self._driver.cursor()) as cursor:
+            if len(rows) == 1:
+                cursor.execute(self._text, rows[0])
+            else:
+                cursor.executemany(self._text, rows)
+        if self._own is None:
+            self._driver.commit()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from ledger.domain.annotations.checkpoints import DeviceCheckpoint
 from ledger.domain.devices import (
@@ -23,6 +23,12 @@ from ledger.domain.nodes import NodeFacts
 from ledger.domain.pod_spec import APP, ContainerSpec, PodSpec
 from ledger.domain.requests import DeviceDemand
 from ledger.domain.resources import TYPE_GPU, Dialect
+
+UNITS_MAX: Final = 8_000_000
+"""The most percent of a device that one Pod is said to hold, as of a request."""
+
+BYTES_MAX: Final = 1 << 50
+"""The most bytes of a device that one Pod is said to hold: a thousand times what cards have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,8 +97,19 @@ def collect(source: str, parts: Iterable[Part], faults: Sequence[str] = ()) -> F
             merged[share.key] = _merge(merged[share.key], share)
         else:
             merged[share.key] = share
-    shares = tuple(merged[key] for key in sorted(merged))
-    return Found(source=source, shares=shares, lost_types=frozenset(lost), faults=tuple(faults))
+    shares = [merged[key] for key in sorted(merged)]
+    counted = [_counted(share) for share in shares]
+    absurd = [
+        f"more of {share.device_type} {share.minor} than can be counted"
+        for share, kept in zip(shares, counted, strict=True)
+        if share != kept
+    ]
+    return Found(
+        source=source,
+        shares=tuple(counted),
+        lost_types=frozenset(lost),
+        faults=(*faults, *absurd),
+    )
 
 
 def unreadable(source: str, fault: str) -> Found:
@@ -127,6 +144,20 @@ def part_share(
         memory_bytes=memory,
         memory_ratio_percent=bytes_to_ratio(memory, card.memory_bytes),
         containers=_named(containers, core, memory),
+    )
+
+
+def _counted(share: DeviceShare) -> DeviceShare:
+    """
+    Return the share with amounts that a sum over many Pods can still hold.
+
+    An amount that is cut here over-fills every card, so the card is closed all the same.
+    """
+    return replace(
+        share,
+        core_percent=min(share.core_percent, UNITS_MAX),
+        memory_bytes=min(share.memory_bytes, BYTES_MAX),
+        memory_ratio_percent=min(share.memory_ratio_percent, UNITS_MAX),
     )
 
 

@@ -24,6 +24,7 @@ from ledger.domain.annotations.gpushare import (
     CardUnits,
     GpuShareAllocation,
     decode_core_percentages,
+    decode_pod_units,
     read_gpushare_allocation,
     unread_v2_allocation,
 )
@@ -33,7 +34,7 @@ from ledger.domain.annotations.mgpu import (
     decode_card_counts,
     read_mgpu_allocation,
 )
-from ledger.domain.annotations.wire import TRUE, a_decimal, annotation_path
+from ledger.domain.annotations.wire import TRUE, annotation_path
 from ledger.domain.demands.gpushare import UNIT_BYTES
 from ledger.domain.devices import WHOLE_PERCENT, DeviceRecord, DeviceShare
 from ledger.domain.errors import InputError
@@ -282,8 +283,7 @@ def _asked(asker: Asker, resource: str) -> int:
 
 def _written_units(asker: Asker) -> int:
     """Return the units that the annotation says the Pod got, 0 without it."""
-    text = asker.spec.annotations.get(ANNOTATION_GPUSHARE_POD, "0")
-    return a_decimal(text, annotation_path(ANNOTATION_GPUSHARE_POD), least=0)
+    return decode_pod_units(asker.spec.annotations.get(ANNOTATION_GPUSHARE_POD, "0"))
 
 
 def _gpushare_instances(asker: Asker) -> int:

@@ -76,6 +76,8 @@ SOURCES: Final = (
 )
 """Where a holding may be read from, in the order asked (cli.md, Running Pods)."""
 
+_FAULTS_MAX: Final = 5
+_FAULT_MAX: Final = 237
 _REPLICA_SEPARATORS: Final = ("-_-", "::")
 """Fake device ids end in one of these and a number (GPU-sharing contract D.2)."""
 
@@ -152,11 +154,19 @@ def adopt(
         cpuset=_cpuset(spec, witnesses),
         unknown_types=tuple(sorted(unknown)),
         dialect="" if gpu.dialect is None else str(gpu.dialect),
-        faults=found.faults,
+        faults=_few(found.faults),
         snapshot=snapshot_of(
             spec, qos=str(read_qos_class(spec.labels)), priority=spec.priority or 0
         ),
     )
+
+
+def _few(faults: Sequence[str]) -> tuple[str, ...]:
+    """Return the first faults, cut short where a value is absurd, and how many more there are."""
+    shown = [fault if len(fault) <= _FAULT_MAX else f"{fault[:_FAULT_MAX]}..." for fault in faults]
+    if len(shown) <= _FAULTS_MAX:
+        return tuple(shown)
+    return (*shown[: _FAULTS_MAX - 1], f"and {len(shown) - _FAULTS_MAX + 1} more")
 
 
 def _first(asker: Asker) -> Found:

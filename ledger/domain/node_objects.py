@@ -51,7 +51,6 @@ from ledger.domain.resources import (
     CPU,
     GPUSHARE_COUNT,
     GPUSHARE_MEMORY,
-    LABEL_CPU_BIND_POLICY,
     LABEL_GPU_DRIVER_VERSION,
     LABEL_GPU_MODEL,
     LABEL_GPU_VENDOR,
@@ -140,6 +139,7 @@ def decode_node(
     policy = read_node_compute_policy(labels)
     topology = _within(f"NodeResourceTopology {name}", lambda: read_topology(nrt, known_pods))
     bind_policy = _bind_policy(labels, full_pcpus_only=topology.kubelet.full_pcpus_only)
+    reserve = read_node_reserve({**topology.copies, **annotations})
     cpu_milli, memory_bytes, pods_max = _limits(quantities)
     partitions, partition_warnings = _partitions(device, labels)
     facts = NodeFacts(
@@ -157,7 +157,8 @@ def decode_node(
         devices=devices,
         dialects=inventory.dialects,
         cpu_topology=topology.cpus,
-        reserved_cpus=topology.reserved | read_node_reserve({**topology.copies, **annotations}),
+        reserved_cpus=topology.reserved | reserve,
+        unpooled_cpus=topology.pinned | reserve,
         cpu_ref_count_max=cpu_ref_count_max,
         cpu_bind_policy=bind_policy,
         numa_strategy=_numa_strategy(labels, topology.kubelet),
@@ -177,7 +178,7 @@ def decode_node(
         *_mgpu_warnings(labels, quantities or {}),
         *_mgpu_drift(quantities or {}, () if device is None else inventory.devices),
         *(_uncounted(quantities or {}) if device is None else ()),
-        *_unsupported(annotations, bind_policy),
+        *_unsupported(annotations),
     ]
     return facts, [f"node {name}: {warning}" for warning in warnings]
 
@@ -400,12 +401,9 @@ def _mgpu_drift(quantities: Quantities, devices: tuple[DeviceRecord, ...]) -> It
         )
 
 
-def _unsupported(annotations: Mapping[str, str], bind_policy: str) -> Iterator[str]:
+def _unsupported(annotations: Mapping[str, str]) -> Iterator[str]:
     """Say which of the node's own rules this release does not apply."""
     prefix = "not applied by this release: "
-    if bind_policy:
-        shown = f"{LABEL_CPU_BIND_POLICY} {bind_policy}"
-        yield f"{prefix}{shown} for Pods that are neither LSE nor LSR: they get no CPU set"
     ratios = annotations.get(ANNOTATION_AMPLIFICATION_RATIO)
     if ratios is not None and decode_amplification_ratios(ratios):
         yield f"{prefix}{ANNOTATION_AMPLIFICATION_RATIO}"

@@ -49,6 +49,7 @@ class NodeFacts:
         dialects: GPU dialects that the cards serve; None = every one (there is a Device object).
         cpu_topology: None when no NodeResourceTopology reports one.
         reserved_cpus: never handed out (kubelet's, the node reservation's, the system set).
+        unpooled_cpus: those of them that are in no shared pool; kubelet's own reserve is in one.
         cpu_bind_policy: what every CPU set on the node must follow, in a Pod's words (`FullPCPUs`,
             `SpreadByPCPUs`); empty = each Pod's own (Koordinator contract 6.1, 6.2).
         numa_strategy: which NUMA node is filled first (`MostAllocated`, `LeastAllocated`,
@@ -76,6 +77,7 @@ class NodeFacts:
     dialects: frozenset[Dialect] | None = None
     cpu_topology: CpuTopology | None = None
     reserved_cpus: CpuSet = field(default_factory=CpuSet)
+    unpooled_cpus: CpuSet = field(default_factory=CpuSet)
     cpu_ref_count_max: int = 1
     cpu_bind_policy: str = ""
     numa_strategy: str = ""

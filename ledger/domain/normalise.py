@@ -282,6 +282,7 @@ def _with_demands(
         dialect=gpu.dialect if gpu.asked.demands else None,
         containers=tuple(_needs(spec, by_type)),
         cpuset=cpus.demand,
+        burst_milli=cpus.burst_milli,
         placement=_placement(spec, gpu),
         group=groups.group,
         gang=groups.gang,

@@ -53,7 +53,7 @@ class NodeTopology:
 
     Attributes:
         cpus: None when it lists no CPU.
-        reserved: CPUs that kubelet keeps, for itself or for Pods that nobody adopts.
+        pinned: CPUs that kubelet gave to Pods that nobody adopts.
         kubelet: its CPU manager policy.
         numa_policy: kubelet's Topology Manager policy.
         zones: by NUMA node.
@@ -61,11 +61,16 @@ class NodeTopology:
     """
 
     cpus: CpuTopology | None
-    reserved: CpuSet
+    pinned: CpuSet
     kubelet: KubeletCpuPolicy
     numa_policy: NumaPolicy
     zones: tuple[NumaZone, ...]
     copies: Mapping[str, str]
+
+    @property
+    def reserved(self) -> CpuSet:
+        """Return the CPUs that kubelet keeps, for itself or for Pods that nobody adopts."""
+        return self.pinned | self.kubelet.reserved_cpus
 
 
 def read_topology(
@@ -88,14 +93,14 @@ def read_topology(
     text = annotations.get(ANNOTATION_CPU_TOPOLOGY)
     policy = annotations.get(ANNOTATION_KUBELET_CPU_MANAGER_POLICY)
     kubelet = KubeletCpuPolicy() if policy is None else decode_kubelet_cpu_policy(policy)
-    reserved = kubelet.reserved_cpus
+    pinned = EMPTY
     for alloc in kubelet_allocs(annotations):
         if alloc.uid not in known_pods:
-            reserved |= alloc.cpus
+            pinned |= alloc.cpus
     read_node_reserve(annotations)  # what does not parse is this object's fault, not the Node's
     return NodeTopology(
         cpus=None if text is None else decode_cpu_topology(text) or None,
-        reserved=reserved,
+        pinned=pinned,
         kubelet=kubelet,
         numa_policy=_numa_policy(item),
         zones=tuple(sorted(_zones(item), key=lambda zone: zone.id)),

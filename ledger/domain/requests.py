@@ -177,6 +177,8 @@ class PodRequest:
         partition: the Pod's wish about GPU partitions; not None (even empty) makes the node's
             table binding.
         numa: the Pod's own NUMA policy; None = it names none.
+        burst_milli: the cpu limit that the shared pools of few NUMA nodes must hold
+            (`ConstrainedBurst`); 0 = the Pod does not burst.
         mgpu_policy: the Pod's mGPU compute policy; empty for other dialects.
         mgpu_multi: the Pod spreads a container over several cards (GPU-sharing contract A.4).
         gpushare_units: the whole request in the node daemon's unit; 0 for other dialects.
@@ -197,6 +199,7 @@ class PodRequest:
     group: GroupRef | None = None
     gang: GangRef | None = None
     numa: NumaTopologySpec | None = None
+    burst_milli: int = 0
     mgpu_policy: str = ""
     mgpu_multi: bool = False
     gpushare_units: int = 0

@@ -35,6 +35,7 @@ class Rule(StrEnum):
     WHOLE_CPUS = "WholeCpus"
     CPU_LIMITS = "CpuLimits"
     ARM_CPU_POLICY = "ArmCpuPolicy"
+    CPU_BURST = "CpuBurst"
     TOPOLOGY_GROUP = "TopologyGroup"
     GANG = "Gang"
     GROUP_IS_GANG = "GroupIsGang"

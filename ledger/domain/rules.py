@@ -323,6 +323,26 @@ def check_arm_policies(path: str, wish: ResourceSpec) -> Iterator[FieldError]:
         yield invalid(field, str(wish.preferred_exclusive_policy), fact)
 
 
+@of_rule(Rule.CPU_BURST)
+def check_burst(
+    path: str, policy: CpuBindPolicy, qos: QosClass, limit_milli: int
+) -> Iterator[FieldError]:
+    """
+    Yield what keeps a Pod from bursting inside the shared pools of some NUMA nodes.
+
+    Rule: Koordinator CPU-orchestration proposal, "Resource spec": for Burstable and LS Pods, which
+    are placed by their limit.
+
+    Args:
+        path: of the policy.
+        limit_milli: the Pod's cpu limit, 0 when one of its containers has none.
+    """
+    if qos not in {QosClass.LS, QosClass.NONE}:
+        yield invalid(path, str(policy), f"is for LS Pods and those without QoS, not for {qos}")
+    elif not limit_milli:
+        yield invalid(path, str(policy), "needs a cpu limit for every container of the Pod")
+
+
 @of_rule(Rule.BATCH_QOS)
 def check_batch_qos(field: str, qos: QosClass) -> Iterator[FieldError]:
     """

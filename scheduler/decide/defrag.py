@@ -37,8 +37,8 @@ from scheduler.decide.trial import (
     units_of,
 )
 
-EXACT_MOVES: Final = 3
-"""Plans of so many moves are searched for exactly."""
+EXACT_MOVES: Final = 5
+"""Plans of so many moves are searched for exactly, as long as the decisions last."""
 
 DECISIONS_MAX: Final = 20_000
 """Decisions of the exact search; the greedy one before it has as many again."""
@@ -162,7 +162,7 @@ class _Search:
         if not roots and not self.cut:
             return self._hopeless()
         best = self._greedy(roots)
-        most = exact_moves if best is None else min(exact_moves, len(best.moves) - 1)
+        most = min(exact_moves, len(self.movable) if best is None else len(best.moves) - 1)
         self.end = self.bench.decisions + self.decisions_max
         searched = 0
         try:
@@ -190,7 +190,8 @@ class _Search:
 
     def _hopeless(self) -> NoPlan:
         fixed = len(self.bench.holders) - len(self.movable)
-        kept = f"; {fixed} Pods may not be moved" if fixed else ""
+        pods = "1 Pod" if fixed == 1 else f"{fixed} Pods"
+        kept = f"; {pods} may not be moved" if fixed else ""
         why = f"no node takes it even without all Pods that may be moved{kept}"
         return NoPlan(why=why, proved=True)
 

@@ -15,6 +15,7 @@ from ledger.domain.requests import PodRequest
 from scheduler.decide.arrays import IntArray
 from scheduler.decide.cards.view import NodeView
 from scheduler.decide.closer import CloserLooks
+from scheduler.decide.expected_fill import ExpectedFill
 from scheduler.decide.filtering import Filtered, Filtering
 from scheduler.decide.fitting import Fitting
 from scheduler.decide.fleet import Fleet
@@ -26,14 +27,15 @@ from scheduler.decide.holdings import Holdings
 from scheduler.decide.outcome import Placement, Unplaced
 from scheduler.decide.pins import CpuPins
 from scheduler.decide.policies import BestFit, NodePolicy, Random, UsedShare, draw
+from scheduler.decide.pools import Tolls
 from scheduler.decide.predicates import Predicates
 from scheduler.decide.refusals import Refusals
 from scheduler.decide.rows import RatingRows
 from scheduler.decide.settings import SchedulingSettings
 from scheduler.decide.shapes import ShapeIndex
-from scheduler.decide.typical import workload_of
+from scheduler.decide.typical import Workload, workload_of
 
-POLICIES: Final = ("binpack", "spread", "bestfit", "fgd", "random")
+POLICIES: Final = ("binpack", "spread", "bestfit", "fgd", "scarcity", "random")
 """What `node.policy` may be."""
 
 
@@ -76,9 +78,10 @@ class Engine:
         self._predicates = predicates
         self._fitting = fitting
         self._seed = seed
-        self._fragmentation = Fragmentation(fleet, predicates, workload_of(typical))
+        workload = workload_of(typical)
+        self._fragmentation = Fragmentation(fleet, predicates, workload)
         self._draws = settings.node_policy == "random"
-        policy = _policy(settings.node_policy, fleet, fitting, self._fragmentation)
+        policy = self._policy(settings.node_policy, workload)
         self._shapes = ShapeIndex(with_memory=policy.reads_memory, mixed_models=fleet.mixed_models)
         self._rows = RatingRows(fleet, predicates, policy)
         self._grants = Grants(fleet, pins, policy, settings)
@@ -271,14 +274,18 @@ class Engine:
     def _has_memory(self, place: int, memory_bytes: int) -> bool:
         return not memory_bytes or self._fleet.memory_free.item(place) >= memory_bytes
 
-
-def _policy(name: str, fleet: Fleet, fitting: Fitting, fragmentation: Fragmentation) -> NodePolicy:
-    match name:
-        case "bestfit":
-            return BestFit(fleet, fitting)
-        case "fgd":
-            return Gradient(fleet, fitting, fragmentation)
-        case "random":
-            return Random(fitting)
-        case _:
-            return UsedShare(fleet, fitting, most=name == "binpack")
+    def _policy(self, name: str, workload: Workload) -> NodePolicy:
+        fleet, fitting = self._fleet, self._fitting
+        match name:
+            case "bestfit":
+                return BestFit(fleet, fitting)
+            case "fgd":
+                return Gradient(fleet, fitting, self._fragmentation)
+            case "scarcity":
+                measure = ExpectedFill(fleet, self._predicates, workload)
+                tolls = Tolls(fleet, self._predicates, measure, workload)
+                return Gradient(fleet, fitting, measure, tolls)
+            case "random":
+                return Random(fitting)
+            case _:
+                return UsedShare(fleet, fitting, most=name == "binpack")

@@ -20,8 +20,6 @@ SCORE_MAX: Final = 1000
 
 UNKNOWN_NODE: Final = "NodeNotInInventory"
 
-_EMPTY: Final = b'{"Error":"","FailedAndUnresolvableNodes":{},"FailedNodes":{},"NodeNames":[]}'
-
 Texts = npt.NDArray[np.object_]
 
 
@@ -119,27 +117,17 @@ class NodeDirectory:
         """
         quoted = self._quoted.take(asked.nodes)
         failed = quoted.take(filtered.failing)
-        helpless = self._reasons(filtered, failed, filtered.hopeless)
-        helpless += [f"{json.dumps(name)}:{_UNKNOWN_TEXT}" for name in asked.unknown]
-        return "".join(
-            (
-                '{"Error":"","FailedAndUnresolvableNodes":{',
-                ",".join(helpless),
-                '},"FailedNodes":{',
-                ",".join(self._reasons(filtered, failed, ~filtered.hopeless)),
-                '},"NodeNames":[',
-                ",".join(quoted.take(filtered.passing).tolist()),
-                "]}",
-            )
-        ).encode()
+        hopeless = self._reasons(filtered, failed, filtered.hopeless)
+        hopeless += [f"{json.dumps(name)}:{_UNKNOWN_TEXT}" for name in asked.unknown]
+        helped = self._reasons(filtered, failed, ~filtered.hopeless)
+        return _filter_result(hopeless, helped, quoted.take(filtered.passing).tolist())
 
     def refusal(self, asked: Asked, message: str) -> bytes:
         """Write the answer for a Pod that no node can take, whatever is on it: broken rules."""
         text = json.dumps(message)
         failed = [f"{name}:{text}" for name in self._quoted.take(asked.nodes).tolist()]
         failed += [f"{json.dumps(name)}:{text}" for name in asked.unknown]
-        head, tail = _EMPTY.decode().split("{}", 1)
-        return f"{head}{{{','.join(failed)}}}{tail}".encode()
+        return _filter_result(failed, (), ())
 
     def priorities(self, asked: Asked, filtered: Filtered) -> bytes:
         """
@@ -171,6 +159,14 @@ class NodeDirectory:
 
 
 _UNKNOWN_TEXT: Final = json.dumps(UNKNOWN_NODE)
+
+
+def _filter_result(hopeless: Iterable[str], failed: Iterable[str], passing: Iterable[str]) -> bytes:
+    """Return an ExtenderFilterResult out of members and elements that are JSON already."""
+    return (
+        f'{{"Error":"","FailedAndUnresolvableNodes":{{{",".join(hopeless)}}},'
+        f'"FailedNodes":{{{",".join(failed)}}},"NodeNames":[{",".join(passing)}]}}'
+    ).encode()
 
 
 def _ranked(filtered: Filtered, most: int) -> IntArray:

@@ -28,31 +28,21 @@ class Finding:
 
     Attributes:
         reason: our finer word where there is one (`reasons.Reason.name`).
-        asked, available: in `unit`; -1 where the rule has no numbers.
+        asked, available: in `unit`; None where the rule has no numbers. What others over-hold is
+            available below 0.
         about: the cards, CPUs, roots, label or taint that the numbers are of.
     """
 
     node: int
     reason: str
-    asked: int = -1
-    available: int = -1
+    asked: int | None = None
+    available: int | None = None
     unit: str = ""
     about: str = ""
 
-    @property
-    def counted(self) -> bool:
-        """Tell whether `available` is a number; what may be over-held can be below 0."""
-        return self.asked >= 0 and (self.available >= 0 or self.unit in _SIGNED)
 
-    @property
-    def detail(self) -> str:
-        """Return the numbers as people read them; empty without any."""
-        numbers = f"asks {self.asked} {self.unit}" if self.asked >= 0 else ""
-        if self.counted:
-            numbers += f", {self.available} available"
-        return ": ".join(part for part in (numbers, self.about) if part)
-
-
+_TOGETHER: Final = frozenset({reasons.NO_COMBINATION.text, reasons.MGPU_SEARCH_CUT.text})
+"""Every container fits alone; the numbers are of the first that takes part."""
 _NUMA_STARTS: Final = (
     reasons.NUMA_POLICY_CONFLICT.text,
     reasons.NO_NUMA_NODES.text,
@@ -60,8 +50,6 @@ _NUMA_STARTS: Final = (
     reasons.UNALIGNED.text,
     reasons.UNSATISFIED.text,
 )
-_SIGNED: Final = frozenset({"cpu milli", "memory MiB", "pods"})
-"""What may be over-held, and then is below 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -255,9 +243,15 @@ def _numa(look: Look, name: str) -> Finding:
 def _whole_cores(look: Look, name: str) -> Finding:
     topology, demand = look.facts.cpu_topology, look.request.cpuset
     threads = topology.threads_per_core if topology else 0
-    asked = demand.cpus if demand else -1
+    asked = demand.cpus if demand else None
     about = f"a core has {threads} CPUs"
     return Finding(node=look.node, reason=name, asked=asked, unit="cpus", about=about)
+
+
+def _whole_cpus(look: Look, name: str) -> Finding:
+    asked, policy = look.request.cpu_milli, look.facts.cpu_bind_policy
+    about = f"the node's bind policy is {policy}" if policy else ""
+    return Finding(node=look.node, reason=name, asked=asked, unit="cpu milli", about=about)
 
 
 def _bind_policy(look: Look, name: str) -> Finding:
@@ -310,7 +304,9 @@ def _of_devices(look: Look, name: str, text: str) -> Finding:
             return _containers(look, name, kind)
         if text in {f"Insufficient {kind} devices", reasons.no_functions(kind).text}:
             return _fitting(look, name, kind)
-    return _fitting(look, name, next(iter(kinds)), by_place=True) if kinds else _plain(look, name)
+    if text in _TOGETHER and kinds:
+        return _fitting(look, name, next(iter(kinds)))
+    return _plain(look, name)
 
 
 def _models(look: Look, name: str, kind: str) -> Finding:
@@ -450,4 +446,6 @@ _BY_TEXT: Final[Mapping[str, Callable[[Look, str], Finding]]] = {
     reasons.JOINT_RULES.text: _roots,
     reasons.NOT_WHOLE_CORES.text: _whole_cores,
     reasons.BIND_POLICY_CONFLICT.text: _bind_policy,
+    reasons.NOT_WHOLE_CPUS.text: _whole_cpus,
+    reasons.INSUFFICIENT_POOL.text: _numa,
 }

@@ -72,7 +72,7 @@ class Fragmentation:
         self._ladder = np.array(sorted({0} | {pod.cpu_milli for pod, _ in typical}), dtype=np.int64)
         self._ladder_list: list[int] = self._ladder.tolist()
         self.cpu_classes = len(self._ladder) + 1
-        asked = _asked(fleet, predicates, [pod for pod, _ in typical])
+        asked = asked_percents(fleet, predicates, [pod for pod, _ in typical])
         rows, kinds = _distinct(asked)
         self.kinds = kinds
         shape = (len(rows), SHARES, self.cpu_classes)
@@ -81,8 +81,7 @@ class Fragmentation:
             (len(rows), fleet.gpus.width + 1, self.cpu_classes), dtype=np.int64
         )
         self.odd: list[_Odd] = []
-        for position, (pod, count) in enumerate(typical):
-            self._tabulate(pod, count, rows[:, position])
+        self._tabulate(typical, rows)
         self.by_whole[:, :, 0] = IMPOSSIBLE
         self._share_rows = self.by_share.reshape(-1, self.cpu_classes)
         self._whole_rows = self.by_whole.reshape(-1, self.cpu_classes)
@@ -171,7 +170,12 @@ class Fragmentation:
         worth: IntArray = np.where(enough, (left * fitting).sum(axis=1), 0) * odd.weight
         return worth
 
-    def _tabulate(self, pod: TypicalPod, weight: int, percents: IntArray) -> None:
+    def _tabulate(self, typical: Sequence[tuple[TypicalPod, int]], percents: IntArray) -> None:
+        """Fill the tables; `percents` are what each typical Pod asks per card, at [kind, Pod]."""
+        for position, (pod, count) in enumerate(typical):
+            self._enter(pod, count, percents[:, position])
+
+    def _enter(self, pod: TypicalPod, weight: int, percents: IntArray) -> None:
         """Enter one typical Pod; `percents` it asks per card, by kind, too large = can't run."""
         cpu_class = int(self._ladder.searchsorted(pod.cpu_milli, side="right"))
         shares = np.arange(SHARES)
@@ -194,7 +198,7 @@ class Fragmentation:
             )
 
 
-def _asked(fleet: Fleet, predicates: Predicates, pods: Sequence[TypicalPod]) -> IntArray:
+def asked_percents(fleet: Fleet, predicates: Predicates, pods: Sequence[TypicalPod]) -> IntArray:
     """Return the percent each typical Pod asks of a node's cards, 101 = it can't run there."""
     asked = np.full((len(fleet), len(pods)), SHARES, dtype=np.int64)
     gpus = fleet.gpus

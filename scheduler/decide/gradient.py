@@ -15,6 +15,7 @@ from scheduler.decide.arrays import IMPOSSIBLE, BoolArray, IntArray
 from scheduler.decide.fitting import Fitting
 from scheduler.decide.fleet import Fleet
 from scheduler.decide.fragmentation import SHARES, Fragmentation
+from scheduler.decide.pools import Tolls
 from scheduler.decide.shapes import Shape
 
 _TABLE_BYTES_MAX: Final = 64 << 20
@@ -34,10 +35,17 @@ class Gradient:
 
     reads_memory = False
 
-    def __init__(self, fleet: Fleet, fitting: Fitting, fragmentation: Fragmentation) -> None:
+    def __init__(
+        self,
+        fleet: Fleet,
+        fitting: Fitting,
+        fragmentation: Fragmentation,
+        tolls: Tolls | None = None,
+    ) -> None:
         self._fleet = fleet
         self._fitting = fitting
         self._measure = fragmentation
+        self._tolls = tolls
         self._steps = score_steps(max(fragmentation.weight, 1))
         self._bounds: list[int] = self._steps.tolist()
         self._gains: OrderedDict[tuple[int, int], IntArray] = OrderedDict()
@@ -58,7 +66,13 @@ class Gradient:
             elif shape.plain_percent:
                 gain += self._card_gains(shape, nodes, cpu_class).max(axis=1)
         gain -= measure.usable_now.take(nodes)
+        if self._tolls is not None:
+            gain -= self._tolls.toll(shape, nodes)
         return self._score(gain)
+
+    def version(self) -> int:
+        """Return a number that changes with the prices, without them 0."""
+        return 0 if self._tolls is None else self._tolls.version()
 
     def card(self, shape: Shape, node: int) -> int | None:
         """Return the column of the best card for a Pod that asks for a part of one GPU."""

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
-from ledger.domain.annotations.cpu import NumaPolicy
+from ledger.domain.annotations.cpu import CpuSharedPool, NumaPolicy
 from ledger.domain.cpuset import EMPTY, CpuSet
 from ledger.domain.devices import WHOLE_PERCENT, DeviceRecord, DeviceShare, ratio_to_bytes
-from ledger.domain.requests import CpuSetDemand, DeviceDemand, PodRequest
+from ledger.domain.requests import DeviceDemand, PodRequest
 from scheduler.decide.cards.choose import choose
 from scheduler.decide.cards.gpus import is_shaped
 from scheduler.decide.cards.view import Choice, NodeView
-from scheduler.decide.cpusets.choose import choose_cpus
+from scheduler.decide.cpusets.choose import choose_cpus, demand_on
 from scheduler.decide.devices import DeviceArrays
 from scheduler.decide.fleet import Fleet
 from scheduler.decide.numa.align import ChooseDevices, NodeNow, align, effective_policy
+from scheduler.decide.numa.burst import burst_pools
 from scheduler.decide.numa.state import NumaLoad
 from scheduler.decide.outcome import CardView, Placement, Unfit
 from scheduler.decide.pins import CpuPins
@@ -70,9 +72,12 @@ class Grants:
                 if isinstance(choice, Unfit):
                     return choice
                 shares, search_cut = choice.shares, choice.search_cut
-        cpuset = EMPTY if request.cpuset is None else self._cpus(request.cpuset, place)
+        cpuset = self._cpus(request, place)
         if isinstance(cpuset, Unfit):
             return cpuset
+        pools = self._pools(request, place, within=None)
+        if isinstance(pools, Unfit):
+            return pools
         return Placement(
             request=request,
             node=node,
@@ -82,6 +87,7 @@ class Grants:
             devices=tuple([self._record(place, share) for share in shares]),
             cpuset=cpuset,
             search_cut=search_cut,
+            shared_pools=pools,
         )
 
     def _aligned(
@@ -101,6 +107,10 @@ class Grants:
         if isinstance(given, Unfit):
             return given
         facts, shares = self._fleet.nodes[place], given.choice.shares
+        within = [part.node for part in given.parts] or None
+        pools = self._pools(request, place, within=within)
+        if isinstance(pools, Unfit):
+            return pools
         return Placement(
             request=request,
             node=node,
@@ -111,7 +121,7 @@ class Grants:
             cpuset=given.cpuset,
             search_cut=given.choice.search_cut,
             numa_parts=given.parts,
-            shared_pools=given.shared_pools,
+            shared_pools=pools or given.shared_pools,
         )
 
     def view(self, place: int) -> NodeView:
@@ -175,12 +185,29 @@ class Grants:
             only_minors=only_minors,
         )
 
-    def _cpus(self, demand: CpuSetDemand, place: int) -> CpuSet | Unfit:
+    def _cpus(self, request: PodRequest, place: int) -> CpuSet | Unfit:
+        demand = demand_on(request, self._fleet.nodes[place])
+        if demand is None:
+            return EMPTY
+        if isinstance(demand, Unfit):
+            return demand
         return choose_cpus(
-            demand,
-            self._fleet.nodes[place],
+            demand, self._fleet.nodes[place], self._pins.pinned(place), self._settings.cpu
+        )
+
+    def _pools(
+        self, request: PodRequest, place: int, *, within: Sequence[int] | None
+    ) -> tuple[CpuSharedPool, ...] | Unfit:
+        """Return the pools that a bursting Pod is bound to."""
+        if not request.burst_milli:
+            return ()
+        facts = self._fleet.nodes[place]
+        return burst_pools(
+            request.burst_milli,
+            facts,
             self._pins.pinned(place),
-            strategy=self._settings.cpu.numa_allocate_strategy,
+            strategy=facts.numa_strategy or self._settings.cpu.numa_allocate_strategy,
+            within=within,
         )
 
     def _record(self, place: int, share: DeviceShare) -> DeviceRecord:

@@ -13,6 +13,7 @@ from itertools import product
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from scheduler.decide.arrays import BoolArray, IntArray
 
@@ -24,6 +25,7 @@ WORK_MAX: Final = 20_000_000
 
 _FAR: Final = np.int64(1) << 60
 
+Speeds = npt.NDArray[np.float64]
 Vector = tuple[int, ...]
 Cover = tuple[tuple[int, Vector], ...]
 """Places with what each takes, in sum exactly the group."""
@@ -63,13 +65,13 @@ class Offers:
         able: at [place, vector]. A node that can take a vector can take every part of it.
         left: what is free on the node, the less the better.
         alike: places of equal keys have the same bottleneck for every number of GPUs.
-        bottleneck: (place, number of GPUs) -> GB/s of the best such GPUs; grows when fewer.
+        bottlenecks: (places, number of GPUs) -> GB/s of the best such GPUs; grows when fewer.
     """
 
     able: BoolArray
     left: IntArray
     alike: Sequence[Hashable]
-    bottleneck: Callable[[int, int], float]
+    bottlenecks: Callable[[Sequence[int], int], Sequence[float]]
 
 
 @dataclass(slots=True)
@@ -104,6 +106,8 @@ def best_cover(vectors: Vectors, offers: Offers) -> tuple[Cover | None, bool]:
     """
     items = _items_of(vectors, offers)
     greedy = _greedy(vectors, items)
+    if greedy is None and len(vectors.need) == 1:
+        return None, False  # the roomiest nodes first: who does not fit so does not fit
     layers = len(greedy) if greedy is not None else min(sum(vectors.need), len(offers.left))
     if not items or _work(vectors, items, layers) > WORK_MAX:
         return greedy, bool(items)
@@ -224,33 +228,31 @@ class _Speeds:
         self._limited: dict[tuple[int, int], _Item | None] = {}
         most = max(int(vectors.gpus[item.largest].max()) for item in items)
         fewest = max(0, int(vectors.gpus[-1]) - (nodes - 1) * most)  # the others can't take more
-        counts: dict[int, list[int]] = {}
-        self._known: list[tuple[_Item, list[tuple[int, float]]]] = []
+        kinds: dict[int, list[_Item]] = {}
         for item in items:
-            if id(item.able) not in counts:  # kinds that take the same share the array
-                numbers = np.unique(vectors.gpus[item.able])
-                counts[id(item.able)] = numbers[numbers >= fewest].tolist()
-            place = item.places[0]
-            speeds = [(count, offers.bottleneck(place, count)) for count in counts[id(item.able)]]
-            self._known.append((item, speeds))
-        self.levels = sorted({speed for _, speeds in self._known for _, speed in speeds})
+            kinds.setdefault(id(item.able), []).append(item)  # who takes the same shares the array
+        self._known: list[tuple[list[_Item], list[int], Speeds]] = []
+        for alike in kinds.values():
+            numbers = np.unique(vectors.gpus[alike[0].able])
+            counts = numbers[numbers >= fewest].tolist()
+            places = [item.places[0] for item in alike]
+            speeds = np.array([offers.bottlenecks(places, count) for count in counts])
+            if counts:
+                self._known.append((alike, counts, speeds))
+        every = [speeds.ravel() for _, _, speeds in self._known]
+        self.levels: list[float] = np.unique(np.concatenate(every)).tolist()
 
     def at(self, level: float) -> list[_Item]:
         """Return what nodes take over links at least so fast; one item for all that take it."""
-        merged: dict[tuple[int, int], tuple[_Item, list[int]]] = {}
-        for item, speeds in self._known:
-            most = -1
-            for count, speed in speeds:
-                if speed < level:
-                    break
-                most = count
-            if most >= 0:
-                merged.setdefault((id(item.able), most), (item, []))[1].extend(item.places)
         result = []
-        for (_, most), (item, places) in merged.items():
-            limited = self._with_gpus(item, most)
-            if limited is not None:
-                result.append(_Item(limited.able, limited.largest, places))
+        for alike, counts, speeds in self._known:
+            fast = (speeds >= level).cumprod(axis=0).sum(axis=0)  # fewer GPUs are never slower
+            for number in np.unique(fast[fast > 0]).tolist():
+                limited = self._with_gpus(alike[0], counts[number - 1])
+                if limited is not None:
+                    chosen = np.flatnonzero(fast == number).tolist()
+                    places = [place for kind in chosen for place in alike[kind].places]
+                    result.append(_Item(limited.able, limited.largest, places))
         return _merged(result)
 
     def _with_gpus(self, item: _Item, most: int) -> _Item | None:

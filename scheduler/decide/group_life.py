@@ -54,7 +54,7 @@ class GroupLife:
         places: Pod UID -> the place that waits for it, in the order of the plan.
         held: Pod UID -> reservation, of members that hold their devices.
         waiting_since_us: time of the plan with which the first of those now held began.
-        held_at_once: the most members that held their devices at one time since then.
+        held_at_once: the most members that ever held their devices at one time.
         plans, drops: how many there were.
         gave_up: the deadline has passed once without enough members.
     """
@@ -106,7 +106,6 @@ def apply_life(life: GroupLife, event: LedgerEvent, at_us: int) -> GroupLife:
                 life,
                 places={member.pod_uid: member for member in event.members},
                 waiting_since_us=life.waiting_since_us if life.held else at_us,
-                held_at_once=life.held_at_once if life.held else 0,
                 plans=life.plans + 1,
             )
         case PlanDropped() if event.group == life.name:
@@ -178,7 +177,8 @@ def is_complete(life: GroupLife, gang: GangRef | None, *, running: int = 0) -> b
     Tell whether as many members held their devices at once as must start together.
 
     Rule: Koordinator contract 10, match policy `once-satisfied`: a member that ends later takes
-    nothing from the others.
+    nothing from the others, and one that comes later has nobody to wait for. It holds as long as
+    the group has Pods: whoever keeps lives forgets that of a group without any.
     """
     return gang is None or life.held_at_once + running >= gang.min_available
 

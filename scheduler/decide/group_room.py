@@ -9,11 +9,13 @@ from typing import Final
 import numpy as np
 
 from ledger.domain.devices import GPU, WHOLE_PERCENT
+from ledger.domain.nodes import NodeFacts
 from ledger.domain.requests import DeviceDemand
 from ledger.domain.topology import LinkMatrix
 from scheduler.decide.arrays import BoolArray, IntArray
 from scheduler.decide.fitting import Fitting, asked_bytes
 from scheduler.decide.fleet import Fleet
+from scheduler.decide.group_links import WIDTH_MAX, LinkStack
 from scheduler.decide.shapes import Shape
 
 SPEEDS_MAX: Final = 1 << 18
@@ -37,6 +39,8 @@ class Rooms:
         core_percent: free of open GPUs, in sum; what a plan leaves over is counted in it.
         alike: nodes of equal keys have the same free GPUs with the same links between them.
         gpus: place in `nodes` -> the free GPUs that are counted in `cards`.
+        bottlenecks: (places, number of their free GPUs) -> the best bottlenecks, GB/s; None where
+            they are worked out one by one.
         speeds: (key of `alike`, number of GPUs) -> bottleneck, as far as it was worked out; the
             cluster may keep it, for it never changes.
     """
@@ -50,6 +54,7 @@ class Rooms:
     core_percent: IntArray
     alike: Sequence[tuple[object, ...]]
     gpus: Callable[[int], LinkedGpus]
+    bottlenecks: Callable[[Sequence[int], int], Sequence[float]] | None = None
     speeds: dict[tuple[object, int], float] = field(default_factory=dict)
 
 
@@ -60,6 +65,7 @@ class RoomCounter:
         self._fleet = fleet
         self._fitting = fitting
         self._link_kinds: IntArray | None = None
+        self._links: LinkStack | None = None
         self._speeds: dict[tuple[object, int], float] = {}
 
     def count(
@@ -101,6 +107,7 @@ class RoomCounter:
                 for place, kind in enumerate(kinds)
             ],
             gpus=lambda place: self._gpus(int(places[place]), free[place]),
+            bottlenecks=self._bottlenecks(places, free),
             speeds=self._speeds,
         )
 
@@ -141,22 +148,37 @@ class RoomCounter:
         untouched: BoolArray = gpus.open & gpus.present & (gpus.tenants == 0)
         return untouched.take(places, axis=0)
 
+    def _bottlenecks(
+        self, places: IntArray, free: BoolArray
+    ) -> Callable[[Sequence[int], int], Sequence[float]] | None:
+        if self._fleet.gpus.width > WIDTH_MAX:
+            return None
+
+        def bottlenecks(some: Sequence[int], count: int) -> Sequence[float]:
+            kinds = self._kinds().take(places.take(some))
+            assert self._links is not None, "made with the kinds"
+            return self._links.bottlenecks(kinds, free.take(some, axis=0), count)
+
+        return bottlenecks
+
     def _kinds(self) -> IntArray:
         """Return a number per node that nodes share whose GPUs have equal minors and links."""
         if self._link_kinds is None:
-            known: dict[object, int] = {}
-            kinds = [
-                known.setdefault(
-                    (
-                        facts.links or facts.derived_links,
-                        tuple([record.minor for record in records]),
-                        facts.honors_partitions,
-                    ),
-                    len(known),
-                )
-                for facts, records in zip(self._fleet.nodes, self._fleet.gpus.records, strict=True)
-            ]
+            gpus, known = self._fleet.gpus, dict[object, int]()
+            kinds: list[int] = []
+            examples: list[NodeFacts] = []
+            minors: list[tuple[int, ...]] = []
+            for facts, records in zip(self._fleet.nodes, gpus.records, strict=True):
+                numbers = tuple([record.minor for record in records])
+                links = facts.links or facts.derived_links
+                kind = known.setdefault((links, numbers, facts.honors_partitions), len(known))
+                kinds.append(kind)
+                if kind == len(examples):
+                    examples.append(facts)
+                    minors.append(numbers)
             self._link_kinds = np.array(kinds, dtype=np.int64)
+            if gpus.width <= WIDTH_MAX:
+                self._links = LinkStack(examples, minors, gpus.width)
         return self._link_kinds
 
     def _gpus(self, place: int, free: BoolArray) -> LinkedGpus:

@@ -132,7 +132,8 @@ class _Planner:
             return GroupPlan(placements=with_visible(placed), whole=True, search_cut=self.cut)
         first = self.place_first(members, needed)
         if first is None:
-            refusal = Unfit(reason=GANG_UNFIT, requested=needed, unit="pods")
+            fitting = min(self.count_fitting(members), needed - 1)
+            refusal = Unfit(reason=GANG_UNFIT, requested=needed, available=fitting, unit="pods")
             nothing = (None,) * len(members)
             return GroupPlan(placements=nothing, refusal=refusal, search_cut=self.cut)
         places = [
@@ -161,6 +162,20 @@ class _Planner:
                 return placement
         return None
 
+    def count_fitting(self, members: Sequence[PodRequest]) -> int:
+        """Return how many members fit one after the other, the smallest first: for people."""
+        before, count = len(self.standing), 0
+        nodes: dict[Hashable, list[int]] = {}
+        for member in sorted(members, key=size_of, reverse=True):
+            left = nodes.setdefault(_shape(member), [])
+            if not left:
+                left.extend(reversed(self.cluster.candidates(member)))
+            while left and self.place(member, left[-1]) is None:
+                left.pop()
+            count += bool(left)
+        self.undo_to(before)
+        return count
+
     def place_whole(self, members: Sequence[PodRequest]) -> list[Placement] | None:
         """
         Place all members on the best nodes, or none of them; in their order.
@@ -179,7 +194,7 @@ class _Planner:
             able=able,
             left=rooms.core_percent,
             alike=rooms.alike,
-            bottleneck=bottlenecks(rooms),
+            bottlenecks=bottlenecks(rooms),
         )
         while True:
             cover, cut = best_cover(vectors, offers)

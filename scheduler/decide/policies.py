@@ -37,6 +37,10 @@ class NodePolicy(Protocol):
         """
         ...
 
+    def version(self) -> int:
+        """Return a number that changes when nodes that did not change are rated otherwise."""
+        ...
+
     def card(self, shape: Shape, node: int) -> int | None:
         """Return the column of the GPU that a part of one should take; None = no opinion."""
         ...
@@ -73,6 +77,10 @@ class UsedShare:
         mean = np.add.reduce(shares) // len(shares)
         rating = mean if self._most else MILLION - mean
         return np.where(self._fitting.feasible(shape, nodes), np.maximum(rating, 0), -1)
+
+    def version(self) -> int:
+        """Return 0: a rating depends on its node alone."""
+        return 0
 
     def card(self, shape: Shape, node: int) -> int | None:  # noqa: ARG002 - the interface's
         """Leave the card to the settings of device scoring."""
@@ -138,6 +146,10 @@ class BestFit:
             asked = asked + demand.count * percent
         return asked
 
+    def version(self) -> int:
+        """Return 0: a rating depends on its node alone."""
+        return 0
+
     def card(self, shape: Shape, node: int) -> int | None:
         """Return the card with the least left that fits, for a plain share of one GPU."""
         asked = shape.plain_percent
@@ -159,6 +171,10 @@ class Random:
     def rate(self, shape: Shape, nodes: IntArray) -> IntArray:
         """Return 0 for every node that fits."""
         return np.where(self._fitting.feasible(shape, nodes), 0, -1)
+
+    def version(self) -> int:
+        """Return 0: a rating depends on its node alone."""
+        return 0
 
     def card(self, shape: Shape, node: int) -> int | None:  # noqa: ARG002 - the interface's
         """Leave the card to the settings of device scoring."""

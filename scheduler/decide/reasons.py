@@ -123,6 +123,14 @@ NO_NUMA_NODES: Final = Reason(
     text="node(s) missing NUMA resources",
     remedy="report the node's NUMA nodes in a NodeResourceTopology",
 )
+INSUFFICIENT_POOL: Final = Reason(
+    text="Insufficient CPU shared pool",
+    remedy="end Pods that have CPUs of their own, or lower the cpu limit",
+)
+NOT_WHOLE_CPUS: Final = Reason(
+    text="the requested CPUs must be integer",
+    remedy="ask for whole CPUs: the node's bind policy gives every Pod its own",
+)
 INSUFFICIENT_NUMA_CPU: Final = Reason(
     text="Insufficient NUMA cpu",
     remedy="end Pods on the same NUMA nodes, or ask for fewer CPUs",
@@ -164,6 +172,8 @@ _CLOSER: Final = {
         NUMA_POLICY_CONFLICT,
         NO_NUMA_NODES,
         INSUFFICIENT_NUMA_CPU,
+        INSUFFICIENT_POOL,
+        NOT_WHOLE_CPUS,
         INSUFFICIENT_CPUS,
         NOT_WHOLE_CORES,
         BIND_POLICY_CONFLICT,

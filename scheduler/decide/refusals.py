@@ -111,12 +111,12 @@ class Refusals:
         self, request: PodRequest, shape: Shape, nodes: IntArray
     ) -> tuple[IntArray, int, tuple[tuple[Reason, ...], ...]]:
         """
-        Return the code of each of these nodes, and the reasons that codes index.
+        Return the code of each of these nodes, which all fail, and the reasons that codes index.
 
         Codes below the number in the middle are about what a node is, whatever it holds.
         """
         row = self._blank(shape)
-        self._judge(row, request, nodes)
+        self._judge(row, request, nodes, all_fail=True)
         return row.codes.take(nodes).astype(np.int64), len(row.verdict.reasons), row.texts
 
     def _row(self, request: PodRequest, shape: Shape) -> _Row:
@@ -153,8 +153,14 @@ class Refusals:
             seen=0,
         )
 
-    def _judge(self, row: _Row, request: PodRequest, nodes: IntArray) -> None:
-        """Bring the codes of `nodes` up to date. The layout of codes is that of `_texts`."""
+    def _judge(
+        self, row: _Row, request: PodRequest, nodes: IntArray, *, all_fail: bool = False
+    ) -> None:
+        """
+        Bring the codes of `nodes` up to date. The layout of codes is that of `_texts`.
+
+        With `all_fail` what no earlier stage explains is put down to the last without a test.
+        """
         verdict, shape = row.verdict, row.shape
         static = len(verdict.reasons)
         bits = self._fit_bits(shape, request, nodes)
@@ -174,8 +180,9 @@ class Refusals:
             first += _KIND_COUNT
         if len(shape.demands) > 1:
             left = np.flatnonzero(codes == _FITS)
-            lacking = ~self._fitting.together(shape, nodes.take(left))
-            codes[left[lacking]] = first
+            if not all_fail or shape.cpuset is not None:
+                left = left[~self._fitting.together(shape, nodes.take(left))]
+            codes[left] = first
         if shape.cpuset is not None:
             lacking = self._pins.free_counts.take(nodes) < shape.cpuset.cpus
             codes = np.where((codes == _FITS) & lacking, first + 1, codes)

@@ -86,7 +86,7 @@ def minimal_set(
         if not bench.fits_on(request, node):
             return None
         needed = list(lifted)
-        for holder in sorted(lifted, key=lambda holder: (holder.size, holder.path)):
+        for holder in _to_put_back(lifted):
             bench.put_back(holder)
             needed.remove(holder)
             if not bench.fits_on(request, node):
@@ -97,6 +97,12 @@ def minimal_set(
     finally:
         for holder in lifted:
             bench.put_back(holder)
+
+
+def _to_put_back(lifted: Sequence[Holder]) -> list[Holder]:
+    """Return the Pods in the order of staying: small ones, then high priority, then late names."""
+    by_name = sorted(lifted, key=lambda holder: holder.path, reverse=True)
+    return sorted(by_name, key=lambda holder: (holder.size, -holder.held.snapshot.priority))
 
 
 def fits_without(request: PodRequest, bench: Bench, node: int, holders: Sequence[Holder]) -> bool:

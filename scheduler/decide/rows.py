@@ -25,6 +25,7 @@ class _Row:
 
     Attributes:
         seen: the position in the change log that they stand for.
+        version: the policy's version that they stand for.
         full_at: the log's count of returns when no node could take the shape, -1 = some could.
     """
 
@@ -32,6 +33,7 @@ class _Row:
     ratings: npt.NDArray[np.int32]
     admits: BoolArray | None
     seen: int = 0
+    version: int = 0
     full_at: int = -1
 
 
@@ -66,11 +68,12 @@ class RatingRows:
         else:
             self._rows.move_to_end(id(shape))
         if row.seen != log.position and row.full_at != log.returns:
-            nodes = log.since(row.seen)
-            if nodes is None or len(nodes) > len(self._fleet):
+            nodes, version = log.since(row.seen), self._policy.version()
+            if nodes is None or len(nodes) > len(self._fleet) or version != row.version:
                 nodes = self._fleet.everything
             row.ratings[nodes] = self._rate(row, nodes)
             row.seen = log.position
+            row.version = version
             row.full_at = -1
         return row.ratings
 
@@ -92,6 +95,7 @@ class RatingRows:
         row = self._blank(shape)
         row.ratings[:] = self._rate(row, self._fleet.everything)
         row.seen = self._fleet.log.position
+        row.version = self._policy.version()
         self._rows[id(shape)] = row
         if len(self._rows) > self._rows_max:
             self._rows.popitem(last=False)

@@ -37,13 +37,27 @@ class MGPUSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CpuSettings:
-    """CPU set defaults (Koordinator contract 6.1, 6.3, 6.6)."""
+    """
+    CPU set defaults (Koordinator contract 6.1, 6.3, 6.6).
+
+    The last three are what the CPU proposal asks for and the release never built; they change
+    picks, so they are off unless asked for.
+
+    Attributes:
+        numa_level_downgrades: NUMANodeLevel falls back to PCPULevel where no clean NUMA node holds
+            the request.
+        spread_avoids_whole_cores: a Pod that prefers SpreadByPCPUs avoids FullPCPUsOnly nodes.
+        arm_full_pcpus_only: ARM nodes know FullPCPUs and NUMANodeLevel only.
+    """
 
     default_bind_policy: str = "FullPCPUs"
     default_exclusive_policy: str = "None"
     numa_allocate_strategy: str = "LeastAllocated"
     default_numa_topology_policy: str = "None"
     max_ref_count: int = 1
+    numa_level_downgrades: bool = False
+    spread_avoids_whole_cores: bool = False
+    arm_full_pcpus_only: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -51,9 +51,11 @@ def explain_devices(fleet: Fleet, node: int, demand: DeviceDemand) -> Explained:
     devices = fleet.devices.get(demand.device_type, fleet.no_devices)
     name, kind, count = fleet.nodes[node].name, demand.device_type.upper(), demand.count
     present = len(devices.records[node])
+    healthy = int(devices.healthy[node].sum())
     if count > present:
-        remedy = f"ask for at most {present} {kind}" if present else f"add a node with {kind}"
-        return f"asks {count} {kind}, the node has {present}", remedy
+        remedy = f"ask for at most {healthy} {kind}" if healthy else f"add a node with {kind}"
+        closed = f", {present - healthy} of them closed" if present > healthy else ""
+        return f"asks {count} {kind}, the node has {present}{closed}", remedy
     left = devices.left[node].tolist()
     asked = max(demand.core_percent, demand.memory_ratio_percent)
     if demand.exclusive or asked == WHOLE_PERCENT:

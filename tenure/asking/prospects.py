@@ -11,6 +11,7 @@ from ledger.domain.requests import PodRequest
 from scheduler.decide import reasons
 from scheduler.decide.bench import Bench
 from scheduler.decide.findings import find_reasons
+from scheduler.decide.group_life import DEADLINE
 from scheduler.decide.groups import GANG_UNFIT, MEMBERS_MISSING
 from scheduler.decide.nearest import GroupNearest, Nearest, nearest, nearest_of_group
 from scheduler.decide.outcome import Unplaced
@@ -56,7 +57,7 @@ _UNRECORDED: Final = frozenset(
         reasons.NOT_WHOLE_CORES,
         reasons.BIND_POLICY_CONFLICT,
     )
-) | {MEMBERS_MISSING, GANG_UNFIT}
+) | {MEMBERS_MISSING, GANG_UNFIT, DEADLINE}
 _UNRECORDED_STARTS: Final = (
     "node(s) had untolerated taint",
     reasons.NUMA_POLICY_CONFLICT.text,
@@ -142,8 +143,8 @@ def _rows(request: PodRequest, answer: Unplaced, bench: Bench) -> Iterator[dict[
         yield {
             "node": bench.nodes[found.node].name,
             "reason": found.reason,
-            "asked": found.asked if found.unit else None,
-            "available": found.available if found.counted else None,
+            "asked": found.asked,
+            "available": found.available,
             "unit": found.unit,
             "about": found.about,
         }
@@ -227,7 +228,7 @@ def lines_of(prospects: Prospects) -> Iterator[str]:
         if group.next_one is not None:
             yield "the next one would fit beside them:"
             yield from (f"  {line}" for line in change_lines(group.next_one, names))
-    for text in prospects.untold:
+    for text in prospects.untold if found is not None else ():
         yield f"not recorded, so not looked at (--objects FILE tells): {text}"
 
 

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import count
 from typing import Any, Final
 
 from ledger.domain.derived_links import derive_links
-from ledger.domain.devices import DeviceRecord, DeviceShare
+from ledger.domain.devices import GPU, DeviceRecord, DeviceShare
 from ledger.domain.errors import InputError
 from ledger.domain.events import NodeInventoried, PodObserved, PodReserved, RequestRefused
 from ledger.domain.node_objects import decode_node
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.normalise import NormaliseSettings, examine_pod
 from ledger.domain.requests import DeviceDemand, PodRequest
-from ledger.domain.resources import LABEL_QOS_CLASS, Dialect
+from ledger.domain.resources import (
+    ANNOTATION_MGPU_COMPUTE_POLICY,
+    ANNOTATION_MGPU_CONTAINER_MULTIPLE,
+    LABEL_QOS_CLASS,
+    Dialect,
+)
 from ledger.domain.topology import cpu_topology_of
 
 UNTOLD_OF_NODES: Final = (
@@ -81,7 +87,7 @@ def _of_shares(event: PodReserved) -> PodRequest | None:
         for share in event.shares
     }
     special = event.cpuset or any(share.vf_bus_ids or share.containers for share in event.shares)
-    if special or len(kinds) > 1 or event.dialect not in {"", *_BY_SHARE}:
+    if special or len(kinds) > 1 or (kinds and event.dialect not in _BY_SHARE):
         return None
     demands = tuple(
         DeviceDemand(
@@ -106,28 +112,55 @@ def _of_shares(event: PodReserved) -> PodRequest | None:
 
 
 def explains(request: PodRequest, shares: tuple[DeviceShare, ...], cpus: int) -> bool:
-    """Tell whether the request is for what was given: devices per type, core of each, CPUs."""
-    asked: Counter[tuple[str, int]] = Counter()
+    """
+    Tell whether the request is for what was given: devices and their core, CPUs of its own.
+
+    Containers with demands of their own may share a card, so that each has its number of cards and
+    core counts in sum; joint allocation may give more NICs than were asked for.
+    """
+    asked: Counter[str] = Counter()
+    given: Counter[str] = Counter()
     for demand in request.devices:
-        asked[demand.device_type, demand.core_percent] += demand.count
-    given = Counter((share.device_type, share.core_percent) for share in shares)
-    return asked == given and (request.cpuset.cpus if request.cpuset else 0) == cpus
+        asked[demand.device_type] += demand.count * demand.core_percent
+    for share in shares:
+        given[share.device_type] += share.core_percent
+    types = {demand.device_type for demand in request.devices}
+    return (
+        types == {share.device_type for share in shares}
+        and asked[GPU] == given[GPU]
+        and all(given[kind] >= asked[kind] for kind in types)
+        and _has_its_cards(request, shares)
+        and (request.cpuset.cpus if request.cpuset else 0) == cpus
+    )
+
+
+def _has_its_cards(request: PodRequest, shares: tuple[DeviceShare, ...]) -> bool:
+    gpus = [demand for demand in request.devices if demand.device_type == GPU]
+    cards = [share for share in shares if share.device_type == GPU]
+    if request.dialect is not Dialect.MGPU:
+        return sum(demand.count for demand in gpus) == len(cards)
+    return all(
+        demand.count == sum(any(c.place in demand.containers for c in s.containers) for s in cards)
+        for demand in gpus
+    )
 
 
 def _pod(event: Event) -> Mapping[str, Any]:
     """Return a Pod object with what the snapshot has: amounts per container, QoS, labels."""
-    containers: dict[str, dict[str, str]] = {}
+    amounts: dict[str, dict[str, str]] = {}
     for key, amount in event.snapshot.original.items():
         container, _, resource = key.partition(".")
-        containers.setdefault(container, {})[resource] = amount
+        amounts.setdefault(container, {})[resource] = amount
     labels = dict(event.snapshot.labels)
     if event.snapshot.qos in _QOS:
         labels[LABEL_QOS_CLASS] = event.snapshot.qos
+    inits, apps = _in_spec_order(event, amounts)
     spec: dict[str, Any] = {
-        "containers": [
-            {"name": name, "resources": {"requests": amounts, "limits": amounts}}
-            for name, amounts in containers.items()
+        key: [
+            {"name": name, "resources": {"requests": amounts[name], "limits": amounts[name]}}
+            for name in names
         ]
+        for key, names in (("initContainers", inits), ("containers", apps))
     }
     if event.snapshot.priority:
         spec["priority"] = event.snapshot.priority
@@ -136,5 +169,36 @@ def _pod(event: Event) -> Mapping[str, Any]:
         "name": event.pod_name,
         "uid": event.pod_uid,
         "labels": labels,
+        "annotations": _spread_over_cards(event, apps),
     }
     return {"metadata": metadata, "spec": spec}
+
+
+def _spread_over_cards(event: Event, apps: Sequence[str]) -> Mapping[str, str]:
+    """Return what makes mGPU containers have parts of several cards, where they have them."""
+    if isinstance(event, RequestRefused) or event.dialect != Dialect.MGPU.value:
+        return {}
+    shared = [share for share in event.shares if not share.exclusive]
+    cards = Counter(item.container for share in shared for item in share.containers)
+    if max(cards.values(), default=0) < 2:
+        return {}
+    return {
+        ANNOTATION_MGPU_COMPUTE_POLICY: "native-burst-share",
+        ANNOTATION_MGPU_CONTAINER_MULTIPLE: ",".join(str(max(1, cards[name])) for name in apps),
+    }
+
+
+def _in_spec_order(event: Event, names: Iterable[str]) -> tuple[list[str], list[str]]:
+    """
+    Return init and app containers in the order of the spec, as far as what they hold tells it.
+
+    The snapshot is sorted by name; containers without devices fill the places that are left.
+    """
+    shares = () if isinstance(event, RequestRefused) else event.shares
+    places = {item.container: item.place for share in shares for item in share.containers}
+    inits = {int(place[5:]): name for name, place in places.items() if place.startswith("init-")}
+    apps = {int(place): name for name, place in places.items() if place.isdigit()}
+    rest = [name for name in names if name not in places]
+    for name in rest:
+        apps[next(place for place in count() if place not in apps)] = name
+    return [inits[place] for place in sorted(inits)], [apps[place] for place in sorted(apps)]

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ledger.domain.adoption import DEVICE_ALLOCATED
 from ledger.domain.codec import decode_value
-from ledger.domain.devices import DeviceRecord, DeviceShare
+from ledger.domain.device_types import install
+from ledger.domain.devices import GPU, DeviceRecord, DeviceShare
 from ledger.domain.errors import InputError
 from ledger.domain.events import (
     NodeInventoried,
@@ -148,7 +149,11 @@ def scene_of_objects(objects: Objects, settings: SchedulingSettings) -> Scene:
 
 
 def settings_of(source: Ledger) -> SchedulingSettings:
-    """Return the settings that the ledger's newest decisions were made by; defaults without any."""
+    """
+    Return the settings that the ledger's newest decisions were made by; defaults without any.
+
+    Their device types are installed, so that recorded requests mean what they did.
+    """
     from ledger.store.report_queries import settings_in_force
 
     with source.connection.begin():
@@ -157,6 +162,7 @@ def settings_of(source: Ledger) -> SchedulingSettings:
     values = json.loads(event.get("settings", "{}"))
     values.pop("seed", None)
     settings: SchedulingSettings = decode_value(SchedulingSettings, values, "settings")
+    install(settings.device_types)
     return settings
 
 
@@ -277,11 +283,11 @@ def _kept(state: LedgerState, places: Mapping[str, int]) -> Iterator[Holder]:
         if place.node_uid not in places:
             continue
         node = state.nodes[place.node_uid]
-        card = next((d for d in node.devices if d.key == ("gpu", place.minor)), None)
+        card = next((d for d in node.devices if d.key == (GPU, place.minor)), None)
         if card is None:
             continue
         share = DeviceShare(
-            device_type="gpu",
+            device_type=GPU,
             minor=place.minor,
             device_id=card.device_id,
             core_percent=card.core_percent,

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any, Final
 
+from ledger.domain.devices import GPU
 from ledger.domain.errors import InputError
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.normalise import NormaliseSettings, examine_pod
@@ -21,7 +22,6 @@ from ledger.domain.resources import (
     GPU_MEMORY,
     GPU_MEMORY_RATIO,
     GPUSHARE_MEMORY,
-    LABEL_GPU_MODEL,
     LABEL_PRIORITY_CLASS,
     LABEL_QOS_CLASS,
     MEMORY,
@@ -111,8 +111,6 @@ def request_of_options(
     spec_of: dict[str, Any] = {
         "containers": [{"name": "main", "resources": {"requests": amounts, "limits": amounts}}]
     }
-    if wanted.gpu_model is not None:
-        spec_of["nodeSelector"] = {LABEL_GPU_MODEL: wanted.gpu_model}
     pod = {
         "metadata": {
             "name": UID,
@@ -126,7 +124,18 @@ def request_of_options(
     request, errors = examine_pod(pod, settings)
     if errors:
         raise InputError("; ".join(map(str, errors)), field="the request")
-    return request
+    return request if wanted.gpu_model is None else _on_model(request, wanted.gpu_model)
+
+
+def _on_model(request: PodRequest, model: str) -> PodRequest:
+    """Return the request for GPUs of one model; a ledger knows models of cards, not labels."""
+    devices = tuple(
+        replace(demand, model_names=(model,)) if demand.device_type == GPU else demand
+        for demand in request.devices
+    )
+    if devices == request.devices:
+        raise InputError("only for a request for GPUs", field="--gpu-model")
+    return replace(request, devices=devices)
 
 
 def _amounts(wanted: Wanted, gpushare_unit: str) -> Mapping[str, str]:

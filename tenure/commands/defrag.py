@@ -85,7 +85,7 @@ def plan(
         str | None,
         typer.Option(
             metavar="MODEL",
-            help="Only on nodes with this GPU model.",
+            help="Only GPUs of this model.",
             show_default=False,
             rich_help_panel=REQUEST,
         ),

@@ -23,6 +23,7 @@ class Policy(StrEnum):
     SPREAD = "spread"
     BESTFIT = "bestfit"
     FGD = "fgd"
+    SCARCITY = "scarcity"
     RANDOM = "random"
 
 

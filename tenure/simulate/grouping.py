@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from ledger.domain.devices import GPU
 from ledger.domain.events import GroupPlanned, PlanDropped, PodReserved, PodVoided
@@ -19,10 +20,13 @@ from scheduler.decide.group_life import (
     is_complete,
     review,
 )
-from scheduler.decide.groups import GroupPlan, gpu_minors, plan
-from scheduler.decide.outcome import Placement
+from scheduler.decide.groups import GANG_UNFIT, GroupPlan, gpu_minors, plan
+from scheduler.decide.outcome import Placement, Unfit
 from tenure.simulate import events
 from tenure.simulate.model import Run
+
+_NOT_YET: Final = Unfit(reason=GANG_UNFIT)
+"""Only members that are still to come would fit: there is nothing to begin with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,8 +98,10 @@ class Grouping:
             held = max(held, gang.min_available)
         members = [*arrived, *(() if life.gave_up else expected)]
         answer = plan(members, self._engine, running=held)
-        keep = len(members) if answer.whole or gang is not None else len(arrived)
-        return replace(answer, placements=answer.placements[:keep])
+        here = answer.placements[: len(arrived)]
+        if gang is not None and any(answer.placements) and not any(here):
+            return GroupPlan(placements=(None,) * len(arrived), refusal=_NOT_YET)
+        return answer if answer.whole or gang is not None else replace(answer, placements=here)
 
     def keep(self, name: str, placement: Placement) -> None:
         """Take a place in the engine for a member that is still to come."""

@@ -288,7 +288,7 @@ def test_the_writer_borrows_no_rights_of_the_rules(full: PostgresStore) -> None:
         with pytest.raises(errors.InsufficientPrivilege):
             raw.execute(
                 "CREATE TRIGGER mine BEFORE INSERT ON mine"
-                " FOR EACH ROW EXECUTE FUNCTION ledger_events_count()"
+                " FOR EACH ROW EXECUTE FUNCTION ledger_events_append()"
             )
 
 
@@ -492,6 +492,10 @@ def _sorted_rights(row: tuple[str, str, str | None]) -> tuple[str, str, list[str
     return name, owner, sorted((rights or "").strip("{}").split(","))
 
 
+IN_ANOTHER = {("ledger_events_count", "ledger_events"): ("ledger_events_append", "ledger_events")}
+"""Rules of SQLite that one of another name keeps here."""
+
+
 def test_every_rule_of_the_file_is_a_rule_of_the_server(full: PostgresStore) -> None:
     """No trigger of SQLite is without its counterpart on the same table."""
     with full.raw() as raw:
@@ -501,4 +505,4 @@ def test_every_rule_of_the_file_is_a_rule_of_the_server(full: PostgresStore) -> 
     pattern = re.compile(r"CREATE TRIGGER (\w+)\s.*?\sON (\w+)", re.DOTALL)
     names = {made.groups() for text in sqlite_triggers.V1 if (made := pattern.match(text))}
     assert len(names) == len(sqlite_triggers.V1)
-    assert names <= set(found)
+    assert {IN_ANOTHER.get(each, each) for each in names} <= set(found)

@@ -240,7 +240,7 @@ def test_why_groups_the_reasons_of_a_waiting_pod_with_numbers_and_a_remedy(
     assert answer.code == 0
     assert "asks for 2 x whole gpu" in answer.out
     assert "refused 2 times" in answer.out
-    row = answer.out.splitlines()[-1]
+    row = answer.out.splitlines()[3]
     assert row.split()[0] == "2"
     assert "asks 2 whole GPU, 0 untouched" in row
     assert "release 2 whole GPU on gpu-a" in row

@@ -145,6 +145,7 @@ def test_the_ledger_is_read_without_the_settings(cli: CommandLine, tmp_path: Pat
         device(_xpu(0), _npu(0)),
         _pod("half", {XPU: "50"}),
         _pod("whole", {NPU: "1"}),
+        _pod("waits", {NPU: "1"}),
     )
     with installed(()):
         held = _rows(cli.ask("who", "n1", "-o", "json"))
@@ -154,6 +155,9 @@ def test_the_ledger_is_read_without_the_settings(cli: CommandLine, tmp_path: Pat
         ]
         assert cli.ask("verify").code == 0
         assert cli.ask("ledger", "rebuild").code == 0
+        why = cli.ask("why", "ml/waits").out
+        assert "asks 1 whole NPU, 0 untouched" in why
+        assert "now it would fit" not in why, "the recorded settings say what was asked for"
         shown = cli.ask("map").out
         assert "npu" in shown
         assert "xpu" in shown
@@ -285,5 +289,8 @@ def test_admission_reads_the_same_section(cli: CommandLine, tmp_path: Path) -> N
     policies = cli.run("manifests", "policies", "--config", config).out
     assert NPU in policies
     assert XPU_PROPOSAL in policies
+    hooks = cli.run("manifests", "webhook", "--config", config).out
+    assert NPU in hooks
+    assert XPU_PROPOSAL in hooks
     plain = cli.run("manifests", "policies").out
     assert NPU not in plain, "what one command installs is not there for the next"

@@ -318,7 +318,7 @@ def mgpu(
     for number, ask in enumerate(asks):
         amounts = {} if ask is None else {CORE: ask[0]} | ({MEMORY: ask[1]} if ask[1] else {})
         containers.append(container(f"c{number}", limits=amounts))
-    annotations = {COUNTS: counts} if counts else {}
+    annotations = {**({COUNTS: counts} if counts else {}), **more.pop("annotations", {})}
     if policy:
         annotations[POLICY] = policy
     return pod(*containers, name=name, annotations=annotations, **more)
@@ -458,6 +458,36 @@ def test_cards_are_filled_or_evened_out(simulate: Simulate, policy: str, cards: 
     ]
 
 
+@pytest.mark.parametrize(
+    ("node_policy", "card_policy", "where"),
+    [
+        ("binpack", "binpack", ("n2", [1])),
+        ("binpack", "spread", ("n2", [0])),
+        ("spread", "binpack", ("n1", [0])),
+        ("spread", "spread", ("n1", [0])),
+    ],
+)
+def test_the_node_is_chosen_by_its_own_policy(
+    simulate: Simulate, node_policy: str, card_policy: str, where: tuple[str, list[int]]
+) -> None:
+    """A.5, ours: the score picks cards on a node; larger on emptier nodes, it compares none."""
+    running = mgpu(
+        "old", (30, 4096), annotations={f"{INDEX}c0": "1"}, nodeName="n2", phase="Running"
+    )
+
+    document = simulate(
+        mgpu_node("n1", 2),
+        mgpu_node("n2", 2),
+        running,
+        mgpu("new", (20, 2048)),
+        node={"policy": node_policy},
+        mgpu={"policy": card_policy},
+    )
+
+    entry = placement(document, "new")
+    assert (entry["node"], minors(entry)) == where
+
+
 def test_a_card_takes_so_many_containers_of_ours_after_a_restart_too(simulate: Simulate) -> None:
     """
     A.5: at most 16 instances on a card, one per container, whoever gave them.
@@ -485,7 +515,7 @@ def test_a_search_that_was_cut_says_so(simulate: Simulate) -> None:
     """A.5: that the search was cut is recorded: on the Pod, so in the ledger, and in the answer."""
     document = simulate(mgpu_node(), mgpu("six", *[(10, 256)] * 6), mgpu("five", *[(10, 256)] * 5))
 
-    cut = "first fit: containers=6, searched=5"
+    cut = "first found: containers=6, searched=5"
     assert placement(document, "six")["annotations"]["tenure.sh/search-cut"] == cut
     assert "tenure.sh/search-cut" not in placement(document, "five")["annotations"]
     assert document["summary"]["warnings"] == [f"ml/six: the search for cards was cut short: {cut}"]
@@ -501,7 +531,7 @@ def test_why_says_that_a_search_was_cut(
     line = CommandLine(tmp_path / "run.db", capsys)
     assert line.ask("simulate", "in.json").code == 0
 
-    cut = "the search for cards was cut short: first fit: containers=6, searched=5"
+    cut = "the search for cards was cut short: first found: containers=6, searched=5"
     assert cut in line.ask("why", "ml/six").out
     assert json.loads(line.ask("why", "ml/six", "-o", "json").out)["message"] == cut
     assert json.loads(line.ask("why", "ml/one", "-o", "json").out)["message"] == ""

@@ -11,6 +11,7 @@ from typing import Any
 from ledger.domain.derived_links import derive_links
 from ledger.domain.topology import LinkMatrix
 from tests.oracles import gpushare, mgpu, wanted
+from tests.oracles.allocator import view_of
 from tests.oracles.machine import (
     GIB,
     MIB,
@@ -19,7 +20,6 @@ from tests.oracles.machine import (
     Function,
     Machine,
     Partition,
-    view_of,
 )
 
 PLACES = ((0, "a0"), (0, "a0"), (0, "a1"), (1, "b0"), (1, "b0"), (1, "b1"))
@@ -388,6 +388,11 @@ def _mgpu_limits(rng: Random, *, multi: bool) -> tuple[dict[str, int], int]:
         return {}, 0
     core = rng.choice([1, 10, 20, 20, 50, 50, 70, 99])
     return {mgpu.CORE: core * cards, mgpu.MEMORY: memory * cards}, cards
+
+
+def gpushare_machine(rng: Random) -> Machine:
+    """Return a node with GPUs alone."""
+    return Machine(devices=tuple(labelled(rng, card) for card in gpus(rng)))
 
 
 def gpushare_ask(rng: Random, unit: str) -> Ask:

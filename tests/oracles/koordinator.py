@@ -14,13 +14,24 @@ from typing import Any
 
 from scheduler.decide.settings import DeviceSettings
 from tests.oracles import links
-from tests.oracles.machine import REFUSED, UNFIT, Ask, Device, Function, Machine, Part, Parts, Uses
+from tests.oracles.machine import (
+    REFUSED,
+    UNFIT,
+    Ask,
+    Device,
+    Function,
+    Given,
+    Machine,
+    Part,
+    Parts,
+    Uses,
+)
 from tests.oracles.wanted import JOINT, PARTITION, Want, counted_gpus, kept, wants_of
 
 LEFT_WEIGHTS = {8: 10000, 4: 100, 2: 1}
 
 
-def expected(machine: Machine, ask: Ask, settings: DeviceSettings) -> tuple[Parts, Uses] | str:
+def expected(machine: Machine, ask: Ask, settings: DeviceSettings) -> Given | str:
     """Return what the Pod gets of each device, and its containers of each GPU; or why nothing."""
     wants = wants_of(ask)
     if wants is None:

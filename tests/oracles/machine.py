@@ -1,22 +1,12 @@
-"""One node and one Pod in plain words: what the oracles read and the allocator is given."""
+"""One node and one Pod in plain words: what the oracles read."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
-from ledger.domain.annotations.partitions import GpuPartition
-from ledger.domain.devices import DevicePlace, DeviceRecord, VirtualFunction
-from ledger.domain.errors import RefusedError
-from ledger.domain.nodes import NodeFacts
-from ledger.domain.normalise import NormaliseSettings, decode_pod
-from ledger.domain.quantity import quantity_from_int
 from ledger.domain.topology import LinkMatrix
-from scheduler.decide.cards.choose import choose
-from scheduler.decide.cards.view import NodeView
-from scheduler.decide.outcome import CardView, Unfit
-from scheduler.decide.settings import SchedulingSettings
 from tests.support.objects import Object, container, pod
 
 MIB: Final = 2**20
@@ -131,92 +121,5 @@ Parts = Mapping[tuple[str, int], Part]
 Uses = Sequence[tuple[str, int, int, int]]
 """(container, minor, core, memory) for every container and GPU."""
 
-
-def view_of(machine: Machine) -> NodeView:
-    """Return the node as the allocator sees it."""
-    cards = [_card(device) for device in machine.devices]
-    table = None
-    if machine.partitions is not None:
-        table = {
-            count: tuple(
-                GpuPartition(
-                    minors=item.minors,
-                    allocation_score=item.score,
-                    ring_bus_bandwidth=None if item.ring is None else quantity_from_int(item.ring),
-                )
-                for item in groups
-            )
-            for count, groups in machine.partitions.items()
-        }
-    facts = NodeFacts(
-        uid="uid-n1",
-        name="n1",
-        devices=tuple(card.record for card in cards),
-        links=machine.links,
-        derived_links=machine.nominal,
-        partitions=table,
-        honors_partitions=machine.honors,
-        mgpu_policy=machine.mgpu_policy,
-    )
-    return NodeView(facts=facts, cards=tuple(cards))
-
-
-def _card(device: Device) -> CardView:
-    place = None
-    if device.numa is not None:
-        place = DevicePlace(numa_node=device.numa, pcie_id=device.root)
-    record = DeviceRecord(
-        device_type=device.kind,
-        minor=device.minor,
-        device_id=f"{device.kind}-{device.minor}",
-        memory_bytes=device.memory,
-        labels={"tier": device.tier},
-        place=place,
-        vfs=tuple(
-            VirtualFunction(minor=n, bus_id=item.bus_id, labels={"use": item.use})
-            for n, item in enumerate(device.functions)
-        ),
-    )
-    return CardView(
-        record=record,
-        core_free=100 - device.core_used,
-        memory_free=device.memory - device.memory_used,
-        tenants=device.tenants,
-        exclusive=device.alone,
-        instances=device.instances,
-        closed=device.closed,
-        vfs_in_use=frozenset(item.bus_id for item in device.functions if item.taken),
-    )
-
-
-def allocated(
-    machine: Machine,
-    ask: Ask,
-    settings: SchedulingSettings,
-    normalise: NormaliseSettings,
-) -> tuple[Parts, Uses] | str:
-    """Return what the code gives: the parts, and the containers' uses; or why it gives nothing."""
-    try:
-        request = decode_pod(ask.as_object(), normalise)
-    except RefusedError:
-        return REFUSED
-    answer = choose(replace(request, uid="uid-p"), view_of(machine), settings)
-    if isinstance(answer, Unfit):
-        return UNFIT
-    parts = {
-        share.key: Part(
-            core=share.core_percent,
-            memory=share.memory_bytes,
-            ratio=share.memory_ratio_percent,
-            alone=share.exclusive,
-            functions=share.vf_bus_ids,
-        )
-        for share in answer.shares
-    }
-    uses = sorted(
-        (use.container, share.minor, use.core_percent, use.memory_bytes)
-        for share in answer.shares
-        if share.device_type == "gpu"
-        for use in share.containers
-    )
-    return parts, uses
+Given = tuple[Parts, Uses]
+"""What a Pod gets."""

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from ledger.domain.requests import DeviceDemand
 from scheduler.decide.cards.choose import choose
 from scheduler.decide.cards.mgpu_search import best_assignment
-from scheduler.decide.cards.mgpu_states import CardStates
+from scheduler.decide.cards.mgpu_states import CardStates, shape_of
 from scheduler.decide.cards.view import Choice
 from scheduler.decide.outcome import CardView
 from scheduler.decide.settings import MGPUSettings, SchedulingSettings
@@ -150,7 +150,7 @@ def test_no_assignment_scores_above_the_bound(data: st.DataObject, settings: MGP
     views = [data.draw(cards(minor)) for minor in range(data.draw(st.integers(1, 4)))]
     demands = data.draw(st.lists(containers(), min_size=1, max_size=3), label="containers")
     best = brute_force(demands, views, settings)
-    states = CardStates(views, settings)
+    states = CardStates([shape_of(view) for view in views], settings)
     asks = states.asks(demands)
 
     bound = states.bound(asks)
@@ -165,7 +165,7 @@ def test_what_is_taken_off_again_was_never_there(
 ) -> None:
     """After any containers were put on and taken off the cards and the score are as before."""
     views = [data.draw(cards(minor)) for minor in range(data.draw(st.integers(1, 4)))]
-    states = CardStates(views, settings)
+    states = CardStates([shape_of(view) for view in views], settings)
     asks = states.asks(data.draw(st.lists(containers(), min_size=1, max_size=4)))
     before, units = list(states.states), states.units
     path = []
@@ -177,7 +177,7 @@ def test_what_is_taken_off_again_was_never_there(
 
     fresh = CardStates(
         [
-            replace(view, core_free=state[1], memory_free=state[2], instances=state[3])
+            shape_of(replace(view, core_free=state[1], memory_free=state[2], instances=state[3]))
             for view, state in zip(views, states.states, strict=True)
         ],
         settings,

@@ -120,5 +120,6 @@ def test_every_node_says_what_it_lacks(
 
     assert {finding.node for finding in found} == set(range(len(nodes)))
     for finding in found:
-        if finding.reason.startswith("Insufficient") and finding.counted:
+        if finding.reason.startswith("Insufficient") and finding.available is not None:
+            assert finding.asked is not None
             assert finding.available < finding.asked, finding

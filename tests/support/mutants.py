@@ -192,10 +192,10 @@ MUTANTS: Final = {
     "a resource spec that is a list": Mutant(
         "spec", annotation(SPEC, "[1]"), {annotated(SPEC): "AnnotationSyntax"}
     ),
-    "a burst that is not built": Mutant(
+    "a burst without a limit": Mutant(
         "spec",
         annotation(SPEC, '{"preferredCPUBindPolicy":"ConstrainedBurst"}'),
-        {f"{annotated(SPEC)}.preferredCPUBindPolicy": "NotSupported"},
+        {f"{annotated(SPEC)}.preferredCPUBindPolicy": "CpuBurst"},
     ),
     "a spread on ARM": Mutant(
         "spec", ARM, {f"{annotated(SPEC)}.preferredCPUBindPolicy": "ArmCpuPolicy"}

@@ -31,6 +31,11 @@ from ledger.domain.resources import (
     ANNOTATION_GPUSHARE_V2_ASSUME_TIME,
 )
 
+UNITS_MAX: Final = 8_000_000
+"""The most units of one card, as of a request: no card has more, and bytes of it stay exact."""
+
+_INDEX_DIGITS_MAX: Final = 9
+
 _NO_CARD: Final = "-1"
 """What upstream writes for a Pod without a card."""
 
@@ -164,7 +169,7 @@ def decode_card_units(
                 CardUnits(
                     container=a_decimal(container, path, least=0),
                     card=a_decimal(card, path, least=0),
-                    units=an_integer(units, f"{path}[{container}][{card}]", least=0),
+                    units=_units(units, f"{path}[{container}][{card}]"),
                 )
                 for container, cards in an_object(load(text, path), path).items()
                 for card, units in an_object(cards, f"{path}[{container}]").items()
@@ -198,14 +203,18 @@ def decode_unhealthy_cards(text: str) -> tuple[frozenset[int], tuple[str, ...]]:
     it never condemns card 0. Blanks around an index are taken.
     """
     tokens = [token.strip() for token in text.split(",") if token.strip()]
-    numbers = [token for token in tokens if token.isascii() and token.isdigit()]
-    bad = tuple(token for token in tokens if not (token.isascii() and token.isdigit()))
+    numbers = [token for token in tokens if _is_index(token)]
+    bad = tuple(token for token in tokens if not _is_index(token))
     return frozenset(map(int, numbers)), bad
 
 
 def encode_unhealthy_cards(cards: frozenset[int]) -> str:
     """Write the card indexes to avoid, ascending."""
     return ",".join(map(str, sorted(cards)))
+
+
+def _is_index(token: str) -> bool:
+    return token.isascii() and token.isdigit() and len(token) <= _INDEX_DIGITS_MAX
 
 
 def _read_v2(annotations: Mapping[str, str]) -> GpuShareAllocation | None:
@@ -249,6 +258,24 @@ def _assigned(annotations: Mapping[str, str], key: str) -> bool:
 
 def _time(annotations: Mapping[str, str], key: str) -> int | None:
     return _number(annotations, key) if key in annotations else None
+
+
+def decode_pod_units(text: str) -> int:
+    """
+    Read the units of memory that the whole Pod got, in the node daemon's unit.
+
+    Raises:
+        InputError: no decimal number, or more than any card has.
+    """
+    path = annotation_path(ANNOTATION_GPUSHARE_POD)
+    return _units(a_decimal(text, path), path)
+
+
+def _units(value: object, path: str) -> int:
+    units = an_integer(value, path, least=0)
+    if units > UNITS_MAX:
+        raise InputError(f"more than {UNITS_MAX}: value={units}", field=path)
+    return units
 
 
 def _number(annotations: Mapping[str, str], key: str) -> int:

@@ -33,6 +33,9 @@ CONTAINER_NAME_LENGTH_MAX: Final = 63 - len(
     ANNOTATION_MGPU_INDEX_PREFIX.removeprefix(DOMAIN_MGPU)
 )  # 43: an annotation's name part has at most 63 characters
 
+_INDEX_DIGITS_MAX: Final = 9
+"""No node has more cards; a longer text of digits is no index."""
+
 CardRef = int | str
 """A card as a reader finds it: an index (digits) or a device UUID (GPU-sharing contract A.6)."""
 
@@ -174,7 +177,7 @@ def encode_mgpu_allocation(allocation: MgpuAllocation) -> dict[str, str]:
     return result
 
 
-# tenure.sh/search-cut: "first fit: containers=6, searched=5"
+# tenure.sh/search-cut: "first found: containers=6, searched=5"
 # tenure.sh/search-cut: "best so far: steps=10000"
 
 
@@ -189,10 +192,10 @@ def encode_search_cut(*, containers: int, levels: int, steps: int) -> dict[str, 
         levels: up to how many the search looks for the best (setting `mgpu.searchLevels`).
         steps: after how many steps it ends with the best so far.
     """
-    first_fit = containers > levels
+    first_found = containers > levels
     text = (
-        f"first fit: containers={containers}, searched={levels}"
-        if first_fit
+        f"first found: containers={containers}, searched={levels}"
+        if first_found
         else f"best so far: steps={steps}"
     )
     return {ANNOTATION_TENURE_SEARCH_CUT: text}
@@ -207,17 +210,23 @@ def _container_of(key: str, container_names: Sequence[str]) -> str:
     suffix = key.removeprefix(ANNOTATION_MGPU_INDEX_PREFIX)
     if suffix in container_names:
         return suffix
-    if suffix.isascii() and suffix.isdigit() and int(suffix) < len(container_names):
-        return container_names[int(suffix)]
+    number = _index(suffix)
+    if number is not None and number < len(container_names):
+        return container_names[number]
     raise InputError(f"names no container: value={suffix!r}", field=annotation_path(key))
 
 
 def _decode_cards(text: str, path: str) -> tuple[CardRef, ...]:
-    cards = tuple(
-        int(part) if part.isascii() and part.isdigit() else part for part in text.split(",")
-    )
+    indexes = ((_index(part), part) for part in text.split(","))
+    cards = tuple(part if index is None else index for index, part in indexes)
     if any(isinstance(card, str) and (not card or card != card.strip()) for card in cards):
         raise InputError(f"not a list of cards: value={text!r}", field=path)
     if len(set(cards)) != len(cards):
         raise InputError(f"a card is repeated: value={text!r}", field=path)
     return cards
+
+
+def _index(text: str) -> int | None:
+    """Return the number that a text of digits means; None for other texts, and for absurd ones."""
+    digits = text.isascii() and text.isdigit() and len(text) <= _INDEX_DIGITS_MAX
+    return int(text) if digits else None

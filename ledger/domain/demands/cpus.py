@@ -22,7 +22,7 @@ from ledger.domain.annotations.qos import (
 )
 from ledger.domain.annotations.wire import annotation_path, label_path
 from ledger.domain.errors import FieldError, InputError
-from ledger.domain.pod_spec import APP, PodSpec
+from ledger.domain.pod_spec import APP, INIT, PodSpec
 from ledger.domain.requests import CpuSetDemand, PlacementRules
 from ledger.domain.resources import (
     ANNOTATION_RESOURCE_SPEC,
@@ -39,13 +39,13 @@ from ledger.domain.rule_names import Rule
 from ledger.domain.rules import (
     check_arm_policies,
     check_batch_qos,
+    check_burst,
     check_equal_limits,
     check_qos,
     check_whole_cpus,
     invalid,
     of_rule,
     under,
-    unsupported,
 )
 
 OWN_CPUS: Final = frozenset({QosClass.LSE, QosClass.LSR})
@@ -70,12 +70,15 @@ class CpusAsked:
 
     Attributes:
         demand: None when the Pod shares CPUs; None too when there are errors.
+        burst_milli: the limit that the shared pools of its NUMA nodes must hold; 0 = it does not
+            burst.
         priority: `spec.priority`, else the class's default (contract 5.3), else 0.
     """
 
     qos: QosClass = QosClass.NONE
     priority: int = 0
     demand: CpuSetDemand | None = None
+    burst_milli: int = 0
     errors: tuple[FieldError, ...] = ()
 
 
@@ -95,12 +98,13 @@ def cpu_demand(spec: PodSpec, *, bind_policy: str, exclusive_policy: str) -> Cpu
     wish = _NO_SPEC if text is None else decode_resource_spec(text)
     qos = read_qos_class(spec.labels)
     priority_class = _priority_class(spec, qos)
-    errors = (*_check(spec, qos, priority_class), *_check_wish(spec, wish))
+    errors = (*_check(spec, qos, priority_class), *_check_wish(spec, wish, qos))
     priority = _PRIORITIES.get(priority_class, 0) if spec.priority is None else spec.priority
     return CpusAsked(
         qos=qos,
         priority=priority,
         demand=None if errors else _demand(spec, qos, wish, bind_policy, exclusive_policy),
+        burst_milli=0 if errors or not any(_bursts(wish)) else _limit_milli(spec),
         errors=errors,
     )
 
@@ -167,16 +171,34 @@ def _arm_only(rules: PlacementRules) -> bool:
     )
 
 
-def _check_wish(spec: PodSpec, wish: ResourceSpec) -> Iterator[FieldError]:
+def _check_wish(spec: PodSpec, wish: ResourceSpec, qos: QosClass) -> Iterator[FieldError]:
     path = annotation_path(ANNOTATION_RESOURCE_SPEC)
     if _arm_only(spec.placement):
         yield from check_arm_policies(path, wish)
-    for name, policy in (
-        ("requiredCPUBindPolicy", wish.required_bind_policy),
-        ("preferredCPUBindPolicy", wish.preferred_bind_policy),
+    for name in _bursts(wish):
+        policy = CpuBindPolicy.CONSTRAINED_BURST
+        yield from check_burst(f"{path}.{name}", policy, qos, _limit_milli(spec))
+
+
+def _bursts(wish: ResourceSpec) -> Iterator[str]:
+    """Yield the field that asks for ConstrainedBurst; a required other policy is before it."""
+    if wish.required_bind_policy is CpuBindPolicy.CONSTRAINED_BURST:
+        yield "requiredCPUBindPolicy"
+    elif (
+        wish.required_bind_policy in _UNSET
+        and wish.preferred_bind_policy is CpuBindPolicy.CONSTRAINED_BURST
     ):
-        if policy is CpuBindPolicy.CONSTRAINED_BURST:
-            yield unsupported(f"{path}.{name}", "CPU bind policy ConstrainedBurst")
+        yield "preferredCPUBindPolicy"
+
+
+def _limit_milli(spec: PodSpec) -> int:
+    """Return the Pod's cpu limit, 0 when a container that runs with others has none."""
+    if CPU in spec.pod_limits:
+        return spec.pod_limits[CPU].milli()
+    running = [container for container in spec.containers if container.kind != INIT]
+    if any(CPU not in container.limits for container in running):
+        return 0
+    return sum(container.limits[CPU].milli() for container in running)
 
 
 def _demand(

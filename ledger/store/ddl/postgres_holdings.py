@@ -19,8 +19,8 @@ from ledger.store.ddl.postgres_texts import (
     fail,
     not_new,
     only_closes,
+    only_ends,
     rule,
-    same,
     says,
 )
 
@@ -88,48 +88,46 @@ _NOT_ENDED: Final = fail(
     " || ' ends the reservation of pod ' || wrong.namespace || '/' || wrong.pod_name",
     "no event ends this reservation",
 )
-RESERVATIONS_UPDATE: Final = rule(
-    "ledger_reservations_update",
-    "ledger_reservations",
-    "UPDATE",
-    f"  {_ONLY_ENDS}",
-    only_if=f"OLD.closed_position IS NOT NULL OR NOT {same(FIXED_RESERVATION)}",
-)
+RESERVATIONS_UPDATE: Final = only_ends("ledger_reservations", FIXED_RESERVATION, _ONLY_ENDS)
+_ENDED_BY: Final = f"""EXISTS (
+      SELECT 1 FROM ledger_events AS e {BODY}
+      WHERE e.position = c.closed_position AND e.position > c.position
+        AND ({event_is("pod.released")} OR {event_is("pod.voided")})
+        AND e.at_us = c.closed_at_us
+        AND {says("j.b", "pod_uid", "c.pod_uid")} AND {says("j.b", "attempt", "c.attempt")}
+    )"""
 RESERVATIONS_CLOSE: Final = rule(
     "ledger_reservations_close",
     "ledger_reservations",
     "UPDATE",
     f"""
-  SELECT c.* INTO wrong FROM changed AS c
-  WHERE c.closed_position IS NOT NULL AND NOT EXISTS (
-    SELECT 1 FROM ledger_events AS e {BODY}
-    WHERE e.position = c.closed_position AND e.position > c.position
-      AND ({event_is("pod.released")} OR {event_is("pod.voided")})
-      AND e.at_us = c.closed_at_us
-      AND {says("j.b", "pod_uid", "c.pod_uid")} AND {says("j.b", "attempt", "c.attempt")}
-  ) LIMIT 1;
-  IF FOUND THEN
+  SELECT bool_and({_ENDED_BY}), bool_or(c.cpu_count > 0), bool_or(EXISTS (
+      SELECT 1 FROM ledger_slot_holdings AS s WHERE s.position = c.position
+    ))
+  INTO ended, cpus, slots FROM changed AS c WHERE c.closed_position IS NOT NULL;
+  IF ended IS NULL THEN
+    RETURN NULL;
+  ELSIF NOT ended THEN
+    SELECT c.* INTO wrong FROM changed AS c
+    WHERE c.closed_position IS NOT NULL AND NOT {_ENDED_BY} LIMIT 1;
     {_NOT_ENDED}
   END IF;
   UPDATE ledger_holdings AS h
   SET closed_at_us = c.closed_at_us, closed_position = c.closed_position
   FROM changed AS c WHERE c.closed_position IS NOT NULL AND h.position = c.position;
-  IF EXISTS (SELECT 1 FROM changed WHERE closed_position IS NOT NULL AND cpu_count > 0) THEN
+  IF cpus THEN
     UPDATE ledger_cpu_holdings AS h
     SET closed_at_us = c.closed_at_us, closed_position = c.closed_position
     FROM changed AS c WHERE c.closed_position IS NOT NULL AND h.position = c.position;
   END IF;
-  IF EXISTS (
-    SELECT 1 FROM changed AS c JOIN ledger_slot_holdings AS s ON s.position = c.position
-    WHERE c.closed_position IS NOT NULL
-  ) THEN
+  IF slots THEN
     UPDATE ledger_slot_holdings AS h
     SET closed_at_us = c.closed_at_us, closed_position = c.closed_position
     FROM changed AS c WHERE c.closed_position IS NOT NULL AND h.position = c.position;
   END IF;""",
     when="AFTER",
     level="STATEMENT",
-    variables="wrong ledger_reservations;",
+    variables="ended boolean; cpus boolean; slots boolean; wrong ledger_reservations;",
     definer=True,
 )
 """A reservation ends with an event of its own, and what it held ends with it."""
@@ -147,13 +145,22 @@ _NOT_ASKED: Final = fail(
     "'tenure ledger: no reservation at position ' || NEW.position || ' asks for this card'",
     "no reservation asks for this card",
 )
-_SUMS: Final = """coalesce(sum(core_percent) FILTER (WHERE kind = 'granted'), 0) AS core_used,
-      coalesce(sum(memory_bytes) FILTER (WHERE kind = 'granted'), 0) AS memory_used,
-      count(*) FILTER (WHERE kind = 'granted') AS tenants,
-      coalesce(sum(exclusive) FILTER (WHERE kind = 'granted'), 0) AS exclusive_holders,
-      coalesce(sum(core_percent) FILTER (WHERE kind <> 'granted'), 0) AS core_observed,
-      coalesce(sum(memory_bytes) FILTER (WHERE kind <> 'granted'), 0) AS memory_observed,
-      count(*) FILTER (WHERE kind <> 'granted') AS observed_holders"""
+
+
+def _sum(column: str, kind: str) -> str:
+    """Return the sum of a column over holdings of a kind, as the numbers that it is made of."""
+    return f"coalesce(sum({column}) FILTER (WHERE {kind}), 0)::bigint"
+
+
+_GRANTED: Final = "kind = 'granted'"
+_OBSERVED: Final = "kind <> 'granted'"
+_SUMS: Final = f"""{_sum("core_percent", _GRANTED)} AS core_used,
+      {_sum("memory_bytes", _GRANTED)} AS memory_used,
+      count(*) FILTER (WHERE {_GRANTED}) AS tenants,
+      {_sum("exclusive", _GRANTED)} AS exclusive_holders,
+      {_sum("core_percent", _OBSERVED)} AS core_observed,
+      {_sum("memory_bytes", _OBSERVED)} AS memory_observed,
+      count(*) FILTER (WHERE {_OBSERVED}) AS observed_holders"""
 HOLDINGS_INSERT: Final = rule(
     "ledger_holdings_insert",
     "ledger_holdings",
@@ -179,42 +186,71 @@ Keys and checks would refuse all but the third case as well, but before our word
 position there is nothing more to ask of a row of a new reservation before it is there.
 """
 _NOT_ASKED_AFTER: Final = _NOT_ASKED.replace("NEW.position", "wrong")
-HOLDINGS_TAKE: Final = rule(
-    "ledger_holdings_take",
-    "ledger_holdings",
-    "INSERT",
-    f"""
-  UPDATE ledger_devices AS d
-  SET core_used = d.core_used + c.core_percent,
-    memory_used = d.memory_used + c.memory_bytes,
-    tenants = d.tenants + 1,
-    exclusive_holders = d.exclusive_holders + c.exclusive
-  FROM changed AS c WHERE d.device_no = c.device_no AND c.kind = 'granted';
-  IF EXISTS (SELECT 1 FROM changed WHERE kind <> 'granted') THEN
-    UPDATE ledger_devices AS d
-    SET core_observed = d.core_observed + c.core_percent,
-      memory_observed = d.memory_observed + c.memory_bytes,
-      observed_holders = d.observed_holders + 1
-    FROM changed AS c WHERE d.device_no = c.device_no AND c.kind <> 'granted';
-  END IF;
-  SELECT c.position INTO wrong FROM changed AS c
-  WHERE NOT EXISTS (
-    SELECT 1 FROM ledger_reservations AS r, ledger_devices AS d
-    WHERE r.position = c.position AND r.kind = c.kind AND r.closed_position IS NULL
-      AND r.opened_at_us = c.opened_at_us
-      AND d.device_no = c.device_no AND d.node_no = r.node_no
-      AND r.device_count >= (
-        SELECT count(*) FROM ledger_holdings AS h WHERE h.position = c.position
-      )
-  ) LIMIT 1;
-  IF FOUND THEN
-    {_NOT_ASKED_AFTER}
-  END IF;""",
-    when="AFTER",
-    level="STATEMENT",
-    variables="wrong bigint;",
-    definer=True,
+_ASKED: Final = """EXISTS (
+      SELECT 1 FROM ledger_reservations AS r, ledger_devices AS d
+      WHERE r.position = c.position AND r.kind = c.kind AND r.closed_position IS NULL
+        AND r.opened_at_us = c.opened_at_us
+        AND d.device_no = c.device_no AND d.node_no = r.node_no
+        AND r.device_count >= (
+          SELECT count(*) FROM ledger_holdings AS h WHERE h.position = c.position
+        )
+    )"""
+
+
+_CLOUDED: Final = f"""EXISTS (
+      SELECT 1 FROM ledger_devices AS d JOIN ledger_slot_holdings AS s
+      ON s.node_no = d.node_no AND s.slot = 'unknown/' || d.device_type
+      WHERE d.device_no = c.device_no AND c.{_GRANTED} AND s.closed_position IS NULL
+    )"""
+_MAY_BE_HELD: Final = fail(
+    f"'tenure ledger: ' || {card_of('card')} || ' may be held by a Pod on an unknown card'",
+    "the card is full",
 )
+
+
+def holdings_take(
+    unless: str = "false", refuse_unless: str = "", more: str = ""
+) -> tuple[str, ...]:
+    """Return the rule that what is held is taken; `refuse_unless` says why rows are refused."""
+    return rule(
+        "ledger_holdings_take",
+        "ledger_holdings",
+        "INSERT",
+        f"""
+  UPDATE ledger_devices AS d
+  SET core_used = d.core_used + c.granted * c.core_percent,
+    memory_used = d.memory_used + c.granted * c.memory_bytes,
+    tenants = d.tenants + c.granted,
+    exclusive_holders = d.exclusive_holders + c.granted * c.exclusive,
+    core_observed = d.core_observed + (1 - c.granted) * c.core_percent,
+    memory_observed = d.memory_observed + (1 - c.granted) * c.memory_bytes,
+    observed_holders = d.observed_holders + 1 - c.granted
+  FROM (
+    SELECT device_no, core_percent, memory_bytes, exclusive, ({_GRANTED})::int AS granted
+    FROM changed
+  ) AS c
+  WHERE d.device_no = c.device_no;
+  SELECT c.position INTO wrong FROM changed AS c
+  WHERE NOT {_ASKED} OR {_CLOUDED} OR {unless} LIMIT 1;
+  IF FOUND THEN
+    SELECT d.* INTO card FROM changed AS c JOIN ledger_devices AS d ON d.device_no = c.device_no
+    WHERE {_CLOUDED} LIMIT 1;
+    IF FOUND THEN
+      {_MAY_BE_HELD}
+    END IF;
+    SELECT c.position INTO wrong FROM changed AS c WHERE NOT {_ASKED} LIMIT 1;
+    IF FOUND THEN
+      {_NOT_ASKED_AFTER}
+    END IF;{refuse_unless}
+  END IF;""",
+        when="AFTER",
+        level="STATEMENT",
+        variables=f"wrong bigint; card ledger_devices;{more}",
+        definer=True,
+    )
+
+
+HOLDINGS_TAKE: Final = holdings_take()
 HOLDINGS_UPDATE: Final = only_closes("ledger_holdings", FIXED_HOLDING, "a holding")
 HOLDINGS_GIVE_BACK: Final = rule(
     "ledger_holdings_give_back",
@@ -279,18 +315,21 @@ _NOT_THE_SUM: Final = fail(
     " || '/' || wrong.device_type || '/' || wrong.minor",
     "what is used of a card is the sum of its holdings",
 )
-_UNKNOWN_HOLDER: Final = """EXISTS (
-    SELECT 1 FROM ledger_slot_holdings AS s
-    WHERE s.node_no = OLD.node_no AND s.slot = 'unknown/' || OLD.device_type
-      AND s.closed_position IS NULL
-  )"""
+# Of most grants one expression says that they fit; the questions in turn say why one does not.
+_FITS: Final = f"""OLD.present = 1 AND OLD.healthy = 1 AND OLD.observed_holders = 0
+      AND OLD.exclusive_holders = 0 AND NEW.core_used + OLD.core_observed <= OLD.core_reported
+      AND NEW.memory_used + OLD.memory_observed <= OLD.memory_reported
+      AND (OLD.tenants = 0 OR NEW.exclusive_holders = 0)
+      AND NOT ({_ASKS_NOTHING})"""
 DEVICES_COUNTERS: Final = rule(
     "ledger_devices_counters",
     "ledger_devices",
     "UPDATE OF core_cap, memory_cap, core_used, memory_used, tenants, exclusive_holders,"
     " core_observed, memory_observed, observed_holders",
     f"""
-    IF OLD.present <> 1 THEN
+    IF {_FITS} THEN
+      RETURN NEW;
+    ELSIF OLD.present <> 1 THEN
       {_card("' is gone'")}
     ELSIF OLD.healthy <> 1 THEN
       {_card("' is unhealthy'")}
@@ -314,13 +353,15 @@ DEVICES_COUNTERS: Final = rule(
       AND OLD.tenants + OLD.observed_holders > 0
     THEN
       {_core(_HOLDERS)}
-    ELSIF {_UNKNOWN_HOLDER} THEN
-      {_card("' may be held by a Pod on an unknown card'")}
     END IF;""",
     only_if="NEW.tenants > OLD.tenants OR NEW.core_used > OLD.core_used"
     " OR NEW.memory_used > OLD.memory_used",
 )
-"""A grant is compared with what the card had left before it."""
+"""
+A grant is compared with what the card had left before it, whoever takes it.
+
+That a Pod on an unknown card may hold it is asked where holdings are taken, for all rows at once.
+"""
 DEVICES_SUM: Final = rule(
     "ledger_devices_sum",
     "ledger_devices",

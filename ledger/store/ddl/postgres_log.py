@@ -79,57 +79,27 @@ EVENTS_NEXT: Final = rule(
 
 
 def _recorded(table: str) -> str:
-    return f"""
-  SELECT c.idempotency_key INTO repeated FROM changed AS c
-  JOIN {table} AS e ON e.idempotency_key = c.idempotency_key AND e.position <> c.position
-  LIMIT 1;
-  IF FOUND THEN
-    {_REPEATED}
-  END IF;"""
+    return f"""(
+      SELECT c.idempotency_key FROM changed AS c
+      JOIN {table} AS e ON e.idempotency_key = c.idempotency_key AND e.position <> c.position
+      LIMIT 1
+    )"""
 
 
-def _append(*keys: str) -> tuple[str, ...]:
-    """Return the rule of what may be appended; none of these tables may have its key."""
-    recorded = "".join(map(_recorded, keys)).lstrip("\n")
-    return rule(
-        "ledger_events_append",
-        "ledger_events",
-        "INSERT",
-        f"""
-  SELECT min(position), max(position), count(*) INTO first, last, rows FROM changed;
-  IF rows = 0 THEN
-    RETURN NULL;
-  END IF;
-  SELECT coalesce(max(position), 0) + 1 INTO next FROM ledger_events WHERE position < first;
-  IF first <> next OR last - first + 1 <> rows THEN
-    FOR place IN SELECT position FROM changed ORDER BY position LOOP
-      IF place <> next THEN
-        {_not_next("place")}
-      END IF;
-      next := next + 1;
-    END LOOP;
-  END IF;
-  SELECT position INTO head FROM ledger_head;
-  IF last > head THEN
-    {_BEYOND_HEAD}
-  END IF;
-{recorded}""",
-        when="AFTER",
-        level="STATEMENT",
-        variables="first bigint; last bigint; rows bigint; next bigint; place bigint; head bigint;"
-        " repeated text;",
-    )
-
-
-EVENTS_APPEND: Final = _append("ledger_events")
-EVENTS_APPEND_ARCHIVED: Final = _append("ledger_events", "ledger_archived")
-"""The same rule once keys can be in an archive too."""
-EVENTS_COUNT: Final = rule(
-    "ledger_events_count",
-    "ledger_events",
-    "INSERT",
-    f"""
-  SELECT count(*), count(*) FILTER (WHERE stream_version = 1) INTO left_over, begun FROM changed;
+# One query for all that is asked of every statement: each one more takes longer to begin than to
+# answer. What follows is asked only of statements of many rows, or of new streams.
+_LOOK: Final = """
+  SELECT a.*, (
+      SELECT coalesce(max(e.position), 0) + 1 FROM ledger_events AS e WHERE e.position < a.first
+    ), (SELECT h.position FROM ledger_head AS h), {recorded}
+  INTO first, last, rows, begun, next, head, repeated
+  FROM (
+    SELECT min(position) AS first, max(position), count(*),
+      count(*) FILTER (WHERE stream_version = 1)
+    FROM changed
+  ) AS a;"""
+_COUNT: Final = f"""
+  left_over := rows;
   IF left_over > 1 THEN
     SELECT c.stream, c.stream_version INTO wrong FROM (
       SELECT position, stream, stream_version,
@@ -158,16 +128,51 @@ EVENTS_COUNT: Final = rule(
       {_OTHER_VERSION}
     END IF;
     left_over := left_over - moved;
-  END LOOP;""",
-    when="AFTER",
-    level="STATEMENT",
-    variables="left_over bigint; begun bigint; moved bigint; wrong record;",
-    definer=True,
-)
+  END LOOP;"""
+
+
+def _append(*keys: str) -> tuple[str, ...]:
+    """Return the rule of what may be appended; none of these tables may have its key."""
+    recorded = f"coalesce({', '.join(map(_recorded, keys))})"
+    return rule(
+        "ledger_events_append",
+        "ledger_events",
+        "INSERT",
+        f"""{_LOOK.format(recorded=recorded)}
+  IF rows = 0 THEN
+    RETURN NULL;
+  END IF;
+  IF first <> next OR last - first + 1 <> rows THEN
+    FOR place IN SELECT position FROM changed ORDER BY position LOOP
+      IF place <> next THEN
+        {_not_next("place")}
+      END IF;
+      next := next + 1;
+    END LOOP;
+  END IF;
+  IF last > head THEN
+    {_BEYOND_HEAD}
+  END IF;
+  IF repeated IS NOT NULL THEN
+    {_REPEATED}
+  END IF;{_COUNT}""",
+        when="AFTER",
+        level="STATEMENT",
+        variables="first bigint; last bigint; rows bigint; next bigint; place bigint; head bigint;"
+        " repeated text; left_over bigint; begun bigint; moved bigint; wrong record;",
+        definer=True,
+    )
+
+
+EVENTS_APPEND: Final = _append("ledger_events")
 """
+What is appended is next, inside of the head and new, and counts in its stream.
+
 Streams are counted by the statements that find them where the events say, every stream by one at a
 time; as many steps as there are events, or somebody's version is wrong.
 """
+EVENTS_APPEND_ARCHIVED: Final = _append("ledger_events", "ledger_archived")
+"""The same rule once keys can be in an archive too."""
 
 _STREAM: Final = fail(
     "'tenure ledger: a stream moves by one with each event: ' || NEW.stream",
@@ -205,11 +210,7 @@ _HOLDER: Final = fail(
     "'tenure ledger: the holder changes with the epoch: it is epoch ' || OLD.epoch",
     "the holder changes with the epoch",
 )
-HEAD_FORWARD: Final = rule(
-    "ledger_head_forward",
-    "ledger_head",
-    "UPDATE",
-    f"""
+_FORWARD_RULE: Final = f"""
   IF NEW.id <> OLD.id OR NEW.position < OLD.position OR NEW.at_us < OLD.at_us
     OR NEW.epoch < OLD.epoch
     OR (NEW.position = OLD.position
@@ -226,9 +227,22 @@ HEAD_FORWARD: Final = rule(
     {_HOLDER}
   END IF;
   IF NEW.position > OLD.position THEN
-    PERFORM set_config('{HINT}', (OLD.position + 1)::text, true);
-  END IF;""",
-)
+    hint := set_config('{HINT}', (OLD.position + 1)::text, true);
+  END IF;"""
+
+
+def head_forward(then: str = "") -> tuple[str, ...]:
+    """Return the rule that the head only moves forward, and what it does `then`."""
+    return rule(
+        "ledger_head_forward",
+        "ledger_head",
+        "UPDATE",
+        _FORWARD_RULE + then,
+        variables="hint text;",
+    )
+
+
+HEAD_FORWARD: Final = head_forward()
 HEAD_ONE: Final = rule(
     "ledger_head_one",
     "ledger_head",
@@ -298,11 +312,7 @@ BEGIN
   EXECUTE 'CREATE TRIGGER ledger_events_append AFTER INSERT ON public.' || part
     || ' REFERENCING NEW TABLE AS changed'
     || ' FOR EACH STATEMENT EXECUTE FUNCTION public.ledger_events_append()';
-  EXECUTE 'CREATE TRIGGER ledger_events_count AFTER INSERT ON public.' || part
-    || ' REFERENCING NEW TABLE AS changed'
-    || ' FOR EACH STATEMENT EXECUTE FUNCTION public.ledger_events_count()';
   EXECUTE 'ALTER TABLE public.' || part || ' ENABLE ALWAYS TRIGGER ledger_events_append';
-  EXECUTE 'ALTER TABLE public.' || part || ' ENABLE ALWAYS TRIGGER ledger_events_count';
   EXECUTE 'ALTER TABLE public.' || part || ' ENABLE ALWAYS TRIGGER ledger_events_next';
   EXECUTE 'ALTER TABLE public.' || part || ' ENABLE ALWAYS TRIGGER ledger_events_no_delete';
   EXECUTE 'ALTER TABLE public.' || part || ' ENABLE ALWAYS TRIGGER ledger_events_no_update';
@@ -362,7 +372,6 @@ V1: Final = (
     *EVENTS_NO_DELETE,
     *EVENTS_NEXT,
     *EVENTS_APPEND,
-    *EVENTS_COUNT,
     *NO_TRUNCATE,
     *STREAMS_INSERT,
     *STREAMS_UPDATE,

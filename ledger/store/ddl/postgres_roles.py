@@ -108,7 +108,7 @@ ROLES: Final = (
         for table, columns in UPDATES.items()
     ),
     *(f"GRANT DELETE ON {table} TO ledger_writer" for table in DELETES),
-    "GRANT EXECUTE ON FUNCTION ledger_append(integer[], integer[], text[]) TO ledger_writer",
+    "GRANT EXECUTE ON FUNCTION ledger_append TO ledger_writer",
 )
 """Every statement, in order. Nothing in them is a secret: passwords are set by hand."""
 

@@ -154,17 +154,35 @@ def card_of(row: str) -> str:
     )"""
 
 
+def also(name: str, calls: str, table: str, event: str, only_if: str) -> tuple[str, ...]:
+    """Return the statements that hang the function of another rule on rows before they change."""
+    when = f"FOR EACH ROW WHEN ({only_if})"
+    return (
+        f"CREATE TRIGGER {name} BEFORE {event} ON {table} {when} EXECUTE FUNCTION {calls}()",
+        f"ALTER TABLE {table} ENABLE ALWAYS TRIGGER {name}",
+    )
+
+
+def only_ends(table: str, columns: list[str], refusal: str) -> tuple[str, ...]:
+    """
+    Return the rule that an open row may end, and nothing else of it may change.
+
+    Two triggers, for the server reads a condition anew with each statement, and the long one is
+    asked only where a statement names one of the columns.
+    """
+    name = f"{table}_update"
+    event = f"UPDATE OF {', '.join(columns)}"
+    return (
+        *rule(name, table, event, f"  {refusal}", only_if=f"NOT {same(columns)}"),
+        *also(f"{table}_ended", name, table, "UPDATE", "OLD.closed_position IS NOT NULL"),
+    )
+
+
 def only_closes(table: str, columns: list[str], what: str) -> tuple[str, ...]:
     """Return the rule that lets an open holding end, and change no more; with `ends_with`."""
     text = f"{what} only ends with its reservation"
     refusal = fail(f"'tenure ledger: {text}: position ' || OLD.position", text)
-    return rule(
-        f"{table}_update",
-        table,
-        "UPDATE",
-        f"  {refusal}",
-        only_if=f"OLD.closed_position IS NOT NULL OR NOT {same(columns)}",
-    )
+    return only_ends(table, columns, refusal)
 
 
 def ends_with(what: str) -> str:

@@ -30,24 +30,29 @@ def linked_gpus(members: Sequence[PodRequest]) -> tuple[int, ...]:
     )
 
 
-def bottlenecks(rooms: Rooms) -> Callable[[int, int], float]:
+def bottlenecks(rooms: Rooms) -> Callable[[Sequence[int], int], list[float]]:
     """
-    Return the function from a place and a number of its free GPUs to their best bottleneck, GB/s.
+    Return the function from places and a number of their free GPUs to the best bottlenecks, GB/s.
 
     Rule: Koordinator GPU-topology proposal, "Pick GPUs of Node". A node of which no link is known
     counts as 0 GB/s where several GPUs are asked for; a single GPU has no slowest link.
     """
     speeds, alike = rooms.speeds, rooms.alike
 
-    def bottleneck(place: int, count: int) -> float:
+    def of_places(places: Sequence[int], count: int) -> list[float]:
         if count < 2:
-            return math.inf
-        known = speeds.get((alike[place], count))
-        if known is None:
-            known = speeds[alike[place], count] = _bottleneck(*rooms.gpus(place), count)
-        return known
+            return [math.inf] * len(places)
+        new = [place for place in places if (alike[place], count) not in speeds]
+        if rooms.bottlenecks is not None and new:
+            found = rooms.bottlenecks(new, count)
+        else:
+            found = [_bottleneck(*rooms.gpus(place), count) for place in new]
+        speeds.update(
+            ((alike[place], count), speed) for place, speed in zip(new, found, strict=True)
+        )
+        return [speeds[alike[place], count] for place in places]
 
-    return bottleneck
+    return of_places
 
 
 def _bottleneck(minors: tuple[int, ...], links: LinkMatrix | None, count: int) -> float:

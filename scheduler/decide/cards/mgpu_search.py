@@ -5,10 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from typing import Final
 
 from ledger.domain.requests import DeviceDemand
-from scheduler.decide.cards.mgpu_states import Ask, CardState, CardStates, Group
+from scheduler.decide.cards.mgpu_states import (
+    Ask,
+    CardShape,
+    CardState,
+    CardStates,
+    Group,
+    shape_of,
+)
 from scheduler.decide.outcome import CardView
 from scheduler.decide.settings import MGPUSettings
 
@@ -58,22 +66,47 @@ def best_assignment(
     Args:
         cards: open cards by minor, none of them held exclusively.
     """
+    asked = tuple([_bare(demand) for demand in demands])
+    return _searched(asked, tuple([shape_of(card) for card in cards]), settings, STEPS_MAX)
+
+
+@lru_cache(maxsize=4096)
+def _searched(
+    demands: tuple[DeviceDemand, ...],
+    cards: tuple[CardShape, ...],
+    settings: MGPUSettings,
+    steps_max: int,
+) -> SearchResult:
+    """Search once for nodes alike: a Pod that fits none of many is not searched for on each."""
     states = CardStates(cards, settings)
-    asks = states.asks(demands)
-    search = _Search(states, asks)
-    if not cards or states.cannot_hold(asks):
+    search = _Search(states, states.asks(demands), steps_max)
+    if not cards or states.cannot_hold(search.asks):
         return search.nothing()
     if len(demands) > settings.search_levels:
         return search.first_fit()
     return search.best()
 
 
+def _bare(demand: DeviceDemand) -> DeviceDemand:
+    """Return the demand without its containers, and without its hint, which has been followed."""
+    return DeviceDemand(
+        device_type=demand.device_type,
+        count=demand.count,
+        core_percent=demand.core_percent,
+        memory_bytes=demand.memory_bytes,
+        memory_ratio_percent=demand.memory_ratio_percent,
+        exclusive=demand.exclusive,
+        model_names=demand.model_names,
+    )
+
+
 class _Search:
     """One search: the cards as they are, the path taken and the best path seen."""
 
-    def __init__(self, states: CardStates, asks: Sequence[Ask]) -> None:
+    def __init__(self, states: CardStates, asks: Sequence[Ask], steps_max: int) -> None:
         self._states = states
-        self._asks = asks
+        self.asks = asks
+        self._steps_max = steps_max
         self._in_order = range(len(asks))
         self._steps = 0
         self._deepest = 0
@@ -97,7 +130,7 @@ class _Search:
         if result.assignment is not None or not result.cut:
             return result
         found = self._greedy()
-        return result if found is None else self._result(*found, cut=True)
+        return self._result(*(found or (None, 0)), cut=True)
 
     def best(self) -> SearchResult:
         """
@@ -117,7 +150,7 @@ class _Search:
 
     def _run(self, *, first_fit: bool) -> SearchResult:
         """Walk the tree with an explicit stack: a Pod may have hundreds of containers."""
-        asks, states = self._asks, self._states
+        asks, states = self.asks, self._states
         path: list[_Step] = []
         levels: list[Iterator[Group]] = [states.groups(asks[0])]
         while levels:
@@ -127,7 +160,7 @@ class _Search:
             if group is None:
                 levels.pop()
                 continue
-            if self._steps >= STEPS_MAX:
+            if self._steps >= self._steps_max:
                 _take_off(states, path)
                 return self._result(self._best, self._best_units, cut=True)
             self._steps += 1
@@ -149,7 +182,7 @@ class _Search:
 
     def _may_win(self, level: int) -> bool:
         """Tell whether a path through here can be the answer."""
-        bound = self._states.bound(self._asks[level:])
+        bound = self._states.bound(self.asks[level:])
         if bound is None or (self._least_units is not None and bound < self._least_units):
             return False
         return self._best is None or bound > self._best_units
@@ -173,7 +206,7 @@ class _Search:
         Containers in order and by size, each on the cards that score best; and for a policy that
         spreads, by size on the fullest cards, which places most.
         """
-        by_size = sorted(self._in_order, key=lambda number: -self._states.size(self._asks[number]))
+        by_size = sorted(self._in_order, key=lambda number: -self._states.size(self.asks[number]))
         walks = [self._filled(self._in_order), self._filled(by_size)]
         if self._states.spreads:
             walks.append(self._filled(by_size, fullest=True))
@@ -187,7 +220,7 @@ class _Search:
         states, path = self._states, list[_Step]()
         sign = 1 if fullest else -1
         for number in order:
-            ask = self._asks[number]
+            ask = self.asks[number]
             ranked = sorted(
                 (sign * self._gain(place, ask), place) for place in states.admitted(ask)
             )

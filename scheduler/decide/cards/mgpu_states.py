@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from heapq import nlargest
-from typing import Final
+from typing import Final, NamedTuple
 
 from ledger.domain.devices import WHOLE_PERCENT
 from ledger.domain.requests import DeviceDemand
@@ -22,6 +22,18 @@ CardState = tuple[int, int, int, int, bool]
 
 Group = tuple[int, ...]
 """Places of cards in the list of cards given, ascending."""
+
+
+class CardShape(NamedTuple):
+    """One card in all that decides whether and how well it serves mGPU."""
+
+    core: int
+    memory: int
+    model: str
+    core_free: int
+    memory_free: int
+    instances: int
+    touched: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,22 +66,14 @@ class CardStates:
             no two scores differ by a rounding.
     """
 
-    def __init__(self, cards: Sequence[CardView], settings: MGPUSettings) -> None:
+    def __init__(self, cards: Sequence[CardShape], settings: MGPUSettings) -> None:
         self._instances_max = settings.max_containers_per_card
         self._cards = cards
-        self._totals = [(card.record.core_percent, card.record.memory_bytes) for card in cards]
-        kinds = [
-            (*total, card.record.model) for total, card in zip(self._totals, cards, strict=True)
-        ]
+        self._totals = [(card.core, card.memory) for card in cards]
+        kinds = [(card.core, card.memory, card.model) for card in cards]
         classes = {kind: number for number, kind in enumerate(dict.fromkeys(kinds))}
         self.states: list[CardState] = [
-            (
-                classes[kind],
-                card.core_free,
-                card.memory_free,
-                card.instances,
-                card.tenants > 0 or card.instances > 0,
-            )
+            (classes[kind], card.core_free, card.memory_free, card.instances, card.touched)
             for card, kind in zip(cards, kinds, strict=True)
         ]
         self.spreads = settings.policy.lower() == SPREAD
@@ -82,21 +86,13 @@ class CardStates:
         )
 
     def asks(self, demands: Sequence[DeviceDemand]) -> list[Ask]:
-        """Return the demands as asks of these cards; demands alike are one and the same ask."""
-        known: dict[tuple[object, ...], Ask] = {}
+        """Return the demands as asks of these cards; equal demands are one and the same ask."""
+        known: dict[DeviceDemand, Ask] = {}
         found = []
         for demand in demands:
-            key = (
-                demand.count,
-                demand.core_percent,
-                demand.memory_bytes,
-                demand.memory_ratio_percent,
-                demand.exclusive,
-                demand.model_names,
-            )
-            if key not in known:
-                known[key] = self._ask(demand)
-            found.append(known[key])
+            if demand not in known:
+                known[demand] = self._ask(demand)
+            found.append(known[demand])
         return found
 
     def groups(self, ask: Ask) -> Iterator[Group]:
@@ -195,7 +191,7 @@ class CardStates:
         places = tuple(
             place
             for place, card in enumerate(self._cards)
-            if (not demand.model_names or card.record.model in demand.model_names)
+            if (not demand.model_names or card.model in demand.model_names)
             and self._fits(place, ask)
         )
         return Ask(
@@ -238,6 +234,20 @@ class CardStates:
             )
         fall = by_core * core * (2 * core_free - min(core_free, most_core))
         return -fall - by_memory * memory * (2 * memory_free - min(memory_free, most_memory))
+
+
+def shape_of(card: CardView) -> CardShape:
+    """Return what of a card decides."""
+    record = card.record
+    return CardShape(
+        core=record.core_percent,
+        memory=record.memory_bytes,
+        model=record.model,
+        core_free=card.core_free,
+        memory_free=card.memory_free,
+        instances=card.instances,
+        touched=card.tenants > 0 or card.instances > 0,
+    )
 
 
 def _weights(

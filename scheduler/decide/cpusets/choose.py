@@ -10,12 +10,15 @@ from ledger.domain.annotations.cpu import CpuBindPolicy, CpuExclusivePolicy
 from ledger.domain.annotations.node_cpu import NumaAllocateStrategy
 from ledger.domain.cpuset import CpuSet
 from ledger.domain.nodes import NodeFacts
-from ledger.domain.requests import CpuSetDemand
+from ledger.domain.requests import CpuSetDemand, PodRequest
+from ledger.domain.resources import LABEL_ARCH
 from scheduler.decide import reasons
+from scheduler.decide.cpusets.distribute import distribute
 from scheduler.decide.cpusets.layout import CpuLayout, layout_of
 from scheduler.decide.cpusets.picker import PickRequest, one_of_each_core, pick
 from scheduler.decide.cpusets.pinned import NOTHING_PINNED, Pinned
 from scheduler.decide.outcome import Unfit
+from scheduler.decide.settings import CpuSettings
 
 NOT_WHOLE_CORES: Final = "node(s) requested cpus not multiple cpus per core"
 BIND_POLICY_CONFLICT: Final = (
@@ -23,6 +26,7 @@ BIND_POLICY_CONFLICT: Final = (
 )
 
 UNIT_CPUS: Final = "cpus"
+_DEFAULTS: Final = CpuSettings()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +36,8 @@ class CpuSearch:
 
     Attributes:
         unit: what a part of the request on one NUMA node is a multiple of.
+        evenly: parts on several NUMA nodes are to be even.
+        downgrades: NUMANodeLevel becomes PCPULevel where no clean NUMA node holds the request.
         candidates: CPUs that are available and that a required policy lets be chosen.
     """
 
@@ -43,15 +49,38 @@ class CpuSearch:
     available: int
     candidates: int
     unit: int
+    evenly: bool = False
+    downgrades: bool = False
+
+    def anywhere(self) -> int | None:
+        """Pick all that is asked for, from the whole machine; None when it has too few."""
+        if self.evenly:
+            free = {
+                numa.id: (self.candidates & numa.cpus).bit_count() for numa in self.layout.numas
+            }
+            own = {numa.id: numa.cpus for numa in self.layout.numas}
+            unit = self.layout.threads_per_core if self.request.full_cores else 1
+            chosen = distribute(
+                self.request.count, free, unit, lambda node, part: self.pick(own[node], part)
+            )
+            if chosen is not None:
+                return chosen
+        return self.pick(self.layout.cpus, self.request.count)
 
     def pick(self, cpus: int, count: int) -> int | None:
         """Pick so many out of these CPUs; None when they are too few."""
         chosen = cpus & self.candidates
         request = replace(self.request, count=count)
+        if self.downgrades and request.avoid_numas and not self._has_clean_numa(chosen, count):
+            request = replace(request, avoid_numas=False, avoid_cores=True)
         if self.required and request.full_cores and self.layout.odd_cores:
             whole = [core.cpus for core in self.layout.cores if not core.cpus & ~chosen]
             return _whole_cores_of_any_size(self.layout, count, whole)
         return pick(self.layout, request, chosen, self.pinned.held)
+
+    def _has_clean_numa(self, cpus: int, count: int) -> bool:
+        clean = cpus & ~self.pinned.held.exclusive_numas
+        return any((clean & numa.cpus).bit_count() >= count for numa in self.layout.numas)
 
     def refusal(self) -> Unfit:
         """Say that the node has too few CPUs."""
@@ -68,26 +97,22 @@ def choose_cpus(
     demand: CpuSetDemand,
     node: NodeFacts,
     pinned: Pinned = NOTHING_PINNED,
-    *,
-    strategy: str = NumaAllocateStrategy.LEAST_ALLOCATED,
+    settings: CpuSettings = _DEFAULTS,
 ) -> CpuSet | Unfit:
     """
     Choose exactly `demand.cpus` CPUs of a node, as the release does.
 
     Rule: Koordinator contract 6.2, 6.3, 6.4 and 6.6. The exclusive policy is soft.
-
-    Args:
-        strategy: the settings'; the node's own label counts before it.
     """
-    search = search_cpus(demand, node, pinned, strategy=strategy)
+    search = search_cpus(demand, node, pinned, settings)
     if isinstance(search, Unfit):
         return search
-    chosen = search.pick(search.layout.cpus, demand.cpus)
+    chosen = search.anywhere()
     return search.refusal() if chosen is None else CpuSet(mask=chosen)
 
 
 def search_cpus(
-    demand: CpuSetDemand, node: NodeFacts, pinned: Pinned, *, strategy: str
+    demand: CpuSetDemand, node: NodeFacts, pinned: Pinned, settings: CpuSettings
 ) -> CpuSearch | Unfit:
     """
     Return what a Pod may choose from on a node, or which policy is against it.
@@ -98,11 +123,10 @@ def search_cpus(
     topology = node.cpu_topology
     if topology is None or not topology:
         return Unfit(reason=reasons.NO_CPU_TOPOLOGY.text, preemptible=False)
-    policy = node.cpu_bind_policy
-    if policy and demand.required and demand.bind_policy != policy:
-        return Unfit(reason=BIND_POLICY_CONFLICT, preemptible=False)
-    if policy:
-        demand = replace(demand, bind_policy=policy, required=True)
+    effective = _under_node_policy(demand, node, settings)
+    if isinstance(effective, Unfit):
+        return effective
+    demand = effective
     layout = layout_of(topology)
     full = demand.bind_policy == CpuBindPolicy.FULL_PCPUS
     whole_cores = full and demand.required
@@ -112,12 +136,13 @@ def search_cpus(
         )
     may_be_had = layout.cpus & ~node.reserved_cpus.mask
     available = may_be_had & ~pinned.full
+    strategy = node.numa_strategy or settings.numa_allocate_strategy
     return CpuSearch(
         layout=layout,
         request=PickRequest(
             count=demand.cpus,
             full_cores=full,
-            most_allocated=(node.numa_strategy or strategy) == NumaAllocateStrategy.MOST_ALLOCATED,
+            most_allocated=strategy == NumaAllocateStrategy.MOST_ALLOCATED,
             avoid_cores=demand.exclusive_policy == CpuExclusivePolicy.PCPU_LEVEL,
             avoid_numas=demand.exclusive_policy == CpuExclusivePolicy.NUMA_NODE_LEVEL,
         ),
@@ -127,7 +152,60 @@ def search_cpus(
         available=available,
         candidates=_candidates(layout, available, full=full) if demand.required else available,
         unit=layout.threads_per_core if whole_cores else 1,
+        evenly=strategy == NumaAllocateStrategy.DISTRIBUTE_EVENLY,
+        downgrades=settings.numa_level_downgrades,
     )
+
+
+def demand_on(request: PodRequest, node: NodeFacts) -> CpuSetDemand | Unfit | None:
+    """
+    Return the CPUs that a Pod has to itself on this node; None = it shares.
+
+    Rule: Koordinator contract 6.1: a node with a bind policy gives every Pod that asks for cpu its
+    own, in whole numbers.
+    """
+    if request.cpuset is not None or not node.cpu_bind_policy or not request.cpu_milli:
+        return request.cpuset
+    if request.cpu_milli % 1000:
+        return Unfit(reason=reasons.NOT_WHOLE_CPUS.text, preemptible=False)
+    return CpuSetDemand(
+        cpus=request.cpu_milli // 1000,
+        bind_policy=node.cpu_bind_policy,
+        required=True,
+        exclusive_policy=CpuExclusivePolicy.NONE,
+    )
+
+
+def _under_node_policy(
+    demand: CpuSetDemand, node: NodeFacts, settings: CpuSettings
+) -> CpuSetDemand | Unfit:
+    """
+    Return the demand as the node's policy lets it be.
+
+    Rule: Koordinator contract 6.2; CPU proposal, "Resource spec", for ARM and for nodes that hand
+    out whole cores only.
+    """
+    policy, spreads = node.cpu_bind_policy, demand.bind_policy == CpuBindPolicy.SPREAD_BY_PCPUS
+    if policy and demand.bind_policy != policy:
+        avoids = spreads and settings.spread_avoids_whole_cores
+        if demand.required or avoids:
+            return Unfit(reason=BIND_POLICY_CONFLICT, preemptible=False)
+    if policy:
+        demand = replace(demand, bind_policy=policy, required=True)
+    if settings.arm_full_pcpus_only and _is_arm(node):
+        if demand.required and spreads:
+            return Unfit(reason=BIND_POLICY_CONFLICT, preemptible=False)
+        cores = demand.exclusive_policy == CpuExclusivePolicy.PCPU_LEVEL
+        return replace(
+            demand,
+            bind_policy=CpuBindPolicy.FULL_PCPUS,
+            exclusive_policy=CpuExclusivePolicy.NONE if cores else demand.exclusive_policy,
+        )
+    return demand
+
+
+def _is_arm(node: NodeFacts) -> bool:
+    return node.labels.get(LABEL_ARCH) in {"arm64", "arm"}
 
 
 def _candidates(layout: CpuLayout, available: int, *, full: bool) -> int:

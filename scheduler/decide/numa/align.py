@@ -16,7 +16,7 @@ from ledger.domain.nodes import NodeFacts
 from ledger.domain.requests import PodRequest
 from scheduler.decide import reasons
 from scheduler.decide.cards.view import Choice, NodeView
-from scheduler.decide.cpusets.choose import CpuSearch, search_cpus
+from scheduler.decide.cpusets.choose import CpuSearch, demand_on, search_cpus
 from scheduler.decide.numa.hints import DEVICE_CHOICE_SCORE, NumaHint, hints_of, masks_of
 from scheduler.decide.numa.merge import Exclusivity, merge
 from scheduler.decide.numa.score import Usage, score
@@ -132,16 +132,17 @@ class _Aligner:
         self._request = request
         self._view = node.view
         self._load = node.load
+        self._settings = settings
         self._strategy = node.view.facts.numa_strategy or settings.numa_allocate_strategy
         self._choose_devices = node.choose_devices
         self.numas = numa_nodes_of(node.view.facts, node.load)
 
     @cached_property
     def _search(self) -> CpuSearch | Unfit | None:
-        demand = self._request.cpuset
-        if demand is None:
-            return None
-        return search_cpus(demand, self._view.facts, self._load.pinned, strategy=self._strategy)
+        demand = demand_on(self._request, self._view.facts)
+        if demand is None or isinstance(demand, Unfit):
+            return demand
+        return search_cpus(demand, self._view.facts, self._load.pinned, self._settings)
 
     def unaligned(self) -> Alignment | Unfit:
         """Return what the Pod would get without a NUMA policy."""
@@ -153,7 +154,7 @@ class _Aligner:
             return Alignment(choice=choice)
         if isinstance(search, Unfit):
             return search
-        chosen = search.pick(search.layout.cpus, search.request.count)
+        chosen = search.anywhere()
         if chosen is None:
             return search.refusal()
         return Alignment(choice=choice, cpuset=CpuSet(mask=chosen))
@@ -217,7 +218,7 @@ class _Aligner:
                 node=numa.id,
                 cpu_milli=cpu.get(numa.id, 0),
                 memory_bytes=memory.get(numa.id, 0),
-                pinned=self._request.cpuset is not None,
+                pinned=self._search is not None,
             )
             for numa in numas
         )
@@ -314,7 +315,7 @@ class _Aligner:
     def _pools(self, parts: Parts) -> tuple[CpuSharedPool, ...]:
         """Return the pools that a Pod without CPUs of its own is bound to (contract 2.2)."""
         qos = self._request.snapshot.qos
-        if self._request.cpuset is not None or self._policy not in _STRICT or qos not in _POOLED:
+        if self._search is not None or self._policy not in _STRICT or qos not in _POOLED:
             return ()
         sockets = {numa.id: numa.sockets for numa in self.numas}
         return tuple(

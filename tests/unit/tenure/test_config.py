@@ -84,8 +84,8 @@ compat: {{proposalDomain: true}}
         ),
         pytest.param(
             f"{HEAD}node: {{policy: best}}\n",
-            "s.yaml:3: node.policy: must be 'binpack', 'spread', 'bestfit', 'fgd' or 'random': "
-            "value='best'",
+            "s.yaml:3: node.policy: must be 'binpack', 'spread', 'bestfit', 'fgd', 'scarcity' or "
+            "'random': value='best'",
             id="a value that is none of the allowed",
         ),
         pytest.param(

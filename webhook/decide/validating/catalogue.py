@@ -142,6 +142,11 @@ RULES: Final = (
         f"{_CPU}, Resource spec",
     ),
     _rule(
+        Rule.CPU_BURST,
+        "ConstrainedBurst in a Pod that is neither LS nor without QoS, or without a cpu limit",
+        f"{_CPU}, Resource spec",
+    ),
+    _rule(
         Rule.TOPOLOGY_GROUP,
         "one of the two group labels without the other, or a replica that is no number",
         f"{_TOPOLOGY}, How to identify pods",

@@ -221,6 +221,69 @@ def test_a_part_with_all_of_a_cards_memory_is_no_whole_card() -> None:
     assert [share.exclusive for share in found.shares] == [False, True]
 
 
+@pytest.mark.parametrize(
+    ("containers", "annotations", "minor"),
+    [
+        pytest.param(
+            [asks("a", 30, 1024)],
+            {ALLOCATED: {"gpu": [entry(2, core=30, mib=2**60, ratio=10**9)]}},
+            2,
+            id="canonical",
+        ),
+        pytest.param(
+            [asks("a", 30, 1024)],
+            {ALLOCATED: {"gpu": [entry(2, core=10**19, mib=1, ratio=1)]}},
+            2,
+            id="canonical, core",
+        ),
+        pytest.param(
+            [shares_memory(f"c{n}", 8_000_000) for n in range(200)],
+            {V2: {str(n): {"1": 8_000_000} for n in range(200)}},
+            1,
+            id="a sum of many",
+        ),
+    ],
+)
+def test_absurd_amounts_close_the_card_and_are_named(
+    containers: list[Object], annotations: Object, minor: int
+) -> None:
+    """Whatever a Pod says it holds, a sum over the card can still be kept, and it is over-full."""
+    found = held(*containers, annotations=annotations)
+
+    (share,) = found.shares
+    assert share.minor == minor
+    assert share.memory_bytes <= 2**50
+    assert max(share.core_percent, share.memory_ratio_percent) <= 8_000_000
+    assert share.core_percent > 100 or share.memory_bytes > 24 * GIB
+    assert f"more of gpu {minor} than can be counted" in found.faults
+
+
+@pytest.mark.parametrize("digits", [10, 5000])
+def test_a_text_of_too_many_digits_is_no_index(digits: int) -> None:
+    """It is no card of the node, and no failure of ours."""
+    absurd = "9" * digits
+
+    for body, words in (
+        (asks("a", 30, 1024), {f"{INDEX}a": absurd}),
+        (asks("a", 30, 1024), {f"{INDEX}{absurd}": "0"}),
+        (shares_memory("a", 100), {IDX: absurd}),
+        (shares_memory("a", 100), {V2: {"0": {absurd: 100}}}),
+    ):
+        found = held(body, annotations=words)
+        assert (found.shares, found.unknown_types) == ((), ("gpu",))
+        assert [len(fault) <= 240 for fault in found.faults] == [True]
+
+
+def test_a_pod_that_is_wrong_in_many_ways_is_named_a_few_times() -> None:
+    """The list of conflicts is for people; the rest is counted."""
+    found = held(
+        shares_memory("a", 1), annotations={V2: {str(n): {"1": 5} for n in range(1, 3000)}}
+    )
+
+    assert len(found.faults) == 5
+    assert found.faults[-1] == "and 2996 more"
+
+
 def test_two_annotations_that_name_different_cards_are_a_fault() -> None:
     """The first source counts; that the second one contradicts it is said."""
     found = held(

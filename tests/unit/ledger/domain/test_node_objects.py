@@ -8,7 +8,7 @@ from ledger.domain.cpuset import parse_cpuset
 from ledger.domain.devices import DevicePlace, VirtualFunction
 from ledger.domain.errors import InputError
 from ledger.domain.node_objects import decode_node, decode_witnesses
-from ledger.domain.nodes import Taint
+from ledger.domain.nodes import NumaZone, Taint
 from ledger.domain.resources import Dialect
 from tests.support.objects import Object, device, gpu_device, node, nrt
 from tests.support.topologies import EIGHT_GPU_DEVICE_TEXT, MACHINE_X
@@ -542,12 +542,105 @@ FULL_ONLY = {"policy": "static", "options": {"full-pcpus-only": "true"}}
     ],
 )
 def test_a_nodes_cpu_bind_policy_is_read(label: str, kubelet: Object, policy: str) -> None:
-    """Koordinator contract 6.1; who gets no CPU set by it in this release is told."""
+    """Koordinator contract 6.1: kubelet's `full-pcpus-only` beats a label that spreads."""
     labels = {LABEL: label} if label else {}
     facts, warnings = decode_node(node(labels=labels), None, nrt(cpu_manager_policy=kubelet))
 
     assert facts.cpu_bind_policy == policy
-    assert [LABEL in warning for warning in warnings] == ([True] if policy else [])
+    assert not warnings
+
+
+NUMA_LABEL = "node.koordinator.sh/numa-topology-policy"
+NUMA_PROPOSAL = "node.koordinator.sh/numa-topology-alignment-policy"
+
+
+@pytest.mark.parametrize(
+    ("labels", "topology", "policy"),
+    [
+        ({}, {}, ""),
+        ({NUMA_LABEL: "Restricted"}, {}, "Restricted"),
+        ({NUMA_PROPOSAL: "SingleNUMANode"}, {}, "SingleNUMANode"),
+        ({NUMA_LABEL: "BestEffort", NUMA_PROPOSAL: "Restricted"}, {}, "BestEffort"),
+        ({}, {"topologyPolicies": ["SingleNUMANodePodLevel"]}, "SingleNUMANode"),
+        ({}, {"topologyPolicies": ["RestrictedContainerLevel"]}, "Restricted"),
+        ({}, {"topologyPolicies": ["None"]}, ""),
+        (
+            {},
+            {"attributes": [{"name": "topologyManagerPolicy", "value": "single-numa-node"}]},
+            "SingleNUMANode",
+        ),
+        (
+            {},
+            {
+                "attributes": [{"name": "topologyManagerPolicy", "value": "restricted"}],
+                "topologyPolicies": ["BestEffort"],
+            },
+            "Restricted",
+        ),
+        ({NUMA_LABEL: "BestEffort"}, {"topologyPolicies": ["Restricted"]}, "BestEffort"),
+        ({NUMA_LABEL: "None"}, {"topologyPolicies": ["Restricted"]}, ""),
+    ],
+)
+def test_a_nodes_numa_policy_is_read(
+    labels: dict[str, str], topology: dict[str, object], policy: str
+) -> None:
+    """Koordinator contract 3.2 and 7; CPU proposal, NUMA topology alignment policy."""
+    facts, _ = decode_node(node(labels=labels), None, {**nrt(), **topology})
+
+    assert facts.numa_policy == policy
+
+
+def test_zones_that_are_numa_nodes_are_read() -> None:
+    """Koordinator contract 3.2: `allocatable`, type `Node`, named `node-<int>`."""
+    zones = [
+        {
+            "name": "node-1",
+            "type": "Node",
+            "resources": [
+                {"name": "cpu", "capacity": "12", "allocatable": "11500m", "available": "1"},
+                {"name": "memory", "capacity": "64Gi", "allocatable": "60Gi", "available": "1"},
+            ],
+        },
+        {"name": "node-0", "type": "Node", "resources": []},
+        {"name": "socket-0", "type": "Socket", "resources": []},
+        {"name": "node-x", "type": "Node", "resources": []},
+    ]
+
+    facts, _ = decode_node(node(), None, {**nrt(), "zones": zones})
+
+    assert facts.numa_zones == (
+        NumaZone(id=0),
+        NumaZone(id=1, cpu_milli=11500, memory_bytes=60 * 2**30),
+    )
+
+
+@pytest.mark.parametrize(
+    ("label", "options", "strategy"),
+    [
+        ("", {}, ""),
+        ("MostAllocated", {}, "MostAllocated"),
+        ("", {"distribute-cpus-across-numa": "true"}, "DistributeEvenly"),
+        ("LeastAllocated", {"distribute-cpus-across-numa": "true"}, "LeastAllocated"),
+    ],
+)
+def test_a_nodes_numa_strategy_is_read(label: str, options: dict[str, str], strategy: str) -> None:
+    """CPU proposal, NUMA allocate strategy: the label first, then kubelet's own option."""
+    labels = {"node.koordinator.sh/numa-allocate-strategy": label} if label else {}
+    kubelet = {"policy": "static", "options": options}
+
+    facts, _ = decode_node(node(labels=labels), None, nrt(cpu_manager_policy=kubelet))
+
+    assert facts.numa_strategy == strategy
+
+
+def test_kubelets_reserve_is_pooled_and_the_nodes_is_not() -> None:
+    """Koordinator contract 9.4, "OURS"."""
+    annotations = {"node.koordinator.sh/reservation": {"reservedCPUs": "2"}}
+    kubelet = {"policy": "none", "reservedCPUs": "0-1"}
+
+    facts, _ = decode_node(node(annotations=annotations), None, nrt(cpu_manager_policy=kubelet))
+
+    assert (str(facts.reserved_cpus), str(facts.unpooled_cpus)) == ("0-2", "2")
 
 
 NOT_APPLIED = {

@@ -913,6 +913,39 @@ def test_a_gang_group_of_the_gang_itself_is_no_other_gang() -> None:
 
 
 TWO_GPUS = {"nvidia.com/gpu": 2, RDMA: 100}
+BURST = {SPEC: {"preferredCPUBindPolicy": "ConstrainedBurst"}}
+
+
+@pytest.mark.parametrize(
+    ("qos", "limits", "expected"),
+    [
+        pytest.param("LS", {"cpu": "4"}, 4000, id="an LS Pod, by its limit"),
+        pytest.param("", {"cpu": "2500m"}, 2500, id="a Burstable one"),
+        pytest.param("LS", {}, "needs a cpu limit", id="without a limit"),
+        pytest.param("BE", {"cpu": "4"}, "not for BE", id="not for BE"),
+        pytest.param("LSR", {"cpu": "4"}, "not for LSR", id="not for Pods with CPUs of their own"),
+    ],
+)
+def test_a_burst_is_placed_by_its_limit(
+    qos: str, limits: dict[str, str], expected: int | str
+) -> None:
+    """CPU proposal, ConstrainedBurst: for LS and Burstable Pods, filtered by the Pod's limit."""
+    resources = {"requests": {"cpu": limits.get("cpu", "1")}, "limits": limits}
+    body = {
+        "metadata": {
+            "name": "p",
+            "labels": {"koordinator.sh/qosClass": qos} if qos else {},
+            "annotations": {SPEC: json.dumps(BURST[SPEC])},
+        },
+        "spec": {"containers": [{"name": "m", "resources": resources}]},
+    }
+
+    if isinstance(expected, str):
+        assert expected in " ".join(refusal(body).values())
+    else:
+        assert decode_pod(body, NormaliseSettings()).burst_milli == expected
+
+
 NOT_YET = {
     "virtual functions of GPUs": ({HINT: {"gpu": {"vfSelector": {}}}}, "vfSelector"),
     "all GPUs": ({HINT: {"gpu": {"allocateStrategy": "ApplyForAll"}}}, "allocateStrategy"),
@@ -923,10 +956,6 @@ NOT_YET = {
     "two cards in one device": (
         {HINT: {"gpu": {"requiredTopologyScope": "Device"}}},
         "TopologyScope",
-    ),
-    "a burst of CPUs": (
-        {SPEC: {"preferredCPUBindPolicy": "ConstrainedBurst"}},
-        "preferredCPUBindPolicy",
     ),
     "node names": (
         {"internal.scheduling.koordinator.sh/scheduling-hint": {"nodeNames": ["n1"]}},

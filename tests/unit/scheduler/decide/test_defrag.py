@@ -127,7 +127,7 @@ def test_a_fixed_pod_is_never_moved(fixed: str) -> None:
 
     assert isinstance(answer, NoPlan)
     assert answer.proved
-    assert "1 Pods may not be moved" in answer.why
+    assert "1 Pod may not be moved" in answer.why
 
 
 def test_a_pod_whose_request_is_not_known_is_never_moved() -> None:

@@ -211,6 +211,10 @@ def test_a_gang_that_was_complete_once_stays_so() -> None:
 
     assert is_complete(life, GANG)
     assert deadline_us(life, GANG) is None
+    both_gone = PodReleased(pod_uid="b", attempt=1, node_uid="n1", reason="completed")
+    late = apply_life(apply_life(life, both_gone, 5), PLAN, 9)
+    assert is_complete(late, GANG)
+    assert deadline_us(late, GANG) is None
     assert not is_complete(life_of(PLAN, reserved("a")), GANG)
     assert is_complete(life_of(PLAN, reserved("a")), GANG, running=1)
     assert is_complete(life_of(), None)

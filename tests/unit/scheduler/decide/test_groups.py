@@ -190,6 +190,22 @@ def test_a_gang_below_its_minimum_gets_nothing() -> None:
     assert answer.placements == (None,) * 4
     assert answer.refusal is not None
     assert answer.refusal.reason == "GangUnfit"
+    assert (answer.refusal.requested, answer.refusal.available) == (3, 2)
+
+
+def test_a_refused_gang_says_how_many_of_it_would_fit() -> None:
+    """The smallest members first, each on the first node that takes it: a number for people."""
+    demands = (whole(4), whole(1), whole(2), whole(1))
+    ref = GangRef(name="g", min_available=4, waiting_seconds=600)
+    members = [member(f"w{i}", demand, group=None, gang=ref) for i, demand in enumerate(demands)]
+    cluster = ListCluster([machine(1), machine(3)])
+    before = list(cluster.nodes)
+
+    answer = plan(members, cluster)
+
+    assert answer.refusal is not None
+    assert answer.refusal.available == 3
+    assert cluster.nodes == before
 
 
 def test_a_gang_starts_with_its_minimum_and_takes_what_else_fits() -> None:

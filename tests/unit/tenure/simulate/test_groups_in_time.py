@@ -244,6 +244,37 @@ def test_an_incomplete_gang_gives_everything_back_at_its_deadline() -> None:
     assert len(set(keys)) == len(keys)
 
 
+def test_nothing_is_kept_for_a_gang_of_which_nobody_present_fits() -> None:
+    """A plan begins with a reservation; the small members start when the first of them is there."""
+    arrivals = [
+        arrival(of_gang("g0", 4), 0),
+        arrival(of_gang("g1"), 10),
+        arrival(gpu_pod("other"), 5, 10),
+        arrival(of_gang("g2"), 20),
+    ]
+    arrivals.sort(key=lambda one: one.at_us)
+    played = over([3], arrivals)
+
+    assert [entry[1:] for entry in story(played) if entry[0] < 20] == [
+        ("refused", "g0 GangUnfit"),
+        ("reserved", "other"),
+        ("planned", "g1,g2"),
+        ("reserved", "g1"),
+        ("refused", "g0 Insufficient gpu devices"),
+        ("released", "other"),
+    ]
+    assert played.node_of("g2") == "a"
+
+
+def test_a_late_member_of_a_gang_that_started_is_refused_for_its_own_reasons() -> None:
+    """The others go on; it waits like any Pod."""
+    played = over([2], [arrival(of_gang(f"g{i}"), 5 * i, 100) for i in range(3)])
+
+    refused = [entry for entry in story(played) if entry[1] == "refused"]
+    assert refused == [(10, "refused", "g2 Insufficient gpu devices")]
+    assert (105, "reserved", "g2") in story(played)
+
+
 def test_members_of_a_gang_start_together() -> None:
     """Lifetimes run from the moment when enough members hold their devices."""
     arrivals = [arrival(of_gang("g0"), 0, 10), arrival(of_gang("g1"), 40, 10)]

@@ -9,6 +9,7 @@ from ledger.domain.annotations.gpushare import (
     decode_card_units,
     decode_core_percentages,
     decode_gpushare_answer,
+    decode_pod_units,
     decode_unhealthy_cards,
     encode_card_units,
     encode_gpushare_answer,
@@ -151,7 +152,18 @@ def test_unhealthy_cards_are_read_token_by_token() -> None:
     assert decode_unhealthy_cards("0,3") == (frozenset({0, 3}), ())
     assert decode_unhealthy_cards(" 1 , x,-2,") == (frozenset({1}), ("x", "-2"))
     assert decode_unhealthy_cards("") == (frozenset(), ())
+    assert decode_unhealthy_cards("9" * 5000) == (frozenset(), ("9" * 5000,))
     assert encode_unhealthy_cards(frozenset({10, 2})) == "2,10"
+
+
+@pytest.mark.parametrize("text", ["8000001", "9" * 18, "9" * 5000, "-1", "1.5", ""])
+def test_units_that_no_card_has_are_an_error(text: str) -> None:
+    """Bytes made of them would not stay exact."""
+    assert decode_pod_units("8000000") == 8_000_000
+    with pytest.raises(InputError, match="ALIYUN_COM_GPU_MEM_POD"):
+        decode_pod_units(text)
+    with pytest.raises(InputError):
+        decode_card_units(f'{{"0":{{"1":{text}}}}}')
 
 
 def test_an_answer_with_a_missing_number_is_an_error() -> None:

@@ -211,7 +211,7 @@ def test_container_names_are_limited_by_the_key() -> None:
 
 @pytest.mark.parametrize(
     ("containers", "text"),
-    [(6, "first fit: containers=6, searched=5"), (5, "best so far: steps=10000")],
+    [(6, "first found: containers=6, searched=5"), (5, "best so far: steps=10000")],
 )
 def test_a_search_that_was_cut_is_written_down(containers: int, text: str) -> None:
     """GPU-sharing contract A.5: which of the two bounds ended it."""

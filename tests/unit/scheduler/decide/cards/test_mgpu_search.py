@@ -12,7 +12,7 @@ from ledger.domain.requests import DeviceDemand
 from scheduler.decide.cards import mgpu_search
 from scheduler.decide.cards.choose import choose
 from scheduler.decide.cards.mgpu_search import best_assignment
-from scheduler.decide.cards.mgpu_states import Ask, CardStates
+from scheduler.decide.cards.mgpu_states import Ask, CardStates, shape_of
 from scheduler.decide.engine import Engine
 from scheduler.decide.outcome import CardView, Unfit, Unplaced
 from scheduler.decide.settings import MGPUSettings, SchedulingSettings
@@ -45,6 +45,11 @@ def free(
 def ask(core: int, memory_mib: int = 256, count: int = 1) -> DeviceDemand:
     """Return what one container takes of each of its cards."""
     return part(core, memory=memory_mib * MIB, count=count)
+
+
+def states_of(cards: Sequence[CardView], settings: MGPUSettings) -> CardStates:
+    """Return the cards as the search has them."""
+    return CardStates([shape_of(view) for view in cards], settings)
 
 
 Path = tuple[int, ...]
@@ -116,7 +121,7 @@ def test_every_node_of_the_proposals_tree() -> None:
     The admission of a layer counts what all layers before it on the path took; what is not
     admitted is pruned with all that lies below it: 18 of 39 nodes are looked at.
     """
-    states = CardStates(CARDS, MGPUSettings())
+    states = states_of(CARDS, MGPUSettings())
 
     visited = dict(walk(states, states.asks(CONTAINERS)))
 
@@ -133,8 +138,8 @@ def test_every_node_of_the_proposals_tree() -> None:
 @pytest.mark.parametrize("leaf", LEAVES, ids=str)
 def test_every_leaf_has_the_score_of_its_state(leaf: Path) -> None:
     """End condition 3: at the lowest level the combination is scored (contract A.5)."""
-    states = CardStates(CARDS, MGPUSettings())
-    spread = CardStates(CARDS, MGPUSettings(policy="spread"))
+    states = states_of(CARDS, MGPUSettings())
+    spread = states_of(CARDS, MGPUSettings(policy="spread"))
     for place, one in zip(leaf, states.asks(CONTAINERS), strict=True):
         states.take((place,), one)
         spread.take((place,), one)
@@ -159,7 +164,7 @@ def test_the_best_leaf_is_the_answer(policy: str) -> None:
 
 def test_untouched_cards_alike_are_tried_once() -> None:
     """A.5, symmetry: of 39 nodes 8 are different when the three cards are alike."""
-    states = CardStates([free(minor, 100) for minor in range(3)], MGPUSettings())
+    states = states_of([free(minor, 100) for minor in range(3)], MGPUSettings())
     asks = states.asks([ask(50), ask(40), ask(30)])
 
     def groups(path: Path = ()) -> Iterator[Path]:
@@ -184,9 +189,9 @@ def test_untouched_cards_alike_are_tried_once() -> None:
 
 def test_a_container_over_several_cards_never_gets_one_twice() -> None:
     """A.5, multi: c different cards; of three alike the lowest two stand for all pairs."""
-    alike = CardStates([free(minor, 100) for minor in range(3)], MGPUSettings())
+    alike = states_of([free(minor, 100) for minor in range(3)], MGPUSettings())
     (pair,) = alike.asks([ask(50, count=2)])
-    differ = CardStates([*CARDS[:2], free(2, 50)], MGPUSettings())
+    differ = states_of([*CARDS[:2], free(2, 50)], MGPUSettings())
     (other,) = differ.asks([ask(50, count=2)])
 
     assert list(alike.groups(pair)) == [(0, 1)]
@@ -262,28 +267,42 @@ def test_above_the_levels_it_is_the_first_fit_in_order() -> None:
     assert not best_assignment(demands, cards, MGPUSettings(search_levels=3)).cut
 
 
-LEAVES_ROOM: Final = [free(0, 100), free(1, 20)]
-BACK_TRACKING: Final = mgpu_pod(ask(20), ask(90))
-"""The first fit puts the small container on card 0 and must take it back."""
-
-
 def cut_short(steps: int, monkeypatch: pytest.MonkeyPatch) -> SchedulingSettings:
     """Return settings of a first-fit search that ends after so many steps."""
     monkeypatch.setattr(mgpu_search, "STEPS_MAX", steps)
     return SchedulingSettings(mgpu=MGPUSettings(search_levels=0))
 
 
+def test_a_first_fit_that_is_cut_answers_with_what_a_greedy_walk_finds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In order the small container takes the roomy card; by size there is a place for both."""
+    settings = cut_short(1, monkeypatch).mgpu
+
+    result = best_assignment([ask(20), ask(90)], [free(0, 100), free(1, 20)], settings)
+
+    assert (result.assignment, result.cut) == (((1,), (0,)), True)
+
+
+NEARLY: Final = [ask(50), *[ask(30)] * 5]
+"""On two cards all but one: 50 and 30, three times 30; counting alone does not tell."""
+
+
 def test_a_search_cut_before_it_found_anything_has_a_name_of_its_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A.5: recorded as cut, not as proven; a Pod's end could help."""
-    settings = cut_short(2, monkeypatch)
+    node = node_of(free(0, 100), free(1, 100))
 
-    answer = choose(BACK_TRACKING, node_of(*LEAVES_ROOM), settings)
+    cut = choose(mgpu_pod(*NEARLY), node, cut_short(2, monkeypatch))
+    monkeypatch.undo()
+    proven = choose(mgpu_pod(*NEARLY), node, SchedulingSettings())
 
-    assert isinstance(answer, Unfit)
-    assert (answer.reason, answer.preemptible) == ("MGPUSearchCut", True)
-    assert (answer.requested, answer.available, answer.unit) == (2, 1, "containers")
+    assert isinstance(cut, Unfit)
+    assert (cut.reason, cut.preemptible) == ("MGPUSearchCut", True)
+    assert (cut.requested, cut.available, cut.unit) == (6, 5, "containers")
+    assert isinstance(proven, Unfit)
+    assert (proven.reason, proven.preemptible) == ("NoCombinationOfDevices", False)
 
 
 def test_people_read_that_it_was_cut_and_what_helps(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -291,13 +310,26 @@ def test_people_read_that_it_was_cut_and_what_helps(monkeypatch: pytest.MonkeyPa
     settings = cut_short(1, monkeypatch)
     facts = node_of(free(0, 100), free(1, 100)).facts
 
-    answer = Engine([facts], settings).decide(BACK_TRACKING)
+    answer = Engine([facts], settings).decide(mgpu_pod(*NEARLY))
 
     assert isinstance(answer, Unplaced)
     assert answer.message == "0/1 nodes are available: 1 MGPUSearchCut."
     (reason,) = answer.reasons
-    assert reason.detail == "asks 2 containers, 1 there"
+    assert reason.detail == "asks 6 containers, 5 there"
     assert "split the Pod" in reason.remedy
+
+
+def test_nodes_alike_are_searched_once() -> None:
+    """A Pod that fits none of a thousand equal nodes costs one search, not a thousand."""
+    mgpu_search._searched.cache_clear()
+    facts = node_of(free(0, 100), free(1, 100)).facts
+    nodes = [replace(facts, name=f"n{number}", uid=f"u{number}") for number in range(50)]
+
+    answer = Engine(nodes, SchedulingSettings()).decide(mgpu_pod(*NEARLY))
+
+    assert isinstance(answer, Unplaced)
+    assert answer.message == "0/50 nodes are available: 50 NoCombinationOfDevices."
+    assert mgpu_search._searched.cache_info().misses == 2
 
 
 @pytest.mark.parametrize(

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Final
 
 import pytest
 
 from ledger.domain.annotations.partitions import GpuPartition
 from ledger.domain.topology import LinkMatrix
+from scheduler.decide.cards.choose import choose
 from scheduler.decide.cards.links import pick_linked
-from scheduler.decide.cards.view import NodeView
+from scheduler.decide.cards.view import Choice, NodeView
+from scheduler.decide.outcome import CardView, Unfit
+from scheduler.decide.settings import MGPUSettings, SchedulingSettings
+from tests.support.cards import GIB, card, mgpu_pod, node_of, part, whole
 from tests.support.links import islands, matrix_of
 from tests.support.machine_z import (
     GPU,
@@ -20,6 +25,7 @@ from tests.support.machine_z import (
     facts_of,
     minors,
     place,
+    reason,
     view_of,
 )
 from tests.support.objects import Object, gpu_device
@@ -132,3 +138,62 @@ def test_among_few_free_gpus_of_a_large_machine_the_scopes_hold_too() -> None:
     free = range(8, 14)
 
     assert pick_linked(free, 2, links, within=[range(10, 14)]) == (10, 11)
+
+
+class TestPartsBesidePartitions:
+    """An mGPU Pod with whole cards and parts, on a node whose table binds."""
+
+    TABLE: Final = {2: (GpuPartition(minors=(0, 1)), GpuPartition(minors=(1, 2)))}
+
+    def choose(
+        self, *cards: CardView, whole_cards: int = 2, policy: str = "", levels: int = 5
+    ) -> Choice | Unfit:
+        """Ask for whole cards in the first container and for half of one in the second."""
+        view = node_of(*cards)
+        facts = replace(view.facts, partitions=self.TABLE, honors_partitions=True)
+        request = mgpu_pod(whole(whole_cards), part(50, memory=16 * GIB), mgpu_policy=policy)
+        settings = SchedulingSettings(mgpu=MGPUSettings(search_levels=levels))
+        return choose(request, replace(view, facts=facts), settings)
+
+    def test_the_whole_cards_are_one_partition(self) -> None:
+        """0 and 2 would leave more of what is used, but they are no partition."""
+        answer = self.choose(card(0), card(1), card(2), card(3, core_used=50))
+
+        assert isinstance(answer, Choice)
+        assert [share.minor for share in answer.shares if share.exclusive] == [0, 1]
+        assert [share.minor for share in answer.shares if not share.exclusive] == [3]
+
+    def test_the_partition_beside_which_the_parts_fit_is_taken(self) -> None:
+        """Only card 0 has the memory for the half: 1 and 2 are the other row of the table."""
+        answer = self.choose(card(0), card(1), card(2, memory_bytes=8 * GIB))
+
+        assert isinstance(answer, Choice)
+        assert [share.minor for share in answer.shares if share.exclusive] == [1, 2]
+
+    def test_no_partition_no_place(self) -> None:
+        """Three whole cards are in no row of the table, and that no Pod's end changes."""
+        answer = self.choose(card(0), card(1), card(2), card(3), whole_cards=3)
+
+        assert reason(answer) == "node(s) Unsupported number of GPU requests"
+
+    def test_no_place_beside_any_partition(self) -> None:
+        """Free enough in all, but not both ways."""
+        answer = self.choose(card(0), card(1), card(2, core_used=80), card(3, core_used=80))
+
+        assert isinstance(answer, Unfit)
+        assert answer.preemptible
+
+    def test_a_policy_that_does_not_match_is_the_first_reason(self) -> None:
+        """No partition helps where the node can never serve the Pod (GPU-sharing contract A.4)."""
+        answer = self.choose(card(0), card(1), policy="native-burst-share")
+
+        assert isinstance(answer, Unfit)
+        assert not answer.preemptible
+
+    @pytest.mark.parametrize(("levels", "cut"), [(1, True), (2, False)])
+    def test_the_levels_of_the_whole_pod_count(self, levels: int, *, cut: bool) -> None:
+        """Two containers are two levels, though they are placed one after the other."""
+        answer = self.choose(card(0), card(1), card(2), levels=levels)
+
+        assert isinstance(answer, Choice)
+        assert answer.search_cut is cut

@@ -274,9 +274,9 @@ SPECS: Final = {
     ),
     "the proposal's Default": ({"preferredCPUExclusivePolicy": "Default"}, {}),
     "required": ({"requiredCPUBindPolicy": "FullPCPUs"}, {}),
-    "a burst that is not built": (
+    "a burst without a limit": (
         {"requiredCPUBindPolicy": "ConstrainedBurst"},
-        {".requiredCPUBindPolicy": "NotSupported"},
+        {".requiredCPUBindPolicy": "CpuBurst"},
     ),
     "a number for a policy": (
         {"preferredCPUBindPolicy": 1},

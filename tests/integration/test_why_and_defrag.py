@@ -1,0 +1,224 @@
+"""`tenure why` with what would help, and `tenure defrag plan`, over ledgers of real simulations."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.cli import Answer, CommandLine
+
+CLUSTER = """
+apiVersion: v1
+kind: Node
+metadata: {name: n1, labels: {zone: a}}
+status: {allocatable: {cpu: "64", memory: 256Gi, koordinator.sh/gpu-core: "200"}}
+---
+apiVersion: v1
+kind: Node
+metadata: {name: n2, labels: {zone: b}}
+status: {allocatable: {cpu: "64", memory: 256Gi, koordinator.sh/gpu-core: "200"}}
+---
+"""
+POD = """
+apiVersion: v1
+kind: Pod
+metadata: {name: NAME, namespace: ml}
+spec:
+  nodeSelector: SELECTOR
+  containers:
+  - name: main
+    resources: {limits: {cpu: "2", memory: 4Gi, koordinator.sh/gpu: "CORE"}}
+---
+"""
+
+
+def a_pod(name: str, core: int, selector: str = "{}") -> str:
+    """Return the manifest of a Pod that asks for so much GPU core."""
+    return POD.replace("NAME", name).replace("CORE", str(core)).replace("SELECTOR", selector)
+
+
+PODS = (
+    a_pod("half-1", 60, "{zone: a}")
+    + a_pod("half-2", 60, "{zone: b}")
+    + a_pod("low", 30, "{zone: a}")
+    + a_pod("low-2", 30, "{zone: a}")
+    + a_pod("big", 200)
+    + a_pod("lost", 50, "{zone: c}")
+)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The manifests of two nodes and of Pods, two of which find no place."""
+    folder = tmp_path_factory.mktemp("cluster")
+    (folder / "cluster.yaml").write_text(CLUSTER + PODS)
+    return folder
+
+
+@pytest.fixture
+def tenure(files: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> CommandLine:
+    """The command line over the ledger of a simulation of these files."""
+    line = CommandLine(tmp_path / "run.db", capsys)
+    assert line.run("simulate", str(files), "--ledger", str(line.ledger)).code == 0
+    return line
+
+
+def document(answer: Answer) -> dict[str, Any]:
+    """Return the JSON that a command printed."""
+    told: dict[str, Any] = json.loads(answer.out)
+    return told
+
+
+def test_why_names_every_nodes_first_rule_with_numbers(tenure: CommandLine) -> None:
+    """From the ledger alone: reason, what is asked, what is there, and of which cards."""
+    told = document(tenure.ask("why", "ml/big", "-o", "json"))
+
+    assert [(row["node"], row["reason"], row["asked"], row["available"]) for row in told["nodes"]]
+    by_node = {row["node"]: row for row in told["nodes"]}
+    assert by_node["n2"]["asked"] == 2
+    assert by_node["n2"]["available"] == 1
+    assert "held gpu/0" in by_node["n2"]["about"]
+
+
+def test_why_tells_the_nearest_changes(tenure: CommandLine) -> None:
+    """A smaller request, and the fewest Pods whose end makes room."""
+    nearest = document(tenure.ask("why", "ml/big", "-o", "json"))["nearest"]
+
+    assert nearest["fits"] is None
+    assert {"what": "gpu count", "unit": "devices", "asked": 2, "fits": 1, "node": "n2"} in nearest[
+        "smaller"
+    ]
+    assert nearest["ending"] == {"node": "n2", "pods": ["ml/half-2"], "exact": True}
+
+
+def test_why_prints_the_changes_for_people(tenure: CommandLine) -> None:
+    """The table ends with one line per change; `-o wide` has one line per node too."""
+    out = tenure.ask("why", "ml/big", "-o", "wide").out
+
+    assert "  ask for gpu count 1 instead of 2: n2" in out.splitlines()
+    assert "  end 1 Pod: ml/half-2: n2" in out.splitlines()
+    assert any(line.startswith("n1 ") for line in out.splitlines())
+
+
+def test_why_does_not_guess_what_the_ledger_does_not_record(
+    tenure: CommandLine, files: Path
+) -> None:
+    """A node selector is in no event: nothing is decided without it; a file tells it."""
+    alone = document(tenure.ask("why", "ml/lost", "-o", "json"))
+    told = document(tenure.ask("why", "ml/lost", "-o", "json", "--objects", str(files)))
+
+    assert alone["nearest"] is None
+    assert "--objects" in alone["note"]
+    assert any("node selectors" in text for text in alone["untold"])
+    assert told["untold"] == []
+    assert told["nearest"]["other"][0]["change"] == ["drop the node selector zone=c"]
+    assert "wants zone=c, the node has a" in told["nodes"][0]["about"]
+
+
+def test_pods_that_move_are_decided_by_their_own_requests(tenure: CommandLine, files: Path) -> None:
+    """The files say that nobody may leave its zone: no plan is left, and that is proved."""
+    answer = tenure.ask("defrag", "plan", "ml/big", "-o", "json", "--objects", str(files))
+
+    told = document(answer)
+    assert answer.code == 1
+    assert told["plan"] is None
+    assert told["exact"] is True
+    assert told["why"] == "moving up to 4 Pods makes no room"
+    assert told["untold"] == []
+
+
+def test_a_plan_is_data_and_changes_nothing(tenure: CommandLine) -> None:
+    """From the ledger alone: steps, places and bounds; not a byte of the ledger is written."""
+    before = tenure.ledger.read_bytes()
+
+    answer = tenure.ask("defrag", "plan", "ml/big", "-o", "json")
+
+    told = document(answer)
+    assert answer.code == 0
+    (move,) = told["plan"]["moves"]
+    assert (move["step"], move["pod"]) == (1, "ml/half-2")
+    assert move["from"]["node"] == "n2"
+    assert move["to"]["node"] == "n1"
+    assert told["plan"]["place"]["node"] == "n2"
+    assert [device["minor"] for device in told["plan"]["place"]["devices"]] == [0, 1]
+    assert told["exact"] is True
+    assert any("node selectors" in text for text in told["untold"])
+    assert tenure.ledger.read_bytes() == before
+
+
+def test_a_plan_for_people_is_a_table_of_steps(tenure: CommandLine) -> None:
+    """One line per step, then the place that it makes."""
+    answer = tenure.ask("defrag", "plan", "--gpus", "2")
+
+    lines = answer.out.splitlines()
+    assert lines[0].startswith("1 move makes room, no fewer do, for default/wanted")
+    assert lines[1].split()[:3] == ["STEP", "POD", "FROM"]
+    assert lines[3] == "then default/wanted fits on n2 gpu:0,gpu:1"
+
+
+def test_a_kept_pod_stays(tenure: CommandLine) -> None:
+    """A longer way round is taken; with every way barred there is none: exit 1, and why."""
+    all_but_one = ("--keep", "ml/half-1", "--keep", "ml/low", "--keep", "ml/low-2")
+
+    longer = tenure.ask("defrag", "plan", "--gpus", "2", "--keep", "ml/half-2")
+    none = tenure.ask("defrag", "plan", "--gpus", "2", "--keep", "ml/half-2", *all_but_one)
+
+    assert longer.code == 0
+    assert longer.out.startswith("3 moves make room, no fewer do")
+    assert none.code == 1
+    assert none.out.startswith("no plan makes room for default/wanted")
+    assert "not moved: 4 Pods: kept by --keep" in none.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((), "one request is needed"),
+        (("ml/big", "--gpus", "1"), "one request is needed"),
+        (("--gpus", "0"), "not a number of GPUs"),
+        (("--gpus", "0.5", "--dialect", "nvidia"), "whole GPUs only"),
+        (("--gpus", "1.5"), "the request"),
+        (("--cpu", "1", "--gpu-model", "T4"), "--gpu-model"),
+        (("--cpu", "many"), "--cpu"),
+        (("--cpu", "2", "--cpu-scope", "numa"), "--cpu-scope"),
+        (("ml/nobody",), "no request of this name is known"),
+        (("ml/half-1",), "it holds its place already"),
+        (("--gpus", "1", "--keep", "ml/nobody"), "--keep"),
+        (("--file", "missing.yaml"), "missing.yaml"),
+    ],
+)
+def test_wrong_usage_is_one_message_and_exit_2(
+    tenure: CommandLine, arguments: tuple[str, ...], said: str
+) -> None:
+    """Nothing on stdout, the fact and one next step on stderr."""
+    answer = tenure.ask("defrag", "plan", *arguments)
+
+    assert answer.code == 2
+    assert answer.out == ""
+    assert said in answer.err
+    assert "next: " in answer.err
+
+
+def test_files_alone_can_be_the_cluster(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Running Pods hold; only what is written in our words may be moved."""
+    monkeypatch.delenv("TENURE_LEDGER", raising=False)
+    allocated = json.dumps({"gpu": [{"minor": 0, "resources": {"koordinator.sh/gpu-core": "60"}}]})
+    run = a_pod("ours", 60).replace("namespace: ml}", "namespace: ml, annotations: {NOTE}}")
+    run = run.replace("NOTE", f"scheduling.koordinator.sh/device-allocated: '{allocated}'")
+    run = run.replace("spec:", "spec:\n  nodeName: n1")
+    (tmp_path / "live.yaml").write_text(CLUSTER + run)
+    line = CommandLine(tmp_path / "none.db", capsys)
+    live = ("--objects", str(tmp_path / "live.yaml"))
+
+    free = line.run("defrag", "plan", "--gpus", "2", *live)
+    full = line.run("defrag", "plan", "--gpus", "2", "--keep", "ml/ours", *live)
+
+    assert free.code == 0
+    assert free.out.startswith("no move is needed")
+    assert full.code == 0
+    assert not (tmp_path / "none.db").exists()

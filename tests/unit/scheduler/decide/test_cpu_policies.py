@@ -1,0 +1,263 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import combinations, product
+
+import pytest
+
+from ledger.domain.annotations.cpu import CpuSharedPool
+from ledger.domain.cpuset import CpuSet, parse_cpuset
+from ledger.domain.nodes import NodeFacts
+from ledger.domain.requests import CpuSetDemand, PodRequest
+from ledger.domain.topology import Cpu, CpuTopology, cpu_topology_of
+from scheduler.decide.cpusets.choose import choose_cpus, demand_on
+from scheduler.decide.cpusets.distribute import parts_of
+from scheduler.decide.cpusets.pinned import CpuHolding, pinned_of
+from scheduler.decide.engine import Engine
+from scheduler.decide.numa.burst import burst_pools
+from scheduler.decide.outcome import Placement, Unfit, Unplaced
+from scheduler.decide.settings import CpuSettings, SchedulingSettings
+from tests.support.topologies import MACHINE_X
+
+FULL, SPREAD = "FullPCPUs", "SpreadByPCPUs"
+FOUR_NODES = cpu_topology_of(
+    Cpu(id=thread * 16 + core, core=core, socket=core // 8, numa=core // 4)
+    for thread in range(2)
+    for core in range(16)
+)
+
+
+def node(
+    *,
+    machine: CpuTopology = MACHINE_X,
+    policy: str = "",
+    strategy: str = "",
+    labels: Mapping[str, str] | None = None,
+    reserved: str = "",
+    unpooled: str = "",
+) -> NodeFacts:
+    """Return a node with this machine."""
+    return NodeFacts(
+        uid="n",
+        name="n",
+        cpu_topology=machine,
+        cpu_bind_policy=policy,
+        numa_strategy=strategy,
+        labels=labels or {},
+        reserved_cpus=parse_cpuset(reserved),
+        unpooled_cpus=parse_cpuset(unpooled),
+    )
+
+
+def demand(
+    cpus: int, policy: str = FULL, *, required: bool = False, exclusive: str = "None"
+) -> CpuSetDemand:
+    """Return a demand for CPUs."""
+    return CpuSetDemand(
+        cpus=cpus, bind_policy=policy, required=required, exclusive_policy=exclusive
+    )
+
+
+def pod(cpu_milli: int, *, cpuset: CpuSetDemand | None = None, burst: int = 0) -> PodRequest:
+    """Return a Pod without devices."""
+    return PodRequest(
+        uid="p",
+        namespace="ml",
+        name="p",
+        cpu_milli=cpu_milli,
+        memory_bytes=0,
+        cpuset=cpuset,
+        burst_milli=burst,
+    )
+
+
+def picked(
+    asked: CpuSetDemand, facts: NodeFacts, *holdings: CpuHolding, settings: CpuSettings
+) -> str:
+    """Return the CPUs picked, or the reason of the refusal."""
+    answer = choose_cpus(asked, facts, pinned_of(facts, holdings), settings)
+    return str(answer) if isinstance(answer, CpuSet) else answer.reason
+
+
+# A node's bind policy gives every Pod CPUs of its own
+
+
+@pytest.mark.parametrize(
+    ("policy", "cpu_milli", "cpus"),
+    [("FullPCPUs", 4000, "0-1,12-13"), ("SpreadByPCPUs", 4000, "0-3"), ("", 4000, "")],
+)
+def test_any_pod_gets_cpus_where_the_node_binds(policy: str, cpu_milli: int, cpus: str) -> None:
+    """Koordinator contract 6.1: the node's policy, a non-zero cpu request, any QoS."""
+    engine = Engine([node(policy=policy)], SchedulingSettings())
+
+    placed = engine.decide(pod(cpu_milli))
+
+    assert isinstance(placed, Placement)
+    assert str(placed.cpuset) == cpus
+
+
+def test_a_part_of_a_cpu_finds_no_binding_node() -> None:
+    """Koordinator contract 6.1: cpu must be a whole number."""
+    refused = Engine([node(policy=FULL)], SchedulingSettings()).decide(pod(1500))
+
+    assert isinstance(refused, Unplaced)
+    assert refused.message == "0/1 nodes are available: 1 the requested CPUs must be integer."
+
+
+def test_smt_alignment_is_checked_before_kubelet_does() -> None:
+    """CPU proposal: else kubelet rejects the Pod after it was scheduled."""
+    refused = Engine([node(policy=FULL)], SchedulingSettings()).decide(pod(3000))
+
+    assert isinstance(refused, Unplaced)
+    assert "not multiple cpus per core" in refused.message
+
+
+def test_a_pod_without_cpu_shares_on_a_binding_node() -> None:
+    """Koordinator contract 6.1: a non-zero cpu request."""
+    assert demand_on(pod(0), node(policy=FULL)) is None
+    assert demand_on(pod(2000), node()) is None
+
+
+# DistributeEvenly
+
+
+@pytest.mark.parametrize(
+    ("count", "policy", "taken", "cpus"),
+    [
+        pytest.param(4, FULL, "", "0-1,16-17", id="one node holds it"),
+        pytest.param(12, FULL, "", "0-3,4-5,16-21", id="two nodes, six each, in cores"),
+        pytest.param(16, FULL, "0,16", "4-11,20-27", id="two whole nodes, where there are"),
+        pytest.param(12, SPREAD, "", "0-7,16-17,20-21", id="six each, one of each core first"),
+    ],
+)
+def test_cpus_are_spread_evenly_over_the_fewest_nodes(
+    count: int, policy: str, taken: str, cpus: str
+) -> None:
+    """Koordinator contract, quirk Q8; four NUMA nodes of four cores."""
+    facts = node(machine=FOUR_NODES, strategy="DistributeEvenly")
+    held = CpuHolding(cpus=parse_cpuset(taken).mask)
+
+    got = picked(demand(count, policy), facts, held, settings=CpuSettings())
+
+    if count == 12 and policy == FULL:
+        chosen = parse_cpuset(got)
+        assert [len(chosen & FOUR_NODES.cpus_in_numa(numa)) for numa in range(4)] == [6, 6, 0, 0]
+    else:
+        assert parse_cpuset(got) == parse_cpuset(cpus)
+
+
+def test_parts_are_the_evenest_of_the_fewest() -> None:
+    """Against every way to part small requests over small machines, in whole cores."""
+    for free_ in product(range(0, 9, 2), repeat=3):
+        free = dict(enumerate(free_))
+        for count in range(2, 15, 2):
+            assert parts_of(count, free, 2) == _by_hand(count, free), (count, free)
+
+
+def _by_hand(count: int, free: dict[int, int]) -> dict[int, int] | None:
+    for size in (1, 2, 3):
+        found = []
+        for nodes in combinations(free, size):
+            for amounts in product(range(0, count + 1, 2), repeat=size):
+                fits = all(
+                    amount <= free[node] for node, amount in zip(nodes, amounts, strict=True)
+                )
+                if sum(amounts) == count and max(amounts) - min(amounts) <= 2 and fits:
+                    parts = dict(zip(nodes, amounts, strict=True))
+                    uneven = sum((left - parts.get(node, 0)) ** 2 for node, left in free.items())
+                    given = {node: part for node, part in parts.items() if part}
+                    found.append((uneven, nodes, tuple(-a for a in amounts), given))
+        if found:
+            return min(found)[-1]
+    return None
+
+
+# What the proposal asks for and the release never built
+
+
+def test_numa_node_level_downgrades_where_no_clean_node_is_left() -> None:
+    """CPU proposal: to PCPULevel; off unless asked for, since it changes the release's picks."""
+    asked = demand(2, SPREAD, exclusive="NUMANodeLevel")
+    facts = node()
+    holdings = [
+        CpuHolding(cpus=parse_cpuset("0").mask, exclusive_policy="NUMANodeLevel"),
+        CpuHolding(cpus=parse_cpuset("6").mask, exclusive_policy="NUMANodeLevel"),
+        CpuHolding(cpus=parse_cpuset("14").mask, exclusive_policy="PCPULevel"),
+    ]
+    least = CpuSettings()
+    most = CpuSettings(numa_allocate_strategy="MostAllocated")
+    downgrading = CpuSettings(numa_allocate_strategy="MostAllocated", numa_level_downgrades=True)
+
+    assert picked(asked, facts, *holdings, settings=most) == "1-2"
+    assert picked(asked, facts, *holdings, settings=downgrading) == "1,3"
+    assert picked(asked, facts, holdings[0], settings=least) == "6-7"
+
+
+def test_spread_pods_avoid_whole_core_nodes_when_asked_to() -> None:
+    """CPU proposal: the scheduler will avoid such nodes."""
+    avoiding = CpuSettings(spread_avoids_whole_cores=True)
+
+    assert picked(demand(4, SPREAD), node(policy=FULL), settings=CpuSettings()) == "0-1,12-13"
+    assert "conflicts" in picked(demand(4, SPREAD), node(policy=FULL), settings=avoiding)
+    assert picked(demand(4), node(policy=FULL), settings=avoiding) == "0-1,12-13"
+
+
+def test_arm_knows_whole_cores_only_when_asked_to() -> None:
+    """CPU proposal: FullPCPUs and NUMANodeLevel only."""
+    arm = node(labels={"kubernetes.io/arch": "arm64"})
+    restricted = CpuSettings(arm_full_pcpus_only=True)
+
+    assert picked(demand(4, SPREAD), arm, settings=restricted) == "0-1,12-13"
+    assert "conflicts" in picked(demand(4, SPREAD, required=True), arm, settings=restricted)
+    assert picked(demand(4, SPREAD), arm, settings=CpuSettings()) == "0-3"
+    assert picked(demand(4, SPREAD), node(), settings=restricted) == "0-3"
+
+
+# ConstrainedBurst
+
+
+@pytest.mark.parametrize(
+    ("limit_milli", "held", "strategy", "nodes"),
+    [
+        pytest.param(8000, "", "LeastAllocated", [0], id="one node, the first of equals"),
+        pytest.param(8000, "0-2,12-14", "LeastAllocated", [1], id="the emptier node"),
+        pytest.param(6000, "0-2,12-14", "MostAllocated", [0], id="the fuller one that holds it"),
+        pytest.param(8000, "0-2,12-14", "MostAllocated", [1], id="six CPUs are too few"),
+        pytest.param(16000, "", "LeastAllocated", [0, 1], id="both together"),
+    ],
+)
+def test_a_burst_is_bound_to_pools_that_hold_its_limit(
+    limit_milli: int, held: str, strategy: str, nodes: list[int]
+) -> None:
+    """CPU proposal, ConstrainedBurst: by the Pod's limit, the fewest NUMA nodes."""
+    facts = node()
+    pinned = pinned_of(facts, [CpuHolding(cpus=parse_cpuset(held).mask)])
+
+    pools = burst_pools(limit_milli, facts, pinned, strategy=strategy)
+
+    assert pools == tuple(CpuSharedPool(socket=0, node=numa) for numa in nodes)
+
+
+def test_a_limit_beyond_all_pools_is_refused() -> None:
+    """Reserved by the node: in no pool. Kubelet's own reserve: in one."""
+    facts = node(reserved="0-3", unpooled="0-1")
+    pinned = pinned_of(facts, [])
+
+    answer = burst_pools(23000, facts, pinned, strategy="LeastAllocated")
+
+    assert isinstance(answer, Unfit)
+    assert (answer.reason, answer.available) == ("Insufficient CPU shared pool", 22000)
+    assert not isinstance(burst_pools(22000, facts, pinned, strategy=""), Unfit)
+
+
+def test_a_bursting_pod_is_placed_with_its_pools() -> None:
+    """Through the engine: nodes whose pools are too small are passed over."""
+    small = cpu_topology_of(Cpu(id=cpu, core=cpu, socket=0, numa=0) for cpu in range(4))
+    engine = Engine([node(machine=small), node()], SchedulingSettings())
+
+    placed = engine.decide(pod(500, burst=8000))
+
+    assert isinstance(placed, Placement)
+    assert placed.node == 1
+    assert placed.shared_pools == (CpuSharedPool(socket=0, node=0),)
+    assert not placed.cpuset

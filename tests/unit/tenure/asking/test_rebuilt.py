@@ -1,0 +1,165 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ledger.domain.events import PodReserved
+from ledger.domain.normalise import DEFAULT_SETTINGS
+from ledger.domain.requests import MatchExpression, PlacementRules, PodRequest, PodSnapshot
+from ledger.domain.resources import LABEL_HOSTNAME
+from ledger.store.open import open_ledger
+from scheduler.decide.settings import SchedulingSettings
+from tenure.asking.rebuilt import request_of
+from tenure.asking.scene import (
+    OTHERS,
+    UNKNOWN,
+    Objects,
+    Scene,
+    names_a_node,
+    read_objects,
+    scene_of_ledger,
+    settings_of,
+)
+from tenure.manifests import read_manifests
+from tests.support.cli import CommandLine
+from tests.support.clusters import held, nic, pod, share
+from tests.support.ledgers import morning, write_ledger
+
+EXAMPLES = Path(__file__).parents[4] / "examples"
+
+
+@pytest.fixture(scope="module")
+def objects() -> Objects:
+    """What the examples' files tell."""
+    return read_objects(read_manifests([str(EXAMPLES)]), SchedulingSettings())
+
+
+@pytest.fixture
+def examples(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
+    """The ledger of a simulation of the examples."""
+    line = CommandLine(tmp_path / "run.db", capsys)
+    assert line.run("simulate", str(EXAMPLES), "--ledger", str(line.ledger)).code == 0
+    return line.ledger
+
+
+def scene(ledger: Path, objects: Objects | None = None) -> Scene:
+    """Return the cluster as the ledger tells."""
+    with open_ledger(str(ledger), mode="read") as source:
+        return scene_of_ledger(source, objects, settings_of(source))
+
+
+def test_requests_of_every_dialect_come_back_out_of_the_events(
+    examples: Path, objects: Objects
+) -> None:
+    """Devices, cpu and memory are those of the Pod object, hints apart, which no event has."""
+    rebuilt = scene(examples).holders
+
+    assert len(rebuilt) == 8
+    for holder in rebuilt:
+        written = objects.requests[holder.uid]
+        bare = tuple(replace(demand, hint=None) for demand in written.devices)
+        assert holder.request is not None
+        assert holder.request.devices == bare, holder.path
+        assert holder.request.dialect == written.dialect
+        assert (holder.request.cpu_milli, holder.request.memory_bytes) == (
+            written.cpu_milli,
+            written.memory_bytes,
+        )
+
+
+def test_files_tell_what_the_events_do_not(examples: Path, objects: Objects) -> None:
+    """With the objects of all nodes and Pods nothing is untold, and requests are whole."""
+    told = scene(examples, objects)
+
+    assert told.untold == ()
+    assert len(scene(examples).untold) == 2
+    assert {holder.uid: holder.request for holder in told.holders} == {
+        holder.uid: objects.requests[holder.uid] for holder in told.holders
+    }
+
+
+def test_who_holds_what_is_the_ledgers_word(examples: Path, objects: Objects) -> None:
+    """Nodes in the order of the input, and the members of a group known as such."""
+    told = scene(examples, objects)
+
+    assert [node.name for node in told.nodes] == ["dgx-1", "plain-1"]
+    groups = {holder.path: holder.group for holder in told.holders if holder.group}
+    assert groups == {"ml/worker-0": "group/ml/bert/2", "ml/worker-1": "group/ml/bert/2"}
+
+
+def test_closed_cards_and_what_others_placed_are_seen(tmp_path: Path) -> None:
+    """A card that a message closed is closed here; a Pod that nobody decided may not be moved."""
+    told = scene(write_ledger(tmp_path / "morning.db", morning()))
+
+    node = next(node for node in told.nodes if node.name == "gpu-a")
+    assert next(item.healthy for item in node.devices if item.device_type == "gpu") is False
+    assert {holder.fixed for holder in told.holders} <= {OTHERS, UNKNOWN, ""}
+
+
+def reserved(
+    request: PodRequest, *minors: int, original: dict[str, str] | None = None
+) -> PodReserved:
+    """Return the reservation of GPUs by share, as a trace or a Pod object would have it."""
+    return PodReserved(
+        pod_uid=request.uid,
+        attempt=1,
+        namespace="default",
+        pod_name=request.name,
+        node_uid="n",
+        node_name="n",
+        cpu_milli=request.cpu_milli,
+        memory_bytes=request.memory_bytes,
+        shares=tuple(held(minor, request.devices[0].core_percent) for minor in minors),
+        dialect="koordinator",
+        snapshot=PodSnapshot(original=original or {}),
+    )
+
+
+def test_a_trace_has_no_pod_objects_so_equal_shares_stand_for_the_request() -> None:
+    """Shares by ratio say it all; the request is the one that was decided."""
+    request = pod("p", share(47))
+
+    assert request_of(reserved(request, 3), DEFAULT_SETTINGS) == request
+
+
+def test_a_request_that_does_not_explain_what_is_held_is_not_used() -> None:
+    """Whatever was written down, the Pod holds something else: it is not decided again."""
+    event = reserved(pod("p", share(47)), 3, original={"main.nvidia.com/gpu": "1"})
+
+    assert request_of(event, DEFAULT_SETTINGS) is None
+
+
+@pytest.mark.parametrize(
+    ("rules", "expected"),
+    [
+        (PlacementRules(), False),
+        (PlacementRules(node_selector=((LABEL_HOSTNAME, "n1"),)), True),
+        (PlacementRules(node_selector=(("zone", "a"),)), False),
+        (
+            PlacementRules(
+                affinity_terms=(
+                    (
+                        MatchExpression(
+                            key="metadata.name", operator="In", values=("n1",), is_field=True
+                        ),
+                    ),
+                )
+            ),
+            True,
+        ),
+        (
+            PlacementRules(
+                affinity_terms=(
+                    (MatchExpression(key=LABEL_HOSTNAME, operator="In", values=("a", "b")),),
+                )
+            ),
+            False,
+        ),
+    ],
+    ids=["anywhere", "by host name", "by zone", "by the node's name", "one of two"],
+)
+def test_a_request_that_names_its_node_is_pinned(rules: PlacementRules, *, expected: bool) -> None:
+    """One node by name is a pin; several, or a label many nodes may have, is not."""
+    assert names_a_node(pod("p", nic(50), placement=rules)) is expected
