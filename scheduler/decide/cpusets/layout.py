@@ -59,7 +59,7 @@ class CpuLayout:
         odd_cores: the CPUs of every other core; only machines with offline CPUs or mixed cores
             have any.
         in_id_order: the first CPUs of the cores ascend as the cores do, so that the lowest bits
-            of a mask of first CPUs are the first cores.
+            of a mask of first CPUs are the first cores; cores are alike, each in one NUMA node.
         core_cpus: at [cpu], the CPUs of its core; 0 for an id that no CPU has.
         numa_cpus: at [cpu], the CPUs of its NUMA node.
     """
@@ -108,7 +108,9 @@ def layout_of(topology: CpuTopology) -> CpuLayout:
         cores=tuple(cores),
         siblings=_siblings(core.cpus for core in cores if core.cpus.bit_count() == threads),
         odd_cores=odd_cores,
-        in_id_order=firsts == sorted(firsts) and not odd_cores,
+        in_id_order=firsts == sorted(firsts)
+        and not odd_cores
+        and not any(core.cpus & ~numas[core.numa].cpus for core in cores),
         core_cpus=_per_cpu(topology, [core.cpus for core in cores]),
         numa_cpus=_per_cpu(topology, [numa.cpus for numa in numas]),
     )

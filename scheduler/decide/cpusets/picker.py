@@ -282,9 +282,50 @@ class _Pick:
 
     def _take_near(self, *, filtered: bool) -> None:
         """Stage 3, one pass."""
+        layout = self.layout
         cpus = self.available & ~self.avoided if filtered else self.available
+        if layout.in_id_order and not self.held.refs and cpus.bit_count() > layout.threads_per_core:
+            self._take_near_by_masks(cpus)
+            return
         near = _spread(self.layout, list(self._cpus_near(cpus)))
         self._take(_mask_of(near[: self.needed]))
+
+    def _take_near_by_masks(self, cpus: int) -> None:
+        """Take the same as from the list, from whole groups of cores at once."""
+        layout = self.layout
+        groups = [
+            firsts
+            for part in self._parts_near(cpus)
+            for firsts in _cores_by_free_cpus(layout, part)
+            if firsts
+        ]
+        while self.needed and cpus:
+            each = one_of_each_core(layout, cpus)
+            for firsts in groups:
+                mine = each & _cpus_of_cores(layout, firsts)
+                if mine.bit_count() <= self.needed:
+                    self._take(mine)
+                    continue
+                for first in bits(firsts):  # in the order of cores, not of the CPUs left on them
+                    if self.needed:
+                        self._take(each & layout.core_cpus[first])
+            cpus &= ~each
+
+    def _parts_near(self, cpus: int) -> list[int]:
+        """Return the CPUs of NUMA nodes that are alike, in the order of `_cpus_near`."""
+        layout, sign = self.layout, 1 if self.request.most_allocated else -1
+        parts: dict[tuple[int, int, int], int] = {}
+        for socket in layout.sockets:
+            free = cpus & socket
+            if not free:
+                continue
+            near = (-(self.taken & socket).bit_count(), sign * free.bit_count())
+            for numa in layout.numas:
+                own = free & numa.cpus
+                if own:
+                    key = (*near, sign * (cpus & numa.cpus).bit_count())
+                    parts[key] = parts.get(key, 0) | own
+        return [parts[key] for key in sorted(parts)]
 
     def _cpus_near(self, cpus: int) -> Iterator[int]:
         """
@@ -388,6 +429,27 @@ def one_of_each_core(layout: CpuLayout, cpus: int) -> int:
         free = core & cpus
         found |= free & -free
     return found
+
+
+def _cores_by_free_cpus(layout: CpuLayout, cpus: int) -> list[int]:
+    """Return the first CPUs of cores with one of these CPUs, with two, and so on."""
+    more_than = [0] * (layout.threads_per_core + 1)  # at [n], cores with more than n
+    for siblings in layout.siblings:
+        for distance in siblings.distances:
+            fresh = cpus >> distance & siblings.firsts
+            for count in range(len(siblings.distances) - 1, 0, -1):
+                more_than[count] |= more_than[count - 1] & fresh
+            more_than[0] |= fresh
+    return [more_than[count] & ~more_than[count + 1] for count in range(layout.threads_per_core)]
+
+
+def _cpus_of_cores(layout: CpuLayout, firsts: int) -> int:
+    """Return all CPUs of the cores with these first CPUs."""
+    cpus = 0
+    for siblings in layout.siblings:
+        for distance in siblings.distances:
+            cpus |= (firsts & siblings.firsts) << distance
+    return cpus
 
 
 def _spread(layout: CpuLayout, cpus: list[int]) -> list[int]:
