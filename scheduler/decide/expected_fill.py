@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -44,7 +44,13 @@ class ExpectedFill(Fragmentation):
         self.by_share[:] = expected_fill(often, self.weight, (kinds, classes)).transpose(0, 2, 1)
 
 
-def expected_fill(often: dict[int, IntArray], weight: int, shape: tuple[int, int]) -> IntArray:
+def expected_fill(
+    often: Mapping[int, IntArray],
+    weight: int,
+    shape: tuple[int, int],
+    *,
+    arrivals: int = ARRIVALS,
+) -> IntArray:
     """
     Return percent x `weight` that will be filled, at [kind, cpu class, percent left].
 
@@ -55,7 +61,7 @@ def expected_fill(often: dict[int, IntArray], weight: int, shape: tuple[int, int
         often: percent asked -> of `weight` Pods so many ask for it, at [kind, cpu class].
     """
     fill = np.zeros((*shape, SHARES), dtype=np.int64)
-    for _ in range(ARRIVALS):
+    for _ in range(arrivals):
         more = np.zeros_like(fill)
         for percent, counts in often.items():
             gain = fill[:, :, : SHARES - percent] - fill[:, :, percent:]

@@ -122,12 +122,13 @@ class Filtering:
         codes, static, listed = self._refusals.why(request, shape, where)
         hopeless = (codes < static) | self._fitting.hopeless(shape, request.memory_bytes, where)
         texts = [", ".join(reason.text for reason in reasons) for reasons in listed]
-        for number, unfit in tried.items():
-            at = int(np.searchsorted(failing, number))
-            if unfit.reason not in texts:
-                texts.append(unfit.reason)
-            codes[at] = texts.index(unfit.reason)
-            hopeless[at] = not unfit.preemptible
+        if tried:
+            known: dict[str, int] = {}
+            told = [known.setdefault(unfit.reason, len(known)) for unfit in tried.values()]
+            at = np.searchsorted(failing, np.array(list(tried), dtype=np.int64))
+            codes[at] = np.array(told, dtype=np.int64) + len(texts)
+            hopeless[at] = [not unfit.preemptible for unfit in tried.values()]
+            texts += known
         return codes, hopeless, tuple(texts)
 
 

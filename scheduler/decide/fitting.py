@@ -55,7 +55,7 @@ class Fitting:
         if len(shape.demands) > 1:
             fit &= self.together(shape, nodes)
         if shape.cpuset is not None:
-            fit &= self._pins.free_counts.take(nodes) >= shape.cpuset.cpus
+            fit &= ~self._pins.lacks(shape.cpuset, nodes)
         return fit
 
     def hopeless(self, shape: Shape, memory_bytes: int, nodes: IntArray) -> BoolArray:

@@ -33,16 +33,15 @@ class LinkStack:
     def __init__(
         self, kinds: Sequence[NodeFacts], minors: Sequence[Sequence[int]], width: int
     ) -> None:
-        self._known = np.zeros(len(kinds), dtype=np.bool_)
         self._links: Speeds = np.zeros((len(kinds), width, width), dtype=np.float64)
         for kind, (facts, numbers) in enumerate(zip(kinds, minors, strict=True)):
             links = facts.links or facts.derived_links
-            if links is None or facts.honors_partitions or not numbers:
+            if links is None or facts.honors_partitions:
                 continue
-            if numbers[-1] < len(links):
-                rows = np.array(links.rows)[np.ix_(numbers, numbers)]
-                self._links[kind, : len(numbers), : len(numbers)] = np.minimum(rows, rows.T)
-                self._known[kind] = True
+            inside = [minor for minor in numbers if minor < len(links)]  # else a link of 0 GB/s
+            if inside:
+                rows = np.array(links.rows)[np.ix_(inside, inside)]
+                self._links[kind, : len(inside), : len(inside)] = np.minimum(rows, rows.T)
         self._width = width
 
     def bottlenecks(self, kinds: IntArray, free: BoolArray, count: int) -> list[float]:
@@ -62,7 +61,7 @@ class LinkStack:
             slowest = links[:, pairs].min(axis=2)
             usable = ~(inside & ~free[part, None, :]).any(axis=2)
             result[part] = np.where(usable, slowest, -1.0).max(axis=1)
-        best: list[float] = np.where(self._known[kinds], result, 0.0).tolist()
+        best: list[float] = result.tolist()
         return best
 
 

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
 
 import numpy as np
 
+from ledger.domain.annotations.cpu import CpuBindPolicy
 from ledger.domain.nodes import NodeFacts
-from scheduler.decide.arrays import IntArray
+from ledger.domain.requests import CpuSetDemand
+from scheduler.decide.arrays import BoolArray, IntArray
+from scheduler.decide.cpusets.layout import layout_of
+from scheduler.decide.cpusets.picker import cpus_of_free_cores, one_of_each_core
 from scheduler.decide.cpusets.pinned import NOTHING_PINNED, CpuHolding, Pinned, pinned_of
 from scheduler.decide.outcome import NumaPart
+
+_POLICIES: Final = ("", str(CpuBindPolicy.FULL_PCPUS), str(CpuBindPolicy.SPREAD_BY_PCPUS))
+_FULL: Final = 1
+_SPREAD: Final = 2
 
 
 class CpuPins:
@@ -25,12 +34,46 @@ class CpuPins:
 
     def __init__(self, nodes: Sequence[NodeFacts]) -> None:
         self._nodes = nodes
+        layouts = [
+            None if node.cpu_topology is None else layout_of(node.cpu_topology) for node in nodes
+        ]
+        self._layouts = layouts
+        self._threads: IntArray = np.array(
+            [1 if layout is None else max(1, layout.threads_per_core) for layout in layouts],
+            dtype=np.int64,
+        )
+        self._policies = np.array([_POLICIES.index(node.cpu_bind_policy) for node in nodes])
+        self._binds = bool(self._policies.any())
         self._holdings: dict[int, Counter[CpuHolding]] = {}
         self._pinned: dict[int, Pinned] = {}
         self._parts: dict[int, Counter[NumaPart]] = {}
-        self.free_counts: IntArray = np.array(
-            [_free(node, NOTHING_PINNED) for node in nodes], dtype=np.int64
-        )
+        self.free_counts: IntArray = np.zeros(len(nodes), dtype=np.int64)
+        self._whole_counts: IntArray = np.zeros(len(nodes), dtype=np.int64)
+        self._core_counts: IntArray = np.zeros(len(nodes), dtype=np.int64)
+        for node in range(len(nodes)):
+            self._recount(node)
+
+    def lacks(self, demand: CpuSetDemand, nodes: IntArray) -> BoolArray:
+        """
+        Tell which of `nodes` have too few CPUs for the demand.
+
+        Rule: Koordinator contract 6.2: a required policy, the node's own too, counts wholly free
+        cores, or one CPU of each core. Where two policies exclude each other, or the number is no
+        multiple of a core, the closer look says so.
+        """
+        counts = self.free_counts.take(nodes)
+        own = _POLICIES.index(demand.bind_policy) if demand.required else 0
+        if not own and not self._binds:
+            lacking: BoolArray = counts < demand.cpus
+            return lacking
+        policies = self._policies.take(nodes)
+        effective = np.where(policies, policies, own)
+        counts = np.where(effective == _FULL, self._whole_counts.take(nodes), counts)
+        counts = np.where(effective == _SPREAD, self._core_counts.take(nodes), counts)
+        conflict = (policies != own) & (policies > 0) & (own > 0)
+        uneven = (effective == _FULL) & (demand.cpus % self._threads.take(nodes) > 0)
+        short: BoolArray = (counts < demand.cpus) & ~conflict & ~uneven
+        return short
 
     def pinned(self, node: int) -> Pinned:
         """Return what Pods hold on a node, for the picker."""
@@ -48,7 +91,7 @@ class CpuPins:
         if not holdings[holding]:
             del holdings[holding]
         self._pinned[node] = pinned_of(self._nodes[node], holdings.elements())
-        self.free_counts[node] = _free(self._nodes[node], self._pinned[node])
+        self._recount(node)
 
     def parts(self, node: int) -> tuple[NumaPart, ...]:
         """Return what Pods take of the node's NUMA nodes, one entry per Pod and NUMA node."""
@@ -67,8 +110,11 @@ class CpuPins:
         most = self._nodes[node].cpu_ref_count_max
         return sorted(cpu for cpu, count in self.refs(node).items() if count > most)
 
-
-def _free(node: NodeFacts, pinned: Pinned) -> int:
-    if node.cpu_topology is None:
-        return 0
-    return (node.cpu_topology.cpuset.mask & ~node.reserved_cpus.mask & ~pinned.full).bit_count()
+    def _recount(self, node: int) -> None:
+        layout = self._layouts[node]
+        if layout is None:
+            return
+        free = layout.cpus & ~self._nodes[node].reserved_cpus.mask & ~self.pinned(node).full
+        self.free_counts[node] = free.bit_count()
+        self._whole_counts[node] = cpus_of_free_cores(layout, free).bit_count()
+        self._core_counts[node] = one_of_each_core(layout, free).bit_count()

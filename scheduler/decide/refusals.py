@@ -184,7 +184,7 @@ class Refusals:
                 left = left[~self._fitting.together(shape, nodes.take(left))]
             codes[left] = first
         if shape.cpuset is not None:
-            lacking = self._pins.free_counts.take(nodes) < shape.cpuset.cpus
+            lacking = self._pins.lacks(shape.cpuset, nodes)
             codes = np.where((codes == _FITS) & lacking, first + 1, codes)
         if not self._still_holds(row, codes, nodes):
             row.answer = None

@@ -24,6 +24,7 @@ from tests.oracles.machine import (
 
 PLACES = ((0, "a0"), (0, "a0"), (0, "a1"), (1, "b0"), (1, "b0"), (1, "b1"))
 SPEEDS = (4.64, 9.0, 12.0, 16.9, 24.0, 48.38, 50.0, 96.4)
+PERCENTS = (13, 35, 40, 60, 65, 87)
 LIMITS = list[dict[str, int]]
 
 
@@ -42,7 +43,13 @@ def _gpu(rng: Random, minor: int, memory: int, busy: float) -> Device:
     if rng.random() < 0.05:
         return replace(idle, tenants=1)  # a tenant that is told without what it has
     core = rng.choice([0, 10, 30, 50, 50, 90, 100])
-    used = rng.choice([1, memory // 4, memory // 2, memory // 2, 7 * GIB, memory - GIB, memory])
+    percent = rng.choice(PERCENTS)
+    by_ratio = memory * percent // 100
+    if rng.random() < 0.15:  # what is left is a ratio exactly
+        return replace(
+            idle, core_used=100 - percent, memory_used=memory - by_ratio, tenants=1, instances=1
+        )
+    used = rng.choice([1, memory // 4, memory // 2, by_ratio, 7 * GIB, memory - GIB, memory])
     tenants = rng.randint(1, 3)
     alone = rng.random() < 0.15
     return replace(
@@ -157,12 +164,12 @@ def with_nominal(machine: Machine) -> Machine:
 def _gpu_limits(rng: Random) -> dict[str, int]:
     """Return what one container asks of Koordinator GPUs, mostly allowed."""
     core = rng.choice([1, 10, 30, 50, 50, 90, 100])
-    ratio = rng.choice([1, 13, 25, 40, 50, 50, 60, 99, 100])
+    ratio = rng.choice([1, 13, 25, 40, 50, 50, 60, 65, 87, 99, 100])
     memory = rng.choice([1, GIB, 7 * GIB, 8138 * MIB, 12 * GIB, 24 * GIB])
     cards = rng.choice([1, 1, 2, 2, 3, 4])
     shape = rng.randrange(12)
     if shape == 0:
-        return {wanted.GPU: rng.choice([1, 35, 50, 99])}
+        return {wanted.GPU: rng.choice([1, 50, 99, *PERCENTS])}
     if shape in (1, 2):
         return {wanted.GPU: 100 * cards}
     if shape == 3:

@@ -12,7 +12,8 @@ from scheduler.decide.cards.choose import choose
 from scheduler.decide.cards.mgpu_search import best_assignment
 from scheduler.decide.cards.mgpu_states import CardStates, shape_of
 from scheduler.decide.cards.view import Choice
-from scheduler.decide.outcome import CardView
+from scheduler.decide.engine import Engine
+from scheduler.decide.outcome import CardView, Placement
 from scheduler.decide.settings import MGPUSettings, SchedulingSettings
 from tests.support.cards import MIB, card, mgpu_pod, node_of, part, whole
 
@@ -187,3 +188,37 @@ def test_what_is_taken_off_again_was_never_there(
     for group, taken in reversed(path):
         states.undo(group, taken)
     assert (states.states, states.units) == (before, units)
+
+
+@given(
+    arrivals=st.lists(st.lists(containers(), min_size=1, max_size=3), min_size=1, max_size=8),
+    leaving=st.lists(st.booleans(), min_size=8, max_size=8),
+    settings=settings_,
+)
+def test_release_gives_back_exactly_what_was_given(
+    arrivals: list[list[DeviceDemand]], leaving: list[bool], settings: MGPUSettings
+) -> None:
+    """GPU-sharing contract A.5: every (container, card) row once; the cap holds at any time."""
+    idle = node_of(*(card(minor, memory_bytes=8192 * MIB) for minor in range(3)))
+    engine = Engine([idle.facts], SchedulingSettings(mgpu=settings))
+    held: list[str] = []
+    for number, demands in enumerate(arrivals):
+        before = engine.view(0)
+        request = replace(mgpu_pod(*demands), uid=f"uid-{number}")
+        answer = engine.decide(request)
+        if isinstance(answer, Placement):
+            engine.reserve(answer)
+            rows = [part for share in answer.shares for part in share.containers]
+            assert len(rows) == sum(demand.count for demand in demands)
+            if leaving[number]:
+                engine.release(request.uid)
+                assert engine.view(0) == before
+            else:
+                held.append(request.uid)
+        for view in engine.view(0).cards:
+            assert min(view.core_free, view.memory_free) >= 0
+            assert view.instances <= settings.max_containers_per_card
+            assert view.tenants == 1 or not view.exclusive
+    for uid in held:
+        engine.release(uid)
+    assert engine.view(0) == idle

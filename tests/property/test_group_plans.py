@@ -240,3 +240,25 @@ def test_a_node_that_can_take_nobody_changes_no_plan() -> None:
         ]
 
         assert places_of(answers[0]) == places_of(answers[1]), (machines, wishes)
+
+
+def test_plans_are_the_best_on_nodes_of_more_gpus_than_are_counted_at_once() -> None:
+    """Nodes of ten GPUs, whose links are looked at one node after the other."""
+    for number in range(20):
+        rng = random.Random(f"wide/{number}")
+        machines = [
+            Machine(
+                free_percent=tuple(rng.choice((0, 100, 100, 100)) for _ in range(10)),
+                cpu_milli=16000,
+                links=links_of(rng, 10),
+            )
+            for _ in range(3)
+        ]
+        wishes = [Wish(gpus=rng.randint(1, 4)) for _ in range(4)]
+        members = [request(f"w{place}", wish) for place, wish in enumerate(wishes)]
+
+        answer = plan(members, engine_of(machines, "binpack"))
+
+        expected = best_plan(machines, wishes)
+        assert expected is not None
+        assert worth_of(machines, answer) == expected, (machines, wishes)

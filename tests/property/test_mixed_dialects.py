@@ -139,6 +139,18 @@ def _held(share: DeviceShare) -> tuple[object, ...]:
 NODES: Final = (node_with_device("with"), node_without_device("without"))
 
 
+def _play(steps: list[Step], policy: str, first: int) -> None:
+    cluster = Cluster(nodes=NODES[first:] + NODES[:first], policy=policy)
+    for number, (kind, (dialect, containers), choice) in enumerate(steps):
+        if kind == "arrive":
+            cluster.arrive(number, dialect, containers)
+        elif kind == "leave":
+            cluster.leave(choice)
+        else:
+            cluster.restart()
+        cluster.check()
+
+
 @settings(max_examples=150, deadline=None)
 @given(steps=STEPS, policy=st.sampled_from(POLICIES), first=st.integers(0, 1))
 def test_cards_shared_by_every_dialect_are_never_promised_beyond_what_they_are(
@@ -150,15 +162,17 @@ def test_cards_shared_by_every_dialect_are_never_promised_beyond_what_they_are(
     Also after a restart that adopts every running Pod from its annotations: core, bytes and
     exclusivity hold over all Pods, and each answer is read back as the holding it stands for.
     """
-    cluster = Cluster(nodes=NODES[first:] + NODES[:first], policy=policy)
-    for number, (kind, (dialect, containers), choice) in enumerate(steps):
-        if kind == "arrive":
-            cluster.arrive(number, dialect, containers)
-        elif kind == "leave":
-            cluster.leave(choice)
-        else:
-            cluster.restart()
-        cluster.check()
+    _play(steps, policy, first)
+
+
+@pytest.mark.slow
+@settings(max_examples=4000, deadline=None)
+@given(steps=STEPS, policy=st.sampled_from(POLICIES), first=st.integers(0, 1))
+def test_shared_cards_hold_over_thousands_of_histories(
+    steps: list[Step], policy: str, first: int
+) -> None:
+    """The same over more histories."""
+    _play(steps, policy, first)
 
 
 WORDS: Final = {

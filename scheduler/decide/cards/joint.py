@@ -56,9 +56,10 @@ def bottlenecks(rooms: Rooms) -> Callable[[Sequence[int], int], list[float]]:
 
 
 def _bottleneck(minors: tuple[int, ...], links: LinkMatrix | None, count: int) -> float:
-    if links is None or minors[-1] >= len(links):
+    if links is None:
         return 0.0
-    return links.bottleneck_gbps(pick_linked(minors, count, links, ties_by_minor=True))
+    best = pick_linked(minors, count, links, ties_by_minor=True)
+    return links.bottleneck_gbps(best) if best[-1] < len(links) else 0.0
 
 
 def joint_minors(members: Sequence[PodRequest], node: NodeView) -> dict[str, frozenset[int] | None]:

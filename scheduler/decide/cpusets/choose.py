@@ -15,7 +15,7 @@ from ledger.domain.resources import LABEL_ARCH
 from scheduler.decide import reasons
 from scheduler.decide.cpusets.distribute import distribute
 from scheduler.decide.cpusets.layout import CpuLayout, layout_of
-from scheduler.decide.cpusets.picker import PickRequest, one_of_each_core, pick
+from scheduler.decide.cpusets.picker import PickRequest, cpus_of_free_cores, one_of_each_core, pick
 from scheduler.decide.cpusets.pinned import NOTHING_PINNED, Pinned
 from scheduler.decide.outcome import Unfit
 from scheduler.decide.settings import CpuSettings
@@ -212,7 +212,7 @@ def _candidates(layout: CpuLayout, available: int, *, full: bool) -> int:
     """Return the CPUs that a required policy lets be chosen: whole cores, or one of each."""
     if not full:
         return one_of_each_core(layout, available)
-    return sum(core.cpus for core in layout.cores if not core.cpus & ~available)
+    return cpus_of_free_cores(layout, available)
 
 
 def _whole_cores_of_any_size(layout: CpuLayout, count: int, free: list[int]) -> int | None:

@@ -416,6 +416,18 @@ def _first_cpus_of_free_cores(layout: CpuLayout, cpus: int) -> int:
     return firsts
 
 
+def cpus_of_free_cores(layout: CpuLayout, cpus: int) -> int:
+    """Return the CPUs of cores of which every CPU is among these."""
+    firsts = 0
+    for siblings in layout.siblings:
+        free = cpus & siblings.firsts
+        for distance in siblings.distances[1:]:
+            free &= cpus >> distance
+        firsts |= free
+    odd = sum(core for core in layout.odd_cores if not core & ~cpus)
+    return _cpus_of_cores(layout, firsts) | odd
+
+
 def one_of_each_core(layout: CpuLayout, cpus: int) -> int:
     """Return the lowest of these CPUs on every core that has any."""
     found = 0

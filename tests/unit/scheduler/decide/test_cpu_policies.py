@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from itertools import combinations, product
 
 import pytest
@@ -261,3 +262,48 @@ def test_a_bursting_pod_is_placed_with_its_pools() -> None:
     assert placed.node == 1
     assert placed.shared_pools == (CpuSharedPool(socket=0, node=0),)
     assert not placed.cpuset
+
+
+# Over arrays, before any closer look
+
+
+@pytest.mark.parametrize(
+    ("asked", "facts", "taken", "reason"),
+    [
+        pytest.param(demand(14), node(), "0-11", "not enough cpus", id="too few CPUs"),
+        pytest.param(
+            demand(2, required=True), node(), "0-11", "not enough cpus", id="no whole core"
+        ),
+        pytest.param(
+            demand(13, SPREAD, required=True), node(), "", "not enough cpus", id="too few cores"
+        ),
+        pytest.param(
+            demand(4, SPREAD, required=True), node(policy=FULL), "", "conflicts", id="conflict"
+        ),
+        pytest.param(demand(3), node(policy=FULL), "0-11", "not multiple", id="odd first"),
+        pytest.param(
+            demand(2, SPREAD), node(policy=FULL), "0-11", "not enough cpus", id="the node's policy"
+        ),
+    ],
+)
+def test_a_refusal_over_arrays_is_the_pickers(
+    asked: CpuSetDemand, facts: NodeFacts, taken: str, reason: str
+) -> None:
+    """Koordinator contract 6.2: the filter answers as the allocator would."""
+    held = CpuHolding(cpus=parse_cpuset(taken).mask)
+    engine = Engine([facts], SchedulingSettings())
+    for cpu in parse_cpuset(taken):
+        placement = Placement(
+            request=replace(pod(1000, cpuset=demand(1)), uid=f"holder-{cpu}"),
+            node=0,
+            node_uid="n",
+            node_name="n",
+            cpuset=parse_cpuset(str(cpu)),
+        )
+        engine.reserve(placement)
+
+    refused = engine.decide(pod(asked.cpus * 1000, cpuset=asked))
+
+    assert isinstance(refused, Unplaced)
+    assert reason in refused.message
+    assert reason in picked(asked, facts, held, settings=CpuSettings())

@@ -117,6 +117,24 @@ def test_a_chain_moves_first_who_is_in_the_way_of_another() -> None:
     ]
 
 
+def test_a_pod_that_moves_leaves_the_scarce_card_to_the_one_that_needs_it() -> None:
+    """`any` would take the lowest minor, the only T4; its other choice makes the plan work."""
+    anything = pod("any", share(100), cpu_milli=0, memory_bytes=0)
+    only_t4 = pod("t4", share(100, models=("T4",)), cpu_milli=0, memory_bytes=0)
+    bench = bench_of(
+        (gpu_node("a", labels={"zone": "a"}), gpu_node("b", models=("T4", "A10"))),
+        holder(0, anything, held(0, 100)),
+        holder(0, only_t4, held(1, 100)),
+    )
+
+    plan = planned(replace(WANTED, placement=selector(zone="a")), bench)
+
+    assert {(move.holder.uid, move.to.shares[0].minor) for move in plan.moves} == {
+        ("any", 1),
+        ("t4", 0),
+    }
+
+
 @pytest.mark.parametrize("fixed", ["held by others", "kept by --keep"])
 def test_a_fixed_pod_is_never_moved(fixed: str) -> None:
     """With the only Pod in the way fixed there is no plan, which is proved and says so."""

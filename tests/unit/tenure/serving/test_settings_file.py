@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from ledger.domain.device_types import installed
 from ledger.domain.errors import InputError
+from ledger.domain.resources import device_type_of
 from tenure.serving.settings_file import SettingsFile, admission_settings
 from webhook.decide.settings import DEFAULT_ADMISSION
 from webhook.server.metrics import Metrics
@@ -105,3 +107,19 @@ def test_a_process_does_not_start_with_a_file_that_is_wrong(path: Path) -> None:
     path.write_text(f"{HEAD}mode: strict\n")
     with pytest.raises(InputError, match=r"admission\.yaml.*mode"):
         SettingsFile(path, Metrics())
+
+
+def test_device_types_are_those_of_the_file_and_a_wrong_file_changes_none(path: Path) -> None:
+    """A type that the file describes is known from then on, and gone when the file drops it."""
+    with installed(()):
+        settings = SettingsFile(path, Metrics())
+        assert device_type_of("example.com/npu") is None
+        path.write_text(f"{HEAD}deviceTypes: {{npu: {{resource: example.com/npu, unit: count}}}}\n")
+        settings.look()
+        assert device_type_of("example.com/npu") == "npu"
+        path.write_text(f"{HEAD}deviceTypes: {{npu: {{resource: nvidia.com/gpu}}}}\n")
+        settings.look()
+        assert device_type_of("example.com/npu") == "npu"
+        path.write_text(HEAD)
+        settings.look()
+        assert device_type_of("example.com/npu") is None
