@@ -31,6 +31,8 @@ from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Final
 
+import orjson
+
 from ledger.domain.devices import DeviceRecord, DeviceShare
 from ledger.domain.events import PodObserved
 from ledger.domain.nodes import NodeFacts
@@ -40,7 +42,7 @@ from ledger.domain.topology import Cpu, cpu_topology_of
 from scheduler.decide.cards.choose import choose
 from scheduler.decide.cards.view import Choice, NodeView
 from scheduler.decide.engine import Engine
-from scheduler.decide.extender import NodeDirectory, read_arguments
+from scheduler.decide.extender import NodeDirectory, arguments_of
 from scheduler.decide.settings import SchedulingSettings
 
 SEED: Final = 42
@@ -347,7 +349,7 @@ def _measure_dialect(cluster: _Cluster, dialect: str, calls: int) -> Measure:
         if not is_warm:
             engine.forget()
         begun = clock()
-        arguments = read_arguments(body)
+        arguments = arguments_of(orjson.loads(body))  # as the service parses
         request = decode_pod(arguments.pod)
         asked = directory.ask(arguments.node_names)
         read = clock()

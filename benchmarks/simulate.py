@@ -9,8 +9,8 @@ are not part of the project. Figures are printed as a Markdown table: medians of
 beside the reference it is a ratio of, measured in the same run.
 
 Quality is of the policies fgd and scarcity, seed by seed, on the trace as it is and on traces made
-of it, in which a part of the GPU Pods is tied to models: the column `gpu_spec` of the trace's format,
-several models with a bar between them. `--quality` measures nothing else.
+of it, in which a part of the GPU Pods is tied to models (the column `gpu_spec` of the format,
+several models with a bar between them). `--quality` measures nothing else.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ def read_node_cpus(topology: NodeTopology, annotations: Mapping[str, str]) -> No
     return NodeCpus(
         topology=topology.cpus,
         kubelet_reserved=topology.kubelet.reserved_cpus,
-        reserved=read_node_reserve({**topology.copies, **annotations}),
+        reserved=read_node_reserve({**topology.copies, **annotations}, topology.cpus),
         kubelet_static=topology.kubelet.policy == "static",
     )
 

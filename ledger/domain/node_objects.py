@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import Final, TypeVar
 
 from ledger.domain.annotations.checkpoints import DeviceCheckpoint, read_devices_checkpoints
@@ -17,9 +18,10 @@ from ledger.domain.annotations.mgpu import (
 from ledger.domain.annotations.node_cpu import (
     KubeletCpuPolicy,
     NodeCpuBindPolicy,
+    NodeReservation,
     NumaAllocateStrategy,
+    ReservationApplyPolicy,
     decode_amplification_ratios,
-    decode_node_reservation,
     read_node_cpu_policies,
 )
 from ledger.domain.annotations.partitions import (
@@ -39,6 +41,7 @@ from ledger.domain.nodes import NodeFacts, Taint
 from ledger.domain.nrt_objects import (
     kubelet_allocs,
     nrt_annotations,
+    read_node_reservation,
     read_node_reserve,
     read_topology,
 )
@@ -47,7 +50,6 @@ from ledger.domain.quantity import NANO, ZERO, Quantity
 from ledger.domain.resources import (
     ANNOTATION_AMPLIFICATION_RATIO,
     ANNOTATION_GPU_PARTITIONS,
-    ANNOTATION_NODE_RESERVATION,
     CPU,
     GPUSHARE_COUNT,
     GPUSHARE_MEMORY,
@@ -139,8 +141,9 @@ def decode_node(
     policy = read_node_compute_policy(labels)
     topology = _within(f"NodeResourceTopology {name}", lambda: read_topology(nrt, known_pods))
     bind_policy = _bind_policy(labels, full_pcpus_only=topology.kubelet.full_pcpus_only)
-    reserve = read_node_reserve({**topology.copies, **annotations})
-    cpu_milli, memory_bytes, pods_max = _limits(quantities)
+    own = {**topology.copies, **annotations}
+    reserve = read_node_reserve(own, topology.cpus)
+    cpu_milli, memory_bytes, pods_max = _limits(quantities, read_node_reservation(own))
     partitions, partition_warnings = _partitions(device, labels)
     facts = NodeFacts(
         uid=text_at(metadata, "uid", "metadata") or default_uid("Node", "", name),
@@ -164,6 +167,7 @@ def decode_node(
         numa_strategy=_numa_strategy(labels, topology.kubelet),
         numa_policy=_numa_policy(labels, topology.numa_policy),
         numa_zones=topology.zones,
+        cpu_amplification=_cpu_amplification(own),
         mgpu_policy="" if policy is None else str(policy),
         mgpu_invalid=policy is None or not _may_serve_mgpu(labels),
         links=inventory.links,
@@ -178,7 +182,6 @@ def decode_node(
         *_mgpu_warnings(labels, quantities or {}),
         *_mgpu_drift(quantities or {}, () if device is None else inventory.devices),
         *(_uncounted(quantities or {}) if device is None else ()),
-        *_unsupported(annotations),
     ]
     return facts, [f"node {name}: {warning}" for warning in warnings]
 
@@ -244,14 +247,27 @@ def _quantity(value: object, path: str, name: str) -> Quantity:
     return quantity
 
 
-def _limits(quantities: Quantities | None) -> tuple[int | None, int | None, int | None]:
-    """cli.md, Predicates: missing cpu or memory is 0, missing pods is unlimited."""
+def _limits(
+    quantities: Quantities | None, reservation: NodeReservation
+) -> tuple[int | None, int | None, int | None]:
+    """
+    Return cpu in thousandths, memory in bytes and the number of Pods.
+
+    Rule: cli.md, Predicates: missing cpu or memory is 0, missing pods is unlimited. What the node
+    keeps for itself is taken off, unless it keeps CPUs only (Koordinator contract 2.3).
+    """
     if quantities is None:
         return None, None, None
     pods = quantities.get(PODS)
+    kept = dict(reservation.resources)
+    cpu, memory = kept.get(CPU, ZERO).milli(), kept.get(MEMORY, ZERO).ceil()
+    if reservation.reserved_cpus:
+        cpu = 1000 * len(reservation.reserved_cpus)
+    if reservation.apply_policy is ReservationApplyPolicy.RESERVED_CPUS_ONLY:
+        cpu = memory = 0
     return (
-        quantities.get(CPU, ZERO).nanos * 1000 // NANO,
-        quantities.get(MEMORY, ZERO).nanos // NANO,
+        max(0, quantities.get(CPU, ZERO).nanos * 1000 // NANO - cpu),
+        max(0, quantities.get(MEMORY, ZERO).nanos // NANO - memory),
         None if pods is None else pods.nanos // NANO,
     )
 
@@ -401,14 +417,7 @@ def _mgpu_drift(quantities: Quantities, devices: tuple[DeviceRecord, ...]) -> It
         )
 
 
-def _unsupported(annotations: Mapping[str, str]) -> Iterator[str]:
-    """Say which of the node's own rules this release does not apply."""
-    prefix = "not applied by this release: "
-    ratios = annotations.get(ANNOTATION_AMPLIFICATION_RATIO)
-    if ratios is not None and decode_amplification_ratios(ratios):
-        yield f"{prefix}{ANNOTATION_AMPLIFICATION_RATIO}"
-    own = annotations.get(ANNOTATION_NODE_RESERVATION)
-    if own is not None:
-        reservation = decode_node_reservation(own)
-        if reservation.resources and not reservation.reserved_cpus:
-            yield f"{prefix}amounts in {ANNOTATION_NODE_RESERVATION} (only reservedCPUs are)"
+def _cpu_amplification(annotations: Mapping[str, str]) -> Fraction:
+    """Return the ratio of the node's cpu (Koordinator contract 2.3), 1 without one."""
+    text = annotations.get(ANNOTATION_AMPLIFICATION_RATIO)
+    return Fraction(1) if text is None else decode_amplification_ratios(text).get(CPU, Fraction(1))

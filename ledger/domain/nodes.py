@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from fractions import Fraction
+from math import ceil
 
 from ledger.domain.annotations.cpu import NumaPolicy
 from ledger.domain.annotations.partitions import GpuPartition
@@ -56,6 +58,7 @@ class NodeFacts:
             `DistributeEvenly`); empty = the settings' (contract 6.6).
         numa_policy: how strictly a Pod's resources must come from the same NUMA nodes (7).
         numa_zones: by NUMA node; empty without a NodeResourceTopology.
+        cpu_amplification: by how much the node's cpu is more than its CPUs; at least 1.
         mgpu_policy: the node's mGPU compute policy; `mgpu_invalid` when the schedule label has a
             value that makes the node serve no mGPU at all (GPU-sharing contract A.1).
         links: measured GPU bandwidth matrix of the Device object, row and column = minor.
@@ -83,9 +86,19 @@ class NodeFacts:
     numa_strategy: str = ""
     numa_policy: NumaPolicy = NumaPolicy.NONE
     numa_zones: tuple[NumaZone, ...] = ()
+    cpu_amplification: Fraction = Fraction(1)
     mgpu_policy: str = ""
     mgpu_invalid: bool = False
     links: LinkMatrix | None = None
     derived_links: LinkMatrix | None = None
     partitions: Mapping[int, tuple[GpuPartition, ...]] | None = None
     honors_partitions: bool = False
+
+    def cpu_cost_milli(self, cpu_milli: int, own_cpus: int) -> int:
+        """
+        Return what a Pod costs of the node's cpu, of which it has `own_cpus` to itself.
+
+        Rule: Koordinator contract 6.6: CPU sets cost ceil(milli * ratio), shares what they ask.
+        """
+        own_milli = own_cpus * 1000
+        return cpu_milli - own_milli + ceil(own_milli * self.cpu_amplification)

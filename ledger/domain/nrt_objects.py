@@ -10,6 +10,7 @@ from typing import Final
 from ledger.domain.annotations.cpu import NumaPolicy
 from ledger.domain.annotations.node_cpu import (
     KubeletCpuPolicy,
+    NodeReservation,
     PodCpuAlloc,
     decode_cpu_topology,
     decode_kubelet_cpu_policy,
@@ -19,11 +20,12 @@ from ledger.domain.annotations.node_cpu import (
     numa_policy_of,
 )
 from ledger.domain.annotations.wire import a_list, a_quantity, a_text, an_object, each
-from ledger.domain.cpuset import EMPTY, CpuSet
+from ledger.domain.cpuset import EMPTY, CpuSet, cpuset_of
 from ledger.domain.nodes import NumaZone
 from ledger.domain.object_fields import text_map
 from ledger.domain.quantity import NANO
 from ledger.domain.resources import (
+    ANNOTATION_AMPLIFICATION_RATIO,
     ANNOTATION_CPU_TOPOLOGY,
     ANNOTATION_KUBELET_CPU_MANAGER_POLICY,
     ANNOTATION_NODE_RESERVATION,
@@ -34,7 +36,11 @@ from ledger.domain.resources import (
 )
 from ledger.domain.topology import CpuTopology
 
-_COPIED_ANNOTATIONS: Final = (ANNOTATION_NODE_RESERVATION, ANNOTATION_SYSTEM_QOS_RESOURCE)
+_COPIED_ANNOTATIONS: Final = (
+    ANNOTATION_AMPLIFICATION_RATIO,
+    ANNOTATION_NODE_RESERVATION,
+    ANNOTATION_SYSTEM_QOS_RESOURCE,
+)
 _ZONE_NAME: Final = re.compile(r"node-(0|[1-9][0-9]{0,3})")
 _ZONE_TYPE: Final = "Node"
 _POLICY_ATTRIBUTE: Final = "topologyManagerPolicy"
@@ -97,9 +103,10 @@ def read_topology(
     for alloc in kubelet_allocs(annotations):
         if alloc.uid not in known_pods:
             pinned |= alloc.cpus
-    read_node_reserve(annotations)  # what does not parse is this object's fault, not the Node's
+    cpus = None if text is None else decode_cpu_topology(text) or None
+    read_node_reserve(annotations, cpus)  # what does not parse is this object's fault
     return NodeTopology(
-        cpus=None if text is None else decode_cpu_topology(text) or None,
+        cpus=cpus,
         pinned=pinned,
         kubelet=kubelet,
         numa_policy=_numa_policy(item),
@@ -123,22 +130,36 @@ def kubelet_allocs(annotations: Mapping[str, str]) -> Iterator[PodCpuAlloc]:
         yield from (alloc for alloc in decode_pod_cpu_allocs(text) if alloc.counts)
 
 
-def read_node_reserve(annotations: Mapping[str, str]) -> CpuSet:
+def read_node_reservation(annotations: Mapping[str, str]) -> NodeReservation:
+    """Return what the node keeps for itself, nothing without the annotation (contract 2.3)."""
+    text = annotations.get(ANNOTATION_NODE_RESERVATION)
+    return NodeReservation() if text is None else decode_node_reservation(text)
+
+
+def read_node_reserve(annotations: Mapping[str, str], topology: CpuTopology | None) -> CpuSet:
     """
     Return the CPUs that a node keeps for itself and for its system.
 
-    Rule: Koordinator contract 6.3. The Node's own annotation wins over the copy that the
-    NodeResourceTopology carries for the scheduler (2.4).
+    Rule: Koordinator contract 2.3 and 6.3. The Node's own annotation wins over the copy that the
+    NodeResourceTopology carries for the scheduler (2.4). An amount of cpu without CPUs picks them
+    as kubelet's picker does on an empty machine: sockets, cores and threads, the lowest first.
     """
-    reserved = EMPTY
-    own = annotations.get(ANNOTATION_NODE_RESERVATION)
-    if own is not None:
-        reserved |= decode_node_reservation(own).reserved_cpus
+    reservation = read_node_reservation(annotations)
+    reserved = reservation.reserved_cpus
+    if not reserved and topology is not None:
+        amount = dict(reservation.resources).get(CPU)
+        reserved = EMPTY if amount is None else _lowest_cores(topology, amount.ceil())
     system = annotations.get(ANNOTATION_SYSTEM_QOS_RESOURCE)
     if system is not None:
         resource = decode_system_qos_resource(system)
         reserved |= resource.cpus if resource.exclusive else EMPTY
     return reserved
+
+
+def _lowest_cores(topology: CpuTopology, count: int) -> CpuSet:
+    """Return so many CPUs, core after core by (socket, core)."""
+    in_order = [cpu for core in topology.cores for cpu in topology.cpus_in_core(core)]
+    return cpuset_of(in_order[:count])
 
 
 def _numa_policy(nrt: Mapping[str, object]) -> NumaPolicy:

@@ -117,7 +117,7 @@ class Answers:
     ) -> tuple[int, str, str]:
         """Return the first of the nodes that lack least, the numbers there, and what would help."""
         fleet = self._fleet
-        if reason is reasons.INSUFFICIENT_CPU:
+        if reason in {reasons.INSUFFICIENT_CPU, reasons.INSUFFICIENT_AMPLIFIED_CPU}:
             place = int(np.where(where, fleet.cpu_free, -UNLIMITED).argmax())
             return place, *explain_cpu(fleet, place, request)
         if reason is reasons.INSUFFICIENT_MEMORY:

@@ -52,15 +52,26 @@ def read_arguments(body: bytes) -> ExtenderArguments:
     """
     Read the body of a filter or prioritize call.
 
-    Rule: kube-scheduler v1, ExtenderArgs with `nodeCacheCapable`: names, never whole nodes.
-
     Raises:
         InputError: no such JSON, or whole nodes instead of names.
     """
     try:
-        arguments = an_object(json.loads(body), "")
+        value = json.loads(body)
     except (ValueError, RecursionError) as error:
         raise InputError(f"not valid JSON: {error}") from error
+    return arguments_of(value)
+
+
+def arguments_of(value: object) -> ExtenderArguments:
+    """
+    Return the question that a body says which someone has parsed.
+
+    Rule: kube-scheduler v1, ExtenderArgs with `nodeCacheCapable`: names, never whole nodes.
+
+    Raises:
+        InputError: another shape, or whole nodes instead of names.
+    """
+    arguments = an_object(value, "")
     names = arguments.get("NodeNames")
     if names is None:
         raise InputError("missing; set nodeCacheCapable on the extender", field="NodeNames")

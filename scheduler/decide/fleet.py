@@ -65,6 +65,7 @@ class Fleet:
         devices: device type -> arrays; `gpu` is always there, `no_devices` stands for the rest.
         mixed_models: some node has GPUs of several models.
         without_devices: at [node], it has no device of any type.
+        amplified: at [node], its cpu is more than its CPUs.
         aligns: some node reports NUMA nodes, so that a Pod's memory may decide on a closer look.
         log: which nodes changed.
         everything: every node's index.
@@ -89,6 +90,7 @@ class Fleet:
             len({record.model for record in records}) > 1 for records in self.gpus.records
         )
         self.without_devices = np.array([not node.devices for node in nodes], dtype=np.bool_)
+        self.amplified = np.array([node.cpu_amplification > 1 for node in nodes], dtype=np.bool_)
         self.aligns = any(node.numa_zones or node.cpu_topology for node in nodes)
         self.log = ChangeLog()
         self.everything: IntArray = np.arange(len(self.nodes), dtype=np.int64)

@@ -9,6 +9,7 @@ from ledger.domain.annotations.cpu import CpuSharedPool, NumaPolicy
 from ledger.domain.cpuset import EMPTY, CpuSet
 from ledger.domain.devices import WHOLE_PERCENT, DeviceRecord, DeviceShare, ratio_to_bytes
 from ledger.domain.requests import DeviceDemand, PodRequest
+from scheduler.decide import reasons
 from scheduler.decide.cards.choose import choose
 from scheduler.decide.cards.gpus import is_shaped
 from scheduler.decide.cards.view import Choice, NodeView
@@ -75,6 +76,9 @@ class Grants:
         cpuset = self._cpus(request, place)
         if isinstance(cpuset, Unfit):
             return cpuset
+        costly = self._cost(request, cpuset, place)
+        if costly is not None:
+            return costly
         pools = self._pools(request, place, within=None)
         if isinstance(pools, Unfit):
             return pools
@@ -106,6 +110,9 @@ class Grants:
         given = align(policy, request, node_now, self._settings.cpu)
         if isinstance(given, Unfit):
             return given
+        costly = self._cost(request, given.cpuset, place)
+        if costly is not None:
+            return costly
         facts, shares = self._fleet.nodes[place], given.choice.shares
         within = [part.node for part in given.parts] or None
         pools = self._pools(request, place, within=within)
@@ -193,6 +200,23 @@ class Grants:
             return demand
         return choose_cpus(
             demand, self._fleet.nodes[place], self._pins.pinned(place), self._settings.cpu
+        )
+
+    def _cost(self, request: PodRequest, cpuset: CpuSet, place: int) -> Unfit | None:
+        """
+        Refuse CPUs that cost more of an amplified node than it has left.
+
+        Rule: Koordinator contract 6.6.
+        """
+        facts, free = self._fleet.nodes[place], self._fleet.cpu_free.item(place)
+        cost = facts.cpu_cost_milli(request.cpu_milli, len(cpuset))
+        if not cpuset or cost <= free or facts.cpu_milli is None:
+            return None
+        return Unfit(
+            reason=reasons.INSUFFICIENT_AMPLIFIED_CPU.text,
+            requested=cost,
+            available=free,
+            unit="milli",
         )
 
     def _pools(

@@ -113,8 +113,9 @@ class Holdings:
 
     def _count(self, held: _Held, sign: int) -> None:
         fleet, node = self._fleet, held.node
+        cpu_milli = fleet.nodes[node].cpu_cost_milli(held.cpu_milli, len(held.cpuset))
         fleet.add(
-            node, cpu_milli=sign * held.cpu_milli, memory_bytes=sign * held.memory_bytes, pods=sign
+            node, cpu_milli=sign * cpu_milli, memory_bytes=sign * held.memory_bytes, pods=sign
         )
         for share in held.shares:
             devices = fleet.devices[share.device_type]

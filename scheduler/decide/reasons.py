@@ -49,6 +49,10 @@ AFFINITY: Final = Reason(
 )
 TOO_MANY_PODS: Final = Reason(text="Too many pods", remedy="end a Pod on the node")
 INSUFFICIENT_CPU: Final = Reason(text="Insufficient cpu")
+INSUFFICIENT_AMPLIFIED_CPU: Final = Reason(
+    text="Insufficient amplified cpu",
+    remedy="end Pods on the node; a CPU of one's own counts as much as the node's ratio says",
+)
 INSUFFICIENT_MEMORY: Final = Reason(text="Insufficient memory")
 UNKNOWN_CARD: Final = Reason(
     text="node(s) have a Pod on an unknown card",
@@ -172,6 +176,7 @@ _CLOSER: Final = {
         NUMA_POLICY_CONFLICT,
         NO_NUMA_NODES,
         INSUFFICIENT_NUMA_CPU,
+        INSUFFICIENT_AMPLIFIED_CPU,
         INSUFFICIENT_POOL,
         NOT_WHOLE_CPUS,
         INSUFFICIENT_CPUS,

@@ -28,7 +28,8 @@ _FITS: Final = 0
 _PODS_BIT: Final = 1
 _CPU_BIT: Final = 2
 _MEMORY_BIT: Final = 4
-_FIT_CODES: Final = 7
+_AMPLIFIED_BIT: Final = 8
+_FIT_CODES: Final = 15
 _INSUFFICIENT, _FRAGMENTED, _UNHEALTHY, _CONTAINERS, _UNKNOWN = range(5)
 _KIND_COUNT: Final = 5
 _CARD_SHORT: Final = 1000  # one card short is farther than any percent short on a card
@@ -195,7 +196,8 @@ class Refusals:
         fleet = self._fleet
         bits: IntArray = np.zeros(len(nodes), dtype=np.int64)
         if shape.cpu_milli:
-            bits += (fleet.cpu_free.take(nodes) < shape.cpu_milli) * _CPU_BIT
+            short = fleet.cpu_free.take(nodes) < shape.cpu_milli
+            bits += short * np.where(fleet.amplified.take(nodes), _AMPLIFIED_BIT, _CPU_BIT)
         if request.memory_bytes:
             bits += (fleet.memory_free.take(nodes) < request.memory_bytes) * _MEMORY_BIT
         if fleet.limits_pods:
@@ -265,7 +267,12 @@ class Refusals:
 
 def _texts(verdict: StaticVerdict, shape: Shape) -> tuple[tuple[Reason, ...], ...]:
     """Return the reasons behind each code: static, fit bits, each demand's kinds, sums, CPUs."""
-    fit = (reasons.TOO_MANY_PODS, reasons.INSUFFICIENT_CPU, reasons.INSUFFICIENT_MEMORY)
+    fit = (
+        reasons.TOO_MANY_PODS,
+        reasons.INSUFFICIENT_CPU,
+        reasons.INSUFFICIENT_MEMORY,
+        reasons.INSUFFICIENT_AMPLIFIED_CPU,
+    )
     texts: list[tuple[Reason, ...]] = [(reason,) for reason in verdict.reasons]
     texts.extend(
         tuple(reason for bit, reason in enumerate(fit) if bits >> bit & 1)

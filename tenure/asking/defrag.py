@@ -18,6 +18,7 @@ from scheduler.decide.bench import Bench
 from scheduler.decide.defrag import DECISIONS_MAX, Move, NoPlan, Plan, plan_moves
 from scheduler.decide.settings import SchedulingSettings
 from tenure.asking.opening import LEDGER_VARIABLE, opened
+from tenure.asking.prospects import is_unrecorded
 from tenure.asking.scene import (
     Objects,
     Scene,
@@ -132,6 +133,7 @@ def _waiting(name: PodName, scene: Scene) -> PodRequest:
     ]
     waiting = [request for request in found if request.uid not in holding]
     if waiting:
+        _refuse_unrecorded(waiting[-1], scene)
         return waiting[-1]
     if found:
         raise with_next(
@@ -139,6 +141,15 @@ def _waiting(name: PodName, scene: Scene) -> PodRequest:
         )
     error = InputError("no request of this name is known", place=str(name))
     raise with_next(error, "name its manifest by --file, or what it asks for by --gpus and --cpu")
+
+
+def _refuse_unrecorded(request: PodRequest, scene: Scene) -> None:
+    """Refuse to plan for a Pod whose refusal is about facts that nobody wrote down."""
+    reasons = [reason.reason for reason in scene.refused.get(request.uid, ())]
+    if scene.untold and reasons and all(map(is_unrecorded, reasons)):
+        fact = f"the ledger does not record what it was refused for: {', '.join(reasons)}"
+        error = InputError(fact, place=request.path)
+        raise with_next(error, "name the files of the Pod and of the nodes by --objects")
 
 
 def _pod_name(text: str, field: str) -> PodName:
@@ -154,8 +165,7 @@ def _bench(scene: Scene, request: PodRequest, kept: frozenset[str], scope: str |
         raise InputError(f"holds nothing: {', '.join(sorted(unknown))}", field="--keep")
     holders = [
         replace(holder, fixed=KEPT) if holder.path in kept and not holder.fixed else holder
-        for holder in scene.holders
-        if holder.uid != request.uid
+        for holder in scene.others(request.uid)
     ]
     return Bench(scene.nodes, holders, scene.settings, wanted=request.uid, accepts=scope_of(scope))
 

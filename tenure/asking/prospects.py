@@ -105,7 +105,7 @@ def prospects_of(pod_uid: str, scene: Scene, refused: Sequence[RefusalReason] = 
         return Prospects(
             message="", nodes=(), nearest=None, names=names, untold=scene.untold, note=note
         )
-    bench = scene.bench(without=pod_uid)
+    bench = Bench(scene.nodes, scene.others(pod_uid), scene.settings)
     answer = bench.decide(request)
     name = group_name(request)
     members = _members(name, scene) if name else []

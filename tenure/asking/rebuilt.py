@@ -32,6 +32,9 @@ UNTOLD_OF_PODS: Final = (
     "of Pods: GPU models, node selectors, affinity, tolerations, device hints, joint allocation,"
     " partition wishes, CPU bind and NUMA policies, mGPU policies, init containers and overhead"
 )
+UNTOLD_BY_ARCHIVE: Final = (
+    "what moved to the archive: labels, cpu and memory of nodes, requests of Pods"
+)
 _BY_SHARE: Final = (Dialect.KOORDINATOR.value, Dialect.NVIDIA.value)
 _QOS: Final = frozenset({"LSE", "LSR", "LS", "BE", "SYSTEM"})
 

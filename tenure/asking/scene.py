@@ -16,6 +16,7 @@ from ledger.domain.events import (
     NodeInventoried,
     PodObserved,
     PodReserved,
+    RefusalReason,
     RequestRefused,
 )
 from ledger.domain.nodes import NodeFacts
@@ -26,9 +27,15 @@ from ledger.domain.resources import (
     ANNOTATION_TENURE_ADMITTED,
     LABEL_HOSTNAME,
 )
-from scheduler.decide.bench import Bench, Holder
+from scheduler.decide.bench import Holder
 from scheduler.decide.settings import SchedulingSettings
-from tenure.asking.rebuilt import UNTOLD_OF_NODES, UNTOLD_OF_PODS, node_of, request_of
+from tenure.asking.rebuilt import (
+    UNTOLD_BY_ARCHIVE,
+    UNTOLD_OF_NODES,
+    UNTOLD_OF_PODS,
+    node_of,
+    request_of,
+)
 from tenure.config import normalise_settings
 from tenure.manifests import Document, Manifests
 from tenure.simulate.events import group_name
@@ -43,6 +50,8 @@ UNKNOWN: Final = "its request is not known"
 PINNED: Final = "its request names one node"
 DAEMON: Final = "its DaemonSet puts it there"
 _NODE_NAME: Final = "metadata.name"
+_PLACE: Final = "place/"
+"""What the UIDs begin with that stand for cards kept for members of planned groups."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +62,7 @@ class Scene:
     Attributes:
         requests: Pod UID -> its own request, of Pods that wait and Pods that hold.
         broken: Pod UID -> the errors of a Pod that breaks rules of ours.
+        refused: Pod UID -> the reasons of its newest refusal.
         untold: facts that nobody wrote down here, so that nothing was decided by them.
     """
 
@@ -61,12 +71,13 @@ class Scene:
     settings: SchedulingSettings
     requests: Mapping[str, PodRequest] = field(default_factory=dict)
     broken: Mapping[str, str] = field(default_factory=dict)
+    refused: Mapping[str, tuple[RefusalReason, ...]] = field(default_factory=dict)
     untold: tuple[str, ...] = ()
 
-    def bench(self, without: str = "") -> Bench:
-        """Return a bench with this cluster on it, one Pod aside."""
-        holders = [holder for holder in self.holders if holder.uid != without]
-        return Bench(self.nodes, holders, self.settings)
+    def others(self, pod_uid: str) -> list[Holder]:
+        """Return who holds what beside one Pod; what is kept for that Pod is free for it."""
+        own = f"{_PLACE}{pod_uid}/"
+        return [h for h in self.holders if h.uid != pod_uid and not h.uid.startswith(own)]
 
 
 @dataclass(slots=True)
@@ -76,6 +87,7 @@ class _Told:
     inventories: dict[str, NodeInventoried] = field(default_factory=dict)
     holdings: dict[str, PodReserved | PodObserved] = field(default_factory=dict)
     refusals: dict[str, RequestRefused] = field(default_factory=dict)
+    is_archived: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,10 +185,7 @@ def scene_of_ledger(source: Ledger, objects: Objects | None, settings: Schedulin
     Raises:
         LedgerError: the ledger can't be read.
     """
-    from ledger.store.timetravel import load_state
-
-    state = load_state(source).state
-    told = _read_events(source)
+    state, told = _read_events(source)
     normalise = normalise_settings(settings)
     facts = {} if objects is None else {node.uid: node for node in objects.nodes}
     order = dict.fromkeys((*told.inventories, *sorted(state.nodes)))  # that of the input
@@ -195,34 +204,43 @@ def scene_of_ledger(source: Ledger, objects: Objects | None, settings: Schedulin
         untold.append(UNTOLD_OF_NODES)
     if rebuilt:
         untold.append(UNTOLD_OF_PODS)
+    if told.is_archived:
+        untold.append(UNTOLD_BY_ARCHIVE)
     return Scene(
         nodes=tuple(nodes),
         holders=tuple(_holders(state, told, places, known)),
         settings=settings,
         requests=known,
         broken=objects.broken if objects else {},
+        refused={uid: event.reasons for uid, event in told.refusals.items()},
         untold=tuple(untold),
     )
 
 
-def _read_events(source: Ledger) -> _Told:
-    """Read the live log once; what an archive took is not told."""
+def _read_events(source: Ledger) -> tuple[LedgerState, _Told]:
+    """Read the live log once; what an archive took is in its state, and told no further."""
+    from ledger.domain.state_codec import LedgerState
+    from ledger.store.read import replay
     from ledger.store.segments import segments_of
+    from ledger.store.timetravel import Fold, load_state
 
     with source.connection.begin():
         archived = segments_of(source.connection)
-    told = _Told()
-    for recorded in source.read_events(after=archived[-1].last if archived else 0):
-        match recorded.event:
-            case NodeInventoried() as event:
+    fold = None if archived else Fold(LedgerState())
+    told = _Told(is_archived=bool(archived))
+    for position, event in replay(source.connection, after=archived[-1].last if archived else 0):
+        if fold is not None:
+            fold.add(position, event)
+        match event:
+            case NodeInventoried():
                 told.inventories[event.node_uid] = event
-            case PodReserved() | PodObserved() as event:
+            case PodReserved() | PodObserved():
                 told.holdings[event.pod_uid] = event
-            case RequestRefused() as event:
+            case RequestRefused():
                 told.refusals[event.pod_uid] = event
             case _:
                 pass
-    return told
+    return load_state(source).state if fold is None else fold.state, told
 
 
 def _node(uid: str, state: LedgerState, told: _Told, facts: Mapping[str, NodeFacts]) -> NodeFacts:
@@ -295,7 +313,7 @@ def _kept(state: LedgerState, places: Mapping[str, int]) -> Iterator[Holder]:
             exclusive=True,
         )
         pod = PodObserved(
-            pod_uid=f"place/{place.pod_uid}/{place.minor}",
+            pod_uid=f"{_PLACE}{place.pod_uid}/{place.minor}",
             attempt=1,
             namespace=place.group,
             pod_name=f"place-{place.minor}",

@@ -186,6 +186,7 @@ def test_a_kept_pod_stays(tenure: CommandLine) -> None:
         (("--cpu", "2", "--cpu-scope", "numa"), "--cpu-scope"),
         (("ml/nobody",), "no request of this name is known"),
         (("ml/half-1",), "it holds its place already"),
+        (("ml/lost",), "the ledger does not record what it was refused for"),
         (("--gpus", "1", "--keep", "ml/nobody"), "--keep"),
         (("--file", "missing.yaml"), "missing.yaml"),
     ],

@@ -132,6 +132,7 @@ def nrt(name: str = "n1", /, **annotations: object) -> Object:
         "cpu_manager_policy": "kubelet.koordinator.sh/cpu-manager-policy",
         "system_qos_resource": "node.koordinator.sh/system-qos-resource",
         "reservation": "node.koordinator.sh/reservation",
+        "resource_amplification_ratio": "node.koordinator.sh/resource-amplification-ratio",
     }
     texts = {
         keys[word]: value if isinstance(value, str) else json.dumps(value)

@@ -1,8 +1,9 @@
 """
 The rules that Postgres itself enforces, whoever connects: one list per revision.
 
-Every rule is the one of the same name on SQLite, with the same words in its refusal. Triggers are
-ENABLE ALWAYS, so that `session_replication_role` does not silence them.
+Every rule is the one of the same name on SQLite, with the same words in its refusal; only streams
+are counted here by `ledger_events_append`. Triggers are ENABLE ALWAYS, so that
+`session_replication_role` does not silence them.
 """
 
 from __future__ import annotations

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import json
 import uuid
+from fractions import Fraction
 
 import pytest
 
+from ledger.domain.annotations.node_cpu import encode_cpu_topology
 from ledger.domain.cpuset import parse_cpuset
 from ledger.domain.devices import DevicePlace, VirtualFunction
 from ledger.domain.errors import InputError
@@ -643,26 +646,59 @@ def test_kubelets_reserve_is_pooled_and_the_nodes_is_not() -> None:
     assert (str(facts.reserved_cpus), str(facts.unpooled_cpus)) == ("0-2", "2")
 
 
-NOT_APPLIED = {
-    "amplification": (
-        node(annotations={"node.koordinator.sh/resource-amplification-ratio": {"cpu": 1.4}}),
-        "resource-amplification-ratio",
-    ),
-    "a reservation by amount": (
-        node(annotations={"node.koordinator.sh/reservation": {"resources": {"cpu": "2"}}}),
-        "node.koordinator.sh/reservation",
-    ),
-}
+RESERVATION = "node.koordinator.sh/reservation"
 
 
-@pytest.mark.parametrize(("body", "what"), NOT_APPLIED.values(), ids=NOT_APPLIED)
-def test_what_a_node_asks_in_vain_is_a_warning(body: Object, what: str) -> None:
-    """A rule of the node that is not applied yet is said, never passed over."""
-    _, warnings = decode_node(body)
+@pytest.mark.parametrize(
+    ("reservation", "cpu_milli", "gib", "cpus"),
+    [
+        pytest.param(None, 24000, 128, "", id="nothing kept"),
+        pytest.param({"reservedCPUs": "0-1"}, 22000, 128, "0-1", id="CPUs"),
+        pytest.param(
+            {"reservedCPUs": "0-1", "resources": {"cpu": "8", "memory": "28Gi"}},
+            22000,
+            100,
+            "0-1",
+            id="with CPUs, the amount of cpu picks none and counts for nothing",
+        ),
+        pytest.param(
+            {"resources": {"cpu": "2500m"}}, 21500, 128, "0-1,12", id="2.5 CPUs are three"
+        ),
+        pytest.param(
+            {"reservedCPUs": "0-1", "applyPolicy": "ReservedCPUsOnly"},
+            24000,
+            128,
+            "0-1",
+            id="CPUs only: the amounts stay",
+        ),
+    ],
+)
+def test_what_a_node_keeps_for_itself_is_not_given(
+    reservation: Object | None, cpu_milli: int, gib: int, cpus: str
+) -> None:
+    """Koordinator contract 2.3, reservation rule."""
+    annotations = {} if reservation is None else {RESERVATION: reservation}
+    body = node(allocatable={"cpu": "24", "memory": "128Gi"}, annotations=annotations)
 
-    assert len(warnings) == 1
-    assert warnings[0].startswith("node n1: not applied by this release: ")
-    assert what in warnings[0]
+    facts, _ = decode_node(body, None, nrt(cpu_topology=json.loads(encode_cpu_topology(MACHINE_X))))
+
+    assert (facts.cpu_milli, facts.memory_bytes) == (cpu_milli, gib * GIB)
+    assert str(facts.reserved_cpus) == cpus
+
+
+def test_amplification_costs_cpu_sets_and_not_shares() -> None:
+    """Koordinator contract 6.6: r = 1.4; 14000m of which a 4-CPU set count 15600."""
+    ratio = {"node.koordinator.sh/resource-amplification-ratio": {"cpu": 1.4}}
+
+    facts, warnings = decode_node(node(annotations=ratio))
+    copied, _ = decode_node(node(), None, nrt(resource_amplification_ratio={"cpu": 1.4}))
+
+    assert facts.cpu_amplification == copied.cpu_amplification == Fraction(7, 5)
+    assert not warnings
+    assert facts.cpu_cost_milli(14000, 4) == 15600
+    assert facts.cpu_cost_milli(18000, 0) == 18000
+    assert [facts.cpu_cost_milli(cpus * 1000, cpus) for cpus in (12, 13)] == [16800, 18200]
+    assert facts.cpu_cost_milli(1000, 1) == 1400
 
 
 BROKEN = {

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from fractions import Fraction
 from itertools import combinations, product
 
 import pytest
@@ -307,3 +308,43 @@ def test_a_refusal_over_arrays_is_the_pickers(
     assert isinstance(refused, Unplaced)
     assert reason in refused.message
     assert reason in picked(asked, facts, held, settings=CpuSettings())
+
+
+# Amplification
+
+
+@pytest.mark.parametrize(
+    ("cpu_milli", "own", "fits"),
+    [
+        pytest.param(18000, False, True, id="a share of 18"),
+        pytest.param(18100, False, False, id="a share of 18.1"),
+        pytest.param(12000, True, True, id="a set of 12 costs 16800"),
+        pytest.param(13000, True, False, id="a set of 13 costs 18200"),
+    ],
+)
+def test_what_fits_an_amplified_node(
+    cpu_milli: int,
+    own: bool,  # noqa: FBT001 - a column of the table
+    fits: bool,  # noqa: FBT001 - a column of the table
+) -> None:
+    """Koordinator contract 6.6: r = 1.4, 33600m; 14000m asked, of which a 4-CPU set."""
+    facts = replace(node(), cpu_milli=33600, cpu_amplification=Fraction(7, 5))
+    engine = Engine([facts], SchedulingSettings())
+    set_of_four = engine.decide(replace(pod(4000, cpuset=demand(4)), uid="set"))
+    assert isinstance(set_of_four, Placement)
+    engine.reserve(set_of_four)
+    share = engine.decide(replace(pod(10000), uid="share"))
+    assert isinstance(share, Placement)
+    engine.reserve(share)
+
+    answer = engine.decide(pod(cpu_milli, cpuset=demand(cpu_milli // 1000) if own else None))
+
+    if fits:
+        assert isinstance(answer, Placement)
+    else:
+        assert isinstance(answer, Unplaced)
+        assert answer.message == "0/1 nodes are available: 1 Insufficient amplified cpu."
+    engine.release("set")
+    engine.release("share")
+    whole = engine.decide(pod(24000, cpuset=demand(24)))
+    assert isinstance(whole, Placement)

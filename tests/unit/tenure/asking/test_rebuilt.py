@@ -23,9 +23,11 @@ from tenure.asking.scene import (
     settings_of,
 )
 from tenure.manifests import read_manifests
+from tests.support.archives import history, move
 from tests.support.cli import CommandLine
 from tests.support.clusters import held, nic, pod, share
 from tests.support.ledgers import morning, write_ledger
+from tests.support.stores import Clock
 
 EXAMPLES = Path(__file__).parents[4] / "examples"
 
@@ -96,6 +98,27 @@ def test_closed_cards_and_what_others_placed_are_seen(tmp_path: Path) -> None:
     node = next(node for node in told.nodes if node.name == "gpu-a")
     assert next(item.healthy for item in node.devices if item.device_type == "gpu") is False
     assert {holder.fixed for holder in told.holders} <= {OTHERS, UNKNOWN, ""}
+
+
+def test_what_an_archive_took_is_still_held_but_said_to_be_untold(tmp_path: Path) -> None:
+    """
+    Holders, unknown cards, closed cards and cards kept for a group come from the state.
+
+    Their requests are in the archive, so that none of them may be moved.
+    """
+    with open_ledger(str(tmp_path / "run.db"), mode="create") as source:
+        history(source, Clock())
+        move(source, tmp_path)
+        told = scene_of_ledger(source, None, SchedulingSettings())
+
+    held_by = {holder.uid: holder for holder in told.holders}
+    assert {"uid-long", "uid-seen", "uid-early"} <= held_by.keys()
+    kept = [holder.fixed for holder in told.holders if holder.fixed.startswith("kept for")]
+    assert kept == ["kept for group"]
+    assert all(holder.fixed for holder in told.holders)
+    assert any("moved to the archive" in text for text in told.untold)
+    closed = [r.minor for node in told.nodes for r in node.devices if not r.healthy]
+    assert closed == [3]
 
 
 def reserved(
