@@ -26,6 +26,7 @@ from scheduler.decide.releases import minimal_set
 from scheduler.decide.trial import (
     Trial,
     Unit,
+    cost_of,
     gpus_of,
     has_one_choice,
     kind_of,
@@ -302,7 +303,8 @@ class _Search:
         cpu_used, memory_used = self.trial.used(node)
         if facts.cpu_milli is not None and request.cpu_milli:
             lacking = request.cpu_milli + cpu_used - facts.cpu_milli
-            most = max(most, least_of((holder.held.cpu_milli for holder in held), lacking))
+            costs = (cost_of(facts, h.held.cpu_milli, h.held.cpuset) for h in held)
+            most = max(most, least_of(costs, lacking))
         if facts.memory_bytes is not None and request.memory_bytes:
             lacking = request.memory_bytes + memory_used - facts.memory_bytes
             most = max(most, least_of((holder.held.memory_bytes for holder in held), lacking))

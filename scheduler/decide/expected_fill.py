@@ -22,7 +22,7 @@ class ExpectedFill(Fragmentation):
     """
     Fragmentation that looks further: the percent of a card that the next Pods will fill.
 
-    Rule: the scarcity policy's decision record, "Expected fill". Only the worth of a single card
+    Rule: docs/adr/0009, "Expected fill". Only the worth of a single card
     differs: instead of all that is left where the next typical Pod fits, it is what `ARRIVALS`
     Pods drawn from the typical ones are expected to fill of it, each taken where that is better
     than to wait.

@@ -86,7 +86,8 @@ def look_at(request: PodRequest, bench: Bench, node: int) -> Look:
         request=request,
         facts=facts,
         view=bench.view(node),
-        cpu_free=(facts.cpu_milli or 0) - sum(pod.cpu_milli for pod in held),
+        cpu_free=(facts.cpu_milli or 0)
+        - sum(facts.cpu_cost_milli(pod.cpu_milli, len(pod.cpuset)) for pod in held),
         memory_free=(facts.memory_bytes or 0) - sum(pod.memory_bytes for pod in held),
         pods=len(held),
         strangers=tuple(f"{pod.namespace}/{pod.pod_name}" for pod in held if pod.unknown_types),
@@ -163,6 +164,19 @@ def _cpu(look: Look, name: str) -> Finding:
         available=look.cpu_free,
         unit="cpu milli",
         about=f"the node has {look.facts.cpu_milli}",
+    )
+
+
+def _amplified(look: Look, name: str) -> Finding:
+    cpuset, facts = look.request.cpuset, look.facts
+    ratio = float(facts.cpu_amplification)
+    return Finding(
+        node=look.node,
+        reason=name,
+        asked=facts.cpu_cost_milli(look.request.cpu_milli, cpuset.cpus if cpuset else 0),
+        available=look.cpu_free,
+        unit="cpu milli",
+        about=f"the node has {facts.cpu_milli}, a CPU of one's own counts {ratio:g} times",
     )
 
 
@@ -429,6 +443,7 @@ _BY_TEXT: Final[Mapping[str, Callable[[Look, str], Finding]]] = {
     reasons.AFFINITY.text: _affinity,
     reasons.TOO_MANY_PODS.text: _pods,
     reasons.INSUFFICIENT_CPU.text: _cpu,
+    reasons.INSUFFICIENT_AMPLIFIED_CPU.text: _amplified,
     reasons.INSUFFICIENT_MEMORY.text: _memory,
     reasons.UNKNOWN_CARD.text: _unknown,
     reasons.NO_CPU_TOPOLOGY.text: _plain,

@@ -68,7 +68,7 @@ class Market:
     """
     Finds the prices at which typical Pods, each going where it is cheapest, just fill each pool.
 
-    Rule: the scarcity policy's decision record, "Prices". As many Pods are expected as the idle
+    Rule: docs/adr/0009, "Prices". As many Pods are expected as the idle
     GPUs can hold. Prices rise where more is asked than is free and fall where less is, a number
     of rounds; sums are of integers, so that the answer does not depend on their order.
 

@@ -33,7 +33,7 @@ class Tolls:
     """
     What each pool charges a Pod for what others will need there.
 
-    Rule: the scarcity policy's decision record, "Prices".
+    Rule: docs/adr/0009, "Prices".
 
     A pool is a set of nodes that the same typical Pods may use and that have about as much cpu
     per card. Prices are a function of the idle GPU and the free cpu of each pool, both in steps

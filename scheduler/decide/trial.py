@@ -8,6 +8,7 @@ from dataclasses import replace
 from itertools import combinations
 from typing import Final
 
+from ledger.domain.cpuset import CpuSet
 from ledger.domain.devices import GPU
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.requests import PodRequest
@@ -74,14 +75,15 @@ class Trial:
 
     def used(self, node: int) -> tuple[int, int]:
         """Return cpu in thousandths and memory that are held on a node now."""
+        facts = self._bench.nodes[node]
         cpu_milli = memory_bytes = 0
         for holder in self._bench.on(node):
             if holder.uid not in self._lifted:
-                cpu_milli += holder.held.cpu_milli
+                cpu_milli += cost_of(facts, holder.held.cpu_milli, holder.held.cpuset)
                 memory_bytes += holder.held.memory_bytes
         for placement in self._placed.values():
             if placement.node == node:
-                cpu_milli += placement.request.cpu_milli
+                cpu_milli += cost_of(facts, placement.request.cpu_milli, placement.cpuset)
                 memory_bytes += placement.request.memory_bytes
         return cpu_milli, memory_bytes
 
@@ -124,6 +126,11 @@ def lacking_in_all(request: PodRequest, bench: Bench) -> str:
         if amount > free:
             return f"asks {amount} {unit} of {device_type}, all nodes have {free} left"
     return ""
+
+
+def cost_of(facts: NodeFacts, cpu_milli: int, cpuset: CpuSet) -> int:
+    """Return what a Pod costs of a node's cpu, amplified where the node's is."""
+    return facts.cpu_cost_milli(cpu_milli, len(cpuset))
 
 
 def least_of(amounts: Iterable[int], lacking: int) -> int:

@@ -25,8 +25,9 @@ from ledger.domain.resources import (
 from ledger.domain.topology import cpu_topology_of
 
 UNTOLD_OF_NODES: Final = (
-    "of nodes: taints, cordons, places for Pods, CPUs kept in reserve, NUMA policies and zones,"
-    " measured links, partition tables and dialects; 0 cpu or memory is taken as no limit"
+    "of nodes: taints, cordons, places for Pods, CPUs kept in reserve, cpu amplification, NUMA"
+    " policies and zones, measured links, partition tables and dialects; 0 cpu or memory is taken"
+    " as no limit"
 )
 UNTOLD_OF_PODS: Final = (
     "of Pods: GPU models, node selectors, affinity, tolerations, device hints, joint allocation,"
@@ -133,8 +134,15 @@ def explains(request: PodRequest, shares: tuple[DeviceShare, ...], cpus: int) ->
         and asked[GPU] == given[GPU]
         and all(given[kind] >= asked[kind] for kind in types)
         and _has_its_cards(request, shares)
-        and (request.cpuset.cpus if request.cpuset else 0) == cpus
+        and _has_its_cpus(request, cpus)
     )
+
+
+def _has_its_cpus(request: PodRequest, cpus: int) -> bool:
+    """Tell whether so many CPUs are its own; a node's bind policy may give them to every Pod."""
+    if request.cpuset is None:
+        return cpus in {0, request.cpu_milli // 1000}
+    return request.cpuset.cpus == cpus
 
 
 def _has_its_cards(request: PodRequest, shares: tuple[DeviceShare, ...]) -> bool:

@@ -492,7 +492,9 @@ def _sorted_rights(row: tuple[str, str, str | None]) -> tuple[str, str, list[str
     return name, owner, sorted((rights or "").strip("{}").split(","))
 
 
-IN_ANOTHER = {("ledger_events_count", "ledger_events"): ("ledger_events_append", "ledger_events")}
+IN_ANOTHER: dict[tuple[str, ...], tuple[str, str]] = {
+    ("ledger_events_count", "ledger_events"): ("ledger_events_append", "ledger_events")
+}
 """Rules of SQLite that one of another name keeps here."""
 
 

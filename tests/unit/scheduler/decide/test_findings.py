@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 
 import pytest
 
@@ -340,6 +341,16 @@ CASES = {
         numbers=(6, 4, "cpus"),
         about="free 4-7; NUMA 0 has 0, NUMA 1 has 4",
         helps=("cpus 4 of 6", "end default/x"),
+    ),
+    "amplified cpu": Case(
+        request=pinned(4),
+        node=replace(
+            gpu_node("n", cpu_milli=6000, cpu_topology=SMALL_MACHINE), cpu_amplification=Fraction(2)
+        ),
+        reason=reasons.INSUFFICIENT_AMPLIFIED_CPU.text,
+        numbers=(8000, 6000, "cpu milli"),
+        about="counts 2 times",
+        helps=("cpus 3 of 4",),
     ),
     "odd CPUs": Case(
         request=pinned(3, required=True),
