@@ -43,7 +43,7 @@ class _Model(BaseModel):
 
 
 class _Node(_Model):
-    policy: Policy = "binpack"
+    policy: Policy = "scarcity"
 
 
 class _Devices(_Model):

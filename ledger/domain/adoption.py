@@ -29,7 +29,11 @@ from ledger.domain.adopted_fractions import (
     unread_words,
     with_containers,
 )
-from ledger.domain.annotations.cpu import decode_resource_status
+from ledger.domain.annotations.cpu import (
+    decode_resource_spec,
+    decode_resource_status,
+    encode_resource_status,
+)
 from ledger.domain.annotations.device_allocated import DeviceAllocation, decode_device_allocated
 from ledger.domain.annotations.gpu_topology import decode_gpu_topology
 from ledger.domain.annotations.qos import read_qos_class
@@ -52,6 +56,7 @@ from ledger.domain.requests import DeviceDemand, PodSnapshot
 from ledger.domain.resources import (
     ANNOTATION_DEVICE_ALLOCATED,
     ANNOTATION_GPU_TOPOLOGY,
+    ANNOTATION_RESOURCE_SPEC,
     ANNOTATION_RESOURCE_STATUS,
     GPU_CORE,
     GPU_MEMORY,
@@ -64,6 +69,8 @@ from ledger.domain.resources import (
 DEVICE_ALLOCATED: Final = "device-allocated"
 TOPOLOGY: Final = "topology"
 DEVICES_CHECKPOINTS: Final = "devices-checkpoints"
+RESOURCE_STATUS: Final = "resource-status"
+POD_CPU_ALLOCS: Final = "pod-cpu-allocs"
 NO_SOURCE: Final = ""
 
 SOURCES: Final = (
@@ -88,10 +95,12 @@ class Adopted:
     What one running Pod holds on its node.
 
     Attributes:
-        source: one of `SOURCES`; empty when nobody wrote down a card.
+        source: one of `SOURCES`; of a Pod without devices where its CPUs are written down,
+            `resource-status` or `pod-cpu-allocs`; empty when nobody wrote anything down.
         shares: ordered by (device_type, minor).
         unknown_types: device types it holds on a card that can't be named.
         dialect: the GPU dialect it asked in, empty when it asks for no GPU.
+        annotations: its `resource-status` in our own spelling, where it has one.
         faults: what the source says wrongly, or against the Pod's own request; for people.
     """
 
@@ -107,6 +116,17 @@ class Adopted:
     unknown_types: tuple[str, ...] = ()
     dialect: str = ""
     snapshot: PodSnapshot = field(default_factory=PodSnapshot)
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    faults: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Cpus:
+    """What a running Pod has of CPUs and NUMA nodes, and who says so."""
+
+    source: str = NO_SOURCE
+    cpuset: CpuSet = EMPTY
+    annotations: Mapping[str, str] = field(default_factory=dict)
     faults: tuple[str, ...] = ()
 
 
@@ -140,6 +160,7 @@ def adopt(
         checkpoints=witnesses.checkpoints.get(spec.uid, ()),
     )
     found = _first(asker)
+    cpus = _cpus(spec, witnesses)
     known = {share.device_type for share in found.shares}
     unknown = (_asked_types(spec) - known) | found.lost_types
     return Adopted(
@@ -149,12 +170,13 @@ def adopt(
         node_name=spec.node_name,
         cpu_milli=spec.cpu_milli,
         memory_bytes=spec.memory_bytes,
-        source=found.source,
+        source=found.source or ("" if unknown else cpus.source),
         shares=found.shares,
-        cpuset=_cpuset(spec, witnesses),
+        cpuset=cpus.cpuset,
         unknown_types=tuple(sorted(unknown)),
         dialect="" if gpu.dialect is None else str(gpu.dialect),
-        faults=_few(found.faults),
+        annotations=cpus.annotations,
+        faults=_few((*found.faults, *cpus.faults)),
         snapshot=snapshot_of(
             spec, qos=str(read_qos_class(spec.labels)), priority=spec.priority or 0
         ),
@@ -193,10 +215,31 @@ def _asked_types(spec: PodSpec) -> frozenset[str]:
     )
 
 
-def _cpuset(spec: PodSpec, witnesses: Witnesses) -> CpuSet:
+def _cpus(spec: PodSpec, witnesses: Witnesses) -> _Cpus:
+    """
+    Return the Pod's CPUs: `resource-status`, else kubelet's; where both say, they must agree.
+
+    A `resource-spec` that does not parse is this Pod's fault and no later one's.
+    """
+    if ANNOTATION_RESOURCE_SPEC in spec.annotations:
+        decode_resource_spec(spec.annotations[ANNOTATION_RESOURCE_SPEC])
+    pinned = witnesses.cpus.get(spec.uid, EMPTY)
+    by_kubelet = _Cpus(source=POD_CPU_ALLOCS, cpuset=pinned) if pinned else _Cpus()
     text = spec.annotations.get(ANNOTATION_RESOURCE_STATUS)
-    own = EMPTY if text is None else decode_resource_status(text).cpuset
-    return own or witnesses.cpus.get(spec.uid, EMPTY)
+    if text is None:
+        return by_kubelet
+    status = decode_resource_status(text)
+    annotations = {ANNOTATION_RESOURCE_STATUS: encode_resource_status(status)}
+    if not status.cpuset:
+        return replace(
+            by_kubelet, source=by_kubelet.source or RESOURCE_STATUS, annotations=annotations
+        )
+    faults: tuple[str, ...] = ()
+    if pinned and pinned != status.cpuset:
+        faults = (f"{ANNOTATION_RESOURCE_STATUS} says {status.cpuset}, kubelet pins {pinned}",)
+    return _Cpus(
+        source=RESOURCE_STATUS, cpuset=status.cpuset, annotations=annotations, faults=faults
+    )
 
 
 def _from_device_allocated(asker: Asker) -> Found | None:

@@ -166,6 +166,7 @@ class PodObserved:
         source: where the holding was read, such as `device-allocated` or `checkpoint`.
         unknown_types: device types it holds on cards that nobody can name; the node is closed
             for them.
+        annotations: what the Pod says of its CPUs beside their numbers: its `resource-status`.
     """
 
     event_type: ClassVar[str] = "pod.observed.v1"
@@ -184,6 +185,7 @@ class PodObserved:
     unknown_types: tuple[str, ...] = ()
     dialect: str = ""
     snapshot: PodSnapshot = field(default_factory=PodSnapshot)
+    annotations: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,6 +33,7 @@ from ledger.domain.requests import (
 from ledger.domain.resources import (
     AMD_GPU,
     DCU_GPU,
+    KEPT_ANNOTATIONS,
     LABEL_GPU_ISOLATION_PROVIDER,
     LABEL_GPU_VENDOR,
     MGPU_NAMES,
@@ -227,6 +228,9 @@ def snapshot_of(spec: PodSpec, *, qos: str, priority: int) -> PodSnapshot:
             if name != SLOT
         },
         created_at_us=spec.created_at_us,
+        annotations={
+            key: text for key, text in spec.annotations.items() if key in KEPT_ANNOTATIONS
+        },
     )
 
 

@@ -153,6 +153,7 @@ class PodSnapshot:
         labels: allow-listed Pod labels.
         original: the request as written, `<container>.<resource>` -> quantity text.
         created_at_us: creation time of the Pod, microseconds since the epoch; 0 = unknown.
+        annotations: allow-listed ones, as the user wrote them: what its CPUs were chosen by.
     """
 
     owner: str = ""
@@ -161,6 +162,7 @@ class PodSnapshot:
     qos: str = ""
     original: Mapping[str, str] = field(default_factory=dict)
     created_at_us: int = 0
+    annotations: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

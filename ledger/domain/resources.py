@@ -178,6 +178,9 @@ ANNOTATION_BIND_GANG_MEMBER_COUNT: Final = (
     "internal.scheduling.koordinator.sh/bind-gang-member-count"
 )
 
+KEPT_ANNOTATIONS: Final = frozenset({ANNOTATION_RESOURCE_SPEC, ANNOTATION_NUMA_TOPOLOGY_SPEC})
+"""The Pod annotations that the ledger keeps for ever: what its CPUs were chosen by."""
+
 # --- Annotations on Nodes, Devices and NodeResourceTopologies: Koordinator --------------------
 
 ANNOTATION_NODE_RESERVATION: Final = "node.koordinator.sh/reservation"

@@ -7,8 +7,10 @@ from functools import lru_cache
 from typing import Final
 
 from ledger.domain.annotations.cpu import (
+    CpuBindPolicy,
     NumaNodeResources,
     ResourceStatus,
+    effective_resource_spec,
     encode_resource_status,
 )
 from ledger.domain.annotations.device_allocated import (
@@ -39,6 +41,7 @@ from ledger.domain.requests import ContainerNeed
 from ledger.domain.resources import (
     ANNOTATION_DEVICE_ALLOCATED,
     ANNOTATION_GPU_TOPOLOGY,
+    ANNOTATION_RESOURCE_SPEC,
     ANNOTATION_RESOURCE_STATUS,
     CPU,
     GPU_CORE,
@@ -48,6 +51,7 @@ from ledger.domain.resources import (
     Dialect,
 )
 from scheduler.decide.cards.mgpu_search import STEPS_MAX
+from scheduler.decide.cpusets.choose import bind_policy_on
 from scheduler.decide.outcome import NumaPart, Placement
 from scheduler.decide.settings import MGPUSettings, SchedulingSettings
 
@@ -62,7 +66,8 @@ def encode(
     Return exactly the annotations of the Binding, sorted by key.
 
     Rule: design section 3 (answers, own names); cli.md, Output; GPU-sharing contract A.5 and
-    B.1; Koordinator contract 2.2 and 11. A search that was cut says so on the Pod, too.
+    B.1; Koordinator contract 2.2 and 11. A search that was cut says so on the Pod, too. The Pod's
+    `resource-spec` is among them where a default became effective.
 
     Args:
         node: the node placed on; its devices name what a group sees and a card's size.
@@ -80,11 +85,28 @@ def encode(
     )
     if status != _NO_STATUS:
         annotations[ANNOTATION_RESOURCE_STATUS] = encode_resource_status(status)
+    if placement.cpuset:
+        annotations |= _policy_that_counted(placement, node, settings)
     gpus = tuple(share for share in placement.shares if share.device_type == GPU)
     if gpus:
         annotations |= _dialect_answer(placement, gpus, node, now_ns, settings)
         annotations |= _container_answer(placement, gpus, node)
     return dict(sorted(annotations.items()))
+
+
+def _policy_that_counted(
+    placement: Placement, node: NodeFacts, settings: SchedulingSettings
+) -> dict[str, str]:
+    """Return the Pod's `resource-spec` with the defaults that became effective in it."""
+    policy = bind_policy_on(placement.request, node, settings.cpu)
+    if not policy:
+        return {}
+    text = effective_resource_spec(
+        placement.request.snapshot.annotations.get(ANNOTATION_RESOURCE_SPEC, "{}"),
+        CpuBindPolicy(policy),
+        by_node=bool(node.cpu_bind_policy),
+    )
+    return {} if text is None else {ANNOTATION_RESOURCE_SPEC: text}
 
 
 def _numa_resources(part: NumaPart) -> NumaNodeResources:

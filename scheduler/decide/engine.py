@@ -92,7 +92,9 @@ class Engine:
             pins,
             None if rank is None else self._place_of,
         )
-        self._holdings = Holdings(fleet, pins)
+        self._holdings = Holdings(
+            fleet, pins, exclusive_policy=settings.cpu.default_exclusive_policy
+        )
         self._looks = CloserLooks(fleet)
         self._room_counter = RoomCounter(fleet, fitting)
         self._filtering = Filtering(

@@ -19,14 +19,16 @@ from scheduler.decide.pools import Tolls
 from scheduler.decide.shapes import Shape
 
 _TABLE_BYTES_MAX: Final = 64 << 20
+_UNCHANGED: Final = 50
 
 
 class Gradient:
     """
-    The `fgd` policy: fragmentation gradient descent.
+    The `fgd` policy, fragmentation gradient descent; with tolls `scarcity`.
 
     Rule: FGD paper, algorithm 1; the trace's documentation: the integer part of 100 x sigmoid((F
-    before - F after) / 1000), F in thousandths of a card. An unchanged F is exactly 50.
+    before - F after) / 1000), F in thousandths of a card. An unchanged F is exactly 50. What a Pod
+    pays on a node counts like fragmentation; cards are chosen without it (docs/adr/0009).
 
     A sharing Pod gets the card with the best score, the lowest minor among equals; whole cards
     are the lowest untouched ones. What a placement takes of a card counts in percent, bytes
@@ -55,6 +57,8 @@ class Gradient:
     def rate(self, shape: Shape, nodes: IntArray) -> IntArray:
         """Return 0 to 99, 50 for an unchanged fragmentation; -1 where the shape won't fit."""
         measure = self._measure
+        if not measure.weight:  # without typical Pods every node that fits is as good
+            return np.where(self._fitting.feasible(shape, nodes), _UNCHANGED, -1)
         measure.refresh()
         cpu_class = self._cpu_class(shape, nodes)
         if not self._has_table(shape):

@@ -9,6 +9,12 @@ from ledger.domain.annotations.cpu import CpuExclusivePolicy
 from ledger.domain.cpuset import CpuSet
 from ledger.domain.devices import GPU, DeviceShare
 from ledger.domain.events import PodObserved
+from scheduler.decide.adopted_cpus import (
+    exclusive_policy_of,
+    misplaced,
+    numa_parts_of,
+    over_taken,
+)
 from scheduler.decide.cpusets.pinned import CpuHolding
 from scheduler.decide.fleet import Fleet
 from scheduler.decide.outcome import NumaPart, Placement
@@ -33,12 +39,22 @@ class Holdings:
     """
     Every Pod's holdings by UID. Only the node that a Pod is on changes with it.
 
+    Args:
+        exclusive_policy: that of LSE and LSR Pods that name none.
+
     Attributes:
         gpu_core_percent: core percent of GPUs that are held, all Pods together.
     """
 
-    def __init__(self, fleet: Fleet, pins: CpuPins) -> None:
+    def __init__(
+        self,
+        fleet: Fleet,
+        pins: CpuPins,
+        *,
+        exclusive_policy: str = CpuExclusivePolicy.NONE,
+    ) -> None:
         self._fleet = fleet
+        self._exclusive_policy = exclusive_policy
         self._pins = pins
         self._held: dict[str, _Held] = {}
         self.gpu_core_percent = 0
@@ -69,7 +85,8 @@ class Holdings:
         Take what a running Pod holds, whether or not it fits; return what contradicts itself.
 
         Rule: cli.md, Running Pods. Over-full cards close; a card that the inventory lacks is
-        unknown and closes the node for its type.
+        unknown and closes the node for its type. CPUs and parts of NUMA nodes count as what the
+        Pod reserved would, and what the node lacks or keeps back is named.
         """
         devices = self._fleet.devices
         known: list[DeviceShare] = []
@@ -86,11 +103,15 @@ class Holdings:
             pod.memory_bytes,
             tuple(known),
             pod.cpuset,
+            exclusive_policy_of(pod, self._exclusive_policy),
+            numa_parts_of(pod),
             unknown_types=(*pod.unknown_types, *(share.device_type for share in strange)),
         )
+        facts = self._fleet.nodes[node]
         cpus_before = self._pins.over_held(node)
+        taken_before = over_taken(facts, self._pins.parts(node))
         self._enter(pod.pod_uid, held)
-        name = self._fleet.nodes[node].name
+        name = facts.name
         conflicts = [
             f"{name}/{share.device_type} {share.minor}: held by {path}, not in the inventory"
             for share in strange
@@ -104,6 +125,9 @@ class Holdings:
         cpus = [str(cpu) for cpu in self._pins.over_held(node) if cpu not in cpus_before]
         if cpus:
             conflicts.append(f"{name}: CPUs {','.join(cpus)} held by {path} and others")
+        conflicts += misplaced(facts, path, pod.cpuset, held.numa_parts)
+        taken = over_taken(facts, self._pins.parts(node))
+        conflicts += [text for numa, text in taken.items() if numa not in taken_before]
         return conflicts
 
     def _enter(self, pod_uid: str, held: _Held) -> None:

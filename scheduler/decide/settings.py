@@ -69,7 +69,7 @@ class SchedulingSettings:
         device_types: types of devices beside the built-in ones (docs, Device types).
     """
 
-    node_policy: str = "binpack"
+    node_policy: str = "scarcity"
     devices: DeviceSettings = field(default_factory=DeviceSettings)
     mgpu: MGPUSettings = field(default_factory=MGPUSettings)
     gpushare_unit: str = "MiB"

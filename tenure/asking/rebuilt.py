@@ -31,7 +31,7 @@ UNTOLD_OF_NODES: Final = (
 )
 UNTOLD_OF_PODS: Final = (
     "of Pods: GPU models, node selectors, affinity, tolerations, device hints, joint allocation,"
-    " partition wishes, CPU bind and NUMA policies, mGPU policies, init containers and overhead"
+    " partition wishes, mGPU policies, init containers and overhead"
 )
 UNTOLD_BY_ARCHIVE: Final = (
     "what moved to the archive: labels, cpu and memory of nodes, requests of Pods"
@@ -180,7 +180,7 @@ def _pod(event: Event) -> Mapping[str, Any]:
         "name": event.pod_name,
         "uid": event.pod_uid,
         "labels": labels,
-        "annotations": _spread_over_cards(event, apps),
+        "annotations": {**event.snapshot.annotations, **_spread_over_cards(event, apps)},
     }
     return {"metadata": metadata, "spec": spec}
 

@@ -287,6 +287,7 @@ def _holders(
                 cpuset=holding.cpuset,
                 unknown_types=holding.unknown_types,
                 snapshot=PodSnapshot() if event is None else event.snapshot,
+                annotations={} if event is None else event.annotations,
             )
             seen.add(holding.pod_uid)
             group = event.group if isinstance(event, PodReserved) else ""

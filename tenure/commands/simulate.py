@@ -85,7 +85,7 @@ def simulate(
     policy: Annotated[
         Policy | None,
         typer.Option(
-            help="Node policy; default: the settings', else binpack.", rich_help_panel=DECIDING
+            help="Node policy; default: the settings', else scarcity.", rich_help_panel=DECIDING
         ),
     ] = None,
     compare: Annotated[

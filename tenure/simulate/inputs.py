@@ -253,6 +253,7 @@ def _adopt(
         unknown_types=held.unknown_types,
         dialect=held.dialect,
         snapshot=held.snapshot,
+        annotations=held.annotations,
     )
     return observed, held.faults if node.uid else ()
 

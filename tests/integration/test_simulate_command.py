@@ -180,7 +180,7 @@ def test_settings_choose_the_policy_and_the_option_wins(line: CommandLine, tmp_p
         encoding="utf-8",
     )
 
-    assert answer(line)["summary"]["policy"] == "binpack"
+    assert answer(line)["summary"]["policy"] == "scarcity"
     assert answer(line, "--config", "s.yaml")["summary"]["policy"] == "spread"
     chosen = answer(line, "--config", "s.yaml", "--policy", "fgd")
     assert chosen["summary"]["policy"] == "fgd"

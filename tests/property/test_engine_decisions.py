@@ -198,7 +198,7 @@ def test_no_node_that_would_do_is_passed_over(
         for node, rating in enumerate(ratings):
             view = engine.view(node)
             choice = choose(request, view, SchedulingSettings())
-            cpus = engine._grants._cpus(request.cpuset, node) if request.cpuset else None
+            cpus = engine._grants._cpus(request, node) if request.cpuset else None
             if rating < 0 and isinstance(choice, Choice) and not isinstance(cpus, Unfit):
                 texts = engine._refusals._row(request, shape).texts[unmet[node]]
                 assert all(not _about_devices(reason.text) for reason in texts), texts

@@ -171,6 +171,28 @@ def rewrite_resource_spec(
     return dump(spec)
 
 
+def effective_resource_spec(text: str, policy: CpuBindPolicy, *, by_node: bool) -> str | None:
+    """
+    Return the user's own text with the policy that counted, None where it says so already.
+
+    Rule: Koordinator contract 2.2, "resource-spec is rewritten at pre-bind".
+
+    Args:
+        text: the annotation; `{}` where the Pod has none.
+        by_node: the node makes the policy mandatory.
+    """
+    spec = decode_resource_spec(text)
+    unset = {CpuBindPolicy.UNSET, CpuBindPolicy.DEFAULT}
+    names_none = not spec.required_bind_policy and not spec.preferred_bind_policy
+    required = by_node and spec.required_bind_policy in unset
+    preferred = spec.preferred_bind_policy is CpuBindPolicy.DEFAULT or names_none
+    if not required and not preferred:
+        return None
+    return rewrite_resource_spec(
+        text, required=policy if required else None, preferred=policy if preferred else None
+    )
+
+
 # {"numaTopologyPolicy": "SingleNUMANode", "singleNUMANodeExclusive": "Required"}
 
 

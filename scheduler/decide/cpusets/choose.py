@@ -176,6 +176,17 @@ def demand_on(request: PodRequest, node: NodeFacts) -> CpuSetDemand | Unfit | No
     )
 
 
+def bind_policy_on(request: PodRequest, node: NodeFacts, settings: CpuSettings) -> str:
+    """Return the bind policy that counts for a Pod with CPUs of its own on this node."""
+    demand = demand_on(request, node)
+    effective = (
+        demand
+        if demand is None or isinstance(demand, Unfit)
+        else _under_node_policy(demand, node, settings)
+    )
+    return effective.bind_policy if isinstance(effective, CpuSetDemand) else ""
+
+
 def _under_node_policy(
     demand: CpuSetDemand, node: NodeFacts, settings: CpuSettings
 ) -> CpuSetDemand | Unfit:

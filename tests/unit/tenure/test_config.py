@@ -11,7 +11,7 @@ from tenure.config import POLICIES, normalise_settings, read_settings, settings_
 
 HEAD = "apiVersion: tenure.sh/v1alpha1\nkind: SchedulerConfiguration\n"
 WHOLE = f"""{HEAD}
-node:     {{policy: binpack}}
+node:     {{policy: scarcity}}
 devices:  {{scoring: MostAllocated, partitionScoreOrder: highest}}
 mgpu:     {{enabled: true, policy: binpack, weightOfCore: 20, scheduleMode: index,
            maxContainersPerCard: 16, searchLevels: 5, multiMinMemoryMiB: 256}}
@@ -38,7 +38,7 @@ def refusal(folder: Path, text: str) -> str:
 @pytest.mark.parametrize(
     "text",
     [
-        pytest.param(WHOLE, id="every setting at its default, as cli.md prints it"),
+        pytest.param(WHOLE, id="every setting at its default"),
         pytest.param(HEAD, id="no setting at all"),
         pytest.param(f"{HEAD}mgpu:\ncpu: {{}}\n", id="empty sections"),
     ],

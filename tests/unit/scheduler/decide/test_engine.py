@@ -28,7 +28,7 @@ from tests.support.clusters import (
 )
 from tests.support.topologies import EIGHT_GPU_NVLINK, MACHINE_X
 
-POLICIES = ("binpack", "spread", "bestfit", "fgd", "random")
+POLICIES = ("binpack", "spread", "bestfit", "fgd", "scarcity", "random")
 
 
 def test_ties_go_to_the_first_node() -> None:

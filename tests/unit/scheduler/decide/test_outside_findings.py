@@ -15,7 +15,7 @@ from scheduler.decide.outcome import Placement, Unplaced
 from scheduler.decide.settings import SchedulingSettings
 
 GIB = 1 << 30
-POLICIES = ("binpack", "spread", "bestfit", "fgd", "random")
+POLICIES = ("binpack", "spread", "bestfit", "fgd", "scarcity", "random")
 
 
 def _node(name: str, cards: int) -> NodeFacts:

@@ -51,7 +51,7 @@ def test_a_resource_without_a_limit_counts_as_unused() -> None:
     assert _choice(cluster, pod("p", share(50))) == "limited"
 
 
-@pytest.mark.parametrize("policy", ["binpack", "spread", "bestfit", "fgd"])
+@pytest.mark.parametrize("policy", ["binpack", "spread", "bestfit", "fgd", "scarcity"])
 def test_pods_without_devices_prefer_nodes_without_devices(policy: str) -> None:
     """Among equals; a better node with devices still wins (cli.md, CPU sets)."""
     cluster = engine(gpu_node("gpus", 2), gpu_node("bare", 0), policy=policy)
