@@ -52,10 +52,12 @@ class Inventory:
     Attributes:
         devices: ordered by (device_type, minor).
         dialects: GPU dialects the cards serve; None = every one.
+        card_amounts: as in `NodeFacts`.
     """
 
     devices: tuple[DeviceRecord, ...] = ()
     dialects: frozenset[Dialect] | None = None
+    card_amounts: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
     links: LinkMatrix | None = None
     warnings: tuple[str, ...] = ()
 
@@ -105,6 +107,7 @@ def inventory_of_device(device: Mapping[str, object], model: str) -> Inventory:
     ]
     return Inventory(
         devices=tuple(sorted(records, key=lambda record: record.key)),
+        card_amounts=_card_amounts(spec.get("devices")),
         links=links,
         warnings=tuple(warnings),
     )
@@ -256,6 +259,21 @@ def _record(value: object, path: str, model: str, object_labels: Mapping[str, st
         place=_place(item.get("topology"), f"{path}.topology"),
         vfs=tuple(_functions(item.get("vfGroups"), f"{path}.vfGroups")),
     )
+
+
+def _card_amounts(devices: object) -> dict[int, dict[str, int]]:
+    """Return GPU minor -> what the card has beside core percent and memory."""
+    found: dict[int, dict[str, int]] = {}
+    for number, value in enumerate(a_list(devices, "spec.devices")):
+        path = f"spec.devices[{number}]"
+        item = an_object(value, path)
+        key = "resources" if item.get("resources") is not None else "resource"
+        held = dict(amounts(named(item.get(key), f"{path}.{key}"), f"{path}.{key}"))
+        kept = {name: _whole(held[name], path) for name in CARD_AMOUNT_NAMES if name in held}
+        if kept and item.get("type", item.get("deviceType")) == TYPE_GPU:
+            minor = item.get("minor")
+            found[0 if minor is None else an_integer(minor, f"{path}.minor", least=0)] = kept
+    return found
 
 
 def _labels(device: Mapping[str, object]) -> Mapping[str, str]:

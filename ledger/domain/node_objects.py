@@ -159,6 +159,7 @@ def decode_node(
         pods_max=pods_max,
         devices=devices,
         dialects=inventory.dialects,
+        card_amounts=inventory.card_amounts,
         cpu_topology=topology.cpus,
         reserved_cpus=topology.reserved | reserve,
         unpooled_cpus=topology.pinned | reserve,

@@ -49,6 +49,8 @@ class NodeFacts:
         pods_max: None = unlimited.
         devices: ordered by (device_type, minor).
         dialects: GPU dialects that the cards serve; None = every one (there is a Device object).
+        card_amounts: GPU minor -> what the card has beside core percent and memory, by resource
+            name (`CARD_AMOUNT_NAMES`); only cards that have something of it.
         cpu_topology: None when no NodeResourceTopology reports one.
         reserved_cpus: never handed out (kubelet's, the node reservation's, the system set).
         unpooled_cpus: those of them that are in no shared pool; kubelet's own reserve is in one.
@@ -78,6 +80,7 @@ class NodeFacts:
     pods_max: int | None = None
     devices: tuple[DeviceRecord, ...] = ()
     dialects: frozenset[Dialect] | None = None
+    card_amounts: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
     cpu_topology: CpuTopology | None = None
     reserved_cpus: CpuSet = field(default_factory=CpuSet)
     unpooled_cpus: CpuSet = field(default_factory=CpuSet)

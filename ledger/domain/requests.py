@@ -25,6 +25,7 @@ class DeviceDemand:
         containers: places of the containers that this demand serves, in spec order (see
             `ContainerNeed`). mGPU has one demand per container; Koordinator one for the Pod.
         model_names: GPU models allowed; empty = any.
+        amounts: what else each device gives, by resource name (Huawei's AI cores and the like).
         hint: how to choose the devices; None = as the type is chosen by default. With
             `ApplyForAll` the count is 1 and stands for every device that the selector keeps.
     """
@@ -37,6 +38,7 @@ class DeviceDemand:
     exclusive: bool = False
     containers: tuple[str, ...] = ()
     model_names: tuple[str, ...] = ()
+    amounts: tuple[tuple[str, int], ...] = ()
     hint: DeviceHint | None = None
 
     def memory_bytes_on(self, total_bytes: int) -> int:

@@ -283,6 +283,9 @@ KOORDINATOR_GPU_NAMES: Final = frozenset(
         HUAWEI_NPU_DVPP,
     }
 )
+CARD_AMOUNT_NAMES: Final = (HUAWEI_NPU_CORE, HUAWEI_NPU_CPU, HUAWEI_NPU_DVPP)
+"""What a card may have beside core percent and memory; by these a share needs a template."""
+
 MGPU_NAMES: Final = frozenset({MGPU_CORE, MGPU_MEMORY})
 GPUSHARE_NAMES: Final = frozenset({GPUSHARE_MEMORY, GPUSHARE_COUNT, GPUSHARE_CORE})
 

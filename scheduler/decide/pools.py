@@ -23,8 +23,7 @@ _PODS_MAX: Final = 128
 _KNOWN_MAX: Final = 512
 _SHAPES_MAX: Final = 4096
 _CPU_MAX: Final = 1 << 40  # milli; nodes without a limit count as that much
-_GPU_LEAST: Final = WHOLE_PERCENT  # less is nothing
-_CPU_LEAST: Final = 1000
+_CORE: Final = 1000
 _MILLI_MAX: Final = 1 << 20
 _TOLL_MAX: Final = 10 * WHOLE_PERCENT
 
@@ -36,7 +35,7 @@ class Tolls:
     Rule: docs/adr/0009, "Prices".
 
     A pool is a set of nodes that the same typical Pods may use and that have about as much cpu
-    per card. Prices are a function of the idle GPU and the free cpu of each pool, both in steps
+    per card. Prices are a function of the idle GPUs and the free cores of each pool, both in steps
     of half an octave, and of nothing else: whatever led there, the same state has the same prices.
     With more than 64 kinds of node nothing is charged.
     """
@@ -113,7 +112,7 @@ class Tolls:
         self._seen = log.position
         changed = False
         for pool in pools:
-            seen = _coarse(self._idle[pool], _GPU_LEAST), _coarse(self._cpu[pool], _CPU_LEAST)
+            seen = _coarse(self._idle[pool], WHOLE_PERCENT), _coarse(self._cpu[pool], _CORE)
             if seen != self._picture[pool]:
                 self._picture[pool], changed = seen, True
         if changed:
@@ -164,7 +163,8 @@ def _pools(fleet: Fleet, kinds: IntArray) -> tuple[IntArray, IntArray]:
     cards = fleet.gpus.present.sum(axis=1).tolist()
     caps = np.clip(fleet.cpu_cap, 0, _CPU_MAX).tolist()
     per_card = [
-        _coarse(cap // count, 1) if count else -1 for cap, count in zip(caps, cards, strict=True)
+        _coarse(cap // count, _CORE) if count else -1
+        for cap, count in zip(caps, cards, strict=True)
     ]
     bare = [-1 if each < 0 else 0 for each in per_card]
     for ratios in (per_card, bare):
@@ -212,9 +212,9 @@ def _percents(demand: DeviceDemand, card_bytes: IntArray) -> IntArray | int:
     return demand.count * percent
 
 
-def _coarse(amount: int, least: int) -> int:
-    """Return the middle of the half octave that an amount is in; 0 below `least`."""
-    if amount < max(least, 2):
+def _coarse(amount: int, unit: int) -> int:
+    """Return the middle of the half octave of units that an amount is in; 0 below one unit."""
+    if amount < unit:
         return 0
-    bits = amount.bit_length() - 2
-    return (2 * (amount >> bits) + 1 << bits) >> 1
+    octave = unit << (amount // unit).bit_length() - 1
+    return octave * 7 // 4 if 2 * amount >= 3 * octave else octave * 5 // 4

@@ -67,9 +67,13 @@ def _given(shares: Sequence[DeviceShare]) -> Given:
 
 
 def engine_of(machine: Machine, settings: SchedulingSettings) -> Engine:
-    """Return an engine with only this node, and a Pod for every tenant of a device."""
+    """
+    Return an engine with only this node, and a Pod for every tenant of a device.
+
+    Its node policy names no card of its own: the order of cards is what is asked about.
+    """
     facts = _facts(machine)
-    engine = Engine([facts], settings)
+    engine = Engine([facts], replace(settings, node_policy="binpack"))
     records = {record.key: record for record in facts.devices}
     for device in machine.devices:
         for number, share in enumerate(_held(device)):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from random import Random
@@ -201,11 +201,9 @@ def _chosen(question: Question) -> Answer:
 
 def _narrowest(question: Question, available: set[int]) -> str:
     places = question.host.places
-    groups: list[tuple[str, set[int]]] = []
-    for numa in {place.numa for place in places.values()}:
-        groups.append(("numa", {cpu for cpu in available if places[cpu].numa == numa}))
-    for socket in {place.socket for place in places.values()}:
-        groups.append(("socket", {cpu for cpu in available if places[cpu].socket == socket}))
+    numas = _split(available, lambda cpu: places[cpu].numa)
+    sockets = _split(available, lambda cpu: places[cpu].socket)
+    groups = [("numa", cpus) for cpus in numas] + [("socket", cpus) for cpus in sockets]
     groups.append(("machine", available))
     for name, cpus in groups:
         sizes = Counter(question.host.core[cpu] for cpu in cpus).values()
@@ -215,6 +213,13 @@ def _narrowest(question: Question, available: set[int]) -> str:
         if question.wish.count in sums:
             return name
     return UNFIT
+
+
+def _split(cpus: set[int], group_of: Callable[[int], int]) -> list[set[int]]:
+    groups: dict[int, set[int]] = {}
+    for cpu in cpus:
+        groups.setdefault(group_of(cpu), set()).add(cpu)
+    return list(groups.values())
 
 
 def _extent(question: Question, chosen: set[int]) -> str:
@@ -303,7 +308,11 @@ def machine_of(seed: int) -> tuple[CpuTopology, Host]:
 
 def _places(rng: Random, size: int) -> list[tuple[int, int, int, int]]:
     """Return (thread, socket, NUMA node, core) of every CPU."""
-    sockets, numas, threads = rng.choice([1, 2, 2, 3, 4]), rng.choice([1, 2]), rng.choice([1, 2, 2, 4])
+    sockets, numas, threads = (
+        rng.choice([1, 2, 2, 3, 4]),
+        rng.choice([1, 2]),
+        rng.choice([1, 2, 2, 4]),
+    )
     cores = max(1, size // (sockets * numas * threads))
     if size <= 48 and rng.random() < 0.4:
         cores = rng.randint(1, cores)

@@ -82,7 +82,7 @@ def pick(
     return chosen | _Run(host, wish, outside, held, wish.count - first).result()
 
 
-def candidates(host: Host, available: Collection[int], *, full: bool) -> set[int]:
+def candidates(host: Host, available: Iterable[int], *, full: bool) -> set[int]:
     """Return the CPUs that a required policy leaves: of free cores all, else of each the lowest."""
     cores: dict[Core, list[int]] = {}
     for cpu in sorted(available):
@@ -168,7 +168,7 @@ class _Run:
         for free in (self._clean(), self.free):
             cores = sorted(
                 self._cores(free).items(),
-                key=lambda item: self._last_order(item[0], item[1], free),  # noqa: B023
+                key=lambda item: self._last_order(item[0], item[1], free),
             )
             order = [cpu for _, cpus in cores for cpu in self._by_holders(cpus)]
             self._take(self._spread_order(order)[: self.need])
@@ -225,9 +225,7 @@ class _Run:
         order = sorted(groups, key=lambda socket: (self.towards * len(groups[socket]), socket))
         return [within(groups[socket]) for socket in order]
 
-    def _grouped(
-        self, cpus: Iterable[int], group_of: Callable[[Cpu], int]
-    ) -> dict[int, list[int]]:
+    def _grouped(self, cpus: Iterable[int], group_of: Callable[[Cpu], int]) -> dict[int, list[int]]:
         groups: dict[int, list[int]] = {}
         for cpu in cpus:
             groups.setdefault(group_of(self.host.places[cpu]), []).append(cpu)

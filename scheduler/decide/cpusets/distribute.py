@@ -65,11 +65,12 @@ def _even_parts(
     rest = count - each * len(nodes)
     units, odd = divmod(rest, unit)
     for more in combinations(nodes, units + bool(odd)):
-        parts = {node: each + unit * (node in more) for node in nodes}
-        if odd:  # less than a unit is left, and one node takes it
-            parts[more[-1]] -= unit - odd
-        if all(parts[node] <= free[node] for node in nodes):
-            yield {node: part for node, part in parts.items() if part}
+        for last in reversed(more) if odd else nodes[:1]:
+            parts = {node: each + unit * (node in more) for node in nodes}
+            if odd:  # less than a unit is left, and one node takes it
+                parts[last] -= unit - odd
+            if all(parts[node] <= free[node] for node in nodes):
+                yield {node: part for node, part in parts.items() if part}
 
 
 def _unevenness(free: Mapping[int, int], parts: Mapping[int, int]) -> int:

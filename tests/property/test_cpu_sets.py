@@ -1,0 +1,298 @@
+"""CPU sets on machines of up to 4 sockets, 8 NUMA nodes and 256 CPUs, with 1, 2 or 4 threads."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations, product
+
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from ledger.domain.cpuset import CpuSet, cpuset_of
+from ledger.domain.nodes import NodeFacts
+from ledger.domain.requests import CpuSetDemand
+from ledger.domain.topology import Cpu, CpuTopology, cpu_topology_of
+from scheduler.decide.cpusets.choose import NOT_WHOLE_CORES, choose_cpus
+from scheduler.decide.cpusets.distribute import parts_of
+from scheduler.decide.cpusets.layout import layout_of
+from scheduler.decide.cpusets.picker import CpusHeld, PickRequest, pick
+from scheduler.decide.cpusets.pinned import CpuHolding, pinned_of
+from scheduler.decide.outcome import Unfit
+from tests.oracles.cpus import Core, Host, candidates
+from tests.support.machines import machines
+
+EXCLUSIVES = ("None", "PCPULevel", "NUMANodeLevel")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Situation:
+    """One machine with holders, and one demand."""
+
+    node: NodeFacts
+    machine: CpuTopology
+    host: Host
+    holdings: tuple[CpuHolding, ...]
+    refs: Mapping[int, int]
+    free: CpuSet
+    demand: CpuSetDemand
+
+    def answer(self) -> CpuSet | Unfit:
+        """Return what is chosen."""
+        return choose_cpus(self.demand, self.node, pinned_of(self.node, self.holdings))
+
+    def held_alone(self, policy: str) -> CpuSet:
+        """Return the CPUs of the holders with an exclusive policy."""
+        holdings = [each for each in self.holdings if each.exclusive_policy == policy]
+        return cpuset_of(cpu for each in holdings for cpu in CpuSet(mask=each.cpus))
+
+    def cores_of(self, cpus: CpuSet) -> Counter[Core]:
+        """Return how many of these CPUs each core has."""
+        return Counter(self.host.core[cpu] for cpu in cpus)
+
+    def numas_of(self, cpus: CpuSet) -> Counter[int]:
+        """Return how many of these CPUs each NUMA node has."""
+        return Counter(self.machine.cpu(cpu).numa for cpu in cpus)
+
+    def sockets_of(self, cpus: CpuSet) -> Counter[int]:
+        """Return how many of these CPUs each socket has."""
+        return Counter(self.machine.cpu(cpu).socket for cpu in cpus)
+
+
+@st.composite
+def situations(
+    draw: st.DrawFn,
+    *,
+    alike: bool = False,
+    limit_max: int = 3,
+    binds: Sequence[str] = ("FullPCPUs", "SpreadByPCPUs"),
+    exclusives: Sequence[str] = EXCLUSIVES,
+) -> Situation:
+    """Draw a machine with up to four holders of whole cores or single CPUs, and a demand."""
+    machine = draw(machines(alike=alike))
+    limit = draw(st.integers(1, limit_max))
+    rng = draw(st.randoms(use_true_random=False))
+    units = [tuple(machine.cpus_in_core(core)) for core in machine.cores]
+    if draw(st.booleans()):
+        units = [(cpu,) for cpu in machine.cpuset]
+    busy = draw(st.sampled_from([0.0, 0.2, 0.5, 0.8]))
+    policies = draw(st.lists(st.sampled_from(EXCLUSIVES), min_size=1, max_size=4))
+    taken: list[set[int]] = [set() for _ in policies]
+    for unit in units:
+        for _ in range(limit):
+            if rng.random() < busy:
+                rng.choice(taken).update(unit)
+    reserved = cpuset_of(rng.sample(list(machine.cpuset), len(machine) // 8))
+    if draw(st.booleans()):
+        reserved = CpuSet()
+    refs = Counter(cpu for cpus in taken for cpu in cpus)
+    most = draw(st.sampled_from([machine.threads_per_core, machine.cpus_per_numa, len(machine)]))
+    return Situation(
+        node=NodeFacts(
+            uid="n-0",
+            name="n-0",
+            cpu_topology=machine,
+            reserved_cpus=reserved,
+            cpu_ref_count_max=limit,
+            numa_strategy=draw(st.sampled_from(["MostAllocated", "LeastAllocated"])),
+        ),
+        machine=machine,
+        host=Host(machine),
+        holdings=tuple(
+            CpuHolding(cpus=cpuset_of(cpus).mask, exclusive_policy=policy)
+            for cpus, policy in zip(taken, policies, strict=True)
+        ),
+        refs=refs,
+        free=cpuset_of(cpu for cpu in machine.cpuset - reserved if refs[cpu] < limit),
+        demand=CpuSetDemand(
+            cpus=draw(st.integers(1, max(1, most))),
+            bind_policy=draw(st.sampled_from(binds)),
+            required=draw(st.booleans()),
+            exclusive_policy=draw(st.sampled_from(exclusives)),
+        ),
+    )
+
+
+def chosen_in(situation: Situation) -> CpuSet | None:
+    """Return the CPUs chosen, None when refused."""
+    answer = situation.answer()
+    return None if isinstance(answer, Unfit) else answer
+
+
+@given(situation=situations())
+def test_exactly_as_many_cpus_as_asked_for_and_nobodys_last_place(situation: Situation) -> None:
+    """Only what is available, so that no CPU gets more holders than it may have."""
+    answer = chosen_in(situation)
+    if answer is None:
+        return
+    assert len(answer) == situation.demand.cpus
+    assert answer <= situation.free
+    assert answer.isdisjoint(situation.node.reserved_cpus)
+    assert all(situation.refs[cpu] < situation.node.cpu_ref_count_max for cpu in answer)
+
+
+@given(situation=situations())
+def test_a_policy_that_is_required_holds_or_there_are_really_too_few(situation: Situation) -> None:
+    """Whole cores, or one CPU of each core; a preferred policy never refuses."""
+    demand, answer = situation.demand, situation.answer()
+    full = demand.bind_policy == "FullPCPUs"
+    sizes = situation.cores_of(situation.machine.cpuset)
+    allowed = situation.free
+    if demand.required:
+        allowed = cpuset_of(candidates(situation.host, situation.free, full=full))
+    if isinstance(answer, CpuSet):
+        for core, count in situation.cores_of(answer).items():
+            assert not demand.required or count == (sizes[core] if full else 1)
+        assert answer <= allowed
+    elif answer.reason == NOT_WHOLE_CORES:
+        assert demand.required
+        assert demand.cpus % situation.machine.threads_per_core
+    elif demand.required and full and len(set(sizes.values())) > 1:
+        assert demand.cpus not in sums_of(list(situation.cores_of(allowed).values()))
+    else:
+        assert demand.cpus > len(allowed)
+
+
+def sums_of(sizes: list[int]) -> set[int]:
+    """Return every number of CPUs that some of these cores have together."""
+    sums = {0}
+    for size in sizes:
+        sums |= {size + some for some in sums}
+    return sums
+
+
+WHOLE_AND_ALONE = situations(alike=True, limit_max=1, binds=["FullPCPUs"], exclusives=["PCPULevel"])
+
+
+@given(situation=WHOLE_AND_ALONE)
+def test_cores_held_alone_are_used_by_their_like_only_where_nothing_else_is_left(
+    situation: Situation,
+) -> None:
+    """FullPCPUs and PCPULevel, one holder per CPU: no more of such cores than must be."""
+    answer = chosen_in(situation)
+    if answer is None:
+        return
+    alone = situation.cores_of(situation.held_alone("PCPULevel"))
+    unclean = [cpu for cpu in answer if situation.host.core[cpu] in alone]
+    clean = [cpu for cpu in situation.free if situation.host.core[cpu] not in alone]
+    assert len(unclean) == max(0, situation.demand.cpus - len(clean))
+
+
+@given(situation=situations(binds=["SpreadByPCPUs"], exclusives=["PCPULevel"]))
+def test_spread_cpus_avoid_cores_held_alone_when_a_numa_node_has_enough_others(
+    situation: Situation,
+) -> None:
+    """SpreadByPCPUs and PCPULevel: as many clean cores as CPUs in one NUMA node are enough."""
+    demand, answer, machine = situation.demand, chosen_in(situation), situation.machine
+    whole = machine.threads_per_core == 1  # where a core is a CPU, stage 1 takes it as it is
+    if answer is None or whole or demand.cpus > machine.cpus_per_numa:
+        return
+    alone = situation.cores_of(situation.held_alone("PCPULevel"))
+    clean = {situation.host.core[cpu]: machine.cpu(cpu).numa for cpu in situation.free}
+    per_numa = Counter(numa for core, numa in clean.items() if core not in alone)
+    if max(per_numa.values(), default=0) >= demand.cpus:
+        assert not any(situation.host.core[cpu] in alone for cpu in answer)
+
+
+@given(situation=situations(exclusives=["NUMANodeLevel"]))
+def test_a_numa_node_held_alone_is_avoided_when_another_has_enough(situation: Situation) -> None:
+    """NUMANodeLevel: a clean NUMA node with enough whole cores, or cores, takes it all."""
+    demand, answer, machine = situation.demand, chosen_in(situation), situation.machine
+    if answer is None:
+        return
+    alone = situation.numas_of(situation.held_alone("NUMANodeLevel"))
+    enough = numas_with_enough(situation) - set(alone)
+    if enough and demand.cpus <= machine.cpus_per_numa:
+        assert set(situation.numas_of(answer)) <= enough
+
+
+def numas_with_enough(situation: Situation) -> set[int]:
+    """Return the NUMA nodes that hold the demand in whole cores, or one CPU a core."""
+    demand, host = situation.demand, situation.host
+    full = demand.bind_policy == "FullPCPUs" or host.threads == 1
+    free = list(situation.free)
+    if full:
+        counts = situation.cores_of(situation.free)
+        free = [cpu for cpu in free if counts[host.core[cpu]] == host.threads]
+    else:
+        free = list(candidates(host, free, full=False))
+    per_numa = situation.numas_of(cpuset_of(free))
+    return {numa for numa, count in per_numa.items() if count >= demand.cpus}
+
+
+@given(situation=situations(alike=True))
+def test_what_one_numa_node_or_one_socket_can_hold_stays_there(situation: Situation) -> None:
+    """The lowest possible number of NUMA nodes, then of sockets, where the cores are alike."""
+    demand, answer = situation.demand, chosen_in(situation)
+    if answer is None:
+        return
+    full = demand.bind_policy == "FullPCPUs"
+    free = situation.free
+    if full or demand.required:
+        free = cpuset_of(candidates(situation.host, free, full=full))
+    if max(situation.numas_of(free).values(), default=0) >= demand.cpus:
+        assert len(situation.numas_of(answer)) == 1
+    if max(situation.sockets_of(free).values(), default=0) >= demand.cpus:
+        assert len(situation.sockets_of(answer)) == 1
+
+
+@given(situation=situations())
+def test_the_same_question_has_the_same_answer(situation: Situation) -> None:
+    """Holders in another order, asked again: the same CPUs."""
+    node = situation.node
+    again = choose_cpus(situation.demand, node, pinned_of(node, situation.holdings[::-1]))
+    assert again == situation.answer()
+
+
+def test_a_list_no_longer_than_a_core_stays_as_it_is() -> None:
+    """Contract 6.4, spread order: threads 0 and 1 of one core, not 0 and a CPU of the next."""
+    machine = layout_of(
+        cpu_topology_of(Cpu(id=cpu, core=cpu // 4, socket=0, numa=0) for cpu in range(8))
+    )
+    request = PickRequest(count=2, full_cores=False, avoid_cores=True)
+    everywhere = CpusHeld(exclusive_cores=machine.cpus)
+    assert pick(machine, request, 0b1_0011, everywhere) == 0b11
+
+
+# DistributeEvenly
+
+
+@example(free={0: 4, 1: 5, 2: 8, 3: 8}, count=25, unit=4)  # the odd CPU is not the last node's
+@given(
+    free=st.dictionaries(st.integers(0, 9), st.integers(0, 12), min_size=1, max_size=8),
+    count=st.integers(1, 40),
+    unit=st.sampled_from([1, 2, 4]),
+)
+def test_even_parts_are_the_best_of_all_parts(free: dict[int, int], count: int, unit: int) -> None:
+    """Against every set of NUMA nodes: fewest, within one unit, what is left the most alike."""
+    parts = parts_of(count, free, unit)
+
+    tried = even_parts(count, free, unit)
+    if parts is None:
+        assert not tried
+        return
+    assert parts in tried
+    assert left_over(free, parts) == min(left_over(free, other) for other in tried)
+
+
+def even_parts(count: int, free: Mapping[int, int], unit: int) -> list[dict[int, int]]:
+    """Return every way over the fewest NUMA nodes that have one; at most one part is odd."""
+    for size in range(1, len(free) + 1):
+        low = count // size // unit * unit
+        ways = [
+            dict(zip(nodes, parts, strict=True))
+            for nodes in combinations(sorted(free), size)
+            for parts in product(range(low, low + unit + 1), repeat=size)
+            if sum(parts) == count
+            and sum(part % unit > 0 for part in parts) <= 1
+            and all(part <= free[node] for node, part in zip(nodes, parts, strict=True))
+        ]
+        if ways:
+            return [{node: part for node, part in way.items() if part} for way in ways]
+    return []
+
+
+def left_over(free: Mapping[int, int], parts: Mapping[int, int]) -> int:
+    """Return how unlike the NUMA nodes are afterwards."""
+    return sum((cpus - parts.get(node, 0)) ** 2 for node, cpus in free.items())
