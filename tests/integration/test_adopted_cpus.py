@@ -9,12 +9,19 @@ from typing import Any
 
 import pytest
 
+from ledger.store.open import open_ledger
+from scheduler.decide.bench import Bench
+from scheduler.decide.outcome import Placement
+from scheduler.decide.settings import SchedulingSettings
+from tenure.asking.scene import read_objects, scene_of_ledger
+from tenure.manifests import read_manifests
 from tests.support.cli import CommandLine
 from tests.support.cpu_objects import (
     NUMA_POLICY,
     RESERVATION,
     SPEC,
     STATUS,
+    STRATEGY,
     cpu_node,
     cpu_pod,
     kubelet_pin,
@@ -108,7 +115,7 @@ def test_the_exclusive_policy_of_a_running_pod_keeps_its_like_away(
     The policy is read from the `resource-spec` that the Pod runs with.
     """
     objects = [
-        *cpu_node(labels={"node.koordinator.sh/numa-allocate-strategy": "MostAllocated"}),
+        *cpu_node(labels={STRATEGY: "MostAllocated"}),
         cpu_pod(
             "old",
             "3",
@@ -244,14 +251,8 @@ def test_a_running_pod_whose_words_do_not_parse_is_an_error_of_the_input(
     assert SPEC in done.err
 
 
-def test_what_a_ledger_knows_of_its_holders_decides_like_the_objects_themselves(
-    line: CommandLine, tmp_path: Path
-) -> None:
-    """
-    Exclusive policies and parts of NUMA nodes survive in the events alone.
-
-    `why` of a Pod that waits is asked with the Node's objects and without those of the holders.
-    """
+def test_why_counts_what_the_events_say_of_numa_nodes(line: CommandLine, tmp_path: Path) -> None:
+    """It is asked with the Node's objects and without those of the holder."""
     node = cpu_node(
         labels={NUMA_POLICY: "SingleNUMANode"}, zones=[zone(0), zone(1, "16Gi")], name="x"
     )
@@ -264,7 +265,35 @@ def test_what_a_ledger_knows_of_its_holders_decides_like_the_objects_themselves(
     shown = line.ask("why", "ml/waiting", "--objects", str(told))
 
     assert shown.code == 0, shown.err
-    assert "NUMA" in shown.out
+    assert "now: 0/1 nodes are available: 1 Unaligned NUMA Hint" in shown.out
+
+
+@pytest.mark.parametrize("running", [True, False])
+def test_exclusive_policies_survive_in_the_events(
+    line: CommandLine, tmp_path: Path, *, running: bool
+) -> None:
+    """
+    An engine made of a ledger picks as the one that wrote it, whoever the holders are.
+
+    Rule: Koordinator contract 6.5, pick 9.
+    """
+    wish = SPREAD_APART | {"preferredCPUExclusivePolicy": "PCPULevel"}
+    holder = cpu_pod("old", "3", spec=wish)
+    if running:
+        holder = cpu_pod("old", "3", on="x", spec=wish, status={"cpuset": "0-2"})
+    node = cpu_node(labels={STRATEGY: "MostAllocated"})
+    whole = simulate(line, [*node, holder, cpu_pod("new", "4", spec=wish)])
+    settings = SchedulingSettings()
+    files = [written(tmp_path, [*node, cpu_pod("new", "4", spec=wish)])]
+    objects = read_objects(read_manifests(files), settings)
+
+    with open_ledger(str(line.ledger), mode="read") as source:
+        scene = scene_of_ledger(source, objects, settings)
+    bench = Bench(scene.nodes, scene.others("uid-new"), settings)
+    placed = bench.decide(scene.requests["uid-new"])
+
+    assert isinstance(placed, Placement)
+    assert str(placed.cpuset) == cpusets(whole)["new"] == "6-9"
 
 
 def test_a_run_that_was_cut_decides_as_the_whole_run_does(

@@ -1,0 +1,448 @@
+"""CPU policies from manifests to the ledger: Nodes, NodeResourceTopologies and Pods."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.cli import CommandLine
+from tests.support.cpu_objects import (
+    BIND_POLICY,
+    NUMA_POLICY,
+    RATIO,
+    RESERVATION,
+    SPEC,
+    STATUS,
+    STRATEGY,
+    SYSTEM_QOS,
+    cpu_node,
+    cpu_pod,
+    zone,
+)
+from tests.support.objects import Object
+
+pytestmark = pytest.mark.integration
+
+NOT_WHOLE_CORES = "node(s) requested cpus not multiple cpus per core"
+CONFLICT = "node(s) cpu bind policy conflicts with pod's required cpu bind policy"
+FULL = {"requiredCPUBindPolicy": "FullPCPUs"}
+SPREAD = {"requiredCPUBindPolicy": "SpreadByPCPUs"}
+
+
+@pytest.fixture
+def line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> CommandLine:
+    """The command line with a ledger of its own."""
+    return CommandLine(ledger=tmp_path / "run.db", capture=capsys)
+
+
+def simulate(line: CommandLine, objects: Iterable[Object], *more: str) -> dict[str, Any]:
+    """Simulate the objects into the ledger, prove it, and return Pod -> placement."""
+    path = line.ledger.parent / "in.json"
+    path.write_text(json.dumps({"kind": "List", "items": [*objects]}), encoding="utf-8")
+    done = line.ask("simulate", str(path), "-o", "json", *more)
+    assert done.code == 0, done.err
+    proof = line.ask("verify")
+    assert proof.code == 0, proof.out
+    return {entry["name"]: entry for entry in json.loads(done.out)["placements"]}
+
+
+def picks(placements: Mapping[str, Any]) -> dict[str, str]:
+    """Return Pod -> its CPUs, or why it has none: the reason of node x."""
+    return {
+        name: entry["cpuset"] if entry["node"] else entry["unschedulable"]["nodes"]["x"][0]
+        for name, entry in placements.items()
+    }
+
+
+def annotation(entry: Mapping[str, Any], key: str) -> Any:  # noqa: ANN401 - JSON
+    """Return a Binding's annotation, decoded."""
+    return json.loads(entry["annotations"][key])
+
+
+def configured(folder: Path, cpu: str) -> tuple[str, str]:
+    """Write a configuration with these CPU settings; return the option."""
+    path = folder / "config.yaml"
+    head = "apiVersion: tenure.sh/v1alpha1\nkind: SchedulerConfiguration\n"
+    path.write_text(f"{head}cpu: {cpu}\n", encoding="utf-8")
+    return ("--config", str(path))
+
+
+# --- who gets CPUs of its own -----------------------------------------------------------------
+
+
+def test_the_qos_label_says_who_has_cpus_of_its_own(line: CommandLine) -> None:
+    """
+    Koordinator contract 6.1; CPU proposal: a Guaranteed Pod without a label is treated as LS.
+
+    All of them ask for whole CPUs with limits like requests.
+    """
+    pods = [cpu_pod(qos.lower() or "none", "2", qos) for qos in ("LSE", "LSR", "LS", "BE", "")]
+
+    placed = simulate(line, [*cpu_node(), *pods])
+
+    assert picks(placed) == {"lse": "0,12", "lsr": "6,18", "ls": "", "be": "", "none": ""}
+    assert "cpuset" not in json.dumps(placed["none"]["annotations"])
+
+
+def test_a_pod_of_its_own_cpus_needs_a_topology(line: CommandLine) -> None:
+    """cli.md, CPU sets: LSE and LSR are refused there, others need none."""
+    node = cpu_node()[:1]
+
+    assert picks(simulate(line, [*node, cpu_pod("lsr", "2"), cpu_pod("ls", "2", "LS")])) == {
+        "lsr": "node(s) invalid CPU Topology",
+        "ls": "",
+    }
+
+
+# --- bind policies ----------------------------------------------------------------------------
+
+
+def test_a_node_of_whole_cores_binds_every_pod(line: CommandLine) -> None:
+    """
+    Koordinator contract 6.1, 6.2: any QoS, whole cores or not at all; required Spread conflicts.
+
+    What counted is written where the Pod said nothing (2.2).
+    """
+    node = cpu_node(labels={BIND_POLICY: "FullPCPUsOnly"})
+    pods = [
+        cpu_pod("ls", "4", "LS"),
+        cpu_pod("odd", "3", "LS"),
+        cpu_pod("part", "1500m", "LS"),
+        cpu_pod("spread", "4", spec=SPREAD),
+        cpu_pod("prefers", "4", spec={"preferredCPUBindPolicy": "SpreadByPCPUs"}),
+    ]
+
+    placed = simulate(line, [*node, *pods])
+
+    assert picks(placed) == {
+        "ls": "0-1,12-13",
+        "odd": NOT_WHOLE_CORES,
+        "part": "the requested CPUs must be integer",
+        "spread": CONFLICT,
+        "prefers": "6-7,18-19",
+    }
+    assert annotation(placed["ls"], SPEC) == {
+        "preferredCPUBindPolicy": "FullPCPUs",
+        "requiredCPUBindPolicy": "FullPCPUs",
+    }
+    assert annotation(placed["prefers"], SPEC) == {
+        "preferredCPUBindPolicy": "SpreadByPCPUs",
+        "requiredCPUBindPolicy": "FullPCPUs",
+    }
+
+
+def test_a_node_that_spreads_binds_every_pod(line: CommandLine) -> None:
+    """One CPU of each core: 4 cores, then the 8 others, and a thirteenth there is none."""
+    node = cpu_node(labels={BIND_POLICY: "SpreadByPCPUs"})
+    pods = [cpu_pod("a", "4", "LS"), cpu_pod("full", "2", spec=FULL), cpu_pod("b", "13", "LS")]
+
+    assert picks(simulate(line, [*node, *pods])) == {
+        "a": "0-3",
+        "full": CONFLICT,
+        "b": "not enough cpus available to satisfy request",
+    }
+
+
+def test_kubelets_whole_cores_beat_the_label(line: CommandLine) -> None:
+    """Koordinator contract 6.1: `static` with full-pcpus-only beats a label SpreadByPCPUs."""
+    kubelet = {"policy": "static", "options": {"full-pcpus-only": "true"}, "reservedCPUs": "0,12"}
+    node = cpu_node(labels={BIND_POLICY: "SpreadByPCPUs"}, cpu_manager_policy=kubelet)
+
+    placed = simulate(line, [*node, cpu_pod("a", "4", "LS"), cpu_pod("odd", "3")])
+
+    assert picks(placed) == {"a": "6-7,18-19", "odd": NOT_WHOLE_CORES}
+
+
+def test_the_default_that_counted_is_written_on_the_pod(line: CommandLine, tmp_path: Path) -> None:
+    """
+    Koordinator contract 2.2: preferred where it was `Default` or both were empty; the rest stays.
+
+    A Pod that named its policy keeps its own text.
+    """
+    options = configured(tmp_path, "{defaultBindPolicy: SpreadByPCPUs}")
+    pods = [
+        cpu_pod("none", "2"),
+        cpu_pod("default", "2", spec={"preferredCPUBindPolicy": "Default", "later": "kept"}),
+        cpu_pod("own", "2", spec={"preferredCPUBindPolicy": "FullPCPUs"}),
+        cpu_pod("required", "2", spec=FULL),
+    ]
+
+    placed = simulate(line, [*cpu_node(), *pods], *options)
+
+    assert annotation(placed["none"], SPEC) == {"preferredCPUBindPolicy": "SpreadByPCPUs"}
+    assert annotation(placed["default"], SPEC) == {
+        "later": "kept",
+        "preferredCPUBindPolicy": "SpreadByPCPUs",
+    }
+    assert SPEC not in placed["own"]["annotations"]
+    assert SPEC not in placed["required"]["annotations"]
+
+
+def test_pods_alike_but_for_unknown_words_are_decided_as_one_shape(line: CommandLine) -> None:
+    """Unknown fields of `resource-spec` are kept and choose nothing."""
+    pods = [
+        cpu_pod(name, "2", spec={"preferredCPUBindPolicy": "Default", "later": name})
+        for name in "ab"
+    ]
+
+    placed = simulate(line, [*cpu_node(), *pods])
+
+    assert picks(placed) == {"a": "0,12", "b": "6,18"}
+    assert [annotation(placed[name], SPEC)["later"] for name in "ab"] == ["a", "b"]
+
+
+# --- exclusive policies -----------------------------------------------------------------------
+
+
+def test_pods_of_an_exclusive_policy_avoid_their_like(line: CommandLine) -> None:
+    """
+    Koordinator contract 6.5, picks 9 to 12, Pod after Pod.
+
+    PCPULevel keeps off the cores of its like, NUMANodeLevel off their NUMA nodes; None does not.
+    """
+
+    def wish(policy: str, exclusive: str) -> dict[str, str]:
+        names = {"preferredCPUBindPolicy": policy, "preferredCPUExclusivePolicy": exclusive}
+        return {key: value for key, value in names.items() if value}
+
+    node = cpu_node(labels={STRATEGY: "MostAllocated"})
+    pods = [
+        cpu_pod("first", "3", spec=wish("SpreadByPCPUs", "PCPULevel")),
+        cpu_pod("like", "4", spec=wish("SpreadByPCPUs", "PCPULevel")),
+        cpu_pod("other", "4", spec=wish("SpreadByPCPUs", "")),
+        cpu_pod("numa", "2", spec=wish("FullPCPUs", "NUMANodeLevel")),
+        cpu_pod("numa-like", "2", spec=wish("FullPCPUs", "NUMANodeLevel")),
+    ]
+
+    placed = picks(simulate(line, [*node, *pods]))
+
+    assert placed["first"] == "0-2"
+    assert placed["like"] == "6-9"
+    assert placed["other"] == "3-5,12"
+    sides = [{int(cpu) % 12 // 6 for cpu in placed[name].split(",")} for name in pods_of_numa()]
+    assert sides[0].isdisjoint(sides[1])
+
+
+def pods_of_numa() -> tuple[str, str]:
+    """Return the two Pods that want a NUMA node each."""
+    return ("numa", "numa-like")
+
+
+# --- what is kept back ------------------------------------------------------------------------
+
+
+def test_what_a_node_keeps_for_itself_is_nobodys(line: CommandLine) -> None:
+    """Koordinator contract 6.3: kubelet's, the node reservation's and the exclusive system CPUs."""
+    node = cpu_node(
+        annotations={
+            RESERVATION: {"reservedCPUs": "1"},
+            SYSTEM_QOS: {"cpuset": "2", "cpusetExclusive": True},
+        },
+        cpu_manager_policy={"policy": "none", "reservedCPUs": "0,12"},
+    )
+
+    placed = simulate(line, [*node, cpu_pod("a", "6", spec=FULL), cpu_pod("b", "16")])
+
+    assert picks(placed)["a"] == "6-8,18-20"
+    assert picks(placed)["b"] == "not enough cpus available to satisfy request"
+    assert picks(simulate_again(line, node, cpu_pod("rest", "20"))) == {
+        "rest": "3-11,13-23",
+    }
+
+
+def simulate_again(line: CommandLine, *objects: Any) -> dict[str, Any]:  # noqa: ANN401
+    """Simulate other objects into a ledger of their own."""
+    flat = [item for each in objects for item in (each if isinstance(each, list) else [each])]
+    folder = line.ledger.parent / "again"
+    folder.mkdir()
+    return simulate(CommandLine(ledger=folder / "run.db", capture=line.capture), flat)
+
+
+def test_shared_system_cpus_stay_everybodys(line: CommandLine) -> None:
+    """Koordinator contract 2.3: only an exclusive set is kept back."""
+    node = cpu_node(annotations={SYSTEM_QOS: {"cpuset": "0-1", "cpusetExclusive": False}})
+
+    assert picks(simulate(line, [*node, cpu_pod("a", "24")])) == {"a": "0-23"}
+
+
+@pytest.mark.parametrize(
+    ("name", "cpu", "qos", "fits"),
+    [
+        ("share", "18", "LS", True),
+        ("share", "18100m", "LS", False),
+        ("pinned", "12", "LSR", True),
+        ("pinned", "13", "LSR", False),
+    ],
+)
+def test_amplified_cpu_costs_what_the_contract_says(
+    line: CommandLine, name: str, cpu: str, qos: str, *, fits: bool
+) -> None:
+    """
+    Koordinator contract 6.6: 24 CPUs at 1.4 are 33600m; 4 CPUs and 10000m of shares cost 15600m.
+
+    What is written on the Pod are real CPUs.
+    """
+    node = cpu_node(cpu="33600m", annotations={RATIO: {"cpu": 1.40}})
+    before = [cpu_pod("four", "4"), cpu_pod("ten", "10", "LS")]
+
+    placed = simulate(line, [*node, *before, cpu_pod(name, cpu, qos)])
+
+    assert (placed[name]["node"] == "x") is fits
+    if not fits:
+        reason = "Insufficient amplified cpu" if qos == "LSR" else "Insufficient cpu"
+        assert picks(placed)[name] == reason
+    elif qos == "LSR":
+        assert annotation(placed[name], STATUS) == {"cpuset": placed[name]["cpuset"]}
+
+
+# --- NUMA policies ----------------------------------------------------------------------------
+
+
+def test_one_numa_node_serves_cpus_memory_and_gpu(line: CommandLine) -> None:
+    """
+    Koordinator contract 7: the only free GPU is on NUMA node 1, so that CPUs and memory are, too.
+
+    All of it is one reservation.
+    """
+    node = cpu_node(labels={NUMA_POLICY: "SingleNUMANode"}, zones=[zone(0), zone(1)], gpu_numas=[1])
+
+    placed = simulate(line, [*node, cpu_pod("a", "4", gpus=1), cpu_pod("b", "4", gpus=1)])
+
+    assert placed["a"]["cpuset"] == "6-7,18-19"
+    assert annotation(placed["a"], STATUS)["numaNodeResources"] == [
+        {"node": 1, "resources": {"cpu": "4", "memory": "8Gi"}}
+    ]
+    assert placed["a"]["devices"]["gpu"][0]["minor"] == 0
+    assert placed["b"]["node"] is None
+
+
+def test_what_no_single_numa_node_has_is_refused_or_taken_of_two(line: CommandLine) -> None:
+    """Koordinator contract 7: SingleNUMANode refuses 16 CPUs, Restricted splits them evenly."""
+    single = cpu_node(labels={NUMA_POLICY: "SingleNUMANode"}, zones=[zone(0), zone(1)])
+    restricted = cpu_node(labels={NUMA_POLICY: "Restricted"}, zones=[zone(0), zone(1)])
+    wide = cpu_pod("wide", "16")
+
+    refused = simulate(line, [*single, wide])["wide"]
+    placed = simulate_again(line, restricted, wide)["wide"]
+
+    assert "NUMA" in refused["unschedulable"]["message"]
+    assert placed["cpuset"] == "0-3,6-9,12-15,18-21"
+    assert annotation(placed, STATUS)["numaNodeResources"] == [
+        {"node": 0, "resources": {"cpu": "8", "memory": "4Gi"}},
+        {"node": 1, "resources": {"cpu": "8", "memory": "4Gi"}},
+    ]
+
+
+def test_best_effort_aligns_where_it_can_and_refuses_nobody(line: CommandLine) -> None:
+    """Koordinator contract 7: the GPU's NUMA node first; when that is full, any CPUs."""
+    node = cpu_node(labels={NUMA_POLICY: "BestEffort"}, zones=[zone(0), zone(1)], gpu_numas=[1, 1])
+
+    placed = simulate(line, [*node, cpu_pod("a", "12", gpus=1), cpu_pod("b", "4", gpus=1)])
+
+    assert placed["a"]["cpuset"] == "6-11,18-23"
+    assert placed["b"]["cpuset"] == "0-1,12-13"
+
+
+@pytest.mark.parametrize(
+    ("version", "policy"),
+    [
+        ({"topologyPolicies": ["SingleNUMANodePodLevel"]}, ""),
+        ({"topologyPolicies": ["SingleNUMANodeContainerLevel"]}, ""),
+        ({"attributes": [{"name": "topologyManagerPolicy", "value": "single-numa-node"}]}, ""),
+        ({"topologyPolicies": ["SingleNUMANodePodLevel"]}, "BestEffort"),
+    ],
+)
+def test_kubelets_topology_manager_counts_where_the_node_says_nothing(
+    line: CommandLine, version: Mapping[str, object], policy: str
+) -> None:
+    """CPU proposal, "Compatible kubelet CPU management policies"; the node's own key is first."""
+    labels = {"node.koordinator.sh/numa-topology-alignment-policy": policy} if policy else {}
+    node, topology = cpu_node(labels=labels, zones=[zone(0), zone(1)])
+
+    placed = simulate(line, [node, topology | dict(version), cpu_pod("wide", "16")])
+
+    assert (placed["wide"]["node"] == "x") is bool(policy)
+
+
+def test_a_burst_has_pools_that_hold_its_limit(line: CommandLine) -> None:
+    """
+    CPU proposal, ConstrainedBurst: by limit, the fewest NUMA nodes, the pool without its CPUs.
+
+    NUMA node 0 has 8 CPUs in its pool once 4 are an LSR Pod's, node 1 has 12.
+    """
+    burst = {"preferredCPUBindPolicy": "ConstrainedBurst"}
+    pods = [
+        cpu_pod("own", "4"),
+        cpu_pod("one", "2", "LS", limit="10", spec=burst),
+        cpu_pod("both", "2", "LS", limit="14", spec=burst),
+        cpu_pod("most", "2", "LS", limit="21", spec=burst),
+    ]
+
+    placed = simulate(line, [*cpu_node(), *pods])
+
+    assert placed["one"]["cpuSharedPools"] == [{"node": 1, "socket": 0}]
+    assert placed["both"]["cpuSharedPools"] == [
+        {"node": 0, "socket": 0},
+        {"node": 1, "socket": 0},
+    ]
+    assert placed["most"]["node"] is None
+    assert annotation(placed["one"], STATUS) == {"cpuSharedPools": [{"node": 1, "socket": 0}]}
+
+
+@pytest.mark.parametrize("by", ["label", "kubelet", "label over kubelet"])
+def test_cpus_are_distributed_evenly_over_the_fewest_numa_nodes(line: CommandLine, by: str) -> None:
+    """
+    CPU proposal, "NUMA allocate strategy": the label first, else kubelet's option.
+
+    The release takes 12 of one NUMA node and 4 of the other.
+    """
+    kubelet = {"policy": "static", "options": {"distribute-cpus-across-numa": "true"}}
+    node = cpu_node(
+        labels={
+            "label": {STRATEGY: "DistributeEvenly"},
+            "kubelet": {},
+            "label over kubelet": {STRATEGY: "LeastAllocated"},
+        }[by],
+        cpu_manager_policy={} if by == "label" else kubelet,
+    )
+    even, filled = "0-3,6-9,12-15,18-21", "0-7,12-19"
+
+    placed = simulate(line, [*node, cpu_pod("wide", "16"), cpu_pod("one", "2")])
+
+    assert placed["wide"]["cpuset"] == (filled if by == "label over kubelet" else even)
+    assert len({int(cpu) % 12 // 6 for cpu in placed["one"]["cpuset"].split(",")}) == 1
+
+
+def test_a_pods_own_numa_policy_counts_where_the_node_has_none(line: CommandLine) -> None:
+    """Koordinator contract 7: two that differ exclude each other."""
+    single = {"numaTopologyPolicy": "SingleNUMANode"}
+    free = cpu_node("free", zones=[zone(0), zone(1)])
+    strict = cpu_node("x", labels={NUMA_POLICY: "Restricted"}, zones=[zone(0), zone(1)])
+
+    placed = simulate(
+        line, [*strict, *free, cpu_pod("a", "4", numa=single), cpu_pod("b", "16", numa=single)]
+    )
+
+    assert placed["a"]["node"] == "free"
+    assert placed["b"]["unschedulable"]["nodes"]["x"] == ["node(s) NUMA Topology policy not match"]
+
+
+# --- views ------------------------------------------------------------------------------------
+
+
+def test_every_view_tells_the_same_holders(line: CommandLine) -> None:
+    """A CPU set is a reservation like a card: `who`, `map --cpus` and `verify` agree."""
+    placed = simulate(line, [*cpu_node(), cpu_pod("a", "4"), cpu_pod("b", "2", "LSE")])
+
+    who = line.ask("who", "x/cpu/13").out
+    shown = line.ask("map", "--cpus").out
+
+    assert picks(placed) == {"a": "0-1,12-13", "b": "6,18"}
+    assert "ml/a" in who
+    assert "ml/b" not in who
+    assert "ml/a: 4 CPUs, 0-1,12-13" in shown
+    assert "ml/b: 2 CPUs, 6,18" in shown
