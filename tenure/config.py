@@ -14,6 +14,7 @@ from ledger.domain.canonical import canonical_json
 from ledger.domain.codec import encode_value
 from ledger.domain.device_types import read_device_types
 from ledger.domain.errors import InputError
+from ledger.domain.shared_templates import SharedTemplate, read_shared_templates
 from scheduler.decide.settings import (
     CpuSettings,
     DeviceSettings,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 API_VERSION: Final = "tenure.sh/v1alpha1"
 KIND: Final = "SchedulerConfiguration"
 _DEVICE_TYPES: Final = "deviceTypes"
+_TEMPLATES: Final = "devices.gpuSharedResourceTemplates"
 
 Policy = Literal["binpack", "spread", "bestfit", "fgd", "scarcity", "random"]
 POLICIES: Final[tuple[str, ...]] = get_args(Policy)
@@ -49,6 +51,8 @@ class _Node(_Model):
 class _Devices(_Model):
     scoring: Literal["MostAllocated", "LeastAllocated"] = "MostAllocated"
     partition_score_order: Literal["highest", "release"] = "highest"
+    gpu_share_unsupported_models: dict[str, list[str]] = Field(default_factory=dict)
+    gpu_shared_resource_templates: dict[Any, Any] = Field(default_factory=dict)
 
 
 class _MGPU(_Model):
@@ -83,7 +87,7 @@ class _Cpu(_Model):
     max_ref_count: int = Field(default=1, ge=1, le=1024)
     numa_level_downgrades: bool = False
     spread_avoids_whole_cores: bool = False
-    arm_full_pcpus_only: bool = False
+    arm_full_pcpus_only: bool = Field(default=False, alias="armFullPCPUsOnly")
 
 
 class _Compat(_Model):
@@ -127,10 +131,17 @@ def read_settings(path: Path) -> SchedulingSettings:
     try:
         types = read_device_types(settings.device_types)
     except InputError as error:
-        found = error.within(_DEVICE_TYPES)
-        found = found.at(source.place_of(number, found.field))
-        raise with_next(found, "correct that setting and run it again") from error
-    return replace(_scheduling(settings), device_types=types)
+        raise _placed(error.within(_DEVICE_TYPES), source, number) from error
+    try:
+        templates = read_shared_templates(settings.devices.gpu_shared_resource_templates)
+    except InputError as error:
+        raise _placed(error.within(_TEMPLATES), source, number) from error
+    return with_templates(replace(_scheduling(settings), device_types=types), templates)
+
+
+def _placed(error: InputError, source: Source, number: int) -> InputError:
+    found = error.at(source.place_of(number, error.field))
+    return with_next(found, "correct that setting and run it again")
 
 
 def settings_json(settings: SchedulingSettings, *, seed: int) -> str:
@@ -146,6 +157,15 @@ def settings_hash(settings: SchedulingSettings, *, seed: int) -> str:
 def with_policy(settings: SchedulingSettings, policy: str) -> SchedulingSettings:
     """Return the settings with another node policy."""
     return replace(settings, node_policy=policy)
+
+
+def with_templates(
+    settings: SchedulingSettings, templates: tuple[SharedTemplate, ...] | None
+) -> SchedulingSettings:
+    """Return the settings with the templates of the cluster's ConfigMap, where there is one."""
+    if templates is None:
+        return settings
+    return replace(settings, devices=replace(settings.devices, shared_templates=templates))
 
 
 def normalise_settings(settings: SchedulingSettings) -> NormaliseSettings:
@@ -172,6 +192,13 @@ def _scheduling(read: _Configuration) -> SchedulingSettings:
         devices=DeviceSettings(
             scoring=read.devices.scoring,
             partition_score_order=read.devices.partition_score_order,
+            unshared_models=tuple(
+                sorted(
+                    f"{vendor}-{model}"
+                    for vendor, models in read.devices.gpu_share_unsupported_models.items()
+                    for model in models
+                )
+            ),
         ),
         mgpu=MGPUSettings(**read.mgpu.model_dump()),
         gpushare_unit=read.gpushare.unit,

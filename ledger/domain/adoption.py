@@ -34,7 +34,11 @@ from ledger.domain.annotations.cpu import (
     decode_resource_status,
     encode_resource_status,
 )
-from ledger.domain.annotations.device_allocated import DeviceAllocation, decode_device_allocated
+from ledger.domain.annotations.device_allocated import (
+    DeviceAllocation,
+    decode_device_allocated,
+    encode_device_allocated,
+)
 from ledger.domain.annotations.gpu_topology import decode_gpu_topology
 from ledger.domain.annotations.qos import read_qos_class
 from ledger.domain.cpuset import EMPTY, CpuSet
@@ -46,6 +50,7 @@ from ledger.domain.devices import (
     DeviceRecord,
     DeviceShare,
     bytes_to_ratio,
+    cores_to_percent,
     ratio_to_bytes,
 )
 from ledger.domain.node_objects import NO_WITNESSES, Witnesses
@@ -58,10 +63,13 @@ from ledger.domain.resources import (
     ANNOTATION_GPU_TOPOLOGY,
     ANNOTATION_RESOURCE_SPEC,
     ANNOTATION_RESOURCE_STATUS,
+    CARD_AMOUNT_NAMES,
+    GPU,
     GPU_CORE,
     GPU_MEMORY,
     GPU_MEMORY_RATIO,
     GPUSHARE_MEMORY,
+    HUAWEI_NPU_CORE,
     TYPE_GPU,
     device_type_of,
 )
@@ -83,7 +91,11 @@ SOURCES: Final = (
 )
 """Where a holding may be read from, in the order asked (cli.md, Running Pods)."""
 
+_WITHOUT_CONTAINERS: Final = (DEVICE_ALLOCATED, TOPOLOGY, DEVICES_CHECKPOINTS)
+"""Sources that are not compared with what each container asks."""
+
 _FAULTS_MAX: Final = 5
+_TEMPLATE: Final = "gpuSharedResourceTemplate"
 _FAULT_MAX: Final = 237
 _REPLICA_SEPARATORS: Final = ("-_-", "::")
 """Fake device ids end in one of these and a number (GPU-sharing contract D.2)."""
@@ -159,7 +171,7 @@ def adopt(
         gpushare_unit=settings.gpushare_unit,
         checkpoints=witnesses.checkpoints.get(spec.uid, ()),
     )
-    found = _first(asker)
+    found = _whole_answer(_first(asker), asker)
     cpus = _cpus(spec, witnesses)
     known = {share.device_type for share in found.shares}
     unknown = (_asked_types(spec) - known) | found.lost_types
@@ -175,12 +187,30 @@ def adopt(
         cpuset=cpus.cpuset,
         unknown_types=tuple(sorted(unknown)),
         dialect="" if gpu.dialect is None else str(gpu.dialect),
-        annotations=cpus.annotations,
+        annotations={**cpus.annotations, **_card_words(spec)},
         faults=_few((*found.faults, *cpus.faults)),
         snapshot=snapshot_of(
             spec, qos=str(read_qos_class(spec.labels)), priority=spec.priority or 0
         ),
     )
+
+
+def _card_words(spec: PodSpec) -> dict[str, str]:
+    """
+    Return `device-allocated` where shares can't say all of it: templates and AI cores.
+
+    Rule: Koordinator contract 2.2 and 8.7.
+    """
+    text = spec.annotations.get(ANNOTATION_DEVICE_ALLOCATED, "")
+    if not any(word in text for word in (_TEMPLATE, *CARD_AMOUNT_NAMES)):
+        return {}
+    allocated = decode_device_allocated(text)
+    gpus = allocated.get(TYPE_GPU, ())
+    more = any(
+        entry.template or any(name in CARD_AMOUNT_NAMES for name, _ in entry.resources)
+        for entry in gpus
+    )
+    return {ANNOTATION_DEVICE_ALLOCATED: encode_device_allocated(allocated)} if more else {}
 
 
 def _few(faults: Sequence[str]) -> tuple[str, ...]:
@@ -204,6 +234,36 @@ def _first(asker: Asker) -> Found:
         if found is not None:
             return found
     return Found(source=NO_SOURCE, faults=unread_words(asker))
+
+
+def _whole_answer(found: Found, asker: Asker) -> Found:
+    """
+    Return the answer; where it names fewer GPUs than the Pod asks for, the others are unknown.
+
+    Rule: cli.md, Running Pods: a card that nobody can name closes the node for its type.
+    """
+    if found.source not in _WITHOUT_CONTAINERS:
+        return found
+    asked = max(
+        max((demand.count for demand in asker.demands), default=0),
+        sum(demand.count for demand in asker.demands if demand.exclusive),
+    )
+    named = sum(share.device_type == TYPE_GPU for share in found.shares)
+    if found.source == DEVICES_CHECKPOINTS:
+        named = _ids_in_checkpoints(asker)
+    if not named or named >= asked or TYPE_GPU in found.lost_types:
+        return found
+    fault = f"{found.source} names fewer GPUs than the pod asks for: asked={asked}, named={named}"
+    return replace(found, lost_types=found.lost_types | {TYPE_GPU}, faults=(*found.faults, fault))
+
+
+def _ids_in_checkpoints(asker: Asker) -> int:
+    """Return how many ids kubelet gave; two of them may be replicas of one card."""
+    return sum(
+        len(entry.device_ids)
+        for entry in asker.checkpoints
+        if device_type_of(entry.resource_name) == TYPE_GPU
+    )
 
 
 def _asked_types(spec: PodSpec) -> frozenset[str]:
@@ -254,7 +314,13 @@ def _from_device_allocated(asker: Asker) -> Found | None:
                 card = asker.card(device_type, minor=entry.minor, device_id=entry.id)
                 yield device_type, _share_of_entry(asker, card, entry) if card else None
 
-    return with_containers(collect(DEVICE_ALLOCATED, pairs()), asker)
+    bare = [
+        f"{DEVICE_ALLOCATED} names no amount of {device_type} {entry.minor}"
+        for device_type, entries in allocated.items()
+        for entry in entries
+        if not (entry.resources or entry.vfs)
+    ]
+    return with_containers(collect(DEVICE_ALLOCATED, pairs(), bare), asker)
 
 
 def _unit_share(base: DeviceShare, entry: DeviceAllocation, card: DeviceRecord) -> DeviceShare:
@@ -263,6 +329,8 @@ def _unit_share(base: DeviceShare, entry: DeviceAllocation, card: DeviceRecord) 
     counted = kind.unit is Unit.COUNT
     units = entry.quantity(kind.resource).ceil()
     percent = units * WHOLE_PERCENT if counted else units
+    if not (entry.resources or entry.vfs):
+        percent = WHOLE_PERCENT
     memory = entry.quantity(kind.memory).ceil() if kind.memory else 0
     memory = memory or (ratio_to_bytes(percent, card.memory_bytes) if kind.memory else 0)
     return replace(
@@ -276,22 +344,44 @@ def _unit_share(base: DeviceShare, entry: DeviceAllocation, card: DeviceRecord) 
 
 
 def _share_of_entry(asker: Asker, card: DeviceRecord, entry: DeviceAllocation) -> DeviceShare:
-    """Take the annotation's numbers; a missing memory unit follows from the other one."""
+    """
+    Take the annotation's numbers; a missing memory unit follows from the other one.
+
+    Where neither is named, the Pod's request says the memory, and without one all of it is held.
+    """
     base = empty_share(card)
     if card.device_type != TYPE_GPU:
         return _unit_share(base, entry, card)
+    percent = entry.quantity(GPU).ceil()
+    core = entry.quantity(GPU_CORE).ceil() or percent or _percent_of_cores(asker, entry)
     memory = entry.quantity(GPU_MEMORY).ceil()
-    ratio = entry.quantity(GPU_MEMORY_RATIO).ceil()
+    ratio = entry.quantity(GPU_MEMORY_RATIO).ceil() or (0 if memory else percent)
+    if not (memory or ratio):
+        return _share_without_memory(asker, card, core)
     memory = memory or ratio_to_bytes(ratio, card.memory_bytes)
     ratio = ratio or bytes_to_ratio(memory, card.memory_bytes)
     wholes = {demand.exclusive for demand in asker.demands}
     return replace(
         base,
-        core_percent=entry.quantity(GPU_CORE).ceil(),
+        core_percent=core,
         memory_bytes=memory,
         memory_ratio_percent=ratio,
         exclusive=wholes.pop() if len(wholes) == 1 else ratio >= WHOLE_PERCENT,
     )
+
+
+def _percent_of_cores(asker: Asker, entry: DeviceAllocation) -> int:
+    """Return what the AI cores of an entry are of the card's, in core percent."""
+    total = asker.node.card_amounts.get(entry.minor, {}).get(HUAWEI_NPU_CORE, 0)
+    return cores_to_percent(entry.quantity(HUAWEI_NPU_CORE).ceil(), total)
+
+
+def _share_without_memory(asker: Asker, card: DeviceRecord, core: int) -> DeviceShare:
+    """Return the request's share of the card, and all of the card where there are none or many."""
+    only = asker.demands[0] if len(asker.demands) == 1 else None
+    share = _demand_share(card, only, ())
+    ratio = (only.memory_ratio_percent if only else 0) or share.memory_ratio_percent
+    return replace(share, core_percent=max(core, share.core_percent), memory_ratio_percent=ratio)
 
 
 def _from_topology(asker: Asker) -> Found | None:

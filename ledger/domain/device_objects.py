@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from ledger.domain.annotations.gpu_topology import decode_gpu_links
@@ -11,6 +11,7 @@ from ledger.domain.annotations.wire import (
     Amounts,
     a_flag,
     a_list,
+    a_quantity,
     a_text,
     amounts,
     an_integer,
@@ -26,10 +27,12 @@ from ledger.domain.errors import InputError
 from ledger.domain.object_fields import named, text_map
 from ledger.domain.quantity import ZERO, Quantity
 from ledger.domain.resources import (
+    CARD_AMOUNT_NAMES,
     GPU_CORE,
     GPU_MEMORY,
     GPUSHARE_COUNT,
     GPUSHARE_MEMORY,
+    HUAWEI_NPU_CORE,
     MGPU_CORE,
     MGPU_MEMORY,
     NVIDIA_GPU,
@@ -268,8 +271,12 @@ def _card_amounts(devices: object) -> dict[int, dict[str, int]]:
         path = f"spec.devices[{number}]"
         item = an_object(value, path)
         key = "resources" if item.get("resources") is not None else "resource"
-        held = dict(amounts(named(item.get(key), f"{path}.{key}"), f"{path}.{key}"))
-        kept = {name: _whole(held[name], path) for name in CARD_AMOUNT_NAMES if name in held}
+        held = an_object(item.get(key), f"{path}.{key}")
+        kept: dict[str, int] = {
+            name: _whole(a_quantity(held[name], f"{path}.{key}[{name}]"), path)
+            for name in CARD_AMOUNT_NAMES
+            if name in held
+        }
         if kept and item.get("type", item.get("deviceType")) == TYPE_GPU:
             minor = item.get("minor")
             found[0 if minor is None else an_integer(minor, f"{path}.minor", least=0)] = kept
@@ -285,6 +292,8 @@ def _capacity(resources: Amounts, device_type: str, path: str) -> int:
     """Return the percent that a device has to give: as it reports, 100 for one that is counted."""
     amounts_by_name = dict(resources)
     if device_type == TYPE_GPU:
+        if GPU_CORE not in amounts_by_name and amounts_by_name.get(HUAWEI_NPU_CORE):
+            return WHOLE_PERCENT  # its compute is counted in AI cores
         return _whole(amounts_by_name.get(GPU_CORE, ZERO), path)
     kind = type_of(device_type)
     units = _whole(amounts_by_name.get(kind.resource, ZERO), path)

@@ -118,6 +118,15 @@ class DeviceShare:
         return (self.device_type, self.minor)
 
 
+def cores_to_percent(cores: int, total_cores: int) -> int:
+    """
+    Return the core percent that AI cores are of a card, rounded down: no sum of parts exceeds 100.
+
+    4 cores of 8 are 50 percent; a card that reports no cores has none to give.
+    """
+    return cores * WHOLE_PERCENT // total_cores if total_cores else 0
+
+
 def ratio_to_bytes(ratio_percent: int, total_bytes: int) -> int:
     """
     Return floor(ratio x total / 100), the bytes that a memory ratio means on a card.

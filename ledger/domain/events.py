@@ -166,7 +166,8 @@ class PodObserved:
         source: where the holding was read, such as `device-allocated` or `checkpoint`.
         unknown_types: device types it holds on cards that nobody can name; the node is closed
             for them.
-        annotations: what the Pod says of its CPUs beside their numbers: its `resource-status`.
+        annotations: what the Pod says beside numbers of what it holds: its `resource-status`, and
+            its `device-allocated` where that names templates or AI cores.
     """
 
     event_type: ClassVar[str] = "pod.observed.v1"

@@ -50,6 +50,8 @@ from ledger.domain.resources import (
     MEMORY,
     Dialect,
 )
+from ledger.domain.shared_templates import Amounts, matched_template, template_amounts
+from scheduler.decide.card_amounts import card_amounts_of
 from scheduler.decide.cards.mgpu_search import STEPS_MAX
 from scheduler.decide.cpusets.choose import bind_policy_on
 from scheduler.decide.outcome import NumaPart, Placement
@@ -76,7 +78,7 @@ def encode(
     annotations: dict[str, str] = {}
     if placement.shares:
         annotations[ANNOTATION_DEVICE_ALLOCATED] = encode_device_allocated(
-            _allocations(placement.shares, node), proposal_domain=settings.proposal_domain
+            _allocations(placement, node, settings), proposal_domain=settings.proposal_domain
         )
     status = ResourceStatus(
         cpuset=placement.cpuset,
@@ -120,14 +122,20 @@ def _numa_resources(part: NumaPart) -> NumaNodeResources:
     )
 
 
-def resources_of(share: DeviceShare) -> dict[str, int]:
+def resources_of(share: DeviceShare, amounts: Amounts = ()) -> dict[str, int]:
     """
     Return what a share gives, by released resource name, in base units, sorted by name.
 
     Rule: cli.md, Output: core only if asked, memory and ratio always.
+
+    Args:
+        amounts: what a GPU gives beside; its compute was then asked for by these.
     """
     if share.device_type != GPU:
         return _unit_resources(share)
+    if amounts:
+        memory = {GPU_MEMORY: share.memory_bytes, GPU_MEMORY_RATIO: share.memory_ratio_percent}
+        return dict(sorted({**memory, **dict(amounts)}.items()))
     core = {GPU_CORE: share.core_percent} if share.core_percent else {}
     return core | {
         GPU_MEMORY: share.memory_bytes,
@@ -147,15 +155,28 @@ def _unit_resources(share: DeviceShare) -> dict[str, int]:
 
 
 def _allocations(
-    shares: tuple[DeviceShare, ...], node: NodeFacts
+    placement: Placement, node: NodeFacts, settings: SchedulingSettings
 ) -> dict[str, tuple[DeviceAllocation, ...]]:
+    """
+    Return the shares with what else their cards give, and the template that this is by.
+
+    Rule: Koordinator contract 2.2 and 8.7.
+    """
     by_type: dict[str, tuple[DeviceAllocation, ...]] = {}
-    for share in shares:
+    amounts = card_amounts_of(placement.request)
+    template = ""
+    if amounts:
+        asked = template_amounts(placement.request.devices[0])
+        templates = settings.devices.shared_templates
+        template = matched_template(asked, node.labels, templates) or ""
+    for share in placement.shares:
+        given = resources_of(share, amounts)
         allocation = DeviceAllocation(
             minor=share.minor,
             id=share.device_id,
-            resources=_amounts(tuple(resources_of(share).items())),
+            resources=_amounts(tuple(given.items())),
             vfs=_functions(share, node) if share.vf_bus_ids else (),
+            template=template if share.device_type == GPU else "",
         )
         by_type[share.device_type] = (*by_type.get(share.device_type, ()), allocation)
     return by_type

@@ -12,8 +12,11 @@ import numpy.typing as npt
 from ledger.domain.requests import PodRequest
 from scheduler.decide import reasons
 from scheduler.decide.arrays import UNLIMITED, BoolArray, IntArray
+from scheduler.decide.cpu_room import room_of
 from scheduler.decide.fleet import Fleet
+from scheduler.decide.numa.state import NumaLoad
 from scheduler.decide.outcome import NodeReasons, ReasonCount, Unfit
+from scheduler.decide.pins import CpuPins
 from scheduler.decide.reasons import Reason
 from scheduler.decide.shortfalls import (
     explain_closed,
@@ -47,8 +50,9 @@ class Answers:
         places: where each node of the outer order stands in the fleet; None = the same order.
     """
 
-    def __init__(self, fleet: Fleet, places: IntArray | None) -> None:
+    def __init__(self, fleet: Fleet, pins: CpuPins, places: IntArray | None) -> None:
         self._fleet = fleet
+        self._pins = pins
         self._places = places
 
     def answer(
@@ -124,13 +128,28 @@ class Answers:
             place = int(np.where(where, fleet.memory_free, -UNLIMITED).argmax())
             return place, *explain_memory(fleet, place, request)
         if not reason.device_type:
-            looked = _closest(tried, reason, where)
-            return (int(where.argmax()), "", reason.remedy) if looked is None else looked
+            return self._looked_at(reason, where, tried)
         place = int(np.where(where, short.astype(np.int64), FAR + 1).argmin())
         demand = next(item for item in request.devices if item.device_type == reason.device_type)
         if reason == reasons.unhealthy(reason.device_type):
             return place, *explain_closed(fleet, place, demand)
         return place, *explain_devices(fleet, place, demand)
+
+    def _looked_at(
+        self, reason: Reason, where: BoolArray, tried: Mapping[int, Unfit]
+    ) -> tuple[int, str, str]:
+        """Return the node of a closer look, its numbers, and what its NUMA nodes have left."""
+        place, detail = int(where.argmax()), ""
+        if reason is reasons.INSUFFICIENT_CPUS:
+            place = int(np.where(where, self._pins.free_counts, -1).argmax())
+        looked = _closest(tried, reason, where)
+        if looked is not None:
+            place, detail = looked
+        if reasons.is_about_cpus(reason.text):
+            load = NumaLoad(pinned=self._pins.pinned(place), parts=self._pins.parts(place))
+            room = room_of(self._fleet.nodes[place], load)
+            detail = "; ".join(filter(None, (detail, room.by_numa())))
+        return place, detail, reason.remedy
 
 
 def _with_tried(
@@ -148,8 +167,8 @@ def _with_tried(
 
 def _closest(
     tried: Mapping[int, Unfit], reason: Reason, where: BoolArray
-) -> tuple[int, str, str] | None:
-    """Return the node of a closer look that lacks least, its numbers, and what would help."""
+) -> tuple[int, str] | None:
+    """Return the node of a closer look that lacks least, and its numbers."""
     counted = [
         (unfit.requested - unfit.available, node)
         for node, unfit in tried.items()
@@ -161,7 +180,7 @@ def _closest(
         return None
     _, node = min(counted)
     unfit = tried[node]
-    return node, f"asks {unfit.requested} {unfit.unit}, {unfit.available} there", reason.remedy
+    return node, f"asks {unfit.requested} {unfit.unit}, {unfit.available} there"
 
 
 def _any_of(codes: Codes, members: Sequence[int]) -> BoolArray:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from ledger.domain.devices import WHOLE_PERCENT, DeviceRecord, DeviceShare
+from ledger.domain.devices import GPU, WHOLE_PERCENT, DeviceRecord, DeviceShare
 from ledger.domain.nodes import NodeFacts
+from ledger.domain.resources import HUAWEI_NPU_CORE
 from scheduler.decide.arrays import BoolArray, IntArray
 
 
@@ -25,6 +26,8 @@ class DeviceArrays:
         core_free, memory_free: below 0 where observed holders over-fill a card.
         tenants, exclusive, instances: holders, those among them that want the card alone, and
             containers.
+        amounts_cap, amounts_free: what cards have beside core percent and memory, by resource name.
+        by_cores: the card's compute is counted in AI cores and not given by percent; `left` is 0.
         unknown: holders, per node, of cards that nobody can name; they close the whole row.
         open: the card may be granted: healthy, not over-full, no unknown holder on the node.
         left: the percent of the card that one more tenant can get as core and as memory ratio at
@@ -67,6 +70,9 @@ class DeviceArrays:
         self.exclusive: IntArray = np.zeros(shape, dtype=np.int64)
         self.instances: IntArray = np.zeros(shape, dtype=np.int64)
         self.unknown: IntArray = np.zeros(len(nodes), dtype=np.int64)
+        self.amounts_cap = _amounts(device_type, nodes, self._columns, shape)
+        self.amounts_free = {name: cap.copy() for name, cap in self.amounts_cap.items()}
+        self.by_cores: BoolArray = self.amounts_cap.get(HUAWEI_NPU_CORE, np.zeros(shape)) > 0
         self._functions: dict[tuple[int, int], Counter[str]] = {}
         self.open = self.healthy.copy()
         self.left: IntArray = np.zeros(shape, dtype=np.int64)
@@ -99,6 +105,14 @@ class DeviceArrays:
         if share.vf_bus_ids:
             self._count_functions(node, column, share, holders)
         self._derive(node, column)
+
+    def add_amounts(
+        self, node: int, column: int, amounts: Iterable[tuple[str, int]], holders: int
+    ) -> None:
+        """Take what else a Pod has of a card or give it back; what no card reports is not kept."""
+        for name, amount in amounts:
+            if name in self.amounts_free:
+                self.amounts_free[name][node, column] -= holders * amount
 
     def functions_in_use(self, node: int, column: int) -> frozenset[str]:
         """Return the bus ids of the VFs that Pods hold on a device."""
@@ -150,7 +164,7 @@ class DeviceArrays:
         self.whole[node] += (left == WHOLE_PERCENT) - (before == WHOLE_PERCENT)
 
     def _share_left(self, node: int, column: int) -> int:
-        if self.exclusive.item(node, column):
+        if self.exclusive.item(node, column) or self.by_cores.item(node, column):
             return 0
         share = min(self.core_free.item(node, column), WHOLE_PERCENT)
         memory_cap = self.memory_cap.item(node, column)
@@ -159,3 +173,25 @@ class DeviceArrays:
             memory_free = self.memory_free.item(node, column)
             share = min(share, (WHOLE_PERCENT * (memory_free + 1) - 1) // memory_cap)
         return min(share, WHOLE_PERCENT - 1) if self.tenants.item(node, column) else share
+
+
+def _amounts(
+    device_type: str,
+    nodes: Sequence[NodeFacts],
+    columns: Sequence[Mapping[int, int]],
+    shape: tuple[int, int],
+) -> dict[str, IntArray]:
+    """Return what GPUs have beside core percent and memory, one array for each resource."""
+    found: dict[str, IntArray] = {}
+    if device_type != GPU:
+        return found
+    for row, node in enumerate(nodes):
+        for minor, amounts in node.card_amounts.items():
+            column = columns[row].get(minor)
+            if column is None:
+                continue
+            for name, amount in amounts.items():
+                if name not in found:
+                    found[name] = np.zeros(shape, dtype=np.int64)
+                found[name][row, column] = amount
+    return dict(sorted(found.items()))

@@ -12,6 +12,7 @@ from ledger.domain.devices import GPU
 from ledger.domain.events import PodObserved
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.requests import PodRequest
+from scheduler.decide.alike import REFUSALS_BEFORE, Alike
 from scheduler.decide.arrays import IntArray
 from scheduler.decide.cards.view import NodeView
 from scheduler.decide.closer import CloserLooks
@@ -51,7 +52,7 @@ class Engine:
 
     Args:
         nodes: the cluster, in the order that breaks ties unless `rank` does.
-        typical: the workload whose usual requests fragmentation is measured against.
+        typical: the workload whose usual requests fragmentation and scarcity are measured against.
         rank: tie-break position of each node, 0 first.
     """
 
@@ -96,6 +97,7 @@ class Engine:
             fleet, pins, exclusive_policy=settings.cpu.default_exclusive_policy
         )
         self._looks = CloserLooks(fleet)
+        self._alike = Alike(fleet, fitting, settings)
         self._room_counter = RoomCounter(fleet, fitting)
         self._filtering = Filtering(
             fleet,
@@ -105,6 +107,7 @@ class Engine:
             grants=self._grants,
             refusals=self._refusals,
             looks=self._looks,
+            alike=self._alike,
         )
         self.core_percent_capacity = sum(
             record.core_percent
@@ -140,14 +143,20 @@ class Engine:
         node = self._pick(ratings, request.memory_bytes, ordinal)
         if node < 0 and not own and not (ratings >= 0).any():
             self._rows.note_full(shape)
+        refusals, alike = 0, dict[int, list[int]]()
         while node >= 0:
             answer = self._grants.grant(request, shape, node, self._order[node])
             if isinstance(answer, Placement):
                 return answer
             if not own:
                 ratings, own = ratings.copy(), True
-            known[node] = answer
-            ratings[node] = -1
+            refusals += 1
+            if refusals == REFUSALS_BEFORE and not self._draws:
+                left = np.flatnonzero(self._takes(ratings, request.memory_bytes))
+                alike = self._alike.groups(request, shape, left)
+            for other in alike.get(node, (node,)):
+                known[other] = answer
+                ratings[other] = -1
             node = self._pick(ratings, request.memory_bytes, ordinal)
         tried = {
             node: unfit

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ledger.domain.requests import PodRequest
+from scheduler.decide.alike import REFUSALS_BEFORE, Alike
 from scheduler.decide.arrays import BoolArray, IntArray
 from scheduler.decide.closer import CloserLooks
 from scheduler.decide.fitting import Fitting
@@ -66,6 +67,7 @@ class Filtering:
         grants: Grants,
         refusals: Refusals,
         looks: CloserLooks,
+        alike: Alike,
     ) -> None:
         self._fleet = fleet
         self._fitting = fitting
@@ -74,6 +76,7 @@ class Filtering:
         self._grants = grants
         self._refusals = refusals
         self._looks = looks
+        self._alike = alike
 
     def judge(self, request: PodRequest, shape: Shape, places: IntArray) -> Filtered:
         """Return the answer for the nodes at these places."""
@@ -83,7 +86,8 @@ class Filtering:
         looked = self._looks.failed(request, shape)
         failed = _where(places, looked)
         ratings[list(failed.values())] = -1
-        best = None
+        best, looks = None, 0
+        alike, number_of = dict[int, list[int]](), dict[int, int]()
         while len(ratings) and best is None:
             number = int(ratings.argmax())
             if ratings.item(number) < 0:
@@ -92,9 +96,17 @@ class Filtering:
             answer = self._grants.grant(request, shape, place, self._order[place])
             if isinstance(answer, Placement):
                 best = answer
-            else:
-                looked[place], failed[place] = answer, number
-                ratings[number] = -1
+                continue
+            looks += 1
+            if looks == REFUSALS_BEFORE:
+                passing = np.flatnonzero(ratings >= 0)
+                left = places.take(passing)
+                alike = self._alike.groups(request, shape, left)
+                number_of = dict(zip(left.tolist(), passing.tolist(), strict=True))
+            for other in alike.get(place, (place,)):
+                looked[other] = answer
+                failed[other] = number_of.get(other, number)
+                ratings[failed[other]] = -1
         passing = np.flatnonzero(ratings >= 0)
         failing = np.flatnonzero(ratings < 0)
         tried = {number: looked[place] for place, number in failed.items()}

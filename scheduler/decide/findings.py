@@ -6,16 +6,26 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from ledger.domain.cpuset import cpuset_of
+from ledger.domain.cpuset import CpuSet, cpuset_of
+from ledger.domain.events import PodObserved
 from ledger.domain.nodes import NodeFacts
-from ledger.domain.requests import DeviceDemand, MatchExpression, PlacementRules, PodRequest
+from ledger.domain.requests import (
+    CpuSetDemand,
+    DeviceDemand,
+    MatchExpression,
+    PlacementRules,
+    PodRequest,
+)
 from scheduler.decide import reasons
 from scheduler.decide.bench import Bench
 from scheduler.decide.cards.fit import asked_bytes, fits
 from scheduler.decide.cards.roots import root_of
 from scheduler.decide.cards.view import NodeView
+from scheduler.decide.cpu_room import load_of, policy_text, room_of
+from scheduler.decide.cpusets.choose import demand_on
 from scheduler.decide.labels import accepts, first_untolerated
-from scheduler.decide.outcome import CardView, Unplaced
+from scheduler.decide.numa.align import effective_policy
+from scheduler.decide.outcome import CardView, Unfit, Unplaced
 from scheduler.decide.settings import SchedulingSettings
 
 _MIB: Final = 1 << 20
@@ -65,6 +75,7 @@ class Look:
     pods: int
     strangers: tuple[str, ...]
     settings: SchedulingSettings
+    holders: tuple[PodObserved, ...] = ()
 
 
 def find_reasons(request: PodRequest, answer: Unplaced, bench: Bench) -> Iterator[Finding]:
@@ -92,6 +103,7 @@ def look_at(request: PodRequest, bench: Bench, node: int) -> Look:
         pods=len(held),
         strangers=tuple(f"{pod.namespace}/{pod.pod_name}" for pod in held if pod.unknown_types),
         settings=bench.settings,
+        holders=tuple(held),
     )
 
 
@@ -168,12 +180,14 @@ def _cpu(look: Look, name: str) -> Finding:
 
 
 def _amplified(look: Look, name: str) -> Finding:
-    cpuset, facts = look.request.cpuset, look.facts
+    facts = look.facts
+    demand = demand_on(look.request, facts)
+    own = demand.cpus if isinstance(demand, CpuSetDemand) else 0
     ratio = float(facts.cpu_amplification)
     return Finding(
         node=look.node,
         reason=name,
-        asked=facts.cpu_cost_milli(look.request.cpu_milli, cpuset.cpus if cpuset else 0),
+        asked=facts.cpu_cost_milli(look.request.cpu_milli, own),
         available=look.cpu_free,
         unit="cpu milli",
         about=f"the node has {facts.cpu_milli}, a CPU of one's own counts {ratio:g} times",
@@ -208,57 +222,68 @@ def _mgpu_policy(look: Look, name: str) -> Finding:
 
 
 def _cpus(look: Look, name: str) -> Finding:
-    topology, demand = look.facts.cpu_topology, look.request.cpuset
-    if topology is None or demand is None:
+    """Say what each NUMA node has left, in whole cores and CPUs, and whose policy counts."""
+    demand = demand_on(look.request, look.facts)
+    if look.facts.cpu_topology is None or not isinstance(demand, CpuSetDemand):
         return _plain(look, name)
-    most = look.facts.cpu_ref_count_max
-    held = cpuset_of(cpu for cpu, refs in look.view.cpu_refs.items() if refs >= most)
-    free = topology.cpuset - look.facts.reserved_cpus - held
-    by_numa = ", ".join(
-        f"NUMA {numa} has {len(free & topology.cpus_in_numa(numa))}" for numa in topology.numa_nodes
-    )
+    room = room_of(look.facts, load_of(look.facts, look.holders))
+    policy = policy_text(look.request, look.facts)
     return Finding(
         node=look.node,
         reason=name,
         asked=demand.cpus,
-        available=len(free),
+        available=room.candidates(demand),
         unit="cpus",
-        about=f"free {free or '-'}; {by_numa}",
+        about="; ".join(
+            filter(None, (f"free {CpuSet(mask=room.free) or '-'}", room.by_numa(), policy))
+        ),
     )
 
 
 def _numa(look: Look, name: str) -> Finding:
-    """Say what each NUMA node has left of CPUs and of the devices that are asked for."""
-    topology = look.facts.cpu_topology
-    numas = set(topology.numa_nodes) if topology else set()
+    """Say what each NUMA node has left of CPUs, memory and of the devices that are asked for."""
+    room = room_of(look.facts, load_of(look.facts, look.holders))
+    left = {numa.id: [room.text_of(numa)] for numa in room.numas}
     cards = [card for card in look.view.cards if card.record.place is not None]
-    numas |= {card.record.place.numa_node for card in cards if card.record.place}
-    parts = []
-    for numa in sorted(numas):
-        left = []
-        if topology and numa in topology.numa_nodes:
-            most = look.facts.cpu_ref_count_max
-            held = cpuset_of(cpu for cpu, refs in look.view.cpu_refs.items() if refs >= most)
-            free = topology.cpus_in_numa(numa) - look.facts.reserved_cpus - held
-            left.append(f"{len(free)} CPUs without a holder")
+    for card in cards:
+        left.setdefault(card.record.place.numa_node if card.record.place else -1, [])
+    for numa, parts in left.items():
         for demand in look.request.devices:
             able = [c for c in cards if c.record.place and c.record.place.numa_node == numa]
             count = sum(
                 c.record.device_type == demand.device_type and fits(c, demand) for c in able
             )
-            left.append(f"{count} {demand.device_type}")
-        parts.append(f"NUMA {numa} has {', '.join(left)}")
-    policy = look.request.numa.policy if look.request.numa else ""
-    asked = look.facts.numa_policy or policy
-    about = "; ".join((*parts, f"policy {asked}" if asked else ""))
-    return Finding(node=look.node, reason=name, about=about.rstrip("; "))
+            parts.append(f"{count} {demand.device_type}")
+    texts = [f"NUMA {numa} has {', '.join(filter(None, left[numa]))}" for numa in sorted(left)]
+    policy = effective_policy(look.request, look.facts, look.settings.cpu)
+    if isinstance(policy, Unfit):
+        asked = "" if look.request.numa is None else look.request.numa.policy
+        words = f"policy {asked} of the Pod, {look.facts.numa_policy} of the node"
+    else:
+        words = f"policy {policy}" if policy else ""
+    own = policy_text(look.request, look.facts)
+    return Finding(node=look.node, reason=name, about="; ".join(filter(None, (*texts, words, own))))
+
+
+def _pool(look: Look, name: str) -> Finding:
+    """Say how large the shared pools are that a bursting Pod's limit must fit into."""
+    room = room_of(look.facts, load_of(look.facts, look.holders))
+    return Finding(
+        node=look.node,
+        reason=name,
+        asked=look.request.burst_milli,
+        available=room.unheld.bit_count() * 1000,
+        unit="cpu milli",
+        about=f"pools: {room.pool_text()}",
+    )
 
 
 def _whole_cores(look: Look, name: str) -> Finding:
-    topology, demand = look.facts.cpu_topology, look.request.cpuset
+    topology, demand = look.facts.cpu_topology, demand_on(look.request, look.facts)
     threads = topology.threads_per_core if topology else 0
-    asked = demand.cpus if demand else None
-    about = f"a core has {threads} CPUs"
+    asked = demand.cpus if isinstance(demand, CpuSetDemand) else None
+    policy = policy_text(look.request, look.facts)
+    about = "; ".join(filter(None, (f"a core has {threads} CPUs", policy)))
     return Finding(node=look.node, reason=name, asked=asked, unit="cpus", about=about)
 
 
@@ -462,5 +487,5 @@ _BY_TEXT: Final[Mapping[str, Callable[[Look, str], Finding]]] = {
     reasons.NOT_WHOLE_CORES.text: _whole_cores,
     reasons.BIND_POLICY_CONFLICT.text: _bind_policy,
     reasons.NOT_WHOLE_CPUS.text: _whole_cpus,
-    reasons.INSUFFICIENT_POOL.text: _numa,
+    reasons.INSUFFICIENT_POOL.text: _pool,
 }

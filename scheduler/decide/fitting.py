@@ -74,6 +74,11 @@ class Fitting:
             able = self._rows(devices.open, nodes) & (asked_bytes(demand, cap) <= cap)
             if demand.core_percent:
                 able &= self._rows(devices.core_cap, nodes) >= demand.core_percent
+            for name, amount in demand.amounts:
+                most = devices.amounts_cap.get(name)
+                able &= False if most is None else self._rows(most, nodes) >= amount
+            if demand.core_percent and not demand.amounts:
+                able &= ~self._rows(devices.by_cores, nodes)
             lost |= row_counts(able) < demand.count
         return lost
 
@@ -121,6 +126,11 @@ class Fitting:
             fit &= cap > 0  # a ratio of nothing would go unconstrained
         holders = devices.tenants if demand.exclusive else devices.exclusive
         fit &= self._rows(holders, nodes) == 0
+        for name, amount in demand.amounts:
+            free = devices.amounts_free.get(name)
+            fit &= False if free is None else self._rows(free, nodes) >= amount
+        if demand.core_percent and not demand.amounts:
+            fit &= ~self._rows(devices.by_cores, nodes)
         if demand.model_names:
             fit &= self._rows(self.models(demand), nodes)
         return fit

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from ledger.domain.annotations.cpu import CpuSharedPool, NumaPolicy
@@ -10,6 +10,7 @@ from ledger.domain.cpuset import EMPTY, CpuSet
 from ledger.domain.devices import WHOLE_PERCENT, DeviceRecord, DeviceShare, ratio_to_bytes
 from ledger.domain.requests import DeviceDemand, PodRequest
 from scheduler.decide import reasons
+from scheduler.decide.arrays import IntArray
 from scheduler.decide.cards.choose import choose
 from scheduler.decide.cards.gpus import is_shaped
 from scheduler.decide.cards.view import Choice, NodeView
@@ -253,6 +254,16 @@ def _cards(devices: DeviceArrays, place: int) -> list[CardView]:
             instances=devices.instances.item(place, column),
             closed=not devices.open.item(place, column),
             vfs_in_use=devices.functions_in_use(place, column),
+            amounts_free=_amounts(devices.amounts_free, place, column),
+            amounts_cap=_amounts(devices.amounts_cap, place, column),
         )
         for column, record in enumerate(devices.records[place])
     ]
+
+
+def _amounts(
+    arrays: Mapping[str, IntArray], place: int, column: int
+) -> tuple[tuple[str, int], ...]:
+    if not arrays:
+        return ()
+    return tuple([(name, values.item(place, column)) for name, values in arrays.items()])

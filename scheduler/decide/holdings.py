@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from ledger.domain.annotations.cpu import CpuExclusivePolicy
 from ledger.domain.cpuset import CpuSet
 from ledger.domain.devices import GPU, DeviceShare
 from ledger.domain.events import PodObserved
+from ledger.domain.shared_templates import Amounts
 from scheduler.decide.adopted_cpus import (
     exclusive_policy_of,
     misplaced,
     numa_parts_of,
     over_taken,
 )
+from scheduler.decide.card_amounts import adopted_amounts, reserved_amounts
 from scheduler.decide.cpusets.pinned import CpuHolding
 from scheduler.decide.fleet import Fleet
 from scheduler.decide.outcome import NumaPart, Placement
@@ -33,6 +35,7 @@ class _Held(NamedTuple):
     exclusive_policy: str = CpuExclusivePolicy.NONE
     numa_parts: tuple[NumaPart, ...] = ()
     unknown_types: tuple[str, ...] = ()
+    card_amounts: Mapping[int, Amounts] = {}
 
 
 class Holdings:
@@ -71,6 +74,7 @@ class Holdings:
             placement.cpuset,
             CpuExclusivePolicy.NONE if request.cpuset is None else request.cpuset.exclusive_policy,
             placement.numa_parts,
+            card_amounts=reserved_amounts(placement),
         )
         self._enter(request.uid, held)
 
@@ -96,6 +100,7 @@ class Holdings:
             exists = arrays is not None and arrays.column(node, share.minor) is not None
             (known if exists else strange).append(share)
         path = f"{pod.namespace}/{pod.pod_name}"
+        facts = self._fleet.nodes[node]
         held = _Held(
             path,
             node,
@@ -106,8 +111,8 @@ class Holdings:
             exclusive_policy_of(pod, self._exclusive_policy),
             numa_parts_of(pod),
             unknown_types=(*pod.unknown_types, *(share.device_type for share in strange)),
+            card_amounts=adopted_amounts(pod) if facts.card_amounts else {},
         )
-        facts = self._fleet.nodes[node]
         cpus_before = self._pins.over_held(node)
         taken_before = over_taken(facts, self._pins.parts(node))
         self._enter(pod.pod_uid, held)
@@ -148,6 +153,9 @@ class Holdings:
             devices.add(node, column, share, sign)
             if share.device_type == GPU:
                 self.gpu_core_percent += sign * share.core_percent
+                if held.card_amounts:
+                    amounts = held.card_amounts.get(share.minor, ())
+                    devices.add_amounts(node, column, amounts, sign)
         for device_type in held.unknown_types:
             if device_type in fleet.devices:
                 fleet.devices[device_type].add_unknown(node, sign)

@@ -37,6 +37,7 @@ class CardView:
 
     `closed` for unhealthy, cordoned, lost, over-full or foreign-held devices. `instances`: how
     many containers are on the card (mGPU's cap). `vfs_in_use`: bus ids of VFs that Pods hold.
+    `amounts_free`, `amounts_cap`: what else there is of the card, by resource name.
     """
 
     record: DeviceRecord
@@ -47,6 +48,8 @@ class CardView:
     instances: int
     closed: bool
     vfs_in_use: frozenset[str] = frozenset()
+    amounts_free: tuple[tuple[str, int], ...] = ()
+    amounts_cap: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

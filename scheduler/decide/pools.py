@@ -105,7 +105,7 @@ class Tolls:
         if self._seen == log.position or not self._on:
             return
         nodes = None if self._seen < 0 else log.since(self._seen)
-        if nodes is None or len(nodes) > len(self._fleet) // 8:
+        if nodes is None or len(nodes) > len(self._fleet):
             pools = self._count_all()
         else:
             pools = {self._count(node) for node in nodes.tolist()}

@@ -10,6 +10,7 @@ import numpy as np
 
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.resources import Dialect
+from ledger.domain.shared_templates import kind_of_cards, matched_template
 from scheduler.decide import reasons
 from scheduler.decide.arrays import BoolArray, IntArray
 from scheduler.decide.fleet import Fleet
@@ -109,11 +110,17 @@ class Predicates:
                 return reasons.insufficient_devices(device_type)
             if models and found.isdisjoint(models):
                 return reasons.model_mismatch(device_type)
+        if need.shared and kind_of_cards(node.labels) in self._settings.devices.unshared_models:
+            return reasons.UNSHARED_MODEL
         if need.dialect is not None:
             if node.dialects is not None and need.dialect not in node.dialects:
                 return reasons.DIALECT_NOT_SERVED
             if need.dialect is Dialect.MGPU:
                 return self._mgpu_misfit(need, node)
+        templates = self._settings.devices.shared_templates
+        for amounts in need.template_amounts:
+            if matched_template(amounts, node.labels, templates) is None:
+                return reasons.NO_SHARED_TEMPLATE
         if need.partitioned and node.partitions is None:
             return reasons.NO_PARTITION_TABLE
         if need.pinned and not node.cpu_topology:
@@ -140,6 +147,7 @@ def _traits(node: NodeFacts) -> tuple[object, ...]:
         node.mgpu_policy,
         node.mgpu_invalid,
         node.partitions is None,
+        kind_of_cards(node.labels),
         bool(node.cpu_topology),
     )
 

@@ -87,6 +87,14 @@ MGPU_SEARCH_CUT: Final = Reason(
 )
 
 
+NO_SHARED_TEMPLATE: Final = Reason(
+    text="no matched GPU shared resource template",
+    remedy="ask for exactly what one template of the node's cards has",
+)
+UNSHARED_MODEL: Final = Reason(
+    text="node(s) GPU model is not shared",
+    remedy="ask for whole GPUs, or take the model out of devices.gpuShareUnsupportedModels",
+)
 NO_PARTITION_TABLE: Final = Reason(
     text="node(s) missing GPU Partition Table",
     remedy="report the node's GPU partitions on its Device object, or ask without them",
@@ -195,6 +203,22 @@ def closer_look(text: str) -> Reason:
         if text.startswith(begun.text):
             return replace(begun, text=text, code=begun.text)
     return Reason(text=text)
+
+
+_ABOUT_CPUS: Final = frozenset(
+    reason.text
+    for reason in (
+        INSUFFICIENT_CPUS,
+        INSUFFICIENT_NUMA_CPU,
+        INSUFFICIENT_POOL,
+        NUMA_POLICY_CONFLICT,
+    )
+)
+
+
+def is_about_cpus(text: str) -> bool:
+    """Tell whether what the NUMA nodes have left says more about a reason."""
+    return text in _ABOUT_CPUS or text.startswith((UNALIGNED.text, UNSATISFIED.text))
 
 
 def untolerated(taint: Taint) -> Reason:

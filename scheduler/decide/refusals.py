@@ -77,7 +77,7 @@ class Refusals:
         places: IntArray | None,
     ) -> None:
         self._fleet = fleet
-        self._answers = Answers(fleet, places)
+        self._answers = Answers(fleet, pins, places)
         self._rows_max = max(1, _BYTES_MAX // max(1, 8 * len(fleet)))
         self._predicates = predicates
         self._fitting = fitting

@@ -5,14 +5,24 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ledger.domain.device_types import DeviceType
+from ledger.domain.shared_templates import SharedTemplate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceSettings:
-    """How cards are picked on a node: `MostAllocated` or `LeastAllocated` (contract 8.2)."""
+    """
+    How cards are picked on a node, and which can be shared.
+
+    Attributes:
+        scoring: `MostAllocated` or `LeastAllocated` (Koordinator contract 8.2).
+        unshared_models: `<vendor>-<model>` of cards that are only handed out whole (8.8).
+        shared_templates: the parts that cards can be cut into (8.7).
+    """
 
     scoring: str = "MostAllocated"
     partition_score_order: str = "highest"
+    unshared_models: tuple[str, ...] = ()
+    shared_templates: tuple[SharedTemplate, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

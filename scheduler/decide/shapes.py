@@ -8,6 +8,7 @@ from typing import Final
 from ledger.domain.devices import GPU, WHOLE_PERCENT
 from ledger.domain.requests import CpuSetDemand, DeviceDemand, PlacementRules, PodRequest
 from ledger.domain.resources import Dialect
+from ledger.domain.shared_templates import Amounts, template_amounts
 from scheduler.decide.cards.fit import is_whole
 
 _KNOWN_MAX: Final = 4096
@@ -23,6 +24,8 @@ class StaticNeed:
         whole_cards: every GPU demand is for whole cards.
         pinned: the Pod wants CPUs of its own.
         partitioned: the Pod wants whole GPUs by the node's partition table only.
+        shared: some GPU demand is for a part of a card.
+        template_amounts: per demand for a share, what one template of the cards must be equal to.
     """
 
     placement: PlacementRules
@@ -34,6 +37,8 @@ class StaticNeed:
     whole_cards: bool = True
     pinned: bool = False
     partitioned: bool = False
+    shared: bool = False
+    template_amounts: tuple[Amounts, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -140,6 +145,8 @@ def shape_of(request: PodRequest, *, mixed_models: bool = False) -> Shape:
             whole_cards=all(demand.exclusive for demand in gpus),
             pinned=request.cpuset is not None,
             partitioned=request.partition is not None and all(map(is_whole, gpus)),
+            shared=not all(map(is_whole, gpus)),
+            template_amounts=tuple(filter(None, map(template_amounts, gpus))),
         ),
         plain_percent=percent,
         plain_count=count,

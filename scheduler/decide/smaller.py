@@ -187,7 +187,9 @@ def _of_demand(request: PodRequest, place: int) -> Iterator[Dimension]:
 
 
 def _part(demand: DeviceDemand, percent: int) -> DeviceDemand:
-    return replace(demand, core_percent=percent, memory_ratio_percent=percent, exclusive=False)
+    """Return a smaller part of the device; one that wants the device alone still does."""
+    alone = demand.exclusive and demand.core_percent < WHOLE_PERCENT
+    return replace(demand, core_percent=percent, memory_ratio_percent=percent, exclusive=alone)
 
 
 def _with_demand(request: PodRequest, place: int, demand: DeviceDemand) -> PodRequest:

@@ -131,7 +131,7 @@ def explains(request: PodRequest, shares: tuple[DeviceShare, ...], cpus: int) ->
     types = {demand.device_type for demand in request.devices}
     return (
         types == {share.device_type for share in shares}
-        and asked[GPU] == given[GPU]
+        and (asked[GPU] == given[GPU] or any(demand.amounts for demand in request.devices))
         and all(given[kind] >= asked[kind] for kind in types)
         and _has_its_cards(request, shares)
         and _has_its_cpus(request, cpus)

@@ -27,6 +27,7 @@ from ledger.domain.resources import (
     ANNOTATION_TENURE_ADMITTED,
     LABEL_HOSTNAME,
 )
+from ledger.domain.shared_templates import SharedTemplate
 from scheduler.decide.bench import Holder
 from scheduler.decide.settings import SchedulingSettings
 from tenure.asking.rebuilt import (
@@ -36,7 +37,7 @@ from tenure.asking.rebuilt import (
     node_of,
     request_of,
 )
-from tenure.config import normalise_settings
+from tenure.config import normalise_settings, with_templates
 from tenure.manifests import Document, Manifests
 from tenure.simulate.events import group_name
 from tenure.simulate.inputs import manifest_run
@@ -99,6 +100,7 @@ class Objects:
     requests: Mapping[str, PodRequest]
     broken: Mapping[str, str]
     managed: frozenset[str]
+    shared_templates: tuple[SharedTemplate, ...] | None = None
 
 
 def read_objects(manifests: Manifests, settings: SchedulingSettings) -> Objects:
@@ -131,6 +133,7 @@ def read_objects(manifests: Manifests, settings: SchedulingSettings) -> Objects:
         requests=requests,
         broken=broken,
         managed=frozenset(managed),
+        shared_templates=run.shared_templates,
     )
 
 
@@ -154,7 +157,7 @@ def scene_of_objects(objects: Objects, settings: SchedulingSettings) -> Scene:
     return Scene(
         nodes=objects.nodes,
         holders=tuple(holders),
-        settings=settings,
+        settings=with_templates(settings, objects.shared_templates),
         requests=objects.requests,
         broken=objects.broken,
     )
@@ -209,7 +212,7 @@ def scene_of_ledger(source: Ledger, objects: Objects | None, settings: Schedulin
     return Scene(
         nodes=tuple(nodes),
         holders=tuple(_holders(state, told, places, known)),
-        settings=settings,
+        settings=with_templates(settings, objects.shared_templates if objects else None),
         requests=known,
         broken=objects.broken if objects else {},
         refused={uid: event.reasons for uid, event in told.refusals.items()},

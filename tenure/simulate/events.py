@@ -298,9 +298,10 @@ def shape_of(request: PodRequest) -> str:
 def _demand_text(demand: DeviceDemand) -> str:
     if demand.device_type != GPU:
         return f"{demand.count} x {demand.core_percent} {demand.device_type}"
-    if demand.exclusive:
+    part = demand.memory_bytes or max(demand.core_percent, demand.memory_ratio_percent) % 100
+    if demand.exclusive and not part:
         return f"{demand.count} x whole {demand.device_type}"
-    parts = []
+    parts = ["alone"] if demand.exclusive else []
     if demand.core_percent:
         parts.append(f"{format_cards(demand.core_percent)} core")
     if demand.memory_bytes:

@@ -126,6 +126,9 @@ class Grouping:
             for other in others.values():
                 if other.node == placement.node:
                     seen.update(gpu_minors(other))
+        here = self._run.nodes[placement.node].name
+        running = self._run.running_cards.get(name, ())
+        seen.update(minor for node, minor in running if node == here)
         return replace(placement, visible_minors=tuple(sorted(seen)))
 
     def given(self, placement: Placement) -> None:

@@ -15,12 +15,22 @@ from ledger.domain.node_objects import NO_WITNESSES, Witnesses, decode_node, dec
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.normalise import NormaliseSettings, examine_pod
 from ledger.domain.pod_spec import decode_quota, read_pod
-from ledger.domain.resources import UNHEALTHY_GPU_KEY, UNHEALTHY_GPU_NAMESPACE, UNHEALTHY_GPU_PREFIX
+from ledger.domain.resources import (
+    GPU_TEMPLATES_KEY,
+    GPU_TEMPLATES_NAME,
+    GPU_TEMPLATES_NAMESPACE,
+    TYPE_GPU,
+    UNHEALTHY_GPU_KEY,
+    UNHEALTHY_GPU_NAMESPACE,
+    UNHEALTHY_GPU_PREFIX,
+)
+from ledger.domain.shared_templates import SharedTemplate, read_shared_templates
 from scheduler.decide.settings import SchedulingSettings
 from tenure.config import normalise_settings
 from tenure.manifests import Document, Manifests, read_manifests
 from tenure.simulate.events import group_name
 from tenure.simulate.model import Arrival, RefusedPod, Run
+from tenure.sources.yaml_text import yaml_documents
 
 _ENDED: Final = frozenset({"Succeeded", "Failed"})
 
@@ -54,16 +64,17 @@ def manifest_run(manifests: Manifests, *, settings: SchedulingSettings, start_us
     running = [document for document in manifests.of_kind("Pod") if _is_running(document.body)]
     pending = [document for document in manifests.of_kind("Pod") if _is_pending(document.body)]
     documents = _by_node(manifests)
-    known_pods = frozenset(document.uid for document in running)
     nodes: dict[str, NodeFacts] = {}
     witnesses: dict[str, Witnesses] = {}
     warnings = list(_warnings(manifests, documents, running))
     for name, about in documents.items():
+        known_pods = frozenset(pod.uid for pod in running if pod.body["spec"]["nodeName"] == name)
         facts, found = _node(about, settings, known_pods)
         nodes[name] = facts
         witnesses[name] = _witnesses(about)
         warnings += found
     adopted = [_adopt(document, nodes, witnesses, normalise) for document in running]
+    groups = [_running_group(document, normalise) for document in running]
     return Run(
         source="manifests",
         nodes=tuple(nodes.values()),
@@ -71,7 +82,9 @@ def manifest_run(manifests: Manifests, *, settings: SchedulingSettings, start_us
         start_us=start_us,
         inputs_hash=hashlib.sha256(f"manifests {manifests.digest}".encode()).hexdigest(),
         adopted=tuple(pod for pod, _ in adopted),
-        running=_running_groups(running, normalise),
+        running=Counter(filter(None, groups)),
+        running_cards=_running_cards(groups, [pod for pod, _ in adopted]),
+        shared_templates=_shared_templates(manifests),
         warnings=tuple(warnings),
         conflicts=tuple(
             f"{pod.node_name}: held by {pod.namespace}/{pod.pod_name}: {fault}"
@@ -141,6 +154,33 @@ def _unhealthy(manifests: Manifests) -> dict[str, Document]:
             if node not in found or document.namespace == UNHEALTHY_GPU_NAMESPACE:
                 found[node] = document
     return found
+
+
+def _shared_templates(manifests: Manifests) -> tuple[SharedTemplate, ...] | None:
+    """
+    Return the templates of the cluster's ConfigMap, None without one.
+
+    Rule: Koordinator contract 8.7.
+    """
+    for document in manifests.of_kind("ConfigMap"):
+        if (document.namespace, document.name) == (GPU_TEMPLATES_NAMESPACE, GPU_TEMPLATES_NAME):
+            text = _section(document.body, "data").get(GPU_TEMPLATES_KEY, "")
+            try:
+                return _templates_in(text)
+            except InputError as error:
+                field = f"data[{GPU_TEMPLATES_KEY}]"
+                within = InputError(str(error), field=field) if error.place else error.within(field)
+                raise document.blame(within) from None
+    return None
+
+
+def _templates_in(text: object) -> tuple[SharedTemplate, ...]:
+    if not isinstance(text, str):
+        raise InputError("must be text")
+    documents = yaml_documents(GPU_TEMPLATES_KEY, text)
+    if len(documents) > 1:
+        raise InputError(f"one document is needed: documents={len(documents)}")
+    return read_shared_templates(documents[0] if documents else None)
 
 
 def _warnings(
@@ -275,15 +315,22 @@ def _arrival(document: Document, settings: NormaliseSettings, start_us: int) -> 
     return Arrival(at_us=start_us, pod=refused)
 
 
-def _running_groups(running: Sequence[Document], settings: NormaliseSettings) -> dict[str, int]:
-    """Count the running members of each gang and group."""
-    counts: Counter[str] = Counter()
-    for document in running:
-        try:
-            request, _ = examine_pod(document.body, settings)
-        except InputError as error:
-            raise document.blame(error) from None
-        name = group_name(request)
+def _running_group(document: Document, settings: NormaliseSettings) -> str:
+    """Return the gang or group of a running Pod, empty without one."""
+    try:
+        request, _ = examine_pod(document.body, settings)
+    except InputError as error:
+        raise document.blame(error) from None
+    return group_name(request)
+
+
+def _running_cards(
+    names: Sequence[str], held: Sequence[PodObserved]
+) -> dict[str, frozenset[tuple[str, int]]]:
+    """Return the GPUs of each gang's and group's running members, as (node name, minor)."""
+    cards: dict[str, set[tuple[str, int]]] = {}
+    for name, pod in zip(names, held, strict=True):
+        minors = (share.minor for share in pod.shares if share.device_type == TYPE_GPU)
         if name:
-            counts[name] += 1
-    return dict(counts)
+            cards.setdefault(name, set()).update((pod.node_name, minor) for minor in minors)
+    return {name: frozenset(found) for name, found in cards.items()}

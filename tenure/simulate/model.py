@@ -9,6 +9,7 @@ from ledger.domain.errors import FieldError
 from ledger.domain.events import PodObserved
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.requests import PodRequest, PodSnapshot
+from ledger.domain.shared_templates import SharedTemplate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,10 +69,13 @@ class Run:
         adopted: what running Pods hold before the first decision, in file order. One on a node
             that is not in the input has no node UID; it is listed and holds nothing.
         running: gang or group (`events.group_name`) -> members among the running Pods.
+        running_cards: gang or group -> these members' GPUs, as (node name, minor).
         health_changes: ascending by `at_us`; only a timed run has any.
         typical: the workload whose shapes the fragmentation measure weighs; empty = the arrivals.
         rank: tie-break order per node, 0 first; None = the order of `nodes`.
         conflicts: what running Pods' annotations say wrongly or against their requests.
+        shared_templates: what the ConfigMap says of them; None = none is in the input, the settings
+            count.
         start_us: virtual time of inventory, settings and adoption.
         inputs_hash: hex SHA-256 over all that may change a decision, settings and seed aside.
         timed: Pods leave, devices die, pending Pods are tried again.
@@ -85,10 +89,12 @@ class Run:
     inputs_hash: str
     adopted: tuple[PodObserved, ...] = ()
     running: Mapping[str, int] = field(default_factory=dict)
+    running_cards: Mapping[str, frozenset[tuple[str, int]]] = field(default_factory=dict)
     health_changes: tuple[HealthChange, ...] = ()
     typical: Sequence[PodRequest] = ()
     rank: tuple[int, ...] | None = None
     timed: bool = False
     end_us: int | None = None
+    shared_templates: tuple[SharedTemplate, ...] | None = None
     warnings: tuple[str, ...] = ()
     conflicts: tuple[str, ...] = ()

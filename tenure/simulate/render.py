@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final, TextIO
 
 from ledger.domain.canonical import annotation_json
@@ -12,7 +13,9 @@ from ledger.domain.cpuset import format_cpuset
 from ledger.domain.devices import DeviceShare
 from ledger.domain.events import PodObserved
 from ledger.domain.resources import ANNOTATION_RESOURCE_STATUS
+from ledger.domain.shared_templates import Amounts
 from scheduler.decide.answers import resources_of
+from scheduler.decide.card_amounts import adopted_amounts, reserved_amounts
 from scheduler.decide.outcome import NodeReasons, Unplaced
 from tenure.output import Column, OutputFormat, write_csv, write_table, write_yaml
 from tenure.simulate.model import RefusedPod
@@ -88,15 +91,21 @@ def summary_of(result: Result) -> dict[str, Any]:
     return summary
 
 
-def devices_of(shares: Iterable[DeviceShare]) -> dict[str, list[dict[str, Any]]]:
+def devices_of(
+    shares: Iterable[DeviceShare], amounts: Mapping[int, Amounts] = MappingProxyType({})
+) -> dict[str, list[dict[str, Any]]]:
     """
     Return device type -> what is held, one entry per device, ascending.
 
     Rule: cli.md, Output: resources as in the allocation annotation, base units as decimal text.
+
+    Args:
+        amounts: GPU minor -> what is held of the card beside core percent and memory.
     """
     devices: dict[str, list[dict[str, Any]]] = {}
     for share in shares:
-        resources = {name: str(amount) for name, amount in resources_of(share).items()}
+        held = resources_of(share, amounts.get(share.minor, ()))
+        resources = {name: str(amount) for name, amount in held.items()}
         entry = {"minor": share.minor, "id": share.device_id, "resources": resources}
         devices.setdefault(share.device_type, []).append(entry)
     return devices
@@ -119,7 +128,7 @@ def _entry(outcome: Outcome) -> dict[str, Any]:
                 "name": placement.request.name,
                 "uid": placement.request.uid,
                 "node": placement.node_name,
-                "devices": devices_of(placement.shares),
+                "devices": devices_of(placement.shares, reserved_amounts(placement)),
                 "cpuset": format_cpuset(placement.cpuset),
                 "cpuSharedPools": json.loads(status).get("cpuSharedPools", []) if status else [],
                 "annotations": dict(annotations),
@@ -145,7 +154,7 @@ def _adopted(pod: PodObserved) -> dict[str, Any]:
         "name": pod.pod_name,
         "uid": pod.pod_uid,
         "node": pod.node_name,
-        "devices": devices_of(pod.shares),
+        "devices": devices_of(pod.shares, adopted_amounts(pod)),
         "cpuset": format_cpuset(pod.cpuset),
         "source": pod.source,
     }

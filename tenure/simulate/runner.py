@@ -21,7 +21,7 @@ from ledger.store.open import Ledger, open_ledger, sqlite_path
 from ledger.store.profile_postgres import is_postgres
 from scheduler.decide.engine import Engine
 from scheduler.decide.settings import SchedulingSettings
-from tenure.config import settings_hash, settings_json
+from tenure.config import settings_hash, settings_json, with_templates
 from tenure.exits import note, with_next
 from tenure.simulate.events import Words
 from tenure.simulate.model import Run
@@ -82,6 +82,7 @@ def run_simulation(
         InputError: the ledger is not new, not resumable, or of another run.
     """
     _refuse_disorder(run)
+    settings = with_templates(settings, run.shared_templates)
     words = Words(
         policy=settings.node_policy,
         settings_hash=settings_hash(settings, seed=seed),

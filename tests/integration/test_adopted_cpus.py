@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +9,7 @@ import pytest
 
 from ledger.store.open import open_ledger
 from scheduler.decide.bench import Bench
-from scheduler.decide.outcome import Placement
+from scheduler.decide.outcome import Placement, Unplaced
 from scheduler.decide.settings import SchedulingSettings
 from tenure.asking.scene import read_objects, scene_of_ledger
 from tenure.manifests import read_manifests
@@ -25,6 +23,8 @@ from tests.support.cpu_objects import (
     cpu_node,
     cpu_pod,
     kubelet_pin,
+    simulated,
+    written,
     zone,
 )
 from tests.support.objects import Object
@@ -38,23 +38,6 @@ SPREAD_APART = {"preferredCPUBindPolicy": "SpreadByPCPUs", "preferredCPUExclusiv
 def line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> CommandLine:
     """The command line with a ledger of its own."""
     return CommandLine(ledger=tmp_path / "run.db", capture=capsys)
-
-
-def written(folder: Path, objects: Iterable[Object]) -> str:
-    """Write the objects as a List; return the file."""
-    path = folder / "in.json"
-    path.write_text(json.dumps({"kind": "List", "items": [*objects]}), encoding="utf-8")
-    return str(path)
-
-
-def simulate(line: CommandLine, objects: Iterable[Object], *more: str) -> dict[str, Any]:
-    """Simulate the objects into the ledger, prove it, and return the answer."""
-    done = line.ask("simulate", written(line.ledger.parent, objects), "-o", "json", *more)
-    assert done.code == 0, done.err
-    proof = line.ask("verify")
-    assert proof.code == 0, proof.out
-    answer: dict[str, Any] = json.loads(done.out)
-    return answer
 
 
 def cpusets(answer: dict[str, Any]) -> dict[str, str]:
@@ -77,7 +60,7 @@ def test_a_pod_that_kubelet_pinned_is_an_observed_holder(line: CommandLine) -> N
         cpu_pod("new", "6"),
     ]
 
-    answer = simulate(line, objects)
+    answer = simulated(line, objects)
 
     assert answer["adopted"][0]["cpuset"] == "1-2,13-14"
     assert answer["adopted"][0]["source"] == "pod-cpu-allocs"
@@ -92,7 +75,7 @@ def test_a_pin_of_a_pod_that_is_not_in_the_input_counts_if_kubelet_made_it(
 ) -> None:
     """Koordinator contract 2.4: other entries are the scheduler's own words, come back."""
     allocs = [kubelet_pin("gone", "0-5,12-17", managed=managed)]
-    answer = simulate(line, [*cpu_node(pod_cpu_allocs=allocs), cpu_pod("new", "2")])
+    answer = simulated(line, [*cpu_node(pod_cpu_allocs=allocs), cpu_pod("new", "2")])
 
     assert cpusets(answer) == {"new": "6,18" if managed else "0,12"}
 
@@ -126,7 +109,7 @@ def test_the_exclusive_policy_of_a_running_pod_keeps_its_like_away(
         cpu_pod("new", "4", spec=SPREAD_APART | {"preferredCPUExclusivePolicy": wish}),
     ]
 
-    assert cpusets(simulate(line, objects)) == {"new": expected}
+    assert cpusets(simulated(line, objects)) == {"new": expected}
 
 
 def test_the_default_exclusive_policy_counts_for_running_pods_too(
@@ -145,7 +128,7 @@ def test_the_default_exclusive_policy_counts_for_running_pods_too(
         cpu_pod("new", "4", spec={"preferredCPUBindPolicy": "SpreadByPCPUs"}),
     ]
 
-    assert cpusets(simulate(line, objects, "--config", str(config))) == {"new": "6-9"}
+    assert cpusets(simulated(line, objects, "--config", str(config))) == {"new": "6-9"}
 
 
 def test_what_a_running_pod_took_of_a_numa_node_is_taken(line: CommandLine) -> None:
@@ -166,7 +149,7 @@ def test_what_a_running_pod_took_of_a_numa_node_is_taken(line: CommandLine) -> N
         cpu_pod("none", "2", "LS", memory="8Gi"),
     ]
 
-    answer = simulate(line, objects)
+    answer = simulated(line, objects)
     placed = {entry["name"]: entry for entry in answer["placements"]}
 
     assert placed["lean"]["cpuSharedPools"] == [{"node": 0, "socket": 0}]
@@ -197,7 +180,7 @@ def test_what_contradicts_the_node_is_named_and_never_given_again(
         cpu_pod("new", "20"),
     ]
 
-    answer = simulate(line, objects)
+    answer = simulated(line, objects)
 
     assert answer["summary"]["conflicts"] == [text]
     assert answer["placements"][0]["cpuset"]
@@ -214,7 +197,7 @@ def test_two_pods_on_one_cpu_are_named_and_the_cpu_is_full(line: CommandLine) ->
         cpu_pod("new", "4"),
     ]
 
-    answer = simulate(line, objects)
+    answer = simulated(line, objects)
 
     assert answer["summary"]["conflicts"] == ["x: CPUs 0 held by ml/b and others"]
     assert cpusets(answer) == {"new": "6-7,18-19"}
@@ -230,7 +213,7 @@ def test_memory_beyond_a_numa_node_is_named(line: CommandLine) -> None:
         cpu_pod("b", "1", "LS", on="x", status={"numaNodeResources": second}),
     ]
 
-    assert simulate(line, objects)["summary"]["conflicts"] == [
+    assert simulated(line, objects)["summary"]["conflicts"] == [
         "x: NUMA node 9 held by ml/b, not in the topology",
         f"x: NUMA node 0 gives more memory than it has: bytes={64 << 30}, taken={120 << 30}",
     ]
@@ -251,21 +234,16 @@ def test_a_running_pod_whose_words_do_not_parse_is_an_error_of_the_input(
     assert SPEC in done.err
 
 
-def test_why_counts_what_the_events_say_of_numa_nodes(line: CommandLine, tmp_path: Path) -> None:
-    """It is asked with the Node's objects and without those of the holder."""
-    node = cpu_node(
-        labels={NUMA_POLICY: "SingleNUMANode"}, zones=[zone(0), zone(1, "16Gi")], name="x"
-    )
-    holder = cpu_pod("holder", "2", memory="40Gi")
-    waiting = cpu_pod("waiting", "2", memory="30Gi")
-    simulate(line, [*node, holder, waiting])
-    told = tmp_path / "told.json"
-    told.write_text(json.dumps({"kind": "List", "items": node}), encoding="utf-8")
-
-    shown = line.ask("why", "ml/waiting", "--objects", str(told))
-
-    assert shown.code == 0, shown.err
-    assert "now: 0/1 nodes are available: 1 Unaligned NUMA Hint" in shown.out
+def decided_from_the_ledger(
+    line: CommandLine, folder: Path, node: list[Object], wanted: Object
+) -> Placement | Unplaced:
+    """Decide a Pod on a node that the ledger fills; the objects of its holders are not given."""
+    settings = SchedulingSettings()
+    objects = read_objects(read_manifests([written(folder, [*node, wanted])]), settings)
+    with open_ledger(str(line.ledger), mode="read") as source:
+        scene = scene_of_ledger(source, objects, settings)
+    uid = wanted["metadata"]["uid"]
+    return Bench(scene.nodes, scene.others(uid), settings).decide(scene.requests[uid])
 
 
 @pytest.mark.parametrize("running", [True, False])
@@ -282,22 +260,38 @@ def test_exclusive_policies_survive_in_the_events(
     if running:
         holder = cpu_pod("old", "3", on="x", spec=wish, status={"cpuset": "0-2"})
     node = cpu_node(labels={STRATEGY: "MostAllocated"})
-    whole = simulate(line, [*node, holder, cpu_pod("new", "4", spec=wish)])
-    settings = SchedulingSettings()
-    files = [written(tmp_path, [*node, cpu_pod("new", "4", spec=wish)])]
-    objects = read_objects(read_manifests(files), settings)
+    new = cpu_pod("new", "4", spec=wish)
+    whole = simulated(line, [*node, holder, new])
 
-    with open_ledger(str(line.ledger), mode="read") as source:
-        scene = scene_of_ledger(source, objects, settings)
-    bench = Bench(scene.nodes, scene.others("uid-new"), settings)
-    placed = bench.decide(scene.requests["uid-new"])
+    placed = decided_from_the_ledger(line, tmp_path, node, new)
 
     assert isinstance(placed, Placement)
     assert str(placed.cpuset) == cpusets(whole)["new"] == "6-9"
 
 
+@pytest.mark.parametrize("running", [True, False])
+def test_parts_of_numa_nodes_survive_in_the_events(
+    line: CommandLine, tmp_path: Path, *, running: bool
+) -> None:
+    """40 of 64 GiB of NUMA node 0 are taken, and node 1 has 16: 30 are nowhere in one place."""
+    status = {"numaNodeResources": [{"node": 0, "resources": {"cpu": "2", "memory": "40Gi"}}]}
+    holder = cpu_pod("holder", "2", memory="40Gi")
+    if running:
+        holder = cpu_pod("holder", "2", memory="40Gi", on="x", status=status | {"cpuset": "0,12"})
+    node = cpu_node(labels={NUMA_POLICY: "SingleNUMANode"}, zones=[zone(0), zone(1, "16Gi")])
+    waiting, small = cpu_pod("waiting", "2", memory="30Gi"), cpu_pod("small", "2", memory="20Gi")
+    simulated(line, [*node, holder, waiting])
+
+    refused = decided_from_the_ledger(line, tmp_path, node, waiting)
+    placed = decided_from_the_ledger(line, tmp_path, node, small)
+
+    assert isinstance(refused, Unplaced)
+    assert isinstance(placed, Placement)
+    assert str(placed.cpuset) == "1,13"
+
+
 def test_a_run_that_was_cut_decides_as_the_whole_run_does(
-    line: CommandLine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    line: CommandLine, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Resumed from any of its commits: the same placements, the same events."""
     wish = SPREAD_APART | {"preferredCPUExclusivePolicy": "PCPULevel"}
@@ -306,9 +300,9 @@ def test_a_run_that_was_cut_decides_as_the_whole_run_does(
         cpu_pod("old", "3", on="x", spec=wish, status={"cpuset": "0-2"}),
         *(cpu_pod(f"p{number}", "2", spec=wish) for number in range(6)),
     ]
-    whole = simulate(line, objects, "--now", "2026-03-02T09:00:00Z", "--batch", "1")
+    whole = simulated(line, objects, "--now", "2026-03-02T09:00:00Z", "--batch", "1")
     again = CommandLine(ledger=line.ledger, capture=capsys)
 
-    resumed = simulate(again, objects, "--now", "2026-03-02T09:00:00Z", "--resume")
+    resumed = simulated(again, objects, "--now", "2026-03-02T09:00:00Z", "--resume")
 
     assert resumed["placements"] == whole["placements"]

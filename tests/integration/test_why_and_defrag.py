@@ -94,6 +94,31 @@ def test_why_tells_the_nearest_changes(tenure: CommandLine) -> None:
     assert nearest["ending"] == {"node": "n2", "pods": ["ml/half-2"], "exact": True}
 
 
+def test_a_share_that_wants_its_card_alone_is_not_told_to_be_smaller(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`exclusivePolicy: DeviceLevel` stays part of the request; only what really helps is named."""
+    hint = """{"gpu": {"exclusivePolicy": "DeviceLevel"}}"""
+    alone = a_pod("alone", 20).replace(
+        "namespace: ml",
+        f"namespace: ml, annotations: {{scheduling.koordinator.sh/device-allocate-hint: '{hint}'}}",
+    )
+    node = CLUSTER.partition("---")[0].replace('"200"', '"100"')
+    files = tmp_path / "in.yaml"
+    files.write_text(node + "---" + a_pod("tenant", 50) + alone)
+    line = CommandLine(tmp_path / "run.db", capsys)
+    line.run("simulate", str(files), "--ledger", str(line.ledger))
+
+    told = document(line.ask("why", "ml/alone", "--objects", str(files), "-o", "json"))
+
+    assert told["nearest"]["smaller"] == []
+    assert ["share the cards: ask without exclusive"] in [
+        item["change"] for item in told["nearest"]["other"]
+    ]
+    assert told["nearest"]["ending"]["pods"] == ["ml/tenant"]
+    assert told["shape"] == "1 x gpu (alone, 0.2 core), 2 cpu, 4 GiB"
+
+
 def test_why_prints_the_changes_for_people(tenure: CommandLine) -> None:
     """The table ends with one line per change; `-o wide` has one line per node too."""
     out = tenure.ask("why", "ml/big", "-o", "wide").out

@@ -6,11 +6,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, product
+from random import Random
 
-from hypothesis import example, given
+import pytest
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from ledger.domain.cpuset import CpuSet, cpuset_of
+from ledger.domain.cpuset import CpuSet, cpuset_of, parse_cpuset
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.requests import CpuSetDemand
 from ledger.domain.topology import Cpu, CpuTopology, cpu_topology_of
@@ -21,8 +23,9 @@ from scheduler.decide.cpusets.picker import CpusHeld, PickRequest, pick
 from scheduler.decide.cpusets.pinned import CpuHolding, pinned_of
 from scheduler.decide.outcome import Unfit
 from tests.oracles.cpus import Core, Host, candidates
-from tests.support.machines import machines
+from tests.support.machines import SEEDS, machines
 
+MANY = settings(max_examples=300)
 EXCLUSIVES = ("None", "PCPULevel", "NUMANodeLevel")
 
 
@@ -70,24 +73,12 @@ def situations(
     exclusives: Sequence[str] = EXCLUSIVES,
 ) -> Situation:
     """Draw a machine with up to four holders of whole cores or single CPUs, and a demand."""
-    machine = draw(machines(alike=alike))
-    limit = draw(st.integers(1, limit_max))
-    rng = draw(st.randoms(use_true_random=False))
-    units = [tuple(machine.cpus_in_core(core)) for core in machine.cores]
-    if draw(st.booleans()):
-        units = [(cpu,) for cpu in machine.cpuset]
-    busy = draw(st.sampled_from([0.0, 0.2, 0.5, 0.8]))
-    policies = draw(st.lists(st.sampled_from(EXCLUSIVES), min_size=1, max_size=4))
-    taken: list[set[int]] = [set() for _ in policies]
-    for unit in units:
-        for _ in range(limit):
-            if rng.random() < busy:
-                rng.choice(taken).update(unit)
-    reserved = cpuset_of(rng.sample(list(machine.cpuset), len(machine) // 8))
-    if draw(st.booleans()):
-        reserved = CpuSet()
-    refs = Counter(cpu for cpus in taken for cpu in cpus)
-    most = draw(st.sampled_from([machine.threads_per_core, machine.cpus_per_numa, len(machine)]))
+    machine, rng = draw(machines(alike=alike)), Random(draw(SEEDS))
+    limit = rng.randint(1, limit_max)
+    holdings = _holdings(rng, machine, limit)
+    refs = Counter(cpu for each in holdings for cpu in CpuSet(mask=each.cpus))
+    reserved = cpuset_of(rng.sample(list(machine.cpuset), rng.choice([0, 0, len(machine) // 8])))
+    free = cpuset_of(cpu for cpu in machine.cpuset - reserved if refs[cpu] < limit)
     return Situation(
         node=NodeFacts(
             uid="n-0",
@@ -95,23 +86,53 @@ def situations(
             cpu_topology=machine,
             reserved_cpus=reserved,
             cpu_ref_count_max=limit,
-            numa_strategy=draw(st.sampled_from(["MostAllocated", "LeastAllocated"])),
+            numa_strategy=rng.choice(["MostAllocated", "LeastAllocated"]),
         ),
         machine=machine,
         host=Host(machine),
-        holdings=tuple(
-            CpuHolding(cpus=cpuset_of(cpus).mask, exclusive_policy=policy)
-            for cpus, policy in zip(taken, policies, strict=True)
-        ),
+        holdings=holdings,
         refs=refs,
-        free=cpuset_of(cpu for cpu in machine.cpuset - reserved if refs[cpu] < limit),
+        free=free,
         demand=CpuSetDemand(
-            cpus=draw(st.integers(1, max(1, most))),
-            bind_policy=draw(st.sampled_from(binds)),
-            required=draw(st.booleans()),
-            exclusive_policy=draw(st.sampled_from(exclusives)),
+            cpus=_count(rng, machine, free),
+            bind_policy=rng.choice(binds),
+            required=rng.random() < 0.5,
+            exclusive_policy=rng.choice(exclusives),
         ),
     )
+
+
+def _holdings(rng: Random, machine: CpuTopology, limit: int) -> tuple[CpuHolding, ...]:
+    """Return up to four holders; each NUMA node is as busy as it happens to be."""
+    units = [tuple(machine.cpus_in_core(core)) for core in machine.cores]
+    if rng.random() < 0.5:
+        units = [(cpu,) for cpu in machine.cpuset]
+    busy = {numa: rng.choice([0.0, 0.2, 0.5, 0.8]) for numa in machine.numa_nodes}
+    taken: list[set[int]] = [set() for _ in range(rng.randint(1, 4))]
+    for unit in units:
+        for _ in range(limit):
+            if rng.random() < busy[machine.cpu(unit[0]).numa]:
+                rng.choice(taken).update(unit)
+    return tuple(
+        CpuHolding(cpus=cpuset_of(cpus).mask, exclusive_policy=rng.choice(EXCLUSIVES))
+        for cpus in taken
+    )
+
+
+def _count(rng: Random, machine: CpuTopology, free: CpuSet) -> int:
+    """Return how many CPUs to ask for: often just what there is somewhere, or nearly."""
+    threads = machine.threads_per_core
+    somewhere = [
+        len(free),
+        sum(len(free & core) for core in map(machine.cpus_in_core, machine.cores) if core <= free),
+        *(len(free & machine.cpus_in_numa(numa)) for numa in machine.numa_nodes),
+        *(len(free & machine.cpus_in_socket(socket)) for socket in machine.sockets),
+    ]
+    near = rng.choice(somewhere)
+    count = rng.choice([near + rng.randint(-2, 2), rng.randint(1, max(1, near))])
+    if rng.random() < 0.5:
+        count -= count % threads
+    return max(1, count)
 
 
 def chosen_in(situation: Situation) -> CpuSet | None:
@@ -120,6 +141,7 @@ def chosen_in(situation: Situation) -> CpuSet | None:
     return None if isinstance(answer, Unfit) else answer
 
 
+@MANY
 @given(situation=situations())
 def test_exactly_as_many_cpus_as_asked_for_and_nobodys_last_place(situation: Situation) -> None:
     """Only what is available, so that no CPU gets more holders than it may have."""
@@ -132,6 +154,7 @@ def test_exactly_as_many_cpus_as_asked_for_and_nobodys_last_place(situation: Sit
     assert all(situation.refs[cpu] < situation.node.cpu_ref_count_max for cpu in answer)
 
 
+@MANY
 @given(situation=situations())
 def test_a_policy_that_is_required_holds_or_there_are_really_too_few(situation: Situation) -> None:
     """Whole cores, or one CPU of each core; a preferred policy never refuses."""
@@ -165,6 +188,7 @@ def sums_of(sizes: list[int]) -> set[int]:
 WHOLE_AND_ALONE = situations(alike=True, limit_max=1, binds=["FullPCPUs"], exclusives=["PCPULevel"])
 
 
+@MANY
 @given(situation=WHOLE_AND_ALONE)
 def test_cores_held_alone_are_used_by_their_like_only_where_nothing_else_is_left(
     situation: Situation,
@@ -179,6 +203,7 @@ def test_cores_held_alone_are_used_by_their_like_only_where_nothing_else_is_left
     assert len(unclean) == max(0, situation.demand.cpus - len(clean))
 
 
+@MANY
 @given(situation=situations(binds=["SpreadByPCPUs"], exclusives=["PCPULevel"]))
 def test_spread_cpus_avoid_cores_held_alone_when_a_numa_node_has_enough_others(
     situation: Situation,
@@ -195,6 +220,7 @@ def test_spread_cpus_avoid_cores_held_alone_when_a_numa_node_has_enough_others(
         assert not any(situation.host.core[cpu] in alone for cpu in answer)
 
 
+@MANY
 @given(situation=situations(exclusives=["NUMANodeLevel"]))
 def test_a_numa_node_held_alone_is_avoided_when_another_has_enough(situation: Situation) -> None:
     """NUMANodeLevel: a clean NUMA node with enough whole cores, or cores, takes it all."""
@@ -210,17 +236,28 @@ def test_a_numa_node_held_alone_is_avoided_when_another_has_enough(situation: Si
 def numas_with_enough(situation: Situation) -> set[int]:
     """Return the NUMA nodes that hold the demand in whole cores, or one CPU a core."""
     demand, host = situation.demand, situation.host
-    full = demand.bind_policy == "FullPCPUs" or host.threads == 1
-    free = list(situation.free)
-    if full:
-        counts = situation.cores_of(situation.free)
-        free = [cpu for cpu in free if counts[host.core[cpu]] == host.threads]
-    else:
-        free = list(candidates(host, free, full=False))
-    per_numa = situation.numas_of(cpuset_of(free))
+    full, free = demand.bind_policy == "FullPCPUs", situation.free
+    if demand.required or not (full or host.threads == 1):
+        free = cpuset_of(candidates(host, free, full=full))
+    cores = situation.cores_of(free)
+    if demand.required and full:
+        return {
+            numa
+            for numa in situation.numas_of(free)
+            if demand.cpus in sums_of(_sizes_in(situation, free, numa))
+        }
+    if full or host.threads == 1:
+        free = cpuset_of(cpu for cpu in free if cores[host.core[cpu]] == host.threads)
+    per_numa = situation.numas_of(free)
     return {numa for numa, count in per_numa.items() if count >= demand.cpus}
 
 
+def _sizes_in(situation: Situation, cpus: CpuSet, numa: int) -> list[int]:
+    own = cpus & situation.machine.cpus_in_numa(numa)
+    return list(situation.cores_of(own).values())
+
+
+@MANY
 @given(situation=situations(alike=True))
 def test_what_one_numa_node_or_one_socket_can_hold_stays_there(situation: Situation) -> None:
     """The lowest possible number of NUMA nodes, then of sockets, where the cores are alike."""
@@ -237,6 +274,7 @@ def test_what_one_numa_node_or_one_socket_can_hold_stays_there(situation: Situat
         assert len(situation.sockets_of(answer)) == 1
 
 
+@MANY
 @given(situation=situations())
 def test_the_same_question_has_the_same_answer(situation: Situation) -> None:
     """Holders in another order, asked again: the same CPUs."""
@@ -253,6 +291,36 @@ def test_a_list_no_longer_than_a_core_stays_as_it_is() -> None:
     request = PickRequest(count=2, full_cores=False, avoid_cores=True)
     everywhere = CpusHeld(exclusive_cores=machine.cpus)
     assert pick(machine, request, 0b1_0011, everywhere) == 0b11
+
+
+@pytest.mark.parametrize(
+    ("held", "limit", "exclusive", "strategy", "cpus"),
+    [
+        pytest.param("0", 2, "None", "", "0-1", id="the emptier NUMA node"),
+        pytest.param("4-5", 1, "None", "MostAllocated", "6-7", id="the fuller one"),
+        pytest.param("0", 2, "NUMANodeLevel", "", "4-5", id="none held alone"),
+        pytest.param("0", 2, "PCPULevel", "MostAllocated", "2-3", id="no core held alone"),
+    ],
+)
+def test_whole_cores_of_several_sizes_follow_strategy_and_exclusive_use(
+    held: str, limit: int, exclusive: str, strategy: str, cpus: str
+) -> None:
+    """Two NUMA nodes of two cores, and a ninth CPU by itself on the first."""
+    machine = cpu_topology_of(
+        Cpu(id=cpu, core=cpu // 2, socket=0, numa=int(4 <= cpu < 8)) for cpu in range(9)
+    )
+    node = NodeFacts(
+        uid="n-0",
+        name="n-0",
+        cpu_topology=machine,
+        cpu_ref_count_max=limit,
+        numa_strategy=strategy,
+    )
+    holding = CpuHolding(cpus=parse_cpuset(held).mask, exclusive_policy=exclusive)
+    demand = CpuSetDemand(
+        cpus=2, bind_policy="FullPCPUs", required=True, exclusive_policy=exclusive
+    )
+    assert choose_cpus(demand, node, pinned_of(node, [holding])) == parse_cpuset(cpus)
 
 
 # DistributeEvenly

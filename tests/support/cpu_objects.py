@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any, Final
 
+from tests.support.cli import CommandLine
 from tests.support.objects import Object, container, device, gpu_device, nrt, pod
 
 SPEC: Final = "scheduling.koordinator.sh/resource-spec"
@@ -91,6 +93,7 @@ def cpu_pod(
 ) -> Object:
     """Return a Pod; `on` a node it runs. Limits equal requests unless `limit` says otherwise."""
     amounts = {"cpu": cpu, "memory": memory} | ({"nvidia.com/gpu": str(gpus)} if gpus else {})
+    running: Object = {"nodeName": on} if on else {}
     words = {SPEC: spec, NUMA_SPEC: numa, STATUS: status}
     return pod(
         container("m", requests=amounts, limits=amounts | ({"cpu": limit} if limit else {})),
@@ -99,7 +102,7 @@ def cpu_pod(
         labels={QOS: qos} if qos else {},
         annotations={key: value for key, value in words.items() if value is not None},
         phase="Running" if on else "",
-        **({"nodeName": on} if on else {}),
+        **running,
     )
 
 
@@ -112,3 +115,20 @@ def kubelet_pin(name: str, cpus: str, *, managed: bool = True) -> Object:
         "cpuset": cpus,
         "managedByKubelet": managed,
     }
+
+
+def written(folder: Path, objects: Iterable[Object]) -> str:
+    """Write the objects as a List; return the file."""
+    path = folder / "in.json"
+    path.write_text(json.dumps({"kind": "List", "items": [*objects]}), encoding="utf-8")
+    return str(path)
+
+
+def simulated(line: CommandLine, objects: Iterable[Object], *more: str) -> dict[str, Any]:
+    """Simulate the objects into the line's ledger, prove it, and return the answer."""
+    done = line.ask("simulate", written(line.ledger.parent, objects), "-o", "json", *more)
+    assert done.code == 0, done.err
+    proof = line.ask("verify")
+    assert proof.code == 0, proof.out
+    answer: dict[str, Any] = json.loads(done.out)
+    return answer

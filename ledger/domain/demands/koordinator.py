@@ -12,14 +12,13 @@ from ledger.domain.errors import FieldError
 from ledger.domain.pod_spec import INIT, ContainerSpec, PodSpec, pod_total
 from ledger.domain.requests import DeviceDemand
 from ledger.domain.resources import (
+    CARD_AMOUNT_NAMES,
     GPU,
     GPU_CORE,
     GPU_MEMORY,
     GPU_MEMORY_RATIO,
     GPU_SHARED,
     HUAWEI_NPU_CORE,
-    HUAWEI_NPU_CPU,
-    HUAWEI_NPU_DVPP,
     KOORDINATOR_GPU_NAMES,
     NVIDIA_GPU,
     TYPE_GPU,
@@ -30,11 +29,10 @@ from ledger.domain.rules import (
     check_gpu_keys,
     check_memory_split,
     forbidden,
+    invalid,
     of_rule,
-    unsupported,
 )
 
-_NPU_NAMES: Final = (HUAWEI_NPU_CORE, HUAWEI_NPU_CPU, HUAWEI_NPU_DVPP)
 _PLACE: Final = "spec.containers"
 
 Asks = Sequence[tuple[ContainerSpec, Mapping[str, int]]]
@@ -42,11 +40,16 @@ Asks = Sequence[tuple[ContainerSpec, Mapping[str, int]]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardShare:
-    """What is asked of each card: percent of compute, bytes or percent of memory."""
+    """
+    What is asked of each card: percent of compute, bytes or percent of memory, and what else.
+
+    `amounts` has the other resources of a card by name (`CARD_AMOUNT_NAMES`).
+    """
 
     core_percent: int
     memory_bytes: int
     memory_ratio_percent: int
+    amounts: tuple[tuple[str, int], ...] = ()
 
     def fits_in(self, other: CardShare) -> bool:
         """Tell whether a holder of `other` has at least this much of each card."""
@@ -54,6 +57,7 @@ class CardShare:
             self.core_percent <= other.core_percent
             and self.memory_bytes <= other.memory_bytes
             and self.memory_ratio_percent <= other.memory_ratio_percent
+            and all(amount <= dict(other.amounts).get(name, 0) for name, amount in self.amounts)
         )
 
     def __str__(self) -> str:
@@ -61,6 +65,7 @@ class CardShare:
             f"core {self.core_percent}" if self.core_percent else "",
             f"memory {self.memory_bytes} bytes" if self.memory_bytes else "",
             f"memory ratio {self.memory_ratio_percent}" if self.memory_ratio_percent else "",
+            *(f"{name} {amount}" for name, amount in self.amounts),
         )
         return ", ".join(filter(None, parts))
 
@@ -70,17 +75,25 @@ def inject(amounts: Mapping[str, int]) -> dict[str, int]:
     Return one container's amounts as the mutating webhook leaves them: no `gpu`, always `shared`.
 
     Rule: Koordinator contract 5.1, step 4, with init containers too (quirk Q7): `gpu` v becomes
-    core and ratio v; the number of cards follows from the ratio, else from the core.
+    core and ratio v; the number of cards follows from the ratio, else from the core. AI cores by
+    ratio stay as they are: with `shared` they would be no request at all (4.2).
     """
     result = dict(amounts)
     if GPU in result:
         percent = result.pop(GPU)
         result |= {GPU_CORE: percent, GPU_MEMORY_RATIO: percent}
-    if GPU_SHARED not in result:
-        percent = result.get(GPU_MEMORY_RATIO, result.get(GPU_CORE, 0))
-        whole = percent > WHOLE_PERCENT and percent % WHOLE_PERCENT == 0
-        result[GPU_SHARED] = percent // WHOLE_PERCENT if whole else 1
+    if GPU_SHARED not in result and HUAWEI_NPU_CORE not in result:
+        result[GPU_SHARED] = cards_of(result)
     return result
+
+
+def cards_of(amounts: Mapping[str, int]) -> int:
+    """Return over how many cards amounts go: as said, else by the ratio, else by the core."""
+    if GPU_SHARED in amounts:
+        return amounts[GPU_SHARED]
+    percent = amounts.get(GPU_MEMORY_RATIO, amounts.get(GPU_CORE, 0))
+    whole = percent > WHOLE_PERCENT and percent % WHOLE_PERCENT == 0
+    return percent // WHOLE_PERCENT if whole else 1
 
 
 def rewritten(amounts: Mapping[str, int]) -> dict[str, int]:
@@ -100,16 +113,19 @@ def rewritten(amounts: Mapping[str, int]) -> dict[str, int]:
 
 def split(amounts: Mapping[str, int]) -> tuple[int, CardShare]:
     """
-    Return the number of cards and what each gives, for amounts that carry `shared`.
+    Return the number of cards and what each gives, for amounts that `inject` has left.
 
     Rule: Koordinator contract 4.4; a ratio makes the memory be ignored.
     """
-    cards = amounts[GPU_SHARED]
+    cards = cards_of(amounts)
     ratio = amounts.get(GPU_MEMORY_RATIO, 0) // cards
     return cards, CardShare(
         core_percent=amounts.get(GPU_CORE, 0) // cards,
         memory_bytes=0 if ratio else amounts.get(GPU_MEMORY, 0) // cards,
         memory_ratio_percent=ratio,
+        amounts=tuple(
+            (name, amounts[name] // cards) for name in CARD_AMOUNT_NAMES if name in amounts
+        ),
     )
 
 
@@ -138,7 +154,7 @@ def koordinator_demands(spec: PodSpec) -> Asked:
     if errors:
         return Asked(errors=tuple(errors))
     cards, share = split(total)
-    counts = {container.place: amounts[GPU_SHARED] for container, amounts in injected}
+    counts = {container.place: cards_of(amounts) for container, amounts in injected}
     demand = DeviceDemand(
         device_type=TYPE_GPU,
         count=cards,
@@ -147,6 +163,7 @@ def koordinator_demands(spec: PodSpec) -> Asked:
         memory_ratio_percent=share.memory_ratio_percent,
         exclusive=share.memory_ratio_percent == WHOLE_PERCENT,
         containers=tuple(counts),
+        amounts=share.amounts,
     )
     return Asked(demands=(demand,), counts=counts)
 
@@ -164,11 +181,18 @@ def _check_container(container: ContainerSpec, amounts: Mapping[str, int]) -> It
     if broken or not asked:
         return
     yield from check_gpu_combination(fields, asked, container.path)
-    for name in _NPU_NAMES:
-        if name in asked:
-            yield unsupported(fields[name], "shares of Huawei cards")
+    yield from _check_amounts(fields, asked)
     if GPU_SHARED in asked and GPU_MEMORY in asked:
         yield from check_memory_split(fields[GPU_MEMORY], asked[GPU_MEMORY], asked[GPU_SHARED])
+
+
+@of_rule(Rule.GPU_COMBINATION)
+def _check_amounts(fields: Mapping[str, str], asked: Mapping[str, int]) -> Iterator[FieldError]:
+    """Refuse what would be lost when it is divided over cards (contract 12, Q13, as "ours")."""
+    cards = cards_of(asked)
+    for name in CARD_AMOUNT_NAMES:
+        if name in asked and asked[name] % cards:
+            yield invalid(fields[name], asked[name], f"must be a multiple of the {cards} cards")
 
 
 @of_rule(Rule.SAME_SHARES)
@@ -189,7 +213,9 @@ def _check_pod(asks: Asks, total: Mapping[str, int]) -> Iterator[FieldError]:
     broken = [*check_gpu_combination(fields, total, _PLACE)]
     if GPU_MEMORY in total and not broken:
         field = fields.get(GPU_MEMORY, _PLACE)
-        broken += check_memory_split(field, total[GPU_MEMORY], total[GPU_SHARED])
+        broken += check_memory_split(field, total[GPU_MEMORY], cards_of(total))
+    if not broken:
+        broken += _check_amounts({name: fields.get(name, _PLACE) for name in total}, total)
     yield from broken
     if broken:
         return

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from ledger.domain.devices import WHOLE_PERCENT
+from ledger.domain.devices import WHOLE_PERCENT, cores_to_percent
 from ledger.domain.requests import DeviceDemand
+from ledger.domain.resources import HUAWEI_NPU_CORE
 from scheduler.decide import reasons
 from scheduler.decide.outcome import CardView, Unfit
 
@@ -27,6 +28,14 @@ def asked_bytes(demand: DeviceDemand, total_bytes: int) -> int:
     return demand.memory_bytes_on(total_bytes)
 
 
+def core_percent_on(card: CardView, demand: DeviceDemand) -> int:
+    """Return the core percent the demand takes of the card, AI cores as a part of all it has."""
+    cores = dict(demand.amounts).get(HUAWEI_NPU_CORE)
+    if cores is None:
+        return demand.core_percent
+    return cores_to_percent(cores, dict(card.amounts_cap).get(HUAWEI_NPU_CORE, 0))
+
+
 def is_whole(demand: DeviceDemand) -> bool:
     """Tell whether the demand is for whole devices, not for a part that wants to be alone."""
     whole_memory = not demand.memory_bytes and demand.memory_ratio_percent in {0, WHOLE_PERCENT}
@@ -45,6 +54,10 @@ def fits(card: CardView, demand: DeviceDemand) -> bool:
     if card.closed or card.exclusive or card.core_free < demand.core_percent:
         return False
     if demand.model_names and record.model not in demand.model_names:
+        return False
+    if not _gives(card, demand, card.amounts_free):
+        return False
+    if demand.amounts and card.core_free < core_percent_on(card, demand):
         return False
     if demand.exclusive:
         if card.tenants:
@@ -87,6 +100,10 @@ def _shortage(able: Sequence[CardView], demand: DeviceDemand) -> tuple[int, int,
         memory_free = max(card.memory_free for card in able)
         if memory_free < demand.memory_bytes:
             return demand.memory_bytes, memory_free, UNIT_MEMORY
+        for name, amount in demand.amounts:
+            free = max(dict(card.amounts_free).get(name, 0) for card in able)
+            if free < amount:
+                return amount, free, name
     return demand.count, sum(fits(card, demand) for card in able), UNIT_CARDS
 
 
@@ -101,7 +118,21 @@ def _fits_empty(card: CardView, demand: DeviceDemand) -> bool:
         return False
     if not demand.exclusive and _ratio_unguarded(demand, record.memory_bytes):
         return False
+    if not _gives(card, demand, card.amounts_cap):
+        return False
     return asked_bytes(demand, record.memory_bytes) <= record.memory_bytes
+
+
+def _gives(card: CardView, demand: DeviceDemand, amounts: Sequence[tuple[str, int]]) -> bool:
+    """
+    Tell whether so much of a card's other resources is enough.
+
+    A card whose compute is counted in AI cores gives none by percent (quirk Q3 as "ours").
+    """
+    if not demand.amounts:
+        return not (demand.core_percent and dict(card.amounts_cap).get(HUAWEI_NPU_CORE))
+    given = dict(amounts)
+    return all(given.get(name, 0) >= asked for name, asked in demand.amounts)
 
 
 def _ratio_unguarded(demand: DeviceDemand, total_bytes: int) -> bool:

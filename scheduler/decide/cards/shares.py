@@ -14,7 +14,7 @@ from ledger.domain.devices import (
     bytes_to_ratio,
 )
 from ledger.domain.requests import ContainerNeed, DeviceDemand, PodRequest
-from scheduler.decide.cards.fit import asked_bytes
+from scheduler.decide.cards.fit import asked_bytes, core_percent_on
 from scheduler.decide.outcome import CardView
 
 INIT: Final = "init"
@@ -85,11 +85,12 @@ def _share(card: CardView, demand: DeviceDemand, needs: Sequence[ContainerNeed])
     record = card.record
     total = record.memory_bytes
     memory_bytes = asked_bytes(demand, total)
+    core_percent = core_percent_on(card, demand)
     return DeviceShare(
         device_type=record.device_type,
         minor=record.minor,
         device_id=record.device_id,
-        core_percent=demand.core_percent,
+        core_percent=core_percent,
         memory_bytes=memory_bytes,
         memory_ratio_percent=_ratio(demand, memory_bytes, total),
         exclusive=demand.exclusive,
@@ -97,7 +98,7 @@ def _share(card: CardView, demand: DeviceDemand, needs: Sequence[ContainerNeed])
             ContainerShare(
                 container=need.name,
                 place=need.place,
-                core_percent=demand.core_percent,
+                core_percent=core_percent,
                 memory_bytes=memory_bytes,
             )
             for need in needs

@@ -75,8 +75,14 @@ class CpuSearch:
             request = replace(request, avoid_numas=False, avoid_cores=True)
         if self.required and request.full_cores and self.layout.odd_cores:
             whole = [core.cpus for core in self.layout.cores if not core.cpus & ~chosen]
-            return _whole_cores_of_any_size(self.layout, count, whole)
+            return _whole_cores_of_any_size(self.layout, request, whole, self._avoided(request))
         return pick(self.layout, request, chosen, self.pinned.held)
+
+    def _avoided(self, request: PickRequest) -> int:
+        """Return the CPUs beside holders whose wish for exclusive use is like this one."""
+        if request.avoid_cores:
+            return self.pinned.held.exclusive_cores
+        return self.pinned.held.exclusive_numas if request.avoid_numas else 0
 
     def _has_clean_numa(self, cpus: int, count: int) -> bool:
         clean = cpus & ~self.pinned.held.exclusive_numas
@@ -226,18 +232,24 @@ def _candidates(layout: CpuLayout, available: int, *, full: bool) -> int:
     return cpus_of_free_cores(layout, available)
 
 
-def _whole_cores_of_any_size(layout: CpuLayout, count: int, free: list[int]) -> int | None:
+def _whole_cores_of_any_size(
+    layout: CpuLayout, request: PickRequest, free: list[int], avoided: int
+) -> int | None:
     """
-    Return whole cores of exactly `count` CPUs on a machine whose cores are not alike.
+    Return whole cores of exactly so many CPUs on a machine whose cores are not alike.
 
     The release counts such a machine's cores by their mean and hands out halves. Here: one NUMA
-    node if one has them, else one socket, else the machine; the lowest cores that add up.
+    node if one has them, else one socket, else the machine; the lowest cores that add up. Each of
+    these is tried without the CPUs to be avoided first, and in the order of the strategy.
     """
-    places = [numa.cpus for numa in layout.numas] + [*layout.sockets, layout.cpus]
-    for place in places:
-        chosen = _adding_up([core for core in free if core & place], count)
-        if chosen is not None:
-            return chosen
+    sign = 1 if request.most_allocated else -1
+    for places in ([numa.cpus for numa in layout.numas], layout.sockets, (layout.cpus,)):
+        for allowed in (~avoided, -1):
+            found = [[core for core in free if core & place & allowed] for place in places]
+            for cores in sorted(found, key=lambda cores: sign * sum(map(int.bit_count, cores))):
+                chosen = _adding_up(cores, request.count)
+                if chosen is not None:
+                    return chosen
     return None
 
 

@@ -76,7 +76,7 @@ def main(core: int, memory: int) -> tuple[ContainerShare, ...]:
 
 def entry(minor: int, card: str = "", **resources: object) -> Object:
     """Return one entry of the allocation annotation."""
-    names = {"core": CORE, "memory": MEMORY, "ratio": RATIO}
+    names = {"core": CORE, "memory": MEMORY, "ratio": RATIO, "gpu": "kubernetes.io/gpu"}
     found: Object = {
         "minor": minor,
         "resources": {names[word]: amount for word, amount in resources.items()},
@@ -124,7 +124,9 @@ def test_device_allocated_gives_its_own_numbers() -> None:
     [
         pytest.param({"ratio": 35}, 9019431321, 35, id="bytes from the ratio"),
         pytest.param({"memory": "7Gi"}, 7 * GIB, 29, id="ratio from the bytes"),
-        pytest.param({"core": 50}, 0, 0, id="neither"),
+        pytest.param({"core": 50}, 9019431321, 35, id="neither: as the Pod asks"),
+        pytest.param({}, 9019431321, 35, id="nothing: as the Pod asks"),
+        pytest.param({"gpu": 60}, 60 * 24 * GIB // 100, 60, id="both from the percent"),
     ],
 )
 def test_a_missing_memory_unit_is_filled(resources: Object, memory: int, ratio: int) -> None:
@@ -132,6 +134,31 @@ def test_a_missing_memory_unit_is_filled(resources: Object, memory: int, ratio: 
     held = adopted({CORE: 50, RATIO: 35}, {ALLOCATED: {"gpu": [entry(0, "GPU-0", **resources)]}})
 
     assert (held.shares[0].memory_bytes, held.shares[0].memory_ratio_percent) == (memory, ratio)
+
+
+def test_a_card_named_without_amounts_is_held_whole() -> None:
+    """A card never looks emptier than it is; where nobody asked, nobody knows how much is held."""
+    held = adopted({}, {ALLOCATED: {"gpu": [{"minor": 0, "id": "GPU-0"}]}})
+
+    assert (held.shares[0].core_percent, held.shares[0].memory_bytes) == (100, 24 * GIB)
+    assert held.shares[0].exclusive
+    assert held.faults == ("device-allocated names no amount of gpu 0",)
+
+
+@pytest.mark.parametrize(
+    "annotations",
+    [
+        pytest.param({ALLOCATED: {"gpu": [entry(0, "GPU-0", core=100, ratio=100)]}}, id="released"),
+        pytest.param({TOPOLOGY: {"allocatedGPUs": {"0": ["0"]}}}, id="topology"),
+    ],
+)
+def test_fewer_cards_than_asked_leave_the_others_unknown(annotations: Object) -> None:
+    """cli.md, Running Pods: an unknown card closes the node for its type."""
+    held = adopted({"nvidia.com/gpu": 2}, annotations)
+
+    assert [share.minor for share in held.shares] == [0]
+    assert held.unknown_types == ("gpu",)
+    assert held.faults[0].endswith("names fewer GPUs than the pod asks for: asked=2, named=1")
 
 
 def test_whole_cards_are_held_alone() -> None:
@@ -169,6 +196,17 @@ def test_a_card_is_its_id_not_its_minor() -> None:
     held = adopted({"nvidia.com/gpu": 1}, {ALLOCATED: {"gpu": [entry(0, "GPU-2", ratio=100)]}})
 
     assert [item.minor for item in held.shares] == [2]
+
+
+def test_a_nic_named_without_an_amount_is_held_whole() -> None:
+    """As a card is; a virtual function of it says by itself what is held."""
+    vf = {"extension": {"vfs": [{"minor": 4, "busID": "0000:5e:01.4"}]}}
+    bare, of_vf = (
+        adopted({"koordinator.sh/rdma": 1}, {ALLOCATED: {"rdma": [{"minor": 11, **more}]}})
+        for more in ({}, vf)
+    )
+
+    assert (bare.shares[0].core_percent, of_vf.shares[0].core_percent) == (100, 0)
 
 
 def test_a_card_that_left_is_an_unknown_card() -> None:
@@ -353,6 +391,17 @@ def test_kubelets_checkpoint_names_whole_cards() -> None:
             containers=main(100, 24 * GIB),
         ),
     )
+
+
+def test_an_id_that_the_checkpoint_lacks_is_an_unknown_card() -> None:
+    """Two cards were asked for and kubelet's file, perhaps an old one, names one."""
+    item = checkpoints(
+        {"containerName": "main", "resourceName": "nvidia.com/gpu", "deviceIDs": ["GPU-2"]}
+    )
+
+    held = adopted({"nvidia.com/gpu": 2}, devices=item)
+
+    assert ([share.minor for share in held.shares], held.unknown_types) == ([2], ("gpu",))
 
 
 def test_replicas_of_one_card_are_that_card() -> None:

@@ -218,10 +218,15 @@ REFUSED_KOORDINATOR = {
         "10737418239 and 10737418242",
     ),
     "10Gi over three cards by core": ({CORE: 300, MEMORY: "10Gi"}, MEMORY, "3 cards"),
-    "a Huawei template": (
-        {SHARED: 1, "huawei.com/npu-core": 4, "huawei.com/npu-cpu": 4, MEMORY: "1Gi"},
+    "AI cores that do not divide": (
+        {"huawei.com/npu-core": 17, RATIO: 200},
         "huawei.com/npu-core",
-        "not supported by this release",
+        "must be a multiple of the 2 cards",
+    ),
+    "several cards by a template": (
+        {SHARED: 2, "huawei.com/npu-core": 4, "huawei.com/npu-cpu": 4, MEMORY: "2Gi"},
+        SHARED,
+        "must be at most 1",
     ),
     "rdma 150": ({RDMA: 150}, RDMA, "invalid resource unit koordinator.sh/rdma: 150"),
 }

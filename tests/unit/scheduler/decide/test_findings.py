@@ -5,6 +5,7 @@ from fractions import Fraction
 
 import pytest
 
+from ledger.domain.annotations.cpu import NumaPolicy, NumaTopologySpec
 from ledger.domain.annotations.device_hints import (
     DeviceHint,
     JointAllocation,
@@ -16,7 +17,7 @@ from ledger.domain.annotations.device_hints import (
 from ledger.domain.annotations.partitions import GpuPartition
 from ledger.domain.cpuset import parse_cpuset
 from ledger.domain.devices import DevicePlace, DeviceRecord
-from ledger.domain.nodes import NodeFacts, Taint
+from ledger.domain.nodes import NodeFacts, NumaZone, Taint
 from ledger.domain.requests import CpuSetDemand, DeviceDemand, MatchExpression, PodRequest
 from ledger.domain.resources import Dialect
 from scheduler.decide import reasons
@@ -339,7 +340,8 @@ CASES = {
         holders=on(running("x", cpuset=parse_cpuset("0-3"))),
         reason=reasons.INSUFFICIENT_CPUS.text,
         numbers=(6, 4, "cpus"),
-        about="free 4-7; NUMA 0 has 0, NUMA 1 has 4",
+        about="free 4-7; NUMA 0 has 0 whole cores, 0 CPUs; NUMA 1 has 2 whole cores, 4 CPUs; "
+        "the Pod prefers FullPCPUs",
         helps=("cpus 4 of 6", "end default/x"),
     ),
     "amplified cpu": Case(
@@ -365,6 +367,61 @@ CASES = {
         reason=reasons.BIND_POLICY_CONFLICT.text,
         about="requires FullPCPUs, the node SpreadByPCPUs",
         helps=("prefer the CPU bind policy FullPCPUs instead of requiring it",),
+    ),
+    "whole cores are short where CPUs are not": Case(
+        request=pinned(4, required=True),
+        node=replace(
+            gpu_node("n", cpu_topology=SMALL_MACHINE), reserved_cpus=parse_cpuset("0,2,4")
+        ),
+        reason=reasons.INSUFFICIENT_CPUS.text,
+        numbers=(4, 2, "cpus"),
+        about="free 1,3,5-7; NUMA 0 has 0 whole cores, 2 CPUs; NUMA 1 has 1 whole core, 3 CPUs; "
+        "the Pod requires FullPCPUs; kept back CPUs 0,2,4",
+        helps=("cpus 2 of 4",),
+    ),
+    "a node that gives every Pod its own CPUs": Case(
+        request=pod("w", cpu_milli=6000),
+        node=replace(gpu_node("n", cpu_topology=SMALL_MACHINE), cpu_bind_policy="SpreadByPCPUs"),
+        reason=reasons.INSUFFICIENT_CPUS.text,
+        numbers=(6, 4, "cpus"),
+        about="the node requires SpreadByPCPUs",
+    ),
+    "one NUMA node": Case(
+        request=pod("w", cpu_milli=2000, memory_bytes=4 * GIB),
+        node=replace(
+            gpu_node("n", cpu_topology=SMALL_MACHINE),
+            numa_policy=NumaPolicy.SINGLE_NUMA_NODE,
+            numa_zones=(NumaZone(id=0, memory_bytes=4 * GIB), NumaZone(id=1, memory_bytes=GIB)),
+        ),
+        holders=on(
+            replace(
+                running("x"),
+                annotations={
+                    "scheduling.koordinator.sh/resource-status": '{"numaNodeResources":[{"node":0,'
+                    '"resources":{"cpu":"2500m","memory":"1Gi"}}]}'
+                },
+            )
+        ),
+        reason=reasons.UNALIGNED.text,
+        about="NUMA 0 has 2 whole cores, 4 CPUs, 1500m not taken by shares, 3072 MiB; "
+        "NUMA 1 has 2 whole cores, 4 CPUs, 1024 MiB; policy SingleNUMANode",
+        helps=("let nodes align NUMA resources by BestEffort", "end default/x"),
+    ),
+    "two NUMA policies": Case(
+        request=replace(pinned(2), numa=NumaTopologySpec(policy=NumaPolicy.RESTRICTED)),
+        node=replace(
+            gpu_node("n", cpu_topology=SMALL_MACHINE), numa_policy=NumaPolicy.SINGLE_NUMA_NODE
+        ),
+        reason=reasons.NUMA_POLICY_CONFLICT.text,
+        about="policy Restricted of the Pod, SingleNUMANode of the node",
+    ),
+    "a burst larger than the pools": Case(
+        request=replace(pod("w", cpu_milli=1000), burst_milli=7000),
+        node=gpu_node("n", cpu_topology=SMALL_MACHINE),
+        holders=on(running("x", cpuset=parse_cpuset("0-1"))),
+        reason=reasons.INSUFFICIENT_POOL.text,
+        numbers=(7000, 6000, "cpu milli"),
+        about="pools: NUMA 0 has 2 CPUs, NUMA 1 has 4 CPUs",
     ),
     "containers together": Case(
         request=pod(

@@ -168,16 +168,21 @@ def test_any_cluster_is_served(nodes: tuple[object, ...]) -> None:
 
 
 def test_another_price_rates_every_node_anew() -> None:
-    """A row of ratings is of one version of the prices, not only of the nodes as they are."""
-    typical = [*_tied(3), *[pod("any", share(50))] * 7]
-    cluster = engine(
-        gpu_node("t4", 4), gpu_node("other", 4, model="X"), policy="scarcity", typical=typical
-    )
+    """
+    A row of ratings is of one version of the prices, not only of the nodes as they are.
+
+    One in ten Pods needs a T4: fewer than the four cards at first, more than are left at last, and
+    the node that nobody came to has become dear.
+    """
+    typical = [*_tied(1), *[pod("any", share(50))] * 9]
+    others = [gpu_node(f"n{number}", 4, model="X") for number in range(7)]
+    t4s = [gpu_node("a", 2), gpu_node("b", 2)]
+    cluster = engine(*t4s, *others, policy="scarcity", typical=typical)
     shape = cluster._shapes.shape_of(pod("p", share(50)))
     before, version = cluster._rows.current(shape).tolist(), _tolls(cluster).version()
-    for number in range(5):
-        placed(cluster, pod(f"t{number}", share(50, models=("T4",))))
+    for number in range(4):
+        assert placed(cluster, pod(f"t{number}", share(50, models=("T4",)))).node_name == "a"
 
     assert _tolls(cluster).version() > version
-    assert cluster._rows.current(shape).tolist() != before
+    assert cluster._rows.current(shape).item(1) < before[1]
     assert cluster._rows.current(shape).tolist() == cluster._rows.rate_all(shape).tolist()

@@ -1,0 +1,74 @@
+"""Which Pods have CPUs of their own on a node, folded from the events of the ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import Final
+
+from agent.decide.pools import NodeCpus, PodCpus, Pools, pools_of
+from ledger.domain.annotations.cpu import decode_resource_status
+from ledger.domain.annotations.qos import QosClass
+from ledger.domain.events import (
+    LedgerEvent,
+    PodObserved,
+    PodReleased,
+    PodReserved,
+    PodVoided,
+)
+from ledger.domain.resources import ANNOTATION_RESOURCE_STATUS
+
+Holders = Mapping[str, PodCpus]
+"""Pod UID and attempt -> its own CPUs; Pods without any are missing."""
+
+NOBODY: Final[Holders] = MappingProxyType({})
+_CLASSES: Final = {str(qos): qos for qos in QosClass}
+
+
+def holders_after(holders: Holders, node_uid: str, event: LedgerEvent) -> Holders:
+    """
+    Return who has CPUs of the node to himself after an event. Pure and total.
+
+    Events of other nodes change nothing, and neither does a second release.
+    """
+    match event:
+        case PodReserved() | PodObserved() if event.node_uid == node_uid and event.cpuset:
+            return {**holders, _key(event): _own_cpus(event)}
+        case PodReleased() | PodVoided() if event.node_uid == node_uid:
+            gone = _key(event)
+            return {key: pod for key, pod in holders.items() if key != gone}
+        case _:
+            return holders
+
+
+def pools_after(
+    node: NodeCpus, node_uid: str, holders: Holders, events: Iterable[LedgerEvent]
+) -> tuple[Holders, Pools]:
+    """
+    Return the holders and the pools after some events.
+
+    Rule: CPU proposal, "Automatically resize CPU Shared Pool". The pools follow from the holders
+    alone, so that it does not matter how many events are taken at once.
+    """
+    for event in events:
+        holders = holders_after(holders, node_uid, event)
+    return holders, pools_of(node, holders.values())
+
+
+def _key(event: PodReserved | PodObserved | PodReleased | PodVoided) -> str:
+    return f"{event.pod_uid}/{event.attempt}"
+
+
+def _own_cpus(event: PodReserved | PodObserved) -> PodCpus:
+    """
+    Return the CPUs of one holder; kubelet gave them where no `resource-status` names any.
+
+    Rule: CPU proposal, QoS principles 2, 3 and 6.
+    """
+    text = event.annotations.get(ANNOTATION_RESOURCE_STATUS)
+    named = text is not None and bool(decode_resource_status(text).cpuset)
+    return PodCpus(
+        cpus=event.cpuset,
+        qos=_CLASSES.get(event.snapshot.qos, QosClass.NONE),
+        by_kubelet=isinstance(event, PodObserved) and not named,
+    )

@@ -1,0 +1,167 @@
+"""The QoS principles of the CPU proposal, from the ledger's events to what each class may use."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.decide.container_cpus import KubeQos, PodOnNode, Source, binding_of
+from agent.decide.holders import NOBODY, holders_after, pools_after
+from agent.decide.pools import NodeCpus, Pools, joined
+from ledger.domain.annotations.cpu import ResourceStatus
+from ledger.domain.annotations.qos import QosClass
+from ledger.domain.cpuset import CpuSet, cpuset_of, format_cpuset, parse_cpuset
+from ledger.domain.events import LedgerEvent, PodObserved, PodReleased, PodReserved, PodVoided
+from ledger.domain.requests import PodSnapshot
+from tests.support.topologies import MACHINE_X
+
+STATUS = "scheduling.koordinator.sh/resource-status"
+NODE = NodeCpus(topology=MACHINE_X, kubelet_reserved=parse_cpuset("0,12"))
+ALL = MACHINE_X.cpuset
+
+
+def reserved(name: str, cpus: str, qos: str = "LSR", *, node: str = "x") -> PodReserved:
+    """Return the reservation of a Pod with CPUs of its own."""
+    return PodReserved(
+        pod_uid=name,
+        attempt=1,
+        namespace="ml",
+        pod_name=name,
+        node_uid=node,
+        node_name=node,
+        cpu_milli=1000,
+        memory_bytes=0,
+        cpuset=parse_cpuset(cpus),
+        annotations={STATUS: f'{{"cpuset":"{cpus}"}}'} if cpus else {},
+        snapshot=PodSnapshot(qos=qos),
+    )
+
+
+def pinned(name: str, cpus: str) -> PodObserved:
+    """Return a Guaranteed Pod that kubelet's static policy gave CPUs."""
+    return PodObserved(
+        pod_uid=name,
+        attempt=1,
+        namespace="ml",
+        pod_name=name,
+        node_uid="x",
+        node_name="x",
+        source="pod-cpu-allocs",
+        cpuset=parse_cpuset(cpus),
+        snapshot=PodSnapshot(qos="Guaranteed"),
+    )
+
+
+def gone(name: str) -> PodReleased:
+    """Return the end of a Pod."""
+    return PodReleased(pod_uid=name, attempt=1, node_uid="x", reason="deleted")
+
+
+def pools(*events: LedgerEvent) -> Pools:
+    """Return the node's pools after these events."""
+    return pools_after(NODE, "x", NOBODY, events)[1]
+
+
+def usable(qos: QosClass, after: Pools, kube: KubeQos = KubeQos.BURSTABLE) -> CpuSet:
+    """Return the CPUs that a Pod without any of its own is bound to."""
+    pod = PodOnNode(status=ResourceStatus(), qos=qos, kube_qos=kube)
+    return binding_of(pod, after, manages_best_effort=True).cpus
+
+
+def test_the_cpus_of_an_lse_pod_are_nobody_elses() -> None:
+    """QoS principle 2: completely exclusive."""
+    after = pools(reserved("a", "1,13", "LSE"))
+
+    assert usable(QosClass.LS, after) == usable(QosClass.BE, after) == ALL - parse_cpuset("1,13")
+
+
+def test_the_cpus_of_an_lsr_pod_are_shared_with_be_pods_only() -> None:
+    """QoS principles 3 to 5: LS binds the shared pool, BE all CPUs but LSE's."""
+    after = pools(reserved("a", "1,13"), reserved("b", "2,14", "LSE"))
+
+    assert usable(QosClass.LS, after) == ALL - parse_cpuset("1-2,13-14")
+    assert usable(QosClass.BE, after) == ALL - parse_cpuset("2,14")
+
+
+def test_a_running_guaranteed_pod_of_the_static_policy_keeps_its_cpus() -> None:
+    """QoS principle 6: out of the shared pool; "Take over", 2.2: out of the BE pool, too."""
+    after = pools(pinned("a", "1,13"))
+
+    assert str(after.exclusive) == "1,13"
+    assert usable(QosClass.LS, after) == usable(QosClass.BE, after) == ALL - parse_cpuset("1,13")
+
+
+def test_a_guaranteed_pod_of_the_none_policy_is_ls() -> None:
+    """QoS principles 7 and 8: it binds the shared pool, running or new."""
+    after = pools(reserved("a", "1,13"))
+    shared = usable(QosClass.LS, after)
+
+    assert usable(QosClass.NONE, after, KubeQos.GUARANTEED) == shared
+    assert pools(reserved("g", "", "Guaranteed")) == pools()
+
+
+def test_what_kubelet_reserved_is_in_the_shared_pool_and_be_pods_use_it_first() -> None:
+    """Basic principle 2.1; "Take over", 1.2 and 2.1."""
+    after = pools(reserved("a", "1,13"))
+
+    assert parse_cpuset("0,12") <= usable(QosClass.LS, after)
+    assert str(after.best_effort_first) == "0,12"
+
+
+def test_a_resource_status_replaces_what_kubelet_would_bind() -> None:
+    """Proposal, "Take over", 3.1: of a Guaranteed Pod, whatever kubelet's policy is."""
+    status = ResourceStatus(cpuset=parse_cpuset("1,13"))
+    pod = PodOnNode(status=status, qos=QosClass.NONE, kube_qos=KubeQos.GUARANTEED)
+
+    binding = binding_of(pod, pools(), kubelet_static=True)
+
+    assert (binding.source, str(binding.cpus)) == (Source.OWN, "1,13")
+
+
+def test_an_adopted_pod_of_an_earlier_scheduler_is_what_its_label_says() -> None:
+    """With a `resource-status` it is LSR or LSE as any other, and not kubelet's."""
+    adopted = replace(
+        pinned("a", "1,13"),
+        annotations={STATUS: '{"cpuset":"1,13"}'},
+        snapshot=PodSnapshot(qos="LSR"),
+    )
+
+    assert usable(QosClass.BE, pools(adopted)) == ALL
+
+
+def test_the_pools_are_resized_with_every_event() -> None:
+    """Proposal, "Take over", 4.1; other nodes and second releases change nothing."""
+    a, b = reserved("a", "1,13"), reserved("b", "2,14", "LSE")
+    voided = PodVoided(pod_uid="b", attempt=1, node_uid="x", reason="fenced")
+
+    assert pools(a, b, gone("a")) == pools(b)
+    assert pools(a, b, voided) == pools(a)
+    assert pools(a, gone("a"), gone("a")) == pools()
+    assert pools(reserved("c", "3", node="y")) == pools()
+    assert holders_after(NOBODY, "x", replace(gone("a"), node_uid="y")) == NOBODY
+
+
+@given(
+    st.lists(st.sets(st.integers(0, 23), min_size=1, max_size=3), max_size=5),
+    st.lists(st.integers(0, 4), max_size=5),
+    st.integers(0, 10),
+)
+def test_it_does_not_matter_how_many_events_come_at_once(
+    held: list[set[int]], ended: list[int], cut: int
+) -> None:
+    """A node that missed some catches up to the same pools as one that saw each."""
+    events: list[LedgerEvent] = [
+        reserved(str(number), format_cpuset(cpuset_of(cpus))) for number, cpus in enumerate(held)
+    ]
+    events += [gone(str(number)) for number in ended]
+
+    holders, _ = pools_after(NODE, "x", NOBODY, events[:cut])
+    caught_up, after = pools_after(NODE, "x", holders, events[cut:])
+
+    assert after == pools(*events)
+    left = [cpus for number, cpus in enumerate(held) if number not in ended]
+    assert after.exclusive == cpuset_of({cpu for cpus in left for cpu in cpus})
+    assert len(caught_up) == len(left)
+    assert joined(after.shared) == ALL - after.exclusive
