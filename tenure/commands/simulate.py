@@ -115,6 +115,15 @@ def simulate(
             rich_help_panel=DECIDING,
         ),
     ] = None,
+    learn: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Learn what Pods are typical from this ledger, not from the arrivals.",
+            show_default=False,
+            rich_help_panel=DECIDING,
+        ),
+    ] = None,
     ledger: Annotated[
         str | None,
         typer.Option(
@@ -180,6 +189,7 @@ def simulate(
             compare=compare,
             seed=seed,
             now=now,
+            learn=learn,
             ledger=ledger,
             resume=resume,
             batch=batch,

@@ -44,6 +44,7 @@ class Options:
     compare: str | None = None
     seed: int = 42
     now: str | None = None
+    learn: str | None = None
     ledger: str | None = None
     resume: bool = False
     batch: int | None = None
@@ -64,6 +65,10 @@ def simulate_command(options: Options) -> None:
     install(settings.device_types)
     policies = _policies(options, settings)
     run = _read(options, settings)
+    if options.learn is not None:
+        from tenure.simulate.learning import with_learned
+
+        run = with_learned(run, options.learn, normalise_settings(settings))
     for warning in run.warnings:
         warn(warning)
     if options.compare is None:

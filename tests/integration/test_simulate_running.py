@@ -1,0 +1,82 @@
+"""`tenure simulate` over clusters where Pods run already, from manifests to the answer."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.cli import CommandLine
+from tests.support.objects import Object, container, device, gpu_device, node, pod
+
+pytestmark = pytest.mark.integration
+
+ALLOCATED = "scheduling.koordinator.sh/device-allocated"
+TOPOLOGY = "topology.scheduling.koordinator.sh/gpu"
+GROUP = "gputopology.scheduling.koordinator.sh/"
+WHOLE = {
+    "koordinator.sh/gpu-core": "100",
+    "koordinator.sh/gpu-memory": "24Gi",
+    "koordinator.sh/gpu-memory-ratio": "100",
+}
+
+
+def a_pod(name: str, gpus: int, held: list[int] | None = None, **more: object) -> Object:
+    """Return a Pod that asks for whole GPUs, and runs on n1 where it holds some."""
+    fields: Object = dict(more)
+    if held is not None:
+        entries = [{"minor": minor, "resources": WHOLE} for minor in held]
+        fields |= {"nodeName": "n1", "annotations": {ALLOCATED: {"gpu": entries}}}
+    return pod(container(limits={"nvidia.com/gpu": gpus}), name=name, uid=name, **fields)
+
+
+def simulated(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], gpus: int, *pods: Object
+) -> dict[str, Any]:
+    """Return the answer over one node with so many GPUs."""
+    objects = [node(name="n1"), device(*map(gpu_device, range(gpus)), name="n1"), *pods]
+    path = tmp_path / "in.json"
+    path.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}))
+    line = CommandLine(tmp_path / "run.db", capsys)
+    answer = line.run("simulate", str(path), "-o", "json")
+    assert answer.code == 0, answer.err
+    told: dict[str, Any] = json.loads(answer.out)
+    return told
+
+
+def test_a_member_sees_what_running_members_of_its_group_hold(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """GPU-topology proposal: `visibleGPUs` are the whole group's on that node."""
+    labels = {f"{GROUP}name": "g", f"{GROUP}replica": "3"}
+    pods = (
+        a_pod("p0", 2, [0, 1], labels=labels),
+        a_pod("other", 1, [2]),
+        a_pod("p1", 2, labels=labels),
+        a_pod("p2", 2, labels=labels),
+    )
+
+    told = simulated(tmp_path, capsys, 8, *pods)
+
+    for placement, own in zip(told["placements"], (["3", "4"], ["5", "6"]), strict=True):
+        topology = json.loads(placement["annotations"][TOPOLOGY])
+        assert topology["allocatedGPUs"] == {"0": own}
+        assert topology["visibleGPUs"] == ["0", "1", "3", "4", "5", "6"]
+
+
+def test_a_node_closes_when_a_running_pod_is_not_on_all_the_cards_it_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """cli.md, Running Pods: its second card is unknown, and no card is guessed to be free."""
+    told = simulated(tmp_path, capsys, 3, a_pod("runs", 2, [0]), a_pod("waits", 1))
+
+    refused = told["placements"][0]["unschedulable"]
+    assert refused["nodes"] == {"n1": ["node(s) have a Pod on an unknown card"]}
+    assert told["summary"]["conflicts"] == [
+        (
+            "n1: held by ml/runs: device-allocated names fewer GPUs than the pod asks for: "
+            "asked=2, named=1"
+        )
+    ]
