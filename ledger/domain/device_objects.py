@@ -352,9 +352,10 @@ def _check_unique(records: tuple[DeviceRecord, ...]) -> None:
 
 
 def _repeated(records: Iterable[tuple[int, DeviceRecord]]) -> Iterator[InputError]:
-    """Yield every device that has another one's minor or id; records with their place."""
+    """Yield every device with another one's minor, id or VF; records with their place."""
     minors: set[tuple[str, int]] = set()
     ids: set[tuple[str, str]] = set()
+    functions: set[str] = set()
     for number, record in records:
         path = f"spec.devices[{number}]"
         identity = (record.device_type, record.device_id)
@@ -366,6 +367,11 @@ def _repeated(records: Iterable[tuple[int, DeviceRecord]]) -> Iterator[InputErro
             yield InputError(fact, field=f"{path}.id")
         minors.add(record.key)
         ids.add(identity)
+        for function in record.vfs:
+            if function.bus_id and function.bus_id in functions:
+                fact = f"two virtual functions have one bus id: value={function.bus_id!r}"
+                yield InputError(fact, field=f"{path}.vfGroups")
+            functions.add(function.bus_id)
 
 
 def _torn_roots(records: Iterable[tuple[int, DeviceRecord]]) -> Iterator[InputError]:

@@ -8,6 +8,7 @@ from typing import Final
 from ledger.domain.annotations.cpu import (
     CpuExclusivePolicy,
     NumaNodeResources,
+    ResourceStatus,
     decode_resource_spec,
     decode_resource_status,
 )
@@ -23,6 +24,7 @@ from ledger.domain.resources import (
 )
 from scheduler.decide.outcome import NumaPart
 
+_NO_STATUS: Final = ResourceStatus()
 _OWN_CPUS: Final = frozenset(map(str, OWN_CPUS))
 
 
@@ -32,10 +34,7 @@ def numa_parts_of(pod: PodObserved) -> tuple[NumaPart, ...]:
 
     Rule: Koordinator contract 2.2 and 7: raw quantities, present when a NUMA policy chose them.
     """
-    text = pod.annotations.get(ANNOTATION_RESOURCE_STATUS)
-    if text is None:
-        return ()
-    entries = decode_resource_status(text).numa_node_resources
+    entries = _status_of(pod).numa_node_resources
     return tuple(_part(entry, pinned=bool(pod.cpuset)) for entry in entries)
 
 
@@ -56,9 +55,14 @@ def exclusive_policy_of(pod: PodObserved, default: str) -> str:
     return default
 
 
-def misplaced(node: NodeFacts, path: str, cpus: CpuSet, parts: Iterable[NumaPart]) -> list[str]:
+def misplaced(node: NodeFacts, pod: PodObserved) -> list[str]:
     """Return, in words, what the Pod holds that the node lacks or keeps for itself."""
-    return [*_misplaced_cpus(node, path, cpus), *_misplaced_parts(node, path, parts)]
+    path = f"{pod.namespace}/{pod.pod_name}"
+    return [
+        *_misplaced_cpus(node, path, pod.cpuset),
+        *_misplaced_parts(node, path, numa_parts_of(pod)),
+        *_misplaced_pools(node, path, pod),
+    ]
 
 
 def over_taken(node: NodeFacts, parts: Iterable[NumaPart]) -> dict[int, str]:
@@ -72,6 +76,11 @@ def over_taken(node: NodeFacts, parts: Iterable[NumaPart]) -> dict[int, str]:
         for zone in node.numa_zones
         if zone.memory_bytes is not None and taken.get(zone.id, 0) > zone.memory_bytes
     }
+
+
+def _status_of(pod: PodObserved) -> ResourceStatus:
+    text = pod.annotations.get(ANNOTATION_RESOURCE_STATUS)
+    return _NO_STATUS if text is None else decode_resource_status(text)
 
 
 def _part(entry: NumaNodeResources, *, pinned: bool) -> NumaPart:
@@ -103,3 +112,13 @@ def _misplaced_parts(node: NodeFacts, path: str, parts: Iterable[NumaPart]) -> I
     for part in parts:
         if known and part.node not in known:
             yield f"{node.name}: NUMA node {part.node} held by {path}, not in the topology"
+
+
+def _misplaced_pools(node: NodeFacts, path: str, pod: PodObserved) -> Iterator[str]:
+    if node.cpu_topology is None:
+        return
+    known = {(cpu.socket, cpu.numa) for cpu in node.cpu_topology.cpus}
+    for pool in _status_of(pod).cpu_shared_pools:
+        if (pool.socket, pool.node) not in known:
+            place = f"socket {pool.socket} NUMA node {pool.node}"
+            yield f"{node.name}: shared pool of {place} used by {path}, not in the topology"

@@ -20,7 +20,6 @@ from scheduler.decide.arrays import BoolArray, IntArray
 from scheduler.decide.cards.fit import is_whole
 from scheduler.decide.cards.gpus import is_shaped
 from scheduler.decide.devices import DeviceArrays
-from scheduler.decide.fitting import Fitting
 from scheduler.decide.fleet import Fleet
 from scheduler.decide.settings import SchedulingSettings
 from scheduler.decide.shapes import Shape
@@ -38,14 +37,13 @@ class Alike:
     Groups nodes by everything that choosing devices for a request reads of them.
 
     Nodes of one group have the same inventory, ids aside, and what is left of their devices is the
-    same, as far as the request tells it apart: of a GPU that is asked for whole only whether it
-    would do, is used and is open. Requests for CPUs, in mGPU's and GPU share's words, and nodes
+    same, as far as the request tells it apart: of GPUs that are asked for whole only whether they
+    are used and open. Requests for CPUs, in mGPU's and GPU share's words, and nodes
     with policies for CPUs or NUMA nodes are not grouped: more than devices decides there.
     """
 
-    def __init__(self, fleet: Fleet, fitting: Fitting, settings: SchedulingSettings) -> None:
+    def __init__(self, fleet: Fleet, settings: SchedulingSettings) -> None:
         self._fleet = fleet
-        self._fitting = fitting
         self._aligned = bool(numa_policy_of(settings.cpu.default_numa_topology_policy))
         self._kinds: IntArray | None = None
         if any(map(is_shaped, fleet.nodes)):
@@ -81,10 +79,7 @@ class Alike:
                 continue
             yield devices.open.take(places, axis=0)
             yield devices.tenants.take(places, axis=0) > 0
-            if device_type == GPU and all(map(is_whole, gpus)):
-                for demand in gpus:
-                    yield self._fitting.cards(demand, places, shape.dialect)
-            else:
+            if device_type != GPU or not all(map(is_whole, gpus)):
                 yield from _amounts_left(devices, places)
             if any(demand.hint and demand.hint.vf_selector for demand in shape.demands):
                 yield _functions(devices, places)

@@ -97,7 +97,7 @@ class Engine:
             fleet, pins, exclusive_policy=settings.cpu.default_exclusive_policy
         )
         self._looks = CloserLooks(fleet)
-        self._alike = Alike(fleet, fitting, settings)
+        self._alike = Alike(fleet, settings)
         self._room_counter = RoomCounter(fleet, fitting)
         self._filtering = Filtering(
             fleet,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import Final
 
 from ledger.domain.annotations.cpu import CpuSharedPool, NumaPolicy
 from ledger.domain.cpuset import EMPTY, CpuSet
@@ -13,6 +14,7 @@ from scheduler.decide import reasons
 from scheduler.decide.arrays import IntArray
 from scheduler.decide.cards.choose import choose
 from scheduler.decide.cards.gpus import is_shaped
+from scheduler.decide.cards.order import LEAST_ALLOCATED
 from scheduler.decide.cards.view import Choice, NodeView
 from scheduler.decide.cpusets.choose import choose_cpus, demand_on
 from scheduler.decide.devices import DeviceArrays
@@ -27,6 +29,8 @@ from scheduler.decide.settings import SchedulingSettings
 from scheduler.decide.shapes import Shape
 
 _NOTHING: tuple[DeviceShare, ...] = ()
+_NO_CHOICE_OF_CARDS: Final = "scarcity"
+"""The default policy: nobody chose its cards, as who sets `fgd` or `bestfit` does."""
 
 
 class Grants:
@@ -46,6 +50,8 @@ class Grants:
         self._policy = policy
         self._settings = settings
         self._shaped = [is_shaped(node) for node in fleet.nodes]
+        spreads = settings.devices.scoring == LEAST_ALLOCATED
+        self._by_scoring = spreads and settings.node_policy == _NO_CHOICE_OF_CARDS
 
     def grant(
         self,
@@ -159,8 +165,17 @@ class Grants:
             )
         if shape.plain_percent <= 0 or shape.plain_count > 1:
             return None
-        best = self._policy.card(shape, place)
+        best = self._card(shape, place)
         return None if best is None else (self._share(demand, place, best),)
+
+    def _card(self, shape: Shape, place: int) -> int | None:
+        """
+        Return the column of the card that the node policy names.
+
+        Rule: cli.md, Policies: `devices.scoring` picks cards. The default policy has a choice of
+        its own; whoever asks for LeastAllocated asks for another one.
+        """
+        return None if self._by_scoring else self._policy.card(shape, place)
 
     def _share(self, demand: DeviceDemand, place: int, column: int) -> DeviceShare:
         record = self._fleet.gpus.records[place][column]
@@ -183,7 +198,7 @@ class Grants:
         only_minors: frozenset[int] | None,
         view: NodeView,
     ) -> Choice | Unfit:
-        best = self._policy.card(shape, place)
+        best = self._card(shape, place)
         preferred = None if best is None else self._fleet.gpus.records[place][best].minor
         return choose(
             request,

@@ -130,7 +130,7 @@ class Holdings:
         cpus = [str(cpu) for cpu in self._pins.over_held(node) if cpu not in cpus_before]
         if cpus:
             conflicts.append(f"{name}: CPUs {','.join(cpus)} held by {path} and others")
-        conflicts += misplaced(facts, path, pod.cpuset, held.numa_parts)
+        conflicts += misplaced(facts, pod)
         taken = over_taken(facts, self._pins.parts(node))
         conflicts += [text for numa, text in taken.items() if numa not in taken_before]
         return conflicts

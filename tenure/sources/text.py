@@ -13,6 +13,9 @@ from tenure.sources.json_text import NotJsonError, json_documents, json_line
 BYTES_MAX: Final = 1 << 30
 """A larger file is refused: a cluster of 15,000 nodes and 150,000 Pods is a tenth of it."""
 
+_DOCUMENT_END: Final = "\n---\n"
+"""Between documents of YAML, each of which may be JSON; broken JSON has no such line."""
+
 _FLOW_YAML_MAX: Final = 1 << 20
 
 
@@ -76,7 +79,7 @@ def parse_source(name: str, content: bytes) -> Source:
         except RecursionError as error:
             raise InputError("nested deeper than any manifest", place=name) from error
         except NotJsonError as error:
-            if name.endswith(".json") or not _may_be_flow_yaml(text):
+            if name.endswith(".json") or not (_may_be_flow_yaml(text) or _DOCUMENT_END in text):
                 place = f"{name}:{error.line}"
                 raise InputError(f"broken JSON: {error.fact}", place=place) from error
     from tenure.sources.yaml_text import yaml_documents

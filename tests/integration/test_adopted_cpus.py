@@ -80,6 +80,23 @@ def test_a_pin_of_a_pod_that_is_not_in_the_input_counts_if_kubelet_made_it(
     assert cpusets(answer) == {"new": "6,18" if managed else "0,12"}
 
 
+def test_a_pin_of_a_pod_that_runs_elsewhere_or_has_ended_is_kept_back(line: CommandLine) -> None:
+    """Nobody holds these CPUs, and kubelet says that they are taken: they are not given out."""
+    ended = cpu_pod("ended", "2", on="x")
+    ended["status"]["phase"] = "Succeeded"
+    objects = [
+        *cpu_node(pod_cpu_allocs=[kubelet_pin("away", "0,12"), kubelet_pin("ended", "1,13")]),
+        *cpu_node("y"),
+        cpu_pod("away", "2", on="y"),
+        ended,
+        cpu_pod("a", "8"),
+        cpu_pod("b", "12"),
+    ]
+    objects[2]["spec"]["unschedulable"] = True
+
+    assert cpusets(simulated(line, objects)) == {"a": "6-9,18-21", "b": "2-5,10-11,14-17,22-23"}
+
+
 @pytest.mark.parametrize(
     ("policy", "wish", "expected"),
     [
@@ -203,19 +220,22 @@ def test_two_pods_on_one_cpu_are_named_and_the_cpu_is_full(line: CommandLine) ->
     assert cpusets(answer) == {"new": "6-7,18-19"}
 
 
-def test_memory_beyond_a_numa_node_is_named(line: CommandLine) -> None:
-    """Two Pods of before took more of NUMA node 0 than it has; node 9 there is none."""
+def test_what_numa_nodes_do_not_have_is_named(line: CommandLine) -> None:
+    """Two Pods took more of NUMA node 0 than it has; a NUMA node and a pool are not there."""
     first = [{"node": 0, "resources": {"memory": "60Gi"}}]
     second = [*first, {"node": 9, "resources": {"memory": "1Gi"}}]
+    pools = [{"socket": 0, "node": 0}, {"socket": 1, "node": 0}]
     objects = [
         *cpu_node(zones=[zone(0), zone(1)]),
         cpu_pod("a", "1", "LS", on="x", status={"numaNodeResources": first}),
         cpu_pod("b", "1", "LS", on="x", status={"numaNodeResources": second}),
+        cpu_pod("c", "1", "LS", on="x", status={"cpuSharedPools": pools}),
     ]
 
     assert simulated(line, objects)["summary"]["conflicts"] == [
         "x: NUMA node 9 held by ml/b, not in the topology",
         f"x: NUMA node 0 gives more memory than it has: bytes={64 << 30}, taken={120 << 30}",
+        "x: shared pool of socket 1 NUMA node 0 used by ml/c, not in the topology",
     ]
 
 

@@ -33,14 +33,16 @@ def a_pod(name: str, gpus: int, held: list[int] | None = None, **more: object) -
 
 
 def simulated(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], gpus: int, *pods: Object
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], gpus: int, *pods: Object, settings: str = ""
 ) -> dict[str, Any]:
     """Return the answer over one node with so many GPUs."""
+    config = tmp_path / "settings.yaml"
+    config.write_text(f"apiVersion: tenure.sh/v1alpha1\nkind: SchedulerConfiguration\n{settings}\n")
     objects = [node(name="n1"), device(*map(gpu_device, range(gpus)), name="n1"), *pods]
     path = tmp_path / "in.json"
     path.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}))
     line = CommandLine(tmp_path / "run.db", capsys)
-    answer = line.run("simulate", str(path), "-o", "json")
+    answer = line.run("simulate", str(path), "-o", "json", "--config", str(config))
     assert answer.code == 0, answer.err
     told: dict[str, Any] = json.loads(answer.out)
     return told
@@ -80,3 +82,20 @@ def test_a_node_closes_when_a_running_pod_is_not_on_all_the_cards_it_asked_for(
             "asked=2, named=1"
         )
     ]
+
+
+@pytest.mark.parametrize(("scoring", "card"), [("MostAllocated", 0), ("LeastAllocated", 1)])
+def test_device_scoring_picks_the_card_under_the_default_policy(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], scoring: str, card: int
+) -> None:
+    """Koordinator contract 8.2, the example: card 0 is used in part, cards 1 and 2 are idle."""
+    ratio = "koordinator.sh/gpu-memory-ratio"
+    held = {"gpu": [{"minor": 0, "resources": {ratio: "40"}}]}
+    runs = pod(
+        container(limits={ratio: 40}), name="runs", nodeName="n1", annotations={ALLOCATED: held}
+    )
+    waits = pod(container(limits={ratio: 25}), name="waits", uid="waits")
+
+    told = simulated(tmp_path, capsys, 3, runs, waits, settings=f"devices: {{scoring: {scoring}}}")
+
+    assert [device["minor"] for device in told["placements"][0]["devices"]["gpu"]] == [card]

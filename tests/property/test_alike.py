@@ -143,17 +143,32 @@ def test_a_filter_fails_only_nodes_that_would_refuse(
         assert engine.filter(last, [place]).best is None
 
 
-def loaded(rng: random.Random) -> Engine:
-    """Return eight machines Z of two kinds, their devices held in part, at random."""
+MIXES = (
+    ((0, 0, 50, 100, 100), (0, 0, 50, 100, 100), 0.7, 0.95),
+    ((0, 50, 100), (0, 0, 0, 0, 100), 0.8, 0.98),
+    ((0, 50, 100), (0, 0, 0, 50, 100), 0.8, 0.93),
+)
+"""Percents of GPUs and NICs that are held, the share of VFs in use and of healthy devices."""
+
+
+def loaded(seed: int) -> Engine:
+    """Return sixteen machines Z of two kinds, their devices held in part, at random."""
+    rng = random.Random(seed)
+    gpus, nics, used, healthy = MIXES[seed % len(MIXES)]
     kinds = [facts_of(*machine_z_devices(), annotations=more) for more in ({}, PARTITIONED)]
     nodes = []
-    for number in range(8):
+    for number in range(16):
         kind, name = kinds[number % 2], f"n{number}"
-        devices = tuple(_named(each, name, healthy=rng.random() > 0.05) for each in kind.devices)
+        devices = tuple(_named(each, name, healthy=rng.random() < healthy) for each in kind.devices)
         nodes.append(replace(kind, uid=f"uid-{name}", name=name, devices=devices))
     engine = Engine(nodes, SchedulingSettings())
     for number, node in enumerate(nodes):
-        held = [share for record in node.devices if (share := _held(rng, record)) is not None]
+        held = []
+        for record in node.devices:
+            percent = rng.choice(gpus if record.device_type == "gpu" else nics)
+            functions = tuple(vf.bus_id for vf in record.vfs if rng.random() < used)
+            if percent or functions:
+                held.append(_share(record, percent, functions))
         pod = PodObserved(
             pod_uid=f"held-{number}",
             attempt=1,
@@ -168,11 +183,7 @@ def loaded(rng: random.Random) -> Engine:
     return engine
 
 
-def _held(rng: random.Random, record: DeviceRecord) -> DeviceShare | None:
-    percent = rng.choice([0, 0, 50, 100, 100])
-    functions = tuple(vf.bus_id for vf in record.vfs if rng.random() < 0.7)
-    if not percent and not functions:
-        return None
+def _share(record: DeviceRecord, percent: int, functions: tuple[str, ...]) -> DeviceShare:
     return DeviceShare(
         device_type=record.device_type,
         minor=record.minor,
@@ -189,7 +200,7 @@ def test_refusals_of_loaded_machines_are_those_of_each_by_itself() -> None:
     """On machines that differ in nothing but their holders, over every wish about devices."""
     refused = 0
     for seed in range(100):
-        engine = loaded(random.Random(seed))
+        engine = loaded(seed)
         for number, (limits, wishes) in enumerate(WISHES):
             asked = decode_pod(gpu_pod(limits, annotations=wishes))
             request = replace(asked, uid=f"p{number}")

@@ -67,6 +67,7 @@ def cpu_node(
         "apiVersion": "v1",
         "kind": "Node",
         "metadata": metadata,
+        "spec": {},
         "status": {"allocatable": {"cpu": cpu, "memory": "128Gi"}},
     }
     topology = nrt(name, cpu_topology=machine_x(), **told)

@@ -9,6 +9,7 @@ from ledger.domain.requests import DeviceDemand
 from scheduler.decide.outcome import CardView
 
 MOST_ALLOCATED: Final = "MostAllocated"
+LEAST_ALLOCATED: Final = "LeastAllocated"
 
 
 def score(card: CardView, demand: DeviceDemand, *, scoring: str) -> int:

@@ -748,6 +748,22 @@ BROKEN = {
         None,
         "spec.devices[1].id",
     ),
+    "two virtual functions of one bus id": (
+        node(),
+        device(
+            *(
+                {
+                    "type": "rdma",
+                    "id": f"0000:{minor}e:00.0",
+                    "minor": minor,
+                    "vfGroups": [{"labels": {}, "vfs": [{"minor": 0, "busID": "0000:5e:01.0"}]}],
+                }
+                for minor in (5, 6)
+            )
+        ),
+        None,
+        "spec.devices[1].vfGroups",
+    ),
     "a device without a type": (node(), device({"minor": 0}), None, "spec.devices[0].type"),
     "a negative minor": (node(), device(gpu_device(-1)), None, "spec.devices[0].minor"),
     "a bad device quantity": (

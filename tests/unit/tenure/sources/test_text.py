@@ -93,6 +93,11 @@ def test_anchors_and_merges_are_written_out() -> None:
     assert document["a"] is not document["b"]
 
 
+def test_documents_of_yaml_may_each_be_json() -> None:
+    """`kubectl get -o json` several times into one file, with `---` between."""
+    assert parsed('{"kind": "Node"}\n---\n{"kind": "Pod"}\n') == ({"kind": "Node"}, {"kind": "Pod"})
+
+
 def test_a_stream_holds_several_documents() -> None:
     """YAML parts them with dashes, JSON values may follow one another."""
     assert parsed("a: 1\n---\n---\nb: 2\n") == ({"a": 1}, None, {"b": 2})

@@ -17,6 +17,7 @@ from ledger.domain.annotations.cpu import (
     decode_numa_topology_spec,
     decode_resource_spec,
     decode_resource_status,
+    effective_resource_spec,
     encode_numa_topology_spec,
     encode_resource_spec,
     encode_resource_status,
@@ -25,6 +26,9 @@ from ledger.domain.annotations.cpu import (
 from ledger.domain.cpuset import parse_cpuset
 from ledger.domain.errors import InputError
 from ledger.domain.quantity import parse_quantity
+
+PREFERRED = "preferredCPUBindPolicy"
+REQUIRED = "requiredCPUBindPolicy"
 
 
 def test_the_releases_resource_spec_round_trips() -> None:
@@ -100,6 +104,32 @@ def test_rewriting_keeps_what_the_user_wrote() -> None:
         "requiredCPUBindPolicy": "FullPCPUs",
     }
     assert json.loads(rewrite_resource_spec(text)) == json.loads(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "by_node", "expected"),
+    [
+        ("{}", False, {PREFERRED: "FullPCPUs"}),
+        ("{}", True, {PREFERRED: "FullPCPUs", REQUIRED: "FullPCPUs"}),
+        ('{"preferredCPUBindPolicy":"Default"}', False, {PREFERRED: "FullPCPUs"}),
+        ('{"preferredCPUBindPolicy":"SpreadByPCPUs"}', False, None),
+        (
+            '{"preferredCPUBindPolicy":"SpreadByPCPUs"}',
+            True,
+            {PREFERRED: "SpreadByPCPUs", REQUIRED: "FullPCPUs"},
+        ),
+        ('{"requiredCPUBindPolicy":"FullPCPUs"}', True, None),
+        ('{"requiredCPUBindPolicy":"Default"}', False, None),
+        ('{"requiredCPUBindPolicy":"Default"}', True, {REQUIRED: "FullPCPUs"}),
+    ],
+)
+def test_policies_that_became_effective_are_put_in(
+    text: str, *, by_node: bool, expected: dict[str, str] | None
+) -> None:
+    """Koordinator contract 2.2, the last rule: by the node, and where the Pod left it open."""
+    rewritten = effective_resource_spec(text, CpuBindPolicy.FULL_PCPUS, by_node=by_node)
+
+    assert (None if rewritten is None else json.loads(rewritten)) == expected
 
 
 def test_the_releases_resource_status_round_trips() -> None:
