@@ -26,7 +26,7 @@ from ledger.domain.topology import cpu_topology_of
 
 UNTOLD_OF_NODES: Final = (
     "of nodes: taints, cordons, places for Pods, CPUs kept in reserve, cpu amplification, NUMA"
-    " policies and zones, measured links, partition tables and dialects; 0 cpu or memory is taken"
+    " policies and zones, measured links, partition tables, AI cores and dialects; 0 cpu or memory is taken"
     " as no limit"
 )
 UNTOLD_OF_PODS: Final = (

@@ -145,7 +145,7 @@ def test_a_filter_fails_only_nodes_that_would_refuse(
 
 MIXES = (
     ((0, 0, 50, 100, 100), (0, 0, 50, 100, 100), 0.7, 0.95),
-    ((0, 50, 100), (0, 0, 0, 0, 100), 0.8, 0.98),
+    ((0, 0, 0, 100), (0,), 0.8, 1.0),
     ((0, 50, 100), (0, 0, 0, 50, 100), 0.8, 0.93),
 )
 """Percents of GPUs and NICs that are held, the share of VFs in use and of healthy devices."""
@@ -199,7 +199,7 @@ def _share(record: DeviceRecord, percent: int, functions: tuple[str, ...]) -> De
 def test_refusals_of_loaded_machines_are_those_of_each_by_itself() -> None:
     """On machines that differ in nothing but their holders, over every wish about devices."""
     refused = 0
-    for seed in range(100):
+    for seed in range(240):
         engine = loaded(seed)
         for number, (limits, wishes) in enumerate(WISHES):
             asked = decode_pod(gpu_pod(limits, annotations=wishes))

@@ -55,7 +55,7 @@ def scene(ledger: Path, objects: Objects | None = None) -> Scene:
 def test_requests_of_every_dialect_come_back_out_of_the_events(
     examples: Path, objects: Objects
 ) -> None:
-    """Devices, cpu and memory are those of the Pod object, hints apart, which no event has."""
+    """Devices, CPUs and memory are those of the Pod object, hints apart, which no event has."""
     rebuilt = scene(examples).holders
 
     assert len(rebuilt) == 8
@@ -65,6 +65,7 @@ def test_requests_of_every_dialect_come_back_out_of_the_events(
         assert holder.request is not None
         assert holder.request.devices == bare, holder.path
         assert holder.request.dialect == written.dialect
+        assert holder.request.cpuset == written.cpuset
         assert (holder.request.cpu_milli, holder.request.memory_bytes) == (
             written.cpu_milli,
             written.memory_bytes,
