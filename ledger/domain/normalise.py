@@ -50,6 +50,17 @@ from ledger.domain.rules import forbidden, of_rule, one_of_each
 _FOREIGN_CARDS: Final = frozenset({AMD_GPU, DCU_GPU})
 _VENDORS: Final = ("baidu", "cambricon", "huawei", "metax", "nvidia")
 """Vendor labels of Koordinator contract 1.2; cards of amd.com and dcu.com carry none of them."""
+_NVIDIA: Final = (
+    (MatchExpression(key=LABEL_GPU_VENDOR, operator="DoesNotExist", values=()),),
+    (MatchExpression(key=LABEL_GPU_VENDOR, operator="In", values=("", "nvidia")),),
+)
+_OTHER_VENDOR: Final = (
+    (
+        MatchExpression(key=LABEL_GPU_VENDOR, operator="Exists", values=()),
+        MatchExpression(key=LABEL_GPU_VENDOR, operator="NotIn", values=("", *_VENDORS)),
+    ),
+)
+"""What a node's labels must say for `nvidia.com/gpu`, and for the cards of other vendors."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -317,15 +328,21 @@ def _placement(spec: PodSpec, gpu: GpuAsked) -> PlacementRules:
     Return the Pod's rules, with what its GPU request adds to them.
 
     Rule: Koordinator contract 2.1 (a Pod with an isolation provider shares cards only on nodes with
-    the same one) and 1.2 (vendors; no card is known to be AMD's or Hygon's, but many not to be).
+    the same one) and 1.2 (vendors: no label and an empty one are NVIDIA's; no card is known to be
+    AMD's or Hygon's, but many not to be).
     """
     rules = spec.placement
     provider = spec.labels.get(LABEL_GPU_ISOLATION_PROVIDER)
     if provider and any(not demand.exclusive for demand in gpu.asked.demands):
         pair = (LABEL_GPU_ISOLATION_PROVIDER, provider)
         rules = replace(rules, node_selector=tuple(sorted({*rules.node_selector, pair})))
+    vendors: tuple[tuple[MatchExpression, ...], ...] = ()
     if gpu.foreign_cards:
-        other = MatchExpression(key=LABEL_GPU_VENDOR, operator="NotIn", values=_VENDORS)
+        vendors = _OTHER_VENDOR
+    elif gpu.dialect is Dialect.NVIDIA and gpu.asked.demands:
+        vendors = _NVIDIA
+    if vendors:
         terms = ((),) if rules.affinity_terms is None else rules.affinity_terms
-        rules = replace(rules, affinity_terms=tuple((*term, other) for term in terms))
+        both = tuple((*term, *vendor) for term in terms for vendor in vendors)
+        rules = replace(rules, affinity_terms=both)
     return rules

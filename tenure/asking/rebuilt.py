@@ -26,8 +26,8 @@ from ledger.domain.topology import cpu_topology_of
 
 UNTOLD_OF_NODES: Final = (
     "of nodes: taints, cordons, places for Pods, CPUs kept in reserve, cpu amplification, NUMA"
-    " policies and zones, measured links, partition tables, AI cores and dialects; 0 cpu or memory is taken"
-    " as no limit"
+    " policies and zones, measured links, partition tables, AI cores and dialects; 0 cpu or memory"
+    " is taken as no limit"
 )
 UNTOLD_OF_PODS: Final = (
     "of Pods: GPU models, node selectors, affinity, tolerations, device hints, joint allocation,"

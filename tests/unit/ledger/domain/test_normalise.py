@@ -37,6 +37,7 @@ MGPU_MEMORY = "vke.volcengine.com/mgpu-memory"
 COUNTS = "vke.volcengine.com/container-multiple-gpu"
 GPU_MEM = "aliyun.com/gpu-mem"
 QOS = "koordinator.sh/qosClass"
+VENDOR = "node.koordinator.sh/gpu-vendor"
 HINT = "scheduling.koordinator.sh/device-allocate-hint"
 JOINT = "scheduling.koordinator.sh/device-joint-allocate"
 PARTITION = "scheduling.koordinator.sh/gpu-partition-spec"
@@ -174,12 +175,23 @@ def test_other_vendors_cards_never_land_on_a_known_vendors_node(name: str) -> No
     assert request.dialect is Dialect.KOORDINATOR  # what a node advertises as nvidia.com/gpu is not
     assert request.placement.affinity_terms == (
         (
+            MatchExpression(key=VENDOR, operator="Exists", values=()),
             MatchExpression(
-                key="node.koordinator.sh/gpu-vendor",
+                key=VENDOR,
                 operator="NotIn",
-                values=("baidu", "cambricon", "huawei", "metax", "nvidia"),
+                values=("", "baidu", "cambricon", "huawei", "metax", "nvidia"),
             ),
         ),
+    )
+
+
+def test_nvidias_cards_are_on_nodes_of_no_other_vendor() -> None:
+    """Koordinator contract 1.2: no vendor label and an empty one are read as nvidia."""
+    request = decode_pod(gpu_pod({"nvidia.com/gpu": 1}))
+
+    assert request.placement.affinity_terms == (
+        (MatchExpression(key=VENDOR, operator="DoesNotExist", values=()),),
+        (MatchExpression(key=VENDOR, operator="In", values=("", "nvidia")),),
     )
 
 
