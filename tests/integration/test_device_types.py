@@ -42,7 +42,7 @@ def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> CommandLine:
 
 
 def _card(kind: str, minor: int, resources: dict[str, str], root: str) -> Object:
-    bus = f"0000:{minor:02x}"
+    bus = f"{'0000' if kind == 'xpu' else '0001'}:{minor:02x}"
     return {
         "type": kind,
         "id": f"{kind}-{minor}",

@@ -239,7 +239,7 @@ def test_more_cores_than_a_card_has_fit_nowhere(simulate: Simulate) -> None:
 
 def test_cards_counted_in_ai_cores_give_no_percent_of_compute(simulate: Simulate) -> None:
     """Koordinator contract 12, Q3, as "ours": `gpu-core` is absent there, so it counts 0."""
-    asked = {
+    asked: dict[str, dict[str, object]] = {
         "percent": {"koordinator.sh/gpu": 50},
         "whole": {"nvidia.com/gpu": 1},
         "core": {"koordinator.sh/gpu-core": 10, MEMORY: "1Gi"},
