@@ -298,6 +298,7 @@ def _with_demands(
         containers=tuple(_needs(spec, by_type)),
         cpuset=cpus.demand,
         burst_milli=cpus.burst_milli,
+        burst_required=cpus.burst_required,
         placement=_placement(spec, gpu),
         group=groups.group,
         gang=groups.gang,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 from ledger.domain.annotations.cpu import NumaPolicy
@@ -21,6 +22,7 @@ from ledger.domain.annotations.node_cpu import (
 )
 from ledger.domain.annotations.wire import a_list, a_quantity, a_text, an_object, each
 from ledger.domain.cpuset import EMPTY, CpuSet, cpuset_of
+from ledger.domain.errors import InputError
 from ledger.domain.nodes import NumaZone
 from ledger.domain.object_fields import text_map
 from ledger.domain.quantity import NANO
@@ -110,7 +112,7 @@ def read_topology(
         pinned=pinned,
         kubelet=kubelet,
         numa_policy=_numa_policy(item),
-        zones=tuple(sorted(_zones(item), key=lambda zone: zone.id)),
+        zones=_by_id(_zones(item)),
         copies={key: annotations[key] for key in _COPIED_ANNOTATIONS if key in annotations},
     )
 
@@ -178,6 +180,15 @@ def _numa_policy(nrt: Mapping[str, object]) -> NumaPolicy:
     return (
         numa_policy_of(a_text(policies[0], "topologyPolicies[0]")) if policies else NumaPolicy.NONE
     )
+
+
+def _by_id(zones: Iterable[NumaZone]) -> tuple[NumaZone, ...]:
+    """Return the zones by NUMA node. Raises InputError for two of one."""
+    ordered = tuple(sorted(zones, key=lambda zone: zone.id))
+    for before, after in pairwise(ordered):
+        if before.id == after.id:
+            raise InputError(f"two zones have one name: name=node-{after.id}", field="zones")
+    return ordered
 
 
 def _zones(nrt: Mapping[str, object]) -> Iterator[NumaZone]:

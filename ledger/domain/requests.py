@@ -182,7 +182,8 @@ class PodRequest:
             table binding.
         numa: the Pod's own NUMA policy; None = it names none.
         burst_milli: the cpu limit that the shared pools of few NUMA nodes must hold
-            (`ConstrainedBurst`); 0 = the Pod does not burst.
+            (`ConstrainedBurst`); 0 = the Pod does not burst. `burst_required`: no other bind
+            policy will do.
         mgpu_policy: the Pod's mGPU compute policy; empty for other dialects.
         mgpu_multi: the Pod spreads a container over several cards (GPU-sharing contract A.4).
         gpushare_units: the whole request in the node daemon's unit; 0 for other dialects.
@@ -204,6 +205,7 @@ class PodRequest:
     gang: GangRef | None = None
     numa: NumaTopologySpec | None = None
     burst_milli: int = 0
+    burst_required: bool = False
     mgpu_policy: str = ""
     mgpu_multi: bool = False
     gpushare_units: int = 0

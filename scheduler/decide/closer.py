@@ -41,7 +41,13 @@ class CloserLooks:
         """Return place -> why not, for nodes as they are now; what is added is remembered."""
         log = self._fleet.log
         memory_bytes = request.memory_bytes if self._fleet.aligns else 0
-        wishes = (request.joint, request.partition, request.numa, request.burst_milli)
+        wishes = (
+            request.joint,
+            request.partition,
+            request.numa,
+            request.burst_milli,
+            request.burst_required,
+        )
         key = (id(shape), wishes, memory_bytes)
         looks = self._known.get(key)
         if looks is None:

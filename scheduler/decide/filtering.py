@@ -81,10 +81,13 @@ class Filtering:
     def judge(self, request: PodRequest, shape: Shape, places: IntArray) -> Filtered:
         """Return the answer for the nodes at these places."""
         ratings = self._rows.current(shape).take(places)
-        if request.memory_bytes:
-            ratings[self._fleet.memory_free.take(places) < request.memory_bytes] = -1
         looked = self._looks.failed(request, shape)
         failed = _where(places, looked)
+        if request.memory_bytes:
+            lacking = self._fleet.memory_free.take(places) < request.memory_bytes
+            ratings[lacking] = -1
+            # Memory is the first reason, whatever a Pod that asks for less was told by a look.
+            failed = {place: number for place, number in failed.items() if not lacking[number]}
         ratings[list(failed.values())] = -1
         best, looks = None, 0
         alike, number_of = dict[int, list[int]](), dict[int, int]()

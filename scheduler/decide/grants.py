@@ -19,7 +19,13 @@ from scheduler.decide.cards.view import Choice, NodeView
 from scheduler.decide.cpusets.choose import choose_cpus, demand_on
 from scheduler.decide.devices import DeviceArrays
 from scheduler.decide.fleet import Fleet
-from scheduler.decide.numa.align import ChooseDevices, NodeNow, align, effective_policy
+from scheduler.decide.numa.align import (
+    Alignment,
+    ChooseDevices,
+    NodeNow,
+    align,
+    effective_policy,
+)
 from scheduler.decide.numa.burst import burst_pools
 from scheduler.decide.numa.state import NumaLoad
 from scheduler.decide.outcome import CardView, Placement, Unfit
@@ -28,7 +34,7 @@ from scheduler.decide.policies import NodePolicy
 from scheduler.decide.settings import SchedulingSettings
 from scheduler.decide.shapes import Shape
 
-_NOTHING: tuple[DeviceShare, ...] = ()
+_NO_DEVICES: Final = Choice()
 _NO_CHOICE_OF_CARDS: Final = "scarcity"
 """The default policy: nobody chose its cards, as who sets `fgd` or `bestfit` does."""
 
@@ -68,38 +74,22 @@ class Grants:
         if policy:
             choose_devices = partial(self._choose, request, shape, place, only_minors)
             return self._aligned(policy, request, place, node, choose_devices)
-        shares, search_cut = _NOTHING, False
+        choice = _NO_DEVICES
         if request.devices:
             plain = None
             if only_minors is None and not request.containers:
                 plain = self._plain_shares(request.devices[0], shape, place)
             if plain is not None:
-                shares = plain
+                choice = Choice(shares=plain)
             else:
-                choice = self._choose(request, shape, place, only_minors, self.view(place))
-                if isinstance(choice, Unfit):
-                    return choice
-                shares, search_cut = choice.shares, choice.search_cut
+                answer = self._choose(request, shape, place, only_minors, self.view(place))
+                if isinstance(answer, Unfit):
+                    return answer
+                choice = answer
         cpuset = self._cpus(request, place)
         if isinstance(cpuset, Unfit):
             return cpuset
-        costly = self._cost(request, cpuset, place)
-        if costly is not None:
-            return costly
-        pools = self._pools(request, place, within=None)
-        if isinstance(pools, Unfit):
-            return pools
-        return Placement(
-            request=request,
-            node=node,
-            node_uid=facts.uid,
-            node_name=facts.name,
-            shares=shares,
-            devices=tuple([self._record(place, share) for share in shares]),
-            cpuset=cpuset,
-            search_cut=search_cut,
-            shared_pools=pools,
-        )
+        return self._placed(request, place, node, Alignment(choice=choice, cpuset=cpuset))
 
     def _aligned(
         self,
@@ -117,14 +107,20 @@ class Grants:
         given = align(policy, request, node_now, self._settings.cpu)
         if isinstance(given, Unfit):
             return given
+        return self._placed(request, place, node, given)
+
+    def _placed(
+        self, request: PodRequest, place: int, node: int, given: Alignment
+    ) -> Placement | Unfit:
+        """Return the placement for what the node gives, if it can pay for the CPUs and pools."""
         costly = self._cost(request, given.cpuset, place)
         if costly is not None:
             return costly
-        facts, shares = self._fleet.nodes[place], given.choice.shares
         within = [part.node for part in given.parts] or None
-        pools = self._pools(request, place, within=within)
+        pools = () if given.cpuset else self._pools(request, place, within=within)
         if isinstance(pools, Unfit):
             return pools
+        facts, shares = self._fleet.nodes[place], given.choice.shares
         return Placement(
             request=request,
             node=node,
@@ -146,7 +142,10 @@ class Grants:
             for card in _cards(self._fleet.devices[device_type], place)
         ]
         return NodeView(
-            facts=self._fleet.nodes[place], cards=tuple(cards), cpu_refs=self._pins.refs(place)
+            facts=self._fleet.nodes[place],
+            cards=tuple(cards),
+            cpu_refs=self._pins.refs(place),
+            numa_parts=self._pins.parts(place),
         )
 
     def _plain_shares(
@@ -233,6 +232,7 @@ class Grants:
             requested=cost,
             available=free,
             unit="milli",
+            preemptible=cost <= facts.cpu_milli,
         )
 
     def _pools(

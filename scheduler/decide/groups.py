@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
@@ -10,6 +11,7 @@ import numpy as np
 
 from ledger.domain.devices import GPU
 from ledger.domain.requests import PodRequest
+from ledger.domain.resources import LABEL_ARCH
 from scheduler.decide.arrays import BoolArray, IntArray
 from scheduler.decide.cards.joint import bottlenecks, joint_minors, linked_gpus, size_of
 from scheduler.decide.cards.view import NodeView
@@ -226,6 +228,8 @@ class _Planner:
         """Find out by trial what a node takes, and say so of all nodes in the same state."""
         assert group.vectors is not None
         node = rooms.nodes[place]
+        # For exclusive NUMA nodes it counts which Pod holds which CPUs: no state says that.
+        teaches = not any(example.numa for example in group.examples)
         found = np.zeros(len(group.vectors), dtype=np.bool_)
         self.explore(group, node, able[place], found, ())
         found = closed(group.vectors, found)
@@ -233,7 +237,7 @@ class _Planner:
         for other in np.flatnonzero((able == able[place]).all(axis=1)).tolist():
             same = rooms.alike[other] == rooms.alike[place] and rooms.nodes[other] != node
             if other == place or (
-                same and _state_of(self.cluster.view(rooms.nodes[other])) == state
+                teaches and same and _state_of(self.cluster.view(rooms.nodes[other])) == state
             ):
                 able[other] &= found
 
@@ -391,6 +395,9 @@ def _shape(request: PodRequest) -> Hashable:
         request.dialect,
         request.mgpu_policy,
         request.mgpu_multi,
+        request.numa,
+        request.burst_milli,
+        request.burst_required,
     )
 
 
@@ -401,10 +408,17 @@ def _state_of(node: NodeView) -> tuple[object, ...]:
     return (
         cards,
         node.cpu_refs,
+        Counter(node.numa_parts),
         facts.cpu_topology,
         facts.reserved_cpus,
+        facts.unpooled_cpus,
         facts.cpu_bind_policy,
         facts.cpu_ref_count_max,
+        facts.numa_policy,
+        facts.numa_zones,
+        facts.numa_strategy,
+        facts.labels.get(LABEL_ARCH),
+        facts.name if facts.cpu_amplification > 1 else "",  # there free cpu counts exactly
         facts.dialects,
         facts.mgpu_policy,
         facts.partitions,

@@ -104,6 +104,8 @@ class CpuPins:
         for part in parts:
             counts[part] += holders
             assert counts[part] >= 0, f"given back and never taken: {part}"
+            if not counts[part]:
+                del counts[part]
 
     def over_held(self, node: int) -> list[int]:
         """Return the CPUs that more Pods hold than may."""

@@ -9,6 +9,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ledger.domain.annotations.cpu import NumaPolicy, NumaTopologySpec
 from ledger.domain.devices import DeviceShare
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.requests import DeviceDemand, PodRequest
@@ -210,6 +211,22 @@ def test_only_nodes_too_small_for_the_pod_are_called_hopeless_for_their_size(
             assert not hopeless
         elif hopeless:
             assert alone.hopeless.tolist() == [True]
+
+
+def test_what_a_small_pod_was_told_is_no_reason_for_one_that_lacks_memory() -> None:
+    """Answers do not depend on who asked before: memory is the first reason, for ever."""
+    node = gpu_node("n", memory_bytes=8 * GIB)
+    aligned = NumaTopologySpec(policy=NumaPolicy.RESTRICTED)
+    small = replace(pod("small", share(50), memory_bytes=GIB), numa=aligned)
+    large = replace(small, uid="large", memory_bytes=16 * GIB)
+    asked, fresh = (Engine([node], SchedulingSettings()) for _ in range(2))
+
+    told = asked.filter(small, [0])
+    after, alone = asked.filter(large, [0]), fresh.filter(large, [0])
+
+    assert told.reasons[told.codes.item(0)] == "node(s) missing NUMA resources"
+    assert after.reasons[after.codes.item(0)] == alone.reasons[alone.codes.item(0)]
+    assert after.hopeless.tolist() == alone.hopeless.tolist() == [True]
 
 
 @given(

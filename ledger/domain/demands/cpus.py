@@ -71,7 +71,7 @@ class CpusAsked:
     Attributes:
         demand: None when the Pod shares CPUs; None too when there are errors.
         burst_milli: the limit that the shared pools of its NUMA nodes must hold; 0 = it does not
-            burst.
+            burst. `burst_required`: a node's own bind policy excludes it.
         priority: `spec.priority`, else the class's default (contract 5.3), else 0.
     """
 
@@ -79,6 +79,7 @@ class CpusAsked:
     priority: int = 0
     demand: CpuSetDemand | None = None
     burst_milli: int = 0
+    burst_required: bool = False
     errors: tuple[FieldError, ...] = ()
 
 
@@ -105,6 +106,7 @@ def cpu_demand(spec: PodSpec, *, bind_policy: str, exclusive_policy: str) -> Cpu
         priority=priority,
         demand=None if errors else _demand(spec, qos, wish, bind_policy, exclusive_policy),
         burst_milli=0 if errors or not any(_bursts(wish)) else _limit_milli(spec),
+        burst_required=wish.required_bind_policy is CpuBindPolicy.CONSTRAINED_BURST,
         errors=errors,
     )
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from ledger.domain.devices import DeviceShare
 from ledger.domain.nodes import NodeFacts
-from scheduler.decide.outcome import CardView
+from scheduler.decide.outcome import CardView, NumaPart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,11 +18,13 @@ class NodeView:
     Attributes:
         cards: every device of every type, ordered by (device_type, minor).
         cpu_refs: logical CPU -> how many Pods hold it; a CPU that nobody holds may be missing.
+        numa_parts: what Pods take of its NUMA nodes, in no order.
     """
 
     facts: NodeFacts
     cards: tuple[CardView, ...] = ()
     cpu_refs: Mapping[int, int] = field(default_factory=dict)
+    numa_parts: tuple[NumaPart, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

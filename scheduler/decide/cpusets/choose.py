@@ -172,6 +172,8 @@ def demand_on(request: PodRequest, node: NodeFacts) -> CpuSetDemand | Unfit | No
     """
     if request.cpuset is not None or not node.cpu_bind_policy or not request.cpu_milli:
         return request.cpuset
+    if request.burst_required:
+        return Unfit(reason=BIND_POLICY_CONFLICT, preemptible=False)
     if request.cpu_milli % 1000:
         return Unfit(reason=reasons.NOT_WHOLE_CPUS.text, preemptible=False)
     return CpuSetDemand(

@@ -28,7 +28,7 @@ def burst_pools(
 
     Rule: CPU proposal, `ConstrainedBurst`: nodes are filtered by the Pod's limit; contract 9.4:
     what nobody has to himself and neither the node nor its system keeps. Equally many NUMA nodes
-    go by the allocate strategy, then by id.
+    go by the allocate strategy, then by id; of very many, the largest pools are looked at, and all.
 
     Args:
         within: the NUMA nodes that a NUMA policy chose; None = all.
@@ -43,10 +43,11 @@ def burst_pools(
         if within is None or numa.id in within
     }
     sign = 1 if strategy == NumaAllocateStrategy.MOST_ALLOCATED else -1
-    ids = list(sizes) if len(sizes) <= NUMA_NODES_MAX else sorted(sizes)[:NUMA_NODES_MAX]
+    largest = sorted(sizes, key=lambda numa: (-sizes[numa], numa))[:NUMA_NODES_MAX]
+    everywhere = sum(1 << numa for numa in sizes)
     fitting = [
         (mask.bit_count(), sign * held, mask)
-        for mask in masks_of(ids)
+        for mask in {*masks_of(largest), everywhere}
         if (held := sum(size for numa, size in sizes.items() if mask >> numa & 1)) >= limit_milli
     ]
     if not fitting:

@@ -617,6 +617,16 @@ def test_zones_that_are_numa_nodes_are_read() -> None:
     )
 
 
+def test_two_zones_of_one_name_are_refused() -> None:
+    """One of them would silently be the other."""
+    zone = {"name": "node-0", "type": "Node", "resources": []}
+
+    with pytest.raises(InputError) as caught:
+        decode_node(node(), None, {**nrt(), "zones": [zone, zone]})
+
+    assert (caught.value.field, caught.value.place) == ("zones", "NodeResourceTopology n1")
+
+
 @pytest.mark.parametrize(
     ("label", "options", "strategy"),
     [

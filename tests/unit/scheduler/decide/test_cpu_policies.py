@@ -252,6 +252,23 @@ def test_a_limit_beyond_all_pools_is_refused() -> None:
     assert not isinstance(burst_pools(22000, facts, pinned, strategy=""), Unfit)
 
 
+def test_of_very_many_pools_the_largest_count() -> None:
+    """More NUMA nodes than sets of them are tried: none is left out for its id alone."""
+    machine = cpu_topology_of(Cpu(id=cpu, core=cpu, socket=0, numa=cpu // 2) for cpu in range(24))
+    facts = node(machine=machine)
+    pinned = pinned_of(facts, [CpuHolding(cpus=parse_cpuset("0-17").mask)])
+
+    def nodes(limit_milli: int) -> list[int]:
+        pools = burst_pools(limit_milli, facts, pinned, strategy="LeastAllocated")
+        assert not isinstance(pools, Unfit)
+        return [pool.node for pool in pools]
+
+    assert nodes(4000) == [9, 10]
+    everything = burst_pools(18000, facts, pinned_of(facts, []), strategy="LeastAllocated")
+    assert not isinstance(everything, Unfit)
+    assert len(everything) == 12
+
+
 def test_a_bursting_pod_is_placed_with_its_pools() -> None:
     """Through the engine: nodes whose pools are too small are passed over."""
     small = cpu_topology_of(Cpu(id=cpu, core=cpu, socket=0, numa=0) for cpu in range(4))
@@ -348,3 +365,45 @@ def test_what_fits_an_amplified_node(
     engine.release("share")
     whole = engine.decide(pod(24000, cpuset=demand(24)))
     assert isinstance(whole, Placement)
+
+
+def test_a_bursting_pod_with_cpus_of_its_own_is_bound_to_no_pool() -> None:
+    """A node that binds whole cores gives every Pod its own; the pools are for those without."""
+    engine = Engine([node(policy=FULL)], SchedulingSettings())
+
+    placed = engine.decide(pod(2000, burst=8000))
+
+    assert isinstance(placed, Placement)
+    assert (str(placed.cpuset), placed.shared_pools) == ("0,12", ())
+
+
+@pytest.mark.parametrize(("cpus", "hopeless"), [(16, False), (18, True)])
+def test_cpus_that_cost_more_than_an_amplified_node_is_are_hopeless(
+    cpus: int, *, hopeless: bool
+) -> None:
+    """The end of other Pods helps where the node has the cpu, and nowhere else (contract 13)."""
+    amplified = replace(node(), cpu_milli=25_000, cpu_amplification=Fraction(3, 2))
+    engine = Engine([amplified], SchedulingSettings())
+    held = engine.decide(pod(2000))
+    assert isinstance(held, Placement)
+    engine.reserve(held)
+    request = replace(pod(cpus * 1000), uid="new", cpuset=demand(cpus))
+
+    found = engine.filter(request, [0])
+
+    assert found.reasons[found.codes.item(0)] == "Insufficient amplified cpu"
+    assert found.hopeless.tolist() == [hopeless]
+
+
+def test_a_required_burst_finds_no_binding_node() -> None:
+    """Koordinator contract 6.2: two required policies exclude each other; a wish gives way."""
+    facts = node(policy=FULL)
+    wished = pod(2000, burst=4000)
+
+    refused = Engine([facts], SchedulingSettings()).decide(replace(wished, burst_required=True))
+    placed = Engine([facts], SchedulingSettings()).decide(wished)
+
+    assert isinstance(refused, Unplaced)
+    assert "conflicts with pod's required cpu bind policy" in refused.message
+    assert isinstance(placed, Placement)
+    assert str(placed.cpuset) == "0,12"

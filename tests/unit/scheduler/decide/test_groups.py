@@ -1,15 +1,19 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from ledger.domain.requests import DeviceDemand, GangRef, GroupRef, PodRequest
-from ledger.domain.topology import LinkMatrix
+from ledger.domain.annotations.cpu import NumaPolicy, NumaTopologySpec
+from ledger.domain.requests import CpuSetDemand, DeviceDemand, GangRef, GroupRef, PodRequest
+from ledger.domain.topology import Cpu, LinkMatrix, cpu_topology_of
 from scheduler.decide import group_cover, groups
 from scheduler.decide.cards.view import NodeView
 from scheduler.decide.groups import GroupPlan, plan
+from tests.support import clusters
 from tests.support.cards import GIB, card, mgpu_pod, minors_of, node_of, part, pod, whole
 from tests.support.links import TWO_BY_FOUR_PCIE
-from tests.support.topologies import EIGHT_GPU_NVLINK
+from tests.support.topologies import EIGHT_GPU_NVLINK, MACHINE_X
 from tests.support.trial_cluster import ListCluster
 
 GROUP = GroupRef(name="job", replica=2)
@@ -345,3 +349,40 @@ def test_memory_shares_of_a_group_need_room_in_bytes() -> None:
     members = [member(f"w{i}", part(memory=20 * GIB)) for i in range(3)]
 
     assert nodes_of(plan(members, cluster)) == [0, 0, 1]
+
+
+ALL_BUT_EIGHT = CpuSetDemand(
+    cpus=16, bind_policy="FullPCPUs", required=True, exclusive_policy="None"
+)
+"""More of machine X's 24 CPUs than one of its NUMA nodes has."""
+
+
+def test_what_a_numa_policy_refuses_is_not_held_against_nodes_without_one() -> None:
+    """Equal cards and CPUs, but only one of the two nodes has a policy that is in the way."""
+    strict = replace(
+        clusters.gpu_node("a", cpu_milli=24_000, cpu_topology=MACHINE_X),
+        numa_policy=NumaPolicy.SINGLE_NUMA_NODE,
+    )
+    free = clusters.gpu_node("b", cpu_milli=24_000, cpu_topology=MACHINE_X)
+    wide = replace(
+        clusters.pod("w", clusters.share(100), cpu_milli=16_000, cpuset=ALL_BUT_EIGHT),
+        gang=GangRef(name="g", min_available=1, waiting_seconds=600),
+    )
+
+    assert nodes_of(plan([wide], clusters.engine(strict, free))) == [1]
+
+
+def test_members_with_numa_policies_of_their_own_are_not_like_others() -> None:
+    """Only the one that may spread over NUMA nodes can go on the first node."""
+    one_numa = cpu_topology_of(Cpu(id=i, core=i // 2, socket=0, numa=0) for i in range(24))
+    two = clusters.gpu_node("a", 1, cpu_milli=24_000, cpu_topology=MACHINE_X)
+    one = clusters.gpu_node("b", 1, cpu_milli=24_000, cpu_topology=one_numa)
+    wide = replace(
+        clusters.pod("w", clusters.share(100), cpu_milli=16_000, cpuset=ALL_BUT_EIGHT),
+        gang=GangRef(name="g", min_available=2, waiting_seconds=600),
+    )
+    narrow = replace(
+        wide, uid="n", name="n", numa=NumaTopologySpec(policy=NumaPolicy.SINGLE_NUMA_NODE)
+    )
+
+    assert nodes_of(plan([narrow, wide], clusters.engine(two, one))) == [1, 0]
