@@ -39,6 +39,7 @@ from ledger.domain.devices import WHOLE_PERCENT, DeviceRecord
 from ledger.domain.errors import InputError
 from ledger.domain.nodes import NodeFacts, Taint
 from ledger.domain.nrt_objects import (
+    NodeTopology,
     kubelet_allocs,
     nrt_annotations,
     read_node_reservation,
@@ -140,9 +141,7 @@ def decode_node(
     devices, health_warnings = _with_health(inventory.devices, unhealthy_gpus, name)
     policy = read_node_compute_policy(labels)
     topology = _within(f"NodeResourceTopology {name}", lambda: read_topology(nrt, known_pods))
-    bind_policy = _bind_policy(labels, full_pcpus_only=topology.kubelet.full_pcpus_only)
     own = {**topology.copies, **annotations}
-    reserve = read_node_reserve(own, topology.cpus)
     cpu_milli, memory_bytes, pods_max = _limits(quantities, read_node_reservation(own))
     partitions, partition_warnings = _partitions(device, labels)
     facts = NodeFacts(
@@ -160,15 +159,7 @@ def decode_node(
         devices=devices,
         dialects=inventory.dialects,
         card_amounts=inventory.card_amounts,
-        cpu_topology=topology.cpus,
-        reserved_cpus=topology.reserved | reserve,
-        unpooled_cpus=topology.pinned | reserve,
         cpu_ref_count_max=cpu_ref_count_max,
-        cpu_bind_policy=bind_policy,
-        numa_strategy=_numa_strategy(labels, topology.kubelet),
-        numa_policy=_numa_policy(labels, topology.numa_policy),
-        numa_zones=topology.zones,
-        cpu_amplification=_cpu_amplification(own),
         mgpu_policy="" if policy is None else str(policy),
         mgpu_invalid=policy is None or not _may_serve_mgpu(labels),
         links=inventory.links,
@@ -184,7 +175,8 @@ def decode_node(
         *_mgpu_drift(quantities or {}, () if device is None else inventory.devices),
         *(_uncounted(quantities or {}) if device is None else ()),
     ]
-    return facts, [f"node {name}: {warning}" for warning in warnings]
+    warnings = [f"node {name}: {warning}" for warning in warnings]
+    return _with_cpus(facts, topology, own), warnings
 
 
 def decode_witnesses(
@@ -339,6 +331,25 @@ def _taint(value: object, path: str) -> Taint:
             field=f"{path}.effect",
         )
     return Taint(key=key, value=a_text(item.get("value"), f"{path}.value"), effect=effect)
+
+
+def _with_cpus(
+    facts: NodeFacts, topology: NodeTopology, annotations: Mapping[str, str]
+) -> NodeFacts:
+    """Return the node with its CPUs, what of them is kept back, and their policies."""
+    reserve = read_node_reserve(annotations, topology.cpus)
+    full_pcpus_only = topology.kubelet.full_pcpus_only
+    return replace(
+        facts,
+        cpu_topology=topology.cpus,
+        reserved_cpus=topology.reserved | reserve,
+        unpooled_cpus=topology.pinned | reserve,
+        cpu_bind_policy=_bind_policy(facts.labels, full_pcpus_only=full_pcpus_only),
+        numa_strategy=_numa_strategy(facts.labels, topology.kubelet),
+        numa_policy=_numa_policy(facts.labels, topology.numa_policy),
+        numa_zones=topology.zones,
+        cpu_amplification=_cpu_amplification(annotations),
+    )
 
 
 def _bind_policy(labels: Mapping[str, str], *, full_pcpus_only: bool) -> str:

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -9,10 +9,10 @@ import pytest
 
 from tests.support.cli import CommandLine
 from tests.support.objects import Json, Object, container, device, gpu_device, node, pod
+from tests.support.simulating import NOW, Simulate
 
 pytestmark = pytest.mark.integration
 
-NOW: Final = "2026-01-01T00:00:00Z"
 NOW_NS: Final = "1767225600000000000"
 CARD_MIB: Final = 16276
 GPU_MEM: Final = "aliyun.com/gpu-mem"
@@ -24,30 +24,6 @@ COUNTS: Final = "vke.volcengine.com/container-multiple-gpu"
 POLICY: Final = "vke.volcengine.com/mgpu-compute-policy"
 INDEX: Final = "vke.volcengine.com/gpu-index-container-"
 NATIVE: Final = "native-burst-share"
-
-Simulate = Callable[..., dict[str, Any]]
-
-
-@pytest.fixture
-def simulate(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Simulate:
-    """Return what runs `tenure simulate` over objects, with settings, and reads its JSON."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(*objects: Object, **settings: Mapping[str, object]) -> dict[str, Any]:
-        Path("in.json").write_text(json.dumps({"kind": "List", "items": objects}), "utf-8")
-        words = {"apiVersion": "tenure.sh/v1alpha1", "kind": "SchedulerConfiguration", **settings}
-        Path("settings.json").write_text(json.dumps(words), "utf-8")
-        line = CommandLine(tmp_path / "run.db", capsys)
-        done = line.run(
-            "simulate", "in.json", "--config", "settings.json", "--now", NOW, "-o", "json"
-        )
-        assert done.code == 0, done.err
-        document: dict[str, Any] = json.loads(done.out)
-        return document
-
-    return run
 
 
 def share_node(name: str, cards: int, *, units: int = CARD_MIB) -> Object:

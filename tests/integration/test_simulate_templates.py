@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -9,10 +9,10 @@ import pytest
 
 from tests.support.cli import CommandLine
 from tests.support.objects import Json, Object, container, device, gpu_device, node, pod
+from tests.support.simulating import Simulate
 
 pytestmark = pytest.mark.integration
 
-NOW: Final = "2026-01-01T00:00:00Z"
 ALLOCATED: Final = "scheduling.koordinator.sh/device-allocated"
 ISOLATION: Final = "koordinator.sh/gpu-isolation-provider"
 CORE: Final = "huawei.com/npu-core"
@@ -46,30 +46,6 @@ huawei-Ascend-910B:
   vir05: {huawei.com/npu-core: 5, huawei.com/npu-cpu: 1, koordinator.sh/gpu-memory: 16Gi}
 """
 UNMATCHED: Final = "0/1 nodes are available: 1 no matched GPU shared resource template."
-
-Simulate = Callable[..., dict[str, Any]]
-
-
-@pytest.fixture
-def simulate(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Simulate:
-    """Return what runs `tenure simulate` over objects, with settings, and reads its JSON."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(*objects: Object, **settings: Mapping[str, object]) -> dict[str, Any]:
-        Path("in.json").write_text(json.dumps({"kind": "List", "items": objects}), "utf-8")
-        words = {"apiVersion": "tenure.sh/v1alpha1", "kind": "SchedulerConfiguration", **settings}
-        Path("settings.json").write_text(json.dumps(words), "utf-8")
-        line = CommandLine(tmp_path / "run.db", capsys)
-        done = line.run(
-            "simulate", "in.json", "--config", "settings.json", "--now", NOW, "-o", "json"
-        )
-        assert done.code == 0, done.err
-        document: dict[str, Any] = json.loads(done.out)
-        return document
-
-    return run
 
 
 def config_map(text: str = TEMPLATES, namespace: str = "koordinator-system") -> Object:

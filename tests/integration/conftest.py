@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.cli import CommandLine
+from tests.support.objects import Object
+from tests.support.simulating import NOW, Simulate
+
+
+@pytest.fixture
+def simulate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Simulate:
+    """Return what runs `tenure simulate` over objects, with settings, and reads its JSON."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*objects: Object, **settings: Mapping[str, object]) -> dict[str, Any]:
+        Path("in.json").write_text(json.dumps({"kind": "List", "items": objects}), "utf-8")
+        words = {"apiVersion": "tenure.sh/v1alpha1", "kind": "SchedulerConfiguration", **settings}
+        Path("settings.json").write_text(json.dumps(words), "utf-8")
+        line = CommandLine(tmp_path / "run.db", capsys)
+        done = line.run(
+            "simulate", "in.json", "--config", "settings.json", "--now", NOW, "-o", "json"
+        )
+        assert done.code == 0, done.err
+        document: dict[str, Any] = json.loads(done.out)
+        return document
+
+    return run
