@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import combinations, pairwise
 from typing import Final, NamedTuple, TypeVar
 
@@ -58,6 +59,7 @@ class CpuTopology:
     _by_core: dict[CoreId, CpuSet] = field(init=False, compare=False, repr=False)
     _by_numa: dict[int, CpuSet] = field(init=False, compare=False, repr=False)
     _by_socket: dict[int, CpuSet] = field(init=False, compare=False, repr=False)
+    _hash: int = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         by_core = _grouped(self.cpus, lambda cpu: cpu.core_id)
@@ -71,6 +73,11 @@ class CpuTopology:
         set_once(self, "cores", tuple(by_core))
         set_once(self, "numa_nodes", tuple(by_numa))
         set_once(self, "sockets", tuple(by_socket))
+        # Hashed once: a topology is the key of its layout, looked up at every choice of CPUs.
+        set_once(self, "_hash", hash(self.cpus))
+
+    def __hash__(self) -> int:
+        return self._hash
 
     def __len__(self) -> int:
         return len(self.cpus)
@@ -114,7 +121,7 @@ class CpuTopology:
 
 def cpu_topology_of(cpus: Iterable[Cpu]) -> CpuTopology:
     """
-    Return the topology of these CPUs, in any order.
+    Return the topology of these CPUs, in any order; machines of one model share it.
 
     Raises:
         InputError: two CPUs with one id, or an id below 0 or above 4096.
@@ -124,7 +131,12 @@ def cpu_topology_of(cpus: Iterable[Cpu]) -> CpuTopology:
         if before.id == after.id:
             raise InputError(f"two CPUs have one id: id={after.id}")
     cpuset_of(cpu.id for cpu in ordered)
-    return CpuTopology(cpus=ordered)
+    return _shared(ordered)
+
+
+@lru_cache(maxsize=256)
+def _shared(cpus: tuple[Cpu, ...]) -> CpuTopology:
+    return CpuTopology(cpus=cpus)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

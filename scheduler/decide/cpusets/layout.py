@@ -152,6 +152,14 @@ def bits(mask: int) -> list[int]:
     return found
 
 
+def around(groups: tuple[int, ...], cpus: int) -> int:
+    """Return every CPU of the groups, at [cpu], that these CPUs are in."""
+    union = 0
+    for cpu in bits(cpus):
+        union |= groups[cpu]
+    return union
+
+
 def lowest(mask: int, count: int) -> int:
     """Return the lowest `count` CPUs of a mask, all of it if it has no more."""
     if count >= mask.bit_count():

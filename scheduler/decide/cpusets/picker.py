@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
-from scheduler.decide.cpusets.layout import CpuLayout, Numa, bits, lowest
+from scheduler.decide.cpusets.layout import CpuLayout, Numa, around, bits, lowest
 
 _NOBODY: Final[Mapping[int, int]] = MappingProxyType({})
 _FILTERED_FIRST: Final = (True, False)
@@ -195,10 +195,7 @@ class _Pick:
             return self._first_of_ordered_cores(firsts, cpus, count)
         whole, odd = divmod(count, threads)
         chosen = lowest(firsts, whole)
-        taken = 0
-        for siblings in layout.siblings:
-            for distance in siblings.distances:
-                taken |= (chosen & siblings.firsts) << distance
+        taken = _cpus_of_cores(layout, chosen)
         if odd:
             rest = firsts & ~chosen
             taken |= lowest(layout.core_cpus[(rest & -rest).bit_length() - 1], odd)
@@ -390,11 +387,9 @@ class _Pick:
         self.available &= ~cpus
         self.needed -= cpus.bit_count()
         if self.request.avoid_cores:
-            for cpu in bits(cpus):
-                self.avoided |= self.layout.core_cpus[cpu]
+            self.avoided |= around(self.layout.core_cpus, cpus)
         elif self.request.avoid_numas:
-            for cpu in bits(cpus):
-                self.avoided |= self.layout.numa_cpus[cpu]
+            self.avoided |= around(self.layout.numa_cpus, cpus)
 
 
 def _first_cpus_of_free_cores(layout: CpuLayout, cpus: int) -> int:
@@ -403,12 +398,7 @@ def _first_cpus_of_free_cores(layout: CpuLayout, cpus: int) -> int:
 
     Rule: Koordinator contract 6.4: as many CPUs free as a core has on the machine's average.
     """
-    firsts = 0
-    for siblings in layout.siblings:
-        free = cpus & siblings.firsts
-        for distance in siblings.distances[1:]:
-            free &= cpus >> distance
-        firsts |= free
+    firsts = _firsts_of_whole_cores(layout, cpus)
     for core in layout.odd_cores:
         free = core & cpus
         if free.bit_count() == layout.threads_per_core:
@@ -418,14 +408,19 @@ def _first_cpus_of_free_cores(layout: CpuLayout, cpus: int) -> int:
 
 def cpus_of_free_cores(layout: CpuLayout, cpus: int) -> int:
     """Return the CPUs of cores of which every CPU is among these."""
+    odd = sum(core for core in layout.odd_cores if not core & ~cpus)
+    return _cpus_of_cores(layout, _firsts_of_whole_cores(layout, cpus)) | odd
+
+
+def _firsts_of_whole_cores(layout: CpuLayout, cpus: int) -> int:
+    """Return the first CPU of every core of average size whose CPUs are all among these."""
     firsts = 0
     for siblings in layout.siblings:
         free = cpus & siblings.firsts
         for distance in siblings.distances[1:]:
             free &= cpus >> distance
         firsts |= free
-    odd = sum(core for core in layout.odd_cores if not core & ~cpus)
-    return _cpus_of_cores(layout, firsts) | odd
+    return firsts
 
 
 def one_of_each_core(layout: CpuLayout, cpus: int) -> int:

@@ -8,7 +8,7 @@ from typing import Final
 
 from ledger.domain.annotations.cpu import CpuExclusivePolicy
 from ledger.domain.nodes import NodeFacts
-from scheduler.decide.cpusets.layout import bits, layout_of
+from scheduler.decide.cpusets.layout import around, bits, layout_of
 from scheduler.decide.cpusets.picker import NOTHING_HELD, CpusHeld
 
 
@@ -75,15 +75,7 @@ def pinned_of(node: NodeFacts, holdings: Iterable[CpuHolding]) -> Pinned:
     numas = by_policy[CpuExclusivePolicy.NUMA_NODE_LEVEL] & layout.cpus
     held = CpusHeld(
         refs=refs if most > 1 else {},
-        exclusive_cores=_union(layout.core_cpus, cores),
-        exclusive_numas=_union(layout.numa_cpus, numas),
+        exclusive_cores=around(layout.core_cpus, cores),
+        exclusive_numas=around(layout.numa_cpus, numas),
     )
     return Pinned(refs=refs, full=full, holders=tuple(holders), held=held)
-
-
-def _union(groups: tuple[int, ...], cpus: int) -> int:
-    """Return every CPU of the groups that these CPUs are in."""
-    union = 0
-    for cpu in bits(cpus):
-        union |= groups[cpu]
-    return union
