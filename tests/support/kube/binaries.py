@@ -10,6 +10,8 @@ without any of these the tests fail and say what to install.
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import os
 import re
@@ -17,7 +19,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -53,7 +55,9 @@ def programs(environ: Mapping[str, str] = os.environ) -> Path:
         return folder
     folder = cache_folder(environ)
     if _missing(folder):
-        _build(folder, go_program(environ))
+        with _alone(folder):
+            if _missing(folder):  # whoever held the lock before us may have built them
+                _build(folder, go_program(environ))
     return folder
 
 
@@ -96,9 +100,17 @@ def _missing(folder: Path) -> list[str]:
     return [name for name in PROGRAMS if not os.access(folder / name, os.X_OK)]
 
 
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Keep other processes from building the same folder; the lock ends with its process."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with folder.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
 def _build(folder: Path, go: str) -> None:
     """Build all programs beside the folder and move them in one step: it is whole or absent."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
     sys.stderr.write("building the control plane, once: some minutes\n")
     version = kubernetes_version()
     _, major, minor, *_ = re.split(r"\D+", version)
