@@ -104,4 +104,8 @@ class NodeFacts:
         Rule: Koordinator contract 6.6: CPU sets cost ceil(milli * ratio), shares what they ask.
         """
         own_milli = own_cpus * 1000
-        return cpu_milli - own_milli + ceil(own_milli * self.cpu_amplification)
+        return cpu_milli - own_milli + self.amplified(own_milli)
+
+    def amplified(self, cpu_milli: int) -> int:
+        """Return what real cpu counts on the node, rounded up."""
+        return ceil(cpu_milli * self.cpu_amplification)

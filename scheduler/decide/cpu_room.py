@@ -56,8 +56,10 @@ class CpuRoom:
             cores = [core.cpus for core in self._cores() if core.cpus & numa.cpus & self.whole]
             free = (numa.cpus & self.free).bit_count()
             parts = [_counted(len(cores), "whole core"), _counted(free, "CPU")]
-            shared = free * 1000 - numa.cpu_milli_free
-            parts += [f"{numa.cpu_milli_free}m not taken by shares"] if shared > 0 else []
+            if numa.cpu_milli_free < self.facts.amplified(free * 1000):
+                parts.append(f"{numa.cpu_milli_free}m not taken by shares")
+            elif self.facts.cpu_amplification > 1:
+                parts.append(f"{numa.cpu_milli_free}m cpu amplified")
         elif numa.cpu_milli is not None:
             parts = [f"{numa.cpu_milli_free}m cpu"]
         if numa.memory_bytes is not None:

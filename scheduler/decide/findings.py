@@ -272,7 +272,7 @@ def _pool(look: Look, name: str) -> Finding:
         node=look.node,
         reason=name,
         asked=look.request.burst_milli,
-        available=room.unheld.bit_count() * 1000,
+        available=look.facts.amplified(room.unheld.bit_count() * 1000),
         unit="cpu milli",
         about=f"pools: {room.pool_text()}",
     )

@@ -290,6 +290,28 @@ def test_amplified_cpu_costs_what_the_contract_says(
         assert annotation(placed[name], STATUS) == {"cpuset": placed[name]["cpuset"]}
 
 
+@pytest.mark.parametrize(
+    ("policy", "cpu", "parts"),
+    [
+        pytest.param("SingleNUMANode", "16", {0: "16"}, id="more than a NUMA node has CPUs"),
+        pytest.param("SingleNUMANode", "17", None, id="more than it counts"),
+        pytest.param("Restricted", "30", {0: "15", 1: "15"}, id="over both"),
+    ],
+)
+def test_numa_nodes_of_an_amplified_node_give_amplified_cpu(
+    line: CommandLine, policy: str, cpu: str, parts: dict[int, str] | None
+) -> None:
+    """Koordinator contract 6.6 and 7: 12 CPUs at 1.4 are 16800m; the status says what was asked."""
+    node = cpu_node(cpu="33600m", annotations={RATIO: {"cpu": 1.40}}, labels={NUMA_POLICY: policy})
+
+    placed = simulate(line, [*node, cpu_pod("share", cpu, "LS")])["share"]
+
+    assert (placed["node"] == "x") is (parts is not None)
+    if parts is not None:
+        written = annotation(placed, STATUS)["numaNodeResources"]
+        assert {part["node"]: part["resources"]["cpu"] for part in written} == parts
+
+
 # --- NUMA policies ----------------------------------------------------------------------------
 
 

@@ -195,7 +195,7 @@ class _Aligner:
         """Yield name, what the Pod asks, and what a NUMA node has left (None: does not say)."""
         yield (
             CPU,
-            self._request.cpu_milli,
+            self._cpu_cost(),
             lambda numa: None if numa.cpu_milli is None else numa.cpu_milli_free,
         )
         yield (
@@ -203,6 +203,11 @@ class _Aligner:
             self._request.memory_bytes,
             lambda numa: None if numa.memory_bytes is None else numa.memory_bytes_free,
         )
+
+    def _cpu_cost(self) -> int:
+        """Return what the Pod costs of NUMA nodes' cpu: CPUs of its own cost amplified ones."""
+        own = self._search.request.count if isinstance(self._search, CpuSearch) else 0
+        return self._view.facts.cpu_cost_milli(self._request.cpu_milli, own)
 
     def _parts(self, numas: Sequence[NumaNode]) -> Parts | None:
         """Return what each of these NUMA nodes would give of CPUs and memory."""
@@ -232,9 +237,10 @@ class _Aligner:
             return split(self._request.cpu_milli, reporting) if reporting else {}
         if isinstance(search, Unfit):
             return None
+        each = 1000 * self._view.facts.cpu_amplification
         cpus = {
             numa.id: min(
-                (search.candidates & numa.cpus).bit_count(), reporting.get(numa.id, 0) // 1000
+                (search.candidates & numa.cpus).bit_count(), reporting.get(numa.id, 0) // each
             )
             for numa in numas
         }

@@ -38,7 +38,7 @@ def burst_pools(
     topology = facts.cpu_topology
     free = layout_of(topology).cpus & ~facts.unpooled_cpus.mask & ~pinned.any
     sizes = {
-        numa.id: 1000 * (numa.cpus & free).bit_count()
+        numa.id: facts.amplified(1000 * (numa.cpus & free).bit_count())
         for numa in layout_of(topology).numas
         if within is None or numa.id in within
     }

@@ -22,6 +22,7 @@ class NumaNode:
 
     Attributes:
         cpus: its CPUs, a mask.
+        cpu_milli, cpu_milli_free: amplified where the node's cpu is.
         sockets: the sockets they sit on, their ids; empty without a CPU topology.
     """
 
@@ -48,7 +49,8 @@ def numa_nodes_of(facts: NodeFacts, load: NumaLoad) -> tuple[NumaNode, ...]:
     Return the node's NUMA nodes with what they have left, by id.
 
     Rule: Koordinator contract 6.3: every reserved CPU lowers its NUMA node's quantity by one; 7:
-    a NUMA node is single when only one-node CPU sets sit on it, shared when a wider one does.
+    a NUMA node is single when only one-node CPU sets sit on it, shared when a wider one does; 6.6:
+    cpu is amplified, CPUs that somebody has to himself cost the same, shares what they ask.
 
     Out of the zones of the NodeResourceTopology, else out of the CPU topology.
     """
@@ -77,8 +79,8 @@ def numa_nodes_of(facts: NodeFacts, load: NumaLoad) -> tuple[NumaNode, ...]:
                 id=numa_id,
                 cpus=own,
                 sockets=sockets.get(numa_id, ()),
-                cpu_milli=milli,
-                cpu_milli_free=0 if milli is None else max(0, milli - taken - shared),
+                cpu_milli=None if milli is None else facts.amplified(milli),
+                cpu_milli_free=max(0, facts.amplified((milli or 0) - taken) - shared),
                 memory_bytes=memory,
                 memory_bytes_free=0 if memory is None else max(0, memory - used),
                 use=uses.get(numa_id, NumaUse.IDLE),

@@ -377,6 +377,18 @@ def test_a_bursting_pod_with_cpus_of_its_own_is_bound_to_no_pool() -> None:
     assert (str(placed.cpuset), placed.shared_pools) == ("0,12", ())
 
 
+def test_pools_of_an_amplified_node_hold_amplified_limits() -> None:
+    """12 CPUs of a NUMA node at 1.5 hold a limit of 18; what a Pod shares costs what it asks."""
+    facts = replace(node(), cpu_milli=36_000, cpu_amplification=Fraction(3, 2))
+    free = pinned_of(facts, [])
+
+    def nodes(limit_milli: int) -> list[int]:
+        pools = burst_pools(limit_milli, facts, free, strategy="LeastAllocated")
+        return [] if isinstance(pools, Unfit) else [pool.node for pool in pools]
+
+    assert [nodes(limit) for limit in (18_000, 18_001, 36_001)] == [[0], [0, 1], []]
+
+
 @pytest.mark.parametrize(("cpus", "hopeless"), [(16, False), (18, True)])
 def test_cpus_that_cost_more_than_an_amplified_node_is_are_hopeless(
     cpus: int, *, hopeless: bool

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from fractions import Fraction
 
 import pytest
 
@@ -77,12 +78,14 @@ def aligned(
     taken: Sequence[str] = (),
     parts: Sequence[NumaPart] = (),
     zones: tuple[NumaZone, ...] = ZONES,
+    ratio: Fraction = Fraction(1),
 ) -> Alignment | Unfit:
     """Align a Pod on machine X, where Pods hold the CPU sets `taken`."""
     facts = NodeFacts(
         uid="n",
         name="n",
         cpu_topology=MACHINE_X,
+        cpu_amplification=ratio,
         numa_zones=zones,
         devices=tuple(card.record for card in cards),
     )
@@ -129,6 +132,46 @@ def test_required_whole_cores_are_split_core_by_core() -> None:
 
     assert str(given.cpuset) == "0,6-7,12,18-19"
     assert [part.cpu_milli for part in given.parts] == [2000, 4000]
+
+
+@pytest.mark.parametrize(
+    ("policy", "request_", "taken", "parts"),
+    [
+        pytest.param(SINGLE, sharing_pod(18000), [], [18000], id="a share of an amplified node"),
+        pytest.param(SINGLE, sharing_pod(18001), [], None, id="a share too many"),
+        pytest.param(RESTRICTED, sharing_pod(36000), [], [18000, 18000], id="both nodes"),
+        pytest.param(RESTRICTED, sharing_pod(36001), [], None, id="more than both"),
+        pytest.param(SINGLE, pinned_pod(12), [], [12000], id="every real CPU"),
+        pytest.param(SINGLE, pinned_pod(13), [], None, id="CPUs of one's own are real"),
+        pytest.param(SINGLE, sharing_pod(12000), ["0-1,12-13"], [12000], id="beside four CPUs"),
+        pytest.param(SINGLE, sharing_pod(12001), ["0-3,6-7"], [12001], id="the emptier node"),
+        pytest.param(SINGLE, sharing_pod(15001), ["0-3,6-7"], None, id="sets cost what they do"),
+    ],
+)
+def test_numa_nodes_are_amplified_as_their_node_is(
+    policy: NumaPolicy,
+    request_: PodRequest,
+    taken: Sequence[str],
+    parts: Sequence[int] | None,
+) -> None:
+    """Contract 6.6 and 7: ratio 1.5 on 12 CPUs a NUMA node; parts say what was asked."""
+    answer = aligned(policy, request_, taken=taken, ratio=Fraction(3, 2))
+
+    if parts is None:
+        assert isinstance(answer, Unfit)
+    else:
+        assert [part.cpu_milli for part in granted(answer).parts] == parts
+
+
+def test_a_share_leaves_the_cpus_of_an_amplified_node_that_it_pays_for() -> None:
+    """9000m of 18000m are shared: six of twelve CPUs at 1.5 can be somebody's own, not seven."""
+    parts = [NumaPart(node=0, cpu_milli=9000), NumaPart(node=1, cpu_milli=9001)]
+
+    six = granted(aligned(SINGLE, pinned_pod(6), parts=parts, ratio=Fraction(3, 2)))
+
+    assert str(six.cpuset) == "0-2,12-14"
+    assert [part.cpu_milli for part in six.parts] == [6000]
+    assert isinstance(aligned(SINGLE, pinned_pod(7), parts=parts, ratio=Fraction(3, 2)), Unfit)
 
 
 def test_spread_cpus_are_split_in_halves() -> None:
