@@ -43,6 +43,10 @@ _HASHED: Final = (
     "stream_version",
     "wall_us",
 )
+_HEADER: Final = {"first", "format", "last", "origin", "range"}
+_EVENT: Final = {*_HASHED, "body", "leaf_hash"}
+_CHAINED: Final = {*_EVENT, "chain_hash"}
+"""What a line says: all of it is computed again or signed, and nothing else rides along."""
 
 
 class NotProvedError(Exception):
@@ -79,7 +83,7 @@ def check(path: Path, public_key: str, checkpoint: str | None = None) -> Export:
     Args:
         path: what `tenure ledger export` wrote.
         public_key: the verifier key that is trusted, `name+hash+base64`; rotations are followed.
-        checkpoint: a signed note for a file that holds none.
+        checkpoint: a signed note for a file that holds none; the file's own must hold too.
 
     Raises:
         NotProvedError: the file says something that the signature does not cover.
@@ -87,7 +91,11 @@ def check(path: Path, public_key: str, checkpoint: str | None = None) -> Export:
     if _key(public_key) is None:
         raise NotProvedError(f"not an Ed25519 verifier key: {public_key}")
     export = read(path, public_key)
-    _check_signed(export, checkpoint or export.note)
+    notes = [note for note in (checkpoint, export.note) if note]
+    if not notes:
+        raise NotProvedError("the file holds no checkpoint: name one with --checkpoint")
+    for note in notes:
+        _check_signed(export, note)
     return export
 
 
@@ -100,15 +108,16 @@ def read(path: Path, public_key: str = "") -> Export:
     """
     lines = _lines(path)
     header = _object(next(lines, b""), "the header")
-    if header.get("format") not in {FORMAT, SEGMENT_FORMAT}:
-        raise NotProvedError(f"not an export: format={header.get('format')!r}")
+    chained = _expect_header(header)
     first, last, origin = _number(header, "first"), _number(header, "last"), header.get("origin")
     before = header.get("range")
     if first < 1 or not isinstance(before, list) or len(before) != (first - 1).bit_count():
         raise NotProvedError("the header's range does not belong to its first position")
     roots = [_hash(text, "range") for text in before]
-    chain, key, note = _hash(header.get("chain_hash"), "chain_hash"), public_key, ""
-    state = ""
+    chain = _hash(header["chain_hash"], "chain_hash") if chained else b""
+    if chained and first == 1 and chain != bytes(32):
+        raise NotProvedError("the chain does not begin with 32 zero bytes: position=1")
+    key, note, state = public_key, "", ""
     leaves: list[bytes] = []
     for line in lines:
         position = first + len(leaves)
@@ -116,17 +125,16 @@ def read(path: Path, public_key: str = "") -> Export:
             raise NotProvedError(f"a line follows the checkpoint: position={position}")
         record = _object(line, f"position {position}")
         if "checkpoint" in record:
-            note = str(record["checkpoint"])
+            note = _text(record, "checkpoint")
             continue
         if state:
             raise NotProvedError(f"a line follows the state: position={position}")
         if "state" in record:
-            text = str(record["state"])
-            state = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
+            state = _text(record, "state")
             continue
-        leaf = _leaf(record, position)
+        leaf = _leaf(record, position, chained=chained)
         chain = hashlib.sha256(b"\x02" + chain + leaf).digest()
-        if record.get("chain_hash") != chain.hex():
+        if chained and record.get("chain_hash") != chain.hex():
             raise NotProvedError(f"the chain is broken: position={position}")
         _append(roots, position - 1, leaf)
         leaves.append(leaf)
@@ -134,9 +142,40 @@ def read(path: Path, public_key: str = "") -> Export:
             key = _rotated(record["body"], str(origin), key)
     if first + len(leaves) - 1 != last:
         raise NotProvedError(f"events are missing: last={last}, position={first + len(leaves)}")
-    if bool(state) != (header["format"] == SEGMENT_FORMAT):
+    root = _root(roots)
+    if header["format"] == SEGMENT_FORMAT:
+        _expect_end(header, state, last, chain, root)
+    elif state:
+        raise NotProvedError(f"an export says no state: position={last}")
+    digest = hashlib.sha256(state.encode(errors="surrogatepass")).hexdigest() if state else ""
+    return Export(str(origin), first, last, root, leaves, key, note, digest)
+
+
+def _expect_header(header: dict[str, Any]) -> bool:
+    """
+    Expect a header that says nothing but what is computed again; tell whether it has a chain.
+
+    A part of a ledger has none: what the chain was before its first event, no signature covers.
+    A file of an archive has one, for the state that its signature covers names the chain's end.
+    """
+    if header.get("format") not in {FORMAT, SEGMENT_FORMAT}:
+        raise NotProvedError(f"not an export: format={header.get('format')!r}")
+    archived = header["format"] == SEGMENT_FORMAT
+    chained = archived or header.get("first") == 1
+    chain, root = {"chain_hash"} if chained else set(), {"root"} if archived else set()
+    _expect_words(header, _HEADER | chain | root, "the header")
+    return chained
+
+
+def _expect_end(header: dict[str, Any], state: str, last: int, chain: bytes, root: bytes) -> None:
+    """Expect an archive's end to be where its events lead: the state is signed, and names both."""
+    if not state:
         raise NotProvedError(f"the state behind the last event is missing: position={last}")
-    return Export(str(origin), first, last, _root(roots), leaves, key, note, state)
+    end = _object(state.encode(errors="surrogatepass"), "the state")
+    if (end.get("position"), end.get("chain_hash")) != (last, chain.hex()):
+        raise NotProvedError(f"the chain is not the one that was signed: position={last}")
+    if header["root"] != root.hex():
+        raise NotProvedError(f"the header names another root: position={last}")
 
 
 def _lines(path: Path) -> Iterator[bytes]:
@@ -151,12 +190,37 @@ def _lines(path: Path) -> Iterator[bytes]:
 
 
 def _object(line: bytes, what: str) -> dict[str, Any]:
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        words = dict(pairs)
+        if len(words) != len(pairs):
+            names = [name for name, _ in pairs]
+            twice = next(name for name in names if names.count(name) > 1)
+            raise NotProvedError(f"{what} says a word twice: {twice}")
+        return words
+
     try:
-        value = json.loads(line)
+        value = json.loads(line, object_pairs_hook=once)
     except (ValueError, RecursionError) as error:
         raise NotProvedError(f"{what} is not JSON: {error}") from error
     if not isinstance(value, dict):
         raise NotProvedError(f"{what} is not a JSON object")
+    return value
+
+
+def _expect_words(record: dict[str, Any], words: set[str], what: str) -> None:
+    """Expect just these words in a line."""
+    for name in sorted(words - record.keys()):
+        raise NotProvedError(f"{what} lacks a word: {name}")
+    for name in sorted(record.keys() - words):
+        raise NotProvedError(f"{what} has a word that is not signed: {name}")
+
+
+def _text(record: dict[str, Any], name: str) -> str:
+    """Return what the line of a file's end says, which is one text."""
+    _expect_words(record, {name}, f"the {name}")
+    value = record[name]
+    if not isinstance(value, str) or not value:
+        raise NotProvedError(f"the {name} is not text")
     return value
 
 
@@ -172,19 +236,20 @@ def _hash(text: object, what: str) -> bytes:
         value = bytes.fromhex(text) if isinstance(text, str) else b""
     except ValueError:
         value = b""
-    if len(value) != 32:
+    if len(value) != 32 or text != value.hex():
         raise NotProvedError(f"not a hash of 32 bytes in hex: {what}")
     return value
 
 
-def _leaf(record: dict[str, Any], position: int) -> bytes:
+def _leaf(record: dict[str, Any], position: int, *, chained: bool) -> bytes:
     """Return the leaf hash that the words give; it must be the one that is recorded."""
+    _expect_words(record, _CHAINED if chained else _EVENT, f"position {position}")
     if record.get("position") != position:
         found = record.get("position")
         raise NotProvedError(f"an event is missing: position={position}, found={found}")
-    body = record.get("body")
-    if not isinstance(body, str) or any(name not in record for name in _HASHED):
-        raise NotProvedError(f"the event lacks a field: position={position}")
+    body = record["body"]
+    if not isinstance(body, str):
+        raise NotProvedError(f"the body is not text: position={position}")
     fields = {name: record[name] for name in _HASHED}
     fields["body_sha256"] = hashlib.sha256(body.encode(errors="surrogatepass")).hexdigest()
     text = json.dumps(fields, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
@@ -224,8 +289,6 @@ def _rotated(body: str, origin: str, trusted: str) -> str:
 
 
 def _check_signed(export: Export, note: str) -> None:
-    if not note:
-        raise NotProvedError("the file holds no checkpoint: name one with --checkpoint")
     text = _signed_text(note, export.key)
     if text is None:
         raise NotProvedError(f"the checkpoint is not signed by the trusted key: {export.key}")

@@ -92,12 +92,10 @@ def _lines(source: Ledger, first: int, tree: Checkpoint, signed: str) -> Iterato
     from ledger.domain.merkle import split_hashes
     from ledger.store.checkpoints import range_before
 
-    chain = GENESIS
-    for event in source.read_events(after=first - 2, limit=1) if first > 1 else ():
-        chain = event.chain_hash
+    whole = first == 1  # the chain before a part is nothing that its signature covers
     yield canonical_json(
         {
-            "chain_hash": chain.hex(),
+            **({"chain_hash": GENESIS.hex()} if whole else {}),
             "first": first,
             "format": FORMAT,
             "last": tree.size,
@@ -106,7 +104,8 @@ def _lines(source: Ledger, first: int, tree: Checkpoint, signed: str) -> Iterato
         }
     )
     for event in source.read_events(after=first - 1, limit=tree.size - first + 1):
-        yield canonical_json(_record(event))
+        chain = {"chain_hash": event.chain_hash.hex()} if whole else {}
+        yield canonical_json(_record(event) | chain)
     if signed:
         yield canonical_json({"checkpoint": signed})
 
@@ -119,7 +118,6 @@ def _record(event: RecordedEvent) -> dict[str, Any]:
         "at_us": envelope.at_us,
         "body": envelope.body,
         "causation_position": envelope.causation_position,
-        "chain_hash": event.chain_hash.hex(),
         "correlation_id": envelope.correlation_id,
         "epoch": envelope.epoch,
         "event_type": envelope.event_type,
