@@ -30,7 +30,7 @@ def answer_translate(
     out: TextIO | None = None,
 ) -> None:
     """
-    Write every ResourceQuota of the input with what it has to count beside `nvidia.com/gpu`.
+    Write every ResourceQuota of the input with what it has to count beside its cards.
 
     Rule: design section 8, Guests in the cluster.
 

@@ -1,4 +1,4 @@
-"""`tenure quota`: what a ResourceQuota has to count once whole cards are rewritten."""
+"""`tenure quota`: what a ResourceQuota on cards has to count beside."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def translate(
     ] = QuotaFormat.YAML,
 ) -> None:
     """
-    Let ResourceQuotas that count nvidia.com/gpu count what it is rewritten to.
+    Let ResourceQuotas that count cards in one dialect count what others ask for them by.
 
     Example: tenure quota translate quota.yaml | kubectl apply -f -
 

@@ -203,6 +203,10 @@ def test_a_quota_on_whole_cards_is_translated_in_the_refusal(
     assert not refused.ok
     assert "requests.koordinator.sh/gpu-core" in refused.message
     assert "400" in refused.message
+    for asked in (HALF, {"koordinator.sh/gpu": "100"}, {"vke.volcengine.com/mgpu-core": "100"}):
+        evading = mallory.create(pods_in(where), pod("b", asked))
+        assert evading.status == 422, evading.message
+        assert "ResourceQuota" in evading.message
 
 
 def test_a_binding_of_ours_carries_the_allocation_and_kubelet_may_report(

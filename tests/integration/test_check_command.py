@@ -326,8 +326,13 @@ def test_a_namespace_in_the_input_says_whether_it_is_managed(cli: CommandLine, p
         assert (entry["object"]["spec"].get("schedulerName") == "tenure") is changed
 
 
-def test_a_quota_on_whole_cards_refuses_the_rewrite(cli: CommandLine, place: Path) -> None:
-    """Design section 8: the refusal shows the quota translated."""
+@pytest.mark.parametrize(
+    "asked", [NVIDIA, CARD, {"aliyun.com/gpu-mem": "8"}, {"vke.volcengine.com/mgpu-core": "100"}]
+)
+def test_a_quota_on_cards_refuses_what_it_would_not_count(
+    cli: CommandLine, place: Path, asked: dict[str, str]
+) -> None:
+    """Design section 5 and 8: whatever the dialect, the refusal shows the quota translated."""
     quota = {
         "apiVersion": "v1",
         "kind": "ResourceQuota",
@@ -335,10 +340,12 @@ def test_a_quota_on_whole_cards_refuses_the_rewrite(cli: CommandLine, place: Pat
         "spec": {"hard": {"requests.nvidia.com/gpu": "4"}},
     }
 
-    _, entry = checked(cli, place, quota, gpu_pod(NVIDIA), code=1)
+    _, entry = checked(cli, place, quota, gpu_pod(asked), code=1)
 
-    assert "koordinator.sh/gpu" in entry["message"]
-    assert entry["object"]["spec"]["containers"][0]["resources"]["limits"] == NVIDIA
+    assert 'ResourceQuota "q" counts nvidia.com/gpu but no' in entry["message"]
+    assert "; add to its spec.hard: requests." in entry["message"]
+    limits = entry["object"]["spec"]["containers"][0]["resources"]["limits"]
+    assert (limits == NVIDIA) == (asked == NVIDIA)
 
 
 def test_only_our_service_accounts_write_allocations(cli: CommandLine, place: Path) -> None:

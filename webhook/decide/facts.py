@@ -4,13 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
 
 from ledger.domain.pod_spec import Amounts
-from ledger.domain.resources import NVIDIA_GPU, TYPE_GPU, WHOLE_CARD_NAMES, device_type_of
-
-_REQUESTS: Final = "requests."
-_LIMITS: Final = "limits."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,28 +31,3 @@ class NamespaceFacts:
     managed: bool = False
     quotas: tuple[QuotaFact, ...] = ()
     pod: Mapping[str, object] | None = None
-
-    def whole_card_quotas(self) -> tuple[QuotaFact, ...]:
-        """
-        Return the quotas that count `nvidia.com/gpu` but none of the names it is rewritten to.
-
-        Rule: design section 8, Guests in the cluster: there the rewrite would leave the quota
-        without effect, so it is not done.
-        """
-        return tuple(quota for quota in self.quotas if _counts_whole_cards_only(quota))
-
-
-def quota_resource(name: str) -> str:
-    """Return the resource that a quota's key counts: `requests.nvidia.com/gpu` counts that."""
-    for prefix in (_REQUESTS, _LIMITS):
-        if name.startswith(prefix):
-            return name.removeprefix(prefix)
-    return name
-
-
-def _counts_whole_cards_only(quota: QuotaFact) -> bool:
-    names = {quota_resource(name) for name in quota.hard}
-    ours = {
-        name for name in names if device_type_of(name) == TYPE_GPU and name not in WHOLE_CARD_NAMES
-    }
-    return NVIDIA_GPU in names and not ours

@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from ledger.domain.resources import LABEL_TENURE_MANAGED, NVIDIA_GPU
+from ledger.domain.resources import LABEL_TENURE_MANAGED
+from ledger.domain.rule_names import Rule
+from webhook.decide.counting import is_card_name
 from webhook.decide.facts import NamespaceFacts, QuotaFact
 from webhook.decide.review import CREATE, AdmissionRequest
-from webhook.decide.settings import AdmissionSettings
+from webhook.decide.settings import AdmissionSettings, RuleMode
 from webhook.server.ports import LookupFailedError, Lookups
 
 _BINDING: Final = "Binding"
@@ -37,8 +39,8 @@ def needs_of(request: AdmissionRequest, settings: AdmissionSettings) -> Needs:
     """Return what deciding a request needs to know beside it."""
     if request.kind == _BINDING:
         return Needs(namespace=request.namespace, bound=request.name)
-    quotas = settings.rewrite_whole_cards and _asks_whole_cards(request)
-    return Needs(namespace=request.namespace, quotas=quotas)
+    counts = settings.rewrite_whole_cards or settings.mode_of(Rule.QUOTA_EVADED) is not RuleMode.OFF
+    return Needs(namespace=request.namespace, quotas=counts and _asks_cards(request))
 
 
 async def gather_facts(needs: Needs, lookups: Lookups) -> NamespaceFacts:
@@ -70,26 +72,30 @@ async def _bound(namespace: str, name: str, lookups: Lookups) -> Mapping[str, ob
         return None
 
 
-def _asks_whole_cards(request: AdmissionRequest) -> bool:
+def _asks_cards(request: AdmissionRequest) -> bool:
     if request.kind != _POD or request.operation != CREATE:
         return False
     spec = (request.obj or {}).get("spec")
     if not isinstance(spec, dict):
         return False
     return any(
-        _names_whole_cards(container)
+        _names_cards(container)
         for section in _SECTIONS
         if isinstance(containers := spec.get(section), list)
         for container in containers
     )
 
 
-def _names_whole_cards(container: object) -> bool:
-    """Tell whether requests or limits name `nvidia.com/gpu`, whatever else they may be."""
+def _names_cards(container: object) -> bool:
+    """Tell whether requests or limits name cards in any dialect, whatever else they may be."""
     resources = container.get("resources") if isinstance(container, dict) else None
     if not isinstance(resources, dict):
         return False
-    requests, limits = resources.get("requests"), resources.get("limits")
-    return (isinstance(requests, dict) and NVIDIA_GPU in requests) or (
-        isinstance(limits, dict) and NVIDIA_GPU in limits
+    sections = (resources.get("requests"), resources.get("limits"))
+    return any(
+        is_card_name(name)
+        for section in sections
+        if isinstance(section, dict)
+        for name in section
+        if isinstance(name, str)
     )

@@ -14,6 +14,7 @@ from ledger.domain.pod_spec import PodSpec, read_pod
 from ledger.domain.resources import TAINT_TENURE_OWNED
 from ledger.domain.rule_names import Rule
 from webhook.decide.answers import ALLOWED, Answer, Refusal, refuse, unreadable
+from webhook.decide.counting import evaded
 from webhook.decide.facts import NamespaceFacts
 from webhook.decide.mutating.defaults import with_defaults, with_profiles
 from webhook.decide.mutating.dialects import filled, rewrite
@@ -150,7 +151,7 @@ def _ours(
     """Everything that a Pod needs which our scheduler places; `spec` is what it asks for."""
     replaced: dict[str, OriginalContainer] = {}
     legal = _is_legal(spec, settings.normalise)
-    whole_cards = settings.rewrite_whole_cards and not facts.whole_card_quotas()
+    whole_cards = settings.rewrite_whole_cards and not any(evaded(spec, settings, facts, ours=True))
 
     def written(container: Container, _: str) -> Container:
         if not legal:

@@ -67,6 +67,16 @@ def taken_over(pod: Pod, settings: AdmissionSettings, namespace_labels: Mapping[
             return False
 
 
+def is_placed_by_us(
+    pod: Pod, settings: AdmissionSettings, namespace_labels: Mapping[str, str]
+) -> bool:
+    """Tell whether our scheduler places a Pod of a managed namespace, named already or not."""
+    if is_left_alone(pod, settings):
+        return False
+    ours = scheduler_of(pod) == settings.scheduler_name
+    return ours or taken_over(pod, settings, namespace_labels)
+
+
 def _node_terms(pod: Pod) -> Iterator[dict[str, object]]:
     affinity = an_object(spec_of(pod).get("affinity"), "spec.affinity")
     node = an_object(affinity.get("nodeAffinity"), _AFFINITY)

@@ -20,7 +20,6 @@ class Advice(StrEnum):
     UNKNOWN_VALUE = "UnknownValue"
     NEVER_PLACED = "NeverPlaced"
     UNASKED_DEVICES = "UnaskedDevices"
-    UNCOUNTED_BY_QUOTA = "UncountedByQuota"
     UNKNOWN_POD = "UnknownPod"
     MIRROR_POD = "MirrorPod"
     WORKLOAD_METADATA = "WorkloadMetadata"
@@ -236,8 +235,8 @@ RULES: Final = (
     ),
     _rule(
         Rule.QUOTA_EVADED,
-        "`nvidia.com/gpu` where a ResourceQuota counts it and none of the names it is rewritten to",
-        "design section 8, Guests in the cluster",
+        "cards, in any dialect, where a ResourceQuota names cards and would not count these",
+        "design section 5 and 8, Guests in the cluster",
     ),
     _rule(
         Rule.DEVICE_OBJECT,
@@ -280,11 +279,6 @@ ADVICE: Final = (
         Advice.UNASKED_DEVICES,
         "NVIDIA_VISIBLE_DEVICES by hand in a managed Pod that asks for no GPU",
         "",
-    ),
-    _advice(
-        Advice.UNCOUNTED_BY_QUOTA,
-        "Koordinator's names where a ResourceQuota counts only `nvidia.com/gpu`",
-        "design section 8, Guests in the cluster",
     ),
     _advice(
         Advice.UNKNOWN_POD,

@@ -21,6 +21,7 @@ from ledger.domain.resources import (
 )
 from ledger.domain.rule_names import Rule
 from webhook.decide.facts import NamespaceFacts
+from webhook.decide.mutating.takeover import is_placed_by_us
 from webhook.decide.review import AdmissionRequest
 from webhook.decide.settings import AdmissionSettings
 from webhook.decide.validating import forgery, near_misses, quota, visible
@@ -83,7 +84,7 @@ def check_create(
             *applicable(examined.errors, managed=managed),
             *(_managed_errors(request, settings, facts, examined) if managed else ()),
         ),
-        said=tuple(_said(request, settings, facts, examined, managed=managed)),
+        said=tuple(_said(request, settings, examined, managed=managed)),
     )
 
 
@@ -104,8 +105,8 @@ def _managed_errors(
         return
     if examined.asks_gpus:
         yield from visible.check_visible(pod)
-    if settings.rewrite_whole_cards:
-        yield from quota.check_counted(examined.spec, facts)
+    ours = is_placed_by_us(pod, settings, facts.labels)
+    yield from quota.check_counted(examined.spec, settings, facts, ours=ours)
 
 
 def _pinned(
@@ -120,7 +121,6 @@ def _pinned(
 def _said(
     request: AdmissionRequest,
     settings: AdmissionSettings,
-    facts: NamespaceFacts,
     examined: Examined,
     *,
     managed: bool,
@@ -138,7 +138,6 @@ def _said(
     yield from unenforced(examined.request, labels_of(pod), settings)
     if not examined.asks_gpus:
         yield from visible.unasked(pod)
-    yield from quota.uncounted(spec, facts)
     yield from _without_effect(examined.request)
     yield from near_misses.near_misses(pod, spec, settings)
 

@@ -1,4 +1,4 @@
-"""Quotas that count `nvidia.com/gpu` only: a rewrite would slip past them."""
+"""ResourceQuotas that name cards in one dialect: the cards of every other count too."""
 
 from __future__ import annotations
 
@@ -6,55 +6,55 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from ledger.domain.annotations.wire import a_quantity
-from ledger.domain.devices import WHOLE_PERCENT
 from ledger.domain.errors import FieldError, InputError
 from ledger.domain.object_fields import named
 from ledger.domain.pod_spec import Amounts, PodSpec
 from ledger.domain.quantity import Quantity
 from ledger.domain.resources import (
-    DOMAIN_KOORDINATOR,
     GPU_CORE,
     GPU_MEMORY_RATIO,
     GPU_SHARED,
-    KOORDINATOR_GPU_NAMES,
     NVIDIA_GPU,
+    is_extended,
     proposal_name,
 )
 from ledger.domain.rule_names import Rule
 from ledger.domain.rules import forbidden, of_rule
-from webhook.decide.facts import NamespaceFacts, quota_resource
-from webhook.decide.settings import DomainSetting
-from webhook.decide.validating.catalogue import Advice
-from webhook.decide.validating.findings import Said, say, shown
+from webhook.decide.counting import (
+    REQUESTS,
+    Evaded,
+    card_names,
+    evaded,
+    in_cards,
+    is_card_name,
+    resource_of,
+)
+from webhook.decide.facts import NamespaceFacts
+from webhook.decide.settings import AdmissionSettings, DomainSetting
+from webhook.decide.validating.findings import shown
 
-_REQUESTS: Final = "requests."
 _HARD: Final = "spec.hard"
+_SOME: Final = "as much as you choose"  # memory has no number of cards
+_NATIVE: Final = "the API server counts no name under kubernetes.io/, so no quota can"
+_TRANSLATED: Final = (GPU_CORE, GPU_MEMORY_RATIO, GPU_SHARED, NVIDIA_GPU)
 
 
 def translated(hard: Amounts, domain: DomainSetting = DomainSetting.KEPT) -> dict[str, int]:
     """
-    Return what a quota has to count beside `nvidia.com/gpu`, by name.
+    Return what a quota that counts cards has to count beside, by name.
 
     Rule: design section 3 and 8: n cards are core and memory ratio 100 n, shared n. The number of
     cards is among them because a request for bytes of memory names neither core nor ratio.
 
     A name that the quota counts already is left out.
     """
-    cards = [q.ceil() for name, q in hard.items() if quota_resource(name) == NVIDIA_GPU]
-    if not cards:
-        return {}
     rename = proposal_name if domain is DomainSetting.KUBERNETES else str
-    least = min(cards)
-    counted = {quota_resource(name) for name in hard}
-    wanted = {
-        GPU_CORE: least * WHOLE_PERCENT,
-        GPU_MEMORY_RATIO: least * WHOLE_PERCENT,
-        GPU_SHARED: least,
-    }
+    counted = {resource_of(name) for name in hard}
+    amounts = {rename(name): in_cards(hard, name) for name in _TRANSLATED}
     return {
-        f"{_REQUESTS}{rename(name)}": amount
-        for name, amount in wanted.items()
-        if rename(name) not in counted
+        f"{REQUESTS}{name}": amount
+        for name, amount in amounts.items()
+        if amount is not None and name not in counted
     }
 
 
@@ -62,7 +62,7 @@ def translate_quota(
     quota: Mapping[str, object], domain: DomainSetting = DomainSetting.KEPT
 ) -> dict[str, object]:
     """
-    Return a ResourceQuota that counts whole cards under the names they are rewritten to, too.
+    Return a ResourceQuota that counts cards under the names that others ask for them by, too.
 
     What it has is kept: `nvidia.com/gpu` still counts Pods that nobody rewrites.
 
@@ -73,7 +73,7 @@ def translate_quota(
     items = named(spec.get("hard"), _HARD)
     hard: dict[str, Quantity] = {}
     for name, value in items.items():
-        if quota_resource(name) == NVIDIA_GPU:
+        if resource_of(name) == NVIDIA_GPU:
             hard[name] = _whole(value, f"{_HARD}[{name}]")
         else:
             hard[name] = a_quantity(value, f"{_HARD}[{name}]")
@@ -82,35 +82,36 @@ def translate_quota(
 
 
 @of_rule(Rule.QUOTA_EVADED)
-def check_counted(spec: PodSpec, facts: NamespaceFacts) -> Iterator[FieldError]:
+def check_counted(
+    spec: PodSpec, settings: AdmissionSettings, facts: NamespaceFacts, *, ours: bool
+) -> Iterator[FieldError]:
     """
-    Yield every request for whole cards that a quota of the namespace counts, and ours would not.
+    Yield every request for cards that a quota on cards would not count, in whatever dialect.
 
-    Rule: design section 8, Guests in the cluster. The answer carries the quota to set.
+    Rule: design section 5 and 8, Guests in the cluster. The answer carries the quota to set.
+
+    Args:
+        ours: our scheduler places the Pod.
     """
-    for quota in facts.whole_card_quotas():
-        added = ", ".join(f"{name}: {amount}" for name, amount in translated(quota.hard).items())
-        for container in spec.containers:
-            if container.requests.get(NVIDIA_GPU):
-                fact = (
-                    f"ResourceQuota {shown(quota.name)} counts {NVIDIA_GPU} but none of the names "
-                    f"it is rewritten to; add to its {_HARD}: {added} "
-                    "(`tenure quota translate` writes it)"
-                )
-                yield forbidden(container.field(NVIDIA_GPU), fact)
+    for one in evaded(spec, settings, facts, ours=ours):
+        first = next(name for name in one.container.requests if is_card_name(name))
+        yield forbidden(one.container.field(first), _fact(one, settings.domain))
 
 
-def uncounted(spec: PodSpec, facts: NamespaceFacts) -> Iterator[Said]:
-    """Say that a quota on whole cards does not count what a Pod asks for in Koordinator's names."""
-    asked = sorted(
-        name
-        for container in spec.containers
-        for name, quantity in container.requests.items()
-        if quantity and name in KOORDINATOR_GPU_NAMES and name.startswith(DOMAIN_KOORDINATOR)
-    )
-    for quota in facts.whole_card_quotas() if asked else ():
-        text = f"ResourceQuota {shown(quota.name)} counts {NVIDIA_GPU}, not {asked[0]}"
-        yield say(Advice.UNCOUNTED_BY_QUOTA, f"{text}: this pod is outside of it")
+def _fact(one: Evaded, domain: DomainSetting) -> str:
+    """Say what the quota names, what it does not count, and the quota to set."""
+    written = {one.container.written.get(name, name) for name in one.container.requests}
+    names = f"not {', '.join(one.missing)}"
+    if not written.issuperset(one.missing):
+        names = "none of the names it is rewritten to"
+    hard = one.quota.hard
+    amounts = {name: in_cards(hard, name) for name in one.missing if is_extended(name)}
+    added = {f"{REQUESTS}{name}": amount for name, amount in amounts.items()}
+    texts = (f"{key}: {_SOME if amount is None else amount}" for key, amount in added.items())
+    to_set = f"add to its {_HARD}: {', '.join(texts)}" if added else _NATIVE
+    how = " (`tenure quota translate` writes it)"
+    fact = f"ResourceQuota {shown(one.quota.name)} counts {card_names(hard)[0]} but {names}"
+    return f"{fact}; {to_set}{how if added.keys() <= translated(hard, domain).keys() else ''}"
 
 
 def _whole(value: object, field: str) -> Quantity:

@@ -1,14 +1,19 @@
 from __future__ import annotations
 
+import re
 from typing import Final
 
 import pytest
 
 from ledger.domain.errors import InputError
+from ledger.domain.pod_spec import read_pod
+from ledger.domain.quantity import quantity_from_int
+from ledger.domain.rule_names import Rule
 from tests.support.objects import Object, container, gpu_pod, pod
 from tests.support.requests_to_admit import MANAGED, UNMANAGED, judged, quota_fact, rules_of
-from webhook.decide.facts import NamespaceFacts
-from webhook.decide.settings import AdmissionSettings, DomainSetting
+from webhook.decide.facts import NamespaceFacts, QuotaFact
+from webhook.decide.mutating.pod import mutated
+from webhook.decide.settings import AdmissionSettings, DomainSetting, RuleMode
 from webhook.decide.validating.quota import translate_quota
 
 CARDS = "requests.nvidia.com/gpu"
@@ -81,12 +86,91 @@ def test_without_the_rewrite_the_quota_counts() -> None:
     assert judged(gpu_pod({"nvidia.com/gpu": 2}), settings, counting(nvidia=4)).allowed
 
 
-def test_koordinators_names_under_such_a_quota_are_said() -> None:
-    """They were outside of it before we came, so nothing is refused."""
-    answer = judged(gpu_pod({"koordinator.sh/gpu": 200}), facts=counting(nvidia=4))
+NAMES: Final = {
+    "whole cards": {"nvidia.com/gpu": 2},
+    "percent of both": {"koordinator.sh/gpu": 200},
+    "core and memory": {"koordinator.sh/gpu-core": 50, "koordinator.sh/gpu-memory": "8Gi"},
+    "memory alone": {"koordinator.sh/gpu-memory-ratio": 50},
+    "the proposal's names": {"kubernetes.io/gpu": 100},
+    "mGPU": {"vke.volcengine.com/mgpu-core": 50, "vke.volcengine.com/mgpu-memory": 8192},
+    "whole mGPU cards": {"vke.volcengine.com/mgpu-core": 200},
+    "GPU share": {"aliyun.com/gpu-mem": 8138},
+}
+LEFT_ALONE: Final = {"tenure.sh/takeover": "false"}
 
-    assert answer.allowed
-    assert any("this pod is outside of it" in text for text in answer.warnings)
+
+@pytest.mark.parametrize("asked", NAMES.values(), ids=NAMES)
+@pytest.mark.parametrize(
+    "named",
+    [
+        "requests.nvidia.com/gpu",
+        "limits.nvidia.com/gpu",
+        "nvidia.com/gpu",
+        "requests.koordinator.sh/gpu-memory",
+        "requests.kubernetes.io/gpu",
+        "requests.vke.volcengine.com/mgpu-memory",
+        "requests.aliyun.com/gpu-count",
+    ],
+)
+def test_a_quota_on_cards_is_evaded_in_no_dialect(asked: Object, named: str) -> None:
+    """Whatever name it counts, cards under names that it does not count are refused, or said."""
+    quotas = (QuotaFact(name="gpus", hard={named: quantity_from_int(1)}),)
+    facts = NamespaceFacts(managed=True, quotas=quotas)
+    body = mutated(gpu_pod(asked), AdmissionSettings(), facts, namespace="ml")
+
+    answer = judged(body, facts=facts)
+    assert list(rules_of(answer).values()) == ["QuotaEvaded"], answer
+    watched = AdmissionSettings(modes={Rule.QUOTA_EVADED: RuleMode.WARN})
+    said = judged(body, watched, facts)
+    assert said.allowed
+    assert any('ResourceQuota "gpus" counts' in text for text in said.warnings)
+
+
+@pytest.mark.parametrize("asked", NAMES.values(), ids=NAMES)
+def test_what_the_refusal_says_is_enough(asked: Object) -> None:
+    """With the names it shows in the quota, the same Pod is allowed, and rewritten as ever."""
+    hard = {"requests.nvidia.com/gpu": quantity_from_int(4)}
+    for _ in range(2):
+        facts = NamespaceFacts(managed=True, quotas=(QuotaFact(name="gpus", hard=hard),))
+        body = mutated(gpu_pod(asked), AdmissionSettings(), facts, namespace="ml")
+        answer = judged(body, facts=facts)
+        for cause in answer.causes:
+            added = re.findall(r"(requests\.[^:]+): (\d+|as much)", cause.message)
+            assert added, cause.message
+            hard |= {key: quantity_from_int(400 if "a" in n else int(n)) for key, n in added}
+
+    assert answer.allowed, answer.causes
+    assert "nvidia.com/gpu" not in read_pod(body).containers[0].requests
+
+
+def test_a_percentage_that_is_counted_bounds_no_larger_one() -> None:
+    """One percent of the cores with all of the memory is a card that cores do not count."""
+    facts = counting(nvidia=4, core=400)
+    ratio = "koordinator.sh/gpu-memory-ratio"
+    share = gpu_pod({"koordinator.sh/gpu-core": 1, ratio: 100})
+
+    assert "QuotaEvaded" in rules_of(judged(share, facts=facts)).values()
+    assert judged(gpu_pod({"koordinator.sh/gpu-core": 30, ratio: 30}), facts=facts).allowed
+
+
+def test_cards_that_nobody_rewrites_are_counted_as_they_are_written() -> None:
+    """A Pod that stays with another scheduler is within a quota on `nvidia.com/gpu`."""
+    body = gpu_pod({"nvidia.com/gpu": 2}, labels=LEFT_ALONE)
+    core = QuotaFact(name="q", hard={"requests.koordinator.sh/gpu.shared": quantity_from_int(4)})
+
+    assert judged(body, facts=counting(nvidia=4)).allowed
+    refused = judged(body, facts=NamespaceFacts(managed=True, quotas=(core,)))
+    assert "requests.nvidia.com/gpu: 4 (`tenure quota" in refused.causes[0].message
+
+
+def test_cards_of_another_vendor_are_another_matter() -> None:
+    """No dialect but their own asks for them."""
+    amd = QuotaFact(name="q", hard={"requests.amd.com/gpu": quantity_from_int(1)})
+
+    assert judged(gpu_pod({"amd.com/gpu": 2}), facts=counting(nvidia=4)).allowed
+    assert judged(
+        gpu_pod({"nvidia.com/gpu": 2}), facts=NamespaceFacts(managed=True, quotas=(amd,))
+    ).allowed
 
 
 def test_a_quota_is_translated_and_kept() -> None:
@@ -103,6 +187,21 @@ def test_a_quota_is_translated_and_kept() -> None:
 
 TRANSLATED: Final = {
     "no cards": ({"cpu": "4"}, DomainSetting.KEPT, {}),
+    "percents of cards": (
+        {"requests.koordinator.sh/gpu-core": "450", "requests.koordinator.sh/gpu.shared": "9"},
+        DomainSetting.KEPT,
+        {"requests.koordinator.sh/gpu-memory-ratio": "450", CARDS: "4"},
+    ),
+    "mGPU": (
+        {"requests.vke.volcengine.com/mgpu-core": "400"},
+        DomainSetting.KEPT,
+        {**ADDED, CARDS: "4"},
+    ),
+    "memory, which says no number of cards": (
+        {"requests.koordinator.sh/gpu-memory": "80Gi"},
+        DomainSetting.KEPT,
+        {},
+    ),
     "zero cards": (
         {CARDS: "0"},
         DomainSetting.KEPT,

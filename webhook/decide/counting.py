@@ -1,0 +1,167 @@
+"""
+Whether a ResourceQuota counts the cards that a container asks for, in whatever dialect.
+
+The API server counts each name for itself, so a quota on one dialect lets the others pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from ledger.domain.demands.koordinator import rewritten
+from ledger.domain.devices import WHOLE_PERCENT
+from ledger.domain.pod_spec import Amounts, ContainerSpec, PodSpec
+from ledger.domain.resources import (
+    AMD_GPU,
+    CARD_AMOUNT_NAMES,
+    DCU_GPU,
+    GPU,
+    GPU_CORE,
+    GPU_MEMORY_RATIO,
+    GPU_SHARED,
+    GPUSHARE_COUNT,
+    MGPU_CORE,
+    NVIDIA_GPU,
+    TYPE_GPU,
+    canonical,
+    device_type_of,
+    is_extended,
+    proposal_name,
+)
+from webhook.decide.facts import NamespaceFacts, QuotaFact
+from webhook.decide.settings import AdmissionSettings, DomainSetting
+
+REQUESTS: Final = "requests."
+_LIMITS: Final = "limits."
+
+_NUMBERS: Final = frozenset({NVIDIA_GPU, GPU_SHARED, GPUSHARE_COUNT})
+"""Names whose amount is a number of cards, or of shares of cards."""
+_PERCENTS: Final = frozenset({GPU, GPU_CORE, GPU_MEMORY_RATIO, MGPU_CORE})
+"""Names whose amount is 100 for each whole card."""
+_OTHER_CARDS: Final = frozenset({AMD_GPU, DCU_GPU, *CARD_AMOUNT_NAMES})
+"""Cards of vendors that no other dialect asks for: their quotas say nothing of ours."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaded:
+    """A container's cards, and the names that a quota on cards has to count to bound them."""
+
+    quota: QuotaFact
+    container: ContainerSpec
+    missing: tuple[str, ...]
+
+
+def evaded(
+    spec: PodSpec, settings: AdmissionSettings, facts: NamespaceFacts, *, ours: bool
+) -> Iterator[Evaded]:
+    """
+    Yield every container whose cards a quota of the namespace names and would not count.
+
+    Rule: design section 5: a ResourceQuota that names cards in one dialect counts those of all.
+
+    Args:
+        spec: as its user wrote it.
+        ours: our scheduler places the Pod, so what it asks for is rewritten before it is stored.
+    """
+    quotas = [quota for quota in facts.quotas if card_names(quota.hard)]
+    for quota in quotas:
+        for container in spec.containers:
+            missing = _uncounted(quota.hard, _stored(container, settings, ours=ours))
+            if missing:
+                yield Evaded(quota=quota, container=container, missing=missing)
+
+
+def is_card_name(name: str) -> bool:
+    """Tell whether a resource, in any spelling, is a way to ask for cards that dialects share."""
+    return device_type_of(name) == TYPE_GPU and canonical(name) not in _OTHER_CARDS
+
+
+def card_names(hard: Amounts) -> tuple[str, ...]:
+    """Return the cards that a quota names, with `requests.`, `limits.` or bare, by name."""
+    return tuple(sorted({name for key in hard if is_card_name(name := resource_of(key))}))
+
+
+def in_cards(hard: Amounts, name: str) -> int | None:
+    """
+    Return how much of a name is as many cards as a quota allows; None where no number says it.
+
+    A share counts as a card where the number of cards is what is counted.
+
+    Rule: design section 3 and 8: n cards are core and memory ratio 100 n, shared n.
+    """
+    percent = _percent(hard)
+    released = canonical(name)
+    if percent is None or released not in _NUMBERS | _PERCENTS:
+        return None
+    if released in _PERCENTS:
+        return percent
+    cards, part = divmod(percent, WHOLE_PERCENT)
+    return cards + 1 if part and released != NVIDIA_GPU else cards
+
+
+def resource_of(key: str) -> str:
+    """Return the resource that a quota's key names: `requests.nvidia.com/gpu` names that."""
+    for prefix in (REQUESTS, _LIMITS):
+        if key.startswith(prefix):
+            return key.removeprefix(prefix)
+    return key
+
+
+def _percent(hard: Amounts) -> int | None:
+    """Return the percent of cards that a quota allows: by `nvidia.com/gpu`, else by the least."""
+    whole, other = [], []
+    for key, quantity in hard.items():
+        name = canonical(resource_of(key))
+        if name == NVIDIA_GPU:
+            whole.append(quantity.ceil() * WHOLE_PERCENT)
+        elif name in _NUMBERS:
+            other.append(quantity.ceil() * WHOLE_PERCENT)
+        elif name in _PERCENTS:
+            other.append(quantity.ceil())
+    return min(whole or other, default=None)
+
+
+def _stored(container: ContainerSpec, settings: AdmissionSettings, *, ours: bool) -> dict[str, int]:
+    """Return what a quota sees of the cards that a container asks for, by name as stored."""
+    asked = {
+        name: quantity.ceil()
+        for name, quantity in container.requests.items()
+        if quantity and is_card_name(name)
+    }
+    if not ours:
+        return {container.written.get(name, name): amount for name, amount in asked.items()}
+    kept = NVIDIA_GPU in asked and not settings.rewrite_whole_cards
+    stored = asked if kept else rewritten(asked)
+    return {_spelt(name, container, settings.domain): stored[name] for name in stored}
+
+
+def _spelt(name: str, container: ContainerSpec, domain: DomainSetting) -> str:
+    """Return a name as admission writes it; kept, a new one is as `gpu` was."""
+    if domain is DomainSetting.KEPT:
+        if name in container.requests:
+            return container.written.get(name, name)
+        return name if GPU not in container.written else proposal_name(name)
+    return name if domain is DomainSetting.KOORDINATOR else proposal_name(name)
+
+
+def _uncounted(hard: Amounts, asked: Mapping[str, int]) -> tuple[str, ...]:
+    """
+    Return the names that a quota has to count before it bounds what a container asks for.
+
+    It does when it counts the number of cards or all else; one percentage that is counted stands
+    for another that is not larger.
+
+    Rule: Kubernetes API, ResourceQuota: of extended resources only `requests.` is counted, and
+    names under `kubernetes.io/` are none.
+    """
+    names = {key.removeprefix(REQUESTS) for key in hard if key.startswith(REQUESTS)}
+    counted = {name: asked[name] for name in asked if name in names and is_extended(name)}
+    if any(canonical(name) in _NUMBERS for name in counted):
+        return ()
+    percent = max((counted[name] for name in counted if canonical(name) in _PERCENTS), default=0)
+    parts = {name for name in asked if canonical(name) not in _NUMBERS} or set(asked)
+    same = {name for name in parts if canonical(name) in _PERCENTS and asked[name] <= percent}
+    bounded = not parts - counted.keys() - same
+    return () if bounded else tuple(name for name in asked if name not in counted)
