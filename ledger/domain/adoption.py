@@ -20,6 +20,7 @@ from ledger.domain.adopted_cards import (
     part_share,
     whole_share,
 )
+from ledger.domain.adopted_checkpoints import DEVICES_CHECKPOINTS, from_checkpoints, gpu_ids
 from ledger.domain.adopted_fractions import (
     GPU_INDEX_CONTAINER,
     GPUSHARE_V1,
@@ -42,7 +43,6 @@ from ledger.domain.annotations.device_allocated import (
 from ledger.domain.annotations.gpu_topology import decode_gpu_topology
 from ledger.domain.annotations.qos import read_qos_class
 from ledger.domain.cpuset import EMPTY, CpuSet
-from ledger.domain.demands.gpushare import UNIT_BYTES
 from ledger.domain.device_types import Unit
 from ledger.domain.device_types import device_type as device_type_named
 from ledger.domain.devices import (
@@ -68,7 +68,6 @@ from ledger.domain.resources import (
     GPU_CORE,
     GPU_MEMORY,
     GPU_MEMORY_RATIO,
-    GPUSHARE_MEMORY,
     HUAWEI_NPU_CORE,
     TYPE_GPU,
     device_type_of,
@@ -76,7 +75,6 @@ from ledger.domain.resources import (
 
 DEVICE_ALLOCATED: Final = "device-allocated"
 TOPOLOGY: Final = "topology"
-DEVICES_CHECKPOINTS: Final = "devices-checkpoints"
 RESOURCE_STATUS: Final = "resource-status"
 POD_CPU_ALLOCS: Final = "pod-cpu-allocs"
 NO_SOURCE: Final = ""
@@ -97,8 +95,6 @@ _WITHOUT_CONTAINERS: Final = (DEVICE_ALLOCATED, TOPOLOGY, DEVICES_CHECKPOINTS)
 _FAULTS_MAX: Final = 5
 _TEMPLATE: Final = "gpuSharedResourceTemplate"
 _FAULT_MAX: Final = 237
-_REPLICA_SEPARATORS: Final = ("-_-", "::")
-"""Fake device ids end in one of these and a number (GPU-sharing contract D.2)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,7 +223,7 @@ def _first(asker: Asker) -> Found:
         from_gpu_index,
         from_gpushare,
         _from_topology,
-        _from_checkpoints,
+        from_checkpoints,
     )
     for read in readers:
         found = read(asker)
@@ -250,20 +246,11 @@ def _whole_answer(found: Found, asker: Asker) -> Found:
     )
     named = sum(share.device_type == TYPE_GPU for share in found.shares)
     if found.source == DEVICES_CHECKPOINTS:
-        named = _ids_in_checkpoints(asker)
+        named = len(gpu_ids(asker.checkpoints))
     if not named or named >= asked or TYPE_GPU in found.lost_types:
         return found
     fault = f"{found.source} names fewer GPUs than the pod asks for: asked={asked}, named={named}"
     return replace(found, lost_types=found.lost_types | {TYPE_GPU}, faults=(*found.faults, fault))
-
-
-def _ids_in_checkpoints(asker: Asker) -> int:
-    """Return how many ids kubelet gave; two of them may be replicas of one card."""
-    return sum(
-        len(entry.device_ids)
-        for entry in asker.checkpoints
-        if device_type_of(entry.resource_name) == TYPE_GPU
-    )
 
 
 def _asked_types(spec: PodSpec) -> frozenset[str]:
@@ -410,41 +397,3 @@ def _demand_share(
         return whole_share(card, containers)
     memory = demand.memory_bytes_on(card.memory_bytes)
     return part_share(card, demand.core_percent, memory, containers)
-
-
-def _from_checkpoints(asker: Asker) -> Found | None:
-    """Kubelet's own allocations: whole cards, unless an id is one unit of GPU share memory."""
-    entries = [
-        (device_type, entry)
-        for entry in asker.checkpoints
-        if (device_type := device_type_of(entry.resource_name)) is not None
-    ]
-    if not entries:
-        return None
-    by_name = {container.name: container for container in asker.spec.containers}
-
-    def pairs() -> Iterator[Part]:
-        for device_type, entry in entries:
-            named = tuple(filter(None, [by_name.get(entry.container_name)]))
-            units: dict[str, int] = {}
-            for device_id in entry.device_ids:
-                real = _real_id(device_id)
-                units[real] = units.get(real, 0) + 1
-            for real, count in units.items():
-                card = asker.card(device_type, device_id=real)
-                if card and entry.resource_name == GPUSHARE_MEMORY:
-                    memory = count * UNIT_BYTES[asker.gpushare_unit]
-                    yield device_type, part_share(card, 0, memory, named)
-                else:
-                    yield device_type, whole_share(card, named) if card else None
-
-    return collect(DEVICES_CHECKPOINTS, pairs())
-
-
-def _real_id(device_id: str) -> str:
-    """Return the device behind a replica's id, `<id>::3` or `<id>-_-3`; other ids as they are."""
-    for separator in _REPLICA_SEPARATORS:
-        head, found, tail = device_id.rpartition(separator)
-        if found and tail.isascii() and tail.isdigit():
-            return head
-    return device_id

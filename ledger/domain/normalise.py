@@ -21,7 +21,7 @@ from ledger.domain.demands.whole_cards import whole_card_demands
 from ledger.domain.demands.wishes import Wishes, check_wishes, hinted, read_wishes, with_wishes
 from ledger.domain.errors import FieldError, RefusedError
 from ledger.domain.original import as_written
-from ledger.domain.pod_spec import PodSpec, read_pod
+from ledger.domain.pod_spec import APP, PodSpec, read_pod
 from ledger.domain.requests import (
     ContainerNeed,
     DeviceDemand,
@@ -242,6 +242,11 @@ def snapshot_of(spec: PodSpec, *, qos: str, priority: int) -> PodSnapshot:
         annotations={
             key: text for key, text in spec.annotations.items() if key in KEPT_ANNOTATIONS
         },
+        init_containers=tuple(
+            f"{container.kind}/{container.name}"
+            for container in spec.containers
+            if container.kind != APP and container.original
+        ),
     )
 
 

@@ -156,6 +156,8 @@ class PodSnapshot:
         original: the request as written, `<container>.<resource>` -> quantity text.
         created_at_us: creation time of the Pod, microseconds since the epoch; 0 = unknown.
         annotations: allow-listed ones, as the user wrote them: what its CPUs were chosen by.
+        init_containers: those in `original` that are no app containers, in starting order, as
+            `init/<name>` or `sidecar/<name>`; events from before it was recorded have none.
     """
 
     owner: str = ""
@@ -165,6 +167,13 @@ class PodSnapshot:
     original: Mapping[str, str] = field(default_factory=dict)
     created_at_us: int = 0
     annotations: Mapping[str, str] = field(default_factory=dict)
+    init_containers: tuple[str, ...] = ()
+
+    @property
+    def kinds(self) -> dict[str, str]:
+        """Return the kind of each container that is no app container, in starting order."""
+        parts = (text.partition("/") for text in self.init_containers)
+        return {name: kind for kind, _, name in parts}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

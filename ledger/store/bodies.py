@@ -110,7 +110,8 @@ def _container(share: ContainerShare) -> str:
 def _snapshot(snapshot: PodSnapshot) -> str:
     return (
         f'{{"annotations":{text_map(snapshot.annotations)},'
-        f'"created_at_us":{_number(snapshot.created_at_us)},"labels":{text_map(snapshot.labels)},'
+        f'"created_at_us":{_number(snapshot.created_at_us)},'
+        f'"init_containers":{_texts(snapshot.init_containers)},"labels":{text_map(snapshot.labels)},'
         f'"original":{text_map(snapshot.original)},"owner":{_quote(snapshot.owner)},'
         f'"priority":{_number(snapshot.priority)},"qos":{_quote(snapshot.qos)}}}'
     )

@@ -15,6 +15,7 @@ from ledger.domain.events import NodeInventoried, PodObserved, PodReserved, Requ
 from ledger.domain.node_objects import decode_node
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.normalise import NormaliseSettings, examine_pod
+from ledger.domain.pod_spec import APP, SIDECAR
 from ledger.domain.requests import DeviceDemand, PodRequest
 from ledger.domain.resources import (
     ANNOTATION_MGPU_COMPUTE_POLICY,
@@ -31,7 +32,7 @@ UNTOLD_OF_NODES: Final = (
 )
 UNTOLD_OF_PODS: Final = (
     "of Pods: GPU models, node selectors, affinity, tolerations, device hints, joint allocation,"
-    " partition wishes, mGPU policies, init containers and overhead"
+    " partition wishes, mGPU policies and overhead; older events tell no init containers"
 )
 UNTOLD_BY_ARCHIVE: Final = (
     "what moved to the archive: labels, cpu and memory of nodes, requests of Pods"
@@ -67,8 +68,8 @@ def request_of(event: Event, settings: NormaliseSettings) -> PodRequest | None:
     """
     Return a Pod's request out of what its event keeps of it; None where that is not one.
 
-    The sizes of a reservation are exact; those of a refusal are the sum over all containers. A
-    trace has no Pod objects: there a reservation of equal shares of GPUs stands for its request.
+    The cpu and memory of a reservation are exact; those of a refusal are without overhead. A trace
+    has no Pod objects: there a reservation of equal shares of GPUs stands for its request.
     """
     if not event.snapshot.original:
         return _of_shares(event) if isinstance(event, PodReserved) else None
@@ -166,11 +167,9 @@ def _pod(event: Event) -> Mapping[str, Any]:
     if event.snapshot.qos in _QOS:
         labels[LABEL_QOS_CLASS] = event.snapshot.qos
     inits, apps = _in_spec_order(event, amounts)
+    kinds = event.snapshot.kinds
     spec: dict[str, Any] = {
-        key: [
-            {"name": name, "resources": {"requests": amounts[name], "limits": amounts[name]}}
-            for name in names
-        ]
+        key: [_container(name, amounts[name], kinds.get(name, APP)) for name in names]
         for key, names in (("initContainers", inits), ("containers", apps))
     }
     if event.snapshot.priority:
@@ -183,6 +182,11 @@ def _pod(event: Event) -> Mapping[str, Any]:
         "annotations": {**event.snapshot.annotations, **_spread_over_cards(event, apps)},
     }
     return {"metadata": metadata, "spec": spec}
+
+
+def _container(name: str, amounts: Mapping[str, str], kind: str) -> Mapping[str, Any]:
+    restart = {"restartPolicy": "Always"} if kind == SIDECAR else {}
+    return {"name": name, "resources": {"requests": amounts, "limits": amounts}, **restart}
 
 
 def _spread_over_cards(event: Event, apps: Sequence[str]) -> Mapping[str, str]:
@@ -201,15 +205,18 @@ def _spread_over_cards(event: Event, apps: Sequence[str]) -> Mapping[str, str]:
 
 def _in_spec_order(event: Event, names: Iterable[str]) -> tuple[list[str], list[str]]:
     """
-    Return init and app containers in the order of the spec, as far as what they hold tells it.
+    Return init and app containers in the order of the spec, as far as it was recorded.
 
-    The snapshot is sorted by name; containers without devices fill the places that are left.
+    What the snapshot asks for is sorted by name: app containers stand where what they hold says,
+    those without devices fill the places that are left. So do the init containers of older events.
     """
     shares = () if isinstance(event, RequestRefused) else event.shares
     places = {item.container: item.place for share in shares for item in share.containers}
     inits = {int(place[5:]): name for name, place in places.items() if place.startswith("init-")}
     apps = {int(place): name for name, place in places.items() if place.isdigit()}
-    rest = [name for name in names if name not in places]
+    kinds = event.snapshot.kinds
+    rest = [name for name in names if name not in places and name not in kinds]
     for name in rest:
         apps[next(place for place in count() if place not in apps)] = name
-    return [inits[place] for place in sorted(inits)], [apps[place] for place in sorted(apps)]
+    started = [name for name in kinds if name in names] or [inits[i] for i in sorted(inits)]
+    return started, [apps[place] for place in sorted(apps)]

@@ -9,7 +9,9 @@ from typing import Final
 from ledger.domain.errors import InputError
 from ledger.domain.events import PodObserved, decode_event
 from ledger.domain.nodes import NodeFacts
+from ledger.domain.pod_spec import APP, pod_total
 from ledger.domain.quantity import parse_quantity
+from ledger.domain.requests import PodSnapshot
 from ledger.domain.resources import TYPE_GPU, WHOLE_CARD_NAMES, canonical
 from ledger.store.report_rows import Device, HealthChange, Holder, Node, UnknownRow
 from tenure.look.model import WHOLE, CardNow, NodeNow
@@ -131,16 +133,25 @@ def unknown_cards(event: PodObserved) -> int:
     """
     Return how many cards a Pod holds that nobody can name: what it asked for in whole cards.
 
+    Rule: design section 3, the whole Pod's request.
+
     At least 1 for a Pod on an unknown card, 0 for any other.
     """
     if TYPE_GPU not in event.unknown_types:
         return 0
-    asked = 0
-    for key, amount in event.snapshot.original.items():
-        resource = key.partition(".")[2]
-        if canonical(resource) in WHOLE_CARD_NAMES:
-            asked += _count(amount)
+    asked = _whole_cards(event.snapshot)
     return max(1, asked - sum(1 for share in event.shares if share.device_type == TYPE_GPU))
+
+
+def _whole_cards(snapshot: PodSnapshot) -> int:
+    kinds = snapshot.kinds
+    cards = dict.fromkeys(kinds, 0)  # in starting order
+    for key, amount in snapshot.original.items():
+        container, _, resource = key.partition(".")
+        if canonical(resource) in WHOLE_CARD_NAMES:
+            cards[container] = cards.get(container, 0) + _count(amount)
+    parts = ((kinds.get(name, APP), {TYPE_GPU: count}) for name, count in cards.items())
+    return pod_total(parts).get(TYPE_GPU, 0)
 
 
 def _count(amount: str) -> int:

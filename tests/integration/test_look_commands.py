@@ -22,6 +22,7 @@ from tenure.trace.reader import read_trace
 from tenure.trace.week import write_week
 from tests.support.cli import CommandLine
 from tests.support.ledgers import morning, write_ledger
+from tests.support.objects import container, node, pod
 
 CLUSTER = """
 apiVersion: v1
@@ -232,6 +233,33 @@ def test_any_cluster_can_be_drawn(tenure: CommandLine, tmp_path: Path) -> None:
     assert answer.code == 0
     assert "card unknown: ml/train-0 holds 2 of 4 cards of gpu-a" in answer.out
     assert "1 node without cards" in answer.out
+
+
+def test_a_strangers_init_container_takes_no_card_of_its_own(
+    tenure: CommandLine, tmp_path: Path
+) -> None:
+    """Init 2 and main 1 are 2 cards in map and who, of files and of the ledger alike."""
+    body = pod(
+        container("main", limits={"nvidia.com/gpu": 1}),
+        init=[container("prep", limits={"nvidia.com/gpu": 2})],
+        name="old",
+        nodeName="n1",
+        phase="Running",
+    )
+    path = tmp_path / "cluster.json"
+    items = [node(allocatable={"cpu": 8, "memory": "8Gi", "nvidia.com/gpu": 4}), body]
+    path.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
+    ledger = str(tmp_path / "run.db")
+    line = "card unknown: ml/old holds 2 of 4 cards of n1"
+
+    assert tenure.run("simulate", str(path), "--ledger", ledger).code == 0
+
+    for question in (
+        ("map", str(path)),
+        ("map", "--ledger", ledger),
+        ("who", "n1/gpu/0", "--ledger", ledger),
+    ):
+        assert line in tenure.run(*question).out, question
 
 
 def test_a_ledger_with_a_stranger_is_drawn_like_the_cluster(

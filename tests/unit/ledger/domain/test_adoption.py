@@ -9,7 +9,7 @@ from ledger.domain.errors import InputError
 from ledger.domain.node_objects import decode_node, decode_witnesses
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.normalise import NormaliseSettings
-from tests.support.objects import Object, container, device, gpu_device, node, nrt, pod
+from tests.support.objects import Object, container, device, gpu_device, node, nrt, pod, sidecar
 
 GIB = 2**30
 MIB = 2**20
@@ -421,6 +421,83 @@ def test_units_of_gpu_share_memory_are_counted() -> None:
     assert [(one.minor, one.memory_bytes) for one in held.shares] == [(1, 512 * MIB)]
 
 
+def test_an_init_container_and_the_main_one_share_what_kubelet_gave_them() -> None:
+    """Design section 3: init containers reuse devices, and kubelet's file names them twice."""
+    item = checkpoints(
+        {
+            "containerName": "prep",
+            "resourceName": "nvidia.com/gpu",
+            "deviceIDs": ["GPU-0", "GPU-1"],
+        },
+        {"containerName": "main", "resourceName": "nvidia.com/gpu", "deviceIDs": ["GPU-0"]},
+    )
+    body = running(
+        container("main", limits={"nvidia.com/gpu": 1}),
+        init=[container("prep", limits={"nvidia.com/gpu": 2})],
+    )
+
+    held = adopt(body, FOUR_CARDS, NormaliseSettings(), decode_witnesses(item))
+
+    assert [
+        (one.minor, one.core_percent, one.memory_bytes, one.instances) for one in held.shares
+    ] == [(0, 100, 24 * GIB, 1), (1, 100, 24 * GIB, 1)]
+    assert [[part.place for part in one.containers] for one in held.shares] == [
+        ["init-0", "0"],
+        ["init-0"],
+    ]
+    assert (held.unknown_types, held.faults) == ((), ())
+
+
+def test_units_that_an_init_container_had_are_the_main_ones_too() -> None:
+    """The union of kubelet's ids is held: two of the three ids are named by both containers."""
+    item = checkpoints(
+        {"containerName": "prep", "resourceName": GPU_MEM, "deviceIDs": _units(1, 0, 3)},
+        {"containerName": "side", "resourceName": GPU_MEM, "deviceIDs": _units(1, 3, 4)},
+        {"containerName": "main", "resourceName": GPU_MEM, "deviceIDs": _units(1, 0, 2)},
+    )
+    body = running(
+        container("main", limits={GPU_MEM: 2}),
+        init=[container("prep", limits={GPU_MEM: 3}), sidecar("side", limits={GPU_MEM: 1})],
+    )
+
+    (held,) = adopt(body, FOUR_CARDS, NormaliseSettings(), decode_witnesses(item)).shares
+
+    assert (held.memory_bytes, held.instances) == (4 * MIB, 2)
+    assert [(part.place, part.memory_bytes) for part in held.containers] == [
+        ("init-0", 3 * MIB),
+        ("init-1", 1 * MIB),
+        ("0", 2 * MIB),
+    ]
+
+
+def test_an_id_that_kubelet_names_twice_is_one_card() -> None:
+    """Three were asked for at once; the file, perhaps an old one, tells of two of them."""
+    item = checkpoints(
+        {
+            "containerName": "prep",
+            "resourceName": "nvidia.com/gpu",
+            "deviceIDs": ["GPU-0", "GPU-1"],
+        },
+        {"containerName": "main", "resourceName": "nvidia.com/gpu", "deviceIDs": ["GPU-0"]},
+    )
+    body = running(
+        container("main", limits={"nvidia.com/gpu": 1}),
+        init=[container("prep", limits={"nvidia.com/gpu": 3})],
+    )
+
+    held = adopt(body, FOUR_CARDS, NormaliseSettings(), decode_witnesses(item))
+
+    assert held.unknown_types == ("gpu",)
+    assert held.faults == (
+        "devices-checkpoints names fewer GPUs than the pod asks for: asked=3, named=2",
+    )
+
+
+def _units(card: int, first: int, end: int) -> list[str]:
+    """Return ids of memory units of a card."""
+    return [f"GPU-{card}-_-{number}" for number in range(first, end)]
+
+
 def test_an_id_of_no_card_is_an_unknown_card() -> None:
     """Kubelet gave away something that the Device object does not list."""
     item = checkpoints({"resourceName": "nvidia.com/gpu", "deviceIDs": ["GPU-9"]})
@@ -583,3 +660,20 @@ def test_the_snapshot_is_taken_of_adopted_pods_too() -> None:
 
     assert (snapshot.labels, snapshot.qos, snapshot.priority) == ({"team": "a"}, "LS", 9000)
     assert snapshot.original == {"main.nvidia.com/gpu": "1"}
+
+
+def test_the_snapshot_tells_init_containers_and_sidecars_in_their_order() -> None:
+    """Design section 3: what a Pod asks for in sum depends on it; who asks for nothing is left."""
+    body = running(
+        container(limits={"nvidia.com/gpu": 1}),
+        init=[
+            sidecar("z", limits={"nvidia.com/gpu": 1}),
+            container("idle"),
+            container("a", limits={"nvidia.com/gpu": 2}),
+        ],
+    )
+
+    snapshot = adopt(body, FOUR_CARDS).snapshot
+
+    assert snapshot.init_containers == ("sidecar/z", "init/a")
+    assert snapshot.kinds == {"z": "sidecar", "a": "init"}

@@ -76,6 +76,17 @@ def test_a_body_without_the_optional_fields_reads(event_type: str) -> None:
     assert type(decode_event(event_type, json.dumps(body))) is kind
 
 
+def test_a_snapshot_of_before_containers_were_told_apart_reads() -> None:
+    """A ledger has such bodies for ever."""
+    body = json.loads(sample(PodReserved.event_type))
+    del body["snapshot"]["init_containers"]
+
+    event = decode_event(PodReserved.event_type, json.dumps(body))
+
+    assert isinstance(event, PodReserved)
+    assert event.snapshot.kinds == {}
+
+
 def test_a_type_of_a_newer_release_stops_the_reader() -> None:
     """Never guess what a newer event means."""
     with pytest.raises(UnknownEventError, match=r"pod\.bound\.v2"):

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from ledger.domain.events import PodReserved
-from ledger.domain.normalise import DEFAULT_SETTINGS
+from ledger.domain.events import PodReserved, RequestRefused
+from ledger.domain.normalise import DEFAULT_SETTINGS, decode_pod
 from ledger.domain.requests import MatchExpression, PlacementRules, PodRequest, PodSnapshot
 from ledger.domain.resources import LABEL_HOSTNAME
 from ledger.store.open import open_ledger
@@ -27,6 +27,8 @@ from tests.support.archives import history, move
 from tests.support.cli import CommandLine
 from tests.support.clusters import held, nic, pod, share
 from tests.support.ledgers import morning, write_ledger
+from tests.support.objects import container, sidecar
+from tests.support.objects import pod as objects_pod
 from tests.support.stores import Clock
 
 EXAMPLES = Path(__file__).parents[4] / "examples"
@@ -153,6 +155,34 @@ def test_a_request_that_does_not_explain_what_is_held_is_not_used() -> None:
     event = reserved(pod("p", share(47)), 3, original={"main.nvidia.com/gpu": "1"})
 
     assert request_of(event, DEFAULT_SETTINGS) is None
+
+
+def test_a_refused_pods_init_container_asks_for_no_cards_of_its_own() -> None:
+    """Design section 3: the request is that of the Pod object, sidecars and order included."""
+    body = objects_pod(
+        container("main", limits={"nvidia.com/gpu": 1}),
+        init=[
+            container("prep", limits={"nvidia.com/gpu": 3}),
+            sidecar("side", limits={"nvidia.com/gpu": 1}),
+            container("late", limits={"nvidia.com/gpu": 1}),
+        ],
+        uid="u",
+    )
+    asked = decode_pod(body)
+    event = RequestRefused(
+        pod_uid="u",
+        namespace="ml",
+        pod_name="p",
+        stage="scheduling",
+        message="",
+        snapshot=asked.snapshot,
+    )
+
+    rebuilt = request_of(event, DEFAULT_SETTINGS)
+
+    assert rebuilt is not None
+    assert [demand.count for demand in rebuilt.devices] == [3]
+    assert (rebuilt.devices, rebuilt.containers) == (asked.devices, asked.containers)
 
 
 @pytest.mark.parametrize(

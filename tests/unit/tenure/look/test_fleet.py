@@ -1,3 +1,5 @@
+import pytest
+
 from ledger.domain.canonical import canonical_json
 from ledger.domain.codec import encode_value
 from ledger.domain.devices import DeviceRecord, DeviceShare
@@ -8,7 +10,12 @@ from ledger.store.report_rows import Device, HealthChange, Holder, Node, Unknown
 from tenure.look.fleet import closed_at, fleet_of_ledger, fleet_of_objects, unknown_cards
 
 
-def observed(original: dict[str, str], *shares: DeviceShare, unknown: bool = True) -> PodObserved:
+def observed(
+    original: dict[str, str],
+    *shares: DeviceShare,
+    unknown: bool = True,
+    init: tuple[str, ...] = (),
+) -> PodObserved:
     """A running Pod on node a."""
     return PodObserved(
         pod_uid="u",
@@ -20,7 +27,7 @@ def observed(original: dict[str, str], *shares: DeviceShare, unknown: bool = Tru
         source="",
         shares=shares,
         unknown_types=("gpu",) if unknown else (),
-        snapshot=PodSnapshot(original=original),
+        snapshot=PodSnapshot(original=original, init_containers=init),
     )
 
 
@@ -30,6 +37,34 @@ def test_a_stranger_holds_as_many_cards_as_it_asked_for() -> None:
     assert unknown_cards(observed({"a.aliyun.com/gpu-mem": "8"})) == 1
     assert unknown_cards(observed({"a.nvidia.com/gpu": "nonsense"})) == 1
     assert unknown_cards(observed({"a.nvidia.com/gpu": "4"}, unknown=False)) == 0
+
+
+@pytest.mark.parametrize(
+    ("init", "cards"),
+    [
+        (("init/prep",), 2),
+        (("sidecar/prep",), 3),
+        (("init/prep", "sidecar/side"), 2),
+        (("sidecar/side", "init/prep"), 3),
+        ((), 3),
+    ],
+    ids=[
+        "init containers reuse",
+        "sidecars are added",
+        "a sidecar after the init container",
+        "a sidecar before the init container",
+        "an event from before they were told apart",
+    ],
+)
+def test_a_strangers_init_containers_are_counted_as_kubernetes_does(
+    init: tuple[str, ...], cards: int
+) -> None:
+    """Design section 3: the larger of what runs together and what each init container needs."""
+    original = {"prep.nvidia.com/gpu": "2", "main.nvidia.com/gpu": "1"}
+    if "sidecar/side" in init:
+        original = {"prep.nvidia.com/gpu": "2", "main.cpu": "1", "side.nvidia.com/gpu": "1"}
+
+    assert unknown_cards(observed(original, init=init)) == cards
 
 
 def test_cards_that_are_named_are_not_unknown_as_well() -> None:
