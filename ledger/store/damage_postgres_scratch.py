@@ -98,8 +98,8 @@ def definitions(connection: Connection) -> Mapping[str, Words]:
 
 
 def texts() -> tuple[str, ...]:
-    """Return the statements that make a ledger's rules and views, all revisions."""
-    return (*postgres.V1, *postgres.V2)
+    """Return the statements that make a ledger's rules and views."""
+    return postgres.RULES
 
 
 class NoScratchError(Exception):

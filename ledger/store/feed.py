@@ -15,7 +15,7 @@ from ledger.domain.errors import CorruptLedgerError, LedgerError
 from ledger.domain.recorded import RecordedEvent
 from ledger.store import schema
 from ledger.store.append import read_head
-from ledger.store.ddl.postgres_feed import CHANNEL
+from ledger.store.ddl.postgres_log import CHANNEL
 from ledger.store.failures import unavailable
 from ledger.store.read import recorded_event
 from ledger.store.segments import archived_up_to, in_archive

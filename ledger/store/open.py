@@ -299,6 +299,8 @@ def _is_ledger(ledger: Ledger, place: str) -> bool:
             raise unavailable(error) from error
         raise InputError(f"not a ledger: {fact_of(error)}", place=place) from error
     for revision in revisions:
+        if revision in schema.UNRELEASED:
+            raise _unreleased(revision, place)
         if revision not in schema.REVISIONS:
             raise InputError(
                 f"written by a newer version of tenure: schema={revision},"
@@ -306,3 +308,13 @@ def _is_ledger(ledger: Ledger, place: str) -> bool:
                 place=place,
             )
     return True
+
+
+def _unreleased(revision: str, place: str) -> InputError:
+    error = InputError(
+        f"written before the first release of tenure: schema={revision},"
+        f" this version reads {schema.REVISIONS[-1]} and does not upgrade it",
+        place=place,
+    )
+    error.add_note("run the simulation again into a new file")
+    return error

@@ -19,7 +19,7 @@ from ledger.domain.events import LedgerEvent
 from ledger.domain.hashing import GENESIS
 from ledger.store import schema
 from ledger.store.damage_postgres import rules_on
-from ledger.store.ddl import postgres_guard, sqlite_places, sqlite_triggers
+from ledger.store.ddl import postgres_guard, sqlite_triggers
 from ledger.store.failures import fact_of, refused_by_rule, unavailable
 from ledger.store.open import Ledger
 from ledger.store.profile_postgres import take_your_time
@@ -32,7 +32,7 @@ from ledger.store.tables import CONTRADICTION, in_key_order, pages_of, rows_of
 DIFFERENCES_MAX: Final = 20
 _RESTORE: Final = "run `tenure verify` for every finding, then restore a copy of the ledger"
 _AT: Final = [column.name for column in schema.ledger_events.columns].index("at_us")
-_IN_THE_WAY: Final = (*sqlite_triggers.REBUILDING, *sqlite_places.REBUILDING)
+_IN_THE_WAY: Final = sqlite_triggers.REBUILDING
 _TABLES: Final = (*schema.PROJECTIONS, schema.ledger_streams)
 
 

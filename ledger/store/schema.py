@@ -29,8 +29,10 @@ from sqlalchemy import (
     or_,
 )
 
-REVISIONS: Final = ("0001", "0002")
+REVISIONS: Final = ("0003",)
 """Every schema revision that this release can read, oldest first; the last one is written."""
+UNRELEASED: Final = ("0001", "0002")
+"""Revisions from before the first release. A ledger of one is told apart and refused."""
 
 METADATA: Final = MetaData(
     naming_convention={

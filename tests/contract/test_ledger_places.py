@@ -300,10 +300,10 @@ def test_verify_proves_every_place(
     with sqlite_store.open() as ledger:
         Recorded(ledger, node(), planned("g", ("a", (0,))), reserved("x", share(3, 10)))
     with sqlite_store.raw() as raw:
-        for text in sqlite_places.V2:
+        for text in sqlite_places.RULES:
             raw.execute(f"DROP TRIGGER {named(text)}")
         raw.execute(statement)
-        for text in sqlite_places.V2:
+        for text in sqlite_places.RULES:
             raw.execute(text)
     with sqlite_store.open() as ledger:
         assert set(map(str, verify(ledger).findings)) == findings

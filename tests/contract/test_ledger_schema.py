@@ -19,7 +19,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import create_engine
 
 from ledger.domain.errors import InputError
-from ledger.store.ddl import sqlite_triggers, sqlite_v2, sqlite_views
+from ledger.store.ddl import sqlite_triggers, sqlite_views
 from ledger.store.migrate import configuration, upgrade
 from ledger.store.open import Mode, open_ledger
 from ledger.store.schema import METADATA, REVISIONS
@@ -42,7 +42,7 @@ def test_migrations_make_what_the_metadata_says(sqlite_store: SqliteStore) -> No
     engine = create_engine("sqlite://")
     with engine.connect() as connection:
         METADATA.create_all(connection)
-        for text in (*sqlite_triggers.V1, *sqlite_views.V1, *sqlite_v2.V2):
+        for text in (*sqlite_triggers.TRIGGERS, *sqlite_views.VIEWS):
             connection.exec_driver_sql(text)
         declared = connection.exec_driver_sql(DEFINITIONS).all()
     engine.dispose()

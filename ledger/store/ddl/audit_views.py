@@ -1,5 +1,5 @@
 """
-The audit views of revision 0002: one text for every database, with the words in which they differ.
+The audit views: one text for every database, with the words in which they differ.
 
 Names, columns, their order and units are an interface (docs/audit.md); a column is only ever added
 at the end. Amounts are summed as integers and become hours last, so that every database gives the
@@ -512,7 +512,7 @@ VIEWS: Final = {
     "audit_checkpoints": checkpoints,
     "audit_events": events,
 }
-"""Every view of revision 0002 whose text has words of its own."""
+"""Every view whose text has words of its own."""
 
 
 def create_views(words: Words) -> tuple[str, ...]:

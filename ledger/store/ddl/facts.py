@@ -176,9 +176,11 @@ _HEALTH: Final = _event_says(
         OR ({_body("minor")} = OLD.minor AND (OLD.device_id = '' OR {_body("device_id")} = '')))
       AND {same(["minor", "device_id", "model", "present", "core_reported", "memory_reported"])}""",
 )
+# A key that is the rowid has these names too, and UPDATE OF goes by the name that was written.
 DEVICES_FACTS: Final = f"""
-CREATE TRIGGER ledger_devices_facts BEFORE UPDATE OF device_no, node_no, device_type, minor,
-  device_id, model, present, healthy, core_reported, memory_reported, fact_position
+CREATE TRIGGER ledger_devices_facts BEFORE UPDATE OF device_no, rowid, _rowid_, oid, node_no,
+  device_type, minor, device_id, model, present, healthy, core_reported, memory_reported,
+  fact_position
 ON ledger_devices
 BEGIN
   SELECT CASE
@@ -283,7 +285,7 @@ BEGIN
 END
 """
 
-V1: Final = (
+RULES: Final = (
     NODES_INSERT,
     NODES_FACTS,
     DEVICES_INSERT,

@@ -71,7 +71,7 @@ RESERVATIONS_UPDATE: Final = f"""
 CREATE TRIGGER ledger_reservations_update BEFORE UPDATE ON ledger_reservations
 BEGIN
   SELECT CASE
-    WHEN OLD.closed_position IS NOT NULL OR NOT {same(FIXED_RESERVATION)}
+    WHEN OLD.closed_position IS NOT NULL
     THEN {
     fail(
         "'tenure ledger: a reservation only ends, it does not change: position '"
@@ -97,18 +97,46 @@ BEGIN
   END;
 END
 """
-RESERVATIONS_CLOSE: Final = """
-CREATE TRIGGER ledger_reservations_close AFTER UPDATE OF closed_position ON ledger_reservations
-WHEN NEW.closed_position IS NOT NULL
+RESERVATIONS_FIXED: Final = f"""
+CREATE TRIGGER ledger_reservations_fixed BEFORE UPDATE OF rowid, _rowid_, oid,
+  {", ".join(FIXED_RESERVATION)}
+ON ledger_reservations
+WHEN NOT {same(FIXED_RESERVATION)}
 BEGIN
-  UPDATE ledger_holdings
-  SET closed_at_us = NEW.closed_at_us, closed_position = NEW.closed_position
-  WHERE position = NEW.position;
-  UPDATE ledger_cpu_holdings
-  SET closed_at_us = NEW.closed_at_us, closed_position = NEW.closed_position
+  SELECT {
+    fail(
+        "'tenure ledger: a reservation only ends, it does not change: position '"
+        " || OLD.position || ', pod ' || OLD.namespace || '/' || OLD.pod_name",
+        "tenure ledger: a reservation only ends, it does not change",
+    )
+};
+END
+"""
+"""Apart from the rule for endings, which name none of these columns."""
+
+# SQLite makes a table for the keys of an UPDATE that may touch several rows, and for the rows of an
+# INSERT from a query. So a statement names one whole key where it can, or is not begun.
+_ENDED: Final = "closed_at_us = NEW.closed_at_us, closed_position = NEW.closed_position"
+CLOSE_CARD: Final = f"""
+CREATE TRIGGER ledger_reservations_close AFTER UPDATE OF closed_position ON ledger_reservations
+WHEN NEW.closed_position IS NOT NULL AND NEW.device_count = 1
+BEGIN
+  UPDATE ledger_holdings SET {_ENDED}
+  WHERE position = NEW.position
+    AND device_no = (SELECT device_no FROM ledger_holdings WHERE position = NEW.position);
+END
+"""
+CLOSE_MORE: Final = f"""
+CREATE TRIGGER ledger_reservations_close_more AFTER UPDATE OF closed_position
+ON ledger_reservations
+WHEN NEW.closed_position IS NOT NULL AND (NEW.device_count <> 1 OR NEW.cpu_count > 0
+  OR EXISTS (SELECT 1 FROM ledger_slot_holdings WHERE position = NEW.position))
+BEGIN
+  UPDATE ledger_holdings SET {_ENDED}
+  WHERE NEW.device_count <> 1 AND position = NEW.position;
+  UPDATE ledger_cpu_holdings SET {_ENDED}
   WHERE NEW.cpu_count > 0 AND position = NEW.position;
-  UPDATE ledger_slot_holdings
-  SET closed_at_us = NEW.closed_at_us, closed_position = NEW.closed_position
+  UPDATE ledger_slot_holdings SET {_ENDED}
   WHERE position = NEW.position;
 END
 """
@@ -296,10 +324,12 @@ BEGIN
 END
 """
 
-V1: Final = (
+RULES: Final = (
     RESERVATIONS_INSERT,
     RESERVATIONS_UPDATE,
-    RESERVATIONS_CLOSE,
+    RESERVATIONS_FIXED,
+    CLOSE_CARD,
+    CLOSE_MORE,
     HOLDINGS_INSERT,
     HOLDINGS_TAKE,
     HOLDINGS_UPDATE,

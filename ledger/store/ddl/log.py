@@ -20,6 +20,11 @@ END
 """
 EVENTS_NO_DELETE: Final = f"""
 CREATE TRIGGER ledger_events_no_delete BEFORE DELETE ON ledger_events
+WHEN NOT EXISTS (
+    SELECT 1 FROM ledger_archived AS a JOIN ledger_segments AS s
+    ON a.position BETWEEN s.first AND s.last
+    WHERE a.position = OLD.position AND a.idempotency_key = OLD.idempotency_key
+  )
 BEGIN
   SELECT {
     fail(
@@ -30,6 +35,7 @@ BEGIN
 };
 END
 """
+"""What a sealed segment holds may go to its archive, and nothing else."""
 EVENTS_APPEND: Final = f"""
 CREATE TRIGGER ledger_events_append BEFORE INSERT ON ledger_events
 BEGIN
@@ -61,7 +67,8 @@ BEGIN
         "tenure ledger: stream moved on",
     )
 }
-    WHEN EXISTS (SELECT 1 FROM ledger_events WHERE idempotency_key = NEW.idempotency_key)
+    WHEN (EXISTS (SELECT 1 FROM ledger_events WHERE idempotency_key = NEW.idempotency_key)
+      OR EXISTS (SELECT 1 FROM ledger_archived WHERE idempotency_key = NEW.idempotency_key))
     THEN {
     fail(
         "'tenure ledger: already recorded: ' || NEW.idempotency_key",
@@ -74,11 +81,16 @@ END
 
 EVENTS_COUNT: Final = """
 CREATE TRIGGER ledger_events_count AFTER INSERT ON ledger_events
+WHEN NEW.stream_version > 1
 BEGIN
-  UPDATE ledger_streams SET version = NEW.stream_version
-  WHERE stream = NEW.stream AND NEW.stream_version > 1;
-  INSERT INTO ledger_streams (stream, version)
-  SELECT NEW.stream, 1 WHERE NEW.stream_version = 1;
+  UPDATE ledger_streams SET version = NEW.stream_version WHERE stream = NEW.stream;
+END
+"""
+EVENTS_FIRST: Final = """
+CREATE TRIGGER ledger_events_first AFTER INSERT ON ledger_events
+WHEN NEW.stream_version = 1
+BEGIN
+  INSERT INTO ledger_streams (stream, version) VALUES (NEW.stream, 1);
 END
 """
 _STREAM: Final = fail(
@@ -178,11 +190,12 @@ BEGIN
 END
 """
 
-V1: Final = (
+RULES: Final = (
     EVENTS_NO_UPDATE,
     EVENTS_NO_DELETE,
     EVENTS_APPEND,
     EVENTS_COUNT,
+    EVENTS_FIRST,
     STREAMS_INSERT,
     STREAMS_UPDATE,
     HEAD_FORWARD,

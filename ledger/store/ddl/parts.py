@@ -120,7 +120,7 @@ SLOT_HOLDINGS_UPDATE: Final = only_closes(
     "a holding of a slot",
 )
 
-V1: Final = (
+RULES: Final = (
     CPU_HOLDINGS_INSERT,
     CPU_HOLDINGS_TAKE,
     CPU_HOLDINGS_UPDATE,

@@ -1,5 +1,5 @@
 """
-The rules that Postgres itself enforces, whoever connects: one list per revision.
+The rules that Postgres itself enforces, whoever connects.
 
 Every rule is the one of the same name on SQLite, with the same words in its refusal; only streams
 are counted here by `ledger_events_append`. Triggers are ENABLE ALWAYS, so that
@@ -14,7 +14,6 @@ from ledger.store.ddl import (
     postgres_append,
     postgres_deferred,
     postgres_facts,
-    postgres_feed,
     postgres_guard,
     postgres_holdings,
     postgres_life,
@@ -41,29 +40,23 @@ _KEPT: Final = (
 )
 _FIRST_PARTITION: Final = "SELECT ledger_add_partition(1)"
 
-V1: Final[tuple[str, ...]] = (
+RULES: Final[tuple[str, ...]] = (
     postgres_guard.ALLOW,
-    *postgres_log.V1,
-    *postgres_facts.V1,
-    *postgres_holdings.V1,
-    *postgres_parts.V1,
+    *postgres_log.RULES,
+    *postgres_facts.RULES,
+    *postgres_holdings.RULES,
+    *postgres_parts.RULES,
     *never_changes("ledger_device_health", "a change of health"),
     *never_changes("ledger_refusals", "a refusal"),
     *(text for table, what in _KEPT for text in refuse_delete(table, what)),
     *(text for table, what in _KEPT for text in refuse_truncate(table, what)),
     _FIRST_PARTITION,
-    *postgres_guard.V1,
-)
-"""Functions and triggers of revision 0001, in the order in which they are made."""
-
-V2: Final[tuple[str, ...]] = (
-    postgres_guard.ALLOW,
     *postgres_proof.PROOF,
-    *postgres_feed.FEED,
     *postgres_life.LIFE,
-    *postgres_places.V2,
-    *postgres_views.V2,
+    *postgres_places.RULES,
+    *postgres_views.VIEWS,
     *postgres_deferred.HEAD_SETTLED,
     *postgres_append.APPEND,
+    *postgres_guard.RULES,
 )
-"""Functions, triggers and views of revision 0002, in the order in which they are made."""
+"""Functions, triggers and views, in the order in which they are made."""

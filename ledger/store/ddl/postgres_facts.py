@@ -343,7 +343,7 @@ CPUS_COUNTERS: Final = rule(
     variables="granted bigint; observed bigint;",
 )
 
-V1: Final = (
+RULES: Final = (
     *NODES_INSERT,
     *NODES_FACTS,
     *DEVICES_INSERT,

@@ -62,7 +62,7 @@ END
 $rule$"""
 
 
-V1: Final = (
+RULES: Final = (
     _guard(
         "ledger_no_ddl",
         """SELECT c.object_identity INTO found FROM pg_event_trigger_ddl_commands() AS c

@@ -208,15 +208,36 @@ _MAY_BE_HELD: Final = fail(
 )
 
 
-def holdings_take(
-    unless: str = "false", refuse_unless: str = "", more: str = ""
-) -> tuple[str, ...]:
-    """Return the rule that what is held is taken; `refuse_unless` says why rows are refused."""
-    return rule(
-        "ledger_holdings_take",
-        "ledger_holdings",
-        "INSERT",
-        f"""
+def waits(card: str, place: str) -> str:
+    """Return the refusal of a card that waits for a member of a group."""
+    return fail(
+        f"'tenure ledger: ' || {card_of(card)} || ' waits for ' || {place}.pod_uid"
+        f" || ' of group ' || {place}.group_name",
+        "the card waits for a group",
+    )
+
+
+# Asked behind the statement that writes the card's row, so that what somebody did who wrote it
+# meanwhile is seen.
+_KEPT_FOR_ANOTHER: Final = """EXISTS (
+      SELECT 1 FROM ledger_places AS w
+      WHERE w.device_no = c.device_no AND w.closed_position IS NULL AND c.kind = 'granted'
+        AND NOT EXISTS (
+          SELECT 1 FROM ledger_reservations AS r
+          WHERE r.position = c.position AND r.pod_uid = w.pod_uid
+        )
+    )"""
+_REFUSE_KEPT: Final = f"""
+    SELECT w.* INTO place FROM changed AS c
+    JOIN ledger_places AS w ON w.device_no = c.device_no AND w.closed_position IS NULL
+    WHERE {_KEPT_FOR_ANOTHER} LIMIT 1;
+    SELECT * INTO card FROM ledger_devices WHERE device_no = place.device_no;
+    {waits("card", "place")}"""
+HOLDINGS_TAKE: Final = rule(
+    "ledger_holdings_take",
+    "ledger_holdings",
+    "INSERT",
+    f"""
   UPDATE ledger_devices AS d
   SET core_used = d.core_used + c.granted * c.core_percent,
     memory_used = d.memory_used + c.granted * c.memory_bytes,
@@ -231,7 +252,7 @@ def holdings_take(
   ) AS c
   WHERE d.device_no = c.device_no;
   SELECT c.position INTO wrong FROM changed AS c
-  WHERE NOT {_ASKED} OR {_CLOUDED} OR {unless} LIMIT 1;
+  WHERE NOT {_ASKED} OR {_CLOUDED} OR {_KEPT_FOR_ANOTHER} LIMIT 1;
   IF FOUND THEN
     SELECT d.* INTO card FROM changed AS c JOIN ledger_devices AS d ON d.device_no = c.device_no
     WHERE {_CLOUDED} LIMIT 1;
@@ -241,16 +262,14 @@ def holdings_take(
     SELECT c.position INTO wrong FROM changed AS c WHERE NOT {_ASKED} LIMIT 1;
     IF FOUND THEN
       {_NOT_ASKED_AFTER}
-    END IF;{refuse_unless}
+    END IF;{_REFUSE_KEPT}
   END IF;""",
-        when="AFTER",
-        level="STATEMENT",
-        variables=f"wrong bigint; card ledger_devices;{more}",
-        definer=True,
-    )
-
-
-HOLDINGS_TAKE: Final = holdings_take()
+    when="AFTER",
+    level="STATEMENT",
+    variables="wrong bigint; card ledger_devices; place ledger_places;",
+    definer=True,
+)
+"""What is held is taken; what waits for one Pod is taken by no other."""
 HOLDINGS_UPDATE: Final = only_closes("ledger_holdings", FIXED_HOLDING, "a holding")
 HOLDINGS_GIVE_BACK: Final = rule(
     "ledger_holdings_give_back",
@@ -388,7 +407,7 @@ DEVICES_SUM: Final = rule(
 )
 """What is used of a card, whoever moved it, is the sum of its holdings."""
 
-V1: Final = (
+RULES: Final = (
     *RESERVATIONS_INSERT,
     *RESERVATIONS_OPEN,
     *RESERVATIONS_UPDATE,

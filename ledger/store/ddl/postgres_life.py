@@ -9,12 +9,10 @@ from __future__ import annotations
 from typing import Final
 
 from ledger.store import schema
-from ledger.store.ddl import postgres_log
 from ledger.store.ddl.postgres_texts import (
     BODY,
     event_is,
     fail,
-    function,
     never_changes,
     refuse,
     refuse_delete,
@@ -22,12 +20,6 @@ from ledger.store.ddl.postgres_texts import (
     rule,
     says,
 )
-
-
-def in_place(text: str) -> str:
-    """Return the statement that puts a function in place of the one of the same name."""
-    return text.replace("CREATE FUNCTION", "CREATE OR REPLACE FUNCTION", 1)
-
 
 _UNCOMMITTED: Final = fail(
     "'tenure ledger: the event after position ' || NEW.position"
@@ -101,29 +93,6 @@ _ARCHIVED: Final = f"""
   THEN
     {_NOT_HELD}
   END IF;"""
-_APPEND_ONLY: Final = fail(
-    "'tenure ledger: events are append-only: position ' || OLD.position || ' cannot be deleted'",
-    "events are append-only",
-)
-EVENTS_DELETE: Final = in_place(
-    function(
-        "ledger_events_no_delete",
-        f"""
-  IF EXISTS (
-    SELECT 1 FROM ledger_archived AS a JOIN ledger_segments AS s
-    ON a.position BETWEEN s.first AND s.last
-    WHERE a.position = OLD.position AND a.idempotency_key = OLD.idempotency_key
-  ) THEN
-    RETURN OLD;
-  END IF;
-  {_APPEND_ONLY}""",
-    )
-)
-"""In place of the rule of revision 0001: what a sealed segment holds may go, and nothing else."""
-
-EVENTS_APPEND: Final = in_place(postgres_log.EVENTS_APPEND_ARCHIVED[0])
-"""In place of the rule of revision 0001: a key that moved to an archive is not used again."""
-
 LIFE: Final = (
     *rule("ledger_snapshots_insert", "ledger_snapshots", "INSERT", _SNAPSHOT),
     *never_changes("ledger_snapshots", "a snapshot"),
@@ -141,7 +110,5 @@ LIFE: Final = (
     *never_changes("ledger_archived", "an archived key"),
     *refuse_delete("ledger_archived", "archived keys"),
     *refuse_truncate("ledger_archived", "archived keys"),
-    EVENTS_DELETE,
-    EVENTS_APPEND,
 )
 """Functions and triggers of these rules, in the order in which they are made."""

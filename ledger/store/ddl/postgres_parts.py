@@ -138,7 +138,7 @@ SLOT_HOLDINGS_END: Final = rule(
     variables="wrong bigint;",
 )
 
-V1: Final = (
+RULES: Final = (
     *CPU_HOLDINGS_INSERT,
     *CPU_HOLDINGS_TAKE,
     *CPU_HOLDINGS_UPDATE,

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from ledger.domain.devices import GPU
-from ledger.store.ddl.postgres_holdings import holdings_take
-from ledger.store.ddl.postgres_life import in_place
+from ledger.store.ddl.postgres_holdings import waits
 from ledger.store.ddl.postgres_texts import (
     BODY,
     card_of,
@@ -22,14 +21,6 @@ from ledger.store.ddl.postgres_texts import (
 _FIXED: Final = ["position", "device_no", "group_name", "pod_uid", "opened_at_us"]
 _DEVICE: Final = "d ledger_devices"
 _CARD_AND_PLACE: Final = f"{_DEVICE}; p ledger_places;"
-
-
-def _waits(card: str, place: str) -> str:
-    return fail(
-        f"'tenure ledger: ' || {card_of(card)} || ' waits for ' || {place}.pod_uid"
-        f" || ' of group ' || {place}.group_name",
-        "the card waits for a group",
-    )
 
 
 # The card's row is written anew, though nothing of it changes: who takes a share of the card at the
@@ -72,7 +63,7 @@ _INSERT: Final = f"""
   SELECT * INTO p FROM ledger_places
   WHERE device_no = NEW.device_no AND closed_position IS NULL;
   IF FOUND THEN
-    {_waits("d", "p")}
+    {waits("d", "p")}
   END IF;
   IF d.present <> 1 THEN
     {_card("' is gone'")}
@@ -116,28 +107,7 @@ _UPDATE: Final = f"""
 }
   END IF;"""
 
-# Asked behind the statement that writes the card's row, so that what somebody did who wrote it
-# meanwhile is seen.
-_KEPT_FOR_ANOTHER: Final = """EXISTS (
-      SELECT 1 FROM ledger_places AS w
-      WHERE w.device_no = c.device_no AND w.closed_position IS NULL AND c.kind = 'granted'
-        AND NOT EXISTS (
-          SELECT 1 FROM ledger_reservations AS r
-          WHERE r.position = c.position AND r.pod_uid = w.pod_uid
-        )
-    )"""
-_REFUSE: Final = f"""
-    SELECT w.* INTO place FROM changed AS c
-    JOIN ledger_places AS w ON w.device_no = c.device_no AND w.closed_position IS NULL
-    WHERE {_KEPT_FOR_ANOTHER} LIMIT 1;
-    SELECT * INTO card FROM ledger_devices WHERE device_no = place.device_no;
-    {_waits("card", "place")}"""
-HOLDINGS_TAKE: Final = in_place(
-    holdings_take(_KEPT_FOR_ANOTHER, _REFUSE, more=" place ledger_places;")[0]
-)
-"""In place of the rule of revision 0001: what waits for one Pod is taken by no other."""
-
-V2: Final = (
+RULES: Final = (
     *rule(
         "ledger_places_insert",
         "ledger_places",
@@ -147,7 +117,6 @@ V2: Final = (
         definer=True,
     ),
     *rule("ledger_places_update", "ledger_places", "UPDATE", _UPDATE),
-    HOLDINGS_TAKE,
     *refuse_delete("ledger_places", "places"),
     *refuse_truncate("ledger_places", "places"),
 )

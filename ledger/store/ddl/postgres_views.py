@@ -1,5 +1,5 @@
 """
-The audit views on Postgres, those of revision 0001 included. Rows are the same as on SQLite.
+The audit views on Postgres. Rows are the same as on SQLite.
 
 Numbers are bigint, flags 0 or 1, hours double precision, everything else text.
 """
@@ -54,7 +54,7 @@ class PostgresWords:
         return f"json_each_text(CAST({body} AS json)) AS {alias} (key, value)"
 
 
-V2: Final = (
+VIEWS: Final = (
     *(text.strip() for text in (sqlite_views.DEVICES, sqlite_views.NODES)),
     *audit_views.create_views(PostgresWords()),
 )

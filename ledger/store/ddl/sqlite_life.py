@@ -11,8 +11,7 @@ from __future__ import annotations
 from typing import Final
 
 from ledger.store import schema
-from ledger.store.ddl import log
-from ledger.store.ddl.texts import fail, known_too, never_changes, refuse_delete
+from ledger.store.ddl.texts import fail, never_changes, refuse_delete
 
 _KEPT: Final = ", ".join(f"'{name}'" for name in schema.KEPT)
 SNAPSHOTS_INSERT: Final = f"""
@@ -110,28 +109,6 @@ BEGIN
 };
 END
 """
-EVENTS_DELETE: Final = f"""
-CREATE TRIGGER ledger_events_no_delete BEFORE DELETE ON ledger_events
-WHEN NOT EXISTS (
-    SELECT 1 FROM ledger_archived AS a JOIN ledger_segments AS s
-    ON a.position BETWEEN s.first AND s.last
-    WHERE a.position = OLD.position AND a.idempotency_key = OLD.idempotency_key
-  )
-BEGIN
-  SELECT {
-    fail(
-        "'tenure ledger: events are append-only: position '"
-        " || OLD.position || ' cannot be deleted'",
-        "tenure ledger: events are append-only",
-    )
-};
-END
-"""
-"""In place of the rule of revision 0001: what a sealed segment holds may go, and nothing else."""
-
-EVENTS_APPEND: Final = known_too(log.EVENTS_APPEND)
-"""In place of the rule of revision 0001: a key that moved to an archive is not used again."""
-
 LIFE: Final = tuple(
     text.strip()
     for text in (
@@ -143,10 +120,6 @@ LIFE: Final = tuple(
         ARCHIVED_INSERT,
         never_changes("ledger_archived", "an archived key"),
         refuse_delete("ledger_archived", "archived keys"),
-        "DROP TRIGGER ledger_events_no_delete",
-        EVENTS_DELETE,
-        "DROP TRIGGER ledger_events_append",
-        EVENTS_APPEND,
     )
 )
 """These rules in the order in which they are made."""

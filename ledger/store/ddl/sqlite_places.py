@@ -111,11 +111,13 @@ BEGIN
 END
 """
 
-PLACES_NO_DELETE: Final = refuse_delete("ledger_places", "places")
-REBUILDING: Final = (PLACES_NO_DELETE,)
-"""The triggers that stand in the way of making the places again from the events."""
-
-V2: Final = tuple(
-    text.strip() for text in (PLACES_INSERT, PLACES_UPDATE, HOLDINGS_PLACE, PLACES_NO_DELETE)
+RULES: Final = tuple(
+    text.strip()
+    for text in (
+        PLACES_INSERT,
+        PLACES_UPDATE,
+        HOLDINGS_PLACE,
+        refuse_delete("ledger_places", "places"),
+    )
 )
 """These rules in the order in which they are made."""

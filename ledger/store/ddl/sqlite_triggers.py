@@ -10,7 +10,15 @@ from __future__ import annotations
 
 from typing import Final
 
-from ledger.store.ddl import facts, holdings, log, parts
+from ledger.store.ddl import (
+    facts,
+    holdings,
+    log,
+    parts,
+    sqlite_life,
+    sqlite_places,
+    sqlite_proof,
+)
 from ledger.store.ddl.texts import never_changes, refuse_delete
 
 _NO_DELETE: Final = (
@@ -27,19 +35,22 @@ _NO_DELETE: Final = (
     ("ledger_refusals", "refusals"),
 )
 
-V1: Final = tuple(
+TRIGGERS: Final = tuple(
     text.strip()
     for text in (
-        *log.V1,
-        *facts.V1,
-        *holdings.V1,
-        *parts.V1,
+        *log.RULES,
+        *holdings.RULES,
+        *facts.RULES,
+        *parts.RULES,
         never_changes("ledger_device_health", "a change of health"),
         never_changes("ledger_refusals", "a refusal"),
         *(refuse_delete(table, what) for table, what in _NO_DELETE),
+        *sqlite_proof.PROOF,
+        *sqlite_life.LIFE,
+        *sqlite_places.RULES,
     )
 )
-"""Every trigger of revision 0001, in the order in which they are made."""
+"""Every trigger, in the order in which they are made."""
 
 
 def named(text: str) -> str:
@@ -47,13 +58,14 @@ def named(text: str) -> str:
     return text.split(maxsplit=3)[2]
 
 
+_PROJECTED: Final = tuple(
+    f"{table}_no_delete"
+    for table, _ in (*_NO_DELETE, ("ledger_places", ""))
+    if table != "ledger_head"
+)
 REBUILDING: Final = tuple(
     text
-    for text in V1
-    if named(text).startswith("ledger_streams_")
-    or (
-        named(text).endswith("_no_delete")
-        and not named(text).startswith(("ledger_e", "ledger_head"))
-    )
+    for text in TRIGGERS
+    if named(text).startswith("ledger_streams_") or named(text) in _PROJECTED
 )
 """The triggers that stand in the way of making the projections again from the events."""

@@ -1,46 +1,15 @@
 """
-The audit views for SQLite. Names, columns and units are an interface (docs/audit.md).
+The audit views on SQLite. Names, columns and units are an interface (docs/audit.md).
 
-A view on another database has the same columns, so that a question has one SQL text.
+Fields of a body are read with `json_each`, which any reader may call; SQLite 3.40 keeps the JSON
+functions from views wherever the schema is not trusted, as it is for every reader of ours.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-DAY_US: Final = 86_400_000_000
-HOUR_US: Final = 3_600_000_000
-
-HOLDINGS: Final = """
-CREATE VIEW audit_holdings AS
-SELECT h.position, r.pod_uid, r.attempt, r.namespace, r.pod_name, r.owner, n.node_uid,
-  n.node_name, d.device_type, h.minor, d.device_id, d.model, h.core_percent, h.memory_bytes,
-  h.memory_ratio_percent, h.exclusive, h.kind, r.phase, r.dialect, h.opened_at_us, h.closed_at_us,
-  h.closed_position, r.end_reason
-FROM ledger_holdings AS h
-JOIN ledger_reservations AS r ON r.position = h.position
-JOIN ledger_devices AS d ON d.device_no = h.device_no
-JOIN ledger_nodes AS n ON n.node_no = d.node_no
-"""
-
-CPU_HOLDINGS: Final = """
-CREATE VIEW audit_cpu_holdings AS
-SELECT c.position, r.pod_uid, r.attempt, r.namespace, r.pod_name, n.node_uid, n.node_name, c.cpu,
-  c.opened_at_us, c.closed_at_us, r.end_reason
-FROM ledger_cpu_holdings AS c
-JOIN ledger_reservations AS r ON r.position = c.position
-JOIN ledger_nodes AS n ON n.node_no = c.node_no
-"""
-
-RESERVATIONS: Final = """
-CREATE VIEW audit_reservations AS
-SELECT r.position, r.pod_uid, r.attempt, r.namespace, r.pod_name, r.owner, r.labels, r.priority,
-  r.qos, r.dialect, r.policy, r.source, n.node_uid, n.node_name, r.cpu_milli, r.memory_bytes,
-  r.gpu_core_percent, r.gpu_count, r.cpuset, r.kind, r.phase, r.created_at_us, r.opened_at_us,
-  r.closed_at_us, r.closed_position, r.end_reason
-FROM ledger_reservations AS r
-JOIN ledger_nodes AS n ON n.node_no = r.node_no
-"""
+from ledger.store.ddl import audit_views
 
 DEVICES: Final = """
 CREATE VIEW audit_devices AS
@@ -72,59 +41,49 @@ SELECT node_uid, node_name, cpu_milli, memory_bytes, machine_id, labels
 FROM ledger_nodes
 """
 
-DEVICE_HEALTH: Final = """
-CREATE VIEW audit_device_health AS
-SELECT x.position, x.at_us, n.node_uid, n.node_name, d.device_type, d.minor, x.healthy, x.reason
-FROM ledger_device_health AS x
-JOIN ledger_devices AS d ON d.device_no = x.device_no
-JOIN ledger_nodes AS n ON n.node_no = d.node_no
-"""
 
-REFUSALS: Final = """
-CREATE VIEW audit_refusals AS
-SELECT position, at_us, pod_uid, namespace, pod_name, stage, message, shape, gpu_core_percent,
-  policy, owner
-FROM ledger_refusals
-"""
+class SqliteWords:
+    """SQLite's words; see `audit_views.Words`."""
 
-USAGE_DAYS: Final = f"""
-CREATE VIEW audit_usage_days AS
-WITH RECURSIVE parts (position, day, from_us, until_us) AS (
-  SELECT r.position, r.opened_at_us / {DAY_US}, r.opened_at_us,
-    coalesce(r.closed_at_us, max(r.opened_at_us, (SELECT at_us FROM ledger_head)))
-  FROM ledger_reservations AS r
-  UNION ALL
-  SELECT p.position, p.day + 1, (p.day + 1) * {DAY_US}, p.until_us
-  FROM parts AS p WHERE (p.day + 1) * {DAY_US} < p.until_us
+    def iso(self, us: str) -> str:
+        """Return a moment as text."""
+        return f"strftime('%Y-%m-%dT%H:%M:%SZ', {us} / 1000000, 'unixepoch')"
+
+    def date(self, day: str) -> str:
+        """Return a day as text."""
+        return f"date({day} * 86400, 'unixepoch')"
+
+    def least(self, a: str, b: str) -> str:
+        """Return the smaller number."""
+        return f"min({a}, {b})"
+
+    def greatest(self, a: str, b: str) -> str:
+        """Return the greater number."""
+        return f"max({a}, {b})"
+
+    def text(self, body: str, name: str) -> str:
+        """Return a field as text."""
+        return f"(SELECT f.value FROM json_each({body}, '$.{name}') AS f)"
+
+    def number(self, body: str, name: str) -> str:
+        """Return a field as an integer."""
+        return self.text(body, name)
+
+    def json(self, body: str, name: str) -> str:
+        """Return a field as JSON text."""
+        return f"(SELECT f.value FROM json_each({body}) AS f WHERE f.key = '{name}')"
+
+    def elements(self, body: str, name: str, alias: str) -> str:
+        """Return the elements of an array."""
+        return f"json_each({body}, '$.{name}') AS {alias}"
+
+    def pairs(self, body: str, alias: str) -> str:
+        """Return the fields of an object."""
+        return f"json_each({body}) AS {alias}"
+
+
+VIEWS: Final = (
+    *(text.strip() for text in (DEVICES, NODES)),
+    *audit_views.create_views(SqliteWords()),
 )
-SELECT r.namespace, date(p.day * 86400, 'unixepoch') AS day,
-  sum(r.gpu_core_percent / 100.0
-    * ((min(p.until_us, (p.day + 1) * {DAY_US}) - p.from_us) / {HOUR_US}.0)) AS gpu_hours,
-  sum(r.cpu_milli / 1000.0
-    * ((min(p.until_us, (p.day + 1) * {DAY_US}) - p.from_us) / {HOUR_US}.0)) AS cpu_hours
-FROM parts AS p
-JOIN ledger_reservations AS r ON r.position = p.position
-GROUP BY r.namespace, p.day
-"""
-
-EVENTS: Final = """
-CREATE VIEW audit_events AS
-SELECT position, at_us, stream, stream_version, event_type, actor, correlation_id, body
-FROM ledger_events
-"""
-
-V1: Final = tuple(
-    text.strip()
-    for text in (
-        HOLDINGS,
-        CPU_HOLDINGS,
-        RESERVATIONS,
-        DEVICES,
-        NODES,
-        DEVICE_HEALTH,
-        REFUSALS,
-        USAGE_DAYS,
-        EVENTS,
-    )
-)
-"""Every view of revision 0001."""
+"""Every view, in the order in which they are made. The first two have no words of their own."""

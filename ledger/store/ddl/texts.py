@@ -7,12 +7,6 @@ raised as the error of a JSON path, and a literal RAISE stands behind it.
 
 from __future__ import annotations
 
-from typing import Final
-
-_RECORDED: Final = (
-    "EXISTS (SELECT 1 FROM ledger_events WHERE idempotency_key = NEW.idempotency_key)"
-)
-
 
 def fail(message: str, literal: str) -> str:
     """Return an expression that fails with the text of the SQL expression `message`."""
@@ -79,10 +73,3 @@ BEGIN
   SELECT {refusal};
 END
 """
-
-
-def known_too(rule: str) -> str:
-    """Return the rule with archived keys beside those of the log."""
-    assert rule.count(_RECORDED) == 1, rule
-    also = _RECORDED.replace("ledger_events", "ledger_archived")
-    return rule.replace(_RECORDED, f"({_RECORDED}\n      OR {also})")
