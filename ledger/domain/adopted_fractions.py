@@ -236,15 +236,22 @@ def _counts(asker: Asker) -> tuple[Mapping[int, int] | None, str]:
 
 
 def _gpushare_v1(asker: Asker, minor: int) -> Part:
-    """Return the Pod's part of its one card: what it asks for, else what was written."""
+    """Return the Pod's part of its one card, all of it where nobody says how much."""
     card = asker.card(TYPE_GPU, minor=minor)
     if card is None:
         return TYPE_GPU, None
-    units = _asked(asker, GPUSHARE_MEMORY) or _written_units(asker)
+    units = _v1_units(asker)
+    if not units:
+        return TYPE_GPU, whole_share(card, ())
     share = part_share(
         card, _asked(asker, GPUSHARE_CORE), units * UNIT_BYTES[asker.gpushare_unit], ()
     )
     return TYPE_GPU, replace(share, instances=_gpushare_instances(asker))
+
+
+def _v1_units(asker: Asker) -> int:
+    """Return the Pod's units of memory: what it asks for, else what was written."""
+    return _asked(asker, GPUSHARE_MEMORY) or _written_units(asker)
 
 
 def _gpushare_v2(asker: Asker, allocation: GpuShareAllocation) -> Iterator[Part]:
@@ -311,6 +318,8 @@ def _v1_faults(asker: Asker, minor: int) -> Iterator[str]:
     if asked and text != str(asked):
         path = annotation_path(ANNOTATION_GPUSHARE_POD)
         yield f"{path}: the pod asks for {asked} of {GPUSHARE_MEMORY}: value={text!r}"
+    if not _v1_units(asker):
+        yield f"{GPUSHARE_V1} names no amount of gpu {minor}"
 
 
 def _v2_faults(asker: Asker, allocation: GpuShareAllocation) -> Iterator[str]:

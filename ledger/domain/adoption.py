@@ -92,6 +92,7 @@ SOURCES: Final = (
 _WITHOUT_CONTAINERS: Final = (DEVICE_ALLOCATED, TOPOLOGY, DEVICES_CHECKPOINTS)
 """Sources that are not compared with what each container asks."""
 
+_MEMORY_FIGURES: Final = (GPU, GPU_MEMORY, GPU_MEMORY_RATIO)
 _FAULTS_MAX: Final = 5
 _TEMPLATE: Final = "gpuSharedResourceTemplate"
 _FAULT_MAX: Final = 237
@@ -301,13 +302,30 @@ def _from_device_allocated(asker: Asker) -> Found | None:
                 card = asker.card(device_type, minor=entry.minor, device_id=entry.id)
                 yield device_type, _share_of_entry(asker, card, entry) if card else None
 
-    bare = [
-        f"{DEVICE_ALLOCATED} names no amount of {device_type} {entry.minor}"
-        for device_type, entries in allocated.items()
-        for entry in entries
-        if not (entry.resources or entry.vfs)
-    ]
-    return with_containers(collect(DEVICE_ALLOCATED, pairs(), bare), asker)
+    return with_containers(collect(DEVICE_ALLOCATED, pairs(), [*_unsaid(allocated)]), asker)
+
+
+def _unsaid(allocated: Mapping[str, Sequence[DeviceAllocation]]) -> Iterator[str]:
+    """
+    Yield the amounts that entries lack.
+
+    Rule: Koordinator contract 2.2: a GPU's always has memory or ratio.
+    """
+    for device_type, entries in allocated.items():
+        for entry in entries:
+            name = f"{device_type} {entry.minor}"
+            if _is_bare(device_type, entry):
+                yield f"{DEVICE_ALLOCATED} names no amount of {name}"
+            elif device_type == TYPE_GPU and not any(map(entry.quantity, _MEMORY_FIGURES)):
+                yield f"{DEVICE_ALLOCATED} names no memory of {name}"
+
+
+def _is_bare(device_type: str, entry: DeviceAllocation) -> bool:
+    """Tell whether the entry says nothing of what is held of a device of this type."""
+    if device_type == TYPE_GPU:
+        return not entry.resources
+    kind = device_type_named(device_type)
+    return not (entry.vfs or entry.quantity(kind.resource) or entry.quantity(kind.memory))
 
 
 def _unit_share(base: DeviceShare, entry: DeviceAllocation, card: DeviceRecord) -> DeviceShare:
@@ -316,7 +334,7 @@ def _unit_share(base: DeviceShare, entry: DeviceAllocation, card: DeviceRecord) 
     counted = kind.unit is Unit.COUNT
     units = entry.quantity(kind.resource).ceil()
     percent = units * WHOLE_PERCENT if counted else units
-    if not (entry.resources or entry.vfs):
+    if _is_bare(card.device_type, entry):
         percent = WHOLE_PERCENT
     memory = entry.quantity(kind.memory).ceil() if kind.memory else 0
     memory = memory or (ratio_to_bytes(percent, card.memory_bytes) if kind.memory else 0)

@@ -84,6 +84,22 @@ def test_a_node_closes_when_a_running_pod_is_not_on_all_the_cards_it_asked_for(
     ]
 
 
+def test_an_entry_that_names_no_memory_closes_its_card_and_is_a_conflict(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """cli.md, Running Pods: nobody knows what the Pod has of the memory, so nobody gets any."""
+    held = {"gpu": [{"minor": 0, "resources": {"koordinator.sh/gpu-core": "10"}}]}
+    runs = pod(container(), name="runs", nodeName="n1", annotations={ALLOCATED: held})
+    waits = pod(container(limits={"koordinator.sh/gpu-memory-ratio": 25}), name="waits")
+
+    told = simulated(tmp_path, capsys, 1, runs, waits)
+
+    assert told["placements"][0]["unschedulable"]["nodes"] == {"n1": ["Insufficient gpu devices"]}
+    assert told["summary"]["conflicts"] == [
+        "n1: held by ml/runs: device-allocated names no memory of gpu 0"
+    ]
+
+
 @pytest.mark.parametrize(("scoring", "card"), [("MostAllocated", 0), ("LeastAllocated", 1)])
 def test_device_scoring_picks_the_card_under_the_default_policy(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], scoring: str, card: int

@@ -146,6 +146,32 @@ def test_a_card_named_without_amounts_is_held_whole() -> None:
 
 
 @pytest.mark.parametrize(
+    ("limits", "memory"),
+    [
+        pytest.param({}, 24 * GIB, id="nobody asked: all of it"),
+        pytest.param({CORE: 50, RATIO: 35}, 9019431321, id="as the Pod asks"),
+        pytest.param({"nvidia.com/gpu": 1}, 24 * GIB, id="a whole card was asked for"),
+    ],
+)
+def test_an_entry_without_a_memory_figure_is_named(limits: Object, memory: int) -> None:
+    """Koordinator contract 2.2: entries of GPUs always carry memory."""
+    held = adopted(limits, {ALLOCATED: {"gpu": [entry(0, "GPU-0", core=50)]}})
+
+    assert held.shares[0].memory_bytes == memory
+    assert held.faults == ("device-allocated names no memory of gpu 0",)
+
+
+def test_an_entry_of_another_types_unit_is_held_whole_and_named() -> None:
+    """A NIC never looks emptier than it is: percent of an FPGA says nothing about it."""
+    resources = {"koordinator.sh/fpga": "5"}
+
+    held = adopted({}, {ALLOCATED: {"rdma": [{"minor": 11, "resources": resources}]}})
+
+    assert held.shares[0].core_percent == 100
+    assert held.faults == ("device-allocated names no amount of rdma 11",)
+
+
+@pytest.mark.parametrize(
     "annotations",
     [
         pytest.param({ALLOCATED: {"gpu": [entry(0, "GPU-0", core=100, ratio=100)]}}, id="released"),
@@ -335,6 +361,15 @@ def test_a_card_is_never_guessed(annotations: Object) -> None:
     held = adopted({GPU_MEM: 1024}, annotations)
 
     assert (held.source, held.shares, held.unknown_types) == ("", (), ("gpu",))
+
+
+def test_gpu_share_without_any_amount_holds_all_of_its_card() -> None:
+    """Nobody says how much: a card never looks emptier than it is, and the gap is named."""
+    held = adopted({}, {IDX: "1"})
+
+    assert [(one.minor, one.memory_bytes) for one in held.shares] == [(1, 24 * GIB)]
+    assert held.shares[0].exclusive
+    assert held.faults == ("gpushare-v1 names no amount of gpu 1",)
 
 
 def test_the_topology_annotation_names_whole_cards_by_container() -> None:
