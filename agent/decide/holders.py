@@ -7,8 +7,8 @@ from types import MappingProxyType
 from typing import Final
 
 from agent.decide.pools import NodeCpus, PodCpus, Pools, pools_of
-from ledger.domain.annotations.cpu import decode_resource_status
 from ledger.domain.annotations.qos import QosClass
+from ledger.domain.cpu_holders import given_by_kubelet
 from ledger.domain.events import (
     LedgerEvent,
     PodObserved,
@@ -16,7 +16,6 @@ from ledger.domain.events import (
     PodReserved,
     PodVoided,
 )
-from ledger.domain.resources import ANNOTATION_RESOURCE_STATUS
 
 Holders = Mapping[str, PodCpus]
 """Pod UID and attempt -> its own CPUs; Pods without any are missing."""
@@ -65,10 +64,8 @@ def _own_cpus(event: PodReserved | PodObserved) -> PodCpus:
 
     Rule: CPU proposal, QoS principles 2, 3 and 6.
     """
-    text = event.annotations.get(ANNOTATION_RESOURCE_STATUS)
-    named = text is not None and bool(decode_resource_status(text).cpuset)
     return PodCpus(
         cpus=event.cpuset,
         qos=_CLASSES.get(event.snapshot.qos, QosClass.NONE),
-        by_kubelet=isinstance(event, PodObserved) and not named,
+        by_kubelet=given_by_kubelet(event),
     )

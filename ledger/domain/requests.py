@@ -80,12 +80,14 @@ class CpuSetDemand:
         bind_policy: the Pod's effective policy (`FullPCPUs`, `SpreadByPCPUs`).
         required: the policy must hold; otherwise it is preferred.
         exclusive_policy: `None`, `PCPULevel`, `NUMANodeLevel`.
+        alone: no other Pod ever holds one of these CPUs, whatever their reference count (LSE).
     """
 
     cpus: int
     bind_policy: str
     required: bool
     exclusive_policy: str
+    alone: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

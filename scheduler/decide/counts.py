@@ -128,7 +128,8 @@ class Answers:
             place = int(np.where(where, fleet.memory_free, -UNLIMITED).argmax())
             return place, *explain_memory(fleet, place, request)
         if not reason.device_type:
-            return self._looked_at(reason, where, tried)
+            alone = request.cpuset is not None and request.cpuset.alone
+            return self._looked_at(reason, where, tried, alone=alone)
         place = int(np.where(where, short.astype(np.int64), FAR + 1).argmin())
         demand = next(item for item in request.devices if item.device_type == reason.device_type)
         if reason == reasons.unhealthy(reason.device_type):
@@ -136,18 +137,19 @@ class Answers:
         return place, *explain_devices(fleet, place, demand)
 
     def _looked_at(
-        self, reason: Reason, where: BoolArray, tried: Mapping[int, Unfit]
+        self, reason: Reason, where: BoolArray, tried: Mapping[int, Unfit], *, alone: bool
     ) -> tuple[int, str, str]:
         """Return the node of a closer look, its numbers, and what its NUMA nodes have left."""
         place, detail = int(where.argmax()), ""
         if reason is reasons.INSUFFICIENT_CPUS:
-            place = int(np.where(where, self._pins.free_counts, -1).argmax())
+            free = self._pins.free_counts(alone=alone)
+            place = int(np.where(where, free, -1).argmax())
         looked = _closest(tried, reason, where)
         if looked is not None:
             place, detail = looked
         if reasons.is_about_cpus(reason.text):
             load = NumaLoad(pinned=self._pins.pinned(place), parts=self._pins.parts(place))
-            room = room_of(self._fleet.nodes[place], load)
+            room = room_of(self._fleet.nodes[place], load, alone=alone)
             detail = "; ".join(filter(None, (detail, room.by_numa())))
         return place, detail, reason.remedy
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ledger.domain.annotations.cpu import CpuBindPolicy
+from ledger.domain.cpu_holders import holds_alone
 from ledger.domain.events import PodObserved
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.requests import CpuSetDemand, PodRequest
@@ -86,19 +87,22 @@ class CpuRoom:
 def load_of(facts: NodeFacts, holders: Iterable[PodObserved]) -> NumaLoad:
     """Return what these Pods hold of a node's CPUs and NUMA nodes."""
     held = [*holders]
+    holdings = [
+        CpuHolding(cpus=pod.cpuset.mask, alone=holds_alone(pod)) for pod in held if pod.cpuset
+    ]
     return NumaLoad(
-        pinned=pinned_of(facts, [CpuHolding(cpus=pod.cpuset.mask) for pod in held if pod.cpuset]),
+        pinned=pinned_of(facts, holdings),
         parts=tuple(part for pod in held for part in numa_parts_of(pod)),
     )
 
 
-def room_of(facts: NodeFacts, load: NumaLoad) -> CpuRoom:
-    """Return what is left of a node's CPUs and NUMA nodes beside its holders."""
+def room_of(facts: NodeFacts, load: NumaLoad, *, alone: bool = False) -> CpuRoom:
+    """Return what its holders leave a Pod of a node; one that shares no CPU has idle ones."""
     pinned, numas = load.pinned, numa_nodes_of(facts, load)
     if facts.cpu_topology is None:
         return CpuRoom(facts=facts, numas=numas)
     layout = layout_of(facts.cpu_topology)
-    free = layout.cpus & ~facts.reserved_cpus.mask & ~pinned.full
+    free = layout.cpus & ~facts.reserved_cpus.mask & ~pinned.closed_to(alone=alone)
     return CpuRoom(
         facts=facts,
         free=free,

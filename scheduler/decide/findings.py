@@ -226,7 +226,7 @@ def _cpus(look: Look, name: str) -> Finding:
     demand = demand_on(look.request, look.facts)
     if look.facts.cpu_topology is None or not isinstance(demand, CpuSetDemand):
         return _plain(look, name)
-    room = room_of(look.facts, load_of(look.facts, look.holders))
+    room = room_of(look.facts, load_of(look.facts, look.holders), alone=demand.alone)
     policy = policy_text(look.request, look.facts)
     return Finding(
         node=look.node,
@@ -242,7 +242,8 @@ def _cpus(look: Look, name: str) -> Finding:
 
 def _numa(look: Look, name: str) -> Finding:
     """Say what each NUMA node has left of CPUs, memory and of the devices that are asked for."""
-    room = room_of(look.facts, load_of(look.facts, look.holders))
+    alone = look.request.cpuset is not None and look.request.cpuset.alone
+    room = room_of(look.facts, load_of(look.facts, look.holders), alone=alone)
     left = {numa.id: [room.text_of(numa)] for numa in room.numas}
     cards = [card for card in look.view.cards if card.record.place is not None]
     for card in cards:

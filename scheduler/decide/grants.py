@@ -145,6 +145,7 @@ class Grants:
             facts=self._fleet.nodes[place],
             cards=tuple(cards),
             cpu_refs=self._pins.refs(place),
+            cpus_alone=self._pins.pinned(place).alone,
             numa_parts=self._pins.parts(place),
         )
 

@@ -408,6 +408,7 @@ def _state_of(node: NodeView) -> tuple[object, ...]:
     return (
         cards,
         node.cpu_refs,
+        node.cpus_alone,
         Counter(node.numa_parts),
         facts.cpu_topology,
         facts.reserved_cpus,

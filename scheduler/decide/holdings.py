@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from ledger.domain.annotations.cpu import CpuExclusivePolicy
+from ledger.domain.annotations.qos import QosClass
+from ledger.domain.cpu_holders import holds_alone
 from ledger.domain.cpuset import CpuSet
 from ledger.domain.devices import GPU, DeviceShare
 from ledger.domain.events import PodObserved
@@ -33,6 +35,7 @@ class _Held(NamedTuple):
     shares: tuple[DeviceShare, ...]
     cpuset: CpuSet
     exclusive_policy: str = CpuExclusivePolicy.NONE
+    alone: bool = False
     numa_parts: tuple[NumaPart, ...] = ()
     unknown_types: tuple[str, ...] = ()
     card_amounts: Mapping[int, Amounts] = {}
@@ -73,6 +76,7 @@ class Holdings:
             placement.shares,
             placement.cpuset,
             CpuExclusivePolicy.NONE if request.cpuset is None else request.cpuset.exclusive_policy,
+            request.snapshot.qos == QosClass.LSE,
             placement.numa_parts,
             card_amounts=reserved_amounts(placement),
         )
@@ -109,6 +113,7 @@ class Holdings:
             tuple(known),
             pod.cpuset,
             exclusive_policy_of(pod, self._exclusive_policy),
+            holds_alone(pod),
             numa_parts_of(pod),
             unknown_types=(*pod.unknown_types, *(share.device_type for share in strange)),
             card_amounts=adopted_amounts(pod) if facts.card_amounts else {},
@@ -160,7 +165,9 @@ class Holdings:
             if device_type in fleet.devices:
                 fleet.devices[device_type].add_unknown(node, sign)
         if held.cpuset:
-            holding = CpuHolding(cpus=held.cpuset.mask, exclusive_policy=held.exclusive_policy)
+            holding = CpuHolding(
+                cpus=held.cpuset.mask, exclusive_policy=held.exclusive_policy, alone=held.alone
+            )
             self._pins.count(node, holding, sign)
         if held.numa_parts:
             self._pins.count_parts(node, held.numa_parts, sign)

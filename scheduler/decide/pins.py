@@ -12,7 +12,7 @@ from ledger.domain.annotations.cpu import CpuBindPolicy
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.requests import CpuSetDemand
 from scheduler.decide.arrays import BoolArray, IntArray
-from scheduler.decide.cpusets.layout import layout_of
+from scheduler.decide.cpusets.layout import CpuLayout, layout_of
 from scheduler.decide.cpusets.picker import cpus_of_free_cores, one_of_each_core
 from scheduler.decide.cpusets.pinned import NOTHING_PINNED, CpuHolding, Pinned, pinned_of
 from scheduler.decide.outcome import NumaPart
@@ -22,14 +22,26 @@ _FULL: Final = 1
 _SPREAD: Final = 2
 
 
+class _Counts:
+    """Per node, of the CPUs that one more Pod may hold: all, those of free cores, one a core."""
+
+    def __init__(self, nodes: int) -> None:
+        self.free: IntArray = np.zeros(nodes, dtype=np.int64)
+        self.whole: IntArray = np.zeros(nodes, dtype=np.int64)
+        self.cores: IntArray = np.zeros(nodes, dtype=np.int64)
+
+    def set(self, node: int, layout: CpuLayout, free: int) -> None:
+        """Count the free CPUs of a node anew."""
+        self.free[node] = free.bit_count()
+        self.whole[node] = cpus_of_free_cores(layout, free).bit_count()
+        self.cores[node] = one_of_each_core(layout, free).bit_count()
+
+
 class CpuPins:
     """
     Which CPUs Pods hold on each node.
 
-    Rule: Koordinator contract 6.3.
-
-    Attributes:
-        free_counts: CPUs per node that one more Pod may hold; 0 without a CPU topology.
+    Rule: Koordinator contract 6.3; CPU proposal, QoS principle 2 (LSE Pods share no CPU).
     """
 
     def __init__(self, nodes: Sequence[NodeFacts]) -> None:
@@ -47,9 +59,9 @@ class CpuPins:
         self._holdings: dict[int, Counter[CpuHolding]] = {}
         self._pinned: dict[int, Pinned] = {}
         self._parts: dict[int, Counter[NumaPart]] = {}
-        self.free_counts: IntArray = np.zeros(len(nodes), dtype=np.int64)
-        self._whole_counts: IntArray = np.zeros(len(nodes), dtype=np.int64)
-        self._core_counts: IntArray = np.zeros(len(nodes), dtype=np.int64)
+        shares = any(node.cpu_ref_count_max > 1 for node in nodes)
+        self._shared = _Counts(len(nodes))
+        self._alone = _Counts(len(nodes)) if shares else self._shared
         for node in range(len(nodes)):
             self._recount(node)
 
@@ -61,19 +73,24 @@ class CpuPins:
         cores, or one CPU of each core. Where two policies exclude each other, or the number is no
         multiple of a core, the closer look says so.
         """
-        counts = self.free_counts.take(nodes)
+        by_node = self._alone if demand.alone else self._shared
+        counts = by_node.free.take(nodes)
         own = _POLICIES.index(demand.bind_policy) if demand.required else 0
         if not own and not self._binds:
             lacking: BoolArray = counts < demand.cpus
             return lacking
         policies = self._policies.take(nodes)
         effective = np.where(policies, policies, own)
-        counts = np.where(effective == _FULL, self._whole_counts.take(nodes), counts)
-        counts = np.where(effective == _SPREAD, self._core_counts.take(nodes), counts)
+        counts = np.where(effective == _FULL, by_node.whole.take(nodes), counts)
+        counts = np.where(effective == _SPREAD, by_node.cores.take(nodes), counts)
         conflict = (policies != own) & (policies > 0) & (own > 0)
         uneven = (effective == _FULL) & (demand.cpus % self._threads.take(nodes) > 0)
         short: BoolArray = (counts < demand.cpus) & ~conflict & ~uneven
         return short
+
+    def free_counts(self, *, alone: bool) -> IntArray:
+        """Return the CPUs per node that one more Pod may hold; 0 without a CPU topology."""
+        return (self._alone if alone else self._shared).free
 
     def pinned(self, node: int) -> Pinned:
         """Return what Pods hold on a node, for the picker."""
@@ -108,15 +125,20 @@ class CpuPins:
                 del counts[part]
 
     def over_held(self, node: int) -> list[int]:
-        """Return the CPUs that more Pods hold than may."""
-        most = self._nodes[node].cpu_ref_count_max
-        return sorted(cpu for cpu, count in self.refs(node).items() if count > most)
+        """Return the CPUs that more Pods hold than may; one of an LSE Pod has no other holder."""
+        most, pinned = self._nodes[node].cpu_ref_count_max, self.pinned(node)
+        return sorted(
+            cpu
+            for cpu, count in pinned.refs.items()
+            if count > (1 if pinned.alone >> cpu & 1 else most)
+        )
 
     def _recount(self, node: int) -> None:
         layout = self._layouts[node]
         if layout is None:
             return
-        free = layout.cpus & ~self._nodes[node].reserved_cpus.mask & ~self.pinned(node).full
-        self.free_counts[node] = free.bit_count()
-        self._whole_counts[node] = cpus_of_free_cores(layout, free).bit_count()
-        self._core_counts[node] = one_of_each_core(layout, free).bit_count()
+        may_be_had = layout.cpus & ~self._nodes[node].reserved_cpus.mask
+        pinned = self.pinned(node)
+        self._shared.set(node, layout, may_be_had & ~pinned.closed_to(alone=False))
+        if self._alone is not self._shared:
+            self._alone.set(node, layout, may_be_had & ~pinned.closed_to(alone=True))

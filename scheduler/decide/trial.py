@@ -56,12 +56,19 @@ class Trial:
         if placed is None or placed.cpuset == goal.cpuset:
             return placed
         self.undo(placed)
-        facts, refs = self._bench.nodes[goal.node], self._bench.view(goal.node).cpu_refs
-        if any(refs.get(cpu, 0) >= facts.cpu_ref_count_max for cpu in goal.cpuset):
+        if not self._may_be_held(goal):
             return None
         planned = replace(placed, cpuset=goal.cpuset)
         self.reserve(planned)
         return planned
+
+    def _may_be_held(self, goal: Placement) -> bool:
+        """Tell whether one more Pod may hold these CPUs; those of LSE Pods nobody may."""
+        view, asked = self._bench.view(goal.node), goal.request.cpuset
+        most = 1 if asked is not None and asked.alone else view.facts.cpu_ref_count_max
+        if goal.cpuset.mask & view.cpus_alone:
+            return False
+        return all(view.cpu_refs.get(cpu, 0) < most for cpu in goal.cpuset)
 
     def reserve(self, placement: Placement) -> None:
         """Reserve exactly this."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from random import Random
@@ -39,32 +39,44 @@ class Question:
     One machine, what is held of it, and one wish.
 
     Attributes:
-        holders: the CPUs of each holder, with its exclusive policy.
+        holders: the CPUs of each holder, its exclusive policy, and whether it shares none.
         limit: how many holders a CPU may have.
         required: the bind policy must hold.
+        alone: the wish is for CPUs that nobody else holds.
     """
 
     topology: CpuTopology
     host: Host
-    holders: tuple[tuple[frozenset[int], str], ...]
+    holders: tuple[tuple[frozenset[int], str, bool], ...]
     limit: int
     reserved: frozenset[int]
     wish: Wish
     required: bool
+    alone: bool
     preferred: frozenset[int]
 
     @property
     def refs(self) -> Counter[int]:
         """Return the holders of each CPU."""
-        return Counter(cpu for cpus, _ in self.holders for cpu in cpus)
+        return Counter(cpu for cpus, _, _ in self.holders for cpu in cpus)
 
     @property
     def available(self) -> set[int]:
-        """Return the CPUs that one more may have."""
+        """
+        Return the CPUs that one more may have.
+
+        Rule: Koordinator contract 6.3; CPU proposal, QoS principle 2: who is alone shares none.
+        """
         refs = self.refs
-        return {
-            cpu for cpu in self.host.core if refs[cpu] < self.limit and cpu not in self.reserved
-        }
+        closed = {cpu for cpus, _, alone in self.holders if alone for cpu in cpus} | self.reserved
+        most = 1 if self.alone else self.limit
+        return {cpu for cpu in self.host.core if refs[cpu] < most and cpu not in closed}
+
+    @property
+    def idle(self) -> set[int]:
+        """Return those of them that nobody holds (CPU proposal, QoS principle 3)."""
+        refs = self.refs
+        return {cpu for cpu in self.available if not refs[cpu]}
 
     @property
     def held(self) -> Held:
@@ -73,13 +85,13 @@ class Question:
             refs=self.refs if self.limit > 1 else {},
             cores=frozenset(
                 self.host.core[cpu]
-                for cpus, policy in self.holders
+                for cpus, policy, _ in self.holders
                 if policy == "PCPULevel"
                 for cpu in cpus
             ),
             numas=frozenset(
                 self.host.places[cpu].numa
-                for cpus, policy in self.holders
+                for cpus, policy, _ in self.holders
                 if policy == "NUMANodeLevel"
                 for cpu in cpus
             ),
@@ -94,27 +106,30 @@ class Question:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """A question, the oracle's answer, and the answers of the ways into the picker by name."""
+    """A question, and what oracle and picker answer, by the name of the way into the picker."""
 
     question: Question
-    expected: Answer
+    expected: Mapping[str, Answer]
     answers: Mapping[str, Answer]
 
     @property
     def agrees(self) -> bool:
         """Tell whether all answers are the oracle's."""
-        return all(answer == self.expected for answer in self.answers.values())
+        return self.answers == self.expected
 
 
 def case_of(seed: int) -> Case:
     """Return one case with its answers."""
     question = question_of(seed)
+    expected: dict[str, Answer] = {}
     answers: dict[str, Answer] = {}
     if not question.required:
+        expected["picked"] = _expected(question, question.available, question.preferred)
         answers["picked"] = _picked(question)
     if not question.preferred and question.wish.count > 0:
+        expected["chosen"] = expected_choice(question)
         answers["chosen"] = _chosen(question)
-    return Case(question=question, expected=expected(question), answers=answers)
+    return Case(question=question, expected=expected, answers=answers)
 
 
 def disagreements(seeds: Iterable[int], outcomes: Counter[str]) -> list[int]:
@@ -122,7 +137,7 @@ def disagreements(seeds: Iterable[int], outcomes: Counter[str]) -> list[int]:
     different = []
     for seed in seeds:
         case = case_of(seed)
-        outcomes["unfit" if case.expected == UNFIT else "placed"] += 1
+        outcomes["unfit" if UNFIT in case.expected.values() else "placed"] += 1
         if not case.agrees:
             different.append(seed)
     return different
@@ -131,16 +146,22 @@ def disagreements(seeds: Iterable[int], outcomes: Counter[str]) -> list[int]:
 # The two sides
 
 
-def expected(question: Question) -> Answer:
-    """Return what the contract says."""
-    wish, host, available = question.wish, question.host, question.available
+def expected_choice(question: Question) -> Answer:
+    """Return what contract and proposal say of the whole choice: policies, then idle CPUs first."""
+    wish, host, available, idle = question.wish, question.host, question.available, question.idle
     if question.required:
         if wish.full and wish.count % host.threads:
             return UNFIT
-        available = oracle.candidates(host, available, full=wish.full)
+        available, idle = oracle.choices(host, available, idle, full=wish.full)
         if question.is_odd:
-            return _narrowest(question, available)
-    chosen = oracle.pick(host, wish, available, question.held, question.preferred)
+            found = _narrowest(question, idle)
+            return _narrowest(question, available) if found == UNFIT else found
+    return _expected(question, available, idle)
+
+
+def _expected(question: Question, available: set[int], first: Collection[int]) -> Answer:
+    """Return what the contract says of one pick."""
+    chosen = oracle.pick(question.host, question.wish, available, question.held, first)
     return UNFIT if chosen is None else chosen
 
 
@@ -184,10 +205,11 @@ def _chosen(question: Question) -> Answer:
         bind_policy="FullPCPUs" if wish.full else "SpreadByPCPUs",
         required=question.required,
         exclusive_policy=wish.exclusive,
+        alone=question.alone,
     )
     holdings = [
-        CpuHolding(cpus=cpuset_of(cpus).mask, exclusive_policy=policy)
-        for cpus, policy in question.holders
+        CpuHolding(cpus=cpuset_of(cpus).mask, exclusive_policy=policy, alone=alone)
+        for cpus, policy, alone in question.holders
     ]
     answer = choose_cpus(demand, node, pinned_of(node, holdings))
     if isinstance(answer, Unfit):
@@ -257,6 +279,7 @@ def question_of(seed: int) -> Question:
         reserved=frozenset(cpu for unit in reserved for cpu in unit),
         wish=_wish(rng, host),
         required=required,
+        alone=rng.random() < 0.1,
         preferred=frozenset(cpu for unit in wanted for cpu in unit),
     )
 
@@ -286,15 +309,17 @@ def _units(rng: Random, host: Host) -> list[tuple[int, ...]]:
 
 def _holders(
     rng: Random, units: list[tuple[int, ...]], limit: int
-) -> tuple[tuple[frozenset[int], str], ...]:
+) -> tuple[tuple[frozenset[int], str, bool], ...]:
     """Return up to four holders; who is over the limit was adopted."""
     busy = rng.choice([0.0, 0.1, 0.3, 0.3, 0.5, 0.7, 0.9])
-    holders = [(set[int](), rng.choice(POLICIES)) for _ in range(rng.randint(1, 4))]
+    holders = [
+        (set[int](), rng.choice(POLICIES), rng.random() < 0.15) for _ in range(rng.randint(1, 4))
+    ]
     for unit in units:
         for _ in range(limit):
             if rng.random() < busy:
                 rng.choice(holders)[0].update(unit)
-    return tuple((frozenset(cpus), policy) for cpus, policy in holders if cpus)
+    return tuple((frozenset(cpus), policy, alone) for cpus, policy, alone in holders if cpus)
 
 
 @lru_cache(maxsize=4)
@@ -367,15 +392,17 @@ def told(case: Case) -> str:
         f"socket {socket} numa {numa} core {core}: {_text(cpus)}"
         for (socket, numa, core), cpus in sorted(cores.items())
     ]
-    lines += [f"held {_text(cpus)} {policy}" for cpus, policy in question.holders]
+    lines += [
+        f"held {_text(cpus)} {policy}{' alone' * alone}" for cpus, policy, alone in question.holders
+    ]
     lines.append(
         f"limit={question.limit} reserved={_text(question.reserved)} "
         f"preferred={_text(question.preferred)} available={_text(question.available)}"
     )
-    lines.append(f"required={question.required} {question.wish}")
-    answers = {"expected": case.expected, **case.answers}
+    lines.append(f"required={question.required} alone={question.alone} {question.wish}")
     lines += [
-        f"{name:8} {answer if isinstance(answer, str) else _text(answer)}"
+        f"{who:8} {name:8} {answer if isinstance(answer, str) else _text(answer)}"
+        for who, answers in (("expected", case.expected), ("answered", case.answers))
         for name, answer in answers.items()
     ]
     return "\n".join((*lines, ""))

@@ -95,6 +95,23 @@ def candidates(host: Host, available: Iterable[int], *, full: bool) -> set[int]:
     return {cpu for core, cpus in cores.items() for cpu in cpus if len(cpus) == sizes[core]}
 
 
+def choices(
+    host: Host, available: set[int], idle: set[int], *, full: bool
+) -> tuple[set[int], set[int]]:
+    """
+    Return the CPUs that a required policy leaves, and those of them to be taken first.
+
+    Rule: Koordinator contract 6.2; CPU proposal, QoS principle 3: a CPU that nobody holds is
+    before one that is shared, on each core where one of it is enough.
+    """
+    first = candidates(host, idle, full=full)
+    if full:
+        return candidates(host, available, full=True), first
+    cores = {host.core[cpu] for cpu in first}
+    others = {cpu for cpu in available if host.core[cpu] not in cores}
+    return first | candidates(host, others, full=False), first
+
+
 class _Run:
     """One run through the stages; what is taken leaves the free CPUs."""
 

@@ -22,7 +22,7 @@ from scheduler.decide.cpusets.layout import layout_of
 from scheduler.decide.cpusets.picker import CpusHeld, PickRequest, pick
 from scheduler.decide.cpusets.pinned import CpuHolding, pinned_of
 from scheduler.decide.outcome import Unfit
-from tests.oracles.cpus import Core, Host, candidates
+from tests.oracles.cpus import Core, Host, candidates, choices
 from tests.support.machines import SEEDS, machines
 
 MANY = settings(max_examples=300)
@@ -77,8 +77,11 @@ def situations(
     limit = rng.randint(1, limit_max)
     holdings = _holdings(rng, machine, limit)
     refs = Counter(cpu for each in holdings for cpu in CpuSet(mask=each.cpus))
+    kept = {cpu for each in holdings if each.alone for cpu in CpuSet(mask=each.cpus)}
+    alone = rng.random() < 0.2
     reserved = cpuset_of(rng.sample(list(machine.cpuset), rng.choice([0, 0, len(machine) // 8])))
-    free = cpuset_of(cpu for cpu in machine.cpuset - reserved if refs[cpu] < limit)
+    most = 1 if alone else limit
+    free = cpuset_of(cpu for cpu in machine.cpuset - reserved if refs[cpu] < most) - cpuset_of(kept)
     return Situation(
         node=NodeFacts(
             uid="n-0",
@@ -98,6 +101,7 @@ def situations(
             bind_policy=rng.choice(binds),
             required=rng.random() < 0.5,
             exclusive_policy=rng.choice(exclusives),
+            alone=alone,
         ),
     )
 
@@ -114,7 +118,11 @@ def _holdings(rng: Random, machine: CpuTopology, limit: int) -> tuple[CpuHolding
             if rng.random() < busy[machine.cpu(unit[0]).numa]:
                 rng.choice(taken).update(unit)
     return tuple(
-        CpuHolding(cpus=cpuset_of(cpus).mask, exclusive_policy=rng.choice(EXCLUSIVES))
+        CpuHolding(
+            cpus=cpuset_of(cpus).mask,
+            exclusive_policy=rng.choice(EXCLUSIVES),
+            alone=rng.random() < 0.15,
+        )
         for cpus in taken
     )
 
@@ -156,14 +164,45 @@ def test_exactly_as_many_cpus_as_asked_for_and_nobodys_last_place(situation: Sit
 
 @MANY
 @given(situation=situations())
+def test_a_cpu_is_shared_only_where_no_idle_one_would_do(situation: Situation) -> None:
+    """CPU proposal, QoS principles 2 and 3: LSE Pods share none; others idle ones first."""
+    answer = chosen_in(situation)
+    if answer is None:
+        return
+    shared = [cpu for cpu in answer if situation.refs[cpu]]
+    sizes = situation.cores_of(situation.machine.cpuset).values()
+    if situation.demand.required and len(set(sizes)) > 1:
+        return  # whole cores of several sizes have to add up
+    _, idle = choices_in(situation)
+    assert not shared or (not situation.demand.alone and idle <= answer)
+
+
+def choices_in(situation: Situation) -> tuple[CpuSet, CpuSet]:
+    """Return the CPUs to choose from, and those that are taken first."""
+    available, demand = set(situation.free), situation.demand
+    idle = {cpu for cpu in available if not situation.refs[cpu]}
+    if demand.required:
+        full = demand.bind_policy == "FullPCPUs"
+        available, idle = choices(situation.host, available, idle, full=full)
+    return cpuset_of(available), cpuset_of(idle)
+
+
+def one_kind_of(situation: Situation) -> CpuSet | None:
+    """Return the free CPUs if all that is chosen is idle or all is shared, None if it is mixed."""
+    _, idle = choices_in(situation)
+    if len(idle) >= situation.demand.cpus:
+        return cpuset_of(cpu for cpu in situation.free if not situation.refs[cpu])
+    return None if idle else situation.free
+
+
+@MANY
+@given(situation=situations())
 def test_a_policy_that_is_required_holds_or_there_are_really_too_few(situation: Situation) -> None:
     """Whole cores, or one CPU of each core; a preferred policy never refuses."""
     demand, answer = situation.demand, situation.answer()
     full = demand.bind_policy == "FullPCPUs"
     sizes = situation.cores_of(situation.machine.cpuset)
-    allowed = situation.free
-    if demand.required:
-        allowed = cpuset_of(candidates(situation.host, situation.free, full=full))
+    allowed, _ = choices_in(situation)
     if isinstance(answer, CpuSet):
         for core, count in situation.cores_of(answer).items():
             assert not demand.required or count == (sizes[core] if full else 1)
@@ -225,18 +264,19 @@ def test_spread_cpus_avoid_cores_held_alone_when_a_numa_node_has_enough_others(
 def test_a_numa_node_held_alone_is_avoided_when_another_has_enough(situation: Situation) -> None:
     """NUMANodeLevel: a clean NUMA node with enough whole cores, or cores, takes it all."""
     demand, answer, machine = situation.demand, chosen_in(situation), situation.machine
-    if answer is None:
+    free = one_kind_of(situation)
+    if answer is None or free is None:
         return
     alone = situation.numas_of(situation.held_alone("NUMANodeLevel"))
-    enough = numas_with_enough(situation) - set(alone)
+    enough = numas_with_enough(situation, free) - set(alone)
     if enough and demand.cpus <= machine.cpus_per_numa:
         assert set(situation.numas_of(answer)) <= enough
 
 
-def numas_with_enough(situation: Situation) -> set[int]:
+def numas_with_enough(situation: Situation, free: CpuSet) -> set[int]:
     """Return the NUMA nodes that hold the demand in whole cores, or one CPU a core."""
     demand, host = situation.demand, situation.host
-    full, free = demand.bind_policy == "FullPCPUs", situation.free
+    full = demand.bind_policy == "FullPCPUs"
     if demand.required or not (full or host.threads == 1):
         free = cpuset_of(candidates(host, free, full=full))
     cores = situation.cores_of(free)
@@ -262,10 +302,10 @@ def _sizes_in(situation: Situation, cpus: CpuSet, numa: int) -> list[int]:
 def test_what_one_numa_node_or_one_socket_can_hold_stays_there(situation: Situation) -> None:
     """The lowest possible number of NUMA nodes, then of sockets, where the cores are alike."""
     demand, answer = situation.demand, chosen_in(situation)
-    if answer is None:
+    free = one_kind_of(situation)
+    if answer is None or free is None:
         return
     full = demand.bind_policy == "FullPCPUs"
-    free = situation.free
     if full or demand.required:
         free = cpuset_of(candidates(situation.host, free, full=full))
     if max(situation.numas_of(free).values(), default=0) >= demand.cpus:
@@ -296,7 +336,9 @@ def test_a_list_no_longer_than_a_core_stays_as_it_is() -> None:
 @pytest.mark.parametrize(
     ("held", "limit", "exclusive", "strategy", "cpus"),
     [
-        pytest.param("0", 2, "None", "", "0-1", id="the emptier NUMA node"),
+        pytest.param("4", 2, "None", "", "0-1", id="the emptier NUMA node"),
+        pytest.param("0-3,6-8", 2, "None", "", "4-5", id="the idle core"),
+        pytest.param("4-7,8", 3, "None", "MostAllocated", "0-1", id="idle cores, then strategy"),
         pytest.param("4-5", 1, "None", "MostAllocated", "6-7", id="the fuller one"),
         pytest.param("0", 2, "NUMANodeLevel", "", "4-5", id="none held alone"),
         pytest.param("0", 2, "PCPULevel", "MostAllocated", "2-3", id="no core held alone"),

@@ -219,4 +219,5 @@ def _demand(
         exclusive_policy=(
             exclusive_policy if exclusive is CpuExclusivePolicy.NONE else str(exclusive)
         ),
+        alone=qos is QosClass.LSE,
     )

@@ -18,12 +18,14 @@ class NodeView:
     Attributes:
         cards: every device of every type, ordered by (device_type, minor).
         cpu_refs: logical CPU -> how many Pods hold it; a CPU that nobody holds may be missing.
+        cpus_alone: CPUs whose holder shares them with nobody, a mask.
         numa_parts: what Pods take of its NUMA nodes, in no order.
     """
 
     facts: NodeFacts
     cards: tuple[CardView, ...] = ()
     cpu_refs: Mapping[int, int] = field(default_factory=dict)
+    cpus_alone: int = 0
     numa_parts: tuple[NumaPart, ...] = ()
 
 

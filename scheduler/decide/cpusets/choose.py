@@ -8,13 +8,14 @@ from typing import Final
 
 from ledger.domain.annotations.cpu import CpuBindPolicy, CpuExclusivePolicy
 from ledger.domain.annotations.node_cpu import NumaAllocateStrategy
+from ledger.domain.annotations.qos import QosClass
 from ledger.domain.cpuset import CpuSet
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.requests import CpuSetDemand, PodRequest
 from ledger.domain.resources import LABEL_ARCH
 from scheduler.decide import reasons
 from scheduler.decide.cpusets.distribute import distribute
-from scheduler.decide.cpusets.layout import CpuLayout, layout_of
+from scheduler.decide.cpusets.layout import CpuLayout, around, layout_of
 from scheduler.decide.cpusets.picker import PickRequest, cpus_of_free_cores, one_of_each_core, pick
 from scheduler.decide.cpusets.pinned import NOTHING_PINNED, Pinned
 from scheduler.decide.outcome import Unfit
@@ -39,6 +40,7 @@ class CpuSearch:
         evenly: parts on several NUMA nodes are to be even.
         downgrades: NUMANodeLevel becomes PCPULevel where no clean NUMA node holds the request.
         candidates: CPUs that are available and that a required policy lets be chosen.
+        idle: those of them that nobody holds, where some are held; they are taken first.
     """
 
     layout: CpuLayout
@@ -49,15 +51,15 @@ class CpuSearch:
     available: int
     candidates: int
     unit: int
+    idle: int = 0
     evenly: bool = False
     downgrades: bool = False
 
     def anywhere(self) -> int | None:
         """Pick all that is asked for, from the whole machine; None when it has too few."""
         if self.evenly:
-            free = {
-                numa.id: (self.candidates & numa.cpus).bit_count() for numa in self.layout.numas
-            }
+            cpus = self.idle if self.idle.bit_count() >= self.request.count else self.candidates
+            free = {numa.id: (cpus & numa.cpus).bit_count() for numa in self.layout.numas}
             own = {numa.id: numa.cpus for numa in self.layout.numas}
             unit = self.layout.threads_per_core if self.request.full_cores else 1
             chosen = distribute(
@@ -74,9 +76,19 @@ class CpuSearch:
         if self.downgrades and request.avoid_numas and not self._has_clean_numa(chosen, count):
             request = replace(request, avoid_numas=False, avoid_cores=True)
         if self.required and request.full_cores and self.layout.odd_cores:
-            whole = [core.cpus for core in self.layout.cores if not core.cpus & ~chosen]
-            return _whole_cores_of_any_size(self.layout, request, whole, self._avoided(request))
-        return pick(self.layout, request, chosen, self.pinned.held)
+            return self._cores_of_any_size(request, chosen)
+        return pick(self.layout, request, chosen, self.pinned.held, preferred=self.idle)
+
+    def _cores_of_any_size(self, request: PickRequest, cpus: int) -> int | None:
+        """Return whole cores, idle ones as far as they add up."""
+        whole = [core.cpus for core in self.layout.cores if not core.cpus & ~cpus]
+        idle = [core for core in whole if not core & ~self.idle]
+        avoided = self._avoided(request)
+        for free in (idle, [*idle, *(core for core in whole if core & ~self.idle)]):
+            chosen = _whole_cores_of_any_size(self.layout, request, free, avoided)
+            if chosen is not None:
+                return chosen
+        return None
 
     def _avoided(self, request: PickRequest) -> int:
         """Return the CPUs beside holders whose wish for exclusive use is like this one."""
@@ -124,7 +136,8 @@ def search_cpus(
     Return what a Pod may choose from on a node, or which policy is against it.
 
     Rule: Koordinator contract 6.2 and 6.3. A node's own bind policy must hold: a Pod's preferred
-    policy gives way, another required one is refused.
+    policy gives way, another required one is refused. CPU proposal, QoS principles 2 and 3: LSE
+    Pods share no CPU; others share one only where no idle one is left.
     """
     topology = node.cpu_topology
     if topology is None or not topology:
@@ -141,7 +154,12 @@ def search_cpus(
             reason=NOT_WHOLE_CORES, requested=demand.cpus, unit=UNIT_CPUS, preemptible=False
         )
     may_be_had = layout.cpus & ~node.reserved_cpus.mask
-    available = may_be_had & ~pinned.full
+    available = may_be_had & ~pinned.closed_to(alone=demand.alone)
+    idle = available & ~pinned.any
+    candidates = available
+    if demand.required:
+        candidates = _candidates(layout, available, idle, full=full)
+        idle = cpus_of_free_cores(layout, idle) if full else idle & candidates
     strategy = node.numa_strategy or settings.numa_allocate_strategy
     return CpuSearch(
         layout=layout,
@@ -156,7 +174,8 @@ def search_cpus(
         pinned=pinned,
         may_be_had=may_be_had,
         available=available,
-        candidates=_candidates(layout, available, full=full) if demand.required else available,
+        candidates=candidates,
+        idle=idle if idle != candidates else 0,
         unit=layout.threads_per_core if whole_cores else 1,
         evenly=strategy == NumaAllocateStrategy.DISTRIBUTE_EVENLY,
         downgrades=settings.numa_level_downgrades,
@@ -181,6 +200,7 @@ def demand_on(request: PodRequest, node: NodeFacts) -> CpuSetDemand | Unfit | No
         bind_policy=node.cpu_bind_policy,
         required=True,
         exclusive_policy=CpuExclusivePolicy.NONE,
+        alone=request.snapshot.qos == QosClass.LSE,
     )
 
 
@@ -227,11 +247,14 @@ def _is_arm(node: NodeFacts) -> bool:
     return node.labels.get(LABEL_ARCH) in {"arm64", "arm"}
 
 
-def _candidates(layout: CpuLayout, available: int, *, full: bool) -> int:
+def _candidates(layout: CpuLayout, available: int, idle: int, *, full: bool) -> int:
     """Return the CPUs that a required policy lets be chosen: whole cores, or one of each."""
-    if not full:
+    if full:
+        return cpus_of_free_cores(layout, available)
+    if idle == available:
         return one_of_each_core(layout, available)
-    return cpus_of_free_cores(layout, available)
+    held = available & ~around(layout.core_cpus, idle)
+    return one_of_each_core(layout, idle) | one_of_each_core(layout, held)
 
 
 def _whole_cores_of_any_size(

@@ -9,8 +9,10 @@ import pytest
 
 from ledger.domain.annotations.cpu import CpuSharedPool
 from ledger.domain.cpuset import CpuSet, parse_cpuset
+from ledger.domain.events import PodObserved
 from ledger.domain.nodes import NodeFacts
-from ledger.domain.requests import CpuSetDemand, PodRequest
+from ledger.domain.requests import CpuSetDemand, PodRequest, PodSnapshot
+from ledger.domain.resources import ANNOTATION_RESOURCE_STATUS
 from ledger.domain.topology import Cpu, CpuTopology, cpu_topology_of
 from scheduler.decide.cpusets.choose import choose_cpus, demand_on
 from scheduler.decide.cpusets.distribute import parts_of
@@ -419,3 +421,123 @@ def test_a_required_burst_finds_no_binding_node() -> None:
     assert "conflicts with pod's required cpu bind policy" in refused.message
     assert isinstance(placed, Placement)
     assert str(placed.cpuset) == "0,12"
+
+
+# CPUs that are never shared, and those that may be
+
+
+def own(uid: str, cpus: int, qos: str = "LSR", *, required: bool = False) -> PodRequest:
+    """Return a Pod with CPUs of its own."""
+    asked = replace(demand(cpus, required=required), alone=qos == "LSE")
+    request = replace(pod(cpus * 1000, cpuset=asked), uid=uid, name=uid)
+    return replace(request, snapshot=PodSnapshot(qos=qos))
+
+
+def running(uid: str, cpus: str, qos: str, *, by_kubelet: bool = False) -> PodObserved:
+    """Return a running Pod that holds CPUs, by its own status or kubelet's word."""
+    status = {ANNOTATION_RESOURCE_STATUS: f'{{"cpuset":"{cpus}"}}'}
+    return PodObserved(
+        pod_uid=uid,
+        attempt=1,
+        namespace="ml",
+        pod_name=uid,
+        node_uid="n",
+        node_name="n",
+        source="pod-cpu-allocs" if by_kubelet else "resource-status",
+        cpuset=parse_cpuset(cpus),
+        annotations={} if by_kubelet else status,
+        snapshot=PodSnapshot(qos=qos),
+    )
+
+
+def shared_engine(*pods: PodObserved, limit: int = 2) -> Engine:
+    """Return an engine over machine X, where a CPU may have so many holders."""
+    engine = Engine([replace(node(), cpu_ref_count_max=limit)], SchedulingSettings())
+    for each in pods:
+        engine.adopt(0, each)
+    return engine
+
+
+def taken(engine: Engine, *requests: PodRequest) -> list[str]:
+    """Reserve one Pod after the other; return its CPUs, or `-`."""
+    cpus = []
+    for request in requests:
+        answer = engine.decide(request)
+        if isinstance(answer, Placement):
+            engine.reserve(answer)
+        cpus.append(str(answer.cpuset) if isinstance(answer, Placement) else "-")
+    return cpus
+
+
+def test_cpus_of_lse_pods_are_never_shared() -> None:
+    """CPU proposal, QoS principle 2: whatever the reference count says, for those who come, too."""
+    given = taken(
+        shared_engine(),
+        *[own("a", 12, "LSE"), own("b", 12, "LSE"), own("c", 2, "LSE"), own("d", 2, "LSR")],
+    )
+
+    assert given == ["0-5,12-17", "6-11,18-23", "-", "-"]
+
+
+def test_lse_pods_get_no_cpu_that_somebody_holds() -> None:
+    """An LSR Pod's CPU may be shared, but not with an LSE Pod."""
+    given = taken(shared_engine(), own("a", 14, "LSR"), own("b", 12, "LSE"), own("c", 10, "LSE"))
+
+    assert given == ["0-6,12-18", "-", "7-11,19-23"]
+
+
+@pytest.mark.parametrize("required", [False, True])
+def test_idle_cpus_come_before_shared_ones(*, required: bool) -> None:
+    """Two LSR Pods share a CPU only when the setting allows it and no idle one is left."""
+    pods = [own(f"p{count}", cpus, required=required) for count, cpus in enumerate((10, 10, 8))]
+
+    given = taken(shared_engine(), *pods)
+
+    assert given == ["0-4,12-16", "6-10,18-22", "0-1,5,11-13,17,23"]
+
+
+def test_one_cpu_of_each_core_is_an_idle_one_where_there_is_one() -> None:
+    """Required SpreadByPCPUs, two holders a CPU: the second threads are idle."""
+    spread = replace(own("b", 12), cpuset=demand(12, SPREAD, required=True))
+    first = replace(own("a", 12), cpuset=demand(12, SPREAD, required=True))
+
+    assert taken(shared_engine(), first, spread) == ["0-11", "12-23"]
+
+
+@pytest.mark.parametrize(
+    ("qos", "by_kubelet", "given"),
+    [
+        pytest.param("LSE", False, "-", id="LSE"),
+        pytest.param("", True, "-", id="pinned by kubelet, which promised it"),
+        pytest.param("LSR", False, "0-1,12-13", id="LSR"),
+    ],
+)
+def test_running_pods_keep_their_cpus_to_themselves(
+    qos: str,
+    by_kubelet: bool,  # noqa: FBT001 - a column of the table
+    given: str,
+) -> None:
+    """CPU proposal, Story 2: kubelet's own Pods are as LSE; no CPU is idle any more."""
+    engine = shared_engine(
+        running("a", "0-1,12-13", qos, by_kubelet=by_kubelet),
+        running("b", "2-11,14-23", "LSE"),
+    )
+
+    assert taken(engine, own("new", 4)) == [given]
+
+
+def test_a_running_pod_on_cpus_of_an_lse_pod_is_named() -> None:
+    """Two holders are within the count, but one of them is LSE."""
+    engine = shared_engine(running("a", "0-1", "LSE"))
+
+    assert engine.adopt(0, running("b", "1-2", "LSR")) == ["n: CPUs 1 held by ml/b and others"]
+
+
+def test_the_filter_knows_which_cpus_are_idle() -> None:
+    """Over arrays as on the node: too few idle CPUs for an LSE Pod, enough for an LSR one."""
+    engine = shared_engine(running("a", "0-11,14-23", "LSR"))
+
+    lse, lsr = (engine.filter(own("new", 4, qos), [0]) for qos in ("LSE", "LSR"))
+
+    assert (lse.passing.tolist(), lsr.passing.tolist()) == ([], [0])
+    assert lse.reasons[lse.codes.item(0)] == "not enough cpus available to satisfy request"
