@@ -59,6 +59,10 @@ class IdempotencyError(LedgerError):
     """The same key was used for another command. Refuse."""
 
 
+class BusyError(LedgerError):
+    """Another process holds what an answer needs. Nothing was recorded: ask again."""
+
+
 class OverloadedError(LedgerError):
     """More commands wait than the writer takes on. Nothing was recorded: say so, retry later."""
 

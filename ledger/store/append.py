@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -27,7 +28,7 @@ from ledger.domain.recorded import NewEvent
 from ledger.store import commands, schema, statements
 from ledger.store.bodies import leaf_of
 from ledger.store.commands import Command, Outcome, arguments_of
-from ledger.store.failures import fact_of, refused_by_rule, unavailable
+from ledger.store.failures import fact_of, in_our_words, refused_by_rule, unavailable
 from ledger.store.fitting import body_bytes_of, fits
 from ledger.store.outbox import Outbox
 from ledger.store.project import Projector
@@ -130,10 +131,12 @@ class Writer:
         """What the writer writes through."""
         return self._connection
 
+    @in_our_words
     def stream_version(self, stream: str) -> int:
         """Return the last version of a stream, 0 for one without events."""
         return self._stream_versions().get(stream, 0)
 
+    @in_our_words
     def append(
         self, events: Sequence[NewEvent], *, expected: Mapping[str, int] | None = None
     ) -> int:
@@ -154,6 +157,7 @@ class Writer:
             IdempotencyError: a key was used before with other arguments.
             UnfitTextError: a text holds a NUL or a lone surrogate; nothing is recorded.
             UnknownOutcomeError: the answer to this commit, or to the one before, was lost.
+            BusyError: another process holds the ledger; nothing of the batch is recorded.
             LedgerError: the database failed; nothing of the batch is recorded.
         """
         self._asked()
@@ -169,6 +173,7 @@ class Writer:
                 raise unavailable(error) from error
             return self._append_without_repeats(events, error)
 
+    @in_our_words
     def record(self, batch: Sequence[Command]) -> list[Outcome]:
         """Record commands in one transaction; see `ledger.store.commands.record`."""
         self._asked()
@@ -219,7 +224,8 @@ class Writer:
             committing = self._outbox.committing
             self._projector = self._tree = None  # they counted on rows that are not there
             self._outbox = Outbox(self._connection)
-            transaction.rollback()
+            with suppress(DBAPIError):  # a connection that is gone has nothing to undo
+                transaction.rollback()
             if not committing or not isinstance(error, DBAPIError) or refused_by_rule(error):
                 raise
             self._settle_lost(batch, error)
@@ -330,7 +336,7 @@ class Writer:
         try:
             self._connection.connection.rollback()  # the driver may still be inside of it
             self._settle()
-        except SQLAlchemyError as lost:
+        except (SQLAlchemyError, self._connection.dialect.loaded_dbapi.Error) as lost:
             raise UnknownOutcomeError(
                 f"the answer to a commit was lost: position={batch.head.position}"
             ) from lost
@@ -409,10 +415,12 @@ class Writer:
         if self._versions is None:
             table = schema.ledger_streams.c
             own = not self._connection.in_transaction()
-            rows = self._connection.execute(select(table.stream, table.version))
-            self._versions = {row.stream: row.version for row in rows}
-            if own:
-                self._connection.rollback()
+            try:
+                rows = self._connection.execute(select(table.stream, table.version))
+                self._versions = {row.stream: row.version for row in rows}
+            finally:
+                if own:
+                    self._connection.rollback()
         return self._versions
 
 

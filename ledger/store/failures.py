@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import re
-from typing import Final
+from collections.abc import Callable
+from functools import wraps
+from typing import Final, ParamSpec, TypeVar
 
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from ledger.domain.errors import LedgerError
+from ledger.domain.errors import BusyError, LedgerError, UnknownOutcomeError
 
 DAMAGE: Final = (DBAPIError, UnicodeDecodeError)
 """What reading a damaged database may raise: a broken text comes from below the driver."""
 
+_Given = ParamSpec("_Given")
+_Answer = TypeVar("_Answer")
 _MESSAGE: Final = re.compile(r"tenure ledger: (.*?)'?$", re.DOTALL)
 _RULE_STATES: Final = ("23", "P0001", "TL")
 """How the SQLSTATE of a refusal begins: a constraint, or a rule of ours."""
@@ -52,7 +56,7 @@ def unavailable(error: DBAPIError) -> LedgerError:
     """Return the error for a database that can't be written or read now."""
     text, state = words_of(error.orig), sqlstate_of(error)
     if is_locked(error):
-        return LedgerError(f"another process writes this ledger: {text}")
+        return BusyError(f"another process writes this ledger: {text}")
     if "full" in text or state == "53100":
         return LedgerError(f"nothing was recorded, the disk is full: {text}")
     if "readonly" in text or state == "25006":
@@ -64,6 +68,26 @@ def unavailable(error: DBAPIError) -> LedgerError:
     if state == "57014":
         return LedgerError(f"the database took too long: {text}")
     return LedgerError(f"the database failed: {text}")
+
+
+def in_our_words(asked: Callable[_Given, _Answer]) -> Callable[_Given, _Answer]:
+    """
+    Let no error of the database leave what is asked of a writer but as a LedgerError.
+
+    What the driver did not say itself leaves open what became of a commit.
+    """
+
+    @wraps(asked)
+    def answered(*given: _Given.args, **named: _Given.kwargs) -> _Answer:
+        try:
+            return asked(*given, **named)
+        except DBAPIError as error:
+            raise unavailable(error) from error
+        except (SQLAlchemyError, UnicodeDecodeError) as error:
+            fact = f"{type(error).__name__}: {error}"
+            raise UnknownOutcomeError(f"the database failed: {fact}") from error
+
+    return answered
 
 
 def words_of(error: BaseException | None) -> str:

@@ -11,6 +11,7 @@ from ledger.store.profile import BEGIN_WRITING, driver_connection
 
 _DRIVER: Final = "pysqlite"
 _COMMIT: Final = "COMMIT"
+_ROLLBACK: Final = "ROLLBACK"
 
 
 class DirectTransaction:
@@ -44,9 +45,19 @@ class DirectTransaction:
             raise refused(connection, _COMMIT, error) from error
 
     def rollback(self) -> None:
-        """Undo what was done; nothing is left to undo where the database has done it itself."""
-        if not self._connection.invalidated:
-            self._connection.connection.rollback()
+        """
+        Undo what was done; nothing is left to undo where the database has done it itself.
+
+        Raises:
+            DBAPIError: the database failed at that too.
+        """
+        connection = self._connection
+        if connection.invalidated:
+            return
+        try:
+            connection.connection.rollback()
+        except connection.dialect.loaded_dbapi.Error as error:
+            raise refused(connection, _ROLLBACK, error) from error
 
     close = rollback
 
