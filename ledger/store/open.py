@@ -13,7 +13,7 @@ from typing import Final, Literal, Self
 from sqlalchemy import URL, Connection, Engine, inspect, text
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
-from ledger.domain.errors import InputError, LedgerError
+from ledger.domain.errors import BusyError, InputError, LedgerError, TenureError
 from ledger.domain.recorded import RecordedEvent
 from ledger.store import schema
 from ledger.store.append import Head, Writer, start_epoch
@@ -165,7 +165,7 @@ def unreadable(error: DBAPIError | UnicodeDecodeError) -> LedgerError:
     """Return the error for a database that did not answer a question, with what to do next."""
     fact = fact_of(error)
     if is_locked(error):
-        return LedgerError(f"another process writes this ledger: {fact}")
+        return BusyError(f"another process writes this ledger: {fact}")
     found = LedgerError(f"the ledger can't be read: {fact}")
     found.add_note("run `tenure verify` for every finding")
     return found
@@ -236,10 +236,23 @@ def _connected(path: Path, purpose: Literal["reading", "writing"]) -> Ledger:
     try:
         connection = engine.connect()
     except (*DAMAGE, sqlite3.Error) as error:
-        fact = str(error) if isinstance(error, sqlite3.Error) else fact_of(error)
-        raise InputError(f"not a ledger: {fact}", place=str(path)) from error
+        raise _not_opened(path, error) from error
     url = f"{_SQLITE_URL}{path}"
     return Ledger(url=url, engine=engine, connection=connection, writable=writable)
+
+
+def _not_opened(path: Path, error: Exception) -> TenureError:
+    """Return the error for a file that SQLite would not open: it may be a ledger all the same."""
+    cause = error.orig if isinstance(error, DBAPIError) else error
+    match getattr(cause, "sqlite_errorcode", 0) & 0xFF:
+        case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
+            return BusyError(f"another process writes this ledger: ledger={path}, {cause}")
+        case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_CANTOPEN | sqlite3.SQLITE_PERM:
+            found = InputError(f"the file or its folder is protected: {cause}", place=str(path))
+            found.add_note("let this user read and write both, or copy the ledger")
+            return found
+        case _:
+            return InputError(f"not a ledger: {cause}", place=str(path))
 
 
 def _expect_ledger(ledger: Ledger, place: str) -> None:

@@ -175,10 +175,10 @@ def _past(connection: Connection, findings: _Findings, folder: Path | None) -> P
 
 
 def unopened(fact: str) -> VerifyReport:
-    """Return the report on a file that was a ledger and can't be opened as one."""
+    """Return the report on what was a ledger and can't be opened as one."""
     return VerifyReport(
         events=0,
-        findings=(Finding(position=None, text=f"the file is damaged: {fact}"),),
+        findings=(Finding(position=None, text=f"the ledger is damaged: {fact}"),),
         seconds=0.0,
         chain_hash=GENESIS,
         max_core_percent_seen=0,

@@ -94,10 +94,7 @@ def _proved(
     public_key: str | None,
     segments: Path | None,
 ) -> VerifyReport:
-    """Prove a ledger; a file that was one and can't even be opened is a finding too."""
-    from ledger.store.damage import was_a_ledger
-    from ledger.store.open import sqlite_path
-    from ledger.store.profile_postgres import is_postgres
+    """Prove a ledger; where there is none any more, what tells that there was is a finding."""
     from ledger.store.verify import unopened
 
     try:
@@ -105,12 +102,41 @@ def _proved(
             witness, refusals = _witness(source, checkpoints, export, public_key)
             return _with(run_verify(source, witness, segments), refusals)
     except InputError as error:
-        if is_postgres(ledger_url(ledger)):
+        if not error.message.startswith("not a ledger"):
             raise
-        path = sqlite_path(ledger_url(ledger))
-        if not error.message.startswith("not a ledger") or not was_a_ledger(path):
+        kept = _kept(checkpoints, export, public_key)
+        if not kept and not _was_a_ledger(ledger_url(ledger)):
             raise
-        return unopened(error.message.removeprefix("not a ledger: "))
+        fact = error.message.removeprefix("not a ledger: ")
+        return _with(unopened(fact), kept)
+
+
+def _was_a_ledger(url: str) -> bool:
+    """Tell whether a file still has a ledger's words; a server answers for itself."""
+    from ledger.store.damage import was_a_ledger
+    from ledger.store.open import sqlite_path
+    from ledger.store.profile_postgres import is_postgres
+
+    return not is_postgres(url) and was_a_ledger(sqlite_path(url))
+
+
+def _kept(checkpoints: Sequence[Path], export: Path | None, public_key: str | None) -> list[str]:
+    """Return what was kept of a ledger that is none any more, whoever signed it, as findings."""
+    from tenure.asking.checkpoint import NotSignedError, parsed_checkpoint
+    from tenure.asking.checkpoint import public_key as read_key
+    from tenure.asking.export import proved_export
+
+    found = []
+    for path in checkpoints:
+        signed = parsed_checkpoint(path.read_text(encoding="utf-8"), place=str(path))
+        found.append(f"there is no ledger, and the checkpoint says {signed.size} events: {path}")
+    if export is not None and public_key is not None:
+        try:
+            last = proved_export(export, read_key(public_key)).last
+            found.append(f"there is no ledger, and the export has events up to {last}: {export}")
+        except NotSignedError as error:
+            found.append(str(error))
+    return found
 
 
 def run_verify(

@@ -34,6 +34,7 @@ from tests.support.cli import Answer, CommandLine
 from tests.support.stores import (
     ORIGIN,
     Clock,
+    PostgresStore,
     SqliteStore,
     bound,
     node,
@@ -335,6 +336,47 @@ def test_a_ledger_of_another_origin_is_found(signed: Signed, tmp_path: Path) -> 
     )
     assert answer.code == 1
     assert f"is of another ledger: origin={ORIGIN}" in " ".join(answer.out.split())
+
+
+@pytest.mark.parametrize(
+    ("empty", "words"),
+    [
+        (lambda path: path.write_bytes(b""), "it is empty"),
+        (lambda path: path.write_bytes(bytes(4_096)), "file is not a database"),
+        (lambda path: (path.unlink(), sqlite3.connect(path).execute("CREATE TABLE x (y)")),
+         "its tables are missing"),
+    ],
+    ids=["cut to nothing", "zeros", "another database"],
+)  # fmt: skip
+def test_an_emptied_ledger_is_not_the_signed_one(
+    signed: Signed, empty: Callable[[Path], object], words: str
+) -> None:
+    """The answer is no, for what was kept says how many events there were; 2 without it."""
+    empty(signed.store.path)
+    for kept, told in (
+        (("--checkpoint", str(signed.note)), "there is no ledger, and the checkpoint says 300"),
+        (("--export", str(signed.export)), "and the export has events up to 300"),
+    ):
+        answer = signed.verify(*kept)
+        assert (answer.code, words in answer.out, told in answer.out) == (1, True, True), answer
+    assert signed.cli.ask("verify").code == 2
+    noise = signed.note.with_name("noise")
+    noise.write_text("no note at all")
+    assert signed.verify("--checkpoint", str(noise)).code == 2
+
+
+def test_an_emptied_database_is_not_the_signed_ledger(
+    postgres_store: PostgresStore, signed: Signed
+) -> None:
+    """On a server too."""
+    with postgres_store.raw() as raw:
+        raw.execute("DROP SCHEMA public CASCADE")
+        raw.execute("CREATE SCHEMA public")
+    signed.cli.capture.readouterr()
+    kept = ["--checkpoint", str(signed.note), "--public-key", signed.public]
+    answer = signed.cli.run("verify", *kept, "--ledger", postgres_store.url)
+    assert (answer.code, "the checkpoint says 300 events" in answer.out) == (1, True), answer
+    assert signed.cli.run("verify", "--ledger", postgres_store.url).code == 2
 
 
 def test_a_key_file_is_for_its_owner_alone(signed: Signed) -> None:
