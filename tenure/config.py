@@ -46,6 +46,7 @@ class _Model(BaseModel):
 
 class _Node(_Model):
     policy: Policy = "scarcity"
+    owned_only: bool = False
 
 
 class _Devices(_Model):
@@ -189,6 +190,7 @@ def _with_sections(document: dict[str, Any]) -> dict[str, Any]:
 def _scheduling(read: _Configuration) -> SchedulingSettings:
     return SchedulingSettings(
         node_policy=read.node.policy,
+        owned_nodes_only=read.node.owned_only,
         devices=DeviceSettings(
             scoring=read.devices.scoring,
             partition_score_order=read.devices.partition_score_order,

@@ -244,6 +244,7 @@ ANNOTATION_TENURE_ALLOCATION: Final = "tenure.sh/allocation"  # signed, on bound
 ANNOTATION_TENURE_RELEASED_AT: Final = "tenure.sh/released-at"  # on Nodes
 ANNOTATION_TENURE_SEARCH_CUT: Final = "tenure.sh/search-cut"  # on Pods, why there may be better
 TAINT_TENURE_OWNED: Final = "tenure.sh/owned"
+LABEL_TENURE_OWNED: Final = TAINT_TENURE_OWNED  # the same key, value "true", for selectors
 TAINT_TENURE_NOT_READY: Final = "tenure.sh/not-ready"
 GATE_TENURE_GANG: Final = "tenure.sh/gang"
 
@@ -430,6 +431,16 @@ def device_type_of(name: str) -> str | None:
 def device_names() -> frozenset[str]:
     """Return every resource name that asks for a device, in all spellings that are read."""
     return frozenset(_words.type_by_spelling)
+
+
+def advertised_names(*, whole_cards_rewritten: bool = True) -> frozenset[str]:
+    """
+    Return every resource name by which a node of ours may offer its devices.
+
+    Rule: design section 8, "nothing else advertises the cards". `nvidia.com/gpu` is the device
+    plugins' own, unless it is left in our Pods as their users wrote it.
+    """
+    return device_names() - ({NVIDIA_GPU} if whole_cards_rewritten else frozenset())
 
 
 def gpu_dialect_of(name: str) -> Dialect | None:

@@ -49,6 +49,7 @@ class Rule(StrEnum):
     VISIBLE_DEVICES = "VisibleDevices"
     SLOT_BY_HAND = "SlotByHand"
     PINNED_NODE = "PinnedNode"
+    OWNED_NODE = "OwnedNode"
     RESERVE_POD = "ReservePod"
     QOS_IMMUTABLE = "QosImmutable"
     PRIORITY_IMMUTABLE = "PriorityImmutable"

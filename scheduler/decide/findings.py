@@ -474,6 +474,7 @@ _BY_TEXT: Final[Mapping[str, Callable[[Look, str], Finding]]] = {
     reasons.UNKNOWN_CARD.text: _unknown,
     reasons.NO_CPU_TOPOLOGY.text: _plain,
     reasons.INSUFFICIENT_CPUS.text: _cpus,
+    reasons.NODE_NOT_OWNED.text: _plain,
     reasons.DIALECT_NOT_SERVED.text: _dialect,
     reasons.MGPU_DISABLED.text: _plain,
     reasons.MGPU_NODE_INVALID.text: _plain,

@@ -8,9 +8,10 @@ from typing import Final
 
 import numpy as np
 
+from ledger.domain.annotations.wire import TRUE
 from ledger.domain.nodes import NodeFacts, Taint
 from ledger.domain.requests import MatchExpression, PlacementRules, Toleration
-from ledger.domain.resources import TAINT_UNSCHEDULABLE
+from ledger.domain.resources import LABEL_TENURE_OWNED, TAINT_TENURE_OWNED, TAINT_UNSCHEDULABLE
 from scheduler.decide.arrays import BoolArray, IntArray
 
 _BLOCKING: Final = frozenset({"NoSchedule", "NoExecute"})
@@ -112,6 +113,19 @@ def is_kept_off(node: NodeFacts, tolerations: Sequence[Toleration]) -> bool:
     """Tell whether the node is cordoned and the Pod does not tolerate that."""
     cordon = Taint(key=TAINT_UNSCHEDULABLE, value="", effect="NoSchedule")
     return node.unschedulable and not tolerated(cordon, tolerations)
+
+
+def is_owned(node: NodeFacts) -> bool:
+    """
+    Tell whether the node's devices are ours to grant.
+
+    Rule: design section 8, Ownership of the metal. The taint keeps off who does not tolerate it,
+    the label whoever tolerates everything.
+    """
+    fenced = any(
+        taint.key == TAINT_TENURE_OWNED and taint.effect in _BLOCKING for taint in node.taints
+    )
+    return fenced and node.labels.get(LABEL_TENURE_OWNED) == TRUE
 
 
 def first_untolerated(taints: Sequence[Taint], tolerations: Sequence[Toleration]) -> Taint | None:

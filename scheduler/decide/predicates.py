@@ -14,7 +14,13 @@ from ledger.domain.shared_templates import kind_of_cards, matched_template
 from scheduler.decide import reasons
 from scheduler.decide.arrays import BoolArray, IntArray
 from scheduler.decide.fleet import Fleet
-from scheduler.decide.labels import LabelIndex, first_untolerated, is_kept_off, matches_rules
+from scheduler.decide.labels import (
+    LabelIndex,
+    first_untolerated,
+    is_kept_off,
+    is_owned,
+    matches_rules,
+)
 from scheduler.decide.reasons import Reason
 from scheduler.decide.settings import SchedulingSettings
 from scheduler.decide.shapes import StaticNeed
@@ -104,6 +110,9 @@ class Predicates:
         return _spread([code(self._misfit(need, node)) for node in examples], kinds)
 
     def _misfit(self, need: StaticNeed, node: NodeFacts) -> Reason | None:
+        granted = bool(need.device_types) or need.pinned
+        if granted and self._settings.owned_nodes_only and not is_owned(node):
+            return reasons.NODE_NOT_OWNED
         for device_type, models in zip(need.device_types, need.model_names, strict=True):
             found = {record.model for record in node.devices if record.device_type == device_type}
             if not found:
@@ -149,6 +158,7 @@ def _traits(node: NodeFacts) -> tuple[object, ...]:
         node.partitions is None,
         kind_of_cards(node.labels),
         bool(node.cpu_topology),
+        is_owned(node),
     )
 
 

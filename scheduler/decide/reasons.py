@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from ledger.domain.nodes import Taint
+from ledger.domain.resources import LABEL_TENURE_OWNED, TAINT_TENURE_OWNED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +66,10 @@ NO_CPU_TOPOLOGY: Final = Reason(
 INSUFFICIENT_CPUS: Final = Reason(
     text="not enough cpus available to satisfy request",
     remedy="end a Pod that has CPUs of its own, or ask for fewer",
+)
+NODE_NOT_OWNED: Final = Reason(
+    text="NodeNotOwned",
+    remedy=f"taint the node {TAINT_TENURE_OWNED}:NoSchedule and label it {LABEL_TENURE_OWNED}=true",
 )
 DIALECT_NOT_SERVED: Final = Reason(
     text="DialectNotServed",

@@ -13,7 +13,8 @@ from ledger.domain.errors import InputError
 from tenure.exits import with_next
 from tenure.serving.settings_file import admission_settings
 from webhook.manifests.hooks import HookOptions, webhook_configurations
-from webhook.manifests.policies import PolicyOptions, policies
+from webhook.manifests.policies import policies
+from webhook.manifests.policy import PolicyOptions
 from webhook.manifests.rights import rights
 
 

@@ -12,9 +12,11 @@ import pytest
 from tests.support.kube.api import JSON_PATCH
 from tests.support.kube.control_plane import MALLORY, SCHEDULER_ACCOUNT, ControlPlane
 from tests.support.kube.pods import HALF, binding, pod, pods_in
-from tests.support.kube.webhooks import apply, collection_of, remove
+from tests.support.kube.policies import in_force, let_schedule
+from tests.support.kube.webhooks import collection_of
 from webhook.decide.settings import DEFAULT_ADMISSION, Takeover
-from webhook.manifests.policies import PolicyOptions, policies
+from webhook.manifests.policies import policies
+from webhook.manifests.policy import PolicyOptions
 
 Namespace = Callable[..., str]
 MARK = {"tenure.sh/admitted": "true"}
@@ -33,55 +35,20 @@ FORGED = {
 
 
 @pytest.fixture(scope="module", autouse=True)
-def policed(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def policed(plane: ControlPlane) -> Iterator[None]:
     """Every policy in force, and our scheduler's account with the rights of its own role."""
-    del tmp_path_factory
-    takeover = Takeover(foreign_schedulers=frozenset({"volcano"}))
-    made = policies(PolicyOptions(settings=replace(DEFAULT_ADMISSION, takeover=takeover)))
-    apply(plane, made)
-    group = "/apis/rbac.authorization.k8s.io/v1"
-    named = {"metadata": {"name": "tenure-policy-test"}}
-    rule = {"apiGroups": [""], "resources": ["pods", "pods/status", "pods/binding"], "verbs": ["*"]}
-    plane.api().create(f"{group}/clusterroles", {**named, "rules": [rule]})
-    _, _, where, account = SCHEDULER_ACCOUNT.split(":")
-    subject = {"kind": "ServiceAccount", "namespace": where, "name": account}
-    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole"}
-    plane.api().create(
-        f"{group}/clusterrolebindings",
-        {**named, "roleRef": {**role, "name": "tenure-policy-test"}, "subjects": [subject]},
-    )
+    let_schedule(plane)
     plane.api().create("/api/v1/nodes", {"metadata": {"name": "policy-node"}})
-    _wait_until_in_force(plane)
-    yield
-    remove(plane, made)
-    _wait_until_gone(plane)
-
-
-def _tried(plane: ControlPlane) -> bool:
-    forged = pod("probe", {"cpu": "1"}, annotations={FORGED["assumed"]: "1"})
-    return plane.api(MALLORY).create(pods_in("default"), forged, dry_run=True).ok
-
-
-def _wait_until_in_force(plane: ControlPlane) -> None:
-    until = time.monotonic() + 30
-    while time.monotonic() < until:
-        if not _tried(plane):
-            time.sleep(1)  # the others come within the same moment
-            return
-        time.sleep(0.1)
-    raise AssertionError("the policies are not in force")
-
-
-def _wait_until_gone(plane: ControlPlane) -> None:
-    until = time.monotonic() + 30
-    while time.monotonic() < until and not _tried(plane):
-        time.sleep(0.1)
+    takeover = Takeover(foreign_schedulers=frozenset({"volcano"}))
+    settings = replace(DEFAULT_ADMISSION, takeover=takeover)
+    with in_force(plane, PolicyOptions(settings=settings)):
+        yield
 
 
 def test_every_policy_compiles_without_a_warning(plane: ControlPlane) -> None:
     """The API server checks types of what it knows."""
     made = [one for one in policies(PolicyOptions()) if one["kind"].endswith("Policy")]
-    assert len(made) == 9
+    assert len(made) == 10
     for policy in made:
         found = plane.api().get(f"{collection_of(policy)}/{policy['metadata']['name']}").body
         status = found.get("status", {})
@@ -222,13 +189,18 @@ def test_slots_are_taken_by_nobody(
     plane: ControlPlane, namespace: Namespace, amounts: dict[str, str]
 ) -> None:
     """Whoever took some would leave the containers of others without, from any namespace."""
-    mallory, greedy = plane.api(MALLORY), pod("a", amounts, annotations=MARK)
-    for managed in (True, False):
-        refused = mallory.create(pods_in(namespace(managed=managed)), greedy)
-        assert "is given by Tenure" in refused.message
-    own = pod("a", {**HALF, "tenure.sh/slot": "1"}, annotations=MARK)
-    assert mallory.create(pods_in(namespace()), own).ok
-    assert "is given by Tenure" in mallory.create(pods_in(namespace(managed=False)), own).message
+    mallory, blind = plane.api(MALLORY), {"NVIDIA_VISIBLE_DEVICES": "void"}
+
+    def ours(asked: dict[str, str]) -> dict[str, Any]:
+        return pod("a", asked, annotations=MARK, env=blind, schedulerName="tenure")
+
+    refused = mallory.create(pods_in(namespace()), ours(amounts))
+    assert "is given by Tenure" in refused.message
+    elsewhere = mallory.create(pods_in(namespace(managed=False)), pod("a", amounts))
+    assert "is given to Pods of the scheduler tenure alone" in elsewhere.message
+    own = {**HALF, "tenure.sh/slot": "1"}
+    assert mallory.create(pods_in(namespace()), ours(own)).ok
+    assert not mallory.create(pods_in(namespace(managed=False)), ours(own)).ok
 
 
 def test_who_sees_cards_without_asking_is_told_and_not_refused(

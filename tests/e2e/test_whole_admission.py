@@ -21,7 +21,8 @@ from tests.support.kube.control_plane import (
 from tests.support.kube.pods import GPUSHARE, HALF, MGPU, WHOLE, binding, pod, pods_in
 from tests.support.kube.webhooks import NAMESPACE, Webhooks, apply, remove, serving
 from tests.support.process import tenure
-from webhook.manifests.policies import PolicyOptions, policies
+from webhook.manifests.policies import policies
+from webhook.manifests.policy import PolicyOptions
 
 Namespace = Callable[..., str]
 PINNED = {"koordinator.sh/qosClass": "LSR", "koordinator.sh/priority-class": "koord-prod"}

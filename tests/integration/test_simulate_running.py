@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.claiming import REFUSED
 from tests.support.cli import CommandLine
 from tests.support.objects import Object, container, device, gpu_device, node, pod
 
@@ -16,6 +18,8 @@ pytestmark = pytest.mark.integration
 ALLOCATED = "scheduling.koordinator.sh/device-allocated"
 TOPOLOGY = "topology.scheduling.koordinator.sh/gpu"
 GROUP = "gputopology.scheduling.koordinator.sh/"
+NO_GPU = {"our taint by name, a NIC", "our taint by name, a claim", "a slot"}
+STRANGERS = sorted(REFUSED.keys() - NO_GPU - {"anything in our domain"})
 WHOLE = {
     "koordinator.sh/gpu-core": "100",
     "koordinator.sh/gpu-memory": "24Gi",
@@ -98,6 +102,36 @@ def test_an_entry_that_names_no_memory_closes_its_card_and_is_a_conflict(
     assert told["summary"]["conflicts"] == [
         "n1: held by ml/runs: device-allocated names no memory of gpu 0"
     ]
+
+
+@pytest.mark.parametrize("how", STRANGERS)
+def test_who_got_onto_a_node_of_ours_by_himself_closes_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], how: str
+) -> None:
+    """Nobody gave it a card, so it may use any: no card of the node is given to anybody else."""
+    runs = deepcopy(REFUSED[how])
+    runs["metadata"]["uid"] = "uid-runs"
+    runs["spec"]["nodeName"] = "n1"
+
+    told = simulated(tmp_path, capsys, 3, runs, a_pod("waits", 1))
+
+    (held,) = told["adopted"]
+    assert (held["source"], held["devices"]) == ("", {})
+    (refused,) = told["placements"]
+    assert refused["unschedulable"]["nodes"] == {"n1": ["node(s) have a Pod on an unknown card"]}
+
+
+def test_a_node_that_others_get_to_gives_nothing_where_that_is_set(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Files say nothing of owners, so it is set for a live cluster."""
+    for settings, placed in (("", True), ("node: {ownedOnly: true}", False)):
+        folder = tmp_path / str(placed)
+        folder.mkdir()
+        told = simulated(folder, capsys, 1, a_pod("waits", 1), settings=settings)
+        (waits,) = told["placements"]
+        assert (waits["node"] == "n1") == placed
+        assert placed or waits["unschedulable"]["nodes"] == {"n1": ["NodeNotOwned"]}
 
 
 @pytest.mark.parametrize(("scoring", "card"), [("MostAllocated", 0), ("LeastAllocated", 1)])

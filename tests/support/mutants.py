@@ -217,7 +217,7 @@ MUTANTS: Final = {
     ),
     "two slots": Mutant(
         "slot",
-        amount("tenure.sh/slot", 2),
+        both(amount("tenure.sh/slot", 2), spec("schedulerName", "tenure")),
         {f"{REQUESTS}[tenure.sh/slot]": "SlotByHand"},
     ),
     "a card as overhead": Mutant(

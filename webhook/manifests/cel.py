@@ -58,7 +58,7 @@ def key_matches(key: str, names: Iterable[str], prefixes: Iterable[str]) -> str:
     names = set(names)
     if names:
         parts.insert(0, f"{key} in {texts(names)}")
-    return f"({' || '.join(parts)})"
+    return f"({' || '.join(parts) or 'false'})"
 
 
 def any_key(mapping: str, names: Iterable[str], prefixes: Iterable[str]) -> str:
@@ -83,19 +83,39 @@ def asks(names: Iterable[str], prefixes: Iterable[str] = ()) -> str:
     return f"(has(c.resources) && ({limits} || {requests}))"
 
 
+def _some(amounts: str, names: Iterable[str], prefixes: Iterable[str]) -> str:
+    """Return that a map of amounts has some of such a resource; zero asks for nothing."""
+    some = f"quantity({amounts}[k]).isGreaterThan(quantity('0'))"
+    test = key_matches("k", names, prefixes)
+    return f"(has({amounts}) && {amounts}.exists(k, {test} && {some}))"
+
+
+def holds(place: str, names: Iterable[str], prefixes: Iterable[str] = ()) -> str:
+    """Return that requests or limits, such as those at `c.resources`, have some of a resource."""
+    names = {*names}
+    some = [_some(f"{place}.{kind}", names, prefixes) for kind in ("limits", "requests")]
+    return f"(has({place}) && ({' || '.join(some)}))"
+
+
 def holds_devices() -> str:
-    """Return that the container `c` asks for some of a device; zero asks for nothing."""
-    some = [
-        f"(has(c.resources.{kind}) && c.resources.{kind}.exists(k, k in {texts(device_names())}"
-        f" && quantity(c.resources.{kind}[k]).isGreaterThan(quantity('0'))))"
-        for kind in ("limits", "requests")
-    ]
-    return f"(has(c.resources) && ({' || '.join(some)}))"
+    """Return that the container `c` asks for some of a device."""
+    return holds("c.resources", device_names())
+
+
+def takes(pod: str, names: Iterable[str], prefixes: Iterable[str] = ()) -> str:
+    """Return that a Pod asks for some of a resource, at any place where resources can stand."""
+    names = {*names}
+    parts = (
+        any_container(pod, holds("c.resources", names, prefixes)),
+        holds(f"{pod}.spec.resources", names, prefixes),
+        _some(f"{pod}.spec.overhead", names, prefixes),
+    )
+    return f"({' || '.join(parts)})"
 
 
 def asks_devices(pod: str) -> str:
     """Return that a Pod asks for a device, in any dialect."""
-    return any_container(pod, holds_devices())
+    return takes(pod, device_names())
 
 
 def has_labels(pod: str, labels: Mapping[str, str]) -> str:

@@ -7,8 +7,6 @@ they can't see; that takes a look-up, and is the webhook's (`hooks`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ledger.domain.annotations.guarded import (
@@ -34,7 +32,7 @@ from ledger.domain.resources import (
     device_names,
     proposal_name,
 )
-from webhook.decide.settings import DEFAULT_ADMISSION, AdmissionSettings
+from webhook.decide.settings import AdmissionSettings
 from webhook.decide.validating.forgery import ANNOTATION_MIRROR, NODES_GROUP
 from webhook.decide.validating.words import PLACED_ANNOTATIONS, PLACED_LABELS
 from webhook.manifests.cel import (
@@ -46,54 +44,12 @@ from webhook.manifests.cel import (
     text,
     texts,
 )
-from webhook.manifests.hooks import EXCLUDED_NAMESPACES, OWN_NAMESPACE
+from webhook.manifests.owned_nodes import owned_nodes
+from webhook.manifests.policy import Policy, PolicyOptions, objects, rule
 
-GROUP: Final = "admissionregistration.k8s.io/v1"
 _PINNED_CPUS: Final = ("LSE", "LSR")
 _BLIND: Final = ("none", "void")
-WARNINGS: Final = ("Warn", "Audit")
-"""What a policy does that is only ever advice."""
 _PERCENT_NAMES: Final = (GPU, GPU_CORE, GPU_MEMORY_RATIO)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PolicyOptions:
-    """
-    How policies are named and how strict they are.
-
-    Attributes:
-        actions: what a violation does, `Deny`, `Warn` or `Audit` (`Deny` alone refuses).
-        namespace: our own, which no policy is for.
-    """
-
-    name: str = "tenure"
-    actions: tuple[str, ...] = ("Deny",)
-    settings: AdmissionSettings = DEFAULT_ADMISSION
-    namespace: str = OWN_NAMESPACE
-    excluded_namespaces: tuple[str, ...] = EXCLUDED_NAMESPACES
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Policy:
-    """
-    One policy before it is an object.
-
-    Attributes:
-        managed_only: it holds in managed namespaces only.
-        warns: it refuses nothing, whatever the options say.
-        rules: what it looks at, as `resourceRules`.
-        conditions: name -> expression; all must hold for it to look.
-        variables: name -> expression, in order.
-        validations: message -> expression that must hold.
-    """
-
-    name: str
-    rules: Sequence[Mapping[str, Any]]
-    validations: Mapping[str, str]
-    conditions: Mapping[str, str] = field(default_factory=dict)
-    variables: Mapping[str, str] = field(default_factory=dict)
-    managed_only: bool = False
-    warns: bool = False
 
 
 def policies(options: PolicyOptions) -> list[dict[str, Any]]:
@@ -105,11 +61,11 @@ def policies(options: PolicyOptions) -> list[dict[str, Any]]:
     """
     made: list[dict[str, Any]] = []
     for policy in _policies(options.settings):
-        made += _objects(policy, options)
+        made += objects(policy, options)
     return made
 
 
-def _policies(settings: AdmissionSettings) -> list[_Policy]:
+def _policies(settings: AdmissionSettings) -> list[Policy]:
     accounts = texts(settings.service_accounts)
     others = {"by-others": f"!(request.userInfo.username in {accounts})"}
     is_ours = (
@@ -127,11 +83,11 @@ def _policies(settings: AdmissionSettings) -> list[_Policy]:
         ours_to_judge = {}
     pods = ["pods", "pods/status", "pods/ephemeralcontainers", "pods/resize"]
     return [
-        _Policy(
+        Policy(
             name="allocations",
             rules=[
-                _rule(["CREATE", "UPDATE"], pods),
-                _rule(["CREATE"], ["pods/binding", "bindings"]),
+                rule(["CREATE", "UPDATE"], pods),
+                rule(["CREATE"], ["pods/binding", "bindings"]),
             ],
             conditions=others,
             variables=_before_and_after(),
@@ -141,10 +97,10 @@ def _policies(settings: AdmissionSettings) -> list[_Policy]:
                 )
             },
         ),
-        _Policy(
+        Policy(
             name="checkpoints",
             rules=[
-                _rule(
+                rule(
                     ["CREATE", "UPDATE"],
                     ["devices", "devices/status"],
                     group="scheduling.koordinator.sh",
@@ -160,10 +116,10 @@ def _policies(settings: AdmissionSettings) -> list[_Policy]:
                 )
             },
         ),
-        _Policy(
+        Policy(
             name="marked",
             managed_only=True,
-            rules=[_rule(["CREATE"], ["pods"])],
+            rules=[rule(["CREATE"], ["pods"])],
             conditions={"asks-devices": asks_devices("object"), **shown_only},
             validations={
                 "a Pod that asks for devices must pass Tenure's admission, which marks it: is the"
@@ -181,10 +137,10 @@ def _policies(settings: AdmissionSettings) -> list[_Policy]:
                 ),
             },
         ),
-        _Policy(
+        Policy(
             name="requests",
             managed_only=True,
-            rules=[_rule(["CREATE"], ["pods"])],
+            rules=[rule(["CREATE"], ["pods"])],
             conditions={"asks-devices": asks_devices("object"), **shown_only, **ours_to_judge},
             validations={
                 "requests and limits of devices must be equal": _every_container(_equal_devices()),
@@ -196,10 +152,10 @@ def _policies(settings: AdmissionSettings) -> list[_Policy]:
                 ),
             },
         ),
-        _Policy(
+        Policy(
             name="cpus",
             managed_only=True,
-            rules=[_rule(["CREATE"], ["pods"])],
+            rules=[rule(["CREATE"], ["pods"])],
             conditions={"pins-cpus": _pins_cpus("object"), **shown_only, **ours_to_judge},
             validations={
                 "LSE and LSR Pods ask for whole CPUs, with requests equal to limits": (
@@ -207,9 +163,9 @@ def _policies(settings: AdmissionSettings) -> list[_Policy]:
                 ),
             },
         ),
-        _Policy(
+        Policy(
             name="ephemeral",
-            rules=[_rule(["UPDATE"], ["pods/ephemeralcontainers"])],
+            rules=[rule(["UPDATE"], ["pods/ephemeralcontainers"])],
             conditions={"ours": is_ours, "asks-devices": asks_devices("object")},
             validations={
                 "an ephemeral container sees no cards: give it the environment"
@@ -218,10 +174,10 @@ def _policies(settings: AdmissionSettings) -> list[_Policy]:
                 ),
             },
         ),
-        _Policy(
+        Policy(
             name="fixed",
             managed_only=True,
-            rules=[_rule(["UPDATE"], ["pods", "pods/resize", "pods/status"])],
+            rules=[rule(["UPDATE"], ["pods", "pods/resize", "pods/status"])],
             conditions={"not-reported-by-kubelet": f"!({_is_report()})", **ours_to_judge},
             validations={
                 "the QoS class of a Pod never changes": _same_label(LABEL_QOS_CLASS),
@@ -236,31 +192,39 @@ def _policies(settings: AdmissionSettings) -> list[_Policy]:
                 ),
             },
         ),
-        _Policy(
+        Policy(
             name="own",
-            rules=[_rule(["CREATE"], ["pods"])],
+            rules=[rule(["CREATE"], ["pods"])],
             conditions={
+                "ours": is_ours,
                 "takes-what-is-ours": (
-                    f"({is_ours} && {asks_devices('object')})"
-                    f" || {any_container('object', _takes_slots())}"
+                    f"{asks_devices('object')} || {any_container('object', _takes_slots())}"
                 ),
                 **shown_only,
             },
             validations={
                 f"the scheduler {settings.scheduler_name} gives devices to Pods of managed"
                 f" namespaces alone: label the namespace {LABEL_TENURE_MANAGED}=true": (
-                    f"!({is_ours}) || ({_in_managed()})"
+                    _in_managed()
                 ),
                 f"{SLOT} is given by Tenure: one to each container with devices": (
-                    _every_container(f"!{_takes_slots()} || ({_in_managed()} && {_own_slot()})")
+                    _every_container(f"!{_takes_slots()} || ({_own_slot()})")
                 ),
             },
         ),
-        _Policy(
+        Policy(
+            name="owned",
+            everywhere=True,
+            rules=[rule(["CREATE", "UPDATE"], ["pods"])],
+            conditions={"not-of-our-scheduler": f"!({is_ours})", **shown_only},
+            variables={"devices": asks_devices("object")},
+            validations=owned_nodes(settings),
+        ),
+        Policy(
             name="unasked",
             managed_only=True,
             warns=True,
-            rules=[_rule(["CREATE"], ["pods"])],
+            rules=[rule(["CREATE"], ["pods"])],
             conditions={
                 "asks-no-devices": f"!{asks_devices('object')}",
                 **shown_only,
@@ -492,67 +456,3 @@ def _same_cpus() -> str:
         )
         for section in CONTAINERS
     )
-
-
-def _objects(policy: _Policy, options: PolicyOptions) -> list[dict[str, Any]]:
-    name = f"{options.name}-{policy.name}"
-    expressions = [
-        {
-            "key": "kubernetes.io/metadata.name",
-            "operator": "NotIn",
-            "values": sorted({*options.excluded_namespaces, options.namespace}),
-        }
-    ]
-    selector: dict[str, Any] = {"matchExpressions": expressions}
-    if policy.managed_only:
-        selector["matchLabels"] = {LABEL_TENURE_MANAGED: "true"}
-    spec = {
-        "failurePolicy": "Fail",
-        "matchConstraints": {"resourceRules": list(policy.rules), "matchPolicy": "Equivalent"},
-        "matchConditions": [
-            {"name": key, "expression": value} for key, value in policy.conditions.items()
-        ],
-        "variables": [
-            {"name": key, "expression": value} for key, value in policy.variables.items()
-        ],
-        "validations": [
-            {"expression": expression, "message": message, "reason": "Invalid"}
-            for message, expression in policy.validations.items()
-        ],
-    }
-    bound = {
-        "policyName": name,
-        "validationActions": list(WARNINGS if policy.warns else options.actions),
-        "matchResources": {"namespaceSelector": selector},
-    }
-    return [
-        _object("ValidatingAdmissionPolicy", name, spec),
-        _object("ValidatingAdmissionPolicyBinding", name, bound),
-    ]
-
-
-def _object(kind: str, name: str, spec: Mapping[str, Any]) -> dict[str, Any]:
-    labels = {"app.kubernetes.io/name": "tenure"}
-    return {
-        "apiVersion": GROUP,
-        "kind": kind,
-        "metadata": {"name": name, "labels": labels},
-        "spec": {key: value for key, value in spec.items() if value != []},
-    }
-
-
-def _rule(
-    operations: list[str],
-    resources: list[str],
-    *,
-    group: str = "",
-    versions: Sequence[str] = ("v1",),
-    scope: str = "Namespaced",
-) -> dict[str, Any]:
-    return {
-        "operations": operations,
-        "apiGroups": [group],
-        "apiVersions": list(versions),
-        "resources": resources,
-        "scope": scope,
-    }

@@ -33,11 +33,13 @@ SCHEDULER_ACCOUNT: Final = "system:serviceaccount:tenure-system:tenure-scheduler
 WEBHOOK_ACCOUNT: Final = "system:serviceaccount:tenure-system:tenure-webhook"
 AGENT_ACCOUNT: Final = "system:serviceaccount:tenure-system:tenure-agent"
 KUBELET: Final = "system:node:kubelet-1"
+DAEMON_SETS: Final = "system:serviceaccount:kube-system:daemon-set-controller"
 _GROUPS: Final[Mapping[str, str]] = {
     ADMIN: "system:masters",
     MALLORY: "system:masters",  # who may do everything that admission lets through
     "system:kube-scheduler": "system:authenticated",
     KUBELET: "system:nodes",
+    DAEMON_SETS: "system:serviceaccounts,system:serviceaccounts:kube-system",
     SCHEDULER_ACCOUNT: "system:serviceaccounts,system:serviceaccounts:tenure-system",
     WEBHOOK_ACCOUNT: "system:serviceaccounts,system:serviceaccounts:tenure-system",
     AGENT_ACCOUNT: "system:serviceaccounts,system:serviceaccounts:tenure-system",

@@ -51,7 +51,7 @@ def test_an_absent_setting_has_its_default(tmp_path: Path, text: str) -> None:
 def test_a_setting_is_taken_over(tmp_path: Path) -> None:
     """Values reach the decision under its own names."""
     text = f"""{HEAD}
-node: {{policy: fgd}}
+node: {{policy: fgd, ownedOnly: true}}
 mgpu: {{policy: Spread, weightOfCore: 50, multiMinMemoryMiB: 1024}}
 gpushare: {{unit: GiB}}
 cpu: {{maxRefCount: 2, defaultNUMATopologyPolicy: Restricted}}
@@ -59,6 +59,7 @@ compat: {{proposalDomain: true}}
 """
     assert settings_of(tmp_path, text) == SchedulingSettings(
         node_policy="fgd",
+        owned_nodes_only=True,
         mgpu=MGPUSettings(policy="spread", weight_of_core=50, multi_min_memory_mib=1024),
         gpushare_unit="GiB",
         cpu=CpuSettings(max_ref_count=2, default_numa_topology_policy="Restricted"),

@@ -203,6 +203,13 @@ RULES: Final = (
         "cli.md, tenure check; design section 8",
     ),
     _rule(
+        Rule.OWNED_NODE,
+        "a Pod without our scheduler that asks for a device and tolerates `tenure.sh/owned` by "
+        "name, or tolerates everything, asks for a device that our nodes advertise and is not "
+        "kept off them, or asks for anything in `tenure.sh/`",
+        "design section 5.1, In all namespaces",
+    ),
+    _rule(
         Rule.RESERVE_POD,
         "Koordinator's reserve-pod annotation on a user's Pod",
         f"{_KOORDINATOR} 5.3",

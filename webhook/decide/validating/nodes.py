@@ -23,6 +23,7 @@ from ledger.domain.resources import (
     LABEL_NUMA_TOPOLOGY_POLICY,
     LABEL_NUMA_TOPOLOGY_POLICY_PROPOSAL,
     LABEL_SECONDARY_DEVICE_WELL_PLANNED,
+    LABEL_TENURE_OWNED,
 )
 from ledger.domain.rule_names import Rule
 from ledger.domain.rules import of_rule, unknown_value
@@ -47,6 +48,7 @@ NODE_LABEL_VALUES: Final[dict[str, tuple[str, ...]]] = {
     LABEL_NUMA_TOPOLOGY_POLICY_PROPOSAL: _NUMA,
     LABEL_ENABLE_NUMA_RESERVATION: _FLAGS,
     LABEL_SECONDARY_DEVICE_WELL_PLANNED: _FLAGS,
+    LABEL_TENURE_OWNED: _FLAGS,
     LABEL_MGPU_NODE: tuple(MGPU_NODE_VALUES),
     LABEL_MGPU_COMPUTE_POLICY: tuple(map(str, MgpuPolicy)),
 }

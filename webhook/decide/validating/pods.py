@@ -24,7 +24,7 @@ from webhook.decide.facts import NamespaceFacts
 from webhook.decide.mutating.takeover import is_placed_by_us
 from webhook.decide.review import AdmissionRequest
 from webhook.decide.settings import AdmissionSettings
-from webhook.decide.validating import forgery, near_misses, quota, visible
+from webhook.decide.validating import forgery, near_misses, owned, quota, visible
 from webhook.decide.validating.catalogue import Advice
 from webhook.decide.validating.findings import (
     Findings,
@@ -79,7 +79,7 @@ def check_create(
     return Findings(
         errors=(
             *forgery.check_allocations(request, settings),
-            *_pinned(request, examined, managed=managed),
+            *_by_itself(request, settings, examined, managed=managed),
             *(visible.check_slots(examined.spec) if examined.spec is not None else ()),
             *applicable(examined.errors, managed=managed),
             *(_managed_errors(request, settings, facts, examined) if managed else ()),
@@ -109,13 +109,15 @@ def _managed_errors(
     yield from quota.check_counted(examined.spec, settings, facts, ours=ours)
 
 
-def _pinned(
-    request: AdmissionRequest, examined: Examined, *, managed: bool
+def _by_itself(
+    request: AdmissionRequest, settings: AdmissionSettings, examined: Examined, *, managed: bool
 ) -> Iterator[FieldError]:
+    """Yield how a Pod gets to a card of ours without our scheduler; a static one runs already."""
     if examined.spec is not None and not forgery.is_mirror(request):
         yield from forgery.check_pinned(
             examined.spec, managed=managed, cpuset=examined.asks_own_cpus
         )
+        yield from owned.check_owned(request.obj or {}, examined.spec, settings)
 
 
 def _said(

@@ -23,7 +23,7 @@ from ledger.domain.rules import forbidden, invalid, of_rule
 from webhook.decide.facts import NamespaceFacts
 from webhook.decide.review import AdmissionRequest
 from webhook.decide.settings import AdmissionSettings
-from webhook.decide.validating import forgery
+from webhook.decide.validating import forgery, owned
 from webhook.decide.validating.findings import (
     Findings,
     Json,
@@ -51,6 +51,13 @@ def check_update(
     after = examine(pod, settings.normalise, request.namespace)
     before = examine(old, settings.normalise, request.namespace)
     known = {(error.field, error.message) for error in before.errors}
+    if after.spec is not None and before.spec is not None:
+        known |= {(e.field, e.message) for e in owned.check_owned(old, before.spec, settings)}
+        errors += [
+            error
+            for error in owned.check_owned(pod, after.spec, settings)
+            if (error.field, error.message) not in known
+        ]
     managed = is_managed(old, settings, facts) or is_managed(pod, settings, facts)
     fresh = [error for error in after.errors if (error.field, error.message) not in known]
     errors += applicable(fresh, managed=managed)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from ledger.domain.nodes import NodeFacts, Taint
@@ -245,3 +247,33 @@ def test_pods_with_cpus_of_their_own_need_a_topology() -> None:
     need = StaticNeed(placement=PlacementRules(), pinned=True)
 
     assert _judge(need, *nodes) == ["", "node(s) invalid CPU Topology"]
+
+
+OWNED = Taint(key="tenure.sh/owned", value="", effect="NoSchedule")
+OWNED_LABEL = {"tenure.sh/owned": "true"}
+
+
+def test_only_nodes_of_ours_give_devices_and_cpus_where_that_is_set() -> None:
+    """Without the taint, or without the label, others get to the cards."""
+    nodes = (
+        gpu_node("ours", labels=OWNED_LABEL, taints=(OWNED,)),
+        gpu_node("untainted", labels=OWNED_LABEL),
+        gpu_node("unlabelled", taints=(OWNED,)),
+        gpu_node("wished", labels=OWNED_LABEL, taints=(replace(OWNED, effect="PreferNoSchedule"),)),
+        gpu_node("said no", labels={"tenure.sh/owned": "false"}, taints=(OWNED,)),
+    )
+    everywhere = tolerating(
+        Toleration(key="tenure.sh/owned", operator="Exists", value="", effect="")
+    )
+    live = SchedulingSettings(owned_nodes_only=True)
+    for need in (
+        StaticNeed(placement=everywhere, device_types=("gpu",), model_names=((),)),
+        StaticNeed(placement=everywhere, device_types=("rdma",), model_names=((),)),
+        StaticNeed(placement=everywhere, pinned=True),
+    ):
+        ours, *others = _judge(need, *nodes, settings=live)
+        assert ours != "NodeNotOwned"
+        assert others == ["NodeNotOwned"] * 4
+        assert "NodeNotOwned" not in _judge(need, *nodes)
+    plain = StaticNeed(placement=everywhere)
+    assert _judge(plain, *nodes, settings=live) == [""] * 5

@@ -82,6 +82,7 @@ BROKEN: Final[dict[Rule, Case]] = {
     ),
     Rule.GPUSHARE_CARD: new(gpu_pod({"aliyun.com/gpu-mem": 8138, "aliyun.com/gpu-count": 2})),
     Rule.GPUSHARE_UNIT: new(gpu_pod({"aliyun.com/gpu-mem": "8Gi"})),
+    Rule.OWNED_NODE: new(gpu_pod(GPU, tolerations=[{"operator": "Exists"}])),
     Rule.FORGED_DEVICE: (
         creation(
             device(annotations={"node.koordinator.sh/devices-checkpoints": "[]"}), kind="Device"

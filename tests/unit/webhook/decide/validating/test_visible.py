@@ -132,7 +132,8 @@ def test_what_our_own_webhook_writes_is_allowed(mode: SlotMode) -> None:
 def test_slots_are_not_taken_by_hand(limits: Object, nearest: int) -> None:
     """Design section 8: one for each container with devices; in every namespace."""
     for facts in (MANAGED, UNMANAGED):
-        answer = validate(creation(pod(container(limits=limits))), facts=facts)
+        body = pod(container(limits=limits), schedulerName="tenure")
+        answer = validate(creation(body), facts=facts)
 
         field = "spec.containers[0].resources.requests[tenure.sh/slot]"
         assert rules_of(answer) == {field: "SlotByHand"}
@@ -142,7 +143,7 @@ def test_slots_are_not_taken_by_hand(limits: Object, nearest: int) -> None:
 @pytest.mark.parametrize("limits", [{"tenure.sh/slot": 0}, {"tenure.sh/slot": 1, **CARD}, CARD])
 def test_ones_own_slot_is_taken(limits: Object) -> None:
     """None, or the one that our webhook would give it."""
-    assert judged(pod(container(limits=limits))).allowed
+    assert judged(pod(container(limits=limits), schedulerName="tenure")).allowed
 
 
 def ephemeral(*env: Object, name: str = "debug") -> Object:

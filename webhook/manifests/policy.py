@@ -1,0 +1,123 @@
+"""One policy of the API server, before and after it is an object."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from ledger.domain.resources import LABEL_TENURE_MANAGED
+from webhook.decide.settings import DEFAULT_ADMISSION, AdmissionSettings
+from webhook.manifests.hooks import EXCLUDED_NAMESPACES, OWN_NAMESPACE
+
+GROUP: Final = "admissionregistration.k8s.io/v1"
+WARNINGS: Final = ("Warn", "Audit")
+"""What a policy does that is only ever advice."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyOptions:
+    """
+    How policies are named and how strict they are.
+
+    Attributes:
+        actions: what a violation does, `Deny`, `Warn` or `Audit` (`Deny` alone refuses).
+        namespace: our own, which hardly any policy is for.
+    """
+
+    name: str = "tenure"
+    actions: tuple[str, ...] = ("Deny",)
+    settings: AdmissionSettings = DEFAULT_ADMISSION
+    namespace: str = OWN_NAMESPACE
+    excluded_namespaces: tuple[str, ...] = EXCLUDED_NAMESPACES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """
+    One policy before it is an object.
+
+    Attributes:
+        managed_only: it holds in managed namespaces only.
+        everywhere: it holds in the excluded namespaces and our own too.
+        warns: it refuses nothing, whatever the options say.
+        rules: what it looks at, as `resourceRules`.
+        conditions: name -> expression; all must hold for it to look.
+        variables: name -> expression, in order.
+        validations: message -> expression that must hold.
+    """
+
+    name: str
+    rules: Sequence[Mapping[str, Any]]
+    validations: Mapping[str, str]
+    conditions: Mapping[str, str] = field(default_factory=dict)
+    variables: Mapping[str, str] = field(default_factory=dict)
+    managed_only: bool = False
+    everywhere: bool = False
+    warns: bool = False
+
+
+def objects(policy: Policy, options: PolicyOptions) -> list[dict[str, Any]]:
+    """Return the policy as an object, and the binding that puts it in force."""
+    name = f"{options.name}-{policy.name}"
+    spec = {
+        "failurePolicy": "Fail",
+        "matchConstraints": {"resourceRules": list(policy.rules), "matchPolicy": "Equivalent"},
+        "matchConditions": [
+            {"name": key, "expression": value} for key, value in policy.conditions.items()
+        ],
+        "variables": [
+            {"name": key, "expression": value} for key, value in policy.variables.items()
+        ],
+        "validations": [
+            {"expression": expression, "message": message, "reason": "Invalid"}
+            for message, expression in policy.validations.items()
+        ],
+    }
+    bound = {
+        "policyName": name,
+        "validationActions": list(WARNINGS if policy.warns else options.actions),
+        "matchResources": {"namespaceSelector": _namespaces(policy, options)},
+    }
+    return [
+        _object("ValidatingAdmissionPolicy", name, spec),
+        _object("ValidatingAdmissionPolicyBinding", name, bound),
+    ]
+
+
+def _namespaces(policy: Policy, options: PolicyOptions) -> dict[str, Any]:
+    if policy.everywhere:
+        return {}
+    excluded = sorted({*options.excluded_namespaces, options.namespace})
+    name = {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": excluded}
+    if policy.managed_only:
+        return {"matchExpressions": [name], "matchLabels": {LABEL_TENURE_MANAGED: "true"}}
+    return {"matchExpressions": [name]}
+
+
+def _object(kind: str, name: str, spec: Mapping[str, Any]) -> dict[str, Any]:
+    labels = {"app.kubernetes.io/name": "tenure"}
+    return {
+        "apiVersion": GROUP,
+        "kind": kind,
+        "metadata": {"name": name, "labels": labels},
+        "spec": {key: value for key, value in spec.items() if value != []},
+    }
+
+
+def rule(
+    operations: list[str],
+    resources: list[str],
+    *,
+    group: str = "",
+    versions: Sequence[str] = ("v1",),
+    scope: str = "Namespaced",
+) -> dict[str, Any]:
+    """Return which operations on which resources a policy looks at."""
+    return {
+        "operations": operations,
+        "apiGroups": [group],
+        "apiVersions": list(versions),
+        "resources": resources,
+        "scope": scope,
+    }
