@@ -25,7 +25,7 @@ class DeviceArrays:
         core_left, memory_left: per node, the sums of `core_free` and `memory_free`.
         core_free, memory_free: below 0 where observed holders over-fill a card.
         tenants, exclusive, instances: holders, those among them that want the card alone, and
-            containers.
+            mGPU containers.
         amounts_cap, amounts_free: what cards have beside core percent and memory, by resource name.
         by_cores: the card's compute is counted in AI cores and not given by percent; `left` is 0.
         unknown: holders, per node, of cards that nobody can name; they close the whole row.
@@ -92,14 +92,20 @@ class DeviceArrays:
         """Return the column of a card, None when the node has no such minor."""
         return self._columns[node].get(minor)
 
-    def add(self, node: int, column: int, share: DeviceShare, holders: int) -> None:
-        """Take a share of a card (`holders` 1) or give it back (`holders` -1)."""
+    def add(
+        self, node: int, column: int, share: DeviceShare, holders: int, *, instances: int = 0
+    ) -> None:
+        """
+        Take a share of a card (`holders` 1) or give it back (`holders` -1).
+
+        `instances`: how many mGPU containers the share is for.
+        """
         self.core_free[node, column] -= holders * share.core_percent
         self.memory_free[node, column] -= holders * share.memory_bytes
         self.core_left[node] -= holders * share.core_percent
         self.memory_left[node] -= holders * share.memory_bytes
         self.tenants[node, column] += holders
-        self.instances[node, column] += holders * share.instances
+        self.instances[node, column] += holders * instances
         if share.exclusive:
             self.exclusive[node, column] += holders
         if share.vf_bus_ids:

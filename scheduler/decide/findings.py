@@ -361,7 +361,7 @@ def _containers(look: Look, name: str, kind: str) -> Finding:
     counts = ", ".join(
         f"{kind}/{card.record.minor} has {card.instances}" for card in _cards(look, kind)
     )
-    about = f"at most {most} containers; {counts}"
+    about = f"at most {most} mGPU containers; {counts}"
     return Finding(node=look.node, reason=name, about=about)
 
 

@@ -11,6 +11,7 @@ from ledger.domain.cpu_holders import holds_alone
 from ledger.domain.cpuset import CpuSet
 from ledger.domain.devices import GPU, DeviceShare
 from ledger.domain.events import PodObserved
+from ledger.domain.resources import Dialect
 from ledger.domain.shared_templates import Amounts
 from scheduler.decide.adopted_cpus import (
     exclusive_policy_of,
@@ -39,6 +40,7 @@ class _Held(NamedTuple):
     numa_parts: tuple[NumaPart, ...] = ()
     unknown_types: tuple[str, ...] = ()
     card_amounts: Mapping[int, Amounts] = {}
+    is_mgpu: bool = False
 
 
 class Holdings:
@@ -79,6 +81,7 @@ class Holdings:
             request.snapshot.qos == QosClass.LSE,
             placement.numa_parts,
             card_amounts=reserved_amounts(placement),
+            is_mgpu=request.dialect is Dialect.MGPU,
         )
         self._enter(request.uid, held)
 
@@ -117,6 +120,7 @@ class Holdings:
             numa_parts_of(pod),
             unknown_types=(*pod.unknown_types, *(share.device_type for share in strange)),
             card_amounts=adopted_amounts(pod) if facts.card_amounts else {},
+            is_mgpu=pod.dialect == Dialect.MGPU,
         )
         cpus_before = self._pins.over_held(node)
         taken_before = over_taken(facts, self._pins.parts(node))
@@ -155,7 +159,8 @@ class Holdings:
             devices = fleet.devices[share.device_type]
             column = devices.column(node, share.minor)
             assert column is not None, share
-            devices.add(node, column, share, sign)
+            instances = share.instances if held.is_mgpu else 0
+            devices.add(node, column, share, sign, instances=instances)
             if share.device_type == GPU:
                 self.gpu_core_percent += sign * share.core_percent
                 if held.card_amounts:

@@ -35,7 +35,7 @@ UNTOLD_OF_PODS: Final = (
     " partition wishes, mGPU policies and overhead; older events tell no init containers"
 )
 UNTOLD_BY_ARCHIVE: Final = (
-    "what moved to the archive: labels, cpu and memory of nodes, requests of Pods"
+    "what moved to the archive: labels, cpu and memory of nodes, requests and dialects of Pods"
 )
 _BY_SHARE: Final = (Dialect.KOORDINATOR.value, Dialect.NVIDIA.value)
 _QOS: Final = frozenset({"LSE", "LSR", "LS", "BE", "SYSTEM"})

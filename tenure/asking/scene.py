@@ -289,6 +289,7 @@ def _holders(
                 shares=holding.shares,
                 cpuset=holding.cpuset,
                 unknown_types=holding.unknown_types,
+                dialect="" if event is None else event.dialect,
                 snapshot=PodSnapshot() if event is None else event.snapshot,
                 annotations={} if event is None else event.annotations,
             )

@@ -17,6 +17,7 @@ from ledger.domain.nodes import NodeFacts
 from ledger.domain.normalise import NormaliseSettings, decode_pod
 from ledger.domain.quantity import quantity_from_int
 from ledger.domain.requests import PodRequest
+from ledger.domain.resources import Dialect
 from scheduler.decide.cards.choose import choose
 from scheduler.decide.cards.view import NodeView
 from scheduler.decide.engine import Engine
@@ -78,7 +79,15 @@ def engine_of(machine: Machine, settings: SchedulingSettings) -> Engine:
     for device in machine.devices:
         for number, share in enumerate(_held(device)):
             uid = f"{device.kind}-{device.minor}-{number}"
-            holder = PodRequest(uid=uid, namespace="ml", name=uid, cpu_milli=0, memory_bytes=0)
+            ours = not number and device.instances  # the first tenant has all of mGPU's containers
+            holder = PodRequest(
+                uid=uid,
+                namespace="ml",
+                name=uid,
+                cpu_milli=0,
+                memory_bytes=0,
+                dialect=Dialect.MGPU if ours else Dialect.GPUSHARE,
+            )
             engine.reserve(
                 Placement(
                     request=holder,
@@ -103,7 +112,7 @@ def _held(device: Device) -> Iterator[DeviceShare]:
             core_percent=device.core_used if first else 0,
             memory_bytes=device.memory_used if first else 0,
             exclusive=device.alone,
-            instances=device.instances if first else 0,
+            instances=(first and device.instances) or 1,
             vf_bus_ids=tuple(item.bus_id for item in device.functions if item.taken and first),
         )
 

@@ -58,7 +58,7 @@ def _gpu(rng: Random, minor: int, memory: int, busy: float) -> Device:
         memory_used=min(memory, used),
         tenants=1 if alone else tenants,
         alone=alone,
-        instances=tenants,
+        instances=rng.choice([tenants, tenants, 0]),  # 0: they are of other dialects
     )
 
 

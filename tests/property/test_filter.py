@@ -106,7 +106,8 @@ def test_parts_that_are_tested_together_fit_exactly_when_some_assignment_does(
                     memory_bytes=gib * GIB,
                     instances=instances,
                 )
-                engine.adopt(number, running(f"r{number}-{minor}", held))
+                seen = replace(running(f"r{number}-{minor}", held), dialect="mgpu")
+                engine.adopt(number, seen)
     request = pod("p", *parts, dialect=Dialect.MGPU, memory_bytes=0)
     passing = set(engine.candidates(request))
     for number, uses in enumerate(nodes):

@@ -9,6 +9,7 @@ import numpy as np
 
 from ledger.domain.devices import GPU
 from ledger.domain.requests import PodRequest
+from ledger.domain.resources import Dialect
 from ledger.domain.topology import LinkMatrix
 from scheduler.decide.cards.choose import choose
 from scheduler.decide.cards.fit import fits
@@ -117,6 +118,7 @@ class ListCluster:
         node = placement.node
         self.cpu_milli[node] -= times * placement.request.cpu_milli
         shares = {share.key: share for share in placement.shares}
+        containers = placement.request.dialect is Dialect.MGPU
         cards = tuple(
             card
             if (share := shares.get(card.record.key)) is None
@@ -125,7 +127,7 @@ class ListCluster:
                 core_free=card.core_free - times * share.core_percent,
                 memory_free=card.memory_free - times * share.memory_bytes,
                 tenants=card.tenants + times,
-                instances=card.instances + times * share.instances,
+                instances=card.instances + times * containers * share.instances,
                 exclusive=times > 0 if share.exclusive else card.exclusive,
             )
             for card in self.nodes[node].cards

@@ -244,10 +244,10 @@ CASES = {
     "containers on a card": Case(
         request=pod("w", gpu_bytes(GIB, core=20), dialect=Dialect.MGPU),
         node=MGPU,
-        holders=on(running("x", held(0, 10))),
+        holders=on(replace(running("x", held(0, 10)), dialect="mgpu"), running("y", held(0, 10))),
         settings=SchedulingSettings(mgpu=MGPUSettings(max_containers_per_card=1)),
         reason="GPUContainerLimit",
-        about="at most 1 containers; gpu/0 has 1",
+        about="at most 1 mGPU containers; gpu/0 has 1",
         helps=("raise mgpu.maxContainersPerCard above 1", "end default/x"),
     ),
     "NICs": Case(

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 
@@ -190,6 +191,31 @@ def test_a_card_full_of_containers() -> None:
         placed(cluster, pod(f"p{number}", *request.devices, cpu_milli=0, dialect=Dialect.MGPU))
 
     assert [count.reason for count in refused(cluster, request).reasons] == ["GPUContainerLimit"]
+
+
+@pytest.mark.parametrize("restarted", [False, True], ids=["as decided", "adopted"])
+def test_only_containers_of_mgpu_count_for_its_limit(*, restarted: bool) -> None:
+    """GPU-sharing contract A.2: the cap is the mGPU driver's, other dialects have none."""
+    others = [
+        pod(f"o{number}", gpu_bytes(256 * 2**20), cpu_milli=0, dialect=dialect)
+        for number, dialect in enumerate([Dialect.GPUSHARE, Dialect.KOORDINATOR] * 8)
+    ]
+    part = gpu_bytes(256 * 2**20, core=1)
+    ours = [pod(f"m{number}", part, cpu_milli=0, dialect=Dialect.MGPU) for number in range(16)]
+    cluster = engine(gpu_node("n", 1, pods_max=99))
+    placements = [placed(cluster, request) for request in (*others, *ours)]
+    if restarted:
+        cluster = engine(gpu_node("n", 1, pods_max=99))
+        for each in placements:
+            seen = running(each.request.uid, *each.shares, cpu_milli=0)
+            assert cluster.adopt(0, replace(seen, dialect=str(each.request.dialect))) == []
+
+    late = pod("late", part, cpu_milli=0, dialect=Dialect.MGPU)
+
+    assert refused(cluster, late).message == "0/1 nodes are available: 1 GPUContainerLimit."
+    cluster.release("m3")
+    assert placed(cluster, late).node_name == "n"
+    assert placed(cluster, replace(others[0], uid="more")).node_name == "n"
 
 
 def test_counts_name_the_nearest_node_with_numbers() -> None:

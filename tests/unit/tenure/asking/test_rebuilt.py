@@ -67,6 +67,7 @@ def test_requests_of_every_dialect_come_back_out_of_the_events(
         assert holder.request is not None
         assert holder.request.devices == bare, holder.path
         assert holder.request.dialect == written.dialect
+        assert holder.held.dialect == str(written.dialect or "")
         assert holder.request.cpuset == written.cpuset
         assert (holder.request.cpu_milli, holder.request.memory_bytes) == (
             written.cpu_milli,
