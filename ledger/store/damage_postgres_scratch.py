@@ -4,12 +4,18 @@ What Postgres says of the tables, rules and views that our code makes: asked of 
 The server words conditions and views in its own way, which differs between its versions. So they
 are made once more, among the temporary tables of a transaction that is rolled back, and the words
 of the copies are what those of the ledger are compared with.
+
+A copy of the database was made from such words, and the server has new words for what it reads
+there: `a OR b OR c` for what it called `(a OR b) OR c`. Words that differ are therefore read by the
+server again, ours and the ledger's, until it says the same as it read; then they mean the same if
+they are the same.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Final
 
 from sqlalchemy import Connection
@@ -23,6 +29,8 @@ Key = tuple[str, str]
 """Table and name."""
 Words = Mapping[Key, str]
 """What the server says of things of one kind, without the schema's name."""
+Pair = tuple[Key, str, str]
+"""A thing that our code makes, and two wordings of it."""
 EVENTS: Final = "ledger_events"
 OUT_OF_USE: Final = " OUT OF USE"
 """What stands behind the words of an index that no query or check can lean on."""
@@ -35,7 +43,11 @@ VIEW: Final = re.compile(r"\s*CREATE (?:OR REPLACE )?VIEW (?:public\.)?(\w+)")
 _PUBLIC: Final = "'public'::regnamespace"
 _SCRATCH: Final = "pg_my_temp_schema()"
 _CALLS: Final = re.compile(r"EXECUTE FUNCTION (\w+)\(\)\s*$")
-_PLACE: Final = re.compile(r"\b(?:public|pg_temp(?:_\d+)?)\.")
+_PLACES: Final = {
+    _PUBLIC: re.compile(r"\bpublic\."),
+    _SCRATCH: re.compile(r"\bpg_temp(?:_\d+)?\."),
+}
+_READINGS_MAX: Final = 5
 _NO_RULE: Final = "tenure_no_rule"
 _MAKE_NO_RULE: Final = (
     f"CREATE FUNCTION pg_temp.{_NO_RULE}() RETURNS trigger LANGUAGE plpgsql"
@@ -120,15 +132,75 @@ def expected(connection: Connection) -> Mapping[str, Words]:
     """
     version = connection.dialect.server_version_info
     if version not in _known:
-        try:
-            with connection.engine.connect() as other, other.begin() as transaction:
-                _run(other, "SET TRANSACTION READ WRITE")
-                _make(other)
-                _known[version] = _definitions(other, _SCRATCH)
-                transaction.rollback()
-        except DBAPIError as error:
-            raise NoScratchError(fact_of(error)) from error
+        with _scratch(connection) as scratch:
+            _known[version] = _definitions(scratch, _SCRATCH)
     return _known[version]
+
+
+def mean_the_same(connection: Connection, kind: str, pairs: Collection[Pair]) -> set[Pair]:
+    """
+    Return the pairs whose two wordings are of one meaning.
+
+    Raises:
+        NoScratchError: the server can't be written, or this role may not.
+    """
+    if not pairs:
+        return set()
+    with _scratch(connection) as scratch:
+        return {
+            (key, one, other)
+            for key, one, other in pairs
+            if _settled(scratch, kind, key, one) == _settled(scratch, kind, key, other)
+        }
+
+
+@contextmanager
+def _scratch(connection: Connection) -> Iterator[Connection]:
+    """Yield a connection of its own on which all that our code makes stands, until it is left."""
+    try:
+        with connection.engine.connect() as other, other.begin() as transaction:
+            _run(other, "SET TRANSACTION READ WRITE")
+            _make(other)
+            yield other
+            transaction.rollback()
+    except DBAPIError as error:
+        raise NoScratchError(fact_of(error)) from error
+
+
+def _settled(scratch: Connection, kind: str, key: Key, text: str) -> str:
+    """Return the words for which the server has no others, or the last ones that it could read."""
+    for _ in range(_READINGS_MAX):
+        statements = _instead(kind, key, text)
+        if not statements:
+            return text
+        try:
+            with scratch.begin_nested() as point:
+                for statement in statements:
+                    _run(scratch, statement)
+                said = _of_kind(scratch, kind, _SCRATCH).get(key, text)
+                point.rollback()
+        except DBAPIError:
+            return text
+        if said == text:
+            return text
+        text = said
+    return text
+
+
+def _instead(kind: str, key: Key, text: str) -> tuple[str, ...]:
+    """Return the statements that put what these words say in the place of what is ours, if any."""
+    table, name = key
+    if kind == "view":
+        return (f"DROP VIEW pg_temp.{table} CASCADE", f"CREATE VIEW pg_temp.{table} AS {text}")
+    if kind == "constraint":
+        change = f"DROP CONSTRAINT {name} CASCADE, ADD CONSTRAINT {name} {text}"
+        return (f"ALTER TABLE pg_temp.{table} {change}",)
+    if kind == "index":
+        return (f"DROP INDEX pg_temp.{name}", text)
+    if kind == "trigger":
+        calls = text.replace(f"FUNCTION {_called(key)}()", f"FUNCTION pg_temp.{_NO_RULE}()")
+        return (f"DROP TRIGGER {name} ON pg_temp.{table}", calls)
+    return ()
 
 
 def _run(connection: Connection, statement: str) -> None:
@@ -136,8 +208,13 @@ def _run(connection: Connection, statement: str) -> None:
 
 
 def _make(connection: Connection) -> None:
-    """Make tables, functions, views and triggers, all of them temporary."""
+    """
+    Make tables, functions, views and triggers, all of them temporary.
+
+    Bodies of functions are kept unread: they name the ledger's own tables, which may be locked.
+    """
     _run(connection, "SET LOCAL search_path = pg_temp, public")
+    _run(connection, "SET LOCAL check_function_bodies = off")
     schema.METADATA.create_all(connection, checkfirst=False)
     _run(connection, _MAKE_NO_RULE)
     for text in texts():
@@ -153,24 +230,26 @@ def triggers() -> dict[Key, str]:
     return {(match[2], match[1]): match.string for match in found if match}
 
 
+def _called(trigger: Key) -> str:
+    """Return the function that a trigger of ours calls."""
+    match = _CALLS.search(triggers()[trigger])
+    assert match, trigger
+    return match[1]
+
+
 def _definitions(connection: Connection, space: str) -> dict[str, Words]:
-    found: dict[str, Words] = {}
-    for kind, query in _QUERIES.items():
-        text = query.replace("{space}", space)
-        rows = connection.exec_driver_sql(text, execution_options={"no_parameters": True})
-        found[kind] = {(table, name): _without_schema(text) for table, name, text in rows}
-    found["trigger"] = _calling(found["trigger"])
-    return found
+    return {kind: _of_kind(connection, kind, space) for kind in _QUERIES}
 
 
-def _without_schema(text: str) -> str:
-    return _PLACE.sub("", text).replace(" ON ONLY ", " ON ")
-
-
-def _calling(found: Words) -> Words:
-    """Put back what a trigger of ours calls."""
-    calls = {key: _CALLS.search(text) for key, text in triggers().items()}
-    return {
-        key: text.replace(_NO_RULE, match[1]) if (match := calls.get(key)) else text
-        for key, text in found.items()
+def _of_kind(connection: Connection, kind: str, space: str) -> Words:
+    text = _QUERIES[kind].replace("{space}", space)
+    rows = connection.exec_driver_sql(text, execution_options={"no_parameters": True})
+    # What stands in the body of a function are its own words, and the schema's name one of them.
+    count = 1 if kind == "function" else 0
+    found = {
+        (table, name): _PLACES[space].sub("", text, count).replace(" ON ONLY ", " ON ")
+        for table, name, text in rows
     }
+    if kind == "trigger" and space == _SCRATCH:
+        return {key: text.replace(_NO_RULE, _called(key)) for key, text in found.items()}
+    return found

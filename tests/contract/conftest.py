@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.postgres import Server
+from tests.support.postgres import Server, embedded, installed, newest, own_server
 from tests.support.stores import PostgresStore, SqliteStore, Store
 
 
@@ -31,6 +31,13 @@ def postgres_store(postgres: Server, empty_postgres: PostgresStore) -> Iterator[
     store = empty_postgres.copy()
     yield store
     postgres.drop(store.database)
+
+
+@pytest.fixture(scope="session")
+def newest_postgres() -> Iterator[Server]:
+    """A server of the newest Postgres here, to which a ledger is brought from an older one."""
+    with own_server(newest([*installed(), *embedded()])) as own:
+        yield own.server
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

@@ -32,6 +32,11 @@ _NEEDED: Final = (
     " `pip install --require-hashes -r requirements/postgres.txt`, or give the URL of a server's"
     f" superuser in {URL_VARIABLE}"
 )
+_NEWEST: Final = 18
+_NEWEST_NEEDED: Final = (
+    f"these tests need Postgres {_NEWEST} or newer: `make test` brings it, or"
+    " `pip install --require-hashes -r requirements/postgres.txt`"
+)
 _PROGRAMS: Final = ("initdb", "postgres")
 _BY_BYTES: Final = "ENCODING 'UTF8' LOCALE_PROVIDER libc LC_COLLATE 'C' LC_CTYPE 'C'"
 _START_SECONDS: Final = 30.0
@@ -95,6 +100,22 @@ def choose(url: str | None, system: Sequence[Path], packaged: Sequence[Path]) ->
     pytest.fail(_NEEDED, pytrace=False)
 
 
+def newest(programs: Sequence[Path]) -> Path:
+    """Return the folder of the newest programs; fails with what to install if they are old."""
+    found = max(programs, key=_major, default=None)
+    if found is None or _major(found) < _NEWEST:
+        pytest.fail(_NEWEST_NEEDED, pytrace=False)
+    return found
+
+
+def _major(programs: Path) -> int:
+    """Return the version that the programs say: `postgres (PostgreSQL) 18.6 (Debian ...)`."""
+    words = subprocess.run(
+        [programs / "postgres", "--version"], check=True, capture_output=True, text=True
+    )
+    return int(words.stdout.split()[2].split(".")[0])
+
+
 def installed(versions: Path = Path("/usr/lib/postgresql")) -> list[Path]:
     """Return the folders of the system's programs, newest version first, those on PATH last."""
     folders = sorted(
@@ -122,14 +143,14 @@ def _complete(folders: Sequence[Path]) -> list[Path]:
 
 
 @contextmanager
-def own_server() -> Iterator[OwnServer]:
+def own_server(programs: Path | None = None) -> Iterator[OwnServer]:
     """Yield a running server of our own, whatever the environment names; it is stopped after."""
     owner = _owner()
-    programs = choose(None, installed(), embedded())
-    assert isinstance(programs, Path), programs
+    chosen = programs or choose(None, installed(), embedded())
+    assert isinstance(chosen, Path), chosen
     # Not below pytest's own folders: only root may enter those, and a socket's path is short.
     own = OwnServer(
-        folder=Path(tempfile.mkdtemp(prefix="tenure-pg-")), owner=owner, programs=programs
+        folder=Path(tempfile.mkdtemp(prefix="tenure-pg-")), owner=owner, programs=chosen
     )
     try:
         os.chown(own.folder, owner.pw_uid, owner.pw_gid)
@@ -168,13 +189,17 @@ class OwnServer:
     def make(self) -> None:
         """Make its files; nothing runs yet."""
         self._reach()
-        made = ["-A", "trust", "-U", "postgres", "-E", "UTF8", "--locale=C", "--no-sync"]
-        subprocess.run(
-            [self.programs / "initdb", "-D", str(self.folder / "data"), *made],
-            check=True,
-            stdout=subprocess.DEVNULL,
-            **self._rights(),
-        )
+        made = ("-A", "trust", "-U", "postgres", "-E", "UTF8", "--locale=C", "--no-sync")
+        self._run("initdb", "-D", str(self.folder / "data"), *made)
+
+    def put_back(self) -> None:
+        """Stop it for good, and start it on a copy of its files that was made while it ran."""
+        data, copy = self.folder / "data", self.folder / "copy"
+        self._run("pg_basebackup", "-c", "fast", "-D", str(copy), "-d", self.server.base)
+        self.stop()
+        shutil.rmtree(data)
+        copy.rename(data)
+        self.start()
 
     def start(self) -> None:
         """Start it on the files that are there, and return when it answers."""
@@ -218,18 +243,17 @@ class OwnServer:
     def _reach(self) -> None:
         """Take a copy of programs that only root may enter, with the libraries that lie beside."""
         try:
-            subprocess.run(
-                [self.programs / "postgres", "--version"],
-                check=True,
-                stdout=subprocess.DEVNULL,
-                **self._rights(),
-            )
+            self._run("postgres", "--version")
         except PermissionError:
             package = self.programs.parents[1]
             for part in (package, package.with_name(f"{package.name}.libs")):
                 if part.is_dir():
                     shutil.copytree(part, self.folder / part.name, symlinks=True)
             self.programs = self.folder / self.programs.relative_to(package.parent)
+
+    def _run(self, program: str, *arguments: str) -> None:
+        words = [str(self.programs / program), *arguments]
+        subprocess.run(words, check=True, stdout=subprocess.DEVNULL, **self._rights())
 
     def _rights(self) -> dict[str, Any]:
         words: dict[str, Any] = {"cwd": self.folder}
