@@ -347,6 +347,7 @@ def _with_cpus(
         cpu_bind_policy=_bind_policy(facts.labels, full_pcpus_only=full_pcpus_only),
         numa_strategy=_numa_strategy(facts.labels, topology.kubelet),
         numa_policy=_numa_policy(facts.labels, topology.numa_policy),
+        kubelet=topology.kubelet_rejects,
         numa_zones=topology.zones,
         cpu_amplification=_cpu_amplification(annotations),
     )

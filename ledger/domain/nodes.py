@@ -38,6 +38,29 @@ class NumaZone:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KubeletPolicy:
+    """
+    What kubelet by itself rejects of Guaranteed Pods with whole CPUs, once they are scheduled.
+
+    Rule: CPU proposal, "Compatible kubelet CPU management policies", Story 3.
+
+    Attributes:
+        whole_cores: its static CPU manager has `full-pcpus-only`.
+        numa_policy: its Topology Manager's, where that rejects: Restricted or SingleNUMANode.
+        pod_scope: a Pod is aligned as a whole, else container after container.
+        kept: CPUs that it gives to no further container: its reserve, and what it gave to Pods that
+            nobody adopts.
+        reserved: its reserve.
+    """
+
+    whole_cores: bool = False
+    numa_policy: NumaPolicy = NumaPolicy.NONE
+    pod_scope: bool = False
+    kept: CpuSet = field(default_factory=CpuSet)
+    reserved: CpuSet = field(default_factory=CpuSet)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFacts:
     """
     One node as deciding sees it.
@@ -59,6 +82,7 @@ class NodeFacts:
         numa_strategy: which NUMA node is filled first (`MostAllocated`, `LeastAllocated`,
             `DistributeEvenly`); empty = the settings' (contract 6.6).
         numa_policy: how strictly a Pod's resources must come from the same NUMA nodes (7).
+        kubelet: what kubelet rejects by itself; None = nothing that deciding has not seen to.
         numa_zones: by NUMA node; empty without a NodeResourceTopology.
         cpu_amplification: by how much the node's cpu is more than its CPUs; at least 1.
         mgpu_policy: the node's mGPU compute policy; `mgpu_invalid` when the schedule label has a
@@ -88,6 +112,7 @@ class NodeFacts:
     cpu_bind_policy: str = ""
     numa_strategy: str = ""
     numa_policy: NumaPolicy = NumaPolicy.NONE
+    kubelet: KubeletPolicy | None = None
     numa_zones: tuple[NumaZone, ...] = ()
     cpu_amplification: Fraction = Fraction(1)
     mgpu_policy: str = ""

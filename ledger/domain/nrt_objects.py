@@ -23,7 +23,7 @@ from ledger.domain.annotations.node_cpu import (
 from ledger.domain.annotations.wire import a_list, a_quantity, a_text, an_object, each
 from ledger.domain.cpuset import EMPTY, CpuSet, cpuset_of
 from ledger.domain.errors import InputError
-from ledger.domain.nodes import NumaZone
+from ledger.domain.nodes import KubeletPolicy, NumaZone
 from ledger.domain.object_fields import text_map
 from ledger.domain.quantity import NANO
 from ledger.domain.resources import (
@@ -46,6 +46,10 @@ _COPIED_ANNOTATIONS: Final = (
 _ZONE_NAME: Final = re.compile(r"node-(0|[1-9][0-9]{0,3})")
 _ZONE_TYPE: Final = "Node"
 _POLICY_ATTRIBUTE: Final = "topologyManagerPolicy"
+_SCOPE_ATTRIBUTE: Final = "topologyManagerScope"
+_POD_SCOPE: Final = "pod"
+_POD_LEVEL: Final = "PodLevel"
+_REJECTING: Final = frozenset({NumaPolicy.RESTRICTED, NumaPolicy.SINGLE_NUMA_NODE})
 _KUBELET_POLICIES: Final = {
     "best-effort": NumaPolicy.BEST_EFFORT,
     "restricted": NumaPolicy.RESTRICTED,
@@ -63,7 +67,7 @@ class NodeTopology:
         cpus: None when it lists no CPU.
         pinned: CPUs that kubelet gave to Pods that nobody adopts.
         kubelet: its CPU manager policy.
-        numa_policy: kubelet's Topology Manager policy.
+        numa_policy: kubelet's Topology Manager policy; `pod_scope`: it aligns Pods as a whole.
         zones: by NUMA node.
         copies: the Node's own annotations that the object repeats for the scheduler.
     """
@@ -72,6 +76,7 @@ class NodeTopology:
     pinned: CpuSet
     kubelet: KubeletCpuPolicy
     numa_policy: NumaPolicy
+    pod_scope: bool
     zones: tuple[NumaZone, ...]
     copies: Mapping[str, str]
 
@@ -79,6 +84,20 @@ class NodeTopology:
     def reserved(self) -> CpuSet:
         """Return the CPUs that kubelet keeps, for itself or for Pods that nobody adopts."""
         return self.pinned | self.kubelet.reserved_cpus
+
+    @property
+    def kubelet_rejects(self) -> KubeletPolicy | None:
+        """Return what kubelet rejects by itself; only its static CPU manager gives CPUs away."""
+        strict = self.numa_policy if self.numa_policy in _REJECTING else NumaPolicy.NONE
+        if self.kubelet.policy != "static" or not (strict or self.kubelet.full_pcpus_only):
+            return None
+        return KubeletPolicy(
+            whole_cores=self.kubelet.full_pcpus_only,
+            numa_policy=strict,
+            pod_scope=self.pod_scope,
+            kept=self.reserved,
+            reserved=self.kubelet.reserved_cpus,
+        )
 
 
 def read_topology(
@@ -112,6 +131,7 @@ def read_topology(
         pinned=pinned,
         kubelet=kubelet,
         numa_policy=_numa_policy(item),
+        pod_scope=_pod_scope(item),
         zones=_by_id(_zones(item)),
         copies={key: annotations[key] for key in _COPIED_ANNOTATIONS if key in annotations},
     )
@@ -170,16 +190,32 @@ def _numa_policy(nrt: Mapping[str, object]) -> NumaPolicy:
 
     Rule: Koordinator contract 3.2. v1alpha2's attribute wins over the deprecated list.
     """
+    text = _attribute(nrt, _POLICY_ATTRIBUTE)
+    if text is not None:
+        return _KUBELET_POLICIES.get(text, numa_policy_of(text))
+    return numa_policy_of(_listed_policy(nrt))
+
+
+def _pod_scope(nrt: Mapping[str, object]) -> bool:
+    """Tell whether kubelet aligns Pods as a whole; without a word it aligns containers."""
+    text = _attribute(nrt, _SCOPE_ATTRIBUTE)
+    if text is not None:
+        return text == _POD_SCOPE
+    return _listed_policy(nrt).endswith(_POD_LEVEL)
+
+
+def _listed_policy(nrt: Mapping[str, object]) -> str:
+    policies = a_list(nrt.get("topologyPolicies"), "topologyPolicies")
+    return a_text(policies[0], "topologyPolicies[0]") if policies else ""
+
+
+def _attribute(nrt: Mapping[str, object], name: str) -> str | None:
     for place, item in enumerate(a_list(nrt.get("attributes"), "attributes")):
         path = f"attributes[{place}]"
         attribute = an_object(item, path)
-        if a_text(attribute.get("name"), f"{path}.name") == _POLICY_ATTRIBUTE:
-            text = a_text(attribute.get("value"), f"{path}.value")
-            return _KUBELET_POLICIES.get(text, numa_policy_of(text))
-    policies = a_list(nrt.get("topologyPolicies"), "topologyPolicies")
-    return (
-        numa_policy_of(a_text(policies[0], "topologyPolicies[0]")) if policies else NumaPolicy.NONE
-    )
+        if a_text(attribute.get("name"), f"{path}.name") == name:
+            return a_text(attribute.get("value"), f"{path}.value")
+    return None
 
 
 def _by_id(zones: Iterable[NumaZone]) -> tuple[NumaZone, ...]:

@@ -91,6 +91,19 @@ class CpuSetDemand:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerCpus:
+    """
+    The whole CPUs that kubelet's static CPU manager gives one container of a Guaranteed Pod.
+
+    Attributes:
+        kind: `app`, `sidecar` or `init`.
+    """
+
+    kind: str
+    cpus: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Toleration:
     """A Pod toleration. Empty key with `Exists` tolerates everything; empty effect all effects."""
 
@@ -193,8 +206,11 @@ class PodRequest:
             table binding.
         numa: the Pod's own NUMA policy; None = it names none.
         burst_milli: the cpu limit that the shared pools of few NUMA nodes must hold
-            (`ConstrainedBurst`); 0 = the Pod does not burst. `burst_required`: no other bind
-            policy will do.
+            (`ConstrainedBurst`); 0 = the Pod does not burst.
+        bound_cpus: the CPUs that a node with a bind policy of its own gives the Pod: Guaranteed,
+            whole CPUs, no QoS label; 0 = it stays in the shared pools there, too.
+        kubelet_cpus: what kubelet's static CPU manager would give its containers, in starting
+            order; containers that it leaves in its shared pool are missing.
         mgpu_policy: the Pod's mGPU compute policy; empty for other dialects.
         mgpu_multi: the Pod spreads a container over several cards (GPU-sharing contract A.4).
         gpushare_units: the whole request in the node daemon's unit; 0 for other dialects.
@@ -216,7 +232,8 @@ class PodRequest:
     gang: GangRef | None = None
     numa: NumaTopologySpec | None = None
     burst_milli: int = 0
-    burst_required: bool = False
+    bound_cpus: int = 0
+    kubelet_cpus: tuple[ContainerCpus, ...] = ()
     mgpu_policy: str = ""
     mgpu_multi: bool = False
     gpushare_units: int = 0

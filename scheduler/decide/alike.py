@@ -126,7 +126,8 @@ def _as_bytes(values: npt.NDArray[np.int64] | npt.NDArray[np.bool_]) -> npt.NDAr
 
 def _decides_more(node: NodeFacts) -> bool:
     """Tell whether a policy of the node for CPUs or NUMA nodes has a say in every Pod."""
-    return node.numa_policy is not NumaPolicy.NONE or bool(node.cpu_bind_policy)
+    aligned = node.numa_policy is not NumaPolicy.NONE
+    return aligned or bool(node.cpu_bind_policy) or node.kubelet is not None
 
 
 def _kind(node: NodeFacts) -> Hashable:

@@ -46,7 +46,8 @@ class CloserLooks:
             request.partition,
             request.numa,
             request.burst_milli,
-            request.burst_required,
+            request.bound_cpus,
+            request.kubelet_cpus,
         )
         key = (id(shape), wishes, memory_bytes)
         looks = self._known.get(key)

@@ -117,9 +117,9 @@ def policy_text(request: PodRequest, facts: NodeFacts) -> str:
     """Return whose bind policy counts for a Pod's own CPUs, and what the node keeps back."""
     demand = demand_on(request, facts)
     parts = []
-    if facts.cpu_bind_policy:
+    if demand is not None and facts.cpu_bind_policy:
         parts.append(f"the node requires {facts.cpu_bind_policy}")
-    elif isinstance(demand, CpuSetDemand):
+    elif demand is not None:
         word = "requires" if demand.required else "prefers"
         parts.append(f"the Pod {word} {demand.bind_policy}")
     if facts.reserved_cpus:

@@ -10,7 +10,6 @@ from ledger.domain.cpuset import CpuSet, cpuset_of
 from ledger.domain.events import PodObserved
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.requests import (
-    CpuSetDemand,
     DeviceDemand,
     MatchExpression,
     PlacementRules,
@@ -182,7 +181,7 @@ def _cpu(look: Look, name: str) -> Finding:
 def _amplified(look: Look, name: str) -> Finding:
     facts = look.facts
     demand = demand_on(look.request, facts)
-    own = demand.cpus if isinstance(demand, CpuSetDemand) else 0
+    own = 0 if demand is None else demand.cpus
     ratio = float(facts.cpu_amplification)
     return Finding(
         node=look.node,
@@ -224,7 +223,7 @@ def _mgpu_policy(look: Look, name: str) -> Finding:
 def _cpus(look: Look, name: str) -> Finding:
     """Say what each NUMA node has left, in whole cores and CPUs, and whose policy counts."""
     demand = demand_on(look.request, look.facts)
-    if look.facts.cpu_topology is None or not isinstance(demand, CpuSetDemand):
+    if look.facts.cpu_topology is None or demand is None:
         return _plain(look, name)
     room = room_of(look.facts, load_of(look.facts, look.holders), alone=demand.alone)
     policy = policy_text(look.request, look.facts)
@@ -282,16 +281,10 @@ def _pool(look: Look, name: str) -> Finding:
 def _whole_cores(look: Look, name: str) -> Finding:
     topology, demand = look.facts.cpu_topology, demand_on(look.request, look.facts)
     threads = topology.threads_per_core if topology else 0
-    asked = demand.cpus if isinstance(demand, CpuSetDemand) else None
+    asked = None if demand is None else demand.cpus
     policy = policy_text(look.request, look.facts)
     about = "; ".join(filter(None, (f"a core has {threads} CPUs", policy)))
     return Finding(node=look.node, reason=name, asked=asked, unit="cpus", about=about)
-
-
-def _whole_cpus(look: Look, name: str) -> Finding:
-    asked, policy = look.request.cpu_milli, look.facts.cpu_bind_policy
-    about = f"the node's bind policy is {policy}" if policy else ""
-    return Finding(node=look.node, reason=name, asked=asked, unit="cpu milli", about=about)
 
 
 def _bind_policy(look: Look, name: str) -> Finding:
@@ -488,6 +481,5 @@ _BY_TEXT: Final[Mapping[str, Callable[[Look, str], Finding]]] = {
     reasons.JOINT_RULES.text: _roots,
     reasons.NOT_WHOLE_CORES.text: _whole_cores,
     reasons.BIND_POLICY_CONFLICT.text: _bind_policy,
-    reasons.NOT_WHOLE_CPUS.text: _whole_cpus,
     reasons.INSUFFICIENT_POOL.text: _pool,
 }

@@ -19,6 +19,7 @@ from scheduler.decide.cards.view import Choice, NodeView
 from scheduler.decide.cpusets.choose import choose_cpus, demand_on
 from scheduler.decide.devices import DeviceArrays
 from scheduler.decide.fleet import Fleet
+from scheduler.decide.kubelet import kubelet_rejects
 from scheduler.decide.numa.align import (
     Alignment,
     ChooseDevices,
@@ -70,6 +71,9 @@ class Grants:
     ) -> Placement | Unfit:
         """Return the placement on the node at `place`, called `node` outside, or why not."""
         facts = self._fleet.nodes[place]
+        rejected = kubelet_rejects(request, facts, self._pins.pinned(place))
+        if rejected is not None:
+            return rejected
         policy = effective_policy(request, facts, self._settings.cpu)
         if policy:
             choose_devices = partial(self._choose, request, shape, place, only_minors)
@@ -212,8 +216,6 @@ class Grants:
         demand = demand_on(request, self._fleet.nodes[place])
         if demand is None:
             return EMPTY
-        if isinstance(demand, Unfit):
-            return demand
         return choose_cpus(
             demand, self._fleet.nodes[place], self._pins.pinned(place), self._settings.cpu
         )

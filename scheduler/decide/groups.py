@@ -397,7 +397,8 @@ def _shape(request: PodRequest) -> Hashable:
         request.mgpu_multi,
         request.numa,
         request.burst_milli,
-        request.burst_required,
+        request.bound_cpus,
+        request.kubelet_cpus,
     )
 
 
@@ -414,6 +415,7 @@ def _state_of(node: NodeView) -> tuple[object, ...]:
         facts.reserved_cpus,
         facts.unpooled_cpus,
         facts.cpu_bind_policy,
+        facts.kubelet,
         facts.cpu_ref_count_max,
         facts.numa_policy,
         facts.numa_zones,

@@ -144,10 +144,6 @@ INSUFFICIENT_POOL: Final = Reason(
     text="Insufficient CPU shared pool",
     remedy="end Pods that have CPUs of their own, or lower the cpu limit",
 )
-NOT_WHOLE_CPUS: Final = Reason(
-    text="the requested CPUs must be integer",
-    remedy="ask for whole CPUs: the node's bind policy gives every Pod its own",
-)
 INSUFFICIENT_NUMA_CPU: Final = Reason(
     text="Insufficient NUMA cpu",
     remedy="end Pods on the same NUMA nodes, or ask for fewer CPUs",
@@ -191,7 +187,6 @@ _CLOSER: Final = {
         INSUFFICIENT_NUMA_CPU,
         INSUFFICIENT_AMPLIFIED_CPU,
         INSUFFICIENT_POOL,
-        NOT_WHOLE_CPUS,
         INSUFFICIENT_CPUS,
         NOT_WHOLE_CORES,
         BIND_POLICY_CONFLICT,

@@ -82,6 +82,8 @@ def request_of(event: Event, settings: NormaliseSettings) -> PodRequest | None:
     if isinstance(event, RequestRefused):
         return request
     known = replace(request, cpu_milli=event.cpu_milli, memory_bytes=event.memory_bytes)
+    if known.cpuset is None:
+        known = replace(known, bound_cpus=len(event.cpuset))  # its node's bind policy gave them
     return known if explains(known, event.shares, len(event.cpuset)) else None
 
 

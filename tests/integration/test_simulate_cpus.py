@@ -97,17 +97,20 @@ def test_a_pod_of_its_own_cpus_needs_a_topology(line: CommandLine) -> None:
 # --- bind policies ----------------------------------------------------------------------------
 
 
-def test_a_node_of_whole_cores_binds_every_pod(line: CommandLine) -> None:
+def test_a_node_of_whole_cores_binds_pods_with_whole_cpus(line: CommandLine) -> None:
     """
-    Koordinator contract 6.1, 6.2: any QoS, whole cores or not at all; required Spread conflicts.
+    CPU proposal, "CPU bind policy": as kubelet's option, for LSE, LSR and Guaranteed Pods.
 
-    What counted is written where the Pod said nothing (2.2).
+    LS and Burstable Pods run in the shared pool; required Spread conflicts. What counted is written
+    where the Pod said nothing (contract 2.2).
     """
     node = cpu_node(labels={BIND_POLICY: "FullPCPUsOnly"})
     pods = [
-        cpu_pod("ls", "4", "LS"),
-        cpu_pod("odd", "3", "LS"),
-        cpu_pod("part", "1500m", "LS"),
+        cpu_pod("guaranteed", "4", ""),
+        cpu_pod("odd", "3", ""),
+        cpu_pod("ls", "2", "LS"),
+        cpu_pod("part", "500m", "", limit="1"),
+        cpu_pod("bursts", "2", "", limit="4", spec={"preferredCPUBindPolicy": "ConstrainedBurst"}),
         cpu_pod("spread", "4", spec=SPREAD),
         cpu_pod("prefers", "4", spec={"preferredCPUBindPolicy": "SpreadByPCPUs"}),
     ]
@@ -115,13 +118,16 @@ def test_a_node_of_whole_cores_binds_every_pod(line: CommandLine) -> None:
     placed = simulate(line, [*node, *pods])
 
     assert picks(placed) == {
-        "ls": "0-1,12-13",
+        "guaranteed": "0-1,12-13",
         "odd": NOT_WHOLE_CORES,
-        "part": "the requested CPUs must be integer",
+        "ls": "",
+        "part": "",
+        "bursts": "",
         "spread": CONFLICT,
         "prefers": "6-7,18-19",
     }
-    assert annotation(placed["ls"], SPEC) == {
+    assert annotation(placed["bursts"], STATUS) == {"cpuSharedPools": [{"node": 1, "socket": 0}]}
+    assert annotation(placed["guaranteed"], SPEC) == {
         "preferredCPUBindPolicy": "FullPCPUs",
         "requiredCPUBindPolicy": "FullPCPUs",
     }
@@ -131,10 +137,10 @@ def test_a_node_of_whole_cores_binds_every_pod(line: CommandLine) -> None:
     }
 
 
-def test_a_node_that_spreads_binds_every_pod(line: CommandLine) -> None:
+def test_a_node_that_spreads_binds_pods_with_whole_cpus(line: CommandLine) -> None:
     """One CPU of each core: 4 cores, then the 8 others, and a thirteenth there is none."""
     node = cpu_node(labels={BIND_POLICY: "SpreadByPCPUs"})
-    pods = [cpu_pod("a", "4", "LS"), cpu_pod("full", "2", spec=FULL), cpu_pod("b", "13", "LS")]
+    pods = [cpu_pod("a", "4", ""), cpu_pod("full", "2", spec=FULL), cpu_pod("b", "13", "")]
 
     assert picks(simulate(line, [*node, *pods])) == {
         "a": "0-3",
@@ -147,10 +153,20 @@ def test_kubelets_whole_cores_beat_the_label(line: CommandLine) -> None:
     """Koordinator contract 6.1: `static` with full-pcpus-only beats a label SpreadByPCPUs."""
     kubelet = {"policy": "static", "options": {"full-pcpus-only": "true"}, "reservedCPUs": "0,12"}
     node = cpu_node(labels={BIND_POLICY: "SpreadByPCPUs"}, cpu_manager_policy=kubelet)
+    pods = [cpu_pod("a", "4", ""), cpu_pod("odd", "3"), cpu_pod("part", "500m", "", limit="1")]
 
-    placed = simulate(line, [*node, cpu_pod("a", "4", "LS"), cpu_pod("odd", "3")])
+    placed = simulate(line, [*node, *pods])
 
-    assert picks(placed) == {"a": "6-7,18-19", "odd": NOT_WHOLE_CORES}
+    assert picks(placed) == {"a": "6-7,18-19", "odd": NOT_WHOLE_CORES, "part": ""}
+
+
+def test_kubelet_pins_ls_pods_too_and_wants_whole_cores(line: CommandLine) -> None:
+    """Kubelet knows no QoS label: a Guaranteed LS Pod of three CPUs would be rejected there."""
+    kubelet = {"policy": "static", "options": {"full-pcpus-only": "true"}}
+    node = cpu_node(cpu_manager_policy=kubelet)
+    pods = [cpu_pod("odd", "3", "LS"), cpu_pod("even", "2", "LS")]
+
+    assert picks(simulate(line, [*node, *pods])) == {"odd": NOT_WHOLE_CORES, "even": ""}
 
 
 def test_the_default_that_counted_is_written_on_the_pod(line: CommandLine, tmp_path: Path) -> None:

@@ -22,8 +22,9 @@ from ledger.domain.annotations.qos import (
 )
 from ledger.domain.annotations.wire import annotation_path, label_path
 from ledger.domain.errors import FieldError, InputError
-from ledger.domain.pod_spec import APP, INIT, PodSpec
-from ledger.domain.requests import CpuSetDemand, PlacementRules
+from ledger.domain.pod_spec import APP, INIT, ContainerSpec, PodSpec
+from ledger.domain.quantity import ZERO
+from ledger.domain.requests import ContainerCpus, CpuSetDemand, PlacementRules
 from ledger.domain.resources import (
     ANNOTATION_RESOURCE_SPEC,
     BATCH_CPU,
@@ -34,6 +35,7 @@ from ledger.domain.resources import (
     LABEL_PRIORITY,
     LABEL_PRIORITY_CLASS,
     LABEL_QOS_CLASS,
+    MEMORY,
 )
 from ledger.domain.rule_names import Rule
 from ledger.domain.rules import (
@@ -71,7 +73,8 @@ class CpusAsked:
     Attributes:
         demand: None when the Pod shares CPUs; None too when there are errors.
         burst_milli: the limit that the shared pools of its NUMA nodes must hold; 0 = it does not
-            burst. `burst_required`: a node's own bind policy excludes it.
+            burst.
+        bound_cpus, kubelet_cpus: see `PodRequest`.
         priority: `spec.priority`, else the class's default (contract 5.3), else 0.
     """
 
@@ -79,7 +82,8 @@ class CpusAsked:
     priority: int = 0
     demand: CpuSetDemand | None = None
     burst_milli: int = 0
-    burst_required: bool = False
+    bound_cpus: int = 0
+    kubelet_cpus: tuple[ContainerCpus, ...] = ()
     errors: tuple[FieldError, ...] = ()
 
 
@@ -106,9 +110,40 @@ def cpu_demand(spec: PodSpec, *, bind_policy: str, exclusive_policy: str) -> Cpu
         priority=priority,
         demand=None if errors else _demand(spec, qos, wish, bind_policy, exclusive_policy),
         burst_milli=0 if errors or not any(_bursts(wish)) else _limit_milli(spec),
-        burst_required=wish.required_bind_policy is CpuBindPolicy.CONSTRAINED_BURST,
+        bound_cpus=0 if qos is not QosClass.NONE or any(_bursts(wish)) else _bound_cpus(spec),
+        kubelet_cpus=kubelet_cpus_of(spec),
         errors=errors,
     )
+
+
+def kubelet_cpus_of(spec: PodSpec) -> tuple[ContainerCpus, ...]:
+    """
+    Return the whole CPUs that kubelet's static CPU manager would give the Pod's containers.
+
+    Rule: Kubernetes, CPU management policies: containers of Guaranteed Pods with whole CPUs, init
+    containers too; others run in its shared pool, and so do those of a Pod with `spec.resources`.
+    """
+    if spec.pod_requests or spec.pod_limits or not all(map(_is_guaranteed, spec.containers)):
+        return ()
+    amounts = ((container, container.requests[CPU].milli()) for container in spec.containers)
+    return tuple(
+        ContainerCpus(kind=container.kind, cpus=milli // 1000)
+        for container, milli in amounts
+        if not milli % 1000
+    )
+
+
+def _is_guaranteed(container: ContainerSpec) -> bool:
+    """Tell whether requests equal limits (Kubernetes, Pod QoS); the Pod is if every one is."""
+    return all(
+        container.limits.get(name, ZERO) == container.requests.get(name, ZERO) != ZERO
+        for name in (CPU, MEMORY)
+    )
+
+
+def _bound_cpus(spec: PodSpec) -> int:
+    every = len(kubelet_cpus_of(spec)) == len(spec.containers)
+    return spec.cpu_milli // 1000 if every and not spec.cpu_milli % 1000 else 0
 
 
 def _priority_class(spec: PodSpec, qos: QosClass) -> PriorityClass:

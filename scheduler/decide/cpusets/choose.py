@@ -8,7 +8,6 @@ from typing import Final
 
 from ledger.domain.annotations.cpu import CpuBindPolicy, CpuExclusivePolicy
 from ledger.domain.annotations.node_cpu import NumaAllocateStrategy
-from ledger.domain.annotations.qos import QosClass
 from ledger.domain.cpuset import CpuSet
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.requests import CpuSetDemand, PodRequest
@@ -182,36 +181,27 @@ def search_cpus(
     )
 
 
-def demand_on(request: PodRequest, node: NodeFacts) -> CpuSetDemand | Unfit | None:
+def demand_on(request: PodRequest, node: NodeFacts) -> CpuSetDemand | None:
     """
     Return the CPUs that a Pod has to itself on this node; None = it shares.
 
-    Rule: Koordinator contract 6.1: a node with a bind policy gives every Pod that asks for cpu its
-    own, in whole numbers.
+    Rule: CPU proposal, "CPU bind policy" (a node's is equivalent to kubelet's option, which is
+    about Guaranteed Pods with whole CPUs) and basic principle 2.1: others stay in the shared pool.
     """
-    if request.cpuset is not None or not node.cpu_bind_policy or not request.cpu_milli:
+    if request.cpuset is not None or not node.cpu_bind_policy or not request.bound_cpus:
         return request.cpuset
-    if request.burst_required:
-        return Unfit(reason=BIND_POLICY_CONFLICT, preemptible=False)
-    if request.cpu_milli % 1000:
-        return Unfit(reason=reasons.NOT_WHOLE_CPUS.text, preemptible=False)
     return CpuSetDemand(
-        cpus=request.cpu_milli // 1000,
+        cpus=request.bound_cpus,
         bind_policy=node.cpu_bind_policy,
         required=True,
         exclusive_policy=CpuExclusivePolicy.NONE,
-        alone=request.snapshot.qos == QosClass.LSE,
     )
 
 
 def bind_policy_on(request: PodRequest, node: NodeFacts, settings: CpuSettings) -> str:
     """Return the bind policy that counts for a Pod with CPUs of its own on this node."""
     demand = demand_on(request, node)
-    effective = (
-        demand
-        if demand is None or isinstance(demand, Unfit)
-        else _under_node_policy(demand, node, settings)
-    )
+    effective = None if demand is None else _under_node_policy(demand, node, settings)
     return effective.bind_policy if isinstance(effective, CpuSetDemand) else ""
 
 

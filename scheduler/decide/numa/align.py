@@ -140,8 +140,8 @@ class _Aligner:
     @cached_property
     def _search(self) -> CpuSearch | Unfit | None:
         demand = demand_on(self._request, self._view.facts)
-        if demand is None or isinstance(demand, Unfit):
-            return demand
+        if demand is None:
+            return None
         return search_cpus(demand, self._view.facts, self._load.pinned, self._settings)
 
     def unaligned(self) -> Alignment | Unfit:

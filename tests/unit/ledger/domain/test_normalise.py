@@ -731,8 +731,56 @@ def test_lse_and_lsr_pods_get_cpus_of_their_own(
     request = decode_pod(lsr(qos, annotations={SPEC: spec}))
 
     assert request.cpuset == CpuSetDemand(
-        cpus=4, bind_policy=policy, required=required, exclusive_policy=exclusive
+        cpus=4,
+        bind_policy=policy,
+        required=required,
+        exclusive_policy=exclusive,
+        alone=qos == "LSE",
     )
+
+
+WHOLE = {"cpu": "2", "memory": "1Gi"}
+PART = {"cpu": "500m", "memory": "1Gi"}
+BURSTS = {SPEC: {"preferredCPUBindPolicy": "ConstrainedBurst"}}
+
+
+@pytest.mark.parametrize(
+    ("body", "bound", "by_kubelet"),
+    [
+        pytest.param(pod(container(limits=WHOLE)), 2, [("app", 2)], id="Guaranteed, whole"),
+        pytest.param(pod(container(limits=PART)), 0, [], id="Guaranteed, a part of a CPU"),
+        pytest.param(pod(container(limits={"cpu": "2"})), 0, [], id="no memory, so Burstable"),
+        pytest.param(
+            pod(container(limits=WHOLE, requests={"cpu": "1"})), 0, [], id="requests below limits"
+        ),
+        pytest.param(
+            pod(container("a", limits=WHOLE), container("b", limits=PART)),
+            0,
+            [("app", 2)],
+            id="kubelet pins one container and shares the other",
+        ),
+        pytest.param(
+            pod(container(limits=WHOLE), init=[container("i", limits=WHOLE)]),
+            2,
+            [("init", 2), ("app", 2)],
+            id="an init container first",
+        ),
+        pytest.param(
+            pod(container(limits=WHOLE), labels={QOS: "LS"}), 0, [("app", 2)], id="LS shares"
+        ),
+        pytest.param(
+            pod(container(limits=WHOLE), annotations=BURSTS), 0, [("app", 2)], id="a burst shares"
+        ),
+    ],
+)
+def test_who_is_bound_and_whom_kubelet_pins(
+    body: Object, bound: int, by_kubelet: list[tuple[str, int]]
+) -> None:
+    """CPU proposal, basic principle 2: Guaranteed containers with whole CPUs, and no others."""
+    request = decode_pod(body)
+
+    assert request.bound_cpus == bound
+    assert [(each.kind, each.cpus) for each in request.kubelet_cpus] == by_kubelet
 
 
 SHARED_CPUS = {

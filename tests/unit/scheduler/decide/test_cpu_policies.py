@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from itertools import combinations, product
@@ -10,11 +10,11 @@ import pytest
 from ledger.domain.annotations.cpu import CpuSharedPool
 from ledger.domain.cpuset import CpuSet, parse_cpuset
 from ledger.domain.events import PodObserved
-from ledger.domain.nodes import NodeFacts
-from ledger.domain.requests import CpuSetDemand, PodRequest, PodSnapshot
+from ledger.domain.nodes import KubeletPolicy, NodeFacts
+from ledger.domain.requests import ContainerCpus, CpuSetDemand, PodRequest, PodSnapshot
 from ledger.domain.resources import ANNOTATION_RESOURCE_STATUS
 from ledger.domain.topology import Cpu, CpuTopology, cpu_topology_of
-from scheduler.decide.cpusets.choose import choose_cpus, demand_on
+from scheduler.decide.cpusets.choose import NOT_WHOLE_CORES, choose_cpus, demand_on
 from scheduler.decide.cpusets.distribute import parts_of
 from scheduler.decide.cpusets.pinned import CpuHolding, pinned_of
 from scheduler.decide.engine import Engine
@@ -62,8 +62,15 @@ def demand(
     )
 
 
-def pod(cpu_milli: int, *, cpuset: CpuSetDemand | None = None, burst: int = 0) -> PodRequest:
-    """Return a Pod without devices."""
+def pod(
+    cpu_milli: int,
+    *,
+    cpuset: CpuSetDemand | None = None,
+    burst: int = 0,
+    containers: Sequence[int] = (),
+    kind: str = "app",
+) -> PodRequest:
+    """Return a Pod without devices; Guaranteed with `containers` of whole CPUs."""
     return PodRequest(
         uid="p",
         namespace="ml",
@@ -72,6 +79,8 @@ def pod(cpu_milli: int, *, cpuset: CpuSetDemand | None = None, burst: int = 0) -
         memory_bytes=0,
         cpuset=cpuset,
         burst_milli=burst,
+        bound_cpus=sum(containers),
+        kubelet_cpus=tuple(ContainerCpus(kind=kind, cpus=cpus) for cpus in containers),
     )
 
 
@@ -90,36 +99,71 @@ def picked(
     ("policy", "cpu_milli", "cpus"),
     [("FullPCPUs", 4000, "0-1,12-13"), ("SpreadByPCPUs", 4000, "0-3"), ("", 4000, "")],
 )
-def test_any_pod_gets_cpus_where_the_node_binds(policy: str, cpu_milli: int, cpus: str) -> None:
-    """Koordinator contract 6.1: the node's policy, a non-zero cpu request, any QoS."""
+def test_a_guaranteed_pod_gets_cpus_where_the_node_binds(
+    policy: str, cpu_milli: int, cpus: str
+) -> None:
+    """CPU proposal, "CPU bind policy": a node's is equivalent to kubelet's option."""
     engine = Engine([node(policy=policy)], SchedulingSettings())
 
-    placed = engine.decide(pod(cpu_milli))
+    placed = engine.decide(pod(cpu_milli, containers=[cpu_milli // 1000]))
 
     assert isinstance(placed, Placement)
     assert str(placed.cpuset) == cpus
 
 
-def test_a_part_of_a_cpu_finds_no_binding_node() -> None:
-    """Koordinator contract 6.1: cpu must be a whole number."""
-    refused = Engine([node(policy=FULL)], SchedulingSettings()).decide(pod(1500))
-
-    assert isinstance(refused, Unplaced)
-    assert refused.message == "0/1 nodes are available: 1 the requested CPUs must be integer."
-
-
 def test_smt_alignment_is_checked_before_kubelet_does() -> None:
     """CPU proposal: else kubelet rejects the Pod after it was scheduled."""
-    refused = Engine([node(policy=FULL)], SchedulingSettings()).decide(pod(3000))
+    engine = Engine([node(policy=FULL)], SchedulingSettings())
+
+    refused = engine.decide(pod(3000, containers=[3]))
 
     assert isinstance(refused, Unplaced)
     assert "not multiple cpus per core" in refused.message
 
 
-def test_a_pod_without_cpu_shares_on_a_binding_node() -> None:
-    """Koordinator contract 6.1: a non-zero cpu request."""
-    assert demand_on(pod(0), node(policy=FULL)) is None
-    assert demand_on(pod(2000), node()) is None
+@pytest.mark.parametrize("policy", [FULL, SPREAD])
+@pytest.mark.parametrize("cpu_milli", [0, 500, 2000, 3000])
+def test_other_pods_stay_in_the_shared_pool_of_a_binding_node(cpu_milli: int, policy: str) -> None:
+    """CPU proposal, basic principle 2.1: whatever has no whole CPUs that are Guaranteed."""
+    engine = Engine([node(policy=policy)], SchedulingSettings())
+
+    placed = engine.decide(pod(cpu_milli))
+
+    assert isinstance(placed, Placement)
+    assert not placed.cpuset
+
+
+@pytest.mark.parametrize(
+    ("containers", "kind", "kept", "reason"),
+    [
+        pytest.param([2, 4], "app", "", "", id="whole cores each"),
+        pytest.param([1, 1], "app", "", NOT_WHOLE_CORES, id="halves of a core, that add up"),
+        pytest.param([3], "init", "", NOT_WHOLE_CORES, id="an init container"),
+        pytest.param([22], "app", "0", "", id="beside a reserved CPU"),
+        pytest.param([24], "app", "0", "not enough cpus", id="the core of a reserved CPU"),
+        pytest.param([12, 14], "init", "", "not enough cpus", id="kubelet counts init's CPUs"),
+    ],
+)
+def test_kubelets_whole_cores_are_asked_of_each_container(
+    containers: list[int], kind: str, kept: str, reason: str
+) -> None:
+    """Kubelet's SMT alignment, also where the Pod itself stays in the shared pool."""
+    reserved = parse_cpuset(kept)
+    policy = KubeletPolicy(whole_cores=True, kept=reserved, reserved=reserved)
+    engine = Engine([replace(node(), kubelet=policy)], SchedulingSettings())
+
+    answer = engine.decide(replace(pod(1000, containers=containers, kind=kind), bound_cpus=0))
+
+    if reason:
+        assert isinstance(answer, Unplaced)
+        assert reason in answer.message
+    else:
+        assert isinstance(answer, Placement)
+
+
+def test_a_node_without_a_bind_policy_gives_guaranteed_pods_none() -> None:
+    """CPU proposal, QoS principle 8: without a QoS label they are as LS."""
+    assert demand_on(pod(2000, containers=[2]), node()) is None
 
 
 # DistributeEvenly
@@ -369,14 +413,14 @@ def test_what_fits_an_amplified_node(
     assert isinstance(whole, Placement)
 
 
-def test_a_bursting_pod_with_cpus_of_its_own_is_bound_to_no_pool() -> None:
-    """A node that binds whole cores gives every Pod its own; the pools are for those without."""
+def test_a_bursting_pod_is_bound_to_pools_where_the_node_binds_too() -> None:
+    """CPU proposal, `ConstrainedBurst`: the shared pools are for it, whole cores for others."""
     engine = Engine([node(policy=FULL)], SchedulingSettings())
 
     placed = engine.decide(pod(2000, burst=8000))
 
     assert isinstance(placed, Placement)
-    assert (str(placed.cpuset), placed.shared_pools) == ("0,12", ())
+    assert (str(placed.cpuset), placed.shared_pools) == ("", (CpuSharedPool(socket=0, node=0),))
 
 
 def test_pools_of_an_amplified_node_hold_amplified_limits() -> None:
@@ -407,20 +451,6 @@ def test_cpus_that_cost_more_than_an_amplified_node_is_are_hopeless(
 
     assert found.reasons[found.codes.item(0)] == "Insufficient amplified cpu"
     assert found.hopeless.tolist() == [hopeless]
-
-
-def test_a_required_burst_finds_no_binding_node() -> None:
-    """Koordinator contract 6.2: two required policies exclude each other; a wish gives way."""
-    facts = node(policy=FULL)
-    wished = pod(2000, burst=4000)
-
-    refused = Engine([facts], SchedulingSettings()).decide(replace(wished, burst_required=True))
-    placed = Engine([facts], SchedulingSettings()).decide(wished)
-
-    assert isinstance(refused, Unplaced)
-    assert "conflicts with pod's required cpu bind policy" in refused.message
-    assert isinstance(placed, Placement)
-    assert str(placed.cpuset) == "0,12"
 
 
 # CPUs that are never shared, and those that may be

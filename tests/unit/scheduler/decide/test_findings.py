@@ -379,8 +379,8 @@ CASES = {
         "the Pod requires FullPCPUs; kept back CPUs 0,2,4",
         helps=("cpus 2 of 4",),
     ),
-    "a node that gives every Pod its own CPUs": Case(
-        request=pod("w", cpu_milli=6000),
+    "a node that gives Guaranteed Pods their own CPUs": Case(
+        request=replace(pod("w", cpu_milli=6000), bound_cpus=6),
         node=replace(gpu_node("n", cpu_topology=SMALL_MACHINE), cpu_bind_policy="SpreadByPCPUs"),
         reason=reasons.INSUFFICIENT_CPUS.text,
         numbers=(6, 4, "cpus"),
