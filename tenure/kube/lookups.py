@@ -1,39 +1,59 @@
-"""What admission looks up in the API: remembered for seconds, so that a burst asks once."""
+"""What admission looks up in the API: watched, else asked, once for a whole burst."""
 
 from __future__ import annotations
 
 import asyncio
 import re
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final, TypeVar
 
-from certs.ports import ApiError, Objects
+from certs.ports import ApiError, Object, Objects
 from ledger.domain.annotations.wire import TRUE, an_object
 from ledger.domain.errors import InputError
 from ledger.domain.pod_spec import Amounts
 from ledger.domain.quantity import Quantity, parse_quantity
 from ledger.domain.resources import LABEL_TENURE_MANAGED
+from tenure.kube.watching import Source, Watched
 from webhook.decide.facts import QuotaFact
 from webhook.server.metrics import Metrics
 from webhook.server.ports import LookupFailedError
 
 REMEMBERED_SECONDS: Final = 5.0
+OUTDATED_SECONDS: Final = 300.0
+"""How old an answer may be that is given because the API does not answer."""
+ATTEMPTS: Final = 4
+PAUSE_SECONDS: Final = 0.1
 _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 """What a namespace or a Pod can be called: anything else is no part of a path."""
 _REMEMBERED_MAX: Final = 10_000
 _NAMESPACE: Final = "namespace"
+_QUOTAS: Final = "resourcequota"
 _T = TypeVar("_T")
+
+
+class _UnreadableError(LookupFailedError):
+    """What the API says can't be read: neither asking again nor what was known is an answer."""
+
+
+class KubeWatches:
+    """All namespaces and quotas of the cluster, each as a watch has told it."""
+
+    def __init__(self, source: Source, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self.namespaces = Watched(source, "/api/v1/namespaces", _labels, monotonic)
+        self.quotas = Watched(source, "/api/v1/resourcequotas", _quota, monotonic)
 
 
 class KubeLookups:
     """
     Reads namespaces, quotas and Pods; see `webhook.server.ports.Lookups`.
 
-    Quotas and managed namespaces are as they were at most `REMEMBERED_SECONDS` ago, and however
-    many ask at once, the API is asked once. A namespace that is not managed is read anew each
-    time: the API server sends us managed ones only, so it has been labelled just now. So is a Pod,
-    because what it says decides whether a Binding is foreign.
+    Managed namespaces and quotas are as the watch has told them. While none is open, they are as
+    they were at most `REMEMBERED_SECONDS` ago, and however many ask at once, the API is asked once,
+    again when it fails, and at last what was known before is taken, if it is not too old. A
+    namespace that is not managed is always read anew: the API server sends us managed ones only, so
+    it has been labelled just now. So is a Pod, because what it says decides whether a Binding is
+    foreign.
     """
 
     def __init__(
@@ -41,10 +61,12 @@ class KubeLookups:
         objects: Objects,
         metrics: Metrics,
         monotonic: Callable[[], float] = time.monotonic,
+        watches: KubeWatches | None = None,
     ) -> None:
         self._objects = objects
         self._metrics = metrics
         self._monotonic = monotonic
+        self._watches = watches
         self._remembered: dict[tuple[str, str], tuple[float, Any]] = {}
         self._asking: dict[tuple[str, str], asyncio.Task[Any]] = {}
 
@@ -58,7 +80,7 @@ class KubeLookups:
         """Return the namespace's ResourceQuotas."""
         if not _NAME.fullmatch(namespace):
             return ()
-        return await self._recent("resourcequota", namespace, self._quotas)
+        return await self._recent(_QUOTAS, namespace, self._quotas)
 
     async def pod(self, namespace: str, name: str) -> Mapping[str, object] | None:
         """Return a Pod; None for one that does not exist."""
@@ -69,19 +91,73 @@ class KubeLookups:
 
     async def _labels(self, namespace: str) -> Mapping[str, str]:
         found = await self._objects.read(f"/api/v1/namespaces/{namespace}")
-        labels = (found or {}).get("metadata", {}).get("labels") or {}
-        return dict(labels)
+        return {} if found is None else _labels(found)
 
     async def _quotas(self, namespace: str) -> tuple[QuotaFact, ...]:
         found = await self._objects.read(f"/api/v1/namespaces/{namespace}/resourcequotas")
-        return tuple(_quota(item) for item in (found or {}).get("items", ()))
+        return _readable(_quota(item) for item in (found or {}).get("items", ()))
+
+    def _watched(self, kind: str, namespace: str, seconds: float = 0.0) -> Any:  # noqa: ANN401
+        """
+        Return what a watch says that was open so long ago; None where it is not to be believed.
+
+        Raises:
+            LookupFailedError: a quota can't be read.
+        """
+        watches = self._watches
+        if watches is None:
+            return None
+        watched = watches.quotas if kind == _QUOTAS else watches.namespaces
+        age = watched.age()
+        if not watched.open and (age is None or age >= seconds):
+            return None
+        if kind == _QUOTAS:
+            try:
+                return _readable(watches.quotas.of(namespace).values())
+            except InputError as error:
+                raise _UnreadableError(str(error)) from error
+        labels = watches.namespaces.of(namespace).get(namespace)
+        return labels if _is_managed(labels) else None
 
     async def _recent(self, kind: str, namespace: str, ask: Callable[[str], Awaitable[_T]]) -> _T:
+        """
+        Return what a watch says, or the API, asked again when it fails; else what was known.
+
+        Raises:
+            LookupFailedError: the API failed each time, and nothing was known.
+        """
+        for left in reversed(range(ATTEMPTS)):
+            watched: _T | None = self._watched(kind, namespace)
+            if watched is not None:
+                return watched
+            try:
+                return await self._asked_once(kind, namespace, ask)
+            except _UnreadableError:
+                raise
+            except LookupFailedError:
+                known: _T | None = self._known(kind, namespace, OUTDATED_SECONDS)
+                if known is None:
+                    known = self._watched(kind, namespace, OUTDATED_SECONDS)
+                if known is not None:
+                    self._metrics.lookups.labels(kind, "outdated").inc()
+                    return known
+                if not left:
+                    raise
+            await asyncio.sleep(PAUSE_SECONDS)
+        raise AssertionError("the last attempt returns or raises")
+
+    def _known(self, kind: str, namespace: str, seconds: float) -> Any:  # noqa: ANN401
+        """Return what was learnt within so many seconds; None for nothing."""
+        known = self._remembered.get((kind, namespace))
+        return known[1] if known is not None and self._monotonic() - known[0] < seconds else None
+
+    async def _asked_once(
+        self, kind: str, namespace: str, ask: Callable[[str], Awaitable[_T]]
+    ) -> _T:
         key = (kind, namespace)
-        known = self._remembered.get(key)
-        if known is not None and self._monotonic() - known[0] < REMEMBERED_SECONDS:
-            found: _T = known[1]
-            return found
+        known: _T | None = self._known(kind, namespace, REMEMBERED_SECONDS)
+        if known is not None:
+            return known
         asking = self._asking.get(key)
         if asking is None:
             asking = asyncio.create_task(self._learn(key, ask))
@@ -109,7 +185,9 @@ class KubeLookups:
             found = await answer
         except (ApiError, InputError) as error:
             self._metrics.lookups.labels(kind, "failed").inc()
-            raise LookupFailedError(str(error)) from error
+            unreadable = isinstance(error, InputError)
+            failed = _UnreadableError if unreadable else LookupFailedError
+            raise failed(str(error)) from error
         self._metrics.lookups.labels(kind, "answered").inc()
         return found
 
@@ -118,11 +196,33 @@ def _is_managed(labels: object) -> bool:
     return isinstance(labels, Mapping) and labels.get(LABEL_TENURE_MANAGED) == TRUE
 
 
-def _quota(item: Mapping[str, Any]) -> QuotaFact:
-    path = "spec.hard"
-    hard = an_object(item["spec"].get("hard"), path)
-    amounts: dict[str, Quantity] = {
-        name: parse_quantity(str(value)) for name, value in hard.items()
-    }
+def _labels(item: Object) -> Mapping[str, str]:
+    return dict((item.get("metadata") or {}).get("labels") or {})
+
+
+def _quota(item: Object) -> QuotaFact | InputError:
+    """Return what a quota allows, or why it can't be read: whoever needs it has to know."""
+    try:
+        hard = an_object(item["spec"].get("hard"), "spec.hard")
+        amounts: dict[str, Quantity] = {
+            name: parse_quantity(str(value)) for name, value in hard.items()
+        }
+    except InputError as error:
+        return error
     counted: Amounts = amounts
     return QuotaFact(name=item["metadata"]["name"], hard=counted)
+
+
+def _readable(found: Iterable[QuotaFact | InputError]) -> tuple[QuotaFact, ...]:
+    """
+    Return quotas, by name.
+
+    Raises:
+        InputError: one of them can't be read, so what counts is not known.
+    """
+    quotas = []
+    for one in found:
+        if isinstance(one, InputError):
+            raise one
+        quotas.append(one)
+    return tuple(sorted(quotas, key=lambda quota: quota.name))

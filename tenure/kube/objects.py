@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from pathlib import Path
@@ -25,6 +25,7 @@ ANSWER_BYTES_MAX: Final = 64 << 20
 
 _JSON: Final = "application/json"
 _JSON_PATCH: Final = "application/json-patch+json"
+_OK: Final = 200
 _NOT_FOUND: Final = 404
 _CONFLICT: Final = 409
 _INVALID: Final = 422  # a failing `test` of a JSON patch too, which alone has no causes
@@ -84,6 +85,37 @@ class KubeObjects:
         status, body = await self._call("GET", path)
         return None if status == _NOT_FOUND else body
 
+    async def watch(self, path: str, seconds: int) -> AsyncGenerator[Object, None]:
+        """
+        Yield the events of a watch until the API server ends it, after that many seconds.
+
+        Raises:
+            ApiError: it could not be opened or broke off, or nobody ended it in time.
+        """
+        path = f"{path}&timeoutSeconds={seconds}"
+        limit = seconds + self._timeout_seconds
+        with _as_api_errors("GET", path, limit):
+            async with asyncio.timeout(limit):
+                answer = await self._api.call_api(
+                    path,
+                    "GET",
+                    header_params={"Accept": _JSON},
+                    auth_settings=["BearerToken"],
+                    _preload_content=False,
+                    _request_timeout=limit,
+                )
+                try:
+                    if answer.status != _OK:
+                        _answered("GET", path, int(answer.status), await _whole(answer))
+                        raise ApiError(f"the API can't be watched: {path}, status={answer.status}")
+                    async for line in _lines(answer):
+                        event = _object(line)
+                        if event is None:
+                            raise ApiError(f"the API's answer is no object: GET {path}")
+                        yield event
+                finally:
+                    answer.close()
+
     async def create(self, path: str, body: Object) -> Object:
         """Create an object in the collection at `path`."""
         status, answer = await self._call("POST", path, body)
@@ -124,7 +156,7 @@ class KubeObjects:
             ApiError: every other refusal, and no answer in time.
         """
         headers = {"Content-Type": kind, "Accept": _JSON}
-        try:
+        with _as_api_errors(method, path, self._timeout_seconds):
             async with asyncio.timeout(self._timeout_seconds):
                 answer = await self._api.call_api(
                     path,
@@ -138,15 +170,21 @@ class KubeObjects:
                 status = int(answer.status)
                 self._skew = _skew(answer.headers.get("Date", ""), datetime.now(UTC))
                 raw = await _whole(answer)
-        except TimeoutError as error:
-            raise ApiError(
-                f"the API did not answer: {method} {path}, seconds={self._timeout_seconds}"
-            ) from error
-        except (aiohttp.ClientError, OSError) as error:
-            raise ApiError(f"the API can't be reached: {method} {path}: {error}") from error
-        except (ConfigException, OpenApiException) as error:  # such as a token that can't be read
-            raise ApiError(f"the API can't be asked: {method} {path}: {error}") from error
         return _answered(method, path, status, raw)
+
+
+@contextmanager
+def _as_api_errors(method: str, path: str, seconds: float) -> Iterator[None]:
+    """Say in one error whatever can happen to a call."""
+    try:
+        yield
+    except TimeoutError as error:
+        fact = f"the API did not answer: {method} {path}, seconds={seconds}"
+        raise ApiError(fact) from error
+    except (aiohttp.ClientError, OSError) as error:
+        raise ApiError(f"the API can't be reached: {method} {path}: {error}") from error
+    except (ConfigException, OpenApiException) as error:  # such as a token that can't be read
+        raise ApiError(f"the API can't be asked: {method} {path}: {error}") from error
 
 
 def _skew(date: str, now: datetime) -> timedelta:
@@ -175,6 +213,22 @@ async def _whole(answer: aiohttp.ClientResponse) -> bytes:
         else:
             answer.close()
     return bytes(raw)
+
+
+async def _lines(answer: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
+    """Yield an answer's lines as they come, each no longer than is sane."""
+    rest = bytearray()
+    async for chunk in answer.content.iter_any():
+        rest += chunk
+        if len(rest) > ANSWER_BYTES_MAX:
+            raise ApiError(f"the API's answer is too large: bytes_max={ANSWER_BYTES_MAX}")
+        *whole, last = rest.split(b"\n") if b"\n" in chunk else (rest,)
+        for line in whole:
+            if line.strip():
+                yield bytes(line)
+        rest = last
+    if rest.strip():
+        raise ApiError("the API's answer broke off within a line")
 
 
 def _answered(method: str, path: str, status: int, raw: bytes) -> tuple[int, Mapping[str, Any]]:

@@ -30,7 +30,7 @@ from certs.serving import Serving
 from ledger.domain.errors import InputError
 from tenure.exits import with_next
 from tenure.kube.lease import Leadership, LeaseSettings
-from tenure.kube.lookups import KubeLookups
+from tenure.kube.lookups import KubeLookups, KubeWatches
 from tenure.kube.objects import KubeObjects, connected
 from tenure.serving.refusals import RefusalQueue
 from tenure.serving.settings_file import SettingsFile
@@ -38,8 +38,8 @@ from webhook.server.app import Admission, hooks_app, probes_app
 from webhook.server.metrics import Metrics
 
 LOOK_SECONDS: Final = 2.0
-LOOKUP_SECONDS: Final = 2.0
-"""How long a look-up may take: one that hangs must not use up the time of all who wait for it."""
+LOOKUP_SECONDS: Final = 1.0
+"""How long one attempt of a look-up may take: all of them together leave time for the answer."""
 FINISH_SECONDS: Final = 25.0
 """How long requests in flight may take once we stop listening."""
 GOODBYE_SECONDS: Final = 3.0
@@ -127,9 +127,10 @@ async def serve_webhook(options: WebhookOptions) -> None:
         serving = Serving()
         keeper = await stack.enter_async_context(_keeper(options, objects, serving))
         readiness = Readiness(serving, keeper, stopping, _now)
+        watches = KubeWatches(objects)
         admission = Admission(
             settings=settings,
-            lookups=KubeLookups(objects.within(LOOKUP_SECONDS), metrics),
+            lookups=KubeLookups(objects.within(LOOKUP_SECONDS), metrics, watches=watches),
             refusals=RefusalQueue(metrics),
             metrics=metrics,
             clock=_now,
@@ -139,6 +140,8 @@ async def serve_webhook(options: WebhookOptions) -> None:
         tasks = await stack.enter_async_context(_tasks())
         tasks.append(_every(LOOK_SECONDS, "settings", _as_coroutine(settings.look), metrics))
         tasks.append(_every(LOOK_SECONDS, "certificates", keeper.look, metrics))
+        tasks.append(_every(LOOK_SECONDS, "namespaces", watches.namespaces.follow, metrics))
+        tasks.append(_every(LOOK_SECONDS, "resourcequotas", watches.quotas.follow, metrics))
         tasks.append(_every(LOOK_SECONDS, "metrics", _gauge(serving, keeper, metrics), metrics))
         if options.certificates is None:
             tasks.append(_rotating(options, objects, metrics))

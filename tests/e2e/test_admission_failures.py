@@ -5,7 +5,9 @@ from __future__ import annotations
 import base64
 import signal
 import time
+import urllib.request
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 from tests.support.kube.control_plane import ControlPlane
 from tests.support.kube.pods import HALF, pod, pods_in
@@ -31,6 +33,26 @@ def test_with_nobody_there_only_pods_of_ours_wait(
         assert plane.api().delete(f"{where}/before").ok
         hooks.add()
         assert plane.api().create(where, pod("train", HALF)).ok
+
+
+def test_a_burst_in_a_new_namespace_is_refused_to_nobody(
+    plane: ControlPlane, namespace: Namespace
+) -> None:
+    """300 Pods at once: each waits for its turn, and the look-ups are a watch's."""
+    with serving(plane) as hooks:
+        where = pods_in(namespace())
+
+        def create(number: int) -> str:
+            reply = plane.api().create(where, pod(f"p-{number}", HALF))
+            return "" if reply.ok else reply.message
+
+        with ThreadPoolExecutor(max_workers=100) as callers:
+            assert set(callers.map(create, range(300))) == {""}
+        url = f"http://127.0.0.1:{hooks.replicas[0].backend.probes}/metrics"
+        with urllib.request.urlopen(url) as answer:
+            shown = answer.read().decode()
+        assert 'background_failures_total{what="namespaces"}' not in shown
+        assert 'background_failures_total{what="resourcequotas"}' not in shown
 
 
 def test_a_wrong_certificate_is_refused_by_the_api_server(

@@ -277,6 +277,8 @@ def test_the_webhooks_account_may_do_what_it_must_and_nothing_else(
         f"{SECRETS}/tenure-webhook-certs",
         f"/api/v1/namespaces/{where}",
         f"/api/v1/namespaces/{where}/resourcequotas",
+        "/api/v1/namespaces?limit=1",
+        "/api/v1/resourcequotas?limit=1",
         f"{registered}/tenure",
     ]
     assert [webhook.get(path).status for path in allowed] == [200] * len(allowed)

@@ -20,7 +20,7 @@ import pytest
 from certs.material import KeyPair, facts_of, issue_authority, issue_leaf
 from certs.record import read_record
 from tests.support.kube.control_plane import free_port
-from tests.support.kube.fake_api import Canned, FakeApi, fake_api
+from tests.support.kube.fake_api import HANG, Canned, FakeApi, fake_api
 from tests.support.process import COMMAND, environment, tenure
 from tests.support.reviews import review
 
@@ -128,13 +128,13 @@ def _started(command: list[str], log: Path) -> subprocess.Popen[str]:
         return subprocess.Popen(command, cwd=log.parent, env=environment(), stderr=words, text=True)
 
 
-async def ask(session: aiohttp.ClientSession, port: int) -> dict[str, Any]:
+async def ask(session: aiohttp.ClientSession, port: int, namespace: str = "ml") -> dict[str, Any]:
     """Send a Pod to be completed, and return the answer."""
     amounts = {"koordinator.sh/gpu-core": "50", "koordinator.sh/gpu-memory-ratio": "50"}
     container = {"name": "main", "image": "x", "resources": {"limits": amounts}}
-    pod = {"metadata": {"name": "train", "namespace": "ml"}, "spec": {"containers": [container]}}
-    body = review(pod)
-    body["request"]["namespace"] = "ml"
+    metadata = {"name": "train", "namespace": namespace}
+    body = review({"metadata": metadata, "spec": {"containers": [container]}})
+    body["request"]["namespace"] = namespace
     async with session.post(f"https://127.0.0.1:{port}/mutate?timeout=5s", json=body) as answer:
         assert answer.status == 200, await answer.text()
         found: dict[str, Any] = (await answer.json())["response"]
@@ -183,20 +183,45 @@ def test_on_sigterm_requests_in_flight_are_answered(tmp_path: Path) -> None:
         options = ("--certificates", str(folder), "--drain-seconds", "0.5")
         async with running(tmp_path, *options) as service:
             await service.until_ready()
-            service.api.slow_seconds = 1.5  # longer than it is told to wait for more
+            service.api.add_namespace("plain", managed=False)  # read anew for each request
+            service.api.slow_seconds = 0.7  # longer than it is told to wait for more
             connector = aiohttp.TCPConnector(ssl=trusting(authority.certificate))
             async with aiohttp.ClientSession(connector=connector) as session:
-                waiting = [asyncio.create_task(ask(session, service.hooks)) for _ in range(5)]
+                asked = (ask(session, service.hooks, "plain") for _ in range(5))
+                waiting = [asyncio.create_task(one) for one in asked]
                 await asyncio.sleep(0.3)
                 started = asyncio.get_running_loop().time()
                 service.process.send_signal(signal.SIGTERM)
                 await asyncio.sleep(0.2)
                 assert await service.ready() == "stopping"
-                waiting.append(asyncio.create_task(ask(session, service.hooks)))
+                last = ask(session, service.hooks, "plain")
+                waiting.append(asyncio.create_task(last))
                 answers = await asyncio.gather(*waiting)
             assert all(answer["allowed"] for answer in answers)
             assert await service.ended() == 0
             assert asyncio.get_running_loop().time() - started < 10.0
+
+    asyncio.run(run())
+
+
+def test_a_burst_in_a_new_namespace_is_answered_though_its_look_up_hangs(tmp_path: Path) -> None:
+    """Nobody shares the fate of the first look-up; the watch tells of the namespace meanwhile."""
+    folder = tmp_path / "certs"
+    authority, leaf = issue()
+    write(folder, authority=authority, leaf=leaf)
+
+    async def run() -> None:
+        options = ("--certificates", str(folder), "--drain-seconds", "0")
+        async with running(tmp_path, *options) as service:
+            await service.until_ready()
+            path = "/api/v1/namespaces/new"
+            service.api.canned[path] = Canned(how=HANG)
+            service.api.add_namespace("new")
+            connector = aiohttp.TCPConnector(ssl=trusting(authority.certificate), limit=0)
+            async with aiohttp.ClientSession(connector=connector) as session:
+                asked = (ask(session, service.hooks, "new") for _ in range(40))
+                answers = await asyncio.gather(*asked)
+            assert {answer["patchType"] for answer in answers} == {"JSONPatch"}
 
     asyncio.run(run())
 
@@ -254,7 +279,11 @@ def test_it_comes_up_when_the_api_comes_back(tmp_path: Path) -> None:
     async def run() -> None:
         async with running(tmp_path, "--drain-seconds", "0") as service:
             service.api.canned[SECRET] = Canned(status=500)
-            await asyncio.sleep(3)
+
+            async def asked() -> bool:
+                return service.api.seen.count(("GET", SECRET)) >= 2
+
+            await service.until(asked)
             assert await service.ready() == "no certificate yet"
             del service.api.canned[SECRET]
             await service.until_ready()

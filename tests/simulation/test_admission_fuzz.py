@@ -79,10 +79,10 @@ async def _fuzz(seed: int, count: int) -> Counter[str]:
             for number in range(count):
                 body = broken(rng, base)
                 hook = ("mutate", "validate")[number % 2]
-                started = time.perf_counter()
+                started = time.process_time()  # not what else the machine does
                 async with session.post(f"{url}/{hook}?timeout=5s", data=body) as answer:
                     text = await answer.text()
-                spent = time.perf_counter() - started
+                spent = time.process_time() - started
                 where = (seed, number, hook, answer.status, body[:2_000])
                 assert answer.status in (200, 400, 413), where
                 assert (answer.status == 200) == is_readable(body), where

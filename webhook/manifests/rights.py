@@ -30,8 +30,9 @@ def rights(options: HookOptions, *, secret: str = SECRET) -> list[dict[str, Any]
             name,
             "",
             [
-                _may(["get"], [""], ["pods", "namespaces"]),
-                _may(["list"], [""], ["resourcequotas"]),
+                _may(["get"], [""], ["pods"]),
+                _may(["get", "list", "watch"], [""], ["namespaces"]),
+                _may(["list", "watch"], [""], ["resourcequotas"]),
                 _may(
                     ["get", "patch"],
                     ["admissionregistration.k8s.io"],

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
@@ -23,7 +23,7 @@ from webhook.decide.review import AdmissionRequest
 from webhook.decide.settings import AdmissionSettings
 from webhook.decide.validating.validate import validate
 from webhook.server.gathering import Needs, gather_facts, needs_of
-from webhook.server.limits import FullError, Gates, ServerLimits, budget_of_query
+from webhook.server.limits import Gates, ServerLimits, budget_of_query
 from webhook.server.metrics import Metrics
 from webhook.server.ports import (
     LookupFailedError,
@@ -53,6 +53,7 @@ class Admission:
     Attributes:
         why_not_ready: tells why no calls should come here; empty when they may.
         memory: decisions that Pods alike share.
+        aside: reads large requests, so that the others are answered meanwhile.
     """
 
     settings: SettingsSource
@@ -63,6 +64,7 @@ class Admission:
     limits: ServerLimits = field(default_factory=ServerLimits)
     why_not_ready: Callable[[], str] = str
     memory: Memory = field(default_factory=Memory)
+    aside: Executor = field(default_factory=lambda: ThreadPoolExecutor(1, "large"))
 
 
 class _BrokenError(Exception):
@@ -107,26 +109,26 @@ def _handler(admission: Admission, hook: str) -> Callable[[web.Request], Awaitab
     metrics, limits = admission.metrics, admission.limits
     took = metrics.seconds.labels(hook)
     gates = Gates(limits)
-    aside = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"{hook}-large")
 
     async def handle(request: web.Request) -> web.Response:
         started = time.perf_counter()
         try:
             async with asyncio.timeout(budget_of_query(request.rel_url.raw_query_string, limits)):
-                with gates.arriving(request.content_length).one():
+                async with gates.arriving(request.content_length):
                     content = await _content(request, limits)
                     read = None
                     if len(content) > limits.large_bytes:  # takes long, so others come in between
                         loop = asyncio.get_running_loop()
-                        read = await loop.run_in_executor(aside, _read, content, limits)
-                with gates.answering.one(), metrics.in_flight.track_inprogress():
-                    response = await _answer(admission, hook, content, read, started)
+                        read = await loop.run_in_executor(admission.aside, _read, content, limits)
+                    await gates.answering.acquire()
+                try:
+                    with metrics.in_flight.track_inprogress():
+                        response = await _answer(admission, hook, content, read, started)
+                finally:
+                    gates.answering.release()
                 if admission.why_not_ready():
                     response.force_close()  # callers shall not come back on this connection
                 return response
-        except FullError as error:
-            metrics.broken.labels("overloaded").inc()
-            return web.Response(status=503, text=f"{error}\n")
         except TimeoutError:
             metrics.broken.labels("timeout").inc()
             return web.Response(status=504, text="no time left to answer\n")

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
@@ -26,10 +25,10 @@ class ServerLimits:
     What one request may cost.
 
     Attributes:
-        in_flight_max: requests that are answered at once; more are turned away with 503. Only a
-            request whose body is here counts, so that a slow caller keeps nobody out.
-        arriving_max, arriving_large_max: bodies that are read at once, up to `large_bytes` and
-            larger or of unknown length; more are turned away with 503. They bound the memory.
+        in_flight_max: requests that are answered at once; more wait. Only a request whose body is
+            here counts, so that a slow caller keeps nobody out.
+        arriving_max, arriving_large_max: bodies that are read or wait to be answered, up to
+            `large_bytes` and larger or of unknown length; more wait unread. They bound the memory.
         seconds_max: for one request, less when the API server gives up earlier.
         seconds_min: what is tried at least, however soon the API server gives up.
     """
@@ -43,46 +42,21 @@ class ServerLimits:
     seconds_min: float = 0.25
 
 
-class FullError(Exception):
-    """As many as may do something at once are doing it."""
-
-
-class Slots:
-    """How many do something at once; one more is turned away."""
-
-    def __init__(self, what: str, most: int) -> None:
-        self._what = what
-        self._most = most
-        self._taken = 0
-
-    @contextmanager
-    def one(self) -> Iterator[None]:
-        """
-        Take a slot until the block ends.
-
-        Raises:
-            FullError: there is none left.
-        """
-        if self._taken >= self._most:
-            raise FullError(f"too many requests: {self._what}={self._taken}")
-        self._taken += 1
-        try:
-            yield
-        finally:
-            self._taken -= 1
-
-
 class Gates:
-    """The slots of one hook: for bodies that arrive, and for requests that are answered."""
+    """
+    The places of one hook: for bodies that arrive, and for requests that are answered.
+
+    Who finds none free waits for one, in order, for as long as its caller does.
+    """
 
     def __init__(self, limits: ServerLimits) -> None:
         self._large_bytes = limits.large_bytes
-        self._small = Slots("arriving", limits.arriving_max)
-        self._large = Slots("arriving_large", limits.arriving_large_max)
-        self.answering = Slots("in_flight", limits.in_flight_max)
+        self._small = asyncio.Semaphore(limits.arriving_max)
+        self._large = asyncio.Semaphore(limits.arriving_large_max)
+        self.answering = asyncio.Semaphore(limits.in_flight_max)
 
-    def arriving(self, length: int | None) -> Slots:
-        """Return the slots of a body by its length in bytes, None when that is not known."""
+    def arriving(self, length: int | None) -> asyncio.Semaphore:
+        """Return the places of a body by its length in bytes, None when that is not known."""
         small = length is not None and length <= self._large_bytes
         return self._small if small else self._large
 

@@ -69,7 +69,7 @@ class Metrics:
         )
         self.background_failures = Counter(
             "tenure_webhook_background_failures_total",
-            "Failures of the work beside answering: certificates, rotation, settings.",
+            "Failures of the work beside answering: certificates, rotation, settings, watches.",
             ("what",),
             registry=self.registry,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import itertools
 import json
 import ssl
@@ -84,6 +85,8 @@ class FakeApi:
             return await _canned(request, canned)
         body = json.loads(await request.read() or b"null")
         match request.method:
+            case "GET" if "watch" in request.query:
+                return await self._watched(request)
             case "GET":
                 return self._got(path)
             case "POST":
@@ -99,10 +102,38 @@ class FakeApi:
     def _got(self, path: str) -> web.Response:
         if path in self.objects:
             return web.json_response(self.objects[path])
-        below = [one for name, one in self.objects.items() if name.rpartition("/")[0] == path]
-        if below or path.endswith(("/leases", "/resourcequotas")):
-            return web.json_response({"items": below})
+        below = list(self._below(path).values())
+        if below or path.endswith(("/leases", "/resourcequotas", "/namespaces")):
+            metadata = {"resourceVersion": str(next(self.versions))}
+            return web.json_response({"metadata": metadata, "items": below})
         return _status(404)
+
+    def _below(self, path: str) -> dict[str, dict[str, Any]]:
+        """Return the objects of a collection, or of its kind in every namespace."""
+        collection, _, kind = path.rpartition("/")
+        return {
+            name: one
+            for name, one in self.objects.items()
+            if name.rpartition("/")[0] == path
+            or (name.startswith(f"{collection}/namespaces/") and name.split("/")[-2] == kind)
+        }
+
+    async def _watched(self, request: web.Request) -> web.StreamResponse:
+        """Tell what changes until nobody listens, or a failure is asked for."""
+        response = web.StreamResponse(headers={"Content-Type": "application/json"})
+        await response.prepare(request)
+        known: dict[str, dict[str, Any]] = {}
+        while not self.away and request.path not in self.canned:
+            now = self._below(request.path)
+            changed = [("ADDED", one) for name, one in now.items() if known.get(name) != one]
+            gone = [("DELETED", one) for name, one in known.items() if name not in now]
+            for kind, one in (*changed, *gone):
+                metadata = {"resourceVersion": str(next(self.versions)), **one["metadata"]}
+                event = {"type": kind, "object": {**one, "metadata": metadata}}
+                await response.write(json.dumps(event).encode() + b"\n")
+            known = copy.deepcopy(now)
+            await asyncio.sleep(0.01)
+        return response
 
     def _created(self, path: str, body: dict[str, Any]) -> web.Response:
         return _status(409) if path in self.objects else self._stored(path, body, 201)
