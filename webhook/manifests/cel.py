@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from ledger.domain.demands.cpus import OWN_CPUS
 from ledger.domain.resources import (
     ANNOTATION_GPUSHARE_IDX,
     ANNOTATION_GPUSHARE_V2_ALLOCATION,
@@ -130,17 +131,37 @@ def has_labels(pod: str, labels: Mapping[str, str]) -> str:
     return f"(has({there}) && {' && '.join(wanted)})"
 
 
+def needs_us(pod: str, scheduler_name: str) -> str:
+    """
+    Return that a Pod can't be stored without us.
+
+    It asks for some of a device or for CPUs of its own, or our scheduler is to place it.
+    """
+    labels, qos = f"{pod}.metadata.labels", text(LABEL_QOS_CLASS)
+    own_cpus = f"{qos} in {labels} && {labels}[{qos}] in {texts(map(str, OWN_CPUS))}"
+    parts = (
+        takes(pod, device_names(), (DOMAIN_TENURE,)),
+        f"(has({labels}) && {own_cpus})",
+        _is_placed_by(pod, scheduler_name),
+    )
+    return " || ".join(parts)
+
+
+def _is_placed_by(pod: str, scheduler_name: str) -> str:
+    scheduler = f"{pod}.spec.schedulerName"
+    return f"(has({scheduler}) && {scheduler} == {text(scheduler_name)})"
+
+
 def concerns_us(pod: str, scheduler_name: str) -> str:
     """
     Return that a Pod says anything that admission would look at.
 
     That is a resource of ours, a request label, an annotation of ours, or our scheduler.
     """
-    scheduler = f"{pod}.spec.schedulerName"
     parts = (
         any_container(pod, asks(device_names(), RESOURCE_PREFIXES)),
         any_key(f"{pod}.metadata.labels", LABEL_NAMES, LABEL_PREFIXES),
         any_key(f"{pod}.metadata.annotations", (), ANNOTATION_PREFIXES),
-        f"(has({scheduler}) && {scheduler} == {text(scheduler_name)})",
+        _is_placed_by(pod, scheduler_name),
     )
     return " || ".join(parts)

@@ -3,9 +3,10 @@ The webhook configurations: which requests reach us, and what happens to them wh
 
 | hook | requests | when we are away | why |
 |---|---|---|---|
-| mutate pods | CREATE of Pods that concern us | Fail | an unmarked Pod has no card |
+| mutate pods | CREATE of Pods that need us | Fail | an unmarked Pod has no card |
 | mutate ephemeral | new ephemeral containers of our Pods | Ignore | debugging must go on |
-| validate pods | CREATE of Pods that concern us | Fail | rules before anything else |
+| validate pods | CREATE of Pods that need us | Fail | rules before anything else |
+| validate others | CREATE of Pods that say something of ours | Ignore | ordinary Pods go on |
 | validate updates | UPDATE, resize, ephemeral containers | Ignore | policies hold what must hold |
 | validate bindings | Bindings by others | Ignore | failing closed can deadlock a cluster |
 | validate inventory, nodes | Devices, topologies, Node labels | Ignore | nodes must report |
@@ -27,9 +28,11 @@ from ledger.domain.resources import (
     LABEL_TENURE_MANAGED,
 )
 from webhook.decide.settings import DEFAULT_ADMISSION, AdmissionSettings
-from webhook.manifests.cel import concerns_us, has_labels, key_matches, text, texts
+from webhook.manifests.cel import concerns_us, has_labels, key_matches, needs_us, text, texts
 
 GROUP: Final = "admissionregistration.k8s.io/v1"
+SHORT: Final = 1
+"""Seconds that ordinary Pods wait for us at most, when we hang."""
 FAIL: Final = "Fail"
 IGNORE: Final = "Ignore"
 
@@ -47,7 +50,7 @@ class HookOptions:
     Attributes:
         url: base of both hooks, for a server outside the cluster; empty calls the Service.
         excluded_namespaces: never sent to us, whatever their labels.
-        timeout_seconds: how long the API server waits.
+        timeout_seconds: how long the API server waits at most.
     """
 
     name: str = "tenure"
@@ -79,14 +82,14 @@ def webhook_configurations(options: HookOptions) -> list[dict[str, Any]]:
 
 def _mutating(options: HookOptions) -> list[dict[str, Any]]:
     ours = options.settings.scheduler_name
-    concerned = [concerns_us("object", ours)]
+    concerned = [needs_us("object", ours)]
     concerned += [has_labels("object", one.pod_labels) for one in options.settings.profiles]
     return [
         {
             **_hook(options, "pods", "mutate", FAIL, managed_only=True),
             "reinvocationPolicy": "IfNeeded",
             "rules": [_rule(["CREATE"], "", ["v1"], ["pods"])],
-            "matchConditions": [_condition("concerns-us", " || ".join(concerned))],
+            "matchConditions": [_condition("needs-us", " || ".join(concerned))],
         },
         {
             **_hook(options, "ephemeral", "mutate", IGNORE, managed_only=True),
@@ -108,7 +111,15 @@ def _validating(options: HookOptions) -> list[dict[str, Any]]:
         {
             **_hook(options, "pods", "validate", FAIL, managed_only=True),
             "rules": [_rule(["CREATE"], "", ["v1"], ["pods"])],
-            "matchConditions": [_condition("concerns-us", concerns_us("object", ours))],
+            "matchConditions": [_condition("needs-us", needs_us("object", ours))],
+        },
+        {
+            **_hook(options, "others", "validate", IGNORE, managed_only=True, seconds=SHORT),
+            "rules": [_rule(["CREATE"], "", ["v1"], ["pods"])],
+            "matchConditions": [
+                _condition("concerns-us", concerns_us("object", ours)),
+                _condition("goes-on-without-us", f"!({needs_us('object', ours)})"),
+            ],
         },
         {
             **_hook(options, "updates", "validate", IGNORE, managed_only=True),
@@ -118,7 +129,7 @@ def _validating(options: HookOptions) -> list[dict[str, Any]]:
             "matchConditions": [_condition("concerns-us", either)],
         },
         {
-            **_hook(options, "bindings", "validate", IGNORE, managed_only=True),
+            **_hook(options, "bindings", "validate", IGNORE, managed_only=True, seconds=SHORT),
             "rules": [_rule(["CREATE"], "", ["v1"], ["pods/binding", "bindings"])],
             "matchConditions": [by_others],
         },
@@ -188,7 +199,13 @@ def _configuration(
 
 
 def _hook(
-    options: HookOptions, name: str, path: str, policy: str, *, managed_only: bool = False
+    options: HookOptions,
+    name: str,
+    path: str,
+    policy: str,
+    *,
+    managed_only: bool = False,
+    seconds: int = 30,
 ) -> dict[str, Any]:
     if options.url:
         client: dict[str, Any] = {"url": f"{options.url}/{path}"}
@@ -210,7 +227,7 @@ def _hook(
         "clientConfig": client,
         "admissionReviewVersions": ["v1"],
         "sideEffects": "None",
-        "timeoutSeconds": options.timeout_seconds,
+        "timeoutSeconds": min(options.timeout_seconds, seconds),
         "failurePolicy": policy,
         "matchPolicy": "Equivalent",
         "namespaceSelector": selector,

@@ -21,7 +21,7 @@ from ledger.domain.resources import (
 )
 from ledger.domain.rule_names import Rule
 from webhook.decide.facts import NamespaceFacts
-from webhook.decide.mutating.takeover import is_placed_by_us
+from webhook.decide.mutating.takeover import asks_for_ours, is_placed_by_us
 from webhook.decide.review import AdmissionRequest
 from webhook.decide.settings import AdmissionSettings
 from webhook.decide.validating import forgery, near_misses, owned, quota, visible
@@ -47,6 +47,9 @@ _EVERYWHERE: Final = frozenset(
         Rule.MGPU_INIT_CONTAINER,
         Rule.MGPU_POLICY,
     }
+)
+_OF_PLACING: Final = frozenset(
+    {Rule.GANG, Rule.TOPOLOGY_GROUP, Rule.GROUP_IS_GANG, Rule.NOT_SUPPORTED}
 )
 
 
@@ -81,11 +84,24 @@ def check_create(
             *forgery.check_allocations(request, settings),
             *_by_itself(request, settings, examined, managed=managed),
             *(visible.check_slots(examined.spec) if examined.spec is not None else ()),
-            *applicable(examined.errors, managed=managed),
+            *applicable(errors_of(pod, settings, examined), managed=managed),
             *(_managed_errors(request, settings, facts, examined) if managed else ()),
         ),
         said=tuple(_said(request, settings, examined, managed=managed)),
     )
+
+
+def errors_of(pod: Json, settings: AdmissionSettings, examined: Examined) -> tuple[FieldError, ...]:
+    """
+    Return the violations of a Pod, less those about placing one that we do not place.
+
+    Rule: design section 8, Guests in the cluster: groups and what this release can't honour are
+    another scheduler's business where a Pod asks for nothing of ours.
+    """
+    spec = examined.spec
+    if spec is None or asks_for_ours(spec) or scheduler_of(pod) == settings.scheduler_name:
+        return examined.errors
+    return tuple(error for error in examined.errors if error.rule not in _OF_PLACING)
 
 
 def applicable(errors: Iterable[FieldError], *, managed: bool) -> list[FieldError]:

@@ -32,7 +32,7 @@ from webhook.decide.validating.findings import (
     node_of,
     shown,
 )
-from webhook.decide.validating.pods import applicable, is_managed
+from webhook.decide.validating.pods import applicable, errors_of, is_managed
 from webhook.decide.validating.requests import Examined, examine
 from webhook.decide.validating.words import PLACED_ANNOTATIONS, PLACED_LABELS
 
@@ -59,7 +59,8 @@ def check_update(
             if (error.field, error.message) not in known
         ]
     managed = is_managed(old, settings, facts) or is_managed(pod, settings, facts)
-    fresh = [error for error in after.errors if (error.field, error.message) not in known]
+    found = errors_of(pod, settings, after)
+    fresh = [error for error in found if (error.field, error.message) not in known]
     errors += applicable(fresh, managed=managed)
     if managed:
         errors += forgery.check_reserve_pod(request, settings)

@@ -52,6 +52,13 @@ def test_only_the_creation_of_pods_of_ours_fails_without_us() -> None:
         assert conditions(hook)
 
 
+def test_ordinary_pods_and_bindings_hardly_wait_for_a_webhook_that_hangs() -> None:
+    """One second at most, and then they go on."""
+    waits = {hook["name"].partition(".")[0]: hook for hook in hooks()}
+    for name in ("bindings", "others"):
+        assert (waits[name]["timeoutSeconds"], waits[name]["failurePolicy"]) == (1, "Ignore")
+
+
 def test_pods_come_from_managed_namespaces_only() -> None:
     """Whatever the hook: opting in is the namespace's."""
     for hook in hooks():
