@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from dataclasses import replace
 from itertools import combinations, zip_longest
 from typing import Any
 
@@ -86,6 +87,35 @@ def _by_bus(bus_id: str) -> list[int]:
 def _beside(
     machine: Machine, ask: Ask, wants: Mapping[str, Want], settings: DeviceSettings
 ) -> dict[str, Sequence[Device]] | None:
+    """
+    Return the devices of every type; `SamePCIe` is tried again on the roots that have all of it.
+
+    Rule: DIVERGENCES, "SamePCIe": on all of these roots together, then on each, by name.
+    """
+    chosen = _one_after_another(machine, ask, wants, settings)
+    joint: Mapping[str, Any] = ask.annotations.get(JOINT) or {}  # type: ignore[assignment]
+    kinds = [kind for kind in joint.get("deviceTypes", ()) if kind in wants]
+    kinds = [kind for kind in dict.fromkeys(kinds) if not wants[kind].everywhere]
+    if chosen is not None or joint.get("requiredScope") != "SamePCIe" or len(kinds) < 2:
+        return chosen
+    under = {kind: [item.root for item in _fitting(machine, wants[kind])] for kind in kinds}
+    roots = sorted({root for found in under.values() for root in found} - {""})
+    roots = [
+        root
+        for root in roots
+        if all(under[kind].count(root) >= wants[kind].count for kind in kinds)
+    ]
+    for allowed in [roots, *([root] for root in roots)] if roots else []:
+        held_to = {kind: replace(wants[kind], roots=frozenset(allowed)) for kind in kinds}
+        found = _one_after_another(machine, ask, {**wants, **held_to}, settings)
+        if found is not None:
+            return found
+    return None
+
+
+def _one_after_another(
+    machine: Machine, ask: Ask, wants: Mapping[str, Want], settings: DeviceSettings
+) -> dict[str, Sequence[Device]] | None:
     """Return the devices of every type: the primary's first, then what joins it, then the rest."""
     joint: Mapping[str, Any] = ask.annotations.get(JOINT) or {}  # type: ignore[assignment]
     strict = joint.get("requiredScope") == "SamePCIe"
@@ -149,6 +179,8 @@ def _fitting(machine: Machine, want: Want) -> list[Device]:
     for device in devices:
         taken = want.bytes_of(device.memory)
         if device.closed or device.alone or not kept(want.hint, device):
+            continue
+        if want.roots is not None and device.root not in want.roots:
             continue
         if want.core > 100 - device.core_used or taken > device.memory - device.memory_used:
             continue

@@ -41,6 +41,7 @@ class Want:
         whole: exclusive by the memory ratio of 100 %: what partitions and links are for.
         alone: no other tenant before or after, by `whole` or by `DeviceLevel`.
         everywhere: every device that the selector keeps, instead of `count`.
+        roots: the PCIe roots that the devices have to be under; None = any.
     """
 
     kind: str
@@ -52,6 +53,7 @@ class Want:
     alone: bool = False
     everywhere: bool = False
     hint: Mapping[str, Any] = field(default_factory=dict)
+    roots: frozenset[str] | None = None
 
     def bytes_of(self, total: int) -> int:
         """Return the bytes taken of a card: floor(ratio x total / 100) if by ratio (4.5)."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
 
 from ledger.domain.annotations.device_hints import AllocateStrategy, JointScope
 from ledger.domain.devices import GPU
@@ -10,11 +13,13 @@ from ledger.domain.requests import DeviceDemand, PodRequest
 from scheduler.decide import reasons
 from scheduler.decide.cards.gpus import choose_gpus
 from scheduler.decide.cards.plain import choose_plain
-from scheduler.decide.cards.roots import roots_of
-from scheduler.decide.cards.units import choose_units
+from scheduler.decide.cards.roots import root_of, roots_of
+from scheduler.decide.cards.units import able_cards, choose_units
 from scheduler.decide.cards.view import Choice, NodeView
 from scheduler.decide.outcome import CardView, Unfit
 from scheduler.decide.settings import SchedulingSettings
+
+_Roots = AbstractSet[str]
 
 
 def choose(
@@ -29,7 +34,7 @@ def choose(
     Choose the devices that the node would give the Pod: all of them or none.
 
     Rule: design section 3; Koordinator contract 8.2 to 8.6; GPU-sharing contract A.4, A.5, B.3,
-    B.4.
+    B.4; DIVERGENCES, "`SamePCIe`".
 
     Args:
         preferred_card: minor of the GPU that a node policy would like, for a Pod that asks for
@@ -43,44 +48,108 @@ def choose(
     by_type: dict[str, list[DeviceDemand]] = {}
     for demand in request.devices:
         by_type.setdefault(demand.device_type, []).append(demand)
-    joint = _joint_types(request, by_type)
-    same = bool(joint) and _scope(request) is JointScope.SAME_PCIE
-    chosen: dict[str, Choice] = {}
-    for device_type in dict.fromkeys((*joint, *by_type)):
-        demands = by_type[device_type]
-        cards = _of_type(node, device_type)
+    attempt = _Attempt(
+        request=request,
+        by_type=by_type,
+        joint=_joint_types(request, by_type),
+        node=node,
+        settings=settings,
+        preferred_card=preferred_card,
+        only_minors=only_minors,
+    )
+    answer = attempt.choice()
+    if attempt.same and isinstance(answer, Unfit):
+        for roots in attempt.other_roots():
+            other = attempt.choice(roots)
+            if not isinstance(other, Unfit):
+                return other
+    return answer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Attempt:
+    """What stays the same however often it is tried; `joint` types are chosen side by side."""
+
+    request: PodRequest
+    by_type: Mapping[str, Sequence[DeviceDemand]]
+    joint: Sequence[str]
+    node: NodeView
+    settings: SchedulingSettings
+    preferred_card: int | None
+    only_minors: frozenset[int] | None
+
+    @property
+    def same(self) -> bool:
+        """Tell whether all joint devices have to be under the same roots."""
+        return bool(self.joint) and _scope(self.request) is JointScope.SAME_PCIE
+
+    def choice(self, within: _Roots | None = None) -> Choice | Unfit:
+        """Choose type after type, the joint ones only under these roots (None = anywhere)."""
+        chosen: dict[str, Choice] = {}
+        for device_type in dict.fromkeys((*self.joint, *self.by_type)):
+            inside = within if device_type in self.joint else None
+            answer = self._choice_of(device_type, chosen, inside)
+            if isinstance(answer, Unfit):
+                return answer
+            chosen[device_type] = answer
+        if self.same and not _same_roots(
+            [_held(self.node, name, chosen[name]) for name in self.joint]
+        ):
+            return Unfit(reason=reasons.JOINT_RULES.text)
+        shares = [share for choice in chosen.values() for share in choice.shares]
+        shares.sort(key=lambda share: share.key)
+        cut = any(choice.search_cut for choice in chosen.values())
+        return Choice(shares=tuple(shares), search_cut=cut)
+
+    def other_roots(self) -> Iterator[_Roots]:
+        """Yield the roots that have enough of every joint type: all together, then each."""
+        enough: list[_Roots] = []
+        for device_type in self.joint:
+            cards, demands = _of_type(self.node, device_type), self.by_type[device_type]
+            able = {item.record.minor for demand in demands for item in able_cards(demand, cards)}
+            if device_type == GPU and self.only_minors is not None:
+                able &= self.only_minors
+            number = Counter(root_of(card) for card in cards if card.record.minor in able)
+            least = demands[0].count if len(demands) == 1 else 1
+            enough.append({root for root, count in number.items() if count >= least})
+        roots = frozenset.intersection(*map(frozenset, enough)) - {""}
+        if roots:
+            yield roots
+            yield from ({root} for root in sorted(roots))
+
+    def _choice_of(
+        self, device_type: str, chosen: Mapping[str, Choice], within: _Roots | None
+    ) -> Choice | Unfit:
+        """Choose the devices of one type, beside those of the primary that are chosen already."""
+        request, demands = self.request, self.by_type[device_type]
+        cards = _of_type(self.node, device_type)
+        under = [card for card in cards if within is None or root_of(card) in within]
         if device_type == GPU:
-            answer = choose_gpus(
+            minors = self.only_minors
+            if within is not None:
+                inside = frozenset(card.record.minor for card in under)
+                minors = inside if minors is None else minors & inside
+            return choose_gpus(
                 request,
                 demands,
                 cards,
-                node,
-                settings,
-                preferred_card=preferred_card,
-                only_minors=only_minors,
+                self.node,
+                self.settings,
+                preferred_card=self.preferred_card,
+                only_minors=minors,
             )
-        elif len(demands) > 1:
-            answer = choose_plain(request, demands, cards, node, settings.devices)
-        else:
-            beside = device_type in joint[1:]
-            near = roots_of(_held(node, joint[0], chosen[joint[0]])) if beside else frozenset()
-            answer = choose_units(
-                request,
-                demands[0],
-                cards,
-                settings.devices,
-                roots=near - {""},
-                same_roots=same and beside,
-            )
-        if isinstance(answer, Unfit):
-            return answer
-        chosen[device_type] = answer
-    if same and not _same_roots([_held(node, name, chosen[name]) for name in joint]):
-        return Unfit(reason=reasons.JOINT_RULES.text)
-    shares = [share for choice in chosen.values() for share in choice.shares]
-    shares.sort(key=lambda share: share.key)
-    cut = any(choice.search_cut for choice in chosen.values())
-    return Choice(shares=tuple(shares), search_cut=cut)
+        if len(demands) > 1:
+            return choose_plain(request, demands, under, self.node, self.settings.devices)
+        beside = device_type in self.joint[1:]
+        primary = _held(self.node, self.joint[0], chosen[self.joint[0]]) if beside else ()
+        return choose_units(
+            request,
+            demands[0],
+            under,
+            self.settings.devices,
+            roots=roots_of(primary) - {""},
+            same_roots=self.same and beside,
+        )
 
 
 def _joint_types(

@@ -50,8 +50,7 @@ def choose_units(
     least = len(offered) if everywhere else demand.count
     own = max(least, 1)
     least = max(own, len(roots)) if same_roots else own
-    left = undisturbed(offered, cards, hint)
-    able = [card for card in left if fits(card, demand) and _has_function(card, hint.vf_selector)]
+    able = able_cards(demand, cards)
     if len(able) < least:
         return _why_unfit(replace(demand, count=own), offered, able, least)
     ranked = sorted(able, key=lambda card: -score(card, demand, scoring=settings.scoring))
@@ -68,6 +67,13 @@ def choose_units(
         ]
         assert len(shares) == len(picked), request.uid
     return Choice(shares=tuple(shares))
+
+
+def able_cards(demand: DeviceDemand, cards: Sequence[CardView]) -> list[CardView]:
+    """Return which of all devices of its type can serve the demand, by its hint and by amount."""
+    hint = DeviceHint() if demand.hint is None else demand.hint
+    left = undisturbed(selected(cards, hint), cards, hint)
+    return [card for card in left if fits(card, demand) and _has_function(card, hint.vf_selector)]
 
 
 def _has_function(card: CardView, selector: LabelSelector | None) -> bool:

@@ -92,6 +92,36 @@ def test_three_gpus_and_their_nics_may_be_under_the_same_roots() -> None:
     assert (minors(answer), minors(answer, "rdma")) == ([0, 1, 2], [10, 11])
 
 
+@pytest.mark.parametrize(
+    ("used", "asked", "joint", "gpus", "nics"),
+    [
+        pytest.param((10,), {}, SAME_PCIE, [2], [11], id="the first root's NIC is held"),
+        pytest.param((12, 3), {}, SAME_PCIE, [0], [10], id="not beside the GPU in use"),
+        pytest.param((10,), {WHOLE: 2}, SAME_PCIE, [3, 4], [12], id="two GPUs under one root"),
+        pytest.param((0, 1), {}, {**SAME_PCIE, "deviceTypes": ["rdma", "gpu"]}, [2], [11],
+                     id="the NIC is the primary, its root's GPUs are held"),
+    ],
+)  # fmt: skip
+def test_another_root_with_all_that_is_asked_for_is_found(
+    used: tuple[int, ...], asked: Object, joint: Object, gpus: list[int], nics: list[int]
+) -> None:
+    """DIVERGENCES: the release looks at the first choice of the primary only."""
+    view = view_of(machine_z(), used=used)
+
+    answer = ask(view, {WHOLE: 1, RDMA: 1, **asked}, {JOINT: joint})
+
+    assert (minors(answer), minors(answer, "rdma")) == (gpus, nics)
+
+
+def test_no_root_with_all_that_is_asked_for_keeps_the_first_reason() -> None:
+    """Two GPUs are under roots 0 and 2, whose NICs are held; the one under root 1 is alone."""
+    view = view_of(machine_z(), used=(10, 12))
+
+    answer = ask(view, {WHOLE: 2, RDMA: 1}, {JOINT: SAME_PCIE})
+
+    assert reason(answer) == "node(s) Device Joint-Allocate rules violation"
+
+
 def test_too_few_nics_for_the_roots_are_insufficient() -> None:
     """Koordinator contract 8.6: five GPUs have three roots and two NICs are left."""
     view = view_of(machine_z(), used=(11, 12))
