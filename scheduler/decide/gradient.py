@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections import OrderedDict
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -30,9 +31,10 @@ class Gradient:
     before - F after) / 1000), F in thousandths of a card. An unchanged F is exactly 50. What a Pod
     pays on a node counts like fragmentation; cards are chosen without it (docs/adr/0009).
 
-    A sharing Pod gets the card with the best score, the lowest minor among equals; whole cards
-    are the lowest untouched ones. What a placement takes of a card counts in percent, bytes
-    rounded up.
+    A sharing Pod gets the card with the best score. Among equals `fgd` takes the lowest minor, as
+    published; `scarcity` a card in use before an untouched one, the fuller of two that are worth
+    just the same, then the lowest minor. Whole cards are the lowest untouched ones. What a
+    placement takes of a card counts in percent, bytes rounded up.
     """
 
     reads_memory = False
@@ -48,6 +50,7 @@ class Gradient:
         self._fitting = fitting
         self._measure = fragmentation
         self._tolls = tolls
+        self._lowest_first = tolls is None  # as published
         self._steps = score_steps(max(fragmentation.weight, 1))
         self._bounds: list[int] = self._steps.tolist()
         self._gains: OrderedDict[tuple[int, int], IntArray] = OrderedDict()
@@ -81,17 +84,18 @@ class Gradient:
     def card(self, shape: Shape, node: int) -> int | None:
         """Return the column of the best card for a Pod that asks for a part of one GPU."""
         demand = _part_of_one(shape)
-        if demand is None:
-            return None
+        if demand is None or not self._measure.weight:
+            return None  # without typical Pods every card is as good
         self._measure.refresh()
         if self._has_table(shape):
             return self._card_by_table(shape, node)
         nodes = self._fleet.everything[node : node + 1]
         worth = self._worth_by_card(demand, shape, nodes, self._cpu_class(shape, nodes))[0]
-        return int(self._score(worth - self._measure.usable_now.item(node)).argmax())
+        scores = self._score(worth - self._measure.usable_now.item(node))
+        return self._first(node, worth.tolist(), np.flatnonzero(scores == scores.max()).tolist())
 
     def _card_by_table(self, shape: Shape, node: int) -> int:
-        """Return the first card of the best score; on one node plain numbers are quicker."""
+        """Return the card of the best score; on one node plain numbers are quicker."""
         measure, gpus = self._measure, self._fleet.gpus
         cpu_free = self._fleet.cpu_free.item(node)
         cpu_class = measure.cpu_class_of(max(cpu_free - shape.cpu_milli, 0))
@@ -101,7 +105,21 @@ class Gradient:
         base = measure.usable.item(node, cpu_class) - measure.usable_now.item(node)
         score = bisect_right(self._bounds, base + max(gains)) - 1
         least = self._bounds[score] - base
-        return next(column for column, gain in enumerate(gains) if gain >= least)
+        alike = [column for column, gain in enumerate(gains) if gain >= least]
+        return self._first(node, gains, alike)
+
+    def _first(self, node: int, gains: Sequence[int], alike: Sequence[int]) -> int:
+        """
+        Return which of the cards of the best score is taken.
+
+        Rule: Koordinator contract 8.2 and 8.4; docs/adr/0009, "Cards of one score".
+        """
+        if self._lowest_first or len(alike) == 1:
+            return alike[0]
+        left = self._fleet.gpus.left[node].tolist()
+        first = next((column for column in alike if left[column] < WHOLE_PERCENT), alike[0])
+        same = [column for column in alike if gains[column] == gains[first]]
+        return min(same, key=left.__getitem__)
 
     def _cpu_class(self, shape: Shape, nodes: IntArray) -> IntArray:
         """Return the cpu class after placement; a Pod that asks for no cpu always has one."""

@@ -4,12 +4,24 @@ import numpy as np
 import pytest
 
 from ledger.domain.requests import PodRequest
-from scheduler.decide.engine import Engine
+from scheduler.decide.engine import POLICIES, Engine
 from scheduler.decide.expected_fill import expected_fill
 from scheduler.decide.market import Asks, Market, Prices
 from scheduler.decide.outcome import Placement
 from scheduler.decide.pools import Tolls
-from tests.support.clusters import GIB, engine, gpu_bytes, gpu_node, placed, pod, selector, share
+from scheduler.decide.settings import DeviceSettings, SchedulingSettings
+from tests.support.clusters import (
+    GIB,
+    engine,
+    gpu_bytes,
+    gpu_node,
+    held,
+    placed,
+    pod,
+    running,
+    selector,
+    share,
+)
 
 HALF_OR_WHOLE = {50: np.array([[1]]), 100: np.array([[1]])}
 """Every second Pod asks for half of a card, every other one for a whole one."""
@@ -186,3 +198,65 @@ def test_another_price_rates_every_node_anew() -> None:
     assert _tolls(cluster).version() > version
     assert cluster._rows.current(shape).item(1) < before[1]
     assert cluster._rows.current(shape).tolist() == cluster._rows.rate_all(shape).tolist()
+
+
+HALF = pod("half", share(50))
+HALF_OF_THE_MEMORY = pod("half", gpu_bytes(8 * GIB))
+WHOLE = pod("whole", share(100))
+
+
+HISTORIES = {
+    "half and whole": [HALF, WHOLE],
+    "mostly half": [HALF, HALF, HALF, WHOLE],
+    "half alone": [HALF],
+    "in bytes": [HALF_OF_THE_MEMORY, WHOLE],
+    "whole alone": [WHOLE],
+    "no history": [],
+}
+
+
+@pytest.mark.parametrize(
+    ("policy", "history"),
+    [
+        (policy, history)
+        for policy in POLICIES
+        for history in HISTORIES
+        if (policy, history) != ("fgd", "half alone")  # a tie, which the published run decides
+    ],
+)
+@pytest.mark.parametrize("request_", [HALF, HALF_OF_THE_MEMORY], ids=["by percent", "in bytes"])
+def test_an_untouched_card_is_not_broken_while_another_has_the_share_left(
+    policy: str, history: str, request_: PodRequest
+) -> None:
+    """Koordinator contract 8.2 and 8.4: the fuller card comes before the lowest minor."""
+    cluster = engine(gpu_node("n", 2), policy=policy, typical=HISTORIES[history])
+    assert cluster.adopt(0, running("r", held(1, 50))) == []
+
+    assert placed(cluster, request_).shares[0].minor == 1
+    assert placed(cluster, WHOLE).shares[0].minor == 0
+
+
+def test_ties_of_fgd_go_to_the_lowest_minor() -> None:
+    """As in the published run, which its placements equal."""
+    cluster = engine(gpu_node("n", 2), policy="fgd", typical=[HALF])
+    cluster.adopt(0, running("r", held(1, 50)))
+
+    assert placed(cluster, HALF).shares[0].minor == 0
+
+
+def test_of_cards_worth_the_same_the_fuller_one_is_taken() -> None:
+    """Both have room for one half, and nothing else typical fits the rest of either."""
+    cluster = engine(gpu_node("n", 3), policy="scarcity", typical=[HALF, WHOLE])
+    for minor, percent in ((1, 30), (2, 50)):
+        cluster.adopt(0, running(f"r{minor}", held(minor, percent)))
+
+    assert placed(cluster, HALF).shares[0].minor == 2
+
+
+def test_who_asks_for_the_emptiest_card_gets_it_under_the_default_policy() -> None:
+    """`devices.scoring: LeastAllocated` is a choice; the policy then names no card."""
+    settings = SchedulingSettings(devices=DeviceSettings(scoring="LeastAllocated"))
+    cluster = Engine([gpu_node("n", 2)], settings, typical=[HALF, WHOLE])
+    cluster.adopt(0, running("r", held(0, 50)))
+
+    assert placed(cluster, HALF).shares[0].minor == 1
