@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import socket
+import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -35,6 +36,7 @@ from tenure.kube.objects import KubeObjects, connected
 from tenure.serving.refusals import RefusalQueue
 from tenure.serving.settings_file import SettingsFile
 from webhook.server.app import Admission, hooks_app, probes_app
+from webhook.server.listening import Connections, listening
 from webhook.server.metrics import Metrics
 
 LOOK_SECONDS: Final = 2.0
@@ -136,7 +138,9 @@ async def serve_webhook(options: WebhookOptions) -> None:
             clock=_now,
             why_not_ready=readiness.why_not,
         )
-        await stack.enter_async_context(_listening(probes_app(admission), options.probes, "probes"))
+        await stack.enter_async_context(
+            _listening(probes_app(admission), options.probes, "probes", Connections())
+        )
         tasks = await stack.enter_async_context(_tasks())
         tasks.append(_every(LOOK_SECONDS, "settings", _as_coroutine(settings.look), metrics))
         tasks.append(_every(LOOK_SECONDS, "certificates", keeper.look, metrics))
@@ -149,8 +153,8 @@ async def serve_webhook(options: WebhookOptions) -> None:
         await _first(keeper.keeps_one, stopping)
         if stopping.is_set():
             return  # nobody was told to come here
-        hooks = _listening(hooks_app(admission), options.hooks, "hooks", serving)
-        async with hooks:
+        app, connections = hooks_app(admission), admission.connections
+        async with _listening(app, options.hooks, "hooks", connections, serving.context):
             await stopping.wait()
             _log.info("draining", extra={"seconds": options.drain_seconds})
             await asyncio.sleep(options.drain_seconds)
@@ -274,26 +278,16 @@ async def _rotating(options: WebhookOptions, objects: KubeObjects, metrics: Metr
 
 @asynccontextmanager
 async def _listening(
-    app: web.Application, where: tuple[str, int], what: str, serving: Serving | None = None
+    app: web.Application,
+    where: tuple[str, int],
+    what: str,
+    connections: Connections,
+    tls: ssl.SSLContext | None = None,
 ) -> AsyncIterator[None]:
     """Listen until the block ends, then let requests in flight finish."""
-    runner = web.AppRunner(
-        app,
-        access_log=None,
-        handle_signals=False,
-        shutdown_timeout=FINISH_SECONDS,
-        auto_decompress=False,
-    )
-    await runner.setup()
-    try:
-        context = None if serving is None else serving.context
-        site = web.TCPSite(runner, where[0], where[1], ssl_context=context)
-        await site.start()
-        ports = [address[1] for address in runner.addresses]
-        _log.info("listening", extra={"what": what, "host": where[0], "port": ports[0]})
+    async with listening(app, where, connections, tls=tls, finish_seconds=FINISH_SECONDS) as port:
+        _log.info("listening", extra={"what": what, "host": where[0], "port": port})
         yield
-    finally:
-        await runner.cleanup()
 
 
 class _Tasks(list[Coroutine[Any, Any, None]]):

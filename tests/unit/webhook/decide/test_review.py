@@ -143,7 +143,7 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
     "a text of 3 MiB": (body(name="x" * (3 * 2**20)), "a text is too long"),
     "10,000 containers": (
         body(object={"spec": {"containers": [{"name": "x"}] * 10_000}}),
-        "request.object.spec.containers: too many: count=10000, count_max=1000",
+        "request.object.spec.containers: too many: count=10000, count_max=250",
     ),
     "10,000 ephemeral containers": (
         body(object={"spec": {"ephemeralContainers": [{}] * 10_000}}),
@@ -159,25 +159,25 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
 
 @pytest.mark.parametrize("case", HOSTILE.values(), ids=HOSTILE)
 def test_hostile_bodies_are_refused_in_bounded_time(case: tuple[bytes, str]) -> None:
-    """Seconds are far more than any of them takes; a quadratic reader would need hours."""
+    """Seconds of CPU are far more than any of them takes; a quadratic reader would need hours."""
     source, expected = case
-    start = time.monotonic()
+    start = time.process_time()
 
     with pytest.raises(InputError) as caught:
         decode_review(source)
 
     assert expected in str(caught.value)
-    assert time.monotonic() - start < 10
+    assert time.process_time() - start < 10
 
 
 def test_what_is_just_within_the_limits_is_read() -> None:
-    """64 levels, 1,000 containers, a text of a mebibyte."""
+    """64 levels, 250 containers, a text of a mebibyte."""
     deep: object = []
     for _ in range(60):
         deep = [deep]
 
     assert decode_review(body(object={"a": deep}))
-    assert decode_review(body(object={"spec": {"containers": [{"name": "x"}] * 1000}}))
+    assert decode_review(body(object={"spec": {"containers": [{"name": "x"}] * 250}}))
     assert decode_review(body(name="x" * 2**20))
     limits = ReviewLimits(depth_max=3)
     with pytest.raises(InputError, match="too deep: depth_max=3"):
