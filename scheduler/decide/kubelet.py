@@ -10,6 +10,7 @@ from scheduler.decide import reasons
 from scheduler.decide.cpusets.choose import NOT_WHOLE_CORES, UNIT_CPUS
 from scheduler.decide.cpusets.layout import CpuLayout, around, layout_of
 from scheduler.decide.cpusets.pinned import Pinned
+from scheduler.decide.kubelet_hints import kubelet_admits, total_of
 from scheduler.decide.outcome import Unfit
 
 
@@ -17,8 +18,8 @@ def kubelet_rejects(request: PodRequest, facts: NodeFacts, pinned: Pinned) -> Un
     """
     Say why kubelet would not run the Pod on this node, None if it would.
 
-    Rule: CPU proposal, "CPU bind policy" (SMT alignment). Kubelet looks at each container of a
-    Guaranteed Pod that asks for whole CPUs, and at no other Pod.
+    Rule: CPU proposal, "CPU bind policy" (SMT alignment) and Story 3 (its Topology Manager).
+    Kubelet looks at each container of a Guaranteed Pod that asks for whole CPUs, and at no other.
 
     What kubelet has left is what no Pod holds: the agent writes CPUs that we gave into kubelet's
     own state (CPU proposal, "Create/Update NodeResourceTopology").
@@ -30,8 +31,18 @@ def kubelet_rejects(request: PodRequest, facts: NodeFacts, pinned: Pinned) -> Un
     free = layout.cpus & ~kubelet.kept.mask & ~pinned.any
     if kubelet.whole_cores:
         beside_reserved = around(layout.core_cpus, kubelet.reserved.mask & layout.cpus)
-        return _uneven(request.kubelet_cpus, layout, free & ~beside_reserved)
-    return None
+        uneven = _uneven(request.kubelet_cpus, layout, free & ~beside_reserved)
+        if uneven is not None:
+            return uneven
+    if not kubelet.numa_policy or kubelet_admits(kubelet, layout, request.kubelet_cpus, free):
+        return None
+    empty = layout.cpus & ~kubelet.reserved.mask
+    return Unfit(
+        reason=reasons.KUBELET_UNALIGNED.text,
+        requested=total_of(request.kubelet_cpus),
+        unit=UNIT_CPUS,
+        preemptible=kubelet_admits(kubelet, layout, request.kubelet_cpus, empty),
+    )
 
 
 def _uneven(containers: Sequence[ContainerCpus], layout: CpuLayout, free: int) -> Unfit | None:

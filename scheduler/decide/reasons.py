@@ -140,6 +140,10 @@ NO_NUMA_NODES: Final = Reason(
     text="node(s) missing NUMA resources",
     remedy="report the node's NUMA nodes in a NodeResourceTopology",
 )
+KUBELET_UNALIGNED: Final = Reason(
+    text="node(s) kubelet would reject the pod's NUMA affinity",
+    remedy="free CPUs of the same NUMA nodes: kubelet takes no more nodes than the CPUs need",
+)
 INSUFFICIENT_POOL: Final = Reason(
     text="Insufficient CPU shared pool",
     remedy="end Pods that have CPUs of their own, or lower the cpu limit",
@@ -187,6 +191,7 @@ _CLOSER: Final = {
         INSUFFICIENT_NUMA_CPU,
         INSUFFICIENT_AMPLIFIED_CPU,
         INSUFFICIENT_POOL,
+        KUBELET_UNALIGNED,
         INSUFFICIENT_CPUS,
         NOT_WHOLE_CORES,
         BIND_POLICY_CONFLICT,
@@ -211,6 +216,7 @@ _ABOUT_CPUS: Final = frozenset(
         INSUFFICIENT_CPUS,
         INSUFFICIENT_NUMA_CPU,
         INSUFFICIENT_POOL,
+        KUBELET_UNALIGNED,
         NUMA_POLICY_CONFLICT,
     )
 )

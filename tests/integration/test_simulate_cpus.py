@@ -458,3 +458,42 @@ def test_a_pods_own_numa_policy_counts_where_the_node_has_none(line: CommandLine
 
     assert placed["a"]["node"] == "free"
     assert placed["b"]["unschedulable"]["nodes"]["x"] == ["node(s) NUMA Topology policy not match"]
+
+
+@pytest.mark.parametrize("scope", ["container", "pod"])
+@pytest.mark.parametrize(
+    ("policy", "cpus", "label", "fits"),
+    [
+        pytest.param("restricted", "4", "", True, id="one NUMA node has four"),
+        pytest.param("restricted", "6", "", False, id="twelve CPUs could hold six, four can not"),
+        pytest.param(
+            "restricted", "6", "BestEffort", False, id="kubelet rejects what a label allows"
+        ),
+        pytest.param("single-numa-node", "6", "BestEffort", False, id="single, the same"),
+        pytest.param("best-effort", "6", "", True, id="best effort rejects nothing"),
+    ],
+)
+def test_a_pod_that_kubelet_would_reject_is_not_placed(
+    line: CommandLine, scope: str, policy: str, cpus: str, label: str, *, fits: bool
+) -> None:
+    """CPU proposal, Story 3: two NUMA nodes of twelve CPUs, four free each."""
+    node = cpu_node(
+        labels={NUMA_POLICY: label} if label else {},
+        zones=[zone(0), zone(1)],
+        cpu_manager_policy={"policy": "static", "reservedCPUs": "0,12"},
+    )
+    node[1]["attributes"] = [
+        {"name": "topologyManagerPolicy", "value": policy},
+        {"name": "topologyManagerScope", "value": scope},
+    ]
+    others = [
+        cpu_pod("a", "6", on="x", status={"cpuset": "1-3,13-15"}),
+        cpu_pod("b", "8", on="x", status={"cpuset": "6-9,18-21"}),
+    ]
+
+    placed = simulate(line, [*node, *others, cpu_pod("new", cpus)])["new"]
+
+    assert (placed["node"] == "x") is fits
+    if not fits:
+        (reason,) = placed["unschedulable"]["nodes"]["x"]
+        assert reason == "node(s) kubelet would reject the pod's NUMA affinity"

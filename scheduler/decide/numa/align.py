@@ -17,6 +17,8 @@ from ledger.domain.requests import PodRequest
 from scheduler.decide import reasons
 from scheduler.decide.cards.view import Choice, NodeView
 from scheduler.decide.cpusets.choose import CpuSearch, demand_on, search_cpus
+from scheduler.decide.cpusets.layout import layout_of
+from scheduler.decide.kubelet_hints import fewest_numas, total_of
 from scheduler.decide.numa.hints import DEVICE_CHOICE_SCORE, NumaHint, hints_of, masks_of
 from scheduler.decide.numa.merge import Exclusivity, merge
 from scheduler.decide.numa.score import Usage, score
@@ -168,8 +170,19 @@ class _Aligner:
         for name, asked, has in self._amounts():
             if asked and any(has(numa) is not None for numa in self.numas):
                 fitting = [mask for mask in served if all(has(numa) for numa in self._in(mask))]
-                found[name] = hints_of(fitting, self._score, self._policy)
+                fewest = self._fewest() if name == CPU else None
+                found[name] = hints_of(fitting, self._score, self._policy, fewest)
         return found | self._device_hints(masks, unaligned)
+
+    def _fewest(self) -> int | None:
+        """Return how many NUMA nodes kubelet wants the CPUs on, None where it has no say."""
+        facts, pinned = self._view.facts, self._request.kubelet_cpus
+        kubelet, topology = facts.kubelet, facts.cpu_topology
+        if kubelet is None or not kubelet.numa_policy or not topology or not pinned:
+            return None
+        if not kubelet.pod_scope and len(pinned) > 1:
+            return None
+        return fewest_numas(layout_of(topology), total_of(pinned))
 
     def on(self, nodes: int) -> Alignment | Unfit:
         """Return what the Pod gets out of just these NUMA nodes."""

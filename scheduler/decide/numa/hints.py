@@ -47,15 +47,22 @@ def masks_of(nodes: Sequence[int]) -> Iterator[int]:
 
 
 def hints_of(
-    masks: Sequence[int], score: Callable[[int], int], policy: NumaPolicy
+    masks: Sequence[int],
+    score: Callable[[int], int],
+    policy: NumaPolicy,
+    fewest: int | None = None,
 ) -> tuple[NumaHint, ...]:
     """
     Return the hints of the masks that serve a resource.
 
     Rule: Koordinator contract 7: preferred are the smallest; with Restricted all.
+
+    Args:
+        fewest: how many NUMA nodes the resource would need of an empty machine, where kubelet
+            prefers no other number (CPU proposal, Story 3).
     """
-    smallest = min((mask.bit_count() for mask in masks), default=0)
-    every = policy is NumaPolicy.RESTRICTED
+    smallest = min((mask.bit_count() for mask in masks), default=0) if fewest is None else fewest
+    every = policy is NumaPolicy.RESTRICTED and fewest is None
     return tuple(
         NumaHint(nodes=mask, preferred=every or mask.bit_count() == smallest, score=score(mask))
         for mask in masks
