@@ -250,6 +250,8 @@ def _leaf(record: dict[str, Any], position: int, *, chained: bool) -> bytes:
     body = record["body"]
     if not isinstance(body, str):
         raise NotProvedError(f"the body is not text: position={position}")
+    if not _canonical(body):
+        raise NotProvedError(f"the body is not canonical JSON: position={position}")
     fields = {name: record[name] for name in _HASHED}
     fields["body_sha256"] = hashlib.sha256(body.encode(errors="surrogatepass")).hexdigest()
     text = json.dumps(fields, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
@@ -257,6 +259,21 @@ def _leaf(record: dict[str, Any], position: int, *, chained: bool) -> bytes:
     if record.get("leaf_hash") != leaf.hex():
         raise NotProvedError(f"the event was altered: position={position}")
     return leaf
+
+
+def _canonical(body: str) -> bool:
+    """Tell whether a body is the one text of what it says: no name twice, sorted, no spaces."""
+    try:
+        text = json.dumps(
+            json.loads(body),
+            allow_nan=False,
+            ensure_ascii=False,
+            separators=(",", ":"),
+            sort_keys=True,
+        )
+    except (ValueError, RecursionError):
+        return False
+    return text == body
 
 
 def _append(roots: list[bytes], size: int, leaf: bytes) -> None:

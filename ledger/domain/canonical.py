@@ -25,6 +25,32 @@ def canonical_json(value: Mapping[str, Any]) -> str:
     return _ENCODER.encode(value)
 
 
+def exact_integer(digits: str) -> int:
+    """
+    Return the integer of its JSON text.
+
+    Raises:
+        ValueError: it is beyond `INTEGER_MAX`.
+    """
+    value = int(digits)
+    if abs(value) > INTEGER_MAX:
+        raise ValueError(f"integer beyond 2^53 - 1: {digits}")
+    return value
+
+
+def is_canonical(text: str, value: object) -> bool:
+    """
+    Tell whether `text` is the one JSON text of the value that was read from it.
+
+    It is not with a name twice in an object, of which readers take the first or the last, nor with
+    a number, an escape or an order that we do not write.
+    """
+    try:
+        return _ENCODER.encode(value) == text
+    except (ValueError, RecursionError):  # not a number, or too deep
+        return False
+
+
 def annotation_json(value: object) -> str:
     """Return the JSON text of an annotation value: sorted keys and no spaces (cli.md, Output)."""
     return _ENCODER.encode(value)

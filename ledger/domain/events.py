@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Final
 
-from ledger.domain.canonical import canonical_json
+from ledger.domain.canonical import canonical_json, exact_integer, is_canonical
 from ledger.domain.codec import Declared, decode_value, encode_value
 from ledger.domain.cpuset import CpuSet
 from ledger.domain.devices import DeviceRecord, DeviceShare
@@ -404,7 +404,7 @@ def decode_event(event_type: str, body: str) -> LedgerEvent:
 
     Raises:
         UnknownEventError: a type or version this release doesn't know; readers stop here.
-        InputError: the body doesn't have the type's fields.
+        InputError: the body doesn't have the type's fields, or isn't canonical.
     """
     kind: Declared = EVENT_TYPES.get(event_type)
     if kind is not None:
@@ -416,10 +416,13 @@ def decode_event(event_type: str, body: str) -> LedgerEvent:
     if kind is None:
         raise UnknownEventError(f"event of a newer version: event_type={event_type}")
     try:
-        value: object = json.loads(body)
+        value: object = json.loads(body, parse_int=exact_integer)
     except (ValueError, RecursionError) as error:
         raise InputError(f"event body is not JSON: {error}", field=event_type) from error
+    newest = value
     if event_type in UPCASTS and isinstance(value, dict):
-        value = upcast(event_type, value)
-    event: LedgerEvent = decode_value(kind, value, event_type)
+        newest = upcast(event_type, value)
+    event: LedgerEvent = decode_value(kind, newest, event_type)
+    if not is_canonical(body, value):
+        raise InputError("event body is not canonical JSON", field=event_type)
     return event

@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from ledger.domain.canonical import is_canonical
 from ledger.domain.cpuset import CpuSet, parse_cpuset
 from ledger.domain.errors import InputError
 from ledger.domain.frozen import Twin, twin_of
@@ -35,7 +36,7 @@ _Changing = list[tuple[int, Callable[[str], Any]]]
 _MEMORY: Final = 1_024
 """Parts that are remembered by their text: the same cards and Pod shapes come again and again."""
 _LETTERS: Final = r'[^"\\\x00-\x1f]*+'  # no escape, and nothing that would need one
-_DIGITS: Final = r"-?(?:0|[1-9][0-9]{0,17}+)"
+_DIGITS: Final = r"(?:0|-?(?:[1-9][0-9]{0,14}+|[1-8][0-9]{15}))"  # no larger than 2^53
 _PLAIN: Final = {str: f'"{_LETTERS}"', int: _DIGITS, bool: "(?:true|false)"}
 
 
@@ -66,7 +67,7 @@ def _recogniser(kind: Declared) -> Recogniser:
         try:
             for i, value in changing:
                 values[i] = value(values[i])
-        except InputError:  # a CPU list that is none: the codec says so
+        except InputError:  # a CPU list or a mapping that is none: the codec says so
             return None
         made = twin(*values)
         made.__class__ = kind
@@ -187,4 +188,6 @@ def _remembered(value: Callable[[str], Any]) -> Callable[[str], Any]:
 
 def _text_map(text: str) -> dict[str, str]:
     values: dict[str, str] = {} if text == "{}" else json.loads(text)
+    if values and not is_canonical(text, values):
+        raise InputError("names are out of order, or one is there twice")
     return values

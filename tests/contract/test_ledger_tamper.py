@@ -505,6 +505,21 @@ def test_a_changed_export_is_not_proved(
         offline.check(out, signed.public)
 
 
+def test_an_export_of_a_body_in_another_form_is_not_proved(signed: Signed) -> None:
+    """Though its hashes hold: what readers could read differently is no event."""
+    lines = gzip.decompress(signed.export.read_bytes()).splitlines(keepends=True)
+    before, event = json.loads(lines[-3]), json.loads(lines[-2])
+    event["body"] = event["body"].replace("{", '{"z":1,', 1)
+    words = {name: event[name] for name in event if name not in {"leaf_hash", "chain_hash"}}
+    leaf = leaf_hash(Envelope(**words))
+    chain = chain_hash(bytes.fromhex(before["chain_hash"]), leaf)
+    event |= {"leaf_hash": leaf.hex(), "chain_hash": chain.hex()}
+    out = rewritten(signed.export, [*lines[:-2], json.dumps(event).encode() + b"\n", lines[-1]])
+
+    with pytest.raises(offline.NotProvedError, match="not canonical JSON: position=300"):
+        offline.read(out)
+
+
 def test_a_damaged_export_is_not_proved(signed: Signed, capsys: pytest.CaptureFixture[str]) -> None:
     """Whichever byte of the file is another, it is not what was signed, or reads the same."""
     data = signed.export.read_bytes()

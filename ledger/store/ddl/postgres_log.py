@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from ledger.domain.canonical import INTEGER_MAX
 from ledger.store.ddl.postgres_texts import (
     BODY,
     HINT,
@@ -22,6 +23,7 @@ from ledger.store.ddl.postgres_texts import (
     refuse_truncate,
     rule,
 )
+from ledger.store.ddl.texts import ASKED, ESCAPED
 
 PARTITION_EVENTS: Final = 10_000_000
 """How many positions one partition of the events holds."""
@@ -87,6 +89,39 @@ EVENTS_NEXT: Final = rule(
     only_if=not_new(),
 )
 """Says in our words what the primary key would say in its own."""
+
+
+_INNER: Final = " UNION ALL ".join(
+    f"SELECT e.place, f.name FROM json_array_elements(NEW.body::json->'{name}')"
+    " WITH ORDINALITY AS e (value, place), json_object_keys("
+    "CASE json_typeof(e.value) WHEN 'object' THEN e.value ELSE '{}' END) AS f (name)"
+    f" WHERE json_typeof(NEW.body::json->'{name}') = 'array'"
+    for name in ASKED
+)
+_WORDS: Final = fail(
+    "'tenure ledger: an event says each word once, in our form: position ' || NEW.position",
+    "an event says each word once, in our form",
+)
+EVENTS_WORDS: Final = rule(
+    "ledger_events_words",
+    "ledger_events",
+    "INSERT",
+    f"""
+  IF json_typeof(NEW.body::json) <> 'object' OR {ESCAPED} THEN
+    {_WORDS}
+  END IF;
+  IF EXISTS (
+      SELECT 1 FROM json_each(NEW.body::json) AS f GROUP BY f.key HAVING count(*) > 1
+        OR bool_or(json_typeof(f.value) = 'number' AND (f.value::text ~ '[.eE]'
+          OR abs(f.value::text::numeric) > {INTEGER_MAX}))
+    ) OR EXISTS (SELECT 1 FROM ({_INNER}) AS i GROUP BY i.place, i.name HAVING count(*) > 1)
+  THEN
+    {_WORDS}
+  END IF;""",
+    only_if="NOT starts_with(NEW.event_type, 'pod.')"
+    " AND NOT starts_with(NEW.event_type, 'request.')",
+)
+"""What JSON functions read differently is no event; that it is no JSON at all the server says."""
 
 
 def _recorded(table: str) -> str:
@@ -322,6 +357,7 @@ BEGIN
     || ' FOR EACH STATEMENT EXECUTE FUNCTION public.ledger_events_append()';
   EXECUTE 'ALTER TABLE public.' || part || ' ENABLE ALWAYS TRIGGER ledger_events_append';
   EXECUTE 'ALTER TABLE public.' || part || ' ENABLE ALWAYS TRIGGER ledger_events_next';
+  EXECUTE 'ALTER TABLE public.' || part || ' ENABLE ALWAYS TRIGGER ledger_events_words';
   EXECUTE 'ALTER TABLE public.' || part || ' ENABLE ALWAYS TRIGGER ledger_events_no_delete';
   EXECUTE 'ALTER TABLE public.' || part || ' ENABLE ALWAYS TRIGGER ledger_events_no_update';
   PERFORM set_config('tenure.migration', coalesce(doing, ''), true);
@@ -379,6 +415,7 @@ RULES: Final = (
     *EVENTS_NO_UPDATE,
     *EVENTS_NO_DELETE,
     *EVENTS_NEXT,
+    *EVENTS_WORDS,
     *EVENTS_APPEND,
     *NO_TRUNCATE,
     *STREAMS_INSERT,

@@ -7,10 +7,25 @@ raised as the error of a JSON path, and a literal RAISE stands behind it.
 
 from __future__ import annotations
 
+from typing import Final
+
 
 def fail(message: str, literal: str) -> str:
     """Return an expression that fails with the text of the SQL expression `message`."""
     return f"coalesce(json_extract('{{}}', {message}), RAISE(ABORT, '{literal}'))"
+
+
+_BODY: Final = r"replace(NEW.body, '\\', '')"
+
+
+def _count(word: str) -> str:
+    return f"(length({_BODY}) - length(replace({_BODY}, '{word}', ''))) / {len(word)}"
+
+
+ESCAPED: Final = " <> ".join((_count(r"\u"), _count(r"\u000") + " + " + _count(r"\u001")))
+"""The condition that the body of NEW has an escape of what needs none: a name in other letters."""
+ASKED: Final = ("devices", "members")
+"""The arrays of objects in a body that views look into."""
 
 
 def refuse_delete(table: str, what: str) -> str:

@@ -2,16 +2,19 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
 import pytest
 
+from ledger.domain.canonical import canonical_json
 from ledger.domain.errors import InputError, UnknownEventError
 from ledger.domain.events import (
     EVENT_TYPES,
     EpochStarted,
     LedgerEvent,
+    NodeInventoried,
     PodBound,
     PodReserved,
     decode_event,
@@ -73,7 +76,7 @@ def test_a_body_without_the_optional_fields_reads(event_type: str) -> None:
     }
     body = {name: value for name, value in json.loads(sample(event_type)).items() if name in needed}
 
-    assert type(decode_event(event_type, json.dumps(body))) is kind
+    assert type(decode_event(event_type, canonical_json(body))) is kind
 
 
 def test_a_snapshot_of_before_containers_were_told_apart_reads() -> None:
@@ -81,7 +84,7 @@ def test_a_snapshot_of_before_containers_were_told_apart_reads() -> None:
     body = json.loads(sample(PodReserved.event_type))
     del body["snapshot"]["init_containers"]
 
-    event = decode_event(PodReserved.event_type, json.dumps(body))
+    event = decode_event(PodReserved.event_type, canonical_json(body))
 
     assert isinstance(event, PodReserved)
     assert event.snapshot.kinds == {}
@@ -132,26 +135,68 @@ def test_a_broken_field_deep_inside_is_named_with_its_path() -> None:
     body["shares"][1]["containers"] = [{"container": 5}]
 
     with pytest.raises(InputError) as caught:
-        decode_event(PodReserved.event_type, json.dumps(body))
+        decode_event(PodReserved.event_type, canonical_json(body))
 
     assert caught.value.field == "pod.reserved.v1.shares[1].containers[0]"
     body["shares"][1]["containers"] = []
     body["cpuset"] = "3-1"
     with pytest.raises(InputError, match="runs backwards") as caught:
-        decode_event(PodReserved.event_type, json.dumps(body))
+        decode_event(PodReserved.event_type, canonical_json(body))
     assert caught.value.field == "pod.reserved.v1.cpuset"
 
 
 def test_the_body_is_the_same_whatever_the_order_of_a_mapping() -> None:
     """One event has one body, and so one hash."""
-    body = sample(PodReserved.event_type)
-    shuffled = json.loads(body)
-    labels = shuffled["snapshot"]["labels"]
-    shuffled["snapshot"]["labels"] = dict(reversed(labels.items()))
+    event = decode_event(PodReserved.event_type, body := sample(PodReserved.event_type))
+    assert isinstance(event, PodReserved)
+    labels = dict(reversed([*event.snapshot.labels.items()]))
 
-    event = decode_event(PodReserved.event_type, json.dumps(dict(reversed(shuffled.items()))))
+    assert encode_event(replace(event, snapshot=replace(event.snapshot, labels=labels))) == body
 
-    assert encode_event(event) == body
+
+BOUND = '{"attempt":1,"node_uid":"n","pod_uid":"u"}'
+OTHER_FORMS = {
+    "a name twice": BOUND.replace("{", '{"attempt":2,', 1),
+    "a name twice, the same value": BOUND.replace("{", '{"attempt":1,', 1),
+    "another order": '{"node_uid":"n","attempt":1,"pod_uid":"u"}',
+    "spaces": BOUND.replace(":", ": "),
+    "a line end behind it": f"{BOUND}\n",
+    "a name in escapes": BOUND.replace("node_uid", "node\\u005fuid"),
+    "a text in escapes": BOUND.replace('"n"', '"\\u006e"'),
+    "a slash in escapes": BOUND.replace('"n"', '"\\/"'),
+}
+
+
+@pytest.mark.parametrize("body", OTHER_FORMS.values(), ids=OTHER_FORMS)
+def test_a_body_of_another_form_is_unreadable(body: str) -> None:
+    """What readers may take for another value, or writers for another text, is no event."""
+    assert decode_event(PodBound.event_type, BOUND)
+    with pytest.raises(InputError, match="not canonical"):
+        decode_event(PodBound.event_type, body)
+
+
+@pytest.mark.parametrize(
+    ("good", "other"),
+    [
+        pytest.param(
+            '"labels":{"a":"1","b":"2"}', '"labels":{"b":"2","a":"1"}', id="another order"
+        ),
+        pytest.param('"labels":{"a":"1"}', '"labels":{"a":"1","a":"1"}', id="a label twice"),
+        pytest.param('"cpu_milli":0', '"cpu_milli":-0', id="less than nothing"),
+        pytest.param(
+            '"cpu_milli":9007199254740991', '"cpu_milli":9007199254740993', id="too large"
+        ),
+    ],
+)
+def test_what_is_read_as_a_whole_is_canonical_too(good: str, other: str) -> None:
+    """The fast path takes no form that the codec would not."""
+    body = encode_event(NodeInventoried(node_uid="n", node_name="n"))
+    for plain in ('"labels":{}', '"cpu_milli":0'):
+        if plain.split(":")[0] == good.split(":", maxsplit=1)[0]:
+            body = body.replace(plain, good)
+    assert encode_event(decode_event(NodeInventoried.event_type, body)) == body
+    with pytest.raises(InputError):
+        decode_event(NodeInventoried.event_type, body.replace(good, other))
 
 
 def test_characters_beyond_ascii_are_kept() -> None:
