@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from ledger.domain.adoption import adopt
+from ledger.domain.adoption import Adopted, adopt
 from ledger.domain.errors import InputError
 from ledger.domain.events import PodObserved
 from ledger.domain.node_objects import NO_WITNESSES, Witnesses, decode_node, decode_witnesses
@@ -31,6 +32,9 @@ from tenure.manifests import Document, Manifests, read_manifests
 from tenure.simulate.events import group_name
 from tenure.simulate.model import Arrival, RefusedPod, Run
 from tenure.sources.yaml_text import yaml_documents
+
+_NOWHERE: Final = "unknown"
+"""The namespace of a Pod of which kubelet's file is the only word."""
 
 _ENDED: Final = frozenset({"Succeeded", "Failed"})
 
@@ -74,6 +78,9 @@ def manifest_run(manifests: Manifests, *, settings: SchedulingSettings, start_us
         witnesses[name] = _witnesses(about)
         warnings += found
     adopted = [_adopt(document, nodes, witnesses, normalise) for document in running]
+    known = {document.uid for document in manifests.of_kind("Pod")}
+    strangers = list(_strangers(nodes, witnesses, known, normalise))
+    warnings += [warning for _, warning in strangers]
     groups = [_running_group(document, normalise) for document in running]
     return Run(
         source="manifests",
@@ -81,7 +88,7 @@ def manifest_run(manifests: Manifests, *, settings: SchedulingSettings, start_us
         arrivals=tuple(_arrival(document, normalise, start_us) for document in pending),
         start_us=start_us,
         inputs_hash=hashlib.sha256(f"manifests {manifests.digest}".encode()).hexdigest(),
-        adopted=tuple(pod for pod, _ in adopted),
+        adopted=tuple(pod for pod, _ in (*adopted, *strangers)),
         running=Counter(filter(None, groups)),
         running_cards=_running_cards(groups, [pod for pod, _ in adopted]),
         shared_templates=_shared_templates(manifests),
@@ -276,8 +283,42 @@ def _adopt(
         held = adopt(document.body, node, settings, witnesses.get(node_name, NO_WITNESSES))
     except InputError as error:
         raise document.blame(error) from None
+    return _observed(held, node, node_name), held.faults if node.uid else ()
+
+
+def _strangers(
+    nodes: Mapping[str, NodeFacts],
+    witnesses: Mapping[str, Witnesses],
+    known: AbstractSet[str],
+    settings: NormaliseSettings,
+) -> Iterator[tuple[PodObserved, str]]:
+    """
+    Yield what Pods that are not in the input hold by kubelet's word, each with a warning.
+
+    Rule: Koordinator contract 2.7; the UID is that of the entry, with the node where it is known
+    already: one Pod is on one node.
+    """
+    seen = set(known)
+    for node_name, node in nodes.items():
+        for uid in witnesses[node_name].checkpoints:
+            if uid in known:
+                continue
+            metadata = {"uid": uid, "name": uid, "namespace": _NOWHERE}
+            spec = {"nodeName": node_name, "containers": [{"name": _NOWHERE}]}
+            pod = {"metadata": metadata, "spec": spec}
+            held = adopt(pod, node, settings, witnesses[node_name])
+            if not (held.shares or held.unknown_types):
+                continue
+            own = uid if uid not in seen else f"{uid}@{node_name}"
+            seen.add(own)
+            fact = "devices-checkpoints names a Pod that is not in the input"
+            warning = f"node {node_name}: {fact}, it holds as an unknown one: pod_uid={uid}"
+            yield replace(_observed(held, node, node_name), pod_uid=own), warning
+
+
+def _observed(held: Adopted, node: NodeFacts, node_name: str) -> PodObserved:
     models = {device.key: device.model for device in node.devices}
-    observed = PodObserved(
+    return PodObserved(
         pod_uid=held.uid,
         attempt=1,
         namespace=held.namespace,
@@ -295,7 +336,6 @@ def _adopt(
         snapshot=held.snapshot,
         annotations=held.annotations,
     )
-    return observed, held.faults if node.uid else ()
 
 
 def _arrival(document: Document, settings: NormaliseSettings, start_us: int) -> Arrival:

@@ -16,6 +16,7 @@ from tests.support.objects import Object, container, device, gpu_device, node, p
 pytestmark = pytest.mark.integration
 
 ALLOCATED = "scheduling.koordinator.sh/device-allocated"
+CHECKPOINTS = "node.koordinator.sh/devices-checkpoints"
 TOPOLOGY = "topology.scheduling.koordinator.sh/gpu"
 GROUP = "gputopology.scheduling.koordinator.sh/"
 NO_GPU = {"our taint by name, a NIC", "our taint by name, a claim", "a slot"}
@@ -40,9 +41,19 @@ def simulated(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], gpus: int, *pods: Object, settings: str = ""
 ) -> dict[str, Any]:
     """Return the answer over one node with so many GPUs."""
+    objects = [node(name="n1"), device(*map(gpu_device, range(gpus)), name="n1"), *pods]
+    return _told(tmp_path, capsys, objects, settings)
+
+
+def _told(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    objects: list[Object],
+    settings: str = "",
+) -> dict[str, Any]:
+    """Return the answer over these objects."""
     config = tmp_path / "settings.yaml"
     config.write_text(f"apiVersion: tenure.sh/v1alpha1\nkind: SchedulerConfiguration\n{settings}\n")
-    objects = [node(name="n1"), device(*map(gpu_device, range(gpus)), name="n1"), *pods]
     path = tmp_path / "in.json"
     path.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}))
     line = CommandLine(tmp_path / "run.db", capsys)
@@ -149,3 +160,41 @@ def test_device_scoring_picks_the_card_under_the_default_policy(
     told = simulated(tmp_path, capsys, 3, runs, waits, settings=f"devices: {{scoring: {scoring}}}")
 
     assert [device["minor"] for device in told["placements"][0]["devices"]["gpu"]] == [card]
+
+
+def test_kubelets_entry_of_a_pod_that_is_not_in_the_input_holds_its_card(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Koordinator contract 2.7: nobody says that the Pod is gone, so its card stays held."""
+    entries = [
+        {"podUID": uid, "resourceName": "nvidia.com/gpu", "deviceIDs": [card]}
+        for uid, card in (("ghost", "GPU-0"), ("done", "GPU-1"))
+    ]
+    elsewhere = [{"podUID": "ghost", "resourceName": "nvidia.com/gpu", "deviceIDs": ["GPU-1"]}]
+    ended = a_pod("done", 1, nodeName="n1", phase="Succeeded")
+    objects = [
+        node("n1"),
+        device(*map(gpu_device, range(3)), name="n1", annotations={CHECKPOINTS: entries}),
+        node("n2"),
+        device(*map(gpu_device, range(2)), name="n2", annotations={CHECKPOINTS: elsewhere}),
+        ended,
+        *(a_pod(f"p{number}", 1) for number in range(4)),
+    ]
+
+    told = _told(tmp_path, capsys, objects)
+
+    cards = sorted(
+        (placed["node"], gpu["minor"])
+        for placed in told["placements"]
+        for gpu in placed["devices"].get("gpu", ())
+    )
+    assert cards == [("n1", 1), ("n1", 2), ("n2", 0)]
+    assert [(pod["uid"], pod["node"], pod["source"]) for pod in told["adopted"]] == [
+        ("ghost", "n1", "devices-checkpoints"),
+        ("ghost@n2", "n2", "devices-checkpoints"),
+    ]
+    assert told["summary"]["warnings"] == [
+        f"node {name}: devices-checkpoints names a Pod that is not in the input, it holds as an "
+        "unknown one: pod_uid=ghost"
+        for name in ("n1", "n2")
+    ]
