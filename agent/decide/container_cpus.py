@@ -54,11 +54,22 @@ class Binding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodOnNode:
-    """What deciding about a Pod's containers needs: its status, its label, Kubernetes' class."""
+    """
+    What deciding about one container of a Pod needs: the Pod's status, label, Kubernetes' class.
+
+    Attributes:
+        whole_cpus: the container asks for whole CPUs.
+    """
 
     status: ResourceStatus
     qos: QosClass
     kube_qos: KubeQos
+    whole_cpus: bool = False
+
+    @property
+    def is_pinned_by_kubelet(self) -> bool:
+        """Tell whether kubelet's static CPU manager gives the container CPUs of its own."""
+        return self.kube_qos is KubeQos.GUARANTEED and self.whole_cpus
 
 
 def binding_of(
@@ -70,19 +81,22 @@ def binding_of(
     manages_best_effort: bool = False,
 ) -> Binding:
     """
-    Return what the containers of a Pod are bound to; the first rule that fits counts.
+    Return what a container of a Pod is bound to; the first rule that fits counts.
 
-    Rule: Koordinator contract 9.3; CPU proposal, "Koordinator QoS CPU orchestration principles".
+    Rule: Koordinator contract 9.3; CPU proposal, "Koordinator QoS CPU orchestration principles" and
+    "Take over kubelet CPU management policies": what kubelet does not pin gets our pools.
 
     Args:
         system: the CPUs of SYSTEM Pods.
-        kubelet_static: kubelet's CPU manager binds Pods without a QoS label.
+        kubelet_static: kubelet's CPU manager writes the CPUs of every container, those of its own
+            shared pool too; it does not know which CPUs we gave away.
         manages_best_effort: BE Pods get the BE pools and not their parent's suppressed set.
     """
     if pod.status.cpuset:
         return Binding(source=Source.OWN, cpus=pod.status.cpuset)
+    writes_best_effort = manages_best_effort or kubelet_static
     of_class = pools.shared
-    if pod.qos is QosClass.BE and manages_best_effort:
+    if pod.qos is QosClass.BE and writes_best_effort:
         of_class = pools.best_effort
     named = joined(_named(pod.status, of_class))
     if named:
@@ -90,12 +104,14 @@ def binding_of(
     match pod.qos:
         case QosClass.SYSTEM:
             return Binding(source=Source.SYSTEM, cpus=system)
-        case QosClass.BE:
-            if manages_best_effort:
-                return Binding(source=Source.BEST_EFFORT, cpus=joined(pools.best_effort))
-            return Binding(source=Source.INHERITED)
-        case QosClass.NONE if kubelet_static:
+        case QosClass.NONE if kubelet_static and pod.is_pinned_by_kubelet:
             return Binding(source=Source.KUBELET)
+        case QosClass.BE if writes_best_effort:
+            return Binding(source=Source.BEST_EFFORT, cpus=joined(pools.best_effort))
+        case QosClass.NONE if kubelet_static and pod.kube_qos is KubeQos.BEST_EFFORT:
+            return Binding(source=Source.BEST_EFFORT, cpus=joined(pools.best_effort))
+        case QosClass.BE:
+            return Binding(source=Source.INHERITED)
         case QosClass.NONE if pod.kube_qos is KubeQos.BEST_EFFORT:
             return Binding(source=Source.INHERITED)
     return Binding(source=Source.SHARED, cpus=joined(pools.shared))

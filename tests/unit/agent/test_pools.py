@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -123,6 +125,7 @@ def of_numa(node: int, **amounts: str) -> ResourceStatus:
 
 
 SHARED = "1,4-5,8-13,16-17,20-23"
+BE_POOL = "1-5,8-17,20-23"
 OWN_CPUS = ResourceStatus(cpuset=parse_cpuset("2-3,14-15"))
 POOL_OF_NODE_1 = ResourceStatus(cpu_shared_pools=(CpuSharedPool(socket=0, node=1),))
 GUARANTEED, BEST_EFFORT = KubeQos.GUARANTEED, KubeQos.BEST_EFFORT
@@ -160,12 +163,39 @@ def test_the_first_rule_that_fits_binds_a_container(
     assert binding.quota == (source is not Source.OWN)
 
 
-@pytest.mark.parametrize("kube_qos", list(KubeQos))
-def test_kubelets_static_policy_is_left_alone(kube_qos: KubeQos) -> None:
-    """Koordinator contract 9.3 and 9.5: no fight over CPU sets that kubelet manages."""
-    binding = binding_of(on_node(NONE, kube_qos), example(), kubelet_static=True)
+def test_what_kubelet_pins_is_left_alone() -> None:
+    """Koordinator contract 9.3 and 9.5: no fight over CPU sets that kubelet gives."""
+    pod = replace(on_node(NONE, GUARANTEED), whole_cpus=True)
 
-    assert binding == Binding(source=Source.KUBELET)
+    assert binding_of(pod, example(), kubelet_static=True) == Binding(source=Source.KUBELET)
+    assert binding_of(pod, example()).source is Source.SHARED
+
+
+@pytest.mark.parametrize(
+    ("pod", "source", "cpus"),
+    [
+        pytest.param(on_node(NONE), Source.SHARED, SHARED, id="Burstable"),
+        pytest.param(on_node(NONE, GUARANTEED), Source.SHARED, SHARED, id="parts of CPUs"),
+        pytest.param(
+            replace(on_node(NONE), whole_cpus=True),
+            Source.SHARED,
+            SHARED,
+            id="Burstable, whole",
+        ),
+        pytest.param(on_node(LS, GUARANTEED), Source.SHARED, SHARED, id="LS"),
+        pytest.param(on_node(NONE, BEST_EFFORT), Source.BEST_EFFORT, BE_POOL, id="BestEffort"),
+        pytest.param(on_node(BE), Source.BEST_EFFORT, BE_POOL, id="BE"),
+    ],
+)
+def test_kubelets_own_shared_pool_binds_nobody(pod: PodOnNode, source: Source, cpus: str) -> None:
+    """
+    CPU proposal, "Take over kubelet CPU management policies": kubelet's is replaced by ours.
+
+    Its static policy writes every other container's CPUs, and does not know what we gave away.
+    """
+    binding = binding_of(pod, example(), kubelet_static=True)
+
+    assert binding == Binding(source=source, cpus=parse_cpuset(cpus))
 
 
 def test_best_effort_pods_get_their_pools_where_they_are_managed() -> None:
@@ -177,7 +207,7 @@ def test_best_effort_pods_get_their_pools_where_they_are_managed() -> None:
         manages_best_effort=True,
     )
 
-    assert (everywhere.source, str(everywhere.cpus)) == (Source.BEST_EFFORT, "1-5,8-17,20-23")
+    assert (everywhere.source, str(everywhere.cpus)) == (Source.BEST_EFFORT, BE_POOL)
     assert (numa.source, str(numa.cpus)) == (Source.POOLS_NAMED, "1-5,12-17")
 
 
