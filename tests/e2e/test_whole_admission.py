@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.kube.api import Api
+from tests.support.kube.api import Api, Reply
 from tests.support.kube.control_plane import (
     ADMIN,
     KUBELET,
@@ -191,6 +191,24 @@ def test_kubelet_shows_a_static_pod_whatever_it_asks_for(
     pretended = pod("static", HALF, annotations=mark, nodeName="kubelet-1")
     refused = plane.api(MALLORY).create(pods_in(namespace()), pretended)
     assert refused.status in (403, 422), refused.message
+
+
+def test_a_bare_pod_is_applied_again_in_the_names_that_it_is_stored_with(
+    plane: ControlPlane, namespace: Namespace
+) -> None:
+    """docs/admission.md: as its user wrote it, it is refused as any change of resources is."""
+    where = pods_in(namespace())
+    made = plane.api().create(where, pod("a", WHOLE))
+    assert made.ok, made.message
+    (stored,) = made.body["spec"]["containers"]
+
+    def apply(limits: dict[str, str]) -> Reply:
+        container = {"name": stored["name"], "resources": {"limits": limits}}
+        return plane.api().patch(f"{where}/a", {"spec": {"containers": [container]}}, STRATEGIC)
+
+    assert apply(WHOLE).status == 422
+    again = apply(stored["resources"]["limits"])
+    assert again.ok, again.message
 
 
 def test_a_quota_on_whole_cards_is_translated_in_the_refusal(
