@@ -153,14 +153,17 @@ def _by_node(manifests: Manifests) -> dict[str, _NodeDocuments]:
 
 
 def _unhealthy(manifests: Manifests) -> dict[str, Document]:
-    """Return node name -> the ConfigMap of its unhealthy cards; its own namespace's wins."""
-    found: dict[str, Document] = {}
-    for document in manifests.of_kind("ConfigMap"):
-        if document.name.startswith(UNHEALTHY_GPU_PREFIX):
-            node = document.name.removeprefix(UNHEALTHY_GPU_PREFIX)
-            if node not in found or document.namespace == UNHEALTHY_GPU_NAMESPACE:
-                found[node] = document
-    return found
+    """
+    Return node name -> the ConfigMap of its unhealthy cards.
+
+    Rule: GPU-sharing contract B.1.
+    """
+    return {
+        document.name.removeprefix(UNHEALTHY_GPU_PREFIX): document
+        for document in manifests.of_kind("ConfigMap")
+        if document.name.startswith(UNHEALTHY_GPU_PREFIX)
+        and document.namespace == UNHEALTHY_GPU_NAMESPACE
+    }
 
 
 def _shared_templates(manifests: Manifests) -> tuple[SharedTemplate, ...] | None:
@@ -200,6 +203,11 @@ def _warnings(
         for document in manifests.of_kind(kind):
             if document.name not in documents:
                 yield f"{document.place()}: {document.title}: there is no such Node, ignored"
+    for document in manifests.of_kind("ConfigMap"):
+        named = document.name.startswith(UNHEALTHY_GPU_PREFIX)
+        if named and document.namespace != UNHEALTHY_GPU_NAMESPACE:
+            fact = f"only those of namespace {UNHEALTHY_GPU_NAMESPACE} count, ignored"
+            yield f"{document.place()}: {document.title}: {fact}"
     for node, document in _unhealthy(manifests).items():
         if node not in documents:
             yield f"{document.place()}: {document.title}: there is no Node {node}, ignored"

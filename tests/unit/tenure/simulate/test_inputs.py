@@ -90,6 +90,17 @@ def test_a_pod_that_breaks_a_rule_is_refused_not_unreadable(tmp_path: Path) -> N
     assert fine.name == "fine"
 
 
+def test_unhealthy_cards_are_listed_in_kube_system_only(tmp_path: Path) -> None:
+    """GPU-sharing contract B.1: whoever may write any other namespace closes no cards."""
+    objects = [node("n1"), device(gpu_device(0), gpu_device(1)), config_map("n1", "1", "ml")]
+    run = run_on(tmp_path, objects)
+
+    assert [card.healthy for card in run.nodes[0].devices] == [True, True]
+    assert [warning.split(": ", 1)[1] for warning in run.warnings] == [
+        "ConfigMap ml/unhealthy-gpu-n1: only those of namespace kube-system count, ignored"
+    ]
+
+
 def test_what_is_not_used_is_a_warning(tmp_path: Path) -> None:
     """Nothing is dropped silently: other kinds, objects without their Node, Pods elsewhere."""
     deployment = {"kind": "Deployment", "metadata": {"name": "d"}}
