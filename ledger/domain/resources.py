@@ -235,6 +235,7 @@ ANNOTATION_HAMI_LOCK: Final = "hami.io/mutex.lock"
 # --- Our own names (design section 3) ---------------------------------------------------------
 
 LABEL_TENURE_MANAGED: Final = "tenure.sh/managed"  # on Namespaces, value "true"
+LABEL_TENURE_HOLDING: Final = "tenure.sh/holding"  # on Namespaces, while some Pod there holds
 LABEL_TENURE_TAKEOVER: Final = "tenure.sh/takeover"  # on Namespaces and Pods, "true" or "false"
 ANNOTATION_TENURE_ADMITTED: Final = "tenure.sh/admitted"
 ANNOTATION_TENURE_ORIGINAL: Final = "tenure.sh/original-request"
@@ -250,6 +251,10 @@ GATE_TENURE_GANG: Final = "tenure.sh/gang"
 
 ENV_NVIDIA_VISIBLE: Final = "NVIDIA_VISIBLE_DEVICES"
 ENV_CUDA_VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
+
+DOMAIN_CDI: Final = "cdi.k8s.io/"
+NVIDIA_DEVICE_MOUNTS: Final = "/var/run/nvidia-container-devices"
+"""Where a mount of nothing tells the NVIDIA runtime to show a container the device of that name."""
 
 TAINT_UNSCHEDULABLE: Final = "node.kubernetes.io/unschedulable"
 TAINT_OUT_OF_SERVICE: Final = "node.kubernetes.io/out-of-service"

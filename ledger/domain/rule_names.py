@@ -45,6 +45,7 @@ class Rule(StrEnum):
     # What may be done to objects, and by whom: admission's own.
     FORGED_ALLOCATION = "ForgedAllocation"
     FORGED_DEVICE = "ForgedDevice"
+    FORGED_TOPOLOGY = "ForgedTopology"
     FORGED_NODE = "ForgedNode"
     VISIBLE_DEVICES = "VisibleDevices"
     SLOT_BY_HAND = "SlotByHand"

@@ -255,7 +255,7 @@ def test_a_node_is_forged_by_no_path_and_reports_all_the_same(
     moment = "2026-01-05T14:05:09.250000Z"
     forged = {"metadata": {"annotations": {"tenure.sh/released-at": moment}}}
     for path in (node, f"{node}/status"):
-        assert "only Tenure's service accounts" in mallory.patch(path, forged).message
+        assert "written by Tenure alone" in mallory.patch(path, forged).message
     condition = {"type": "Ready", "status": "True"}
     reported = plane.api(KUBELET).patch(
         f"{node}/status", {"status": {"conditions": [condition]}}, STRATEGIC

@@ -9,7 +9,9 @@ from ledger.domain.resources import (
     DOMAIN_TENURE,
     LABEL_TENURE_OWNED,
     TAINT_TENURE_OWNED,
+    WHOLE_CARD_NAMES,
     advertised_names,
+    device_names,
 )
 from webhook.decide.settings import AdmissionSettings
 from webhook.manifests.cel import takes, text
@@ -31,6 +33,7 @@ def owned_nodes(settings: AdmissionSettings) -> Mapping[str, str]:
     """
     ours = settings.scheduler_name
     offered = advertised_names(whole_cards_rewritten=settings.rewrite_whole_cards)
+    ours_alone = device_names() - WHOLE_CARD_NAMES
     claims = "(has(object.spec.resourceClaims) && object.spec.resourceClaims.size() > 0)"
     return {
         f"a Pod that asks for a device tolerates {TAINT_TENURE_OWNED} by the scheduler {ours}"
@@ -39,6 +42,10 @@ def owned_nodes(settings: AdmissionSettings) -> Mapping[str, str]:
         f" kept off them: node affinity {LABEL_TENURE_OWNED} DoesNotExist, or node selector"
         f" {LABEL_TENURE_OWNED}=false": (
             f"!{_gains(_EVERYTHING)} || {_kept_off()} || !{takes('object', offered)}"
+        ),
+        "a Pod that asks for a device of Tenure's can't choose its node: leave spec.nodeName out": (
+            "request.operation != 'CREATE' || !has(object.spec.nodeName)"
+            f" || object.spec.nodeName == '' || !{takes('object', ours_alone)}"
         ),
         f"what is in {DOMAIN_TENURE} is given to Pods of the scheduler {ours} alone": (
             f"request.operation != 'CREATE' || !{takes('object', (), (DOMAIN_TENURE,))}"

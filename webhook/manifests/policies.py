@@ -7,6 +7,7 @@ they can't see; that takes a look-up, and is the webhook's (`hooks`).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from ledger.domain.annotations.guarded import (
@@ -14,11 +15,12 @@ from ledger.domain.annotations.guarded import (
     ALLOCATION_ANNOTATIONS,
     ALLOCATION_PREFIXES,
     CHECKPOINT_ANNOTATIONS,
+    TOPOLOGY_ANNOTATIONS,
 )
 from ledger.domain.resources import (
     ANNOTATION_TENURE_ADMITTED,
-    ANNOTATION_TENURE_VISIBLE_PREFIX,
     CPU,
+    DOMAIN_CDI,
     DOMAIN_TENURE,
     ENV_NVIDIA_VISIBLE,
     GPU,
@@ -27,14 +29,15 @@ from ledger.domain.resources import (
     LABEL_PRIORITY,
     LABEL_PRIORITY_CLASS,
     LABEL_QOS_CLASS,
+    LABEL_TENURE_HOLDING,
     LABEL_TENURE_MANAGED,
+    NVIDIA_DEVICE_MOUNTS,
     SLOT,
     device_names,
     proposal_name,
 )
 from webhook.decide.settings import AdmissionSettings
 from webhook.decide.validating.forgery import ANNOTATION_MIRROR, NODES_GROUP
-from webhook.decide.validating.words import PLACED_ANNOTATIONS, PLACED_LABELS
 from webhook.manifests.cel import (
     CONTAINERS,
     any_container,
@@ -44,10 +47,26 @@ from webhook.manifests.cel import (
     text,
     texts,
 )
+from webhook.manifests.fixed import (
+    equal_cpus,
+    holds_cpus,
+    pins_cpus,
+    same_amounts,
+    same_label,
+    same_words,
+    whole_cpus,
+)
+from webhook.manifests.mgpu import asked_anew, asks_mgpu, mgpu_validations, mgpu_variables
 from webhook.manifests.owned_nodes import owned_nodes
 from webhook.manifests.policy import Policy, PolicyOptions, objects, rule
+from webhook.manifests.sight import (
+    chooses_devices,
+    every_new_ephemeral,
+    names_cdi,
+    told,
+    told_of_none,
+)
 
-_PINNED_CPUS: Final = ("LSE", "LSR")
 _BLIND: Final = ("none", "void")
 _PERCENT_NAMES: Final = (GPU, GPU_CORE, GPU_MEMORY_RATIO)
 
@@ -81,6 +100,10 @@ def _policies(settings: AdmissionSettings) -> list[Policy]:
     }
     if not settings.takeover.foreign_schedulers:
         ours_to_judge = {}
+    managed = {
+        "managed": f"({_in_managed()}) || ({is_ours}) || {_marked('object')}"
+        f" || (oldObject != null && {_marked('oldObject')})"
+    }
     pods = ["pods", "pods/status", "pods/ephemeralcontainers", "pods/resize"]
     return [
         Policy(
@@ -113,7 +136,61 @@ def _policies(settings: AdmissionSettings) -> list[Policy]:
             validations={
                 "device checkpoints are written by Tenure alone": _unchanged(
                     key_matches("k", CHECKPOINT_ANNOTATIONS, (DOMAIN_TENURE,))
+                ),
+                "who holds a device is said in its status by Tenure alone": (
+                    f"{_allocations('object')} == {_allocations('oldObject')}"
+                ),
+            },
+        ),
+        Policy(
+            name="topologies",
+            rules=[
+                rule(
+                    ["CREATE", "UPDATE"],
+                    ["noderesourcetopologies"],
+                    group="topology.node.k8s.io",
+                    versions=["v1alpha1", "v1alpha2"],
+                    scope="Cluster",
                 )
+            ],
+            conditions=others,
+            variables=_before_and_after(),
+            validations={
+                "the CPUs that kubelet pinned are written by Tenure alone": _unchanged(
+                    key_matches("k", TOPOLOGY_ANNOTATIONS, (DOMAIN_TENURE,))
+                )
+            },
+        ),
+        Policy(
+            name="nodes",
+            rules=[rule(["CREATE", "UPDATE"], ["nodes", "nodes/status"], scope="Cluster")],
+            conditions=others,
+            variables=_before_and_after(),
+            validations={
+                f"annotations of a Node in {DOMAIN_TENURE} are written by Tenure alone": _unchanged(
+                    key_matches("k", (), (DOMAIN_TENURE,))
+                )
+            },
+        ),
+        Policy(
+            name="holding",
+            everywhere=True,
+            rules=[
+                rule(
+                    ["CREATE", "UPDATE"],
+                    ["namespaces", "namespaces/status", "namespaces/finalize"],
+                    scope="Cluster",
+                )
+            ],
+            validations={
+                f"the label {LABEL_TENURE_HOLDING} is written by Tenure alone": (
+                    f"request.userInfo.username in {accounts} || {same_label(LABEL_TENURE_HOLDING)}"
+                ),
+                f"a namespace stays managed while the label {LABEL_TENURE_HOLDING} says that Pods"
+                " there hold something: end them first": (
+                    f"!({_is_managed('oldObject')} && {_is_holding('oldObject')})"
+                    f" || {_is_managed('object')}"
+                ),
             },
         ),
         Policy(
@@ -123,74 +200,100 @@ def _policies(settings: AdmissionSettings) -> list[Policy]:
             conditions={"asks-devices": asks_devices("object"), **shown_only},
             validations={
                 "a Pod that asks for devices must pass Tenure's admission, which marks it: is the"
-                " webhook registered and running?": (
-                    "has(object.metadata.annotations)"
-                    f" && {text(ANNOTATION_TENURE_ADMITTED)} in object.metadata.annotations"
-                ),
+                " webhook registered and running?": (_marked("object")),
                 "a Pod that asks for devices can't choose its node: leave spec.nodeName empty": (
                     f"(request.userInfo.username in {accounts}) || !has(object.spec.nodeName)"
                     " || object.spec.nodeName == ''"
                 ),
                 "every container of a Pod that Tenure places is told which cards it sees: is the"
                 " webhook registered and running?": (
-                    f"!({is_ours}) || ({_every_container(_told())})"
+                    f"!({is_ours}) || ({_every_container(told())})"
                 ),
             },
         ),
         Policy(
             name="requests",
-            managed_only=True,
             rules=[rule(["CREATE"], ["pods"])],
             conditions={"asks-devices": asks_devices("object"), **shown_only, **ours_to_judge},
-            validations={
-                "requests and limits of devices must be equal": _every_container(_equal_devices()),
-                "a percentage of a card above 100 must be a multiple of 100": _every_container(
-                    _percents()
-                ),
-                f"{ENV_NVIDIA_VISIBLE} of a container that holds devices is set by Tenure alone": (
-                    _every_container(f"!{holds_devices()} || !({_sets_visible()})")
-                ),
-            },
+            variables=managed,
+            validations=_of_managed(
+                {
+                    "requests and limits of devices must be equal": _every_container(
+                        _equal_devices()
+                    ),
+                    "a percentage of a card above 100 must be a multiple of 100": (
+                        _every_container(_percents())
+                    ),
+                    "what a container that holds devices sees is set by Tenure alone:"
+                    f" {ENV_NVIDIA_VISIBLE}, or a volume mount below {NVIDIA_DEVICE_MOUNTS}": (
+                        _every_container(f"!{holds_devices()} || !({chooses_devices()})")
+                    ),
+                    f"the CDI devices of a Pod that holds devices are given by Tenure alone:"
+                    f" no annotation in {DOMAIN_CDI}": f"!({names_cdi()})",
+                }
+            ),
         ),
         Policy(
             name="cpus",
-            managed_only=True,
             rules=[rule(["CREATE"], ["pods"])],
-            conditions={"pins-cpus": _pins_cpus("object"), **shown_only, **ours_to_judge},
-            validations={
-                "LSE and LSR Pods ask for whole CPUs, with requests equal to limits": (
-                    f"object.spec.containers.all(c, {_whole_cpus()})"
-                ),
-            },
+            conditions={"pins-cpus": pins_cpus("object"), **shown_only, **ours_to_judge},
+            variables=managed,
+            validations=_of_managed(
+                {
+                    "LSE and LSR Pods ask for CPUs with requests equal to limits": equal_cpus(),
+                    "LSE and LSR Pods ask for whole CPUs": whole_cpus(),
+                }
+            ),
+        ),
+        Policy(
+            name="mgpu",
+            rules=[rule(["CREATE", "UPDATE"], ["pods"])],
+            conditions={"asks-mgpu": asks_mgpu(), "asked-anew": asked_anew(), **shown_only},
+            variables=mgpu_variables(),
+            validations=mgpu_validations(settings.normalise),
         ),
         Policy(
             name="ephemeral",
             rules=[rule(["UPDATE"], ["pods/ephemeralcontainers"])],
-            conditions={"ours": is_ours, "asks-devices": asks_devices("object")},
-            validations={
-                "an ephemeral container sees no cards: give it the environment"
-                f" {ENV_NVIDIA_VISIBLE}=void, as Tenure's webhook does while it is running": (
-                    _blind_ephemeral()
-                ),
-            },
+            conditions=ours_to_judge,
+            variables=managed,
+            validations=_of_managed(
+                {
+                    "an ephemeral container sees no cards: give it the environment"
+                    f" {ENV_NVIDIA_VISIBLE}=void, as Tenure's webhook does while it is running": (
+                        f"!({is_ours} && {asks_devices('object')})"
+                        f" || ({every_new_ephemeral(told_of_none())})"
+                    ),
+                    f"an ephemeral container gets no cards by {ENV_NVIDIA_VISIBLE}, nor by a volume"
+                    f" mount below {NVIDIA_DEVICE_MOUNTS}": (
+                        every_new_ephemeral(f"!({chooses_devices()})")
+                    ),
+                }
+            ),
         ),
         Policy(
             name="fixed",
-            managed_only=True,
             rules=[rule(["UPDATE"], ["pods", "pods/resize", "pods/status"])],
             conditions={"not-reported-by-kubelet": f"!({_is_report()})", **ours_to_judge},
-            validations={
-                "the QoS class of a Pod never changes": _same_label(LABEL_QOS_CLASS),
-                "devices of a Pod never change": _same_devices(),
-                "the CPUs of an LSE or LSR Pod never change": (
-                    f"!({_pins_cpus('oldObject')}) || {_same_cpus()}"
-                ),
-                "the sub-priority of a Pod never changes": _same_label(LABEL_PRIORITY),
-                "what a Pod asks for in labels and annotations stays once it has a node": (
-                    f"(request.userInfo.username in {accounts}) || !has(oldObject.spec.nodeName)"
-                    f" || ({_same_words()})"
-                ),
-            },
+            variables=managed,
+            validations=_of_managed(
+                {
+                    "the QoS class of a Pod never changes": same_label(LABEL_QOS_CLASS),
+                    "devices of a Pod never change": same_amounts(device_names()),
+                    "the CPUs of a Pod that has some of its own never change": (
+                        f"!({holds_cpus('oldObject')}) || ({same_amounts((CPU,))})"
+                    ),
+                    "the sub-priority of a Pod never changes": same_label(LABEL_PRIORITY),
+                    "the priority class of a Pod never changes": same_label(LABEL_PRIORITY_CLASS),
+                    "what a Pod asks for in labels and annotations stays once it has a node": (
+                        f"(request.userInfo.username in {accounts})"
+                        f" || !has(oldObject.spec.nodeName) || ({same_words()})"
+                    ),
+                    f"no Pod gains CDI devices by an annotation in {DOMAIN_CDI}": (
+                        f"(request.userInfo.username in {accounts}) || !({names_cdi()})"
+                    ),
+                }
+            ),
         ),
         Policy(
             name="own",
@@ -199,11 +302,12 @@ def _policies(settings: AdmissionSettings) -> list[Policy]:
                 "ours": is_ours,
                 "takes-what-is-ours": (
                     f"{asks_devices('object')} || {any_container('object', _takes_slots())}"
+                    f" || ({pins_cpus('object')})"
                 ),
                 **shown_only,
             },
             validations={
-                f"the scheduler {settings.scheduler_name} gives devices to Pods of managed"
+                f"the scheduler {settings.scheduler_name} gives devices and CPUs to Pods of managed"
                 f" namespaces alone: label the namespace {LABEL_TENURE_MANAGED}=true": (
                     _in_managed()
                 ),
@@ -231,11 +335,32 @@ def _policies(settings: AdmissionSettings) -> list[Policy]:
                 **ours_to_judge,
             },
             validations={
-                f"{ENV_NVIDIA_VISIBLE} is set though the Pod asks for no GPU: it may see cards"
-                " that others hold": _every_container(f"!({_sets_visible()})"),
+                f"{ENV_NVIDIA_VISIBLE}, or what else lets a container see cards, is set though the"
+                " Pod asks for no GPU: it may see cards that others hold": (
+                    f"{_every_container(f'!({chooses_devices()})')} && !({names_cdi()})"
+                ),
             },
         ),
     ]
+
+
+def _of_managed(validations: Mapping[str, str]) -> dict[str, str]:
+    """
+    Return the validations for Pods of managed namespaces, and for those that are ours by now.
+
+    Rule: design section 5.1: a rule binds by the Pod's own mark, so that taking the namespace's
+    label off frees nobody. `variables.managed` must be there.
+    """
+    return {
+        message: f"!variables.managed || ({expression})"
+        for message, expression in validations.items()
+    }
+
+
+def _marked(pod: str) -> str:
+    """Return that our admission has seen the Pod."""
+    there, key = f"{pod}.metadata.annotations", text(ANNOTATION_TENURE_ADMITTED)
+    return f"(has({there}) && {key} in {there})"
 
 
 def _before_and_after() -> dict[str, str]:
@@ -303,46 +428,6 @@ def _percents() -> str:
     return _amounts("requests", condition)
 
 
-def _sets_visible() -> str:
-    return (
-        f"has(c.env) && c.env.exists(e, e.name == {text(ENV_NVIDIA_VISIBLE)}"
-        f" && ((has(e.value) && e.value != '' && !(e.value in {texts(_BLIND)}))"
-        f" || (has(e.valueFrom) && !({_refers_to_ours()}))))"
-    )
-
-
-def _refers_to_ours() -> str:
-    """Return that the entry `e` of an environment reads what our scheduler wrote."""
-    ours = f"metadata.annotations['{ANNOTATION_TENURE_VISIBLE_PREFIX}"
-    return (
-        "has(e.valueFrom) && has(e.valueFrom.fieldRef)"
-        f" && e.valueFrom.fieldRef.fieldPath.startsWith({text(ours)})"
-    )
-
-
-def _told() -> str:
-    """Return that the environment of `c` says what it sees, and nobody but us wrote that."""
-    good = f"((has(e.value) && e.value in {texts(_BLIND)}) || ({_refers_to_ours()}))"
-    name = f"e.name == {text(ENV_NVIDIA_VISIBLE)}"
-    return f"(has(c.env) && c.env.exists(e, {name}) && c.env.all(e, !({name}) || {good}))"
-
-
-def _blind_ephemeral() -> str:
-    name = f"e.name == {text(ENV_NVIDIA_VISIBLE)}"
-    blind = (
-        f"has(c.env) && c.env.exists(e, {name})"
-        f" && c.env.all(e, !({name}) || (has(e.value) && e.value in {texts(_BLIND)}))"
-    )
-    known = (
-        "(has(oldObject.spec.ephemeralContainers)"
-        " && oldObject.spec.ephemeralContainers.exists(d, d.name == c.name))"
-    )
-    return (
-        "!has(object.spec.ephemeralContainers)"
-        f" || object.spec.ephemeralContainers.all(c, {known} || ({blind}))"
-    )
-
-
 def _is_mirror() -> str:
     """Return that kubelet shows a static Pod: it runs whatever is answered."""
     key = text(ANNOTATION_MIRROR)
@@ -358,8 +443,26 @@ def _is_report() -> str:
 
 
 def _in_managed() -> str:
-    labels, managed = "namespaceObject.metadata.labels", text(LABEL_TENURE_MANAGED)
-    return f"has({labels}) && {managed} in {labels} && {labels}[{managed}] == 'true'"
+    return _is_managed("namespaceObject")
+
+
+def _is_managed(namespace: str) -> str:
+    """Return that a Namespace has opted in."""
+    labels, managed = f"{namespace}.metadata.labels", text(LABEL_TENURE_MANAGED)
+    opted = f"has({labels}) && {managed} in {labels} && {labels}[{managed}] == 'true'"
+    return f"({namespace} != null && {opted})"
+
+
+def _is_holding(namespace: str) -> str:
+    """Return that our scheduler keeps a Namespace's label, since Pods there hold something."""
+    labels = f"{namespace}.metadata.labels"
+    return f"(has({labels}) && {text(LABEL_TENURE_HOLDING)} in {labels})"
+
+
+def _allocations(device: str) -> str:
+    """Return what a Device's status says of who holds it."""
+    there = f"{device} != null && has({device}.status) && has({device}.status.allocations)"
+    return f"({there} ? {device}.status.allocations : [])"
 
 
 def _takes_slots() -> str:
@@ -374,85 +477,3 @@ def _takes_slots() -> str:
 def _own_slot() -> str:
     slot = f"quantity(c.resources.limits[{text(SLOT)}])"
     return f"{holds_devices()} && {slot}.compareTo(quantity('1')) == 0"
-
-
-def _same_words() -> str:
-    """Return that nothing changes by which a Pod was placed."""
-    parts = []
-    for field_name, keys in (
-        ("labels", (*PLACED_LABELS, LABEL_PRIORITY_CLASS)),
-        ("annotations", PLACED_ANNOTATIONS),
-    ):
-        one, other = (
-            f"(has({pod}.metadata.{field_name}) && k in {pod}.metadata.{field_name}"
-            f" ? {pod}.metadata.{field_name}[k] : '')"
-            for pod in ("object", "oldObject")
-        )
-        parts.append(f"{texts(keys)}.all(k, {one} == {other})")
-    return " && ".join(parts)
-
-
-def _pins_cpus(pod: str) -> str:
-    label = text(LABEL_QOS_CLASS)
-    return (
-        f"has({pod}.metadata.labels) && {label} in {pod}.metadata.labels"
-        f" && {pod}.metadata.labels[{label}] in {texts(_PINNED_CPUS)}"
-    )
-
-
-def _whole_cpus() -> str:
-    request, limit = f"c.resources.requests[{text(CPU)}]", f"c.resources.limits[{text(CPU)}]"
-    absent = f"!has(c.resources) || !has(c.resources.requests) || !({text(CPU)} in"
-    return (
-        f"({absent} c.resources.requests)) || (quantity({request}).isInteger()"
-        f" && has(c.resources.limits) && {text(CPU)} in c.resources.limits"
-        f" && quantity({limit}).compareTo(quantity({request})) == 0)"
-    )
-
-
-def _same_label(label: str) -> str:
-    name = text(label)
-    values = [
-        f"(has({one}.metadata.labels) && {name} in {one}.metadata.labels"
-        f" ? {one}.metadata.labels[{name}] : '')"
-        for one in ("object", "oldObject")
-    ]
-    return " == ".join(values)
-
-
-def _same_devices() -> str:
-    """Return that no container's devices change; containers can't be added or moved."""
-    named = f"k in {texts(device_names())}"
-    parts = []
-    for one, other in (("object", "oldObject"), ("oldObject", "object")):
-        for section in CONTAINERS:
-            same = _has_same(f"{other}.spec.{section}", "k")
-            condition = _amounts("requests", f"!({named}) || {same}")
-            parts.append(_all_of(f"{one}.spec.{section}", condition))
-    return " && ".join(parts)
-
-
-def _has_same(containers: str, resource: str) -> str:
-    """Return that the container called as `c` among these asks for as much of a resource as `c`."""
-    return (
-        f"{containers}.exists(d, d.name == c.name && has(d.resources)"
-        f" && has(d.resources.requests) && {resource} in d.resources.requests"
-        f" && quantity(d.resources.requests[{resource}])"
-        f".compareTo(quantity(c.resources.requests[{resource}])) == 0)"
-    )
-
-
-def _all_of(containers: str, condition: str) -> str:
-    """Return that a condition on `c` holds for all of these containers, if there are any."""
-    return f"(!has({containers}) || {containers}.all(c, {condition}))"
-
-
-def _same_cpus() -> str:
-    cpu = text(CPU)
-    asked = f"has(c.resources) && has(c.resources.requests) && {cpu} in c.resources.requests"
-    return " && ".join(
-        _all_of(
-            f"object.spec.{section}", f"!({asked}) || {_has_same(f'oldObject.spec.{section}', cpu)}"
-        )
-        for section in CONTAINERS
-    )

@@ -35,6 +35,7 @@ from ledger.domain.resources import (
     ANNOTATION_GPUSHARE_V3_MEMORY,
     ANNOTATION_MGPU_ASSUMED,
     ANNOTATION_MGPU_INDEX_PREFIX,
+    ANNOTATION_POD_CPU_ALLOCS,
     ANNOTATION_RESOURCE_STATUS,
     ANNOTATION_TENURE_ADMITTED,
     ANNOTATION_TENURE_ORIGINAL,
@@ -81,6 +82,9 @@ CHECKPOINT_ANNOTATIONS: Final = frozenset(
 )
 """Of Device objects: what kubelet handed out, as the agent saw it."""
 
+TOPOLOGY_ANNOTATIONS: Final = frozenset({ANNOTATION_POD_CPU_ALLOCS})
+"""Of NodeResourceTopology objects: which CPUs kubelet pinned, as the agent saw it."""
+
 
 def is_allocation(key: str) -> bool:
     """Tell whether an annotation of a Pod or a Binding is ours to write."""
@@ -90,3 +94,8 @@ def is_allocation(key: str) -> bool:
 def is_checkpoint(key: str) -> bool:
     """Tell whether an annotation of a Device is ours to write."""
     return key in CHECKPOINT_ANNOTATIONS or key.startswith(DOMAIN_TENURE)
+
+
+def is_pinned_cpus(key: str) -> bool:
+    """Tell whether an annotation of a NodeResourceTopology is ours to write."""
+    return key in TOPOLOGY_ANNOTATIONS or key.startswith(DOMAIN_TENURE)

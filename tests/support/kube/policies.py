@@ -37,9 +37,10 @@ def in_force(
 
 
 def let_schedule(plane: ControlPlane) -> None:
-    """Give our scheduler's account the rights over Pods that its own role will have."""
+    """Give our scheduler's account the rights over Pods and namespaces that its role will have."""
     group, name = "/apis/rbac.authorization.k8s.io/v1", "tenure-policy-test"
-    rule = {"apiGroups": [""], "resources": ["pods", "pods/status", "pods/binding"], "verbs": ["*"]}
+    resources = ["pods", "pods/status", "pods/binding", "namespaces"]
+    rule = {"apiGroups": [""], "resources": resources, "verbs": ["*"]}
     named = {"metadata": {"name": name}}
     plane.api().create(f"{group}/clusterroles", {**named, "rules": [rule]})
     _, _, where, account = SCHEDULER_ACCOUNT.split(":")

@@ -26,6 +26,58 @@ class Advice(StrEnum):
     WORKLOAD_REPLICAS = "WorkloadReplicas"
 
 
+class Reach(StrEnum):
+    """What a rule is for, and which of the API server's two ways keeps it."""
+
+    EVERYWHERE = "every namespace"
+    """Every Pod there is, by policy, whether its namespace has opted in or not."""
+    OURS = "our Pods"
+    """Those of managed namespaces, and by policy those with our mark or for our scheduler."""
+    MANAGED = "managed"
+    """Pods of managed namespaces, by the webhook."""
+    CLUSTER = "cluster"
+    """Objects of the cluster that say what there is and who has it."""
+
+
+_EVERYWHERE: Final = frozenset(
+    {
+        Rule.MGPU_NORMAL,
+        Rule.MGPU_MULTIPLE,
+        Rule.MGPU_MEMORY_UNIT,
+        Rule.MGPU_CONTAINER_NAME,
+        Rule.MGPU_INIT_CONTAINER,
+        Rule.MGPU_POLICY,
+        Rule.FORGED_ALLOCATION,
+        Rule.SLOT_BY_HAND,
+        Rule.PINNED_NODE,
+        Rule.OWNED_NODE,
+    }
+)
+_OURS: Final = frozenset(
+    {
+        Rule.REQUESTS_EQUAL_LIMITS,
+        Rule.WHOLE_CPUS,
+        Rule.CPU_LIMITS,
+        Rule.VISIBLE_DEVICES,
+        Rule.QOS_IMMUTABLE,
+        Rule.PRIORITY_IMMUTABLE,
+        Rule.REQUEST_IMMUTABLE,
+        Rule.DEVICES_IMMUTABLE,
+        Rule.CPUSET_RESIZE,
+    }
+)
+_CLUSTER: Final = frozenset(
+    {
+        Rule.FORGED_DEVICE,
+        Rule.FORGED_TOPOLOGY,
+        Rule.FORGED_NODE,
+        Rule.DEVICE_OBJECT,
+        Rule.TOPOLOGY_OBJECT,
+        Rule.NODE_LABELS,
+    }
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuleEntry:
     """One line of `docs/rules.md`."""
@@ -34,6 +86,15 @@ class RuleEntry:
     refuses: str
     source: str
     mode: RuleMode = RuleMode.ENFORCE
+
+    @property
+    def reach(self) -> Reach:
+        """What the rule is for."""
+        if self.name in _EVERYWHERE:
+            return Reach.EVERYWHERE
+        if self.name in _OURS:
+            return Reach.OURS
+        return Reach.CLUSTER if self.name in _CLUSTER else Reach.MANAGED
 
 
 def _rule(rule: Rule, refuses: str, source: str) -> RuleEntry:
@@ -182,14 +243,21 @@ RULES: Final = (
         f"{_KOORDINATOR} 2.7, 5.4",
     ),
     _rule(
+        Rule.FORGED_TOPOLOGY,
+        "`pod-cpu-allocs` of a NodeResourceTopology, or an annotation of ours there, written by "
+        "anyone but us",
+        "cli.md, Running Pods",
+    ),
+    _rule(
         Rule.FORGED_NODE,
         "an annotation of ours on a Node written by anyone but us",
         "design section 5, Waiting Pods",
     ),
     _rule(
         Rule.VISIBLE_DEVICES,
-        "NVIDIA_VISIBLE_DEVICES by hand in a Pod that holds GPUs, or in an ephemeral container; "
-        "`void` and `none` are taken",
+        "NVIDIA_VISIBLE_DEVICES by hand in a Pod that holds GPUs, or in an ephemeral container "
+        "(`void` and `none` are taken); the same by a volume mount of the NVIDIA runtime or, in "
+        "a Pod's annotations, by CDI",
         "design section 5.1 and 8",
     ),
     _rule(
@@ -206,7 +274,8 @@ RULES: Final = (
         Rule.OWNED_NODE,
         "a Pod without our scheduler that asks for a device and tolerates `tenure.sh/owned` by "
         "name, or tolerates everything, asks for a device that our nodes advertise and is not "
-        "kept off them, or asks for anything in `tenure.sh/`",
+        "kept off them, or asks for anything in `tenure.sh/`; one for our scheduler that asks for "
+        "devices or CPUs of its own where nobody opted in",
         "design section 5.1, In all namespaces",
     ),
     _rule(
@@ -284,7 +353,8 @@ ADVICE: Final = (
     ),
     _advice(
         Advice.UNASKED_DEVICES,
-        "NVIDIA_VISIBLE_DEVICES by hand in a managed Pod that asks for no GPU",
+        "NVIDIA_VISIBLE_DEVICES by hand, or one of the other ways, in a managed Pod that asks for "
+        "no GPU",
         "",
     ),
     _advice(

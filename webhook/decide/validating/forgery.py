@@ -9,6 +9,7 @@ from ledger.domain.annotations.guarded import (
     ADMISSION_ANNOTATIONS,
     is_allocation,
     is_checkpoint,
+    is_pinned_cpus,
 )
 from ledger.domain.annotations.wire import an_object, annotation_path
 from ledger.domain.errors import FieldError
@@ -78,6 +79,24 @@ def check_checkpoints(
     if before != after:
         fact = "only Tenure's service accounts may change it: it says which pods hold the devices"
         yield forbidden("status.allocations", fact)
+
+
+@of_rule(Rule.FORGED_TOPOLOGY)
+def check_pinned_cpus(
+    request: AdmissionRequest, settings: AdmissionSettings
+) -> Iterator[FieldError]:
+    """
+    Yield every set of pinned CPUs on a NodeResourceTopology that somebody else writes.
+
+    Rule: cli.md, Running Pods: adoption believes them.
+    """
+    if not is_ours(request.user, settings):
+        yield from _changed(
+            annotations_of(request.old),
+            annotations_of(request.obj),
+            is_pinned_cpus,
+            "says which CPUs kubelet pinned",
+        )
 
 
 @of_rule(Rule.FORGED_NODE)

@@ -10,6 +10,7 @@ from ledger.domain.pod_spec import PodSpec
 from ledger.domain.requests import MatchExpression, PlacementRules, Toleration
 from ledger.domain.resources import (
     DOMAIN_TENURE,
+    LABEL_TENURE_MANAGED,
     LABEL_TENURE_OWNED,
     TAINT_TENURE_OWNED,
     advertised_names,
@@ -49,6 +50,24 @@ def check_owned(pod: Json, spec: PodSpec, settings: AdmissionSettings) -> Iterat
                 )
                 way = f"keep it off them: node affinity {LABEL_TENURE_OWNED} DoesNotExist"
                 yield forbidden(field, f"{fact}; {way}, or name the taints that it tolerates")
+
+
+@of_rule(Rule.OWNED_NODE)
+def check_opted_in(
+    pod: Json, asked: str, settings: AdmissionSettings, *, opted_in: bool
+) -> Iterator[FieldError]:
+    """
+    Yield the violation when our scheduler is asked from a namespace that has not opted in.
+
+    Rule: design section 8, Guests in the cluster. Nobody completes such a Pod.
+
+    Args:
+        asked: the first thing of ours that it asks for, or nothing.
+    """
+    if asked and not opted_in and scheduler_of(pod) == settings.scheduler_name:
+        fact = f"a pod that asks for {asked} names the scheduler {shown(settings.scheduler_name)}"
+        way = f"label the namespace {LABEL_TENURE_MANAGED}=true"
+        yield forbidden("spec.schedulerName", f"{fact} in managed namespaces alone: {way}")
 
 
 def tolerates_everything(toleration: Toleration) -> bool:

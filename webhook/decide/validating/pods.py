@@ -25,7 +25,7 @@ from webhook.decide.mutating.takeover import asks_for_ours, is_placed_by_us
 from webhook.decide.review import AdmissionRequest
 from webhook.decide.settings import AdmissionSettings
 from webhook.decide.validating import forgery, near_misses, owned, quota, visible
-from webhook.decide.validating.catalogue import Advice
+from webhook.decide.validating.catalogue import RULES, Advice, Reach
 from webhook.decide.validating.findings import (
     Findings,
     Json,
@@ -38,16 +38,7 @@ from webhook.decide.validating.findings import (
 )
 from webhook.decide.validating.requests import Examined, examine
 
-_EVERYWHERE: Final = frozenset(
-    {
-        Rule.MGPU_NORMAL,
-        Rule.MGPU_MULTIPLE,
-        Rule.MGPU_MEMORY_UNIT,
-        Rule.MGPU_CONTAINER_NAME,
-        Rule.MGPU_INIT_CONTAINER,
-        Rule.MGPU_POLICY,
-    }
-)
+_EVERYWHERE: Final = frozenset(entry.name for entry in RULES if entry.reach is Reach.EVERYWHERE)
 _OF_PLACING: Final = frozenset(
     {Rule.GANG, Rule.TOPOLOGY_GROUP, Rule.GROUP_IS_GANG, Rule.NOT_SUPPORTED}
 )
@@ -82,7 +73,7 @@ def check_create(
     return Findings(
         errors=(
             *forgery.check_allocations(request, settings),
-            *_by_itself(request, settings, examined, managed=managed),
+            *_by_itself(request, settings, facts, examined, managed=managed),
             *(visible.check_slots(examined.spec) if examined.spec is not None else ()),
             *applicable(errors_of(pod, settings, examined), managed=managed),
             *(_managed_errors(request, settings, facts, examined) if managed else ()),
@@ -126,14 +117,22 @@ def _managed_errors(
 
 
 def _by_itself(
-    request: AdmissionRequest, settings: AdmissionSettings, examined: Examined, *, managed: bool
+    request: AdmissionRequest,
+    settings: AdmissionSettings,
+    facts: NamespaceFacts,
+    examined: Examined,
+    *,
+    managed: bool,
 ) -> Iterator[FieldError]:
     """Yield how a Pod gets to a card of ours without our scheduler; a static one runs already."""
     if examined.spec is not None and not forgery.is_mirror(request):
         yield from forgery.check_pinned(
             examined.spec, managed=managed, cpuset=examined.asks_own_cpus
         )
-        yield from owned.check_owned(request.obj or {}, examined.spec, settings)
+        pod = request.obj or {}
+        yield from owned.check_owned(pod, examined.spec, settings)
+        asked = forgery.asked_of_us(examined.spec, managed=True, cpuset=examined.asks_own_cpus)
+        yield from owned.check_opted_in(pod, asked, settings, opted_in=facts.managed)
 
 
 def _said(

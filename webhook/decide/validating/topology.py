@@ -33,6 +33,8 @@ from ledger.domain.rule_names import Rule
 from ledger.domain.rules import of_rule
 from webhook.decide.answers import unreadable
 from webhook.decide.review import AdmissionRequest
+from webhook.decide.settings import AdmissionSettings
+from webhook.decide.validating import forgery
 from webhook.decide.validating.catalogue import Advice
 from webhook.decide.validating.findings import Findings, Json, Said, annotations_of, say, shown
 
@@ -81,7 +83,7 @@ _READERS: Final[dict[str, Reader]] = {
 }
 
 
-def check_topology_object(request: AdmissionRequest) -> Findings:
+def check_topology_object(request: AdmissionRequest, settings: AdmissionSettings) -> Findings:
     """
     Return everything that speaks against a NodeResourceTopology; what was so before is left.
 
@@ -90,7 +92,10 @@ def check_topology_object(request: AdmissionRequest) -> Findings:
     known = {*check_topology(request.old)} if request.old else set()
     found = check_topology(request.obj or {})
     return Findings(
-        errors=tuple(error for error in found if error not in known),
+        errors=(
+            *forgery.check_pinned_cpus(request, settings),
+            *(error for error in found if error not in known),
+        ),
         said=tuple(strangers(request.obj or {})),
     )
 

@@ -23,7 +23,7 @@ from ledger.domain.rules import forbidden, invalid, of_rule
 from webhook.decide.facts import NamespaceFacts
 from webhook.decide.review import AdmissionRequest
 from webhook.decide.settings import AdmissionSettings
-from webhook.decide.validating import forgery, owned
+from webhook.decide.validating import forgery, owned, visible
 from webhook.decide.validating.findings import (
     Findings,
     Json,
@@ -68,6 +68,8 @@ def check_update(
         if not forgery.is_ours(request.user, settings):
             errors += check_request_words(pod, old)
         errors += check_amounts(after, before, old)
+        if not forgery.is_ours(request.user, settings):
+            errors += visible.check_cdi(pod, old)
     return Findings(errors=tuple(errors))
 
 
@@ -187,6 +189,11 @@ def _check_cpus(spec: PodSpec, old: PodSpec, held: str) -> Iterator[FieldError]:
         change = f"from {old.cpu_milli}m to {spec.cpu_milli}m"
         fact = f"a pod that holds {held} can't change its cpu {change}"
         yield forbidden(f"spec.resources.requests[{CPU}]", fact)
+        found = True
+    limit, before_it = (_amount(one.pod_limits.get(CPU)) for one in (spec, old))
+    if not found and limit != before_it:
+        fact = f"a pod that holds {held} can't change its cpu from {before_it} to {limit}"
+        yield forbidden(f"spec.resources.limits[{CPU}]", fact)
 
 
 def _pairs(spec: PodSpec, old: PodSpec) -> Iterator[tuple[ContainerSpec, ContainerSpec]]:

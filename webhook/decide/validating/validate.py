@@ -164,9 +164,9 @@ def _check_device(
 
 
 def _check_topology(
-    request: AdmissionRequest, _settings: AdmissionSettings, _facts: NamespaceFacts
+    request: AdmissionRequest, settings: AdmissionSettings, _facts: NamespaceFacts
 ) -> Findings:
-    return topology.check_topology_object(request)
+    return topology.check_topology_object(request, settings)
 
 
 def _check_node(

@@ -6,17 +6,31 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from ledger.domain.annotations.tenure import container_place, visible_key
-from ledger.domain.annotations.wire import a_list, an_object
+from ledger.domain.annotations.wire import a_list, an_object, annotation_path
 from ledger.domain.errors import FieldError
 from ledger.domain.object_fields import text_at
 from ledger.domain.pod_spec import PodSpec
-from ledger.domain.resources import ENV_NVIDIA_VISIBLE, SLOT, device_type_of
+from ledger.domain.resources import (
+    DOMAIN_CDI,
+    ENV_NVIDIA_VISIBLE,
+    NVIDIA_DEVICE_MOUNTS,
+    SLOT,
+    device_type_of,
+)
 from ledger.domain.rule_names import Rule
-from ledger.domain.rules import invalid, of_rule
+from ledger.domain.rules import forbidden, invalid, of_rule
 from webhook.decide.validating.catalogue import Advice
-from webhook.decide.validating.findings import Json, Said, say, shown, spec_of
+from webhook.decide.validating.findings import (
+    Json,
+    Said,
+    annotations_of,
+    say,
+    shown,
+    spec_of,
+)
 
 NO_DEVICES: Final = ("void", "none")
+_MOUNTS: Final = NVIDIA_DEVICE_MOUNTS.rpartition("/")[2]
 
 
 @of_rule(Rule.VISIBLE_DEVICES)
@@ -33,6 +47,8 @@ def check_visible(pod: Json) -> Iterator[FieldError]:
             if not _is_none(entry) and _field_path(entry) != own:
                 fact = "the scheduler decides what a container sees; nearest legal value void"
                 yield invalid(field, _text(entry), fact)
+        yield from _mounted(path, container)
+    yield from check_cdi(pod, None)
 
 
 @of_rule(Rule.VISIBLE_DEVICES)
@@ -50,6 +66,21 @@ def check_ephemeral(pod: Json, old: Json | None) -> Iterator[FieldError]:
             if not _is_none(entry):
                 fact = "an ephemeral container holds no devices; nearest legal value void"
                 yield invalid(field, _text(entry), fact)
+        yield from _mounted(path, container)
+
+
+@of_rule(Rule.VISIBLE_DEVICES)
+def check_cdi(pod: Json, old: Json | None) -> Iterator[FieldError]:
+    """
+    Yield every annotation that names CDI devices, and did not say so before.
+
+    Rule: design section 8: CDI names of a Pod's devices are given by our device plugin.
+    """
+    before = annotations_of(old)
+    for key, value in annotations_of(pod).items():
+        if DOMAIN_CDI in key and before.get(key) != value:
+            fact = "the scheduler decides what a container sees; leave the annotation out"
+            yield forbidden(annotation_path(key), fact)
 
 
 @of_rule(Rule.SLOT_BY_HAND)
@@ -78,6 +109,22 @@ def unasked(pod: Json) -> Iterator[Said]:
                     f"{field}: {ENV_NVIDIA_VISIBLE} is {shown(_text(entry))} though the pod "
                     "asks for no GPU: it may see cards that others hold",
                 )
+        for error in _mounted(path, container):
+            text = f"{error.field}: it may see cards that others hold though it asks for no GPU"
+            yield say(Advice.UNASKED_DEVICES, text)
+    for error in check_cdi(pod, None):
+        text = f"{error.field}: the pod may see cards that others hold though it asks for no GPU"
+        yield say(Advice.UNASKED_DEVICES, text)
+
+
+def _mounted(path: str, container: Json) -> Iterator[FieldError]:
+    """Yield every mount by which the NVIDIA runtime is told to show a device."""
+    section = f"{path}.volumeMounts"
+    for number, item in enumerate(a_list(container.get("volumeMounts"), section)):
+        mount = text_at(an_object(item, f"{section}[{number}]"), "mountPath", section)
+        if _MOUNTS in mount:
+            fact = "the scheduler decides what a container sees; leave the mount out"
+            yield forbidden(f"{section}[{number}].mountPath", fact)
 
 
 def _containers(pod: Json) -> Iterator[tuple[str, str, Json]]:

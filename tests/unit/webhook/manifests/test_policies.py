@@ -8,7 +8,11 @@ from typing import Any
 
 import pytest
 
-from ledger.domain.annotations.guarded import ALLOCATION_ANNOTATIONS, CHECKPOINT_ANNOTATIONS
+from ledger.domain.annotations.guarded import (
+    ALLOCATION_ANNOTATIONS,
+    CHECKPOINT_ANNOTATIONS,
+    TOPOLOGY_ANNOTATIONS,
+)
 from webhook.decide.settings import DEFAULT_ADMISSION, Takeover
 from webhook.manifests.policies import policies
 from webhook.manifests.policy import WARNINGS, PolicyOptions
@@ -41,20 +45,16 @@ def test_every_guarded_annotation_is_in_a_policy() -> None:
     said = {policy["metadata"]["name"]: str(policy["spec"]) for policy, _ in pairs()}
     assert all(f'"{key}"' in said["tenure-allocations"] for key in ALLOCATION_ANNOTATIONS)
     assert all(f'"{key}"' in said["tenure-checkpoints"] for key in CHECKPOINT_ANNOTATIONS)
+    assert all(f'"{key}"' in said["tenure-topologies"] for key in TOPOLOGY_ANNOTATIONS)
 
 
 def test_what_kubelet_does_is_never_looked_at_for_rules() -> None:
     """Static Pods run whatever is answered, and status reports carry no request."""
     for policy, _ in pairs():
-        operations = {
-            name
-            for rule in policy["spec"]["matchConstraints"]["resourceRules"]
-            for name in rule["operations"]
-        }
+        rules = policy["spec"]["matchConstraints"]["resourceRules"]
         names = {one["name"] for one in policy["spec"].get("matchConditions", ())}
-        only_new_pods = operations == {"CREATE"}
-        owned = policy["metadata"]["name"] == "tenure-owned"  # tolerations may come later
-        assert ("not-shown-by-kubelet" in names) == (only_new_pods or owned)
+        new_pods = [(one["resources"], "CREATE" in one["operations"]) for one in rules]
+        assert ("not-shown-by-kubelet" in names) == (new_pods == [(["pods"], True)])
 
 
 def test_the_pods_of_a_foreign_scheduler_are_judged_by_nobody() -> None:
@@ -66,7 +66,8 @@ def test_the_pods_of_a_foreign_scheduler_are_judged_by_nobody() -> None:
         for policy, _ in pairs(PolicyOptions(settings=settings))
         if '["volcano"]' in str(policy["spec"].get("matchConditions"))
     }
-    assert free == {"tenure-requests", "tenure-cpus", "tenure-fixed", "tenure-unasked"}
+    judging = ("requests", "cpus", "ephemeral", "fixed", "unasked")
+    assert free == {f"tenure-{name}" for name in judging}
 
 
 def test_two_releases_have_policies_of_their_own() -> None:
@@ -76,7 +77,7 @@ def test_two_releases_have_policies_of_their_own() -> None:
         assert policy["metadata"]["name"].startswith("b-")
         assert binding["spec"]["validationActions"] == ["Warn", "Audit"]
         selector = binding["spec"]["matchResources"]["namespaceSelector"]
-        if policy["metadata"]["name"] == "b-owned":
+        if policy["metadata"]["name"] in {"b-owned", "b-holding"}:
             assert selector == {}  # no namespace gets to the cards
             continue
         (excluded,) = selector["matchExpressions"]

@@ -89,6 +89,7 @@ BROKEN: Final[dict[Rule, Case]] = {
         ),
         MANAGED,
     ),
+    Rule.FORGED_TOPOLOGY: (creation(nrt(pod_cpu_allocs=[]), kind="NodeResourceTopology"), MANAGED),
     Rule.FORGED_NODE: updated(
         node(), node(annotations={"tenure.sh/released-at": "x"}), kind="Node"
     ),

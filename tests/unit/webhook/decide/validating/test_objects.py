@@ -5,13 +5,12 @@ from typing import Final
 import pytest
 
 from tests.support.objects import Object, device, gpu_device, node, nrt
-from tests.support.requests_to_admit import change, creation, rules_of
+from tests.support.requests_to_admit import AGENT, change, creation, rules_of
 from webhook.decide.validating.validate import validate
 
 PARTITIONS = "scheduling.koordinator.sh/gpu-partitions"
 CHECKPOINTS = "node.koordinator.sh/devices-checkpoints"
 TOPOLOGY = "node.koordinator.sh/cpu-topology"
-AGENT = "system:serviceaccount:tenure-system:tenure-agent"
 
 
 def place(pcie: str, numa: int) -> Object:
@@ -162,7 +161,7 @@ PROPOSAL_NRT: Final = nrt(
 
 def test_the_proposals_example_is_allowed_with_a_word_about_unknown_cpus() -> None:
     """CPU-orchestration proposal, NodeResourceTopology CRD: its topology lists 2 CPUs of many."""
-    answer = validate(creation(PROPOSAL_NRT, kind="NodeResourceTopology"))
+    answer = validate(creation(PROPOSAL_NRT, kind="NodeResourceTopology", user=AGENT))
 
     assert answer.allowed
     assert any('does not list "4-8"' in text for text in answer.warnings)

@@ -55,3 +55,14 @@ def test_a_toleration_that_comes_later_is_seen() -> None:
     lighter = deepcopy(after)
     lighter["metadata"]["finalizers"] = []
     assert validate(change(after, lighter), facts=UNMANAGED).allowed
+
+
+@pytest.mark.parametrize("amounts", [CORE, {"cpu": "2"}])
+def test_our_scheduler_is_for_namespaces_that_opted_in(amounts: dict[str, str]) -> None:
+    """Nobody completes a Pod elsewhere."""
+    own_cpus = {"labels": {"koordinator.sh/qosClass": "LSR"}}
+    body = wanting(amounts, schedulerName="tenure", priority=9500)
+    body["metadata"] |= own_cpus if amounts != CORE else {}
+    answer = validate(creation(body), facts=UNMANAGED)
+    assert rules_of(answer)["spec.schedulerName"] == "OwnedNode"
+    assert "OwnedNode" not in rules_of(validate(creation(body), facts=MANAGED)).values()

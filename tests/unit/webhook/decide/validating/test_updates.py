@@ -163,10 +163,9 @@ def test_the_cpu_of_the_pod_as_a_whole_counts_too() -> None:
     new = copy.deepcopy(old)
     for side in ("limits", "requests"):
         new["spec"]["resources"][side]["cpu"] = "6"
-
-    assert rules_of(updated(old, new, subresource="resize")) == {
-        "spec.resources.requests[cpu]": "CpusetResize"
-    }
+        assert rules_of(updated(old, new, subresource="resize")) == {
+            f"spec.resources.{side}[cpu]": "CpusetResize"
+        } | ({"spec.resources.requests[cpu]": "CpuLimits"} if side == "limits" else {})
 
 
 def test_memory_of_a_pod_with_a_cpu_set_may_change() -> None:

@@ -136,14 +136,56 @@ def test_slots_are_not_taken_by_hand(limits: Object, nearest: int) -> None:
         answer = validate(creation(body), facts=facts)
 
         field = "spec.containers[0].resources.requests[tenure.sh/slot]"
-        assert rules_of(answer) == {field: "SlotByHand"}
-        assert answer.causes[0].message.endswith(f"nearest legal value {nearest}")
+        assert rules_of(answer)[field] == "SlotByHand"
+        (cause,) = [cause for cause in answer.causes if cause.field == field]
+        assert cause.message.endswith(f"nearest legal value {nearest}")
 
 
 @pytest.mark.parametrize("limits", [{"tenure.sh/slot": 0}, {"tenure.sh/slot": 1, **CARD}, CARD])
 def test_ones_own_slot_is_taken(limits: Object) -> None:
     """None, or the one that our webhook would give it."""
     assert judged(pod(container(limits=limits), schedulerName="tenure")).allowed
+
+
+def mounting(made: Object, path: str) -> Object:
+    """Return the Pod with a volume mount at this path in its last container."""
+    section = "ephemeralContainers" if "ephemeralContainers" in made["spec"] else "containers"
+    made["spec"][section][-1]["volumeMounts"] = [{"name": "v", "mountPath": path}]
+    return made
+
+
+MOUNT = "/var/run/nvidia-container-devices/all"
+CDI = {"cdi.k8s.io/x": "nvidia.com/gpu=all"}
+
+
+@pytest.mark.parametrize("path", [MOUNT, "/var/run/.//nvidia-container-devices/cdi/a/b/c"])
+def test_a_mount_shows_a_container_no_cards(path: str) -> None:
+    """The NVIDIA runtime takes a list from mounts too, if it is set up so."""
+    field = "spec.containers[0].volumeMounts[0].mountPath"
+    assert rules_of(judged(mounting(pod(container(limits=CARD)), path))) == {
+        field: "VisibleDevices"
+    }
+    said = judged(mounting(pod(container(limits={"cpu": 1})), path))
+    assert said.allowed
+    assert any(field in text for text in said.warnings)
+    assert judged(mounting(pod(container(limits=CARD)), "/data")).allowed
+    debug = change(
+        pod(container(limits=CARD)), mounting(ephemeral(), path), subresource="ephemeralcontainers"
+    )
+    assert list(rules_of(validate(debug, facts=MANAGED)).values()) == ["VisibleDevices"]
+
+
+def test_cdi_devices_are_not_named_by_hand() -> None:
+    """Neither at first nor later; what was there before stays."""
+    holder, named = pod(container(limits=CARD)), pod(container(limits=CARD), annotations=CDI)
+    plain = judged(pod(container(limits={"cpu": 1}), annotations=CDI))
+
+    refused = {"metadata.annotations[cdi.k8s.io/x]": "VisibleDevices"}
+    assert rules_of(judged(named)) == refused
+    assert rules_of(validate(change(holder, named), facts=MANAGED)) == refused
+    assert validate(change(named, named), facts=MANAGED).allowed
+    assert plain.allowed
+    assert any("cdi.k8s.io/x" in text for text in plain.warnings)
 
 
 def ephemeral(*env: Object, name: str = "debug") -> Object:

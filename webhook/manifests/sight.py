@@ -1,0 +1,72 @@
+"""
+What a container sees of devices, in CEL: who may say so, and by which ways it can be said.
+
+The NVIDIA runtime takes a list from the environment, or from mounts below one path; CDI takes
+names from annotations. What an image says by itself nobody sees here.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ledger.domain.resources import (
+    ANNOTATION_TENURE_VISIBLE_PREFIX,
+    DOMAIN_CDI,
+    ENV_NVIDIA_VISIBLE,
+    NVIDIA_DEVICE_MOUNTS,
+)
+from webhook.manifests.cel import text, texts
+
+_BLIND: Final = ("none", "void")
+_NAMED: Final = f"e.name == {text(ENV_NVIDIA_VISIBLE)}"
+_TOLD_NONE: Final = f"(has(e.value) && e.value in {texts(_BLIND)})"
+_MOUNTS: Final = NVIDIA_DEVICE_MOUNTS.rpartition("/")[2]
+"""Enough of the path: the runtime takes it with any dots and slashes in between."""
+
+
+def chooses_devices() -> str:
+    """Return that the container `c` says by hand which devices it sees."""
+    by_value = f"(has(e.value) && e.value != '' && !(e.value in {texts(_BLIND)}))"
+    by_source = f"(has(e.valueFrom) && !({_refers_to_ours()}))"
+    environment = f"(has(c.env) && c.env.exists(e, {_NAMED} && ({by_value} || {by_source})))"
+    mounts = (
+        f"(has(c.volumeMounts) && c.volumeMounts.exists(m, m.mountPath.contains({text(_MOUNTS)})))"
+    )
+    return f"{environment} || {mounts}"
+
+
+def names_cdi() -> str:
+    """Return that a Pod's annotations name CDI devices, and did not say so before."""
+    now, before = "object.metadata.annotations", "oldObject.metadata.annotations"
+    same = f"oldObject != null && has({before}) && k in {before} && {before}[k] == {now}[k]"
+    return f"has({now}) && {now}.exists(k, k.contains({text(DOMAIN_CDI)}) && !({same}))"
+
+
+def told() -> str:
+    """Return that the environment of `c` says what it sees, and nobody but us wrote that."""
+    return _all_entries(f"({_TOLD_NONE} || ({_refers_to_ours()}))")
+
+
+def told_of_none() -> str:
+    """Return that the environment of `c` says that it sees nothing."""
+    return _all_entries(_TOLD_NONE)
+
+
+def every_new_ephemeral(condition: str) -> str:
+    """Return that a condition on `c` holds for every ephemeral container that was added."""
+    before, now = (f"{pod}.spec.ephemeralContainers" for pod in ("oldObject", "object"))
+    known = f"(has({before}) && {before}.exists(d, d.name == c.name))"
+    return f"!has({now}) || {now}.all(c, {known} || ({condition}))"
+
+
+def _all_entries(good: str) -> str:
+    return f"(has(c.env) && c.env.exists(e, {_NAMED}) && c.env.all(e, !({_NAMED}) || {good}))"
+
+
+def _refers_to_ours() -> str:
+    """Return that the entry `e` of an environment reads what our scheduler wrote."""
+    ours = f"metadata.annotations['{ANNOTATION_TENURE_VISIBLE_PREFIX}"
+    return (
+        "has(e.valueFrom) && has(e.valueFrom.fieldRef)"
+        f" && e.valueFrom.fieldRef.fieldPath.startsWith({text(ours)})"
+    )
