@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from ledger.domain.errors import InputError
@@ -13,7 +12,6 @@ from tenure.units import format_time, parse_time
 SIMULATION: Final = "simulation/"
 """The origin of a ledger whose time is virtual starts with this (cli.md, Ledger)."""
 
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _EXAMPLE: Final = 'write it as 2026-03-02T14:05:00+01:00 or "2h ago"'
 
 
@@ -62,7 +60,7 @@ def is_relative(text: str) -> bool:
 
 def iso_time(at_us: int) -> str:
     """Return the moment exactly, for programs: local time, offset, microseconds if any."""
-    return (_EPOCH + timedelta(microseconds=at_us)).astimezone().isoformat()
+    return format_time(at_us, timespec="auto")
 
 
 def iso_or_none(at_us: int | None) -> str | None:

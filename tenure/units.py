@@ -47,9 +47,13 @@ def parse_time(text: str, *, now_us: int, field: str = "") -> int:
     return _bounded((moment - _EPOCH) // timedelta(microseconds=1), text, field)
 
 
-def format_time(at_us: int) -> str:
-    """Return the moment in local time with its offset, to the second."""
-    return (_EPOCH + timedelta(microseconds=at_us)).astimezone().isoformat(timespec="seconds")
+def format_time(at_us: int, *, timespec: str = "seconds") -> str:
+    """Return the moment in local time with its offset; one that no calendar has as the number."""
+    try:
+        moment = (_EPOCH + timedelta(microseconds=at_us)).astimezone()
+    except (OverflowError, ValueError):
+        return f"{at_us} us after 1970"
+    return moment.isoformat(timespec=timespec)
 
 
 def format_duration(duration_us: int) -> str:

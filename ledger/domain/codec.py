@@ -16,6 +16,7 @@ from enum import StrEnum
 from operator import attrgetter
 from typing import Any, Final
 
+from ledger.domain.bounds import bounds_of
 from ledger.domain.canonical import INTEGER_MAX
 from ledger.domain.cpuset import CpuSet, format_cpuset, parse_cpuset
 from ledger.domain.errors import InputError
@@ -38,10 +39,28 @@ def encode_value(value: object) -> Json:
     """
     Return `value` as objects, arrays, text, integers, booleans and null.
 
-    Floats, other types and integers beyond `INTEGER_MAX` are our own bug and fail an assertion.
+    Floats, other types and integers beyond `INTEGER_MAX` are our own bug and fail an assertion;
+    `out_of_bounds` names what is no amount that an event may hold.
     """
     kind: Declared = type(value)
     return _encoder(kind)(value)
+
+
+def out_of_bounds(value: object, path: str = "") -> str:
+    """Return the path of the first integer in a value that is out of its field's bounds, if any."""
+    if dataclasses.is_dataclass(value):
+        for field in dataclasses.fields(value):
+            below = f"{path}.{field.name}" if path else field.name
+            found = out_of_bounds(getattr(value, field.name), below)
+            if found:
+                return found
+    elif isinstance(value, tuple):
+        each = (out_of_bounds(item, f"{path}[{i}]") for i, item in enumerate(value))
+        return next(filter(None, each), "")
+    elif type(value) is int:
+        low, high = bounds_of(path.rsplit(".", 1)[-1].partition("[")[0])
+        return "" if low <= value <= high else path
+    return ""
 
 
 def decode_value(kind: Declared, value: object, path: str) -> Json:
@@ -51,8 +70,8 @@ def decode_value(kind: Declared, value: object, path: str) -> Json:
     A missing field takes the dataclass's default (events grow by fields with defaults).
 
     Raises:
-        InputError: an unknown field, a missing one without a default, or another JSON type, with
-            its path below `path`.
+        InputError: an unknown field, a missing one without a default, another JSON type, or an
+            integer out of its bounds, with its path below `path`.
     """
     return _decoder(kind)(value, path)
 
@@ -87,10 +106,20 @@ def _same(value: Json) -> Json:
     return value
 
 
-def _encode_integer(value: int) -> int:
+def _encode_integer(value: int, low: int = -INTEGER_MAX, high: int = INTEGER_MAX) -> int:
     assert type(value) is int, value
-    assert -INTEGER_MAX <= value <= INTEGER_MAX, value
+    assert low <= value <= high, value
     return value
+
+
+def _field_encoder(name: str, kind: Declared) -> Encoder:
+    """Return the encoder of a field; integers, alone or in an array, have the field's bounds."""
+    low, high = bounds_of(name)
+    if kind is int:
+        return lambda value: _encode_integer(value, low, high)
+    if typing.get_args(kind) == (int, Ellipsis):
+        return lambda value: [_encode_integer(each, low, high) for each in value]
+    return _encoder(kind)
 
 
 def _array_encoder(arguments: tuple[Any, ...]) -> Encoder:
@@ -106,7 +135,7 @@ def _array_encoder(arguments: tuple[Any, ...]) -> Encoder:
 def _dataclass_encoder(kind: Declared) -> Encoder:
     hints = _type_hints(kind)
     names = tuple(field.name for field in dataclasses.fields(kind))
-    encoders = {name: _encoder(hints[name]) for name in names}
+    encoders = {name: _field_encoder(name, hints[name]) for name in names}
     changing = tuple((name, inner) for name, inner in encoders.items() if inner is not _same)
     values_of: Callable[[object], tuple[object, ...]]
     if len(names) > 1:
@@ -184,7 +213,10 @@ def _object_decoder(inner: Decoder, kind: Declared) -> Decoder:
 
 def _dataclass_decoder(kind: Declared) -> Decoder:
     hints = _type_hints(kind)
-    fields = {field.name: _decoder(hints[field.name]) for field in dataclasses.fields(kind)}
+    fields = {
+        field.name: _field_decoder(field.name, hints[field.name])
+        for field in dataclasses.fields(kind)
+    }
     needed = {field.name for field in dataclasses.fields(kind) if not _has_default(field)}
     # What we write has every field, sorted by name: recognised as a whole, it is not looked at
     # field by field. A field that may be null never is recognised.
@@ -193,7 +225,7 @@ def _dataclass_decoder(kind: Declared) -> Decoder:
     changing = tuple(
         (i, name, fields[name])
         for i, name in enumerate(order)
-        if _json_kind(hints[name]) is not hints[name]
+        if _json_kind(hints[name]) is not hints[name] or hints[name] is int
     )
     twin = twin_of(kind)
 
@@ -223,6 +255,23 @@ def _dataclass_decoder(kind: Declared) -> Decoder:
             raise error.within(path) from error
 
     return decode
+
+
+def _field_decoder(name: str, kind: Declared) -> Decoder:
+    """Return the decoder of a field; integers, alone or in an array, have the field's bounds."""
+    inner, (low, high) = _decoder(kind), bounds_of(name)
+    many = typing.get_args(kind) == (int, Ellipsis)
+    if kind is not int and not many:
+        return inner
+
+    def bounded(value: object, path: str) -> object:
+        found = inner(value, path)
+        for each in found if many else (found,):
+            if not low <= each <= high:
+                raise InputError(f"must be between {low} and {high}, is {each}", field=path)
+        return found
+
+    return bounded
 
 
 def _json_kind(kind: Declared) -> type[object] | None:

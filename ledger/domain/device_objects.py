@@ -18,6 +18,7 @@ from ledger.domain.annotations.wire import (
     an_object,
     each,
 )
+from ledger.domain.bounds import bounds_of
 from ledger.domain.canonical import INTEGER_MAX
 from ledger.domain.demands.gpushare import UNIT_BYTES
 from ledger.domain.device_types import Unit, added_types, is_known_type, known_types
@@ -45,6 +46,7 @@ CARDS_MAX: Final = 1024
 """More cards on one node than any machine has: the quantity has the wrong unit."""
 
 _MIB: Final = 2**20
+_UNITS_MAX: Final = bounds_of("core_percent")[1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -294,9 +296,9 @@ def _capacity(resources: Amounts, device_type: str, path: str) -> int:
     if device_type == TYPE_GPU:
         if GPU_CORE not in amounts_by_name and amounts_by_name.get(HUAWEI_NPU_CORE):
             return WHOLE_PERCENT  # its compute is counted in AI cores
-        return _whole(amounts_by_name.get(GPU_CORE, ZERO), path)
+        return _whole(amounts_by_name.get(GPU_CORE, ZERO), path, most=_UNITS_MAX)
     kind = type_of(device_type)
-    units = _whole(amounts_by_name.get(kind.resource, ZERO), path)
+    units = _whole(amounts_by_name.get(kind.resource, ZERO), path, most=_UNITS_MAX)
     return min(units, 1) * WHOLE_PERCENT if kind.unit is Unit.COUNT else units
 
 
@@ -306,9 +308,9 @@ def _model(device_type: str, labels: Mapping[str, str], object_labels: Mapping[s
     return labels.get(label, object_labels.get(label, "")) if label else ""
 
 
-def _whole(quantity: Quantity, path: str) -> int:
+def _whole(quantity: Quantity, path: str, *, most: int = INTEGER_MAX) -> int:
     units = quantity.ceil()
-    if units > INTEGER_MAX:
+    if units > most:
         raise InputError(
             f"beyond what can be counted exactly: value={quantity}", field=f"{path}.resources"
         )

@@ -31,6 +31,7 @@ from ledger.domain.annotations.partitions import (
     honors_partitions,
 )
 from ledger.domain.annotations.wire import a_flag, a_quantity, a_text, an_object, each
+from ledger.domain.bounds import bounds_of
 from ledger.domain.canonical import INTEGER_MAX
 from ledger.domain.cpuset import EMPTY, CpuSet
 from ledger.domain.derived_links import derive_links
@@ -74,6 +75,8 @@ T = TypeVar("T")
 
 _COPIED_LABELS: Final = (LABEL_GPU_VENDOR, LABEL_GPU_MODEL, LABEL_GPU_DRIVER_VERSION)
 _MIB: Final = 1 << 20
+_CPUS_MAX: Final = bounds_of("cpu_milli")[1] // 1000 - 1
+"""Less than what a Pod's wish without bounds is cut to: that fits nowhere."""
 _EFFECTS: Final = frozenset({"NoSchedule", "PreferNoSchedule", "NoExecute"})
 _BIND_POLICIES: Final = {
     NodeCpuBindPolicy.NONE: "",
@@ -235,7 +238,8 @@ def _quantities(status: Mapping[str, object]) -> Quantities | None:
 
 def _quantity(value: object, path: str, name: str) -> Quantity:
     quantity = a_quantity(value, path)
-    if quantity.nanos * (1000 if name == CPU else 1) > INTEGER_MAX * NANO:
+    most = _CPUS_MAX if name == CPU else INTEGER_MAX
+    if quantity.nanos > most * NANO:
         raise InputError(f"beyond what can be counted exactly: value={value!r}", field=path)
     return quantity
 

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from ledger.domain.annotations.wire import an_object, wrong
+from ledger.domain.bounds import bounds_of
 from ledger.domain.errors import InputError
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -87,7 +88,7 @@ def time_us(value: object, path: str) -> int:
     YAML may have made a date and time of it already; one without an offset is UTC.
 
     Raises:
-        InputError: no such time.
+        InputError: no such time, or one that no object of a cluster has.
     """
     if value is None:
         return 0
@@ -100,7 +101,11 @@ def time_us(value: object, path: str) -> int:
             f"not a time such as 2026-01-31T14:05:00Z: value={value!r}", field=path
         ) from error
     aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    return (aware - _EPOCH) // _MICROSECOND
+    at_us = (aware - _EPOCH) // _MICROSECOND
+    low, high = bounds_of("created_at_us")
+    if not low <= at_us <= high:
+        raise InputError(f"not a time between 1970 and 2255: value={value!r}", field=path)
+    return at_us
 
 
 def _plain(value: object, path: str) -> str:

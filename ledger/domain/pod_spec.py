@@ -9,6 +9,7 @@ from typing import Final
 
 from ledger.domain.annotations.tenure import container_place
 from ledger.domain.annotations.wire import a_list, a_quantity, an_integer, an_object
+from ledger.domain.bounds import bounds_of
 from ledger.domain.canonical import INTEGER_MAX
 from ledger.domain.device_types import counts_bytes
 from ledger.domain.errors import InputError
@@ -45,8 +46,8 @@ DEFAULT_NAMESPACE: Final = "default"
 
 _ENDED_PHASES: Final = frozenset({"Succeeded", "Failed"})
 _POD_LEVEL_NAMES: Final = (CPU, MEMORY)
-_CPUS_MAX: Final = INTEGER_MAX // 1000
-"""The most whole CPUs whose thousandths can be counted exactly."""
+_CPUS_MAX: Final = bounds_of("cpu_milli")[1] // 1000
+"""The most whole CPUs that are counted."""
 _UNITS_MAX: Final = 8_000_000
 """The most device units (cards, percent, MiB, GiB): as GiB their bytes can be counted exactly."""
 

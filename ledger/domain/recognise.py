@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from ledger.domain.bounds import Bounds, bounds_of
 from ledger.domain.canonical import is_canonical
 from ledger.domain.cpuset import CpuSet, parse_cpuset
 from ledger.domain.errors import InputError
@@ -36,8 +37,7 @@ _Changing = list[tuple[int, Callable[[str], Any]]]
 _MEMORY: Final = 1_024
 """Parts that are remembered by their text: the same cards and Pod shapes come again and again."""
 _LETTERS: Final = r'[^"\\\x00-\x1f]*+'  # no escape, and nothing that would need one
-_DIGITS: Final = r"(?:0|-?(?:[1-9][0-9]{0,14}+|[1-8][0-9]{15}))"  # no larger than 2^53
-_PLAIN: Final = {str: f'"{_LETTERS}"', int: _DIGITS, bool: "(?:true|false)"}
+_PLAIN: Final = {str: f'"{_LETTERS}"', bool: "(?:true|false)"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,18 +124,18 @@ def _forms(kind: Declared) -> Mapping[str, _Form]:
     """Return the form of every field, by name in alphabetical order."""
     hints = typing.get_type_hints(kind)
     names = sorted(field.name for field in dataclasses.fields(kind))
-    return {name: _form(hints[name]) for name in names}
+    return {name: _form(hints[name], bounds_of(name)) for name in names}
 
 
-def _form(kind: Declared) -> _Form:
+def _form(kind: Declared, bounds: Bounds) -> _Form:
     origin: Declared = typing.get_origin(kind)
     arguments = typing.get_args(kind)
     if origin in (types.UnionType, typing.Union):
-        inner = _form(next(item for item in arguments if item is not types.NoneType))
+        inner = _form(next(item for item in arguments if item is not types.NoneType), bounds)
         return _nullable(inner)
     if origin is tuple:
         assert arguments[1:] == (Ellipsis,), kind
-        return _many(arguments[0])
+        return _many(arguments[0], bounds)
     if origin is not None:
         assert issubclass(origin, Mapping), kind
         assert arguments == (str, str), kind
@@ -146,7 +146,7 @@ def _form(kind: Declared) -> _Form:
     if kind is str:
         return _Form(pattern=_PLAIN[str], grouped=f'"({_LETTERS})"', value=None)
     if kind is int:
-        return _whole(_DIGITS, int)
+        return _whole(_digits(*bounds), int)
     if kind is bool:
         return _whole(_PLAIN[bool], "true".__eq__)
     assert dataclasses.is_dataclass(kind), kind
@@ -169,9 +169,28 @@ def _nullable(inner: _Form) -> _Form:
     return _whole(f"(?:null|{inner.pattern})", read)
 
 
-def _many(kind: Declared) -> _Form:
+def _digits(low: int, high: int) -> str:
+    """Return what matches the integers within the bounds, as JSON writes them."""
+    below = [f"-(?:{_up_to(-low)})"] if low < 0 else []
+    return f"(?:0|{'|'.join([_up_to(high), *below])})"
+
+
+def _up_to(largest: int) -> str:
+    """Return what matches 1 to `largest`: fewer digits, or as many with one that is smaller."""
+    digits = str(largest)
+    after = len(digits) - 1
+    forms = [f"[1-9][0-9]{{0,{after - 1}}}+"] if after else []
+    for i, digit in enumerate(digits):
+        least = 0 if i else 1
+        if int(digit) > least:
+            rest = f"[0-9]{{{after - i}}}" if after > i else ""
+            forms.append(f"{digits[:i]}[{least}-{int(digit) - 1}]{rest}")
+    return "|".join([*forms, digits])
+
+
+def _many(kind: Declared, bounds: Bounds) -> _Form:
     """Return the form of an array of `kind`; the whole array is remembered by its text."""
-    inner = _form(kind)
+    inner = _form(kind, bounds)
     pattern = rf"\[(?:{inner.pattern}(?:,{inner.pattern})*)?\]"
     if dataclasses.is_dataclass(kind):
         each, make = re.compile(_object(kind, grouped=True)).finditer, _maker(kind)

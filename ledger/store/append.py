@@ -155,7 +155,7 @@ class Writer:
             FencedError: another writer has moved the head or the epoch.
             CapacityError: the database refused a holder; nothing of the batch is recorded.
             IdempotencyError: a key was used before with other arguments.
-            UnfitTextError: a text holds a NUL or a lone surrogate; nothing is recorded.
+            UnfitError: a text or a number can't be recorded; nothing is.
             UnknownOutcomeError: the answer to this commit, or to the one before, was lost.
             BusyError: another process holds the ledger; nothing of the batch is recorded.
             LedgerError: the database failed; nothing of the batch is recorded.

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import json.encoder
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
-from ledger.domain.canonical import INTEGER_MAX
+from ledger.domain.bounds import bounds_of
 from ledger.domain.cpuset import format_cpuset
 from ledger.domain.devices import ContainerShare, DeviceShare
 from ledger.domain.events import (
@@ -34,22 +34,33 @@ def body_of(event: LedgerEvent) -> str:
         return _reserved(event)
     if isinstance(event, (PodReleased, PodVoided)):
         return (
-            f'{{"attempt":{_number(event.attempt)},"node_uid":{_quote(event.node_uid)},'
+            f'{{"attempt":{_attempt(event.attempt)},"node_uid":{_quote(event.node_uid)},'
             f'"pod_uid":{_quote(event.pod_uid)},"reason":{_quote(event.reason)}}}'
         )
     if isinstance(event, (PodBound, PodAssigned)):
         return (
-            f'{{"attempt":{_number(event.attempt)},"node_uid":{_quote(event.node_uid)},'
+            f'{{"attempt":{_attempt(event.attempt)},"node_uid":{_quote(event.node_uid)},'
             f'"pod_uid":{_quote(event.pod_uid)}}}'
         )
     return encode_event(event)
 
 
-def _number(value: int) -> int:
-    """Return an integer that an event may hold; another one is our own bug."""
-    assert type(value) is int, value
-    assert -INTEGER_MAX <= value <= INTEGER_MAX, value
-    return value
+def _number_of(field: str) -> Callable[[int], int]:
+    low, high = bounds_of(field)
+
+    def number(value: int) -> int:
+        """Return an integer that the field may hold; another one is said before it is recorded."""
+        assert type(value) is int, value
+        assert low <= value <= high, value
+        return value
+
+    return number
+
+
+_attempt, _milli, _minor = _number_of("attempt"), _number_of("cpu_milli"), _number_of("minor")
+_bytes, _percent = _number_of("memory_bytes"), _number_of("core_percent")
+_ratio, _instances = _number_of("memory_ratio_percent"), _number_of("instances")
+_moment, _priority = _number_of("created_at_us"), _number_of("priority")
 
 
 def text_map(values: Mapping[str, str]) -> str:
@@ -69,10 +80,10 @@ def _texts(values: Sequence[str]) -> str:
 def _reserved(event: PodReserved) -> str:
     cpuset = format_cpuset(event.cpuset) if event.cpuset else ""
     return (
-        f'{{"annotations":{text_map(event.annotations)},"attempt":{_number(event.attempt)},'
-        f'"cpu_milli":{_number(event.cpu_milli)},"cpuset":"{cpuset}",'
+        f'{{"annotations":{text_map(event.annotations)},"attempt":{_attempt(event.attempt)},'
+        f'"cpu_milli":{_milli(event.cpu_milli)},"cpuset":"{cpuset}",'
         f'"device_models":{_texts(event.device_models)},"dialect":{_quote(event.dialect)},'
-        f'"group":{_quote(event.group)},"memory_bytes":{_number(event.memory_bytes)},'
+        f'"group":{_quote(event.group)},"memory_bytes":{_bytes(event.memory_bytes)},'
         f'"namespace":{_quote(event.namespace)},"node_name":{_quote(event.node_name)},'
         f'"node_uid":{_quote(event.node_uid)},"pod_name":{_quote(event.pod_name)},'
         f'"pod_uid":{_quote(event.pod_uid)},"policy":{_quote(event.policy)},'
@@ -89,31 +100,31 @@ def _share(share: DeviceShare) -> str:
     inside = ",".join([_container(each) for each in containers]) if containers else ""
     return (
         f'{{"containers":[{inside}],'
-        f'"core_percent":{_number(share.core_percent)},"device_id":{_quote(share.device_id)},'
+        f'"core_percent":{_percent(share.core_percent)},"device_id":{_quote(share.device_id)},'
         f'"device_type":{_quote(share.device_type)},'
         f'"exclusive":{"true" if share.exclusive else "false"},'
-        f'"instances":{_number(share.instances)},'
-        f'"memory_bytes":{_number(share.memory_bytes)},'
-        f'"memory_ratio_percent":{_number(share.memory_ratio_percent)},'
-        f'"minor":{_number(share.minor)},'
+        f'"instances":{_instances(share.instances)},'
+        f'"memory_bytes":{_bytes(share.memory_bytes)},'
+        f'"memory_ratio_percent":{_ratio(share.memory_ratio_percent)},'
+        f'"minor":{_minor(share.minor)},'
         f'"vf_bus_ids":{_texts(share.vf_bus_ids)}}}'
     )
 
 
 def _container(share: ContainerShare) -> str:
     return (
-        f'{{"container":{_quote(share.container)},"core_percent":{_number(share.core_percent)},'
-        f'"memory_bytes":{_number(share.memory_bytes)},"place":{_quote(share.place)}}}'
+        f'{{"container":{_quote(share.container)},"core_percent":{_percent(share.core_percent)},'
+        f'"memory_bytes":{_bytes(share.memory_bytes)},"place":{_quote(share.place)}}}'
     )
 
 
 def _snapshot(snapshot: PodSnapshot) -> str:
     return (
         f'{{"annotations":{text_map(snapshot.annotations)},'
-        f'"created_at_us":{_number(snapshot.created_at_us)},'
+        f'"created_at_us":{_moment(snapshot.created_at_us)},'
         f'"init_containers":{_texts(snapshot.init_containers)},"labels":{text_map(snapshot.labels)},'
         f'"original":{text_map(snapshot.original)},"owner":{_quote(snapshot.owner)},'
-        f'"priority":{_number(snapshot.priority)},"qos":{_quote(snapshot.qos)}}}'
+        f'"priority":{_priority(snapshot.priority)},"qos":{_quote(snapshot.qos)}}}'
     )
 
 

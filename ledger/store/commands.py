@@ -19,7 +19,7 @@ from ledger.domain.errors import CapacityError, IdempotencyError, LedgerError, S
 from ledger.domain.recorded import NewEvent
 from ledger.store import schema
 from ledger.store.failures import refused_by_rule, unavailable
-from ledger.store.fitting import UnfitTextError, body_bytes_of, fits
+from ledger.store.fitting import UnfitError, body_bytes_of, fits
 from ledger.store.tables import CONTRADICTION
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class Refused:
     Nothing of the command is recorded.
 
     Attributes:
-        error: StaleStreamError, CapacityError, IdempotencyError, UnfitTextError, or a LedgerError
+        error: StaleStreamError, CapacityError, IdempotencyError, UnfitError, or a LedgerError
             for events that contradict the ledger in another way.
     """
 
@@ -110,7 +110,7 @@ def _together(
     for command in commands:
         try:
             arguments = [arguments_of(new) for new in command.events]
-        except UnfitTextError as error:
+        except UnfitError as error:
             outcomes.append(Refused(error=error))
             continue
         answer = _answer(command, known)
@@ -194,6 +194,6 @@ def known_keys(connection: Connection, keys: Iterable[str]) -> dict[str, _Known]
 
 
 def arguments_of(new: NewEvent) -> tuple[str, str, bytes]:
-    """Return what makes two commands with one key the same; raises UnfitTextError."""
+    """Return what makes two commands with one key the same; raises UnfitError."""
     _, body = body_bytes_of(new)
     return (new.stream, new.event.event_type, hashlib.sha256(body).digest())

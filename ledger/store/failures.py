@@ -16,6 +16,7 @@ DAMAGE: Final = (DBAPIError, UnicodeDecodeError)
 
 _Given = ParamSpec("_Given")
 _Answer = TypeVar("_Answer")
+_CHECK: Final = re.compile(r"CHECK constraint failed: (\w+)|violates check constraint \"(\w+)\"")
 _MESSAGE: Final = re.compile(r"tenure ledger: (.*?)'?$", re.DOTALL)
 _RULE_STATES: Final = ("23", "P0001", "TL")
 """How the SQLSTATE of a refusal begins: a constraint, or a rule of ours."""
@@ -24,8 +25,11 @@ _LOCK_STATES: Final = frozenset({"55P03", "40001", "40P01"})
 
 
 def fact_of(error: DBAPIError | UnicodeDecodeError) -> str:
-    """Return what the database said, without its own wrapping."""
+    """Return what the database said, without its own wrapping and in the same words on both."""
     text = words_of(error.orig) if isinstance(error, DBAPIError) else str(error)
+    check = _CHECK.search(text)
+    if check:
+        return f"a constraint is not met: {check[1] or check[2]}"
     found = _MESSAGE.search(text)
     return found[1].replace("''", "'") if found else text
 

@@ -1,15 +1,17 @@
 """
-Text that every database holds and every reader can print: looked at once, before it is recorded.
+What every database holds and every reader can read: looked at once, before it is recorded.
 
 Postgres has no NUL character, and a lone surrogate has no bytes in UTF-8. Neither has a place in a
-name, a label or a reason, so nothing of a command that has one is recorded, on no database.
+name, a label or a reason, and no machine has a number beyond `ledger.domain.bounds`: nothing of a
+command that has one is recorded, on no database.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from ledger.domain.codec import Json, encode_value
+from ledger.domain.bounds import WALL
+from ledger.domain.codec import Json, encode_value, out_of_bounds
 from ledger.domain.errors import LedgerError
 from ledger.domain.recorded import NewEvent
 from ledger.store.bodies import body_of
@@ -18,8 +20,16 @@ _NUL: Final = "\x00"
 _NUL_AS_JSON: Final = "\\u0000"
 
 
-class UnfitTextError(LedgerError):
-    """A text of a command can't be recorded. Refuse the command; it will not get better."""
+class UnfitError(LedgerError):
+    """A value of a command can't be recorded. Refuse the command; it will not get better."""
+
+
+class UnfitTextError(UnfitError):
+    """A text holds a NUL or half of a character."""
+
+
+class UnfitNumberError(UnfitError):
+    """An integer is out of its bounds."""
 
 
 def body_bytes_of(new: NewEvent) -> tuple[str, bytes]:
@@ -29,8 +39,14 @@ def body_bytes_of(new: NewEvent) -> tuple[str, bytes]:
     Raises:
         UnfitTextError: a text of the event, or of what is recorded around it, holds a NUL or a lone
             surrogate; with the event's type and the field.
+        UnfitNumberError: an integer is out of its bounds; likewise.
     """
-    body = body_of(new.event)
+    try:
+        body = body_of(new.event)
+    except AssertionError as error:  # what the writers of bodies assert, said with the field
+        raise _unfit_number(new, out_of_bounds(new.event)) from error
+    if not WALL[0] <= new.wall_us <= WALL[1]:
+        raise _unfit_number(new, "wall_us")
     around = f"{new.stream}{new.actor}{new.correlation_id}{new.idempotency_key}"
     if not fits(around) or ("\\" in body and _NUL_AS_JSON in body):
         _refuse(new)
@@ -50,6 +66,13 @@ def fits(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return _NUL not in text
+
+
+def _unfit_number(new: NewEvent, field: str) -> UnfitNumberError:
+    assert field, new.event  # else a body is written wrongly, which is our own bug
+    return UnfitNumberError(
+        f"a number is out of its bounds: event_type={new.event.event_type}, field={field}"
+    )
 
 
 def _refuse(new: NewEvent) -> None:

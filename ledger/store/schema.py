@@ -29,6 +29,8 @@ from sqlalchemy import (
     or_,
 )
 
+from ledger.domain.bounds import AT, POSITION, PRODUCT, SUM, WALL, Bounds, bounds_of
+
 REVISIONS: Final = ("0003",)
 """Every schema revision that this release can read, oldest first; the last one is written."""
 UNRELEASED: Final = ("0001", "0002")
@@ -86,6 +88,19 @@ def _check(name: str, condition: str) -> CheckConstraint:
     return CheckConstraint(condition, name=name)
 
 
+def _within(**bounds: Bounds) -> tuple[CheckConstraint, ...]:
+    """Return a constraint per column."""
+    return tuple(
+        _check(f"{column}_bounds", f"{column} BETWEEN {low} AND {high}")
+        for column, (low, high) in bounds.items()
+    )
+
+
+def _like(*columns: str) -> dict[str, Bounds]:
+    """Return the bounds of columns that are called like the field of an event that they have."""
+    return {column: bounds_of(column) for column in columns}
+
+
 ledger_head: Final = Table(
     "ledger_head",
     METADATA,
@@ -98,6 +113,7 @@ ledger_head: Final = Table(
     Column("chain_hash", LargeBinary, nullable=False),
     _check("one_row", "id = 1"),
     _check("chain_hash_length", "length(chain_hash) = 32"),
+    *_within(at_us=AT),
     sqlite_strict=True,
 )
 """One row: the last position, its chain value, and who may write (the epoch)."""
@@ -131,6 +147,13 @@ ledger_events: Final = Table(
     _check("args_hash_length", "length(args_hash) = 32"),
     _check("leaf_hash_length", "length(leaf_hash) = 32"),
     _check("chain_hash_length", "length(chain_hash) = 32"),
+    *_within(
+        stream_version=POSITION,
+        epoch=POSITION,
+        causation_position=POSITION,
+        at_us=AT,
+        wall_us=WALL,
+    ),
     sqlite_strict=True,
 )
 """
@@ -165,6 +188,7 @@ ledger_nodes: Final = Table(
     _number("fact_position"),
     UniqueConstraint("node_uid"),
     Index(None, "node_name"),
+    *_within(**_like("cpu_milli", "memory_bytes"), cpu_ref_max=bounds_of("cpu_ref_count_max")),
     sqlite_strict=True,
 )
 """Nodes as last inventoried. A node made again under the same name is another row."""
@@ -216,6 +240,13 @@ ledger_devices: Final = Table(
     _check("reported_within_cap", "core_reported <= core_cap AND memory_reported <= memory_cap"),
     _check("exclusive_alone", "exclusive_holders = 0 OR tenants = 1"),
     _check("counts", "tenants >= 0 AND exclusive_holders >= 0 AND observed_holders >= 0"),
+    *_within(
+        **_like("minor"),
+        core_reported=bounds_of("core_percent"),
+        memory_reported=bounds_of("memory_bytes"),
+        core_observed=SUM,
+        memory_observed=SUM,
+    ),
     sqlite_strict=True,
 )
 """
@@ -243,6 +274,11 @@ ledger_cpus: Final = Table(
     _check("refs_within_max", "ref_used BETWEEN 0 AND ref_max"),
     _check("reported_within_max", "ref_reported <= ref_max"),
     _check("observed", "ref_observed >= 0"),
+    *_within(
+        cpu=bounds_of("id"),
+        **_like("core", "socket", "numa"),
+        ref_reported=bounds_of("cpu_ref_count_max"),
+    ),
     sqlite_strict=True,
     sqlite_with_rowid=False,
 )
@@ -287,6 +323,11 @@ ledger_reservations: Final = Table(
     Index(None, "namespace", "pod_name"),
     _check("kind", "kind IN ('granted', 'observed')"),
     _check("closed", "(closed_at_us IS NULL) = (closed_position IS NULL)"),
+    *_within(
+        **_like("attempt", "priority", "cpu_milli", "memory_bytes"),
+        gpu_core_percent=PRODUCT,
+        **_like("created_at_us"),
+    ),
     sqlite_strict=True,
 )
 """
@@ -315,7 +356,8 @@ ledger_holdings: Final = Table(
     # let `audit_holdings` look for a moment in the index alone, however long a card's history is.
     Index(None, "device_no", "closed_at_us", "opened_at_us", "minor"),
     _check("kind", "kind IN ('granted', 'observed')"),
-    _check("amounts", "core_percent >= 0 AND memory_bytes >= 0 AND exclusive IN (0, 1)"),
+    _check("exclusive", "exclusive IN (0, 1)"),
+    *_within(**_like("minor", "core_percent", "memory_bytes", "memory_ratio_percent", "instances")),
     sqlite_strict=True,
     sqlite_with_rowid=False,
 )
@@ -405,6 +447,7 @@ ledger_refusals: Final = Table(
     _text("owner"),
     Index(None, "namespace", "pod_name"),
     Index(None, "pod_uid"),
+    *_within(**_like("gpu_core_percent")),
     sqlite_strict=True,
 )
 """Pods that were refused, and in which words; the reasons as values are in the event body."""

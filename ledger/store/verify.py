@@ -17,6 +17,7 @@ from typing import Final
 
 from sqlalchemy import Connection
 
+from ledger.domain.bounds import AT, WALL
 from ledger.domain.errors import CorruptLedgerError, InputError, UnknownEventError
 from ledger.domain.events import EpochStarted, LedgerEvent, decode_event
 from ledger.domain.hashing import GENESIS, chain_hash
@@ -321,6 +322,8 @@ class Walk:
             self._bad(position, f"the stream has a gap: stream={stream}, version={version}")
         if at_us <= self._at_us or epoch < self._epoch:
             self._bad(position, "time or epoch run backwards")
+        if not (AT[0] <= at_us <= AT[1] and WALL[0] <= row[12] <= WALL[1]):
+            self._report(position, f"a time is out of its bounds: at={at_us}, wall={row[12]}")
         self._versions[stream], self._at_us, self._epoch = version, at_us, epoch
         if self._sound:
             self._tree.add(leaf)

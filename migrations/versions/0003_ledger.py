@@ -16,6 +16,15 @@ down_revision = None
 branch_labels = None
 depends_on = None
 
+_ANY = (0, 9007199254740991)
+_POSITION = (1, 9007199254740991)
+_AT = (0, 253402300799999999)
+_WALL = (0, 253402214399999999)
+_SUM = (0, 4611686018427387903)
+_AMOUNT = (0, 8000000)
+_INDEX = (-1, 2147483647)
+_PRODUCT = (0, 100000000)
+
 BIG = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
 
@@ -54,6 +63,16 @@ def _one_per_key() -> tuple[sa.UniqueConstraint, ...]:
     return (sa.UniqueConstraint("idempotency_key", name=name),)
 
 
+def _within(table: str, **bounds: tuple[int, int]) -> tuple[sa.CheckConstraint, ...]:
+    """Return a constraint per column."""
+    return tuple(
+        sa.CheckConstraint(
+            f"{column} BETWEEN {low} AND {high}", name=op.f(f"ck_{table}_{column}_bounds")
+        )
+        for column, (low, high) in bounds.items()
+    )
+
+
 def _tables() -> None:
     op.create_table(
         "ledger_events",
@@ -83,6 +102,14 @@ def _tables() -> None:
         sa.CheckConstraint(
             "length(chain_hash) = 32", name=op.f("ck_ledger_events_chain_hash_length")
         ),
+        *_within(
+            "ledger_events",
+            stream_version=_POSITION,
+            epoch=_POSITION,
+            causation_position=_POSITION,
+            at_us=_AT,
+            wall_us=_WALL,
+        ),
         sqlite_strict=True,
         postgresql_partition_by="RANGE (position)",
     )
@@ -100,6 +127,7 @@ def _tables() -> None:
         sa.CheckConstraint(
             "length(chain_hash) = 32", name=op.f("ck_ledger_head_chain_hash_length")
         ),
+        *_within("ledger_head", at_us=_AT),
         sqlite_strict=True,
     )
     op.create_table(
@@ -115,6 +143,7 @@ def _tables() -> None:
         sa.Column("fact_position", BIG, nullable=False),
         sa.PrimaryKeyConstraint("node_no", name=op.f("pk_ledger_nodes")),
         sa.UniqueConstraint("node_uid", name=op.f("uq_ledger_nodes_node_uid")),
+        *_within("ledger_nodes", cpu_milli=_PRODUCT, memory_bytes=_ANY, cpu_ref_max=_AMOUNT),
         sqlite_strict=True,
     )
     op.create_index(op.f("ix_ledger_nodes_node_name"), "ledger_nodes", ["node_name"])
@@ -132,6 +161,7 @@ def _tables() -> None:
         sa.Column("policy", sa.Text(), nullable=False),
         sa.Column("owner", sa.Text(), nullable=False),
         sa.PrimaryKeyConstraint("position", name=op.f("pk_ledger_refusals")),
+        *_within("ledger_refusals", gpu_core_percent=(0, 1000000000)),
         sqlite_strict=True,
     )
     op.create_index(
@@ -167,6 +197,14 @@ def _tables() -> None:
             "ref_reported <= ref_max", name=op.f("ck_ledger_cpus_reported_within_max")
         ),
         sa.CheckConstraint("ref_observed >= 0", name=op.f("ck_ledger_cpus_observed")),
+        *_within(
+            "ledger_cpus",
+            cpu=(0, 4096),
+            core=_INDEX,
+            socket=_INDEX,
+            numa=_INDEX,
+            ref_reported=_AMOUNT,
+        ),
         sa.ForeignKeyConstraint(
             ["node_no"], ["ledger_nodes.node_no"], name=op.f("fk_ledger_cpus_node_no")
         ),
@@ -212,6 +250,14 @@ def _tables() -> None:
         sa.CheckConstraint(
             "tenants >= 0 AND exclusive_holders >= 0 AND observed_holders >= 0",
             name=op.f("ck_ledger_devices_counts"),
+        ),
+        *_within(
+            "ledger_devices",
+            minor=_INDEX,
+            core_reported=_AMOUNT,
+            memory_reported=_ANY,
+            core_observed=_SUM,
+            memory_observed=_SUM,
         ),
         sa.ForeignKeyConstraint(
             ["node_no"], ["ledger_nodes.node_no"], name=op.f("fk_ledger_devices_node_no")
@@ -275,6 +321,15 @@ def _tables() -> None:
         sa.CheckConstraint(
             "(closed_at_us IS NULL) = (closed_position IS NULL)",
             name=op.f("ck_ledger_reservations_closed"),
+        ),
+        *_within(
+            "ledger_reservations",
+            attempt=(0, 2147483647),
+            priority=(-2147483648, 2147483647),
+            cpu_milli=_PRODUCT,
+            memory_bytes=_ANY,
+            gpu_core_percent=_PRODUCT,
+            created_at_us=_ANY,
         ),
         sa.ForeignKeyConstraint(
             ["node_no"], ["ledger_nodes.node_no"], name=op.f("fk_ledger_reservations_node_no")
@@ -356,9 +411,14 @@ def _tables() -> None:
         sa.Column("closed_position", BIG, nullable=True),
         sa.PrimaryKeyConstraint("position", "device_no", name=op.f("pk_ledger_holdings")),
         sa.CheckConstraint("kind IN ('granted', 'observed')", name=op.f("ck_ledger_holdings_kind")),
-        sa.CheckConstraint(
-            "core_percent >= 0 AND memory_bytes >= 0 AND exclusive IN (0, 1)",
-            name=op.f("ck_ledger_holdings_amounts"),
+        sa.CheckConstraint("exclusive IN (0, 1)", name=op.f("ck_ledger_holdings_exclusive")),
+        *_within(
+            "ledger_holdings",
+            minor=_INDEX,
+            core_percent=_AMOUNT,
+            memory_bytes=_ANY,
+            memory_ratio_percent=_AMOUNT,
+            instances=_AMOUNT,
         ),
         sa.ForeignKeyConstraint(
             ["position"], ["ledger_reservations.position"], name=op.f("fk_ledger_holdings_position")

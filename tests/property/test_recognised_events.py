@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import types
 import typing
 from collections.abc import Mapping
@@ -13,11 +14,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ledger.domain.bounds import _FIELDS, bounds_of
 from ledger.domain.codec import decode_value
 from ledger.domain.cpuset import CpuSet, cpuset_of
 from ledger.domain.errors import InputError
 from ledger.domain.events import EVENT_TYPES, LedgerEvent, PodReserved, decode_event, encode_event
-from ledger.domain.recognise import recogniser
+from ledger.domain.recognise import _digits, recogniser
 from tests.support.stores import reserved, share
 
 PLAIN_WORDS = st.text(st.characters(exclude_characters='"\\', exclude_categories=["Cs", "Cc"]))
@@ -25,13 +27,17 @@ ANY_WORDS = st.text(st.characters(exclude_categories=["Cs"]), max_size=9)
 KINDS = sorted(EVENT_TYPES.values(), key=lambda kind: kind.event_type)
 
 
-def values(declared: Any, words: st.SearchStrategy[str]) -> st.SearchStrategy[Any]:  # noqa: ANN401
-    """Return values of a declared type."""
+def values(
+    declared: Any,  # noqa: ANN401
+    words: st.SearchStrategy[str],
+    field: str = "",
+) -> st.SearchStrategy[Any]:
+    """Return values of a declared type, integers within the bounds of their field."""
     origin, arguments = typing.get_origin(declared), typing.get_args(declared)
     if origin in (types.UnionType, typing.Union):
-        return st.one_of(*(values(each, words) for each in arguments))
+        return st.one_of(*(values(each, words, field) for each in arguments))
     if origin is tuple:
-        return st.lists(values(arguments[0], words), max_size=3).map(tuple)
+        return st.lists(values(arguments[0], words, field), max_size=3).map(tuple)
     if origin is not None and issubclass(origin, Mapping):
         return st.dictionaries(words, values(arguments[1], words), max_size=2)
     if declared is CpuSet:
@@ -39,10 +45,11 @@ def values(declared: Any, words: st.SearchStrategy[str]) -> st.SearchStrategy[An
     if hasattr(declared, "__dataclass_fields__"):
         hints = typing.get_type_hints(declared)
         fields = {
-            each.name: values(hints[each.name], words) for each in dataclasses.fields(declared)
+            each.name: values(hints[each.name], words, each.name)
+            for each in dataclasses.fields(declared)
         }
         return st.builds(declared, **fields)
-    plain = {str: words, int: st.integers(-(2**53) + 1, 2**53 - 1), bool: st.booleans()}
+    plain = {str: words, int: st.integers(*bounds_of(field)), bool: st.booleans()}
     return plain[declared] if declared in plain else st.none()
 
 
@@ -113,3 +120,18 @@ def test_a_cpu_list_that_is_none_is_not_recognised(cpus: str) -> None:
     assert recogniser(PodReserved)(body) is None
     with pytest.raises(InputError):
         decode_event(PodReserved.event_type, body)
+
+
+@pytest.mark.parametrize("bounds", sorted({bounds_of(name) for name in (*_FIELDS, "any")}), ids=str)
+@given(data=st.data())
+def test_a_number_is_recognised_within_its_bounds_alone(
+    bounds: tuple[int, int], data: st.DataObject
+) -> None:
+    """At each end, one beyond it, and anywhere: as JSON writes it and in no other way."""
+    low, high = bounds
+    match = re.compile(_digits(low, high)).fullmatch
+    drawn = data.draw(st.integers(low - 10, high + 10) | st.integers(-(2**70), 2**70))
+    for value in (low - 1, low, low + 1, -1, 0, 1, high - 1, high, high + 1, high * 10, drawn):
+        assert bool(match(str(value))) == (low <= value <= high), value
+    for text in ("-0", "00", "01", "+1", "1.0", "1e3", ""):
+        assert match(text) is None

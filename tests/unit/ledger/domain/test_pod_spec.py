@@ -5,6 +5,7 @@ import uuid
 
 import pytest
 
+from ledger.domain.bounds import bounds_of
 from ledger.domain.canonical import INTEGER_MAX
 from ledger.domain.errors import InputError
 from ledger.domain.object_fields import default_uid, time_us
@@ -231,7 +232,7 @@ TIMES = {
     "offset and microseconds": ("2026-01-01T01:00:00.000007+01:00", 1767225600000007),
     "no offset is utc": ("2026-01-01T00:00:00", 1767225600000000),
     "what YAML makes of it": (dt.datetime(2026, 1, 1, tzinfo=dt.UTC), 1767225600000000),
-    "before the epoch": ("1969-12-31T23:59:59Z", -1000000),
+    "the epoch": ("1970-01-01T00:00:00Z", 0),
     "absent": (None, 0),
 }
 
@@ -240,6 +241,13 @@ TIMES = {
 def test_times_are_exact_microseconds(value: object, expected: int) -> None:
     """No float in between."""
     assert time_us(value, "t") == expected
+
+
+@pytest.mark.parametrize("value", ["1969-12-31T23:59:59Z", "2256-01-01T00:00:00Z", "9999-12-31"])
+def test_a_time_that_no_object_has_is_refused(value: str) -> None:
+    """Nothing in a cluster is older than 1970, and what is recorded stays an exact integer."""
+    with pytest.raises(InputError, match=r"^t: not a time between 1970 and 2255"):
+        time_us(value, "t")
 
 
 def test_placement_rules_are_read() -> None:
@@ -414,7 +422,7 @@ def test_a_legal_amount_beyond_counting_is_the_most_there_is(containers: int) ->
     spec = read_pod(pod(*huge))
 
     assert spec.memory_bytes == INTEGER_MAX
-    assert spec.cpu_milli == INTEGER_MAX // 1000 * 1000
+    assert spec.cpu_milli == bounds_of("cpu_milli")[1]
     assert spec.containers[0].original["memory"] == "8E"
 
 

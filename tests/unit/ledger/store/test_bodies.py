@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ledger.domain.bounds import bounds_of
 from ledger.domain.cpuset import CpuSet, cpuset_of
 from ledger.domain.devices import ContainerShare, DeviceShare
 from ledger.domain.events import (
@@ -33,10 +34,10 @@ MAPS = st.dictionaries(st.text(st.characters(max_codepoint=127), max_size=9), WO
 
 def of(kind: type[Any], **fields: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     """Return values of a dataclass, every field by the type it is declared with."""
-    by_type = {"str": WORDS, "int": NUMBERS, "bool": st.booleans(), "Mapping[str, str]": MAPS}
+    by_type = {"str": WORDS, "bool": st.booleans(), "Mapping[str, str]": MAPS}
     by_type |= {"tuple[str, ...]": st.lists(WORDS, max_size=3).map(tuple)}
     missing = {
-        each.name: by_type[str(each.type)]
+        each.name: by_type.get(str(each.type), st.integers(*bounds_of(each.name)))
         for each in dataclasses.fields(kind)
         if each.name not in fields
     }

@@ -1,0 +1,59 @@
+"""
+The bounds of every integer that is recorded, in one place.
+
+What is outside of them no machine has and no clock says. Inside of them every sum and product that
+a view or a constraint makes fits 64 bits, and every reader of JSON and of dates keeps it exact.
+"""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+
+from ledger.domain.canonical import INTEGER_MAX
+from ledger.domain.cpuset import CPU_ID_MAX
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+Bounds = tuple[int, int]
+"""The smallest and the largest value."""
+
+TIME_MAX_US: Final = 253_402_300_799_999_999
+"""The end of year 9999, the last that calendars write with four digits."""
+WALL_MAX_US: Final = TIME_MAX_US - 86_400_000_000
+"""A clock says no later: `at_us` goes on by 1 us an event from there, and stays inside the year."""
+WALL: Final[Bounds] = (0, WALL_MAX_US)
+AT: Final[Bounds] = (0, TIME_MAX_US)
+POSITION: Final[Bounds] = (1, INTEGER_MAX)
+PRODUCT: Final[Bounds] = (0, 100_000_000)
+"""An amount that views multiply with the microseconds of a day."""
+SUM: Final[Bounds] = (0, 2**62 - 1)
+"""What others hold of a device, added up: the next holder's part still fits 64 bits."""
+
+_ANY: Final[Bounds] = (-INTEGER_MAX, INTEGER_MAX)
+_COUNT: Final[Bounds] = (0, INTEGER_MAX)
+_AMOUNT: Final[Bounds] = (0, 8_000_000)  # percent and other units, containers
+_INDEX: Final[Bounds] = (-1, 2**31 - 1)  # -1 is not known, or none
+
+_FIELDS: Final[Mapping[str, Bounds]] = MappingProxyType(
+    {
+        **dict.fromkeys(("epoch", "at_position", "first", "last", "began_at", "nodes"), _COUNT),
+        **dict.fromkeys(("lost_from", "lost_to", "memory_bytes", "created_at_us"), _COUNT),
+        **dict.fromkeys(("core_percent", "memory_ratio_percent", "instances"), _AMOUNT),
+        **dict.fromkeys(("minor", "core", "socket", "numa", "numa_node"), _INDEX),
+        "minors": (0, 2**31 - 1),
+        "whole": (0, 2**31 - 1),
+        "id": (0, CPU_ID_MAX),
+        "attempt": (0, 2**31 - 1),
+        "priority": (-(2**31), 2**31 - 1),
+        "cpu_ref_count_max": _AMOUNT,
+        "cpu_milli": PRODUCT,
+        "gpu_core_percent": (0, 1_000_000_000),
+    }
+)
+
+
+def bounds_of(field: str) -> Bounds:
+    """Return the bounds of a field of an event, in whichever of its parts it stands."""
+    return _FIELDS.get(field, _ANY)
