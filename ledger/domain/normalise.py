@@ -10,8 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from ledger.domain.demands.asked import NOTHING, Asked, check_device_resources
-from ledger.domain.demands.cpus import CpusAsked, cpu_demand
+from ledger.domain.annotations.qos import read_qos_class
+from ledger.domain.demands.asked import NOTHING, Asked, check_device_resources, check_known_words
+from ledger.domain.demands.cpus import OWN_CPUS, CpusAsked, cpu_demand
 from ledger.domain.demands.gpushare import gpushare_demands
 from ledger.domain.demands.groups import GroupsAsked, groups_of
 from ledger.domain.demands.koordinator import koordinator_demands
@@ -167,6 +168,7 @@ def examine_spec(
     errors = one_of_each(
         [
             *check_device_resources(spec),
+            *check_known_words(spec, own_cpus=read_qos_class(spec.labels) in OWN_CPUS),
             *gpu.asked.errors,
             *(error for asked in units.values() for error in asked.errors),
             *check_wishes(wishes, demands, broken, gpu.dialect),

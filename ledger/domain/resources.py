@@ -56,6 +56,11 @@ FPGA_PROPOSAL: Final = "kubernetes.io/fpga"
 NVIDIA_GPU: Final = "nvidia.com/gpu"
 AMD_GPU: Final = "amd.com/gpu"
 DCU_GPU: Final = "dcu.com/gpu"
+MIG_PREFIX: Final = "nvidia.com/mig-"  # followed by a profile, such as 1g.5gb
+HAMI_NAMES: Final = frozenset(
+    {"nvidia.com/gpumem", "nvidia.com/gpumem-percentage", "nvidia.com/gpucores"}
+)
+"""HAMi's words beside `nvidia.com/gpu`, for a part of each card. Not read, so refused."""
 HUAWEI_NPU_CORE: Final = "huawei.com/npu-core"
 HUAWEI_NPU_CPU: Final = "huawei.com/npu-cpu"
 HUAWEI_NPU_DVPP: Final = "huawei.com/npu-dvpp"

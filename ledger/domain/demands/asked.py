@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from ledger.domain.errors import FieldError
-from ledger.domain.pod_spec import ContainerSpec, PodSpec
+from ledger.domain.pod_spec import PENDING, ContainerSpec, PodSpec
 from ledger.domain.requests import DeviceDemand
-from ledger.domain.resources import device_type_of
+from ledger.domain.resources import HAMI_NAMES, MIG_PREFIX, device_type_of
 from ledger.domain.rule_names import Rule
-from ledger.domain.rules import check_equal_limits, forbidden, of_rule, under
+from ledger.domain.rules import check_equal_limits, forbidden, of_rule, under, unsupported
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +57,28 @@ def _check_overhead(spec: PodSpec) -> Iterator[FieldError]:
     for name in spec.overhead:
         if device_type_of(name) is not None:
             yield forbidden(f"spec.overhead[{name}]", "a device can't be overhead")
+
+
+def check_known_words(spec: PodSpec, *, own_cpus: bool) -> Iterator[FieldError]:
+    """
+    Yield the words of dialects that are not built, in a Pod that asks for something of ours.
+
+    Rule: ours (DIVERGENCES.md). HAMi's say what part of a card is meant: without them a share would
+    become a whole card. A MIG instance would be hidden from its container, as cards are that the
+    Pod does not hold. A Pod that has a node is what it is.
+    """
+    devices = own_cpus or any(
+        quantity and device_type_of(name) is not None
+        for container in spec.containers
+        for name, quantity in container.requests.items()
+    )
+    for container in spec.containers if devices and spec.stage == PENDING else ():
+        for name, quantity in container.requests.items():
+            if quantity and name in HAMI_NAMES:
+                yield unsupported(container.field(name), "HAMi's shares of a card")
+            elif quantity and name.startswith(MIG_PREFIX):
+                what = "a MIG instance in a pod with devices or CPUs that we give"
+                yield unsupported(container.field(name), what)
 
 
 def asking(spec: PodSpec, names: Iterable[str]) -> list[tuple[ContainerSpec, dict[str, int]]]:

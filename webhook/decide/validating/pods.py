@@ -75,22 +75,27 @@ def check_create(
             *forgery.check_allocations(request, settings),
             *_by_itself(request, settings, facts, examined, managed=managed),
             *(visible.check_slots(examined.spec) if examined.spec is not None else ()),
-            *applicable(errors_of(pod, settings, examined), managed=managed),
+            *applicable(errors_of(pod, settings, facts, examined), managed=managed),
             *(_managed_errors(request, settings, facts, examined) if managed else ()),
         ),
         said=tuple(_said(request, settings, examined, managed=managed)),
     )
 
 
-def errors_of(pod: Json, settings: AdmissionSettings, examined: Examined) -> tuple[FieldError, ...]:
+def errors_of(
+    pod: Json, settings: AdmissionSettings, facts: NamespaceFacts, examined: Examined
+) -> tuple[FieldError, ...]:
     """
     Return the violations of a Pod, less those about placing one that we do not place.
 
     Rule: design section 8, Guests in the cluster: groups and what this release can't honour are
-    another scheduler's business where a Pod asks for nothing of ours.
+    another scheduler's business where it places the Pod, or the Pod asks for nothing of ours.
     """
     spec = examined.spec
-    if spec is None or asks_for_ours(spec) or scheduler_of(pod) == settings.scheduler_name:
+    asks = spec is None or asks_for_ours(spec)
+    if scheduler_of(pod) == settings.scheduler_name:
+        return examined.errors
+    if asks and is_placed_by_us(pod, settings, facts.labels):
         return examined.errors
     return tuple(error for error in examined.errors if error.rule not in _OF_PLACING)
 

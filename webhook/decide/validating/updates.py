@@ -59,7 +59,7 @@ def check_update(
             if (error.field, error.message) not in known
         ]
     managed = is_managed(old, settings, facts) or is_managed(pod, settings, facts)
-    found = errors_of(pod, settings, after)
+    found = errors_of(pod, settings, facts, after)
     fresh = [error for error in found if (error.field, error.message) not in known]
     errors += applicable(fresh, managed=managed)
     if managed:

@@ -1285,3 +1285,36 @@ def test_decoding_changes_nothing_in_the_object() -> None:
 
     assert decode_pod(body) == decode_pod(body)
     assert json.dumps(body, sort_keys=True) == before
+
+
+@pytest.mark.parametrize(
+    "word", ["nvidia.com/gpumem", "nvidia.com/gpumem-percentage", "nvidia.com/gpucores"]
+)
+@pytest.mark.parametrize("card", ["nvidia.com/gpu", GPU])
+def test_hamis_share_of_a_card_never_becomes_a_whole_one(card: str, word: str) -> None:
+    """Until the dialect is built its words are refused, with what they are."""
+    amount = 100 if card == GPU else 1
+
+    with pytest.raises(RefusedError, match="HAMi's shares of a card"):
+        decode_pod(gpu_pod({card: amount, word: 50}))
+    assert decode_pod(gpu_pod({word: 50})).devices == ()  # nothing of ours
+    assert decode_pod(gpu_pod({card: amount, word: 50}, nodeName="n")).devices
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        gpu_pod({"nvidia.com/gpu": 1, "nvidia.com/mig-1g.5gb": 1}),
+        pod(
+            container("a", limits={GPU: 100}), container("b", limits={"nvidia.com/mig-2g.10gb": 1})
+        ),
+        pod(
+            container(limits={"cpu": 2, "nvidia.com/mig-1g.5gb": 1}, requests={"cpu": 2}),
+            labels={QOS: "LSR"},
+        ),
+    ],
+)
+def test_a_mig_instance_is_not_hidden_from_its_container(body: Object) -> None:
+    """What the Pod does not hold of us is hidden, and the instance would be too."""
+    with pytest.raises(RefusedError, match="a MIG instance in a pod"):
+        decode_pod(body)
