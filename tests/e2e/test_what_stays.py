@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.kube.api import Api, Reply
 from tests.support.kube.control_plane import MALLORY, SCHEDULER_ACCOUNT, ControlPlane
-from tests.support.kube.pods import HALF, binding, pod, pods_in
+from tests.support.kube.pods import HALF, WHOLE, binding, pod, pods_in
 from tests.support.kube.policies import in_force, let_schedule
 
 Namespace = Callable[..., str]
@@ -195,3 +195,21 @@ def test_a_namespace_stays_managed_while_its_pods_hold_something(
     assert labelled(mallory, "managed", None).ok
     named = {"metadata": {"name": "made-holding", "labels": {"tenure.sh/holding": "true"}}}
     assert mallory.create("/api/v1/namespaces", named).status == 422
+
+
+@pytest.mark.parametrize("count", [20, 150, 400])
+@pytest.mark.parametrize("amounts", [HALF, {"cpu": "1"}, WHOLE], ids=["shares", "CPUs", "cards"])
+def test_a_large_pod_goes_on(
+    mallory: Api, namespace: Namespace, count: int, amounts: dict[str, str]
+) -> None:
+    """A policy that costs more than the API server allows would refuse every change of it."""
+    where = pods_in(namespace())
+    blind = {"NVIDIA_VISIBLE_DEVICES": "void"}
+    body = pod("large", amounts, labels=LSR if "cpu" in amounts else {}, annotations=MARK)
+    first = pod("large", {**amounts, "cpu": "1"}, env=blind)["spec"]["containers"][0]
+    body["spec"]["containers"] = [{**first, "name": f"c{number}"} for number in range(count)]
+    made = mallory.create(where, body)
+    assert made.ok, made.message
+    for path in (f"{where}/large", f"{where}/large/status"):
+        changed = mallory.patch(path, {"metadata": {"labels": {"team": path[-5:]}}})
+        assert changed.ok, changed.message

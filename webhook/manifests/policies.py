@@ -54,6 +54,7 @@ from webhook.manifests.fixed import (
     same_amounts,
     same_label,
     same_words,
+    untouched,
     whole_cpus,
 )
 from webhook.manifests.mgpu import asked_anew, asks_mgpu, mgpu_validations, mgpu_variables
@@ -275,13 +276,16 @@ def _policies(settings: AdmissionSettings) -> list[Policy]:
             name="fixed",
             rules=[rule(["UPDATE"], ["pods", "pods/resize", "pods/status"])],
             conditions={"not-reported-by-kubelet": f"!({_is_report()})", **ours_to_judge},
-            variables=managed,
+            variables={**managed, "untouched": untouched()},
             validations=_of_managed(
                 {
                     "the QoS class of a Pod never changes": same_label(LABEL_QOS_CLASS),
-                    "devices of a Pod never change": same_amounts(device_names()),
+                    "devices of a Pod never change": (
+                        f"variables.untouched || ({same_amounts(device_names())})"
+                    ),
                     "the CPUs of a Pod that has some of its own never change": (
-                        f"!({holds_cpus('oldObject')}) || ({same_amounts((CPU,))})"
+                        f"variables.untouched || !({holds_cpus('oldObject')})"
+                        f" || ({same_amounts((CPU,))})"
                     ),
                     "the sub-priority of a Pod never changes": same_label(LABEL_PRIORITY),
                     "the priority class of a Pod never changes": same_label(LABEL_PRIORITY_CLASS),
