@@ -358,10 +358,16 @@ def _with_cpus(
 
 
 def _bind_policy(labels: Mapping[str, str], *, full_pcpus_only: bool) -> str:
-    """Return the node's policy in a Pod's words (Koordinator contract 6.1: kubelet's wins)."""
-    if full_pcpus_only:
+    """
+    Return the node's policy in a Pod's words.
+
+    Rule: CPU proposal, "Compatible kubelet CPU management policies" 1: the label's, else kubelet's.
+    What kubelet rejects all the same is its own matter (`KubeletPolicy`).
+    """
+    named = read_node_cpu_policies(labels).bind_policy
+    if full_pcpus_only and not _BIND_POLICIES[named]:
         return _BIND_POLICIES[NodeCpuBindPolicy.FULL_PCPUS_ONLY]
-    return _BIND_POLICIES[read_node_cpu_policies(labels).bind_policy]
+    return _BIND_POLICIES[named]
 
 
 def _numa_strategy(labels: Mapping[str, str], kubelet: KubeletCpuPolicy) -> str:

@@ -149,15 +149,17 @@ def test_a_node_that_spreads_binds_pods_with_whole_cpus(line: CommandLine) -> No
     }
 
 
-def test_kubelets_whole_cores_beat_the_label(line: CommandLine) -> None:
-    """Koordinator contract 6.1: `static` with full-pcpus-only beats a label SpreadByPCPUs."""
+def test_the_nodes_label_beats_kubelets_whole_cores_where_kubelet_rejects_nothing(
+    line: CommandLine,
+) -> None:
+    """CPU proposal: kubelet's option counts where the node has no policy; SMT alignment always."""
     kubelet = {"policy": "static", "options": {"full-pcpus-only": "true"}, "reservedCPUs": "0,12"}
     node = cpu_node(labels={BIND_POLICY: "SpreadByPCPUs"}, cpu_manager_policy=kubelet)
     pods = [cpu_pod("a", "4", ""), cpu_pod("odd", "3"), cpu_pod("part", "500m", "", limit="1")]
 
     placed = simulate(line, [*node, *pods])
 
-    assert picks(placed) == {"a": "6-7,18-19", "odd": NOT_WHOLE_CORES, "part": ""}
+    assert picks(placed) == {"a": "6-9", "odd": NOT_WHOLE_CORES, "part": ""}
 
 
 def test_kubelet_pins_ls_pods_too_and_wants_whole_cores(line: CommandLine) -> None:

@@ -40,16 +40,17 @@ def holds_cpus(pod: str) -> str:
     return f"({pins_cpus(pod)}) || ({given})"
 
 
-def equal_cpus() -> str:
-    """Return that each request of CPU equals its limit; the whole Pod's if it has both."""
-    each = f"!has(c.resources) || ({_equal_cpu('c.resources')})"
+def equal_limits(resource: str) -> str:
+    """Return that each request of a resource equals its limit; the whole Pod's if it has both."""
+    each = f"!has(c.resources) || ({_equal('c.resources', resource)})"
     containers = [
         f"(!has(object.spec.{section}) || object.spec.{section}.all(c, {each}))"
         for section in CONTAINERS
     ]
     limits, requests = (f"object.spec.resources.{kind}" for kind in _KINDS[::-1])
-    both = " && ".join(f"has({one}) && {text(CPU)} in {one}" for one in (limits, requests))
-    level = f"(!has(object.spec.resources) || !({both}) || ({_equal_cpu('object.spec.resources')}))"
+    both = " && ".join(f"has({one}) && {text(resource)} in {one}" for one in (limits, requests))
+    same = _equal("object.spec.resources", resource)
+    level = f"(!has(object.spec.resources) || !({both}) || ({same}))"
     return " && ".join([*containers, level])
 
 
@@ -132,14 +133,14 @@ def same_words() -> str:
     return " && ".join(parts)
 
 
-def _equal_cpu(place: str) -> str:
-    cpu, parts = text(CPU), []
+def _equal(place: str, resource: str) -> str:
+    name, parts = text(resource), []
     for one, other in (_KINDS, _KINDS[::-1]):
         mine, theirs = f"{place}.{one}", f"{place}.{other}"
-        equal = f"quantity({mine}[{cpu}]).compareTo(quantity({theirs}[{cpu}])) == 0"
+        equal = f"quantity({mine}[{name}]).compareTo(quantity({theirs}[{name}])) == 0"
         parts.append(
-            f"(!has({mine}) || !({cpu} in {mine})"
-            f" || (has({theirs}) && {cpu} in {theirs} && {equal}))"
+            f"(!has({mine}) || !({name} in {mine})"
+            f" || (has({theirs}) && {name} in {theirs} && {equal}))"
         )
     return " && ".join(parts)
 

@@ -31,6 +31,7 @@ from ledger.domain.resources import (
     LABEL_QOS_CLASS,
     LABEL_TENURE_HOLDING,
     LABEL_TENURE_MANAGED,
+    MEMORY,
     NVIDIA_DEVICE_MOUNTS,
     SLOT,
     device_names,
@@ -48,7 +49,7 @@ from webhook.manifests.cel import (
     texts,
 )
 from webhook.manifests.fixed import (
-    equal_cpus,
+    equal_limits,
     holds_cpus,
     pins_cpus,
     same_amounts,
@@ -241,7 +242,12 @@ def _policies(settings: AdmissionSettings) -> list[Policy]:
             variables=managed,
             validations=_of_managed(
                 {
-                    "LSE and LSR Pods ask for CPUs with requests equal to limits": equal_cpus(),
+                    "LSE and LSR Pods ask for CPUs with requests equal to limits": (
+                        equal_limits(CPU)
+                    ),
+                    "LSE and LSR Pods ask for memory with requests equal to limits": (
+                        equal_limits(MEMORY)
+                    ),
                     "LSE and LSR Pods ask for whole CPUs": whole_cpus(),
                 }
             ),

@@ -173,18 +173,26 @@ def _check(spec: PodSpec, qos: QosClass, priority_class: PriorityClass) -> Itera
                 yield from check_batch_qos(container.field(name), qos)
     if qos not in OWN_CPUS:
         return
-    for container in spec.containers:
-        if CPU in container.requests or CPU in container.limits:
-            request, limit = container.requests.get(CPU), container.limits.get(CPU)
-            yield from under(
-                Rule.CPU_LIMITS, check_equal_limits(container.field(CPU), CPU, request, limit)
-            )
-    if CPU in spec.pod_requests and CPU in spec.pod_limits:
-        path = f"spec.resources.requests[{CPU}]"
-        request, limit = spec.pod_requests[CPU], spec.pod_limits[CPU]
-        yield from under(Rule.CPU_LIMITS, check_equal_limits(path, CPU, request, limit))
+    yield from under(Rule.CPU_LIMITS, _check_limits(spec))
     first = next(container for container in spec.containers if container.kind == APP)
     yield from check_whole_cpus(first.field(CPU), spec.cpu_milli)
+
+
+def _check_limits(spec: PodSpec) -> Iterator[FieldError]:
+    """
+    Yield where cpu or memory may grow beyond what is asked.
+
+    Rule: CPU proposal, QoS principle 1. Kubelet knows the CPUs of Guaranteed Pods alone, and those
+    have equal memory, too.
+    """
+    for name in (CPU, MEMORY):
+        for container in spec.containers:
+            request, limit = container.requests.get(name), container.limits.get(name)
+            yield from check_equal_limits(container.field(name), name, request, limit)
+        if name in spec.pod_requests and name in spec.pod_limits:
+            path = f"spec.resources.requests[{name}]"
+            request, limit = spec.pod_requests[name], spec.pod_limits[name]
+            yield from check_equal_limits(path, name, request, limit)
 
 
 @of_rule(Rule.SUB_PRIORITY)

@@ -193,7 +193,7 @@ RULES: Final = (
     ),
     _rule(
         Rule.CPU_LIMITS,
-        "LSE or LSR with a CPU request that differs from its limit",
+        "LSE or LSR with a CPU or memory request that differs from its limit",
         f"{_KOORDINATOR} 5.3; {_CPU}",
     ),
     _rule(

@@ -541,11 +541,12 @@ FULL_ONLY = {"policy": "static", "options": {"full-pcpus-only": "true"}}
         pytest.param("FullPCPUsOnly", {}, "FullPCPUs", id="whole cores"),
         pytest.param("SpreadByPCPUs", {}, "SpreadByPCPUs", id="spread"),
         pytest.param("", FULL_ONLY, "FullPCPUs", id="kubelet's option"),
-        pytest.param("SpreadByPCPUs", FULL_ONLY, "FullPCPUs", id="kubelet beats the label"),
+        pytest.param("None", FULL_ONLY, "FullPCPUs", id="a label of none"),
+        pytest.param("SpreadByPCPUs", FULL_ONLY, "SpreadByPCPUs", id="the label beats kubelet"),
     ],
 )
 def test_a_nodes_cpu_bind_policy_is_read(label: str, kubelet: Object, policy: str) -> None:
-    """Koordinator contract 6.1: kubelet's `full-pcpus-only` beats a label that spreads."""
+    """CPU proposal, "Compatible kubelet CPU management policies": the label's, else kubelet's."""
     labels = {LABEL: label} if label else {}
     facts, warnings = decode_node(node(labels=labels), None, nrt(cpu_manager_policy=kubelet))
 

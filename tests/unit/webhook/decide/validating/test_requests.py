@@ -223,6 +223,15 @@ def test_the_edges_of_the_priority_ranges(number: int, *, allowed: bool) -> None
         pytest.param({"cpu": "4000m"}, {"cpu": "4"}, {}, id="equal, written differently"),
         pytest.param({"cpu": "2"}, {"cpu": "4"}, {"cpu": "CpuLimits"}, id="below the limit"),
         pytest.param({"cpu": "4"}, {}, {"cpu": "CpuLimits"}, id="no limit"),
+        pytest.param(
+            {"cpu": "4", "memory": "1Gi"},
+            {"cpu": "4", "memory": "2Gi"},
+            {"memory": "CpuLimits"},
+            id="memory below its limit",
+        ),
+        pytest.param(
+            {"cpu": "4", "memory": "1Gi"}, {"cpu": "4", "memory": "1Gi"}, {}, id="memory equal"
+        ),
         pytest.param({"cpu": "1500m"}, {"cpu": "1500m"}, {"cpu": "WholeCpus"}, id="a part"),
         pytest.param({"cpu": "999m"}, {"cpu": "999m"}, {"cpu": "WholeCpus"}, id="almost one"),
         pytest.param({"cpu": "0"}, {"cpu": "0"}, {"cpu": "WholeCpus"}, id="zero"),
