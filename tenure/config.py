@@ -87,6 +87,7 @@ class _Cpu(_Model):
     )
     max_ref_count: int = Field(default=1, ge=1, le=1024)
     numa_level_downgrades: bool = False
+    spread_over_numa_nodes: bool = Field(default=False, alias="spreadOverNUMANodes")
     spread_avoids_whole_cores: bool = False
     arm_full_pcpus_only: bool = Field(default=False, alias="armFullPCPUsOnly")
 

@@ -50,12 +50,14 @@ class CpuSettings:
     """
     CPU set defaults (Koordinator contract 6.1, 6.3, 6.6).
 
-    The last three are what the CPU proposal asks for and the release never built; they change
+    The last four are what the CPU proposal asks for and the release never built; they change
     picks, so they are off unless asked for.
 
     Attributes:
         numa_level_downgrades: NUMANodeLevel falls back to PCPULevel where no clean NUMA node holds
             the request.
+        spread_over_numa_nodes: a preferred SpreadByPCPUs takes one CPU of each core of several
+            NUMA nodes before two of a core.
         spread_avoids_whole_cores: a Pod that prefers SpreadByPCPUs avoids FullPCPUsOnly nodes.
         arm_full_pcpus_only: ARM nodes know FullPCPUs and NUMANodeLevel only.
     """
@@ -66,6 +68,7 @@ class CpuSettings:
     default_numa_topology_policy: str = "None"
     max_ref_count: int = 1
     numa_level_downgrades: bool = False
+    spread_over_numa_nodes: bool = False
     spread_avoids_whole_cores: bool = False
     arm_full_pcpus_only: bool = False
 

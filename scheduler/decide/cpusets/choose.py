@@ -37,6 +37,7 @@ class CpuSearch:
     Attributes:
         unit: what a part of the request on one NUMA node is a multiple of.
         evenly: parts on several NUMA nodes are to be even.
+        wide: one CPU of each core is taken, of any NUMA nodes, before two of a core.
         downgrades: NUMANodeLevel becomes PCPULevel where no clean NUMA node holds the request.
         candidates: CPUs that are available and that a required policy lets be chosen.
         idle: those of them that nobody holds, where some are held; they are taken first.
@@ -52,6 +53,7 @@ class CpuSearch:
     unit: int
     idle: int = 0
     evenly: bool = False
+    wide: bool = False
     downgrades: bool = False
 
     def anywhere(self) -> int | None:
@@ -71,6 +73,9 @@ class CpuSearch:
     def pick(self, cpus: int, count: int) -> int | None:
         """Pick so many out of these CPUs; None when they are too few."""
         chosen = cpus & self.candidates
+        if self.wide:
+            each = _candidates(self.layout, chosen, self.idle & chosen or chosen, full=False)
+            chosen = each if each.bit_count() >= count else chosen
         request = replace(self.request, count=count)
         if self.downgrades and request.avoid_numas and not self._has_clean_numa(chosen, count):
             request = replace(request, avoid_numas=False, avoid_cores=True)
@@ -177,6 +182,7 @@ def search_cpus(
         idle=idle if idle != candidates else 0,
         unit=layout.threads_per_core if whole_cores else 1,
         evenly=strategy == NumaAllocateStrategy.DISTRIBUTE_EVENLY,
+        wide=not (full or demand.required) and settings.spread_over_numa_nodes,
         downgrades=settings.numa_level_downgrades,
     )
 

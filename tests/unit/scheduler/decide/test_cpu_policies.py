@@ -241,6 +241,27 @@ def test_numa_node_level_downgrades_where_no_clean_node_is_left() -> None:
     assert picked(asked, facts, holdings[0], settings=least) == "6-7"
 
 
+@pytest.mark.parametrize(
+    ("count", "taken", "release", "proposal"),
+    [
+        pytest.param(8, "", "0-5,12-13", "0-7", id="eight of twelve cores"),
+        pytest.param(6, "", "0-5", "0-5", id="one NUMA node has as many"),
+        pytest.param(12, "", "0-5,12-17", "0-11", id="every core"),
+        pytest.param(13, "", "0-12", "0-12", id="more than there are cores"),
+        pytest.param(8, "0-3", "6-11,18-19", "4-11", id="cores that are half held come last"),
+    ],
+)
+def test_a_preferred_spread_takes_every_core_once_when_asked_to(
+    count: int, taken: str, release: str, proposal: str
+) -> None:
+    """CPU proposal, `SpreadByPCPUs`: an logical CPU from each physical core; off as released."""
+    held = CpuHolding(cpus=parse_cpuset(taken).mask)
+    spreading = CpuSettings(spread_over_numa_nodes=True)
+
+    assert picked(demand(count, SPREAD), node(), held, settings=CpuSettings()) == release
+    assert picked(demand(count, SPREAD), node(), held, settings=spreading) == proposal
+
+
 def test_spread_pods_avoid_whole_core_nodes_when_asked_to() -> None:
     """CPU proposal: the scheduler will avoid such nodes."""
     avoiding = CpuSettings(spread_avoids_whole_cores=True)
