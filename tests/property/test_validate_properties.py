@@ -9,11 +9,14 @@ from hypothesis import strategies as st
 from ledger.domain.annotations.guarded import ALLOCATION_ANNOTATIONS, is_allocation
 from ledger.domain.annotations.tenure import is_admitted
 from ledger.domain.normalise import decode_pod
+from ledger.domain.pod_spec import read_pod
 from tests.support.mutants import MUTANTS, broken
 from tests.support.objects import Object, container, gpu_pod, pod
 from tests.support.requests_to_admit import MANAGED, UNMANAGED, change, creation, judged, rules_of
 from webhook.decide.answers import Answer
+from webhook.decide.mutating.parts import scheduler_of
 from webhook.decide.mutating.pod import mutated
+from webhook.decide.mutating.takeover import asks_for_ours, is_placed_by_us
 from webhook.decide.objects import readable_pod
 from webhook.decide.review import AdmissionRequest
 from webhook.decide.settings import AdmissionSettings, DomainSetting, RuleMode, SlotMode
@@ -100,8 +103,9 @@ settings_ = st.builds(
 
 @given(body=pods())
 def test_what_is_allowed_can_be_allocated(body: Object) -> None:
-    """A Pod that admission lets through is one that the allocator understands."""
-    if judged(body).allowed:
+    """A Pod of ours that admission lets through is one that the allocator understands."""
+    placed = is_placed_by_us(body, AdmissionSettings(), MANAGED.labels)
+    if placed and asks_for_ours(read_pod(body)) and judged(body).allowed:
         decode_pod(body)
 
 
@@ -113,7 +117,7 @@ def test_what_our_webhook_makes_of_a_pod_can_be_allocated_too(
     after = mutated(body, settings, MANAGED, namespace="ml")
     answer = judged(after, settings)
 
-    if answer.allowed:
+    if answer.allowed and scheduler_of(after) == settings.scheduler_name:
         request = decode_pod(readable_pod(after, "ml"))
         assert request.devices == decode_pod(body).devices
 

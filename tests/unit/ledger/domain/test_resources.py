@@ -152,5 +152,6 @@ def test_no_two_constants_spell_one_name_by_accident() -> None:
             by_text.setdefault(text, []).append(constant)
 
     assert [names for names in by_text.values() if len(names) > 1] == [
-        ["ANNOTATION_MGPU_COMPUTE_POLICY", "LABEL_MGPU_COMPUTE_POLICY"]
+        ["ANNOTATION_MGPU_COMPUTE_POLICY", "LABEL_MGPU_COMPUTE_POLICY"],
+        ["LABEL_TENURE_OWNED", "TAINT_TENURE_OWNED"],
     ]
