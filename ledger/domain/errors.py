@@ -63,6 +63,10 @@ class BusyError(LedgerError):
     """Another process holds what an answer needs. Nothing was recorded: ask again."""
 
 
+class ClockSkewError(LedgerError):
+    """Our clock moved: nothing is granted until this process is started with a right one."""
+
+
 class OverloadedError(LedgerError):
     """More commands wait than the writer takes on. Nothing was recorded: say so, retry later."""
 

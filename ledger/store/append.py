@@ -11,8 +11,11 @@ from typing import Final
 from sqlalchemy import Connection, select, update
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
+from ledger.domain.bounds import WALL_MAX_US
+from ledger.domain.clock import SteadyClock
 from ledger.domain.errors import (
     CapacityError,
+    ClockSkewError,
     CorruptLedgerError,
     FencedError,
     IdempotencyError,
@@ -21,7 +24,7 @@ from ledger.domain.errors import (
     StaleStreamError,
     UnknownOutcomeError,
 )
-from ledger.domain.events import EpochStarted
+from ledger.domain.events import EpochStarted, GroupPlanned, PodReserved
 from ledger.domain.frozen import twin_of
 from ledger.domain.hashing import GENESIS, chain_hash
 from ledger.domain.recorded import NewEvent
@@ -36,6 +39,8 @@ from ledger.store.statements import Row
 from ledger.store.transaction import begin
 from ledger.store.tree import Tree
 
+_GRANTS: Final = (PodReserved, GroupPlanned)
+"""What promises a device to somebody; everything else says what has become of it."""
 _LEAF: Final = [column.name for column in schema.ledger_events.columns].index("leaf_hash")
 
 
@@ -112,7 +117,11 @@ class Writer:
     to be durable, so an append that fails leaves the writer as it was.
     """
 
-    def __init__(self, connection: Connection, head: Head) -> None:
+    def __init__(
+        self, connection: Connection, head: Head, clock: SteadyClock | None = None
+    ) -> None:
+        """Make one; without a `clock`, as offline and in virtual time, every time is believed."""
+        self._clock = clock
         self._connection = connection
         self._head = head
         self._versions: dict[str, int] | None = None
@@ -136,6 +145,15 @@ class Writer:
         """Return the last version of a stream, 0 for one without events."""
         return self._stream_versions().get(stream, 0)
 
+    def skew(self, events: Sequence[NewEvent]) -> ClockSkewError | None:
+        """Return the refusal of events that grant by a clock that is not believed, if they do."""
+        latest = self._latest_us()
+        for new in events:
+            if new.wall_us > latest and isinstance(new.event, _GRANTS):
+                fact = f"wall_us={new.wall_us}, event_type={new.event.event_type}"
+                return ClockSkewError(f"ClockSkew: our clock moved, nothing is granted: {fact}")
+        return None
+
     @in_our_words
     def append(
         self, events: Sequence[NewEvent], *, expected: Mapping[str, int] | None = None
@@ -154,6 +172,7 @@ class Writer:
             StaleStreamError: a stream has another version than expected.
             FencedError: another writer has moved the head or the epoch.
             CapacityError: the database refused a holder; nothing of the batch is recorded.
+            ClockSkewError: a grant by a clock that moved; nothing of the batch is recorded.
             IdempotencyError: a key was used before with other arguments.
             UnfitError: a text or a number can't be recorded; nothing is.
             UnknownOutcomeError: the answer to this commit, or to the one before, was lost.
@@ -166,6 +185,9 @@ class Writer:
                 if not self._not_recorded(events):  # the same command again: the same answer
                     return self._head.position
                 raise StaleStreamError(stream=stream, expected_version=version)
+        skewed = self.skew(events)
+        if skewed and self._not_recorded(events):
+            raise skewed
         try:
             return self.commit(events)
         except (DBAPIError, CapacityError) as error:
@@ -268,9 +290,12 @@ class Writer:
         known, versions = self._stream_versions(), dict[str, int]()
         rows: list[Row] = []
         times: list[int] = []
+        latest_us = self._latest_us()
         for new in events:
             position += 1
-            at_us = max(new.wall_us, at_us + 1)
+            at_us += 1
+            if at_us < new.wall_us <= latest_us:
+                at_us = new.wall_us
             times.append(at_us)
             event, stream, actor = new.event, new.stream, new.actor
             version = 1 + (versions.get(stream) or known.get(stream, 0))
@@ -323,6 +348,9 @@ class Writer:
         )
         head.__class__ = Head
         return _Batch(events=events, rows=rows, times=times, head=head, versions=versions)
+
+    def _latest_us(self) -> int:
+        return WALL_MAX_US if self._clock is None else self._clock.latest_us()
 
     def _settle_lost(self, batch: _Batch, error: DBAPIError) -> None:
         """
@@ -432,6 +460,7 @@ def start_epoch(
     version: str,
     wall_us: int,
     place: str,
+    clock: SteadyClock | None = None,
     above: int = 0,
     then: Sequence[NewEvent] = (),
     keep: bool = True,
@@ -440,6 +469,7 @@ def start_epoch(
     Move the epoch and record that it moved, in one transaction; return the epoch's writer.
 
     Args:
+        clock: what this process may believe of its wall clock; None offline and in virtual time.
         above: the epoch must be beyond this one: as many are started, for none is left out.
         then: the epoch's first events, in the same transaction.
         keep: False rolls everything back at the end; the writer is then of no use.
@@ -467,7 +497,7 @@ def start_epoch(
                 connection.execute(
                     update(schema.ledger_head).values(epoch=epoch, holder=holder, origin=origin)
                 )
-                writer = Writer(connection, read_head(connection))
+                writer = Writer(connection, read_head(connection), clock)
                 writer._begin_epoch(version, wall_us)  # noqa: SLF001 - the function's other half
             if then:
                 writer._begin_with(then)  # noqa: SLF001 - as above

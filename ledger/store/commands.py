@@ -59,8 +59,8 @@ class Refused:
     Nothing of the command is recorded.
 
     Attributes:
-        error: StaleStreamError, CapacityError, IdempotencyError, UnfitError, or a LedgerError
-            for events that contradict the ledger in another way.
+        error: StaleStreamError, CapacityError, IdempotencyError, ClockSkewError, UnfitError, or a
+            LedgerError for events that contradict the ledger in another way.
     """
 
     error: LedgerError
@@ -120,6 +120,11 @@ def _together(
             known = {**recorded, **known}
             answer = _answer(command, known)
         answer = answer or stale
+        skewed = None if answer else writer.skew(command.events)
+        if skewed:
+            recorded = _recorded(writer, commands) if recorded is None else recorded
+            known = {**recorded, **known}
+            answer = _answer(command, known) or Refused(error=skewed)
         if answer is None:
             first = writer.head.position + len(batch) + 1
             pairs = zip(command.events, arguments, strict=True)

@@ -12,6 +12,7 @@ from sqlalchemy import Connection, select
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from ledger.domain.clock import SteadyClock
 from ledger.domain.errors import (
     CorruptLedgerError,
     FencedError,
@@ -34,12 +35,18 @@ _ENDED: Final = (FencedError, CorruptLedgerError)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """Who takes the ledger over, in the words of `Ledger.start_epoch`."""
+    """
+    Who takes the ledger over, in the words of `Ledger.start_epoch`.
+
+    Attributes:
+        clock: what this process may believe of its wall clock, from when it was compared.
+    """
 
     holder: str
     origin: str
     version: str
     wall_us: int = 0
+    clock: SteadyClock | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +69,14 @@ class Lane:
         connection: AsyncConnection,
         writer: Writer,
         *,
+        clock: SteadyClock | None,
         waiting_max: int,
         patience_seconds: float,
     ) -> None:
         self._service = service
         self._connection: AsyncConnection | None = connection
         self._writer = writer
+        self._clock = clock
         self._patience_seconds = patience_seconds
         self._queue: asyncio.Queue[_Asked | None] = asyncio.Queue(waiting_max)
         self._ended: LedgerError | None = None
@@ -208,7 +217,9 @@ class Lane:
         """Return a writer of the same epoch on a new connection."""
         connection = await self._service.connect()
         try:
-            return connection, await connection.run_sync(_resume, self._writer.head.epoch)
+            return connection, await connection.run_sync(
+                _resume, self._writer.head.epoch, self._clock
+            )
         except BaseException:  # the time is up, above all: nobody else knows this connection
             await let_go(connection, self._patience_seconds, broken=True)
             raise
@@ -252,7 +263,12 @@ async def open_lane(
     except (SQLAlchemyError, OSError) as error:  # TimeoutError is an OSError
         raise _unavailable(error) from error
     lane = Lane(
-        service, connection, writer, waiting_max=waiting_max, patience_seconds=patience_seconds
+        service,
+        connection,
+        writer,
+        clock=turn.clock,
+        waiting_max=waiting_max,
+        patience_seconds=patience_seconds,
     )
     try:
         await service.tell()
@@ -268,11 +284,12 @@ def _take_over(connection: Connection, turn: Turn, place: str) -> Writer:
         origin=turn.origin,
         version=turn.version,
         wall_us=turn.wall_us,
+        clock=turn.clock,
         place=place,
     )
 
 
-def _resume(connection: Connection, epoch: int) -> Writer:
+def _resume(connection: Connection, epoch: int, clock: SteadyClock | None) -> Writer:
     """
     Return the writer of a running epoch, standing where the ledger really is.
 
@@ -284,7 +301,7 @@ def _resume(connection: Connection, epoch: int) -> Writer:
         head = read_head(connection)
     if head.epoch != epoch:
         raise FencedError(f"another writer took over: epoch={epoch}")
-    return Writer(connection, head)
+    return Writer(connection, head, clock)
 
 
 def _unavailable(error: SQLAlchemyError | OSError) -> LedgerError:

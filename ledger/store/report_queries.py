@@ -50,7 +50,7 @@ from ledger.store.report_rows import (
     UnknownRow,
     Usage,
 )
-from ledger.store.schema import ledger_cpus, ledger_nodes, ledger_slot_holdings
+from ledger.store.schema import ledger_cpus, ledger_events, ledger_nodes, ledger_slot_holdings
 
 UsageGroup = Literal["namespace", "owner", "labels", "model"]
 UNKNOWN: Final = "unknown/"
@@ -265,6 +265,14 @@ def counts(connection: Connection) -> Counts:
         _how_many(refused > reserved).label("waiting"),
     ).select_from(pod)
     return Counts(**next(_rows(connection, query)))
+
+
+def ahead_us(connection: Connection) -> int | None:
+    """Return how far the last event's time is ahead of the clock that it was recorded by."""
+    e = ledger_events.c
+    query = select(e.at_us - e.wall_us).where(e.wall_us > 0).order_by(e.position.desc()).limit(1)
+    found: int | None = connection.execute(query).scalar()
+    return found
 
 
 def span(connection: Connection) -> Span:

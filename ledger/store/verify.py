@@ -79,6 +79,8 @@ class VerifyReport:
         chain_hash: the chain value at the last event that was checked.
         max_core_percent_seen: most core percent ever granted of one GPU.
         max_memory_percent_seen: most memory ever granted of one GPU, in percent of what it has.
+        ahead_us: how far at most an event's time is ahead of the clock that it was recorded by,
+            and at which position; events that no clock gave a time are left out.
     """
 
     events: int
@@ -88,6 +90,8 @@ class VerifyReport:
     max_core_percent_seen: int
     max_memory_percent_seen: int
     unread: int = 0
+    ahead_us: int = 0
+    ahead_position: int = 0
 
     @property
     def ok(self) -> bool:
@@ -161,6 +165,8 @@ def verify(
         max_core_percent_seen=walk.proof.max_core_percent,
         max_memory_percent_seen=walk.proof.max_memory_percent,
         unread=past.start.position,
+        ahead_us=walk.ahead[0],
+        ahead_position=walk.ahead[1],
     )
 
 
@@ -212,6 +218,7 @@ class Walk:
         self._kinds = kinds_of(schema.ledger_events)
         self._versions: dict[str, int] = dict(start.streams)
         self._at_us = start.at_us
+        self.ahead = (0, 0)
         self._epoch = start.epoch
         self._writer = start.writer
         self._sound = True  # until an event is not what it was: then the replay would mislead
@@ -322,6 +329,8 @@ class Walk:
             self._bad(position, f"the stream has a gap: stream={stream}, version={version}")
         if at_us <= self._at_us or epoch < self._epoch:
             self._bad(position, "time or epoch run backwards")
+        if row[12] and at_us - row[12] > self.ahead[0]:
+            self.ahead = (at_us - row[12], position)
         if not (AT[0] <= at_us <= AT[1] and WALL[0] <= row[12] <= WALL[1]):
             self._report(position, f"a time is out of its bounds: at={at_us}, wall={row[12]}")
         self._versions[stream], self._at_us, self._epoch = version, at_us, epoch

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from ledger.domain.clock import SKEW_MAX_US
 from ledger.domain.errors import InputError
 from ledger.store import report_queries as queries
 from ledger.store.recover import incarnations
@@ -17,6 +18,7 @@ from tenure.look.fleet import GONE
 from tenure.output import Column, OutputFormat, one_line, write_answer
 from tenure.progress import progress_bar
 from tenure.times import iso_time
+from tenure.units import format_duration
 
 if TYPE_CHECKING:
     from ledger.store.open import Ledger
@@ -66,6 +68,8 @@ def answer_verify(
         "events": report.events,
         "archived_unread": report.unread,
         "seconds": round(report.seconds, 3),
+        "ahead_of_clock_us": report.ahead_us,
+        "ahead_at_position": report.ahead_position,
         "findings": findings,
     }
     if not output.is_table:
@@ -83,6 +87,10 @@ def answer_verify(
     else:
         sys.stdout.write(f"{report.events:,} events, NOT PROVED: {len(findings)} findings\n")
         write_answer(output, findings[:FINDINGS_SHOWN], _FINDING_COLUMNS)
+    if output.is_table and report.ahead_us > SKEW_MAX_US:
+        ahead = format_duration(report.ahead_us)
+        at = f"position {report.ahead_position:,}"
+        sys.stdout.write(f"time runs up to {ahead} ahead of the recorded clock, at {at}\n")
     if not report.ok:
         raise AnswerIsNo
 
@@ -204,6 +212,7 @@ def status_record(source: Ledger) -> dict[str, Any]:
         devices = [d for d in queries.devices(source.connection) if d.closed_reason != GONE]
         counts = queries.counts(source.connection)
         nodes = queries.nodes(source.connection)
+        ahead_us = queries.ahead_us(source.connection)
     gpus = [device for device in devices if device.device_type == "gpu"]
     lives, lost = incarnations(source)
     return {
@@ -211,6 +220,7 @@ def status_record(source: Ledger) -> dict[str, Any]:
         "origin": one_line(head.origin),
         "head": head.position,
         "head_at": iso_time(head.at_us) if head.position else None,
+        "ahead_of_clock_us": ahead_us,
         "chain_head": head.chain_hash.hex(),
         "epoch": head.epoch,
         "incarnation": one_line(lives[-1].name),

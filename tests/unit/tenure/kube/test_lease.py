@@ -174,10 +174,13 @@ def test_whoever_has_a_wrong_clock_does_not_lead() -> None:
         task = asyncio.create_task(leadership.run(lead))
         await asyncio.sleep(10 * TICK)
         assert acting == 0
-        skew = timedelta(seconds=-5)
+        skew = timedelta(seconds=5)
+        await asyncio.sleep(10 * TICK)
+        assert acting == 0
+        skew = timedelta(seconds=-4.9)
         await asyncio.sleep(10 * TICK)
         assert acting == 1
-        skew = timedelta(seconds=-6)
+        skew = timedelta(seconds=-5)
         await asyncio.sleep(10 * TICK)
         assert acting == 0
         task.cancel()
