@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from ledger.domain.canonical import INTEGER_MAX
-from ledger.store.ddl.texts import ASKED, ESCAPED, fail
+from ledger.store.ddl.texts import ASKED, ESCAPED, TYPES, fail
 
 EVENTS_NO_UPDATE: Final = f"""
 CREATE TRIGGER ledger_events_no_update BEFORE UPDATE ON ledger_events
@@ -80,6 +80,22 @@ BEGIN
 END
 """
 
+EVENTS_KNOWN: Final = f"""
+CREATE TRIGGER ledger_events_known BEFORE INSERT ON ledger_events
+WHEN instr('{TYPES}', ' ' || NEW.event_type || ' ') = 0 OR instr(NEW.event_type, ' ') > 0
+  OR substr(NEW.body, 1, 1) <> '{{' OR NOT json_valid(NEW.body)
+BEGIN
+  SELECT {
+    fail(
+        "'tenure ledger: nobody can read such an event: position ' || NEW.position"
+        " || ', event_type=' || NEW.event_type",
+        "tenure ledger: nobody can read such an event",
+    )
+};
+END
+"""
+"""An event is a JSON object of a type that this release knows."""
+
 _INEXACT: Final = f"max(type = 'real' OR type = 'integer' AND abs(value) > {INTEGER_MAX})"
 _INNER: Final = " UNION ALL ".join(
     f"SELECT e.key AS place, f.key AS name FROM json_each(NEW.body, '$.{name}') AS e,"
@@ -91,7 +107,7 @@ CREATE TRIGGER ledger_events_words BEFORE INSERT ON ledger_events
 WHEN NEW.event_type NOT LIKE 'pod.%' AND NEW.event_type NOT LIKE 'request.%'
 BEGIN
   SELECT CASE WHEN
-    CASE WHEN NOT json_valid(NEW.body) THEN 1 WHEN json_type(NEW.body) <> 'object' THEN 1
+    CASE WHEN NOT json_valid(NEW.body) THEN 0 WHEN json_type(NEW.body) <> 'object' THEN 0
       WHEN {ESCAPED} THEN 1
       WHEN EXISTS (
         SELECT 1 FROM json_each(NEW.body) GROUP BY key HAVING count(*) > 1 OR {_INEXACT}
@@ -226,6 +242,7 @@ RULES: Final = (
     EVENTS_NO_UPDATE,
     EVENTS_NO_DELETE,
     EVENTS_APPEND,
+    EVENTS_KNOWN,
     EVENTS_WORDS,
     EVENTS_COUNT,
     EVENTS_FIRST,

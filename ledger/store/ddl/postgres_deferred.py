@@ -1,8 +1,9 @@
 """
-Rules on Postgres that wait for the end of a transaction: the head stops where the events stop.
+Rules on Postgres that wait for the end of a transaction: head, events and grants agree.
 
-The head moves before its events come, so that nobody can tell earlier. SQLite has no such rule:
-there the end of a transaction asks nobody, and `verify` names what was left behind.
+The head stops where the events stop, and an event that grants has just the rows that it says. The
+head moves first, then come the events, and their rows last, so that nobody can tell earlier. SQLite
+has no such rule: there the end of a transaction asks nobody, and `verify` names what was left.
 """
 
 from __future__ import annotations
@@ -24,13 +25,54 @@ _NO_EPOCH: Final = fail(
 # One row by its key, and no query for what did not move. Of several moves in one transaction each
 # leaves an event behind; none is beyond the last one, for the rules of the log refuse events in
 # front of the head.
+_NOT_ITS_ROWS: Final = fail(
+    "'tenure ledger: an event that grants has its rows: position ' || wrong",
+    "an event that grants has its rows",
+)
+_SHARES: Final = """(
+      SELECT count(*) FROM ledger_holdings AS h
+      JOIN ledger_devices AS d ON d.device_no = h.device_no
+      JOIN json_array_elements(j.b->'shares') AS s
+        ON s->>'device_type' = d.device_type AND s->>'minor' = h.minor::text
+        AND s->>'core_percent' = h.core_percent::text
+        AND s->>'memory_bytes' = h.memory_bytes::text
+        AND (s->>'exclusive')::boolean = (h.exclusive = 1)
+      WHERE h.position = e.position
+    )"""
+_SLOTS: Final = """(
+      SELECT coalesce(sum(json_array_length(s->'vf_bus_ids')), 0)
+      FROM json_array_elements(j.b->'shares') AS s
+    ) + coalesce(json_array_length(j.b->'unknown_types'), 0)"""
+# By its key alone: the body is parsed once, and what it asks for is counted beside what is held.
+_ITS_ROWS: Final = f"""EXISTS (
+      SELECT FROM ledger_reservations AS r JOIN ledger_nodes AS n ON n.node_no = r.node_no
+      WHERE r.position = e.position AND r.pod_uid = j.b->>'pod_uid'
+        AND r.attempt::text = j.b->>'attempt' AND n.node_uid = j.b->>'node_uid'
+        AND r.cpuset = j.b->>'cpuset' AND r.device_count = json_array_length(j.b->'shares')
+        AND r.device_count = {_SHARES}
+        AND r.cpu_count = (
+          SELECT count(*) FROM ledger_cpu_holdings AS c WHERE c.position = e.position
+        )
+        AND {_SLOTS} = (
+          SELECT count(*) FROM ledger_slot_holdings AS s WHERE s.position = e.position
+        )
+    )"""
+_GRANTED: Final = f"""
+    SELECT e.position INTO wrong FROM ledger_events AS e
+    CROSS JOIN LATERAL (SELECT e.body::json AS b OFFSET 0) AS j
+    WHERE e.position > OLD.position AND e.position <= NEW.position
+      AND ({event_is("pod.reserved")} OR {event_is("pod.observed")}) AND NOT {_ITS_ROWS}
+    LIMIT 1;
+    IF FOUND THEN
+      {_NOT_ITS_ROWS}
+    END IF;"""
 _SETTLED: Final = f"""
   IF NEW.position <> OLD.position THEN
     PERFORM FROM ledger_events
     WHERE position = NEW.position AND chain_hash = NEW.chain_hash AND at_us = NEW.at_us;
     IF NOT FOUND THEN
       {_NO_EVENT}
-    END IF;
+    END IF;{_GRANTED}
   END IF;
   IF NEW.epoch <> OLD.epoch THEN
     PERFORM FROM ledger_events AS e {BODY}
@@ -44,7 +86,7 @@ _SETTLED: Final = f"""
   RETURN NULL;"""
 
 HEAD_SETTLED: Final = (
-    function(_NAME, _SETTLED),
+    function(_NAME, _SETTLED, variables="wrong bigint;"),
     f"REVOKE ALL ON FUNCTION {_NAME}() FROM PUBLIC",
     (
         f'CREATE CONSTRAINT TRIGGER {_NAME} AFTER UPDATE OF "position", epoch ON ledger_head'
@@ -52,4 +94,7 @@ HEAD_SETTLED: Final = (
     ),
     f"ALTER TABLE ledger_head ENABLE ALWAYS TRIGGER {_NAME}",
 )
-"""A head that moved stands on an event of its values, an epoch that moved has its own event."""
+"""
+A head that moved stands on an event of its values, an epoch that moved has its own event; what was
+granted on the way is held.
+"""

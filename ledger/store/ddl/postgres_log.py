@@ -23,7 +23,7 @@ from ledger.store.ddl.postgres_texts import (
     refuse_truncate,
     rule,
 )
-from ledger.store.ddl.texts import ASKED, ESCAPED
+from ledger.store.ddl.texts import ASKED, ESCAPED, TYPES
 
 PARTITION_EVENTS: Final = 10_000_000
 """How many positions one partition of the events holds."""
@@ -91,6 +91,22 @@ EVENTS_NEXT: Final = rule(
 """Says in our words what the primary key would say in its own."""
 
 
+EVENTS_KNOWN: Final = rule(
+    "ledger_events_known",
+    "ledger_events",
+    "INSERT",
+    "  "
+    + fail(
+        "'tenure ledger: nobody can read such an event: position ' || NEW.position"
+        " || ', event_type=' || NEW.event_type",
+        "nobody can read such an event",
+    ),
+    only_if=f"strpos('{TYPES}', ' ' || NEW.event_type || ' ') = 0"
+    " OR strpos(NEW.event_type, ' ') > 0"
+    " OR NOT starts_with(NEW.body, '{') OR json_typeof(NEW.body::json) <> 'object'",
+)
+"""An event is a JSON object of a type that this release knows; no JSON at all the server names."""
+
 _INNER: Final = " UNION ALL ".join(
     f"SELECT e.place, f.name FROM json_array_elements(NEW.body::json->'{name}')"
     " WITH ORDINALITY AS e (value, place), json_object_keys("
@@ -107,7 +123,7 @@ EVENTS_WORDS: Final = rule(
     "ledger_events",
     "INSERT",
     f"""
-  IF json_typeof(NEW.body::json) <> 'object' OR {ESCAPED} THEN
+  IF {ESCAPED} THEN
     {_WORDS}
   END IF;
   IF EXISTS (
@@ -121,7 +137,7 @@ EVENTS_WORDS: Final = rule(
     only_if="NOT starts_with(NEW.event_type, 'pod.')"
     " AND NOT starts_with(NEW.event_type, 'request.')",
 )
-"""What JSON functions read differently is no event; that it is no JSON at all the server says."""
+"""What JSON functions read differently is no event."""
 
 
 def _recorded(table: str) -> str:
@@ -357,6 +373,7 @@ BEGIN
     || ' FOR EACH STATEMENT EXECUTE FUNCTION public.ledger_events_append()';
   EXECUTE 'ALTER TABLE public.' || part || ' ENABLE ALWAYS TRIGGER ledger_events_append';
   EXECUTE 'ALTER TABLE public.' || part || ' ENABLE ALWAYS TRIGGER ledger_events_next';
+  EXECUTE 'ALTER TABLE public.' || part || ' ENABLE ALWAYS TRIGGER ledger_events_known';
   EXECUTE 'ALTER TABLE public.' || part || ' ENABLE ALWAYS TRIGGER ledger_events_words';
   EXECUTE 'ALTER TABLE public.' || part || ' ENABLE ALWAYS TRIGGER ledger_events_no_delete';
   EXECUTE 'ALTER TABLE public.' || part || ' ENABLE ALWAYS TRIGGER ledger_events_no_update';
@@ -415,6 +432,7 @@ RULES: Final = (
     *EVENTS_NO_UPDATE,
     *EVENTS_NO_DELETE,
     *EVENTS_NEXT,
+    *EVENTS_KNOWN,
     *EVENTS_WORDS,
     *EVENTS_APPEND,
     *NO_TRUNCATE,

@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from ledger.domain.events import EVENT_TYPES
+from ledger.domain.upcasts import UPCASTS
+
 
 def fail(message: str, literal: str) -> str:
     """Return an expression that fails with the text of the SQL expression `message`."""
@@ -24,6 +27,8 @@ def _count(word: str) -> str:
 
 ESCAPED: Final = " <> ".join((_count(r"\u"), _count(r"\u000") + " + " + _count(r"\u001")))
 """The condition that the body of NEW has an escape of what needs none: a name in other letters."""
+TYPES: Final = f" {' '.join(sorted({*EVENT_TYPES, *UPCASTS}))} "
+"""The types of every event that this release reads, between spaces."""
 ASKED: Final = ("devices", "members")
 """The arrays of objects in a body that views look into."""
 

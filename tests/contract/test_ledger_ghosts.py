@@ -1,0 +1,122 @@
+"""
+Events that plain SQL puts into the log: none that nobody can read, none that grants without rows.
+
+Rule: design section 4, "Append-only by the database, not by habit".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from sqlalchemy.exc import DBAPIError
+
+from ledger.domain.errors import LedgerError
+from ledger.domain.events import LedgerEvent, encode_event
+from ledger.store import statements
+from ledger.store.outbox import Outbox
+from ledger.store.statements import Row, Statement
+from ledger.store.verify import verify
+from tests.support.forging import forge
+from tests.support.stores import (
+    Clock,
+    PostgresStore,
+    Store,
+    node,
+    observed,
+    reserved,
+    share,
+    start,
+)
+
+
+def fill(store: Store) -> None:
+    """Make a ledger with a holder."""
+    with store.open() as ledger:
+        start(ledger).append(Clock().all(node(cpus=4), reserved("a", share(0, 60))))
+
+
+@pytest.mark.parametrize(
+    ("event_type", "body"),
+    [
+        pytest.param("pod.resered.v1", "{}", id="a type that nobody knows"),
+        pytest.param("pod.bound.v2", "{}", id="a version that nobody knows"),
+        pytest.param("pod", "{}", id="a part of a type"),
+        pytest.param("pod.bound.v1 pod.observed.v1", "{}", id="two types"),
+        pytest.param("pod.bound.v1", "[]", id="an array"),
+        pytest.param("pod.bound.v1", '"{}"', id="a text"),
+    ],
+)
+def test_an_event_that_nobody_can_read_is_not_let_in(
+    store: Store, event_type: str, body: str
+) -> None:
+    """It would stop every reader, for ever; both databases refuse it in the same words."""
+    fill(store)
+    with pytest.raises(DBAPIError, match="nobody can read such an event: position 4, event_type="):
+        forge(store, event_type, body)
+    with store.open("read") as ledger:
+        assert verify(ledger).findings == ()
+
+
+def test_a_body_that_is_no_json_is_not_let_in(store: Store) -> None:
+    """Postgres says so in words of its own."""
+    fill(store)
+    with pytest.raises(
+        (DBAPIError, LedgerError), match=r"nobody can read|invalid input syntax for type json"
+    ):
+        forge(store, "pod.bound.v1", "{")
+
+
+GRANTS = {
+    "a grant": reserved("b", share(1, 50)),
+    "a grant of CPUs": reserved("b", cpus=(0, 1)),
+    "a grant of nothing": reserved("b"),
+    "a holder that was seen": observed("b", share(1, 50)),
+}
+
+
+@pytest.mark.parametrize("event", GRANTS.values(), ids=GRANTS)
+def test_a_grant_without_its_rows_does_not_commit(
+    postgres_store: PostgresStore, event: LedgerEvent
+) -> None:
+    """The log would say of a card that it is held, the tables that it is free."""
+    fill(postgres_store)
+    with pytest.raises(DBAPIError, match="an event that grants has its rows: position 4"):
+        forge(postgres_store, event.event_type, encode_event(event))
+    with postgres_store.open("read") as ledger:
+        assert verify(ledger).findings == ()
+
+
+LESS = {
+    "less of the card": ("core_percent", 1),
+    "less memory": ("memory_bytes", 1),
+    "another card": ("minor", 0),
+    "not alone on the card": ("exclusive", 1),
+}
+
+
+@pytest.mark.parametrize(("column", "value"), LESS.values(), ids=LESS)
+def test_a_grant_with_other_rows_does_not_commit(
+    postgres_store: PostgresStore, column: str, value: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is held is what the event says, card by card."""
+    fill(postgres_store)
+    place = ("device_no", "minor", "core_percent", "memory_bytes", "ratio", "exclusive")
+    at = 1 + place.index(column)
+    with postgres_store.open() as ledger:
+        writer = start(ledger, "next")
+        add = Outbox.add
+
+        def changed(
+            outbox: Outbox,
+            statement: Statement,
+            rows: Sequence[Row],
+            error: Callable[[], Exception],
+        ) -> None:
+            if statement is statements.HOLDING:
+                rows = [(*row[:at], value, *row[at + 1 :]) for row in rows]
+            add(outbox, statement, rows, error)
+
+        monkeypatch.setattr(Outbox, "add", changed)
+        with pytest.raises(LedgerError, match="an event that grants has its rows: position 5"):
+            writer.append([Clock().new(reserved("b", share(1, 50)), key="b")])
