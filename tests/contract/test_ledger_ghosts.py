@@ -110,8 +110,8 @@ def test_a_grant_with_other_rows_does_not_commit(
         def changed(
             outbox: Outbox,
             statement: Statement,
-            rows: Sequence[Row],
-            error: Callable[[], Exception],
+            rows: list[Row],
+            error: Callable[[], LedgerError],
         ) -> None:
             if statement is statements.HOLDING:
                 rows = [(*row[:at], value, *row[at + 1 :]) for row in rows]
