@@ -169,14 +169,15 @@ class Checker:
         self, request: AdmissionRequest, facts: NamespaceFacts, pod: Mapping[str, Any]
     ) -> tuple[Mapping[str, Any], tuple[FieldError, ...], tuple[str, ...]]:
         """
-        Mutate, apply the API server's rules, validate: the Pod, what refuses it, and warnings.
+        Default, mutate, apply the API server's rules, validate: the Pod, what refuses it, warnings.
 
         In a cluster the API server's rules alone would refuse; here everything is said at once.
         """
-        first = mutate_pod(request, self.settings, facts)
+        sent = with_api_defaults(pod)
+        first = mutate_pod(replace(request, obj=sent), self.settings, facts)
         after = pod
         if first.allowed and first.patch:
-            after = mutated(pod, self.settings, facts, namespace=request.namespace)
+            after = mutated(sent, self.settings, facts, namespace=request.namespace)
         whole = with_api_defaults(after)
         api = tuple(check_amounts(whole, unfinished=not first.allowed))
         second = validate(replace(request, obj=whole), self.settings, facts)

@@ -271,10 +271,27 @@ def test_pods_of_a_daemon_set_are_left_alone(cli: CommandLine, place: Path) -> N
     assert entry["patch"] == [
         {
             "op": "add",
+            "path": "/spec/template/spec/containers/0/resources/requests",
+            "value": NVIDIA,  # the API server's default, which admission sees
+        },
+        {
+            "op": "add",
             "path": "/spec/template/metadata",
             "value": {"annotations": {"tenure.sh/admitted": "true"}},
-        }
+        },
     ]
+
+
+def test_what_the_api_server_fills_in_comes_before_our_changes(
+    cli: CommandLine, place: Path
+) -> None:
+    """In a cluster admission sees requests that follow from limits, and records them."""
+    (entry,) = checked(cli, place, gpu_pod({"cpu": "2", **NVIDIA}))
+
+    (made,) = entry["object"]["spec"]["containers"]
+    assert made["resources"]["requests"]["cpu"] == "2"
+    original = json.loads(entry["object"]["metadata"]["annotations"]["tenure.sh/original-request"])
+    assert list(original["containers"].values()) == [{"limits": NVIDIA, "requests": NVIDIA}]
 
 
 def test_other_kinds_are_allowed_as_they_are(cli: CommandLine, place: Path) -> None:
