@@ -7,12 +7,14 @@ in the same order, so that a ledger of any length is compared in the memory of w
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from sqlalchemy import Connection, Select, Table
 
+from ledger.domain.annotations.qos import QosClass
 from ledger.domain.devices import GPU
 from ledger.domain.errors import CapacityError
 from ledger.domain.events import LedgerEvent
@@ -99,11 +101,17 @@ class Recorded:
 
 @dataclass(slots=True)
 class _Open:
-    """What one reservation must end as: its recorded rows, and what it takes meanwhile."""
+    """
+    What one reservation must end as: its recorded rows, and what it takes meanwhile.
+
+    Attributes:
+        alone: its CPUs have no other holder (CPU proposal, QoS principle 2).
+    """
 
     pod_uid: str
     phase: str
     reservation: Row | None
+    alone: bool = False
     parts: list[tuple[Table, Row]] = field(default_factory=list)
     shares: list[Row] = field(default_factory=list)
     cpus: list[Row] = field(default_factory=list)
@@ -111,6 +119,7 @@ class _Open:
 
 _RESERVATION: Final = [column.name for column in schema.ledger_reservations.columns]
 PHASE_AT: Final = _RESERVATION.index("phase")
+QOS_AT: Final = _RESERVATION.index("qos")
 RESERVATION_TAIL: Final = len(statements.RESERVATION.parameters)
 _PLACE: Final = [column.name for column in schema.ledger_places.columns]
 _DEVICE: Final = {column.name: i for i, column in enumerate(schema.ledger_devices.columns)}
@@ -150,6 +159,7 @@ class Proof:
         self._nodes: dict[int, list[Any]] = {}
         self._devices: dict[int, list[Any]] = {}
         self._cpus: dict[tuple[int, int], list[Any]] = {}
+        self._alone: Counter[tuple[int, int]] = Counter()  # holders that share a CPU with nobody
         self._slots: dict[tuple[int, str], int] = {}  # open holders, granted or not
         self._open: dict[int, _Open] = {}
         self._places: dict[int, tuple[Row, Row | None]] = {}  # expected and found, by device
@@ -257,7 +267,7 @@ class Proof:
     def _reserved(self, row: Row) -> None:
         position = row[0]
         found = self._recorded[schema.ledger_reservations].take((position,))
-        self._open[position] = _Open(row[1], row[PHASE_AT], found)
+        self._open[position] = _Open(row[1], row[PHASE_AT], found, row[QOS_AT] == QosClass.LSE)
         if found is None:
             return
         must = (*row[:PHASE_AT], found[PHASE_AT], *row[PHASE_AT + 1 :])
@@ -338,16 +348,20 @@ class Proof:
         self._part(schema.ledger_cpu_holdings, 2, row)
         position, cpu_id, node_no, kind, _ = row
         cpu = self._cpus[node_no, cpu_id]
+        alone = self._open[position].alone
         if kind != GRANTED:
             cpu[_C_OTHERS] += 1
         else:
             held = cpu[_C_USED] + cpu[_C_OTHERS]
+            name = f"cpu {self._nodes[node_no][2]}/cpu/{cpu_id}"
             if held >= cpu[_C_REPORTED] or not cpu[_C_PRESENT]:
-                name = f"cpu {self._nodes[node_no][2]}/cpu/{cpu_id}"
                 fact = f"was promised beyond its holders: {held} of {cpu[_C_REPORTED]}"
                 self._report(position, f"{name} {fact}")
+            if held and (alone or self._alone[node_no, cpu_id]):
+                self._report(position, f"{name} of an LSE Pod was promised to a second holder")
             cpu[_C_USED] += 1
             cpu[_C_MAX] = max(cpu[_C_REPORTED], cpu[_C_USED])
+        self._alone[node_no, cpu_id] += alone
         self._open[position].cpus.append(row)
 
     def _slot_held(self, row: Row) -> None:
@@ -371,6 +385,7 @@ class Proof:
         for _, cpu_id, node_no, kind, _ in held.cpus:
             cpu = self._cpus[node_no, cpu_id]
             cpu[_C_USED if kind == GRANTED else _C_OTHERS] -= 1
+            self._alone[node_no, cpu_id] -= held.alone
             cpu[_C_MAX] = max(cpu[_C_REPORTED], cpu[_C_USED])
         for table, part in held.parts:
             if table is schema.ledger_slot_holdings:

@@ -9,6 +9,7 @@ import pytest
 from ledger.domain.devices import DeviceRecord, DeviceShare
 from ledger.domain.errors import CapacityError
 from ledger.domain.events import LedgerEvent, PodVoided
+from ledger.domain.requests import PodSnapshot
 from tests.support.recorded import Recorded
 from tests.support.stores import (
     GIB,
@@ -21,6 +22,8 @@ from tests.support.stores import (
     reserved,
     share,
 )
+
+ALONE = "and an LSE Pod shares with nobody"
 
 
 def test_core_is_given_out_once(store: SqliteStore) -> None:
@@ -342,6 +345,24 @@ def test_cpus_are_counted(store: SqliteStore) -> None:
         it.add(reserved("d", cpus=(0,), node="n-2"), reserved("e", cpus=(0, 1), node="n-2"))
         it.refuses(reserved("f", cpus=(0,), node="n-2"), "cpu n-2/cpu/0 has 2 of 2 holders")
         it.add(released("a"), reserved("c", cpus=(1, 3)))
+
+        assert it.proved()
+
+
+def test_cpus_of_an_lse_pod_have_one_holder(store: SqliteStore) -> None:
+    """Whatever a CPU's holders are bound by: LSE shares with nobody, whoever came first."""
+    lse = PodSnapshot(qos="LSE")
+    with store.open() as ledger:
+        it = Recorded(ledger, node(cpus=8, refs=2))
+        it.add(reserved("a", cpus=(0, 1), snapshot=lse), reserved("b", cpus=(2,)))
+        it.add(observed("x", cpus=(3,), snapshot=lse), observed("y", cpus=(4,)))
+        for cpu in (1, 3):
+            it.refuses(reserved("c", cpus=(cpu,)), f"cpu n-1/cpu/{cpu} has 1 holders, {ALONE}")
+        for cpu in (0, 2, 4):
+            refused = reserved("c", cpus=(cpu,), snapshot=lse)
+            it.refuses(refused, f"cpu n-1/cpu/{cpu} has 1 holders, {ALONE}")
+        it.add(reserved("d", cpus=(2,)), released("a"), reserved("c", cpus=(0,), snapshot=lse))
+        it.add(observed("z", cpus=(0,)))
 
         assert it.proved()
 

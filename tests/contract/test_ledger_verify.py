@@ -25,14 +25,17 @@ from ledger.domain.events import (
     encode_event,
 )
 from ledger.domain.hashing import GENESIS, chain_hash, leaf_hash
+from ledger.domain.requests import PodSnapshot
 from ledger.store import project
 from ledger.store.damage import made_by_migrations, was_a_ledger
+from ledger.store.ddl.parts import CPU_HOLDINGS_INSERT
 from ledger.store.read import envelope_of
 from ledger.store.rebuild import rebuild
 from ledger.store.verify import VerifyReport, verify
 from tenure.cli import app
 from tenure.exits import NO, UNREADABLE, run
 from tenure.tamper import flip_one_byte
+from tests.support.recorded import Recorded
 from tests.support.stores import (
     ORIGIN,
     Clock,
@@ -748,3 +751,20 @@ def test_the_copy_to_tamper_with_is_another_file(told: SqliteStore, tmp_path: Pa
         with pytest.raises(SystemExit, match="overwrite the ledger itself"):
             flip_one_byte(told.path, copy)
     assert told.path.read_bytes() == before
+
+
+def test_a_second_holder_of_an_lse_pods_cpu_is_found(sqlite_store: SqliteStore) -> None:
+    """CPU proposal, QoS principle 2: where the database's rule was away when it was recorded."""
+    lse = PodSnapshot(qos="LSE")
+    with sqlite_store.open() as ledger:
+        it = Recorded(ledger, node(cpus=4, refs=2), reserved("a", cpus=(0, 1), snapshot=lse))
+        with sqlite_store.raw() as raw:
+            raw.execute("DROP TRIGGER ledger_cpu_holdings_insert")
+        it.add(reserved("b", cpus=(1,)), reserved("c", cpus=(2,)), reserved("d", cpus=(2,)))
+    with sqlite_store.raw() as raw:
+        raw.execute(CPU_HOLDINGS_INSERT)
+
+    with sqlite_store.open("read") as ledger:
+        found = [str(finding) for finding in verify(ledger).findings]
+    assert len(found) == 1
+    assert "cpu n-1/cpu/1 of an LSE Pod was promised to a second holder" in found[0]

@@ -4,12 +4,28 @@ from __future__ import annotations
 
 from typing import Final
 
+from ledger.domain.annotations.qos import QosClass
 from ledger.store.ddl.texts import fail, node_name, only_closes
 
 _CPU: Final = """(
   SELECT 'cpu ' || n.node_name || '/cpu/' || NEW.cpu
   FROM ledger_nodes AS n WHERE n.node_no = NEW.node_no
 )"""
+
+MEETS_ALONE: Final = f"""c.ref_used + c.ref_observed > 0 AND EXISTS (
+      SELECT 1 FROM ledger_reservations AS r
+      WHERE r.qos = '{QosClass.LSE}' AND r.position IN (
+        SELECT NEW.position UNION ALL
+        SELECT h.position FROM ledger_cpu_holdings AS h
+        WHERE h.node_no = NEW.node_no AND h.cpu = NEW.cpu AND h.closed_position IS NULL
+      )
+    )"""
+"""
+The condition that the CPU `c` has a holder, and it or the new one shares with nobody.
+
+Rule: CPU proposal, QoS principle 2, whatever the count of holders allows.
+"""
+ALONE: Final = "' holders, and an LSE Pod shares with nobody'"
 
 CPU_HOLDINGS_INSERT: Final = f"""
 CREATE TRIGGER ledger_cpu_holdings_insert BEFORE INSERT ON ledger_cpu_holdings
@@ -23,6 +39,13 @@ BEGIN
         f"'tenure ledger: ' || {_CPU} || ' has ' || (c.ref_used + c.ref_observed)"
         " || ' of ' || c.ref_reported || ' holders, one more asked'",
         "tenure ledger: the CPU is taken",
+    )
+}
+    WHEN NEW.kind = 'granted' AND {MEETS_ALONE}
+    THEN {
+    fail(
+        f"'tenure ledger: ' || {_CPU} || ' has ' || (c.ref_used + c.ref_observed) || {ALONE}",
+        "tenure ledger: the CPU has a holder",
     )
 }
   END

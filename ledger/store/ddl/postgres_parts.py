@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from ledger.store.ddl.parts import ALONE, MEETS_ALONE
 from ledger.store.ddl.postgres_texts import ends_with, fail, node_name, only_closes, rule
 
 _CPU: Final = f"'cpu ' || {node_name('NEW')} || '/cpu/' || NEW.cpu"
@@ -16,6 +17,10 @@ _CPU_TAKEN: Final = fail(
     f"'tenure ledger: ' || {_CPU} || ' has ' || (c.ref_used + c.ref_observed)"
     " || ' of ' || c.ref_reported || ' holders, one more asked'",
     "the CPU is taken",
+)
+_CPU_ALONE: Final = fail(
+    f"'tenure ledger: ' || {_CPU} || ' has ' || (c.ref_used + c.ref_observed) || {ALONE}",
+    "the CPU has a holder",
 )
 _CPU_NOT_ASKED: Final = fail(
     "'tenure ledger: no reservation at position ' || NEW.position || ' asks for CPU ' || NEW.cpu",
@@ -31,6 +36,8 @@ CPU_HOLDINGS_INSERT: Final = rule(
     {_CPU_GONE}
   ELSIF NEW.kind = 'granted' AND c.ref_used + c.ref_observed >= c.ref_reported THEN
     {_CPU_TAKEN}
+  ELSIF NEW.kind = 'granted' AND {MEETS_ALONE} THEN
+    {_CPU_ALONE}
   ELSIF EXISTS (
       SELECT 1 FROM ledger_cpu_holdings WHERE position = NEW.position AND cpu = NEW.cpu
     )
