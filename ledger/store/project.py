@@ -156,8 +156,16 @@ class Projection:
         kind = GRANTED if granted else OBSERVED
         rows = self.rows
         rows[statements.RESERVATION].append(reservation_row(position, at_us, event, node.number))
+        named: set[int | str] = set()
         for share in event.shares:
             device = self._device(position, node, share, event)
+            if device.number in named or not named.isdisjoint(share.vf_bus_ids):
+                raise CapacityError(
+                    f"a Pod names a part twice: pod={event.namespace}/{event.pod_name},"
+                    f" card={event.node_name}/{share.device_type}/{share.minor}"
+                )
+            named.add(device.number)
+            named.update(share.vf_bus_ids)
             rows[statements.HOLDING].append(
                 (
                     position,

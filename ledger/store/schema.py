@@ -323,6 +323,11 @@ ledger_reservations: Final = Table(
     Index(None, "namespace", "pod_name"),
     _check("kind", "kind IN ('granted', 'observed')"),
     _check("closed", "(closed_at_us IS NULL) = (closed_position IS NULL)"),
+    _check(
+        "open",
+        "closed_position IS NOT NULL"
+        " OR (end_reason IS NULL AND phase NOT IN ('released', 'voided'))",
+    ),
     *_within(
         **_like("attempt", "priority", "cpu_milli", "memory_bytes"),
         gpu_core_percent=PRODUCT,

@@ -322,6 +322,11 @@ def _tables() -> None:
             "(closed_at_us IS NULL) = (closed_position IS NULL)",
             name=op.f("ck_ledger_reservations_closed"),
         ),
+        sa.CheckConstraint(
+            "closed_position IS NOT NULL"
+            " OR (end_reason IS NULL AND phase NOT IN ('released', 'voided'))",
+            name=op.f("ck_ledger_reservations_open"),
+        ),
         *_within(
             "ledger_reservations",
             attempt=(0, 2147483647),

@@ -86,6 +86,8 @@ BEGIN
         AND e.at_us = NEW.closed_at_us
         AND json_extract(e.body, '$.pod_uid') = OLD.pod_uid
         AND json_extract(e.body, '$.attempt') = OLD.attempt
+        AND json_extract(e.body, '$.reason') = NEW.end_reason
+        AND e.event_type LIKE 'pod.' || NEW.phase || '.v%'
     )
     THEN {
     fail(

@@ -95,6 +95,8 @@ _ENDED_BY: Final = f"""EXISTS (
         AND ({event_is("pod.released")} OR {event_is("pod.voided")})
         AND e.at_us = c.closed_at_us
         AND {says("j.b", "pod_uid", "c.pod_uid")} AND {says("j.b", "attempt", "c.attempt")}
+        AND {says("j.b", "reason", "c.end_reason")}
+        AND starts_with(e.event_type, 'pod.' || c.phase || '.v')
     )"""
 RESERVATIONS_CLOSE: Final = rule(
     "ledger_reservations_close",

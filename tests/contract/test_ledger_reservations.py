@@ -1,0 +1,86 @@
+"""What a Pod says of one reservation: a card once, and an end that an event gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from sqlalchemy.exc import DBAPIError
+
+from ledger.domain.errors import CapacityError
+from ledger.domain.events import LedgerEvent
+from ledger.store.failures import fact_of
+from ledger.store.verify import verify
+from tests.support.stores import Clock, Store, node, observed, released, reserved, share, start
+
+
+@pytest.mark.parametrize("make", [reserved, observed])
+@pytest.mark.parametrize(
+    "shares",
+    [
+        (share(0, 10), share(0, 20)),
+        (share(0, 10, vf_bus_ids=("v",)), share(1, 10, vf_bus_ids=("v",))),
+    ],
+    ids=["a card", "a virtual function"],
+)
+def test_a_part_twice_in_one_pod_is_refused_in_one_way(
+    store: Store, make: Callable[..., LedgerEvent], shares: tuple[object, ...]
+) -> None:
+    """In the same words on both databases, granted or given by others; nothing is recorded."""
+    clock = Clock()
+    with store.open() as ledger:
+        writer = start(ledger)
+        writer.append([clock.new(node())])
+        with pytest.raises(CapacityError) as caught:
+            writer.append([clock.new(make("a", *shares))])
+        namespace = "team-a" if make is reserved else "kube"
+        minor = 1 if len({each.minor for each in shares}) > 1 else 0  # type: ignore[attr-defined]
+        assert str(caught.value) == (
+            f"a Pod names a part twice: pod={namespace}/a, card=n-1/gpu/{minor}"
+        )
+        assert writer.append([clock.new(make("a", share(0, 10)))]) == 3
+        assert verify(ledger).ok
+
+
+_CLOSED = "closed_position = 4, closed_at_us = (SELECT at_us FROM ledger_head) WHERE position = 3"
+ENDS = {
+    "an open one has a reason": (
+        "UPDATE ledger_reservations SET end_reason = 'x' WHERE position = 3",
+        "a constraint is not met: ck_ledger_reservations_open",
+    ),
+    "an open one is said to be released": (
+        "UPDATE ledger_reservations SET phase = 'released' WHERE position = 3",
+        "a constraint is not met: ck_ledger_reservations_open",
+    ),
+    "another reason than the event's": (
+        f"UPDATE ledger_reservations SET phase = 'released', end_reason = 'x', {_CLOSED}",
+        "no event at position 4 ends the reservation of pod team-a/a",
+    ),
+    "another end than the event's": (
+        f"UPDATE ledger_reservations SET phase = 'voided', end_reason = 'completed', {_CLOSED}",
+        "no event at position 4 ends the reservation of pod team-a/a",
+    ),
+}
+
+
+@pytest.mark.parametrize(("statement", "words"), ENDS.values(), ids=list(ENDS))
+def test_an_end_is_what_an_event_says(
+    store: Store, statement: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By plain SQL as well, in the transaction that records the event and in any other."""
+    clock = Clock()
+    with store.open() as ledger:
+        writer = start(ledger)
+        writer.append(clock.all(node(), reserved("a", share(0, 10))))
+        event = released("a") if _CLOSED in statement else node("n-2")
+        monkeypatch.setattr("ledger.store.project.Projection._ended", lambda *_: None)
+
+        def change(connection: object) -> None:
+            connection.exec_driver_sql(statement)  # type: ignore[attr-defined]
+
+        with pytest.raises(DBAPIError) as caught:
+            writer.commit([clock.new(event)], beside=change)
+        assert fact_of(caught.value) == words
+        monkeypatch.undo()
+        writer.append([clock.new(released("a"))])
+        assert verify(ledger).ok
