@@ -119,6 +119,7 @@ def read(path: Path, public_key: str = "") -> Export:
         raise NotProvedError("the chain does not begin with 32 zero bytes: position=1")
     key, note, state = public_key, "", ""
     leaves: list[bytes] = []
+    unreadable: dict[int, str] = {}  # position -> leaf hash, until an event declares it void
     for line in lines:
         position = first + len(leaves)
         if note:
@@ -138,10 +139,18 @@ def read(path: Path, public_key: str = "") -> Export:
             raise NotProvedError(f"the chain is broken: position={position}")
         _append(roots, position - 1, leaf)
         leaves.append(leaf)
+        if not _canonical(record["body"]):
+            unreadable[position] = leaf.hex()
+        elif record["event_type"] == "position.voided.v1":
+            void = json.loads(record["body"])
+            if unreadable.get(void.get("position")) == void.get("leaf_hash"):
+                unreadable.pop(void.get("position"), None)
         if record["event_type"] == "key.rotated.v1":
             key = _rotated(record["body"], str(origin), key)
     if first + len(leaves) - 1 != last:
         raise NotProvedError(f"events are missing: last={last}, position={first + len(leaves)}")
+    for position in unreadable:
+        raise NotProvedError(f"the body is not canonical JSON: position={position}")
     root = _root(roots)
     if header["format"] == SEGMENT_FORMAT:
         _expect_end(header, state, last, chain, root)
@@ -250,8 +259,6 @@ def _leaf(record: dict[str, Any], position: int, *, chained: bool) -> bytes:
     body = record["body"]
     if not isinstance(body, str):
         raise NotProvedError(f"the body is not text: position={position}")
-    if not _canonical(body):
-        raise NotProvedError(f"the body is not canonical JSON: position={position}")
     fields = {name: record[name] for name in _HASHED}
     fields["body_sha256"] = hashlib.sha256(body.encode(errors="surrogatepass")).hexdigest()
     text = json.dumps(fields, ensure_ascii=False, separators=(",", ":"), sort_keys=True)

@@ -366,6 +366,25 @@ class KeyRotated:
     note: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PositionVoided:
+    """
+    The event at an earlier position counts for nothing: it should never have been let in.
+
+    It stays in the log and in every hash. Readers take a void event in its place.
+
+    Attributes:
+        position: of the void event.
+        leaf_hash: of the same, hex; what is void is these words and no others.
+        reason: who found it, and why it can't be.
+    """
+
+    event_type: ClassVar[str] = "position.voided.v1"
+    position: int
+    leaf_hash: str
+    reason: str
+
+
 LedgerEvent = (
     EpochStarted
     | SettingsChanged
@@ -386,6 +405,7 @@ LedgerEvent = (
     | SegmentArchived
     | LedgerRecovered
     | KeyRotated
+    | PositionVoided
 )
 
 EVENT_TYPES: Final[Mapping[str, type[LedgerEvent]]] = {

@@ -20,6 +20,7 @@ from ledger.store.failures import unavailable
 from ledger.store.read import recorded_event
 from ledger.store.segments import archived_up_to, in_archive
 from ledger.store.service import Service, let_go
+from ledger.store.voids import NO_VOIDS, Voids, voids_of
 
 PAGE_EVENTS: Final = 500
 POLL_SECONDS: Final = 1.0
@@ -71,10 +72,10 @@ async def follow(
                     woken.clear()
                     seen = service.moves
                     async with asyncio.timeout(patience_seconds):
-                        rows = await connection.run_sync(_page, position, page_events)
+                        rows, voids = await connection.run_sync(_page, position, page_events)
                     away_since = None
                     for row in rows:
-                        recorded = recorded_event(row, position + 1, previous)
+                        recorded = recorded_event(row, position + 1, previous, voids)
                         position, previous = position + 1, recorded.chain_hash
                         yield recorded
                     if len(rows) < page_events:
@@ -115,19 +116,24 @@ async def _wait(service: Service, seen: int, woken: asyncio.Event, seconds: floa
                 await service.moved.wait_for(lambda: service.moves != seen)
 
 
-def _page(connection: Connection, after: int, size: int) -> Sequence[Sequence[Any]]:
-    """Return the next rows; the head is read first, so that they reach at least as far as it."""
+def _page(connection: Connection, after: int, size: int) -> tuple[Sequence[Sequence[Any]], Voids]:
+    """
+    Return the next rows, and what is void.
+
+    The head is read first, so that the rows reach at least as far as it.
+    """
     query = select(*_COLUMNS).where(_events.position > after).order_by(_events.position).limit(size)
     with connection.begin():
         head = read_head(connection).position
         rows = connection.execute(query).all()
+        voids = voids_of(connection) if rows else NO_VOIDS
     if head < after:
         raise CorruptLedgerError(f"the ledger is behind what was read: head={head}", position=after)
     if len(rows) < size and after + len(rows) < head:
         raise CorruptLedgerError(
             f"an event is missing: head={head}", position=after + len(rows) + 1
         )
-    return rows
+    return rows, voids
 
 
 def _chain_at(connection: Connection, position: int) -> bytes:

@@ -27,6 +27,7 @@ from ledger.domain.events import (
     PodReleased,
     PodReserved,
     PodVoided,
+    PositionVoided,
     RequestRefused,
     SegmentArchived,
     SettingsChanged,
@@ -138,6 +139,7 @@ class Projection:
                 | SegmentArchived()
                 | LedgerRecovered()
                 | KeyRotated()
+                | PositionVoided()
             ):
                 pass
             case _:

@@ -30,6 +30,7 @@ from ledger.store.tables import (
     other_types,
     rows_of,
 )
+from ledger.store.voids import NO_VOIDS, Voids, void_event, voids_of
 
 PAGE_EVENTS: Final = 1_000
 _envelope_twin: Final = twin_of(Envelope)
@@ -60,8 +61,10 @@ def read_events(
         InputError: the event behind `after` is in an archive.
         UnknownEventError: an event of a newer version.
     """
+    voids = _voids(connection)
     for rows in proven_pages(connection, after, limit):
-        yield from map(_recorded, rows)
+        for row in rows:
+            yield _recorded(row, voids)
 
 
 def replay(
@@ -74,12 +77,13 @@ def replay(
         CorruptLedgerError, UnknownEventError: as `read_events`.
     """
     known: dict[str, Recogniser] = {}
+    voids = _voids(connection)
     for rows in proven_pages(connection, after, limit):
         for row in rows:
             kind = row[3]
-            recognised = known[kind](row[4]) if kind in known else None
+            recognised = known[kind](row[4]) if kind in known and row[0] not in voids else None
             if recognised is None:
-                recognised = decoded(row)
+                recognised = decoded(row, voids)
                 if kind in EVENT_TYPES:
                     known[kind] = recogniser(EVENT_TYPES[kind])
             yield row[0], recognised
@@ -173,7 +177,17 @@ def checked_head(connection: Connection) -> Head:
     )
 
 
-def recorded_event(row: Sequence[Any], position: int, previous: bytes) -> RecordedEvent:
+def _voids(connection: Connection) -> Voids:
+    try:
+        with connection.begin():
+            return voids_of(connection)
+    except (*DAMAGE, *CONTRADICTION) as error:
+        raise CorruptLedgerError(f"events are unreadable: {error}", position=1) from error
+
+
+def recorded_event(
+    row: Sequence[Any], position: int, previous: bytes, voids: Voids = NO_VOIDS
+) -> RecordedEvent:
     """
     Return the event of one row of `ledger_events`, which must be the one at `position`.
 
@@ -182,7 +196,7 @@ def recorded_event(row: Sequence[Any], position: int, previous: bytes) -> Record
         UnknownEventError: an event of a newer version.
     """
     _checked_row(row, position, previous)
-    return _recorded(row)
+    return _recorded(row, voids)
 
 
 def _checked_row(row: Sequence[Any], position: int, previous: bytes) -> bytes:
@@ -201,26 +215,29 @@ def _checked_row(row: Sequence[Any], position: int, previous: bytes) -> bytes:
     return chain
 
 
-def _recorded(row: Sequence[Any]) -> RecordedEvent:
+def _recorded(row: Sequence[Any], voids: Voids) -> RecordedEvent:
     made = _recorded_twin(
         envelope=envelope_of(row),
         leaf_hash=bytes(row[13]),
         chain_hash=bytes(row[14]),
-        event=decoded(row),
+        event=decoded(row, voids),
     )
     made.__class__ = RecordedEvent
     recorded: RecordedEvent = made
     return recorded
 
 
-def decoded(row: Sequence[Any]) -> LedgerEvent:
+def decoded(row: Sequence[Any], voids: Voids) -> LedgerEvent:
     """
-    Return the event of a row that is proved.
+    Return the event of a row that is proved, or what stands for it if its words are void.
 
     Raises:
         CorruptLedgerError: its body is not one of its type.
         UnknownEventError: an event of a newer version.
     """
+    void = void_event(voids, row[0], bytes(row[13])) if row[0] in voids else None
+    if void is not None:
+        return void
     try:
         return decode_event(row[3], row[4])
     except InputError as error:

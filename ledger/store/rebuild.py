@@ -28,6 +28,7 @@ from ledger.store.put_back import whole_log
 from ledger.store.read import checked, checked_head, decoded
 from ledger.store.statements import Row
 from ledger.store.tables import CONTRADICTION, in_key_order, pages_of, rows_of
+from ledger.store.voids import voids_of
 
 DIFFERENCES_MAX: Final = 20
 _RESTORE: Final = "run `tenure verify` for every finding, then restore a copy of the ledger"
@@ -150,7 +151,7 @@ def _rules_put_aside(connection: Connection) -> tuple[str, ...]:
 
 
 def _replay(connection: Connection, progress: Callable[[int], None]) -> int:
-    projector = Projector(connection)
+    projector, voids = Projector(connection), voids_of(connection)
     head = checked_head(connection)
     position, at_us, previous = 0, 0, GENESIS
     with closing(rows_of(connection, in_key_order(schema.ledger_events))) as rows:
@@ -158,7 +159,7 @@ def _replay(connection: Connection, progress: Callable[[int], None]) -> int:
             page = checked(found, position, previous)
             for row in page.rows:
                 position, at_us = row[0], row[_AT]
-                _project(projector, position, at_us, decoded(row))
+                _project(projector, position, at_us, decoded(row, voids))
             if page.error is not None:
                 raise page.error
             previous = page.chain_hash

@@ -55,9 +55,10 @@ SELDOM: Final = (
     "ledger.recovered.v1",
     "ledger.recovered.v2",
     "node.inventoried.v1",
+    "position.voided.v1",
     "settings.changed.v1",
 )
-"""Event types that the audit views read from the log itself, through an index of their own."""
+"""Event types that views and readers look for in the log itself, through an index of their own."""
 
 KEPT: Final = (
     *SELDOM,

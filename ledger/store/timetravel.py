@@ -27,6 +27,7 @@ from ledger.store.read import read_events, recorded_event, replay
 from ledger.store.segment_files import SegmentFile
 from ledger.store.segments import START, End, Segment, end_of, in_archive, segments_of
 from ledger.store.tables import is_typed, other_types
+from ledger.store.voids import voids_of
 
 SNAPSHOT_FORMAT: Final = f"{FORMAT}+zlib"
 STATE_BYTES_MAX: Final = 1 << 31
@@ -127,8 +128,10 @@ def _archived_state(
         if fact:
             raise InputError(fact)
         previous = base.chain_hash
+        with ledger.connection.begin():
+            voids = voids_of(ledger.connection)
         for row in islice(file.rows(), position - base.position):
-            recorded = recorded_event(row, row[0], previous)
+            recorded = recorded_event(row, row[0], previous, voids)
             previous = recorded.chain_hash
             fold.add(row[0], recorded.event)
     return Loaded(position=position, state=fold.state, snapshot_position=base.position, findings=())

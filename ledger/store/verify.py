@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from collections.abc import Set as AbstractSet
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
@@ -19,7 +20,23 @@ from sqlalchemy import Connection
 
 from ledger.domain.bounds import AT, WALL
 from ledger.domain.errors import CorruptLedgerError, InputError, UnknownEventError
-from ledger.domain.events import EpochStarted, LedgerEvent, decode_event
+from ledger.domain.events import (
+    DeviceHealthChanged,
+    EpochStarted,
+    GroupPlanned,
+    LedgerEvent,
+    NodeInventoried,
+    PlanDropped,
+    PodAssigned,
+    PodBound,
+    PodObserved,
+    PodReleased,
+    PodReserved,
+    PodVoided,
+    PositionVoided,
+    RequestRefused,
+    decode_event,
+)
 from ledger.domain.hashing import GENESIS, chain_hash
 from ledger.domain.state_codec import encode_state
 from ledger.store import schema
@@ -49,6 +66,7 @@ from ledger.store.tables import (
     rows_of,
 )
 from ledger.store.tree_proof import NO_WITNESS, TreeProof, Witness
+from ledger.store.voids import NO_VOIDS, Voids, void_event, voids_of
 
 FINDINGS_MAX: Final = 50
 """A report names at most this many; one altered event may contradict many rows."""
@@ -123,6 +141,7 @@ def verify(
     *,
     witness: Witness = NO_WITNESS,
     segments: Path | None = None,
+    also_void: Voids = NO_VOIDS,
 ) -> VerifyReport:
     """
     Check everything the ledger promises, in one snapshot of it.
@@ -139,6 +158,7 @@ def verify(
             or a history that was written anew.
         segments: the folder of the archive, to read archived events too. Without it the proof
             begins at the state behind the last of them, which the log commits to.
+        also_void: what would be found if the log declared these positions void.
     """
     started = time.perf_counter()
     findings = _Findings()
@@ -149,7 +169,7 @@ def verify(
             for text in look(ledger.connection):
                 findings.add(None, text)
         past = _past(ledger.connection, findings, segments)
-        walk = Walk(ledger.connection, findings.add, witness, past)
+        walk = Walk(ledger.connection, findings.add, witness, past, also_void)
         with closing(walk.proof):
             walk.run(
                 past.rows(ledger.connection, findings.add), progress or (lambda _done, _all: None)
@@ -193,6 +213,30 @@ def unopened(fact: str) -> VerifyReport:
     )
 
 
+_WITH_ROWS: Final = (
+    NodeInventoried,
+    DeviceHealthChanged,
+    PodReserved,
+    PodBound,
+    PodAssigned,
+    PodReleased,
+    PodVoided,
+    PodObserved,
+    RequestRefused,
+    GroupPlanned,
+    PlanDropped,
+)
+"""Events that the tables tell of: one that they do not know may be declared void, no other."""
+
+
+def _declared(connection: Connection) -> Voids:
+    """Return the positions that the log declares void, none where it can't be read."""
+    try:
+        return voids_of(connection)
+    except (*DAMAGE, *CONTRADICTION):
+        return NO_VOIDS
+
+
 class Walk:
     """One pass over the events behind `past`, with the proof of the projections beside it."""
 
@@ -202,6 +246,7 @@ class Walk:
         report: Report,
         witness: Witness = NO_WITNESS,
         past: Past = NO_PAST,
+        also_void: Voids = NO_VOIDS,
     ) -> None:
         start = past.start
         self.position = start.position
@@ -214,6 +259,9 @@ class Walk:
             self._tree.add(leaf)
         self._connection = connection
         self._report = report
+        self._voids: dict[int, AbstractSet[str]] = {**_declared(connection), **also_void}
+        self._void: set[tuple[int, str]] = set()
+        self._start = start.position
         self._seals = past.seals
         self._kinds = kinds_of(schema.ledger_events)
         self._versions: dict[str, int] = dict(start.streams)
@@ -319,7 +367,7 @@ class Walk:
 
     def _event(self, row: Row, *, proved: bool) -> None:
         """Check one row; `proved` if its place, its hash and its link already are."""
-        position, stream, version, event_type, body, _, epoch = row[:7]
+        position, stream, version, epoch = *row[:3], row[6]
         at_us, _, leaf, chain = row[11:15]
         if proved:
             self.position, self.chain = position, chain
@@ -336,7 +384,7 @@ class Walk:
         self._versions[stream], self._at_us, self._epoch = version, at_us, epoch
         if self._sound:
             self._tree.add(leaf)
-            self._replay(position, at_us, event_type, body)
+            self._replay(row)
 
     def _hashes(self, row: Row) -> None:
         """Check the place of a row, its hash and its link."""
@@ -371,12 +419,25 @@ class Walk:
             self._bad(position, "the chain is broken: the hash does not follow from the one before")
         self.chain = linked if computed == leaf else chain
 
-    def _replay(self, position: int, at_us: int, event_type: str, body: str) -> None:
+    def _replay(self, row: Row) -> None:
+        position, at_us, void = row[0], row[11], void_event(self._voids, row[0], row[13])
+        event: LedgerEvent | None = None
         try:
-            event = decode_event(event_type, body)
+            event = decode_event(row[3], row[4])
         except (UnknownEventError, InputError, *CONTRADICTION) as error:
-            self._bad(position, f"the event can't be read by this version: {error}")
-            return
+            if void is None:
+                self._bad(position, f"the event can't be read by this version: {error}")
+                return
+        if void is not None:
+            if event is not None and not isinstance(event, _WITH_ROWS):
+                self._bad(position, "the event is sound, and declared void")
+            self._void.add((position, void.leaf_hash))
+            event = void
+        elif isinstance(event, PositionVoided) and (
+            (event.position, event.leaf_hash) not in self._void and event.position > self._start
+        ):
+            self._bad(position, f"the event declares void what is not there: {event.position}")
+        assert event is not None, row
         self._writes(position, event)
         try:
             self.proof.add(position, at_us, event)

@@ -488,6 +488,7 @@ def _seldom() -> None:
         "ledger.recovered.v1",
         "ledger.recovered.v2",
         "node.inventoried.v1",
+        "position.voided.v1",
         "settings.changed.v1",
     )
     condition = " OR ".join(f"event_type = '{name}'" for name in types)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from tenure.commands import archive, proof, travel
+from tenure.commands import archive, proof, travel, void
 from tenure.commands.ask import DataOutput, Ledger, Out, Output, Segments
 from tenure.output import DataFormat, OutputFormat
 
@@ -22,6 +22,7 @@ def register(app: typer.Typer) -> None:
     proof.register(group)
     travel.register(group)
     archive.register(group)
+    void.register(group)
     app.add_typer(group, name="ledger")
 
 
