@@ -32,7 +32,7 @@ def holders_after(holders: Holders, node_uid: str, event: LedgerEvent) -> Holder
     """
     match event:
         case PodReserved() | PodObserved() if event.node_uid == node_uid and event.cpuset:
-            return {**holders, _key(event): _own_cpus(event)}
+            return {**holders, _key(event): own_cpus(event)}
         case PodReleased() | PodVoided() if event.node_uid == node_uid:
             gone = _key(event)
             return {key: pod for key, pod in holders.items() if key != gone}
@@ -58,7 +58,7 @@ def _key(event: PodReserved | PodObserved | PodReleased | PodVoided) -> str:
     return f"{event.pod_uid}/{event.attempt}"
 
 
-def _own_cpus(event: PodReserved | PodObserved) -> PodCpus:
+def own_cpus(event: PodReserved | PodObserved) -> PodCpus:
     """
     Return the CPUs of one holder; kubelet gave them where no `resource-status` names any.
 

@@ -10,6 +10,8 @@ from typing import Any, Final
 
 from rich.text import Text
 
+from agent.decide.holders import own_cpus
+from agent.decide.pools import NodeCpus, PodCpus, Pools, joined, pools_of
 from ledger.domain.cpuset import EMPTY, CpuSet, cpuset_of, format_cpuset
 from ledger.domain.events import PodObserved
 from ledger.domain.nodes import NodeFacts
@@ -46,12 +48,14 @@ class CpusNow:
     Attributes:
         reserved: kept back by kubelet, the node or its system; None = nobody said, as in a
             ledger, which records what Pods hold.
+        pools: for whom the CPUs are; None where nobody said what is kept back.
     """
 
     node: str
     topology: CpuTopology
     holders: tuple[CpuHolder, ...] = ()
     reserved: CpuSet | None = None
+    pools: Pools | None = None
 
     @property
     def held(self) -> CpuSet:
@@ -88,21 +92,36 @@ def cpus_of_objects(
 ) -> tuple[CpusNow, ...]:
     """Return the nodes of a cluster that report CPUs, in input order."""
     holders: dict[str, list[CpuHolder]] = {}
+    own: dict[str, list[PodCpus]] = {}
     for event in observed:
         if event.cpuset:
             path = f"{event.namespace}/{event.pod_name}"
             holder = CpuHolder(pod=path, cpus=event.cpuset, observed=True)
             holders.setdefault(event.node_uid, []).append(holder)
+            own.setdefault(event.node_uid, []).append(own_cpus(event))
     return tuple(
         CpusNow(
             node=node.name,
             topology=node.cpu_topology or cpu_topology_of(()),
             holders=_ordered(holders.get(node.uid, ())),
             reserved=node.reserved_cpus,
+            pools=_pools(node, own.get(node.uid, ())),
         )
         for node in nodes
         if node.cpu_topology is not None or node.uid in holders
     )
+
+
+def _pools(node: NodeFacts, pods: Iterable[PodCpus]) -> Pools | None:
+    """Return the node's pools as its agent computes them, None without a CPU topology."""
+    if node.cpu_topology is None:
+        return None
+    cpus = NodeCpus(
+        topology=node.cpu_topology,
+        kubelet_reserved=node.reserved_cpus - node.unpooled_cpus,
+        reserved=node.unpooled_cpus,
+    )
+    return pools_of(cpus, pods)
 
 
 def draw_cpus(nodes: Sequence[CpusNow], *, width: int = WIDTH_MIN) -> Text:
@@ -142,10 +161,25 @@ def cpu_records(nodes: Iterable[CpusNow]) -> list[dict[str, Any]]:
                 }
                 for holder in node.holders
             ],
+            "pools": None if node.pools is None else _pool_record(node.pools),
             "sockets": [_socket(node, socket) for socket in node.topology.sockets],
         }
         for node in nodes
     ]
+
+
+def _pool_record(pools: Pools) -> dict[str, Any]:
+    return {
+        **{
+            name: [
+                {"socket": pool.socket, "node": pool.node, "cpuset": format_cpuset(pool.cpus)}
+                for pool in some
+            ]
+            for name, some in (("shared", pools.shared), ("best_effort", pools.best_effort))
+        },
+        "best_effort_first": format_cpuset(pools.best_effort_first),
+        "exclusive": format_cpuset(pools.exclusive),
+    }
 
 
 def cpu_rows(nodes: Iterable[CpusNow]) -> Iterator[dict[str, Any]]:
@@ -206,6 +240,8 @@ def _draw_node(text: Text, node: CpusNow, width: int) -> None:
             if cpus:
                 _draw_numa(text, node, (socket, numa), signs, width)
     _draw_holders(text, node, names, width)
+    if node.pools is not None:
+        _draw_pools(text, node.pools, width)
     text.append("\n")
 
 
@@ -239,6 +275,21 @@ def _draw_holders(text: Text, node: CpusNow, names: Mapping[str, str], width: in
         lines = wrap(line, width - 4, subsequent_indent="  ", break_on_hyphens=False)
         text.append(f"  {sign} ", _HELD_STYLE)
         text.append("\n    ".join(lines) + "\n")
+
+
+def _draw_pools(text: Text, pools: Pools, width: int) -> None:
+    """Draw for whom the CPUs are, a line a pool."""
+    lines = [
+        f"shared pool, socket {pool.socket} numa {pool.node}: {format_cpuset(pool.cpus) or '-'}"
+        for pool in pools.shared
+    ]
+    best_effort = format_cpuset(joined(pools.best_effort)) or "-"
+    first = format_cpuset(pools.best_effort_first)
+    lines.append(f"best effort: {best_effort}" + (f", first {first}" if first else ""))
+    lines.append(f"exclusive: {format_cpuset(pools.exclusive) or '-'}")
+    for line in lines:
+        parts = wrap(line, width - 2, subsequent_indent="  ", break_on_hyphens=False)
+        text.append("  " + "\n  ".join(parts) + "\n")
 
 
 def _rest(node: CpusNow) -> str:

@@ -116,6 +116,39 @@ def test_the_map_of_files_shows_what_runs_and_what_is_kept_back(
     ]
 
 
+def test_the_map_of_files_shows_the_pools(line: CommandLine, tmp_path: Path) -> None:
+    """CPU proposal, basic principle 2: shared per NUMA node, best effort, exclusive."""
+    items = [
+        *node(),
+        pod("lse", "2", "LSE", on="x", cpuset="1,13"),
+        pod("lsr", "2", on="x", cpuset="6,18"),
+    ]
+    path = tmp_path / "pools.json"
+    path.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
+
+    shown = line.run("map", "--cpus", str(path)).out.splitlines()
+    (document,) = json.loads(line.run("map", "--cpus", str(path), "-o", "json").out)
+
+    assert shown[7:11] == [
+        "  shared pool, socket 0 numa 0: 0,2-5,12,14-17",
+        "  shared pool, socket 0 numa 1: 7-11,19-23",
+        "  best effort: 0,2-12,14-23, first 0,12",
+        "  exclusive: 1,6,13,18",
+    ]
+    assert document["pools"] == {
+        "shared": [
+            {"socket": 0, "node": 0, "cpuset": "0,2-5,12,14-17"},
+            {"socket": 0, "node": 1, "cpuset": "7-11,19-23"},
+        ],
+        "best_effort": [
+            {"socket": 0, "node": 0, "cpuset": "0,2-5,12,14-17"},
+            {"socket": 0, "node": 1, "cpuset": "6-11,18-23"},
+        ],
+        "best_effort_first": "0,12",
+        "exclusive": "1,6,13,18",
+    }
+
+
 def test_the_map_of_a_ledger_shows_what_was_decided(line: CommandLine, files: Path) -> None:
     """The strict policy takes one NUMA node for CPUs and memory, and says so on the Pod."""
     run = json.loads(line.ask("simulate", str(files), "-o", "json").out)
@@ -127,6 +160,8 @@ def test_the_map_of_a_ledger_shows_what_was_decided(line: CommandLine, files: Pa
     assert placed["share"]["cpuSharedPools"] == [{"node": 0, "socket": 0}]
     assert "does not know what a node keeps back" in shown.out.splitlines()[0]
     assert "  b ml/a: 4 CPUs, 6-7,18-19" in shown.out.splitlines()
+    assert "pool" not in shown.out
+    assert json.loads(line.ask("map", "--cpus", "-o", "json").out)[0]["pools"] is None
 
 
 def test_each_cpu_is_a_row_with_its_holders(line: CommandLine, files: Path) -> None:
