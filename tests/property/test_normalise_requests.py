@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from dataclasses import replace
 
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from ledger.domain.demands.koordinator import inject
-from ledger.domain.errors import RefusedError
+from ledger.domain.errors import FieldError, RefusedError
 from ledger.domain.normalise import decode_pod
 from ledger.domain.requests import PodRequest
 from ledger.domain.resources import proposal_name
@@ -238,6 +240,43 @@ def test_multi_mgpu_shapes_are_exactly_three(
 
     assert (not errors) is (nothing or whole or part)
     assert len(errors) <= 1
+
+
+def said(message: str, asked: MgpuAsk) -> list[MgpuAsk]:
+    """Return what the container would ask for with each hint of a refusal."""
+    hints = message.partition(", nearest ")[2]
+    found = []
+    for hint in hints.split(" or ") if hints else ():
+        core, memory = re.search(r"core (\d+)", hint), re.search(r"memory (\d+)", hint)
+        keeps = "memory" not in hint and hint != "nothing"
+        found.append(
+            replace(
+                asked,
+                core=int(core[1]) if core else None if hint == "nothing" else asked.core,
+                memory_mib=int(memory[1]) if memory else asked.memory_mib if keeps else None,
+            )
+        )
+    return found
+
+
+@given(core=amounts, memory=memories, count=st.none() | st.integers(0, 4))
+def test_no_mgpu_hint_is_refused_itself(
+    core: int | None, memory: int | None, count: int | None
+) -> None:
+    """GPU-sharing contract A.3: denials carry the nearest legal value, which is legal."""
+    assume(core is not None or memory is not None)
+
+    def refused(asked: MgpuAsk) -> list[FieldError]:
+        if count is None:
+            return list(check_normal(asked, memory_max_mib=2048))
+        return list(check_multi(asked, count, memory_min_mib=256, memory_max_mib=2048))
+
+    asked = ask(core, memory)
+    for error in refused(asked):
+        hinted = said(error.message, asked)
+        silent = ("rule N2", "rule N4", "rule M4", "rule M6", "rule A.6")
+        assert hinted or any(rule in error.message for rule in silent)
+        assert [refused(other) for other in hinted] == [[]] * len(hinted)
 
 
 @given(

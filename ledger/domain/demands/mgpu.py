@@ -78,7 +78,7 @@ def mgpu_demands(spec: PodSpec, limits: MgpuLimits) -> MgpuAsked:
             if ask.asks:
                 errors += check_normal(ask, memory_max_mib=limits.memory_max_mib)
     else:
-        counts, count_errors = _counts(text, len(apps))
+        counts, count_errors = _counts(text, apps, limits)
         errors += count_errors
         for ask in apps if count_errors else ():
             errors += check_multi_amounts(ask)
@@ -114,7 +114,13 @@ def _ask(container: ContainerSpec) -> MgpuAsk:
         core_field=container.field(MGPU_CORE),
         memory_field=container.field(MGPU_MEMORY),
         name_field=f"{container.path}.name",
+        core_text=_written(container, MGPU_CORE),
+        memory_text=_written(container, MGPU_MEMORY),
     )
+
+
+def _written(container: ContainerSpec, resource: str) -> str:
+    return container.original.get(container.written.get(resource, resource), "")
 
 
 @of_rule(Rule.MGPU_INIT_CONTAINER)
@@ -138,13 +144,23 @@ def _policy(spec: PodSpec) -> tuple[MgpuPolicy, list[FieldError]]:
         ]
 
 
-def _counts(text: str, containers: int) -> tuple[tuple[int, ...], list[FieldError]]:
+def _counts(
+    text: str, asks: Sequence[MgpuAsk], limits: MgpuLimits
+) -> tuple[tuple[int, ...], list[FieldError]]:
     try:
         counts = decode_card_counts(text)
     except InputError:
         fact = "rule M0: must be comma-separated integers without blanks, such as 2,1"
         return (), [*under(Rule.MGPU_MULTIPLE, [invalid(_COUNTS_FIELD, text, fact)])]
-    return counts, [*check_counts(_COUNTS_FIELD, counts, containers, text)]
+    errors = check_counts(
+        _COUNTS_FIELD,
+        counts,
+        asks,
+        text,
+        memory_min_mib=limits.multi_memory_min_mib,
+        memory_max_mib=limits.memory_max_mib,
+    )
+    return counts, [*errors]
 
 
 def _demands(places: Sequence[str], asks: Sequence[MgpuAsk], counts: Sequence[int]) -> Asked:

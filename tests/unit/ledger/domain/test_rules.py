@@ -349,12 +349,69 @@ def test_the_least_memory_on_each_card_is_a_setting() -> None:
     assert not list(check_multi(legal, 2, memory_min_mib=1024, memory_max_mib=MEMORY_MAX_MIB))
 
 
+def of_counts(counts: tuple[int, ...], *asks: MgpuAsk) -> list[str]:
+    """Return what is said of a list of counts for these containers."""
+    text = ",".join(map(str, counts))
+    return messages(
+        check_counts("f", counts, asks, text, memory_min_mib=256, memory_max_mib=MEMORY_MAX_MIB)
+    )
+
+
 def test_rules_of_the_list_of_counts() -> None:
     """GPU-sharing contract A.3, M1 before M2."""
-    assert "rule M1" in messages(check_counts("f", (3, 2), 1, "3,2"))[0]
-    assert "rule M2" in messages(check_counts("f", (-1, 2), 2, "-1,2"))[0]
-    assert "rule M1" in messages(check_counts("f", (-1, 2), 1, "-1,2"))[0]
-    assert not list(check_counts("f", (2, 0), 2, "2,0"))
+    two = ask(200, None)
+
+    assert "rule M1" in of_counts((3, 2), two)[0]
+    assert "rule M2" in of_counts((-1, 2), two, two)[0]
+    assert "rule M1" in of_counts((-1, 2), two)[0]
+    assert not of_counts((2, 0), two, ask(None, None))
+
+
+COUNT_HINTS = {
+    "a negative one that M1 would cut off": ((-1, 2), [(200, None)], 'nearest "2"'),
+    "a missing one of two that ask": ((2,), [(200, None), (100, None)], 'nearest "2,1"'),
+    "a missing one that asks for nothing": ((2,), [(200, None), (None, None)], 'nearest "2,0"'),
+    "a negative one that asks": ((-1,), [(50, 512)], 'nearest "1"'),
+    "parts that only four cards divide": ((-1,), [(200, 6004)], 'nearest "4"'),
+    "an amount that no number of cards mends": ((-1,), [(0, None)], "must not be negative"),
+}
+
+
+@pytest.mark.parametrize(("counts", "amounts", "said"), COUNT_HINTS.values(), ids=COUNT_HINTS)
+def test_the_nearest_list_of_counts_is_legal_for_every_container(
+    counts: tuple[int, ...], amounts: list[tuple[int | None, int | None]], said: str
+) -> None:
+    """GPU-sharing contract A.3: "the nearest legal value", or none where there is none."""
+    (message,) = of_counts(counts, *(ask(core, memory) for core, memory in amounts))
+
+    assert message.endswith(said)
+
+
+HINTS = {
+    "300 over two cards with memory": (2, 300, 6000, "nearest core 198"),
+    "202 over two cards with memory": (2, 202, 6000, "nearest core 198"),
+    "two cards' worth on one": (1, 200, 256, "nearest core 99"),
+    "memory -1 beside core": (2, 100, -1, "nearest memory 512"),
+    "no core on two cards": (2, None, None, "nearest core 200"),
+    "33.33 percent of each": (3, 100, 768, "nearest core 99 or core 102"),
+    "33.33 percent without memory": (3, 100, None, "nearest core 300"),
+    "two cards' worth on none": (0, 200, None, "ask nothing or count 2"),
+    "memory alone on no card": (0, None, 1024, "ask nothing"),
+    "core 0 on no card": (0, 0, None, "nearest nothing"),
+}
+
+
+@pytest.mark.parametrize(("count", "core", "memory", "said"), HINTS.values(), ids=HINTS)
+def test_a_hint_of_a_multi_card_pod_is_legal_itself(
+    count: int, core: int | None, memory: int | None, said: str
+) -> None:
+    """GPU-sharing contract A.3: "the nearest legal value"."""
+    asked = ask(core, memory)
+    (message,) = messages(
+        check_multi(asked, count, memory_min_mib=256, memory_max_mib=MEMORY_MAX_MIB)
+    )
+
+    assert message.endswith(said)
 
 
 @pytest.mark.parametrize(("length", "fine"), [(43, True), (44, False)])
@@ -375,6 +432,6 @@ def test_denials_name_the_numbers_and_the_nearest_legal_value() -> None:
         reason="FieldValueInvalid",
         message=(
             "Invalid value: 120: container c1, rule N3: core 120, no memory; "
-            "above 100 it must be a multiple of 100, nearest 100 and 200"
+            "above 100 it must be a multiple of 100, nearest core 100 or core 200"
         ),
     )

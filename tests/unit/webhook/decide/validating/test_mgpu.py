@@ -46,21 +46,27 @@ def test_normal_shapes_are_taken(core: int, memory: int | None) -> None:
 
 
 NORMAL_REFUSED = {
-    "memory without core": (None, 512, "N1", MEMORY_FIELD, "nearest 1"),
-    "core 0": (0, 512, "N1", CORE_FIELD, "nearest 1"),
-    "core 0 alone": (0, None, "N1", CORE_FIELD, "nearest 1"),
+    "memory without core": (None, 512, "N1", MEMORY_FIELD, "nearest core 1"),
+    "core 0": (0, 512, "N1", CORE_FIELD, "nearest core 1"),
+    "core 0 alone": (0, None, "N1", CORE_FIELD, "nearest core 100"),
     "core 1 without memory": (1, None, "N2", CORE_FIELD, "at least 256"),
     "core 99 without memory": (99, None, "N2", CORE_FIELD, "at least 256"),
     "core 50, memory 0": (50, 0, "N2", MEMORY_FIELD, "at least 256"),
     "core 50, memory 255": (50, 255, "N2", MEMORY_FIELD, "at least 256"),
-    "core 101": (101, None, "N3", CORE_FIELD, "nearest 100 and 200"),
-    "core 101 with memory": (101, 512, "N3", CORE_FIELD, "nearest 100 and 200"),
-    "core 199": (199, None, "N3", CORE_FIELD, "nearest 100 and 200"),
-    "core 250": (250, None, "N3", CORE_FIELD, "nearest 200 and 300"),
+    "core 101": (101, None, "N3", CORE_FIELD, "nearest core 100 or core 200"),
+    "core 101 with memory": (101, 512, "N3", CORE_FIELD, "nearest core 99"),
+    "core 199": (199, None, "N3", CORE_FIELD, "nearest core 100 or core 200"),
+    "core 250": (250, None, "N3", CORE_FIELD, "nearest core 200 or core 300"),
     "core 100 with memory": (100, 1024, "N4", MEMORY_FIELD, "leave"),
     "core 100 with memory 0": (100, 0, "N4", MEMORY_FIELD, "leave"),
-    "the proposal's case 2, core 120 with 128 MiB": (120, 128, "N3", CORE_FIELD, "100 and 200"),
-    "the proposal's case 3, core 120": (120, None, "N3", CORE_FIELD, "100 and 200"),
+    "the proposal's case 2, core 120 with 128 MiB": (
+        120,
+        128,
+        "N3",
+        CORE_FIELD,
+        "nearest core 99 and memory 256 or core 100 and no memory or core 200 and no memory",
+    ),
+    "the proposal's case 3, core 120": (120, None, "N3", CORE_FIELD, "core 100 or core 200"),
     "the proposal's case 4, core 200 with 6k": (200, "6k", "N4", MEMORY_FIELD, "leave"),
 }
 
@@ -88,6 +94,15 @@ def test_memory_beyond_any_card_is_a_wrong_unit(memory: object) -> None:
 
     assert rules_of(answer) == {MEMORY_FIELD: "MgpuMemoryUnit"}
     assert "write 6144 for 6 GiB, not 6Gi" in answer.causes[0].message
+
+
+@pytest.mark.parametrize("annotations", [{}, {COUNTS: "1"}], ids=["normal", "multiple"])
+def test_a_wrong_unit_is_shown_as_it_was_written(annotations: dict[str, str]) -> None:
+    """Nobody wrote the 8000000 that an amount is capped at."""
+    message = judged(gpu_pod(amounts(50, "6Gi"), annotations=annotations)).causes[0].message
+
+    assert 'Invalid value: "6Gi": container main, rule A.6: core 50, memory 6Gi;' in message
+    assert "8000000" not in message
 
 
 MULTI_TAKEN = {
@@ -147,13 +162,13 @@ def test_multiple_shapes_are_refused(
 
 
 def test_a_list_of_another_length_shows_the_nearest() -> None:
-    """GPU-sharing contract A.3: the nearest legal value; counts that are missing are 0."""
+    """GPU-sharing contract A.3: the nearest legal value, one that no container is refused with."""
     longer = judged(gpu_pod(amounts(200, None), annotations={COUNTS: "3,2"}))
     two = [container(name, limits={CORE: 200}) for name in "ab"]
     shorter = judged(pod(*two, annotations={COUNTS: "2"}))
 
-    assert 'lists 2 counts for 1 containers, nearest "3"' in longer.causes[0].message
-    assert 'lists 1 counts for 2 containers, nearest "2,0"' in shorter.causes[0].message
+    assert 'lists 2 counts for 1 containers, nearest "2"' in longer.causes[0].message
+    assert 'lists 1 counts for 2 containers, nearest "2,2"' in shorter.causes[0].message
 
 
 def test_a_broken_list_does_not_hide_a_broken_amount() -> None:
@@ -173,7 +188,7 @@ def test_the_least_memory_of_several_cards_is_a_setting() -> None:
     settings = AdmissionSettings(normalise=NormaliseSettings(mgpu_multi_min_memory_mib=1024))
     answer = judged(gpu_pod(amounts(100, 2047), annotations={COUNTS: "2"}), settings)
 
-    assert "each needs 1024 MiB, nearest 2048" in answer.causes[0].message
+    assert "each needs 1024 MiB, nearest memory 2048" in answer.causes[0].message
     assert judged(gpu_pod(amounts(100, 2048), annotations={COUNTS: "2"}), settings).allowed
     assert judged(gpu_pod(amounts(50, 256)), settings).allowed
 
