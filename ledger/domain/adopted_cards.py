@@ -39,11 +39,13 @@ class Found:
     Attributes:
         shares: one per device, ordered by (device_type, minor).
         lost_types: device types whose cards it names but the node lacks, or names none of.
+        doubtful: devices of `shares` that are only held in case: the source names another one too.
         faults: what it says wrongly, or against the Pod's own request; for people.
     """
 
     source: str
     shares: tuple[DeviceShare, ...] = ()
+    doubtful: frozenset[tuple[str, int]] = frozenset()
     lost_types: frozenset[str] = frozenset()
     faults: tuple[str, ...] = ()
 

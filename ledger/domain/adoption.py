@@ -245,7 +245,8 @@ def _whole_answer(found: Found, asker: Asker) -> Found:
         max((demand.count for demand in asker.demands), default=0),
         sum(demand.count for demand in asker.demands if demand.exclusive),
     )
-    named = sum(share.device_type == TYPE_GPU for share in found.shares)
+    certain = [share for share in found.shares if share.key not in found.doubtful]
+    named = sum(share.device_type == TYPE_GPU for share in certain)
     if found.source == DEVICES_CHECKPOINTS:
         named = len(gpu_ids(asker.checkpoints))
     if not named or named >= asked or TYPE_GPU in found.lost_types:
@@ -302,7 +303,42 @@ def _from_device_allocated(asker: Asker) -> Found | None:
                 card = asker.card(device_type, minor=entry.minor, device_id=entry.id)
                 yield device_type, _share_of_entry(asker, card, entry) if card else None
 
-    return with_containers(collect(DEVICE_ALLOCATED, pairs(), [*_unsaid(allocated)]), asker)
+    found = collect(DEVICE_ALLOCATED, pairs(), [*_unsaid(allocated)])
+    return with_containers(_with_doubtful(found, allocated, asker), asker)
+
+
+def _with_doubtful(
+    found: Found, allocated: Mapping[str, Sequence[DeviceAllocation]], asker: Asker
+) -> Found:
+    """
+    Return the answer, and held too each card whose minor an entry gives with another one's id.
+
+    Rule: design section 4: a share's minor and id agree. Which of the two the Pod is on nobody can
+    say: the id counts, and neither is given to anyone else.
+    """
+    shares = {share.key: share for share in found.shares}
+    doubtful: dict[tuple[str, int], DeviceShare] = {}
+    faults = []
+    for device_type, entries in allocated.items():
+        for entry in entries:
+            card = asker.card(device_type, minor=entry.minor, device_id=entry.id)
+            if card is None or card.minor == entry.minor:
+                continue
+            faults.append(
+                f"{DEVICE_ALLOCATED} names {device_type} {entry.minor} by the id of"
+                f" {device_type} {card.minor}, which counts; both are held: id={entry.id}"
+            )
+            other = asker.card(device_type, minor=entry.minor)
+            if other is not None and other.key not in shares:
+                share = replace(_share_of_entry(asker, other, entry), vf_bus_ids=())
+                doubtful[other.key] = share
+    every = [*found.shares, *doubtful.values()]
+    return replace(
+        found,
+        shares=tuple(sorted(every, key=lambda share: share.key)),
+        doubtful=frozenset(doubtful),
+        faults=(*found.faults, *faults),
+    )
 
 
 def _unsaid(allocated: Mapping[str, Sequence[DeviceAllocation]]) -> Iterator[str]:

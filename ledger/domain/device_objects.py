@@ -21,7 +21,13 @@ from ledger.domain.annotations.wire import (
 from ledger.domain.bounds import bounds_of
 from ledger.domain.canonical import INTEGER_MAX
 from ledger.domain.demands.gpushare import UNIT_BYTES
-from ledger.domain.device_types import Unit, added_types, is_known_type, known_types
+from ledger.domain.device_types import (
+    Unit,
+    added_types,
+    is_known_type,
+    is_unique_id,
+    known_types,
+)
 from ledger.domain.device_types import device_type as type_of
 from ledger.domain.devices import WHOLE_PERCENT, DevicePlace, DeviceRecord, VirtualFunction
 from ledger.domain.errors import InputError
@@ -252,10 +258,11 @@ def _record(value: object, path: str, model: str, object_labels: Mapping[str, st
     resources = amounts(named(item.get(key), f"{path}.{key}"), f"{path}.{key}")
     gpu, memory = device_type == TYPE_GPU, type_of(device_type).memory
     labels = text_map(item.get("labels"), f"{path}.labels")
+    device_id = a_text(item.get("id"), f"{path}.id")
     return DeviceRecord(
         device_type=device_type,
         minor=0 if minor is None else an_integer(minor, f"{path}.minor", least=0),
-        device_id=a_text(item.get("id"), f"{path}.id"),
+        device_id=device_id,
         model=model if gpu else _model(device_type, labels, object_labels),
         core_percent=_capacity(resources, device_type, path),
         memory_bytes=_whole(dict(resources).get(GPU_MEMORY if gpu else memory, ZERO), path),
@@ -263,6 +270,7 @@ def _record(value: object, path: str, model: str, object_labels: Mapping[str, st
         labels=labels,
         place=_place(item.get("topology"), f"{path}.topology"),
         vfs=tuple(_functions(item.get("vfGroups"), f"{path}.vfGroups")),
+        unique_id=is_unique_id(device_type, device_id),
     )
 
 

@@ -35,12 +35,15 @@ from ledger.domain.resources import (
     name_unit_types,
 )
 
+_LOCAL_ID: Final = re.compile(
+    r"([0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-9a-fA-F]|[0-9]+"
+)
 _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _RESOURCE: Final = re.compile(
     r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
 )
 _FIELDS: Final = frozenset(
-    {"resource", "aliases", "unit", "memory", "virtualFunctions", "modelLabel"}
+    {"resource", "aliases", "unit", "memory", "virtualFunctions", "modelLabel", "uniqueIds"}
 )
 
 
@@ -65,6 +68,7 @@ class DeviceType:
         aliases: other spellings of `resource` that are read.
         virtual_functions: whether its virtual functions can be handed out.
         model_label: the label of the Device object, or of one device, that names the model.
+        unique_ids: whether the id of a device is its own in the whole world, as a GPU's UUID is.
     """
 
     name: str
@@ -74,6 +78,7 @@ class DeviceType:
     aliases: tuple[str, ...] = ()
     virtual_functions: bool = True
     model_label: str = ""
+    unique_ids: bool = False
 
     @property
     def resources(self) -> tuple[str, ...]:
@@ -106,6 +111,18 @@ def added_types() -> tuple[DeviceType, ...]:
 def is_known_type(name: str) -> bool:
     """Tell whether devices of the type can be asked for."""
     return name == TYPE_GPU or name in _current
+
+
+def is_unique_id(device_type: str, device_id: str) -> bool:
+    """
+    Tell whether the id is of one device in the whole world, by the type's rule.
+
+    Rule: design section 4, "One account per physical device". GPUs have UUIDs; what is a bus
+    address or a number is of one machine alone, whatever the type says.
+    """
+    kind = _current.get(device_type)
+    unique = device_type == TYPE_GPU or (kind is not None and kind.unique_ids)
+    return unique and bool(device_id) and not _LOCAL_ID.fullmatch(device_id)
 
 
 def counts_bytes(resource: str) -> bool:
@@ -201,6 +218,7 @@ def _read_type(name: object, item: Mapping[str, object]) -> DeviceType:
             item.get("virtualFunctions"), f"{name}.virtualFunctions", default=True
         ),
         model_label=a_text(item.get("modelLabel"), f"{name}.modelLabel"),
+        unique_ids=a_flag(item.get("uniqueIds"), f"{name}.uniqueIds", default=False),
     )
 
 

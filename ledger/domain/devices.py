@@ -49,6 +49,8 @@ class DeviceRecord:
         core_percent: capacity, 100 for a whole device; other types count their units here.
         memory_bytes: 0 for a type without memory.
         place: None when the inventory says nothing about topology.
+        unique_id: the id is unique in the world, as a GPU's UUID is; a bus address is so on its
+            machine alone, and is never compared between machines.
     """
 
     device_type: str
@@ -61,6 +63,7 @@ class DeviceRecord:
     labels: Mapping[str, str] = field(default_factory=dict)
     place: DevicePlace | None = None
     vfs: tuple[VirtualFunction, ...] = ()
+    unique_id: bool = False
 
     @property
     def key(self) -> tuple[str, int]:

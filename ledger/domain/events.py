@@ -51,7 +51,13 @@ class NodeInventoried:
     """
     What a node has, from here on. Replaces the node's earlier inventory; holders stay.
 
-    Rule: design section 8, "A device is (machine, UUID)".
+    Rule: design section 4, "One account per physical device". A lost node is live again with it.
+
+    Attributes:
+        system_uuid, machine_id: the machine is both of them; where one is empty, it is the Node's
+            own machine, equal to no other.
+        boot_id: another one means that nothing runs any more that ran before.
+        by_agent: the machine's own agent said so, which from then on also says what runs there.
     """
 
     event_type: ClassVar[str] = "node.inventoried.v1"
@@ -64,6 +70,51 @@ class NodeInventoried:
     devices: tuple[DeviceRecord, ...] = ()  # ordered by (device_type, minor)
     cpus: tuple[Cpu, ...] = ()
     cpu_ref_count_max: int = 1
+    system_uuid: str = ""
+    boot_id: str = ""
+    by_agent: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeLost:
+    """
+    A Node was deleted, or is out of service: what it held is counted to here, and stays held.
+
+    Rule: design section 4, "One account per physical device". Its Pods may still run; no grants
+    until the node is inventoried again. `reason` is `deleted`, `out-of-service` or an act's words.
+    """
+
+    event_type: ClassVar[str] = "node.lost.v1"
+    node_uid: str
+    node_name: str
+    reason: str
+
+
+AGENT: Final = "agent"
+BOOT: Final = "boot"
+ACT: Final = "act"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeCleared:
+    """
+    Nothing that a lost Node's Pods held runs any more: their accounts are open again.
+
+    Rule: design section 4, "One account per physical device".
+
+    Attributes:
+        node_uid: the Node that was lost. What was granted to it after it came back is no part.
+        evidence: `agent` (the machine's agent says that nothing runs), `boot` (the machine has
+            another boot id than at the loss, and no agent ever reported from it) or `act`.
+        witness_uid: the Node by which the machine is registered now; empty for an act.
+    """
+
+    event_type: ClassVar[str] = "node.cleared.v1"
+    node_uid: str
+    node_name: str
+    evidence: str
+    witness_uid: str = ""
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -389,6 +440,8 @@ LedgerEvent = (
     EpochStarted
     | SettingsChanged
     | NodeInventoried
+    | NodeLost
+    | NodeCleared
     | DeviceHealthChanged
     | PodReserved
     | PodBound

@@ -66,6 +66,7 @@ from ledger.domain.resources import (
     MGPU_CORE,
     MGPU_MEMORY,
     PODS,
+    TAINT_OUT_OF_SERVICE,
     TYPE_GPU,
     canonical_resources,
     unhealthy_gpu_config_map,
@@ -147,14 +148,18 @@ def decode_node(
     own = {**topology.copies, **annotations}
     cpu_milli, memory_bytes, pods_max = _limits(quantities, read_node_reservation(own))
     partitions, partition_warnings = _partitions(device, labels)
+    info = an_object(status.get("nodeInfo"), "status.nodeInfo")
+    taints = each(spec.get("taints"), "spec.taints", _taint)
     facts = NodeFacts(
         uid=text_at(metadata, "uid", "metadata") or default_uid("Node", "", name),
         name=name,
-        machine_id=text_at(
-            an_object(status.get("nodeInfo"), "status.nodeInfo"), "machineID", "status.nodeInfo"
-        ),
+        system_uuid=_system_uuid(info),
+        machine_id=text_at(info, "machineID", "status.nodeInfo"),
+        boot_id=text_at(info, "bootID", "status.nodeInfo"),
+        created=text_at(metadata, "creationTimestamp", "metadata"),
+        lost=any(taint.key == TAINT_OUT_OF_SERVICE for taint in taints),
         labels=labels,
-        taints=each(spec.get("taints"), "spec.taints", _taint),
+        taints=taints,
         unschedulable=a_flag(spec.get("unschedulable"), "spec.unschedulable", default=False),
         cpu_milli=cpu_milli,
         memory_bytes=memory_bytes,
@@ -180,6 +185,11 @@ def decode_node(
     ]
     warnings = [f"node {name}: {warning}" for warning in warnings]
     return _with_cpus(facts, topology, own), warnings
+
+
+def _system_uuid(info: Mapping[str, object]) -> str:
+    """Return the firmware's UUID in lower case: kernels differ in how they print the same one."""
+    return text_at(info, "systemUUID", "status.nodeInfo").lower()
 
 
 def decode_witnesses(

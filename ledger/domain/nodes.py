@@ -68,6 +68,10 @@ class NodeFacts:
     Rule: cli.md, Predicates and Inventory without a Device object.
 
     Attributes:
+        system_uuid, machine_id: the machine is both of them (`machines.machine_of`).
+        boot_id: another one means that the machine was started again.
+        created: when the Node object was made, as it says (RFC 3339, UTC); empty = not known.
+        lost: out of service: no grants, and what its Pods hold stays held.
         cpu_milli, memory_bytes: None = no limits at all (neither allocatable nor capacity given).
         pods_max: None = unlimited.
         devices: ordered by (device_type, minor).
@@ -95,7 +99,11 @@ class NodeFacts:
 
     uid: str
     name: str
+    system_uuid: str = ""
     machine_id: str = ""
+    boot_id: str = ""
+    created: str = ""
+    lost: bool = False
     labels: Mapping[str, str] = field(default_factory=dict)
     taints: tuple[Taint, ...] = ()
     unschedulable: bool = False

@@ -7,7 +7,8 @@ capacity is asked of `violations`, so that a proof can name the position at whic
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Final
@@ -17,7 +18,9 @@ from ledger.domain.devices import DeviceRecord, DeviceShare
 from ledger.domain.events import (
     DeviceHealthChanged,
     LedgerEvent,
+    NodeCleared,
     NodeInventoried,
+    NodeLost,
     PodAssigned,
     PodBound,
     PodObserved,
@@ -26,10 +29,13 @@ from ledger.domain.events import (
     PodVoided,
 )
 from ledger.domain.frozen import replacer_of, twin_of
+from ledger.domain.machines import Machine, machine_of
 from ledger.domain.topology import Cpu
 
 GRANTED: Final = "granted"
 OBSERVED: Final = "observed"
+LOST: Final = "lost"
+"""The phase of what a lost node's Pods hold: not counted any more, and not free."""
 
 Unit = tuple[str, int, str]
 """A device inside its node: type, minor, id."""
@@ -51,8 +57,10 @@ class Holding:
     Attributes:
         kind: `granted` (by us, inside the constraints) or `observed` (by others, outside them).
         opened_position: position of the event that opened it.
-        phase: `reserved`, `bound`, `assigned` or `observed`.
+        phase: `reserved`, `bound`, `assigned`, `observed` or `lost`.
         unknown_types: device types held on a card that nobody can name.
+        machine: where it stayed when its node became another machine, as system UUID and machine
+            id; empty = where the node is.
     """
 
     pod_uid: str
@@ -67,6 +75,7 @@ class Holding:
     cpu_milli: int = 0
     memory_bytes: int = 0
     unknown_types: tuple[str, ...] = ()
+    machine: tuple[str, ...] = ()
 
     @property
     def key(self) -> str:
@@ -82,6 +91,9 @@ class NodeState:
     Attributes:
         caps: what was promised of a device when it shrank or left, where that is more than it has
             now. Falls as holders leave (design section 4, "Facts may contradict capacity").
+        lost: since it was lost, until it is inventoried again.
+        boot_id, lost_boot_id: as last inventoried, and as it was at the loss.
+        by_agent: its machine's agent has reported once.
     """
 
     uid: str
@@ -91,6 +103,12 @@ class NodeState:
     cpu_ref_count_max: int = 1
     holdings: Mapping[str, Holding] = field(default_factory=dict)
     caps: Mapping[Unit, Amount] = field(default_factory=dict)
+    system_uuid: str = ""
+    machine_id: str = ""
+    boot_id: str = ""
+    lost_boot_id: str = ""
+    by_agent: bool = False
+    lost: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,6 +176,12 @@ class _Node:
     cpu_ref_count_max: int
     holdings: dict[str, Holding]
     caps: Mapping[Unit, Amount]
+    system_uuid: str
+    machine_id: str
+    boot_id: str
+    lost_boot_id: str
+    by_agent: bool
+    lost: bool
 
 
 def _opened(node: NodeState) -> _Node:
@@ -169,6 +193,12 @@ def _opened(node: NodeState) -> _Node:
         cpu_ref_count_max=node.cpu_ref_count_max,
         holdings=dict(node.holdings),
         caps=node.caps,
+        system_uuid=node.system_uuid,
+        machine_id=node.machine_id,
+        boot_id=node.boot_id,
+        lost_boot_id=node.lost_boot_id,
+        by_agent=node.by_agent,
+        lost=node.lost,
     )
 
 
@@ -181,6 +211,12 @@ def _closed(node: _Node) -> NodeState:
         cpu_ref_count_max=node.cpu_ref_count_max,
         holdings=dict(node.holdings),
         caps=node.caps,
+        system_uuid=node.system_uuid,
+        machine_id=node.machine_id,
+        boot_id=node.boot_id,
+        lost_boot_id=node.lost_boot_id,
+        by_agent=node.by_agent,
+        lost=node.lost,
     )
 
 
@@ -204,6 +240,33 @@ def _inventoried(node: _Node, _position: int, event: NodeInventoried) -> None:
     node.cpus = event.cpus
     node.cpu_ref_count_max = event.cpu_ref_count_max
     node.caps = _caps(node)
+    _registered(node, event)
+    node.boot_id = event.boot_id
+    node.by_agent = node.by_agent or event.by_agent
+    node.lost = False
+
+
+def _registered(node: _Node, event: NodeInventoried) -> None:
+    """Note which machine the node is; what is held on another one that it was stays there."""
+    before, now = (node.system_uuid, node.machine_id), (event.system_uuid, event.machine_id)
+    if all(before):
+        if not all(now) or now == before:
+            return  # what it stops telling, it still is
+        for key, held in node.holdings.items():
+            node.holdings[key] = held if held.machine else _on_machine(held, before)
+    node.system_uuid, node.machine_id = now
+
+
+def _lost(node: _Node, _position: int, _event: NodeLost) -> None:
+    node.lost, node.lost_boot_id = True, node.boot_id
+    for key, holding in node.holdings.items():
+        node.holdings[key] = _in_phase(holding, LOST)
+
+
+def _cleared(node: _Node, _position: int, _event: NodeCleared) -> None:
+    node.holdings = {key: held for key, held in node.holdings.items() if held.phase != LOST}
+    if node.caps:
+        node.caps = _fallen(node)
 
 
 def _caps(node: _Node) -> Mapping[Unit, Amount]:
@@ -236,6 +299,7 @@ def _held(node: _Node, position: int, event: PodReserved | PodObserved) -> None:
         event.cpu_milli,
         event.cpuset,
         GRANTED if granted else OBSERVED,  # kind
+        (),  # machine
         event.memory_bytes,
         event.namespace,
         position,
@@ -262,13 +326,17 @@ def _assigned(node: _Node, _position: int, event: PodAssigned) -> None:
 
 def _phase(node: _Node, key: str, phase: str) -> None:
     holding = node.holdings.get(key)
-    if holding is not None:
+    if holding is not None and holding.phase != LOST:
         node.holdings[key] = _in_phase(holding, phase)
 
 
 def _freed(node: _Node, _position: int, event: PodReleased | PodVoided) -> None:
-    held = node.holdings.pop(f"{event.pod_uid}/{event.attempt}", None)
-    if held is not None and node.caps:
+    key = f"{event.pod_uid}/{event.attempt}"
+    held = node.holdings.get(key)
+    if held is None or held.phase == LOST:
+        return  # what a lost node's Pods held opens with its machine alone
+    del node.holdings[key]
+    if node.caps:
         node.caps = _fallen(node)
 
 
@@ -287,8 +355,11 @@ def _fallen(node: _Node) -> Mapping[Unit, Amount]:
 
 _holding: Final = twin_of(Holding)
 _in_phase: Final = replacer_of(Holding, "phase")
+_on_machine: Final = replacer_of(Holding, "machine")
 _STEPS: Final[Mapping[type[LedgerEvent], Callable[[_Node, int, Any], None]]] = {
     NodeInventoried: _inventoried,
+    NodeLost: _lost,
+    NodeCleared: _cleared,
     DeviceHealthChanged: _health_changed,
     PodReserved: _held,
     PodObserved: _held,
@@ -364,20 +435,25 @@ def violations(node: NodeState) -> Iterator[Violation]:
 
 
 def _device_violations(node: NodeState, use: _Use) -> Iterator[Violation]:
-    cap = node.caps.get(use.unit, Amount())
-    core_max = max(cap.core_percent, use.reported.core_percent)
-    memory_max = max(cap.memory_bytes, use.reported.memory_bytes)
-    unit = f"{use.unit[0]}/{use.unit[1]}"
+    return _broken(node.name, f"{use.unit[0]}/{use.unit[1]}", use, _most(node, use))
+
+
+def _most(node: NodeState, use: _Use) -> Amount:
+    """Return what may be promised of a device: what it has, or what it had to its holders."""
+    return _amount(max, [node.caps.get(use.unit, Amount()), use.reported])
+
+
+def _broken(node_name: str, unit: str, use: _Use, most: Amount) -> Iterator[Violation]:
     core, memory = use.promised.core_percent, use.promised.memory_bytes
-    if core > core_max:
-        fact = f"core promised beyond capacity: {core} of {core_max} percent"
-        yield Violation(node_name=node.name, unit=unit, fact=fact)
-    if memory > memory_max:
-        fact = f"memory promised beyond capacity: {memory} of {memory_max} bytes"
-        yield Violation(node_name=node.name, unit=unit, fact=fact)
+    if core > most.core_percent:
+        fact = f"core promised beyond capacity: {core} of {most.core_percent} percent"
+        yield Violation(node_name=node_name, unit=unit, fact=fact)
+    if memory > most.memory_bytes:
+        fact = f"memory promised beyond capacity: {memory} of {most.memory_bytes} bytes"
+        yield Violation(node_name=node_name, unit=unit, fact=fact)
     if use.holders > 1 and use.exclusive:
         fact = f"exclusive holder is not alone: holders={use.holders}"
-        yield Violation(node_name=node.name, unit=unit, fact=fact)
+        yield Violation(node_name=node_name, unit=unit, fact=fact)
 
 
 def _cpu_violations(node: NodeState) -> Iterator[Violation]:
@@ -389,3 +465,82 @@ def _cpu_violations(node: NodeState) -> Iterator[Violation]:
         if counts[cpu] > node.cpu_ref_count_max:
             fact = f"more holders than allowed: {counts[cpu]} of {node.cpu_ref_count_max}"
             yield Violation(node_name=node.name, unit=f"cpu/{cpu}", fact=fact)
+
+
+def machine_violations(nodes: Iterable[NodeState]) -> Iterator[Violation]:
+    """
+    Yield every device and CPU of one machine that several Nodes promise beyond what it has.
+
+    Rule: design section 4, "One account per physical device". What one Node promises alone is for
+    `violations` to judge. Devices are known by their ids; what a lost Node holds counts. Of two
+    Nodes that say different sizes, the larger counts.
+    """
+    machines: dict[Machine, list[NodeState]] = {}
+    for node in nodes:
+        for machine, part in _by_machine(node):
+            machines.setdefault(machine, []).append(part)
+    for _, parts in sorted(machines.items()):
+        if len(parts) > 1:
+            yield from _shared_device_violations(parts)
+            yield from _shared_cpu_violations(parts)
+
+
+def _by_machine(node: NodeState) -> Iterator[tuple[Machine, NodeState]]:
+    """Yield a node with what it holds, for each machine that it holds something of."""
+    found: dict[Machine, dict[str, Holding]] = {}
+    for key, held in node.holdings.items():
+        if held.kind == GRANTED:
+            machine = (held.machine[0], held.machine[1]) if held.machine else machine_of(node)
+            found.setdefault(machine, {})[key] = held
+    for machine, holdings in found.items():
+        yield machine, replace(node, holdings=holdings)
+
+
+def _shared_device_violations(parts: Sequence[NodeState]) -> Iterator[Violation]:
+    uses: dict[tuple[str, str], list[tuple[NodeState, _Use]]] = {}
+    for part in parts:
+        for use in _uses(part):
+            device_type, _, device_id = use.unit
+            if device_id:
+                uses.setdefault((device_type, device_id), []).append((part, use))
+    for (device_type, device_id), shared in uses.items():
+        if len(shared) > 1:
+            names = "+".join(part.name for part, _ in shared)
+            most = [_most(part, use) for part, use in shared]
+            most += [use.promised for _, use in shared]  # what one Node promises is not judged here
+            yield from _broken(
+                names,
+                f"{device_type}/{device_id}",
+                replace(
+                    shared[0][1],
+                    promised=_amount(sum, [use.promised for _, use in shared]),
+                    holders=sum(use.holders for _, use in shared),
+                    exclusive=any(use.exclusive for _, use in shared),
+                ),
+                _amount(max, most),
+            )
+
+
+def _amount(of: Callable[[list[int]], int], amounts: Sequence[Amount]) -> Amount:
+    return Amount(
+        core_percent=of([each.core_percent for each in amounts]),
+        memory_bytes=of([each.memory_bytes for each in amounts]),
+    )
+
+
+def _shared_cpu_violations(parts: Sequence[NodeState]) -> Iterator[Violation]:
+    counts = [
+        Counter(cpu for held in part.holdings.values() for cpu in held.cpuset) for part in parts
+    ]
+    total: Counter[int] = Counter()
+    for each in counts:
+        total.update(each)
+    most = max(part.cpu_ref_count_max for part in parts)
+    for cpu in sorted(total):
+        alone = max(each[cpu] for each in counts)
+        if total[cpu] > max(most, alone):
+            names = "+".join(
+                part.name for part, each in zip(parts, counts, strict=True) if each[cpu]
+            )
+            fact = f"more holders than allowed: {total[cpu]} of {most}"
+            yield Violation(node_name=names, unit=f"cpu/{cpu}", fact=fact)

@@ -21,7 +21,7 @@ from ledger.domain.places import Place
 from ledger.domain.state import Amount, Holding, NodeState
 from ledger.domain.topology import Cpu
 
-FORMAT: Final = "state.v1"
+FORMAT: Final = "state.v2"
 _PATH: Final = "state"
 
 
@@ -58,6 +58,12 @@ class _Node:
     cpu_ref_count_max: int
     holdings: tuple[_Held, ...]  # ordered by (opened_position, key)
     caps: tuple[_Cap, ...]  # ordered by unit
+    system_uuid: str
+    machine_id: str
+    boot_id: str
+    lost_boot_id: str
+    by_agent: bool
+    lost: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +111,12 @@ def _node(node: NodeState) -> _Node:
             _Cap(device_type=unit[0], minor=unit[1], device_id=unit[2], amount=node.caps[unit])
             for unit in sorted(node.caps)
         ),
+        system_uuid=node.system_uuid,
+        machine_id=node.machine_id,
+        boot_id=node.boot_id,
+        lost_boot_id=node.lost_boot_id,
+        by_agent=node.by_agent,
+        lost=node.lost,
     )
 
 
@@ -117,4 +129,10 @@ def _folded(node: _Node) -> NodeState:
         cpu_ref_count_max=node.cpu_ref_count_max,
         holdings={each.key: each.holding for each in node.holdings},
         caps={(each.device_type, each.minor, each.device_id): each.amount for each in node.caps},
+        system_uuid=node.system_uuid,
+        machine_id=node.machine_id,
+        boot_id=node.boot_id,
+        lost_boot_id=node.lost_boot_id,
+        by_agent=node.by_agent,
+        lost=node.lost,
     )

@@ -50,8 +50,7 @@ _CPUS: Final = select(_cpu.position, _cpu.kind, _cpu.cpu).where(_cpu.closed_posi
 _place = schema.ledger_places.c
 _PLACES: Final = (
     select(_place.position, _node.node_uid, _place.group_name, _place.pod_uid)
-    .join_from(schema.ledger_places, schema.ledger_devices, _device.device_no == _place.device_no)
-    .join(schema.ledger_nodes, _node.node_no == _device.node_no)
+    .join_from(schema.ledger_places, schema.ledger_nodes)
     .where(_place.closed_position.is_(None))
 )
 _SLOTS: Final = select(_slot.position, _slot.kind, _slot.slot).where(

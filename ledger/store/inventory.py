@@ -1,4 +1,9 @@
-"""What an inventory changes: which device is which, what came, what went. Pure."""
+"""
+What an inventory changes: which machine and which device is which, what came, what went. Pure.
+
+Rule: design section 4, "One account per physical device". Accounts are a machine's; Nodes come and
+go over it. Of two Nodes of one machine the later inventory says where its devices are.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +15,9 @@ from ledger.domain.devices import DeviceRecord
 GONE = "gone"
 RETURNED = "returned"
 INVENTORY = "inventory"
+LOST = "lost"
+NOBODYS = ("", "")
+"""The identity of a machine whose Node does not tell (systemUUID, machineID)."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -17,9 +25,12 @@ class KnownDevice:
     """A device row as the ledger last wrote it. `number` is its `device_no`."""
 
     number: int
+    machine: int
+    node: int  # `node_no` of the Node whose inventory named it last
     device_type: str
     minor: int
     device_id: str
+    unique_id: bool
     model: str
     present: bool
     healthy: bool
@@ -28,18 +39,37 @@ class KnownDevice:
 
 
 @dataclass(slots=True, kw_only=True)
+class KnownMachine:
+    """A machine row, its devices ever seen in the order of their numbers, and its CPU ids."""
+
+    number: int
+    identity: tuple[str, str] = NOBODYS
+    devices: list[KnownDevice] = field(default_factory=list)
+    cpus: dict[int, int] = field(default_factory=dict)  # CPU -> `node_no` as of a device
+
+
+@dataclass(slots=True, kw_only=True)
 class KnownNode:
     """
-    A node row, its devices ever seen in the order of their numbers, and its CPU ids.
+    A node row, and the machine that it stands on.
 
-    `open` has what is held on it now: (Pod UID, attempt) -> (position, kind).
+    Attributes:
+        open: what is held on it now: (Pod UID, attempt) -> (position, kind).
+        lost_open: those of them that were held when it was lost.
+        former: machines that it stood on before, which may still have devices of its.
     """
 
     number: int
-    devices: list[KnownDevice] = field(default_factory=list)
+    machine: KnownMachine
     at: dict[tuple[str, int], KnownDevice] = field(default_factory=dict)  # present, by place
-    cpus: set[int] = field(default_factory=set)
     open: dict[tuple[str, int], tuple[int, str]] = field(default_factory=dict)
+    lost_open: set[tuple[str, int]] = field(default_factory=set)
+    former: list[KnownMachine] = field(default_factory=list)
+    boot_id: str = ""
+    by_agent: bool = False
+    moved_position: int | None = None
+    lost_position: int | None = None
+    lost_boot_id: str = ""
 
     def device(self, device_type: str, minor: int, device_id: str) -> KnownDevice | None:
         """Return the device that a share or an event names; None if it was never seen."""
@@ -48,18 +78,59 @@ class KnownNode:
             return here
         if here is not None and here.device_id == device_id:
             return here
-        return find(self.devices, device_type, minor, device_id)
+        return find(self, self.machine.devices, device_type, minor, device_id)
 
     def index(self) -> None:
         """Make `at` again after devices came, went or moved."""
-        self.at = {(d.device_type, d.minor): d for d in self.devices if d.present}
+        self.at = {(d.device_type, d.minor): d for d in self.own_devices() if d.present}
+
+    def own_devices(self) -> list[KnownDevice]:
+        """Return the devices that this node's inventory named last."""
+        own = [device for device in self.machine.devices if device.node == self.number]
+        for machine in self.former:
+            own += [device for device in machine.devices if device.node == self.number]
+        return own
+
+
+class KnownMachines:
+    """Every machine by number, and by its identity."""
+
+    def __init__(self, machines: Iterable[KnownMachine] = ()) -> None:
+        self.by_number = {machine.number: machine for machine in machines}
+        self._by_identity = {
+            machine.identity: machine
+            for machine in self.by_number.values()
+            if machine.identity != NOBODYS
+        }
+
+    def of(self, node: KnownNode | None, told: tuple[str, str]) -> KnownMachine:
+        """
+        Return the machine of a node that tells this (systemUUID, machineID), which may be new.
+
+        A node that tells less than both stays where it is. One that had not told yet gives its
+        machine a name, unless another machine has that name: then it is on that one from here on.
+        """
+        own = node.machine if node is not None else None
+        identity = told if all(told) else NOBODYS
+        if own is not None and identity in {NOBODYS, own.identity}:
+            return own
+        known = self._by_identity.get(identity)
+        if known is not None:
+            return known
+        if own is None or own.identity != NOBODYS:
+            own = KnownMachine(number=1 + max(self.by_number, default=0))
+            self.by_number[own.number] = own
+        if identity != NOBODYS:
+            own.identity = identity
+            self._by_identity[identity] = own
+        return own
 
 
 def find(
-    devices: Iterable[KnownDevice], device_type: str, minor: int, device_id: str
+    node: KnownNode, devices: Iterable[KnownDevice], device_type: str, minor: int, device_id: str
 ) -> KnownDevice | None:
     """
-    Return the device with this UUID, else the one without a UUID at this minor.
+    Return the device with this UUID, else the node's own one without a UUID at this minor.
 
     Rule: design section 8, "A device is (machine, UUID)": the minor is an attribute. A device that
     was first inventoried without a UUID is the one that is later found at its minor with one, and
@@ -71,7 +142,9 @@ def find(
             if device.device_id == device_id:
                 return device
     for device in same_type:
-        if device.minor == minor and (not device.device_id or (not device_id and device.present)):
+        if (device.node, device.minor) != (node.number, minor):
+            continue
+        if not device.device_id or (not device_id and device.present):
             return device
     return None
 
@@ -100,34 +173,43 @@ def inventory(
     """
     seen: set[int] = set()
     number = first_number
+    machine = node.machine
     for record in records:
-        left = [device for device in node.devices if device.number not in seen]
-        known = find(left, record.device_type, record.minor, record.device_id)
+        left = [device for device in machine.devices if device.number not in seen]
+        known = find(node, left, record.device_type, record.minor, record.device_id)
         if known is None:
-            known = _new(number, record)
+            known = _new(number, node, record)
             number += 1
-            node.devices.append(known)
+            machine.devices.append(known)
             yield DeviceChange(device=known, new=True, reason="" if record.healthy else INVENTORY)
-        elif not _same(known, record):
+        elif not _same(known, node, record):
             reason = RETURNED if not known.present else ""
             if known.present and known.healthy != record.healthy:
                 reason = INVENTORY
-            _update(known, record)
+            _update(known, node, record)
             yield DeviceChange(device=known, new=False, reason=reason)
         seen.add(known.number)
-    for device in node.devices:
-        if device.present and device.number not in seen:
+    yield from withdrawn(node, seen, GONE)
+
+
+def withdrawn(node: KnownNode, kept: set[int], reason: str) -> Iterator[DeviceChange]:
+    """Yield every device of the node that is not `kept`: it is not there for grants any more."""
+    for device in node.own_devices():
+        if device.present and device.number not in kept:
             device.present = False
-            yield DeviceChange(device=device, new=False, reason=GONE)
+            yield DeviceChange(device=device, new=False, reason=reason)
     node.index()
 
 
-def _new(number: int, record: DeviceRecord) -> KnownDevice:
+def _new(number: int, node: KnownNode, record: DeviceRecord) -> KnownDevice:
     return KnownDevice(
         number=number,
+        machine=node.machine.number,
+        node=node.number,
         device_type=record.device_type,
         minor=record.minor,
         device_id=record.device_id,
+        unique_id=record.unique_id,
         model=record.model,
         present=True,
         healthy=record.healthy,
@@ -136,9 +218,11 @@ def _new(number: int, record: DeviceRecord) -> KnownDevice:
     )
 
 
-def _same(known: KnownDevice, record: DeviceRecord) -> bool:
+def _same(known: KnownDevice, node: KnownNode, record: DeviceRecord) -> bool:
     return (
         known.present
+        and known.node == node.number
+        and known.unique_id == record.unique_id
         and known.minor == record.minor
         and known.device_id == (record.device_id or known.device_id)
         and known.model == record.model
@@ -148,7 +232,9 @@ def _same(known: KnownDevice, record: DeviceRecord) -> bool:
     )
 
 
-def _update(known: KnownDevice, record: DeviceRecord) -> None:
+def _update(known: KnownDevice, node: KnownNode, record: DeviceRecord) -> None:
+    known.node = node.number
+    known.unique_id = record.unique_id
     known.minor = record.minor
     known.device_id = record.device_id or known.device_id
     known.model = record.model

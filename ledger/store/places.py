@@ -87,7 +87,7 @@ def _cards(
             yield member, device
 
 
-_place, _device, _node = schema.ledger_places.c, schema.ledger_devices.c, schema.ledger_nodes.c
+_place, _node = schema.ledger_places.c, schema.ledger_nodes.c
 
 
 def load_places(connection: Connection) -> OpenPlaces:
@@ -95,8 +95,7 @@ def load_places(connection: Connection) -> OpenPlaces:
     columns = (_place.position, _place.device_no, _node.node_uid, _place.group_name, _place.pod_uid)
     query = (
         select(*columns)
-        .join_from(schema.ledger_places, schema.ledger_devices)
-        .join(schema.ledger_nodes)
+        .join_from(schema.ledger_places, schema.ledger_nodes)
         .where(_place.closed_position.is_(None))
     )
     return OpenPlaces(

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Final, assert_never
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, assert_never
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, Table, select
 
 from ledger.domain.cpuset import format_cpuset
 from ledger.domain.devices import GPU, DeviceShare
 from ledger.domain.errors import CapacityError, LedgerError
 from ledger.domain.events import (
+    ACT,
+    AGENT,
+    BOOT,
     DeviceHealthChanged,
     DriftFound,
     DriftResolved,
@@ -19,7 +22,9 @@ from ledger.domain.events import (
     KeyRotated,
     LedgerEvent,
     LedgerRecovered,
+    NodeCleared,
     NodeInventoried,
+    NodeLost,
     PlanDropped,
     PodAssigned,
     PodBound,
@@ -36,7 +41,16 @@ from ledger.domain.events import (
 from ledger.domain.state import GRANTED, OBSERVED
 from ledger.store import schema, statements
 from ledger.store.bodies import text_map
-from ledger.store.inventory import KnownDevice, KnownNode, inventory
+from ledger.store.inventory import (
+    LOST,
+    DeviceChange,
+    KnownDevice,
+    KnownMachine,
+    KnownMachines,
+    KnownNode,
+    inventory,
+    withdrawn,
+)
 from ledger.store.outbox import Outbox
 from ledger.store.places import OpenPlace, OpenPlaces, load_places
 from ledger.store.statements import Row, Statement
@@ -44,10 +58,14 @@ from ledger.store.statements import Row, Statement
 WAVE: Final = (
     statements.CLOSE,
     statements.CLOSE_PLACE,
+    statements.LOSE,
+    statements.UPDATE_MACHINE,
+    statements.MACHINE,
+    statements.LOSE_NODE,
     statements.UPDATE_NODE,
+    statements.NODE,
     statements.UPDATE_DEVICE,
     statements.UPDATE_CPU,
-    statements.NODE,
     statements.DEVICE,
     statements.CPU,
     statements.HEALTH,
@@ -81,11 +99,14 @@ class Projection:
         nodes: dict[str, KnownNode],
         send: Callable[[], None],
         places: OpenPlaces | None = None,
+        machines: KnownMachines | None = None,
     ) -> None:
         self._send = send
         self._nodes = nodes
+        self._machines = machines or KnownMachines()
         self._next_node = 1 + max((node.number for node in nodes.values()), default=0)
-        devices = (device.number for node in nodes.values() for device in node.devices)
+        of = self._machines.by_number.values()
+        devices = (device.number for machine in of for device in machine.devices)
         self._next_device = 1 + max(devices, default=0)
         self._granted = {
             uid: position
@@ -126,6 +147,10 @@ class Projection:
                 self._inventoried(position, at_us, event)
             case DeviceHealthChanged():
                 self._health_changed(position, at_us, event)
+            case NodeLost():
+                self._lost(position, at_us, event)
+            case NodeCleared():
+                self._cleared(position, at_us, event)
             case GroupPlanned():
                 self._planned(position, at_us, event)
             case PlanDropped():
@@ -184,7 +209,7 @@ class Projection:
             )
             for slot in share.vf_bus_ids:
                 rows[statements.SLOT_HOLDING].append(
-                    (position, slot, node.number, device.number, kind, at_us)
+                    (position, slot, node.machine.number, device.number, kind, at_us)
                 )
         if event.cpuset:
             self._cpus(position, at_us, node, event)
@@ -192,7 +217,7 @@ class Projection:
             for name in event.unknown_types:
                 slot = f"unknown/{name}"
                 rows[statements.SLOT_HOLDING].append(
-                    (position, slot, node.number, None, kind, at_us)
+                    (position, slot, node.machine.number, None, kind, at_us)
                 )
                 self._clouded.add(event.node_uid)
 
@@ -202,7 +227,8 @@ class Projection:
         self._close_places(position, at_us, self._places.close_group(event.group))
         self._send()
         for place in self._places.open(position, event, self._nodes):
-            row = (position, place.device_no, event.group, place.pod_uid, at_us)
+            node_no = self._nodes[place.node_uid].number
+            row = (position, place.device_no, node_no, event.group, place.pod_uid, at_us)
             self.rows[statements.PLACE].append(row)
             self._entered.add(place.node_uid)
 
@@ -220,20 +246,41 @@ class Projection:
                 f"no inventory of the node: pod={event.namespace}/{event.pod_name},"
                 f" node={event.node_name}, node_uid={event.node_uid}"
             )
-        facts = (event.node_name, "", "{}", 0, 0, 0, position)
-        return self._new_node(event.node_uid, facts)
-
-    def _new_node(self, uid: str, facts: Row) -> KnownNode:
-        node = self._nodes[uid] = KnownNode(number=self._next_node)
-        self._next_node += 1
-        self.rows[statements.NODE].append((node.number, uid, *facts))
+        node = self._new_node(event.node_uid, self._machine(position, None, ("", "")))
+        machine = node.machine.number
+        facts = (event.node_name, machine, "", "", "", 0, "{}", 0, 0, 0, None, None, "", position)
+        self.rows[statements.NODE].append((node.number, event.node_uid, *facts))
         return node
+
+    def _new_node(self, uid: str, machine: KnownMachine) -> KnownNode:
+        node = self._nodes[uid] = KnownNode(number=self._next_node, machine=machine)
+        self._next_node += 1
+        return node
+
+    def _machine(
+        self, position: int, node: KnownNode | None, told: tuple[str, str]
+    ) -> KnownMachine:
+        """Return the machine that a node tells, with its row if it is new or new by name."""
+        numbers = len(self._machines.by_number)
+        before = node.machine.identity if node is not None else told
+        machine = self._machines.of(node, told)
+        if len(self._machines.by_number) > numbers:
+            row = (machine.number, *machine.identity, position)
+            self.rows[statements.MACHINE].append(row)
+        elif node is not None and machine is node.machine and machine.identity != before:
+            named: Row = (*machine.identity, position, machine.number)
+            self.rows[statements.UPDATE_MACHINE].append(named)
+        return machine
 
     def _open(
         self, position: int, node: KnownNode, event: PodReserved | PodObserved, *, granted: bool
     ) -> None:
         """Remember what is open; a Pod is granted one reservation at a time."""
         key = (event.pod_uid, event.attempt)
+        if granted and node.lost_position is not None:
+            raise CapacityError(
+                f"the node is lost: pod={event.namespace}/{event.pod_name}, node={event.node_name}"
+            )
         if key in node.open or (granted and event.pod_uid in self._granted):
             raise CapacityError(
                 f"the Pod already holds a reservation: pod={event.namespace}/{event.pod_name},"
@@ -248,6 +295,12 @@ class Projection:
     ) -> KnownDevice:
         device = node.device(share.device_type, share.minor, share.device_id)
         if device is not None:
+            if isinstance(event, PodReserved) and device.minor != share.minor:
+                raise CapacityError(
+                    f"minor and id are of two cards: pod={event.namespace}/{event.pod_name},"
+                    f" card={event.node_name}/{share.device_type}/{share.minor},"
+                    f" device_id={share.device_id!r}, which is at minor {device.minor}"
+                )
             return device
         if isinstance(event, PodReserved):
             raise CapacityError(
@@ -257,9 +310,12 @@ class Projection:
             )
         device = KnownDevice(
             number=self._next_device,
+            machine=node.machine.number,
+            node=node.number,
             device_type=share.device_type,
             minor=share.minor,
             device_id=share.device_id,
+            unique_id=False,
             model="",
             present=False,
             healthy=True,
@@ -267,31 +323,38 @@ class Projection:
             memory_bytes=0,
         )
         self._next_device += 1
-        node.devices.append(device)
-        self.rows[statements.DEVICE].append(device_row(node.number, device, position))
+        node.machine.devices.append(device)
+        self.rows[statements.DEVICE].append(device_row(device, position))
         return device
 
     def _cpus(
         self, position: int, at_us: int, node: KnownNode, event: PodReserved | PodObserved
     ) -> None:
         kind = GRANTED if type(event) is PodReserved else OBSERVED
+        machine = node.machine
         for cpu in event.cpuset:
-            if cpu not in node.cpus:
+            if cpu not in machine.cpus:
                 if kind == GRANTED:
                     raise CapacityError(
                         f"no such CPU: pod={event.namespace}/{event.pod_name},"
                         f" cpu={event.node_name}/cpu/{cpu}"
                     )
-                node.cpus.add(cpu)
-                row = (node.number, cpu, -1, -1, -1, 0, 0, 0, 0, 0, position)
+                machine.cpus[cpu] = node.number
+                row = (machine.number, cpu, node.number, -1, -1, -1, 0, 0, 0, 0, 0, position)
                 self.rows[statements.CPU].append(row)
-            self.rows[statements.CPU_HOLDING].append((position, cpu, node.number, kind, at_us))
+            self.rows[statements.CPU_HOLDING].append((position, cpu, machine.number, kind, at_us))
 
     def _ended(self, position: int, at_us: int, event: PodReleased | PodVoided, phase: str) -> None:
         node = self._nodes.get(event.node_uid)
-        opened = node.open.pop((event.pod_uid, event.attempt), None) if node else None
-        if opened is None:
+        key = (event.pod_uid, event.attempt)
+        if node is None or key not in node.open:
             return  # a second release of the same reservation changes nothing
+        if key in node.lost_open:
+            raise CapacityError(
+                f"the Pod's node was lost: what it held opens when the machine is cleared:"
+                f" pod_uid={event.pod_uid}, attempt={event.attempt}, node_uid={event.node_uid}"
+            )
+        opened = node.open.pop(key)
         if event.node_uid in self._entered:
             self._send()
         first, kind = opened
@@ -301,55 +364,113 @@ class Projection:
 
     def _phase(self, event: PodBound | PodAssigned, phase: str) -> None:
         node = self._nodes.get(event.node_uid)
-        opened = node.open.get((event.pod_uid, event.attempt)) if node else None
-        if opened is not None:
+        key = (event.pod_uid, event.attempt)
+        opened = node.open.get(key) if node else None
+        if opened is not None and node is not None and key not in node.lost_open:
             self._entered.add(event.node_uid)
             self.rows[statements.PHASE].append((phase, opened[0]))
 
     def _inventoried(self, position: int, at_us: int, event: NodeInventoried) -> None:
         _check_cpus(event)
         node = self._nodes.get(event.node_uid)
-        facts = (
-            event.node_name,
-            event.machine_id,
-            text_map(event.labels),
-            event.cpu_milli,
-            event.memory_bytes,
-            event.cpu_ref_count_max,
-            position,
-        )
-        if node is None:
-            node = self._new_node(event.node_uid, facts)
-        else:
+        machine = self._machine(position, node, (event.system_uuid, event.machine_id))
+        if node is not None or machine.devices or machine.cpus:
             self._send()
+        if node is None:
+            node = self._new_node(event.node_uid, machine)
+            facts = _node_facts(position, node, event)
+            self.rows[statements.NODE].append((node.number, event.node_uid, *facts))
+        else:
+            if machine is not node.machine:
+                node.former.append(node.machine)
+                node.machine, node.moved_position = machine, position
+            facts = _node_facts(position, node, event)
             self.rows[statements.UPDATE_NODE].append((*facts, node.number))
         for change in inventory(node, event.devices, self._next_device):
-            if change.new:
-                self._next_device += 1
-                row = device_row(node.number, change.device, position)
-                self.rows[statements.DEVICE].append(row)
-            else:
-                self._update_device(position, change.device)
-            if change.reason:
-                healthy = int(change.device.healthy and change.device.present)
-                row = (position, change.device.number, at_us, healthy, change.reason)
-                self.rows[statements.HEALTH].append(row)
+            self._changed(position, at_us, change)
         self._inventoried_cpus(position, node, event)
 
+    def _changed(self, position: int, at_us: int, change: DeviceChange) -> None:
+        """Write down what an inventory or a loss changes of one device."""
+        device = change.device
+        if change.new:
+            self._next_device += 1
+            self.rows[statements.DEVICE].append(device_row(device, position))
+        else:
+            self._update_device(position, device)
+        if change.reason:
+            healthy = int(device.healthy and device.present)
+            row = (position, device.number, at_us, healthy, change.reason)
+            self.rows[statements.HEALTH].append(row)
+
+    def _lost(self, position: int, at_us: int, event: NodeLost) -> None:
+        """Count what the node's Pods hold no further; take its devices from the offer."""
+        node = self._nodes.get(event.node_uid)
+        if node is None:
+            return
+        self._send()
+        node.lost_position, node.lost_boot_id = position, node.boot_id
+        self.rows[statements.LOSE_NODE].append((position, node.boot_id, node.number))
+        for key, (opened, _) in node.open.items():
+            if key not in node.lost_open:
+                node.lost_open.add(key)
+                self.rows[statements.LOSE].append(("lost", position, at_us, opened))
+        for change in withdrawn(node, set(), LOST):
+            self._changed(position, at_us, change)
+
+    def _cleared(self, position: int, at_us: int, event: NodeCleared) -> None:
+        """End what was held when the node was lost."""
+        node = self._nodes.get(event.node_uid)
+        if node is None or not node.lost_open:
+            return
+        self._check_evidence(node, event)
+        self._send()
+        for key in sorted(node.lost_open, key=lambda key: node.open[key]):
+            opened, kind = node.open.pop(key)
+            if kind == GRANTED:
+                del self._granted[key[0]]
+            reason = f"cleared: {event.evidence}"
+            self.rows[statements.CLOSE].append(("released", at_us, position, reason, opened))
+        node.lost_open.clear()
+
+    def _check_evidence(self, node: KnownNode, event: NodeCleared) -> None:
+        """Refuse a clearing that what was inventoried of the machine does not bear out."""
+        witness = self._nodes.get(event.witness_uid)
+        here = witness is not None and witness.machine is node.machine
+        live = here and witness is not None and witness.lost_position is None
+        if event.evidence == ACT:
+            return
+        if event.evidence == AGENT and witness is not None and live and witness.by_agent:
+            return
+        reported = any(e.by_agent for e in self._nodes.values() if e.machine is node.machine)
+        if event.evidence == BOOT and witness is not None and live and not reported:
+            boots = (node.lost_boot_id, witness.boot_id)
+            if all(boots) and boots[0] != boots[1]:
+                return
+        raise CapacityError(
+            f"nothing shows that the machine is cleared: node={event.node_name},"
+            f" node_uid={event.node_uid}, evidence={event.evidence},"
+            f" witness_uid={event.witness_uid!r}"
+        )
+
     def _inventoried_cpus(self, position: int, node: KnownNode, event: NodeInventoried) -> None:
-        reported = event.cpu_ref_count_max
+        reported, machine = event.cpu_ref_count_max, node.machine
         known = self.rows[statements.UPDATE_CPU]
         for cpu in event.cpus:
-            place = (cpu.core, cpu.socket, cpu.numa)
-            if cpu.id in node.cpus:
+            place = (node.number, cpu.core, cpu.socket, cpu.numa)
+            if cpu.id in machine.cpus:
                 refs = (reported, reported, reported)
-                known.append((*place, 1, *refs, position, node.number, cpu.id))
-                continue
-            node.cpus.add(cpu.id)
-            row = (node.number, cpu.id, *place, 1, reported, reported, 0, 0, position)
-            self.rows[statements.CPU].append(row)
-        for cpu_id in sorted(node.cpus - {cpu.id for cpu in event.cpus}):
-            known.append((-1, -1, -1, 0, 0, 0, 0, position, node.number, cpu_id))
+                known.append((*place, 1, *refs, position, machine.number, cpu.id))
+            else:
+                row = (machine.number, cpu.id, *place, 1, reported, reported, 0, 0, position)
+                self.rows[statements.CPU].append(row)
+            machine.cpus[cpu.id] = node.number
+        named = {cpu.id for cpu in event.cpus}
+        for each in (machine, *node.former):
+            for cpu_id in sorted(cpu for cpu, by in each.cpus.items() if by == node.number):
+                if each is not machine or cpu_id not in named:
+                    gone = (node.number, -1, -1, -1, 0, 0, 0, 0, position, each.number, cpu_id)
+                    known.append(gone)
 
     def _health_changed(self, position: int, at_us: int, event: DeviceHealthChanged) -> None:
         node = self._nodes.get(event.node_uid)
@@ -367,8 +488,10 @@ class Projection:
         memory = device.memory_bytes if device.present else 0
         self.rows[statements.UPDATE_DEVICE].append(
             (
+                device.node,
                 device.minor,
                 device.device_id,
+                int(device.unique_id),
                 device.model,
                 int(device.present),
                 int(device.healthy),
@@ -382,6 +505,28 @@ class Projection:
                 device.number,
             )
         )
+
+
+def _node_facts(position: int, node: KnownNode, event: NodeInventoried) -> Row:
+    """Remember what an inventory says of the node itself, and return it as columns of its row."""
+    node.boot_id, node.lost_position = event.boot_id, None
+    node.by_agent = node.by_agent or event.by_agent
+    return (
+        event.node_name,
+        node.machine.number,
+        event.system_uuid,
+        event.machine_id,
+        event.boot_id,
+        int(node.by_agent),
+        text_map(event.labels),
+        event.cpu_milli,
+        event.memory_bytes,
+        event.cpu_ref_count_max,
+        node.moved_position,
+        node.lost_position,
+        node.lost_boot_id,
+        position,
+    )
 
 
 def reservation_row(
@@ -435,15 +580,17 @@ def _check_cpus(event: NodeInventoried) -> None:
         seen.add(cpu.id)
 
 
-def device_row(node_no: int, device: KnownDevice, position: int) -> Row:
+def device_row(device: KnownDevice, position: int) -> Row:
     """Return the row of `ledger_devices` for a device that nobody holds yet."""
     core, memory = device.core_percent, device.memory_bytes
     return (
         device.number,
-        node_no,
+        device.machine,
+        device.node,
         device.device_type,
         device.minor,
         device.device_id,
+        int(device.unique_id),
         device.model,
         int(device.present),
         int(device.healthy),
@@ -484,7 +631,8 @@ class Projector:
         self._outbox: Final = outbox or Outbox(connection)
         self._sends: Final = outbox is None
         places = load_places(connection)
-        self._projection = Projection(load_nodes(connection), self.flush, places)
+        nodes, machines = load_nodes(connection)
+        self._projection = Projection(nodes, self.flush, places, machines)
         self.add: Final = self._projection.add
 
     def flush(self) -> None:
@@ -495,53 +643,100 @@ class Projector:
             self._outbox.send()
 
 
-_node, _dev, _cpu = schema.ledger_nodes.c, schema.ledger_devices.c, schema.ledger_cpus.c
+def load_nodes(connection: Connection) -> tuple[dict[str, KnownNode], KnownMachines]:
+    """Return what the tables say of nodes, by UID, of machines and of open reservations."""
+
+    def rows_of(table: Table) -> list[Row]:
+        query = select(*table.columns).order_by(*table.primary_key.columns)
+        return [tuple(row) for row in connection.execute(query)]
+
+    open_ = schema.ledger_reservations
+    names = [name for name in open_.columns.keys() if name in OPEN_COLUMNS]  # noqa: SIM118
+    query = select(*(open_.columns[name] for name in names))
+    found = connection.execute(query.where(open_.columns.closed_position.is_(None)))
+    return known(
+        {table.name: rows_of(table) for table in FACTS},
+        [dict(zip(names, row, strict=True)) for row in found],
+    )
 
 
-def load_nodes(connection: Connection) -> dict[str, KnownNode]:
-    """Return what the tables say of nodes, devices, CPUs and open reservations, by node UID."""
+def known(
+    facts: Mapping[str, Sequence[Row]], held: Iterable[Mapping[str, Any]]
+) -> tuple[dict[str, KnownNode], KnownMachines]:
+    """
+    Return what a projection remembers, out of rows.
+
+    Args:
+        facts: rows of the tables of `FACTS` by the table's name, in key order.
+        held: the columns of `OPEN_COLUMNS` of every open reservation.
+    """
+    machines = {
+        of["machine_no"]: KnownMachine(
+            number=of["machine_no"], identity=(of["system_uuid"], of["machine_id"])
+        )
+        for of in _named(schema.ledger_machines, facts)
+    }
     nodes: dict[str, KnownNode] = {}
     by_number: dict[int, KnownNode] = {}
-    for number, uid in connection.execute(select(_node.node_no, _node.node_uid)).all():
-        nodes[uid] = by_number[number] = KnownNode(number=number)
-    rows = connection.execute(
-        select(
-            _dev.node_no,
-            _dev.device_no,
-            _dev.device_type,
-            _dev.minor,
-            _dev.device_id,
-            _dev.model,
-            _dev.present,
-            _dev.healthy,
-            _dev.core_reported,
-            _dev.memory_reported,
-        ).order_by(_dev.device_no)
-    ).all()
-    for node_no, number, device_type, minor, device_id, model, present, healthy, core, mem in rows:
-        device = KnownDevice(
-            number=number,
-            device_type=device_type,
-            minor=minor,
-            device_id=device_id,
-            model=model,
-            present=bool(present),
-            healthy=bool(healthy),
-            core_percent=core,
-            memory_bytes=mem,
+    of: Mapping[str, Any]
+    for of in _named(schema.ledger_nodes, facts):
+        nodes[of["node_uid"]] = by_number[of["node_no"]] = KnownNode(
+            number=of["node_no"],
+            machine=machines[of["machine_no"]],
+            boot_id=of["boot_id"],
+            by_agent=bool(of["by_agent"]),
+            moved_position=of["moved_position"],
+            lost_position=of["lost_position"],
+            lost_boot_id=of["lost_boot_id"],
         )
-        by_number[node_no].devices.append(device)
+    for of in _named(schema.ledger_devices, facts):
+        machines[of["machine_no"]].devices.append(_known_device(of))
+        _stood_on(by_number[of["node_no"]], machines[of["machine_no"]])
+    for of in _named(schema.ledger_cpus, facts):
+        machines[of["machine_no"]].cpus[of["cpu"]] = of["node_no"]
+        _stood_on(by_number[of["node_no"]], machines[of["machine_no"]])
     for node in nodes.values():
         node.index()
-    for node_no, cpu in connection.execute(select(_cpu.node_no, _cpu.cpu)).all():
-        by_number[node_no].cpus.add(cpu)
-    _load_open(connection, by_number)
-    return nodes
+    for of in held:
+        node, key = by_number[of["node_no"]], (of["pod_uid"], of["attempt"])
+        node.open[key] = (of["position"], of["kind"])
+        if of["phase"] == LOST:
+            node.lost_open.add(key)
+    return nodes, KnownMachines(machines.values())
 
 
-def _load_open(connection: Connection, nodes: Mapping[int, KnownNode]) -> None:
-    table = schema.ledger_reservations.c
-    query = select(table.position, table.node_no, table.pod_uid, table.attempt, table.kind)
-    rows = connection.execute(query.where(table.closed_position.is_(None))).all()
-    for position, node_no, pod_uid, attempt, kind in rows:
-        nodes[node_no].open[(pod_uid, attempt)] = (position, kind)
+FACTS: Final = (
+    schema.ledger_machines,
+    schema.ledger_nodes,
+    schema.ledger_devices,
+    schema.ledger_cpus,
+)
+OPEN_COLUMNS: Final = ("position", "node_no", "pod_uid", "attempt", "kind", "phase")
+
+
+def _named(table: Table, facts: Mapping[str, Sequence[Row]]) -> Iterator[dict[str, Any]]:
+    names = table.columns.keys()
+    return (dict(zip(names, row, strict=True)) for row in facts[table.name])
+
+
+def _stood_on(node: KnownNode, machine: KnownMachine) -> None:
+    """Remember a machine that has devices or CPUs which this node named last."""
+    if machine is not node.machine and machine not in node.former:
+        node.former.append(machine)
+
+
+def _known_device(of: Mapping[str, Any]) -> KnownDevice:
+    return KnownDevice(
+        number=of["device_no"],
+        machine=of["machine_no"],
+        node=of["node_no"],
+        device_type=of["device_type"],
+        minor=of["minor"],
+        device_id=of["device_id"],
+        unique_id=bool(of["unique_id"]),
+        model=of["model"],
+        present=bool(of["present"]),
+        healthy=bool(of["healthy"]),
+        core_percent=of["core_reported"],
+        memory_bytes=of["memory_reported"],
+    )

@@ -115,17 +115,21 @@ class _Open:
     parts: list[tuple[Table, Row]] = field(default_factory=list)
     shares: list[Row] = field(default_factory=list)
     cpus: list[Row] = field(default_factory=list)
+    lost: Row = (None, None)  # position and moment of the loss
 
 
 _RESERVATION: Final = [column.name for column in schema.ledger_reservations.columns]
 PHASE_AT: Final = _RESERVATION.index("phase")
 QOS_AT: Final = _RESERVATION.index("qos")
-RESERVATION_TAIL: Final = len(statements.RESERVATION.parameters)
+LOST_AT: Final = len(statements.RESERVATION.parameters)
+"""Where the columns begin that a loss fills in, and behind them those of the ending."""
+RESERVATION_TAIL: Final = _RESERVATION.index("closed_at_us")
 _PLACE: Final = [column.name for column in schema.ledger_places.columns]
 _DEVICE: Final = {column.name: i for i, column in enumerate(schema.ledger_devices.columns)}
 _CPU: Final = {column.name: i for i, column in enumerate(schema.ledger_cpus.columns)}
 _D_TYPE, _D_MINOR, _D_ID = _DEVICE["device_type"], _DEVICE["minor"], _DEVICE["device_id"]
 _D_NODE, _D_MODEL = _DEVICE["node_no"], _DEVICE["model"]
+_D_MACHINE, _D_UNIQUE = _DEVICE["machine_no"], _DEVICE["unique_id"]
 _D_PRESENT, _D_HEALTHY, _D_FACT = _DEVICE["present"], _DEVICE["healthy"], _DEVICE["fact_position"]
 _D_CORE, _D_MEMORY = _DEVICE["core_reported"], _DEVICE["memory_reported"]
 _D_CORE_CAP, _D_MEMORY_CAP = _DEVICE["core_cap"], _DEVICE["memory_cap"]
@@ -134,6 +138,9 @@ _D_TENANTS, _D_EXCLUSIVE = _DEVICE["tenants"], _DEVICE["exclusive_holders"]
 _D_CORE_OTHER, _D_MEMORY_OTHER = _DEVICE["core_observed"], _DEVICE["memory_observed"]
 _D_OTHERS: Final = _DEVICE["observed_holders"]
 _C_REPORTED, _C_MAX, _C_USED = _CPU["ref_reported"], _CPU["ref_max"], _CPU["ref_used"]
+_C_NODE: Final = _CPU["node_no"]
+_NODE: Final = [column.name for column in schema.ledger_nodes.columns]
+_N_LOST, _N_LOST_BOOT = _NODE.index("lost_position"), _NODE.index("lost_boot_id")
 _C_OTHERS, _C_PRESENT, _C_FACT = _CPU["ref_observed"], _CPU["present"], _CPU["fact_position"]
 HISTORY: Final = (
     schema.ledger_reservations,
@@ -156,7 +163,9 @@ class Proof:
         self._report = report
         self._projection = Projection({}, self._take)
         self._recorded = {table: Recorded(connection, table, report) for table in HISTORY}
+        self._machines: dict[int, list[Any]] = {}
         self._nodes: dict[int, list[Any]] = {}
+        self._twins: dict[tuple[str, str], list[int]] = {}  # devices by type and id
         self._devices: dict[int, list[Any]] = {}
         self._cpus: dict[tuple[int, int], list[Any]] = {}
         self._alone: Counter[tuple[int, int]] = Counter()  # holders that share a CPU with nobody
@@ -164,6 +173,10 @@ class Proof:
         self._open: dict[int, _Open] = {}
         self._places: dict[int, tuple[Row, Row | None]] = {}  # expected and found, by device
         self._handlers: Mapping[Statement, Callable[[Row], None]] = {
+            statements.MACHINE: self._machine,
+            statements.UPDATE_MACHINE: self._machine_facts,
+            statements.LOSE_NODE: self._node_lost,
+            statements.LOSE: self._lost,
             statements.NODE: self._node,
             statements.UPDATE_NODE: self._node_facts,
             statements.DEVICE: self._device,
@@ -199,6 +212,7 @@ class Proof:
             self._compare_place(must, found, (None, None))
         for recorded in self._recorded.values():
             recorded.finish()
+        self._compare(schema.ledger_machines, self._machines.values())
         self._compare(schema.ledger_nodes, self._nodes.values())
         self._compare(schema.ledger_devices, self._devices.values())
         self._compare(schema.ledger_cpus, [self._cpus[key] for key in sorted(self._cpus)])
@@ -238,40 +252,66 @@ class Proof:
         )
         self._report(position, f"{table} is not what the events say: key={must[:2]}, {wrong}")
 
+    def _machine(self, row: Row) -> None:
+        self._machines[row[0]] = list(row)
+
+    def _machine_facts(self, row: Row) -> None:
+        self._machines[row[-1]][1:] = row[:-1]
+
     def _node(self, row: Row) -> None:
         self._nodes[row[0]] = list(row)
+
+    def _node_lost(self, row: Row) -> None:
+        position, boot_id, number = row
+        node = self._nodes[number]
+        node[_N_LOST], node[_N_LOST_BOOT] = position, boot_id
+
+    def _lost(self, row: Row) -> None:
+        phase, position, until_us, opened = row
+        held = self._open[opened]
+        held.phase, held.lost = phase, (position, until_us)
 
     def _node_facts(self, row: Row) -> None:
         self._nodes[row[-1]][2:] = row[:-1]
 
     def _device(self, row: Row) -> None:
         self._devices[row[0]] = list(row)
+        self._known_by_id(self._devices[row[0]])
 
     def _device_facts(self, row: Row) -> None:
         device = self._devices[row[-1]]
-        device[_D_MINOR], device[_D_ID], device[_D_MODEL] = row[0:3]
-        device[_D_PRESENT], device[_D_HEALTHY] = row[3:5]
-        device[_D_CORE], device[_D_MEMORY] = row[5:7]
+        device[_D_NODE], device[_D_MINOR], device[_D_ID] = row[0:3]
+        device[_D_UNIQUE], device[_D_MODEL] = row[3:5]
+        device[_D_PRESENT], device[_D_HEALTHY] = row[5:7]
+        device[_D_CORE], device[_D_MEMORY] = row[7:9]
         device[_D_FACT] = row[-2]
         _cap(device)
+        self._known_by_id(device)
+
+    def _known_by_id(self, device: list[Any]) -> None:
+        twins = self._twins.setdefault((device[_D_TYPE], device[_D_ID]), [])
+        if device[_D_ID] and device[0] not in twins:
+            twins.append(device[0])
 
     def _cpu(self, row: Row) -> None:
         self._cpus[row[0], row[1]] = list(row)
 
     def _cpu_facts(self, row: Row) -> None:
         cpu = self._cpus[row[-2], row[-1]]
-        cpu[2:5] = row[0:3]
-        cpu[_C_PRESENT], cpu[_C_REPORTED], cpu[_C_FACT] = row[3], row[4], row[7]
+        cpu[2:6] = row[0:4]
+        cpu[_C_PRESENT], cpu[_C_REPORTED], cpu[_C_FACT] = row[4], row[5], row[8]
         cpu[_C_MAX] = max(cpu[_C_REPORTED], cpu[_C_USED])
 
     def _reserved(self, row: Row) -> None:
         position = row[0]
         found = self._recorded[schema.ledger_reservations].take((position,))
-        self._open[position] = _Open(row[1], row[PHASE_AT], found, row[QOS_AT] == QosClass.LSE)
+        alone = row[QOS_AT] == QosClass.LSE
+        held = self._open[position] = _Open(row[1], row[PHASE_AT], found, alone)
+        held.lost = row[LOST_AT:] or held.lost
         if found is None:
             return
-        must = (*row[:PHASE_AT], found[PHASE_AT], *row[PHASE_AT + 1 :])
-        if found[:RESERVATION_TAIL] != must:
+        must = (*row[:PHASE_AT], found[PHASE_AT], *row[PHASE_AT + 1 : LOST_AT])
+        if found[:LOST_AT] != must:
             self._differs(position, "ledger_reservations", _RESERVATION, must, found)
 
     def _part(self, table: Table, keys: int, row: Row) -> None:
@@ -296,8 +336,8 @@ class Proof:
         else:
             broken = self._broken(device, core, memory, exclusive)
             place = self._places.get(number)
-            if place is not None and place[0][3] != self._open[position].pod_uid:
-                broken = f"was promised while it waited for {place[0][3]} of group {place[0][2]}"
+            if place is not None and place[0][4] != self._open[position].pod_uid:
+                broken = f"was promised while it waited for {place[0][4]} of group {place[0][3]}"
             if broken:
                 self._report(position, f"{self._name(device)} {broken}")
             device[_D_CORE_USED] += core
@@ -326,6 +366,8 @@ class Proof:
             return "was promised while it was closed"
         if self._unknown(device):
             return "was promised while a Pod held an unknown card of its node"
+        if device[_D_UNIQUE] and self._claimed_twice(device):
+            return "was promised while another machine claimed it too"
         if device[_D_OTHERS] and (
             device[_D_CORE_OTHER] >= device[_D_CORE]
             or 0 < device[_D_MEMORY] <= device[_D_MEMORY_OTHER]
@@ -340,38 +382,44 @@ class Proof:
                 percent = device[_D_MEMORY_USED] * 100 // device[_D_MEMORY]
                 self.max_memory_percent = max(self.max_memory_percent, percent)
 
+    def _claimed_twice(self, device: list[Any]) -> bool:
+        """Tell whether another machine has, or is held on by, a device of the same id."""
+        twins = self._twins.get((device[_D_TYPE], device[_D_ID]), ())
+        others = (self._devices[number] for number in twins if number != device[0])
+        return any(each[_D_PRESENT] or each[_D_TENANTS] or each[_D_OTHERS] for each in others)
+
     def _name(self, device: list[Any]) -> str:
         node = self._nodes[device[_D_NODE]][2]
         return f"card {node}/{device[_D_TYPE]}/{device[_D_MINOR]} ({device[_D_ID]})"
 
     def _cpu_held(self, row: Row) -> None:
         self._part(schema.ledger_cpu_holdings, 2, row)
-        position, cpu_id, node_no, kind, _ = row
-        cpu = self._cpus[node_no, cpu_id]
+        position, cpu_id, machine_no, kind, _ = row
+        cpu = self._cpus[machine_no, cpu_id]
         alone = self._open[position].alone
         if kind != GRANTED:
             cpu[_C_OTHERS] += 1
         else:
             held = cpu[_C_USED] + cpu[_C_OTHERS]
-            name = f"cpu {self._nodes[node_no][2]}/cpu/{cpu_id}"
+            name = f"cpu {self._nodes[cpu[_C_NODE]][2]}/cpu/{cpu_id}"
             if held >= cpu[_C_REPORTED] or not cpu[_C_PRESENT]:
                 fact = f"was promised beyond its holders: {held} of {cpu[_C_REPORTED]}"
                 self._report(position, f"{name} {fact}")
-            if held and (alone or self._alone[node_no, cpu_id]):
+            if held and (alone or self._alone[machine_no, cpu_id]):
                 self._report(position, f"{name} of an LSE Pod was promised to a second holder")
             cpu[_C_USED] += 1
             cpu[_C_MAX] = max(cpu[_C_REPORTED], cpu[_C_USED])
-        self._alone[node_no, cpu_id] += alone
+        self._alone[machine_no, cpu_id] += alone
         self._open[position].cpus.append(row)
 
     def _slot_held(self, row: Row) -> None:
         self._part(schema.ledger_slot_holdings, 2, row)
-        position, slot, node_no, _, kind, _ = row
-        holders = self._slots.get((node_no, slot), 0)
+        position, slot, machine_no, number, kind, _ = row
+        holders = self._slots.get((machine_no, slot), 0)
         if kind == GRANTED and holders:
-            name = f"slot {self._nodes[node_no][2]}/{slot}"
+            name = f"slot {self._nodes[self._devices[number][_D_NODE]][2]}/{slot}"
             self._report(position, f"{name} was promised to a second holder")
-        self._slots[node_no, slot] = holders + 1
+        self._slots[machine_no, slot] = holders + 1
 
     def _phase(self, row: Row) -> None:
         self._open[row[1]].phase = row[0]
@@ -382,19 +430,19 @@ class Proof:
         self._compare_end(opened, held, (phase, at_us, position, reason))
         for share in held.shares:
             self._give_back(self._devices[share[1]], share)
-        for _, cpu_id, node_no, kind, _ in held.cpus:
-            cpu = self._cpus[node_no, cpu_id]
+        for _, cpu_id, machine_no, kind, _ in held.cpus:
+            cpu = self._cpus[machine_no, cpu_id]
             cpu[_C_USED if kind == GRANTED else _C_OTHERS] -= 1
-            self._alone[node_no, cpu_id] -= held.alone
+            self._alone[machine_no, cpu_id] -= held.alone
             cpu[_C_MAX] = max(cpu[_C_REPORTED], cpu[_C_USED])
         for table, part in held.parts:
             if table is schema.ledger_slot_holdings:
                 self._free_slot(part[2], part[1])
 
-    def _free_slot(self, node_no: int, slot: str) -> None:
-        holders = self._slots.pop((node_no, slot), 0)
+    def _free_slot(self, machine_no: int, slot: str) -> None:
+        holders = self._slots.pop((machine_no, slot), 0)
         if holders > 1:
-            self._slots[node_no, slot] = holders - 1
+            self._slots[machine_no, slot] = holders - 1
 
     def _give_back(self, device: list[Any], share: Row) -> None:
         core, memory, exclusive, kind = share[3], share[4], share[6], share[8]
@@ -413,10 +461,11 @@ class Proof:
         """Compare how a reservation and its parts are recorded to have ended, if at all."""
         found = held.reservation
         if found is not None:
-            recorded = (found[PHASE_AT], *found[RESERVATION_TAIL:])
-            if recorded != end:
-                names = ["phase", "closed_at_us", "closed_position", "end_reason"]
-                self._differs(position, "ledger_reservations", names, end, recorded)
+            recorded = (found[PHASE_AT], *found[LOST_AT:])
+            must = (end[0], *held.lost, *end[1:])
+            if recorded != must:
+                names = ["phase", *_RESERVATION[LOST_AT:]]
+                self._differs(position, "ledger_reservations", names, must, recorded)
         for table, part in held.parts:
             if part[-2:] != end[1:3]:
                 names = ["closed_at_us", "closed_position"]
@@ -430,7 +479,7 @@ class Proof:
 
     def _waits(self, row: Row) -> None:
         """Check a place that a plan opens: on a whole card that nobody has or waits for."""
-        position, number, group, pod_uid, _ = row
+        position, number, _, group, pod_uid, _ = row
         device = self._devices[number]
         fact = ""
         if number in self._places:
@@ -457,8 +506,8 @@ class Proof:
             self._differs(must[0], "ledger_places", _PLACE, (*must, *end), found)
 
     def _unknown(self, device: list[Any]) -> bool:
-        """Tell whether a Pod holds a card of the device's node and type that nobody can name."""
-        return (device[_D_NODE], f"unknown/{device[_D_TYPE]}") in self._slots
+        """Tell whether a Pod holds a card of the device's machine and type that nobody can name."""
+        return (device[_D_MACHINE], f"unknown/{device[_D_TYPE]}") in self._slots
 
     def _written(self, table: Table, keys: int, row: Row) -> None:
         found = self._recorded[table].take(row[:keys])

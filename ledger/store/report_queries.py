@@ -67,7 +67,7 @@ HOLDINGS: Final = _view(
     "audit_holdings",
     "position pod_uid attempt namespace pod_name owner node_uid node_name device_type minor"
     " device_id model core_percent memory_bytes memory_ratio_percent exclusive kind phase dialect"
-    " opened_at_us closed_at_us closed_position end_reason",
+    " opened_at_us closed_at_us closed_position end_reason counted_until_us",
 )
 CPU_HOLDINGS: Final = _view(
     "audit_cpu_holdings", "position node_name cpu opened_at_us closed_at_us end_reason"
@@ -76,7 +76,7 @@ RESERVATIONS: Final = _view(
     "audit_reservations",
     "position pod_uid attempt namespace pod_name owner labels dialect policy node_uid node_name"
     " cpu_milli memory_bytes gpu_core_percent gpu_count cpuset kind phase opened_at_us"
-    " closed_at_us closed_position end_reason",
+    " closed_at_us closed_position end_reason counted_until_us",
 )
 DEVICES: Final = _view(
     "audit_devices",
@@ -154,7 +154,7 @@ def has_cpu(connection: Connection, *, node: str, cpu: int) -> bool:
     query = (
         select(func.count())
         .select_from(ledger_cpus)
-        .join(ledger_nodes, c.node_no == n.node_no)
+        .join(ledger_nodes, c.machine_no == n.machine_no)
         .where(n.node_name == node, c.cpu == cpu)
     )
     return int(connection.execute(query).scalar_one()) > 0
@@ -292,7 +292,7 @@ def usage(connection: Connection, by: UsageGroup, since_us: int, until_us: int) 
     Return what each group used in [since, until), by group.
 
     A device counts by its core percent, or by its memory ratio where no core was asked. What is
-    still held counts up to `until`.
+    still held counts up to `until`, what was lost with its node up to the loss.
     """
     gpu = {row["key"]: row for row in _rows(connection, _gpu_hours(by, since_us, until_us))}
     if by == "model":
@@ -440,14 +440,14 @@ def _gpu_hours(by: UsageGroup, since_us: int, until_us: int) -> Select[Any]:
 
 def _overlap(view: FromClause, since_us: int, until_us: int) -> ColumnElement[float]:
     """Return the microseconds of an interval inside the window; floats can't overflow in a sum."""
-    opened, closed = view.c.opened_at_us, view.c.closed_at_us
+    opened, closed = view.c.opened_at_us, view.c.counted_until_us
     ended = case((closed < until_us, closed), else_=until_us)
     began = case((opened > since_us, opened), else_=since_us)
     return cast(ended - began, Float)
 
 
 def _in_window(view: FromClause, since_us: int, until_us: int) -> ColumnElement[bool]:
-    closed = view.c.closed_at_us
+    closed = view.c.counted_until_us
     return (view.c.opened_at_us < until_us) & or_(closed.is_(None), closed > since_us)
 
 

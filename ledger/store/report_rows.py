@@ -41,6 +41,7 @@ class Holder:
     closed_at_us: int | None
     closed_position: int | None
     end_reason: str | None
+    counted_until_us: int | None = None  # where usage ends: the end, or the loss of its node
     unknown_types: str = ""
 
 

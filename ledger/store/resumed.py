@@ -7,19 +7,18 @@ open there is compared with the tables as the segment's end has it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from sqlalchemy import Connection, Select, Table, literal_column, or_
 
 from ledger.store import schema
-from ledger.store.inventory import KnownDevice, KnownNode
 from ledger.store.places import OpenPlace, OpenPlaces
-from ledger.store.project import Projection
+from ledger.store.project import Projection, known
 from ledger.store.proof import (
     HISTORY,
+    LOST_AT,
     PHASE_AT,
-    RESERVATION_TAIL,
     Proof,
     Recorded,
     Report,
@@ -51,11 +50,12 @@ class ResumedProof(Proof):
         for position in sorted(self._open):
             held = self._open[position]
             if held.reservation is not None:
-                row = held.reservation[:RESERVATION_TAIL]
-                reservations.append((*row[:PHASE_AT], held.phase, *row[PHASE_AT + 1 :]))
+                row = held.reservation[:LOST_AT]
+                reservations.append((*row[:PHASE_AT], held.phase, *row[PHASE_AT + 1 :], *held.lost))
             for table, part in held.parts:
                 found[table.name].append(part[:-2])
         return {
+            "ledger_machines": tuple(map(tuple, self._machines.values())),
             "ledger_nodes": tuple(map(tuple, self._nodes.values())),
             "ledger_devices": tuple(map(tuple, self._devices.values())),
             "ledger_cpus": tuple(tuple(self._cpus[key]) for key in sorted(self._cpus)),
@@ -66,11 +66,12 @@ class ResumedProof(Proof):
 
     def _resume(self, end: End) -> None:
         rows = end.rows
+        self._machines = {row[0]: list(row) for row in rows["ledger_machines"]}
         self._nodes = {row[0]: list(row) for row in rows["ledger_nodes"]}
         self._devices = {row[0]: list(row) for row in rows["ledger_devices"]}
         self._cpus = {(row[0], row[1]): list(row) for row in rows["ledger_cpus"]}
-        nodes = _known(rows)
-        self._projection = Projection(nodes, self._take, _places(rows))
+        nodes, machines = known(rows, _open(rows))
+        self._projection = Projection(nodes, self._take, _places(rows), machines)
         self._waiting = tuple(self._projection.rows.items())
         self._recorded = self._readers(_open_at(end.position))
         for row in rows["ledger_reservations"]:
@@ -89,6 +90,7 @@ class ResumedProof(Proof):
         self.close()
         self._recorded = self._readers(_behind(end.position))
         for device in self._devices.values():
+            self._known_by_id(device)
             self._peak(device)
 
     def _readers(self, query: Callable[[Table], Select[Any]]) -> dict[Table, Recorded]:
@@ -133,45 +135,16 @@ def _open_at(position: int) -> Callable[[Table], Select[Any]]:
     return query
 
 
-def _known(rows: Mapping[str, tuple[Row, ...]]) -> dict[str, KnownNode]:
-    """Return what a projection remembers, as `load_nodes` does from the tables."""
-    nodes: dict[str, KnownNode] = {}
-    by_number: dict[int, KnownNode] = {}
-    for number, uid, *_ in rows["ledger_nodes"]:
-        nodes[uid] = by_number[number] = KnownNode(number=number)
-    for row in rows["ledger_devices"]:
-        of = dict(zip(schema.ledger_devices.columns.keys(), row, strict=True))
-        by_number[of["node_no"]].devices.append(
-            KnownDevice(
-                number=of["device_no"],
-                device_type=of["device_type"],
-                minor=of["minor"],
-                device_id=of["device_id"],
-                model=of["model"],
-                present=bool(of["present"]),
-                healthy=bool(of["healthy"]),
-                core_percent=of["core_reported"],
-                memory_bytes=of["memory_reported"],
-            )
-        )
-    for node in nodes.values():
-        node.index()
-    for node_no, cpu, *_ in rows["ledger_cpus"]:
-        by_number[node_no].cpus.add(cpu)
+def _open(rows: Mapping[str, tuple[Row, ...]]) -> Iterator[dict[str, Any]]:
     names = schema.ledger_reservations.columns.keys()
-    for row in rows["ledger_reservations"]:
-        of = dict(zip(names, row, strict=False))
-        key = (of["pod_uid"], of["attempt"])
-        by_number[of["node_no"]].open[key] = (of["position"], of["kind"])
-    return nodes
+    return (dict(zip(names, row, strict=False)) for row in rows["ledger_reservations"])
 
 
 def _places(rows: Mapping[str, tuple[Row, ...]]) -> OpenPlaces:
     uids = {row[0]: row[1] for row in rows["ledger_nodes"]}
-    node_of = {row[0]: uids[row[1]] for row in rows["ledger_devices"]}
     return OpenPlaces(
         OpenPlace(
-            position=position, device_no=number, node_uid=node_of[number], group=group, pod_uid=pod
+            position=position, device_no=number, node_uid=uids[node_no], group=group, pod_uid=pod
         )
-        for position, number, group, pod, _ in rows["ledger_places"]
+        for position, number, node_no, group, pod, _ in rows["ledger_places"]
     )

@@ -175,33 +175,73 @@ The last version of every stream, moved by trigger with each event. It makes (st
 unique without an index over every event, whose random leaves would cost a page write per event.
 """
 
+ledger_machines: Final = Table(
+    "ledger_machines",
+    METADATA,
+    _key("machine_no"),
+    _text("system_uuid"),
+    _text("machine_id"),
+    _number("fact_position"),
+    Index(
+        "uq_ledger_machines_identity",
+        "system_uuid",
+        "machine_id",
+        unique=True,
+        sqlite_where=Column("system_uuid") != "",
+        postgresql_where=Column("system_uuid") != "",
+    ),
+    _check("identity", "(system_uuid = '') = (machine_id = '')"),
+    sqlite_strict=True,
+)
+"""
+Machines, by (systemUUID, machineID): the metal of which accounts are kept, whatever Node is on it.
+
+A Node that does not tell both is a machine of its own, equal to no other, until it tells them.
+"""
+
 ledger_nodes: Final = Table(
     "ledger_nodes",
     METADATA,
     _key("node_no"),
     _text("node_uid"),
     _text("node_name"),
+    Column("machine_no", BIG, ForeignKey("ledger_machines.machine_no"), nullable=False),
+    _text("system_uuid"),
     _text("machine_id"),
+    _text("boot_id"),
+    _number("by_agent"),
     _text("labels"),
     _number("cpu_milli"),
     _number("memory_bytes"),
     _number("cpu_ref_max"),
+    _number("moved_position", null=True),
+    _number("lost_position", null=True),
+    _text("lost_boot_id"),
     _number("fact_position"),
     UniqueConstraint("node_uid"),
     Index(None, "node_name"),
     *_within(**_like("cpu_milli", "memory_bytes"), cpu_ref_max=bounds_of("cpu_ref_count_max")),
+    Index(None, "machine_no"),
     sqlite_strict=True,
 )
-"""Nodes as last inventoried. A node made again under the same name is another row."""
+"""
+Nodes as last inventoried. A node made again under the same name is another row.
+
+`moved_position` is where it was last found on another machine than before, `lost_position` where it
+was lost, until it is inventoried again; `lost_boot_id` the boot id that it had then. `by_agent`
+stays 1 once the machine's agent has reported through it.
+"""
 
 ledger_devices: Final = Table(
     "ledger_devices",
     METADATA,
     _key("device_no"),
+    Column("machine_no", BIG, ForeignKey("ledger_machines.machine_no"), nullable=False),
     Column("node_no", BIG, ForeignKey("ledger_nodes.node_no"), nullable=False),
     _text("device_type"),
     _number("minor"),
     _text("device_id"),
+    _number("unique_id"),
     _text("model"),
     _number("present"),
     _number("healthy"),
@@ -217,12 +257,12 @@ ledger_devices: Final = Table(
     _number("memory_observed"),
     _number("observed_holders"),
     _number("fact_position"),
-    Index(None, "node_no", "device_type", "minor"),
+    Index(None, "machine_no", "device_type", "minor"),
     Index(
         "uq_ledger_devices_id",
-        "node_no",
         "device_type",
         "device_id",
+        "machine_no",
         unique=True,
         sqlite_where=Column("device_id") != "",
         postgresql_where=Column("device_id") != "",
@@ -251,7 +291,9 @@ ledger_devices: Final = Table(
     sqlite_strict=True,
 )
 """
-Devices, by (machine, UUID), or by minor where the inventory knows no UUID.
+Devices, by (machine, UUID), or by (node, minor) where the inventory knows no UUID.
+
+A device is an attribute of no Node: `node_no` is the one whose inventory named it last.
 
 `*_reported` is what the inventory says now, `*_cap` the greater of that and what is still held:
 a device that shrank under its holders takes no grants, and its cap falls as they leave. `*_used`,
@@ -261,8 +303,9 @@ a device that shrank under its holders takes no grants, and its cap falls as the
 ledger_cpus: Final = Table(
     "ledger_cpus",
     METADATA,
-    Column("node_no", BIG, ForeignKey("ledger_nodes.node_no"), primary_key=True),
+    Column("machine_no", BIG, ForeignKey("ledger_machines.machine_no"), primary_key=True),
     _key("cpu"),
+    Column("node_no", BIG, ForeignKey("ledger_nodes.node_no"), nullable=False),
     _number("core"),
     _number("socket"),
     _number("numa"),
@@ -283,7 +326,7 @@ ledger_cpus: Final = Table(
     sqlite_strict=True,
     sqlite_with_rowid=False,
 )
-"""Logical CPUs with how many holders each has; `ref_max` is to `ref_reported` as cap above."""
+"""Logical CPUs of machines and their holders; `ref_max` is to `ref_reported` as cap above."""
 
 ledger_reservations: Final = Table(
     "ledger_reservations",
@@ -312,6 +355,8 @@ ledger_reservations: Final = Table(
     _text("phase"),
     _number("created_at_us"),
     _number("opened_at_us"),
+    _number("lost_position", null=True),
+    _number("counted_until_us", null=True),
     _number("closed_at_us", null=True),
     _number("closed_position", null=True),
     _text("end_reason", null=True),
@@ -334,10 +379,13 @@ ledger_reservations: Final = Table(
         gpu_core_percent=PRODUCT,
         **_like("created_at_us"),
     ),
+    _check("lost", "(lost_position IS NULL) = (counted_until_us IS NULL)"),
     sqlite_strict=True,
 )
 """
 One row per reservation or observed holding of a Pod, with its interval; position = event.
+
+A lost one (`lost_position`: its node was lost there) still holds, and is counted to that moment.
 
 No index has the random Pod UID in front: its leaves would cost an append a page write each. A Pod
 is found by namespace and name, and the writer knows what is open by heart.
@@ -374,12 +422,12 @@ ledger_cpu_holdings: Final = Table(
     METADATA,
     Column("position", BIG, ForeignKey("ledger_reservations.position"), primary_key=True),
     _key("cpu"),
-    _number("node_no"),
+    _number("machine_no"),
     _text("kind"),
     _number("opened_at_us"),
     _number("closed_at_us", null=True),
     _number("closed_position", null=True),
-    Index(None, "node_no", "cpu", "closed_at_us"),
+    Index(None, "machine_no", "cpu", "closed_at_us"),
     _check("kind", "kind IN ('granted', 'observed')"),
     sqlite_strict=True,
     sqlite_with_rowid=False,
@@ -391,7 +439,7 @@ ledger_slot_holdings: Final = Table(
     METADATA,
     Column("position", BIG, ForeignKey("ledger_reservations.position"), primary_key=True),
     Column("slot", Text, primary_key=True),
-    _number("node_no"),
+    _number("machine_no"),
     _number("device_no", null=True),
     _text("kind"),
     _number("opened_at_us"),
@@ -399,7 +447,7 @@ ledger_slot_holdings: Final = Table(
     _number("closed_position", null=True),
     Index(
         "uq_ledger_slot_holdings_granted",
-        "node_no",
+        "machine_no",
         "slot",
         unique=True,
         sqlite_where=(Column("closed_position").is_(None)) & (Column("kind") == "granted"),
@@ -407,7 +455,7 @@ ledger_slot_holdings: Final = Table(
     ),
     Index(
         "ix_ledger_slot_holdings_open",
-        "node_no",
+        "machine_no",
         "slot",
         sqlite_where=Column("closed_position").is_(None),
         postgresql_where=Column("closed_position").is_(None),
@@ -417,10 +465,10 @@ ledger_slot_holdings: Final = Table(
     sqlite_with_rowid=False,
 )
 """
-Indivisible parts, one granted holder each: virtual functions by bus id, unique in their node.
+Indivisible parts, one granted holder each: virtual functions by bus id, unique in their machine.
 
 An observed holder of cards that nobody can name has the slot `unknown/<device type>`: while it is
-open, the node grants nothing of that type.
+open, the machine grants nothing of that type.
 """
 
 ledger_device_health: Final = Table(
@@ -555,6 +603,7 @@ ledger_places: Final = Table(
     METADATA,
     _key("position"),
     Column("device_no", BIG, ForeignKey("ledger_devices.device_no"), primary_key=True),
+    Column("node_no", BIG, ForeignKey("ledger_nodes.node_no"), nullable=False),
     _text("group_name"),
     _text("pod_uid"),
     _number("opened_at_us"),
@@ -573,6 +622,7 @@ ledger_places: Final = Table(
 """Whole devices that wait for one member of a planned group; one open place per device."""
 
 PROJECTIONS: Final = (
+    ledger_machines,
     ledger_nodes,
     ledger_devices,
     ledger_cpus,

@@ -35,6 +35,7 @@ _NO_KEYS: Final = bytes(32)
 NOBODY: Final = EpochStarted(epoch=0, holder="", origin="", tenure_version="")
 
 ROWS: Final = (
+    schema.ledger_machines,
     schema.ledger_nodes,
     schema.ledger_devices,
     schema.ledger_cpus,

@@ -55,6 +55,7 @@ def _insert(table: Table, *, without: tuple[str, ...] = ()) -> Statement:
 
 
 _CLOSING: Final = ("closed_at_us", "closed_position")
+_LATER: Final = ("lost_position", "counted_until_us", *_CLOSING, "end_reason")
 _head, _open = schema.ledger_head.c, schema.ledger_reservations.c
 _nodes, _devices, _cpus = schema.ledger_nodes.c, schema.ledger_devices.c, schema.ledger_cpus.c
 
@@ -79,10 +80,11 @@ MOVE_HEAD: Final = Statement(
 """The compare-and-set: touches no row once another writer has moved the head or the epoch."""
 
 EVENT: Final = _insert(schema.ledger_events)
+MACHINE: Final = _insert(schema.ledger_machines)
 NODE: Final = _insert(schema.ledger_nodes)
 DEVICE: Final = _insert(schema.ledger_devices)
 CPU: Final = _insert(schema.ledger_cpus)
-RESERVATION: Final = _insert(schema.ledger_reservations, without=(*_CLOSING, "end_reason"))
+RESERVATION: Final = _insert(schema.ledger_reservations, without=_LATER)
 HOLDING: Final = _insert(schema.ledger_holdings, without=_CLOSING)
 CPU_HOLDING: Final = _insert(schema.ledger_cpu_holdings, without=_CLOSING)
 SLOT_HOLDING: Final = _insert(schema.ledger_slot_holdings, without=_CLOSING)
@@ -109,6 +111,18 @@ CLOSE: Final = Statement(
 )
 """Ends a reservation; triggers end its holdings with it and give back what they took."""
 
+LOSE: Final = Statement(
+    update(schema.ledger_reservations)
+    .where(_open.position == bindparam("p"))
+    .values(
+        phase=bindparam("phase"),
+        lost_position=bindparam("lost"),
+        counted_until_us=bindparam("until"),
+    ),
+    *("phase", "lost", "until", "p"),
+)
+"""What a lost node's Pods hold is counted no further, and stays held."""
+
 _places: Final = schema.ledger_places.c
 CLOSE_PLACE: Final = Statement(
     update(schema.ledger_places)
@@ -125,12 +139,31 @@ UPDATE_NODE: Final = Statement(
     *(f"to_{name}" for name in _NODE_FACTS),
     "no",
 )
+_machines: Final = schema.ledger_machines.c
+UPDATE_MACHINE: Final = Statement(
+    update(schema.ledger_machines)
+    .where(_machines.machine_no == bindparam("no"))
+    .values(
+        system_uuid=bindparam("to_uuid"),
+        machine_id=bindparam("to_id"),
+        fact_position=bindparam("fact"),
+    ),
+    *("to_uuid", "to_id", "fact", "no"),
+)
+LOSE_NODE: Final = Statement(
+    update(schema.ledger_nodes)
+    .where(_nodes.node_no == bindparam("no"))
+    .values(lost_position=bindparam("lost"), lost_boot_id=bindparam("boot")),
+    *("lost", "boot", "no"),
+)
 UPDATE_DEVICE: Final = Statement(
     update(schema.ledger_devices)
     .where(_devices.device_no == bindparam("no"))
     .values(
+        node_no=bindparam("to_node"),
         minor=bindparam("to_minor"),
         device_id=bindparam("to_id"),
+        unique_id=bindparam("to_unique"),
         model=bindparam("to_model"),
         present=bindparam("to_present"),
         healthy=bindparam("to_healthy"),
@@ -140,13 +173,15 @@ UPDATE_DEVICE: Final = Statement(
         memory_cap=_not_below(_devices.memory_used, "memory"),
         fact_position=bindparam("fact"),
     ),
-    *("to_minor", "to_id", "to_model", "to_present", "to_healthy", "core", "memory"),
+    *("to_node", "to_minor", "to_id", "to_unique", "to_model", "to_present", "to_healthy"),
+    *("core", "memory"),
     *("core_a", "core_b", "memory_a", "memory_b", "fact", "no"),
 )
 UPDATE_CPU: Final = Statement(
     update(schema.ledger_cpus)
-    .where(_cpus.node_no == bindparam("no"), _cpus.cpu == bindparam("id"))
+    .where(_cpus.machine_no == bindparam("no"), _cpus.cpu == bindparam("id"))
     .values(
+        node_no=bindparam("to_node"),
         core=bindparam("to_core"),
         socket=bindparam("to_socket"),
         numa=bindparam("to_numa"),
@@ -155,7 +190,17 @@ UPDATE_CPU: Final = Statement(
         ref_max=_not_below(_cpus.ref_used, "refs"),
         fact_position=bindparam("fact"),
     ),
-    *("to_core", "to_socket", "to_numa", "to_present", "refs", "refs_a", "refs_b", "fact"),
+    *(
+        "to_node",
+        "to_core",
+        "to_socket",
+        "to_numa",
+        "to_present",
+        "refs",
+        "refs_a",
+        "refs_b",
+        "fact",
+    ),
     *("no", "id"),
 )
 """Facts follow the inventory; what is used stays, and what there is never falls below it."""

@@ -131,21 +131,54 @@ def _tables() -> None:
         sqlite_strict=True,
     )
     op.create_table(
+        "ledger_machines",
+        sa.Column("machine_no", BIG, autoincrement=False, nullable=False),
+        sa.Column("system_uuid", sa.Text(), nullable=False),
+        sa.Column("machine_id", sa.Text(), nullable=False),
+        sa.Column("fact_position", BIG, nullable=False),
+        sa.PrimaryKeyConstraint("machine_no", name=op.f("pk_ledger_machines")),
+        sa.CheckConstraint(
+            "(system_uuid = '') = (machine_id = '')", name=op.f("ck_ledger_machines_identity")
+        ),
+        sqlite_strict=True,
+    )
+    op.create_index(
+        op.f("uq_ledger_machines_identity"),
+        "ledger_machines",
+        ["system_uuid", "machine_id"],
+        unique=True,
+        sqlite_where=sa.text("system_uuid != ''"),
+        postgresql_where=sa.text("system_uuid != ''"),
+    )
+    op.create_table(
         "ledger_nodes",
         sa.Column("node_no", BIG, autoincrement=False, nullable=False),
         sa.Column("node_uid", sa.Text(), nullable=False),
         sa.Column("node_name", sa.Text(), nullable=False),
+        sa.Column("machine_no", BIG, nullable=False),
+        sa.Column("system_uuid", sa.Text(), nullable=False),
         sa.Column("machine_id", sa.Text(), nullable=False),
+        sa.Column("boot_id", sa.Text(), nullable=False),
+        sa.Column("by_agent", BIG, nullable=False),
         sa.Column("labels", sa.Text(), nullable=False),
         sa.Column("cpu_milli", BIG, nullable=False),
         sa.Column("memory_bytes", BIG, nullable=False),
         sa.Column("cpu_ref_max", BIG, nullable=False),
+        sa.Column("moved_position", BIG, nullable=True),
+        sa.Column("lost_position", BIG, nullable=True),
+        sa.Column("lost_boot_id", sa.Text(), nullable=False),
         sa.Column("fact_position", BIG, nullable=False),
         sa.PrimaryKeyConstraint("node_no", name=op.f("pk_ledger_nodes")),
         sa.UniqueConstraint("node_uid", name=op.f("uq_ledger_nodes_node_uid")),
         *_within("ledger_nodes", cpu_milli=_PRODUCT, memory_bytes=_ANY, cpu_ref_max=_AMOUNT),
+        sa.ForeignKeyConstraint(
+            ["machine_no"],
+            ["ledger_machines.machine_no"],
+            name=op.f("fk_ledger_nodes_machine_no"),
+        ),
         sqlite_strict=True,
     )
+    op.create_index(op.f("ix_ledger_nodes_machine_no"), "ledger_nodes", ["machine_no"])
     op.create_index(op.f("ix_ledger_nodes_node_name"), "ledger_nodes", ["node_name"])
     op.create_table(
         "ledger_refusals",
@@ -178,8 +211,9 @@ def _tables() -> None:
     )
     op.create_table(
         "ledger_cpus",
-        sa.Column("node_no", BIG, nullable=False),
+        sa.Column("machine_no", BIG, nullable=False),
         sa.Column("cpu", BIG, autoincrement=False, nullable=False),
+        sa.Column("node_no", BIG, nullable=False),
         sa.Column("core", BIG, nullable=False),
         sa.Column("socket", BIG, nullable=False),
         sa.Column("numa", BIG, nullable=False),
@@ -189,7 +223,7 @@ def _tables() -> None:
         sa.Column("ref_used", BIG, nullable=False),
         sa.Column("ref_observed", BIG, nullable=False),
         sa.Column("fact_position", BIG, nullable=False),
-        sa.PrimaryKeyConstraint("node_no", "cpu", name=op.f("pk_ledger_cpus")),
+        sa.PrimaryKeyConstraint("machine_no", "cpu", name=op.f("pk_ledger_cpus")),
         sa.CheckConstraint(
             "ref_used BETWEEN 0 AND ref_max", name=op.f("ck_ledger_cpus_refs_within_max")
         ),
@@ -206,6 +240,9 @@ def _tables() -> None:
             ref_reported=_AMOUNT,
         ),
         sa.ForeignKeyConstraint(
+            ["machine_no"], ["ledger_machines.machine_no"], name=op.f("fk_ledger_cpus_machine_no")
+        ),
+        sa.ForeignKeyConstraint(
             ["node_no"], ["ledger_nodes.node_no"], name=op.f("fk_ledger_cpus_node_no")
         ),
         sqlite_with_rowid=False,
@@ -214,10 +251,12 @@ def _tables() -> None:
     op.create_table(
         "ledger_devices",
         sa.Column("device_no", BIG, autoincrement=False, nullable=False),
+        sa.Column("machine_no", BIG, nullable=False),
         sa.Column("node_no", BIG, nullable=False),
         sa.Column("device_type", sa.Text(), nullable=False),
         sa.Column("minor", BIG, nullable=False),
         sa.Column("device_id", sa.Text(), nullable=False),
+        sa.Column("unique_id", BIG, nullable=False),
         sa.Column("model", sa.Text(), nullable=False),
         sa.Column("present", BIG, nullable=False),
         sa.Column("healthy", BIG, nullable=False),
@@ -260,19 +299,24 @@ def _tables() -> None:
             memory_observed=_SUM,
         ),
         sa.ForeignKeyConstraint(
+            ["machine_no"],
+            ["ledger_machines.machine_no"],
+            name=op.f("fk_ledger_devices_machine_no"),
+        ),
+        sa.ForeignKeyConstraint(
             ["node_no"], ["ledger_nodes.node_no"], name=op.f("fk_ledger_devices_node_no")
         ),
         sqlite_strict=True,
     )
     op.create_index(
-        op.f("ix_ledger_devices_node_no_device_type_minor"),
+        op.f("ix_ledger_devices_machine_no_device_type_minor"),
         "ledger_devices",
-        ["node_no", "device_type", "minor"],
+        ["machine_no", "device_type", "minor"],
     )
     op.create_index(
         op.f("uq_ledger_devices_id"),
         "ledger_devices",
-        ["node_no", "device_type", "device_id"],
+        ["device_type", "device_id", "machine_no"],
         unique=True,
         sqlite_where=sa.text("device_id != ''"),
         postgresql_where=sa.text("device_id != ''"),
@@ -311,6 +355,8 @@ def _tables() -> None:
         sa.Column("phase", sa.Text(), nullable=False),
         sa.Column("created_at_us", BIG, nullable=False),
         sa.Column("opened_at_us", BIG, nullable=False),
+        sa.Column("lost_position", BIG, nullable=True),
+        sa.Column("counted_until_us", BIG, nullable=True),
         sa.Column("closed_at_us", BIG, nullable=True),
         sa.Column("closed_position", BIG, nullable=True),
         sa.Column("end_reason", sa.Text(), nullable=True),
@@ -336,6 +382,10 @@ def _tables() -> None:
             gpu_core_percent=_PRODUCT,
             created_at_us=_ANY,
         ),
+        sa.CheckConstraint(
+            "(lost_position IS NULL) = (counted_until_us IS NULL)",
+            name=op.f("ck_ledger_reservations_lost"),
+        ),
         sa.ForeignKeyConstraint(
             ["node_no"], ["ledger_nodes.node_no"], name=op.f("fk_ledger_reservations_node_no")
         ),
@@ -357,7 +407,7 @@ def _tables() -> None:
         "ledger_cpu_holdings",
         sa.Column("position", BIG, nullable=False),
         sa.Column("cpu", BIG, autoincrement=False, nullable=False),
-        sa.Column("node_no", BIG, nullable=False),
+        sa.Column("machine_no", BIG, nullable=False),
         sa.Column("kind", sa.Text(), nullable=False),
         sa.Column("opened_at_us", BIG, nullable=False),
         sa.Column("closed_at_us", BIG, nullable=True),
@@ -375,9 +425,9 @@ def _tables() -> None:
         sqlite_strict=True,
     )
     op.create_index(
-        op.f("ix_ledger_cpu_holdings_node_no_cpu_closed_at_us"),
+        op.f("ix_ledger_cpu_holdings_machine_no_cpu_closed_at_us"),
         "ledger_cpu_holdings",
-        ["node_no", "cpu", "closed_at_us"],
+        ["machine_no", "cpu", "closed_at_us"],
     )
     op.create_table(
         "ledger_device_health",
@@ -443,7 +493,7 @@ def _tables() -> None:
         "ledger_slot_holdings",
         sa.Column("position", BIG, nullable=False),
         sa.Column("slot", sa.Text(), nullable=False),
-        sa.Column("node_no", BIG, nullable=False),
+        sa.Column("machine_no", BIG, nullable=False),
         sa.Column("device_no", BIG, nullable=True),
         sa.Column("kind", sa.Text(), nullable=False),
         sa.Column("opened_at_us", BIG, nullable=False),
@@ -464,14 +514,14 @@ def _tables() -> None:
     op.create_index(
         op.f("ix_ledger_slot_holdings_open"),
         "ledger_slot_holdings",
-        ["node_no", "slot"],
+        ["machine_no", "slot"],
         sqlite_where=sa.text("closed_position IS NULL"),
         postgresql_where=sa.text("closed_position IS NULL"),
     )
     op.create_index(
         op.f("uq_ledger_slot_holdings_granted"),
         "ledger_slot_holdings",
-        ["node_no", "slot"],
+        ["machine_no", "slot"],
         unique=True,
         sqlite_where=sa.text("closed_position IS NULL AND kind = 'granted'"),
         postgresql_where=sa.text("closed_position IS NULL AND kind = 'granted'"),
@@ -587,6 +637,7 @@ def _places() -> None:
         "ledger_places",
         sa.Column("position", BIG, autoincrement=False, nullable=False),
         sa.Column("device_no", BIG, nullable=False),
+        sa.Column("node_no", BIG, nullable=False),
         sa.Column("group_name", sa.Text(), nullable=False),
         sa.Column("pod_uid", sa.Text(), nullable=False),
         sa.Column("opened_at_us", BIG, nullable=False),
@@ -594,6 +645,9 @@ def _places() -> None:
         sa.Column("closed_position", BIG, nullable=True),
         sa.ForeignKeyConstraint(
             ["device_no"], ["ledger_devices.device_no"], name=op.f("fk_ledger_places_device_no")
+        ),
+        sa.ForeignKeyConstraint(
+            ["node_no"], ["ledger_nodes.node_no"], name=op.f("fk_ledger_places_node_no")
         ),
         sa.PrimaryKeyConstraint("position", "device_no", name=op.f("pk_ledger_places")),
         sqlite_strict=True,

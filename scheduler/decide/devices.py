@@ -29,7 +29,10 @@ class DeviceArrays:
         amounts_cap, amounts_free: what cards have beside core percent and memory, by resource name.
         by_cores: the card's compute is counted in AI cores and not given by percent; `left` is 0.
         unknown: holders, per node, of cards that nobody can name; they close the whole row.
-        open: the card may be granted: healthy, not over-full, no unknown holder on the node.
+        barred: how much closes a card beside its health: another machine claims or holds its id,
+            or its node grants nothing.
+        open: the card may be granted: healthy, not barred, not over-full, no unknown holder on the
+            node.
         left: the percent of the card that one more tenant can get as core and as memory ratio at
             once; 0 when closed or held alone, `WHOLE_PERCENT` only without any tenant.
         whole: untouched cards per node, by `left`.
@@ -70,6 +73,7 @@ class DeviceArrays:
         self.exclusive: IntArray = np.zeros(shape, dtype=np.int64)
         self.instances: IntArray = np.zeros(shape, dtype=np.int64)
         self.unknown: IntArray = np.zeros(len(nodes), dtype=np.int64)
+        self.barred: IntArray = np.zeros(shape, dtype=np.int64)
         self.amounts_cap = _amounts(device_type, nodes, self._columns, shape)
         self.amounts_free = {name: cap.copy() for name, cap in self.amounts_cap.items()}
         self.by_cores: BoolArray = self.amounts_cap.get(HUAWEI_NPU_CORE, np.zeros(shape)) > 0
@@ -136,6 +140,11 @@ class DeviceArrays:
         self.healthy[node, column] = healthy
         self._derive(node, column)
 
+    def bar(self, node: int, column: int, times: int) -> None:
+        """Count what closes a card beside its health, or forget it (-1)."""
+        self.barred[node, column] += times
+        self._derive(node, column)
+
     def add_unknown(self, node: int, holders: int) -> None:
         """Count a holder of a card that nobody can name, or forget it (-1)."""
         self.unknown[node] += holders
@@ -158,6 +167,7 @@ class DeviceArrays:
         """Bring `open`, `left`, `whole` and `left_total` up to date with one card."""
         is_open = (
             self.healthy.item(node, column)
+            and not self.barred.item(node, column)
             and not self.unknown.item(node)
             and not self.is_over_full(node, column)
         )

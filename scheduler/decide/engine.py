@@ -12,6 +12,7 @@ from ledger.domain.devices import GPU
 from ledger.domain.events import PodObserved
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.requests import PodRequest
+from scheduler.decide.accounts import granting_nodes
 from scheduler.decide.alike import REFUSALS_BEFORE, Alike
 from scheduler.decide.arrays import IntArray
 from scheduler.decide.cards.view import NodeView
@@ -71,7 +72,11 @@ class Engine:
         self._places = list(range(len(nodes)) if rank is None else rank)
         self._place_of: IntArray = np.array(self._places, dtype=np.int64)
         self._order = sorted(range(len(nodes)), key=self._places.__getitem__)
-        fleet = Fleet([nodes[node] for node in self._order])
+        granting = granting_nodes(nodes)
+        fleet = Fleet(
+            [nodes[node] for node in self._order],
+            [self._places[granting[node]] for node in self._order],
+        )
         pins = CpuPins(fleet.nodes)
         predicates = Predicates(fleet, settings)
         fitting = Fitting(fleet, pins, settings)
@@ -111,9 +116,9 @@ class Engine:
         )
         self.core_percent_capacity = sum(
             record.core_percent
-            for node in nodes
+            for number, node in enumerate(nodes)
             for record in node.devices
-            if record.device_type == GPU
+            if record.device_type == GPU and granting[number] == number
         )
 
     @property
@@ -247,7 +252,7 @@ class Engine:
         """
         Take what a running Pod holds, outside the constraint; return what contradicts itself.
 
-        Rule: cli.md, Running Pods.
+        Rule: cli.md, Running Pods. It is counted on the Node that grants what the machine has.
         """
         return self._holdings.adopt(pod, self._places[node])
 

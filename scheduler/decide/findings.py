@@ -459,6 +459,8 @@ def _of_type(demands: Iterable[DeviceDemand], kind: str) -> Iterator[DeviceDeman
 
 _BY_TEXT: Final[Mapping[str, Callable[[Look, str], Finding]]] = {
     reasons.UNSCHEDULABLE.text: _plain,
+    reasons.NODE_LOST.text: _plain,
+    reasons.REGISTERED_AGAIN.text: _plain,
     reasons.AFFINITY.text: _affinity,
     reasons.TOO_MANY_PODS.text: _pods,
     reasons.INSUFFICIENT_CPU.text: _cpu,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import numpy as np
 
-from ledger.domain.devices import GPU
+from ledger.domain.devices import GPU, DeviceRecord
 from ledger.domain.nodes import NodeFacts
+from scheduler.decide.accounts import ListedCard, UniqueIds, granting_nodes
 from scheduler.decide.arrays import UNLIMITED, IntArray
 from scheduler.decide.devices import DeviceArrays
 
@@ -67,12 +68,17 @@ class Fleet:
         without_devices: at [node], it has no device of any type.
         amplified: at [node], its cpu is more than its CPUs.
         aligns: some node reports NUMA nodes, so that a Pod's memory may decide on a closer look.
+        accounts: at [node], the node that what is held of its machine is counted on; another one
+            than itself where the machine registered again, and then it grants nothing.
+        ids: who lists devices whose ids are unique in the world.
         log: which nodes changed.
         everything: every node's index.
     """
 
-    def __init__(self, nodes: Sequence[NodeFacts]) -> None:
+    def __init__(self, nodes: Sequence[NodeFacts], accounts: Sequence[int] | None = None) -> None:
         self.nodes = tuple(nodes)
+        self.accounts = tuple(granting_nodes(nodes) if accounts is None else accounts)
+        self.ids = UniqueIds(nodes)
         self.cpu_cap = _column([node.cpu_milli for node in nodes])
         self.memory_cap = _column([node.memory_bytes for node in nodes])
         self.pods_cap = _column([node.pods_max for node in nodes])
@@ -94,9 +100,24 @@ class Fleet:
         self.aligns = any(node.numa_zones or node.cpu_topology for node in nodes)
         self.log = ChangeLog()
         self.everything: IntArray = np.arange(len(self.nodes), dtype=np.int64)
+        for place, device in (*self.ids.cloned(), *self._withheld()):
+            self.bar(place, device, 1)
 
     def __len__(self) -> int:
         return len(self.nodes)
+
+    def bar(self, node: int, device: DeviceRecord, times: int) -> None:
+        """Close a listed device to grants, or forget that (-1)."""
+        devices = self.devices[device.device_type]
+        column = devices.column(node, device.minor)
+        assert column is not None, (node, device)
+        devices.bar(node, column, times)
+
+    def _withheld(self) -> Iterator[ListedCard]:
+        """Yield the devices of nodes that grant nothing."""
+        for place, node in enumerate(self.nodes):
+            if node.lost or self.accounts[place] != place:
+                yield from ((place, device) for device in node.devices)
 
     def add(self, node: int, *, cpu_milli: int, memory_bytes: int, pods: int) -> None:
         """Take cpu, memory and Pod places from a node, or give them back (negative numbers)."""

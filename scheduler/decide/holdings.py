@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from ledger.domain.annotations.cpu import CpuExclusivePolicy
@@ -13,6 +14,7 @@ from ledger.domain.devices import GPU, DeviceShare
 from ledger.domain.events import PodObserved
 from ledger.domain.resources import Dialect
 from ledger.domain.shared_templates import Amounts
+from scheduler.decide.accounts import ListedCard, same_device
 from scheduler.decide.adopted_cpus import (
     exclusive_policy_of,
     misplaced,
@@ -41,6 +43,7 @@ class _Held(NamedTuple):
     unknown_types: tuple[str, ...] = ()
     card_amounts: Mapping[int, Amounts] = {}
     is_mgpu: bool = False
+    closes: Sequence[ListedCard] = ()
 
 
 class Holdings:
@@ -97,9 +100,13 @@ class Holdings:
 
         Rule: cli.md, Running Pods. Over-full cards close; a card that the inventory lacks is
         unknown and closes the node for its type. CPUs and parts of NUMA nodes count as what the
-        Pod reserved would, and what the node lacks or keeps back is named.
+        Pod reserved would, and what the node lacks or keeps back is named. What is held through
+        one Node of a machine is held on the one that grants; what another machine lists is closed
+        there.
         """
         devices = self._fleet.devices
+        closes = [card for share in pod.shares for card in self._fleet.ids.elsewhere(node, share)]
+        node, pod, amounts = self._on_account(node, pod)
         known: list[DeviceShare] = []
         strange: list[DeviceShare] = []
         for share in pod.shares:
@@ -119,8 +126,9 @@ class Holdings:
             holds_alone(pod),
             numa_parts_of(pod),
             unknown_types=(*pod.unknown_types, *(share.device_type for share in strange)),
-            card_amounts=adopted_amounts(pod) if facts.card_amounts else {},
+            card_amounts=amounts,
             is_mgpu=pod.dialect == Dialect.MGPU,
+            closes=closes,
         )
         cpus_before = self._pins.over_held(node)
         taken_before = over_taken(facts, self._pins.parts(node))
@@ -143,6 +151,25 @@ class Holdings:
         taken = over_taken(facts, self._pins.parts(node))
         conflicts += [text for numa, text in taken.items() if numa not in taken_before]
         return conflicts
+
+    def _on_account(
+        self, node: int, pod: PodObserved
+    ) -> tuple[int, PodObserved, Mapping[int, Amounts]]:
+        """Return where the Pod's holding is counted, and what it is in that Node's minors."""
+        account = self._fleet.accounts[node]
+        there = self._fleet.nodes[account]
+        amounts = adopted_amounts(pod) if there.card_amounts else {}
+        if account == node:
+            return node, pod, amounts
+        listed = there.devices
+        found = [(share, same_device(share, listed)) for share in pod.shares]
+        shares = [replace(share, minor=card.minor) for share, card in found if card is not None]
+        lost = {share.device_type for share, card in found if card is None}
+        minors = {s.minor: card.minor for s, card in found if card and s.device_type == GPU}
+        held = replace(
+            pod, shares=tuple(shares), unknown_types=tuple(sorted({*pod.unknown_types, *lost}))
+        )
+        return account, held, {minors[m]: each for m, each in amounts.items() if m in minors}
 
     def _enter(self, pod_uid: str, held: _Held) -> None:
         assert pod_uid not in self._held, f"holds already: pod_uid={pod_uid}"
@@ -177,6 +204,9 @@ class Holdings:
         if held.numa_parts:
             self._pins.count_parts(node, held.numa_parts, sign)
         fleet.log.append(node, gave_back=sign < 0)
+        for place, device in held.closes:
+            fleet.bar(place, device, sign)
+            fleet.log.append(place, gave_back=sign < 0)
 
     def _is_over_full(self, node: int, share: DeviceShare) -> bool:
         devices = self._fleet.devices[share.device_type]

@@ -65,6 +65,13 @@ class Predicates:
         self._labels = LabelIndex(fleet.nodes)
         self._fences = _kinds(fleet.nodes, lambda node: (node.unschedulable, node.taints))
         self._traits = _kinds(fleet.nodes, _traits)
+        again = np.array(fleet.accounts, dtype=np.int64) != fleet.everything
+        lost = np.array([node.lost for node in fleet.nodes], dtype=np.bool_)
+        self._withheld = [
+            (where, reason)
+            for where, reason in ((again, reasons.REGISTERED_AGAIN), (lost, reasons.NODE_LOST))
+            if where.any()
+        ]
         self._verdicts: dict[StaticNeed, StaticVerdict] = {}
 
     def verdict(self, need: StaticNeed) -> StaticVerdict:
@@ -84,6 +91,8 @@ class Predicates:
             return texts.setdefault(reason, len(texts))
 
         before = self._fenced(need, code)
+        for where, reason in self._withheld:
+            before[where] = code(reason)
         allowed = matches_rules(self._labels, need.placement, len(self._fleet))
         before[(before == 0) & ~allowed] = code(reasons.AFFINITY)
         after = self._unsuitable(need, code)

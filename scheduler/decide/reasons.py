@@ -44,6 +44,13 @@ UNEXPLAINED: Final = Reason(
 )
 """Never said: a node that passes every stage is chosen. Better than a reason that is not true."""
 
+NODE_LOST: Final = Reason(
+    text="NodeLost", remedy="bring the node back into service, or let its machine register again"
+)
+REGISTERED_AGAIN: Final = Reason(
+    text="MachineRegisteredAgain",
+    remedy="delete the older Node object: a newer one gives what the machine has",
+)
 AFFINITY: Final = Reason(
     text="node(s) didn't match Pod's node affinity/selector",
     remedy="change the Pod's node selector or affinity, or the node's labels",

@@ -51,7 +51,7 @@ def explain_devices(fleet: Fleet, node: int, demand: DeviceDemand) -> Explained:
     devices = fleet.devices.get(demand.device_type, fleet.no_devices)
     name, kind, count = fleet.nodes[node].name, demand.device_type.upper(), demand.count
     present = len(devices.records[node])
-    healthy = int(devices.healthy[node].sum())
+    healthy = int((devices.healthy[node] & (devices.barred[node] == 0)).sum())
     if count > present:
         remedy = f"ask for at most {healthy} {kind}" if healthy else f"add a node with {kind}"
         closed = f", {present - healthy} of them closed" if present > healthy else ""

@@ -53,7 +53,9 @@ def node_of(event: NodeInventoried, devices: tuple[DeviceRecord, ...]) -> NodeFa
         facts = NodeFacts(uid=event.node_uid, name=event.node_name, labels=labels)
     return replace(
         facts,
+        system_uuid=event.system_uuid,
         machine_id=event.machine_id,
+        boot_id=event.boot_id,
         cpu_milli=event.cpu_milli or None,
         memory_bytes=event.memory_bytes or None,
         devices=devices,

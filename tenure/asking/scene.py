@@ -28,6 +28,7 @@ from ledger.domain.resources import (
     LABEL_HOSTNAME,
 )
 from ledger.domain.shared_templates import SharedTemplate
+from ledger.domain.state import LOST
 from scheduler.decide.bench import Holder
 from scheduler.decide.settings import SchedulingSettings
 from tenure.asking.rebuilt import (
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from ledger.store.open import Ledger
 
 OTHERS: Final = "held by others"
+GONE: Final = "its node was lost: what it holds opens with the machine"
 UNKNOWN: Final = "its request is not known"
 PINNED: Final = "its request names one node"
 DAEMON: Final = "its DaemonSet puts it there"
@@ -249,12 +251,16 @@ def _read_events(source: Ledger) -> tuple[LedgerState, _Told]:
 def _node(uid: str, state: LedgerState, told: _Told, facts: Mapping[str, NodeFacts]) -> NodeFacts:
     """Return one node: its facts from files or else from events, its devices from the ledger."""
     node = state.nodes[uid]
+    # What is held on a machine that the node has left closes it as a loss does.
+    lost = node.lost or any(held.machine for held in node.holdings.values())
     if uid in facts:
-        return replace(facts[uid], devices=_with_health(facts[uid].devices, node.devices))
+        devices = _with_health(facts[uid].devices, node.devices)
+        return replace(facts[uid], devices=devices, lost=lost or facts[uid].lost)
     inventory = told.inventories.get(uid) or NodeInventoried(
         node_uid=uid, node_name=node.name, cpus=node.cpus, cpu_ref_count_max=node.cpu_ref_count_max
     )
-    return node_of(inventory, node.devices)
+    facts_told = node_of(inventory, node.devices)
+    return replace(facts_told, system_uuid=node.system_uuid, machine_id=node.machine_id, lost=lost)
 
 
 def _with_health(
@@ -296,7 +302,9 @@ def _holders(
             seen.add(holding.pod_uid)
             group = event.group if isinstance(event, PodReserved) else ""
             others = holding.kind != "granted"
-            yield _holder(pod, places[uid], known.get(holding.pod_uid), others=others, group=group)
+            own = known.get(holding.pod_uid)
+            holder = _holder(pod, places[uid], own, others=others, group=group)
+            yield replace(holder, fixed=GONE) if holding.phase == LOST else holder
     yield from _kept(state, places)
 
 

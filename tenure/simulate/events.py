@@ -9,8 +9,10 @@ from typing import Final
 from ledger.domain.devices import GPU
 from ledger.domain.events import (
     DeviceHealthChanged,
+    DriftFound,
     GroupPlanned,
     NodeInventoried,
+    NodeLost,
     PlanDropped,
     PlannedMember,
     PodObserved,
@@ -21,6 +23,7 @@ from ledger.domain.events import (
     RequestRefused,
     SettingsChanged,
 )
+from ledger.domain.machines import Contradiction
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.recorded import NewEvent
 from ledger.domain.requests import DeviceDemand, PodRequest
@@ -31,6 +34,7 @@ from tenure.units import format_bytes, format_cards, format_cores
 ACTOR: Final = "simulation"
 SYSTEM: Final = "sys"
 STAGE: Final = "scheduling"
+OUT_OF_SERVICE: Final = "out-of-service"
 RULE_STAGE: Final = "admission"
 _TEXT_MAX: Final = 1024
 
@@ -70,6 +74,8 @@ def inventoried(node: NodeFacts, at_us: int) -> NewEvent:
         devices=node.devices,
         cpus=node.cpu_topology.cpus if node.cpu_topology else (),
         cpu_ref_count_max=node.cpu_ref_count_max,
+        system_uuid=node.system_uuid,
+        boot_id=node.boot_id,
     )
     return NewEvent(
         stream=f"node/{node.uid}",
@@ -89,6 +95,39 @@ def observed(event: PodObserved, at_us: int) -> NewEvent:
         idempotency_key=f"observe:{event.pod_uid}:{event.attempt}",
         wall_us=at_us,
         correlation_id=f"{event.pod_uid}/{event.attempt}",
+    )
+
+
+def node_lost(node: NodeFacts, at_us: int) -> NewEvent:
+    """Return that a node is out of service: what its Pods hold stays held."""
+    event = NodeLost(node_uid=node.uid, node_name=node.name, reason=OUT_OF_SERVICE)
+    return NewEvent(
+        stream=f"node/{node.uid}",
+        event=event,
+        actor=ACTOR,
+        idempotency_key=f"lost:{node.uid}:1",
+        wall_us=at_us,
+    )
+
+
+def drift_found(found: Contradiction, at_us: int) -> NewEvent:
+    """Return what two Nodes claim and can't both have."""
+    device = found.device
+    about = f"{device.device_type}/{device.device_id}" if device else "machine"
+    event = DriftFound(
+        drift_id=f"{found.kind}/{found.node_uid}/{about}",
+        kind=found.kind,
+        node_uid=found.node_uid,
+        detail=found.detail,
+        device_type=device.device_type if device else "",
+        minor=device.minor if device else -1,
+    )
+    return NewEvent(
+        stream=SYSTEM,
+        event=event,
+        actor=ACTOR,
+        idempotency_key=f"drift:{event.drift_id}",
+        wall_us=at_us,
     )
 
 

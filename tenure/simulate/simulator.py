@@ -6,8 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from ledger.domain.devices import GPU
+from ledger.domain.machines import contradictions
 from ledger.domain.recorded import NewEvent
 from ledger.domain.requests import PodRequest
+from scheduler.decide.accounts import granting_nodes, in_order_of_registration
 from scheduler.decide.answers import encode
 from scheduler.decide.engine import Engine
 from scheduler.decide.group_life import DEADLINE, Step, next_step
@@ -66,10 +68,19 @@ class Simulator:
         """
         start_us = self.run.start_us
         self._recorder.add(events.settings_changed(self._words, settings, start_us))
-        for node in self.run.nodes:
-            self._recorder.add(events.inventoried(node, start_us))
+        nodes = self.run.nodes
+        granting = granting_nodes(nodes)
+        # What a machine has is what the Node says that gives it: that Node's word comes last.
+        for last in (False, True):
+            for number, node in enumerate(nodes):
+                if (granting[number] == number) is last:
+                    self._recorder.add(events.inventoried(node, start_us))
         places = {node.uid: place for place, node in enumerate(self.run.nodes)}
         conflicts = [*self.run.conflicts]
+        claims = [nodes[number] for number in in_order_of_registration(nodes)]
+        for found in contradictions(claims):
+            conflicts.append(str(found))
+            self._recorder.add(events.drift_found(found, start_us))
         for pod in self.run.adopted:
             place = places.get(pod.node_uid)
             if place is None:
@@ -77,6 +88,9 @@ class Simulator:
             conflicts += self.engine.adopt(place, pod)
             self._use(place, [share.minor for share in pod.shares if share.device_type == GPU])
             self._recorder.add(events.observed(pod, start_us))
+        for node in nodes:
+            if node.lost:
+                self._recorder.add(events.node_lost(node, start_us))
         self._recorder.flush()
         return tuple(conflicts)
 

@@ -237,7 +237,7 @@ REFUSED = {
     "deleting a card": ("DELETE FROM ledger_devices", "cards are never deleted"),
     "a second holder of a CPU": (
         (
-            "INSERT INTO ledger_cpu_holdings (position, cpu, node_no, kind, opened_at_us)"
+            "INSERT INTO ledger_cpu_holdings (position, cpu, machine_no, kind, opened_at_us)"
             " SELECT position, 0, node_no, kind, opened_at_us FROM ledger_reservations"
             " WHERE position = 4"
         ),
@@ -245,7 +245,7 @@ REFUSED = {
     ),
     "a CPU for a reservation without CPUs": (
         (
-            "INSERT INTO ledger_cpu_holdings (position, cpu, node_no, kind, opened_at_us)"
+            "INSERT INTO ledger_cpu_holdings (position, cpu, machine_no, kind, opened_at_us)"
             " SELECT position, 1, node_no, kind, opened_at_us FROM ledger_reservations"
             " WHERE position = 4"
         ),
@@ -320,7 +320,10 @@ REFUSED = {
         "facts of a node change with an event that says so",
     ),
     "making up a node": (
-        "INSERT INTO ledger_nodes SELECT 9, 'u', 'n-9', '', '{}', 1, 1, 1, 3",
+        (
+            "INSERT INTO ledger_nodes"
+            " SELECT 9, 'u', 'n-9', 1, '', '', '', 0, '{}', 1, 1, 1, NULL, NULL, '', 3"
+        ),
         "no event at position 3 brings in a node",
     ),
 }
@@ -376,9 +379,9 @@ def test_a_rule_that_was_dropped_is_missed(full: SqliteStore) -> None:
 CARD = "node_no = 1 AND device_type = 'gpu' AND minor = {minor}"
 FACTS_CARD = "facts of a card change with an event that says so"
 NEW_CARD = (
-    "INSERT INTO ledger_devices SELECT {number}, {node}, device_type, {minor}, {uuid}, model, 1, 1,"
-    " {core}, memory_reported, {core}, memory_reported, 0, 0, 0, 0, 0, 0, 0, {position}"
-    " FROM ledger_devices WHERE node_no = 1 AND minor = 0"
+    "INSERT INTO ledger_devices SELECT {number}, {node}, {node}, device_type, {minor}, {uuid}, 0,"
+    " model, 1, 1, {core}, memory_reported, {core}, memory_reported, 0, 0, 0, 0, 0, 0, 0,"
+    " {position} FROM ledger_devices WHERE node_no = 1 AND minor = 0"
 )
 
 
@@ -498,17 +501,18 @@ BORROWED = {
     ),
     "a second node by the inventory of the first": (
         (
-            "INSERT INTO ledger_nodes SELECT 3, 'u', 'n-9', machine_id, labels, cpu_milli,"
-            " memory_bytes, cpu_ref_max, 8 FROM ledger_nodes WHERE node_no = 1"
+            "INSERT INTO ledger_nodes SELECT 3, 'u', 'n-9', machine_no, system_uuid, machine_id,"
+            " boot_id, by_agent, labels, cpu_milli, memory_bytes, cpu_ref_max, NULL, NULL, '', 8"
+            " FROM ledger_nodes WHERE node_no = 1"
         ),
         "no event at position 8 brings in a node",
     ),
     "a CPU with many holders": (
-        "INSERT INTO ledger_cpus VALUES (1, 9, 0, 0, 0, 1, 9, 9, 0, 0, 9)",
+        "INSERT INTO ledger_cpus VALUES (1, 9, 1, 0, 0, 0, 1, 9, 9, 0, 0, 9)",
         "no event at position 9 brings in a CPU",
     ),
     "a CPU out of nothing": (
-        "INSERT INTO ledger_cpus VALUES (1, 9, 0, 0, 0, 1, 1, 1, 0, 0, 8)",
+        "INSERT INTO ledger_cpus VALUES (1, 9, 1, 0, 0, 0, 1, 1, 1, 0, 0, 8)",
         "no event at position 8 brings in a CPU",
     ),
     "more holders for a CPU by another node": (

@@ -212,17 +212,17 @@ def test_a_writer_that_takes_over_knows_what_waits(store: Store) -> None:
 FORGED = {
     "a place that no plan opens": (
         (
-            "INSERT INTO ledger_places (position, device_no, group_name, pod_uid, opened_at_us)"
-            " SELECT position, 5, group_name, pod_uid, opened_at_us FROM ledger_places"
-            " WHERE device_no = 1"
+            "INSERT INTO ledger_places (position, device_no, node_no, group_name, pod_uid,"
+            " opened_at_us) SELECT position, 5, node_no, group_name, pod_uid, opened_at_us"
+            " FROM ledger_places WHERE device_no = 1"
         ),
         "no event at position 3 opens this place",
     ),
     "a place for another Pod": (
         (
-            "INSERT INTO ledger_places (position, device_no, group_name, pod_uid, opened_at_us)"
-            " SELECT position, 2, group_name, 'uid-x', opened_at_us FROM ledger_places"
-            " WHERE device_no = 1"
+            "INSERT INTO ledger_places (position, device_no, node_no, group_name, pod_uid,"
+            " opened_at_us) SELECT position, 2, node_no, group_name, 'uid-x', opened_at_us"
+            " FROM ledger_places WHERE device_no = 1"
         ),
         "no event at position 3 opens this place",
     ),
@@ -284,8 +284,8 @@ TAMPERED = {
     ),
     "a place that never was": (
         (
-            "INSERT INTO ledger_places SELECT position, 6, group_name, pod_uid, opened_at_us,"
-            " opened_at_us, 4 FROM ledger_places WHERE device_no = 1"
+            "INSERT INTO ledger_places SELECT position, 6, node_no, group_name, pod_uid,"
+            " opened_at_us, opened_at_us, 4 FROM ledger_places WHERE device_no = 1"
         ),
         {"position 3: ledger_places has a row that no event explains: key=(3, 6)"},
     ),

@@ -434,7 +434,7 @@ def test_a_flipped_byte_in_a_record_header_is_no_traceback(
     told = told.copy(tmp_path / "whole.db")
     data = told.path.read_bytes()
     rng = random.Random(3)
-    places = [(at, 1 << rng.randrange(8)) for at in rng.choices(record_offsets(told), k=120)]
+    places = [(at, 1 << rng.randrange(8)) for at in rng.choices(record_offsets(told), k=240)]
     places += [(rng.randrange(len(data)), rng.randrange(1, 256)) for _ in range(100)]
     with told.raw() as raw:
         whole = list(raw.iterdump())

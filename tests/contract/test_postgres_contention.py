@@ -52,8 +52,8 @@ RESERVE: Final = (
     " at_us FROM ledger_events WHERE position = {position}"
 )
 HOLD: Final = (
-    "INSERT INTO ledger_holdings SELECT {position}, {device}, 0, {core}, 1, 0, {exclusive}, 1,"
-    " 'granted', at_us FROM ledger_events WHERE position = {position}"
+    "INSERT INTO ledger_holdings SELECT {position}, {device}, {device} - 1, {core}, 1, 0,"
+    " {exclusive}, 1, 'granted', at_us FROM ledger_events WHERE position = {position}"
 )
 SLOT: Final = (
     "INSERT INTO ledger_slot_holdings SELECT {position}, '0000:81:00.1', 1, {device}, 'granted',"
@@ -64,7 +64,7 @@ CPU: Final = (
     " FROM ledger_events WHERE position = {position}"
 )
 PLACE: Final = (
-    "INSERT INTO ledger_places SELECT {position}, 2, '{group}', '{pod}', at_us"
+    "INSERT INTO ledger_places SELECT {position}, 2, 1, '{group}', '{pod}', at_us"
     " FROM ledger_events WHERE position = {position}"
 )
 

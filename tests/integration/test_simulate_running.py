@@ -170,13 +170,14 @@ def test_kubelets_entry_of_a_pod_that_is_not_in_the_input_holds_its_card(
         {"podUID": uid, "resourceName": "nvidia.com/gpu", "deviceIDs": [card]}
         for uid, card in (("ghost", "GPU-0"), ("done", "GPU-1"))
     ]
-    elsewhere = [{"podUID": "ghost", "resourceName": "nvidia.com/gpu", "deviceIDs": ["GPU-1"]}]
+    elsewhere = [{"podUID": "ghost", "resourceName": "nvidia.com/gpu", "deviceIDs": ["GPU-b1"]}]
+    others = [gpu_device(minor, id=f"GPU-b{minor}") for minor in range(2)]
     ended = a_pod("done", 1, nodeName="n1", phase="Succeeded")
     objects = [
         node("n1"),
         device(*map(gpu_device, range(3)), name="n1", annotations={CHECKPOINTS: entries}),
         node("n2"),
-        device(*map(gpu_device, range(2)), name="n2", annotations={CHECKPOINTS: elsewhere}),
+        device(*others, name="n2", annotations={CHECKPOINTS: elsewhere}),
         ended,
         *(a_pod(f"p{number}", 1) for number in range(4)),
     ]

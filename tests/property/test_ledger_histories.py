@@ -14,7 +14,14 @@ from hypothesis import strategies as st
 
 from ledger.domain.errors import CapacityError
 from ledger.domain.events import LedgerEvent, PodReserved, PodVoided
-from ledger.domain.state import NodeState, apply, fold, node_uid_of, violations
+from ledger.domain.state import (
+    NodeState,
+    apply,
+    fold,
+    machine_violations,
+    node_uid_of,
+    violations,
+)
 from ledger.store.rebuild import rebuild
 from ledger.store.verify import verify
 from tests.support.stores import (
@@ -161,5 +168,6 @@ def broken(recorded: list[tuple[int, LedgerEvent]]) -> Iterator[tuple[int, str]]
             continue
         state = nodes[uid] = apply(nodes.get(uid), position, event)
         if state is not None and isinstance(event, PodReserved):
-            for violation in violations(state):
+            known = [each for each in nodes.values() if each is not None]
+            for violation in (*violations(state), *machine_violations(known)):
                 yield position, str(violation)

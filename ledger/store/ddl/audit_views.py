@@ -68,12 +68,13 @@ def holdings(words: Words) -> str:
 SELECT i.position, r.pod_uid, r.attempt, r.namespace, r.pod_name, r.owner, n.node_uid,
   n.node_name, d.device_type, i.minor, d.device_id, d.model, h.core_percent, h.memory_bytes,
   h.memory_ratio_percent, h.exclusive, h.kind, r.phase, r.dialect, i.opened_at_us, i.closed_at_us,
-  h.closed_position, r.end_reason, {_interval(words, "i.")}
+  h.closed_position, r.end_reason, {_interval(words, "i.")},
+  coalesce(r.counted_until_us, i.closed_at_us) AS counted_until_us
 FROM ledger_holdings AS i
 JOIN ledger_holdings AS h ON h.position = i.position AND h.device_no = i.device_no
 JOIN ledger_reservations AS r ON r.position = i.position
 JOIN ledger_devices AS d ON d.device_no = i.device_no
-JOIN ledger_nodes AS n ON n.node_no = d.node_no
+JOIN ledger_nodes AS n ON n.machine_no = d.machine_no AND n.node_no = r.node_no
 """
 
 
@@ -84,7 +85,7 @@ SELECT c.position, r.pod_uid, r.attempt, r.namespace, r.pod_name, n.node_uid, n.
   c.opened_at_us, c.closed_at_us, r.end_reason, {_interval(words, "c.")}
 FROM ledger_cpu_holdings AS c
 JOIN ledger_reservations AS r ON r.position = c.position
-JOIN ledger_nodes AS n ON n.node_no = c.node_no
+JOIN ledger_nodes AS n ON n.node_no = r.node_no
 """
 
 
@@ -99,14 +100,14 @@ SELECT h.position, d.device_type AS unit_type, h.minor AS unit_number,
 FROM ledger_holdings AS h
 JOIN ledger_reservations AS r ON r.position = h.position
 JOIN ledger_devices AS d ON d.device_no = h.device_no
-JOIN ledger_nodes AS n ON n.node_no = d.node_no
+JOIN ledger_nodes AS n ON n.node_no = r.node_no
 UNION ALL
 SELECT c.position, 'cpu', c.cpu, n.node_name || '/cpu/' || c.cpu, r.pod_uid, r.attempt,
   r.namespace, r.pod_name, n.node_uid, n.node_name, c.kind, c.opened_at_us, c.closed_at_us,
   r.end_reason, {words.iso("c.opened_at_us")}, {words.iso("c.closed_at_us")}
 FROM ledger_cpu_holdings AS c
 JOIN ledger_reservations AS r ON r.position = c.position
-JOIN ledger_nodes AS n ON n.node_no = c.node_no
+JOIN ledger_nodes AS n ON n.node_no = r.node_no
 """
 
 
@@ -116,7 +117,8 @@ def reservations(words: Words) -> str:
 SELECT r.position, r.pod_uid, r.attempt, r.namespace, r.pod_name, r.owner, r.labels, r.priority,
   r.qos, r.dialect, r.policy, r.source, n.node_uid, n.node_name, r.cpu_milli, r.memory_bytes,
   r.gpu_core_percent, r.gpu_count, r.cpuset, r.kind, r.phase, r.created_at_us, r.opened_at_us,
-  r.closed_at_us, r.closed_position, r.end_reason, {_interval(words, "r.")}
+  r.closed_at_us, r.closed_position, r.end_reason, {_interval(words, "r.")},
+  coalesce(r.counted_until_us, r.closed_at_us) AS counted_until_us
 FROM ledger_reservations AS r
 JOIN ledger_nodes AS n ON n.node_no = r.node_no
 """
@@ -164,7 +166,7 @@ def _parts(words: Words) -> str:
     """Return `parts`: every reservation, cut at midnight."""
     return f"""parts (position, day, from_us, until_us) AS (
   SELECT r.position, r.opened_at_us / {DAY_US}, r.opened_at_us,
-    coalesce(r.closed_at_us,
+    coalesce(r.counted_until_us, r.closed_at_us,
       {words.greatest("r.opened_at_us", "(SELECT at_us FROM ledger_head)")})
   FROM ledger_reservations AS r
   UNION ALL
@@ -213,9 +215,9 @@ def _inventories(words: Words) -> str:
     {words.number("x.value", "memory_bytes")} AS memory_bytes,
     {words.number("x.value", "healthy")} AS healthy,
     (SELECT d.device_no FROM ledger_devices AS d
-     WHERE d.node_no = n.node_no AND d.device_type = {words.text("x.value", "device_type")}
+     WHERE d.machine_no = n.machine_no AND d.device_type = {words.text("x.value", "device_type")}
        AND CASE WHEN {device} <> '' THEN d.device_id = {device}
-         ELSE d.minor = {words.number("x.value", "minor")} END
+         ELSE d.node_no = n.node_no AND d.minor = {words.number("x.value", "minor")} END
      ORDER BY d.device_id, d.device_no LIMIT 1) AS device_no
   FROM ledger_events AS e
   JOIN ledger_nodes AS n ON n.node_uid = {words.text("e.body", "node_uid")}
@@ -290,21 +292,23 @@ def _steps(words: Words) -> str:
   ) AS i
   UNION ALL
   SELECT x.device_no, x.at_us,
-    CASE WHEN x.reason = 'gone' AND coalesce(e.event_type, '') <> 'device.health_changed.v1'
+    CASE WHEN x.reason IN ('gone', 'lost')
+      AND coalesce(e.event_type, '') <> 'device.health_changed.v1'
       THEN 0 END, x.healthy, 0, 0, 0
   FROM ledger_device_health AS x LEFT JOIN ledger_events AS e ON e.position = x.position
   UNION ALL
   SELECT h.device_no, h.opened_at_us, NULL, NULL, {percent}, 0, 0 FROM ledger_holdings AS h
   UNION ALL
-  SELECT h.device_no, h.closed_at_us, NULL, NULL, -{percent}, 0, 0 FROM ledger_holdings AS h
-  WHERE h.closed_at_us IS NOT NULL
+  SELECT h.device_no, coalesce(r.counted_until_us, h.closed_at_us), NULL, NULL, -{percent}, 0, 0
+  FROM ledger_holdings AS h JOIN ledger_reservations AS r ON r.position = h.position
+  WHERE coalesce(r.counted_until_us, h.closed_at_us) IS NOT NULL
   UNION ALL
   SELECT d.device_no, s.opened_at_us, NULL, NULL, 0, 1, 0
-  FROM ledger_slot_holdings AS s JOIN ledger_devices AS d ON d.node_no = s.node_no
+  FROM ledger_slot_holdings AS s JOIN ledger_devices AS d ON d.machine_no = s.machine_no
   WHERE s.slot = 'unknown/gpu'
   UNION ALL
   SELECT d.device_no, s.closed_at_us, NULL, NULL, 0, -1, 0
-  FROM ledger_slot_holdings AS s JOIN ledger_devices AS d ON d.node_no = s.node_no
+  FROM ledger_slot_holdings AS s JOIN ledger_devices AS d ON d.machine_no = s.machine_no
   WHERE s.slot = 'unknown/gpu' AND s.closed_at_us IS NOT NULL
   UNION ALL
   SELECT d.device_no, u.opened_at_us, NULL, NULL, 0, 0, 1

@@ -1,5 +1,5 @@
 """
-Rules for what an inventory says: nodes, devices with their health, CPUs.
+Rules for what an inventory says: machines, nodes, devices with their health, CPUs.
 
 A row is born or changes only as the body of its event says. A node's row moves with every inventory
 of that node, so the inventory that its devices and CPUs must agree with is the one its
@@ -25,18 +25,33 @@ def _entry(path: str) -> str:
 
 _NODE_SAYS: Final = f"""EXISTS (
     SELECT 1 FROM ledger_events AS e
+    JOIN ledger_machines AS m ON m.machine_no = NEW.machine_no
     WHERE e.position = NEW.fact_position AND e.event_type LIKE 'node.inventoried.v%'
-      AND (NEW.node_uid, NEW.node_name, NEW.machine_id, NEW.labels, NEW.cpu_milli,
-    NEW.memory_bytes, NEW.cpu_ref_max) IS ({_body("node_uid")}, {_body("node_name")},
-    {_body("machine_id")}, {_body("labels")}, {_body("cpu_milli")},
-    {_body("memory_bytes")}, {_body("cpu_ref_count_max")})
+      AND (NEW.node_uid, NEW.node_name, NEW.system_uuid, NEW.machine_id, NEW.boot_id, NEW.labels,
+    NEW.cpu_milli, NEW.memory_bytes, NEW.cpu_ref_max) IS ({_body("node_uid")},
+    {_body("node_name")}, {_body("system_uuid")}, {_body("machine_id")}, {_body("boot_id")},
+    {_body("labels")}, {_body("cpu_milli")}, {_body("memory_bytes")},
+    {_body("cpu_ref_count_max")})
+      AND NEW.lost_position IS NULL
+      AND (NEW.system_uuid = '' OR NEW.machine_id = ''
+        OR (m.system_uuid, m.machine_id) IS (NEW.system_uuid, NEW.machine_id))
+      AND NEW.by_agent BETWEEN {_body("by_agent")} AND 1
   )"""
 _NODE_SEEN: Final = f"""EXISTS (
     SELECT 1 FROM ledger_events AS e
     WHERE e.position = NEW.fact_position AND e.event_type LIKE 'pod.observed.v%'
       AND (NEW.node_uid, NEW.node_name) IS ({_body("node_uid")}, {_body("node_name")})
-      AND (NEW.machine_id, NEW.labels, NEW.cpu_milli, NEW.memory_bytes, NEW.cpu_ref_max)
-        IS ('', '{{}}', 0, 0, 0)
+      AND (NEW.system_uuid, NEW.machine_id, NEW.boot_id, NEW.by_agent, NEW.labels, NEW.cpu_milli,
+    NEW.memory_bytes, NEW.cpu_ref_max) IS ('', '', '', 0, '{{}}', 0, 0, 0)
+  )"""
+_MACHINE_SAYS: Final = f"""EXISTS (
+    SELECT 1 FROM ledger_events AS e
+    WHERE e.position = NEW.fact_position AND CASE NEW.system_uuid
+      WHEN '' THEN e.event_type LIKE 'pod.observed.v%' OR (e.event_type LIKE 'node.inventoried.v%'
+        AND '' IN ({_body("system_uuid")}, {_body("machine_id")}))
+      ELSE e.event_type LIKE 'node.inventoried.v%'
+        AND (NEW.system_uuid, NEW.machine_id) IS ({_body("system_uuid")}, {_body("machine_id")})
+    END
   )"""
 
 
@@ -74,28 +89,96 @@ def _not_changed(what: str) -> str:
     )
 
 
+MACHINES_INSERT: Final = f"""
+CREATE TRIGGER ledger_machines_insert BEFORE INSERT ON ledger_machines
+WHEN NEW.machine_no <> {_NEXT.format(key="machine_no", table="ledger_machines")}
+  OR EXISTS (
+    SELECT 1 FROM ledger_machines
+    WHERE system_uuid <> '' AND (system_uuid, machine_id) IS (NEW.system_uuid, NEW.machine_id)
+  )
+  OR (NEW.system_uuid = '') <> (NEW.machine_id = '')
+  OR NOT {_MACHINE_SAYS}
+BEGIN
+  SELECT {_not_brought_in("a machine")};
+END
+"""
+MACHINES_FACTS: Final = f"""
+CREATE TRIGGER ledger_machines_facts BEFORE UPDATE ON ledger_machines
+WHEN OLD.machine_no <> NEW.machine_no OR OLD.system_uuid <> '' OR NEW.system_uuid = ''
+  OR NEW.machine_id = '' OR NEW.fact_position <= OLD.fact_position OR NOT {_MACHINE_SAYS}
+  OR EXISTS (
+    SELECT 1 FROM ledger_machines
+    WHERE (system_uuid, machine_id) IS (NEW.system_uuid, NEW.machine_id)
+  )
+  OR NOT EXISTS (
+    SELECT 1 FROM ledger_nodes AS n JOIN ledger_events AS e ON e.position = NEW.fact_position
+    WHERE n.machine_no = OLD.machine_no AND n.node_uid = {_body("node_uid")}
+  )
+BEGIN
+  SELECT {_not_changed("facts of a machine")};
+END
+"""
+# A Node's own machine has no other Node: whoever tells no name stands alone on it.
+_ALONE: Final = """EXISTS (
+    SELECT 1 FROM ledger_nodes AS o JOIN ledger_machines AS m ON m.machine_no = o.machine_no
+    WHERE o.machine_no = NEW.machine_no AND o.node_no <> NEW.node_no AND m.system_uuid = ''
+  )"""
 NODES_INSERT: Final = f"""
 CREATE TRIGGER ledger_nodes_insert BEFORE INSERT ON ledger_nodes
 WHEN NEW.node_no <> {_NEXT.format(key="node_no", table="ledger_nodes")}
   OR EXISTS (SELECT 1 FROM ledger_nodes WHERE node_uid = NEW.node_uid)
-  OR NOT ({_NODE_SAYS} OR {_NODE_SEEN})
+  OR (NEW.moved_position, NEW.lost_position, NEW.lost_boot_id) IS NOT (NULL, NULL, '')
+  OR {_ALONE} OR NOT ({_NODE_SAYS} OR {_NODE_SEEN})
 BEGIN
   SELECT {_not_brought_in("a node")};
 END
 """
+# A Node stays on its machine for as long as it tells no other name.
+_STAYS: Final = """(NEW.machine_no <> OLD.machine_no AND EXISTS (
+    SELECT 1 FROM ledger_machines AS m WHERE m.machine_no = OLD.machine_no
+      AND ('' IN (NEW.system_uuid, NEW.machine_id)
+        OR (m.system_uuid, m.machine_id) IS (NEW.system_uuid, NEW.machine_id))
+  ))"""
 NODES_FACTS: Final = f"""
-CREATE TRIGGER ledger_nodes_facts BEFORE UPDATE ON ledger_nodes
-WHEN NOT {same(["node_no", "node_uid"])} OR NEW.fact_position <= OLD.fact_position
-  OR NOT {_NODE_SAYS}
+CREATE TRIGGER ledger_nodes_facts BEFORE UPDATE OF rowid, _rowid_, oid, node_no, node_uid,
+  node_name, machine_no, system_uuid, machine_id, boot_id, by_agent, labels, cpu_milli,
+  memory_bytes, cpu_ref_max, moved_position, fact_position
+ON ledger_nodes
+WHEN NOT {same(["node_no", "node_uid", "lost_boot_id"])} OR NEW.fact_position <= OLD.fact_position
+  OR NEW.by_agent < OLD.by_agent OR NEW.moved_position IS NOT CASE
+    WHEN NEW.machine_no = OLD.machine_no THEN OLD.moved_position ELSE NEW.fact_position END
+  OR {_STAYS} OR {_ALONE} OR NOT {_NODE_SAYS}
 BEGIN
   SELECT {_not_changed("facts of a node")};
+END
+"""
+
+NODES_LOST: Final = f"""
+CREATE TRIGGER ledger_nodes_lost BEFORE UPDATE OF lost_position, lost_boot_id ON ledger_nodes
+WHEN NOT (NEW.lost_position IS NULL AND NEW.fact_position > OLD.fact_position)
+  AND (NEW.lost_boot_id <> OLD.boot_id OR NOT {same(["boot_id", "fact_position"])}
+    OR NOT EXISTS (
+      SELECT 1 FROM ledger_events AS e
+      WHERE e.position = NEW.lost_position AND e.position > coalesce(OLD.lost_position, 0)
+        AND e.position > OLD.fact_position AND e.event_type LIKE 'node.lost.v%'
+        AND {_body("node_uid")} = OLD.node_uid
+    ))
+BEGIN
+  SELECT {
+    fail(
+        "'tenure ledger: no event at position ' || coalesce(NEW.lost_position, 0)"
+        " || ' loses node ' || OLD.node_name",
+        "tenure ledger: no event loses this node",
+    )
+};
 END
 """
 
 _RECORD: Final = f"""{_entry("device_type")} = NEW.device_type AND {_entry("minor")} = NEW.minor
         AND {_entry("model")} = NEW.model AND {_entry("healthy")} = NEW.healthy
         AND {_entry("core_percent")} = NEW.core_reported
-        AND {_entry("memory_bytes")} = NEW.memory_reported"""
+        AND {_entry("memory_bytes")} = NEW.memory_reported
+        AND {_entry("unique_id")} = NEW.unique_id"""
 _BORN_INVENTORIED: Final = _inventory_says(
     "NEW",
     f"""NEW.present = 1 AND EXISTS (
@@ -106,8 +189,8 @@ _BORN_INVENTORIED: Final = _inventory_says(
 _BORN_OBSERVED: Final = _event_says(
     "NEW",
     "pod.observed",
-    f"""(NEW.present, NEW.healthy, NEW.model, NEW.core_reported, NEW.memory_reported)
-        IS (0, 1, '', 0, 0) AND EXISTS (
+    f"""(NEW.present, NEW.healthy, NEW.model, NEW.core_reported, NEW.memory_reported,
+        NEW.unique_id) IS (0, 1, '', 0, 0, 0) AND EXISTS (
         SELECT 1 FROM json_each(e.body, '$.shares') AS r
         WHERE ({_entry("device_type")}, {_entry("minor")}, {_entry("device_id")})
           IS (NEW.device_type, NEW.minor, NEW.device_id)
@@ -131,20 +214,23 @@ BEGIN
     NEW.memory_observed, NEW.observed_holders) IS NOT (0, 0, 0, 0, 0, 0, 0)
       OR (NEW.core_cap, NEW.memory_cap) IS NOT (NEW.core_reported, NEW.memory_reported)
       OR NOT ({_BORN_INVENTORIED} OR {_BORN_OBSERVED})
+      OR NEW.machine_no <> (SELECT machine_no FROM ledger_nodes WHERE node_no = NEW.node_no)
     THEN {_not_brought_in("a device")}
     WHEN NEW.core_reported < 0 OR NEW.memory_reported < 0 THEN {_NEGATIVE}
     WHEN EXISTS (
       SELECT 1 FROM ledger_devices AS d
-      WHERE d.node_no = NEW.node_no AND d.device_type = NEW.device_type
-        AND ((d.device_id = NEW.device_id AND (d.device_id <> '' OR d.minor = NEW.minor))
-          OR (d.minor = NEW.minor AND d.present = 1 AND NEW.present = 1))
+      WHERE d.machine_no = NEW.machine_no AND d.device_type = NEW.device_type
+        AND ((d.device_id = NEW.device_id AND d.device_id <> '')
+          OR (d.node_no = NEW.node_no AND d.minor = NEW.minor AND (d.device_id = NEW.device_id
+            OR d.present = 1 AND NEW.present = 1)))
     )
     THEN {_TWICE}
   END;
 END
 """
 
-_FOUND_AGAIN: Final = f"""NEW.present = 1 AND EXISTS (
+_SAME_MACHINE: Final = "n.machine_no = OLD.machine_no"
+_FOUND_AGAIN: Final = f"""NEW.present = 1 AND {_SAME_MACHINE} AND EXISTS (
         SELECT 1 FROM json_each(e.body, '$.devices') AS r
         WHERE {_RECORD} AND CASE
           WHEN OLD.device_id <> '' AND {_entry("device_id")} = OLD.device_id
@@ -155,9 +241,10 @@ _FOUND_AGAIN: Final = f"""NEW.present = 1 AND EXISTS (
             AND NEW.minor = OLD.minor AND NEW.device_id = OLD.device_id
         END
       )"""
-_GONE: Final = f"""NEW.present = 0 AND OLD.present = 1
+_WITHDRAWN: Final = f"""NEW.present = 0 AND OLD.present = 1
         AND (NEW.core_reported, NEW.memory_reported) IS (0, 0)
-        AND {same(["minor", "device_id", "model", "healthy"])} AND NOT EXISTS (
+        AND {same(["node_no", "minor", "device_id", "unique_id", "model", "healthy"])}"""
+_GONE: Final = f"""{_WITHDRAWN} AND (n.machine_no <> OLD.machine_no OR NOT EXISTS (
         SELECT 1 FROM json_each(e.body, '$.devices') AS r
         WHERE {_entry("device_type")} = OLD.device_type AND CASE {_entry("device_id")}
           WHEN '' THEN {_entry("minor")} = OLD.minor AND (OLD.device_id = '' OR NOT EXISTS (
@@ -167,35 +254,52 @@ _GONE: Final = f"""NEW.present = 0 AND OLD.present = 1
           ))
           ELSE {_entry("device_id")} = OLD.device_id
         END
-      )"""
+      ))"""
+_LOST: Final = f"""EXISTS (
+    SELECT 1 FROM ledger_nodes AS n
+    WHERE n.node_no = OLD.node_no AND n.lost_position = NEW.fact_position AND {_WITHDRAWN}
+  )"""
+_BUT_HEALTH: Final = [
+    "node_no",
+    "minor",
+    "device_id",
+    "unique_id",
+    "model",
+    "present",
+    "core_reported",
+    "memory_reported",
+]
 _HEALTH: Final = _event_says(
     "OLD",
     "device.health_changed",
     f"""{_body("device_type")} = OLD.device_type AND {_body("healthy")} = NEW.healthy
       AND ((OLD.device_id <> '' AND {_body("device_id")} = OLD.device_id)
         OR ({_body("minor")} = OLD.minor AND (OLD.device_id = '' OR {_body("device_id")} = '')))
-      AND {same(["minor", "device_id", "model", "present", "core_reported", "memory_reported"])}""",
+      AND {same(_BUT_HEALTH)}""",
 )
 # A key that is the rowid has these names too, and UPDATE OF goes by the name that was written.
 DEVICES_FACTS: Final = f"""
-CREATE TRIGGER ledger_devices_facts BEFORE UPDATE OF device_no, rowid, _rowid_, oid, node_no,
-  device_type, minor, device_id, model, present, healthy, core_reported, memory_reported,
-  fact_position
+CREATE TRIGGER ledger_devices_facts BEFORE UPDATE OF device_no, rowid, _rowid_, oid, machine_no,
+  node_no, device_type, minor, device_id, unique_id, model, present, healthy, core_reported,
+  memory_reported, fact_position
 ON ledger_devices
 BEGIN
   SELECT CASE
-    WHEN NOT {same(["device_no", "node_no", "device_type"])}
+    WHEN NOT {same(["device_no", "machine_no", "device_type"])}
       OR NEW.device_id <> OLD.device_id AND OLD.device_id <> ''
+      OR NEW.node_no <> OLD.node_no AND OLD.device_id = ''
       OR NEW.fact_position <= OLD.fact_position
-      OR NOT ({_inventory_says("OLD", f"(({_FOUND_AGAIN}) OR ({_GONE}))")} OR {_HEALTH})
+      OR NOT ({_inventory_says("NEW", f"(({_FOUND_AGAIN}) OR ({_GONE}))")} OR {_LOST} OR {_HEALTH})
     THEN {_not_changed("facts of a card")}
     WHEN NEW.core_reported < 0 OR NEW.memory_reported < 0 THEN {_NEGATIVE}
     WHEN EXISTS (
       SELECT 1 FROM ledger_devices AS d
-      WHERE d.node_no = OLD.node_no AND d.device_type = OLD.device_type
+      WHERE d.machine_no = OLD.machine_no AND d.device_type = OLD.device_type
         AND d.device_no <> OLD.device_no
-        AND (d.device_id = NEW.device_id AND (d.device_id <> '' OR d.minor = NEW.minor)
-          OR (d.minor = NEW.minor AND d.present = 1 AND NEW.present = 1 AND EXISTS (
+        AND (d.device_id = NEW.device_id
+            AND (d.device_id <> '' OR d.node_no = NEW.node_no AND d.minor = NEW.minor)
+          OR (d.node_no = NEW.node_no AND d.minor = NEW.minor AND d.present = 1
+            AND NEW.present = 1 AND EXISTS (
             SELECT 1 FROM ledger_events AS e, json_each(e.body, '$.devices') AS r
             WHERE e.position = NEW.fact_position
               AND {_entry("device_type")} = OLD.device_type AND {_entry("minor")} = NEW.minor
@@ -220,6 +324,8 @@ WHEN EXISTS (
       AND CASE
         WHEN e.event_type LIKE 'device.health_changed.v%'
         THEN NEW.healthy = d.healthy AND NEW.reason = {_body("reason")}
+        WHEN e.event_type LIKE 'node.lost.v%'
+        THEN (NEW.healthy, NEW.reason) IS (0, 'lost')
         WHEN e.event_type LIKE 'node.inventoried.v%'
         THEN NEW.healthy = (d.healthy AND d.present) AND CASE d.present
           WHEN 1 THEN NEW.reason IN ('returned', 'inventory') ELSE NEW.reason = 'gone' END
@@ -243,12 +349,14 @@ _CPU_SAYS: Final = f"""(NEW.present = 1 AND NEW.ref_reported = {_body("cpu_ref_c
       ))"""
 _CPU_UNNAMED: Final = """(NEW.present, NEW.ref_reported, NEW.core, NEW.socket, NEW.numa)
         IS (0, 0, -1, -1, -1)"""
-_CPU_GONE: Final = f"""({_CPU_UNNAMED} AND NOT EXISTS (
+_CPU_GONE: Final = f"""({_CPU_UNNAMED} AND {same(["node_no"])}
+        AND (n.machine_no <> OLD.machine_no OR NOT EXISTS (
         SELECT 1 FROM json_each(e.body, '$.cpus') AS r WHERE {_entry("id")} = NEW.cpu
-      ))"""
+      )))"""
 CPUS_INSERT: Final = f"""
 CREATE TRIGGER ledger_cpus_insert BEFORE INSERT ON ledger_cpus
-WHEN EXISTS (SELECT 1 FROM ledger_cpus WHERE node_no = NEW.node_no AND cpu = NEW.cpu)
+WHEN EXISTS (SELECT 1 FROM ledger_cpus WHERE machine_no = NEW.machine_no AND cpu = NEW.cpu)
+  OR NEW.machine_no <> (SELECT machine_no FROM ledger_nodes WHERE node_no = NEW.node_no)
   OR (NEW.ref_used, NEW.ref_observed, NEW.ref_max) IS NOT (0, 0, NEW.ref_reported)
   OR NOT ({_inventory_says("NEW", _CPU_SAYS)} OR {_event_says("NEW", "pod.observed", _CPU_UNNAMED)})
 BEGIN
@@ -257,10 +365,10 @@ END
 """
 CPUS_FACTS: Final = f"""
 CREATE TRIGGER ledger_cpus_facts BEFORE UPDATE OF core, socket, numa, present, ref_reported,
-  node_no, cpu, fact_position
+  machine_no, node_no, cpu, fact_position
 ON ledger_cpus
-WHEN NOT {same(["node_no", "cpu"])} OR NEW.fact_position <= OLD.fact_position
-  OR NOT {_inventory_says("OLD", f"({_CPU_SAYS} OR {_CPU_GONE})")}
+WHEN NOT {same(["machine_no", "cpu"])} OR NEW.fact_position <= OLD.fact_position
+  OR NOT {_inventory_says("NEW", f"(({_SAME_MACHINE} AND {_CPU_SAYS}) OR {_CPU_GONE})")}
 BEGIN
   SELECT {_not_changed("facts of a CPU")};
 END
@@ -272,7 +380,7 @@ WHEN NEW.ref_max <> max(NEW.ref_reported, NEW.ref_used)
   OR (NEW.ref_used, NEW.ref_observed) IS NOT (
     SELECT count(CASE kind WHEN 'granted' THEN 1 END), count(CASE kind WHEN 'observed' THEN 1 END)
     FROM ledger_cpu_holdings
-    WHERE node_no = NEW.node_no AND cpu = NEW.cpu AND closed_at_us IS NULL
+    WHERE machine_no = NEW.machine_no AND cpu = NEW.cpu AND closed_at_us IS NULL
   )
 BEGIN
   SELECT {
@@ -286,8 +394,11 @@ END
 """
 
 RULES: Final = (
+    MACHINES_INSERT,
+    MACHINES_FACTS,
     NODES_INSERT,
     NODES_FACTS,
+    NODES_LOST,
     DEVICES_INSERT,
     DEVICES_FACTS,
     HEALTH_INSERT,

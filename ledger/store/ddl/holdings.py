@@ -30,14 +30,28 @@ BEGIN
         "tenure ledger: no event opens this reservation",
     )
 }
-    WHEN NEW.closed_position IS NOT NULL
+    WHEN NEW.closed_position IS NOT NULL OR NEW.lost_position IS NOT NULL
     THEN {
     fail(
         "'tenure ledger: a reservation opens before it closes: position ' || NEW.position",
         "tenure ledger: a reservation opens before it closes",
     )
 }
-  END;
+    WHEN NEW.kind = 'granted' AND n.lost_position IS NOT NULL
+    THEN {
+    fail("'tenure ledger: node ' || n.node_name || ' is lost'", "tenure ledger: the node is lost")
+}
+    WHEN NEW.kind = 'granted' AND n.moved_position IS NOT NULL AND EXISTS (
+      SELECT 1 FROM ledger_reservations AS r
+      WHERE r.closed_position IS NULL AND r.node_no = NEW.node_no AND r.position < n.moved_position
+    )
+    THEN {
+    fail(
+        "'tenure ledger: node ' || n.node_name || ' has holders from another machine'",
+        "tenure ledger: the node has holders from another machine",
+    )
+}
+  END FROM (SELECT 1) LEFT JOIN ledger_nodes AS n ON n.node_no = NEW.node_no;
 END
 """
 FIXED_RESERVATION: Final = [
@@ -67,6 +81,23 @@ FIXED_RESERVATION: Final = [
 ]
 
 
+_CLEARED: Final = """e.event_type LIKE 'node.cleared.v%' AND NEW.phase = 'released'
+            AND NEW.end_reason = 'cleared: ' || json_extract(e.body, '$.evidence') AND EXISTS (
+            SELECT 1 FROM ledger_nodes AS n
+            LEFT JOIN ledger_nodes AS w ON w.machine_no = n.machine_no AND w.lost_position IS NULL
+              AND w.node_uid = json_extract(e.body, '$.witness_uid')
+            WHERE n.node_no = OLD.node_no AND n.node_uid = json_extract(e.body, '$.node_uid')
+              AND CASE json_extract(e.body, '$.evidence')
+                WHEN 'act' THEN 1
+                WHEN 'agent' THEN w.by_agent = 1
+                WHEN 'boot' THEN w.boot_id <> '' AND n.lost_boot_id <> ''
+                  AND w.boot_id <> n.lost_boot_id AND NOT EXISTS (
+                    SELECT 1 FROM ledger_nodes AS a
+                    WHERE a.machine_no = n.machine_no AND a.by_agent = 1
+                  )
+                ELSE 0
+              END
+          )"""
 RESERVATIONS_UPDATE: Final = f"""
 CREATE TRIGGER ledger_reservations_update BEFORE UPDATE ON ledger_reservations
 BEGIN
@@ -82,12 +113,14 @@ BEGIN
     WHEN NEW.closed_position IS NOT NULL AND NOT EXISTS (
       SELECT 1 FROM ledger_events AS e
       WHERE e.position = NEW.closed_position AND e.position > OLD.position
-        AND (e.event_type LIKE 'pod.released.v%' OR e.event_type LIKE 'pod.voided.v%')
-        AND e.at_us = NEW.closed_at_us
-        AND json_extract(e.body, '$.pod_uid') = OLD.pod_uid
-        AND json_extract(e.body, '$.attempt') = OLD.attempt
-        AND json_extract(e.body, '$.reason') = NEW.end_reason
-        AND e.event_type LIKE 'pod.' || NEW.phase || '.v%'
+        AND e.at_us = NEW.closed_at_us AND CASE
+          WHEN OLD.lost_position IS NOT NULL THEN {_CLEARED}
+          ELSE (e.event_type LIKE 'pod.released.v%' OR e.event_type LIKE 'pod.voided.v%')
+            AND json_extract(e.body, '$.pod_uid') = OLD.pod_uid
+            AND json_extract(e.body, '$.attempt') = OLD.attempt
+            AND json_extract(e.body, '$.reason') = NEW.end_reason
+            AND e.event_type LIKE 'pod.' || NEW.phase || '.v%'
+        END
     )
     THEN {
     fail(
@@ -118,6 +151,27 @@ END
 
 # SQLite makes a table for the keys of an UPDATE that may touch several rows, and for the rows of an
 # INSERT from a query. So a statement names one whole key where it can, or is not begun.
+RESERVATIONS_LOST: Final = f"""
+CREATE TRIGGER ledger_reservations_lost BEFORE UPDATE OF lost_position, counted_until_us
+ON ledger_reservations
+WHEN OLD.lost_position IS NOT NULL OR OLD.closed_position IS NOT NULL OR NEW.phase <> 'lost'
+  OR NOT EXISTS (
+    SELECT 1 FROM ledger_events AS e JOIN ledger_nodes AS n ON n.node_no = OLD.node_no
+    WHERE e.position = NEW.lost_position AND e.position > OLD.position
+      AND e.event_type LIKE 'node.lost.v%' AND e.at_us = NEW.counted_until_us
+      AND json_extract(e.body, '$.node_uid') = n.node_uid
+  )
+BEGIN
+  SELECT {
+    fail(
+        "'tenure ledger: no event at position ' || coalesce(NEW.lost_position, 0)"
+        " || ' loses the node of pod ' || OLD.namespace || '/' || OLD.pod_name",
+        "tenure ledger: no event loses the node of this reservation",
+    )
+};
+END
+"""
+
 _ENDED: Final = "closed_at_us = NEW.closed_at_us, closed_position = NEW.closed_position"
 CLOSE_CARD: Final = f"""
 CREATE TRIGGER ledger_reservations_close AFTER UPDATE OF closed_position ON ledger_reservations
@@ -183,10 +237,12 @@ BEGIN
     observed_holders = observed_holders + 1
   WHERE device_no = NEW.device_no AND NEW.kind <> 'granted';
   SELECT CASE WHEN NOT EXISTS (
-      SELECT 1 FROM ledger_reservations AS r, ledger_devices AS d
+      SELECT 1 FROM ledger_reservations AS r JOIN ledger_nodes AS n ON n.node_no = r.node_no
+      JOIN ledger_devices AS d ON d.machine_no = n.machine_no
       WHERE r.position = NEW.position AND r.kind = NEW.kind AND r.closed_position IS NULL
-        AND r.opened_at_us = NEW.opened_at_us
-        AND d.device_no = NEW.device_no AND d.node_no = r.node_no
+        AND r.opened_at_us = NEW.opened_at_us AND d.device_no = NEW.device_no
+        AND (d.device_id <> '' OR d.node_no = n.node_no)
+        AND (NEW.kind <> 'granted' OR NEW.minor = d.minor)
         AND r.device_count >= (
           SELECT count(*) FROM ledger_holdings WHERE position = NEW.position
         )
@@ -271,6 +327,21 @@ _HOLDERS: Final = (
 )
 _ASKS_NOTHING: Final = f"NEW.tenants > OLD.tenants AND {_CORE_ASKED} = 0 AND {_MEMORY_ASKED} = 0"
 
+# An id that is unique in the world is on two machines: one of them is wrong, or has not let go yet.
+_CLAIMED: Final = """
+      SELECT 1 FROM ledger_devices AS c
+      WHERE c.device_type = OLD.device_type AND c.device_id = OLD.device_id
+        AND c.machine_no <> OLD.machine_no
+        AND (c.present = 1 OR c.tenants > 0 OR c.observed_holders > 0)
+    """
+_CLAIMED_BY: Final = """' is also ' || (
+      SELECT n.node_name || '/' || c.device_type || '/' || c.minor
+      FROM ledger_devices AS c JOIN ledger_nodes AS n ON n.node_no = c.node_no
+      WHERE c.device_type = OLD.device_type AND c.device_id = OLD.device_id
+        AND c.machine_no <> OLD.machine_no
+        AND (c.present = 1 OR c.tenants > 0 OR c.observed_holders > 0)
+      ORDER BY c.device_no LIMIT 1
+    )"""
 DEVICES_COUNTERS: Final = f"""
 CREATE TRIGGER ledger_devices_counters BEFORE UPDATE OF core_cap, memory_cap, core_used,
   memory_used, tenants, exclusive_holders, core_observed, memory_observed, observed_holders
@@ -295,10 +366,12 @@ BEGIN
     THEN {_core(_HOLDERS)}
     WHEN EXISTS (
       SELECT 1 FROM ledger_slot_holdings AS s
-      WHERE s.node_no = OLD.node_no AND s.slot = 'unknown/' || OLD.device_type
+      WHERE s.machine_no = OLD.machine_no AND s.slot = 'unknown/' || OLD.device_type
         AND s.closed_position IS NULL
     )
     THEN {_card("' may be held by a Pod on an unknown card'")}
+    WHEN OLD.unique_id = 1 AND EXISTS ({_CLAIMED})
+    THEN {_card(_CLAIMED_BY)}
   END;
   SELECT CASE
     WHEN NEW.core_cap <> max(NEW.core_reported, NEW.core_used)
@@ -330,6 +403,7 @@ RULES: Final = (
     RESERVATIONS_INSERT,
     RESERVATIONS_UPDATE,
     RESERVATIONS_FIXED,
+    RESERVATIONS_LOST,
     CLOSE_CARD,
     CLOSE_MORE,
     HOLDINGS_INSERT,

@@ -5,11 +5,17 @@ from __future__ import annotations
 from typing import Final
 
 from ledger.domain.annotations.qos import QosClass
-from ledger.store.ddl.texts import fail, node_name, only_closes
+from ledger.store.ddl.texts import fail, only_closes
 
 _CPU: Final = """(
   SELECT 'cpu ' || n.node_name || '/cpu/' || NEW.cpu
-  FROM ledger_nodes AS n WHERE n.node_no = NEW.node_no
+  FROM ledger_reservations AS r JOIN ledger_nodes AS n ON n.node_no = r.node_no
+  WHERE r.position = NEW.position
+)"""
+_SLOT: Final = """(
+  SELECT n.node_name || '/' || NEW.slot
+  FROM ledger_reservations AS r JOIN ledger_nodes AS n ON n.node_no = r.node_no
+  WHERE r.position = NEW.position
 )"""
 
 MEETS_ALONE: Final = f"""c.ref_used + c.ref_observed > 0 AND EXISTS (
@@ -17,7 +23,7 @@ MEETS_ALONE: Final = f"""c.ref_used + c.ref_observed > 0 AND EXISTS (
       WHERE r.qos = '{QosClass.LSE}' AND r.position IN (
         SELECT NEW.position UNION ALL
         SELECT h.position FROM ledger_cpu_holdings AS h
-        WHERE h.node_no = NEW.node_no AND h.cpu = NEW.cpu AND h.closed_position IS NULL
+        WHERE h.machine_no = NEW.machine_no AND h.cpu = NEW.cpu AND h.closed_position IS NULL
       )
     )"""
 """
@@ -49,17 +55,19 @@ BEGIN
     )
 }
   END
-  FROM ledger_cpus AS c WHERE c.node_no = NEW.node_no AND c.cpu = NEW.cpu;
+  FROM ledger_cpus AS c WHERE c.machine_no = NEW.machine_no AND c.cpu = NEW.cpu;
   SELECT CASE
     WHEN EXISTS (
       SELECT 1 FROM ledger_cpu_holdings WHERE position = NEW.position AND cpu = NEW.cpu
     )
     OR NEW.closed_position IS NOT NULL
-    OR NOT EXISTS (SELECT 1 FROM ledger_cpus WHERE node_no = NEW.node_no AND cpu = NEW.cpu)
     OR NOT EXISTS (
-      SELECT 1 FROM ledger_reservations AS r
+      SELECT 1 FROM ledger_cpus WHERE machine_no = NEW.machine_no AND cpu = NEW.cpu
+    )
+    OR NOT EXISTS (
+      SELECT 1 FROM ledger_reservations AS r JOIN ledger_nodes AS n ON n.node_no = r.node_no
       WHERE r.position = NEW.position AND r.kind = NEW.kind AND r.closed_position IS NULL
-        AND r.opened_at_us = NEW.opened_at_us AND r.node_no = NEW.node_no
+        AND r.opened_at_us = NEW.opened_at_us AND n.machine_no = NEW.machine_no
         AND r.cpu_count > (
           SELECT count(*) FROM ledger_cpu_holdings WHERE position = NEW.position
         )
@@ -80,12 +88,12 @@ BEGIN
   UPDATE ledger_cpus
   SET ref_used = ref_used + (NEW.kind = 'granted'),
     ref_observed = ref_observed + (NEW.kind = 'observed')
-  WHERE node_no = NEW.node_no AND cpu = NEW.cpu;
+  WHERE machine_no = NEW.machine_no AND cpu = NEW.cpu;
 END
 """
 CPU_HOLDINGS_UPDATE: Final = only_closes(
     "ledger_cpu_holdings",
-    ["position", "cpu", "node_no", "kind", "opened_at_us"],
+    ["position", "cpu", "machine_no", "kind", "opened_at_us"],
     "a holding of a CPU",
 )
 CPU_HOLDINGS_GIVE_BACK: Final = """
@@ -97,7 +105,7 @@ BEGIN
   SET ref_used = ref_used - (NEW.kind = 'granted'),
     ref_max = max(ref_reported, ref_used - (NEW.kind = 'granted')),
     ref_observed = ref_observed - (NEW.kind = 'observed')
-  WHERE node_no = NEW.node_no AND cpu = NEW.cpu;
+  WHERE machine_no = NEW.machine_no AND cpu = NEW.cpu;
 END
 """
 
@@ -107,12 +115,11 @@ BEGIN
   SELECT CASE
     WHEN NEW.kind = 'granted' AND EXISTS (
       SELECT 1 FROM ledger_slot_holdings
-      WHERE node_no = NEW.node_no AND slot = NEW.slot AND closed_position IS NULL
+      WHERE machine_no = NEW.machine_no AND slot = NEW.slot AND closed_position IS NULL
     )
     THEN {
     fail(
-        f"'tenure ledger: ' || {node_name('NEW')} || '/' || NEW.slot"
-        " || ' has a holder, one more asked'",
+        f"'tenure ledger: ' || {_SLOT} || ' has a holder, one more asked'",
         "tenure ledger: the slot has a holder",
     )
 }
@@ -121,10 +128,10 @@ BEGIN
     )
     OR NEW.closed_position IS NOT NULL
     OR NOT EXISTS (
-      SELECT 1 FROM ledger_reservations AS r
+      SELECT 1 FROM ledger_reservations AS r JOIN ledger_nodes AS n ON n.node_no = r.node_no
       LEFT JOIN ledger_holdings AS h ON h.position = r.position AND h.device_no = NEW.device_no
       WHERE r.position = NEW.position AND r.kind = NEW.kind AND r.closed_position IS NULL
-        AND r.node_no = NEW.node_no AND r.opened_at_us = NEW.opened_at_us
+        AND n.machine_no = NEW.machine_no AND r.opened_at_us = NEW.opened_at_us
         AND (h.position IS NOT NULL OR (NEW.kind = 'observed' AND NEW.device_no IS NULL))
     )
     THEN {
@@ -139,7 +146,7 @@ END
 """
 SLOT_HOLDINGS_UPDATE: Final = only_closes(
     "ledger_slot_holdings",
-    ["position", "slot", "node_no", "device_no", "kind", "opened_at_us"],
+    ["position", "slot", "machine_no", "device_no", "kind", "opened_at_us"],
     "a holding of a slot",
 )
 

@@ -28,6 +28,7 @@ from ledger.store.ddl.postgres_texts import never_changes, refuse_delete, refuse
 _KEPT: Final = (
     ("ledger_head", "heads"),
     ("ledger_streams", "streams"),
+    ("ledger_machines", "machines"),
     ("ledger_nodes", "nodes"),
     ("ledger_devices", "cards"),
     ("ledger_cpus", "CPUs"),

@@ -36,10 +36,10 @@ _COLUMNS: Final = {
         " kind text, opened_at_us bigint"
     ),
     "ledger_cpu_holdings": (
-        "position bigint, cpu bigint, node_no bigint, kind text, opened_at_us bigint"
+        "position bigint, cpu bigint, machine_no bigint, kind text, opened_at_us bigint"
     ),
     "ledger_slot_holdings": (
-        "position bigint, slot text, node_no bigint, device_no maybe, kind text,"
+        "position bigint, slot text, machine_no bigint, device_no maybe, kind text,"
         " opened_at_us bigint"
     ),
     "ledger_refusals": (
@@ -125,7 +125,7 @@ STEPS: Final = (
         alone=("p",),
     ),
     _insert("ledger_tiles"),
-    _insert("ledger_cpu_holdings", alone=("node_no", "cpu")),
+    _insert("ledger_cpu_holdings", alone=("machine_no", "cpu")),
     _insert("ledger_slot_holdings"),
     _insert("ledger_refusals"),
 )

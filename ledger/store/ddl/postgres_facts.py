@@ -35,10 +35,17 @@ def _entries(path: str) -> str:
 
 _NODE_SAYS: Final = f"""EXISTS (
       SELECT 1 FROM ledger_events AS e {BODY}
+      JOIN ledger_machines AS m ON m.machine_no = NEW.machine_no
       WHERE e.position = NEW.fact_position AND {event_is("node.inventoried")}
         AND {says("j.b", "node_uid", "NEW.node_uid")}
         AND {says("j.b", "node_name", "NEW.node_name")}
+        AND {says("j.b", "system_uuid", "NEW.system_uuid")}
         AND {says("j.b", "machine_id", "NEW.machine_id")}
+        AND {says("j.b", "boot_id", "NEW.boot_id")}
+        AND NEW.lost_position IS NULL
+        AND (NEW.system_uuid = '' OR NEW.machine_id = ''
+          OR (m.system_uuid, m.machine_id) = (NEW.system_uuid, NEW.machine_id))
+        AND NEW.by_agent BETWEEN (j.b->'by_agent' = 'true'::jsonb)::int AND 1
         AND e.body::json->>'labels' = NEW.labels
         AND {says("j.b", "cpu_milli", "NEW.cpu_milli")}
         AND {says("j.b", "memory_bytes", "NEW.memory_bytes")}
@@ -49,8 +56,17 @@ _NODE_SEEN: Final = f"""EXISTS (
       WHERE e.position = NEW.fact_position AND {event_is("pod.observed")}
         AND {says("j.b", "node_uid", "NEW.node_uid")}
         AND {says("j.b", "node_name", "NEW.node_name")}
-        AND (NEW.machine_id, NEW.labels, NEW.cpu_milli, NEW.memory_bytes, NEW.cpu_ref_max)
-          = ('', '{{}}', 0, 0, 0)
+        AND (NEW.system_uuid, NEW.machine_id, NEW.boot_id, NEW.by_agent, NEW.labels,
+          NEW.cpu_milli, NEW.memory_bytes, NEW.cpu_ref_max) = ('', '', '', 0, '{{}}', 0, 0, 0)
+    )"""
+_MACHINE_SAYS: Final = f"""EXISTS (
+      SELECT 1 FROM ledger_events AS e {BODY}
+      WHERE e.position = NEW.fact_position AND CASE NEW.system_uuid
+        WHEN '' THEN {event_is("pod.observed")} OR ({event_is("node.inventoried")}
+          AND '' IN (j.b->>'system_uuid', j.b->>'machine_id'))
+        ELSE {event_is("node.inventoried")} AND {says("j.b", "system_uuid", "NEW.system_uuid")}
+          AND {says("j.b", "machine_id", "NEW.machine_id")}
+      END
     )"""
 
 
@@ -89,6 +105,47 @@ def _not_changed(what: str) -> str:
     )
 
 
+MACHINES_INSERT: Final = rule(
+    "ledger_machines_insert",
+    "ledger_machines",
+    "INSERT",
+    f"""
+  IF NEW.machine_no <> {_NEXT.format(key="machine_no", table="ledger_machines")}
+    OR EXISTS (
+      SELECT 1 FROM ledger_machines AS m WHERE m.system_uuid <> ''
+        AND (m.system_uuid, m.machine_id) = (NEW.system_uuid, NEW.machine_id)
+    )
+    OR (NEW.system_uuid = '') <> (NEW.machine_id = '')
+    OR NOT {_MACHINE_SAYS}
+  THEN
+    {_not_brought_in("a machine")}
+  END IF;""",
+)
+MACHINES_FACTS: Final = rule(
+    "ledger_machines_facts",
+    "ledger_machines",
+    "UPDATE",
+    f"""
+  IF OLD.machine_no <> NEW.machine_no OR OLD.system_uuid <> '' OR NEW.system_uuid = ''
+    OR NEW.machine_id = '' OR NEW.fact_position <= OLD.fact_position OR NOT {_MACHINE_SAYS}
+    OR EXISTS (
+      SELECT 1 FROM ledger_machines AS m
+      WHERE (m.system_uuid, m.machine_id) = (NEW.system_uuid, NEW.machine_id)
+    )
+    OR NOT EXISTS (
+      SELECT 1 FROM ledger_nodes AS n JOIN ledger_events AS e ON e.position = NEW.fact_position
+      {BODY}
+      WHERE n.machine_no = OLD.machine_no AND {says("j.b", "node_uid", "n.node_uid")}
+    )
+  THEN
+    {_not_changed("facts of a machine")}
+  END IF;""",
+)
+# A Node's own machine has no other Node: whoever tells no name stands alone on it.
+_ALONE: Final = """EXISTS (
+      SELECT 1 FROM ledger_nodes AS o JOIN ledger_machines AS m ON m.machine_no = o.machine_no
+      WHERE o.machine_no = NEW.machine_no AND o.node_no <> NEW.node_no AND m.system_uuid = ''
+    )"""
 NODES_INSERT: Final = rule(
     "ledger_nodes_insert",
     "ledger_nodes",
@@ -96,20 +153,53 @@ NODES_INSERT: Final = rule(
     f"""
   IF NEW.node_no <> {_NEXT.format(key="node_no", table="ledger_nodes")}
     OR EXISTS (SELECT 1 FROM ledger_nodes WHERE node_uid = NEW.node_uid)
-    OR NOT ({_NODE_SAYS} OR {_NODE_SEEN})
+    OR NEW.moved_position IS NOT NULL OR NEW.lost_position IS NOT NULL OR NEW.lost_boot_id <> ''
+    OR {_ALONE} OR NOT ({_NODE_SAYS} OR {_NODE_SEEN})
   THEN
     {_not_brought_in("a node")}
   END IF;""",
 )
+# A Node stays on its machine for as long as it tells no other name.
+_STAYS: Final = """(NEW.machine_no <> OLD.machine_no AND EXISTS (
+      SELECT 1 FROM ledger_machines AS m WHERE m.machine_no = OLD.machine_no
+        AND ('' IN (NEW.system_uuid, NEW.machine_id)
+          OR (m.system_uuid, m.machine_id) = (NEW.system_uuid, NEW.machine_id))
+    ))"""
 NODES_FACTS: Final = rule(
     "ledger_nodes_facts",
     "ledger_nodes",
-    "UPDATE",
+    "UPDATE OF node_no, node_uid, node_name, machine_no, system_uuid, machine_id, boot_id,"
+    " by_agent, labels, cpu_milli, memory_bytes, cpu_ref_max, moved_position, fact_position",
     f"""
-  IF NOT {same(["node_no", "node_uid"])} OR NEW.fact_position <= OLD.fact_position
-    OR NOT {_NODE_SAYS}
+  IF NOT {same(["node_no", "node_uid", "lost_boot_id"])}
+    OR NEW.fact_position <= OLD.fact_position OR NEW.by_agent < OLD.by_agent
+    OR NEW.moved_position IS DISTINCT FROM (CASE
+      WHEN NEW.machine_no = OLD.machine_no THEN OLD.moved_position ELSE NEW.fact_position END)
+    OR {_STAYS} OR {_ALONE} OR NOT {_NODE_SAYS}
   THEN
     {_not_changed("facts of a node")}
+  END IF;""",
+)
+_NOT_LOST: Final = fail(
+    "'tenure ledger: no event at position ' || coalesce(NEW.lost_position, 0)"
+    " || ' loses node ' || OLD.node_name",
+    "no event loses this node",
+)
+NODES_LOST: Final = rule(
+    "ledger_nodes_lost",
+    "ledger_nodes",
+    "UPDATE OF lost_position, lost_boot_id",
+    f"""
+  IF NOT (NEW.lost_position IS NULL AND NEW.fact_position > OLD.fact_position)
+    AND (NEW.lost_boot_id <> OLD.boot_id OR NOT {same(["boot_id", "fact_position"])}
+      OR NOT EXISTS (
+        SELECT 1 FROM ledger_events AS e {BODY}
+        WHERE e.position = NEW.lost_position AND e.position > coalesce(OLD.lost_position, 0)
+          AND e.position > OLD.fact_position AND {event_is("node.lost")}
+          AND {says("j.b", "node_uid", "OLD.node_uid")}
+      ))
+  THEN
+    {_NOT_LOST}
   END IF;""",
 )
 
@@ -118,7 +208,8 @@ _RECORD: Final = f"""{says("r.value", "device_type", "NEW.device_type")}
           AND {says("r.value", "model", "NEW.model")}
           AND {says_whether("r.value", "healthy", "NEW.healthy")}
           AND {says("r.value", "core_percent", "NEW.core_reported")}
-          AND {says("r.value", "memory_bytes", "NEW.memory_reported")}"""
+          AND {says("r.value", "memory_bytes", "NEW.memory_reported")}
+          AND {says_whether("r.value", "unique_id", "NEW.unique_id")}"""
 _BORN_INVENTORIED: Final = _inventory_says(
     "NEW",
     f"""NEW.present = 1 AND EXISTS (
@@ -129,8 +220,8 @@ _BORN_INVENTORIED: Final = _inventory_says(
 _BORN_OBSERVED: Final = _event_says(
     "NEW",
     "pod.observed",
-    f"""(NEW.present, NEW.healthy, NEW.model, NEW.core_reported, NEW.memory_reported)
-        = (0, 1, '', 0, 0) AND EXISTS (
+    f"""(NEW.present, NEW.healthy, NEW.model, NEW.core_reported, NEW.memory_reported,
+        NEW.unique_id) = (0, 1, '', 0, 0, 0) AND EXISTS (
         SELECT 1 FROM {_entries("shares")}
         WHERE {says("r.value", "device_type", "NEW.device_type")}
           AND {says("r.value", "minor", "NEW.minor")}
@@ -166,21 +257,24 @@ DEVICES_INSERT: Final = rule(
     OR NOT {equal(_of_new(_COUNTERS), ["0"] * len(_COUNTERS))}
     OR NOT {equal(_of_new(_CAPS), _of_new(_REPORTED))}
     OR NOT ({_BORN_INVENTORIED} OR {_BORN_OBSERVED})
+    OR NEW.machine_no <> (SELECT n.machine_no FROM ledger_nodes AS n WHERE n.node_no = NEW.node_no)
   THEN
     {_not_brought_in("a device")}
   ELSIF NEW.core_reported < 0 OR NEW.memory_reported < 0 THEN
     {_NEGATIVE}
   ELSIF EXISTS (
     SELECT 1 FROM ledger_devices AS d
-    WHERE d.node_no = NEW.node_no AND d.device_type = NEW.device_type
-      AND ((d.device_id = NEW.device_id AND (d.device_id <> '' OR d.minor = NEW.minor))
-        OR (d.minor = NEW.minor AND d.present = 1 AND NEW.present = 1))
+    WHERE d.machine_no = NEW.machine_no AND d.device_type = NEW.device_type
+      AND ((d.device_id = NEW.device_id AND d.device_id <> '')
+        OR (d.node_no = NEW.node_no AND d.minor = NEW.minor AND (d.device_id = NEW.device_id
+          OR d.present = 1 AND NEW.present = 1)))
   ) THEN
     {_TWICE}
   END IF;""",
 )
 
-_FOUND_AGAIN: Final = f"""NEW.present = 1 AND EXISTS (
+_SAME_MACHINE: Final = "n.machine_no = OLD.machine_no"
+_FOUND_AGAIN: Final = f"""NEW.present = 1 AND {_SAME_MACHINE} AND EXISTS (
         SELECT 1 FROM {_entries("devices")}
         WHERE {_RECORD} AND CASE
           WHEN OLD.device_id <> '' AND r.value->>'device_id' = OLD.device_id
@@ -191,9 +285,10 @@ _FOUND_AGAIN: Final = f"""NEW.present = 1 AND EXISTS (
             AND NEW.minor = OLD.minor AND NEW.device_id = OLD.device_id
         END
       )"""
-_GONE: Final = f"""NEW.present = 0 AND OLD.present = 1
+_WITHDRAWN: Final = f"""NEW.present = 0 AND OLD.present = 1
         AND (NEW.core_reported, NEW.memory_reported) = (0, 0)
-        AND {same(["minor", "device_id", "model", "healthy"])} AND NOT EXISTS (
+        AND {same(["node_no", "minor", "device_id", "unique_id", "model", "healthy"])}"""
+_GONE: Final = f"""{_WITHDRAWN} AND (n.machine_no <> OLD.machine_no OR NOT EXISTS (
         SELECT 1 FROM {_entries("devices")}
         WHERE {says("r.value", "device_type", "OLD.device_type")} AND CASE r.value->>'device_id'
           WHEN '' THEN {says("r.value", "minor", "OLD.minor")}
@@ -204,10 +299,16 @@ _GONE: Final = f"""NEW.present = 0 AND OLD.present = 1
             ))
           ELSE r.value->>'device_id' = OLD.device_id
         END
-      )"""
+      ))"""
+_LOST: Final = f"""EXISTS (
+      SELECT 1 FROM ledger_nodes AS n
+      WHERE n.node_no = OLD.node_no AND n.lost_position = NEW.fact_position AND {_WITHDRAWN}
+    )"""
 _OTHER_FACTS: Final = [
+    "node_no",
     "minor",
     "device_id",
+    "unique_id",
     "model",
     "present",
     "core_reported",
@@ -226,23 +327,26 @@ _HEALTH: Final = _event_says(
 DEVICES_FACTS: Final = rule(
     "ledger_devices_facts",
     "ledger_devices",
-    "UPDATE OF device_no, node_no, device_type, minor, device_id, model, present, healthy,"
-    " core_reported, memory_reported, fact_position",
+    "UPDATE OF device_no, machine_no, node_no, device_type, minor, device_id, unique_id, model,"
+    " present, healthy, core_reported, memory_reported, fact_position",
     f"""
-  IF NOT {same(["device_no", "node_no", "device_type"])}
+  IF NOT {same(["device_no", "machine_no", "device_type"])}
     OR NEW.device_id <> OLD.device_id AND OLD.device_id <> ''
+    OR NEW.node_no <> OLD.node_no AND OLD.device_id = ''
     OR NEW.fact_position <= OLD.fact_position
-    OR NOT ({_inventory_says("OLD", f"(({_FOUND_AGAIN}) OR ({_GONE}))")} OR {_HEALTH})
+    OR NOT ({_inventory_says("NEW", f"(({_FOUND_AGAIN}) OR ({_GONE}))")} OR {_LOST} OR {_HEALTH})
   THEN
     {_not_changed("facts of a card")}
   ELSIF NEW.core_reported < 0 OR NEW.memory_reported < 0 THEN
     {_NEGATIVE}
   ELSIF EXISTS (
     SELECT 1 FROM ledger_devices AS d
-    WHERE d.node_no = OLD.node_no AND d.device_type = OLD.device_type
+    WHERE d.machine_no = OLD.machine_no AND d.device_type = OLD.device_type
       AND d.device_no <> OLD.device_no
-      AND (d.device_id = NEW.device_id AND (d.device_id <> '' OR d.minor = NEW.minor)
-        OR (d.minor = NEW.minor AND d.present = 1 AND NEW.present = 1 AND EXISTS (
+      AND (d.device_id = NEW.device_id
+          AND (d.device_id <> '' OR d.node_no = NEW.node_no AND d.minor = NEW.minor)
+        OR (d.node_no = NEW.node_no AND d.minor = NEW.minor AND d.present = 1
+          AND NEW.present = 1 AND EXISTS (
           SELECT 1 FROM ledger_events AS e {BODY}
           CROSS JOIN LATERAL {_entries("devices")}
           WHERE e.position = NEW.fact_position
@@ -276,6 +380,7 @@ HEALTH_INSERT: Final = rule(
         AND CASE
           WHEN {event_is("device.health_changed")}
           THEN NEW.healthy = d.healthy AND {says("j.b", "reason", "NEW.reason")}
+          WHEN {event_is("node.lost")} THEN (NEW.healthy, NEW.reason) = (0, 'lost')
           WHEN {event_is("node.inventoried")}
           THEN NEW.healthy = (d.healthy = 1 AND d.present = 1)::int AND CASE d.present
             WHEN 1 THEN NEW.reason IN ('returned', 'inventory') ELSE NEW.reason = 'gone' END
@@ -294,15 +399,17 @@ _CPU_SAYS: Final = f"""(NEW.present = 1
       ))"""
 _CPU_UNNAMED: Final = """(NEW.present, NEW.ref_reported, NEW.core, NEW.socket, NEW.numa)
         = (0, 0, -1, -1, -1)"""
-_CPU_GONE: Final = f"""({_CPU_UNNAMED} AND NOT EXISTS (
+_CPU_GONE: Final = f"""({_CPU_UNNAMED} AND {same(["node_no"])}
+        AND (n.machine_no <> OLD.machine_no OR NOT EXISTS (
         SELECT 1 FROM {_entries("cpus")} WHERE {says("r.value", "id", "NEW.cpu")}
-      ))"""
+      )))"""
 CPUS_INSERT: Final = rule(
     "ledger_cpus_insert",
     "ledger_cpus",
     "INSERT",
     f"""
-  IF EXISTS (SELECT 1 FROM ledger_cpus WHERE node_no = NEW.node_no AND cpu = NEW.cpu)
+  IF EXISTS (SELECT 1 FROM ledger_cpus WHERE machine_no = NEW.machine_no AND cpu = NEW.cpu)
+    OR NEW.machine_no <> (SELECT n.machine_no FROM ledger_nodes AS n WHERE n.node_no = NEW.node_no)
     OR (NEW.ref_used, NEW.ref_observed, NEW.ref_max)
       IS DISTINCT FROM (0, 0, NEW.ref_reported)
     OR NOT ({_inventory_says("NEW", _CPU_SAYS)}
@@ -314,10 +421,10 @@ CPUS_INSERT: Final = rule(
 CPUS_FACTS: Final = rule(
     "ledger_cpus_facts",
     "ledger_cpus",
-    "UPDATE OF core, socket, numa, present, ref_reported, node_no, cpu, fact_position",
+    "UPDATE OF core, socket, numa, present, ref_reported, machine_no, node_no, cpu, fact_position",
     f"""
-  IF NOT {same(["node_no", "cpu"])} OR NEW.fact_position <= OLD.fact_position
-    OR NOT {_inventory_says("OLD", f"({_CPU_SAYS} OR {_CPU_GONE})")}
+  IF NOT {same(["machine_no", "cpu"])} OR NEW.fact_position <= OLD.fact_position
+    OR NOT {_inventory_says("NEW", f"(({_SAME_MACHINE} AND {_CPU_SAYS}) OR {_CPU_GONE})")}
   THEN
     {_not_changed("facts of a CPU")}
   END IF;""",
@@ -334,7 +441,7 @@ CPUS_COUNTERS: Final = rule(
     f"""
   SELECT count(*) FILTER (WHERE kind = 'granted'), count(*) FILTER (WHERE kind = 'observed')
   INTO granted, observed FROM ledger_cpu_holdings
-  WHERE node_no = NEW.node_no AND cpu = NEW.cpu AND closed_at_us IS NULL;
+  WHERE machine_no = NEW.machine_no AND cpu = NEW.cpu AND closed_at_us IS NULL;
   IF NEW.ref_max <> greatest(NEW.ref_reported, NEW.ref_used)
     OR (NEW.ref_used, NEW.ref_observed) IS DISTINCT FROM (granted, observed)
   THEN
@@ -344,8 +451,11 @@ CPUS_COUNTERS: Final = rule(
 )
 
 RULES: Final = (
+    *MACHINES_INSERT,
+    *MACHINES_FACTS,
     *NODES_INSERT,
     *NODES_FACTS,
+    *NODES_LOST,
     *DEVICES_INSERT,
     *DEVICES_FACTS,
     *HEALTH_INSERT,

@@ -55,10 +55,22 @@ RESERVATIONS_INSERT: Final = rule(
     )
   THEN
     {_NOT_OPENED}
-  ELSIF NEW.closed_position IS NOT NULL THEN
+  ELSIF NEW.closed_position IS NOT NULL OR NEW.lost_position IS NOT NULL THEN
     {_OPENS_FIRST}
   END IF;""",
-    only_if=f"NEW.closed_position IS NOT NULL OR {not_new()}",
+    only_if=f"NEW.closed_position IS NOT NULL OR NEW.lost_position IS NOT NULL OR {not_new()}",
+)
+_CLOSED_NODE: Final = """c.kind = 'granted' AND (n.lost_position IS NOT NULL
+    OR n.moved_position IS NOT NULL AND EXISTS (
+      SELECT 1 FROM ledger_reservations AS r
+      WHERE r.closed_position IS NULL AND r.node_no = c.node_no AND r.position < n.moved_position
+    ))"""
+_NODE_LOST: Final = fail(
+    "'tenure ledger: node ' || node.node_name || ' is lost'", "the node is lost"
+)
+_NODE_MOVED: Final = fail(
+    "'tenure ledger: node ' || node.node_name || ' has holders from another machine'",
+    "the node has holders from another machine",
 )
 RESERVATIONS_OPEN: Final = rule(
     "ledger_reservations_open",
@@ -72,10 +84,17 @@ RESERVATIONS_OPEN: Final = rule(
   ) LIMIT 1;
   IF FOUND THEN
     {_NOT_OPENED.replace("NEW.position", "wrong")}
+  END IF;
+  SELECT n.* INTO node FROM changed AS c JOIN ledger_nodes AS n ON n.node_no = c.node_no
+  WHERE {_CLOSED_NODE} LIMIT 1;
+  IF FOUND AND node.lost_position IS NOT NULL THEN
+    {_NODE_LOST}
+  ELSIF FOUND THEN
+    {_NODE_MOVED}
   END IF;""",
     when="AFTER",
     level="STATEMENT",
-    variables="wrong bigint;",
+    variables="wrong bigint; node ledger_nodes;",
 )
 """Every reservation is one that its event opens; the row's own rule says more of it sooner."""
 _ONLY_ENDS: Final = fail(
@@ -89,15 +108,56 @@ _NOT_ENDED: Final = fail(
     "no event ends this reservation",
 )
 RESERVATIONS_UPDATE: Final = only_ends("ledger_reservations", FIXED_RESERVATION, _ONLY_ENDS)
+_CLEARED: Final = f"""{event_is("node.cleared")} AND c.phase = 'released'
+            AND c.end_reason = 'cleared: ' || (j.b->>'evidence') AND EXISTS (
+            SELECT 1 FROM ledger_nodes AS n
+            LEFT JOIN ledger_nodes AS w ON w.machine_no = n.machine_no AND w.lost_position IS NULL
+              AND w.node_uid = j.b->>'witness_uid'
+            WHERE n.node_no = c.node_no AND {says("j.b", "node_uid", "n.node_uid")}
+              AND CASE j.b->>'evidence'
+                WHEN 'act' THEN true
+                WHEN 'agent' THEN w.by_agent = 1
+                WHEN 'boot' THEN w.boot_id <> '' AND n.lost_boot_id <> ''
+                  AND w.boot_id <> n.lost_boot_id AND NOT EXISTS (
+                    SELECT 1 FROM ledger_nodes AS a
+                    WHERE a.machine_no = n.machine_no AND a.by_agent = 1
+                  )
+                ELSE false
+              END
+          )"""
 _ENDED_BY: Final = f"""EXISTS (
       SELECT 1 FROM ledger_events AS e {BODY}
       WHERE e.position = c.closed_position AND e.position > c.position
-        AND ({event_is("pod.released")} OR {event_is("pod.voided")})
-        AND e.at_us = c.closed_at_us
-        AND {says("j.b", "pod_uid", "c.pod_uid")} AND {says("j.b", "attempt", "c.attempt")}
-        AND {says("j.b", "reason", "c.end_reason")}
-        AND starts_with(e.event_type, 'pod.' || c.phase || '.v')
+        AND e.at_us = c.closed_at_us AND CASE
+          WHEN c.lost_position IS NOT NULL THEN {_CLEARED}
+          ELSE ({event_is("pod.released")} OR {event_is("pod.voided")})
+            AND {says("j.b", "pod_uid", "c.pod_uid")} AND {says("j.b", "attempt", "c.attempt")}
+            AND {says("j.b", "reason", "c.end_reason")}
+            AND starts_with(e.event_type, 'pod.' || c.phase || '.v')
+        END
     )"""
+_NOT_LOST: Final = fail(
+    "'tenure ledger: no event at position ' || coalesce(NEW.lost_position, 0)"
+    " || ' loses the node of pod ' || OLD.namespace || '/' || OLD.pod_name",
+    "no event loses the node of this reservation",
+)
+RESERVATIONS_LOST: Final = rule(
+    "ledger_reservations_lost",
+    "ledger_reservations",
+    "UPDATE OF lost_position, counted_until_us",
+    f"""
+  IF OLD.lost_position IS NOT NULL OR OLD.closed_position IS NOT NULL OR NEW.phase <> 'lost'
+    OR NOT EXISTS (
+      SELECT 1 FROM ledger_events AS e {BODY}
+      JOIN ledger_nodes AS n ON n.node_no = OLD.node_no
+      WHERE e.position = NEW.lost_position AND e.position > OLD.position
+        AND {event_is("node.lost")} AND e.at_us = NEW.counted_until_us
+        AND {says("j.b", "node_uid", "n.node_uid")}
+    )
+  THEN
+    {_NOT_LOST}
+  END IF;""",
+)
 RESERVATIONS_CLOSE: Final = rule(
     "ledger_reservations_close",
     "ledger_reservations",
@@ -189,10 +249,12 @@ position there is nothing more to ask of a row of a new reservation before it is
 """
 _NOT_ASKED_AFTER: Final = _NOT_ASKED.replace("NEW.position", "wrong")
 _ASKED: Final = """EXISTS (
-      SELECT 1 FROM ledger_reservations AS r, ledger_devices AS d
+      SELECT 1 FROM ledger_reservations AS r JOIN ledger_nodes AS n ON n.node_no = r.node_no
+      JOIN ledger_devices AS d ON d.machine_no = n.machine_no
       WHERE r.position = c.position AND r.kind = c.kind AND r.closed_position IS NULL
-        AND r.opened_at_us = c.opened_at_us
-        AND d.device_no = c.device_no AND d.node_no = r.node_no
+        AND r.opened_at_us = c.opened_at_us AND d.device_no = c.device_no
+        AND (d.device_id <> '' OR d.node_no = n.node_no)
+        AND (c.kind <> 'granted' OR c.minor = d.minor)
         AND r.device_count >= (
           SELECT count(*) FROM ledger_holdings AS h WHERE h.position = c.position
         )
@@ -201,7 +263,7 @@ _ASKED: Final = """EXISTS (
 
 _CLOUDED: Final = f"""EXISTS (
       SELECT 1 FROM ledger_devices AS d JOIN ledger_slot_holdings AS s
-      ON s.node_no = d.node_no AND s.slot = 'unknown/' || d.device_type
+      ON s.machine_no = d.machine_no AND s.slot = 'unknown/' || d.device_type
       WHERE d.device_no = c.device_no AND c.{_GRANTED} AND s.closed_position IS NULL
     )"""
 _MAY_BE_HELD: Final = fail(
@@ -336,12 +398,28 @@ _NOT_THE_SUM: Final = fail(
     " || '/' || wrong.device_type || '/' || wrong.minor",
     "what is used of a card is the sum of its holdings",
 )
+# An id that is unique in the world is on two machines: one of them is wrong, or has not let go yet.
+_CLAIMED: Final = """
+      SELECT 1 FROM ledger_devices AS t
+      WHERE t.device_type = OLD.device_type AND t.device_id = OLD.device_id
+        AND t.machine_no <> OLD.machine_no
+        AND (t.present = 1 OR t.tenants > 0 OR t.observed_holders > 0)
+    """
+_CLAIMED_BY: Final = """' is also ' || (
+      SELECT n.node_name || '/' || t.device_type || '/' || t.minor
+      FROM ledger_devices AS t JOIN ledger_nodes AS n ON n.node_no = t.node_no
+      WHERE t.device_type = OLD.device_type AND t.device_id = OLD.device_id
+        AND t.machine_no <> OLD.machine_no
+        AND (t.present = 1 OR t.tenants > 0 OR t.observed_holders > 0)
+      ORDER BY t.device_no LIMIT 1
+    )"""
 # Of most grants one expression says that they fit; the questions in turn say why one does not.
 _FITS: Final = f"""OLD.present = 1 AND OLD.healthy = 1 AND OLD.observed_holders = 0
       AND OLD.exclusive_holders = 0 AND NEW.core_used + OLD.core_observed <= OLD.core_reported
       AND NEW.memory_used + OLD.memory_observed <= OLD.memory_reported
       AND (OLD.tenants = 0 OR NEW.exclusive_holders = 0)
-      AND NOT ({_ASKS_NOTHING})"""
+      AND NOT ({_ASKS_NOTHING})
+      AND (OLD.unique_id = 0 OR NOT EXISTS ({_CLAIMED}))"""
 DEVICES_COUNTERS: Final = rule(
     "ledger_devices_counters",
     "ledger_devices",
@@ -374,6 +452,8 @@ DEVICES_COUNTERS: Final = rule(
       AND OLD.tenants + OLD.observed_holders > 0
     THEN
       {_core(_HOLDERS)}
+    ELSIF OLD.unique_id = 1 AND EXISTS ({_CLAIMED}) THEN
+      {_card(_CLAIMED_BY)}
     END IF;""",
     only_if="NEW.tenants > OLD.tenants OR NEW.core_used > OLD.core_used"
     " OR NEW.memory_used > OLD.memory_used",
@@ -413,6 +493,7 @@ RULES: Final = (
     *RESERVATIONS_INSERT,
     *RESERVATIONS_OPEN,
     *RESERVATIONS_UPDATE,
+    *RESERVATIONS_LOST,
     *RESERVATIONS_CLOSE,
     *HOLDINGS_INSERT,
     *HOLDINGS_TAKE,

@@ -9,9 +9,14 @@ from __future__ import annotations
 from typing import Final
 
 from ledger.store.ddl.parts import ALONE, MEETS_ALONE
-from ledger.store.ddl.postgres_texts import ends_with, fail, node_name, only_closes, rule
+from ledger.store.ddl.postgres_texts import ends_with, fail, only_closes, rule
 
-_CPU: Final = f"'cpu ' || {node_name('NEW')} || '/cpu/' || NEW.cpu"
+_HOLDERS_NODE: Final = """(
+      SELECT n.node_name FROM ledger_reservations AS r
+      JOIN ledger_nodes AS n ON n.node_no = r.node_no
+      WHERE r.position = NEW.position
+    )"""
+_CPU: Final = f"'cpu ' || {_HOLDERS_NODE} || '/cpu/' || NEW.cpu"
 _CPU_GONE: Final = fail(f"'tenure ledger: ' || {_CPU} || ' is gone'", "the CPU is gone")
 _CPU_TAKEN: Final = fail(
     f"'tenure ledger: ' || {_CPU} || ' has ' || (c.ref_used + c.ref_observed)"
@@ -31,7 +36,7 @@ CPU_HOLDINGS_INSERT: Final = rule(
     "ledger_cpu_holdings",
     "INSERT",
     f"""
-  SELECT * INTO c FROM ledger_cpus WHERE node_no = NEW.node_no AND cpu = NEW.cpu;
+  SELECT * INTO c FROM ledger_cpus WHERE machine_no = NEW.machine_no AND cpu = NEW.cpu;
   IF NEW.kind = 'granted' AND c.present <> 1 THEN
     {_CPU_GONE}
   ELSIF NEW.kind = 'granted' AND c.ref_used + c.ref_observed >= c.ref_reported THEN
@@ -44,9 +49,9 @@ CPU_HOLDINGS_INSERT: Final = rule(
     OR NEW.closed_position IS NOT NULL
     OR c.cpu IS NULL
     OR NOT EXISTS (
-      SELECT 1 FROM ledger_reservations AS r
+      SELECT 1 FROM ledger_reservations AS r JOIN ledger_nodes AS n ON n.node_no = r.node_no
       WHERE r.position = NEW.position AND r.kind = NEW.kind AND r.closed_position IS NULL
-        AND r.opened_at_us = NEW.opened_at_us AND r.node_no = NEW.node_no
+        AND r.opened_at_us = NEW.opened_at_us AND n.machine_no = NEW.machine_no
         AND r.cpu_count > (
           SELECT count(*) FROM ledger_cpu_holdings WHERE position = NEW.position
         )
@@ -64,14 +69,14 @@ CPU_HOLDINGS_TAKE: Final = rule(
   UPDATE ledger_cpus AS u
   SET ref_used = u.ref_used + (c.kind = 'granted')::int,
     ref_observed = u.ref_observed + (c.kind = 'observed')::int
-  FROM changed AS c WHERE u.node_no = c.node_no AND u.cpu = c.cpu;""",
+  FROM changed AS c WHERE u.machine_no = c.machine_no AND u.cpu = c.cpu;""",
     when="AFTER",
     level="STATEMENT",
     definer=True,
 )
 CPU_HOLDINGS_UPDATE: Final = only_closes(
     "ledger_cpu_holdings",
-    ["position", "cpu", "node_no", "kind", "opened_at_us"],
+    ["position", "cpu", "machine_no", "kind", "opened_at_us"],
     "a holding of a CPU",
 )
 CPU_HOLDINGS_GIVE_BACK: Final = rule(
@@ -84,11 +89,11 @@ CPU_HOLDINGS_GIVE_BACK: Final = rule(
     ref_max = greatest(u.ref_reported, u.ref_used - g.granted),
     ref_observed = u.ref_observed - g.observed
   FROM (
-    SELECT node_no, cpu, count(*) FILTER (WHERE kind = 'granted') AS granted,
+    SELECT machine_no, cpu, count(*) FILTER (WHERE kind = 'granted') AS granted,
       count(*) FILTER (WHERE kind = 'observed') AS observed
-    FROM changed GROUP BY node_no, cpu
+    FROM changed GROUP BY machine_no, cpu
   ) AS g
-  WHERE u.node_no = g.node_no AND u.cpu = g.cpu;""",
+  WHERE u.machine_no = g.machine_no AND u.cpu = g.cpu;""",
     when="AFTER",
     level="STATEMENT",
     variables="wrong bigint;",
@@ -96,8 +101,7 @@ CPU_HOLDINGS_GIVE_BACK: Final = rule(
 )
 
 _SLOT_TAKEN: Final = fail(
-    f"'tenure ledger: ' || {node_name('NEW')} || '/' || NEW.slot"
-    " || ' has a holder, one more asked'",
+    f"'tenure ledger: ' || {_HOLDERS_NODE} || '/' || NEW.slot || ' has a holder, one more asked'",
     "the slot has a holder",
 )
 _SLOT_NOT_ASKED: Final = fail(
@@ -111,7 +115,7 @@ SLOT_HOLDINGS_INSERT: Final = rule(
     f"""
   IF NEW.kind = 'granted' AND EXISTS (
     SELECT 1 FROM ledger_slot_holdings
-    WHERE node_no = NEW.node_no AND slot = NEW.slot AND closed_position IS NULL
+    WHERE machine_no = NEW.machine_no AND slot = NEW.slot AND closed_position IS NULL
   ) THEN
     {_SLOT_TAKEN}
   ELSIF EXISTS (
@@ -119,10 +123,10 @@ SLOT_HOLDINGS_INSERT: Final = rule(
     )
     OR NEW.closed_position IS NOT NULL
     OR NOT EXISTS (
-      SELECT 1 FROM ledger_reservations AS r
+      SELECT 1 FROM ledger_reservations AS r JOIN ledger_nodes AS n ON n.node_no = r.node_no
       LEFT JOIN ledger_holdings AS h ON h.position = r.position AND h.device_no = NEW.device_no
       WHERE r.position = NEW.position AND r.kind = NEW.kind AND r.closed_position IS NULL
-        AND r.node_no = NEW.node_no AND r.opened_at_us = NEW.opened_at_us
+        AND n.machine_no = NEW.machine_no AND r.opened_at_us = NEW.opened_at_us
         AND (h.position IS NOT NULL OR (NEW.kind = 'observed' AND NEW.device_no IS NULL))
     )
   THEN
@@ -131,7 +135,7 @@ SLOT_HOLDINGS_INSERT: Final = rule(
 )
 SLOT_HOLDINGS_UPDATE: Final = only_closes(
     "ledger_slot_holdings",
-    ["position", "slot", "node_no", "device_no", "kind", "opened_at_us"],
+    ["position", "slot", "machine_no", "device_no", "kind", "opened_at_us"],
     "a holding of a slot",
 )
 

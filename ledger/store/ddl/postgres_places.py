@@ -18,7 +18,7 @@ from ledger.store.ddl.postgres_texts import (
     says,
 )
 
-_FIXED: Final = ["position", "device_no", "group_name", "pod_uid", "opened_at_us"]
+_FIXED: Final = ["position", "device_no", "node_no", "group_name", "pod_uid", "opened_at_us"]
 _DEVICE: Final = "d ledger_devices"
 _CARD_AND_PLACE: Final = f"{_DEVICE}; p ledger_places;"
 
@@ -40,7 +40,7 @@ _INSERT: Final = f"""
   IF NEW.closed_at_us IS NOT NULL OR NEW.closed_position IS NOT NULL
     OR NOT EXISTS (
       SELECT 1 FROM ledger_devices AS c
-      JOIN ledger_nodes AS n ON n.node_no = c.node_no
+      JOIN ledger_nodes AS n ON n.machine_no = c.machine_no AND n.node_no = NEW.node_no
       JOIN ledger_events AS e ON e.position = NEW.position
       {BODY}
       CROSS JOIN LATERAL jsonb_array_elements(j.b->'members') AS m(value)
@@ -75,7 +75,7 @@ _INSERT: Final = f"""
 }
   ELSIF EXISTS (
     SELECT 1 FROM ledger_slot_holdings AS s
-    WHERE s.node_no = d.node_no AND s.slot = 'unknown/' || d.device_type
+    WHERE s.machine_no = d.machine_no AND s.slot = 'unknown/' || d.device_type
       AND s.closed_position IS NULL
   ) THEN
     {_card("' may be held by a Pod on an unknown card'")}
@@ -90,8 +90,8 @@ _UPDATE: Final = f"""
         AND CASE
           WHEN {event_is("pod.reserved")}
           THEN {says("j.b", "pod_uid", "OLD.pod_uid")} AND EXISTS (
-            SELECT 1 FROM ledger_devices AS c JOIN ledger_nodes AS n ON n.node_no = c.node_no
-            WHERE c.device_no = OLD.device_no AND {says("j.b", "node_uid", "n.node_uid")}
+            SELECT 1 FROM ledger_nodes AS n
+            WHERE n.node_no = OLD.node_no AND {says("j.b", "node_uid", "n.node_uid")}
           )
           WHEN {event_is("group.planned")} OR {event_is("group.plan_dropped")}
           THEN {says("j.b", "group", "OLD.group_name")}

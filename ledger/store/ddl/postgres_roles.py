@@ -15,18 +15,32 @@ from ledger.store.ddl.postgres_guard import ALLOW
 
 UPDATES: Final[Mapping[str, tuple[str, ...]]] = {
     "ledger_head": ("origin", "epoch", "holder", "position", "at_us", "chain_hash"),
+    "ledger_machines": ("system_uuid", "machine_id", "fact_position"),
     "ledger_nodes": (
-        *("node_name", "machine_id", "labels", "cpu_milli", "memory_bytes", "cpu_ref_max"),
-        "fact_position",
+        *("node_name", "machine_no", "system_uuid", "machine_id", "boot_id", "by_agent", "labels"),
+        *("cpu_milli", "memory_bytes", "cpu_ref_max", "moved_position", "lost_position"),
+        *("lost_boot_id", "fact_position"),
     ),
     "ledger_devices": (
-        *("minor", "device_id", "model", "present", "healthy", "core_reported"),
-        *("memory_reported", "core_cap", "memory_cap", "fact_position"),
+        *("node_no", "minor", "device_id", "unique_id", "model", "present", "healthy"),
+        *("core_reported", "memory_reported", "core_cap", "memory_cap", "fact_position"),
     ),
     "ledger_cpus": (
-        *("core", "socket", "numa", "present", "ref_reported", "ref_max", "fact_position"),
+        *(
+            "node_no",
+            "core",
+            "socket",
+            "numa",
+            "present",
+            "ref_reported",
+            "ref_max",
+            "fact_position",
+        ),
     ),
-    "ledger_reservations": ("phase", "closed_at_us", "closed_position", "end_reason"),
+    "ledger_reservations": (
+        *("phase", "lost_position", "counted_until_us", "closed_at_us", "closed_position"),
+        "end_reason",
+    ),
     "ledger_places": ("closed_at_us", "closed_position"),
     "ledger_tree": ("size", "range"),
 }

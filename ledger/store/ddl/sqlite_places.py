@@ -30,7 +30,7 @@ BEGIN
       )
       OR NOT EXISTS (
         SELECT 1 FROM ledger_devices AS d
-        JOIN ledger_nodes AS n ON n.node_no = d.node_no
+        JOIN ledger_nodes AS n ON n.machine_no = d.machine_no AND n.node_no = NEW.node_no
         JOIN ledger_events AS e ON e.position = NEW.position,
         json_each(e.body, '$.members') AS m, json_each(m.value, '$.whole') AS w
         WHERE d.device_no = NEW.device_no AND d.device_type = '{GPU}' AND d.minor = w.value
@@ -57,7 +57,7 @@ BEGIN
 }
     WHEN EXISTS (
       SELECT 1 FROM ledger_slot_holdings AS s
-      WHERE s.node_no = d.node_no AND s.slot = 'unknown/' || d.device_type
+      WHERE s.machine_no = d.machine_no AND s.slot = 'unknown/' || d.device_type
         AND s.closed_position IS NULL
     )
     THEN {_card("' may be held by a Pod on an unknown card'")}
@@ -69,7 +69,7 @@ END
 PLACES_UPDATE: Final = f"""
 CREATE TRIGGER ledger_places_update BEFORE UPDATE ON ledger_places
 WHEN OLD.closed_position IS NOT NULL
-  OR NOT {same(["position", "device_no", "group_name", "pod_uid", "opened_at_us"])}
+  OR NOT {same(["position", "device_no", "node_no", "group_name", "pod_uid", "opened_at_us"])}
   OR NOT EXISTS (
     SELECT 1 FROM ledger_events AS e
     WHERE e.position = NEW.closed_position AND e.position > OLD.position
@@ -78,9 +78,7 @@ WHEN OLD.closed_position IS NOT NULL
         WHEN e.event_type LIKE 'pod.reserved.v%'
         THEN json_extract(e.body, '$.pod_uid') = OLD.pod_uid
           AND json_extract(e.body, '$.node_uid') = (
-            SELECT n.node_uid FROM ledger_devices AS d
-            JOIN ledger_nodes AS n ON n.node_no = d.node_no
-            WHERE d.device_no = OLD.device_no
+            SELECT n.node_uid FROM ledger_nodes AS n WHERE n.node_no = OLD.node_no
           )
         WHEN e.event_type LIKE 'group.planned.v%' OR e.event_type LIKE 'group.plan_dropped.v%'
         THEN json_extract(e.body, '$.group') = OLD.group_name

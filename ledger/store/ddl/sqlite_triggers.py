@@ -24,6 +24,7 @@ from ledger.store.ddl.texts import never_changes, refuse_delete
 _NO_DELETE: Final = (
     ("ledger_head", "heads"),
     ("ledger_streams", "streams"),
+    ("ledger_machines", "machines"),
     ("ledger_nodes", "nodes"),
     ("ledger_devices", "cards"),
     ("ledger_cpus", "CPUs"),

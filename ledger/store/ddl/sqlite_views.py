@@ -19,6 +19,7 @@ SELECT n.node_uid, n.node_name, d.device_type, d.minor, d.device_id, d.model,
   d.core_observed AS core_observed_percent, d.memory_observed AS memory_observed_bytes,
   d.observed_holders, d.healthy,
   CASE
+    WHEN n.lost_position IS NOT NULL THEN 'lost'
     WHEN d.present = 0 THEN 'gone'
     WHEN d.healthy = 0 THEN 'unhealthy'
     WHEN d.core_used + d.core_observed > d.core_reported
@@ -27,9 +28,15 @@ SELECT n.node_uid, n.node_name, d.device_type, d.minor, d.device_id, d.model,
       OR (d.memory_reported > 0 AND d.memory_observed >= d.memory_reported)) THEN 'held by others'
     WHEN EXISTS (
       SELECT 1 FROM ledger_slot_holdings AS s
-      WHERE s.node_no = d.node_no AND s.slot = 'unknown/' || d.device_type
+      WHERE s.machine_no = d.machine_no AND s.slot = 'unknown/' || d.device_type
         AND s.closed_position IS NULL
     ) THEN 'unknown holder'
+    WHEN d.unique_id = 1 AND EXISTS (
+      SELECT 1 FROM ledger_devices AS c
+      WHERE c.device_type = d.device_type AND c.device_id = d.device_id
+        AND c.machine_no <> d.machine_no
+        AND (c.present = 1 OR c.tenants > 0 OR c.observed_holders > 0)
+    ) THEN 'claimed twice'
   END AS closed_reason
 FROM ledger_devices AS d
 JOIN ledger_nodes AS n ON n.node_no = d.node_no
@@ -37,7 +44,8 @@ JOIN ledger_nodes AS n ON n.node_no = d.node_no
 
 NODES: Final = """
 CREATE VIEW audit_nodes AS
-SELECT node_uid, node_name, cpu_milli, memory_bytes, machine_id, labels
+SELECT node_uid, node_name, cpu_milli, memory_bytes, machine_id, labels, system_uuid, boot_id,
+  machine_no, lost_position
 FROM ledger_nodes
 """
 

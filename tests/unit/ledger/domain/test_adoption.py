@@ -86,6 +86,46 @@ def entry(minor: int, card: str = "", **resources: object) -> Object:
     return found
 
 
+def test_the_id_decides_where_an_entry_has_another_cards_minor() -> None:
+    """Both cards are held, by name; never the id with the minor that it does not have."""
+    held = adopted({CORE: 50, RATIO: 50}, {ALLOCATED: {"gpu": [entry(3, "GPU-0", ratio=50)]}})
+
+    assert [(each.minor, each.device_id) for each in held.shares] == [(0, "GPU-0"), (3, "GPU-3")]
+    assert {each.memory_ratio_percent for each in held.shares} == {50}
+    assert held.unknown_types == ()
+    assert held.faults == (
+        "device-allocated names gpu 3 by the id of gpu 0, which counts; both are held: id=GPU-0",
+    )
+
+
+def test_two_entries_with_their_ids_swapped_hold_each_card_once() -> None:
+    """What is held for sure is not held in doubt again."""
+    entries = [entry(0, "GPU-3", ratio=50), entry(3, "GPU-0", ratio=50)]
+
+    held = adopted({CORE: 100, RATIO: 100}, {ALLOCATED: {"gpu": entries}})
+
+    assert [(each.minor, each.memory_ratio_percent) for each in held.shares] == [(0, 50), (3, 50)]
+    assert len(held.faults) >= 2
+
+
+def test_a_card_in_doubt_is_none_of_those_that_were_asked_for() -> None:
+    """Of two cards asked for one is named: the other is unknown, as without the wrong minor."""
+    whole = entry(3, "GPU-0", core=100, ratio=100)
+
+    held = adopted({"nvidia.com/gpu": 2}, {ALLOCATED: {"gpu": [whole]}})
+
+    assert [share.minor for share in held.shares] == [0, 3]
+    assert held.unknown_types == ("gpu",)
+
+
+def test_a_minor_that_the_node_lacks_beside_a_known_id_is_named() -> None:
+    """There is no other card to hold."""
+    held = adopted({CORE: 50, RATIO: 50}, {ALLOCATED: {"gpu": [entry(9, "GPU-0", ratio=50)]}})
+
+    assert [share.minor for share in held.shares] == [0]
+    assert len(held.faults) == 1
+
+
 def test_device_allocated_gives_its_own_numbers() -> None:
     """Koordinator contract 2.2, the whole example: cards, a NIC with a VF."""
     annotation = {
@@ -218,10 +258,10 @@ def test_the_proposals_annotation_is_read() -> None:
 
 
 def test_a_card_is_its_id_not_its_minor() -> None:
-    """Design section 8: a device is (machine, UUID); the same id at another minor is found."""
+    """Design section 8: a device is (machine, UUID); the one of that minor is held in case."""
     held = adopted({"nvidia.com/gpu": 1}, {ALLOCATED: {"gpu": [entry(0, "GPU-2", ratio=100)]}})
 
-    assert [item.minor for item in held.shares] == [2]
+    assert [(item.minor, item.device_id) for item in held.shares] == [(0, "GPU-0"), (2, "GPU-2")]
 
 
 def test_a_nic_named_without_an_amount_is_held_whole() -> None:

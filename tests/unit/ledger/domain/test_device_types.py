@@ -16,6 +16,7 @@ from ledger.domain.device_types import (
     device_type,
     install,
     installed,
+    is_unique_id,
     known_types,
     read_device_types,
 )
@@ -38,6 +39,7 @@ SECTION: Final = {
         "aliases": ["kubernetes.io/xpu"],
         "virtualFunctions": False,
         "modelLabel": "node.koordinator.sh/xpu-model",
+        "uniqueIds": True,
     },
     "npu": {"resource": "example.com/npu", "unit": "count"},
 }
@@ -76,6 +78,7 @@ def test_an_entry_is_read_with_its_defaults() -> None:
     npu, xpu = read_device_types(SECTION)
     assert npu == DeviceType(name="npu", resource="example.com/npu", unit=Unit.COUNT)
     assert xpu.unit is Unit.PERCENT
+    assert (npu.unique_ids, xpu.unique_ids) == (False, True)
     assert xpu.resources == ("koordinator.sh/xpu", "koordinator.sh/xpu-memory")
     assert read_device_types(None) == ()
 
@@ -235,3 +238,31 @@ def test_a_node_without_a_device_object_has_what_its_quantities_say() -> None:
         inventory_of_quantities(
             {"example.com/npu": quantity_from_int(2000)}, model="", gpushare_unit="MiB"
         )
+
+
+IDS = {
+    "a GPU's UUID": ("gpu", "GPU-5d0f6c1e-0b7a-4f0e-9b1e-2f5b7c1d9a44", True),
+    "a GPU without an id": ("gpu", "", False),
+    "a GPU by its bus address": ("gpu", "0000:3b:00.0", False),
+    "a GPU by a long bus address": ("gpu", "00000000:3B:00.0", False),
+    "a GPU by its number": ("gpu", "7", False),
+    "a NIC": ("rdma", "0000:3b:00.0", False),
+    "a NIC with a name": ("rdma", "mlx5_0", False),
+    "an FPGA": ("fpga", "FPGA-0", False),
+    "a type whose setting says so": ("xpu", "XPU-9f", True),
+    "a type whose setting does not": ("npu", "NPU-9f", False),
+    "a type without a setting": ("tpu", "TPU-9f", False),
+}
+
+
+@pytest.mark.parametrize(("kind", "device_id", "unique"), IDS.values(), ids=IDS)
+def test_the_type_says_whether_an_id_is_unique_in_the_world(
+    kind: str, device_id: str, *, unique: bool
+) -> None:
+    """Addresses and numbers never are; the inventory keeps it with each device."""
+    item = {"type": kind, "id": device_id, "minor": 0}
+
+    (record,) = inventory_of_device({"spec": {"devices": [item]}}, "").devices
+
+    assert is_unique_id(kind, device_id) is unique
+    assert record.unique_id is unique

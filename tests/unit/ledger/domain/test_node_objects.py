@@ -50,6 +50,33 @@ def test_a_plain_node_is_read() -> None:
     assert warnings == []
 
 
+def test_a_node_says_which_machine_it_is_and_which_start_of_it() -> None:
+    """The UUID in lower case, machine and boot ids, and when the Node object was made."""
+    body = node()
+    body["metadata"]["creationTimestamp"] = "2026-03-02T09:00:00Z"
+    info = {"systemUUID": "4C4C4544-0042", "machineID": "abc", "bootID": "6c1fe9b1"}
+    body["status"]["nodeInfo"] = info
+
+    facts, _ = decode_node(body)
+
+    assert (facts.system_uuid, facts.machine_id, facts.boot_id) == (
+        "4c4c4544-0042",
+        "abc",
+        "6c1fe9b1",
+    )
+    assert facts.created == "2026-03-02T09:00:00Z"
+    assert not facts.lost
+
+
+def test_a_node_out_of_service_is_lost() -> None:
+    """The taint alone says so, whatever its effect or value."""
+    taint = {"key": "node.kubernetes.io/out-of-service", "value": "x", "effect": "NoExecute"}
+
+    facts, _ = decode_node(node(taints=[taint]))
+
+    assert facts.lost
+
+
 LIMITS = {
     "nothing given is no limit": ({}, (None, None, None)),
     "missing cpu and memory are 0": ({"allocatable": {"pods": 10}}, (0, 0, 10)),

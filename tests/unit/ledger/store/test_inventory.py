@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ledger.store.inventory import GONE, INVENTORY, RETURNED, KnownNode, inventory
+from ledger.store.inventory import GONE, INVENTORY, RETURNED, KnownMachine, KnownNode, inventory
 from tests.support.stores import gpu
 
 Step = tuple[int, int, str, bool, str]
@@ -26,7 +26,7 @@ def steps(node: KnownNode, *records: object, first: int = 1) -> list[Step]:
 
 def test_devices_are_numbered_in_the_order_of_the_records() -> None:
     """The first inventory makes every device, from the number it is given."""
-    node = KnownNode(number=1)
+    node = KnownNode(number=1, machine=KnownMachine(number=1))
 
     assert steps(node, gpu(1), gpu(0), first=7) == [
         (7, 1, "GPU-n-1-1", True, ""),
@@ -37,7 +37,7 @@ def test_devices_are_numbered_in_the_order_of_the_records() -> None:
 
 def test_the_same_inventory_changes_nothing() -> None:
     """A node that reports again what it reported before writes no row."""
-    node = KnownNode(number=1)
+    node = KnownNode(number=1, machine=KnownMachine(number=1))
     steps(node, gpu(0), gpu(1))
 
     assert steps(node, gpu(0), gpu(1), first=3) == []
@@ -78,7 +78,7 @@ def test_the_same_inventory_changes_nothing() -> None:
 )
 def test_identity_is_the_uuid(first: object, second: object, changes: list[Step]) -> None:
     """The minor is an attribute; without a UUID it is all there is."""
-    node = KnownNode(number=1)
+    node = KnownNode(number=1, machine=KnownMachine(number=1))
     steps(node, first)
 
     assert steps(node, second, first=2) == changes
@@ -86,7 +86,7 @@ def test_identity_is_the_uuid(first: object, second: object, changes: list[Step]
 
 def test_a_card_that_returns_is_the_one_that_left() -> None:
     """A gone device keeps its number; an inventory with its UUID opens it again."""
-    node = KnownNode(number=1)
+    node = KnownNode(number=1, machine=KnownMachine(number=1))
     steps(node, gpu(0))
     assert steps(node, first=2) == [(1, 0, "GPU-n-1-0", False, GONE)]
     assert node.at == {}
@@ -99,7 +99,7 @@ def test_a_card_that_returns_is_the_one_that_left() -> None:
 
 def test_a_share_finds_its_card_or_none() -> None:
     """By UUID wherever the card is; without one, the card at the minor; else nothing."""
-    node = KnownNode(number=1)
+    node = KnownNode(number=1, machine=KnownMachine(number=1))
     steps(node, gpu(0), gpu(1))
 
     assert node.device("gpu", 5, "GPU-n-1-1") is node.at["gpu", 1]

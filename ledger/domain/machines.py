@@ -1,0 +1,173 @@
+"""
+Machines behind Node objects: which Nodes are one machine, and which claims can't both be true.
+
+Node objects come and go over a machine. What is held through one of them is held of the machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol, TypeAlias
+
+from ledger.domain.devices import DeviceRecord
+
+MACHINE_ID_CLONED: Final = "MachineIdCloned"
+MACHINE_REGISTERED_TWICE: Final = "MachineRegisteredTwice"
+DEVICE_ID_CLONED: Final = "DeviceIdCloned"
+
+Machine: TypeAlias = tuple[str, str]
+"""System UUID and machine id; of a machine that does not tell both, empty text and the Node UID."""
+
+
+class Registered(Protocol):
+    """A Node object, as facts or as the fold knows it. Those that are lost claim nothing."""
+
+    @property
+    def uid(self) -> str:
+        """Return the UID of the Node object."""
+        ...
+
+    @property
+    def name(self) -> str:
+        """Return its name."""
+        ...
+
+    @property
+    def system_uuid(self) -> str:
+        """Return what the firmware calls the machine."""
+        ...
+
+    @property
+    def machine_id(self) -> str:
+        """Return what the operating system calls it."""
+        ...
+
+    @property
+    def lost(self) -> bool:
+        """Tell whether it was deleted or is out of service."""
+        ...
+
+    @property
+    def devices(self) -> tuple[DeviceRecord, ...]:
+        """Return what it lists."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contradiction:
+    """
+    What two live Nodes claim and can't both have.
+
+    Attributes:
+        kind: a name that drift is found by.
+        node_uid, node_name: the later claimant; `other_name` is the Node that claimed it before.
+        device: of `DeviceIdCloned`, the later claimant's record of it.
+    """
+
+    kind: str
+    node_uid: str
+    node_name: str
+    other_name: str
+    detail: str
+    device: DeviceRecord | None = None
+
+    def __str__(self) -> str:
+        return f"{self.node_name}: {self.kind}: {self.detail}"
+
+
+def machine_of(node: Registered) -> Machine:
+    """
+    Return the machine that a Node is: what it tells of itself if it tells both, else its own.
+
+    Rule: design section 4, "One account per physical device": an empty one equals nothing.
+    """
+    told = node.system_uuid and node.machine_id
+    return (node.system_uuid, node.machine_id) if told else ("", node.uid)
+
+
+def contradictions(nodes: Sequence[Registered]) -> list[Contradiction]:
+    """
+    Return what live Nodes claim and can't both have, of the first claims first.
+
+    Rule: design section 4, "One account per physical device". A lost Node claims nothing.
+
+    Args:
+        nodes: in the order in which they registered.
+    """
+    live = [node for node in nodes if not node.lost]
+    return [*_registered_twice(live), *_cloned_machines(live), *_cloned_devices(live)]
+
+
+def cloned_ids(nodes: Iterable[Registered]) -> dict[tuple[str, str], frozenset[Machine]]:
+    """Return the (type, id) of devices that live Nodes of several machines list, with those."""
+    found: dict[tuple[str, str], set[Machine]] = {}
+    for node in nodes:
+        for device in () if node.lost else node.devices:
+            if device.unique_id and device.device_id:
+                key = (device.device_type, device.device_id)
+                found.setdefault(key, set()).add(machine_of(node))
+    return {key: frozenset(machines) for key, machines in found.items() if len(machines) > 1}
+
+
+def _registered_twice(nodes: Iterable[Registered]) -> Iterator[Contradiction]:
+    first: dict[Machine, Registered] = {}
+    for node in nodes:
+        before = first.setdefault(machine_of(node), node)
+        if before is not node:
+            yield Contradiction(
+                kind=MACHINE_REGISTERED_TWICE,
+                node_uid=node.uid,
+                node_name=node.name,
+                other_name=before.name,
+                detail=f"the machine is registered already, as {before.name}:"
+                f" system_uuid={node.system_uuid}, machine_id={node.machine_id}",
+            )
+
+
+def _cloned_machines(nodes: Iterable[Registered]) -> Iterator[Contradiction]:
+    """Yield each machine that has another one's machine id alone, once."""
+    first: dict[str, Registered] = {}
+    named: set[Machine] = set()
+    for node in nodes:
+        if not node.machine_id:
+            continue
+        before, machine = first.setdefault(node.machine_id, node), machine_of(node)
+        if machine_of(before) == machine or machine in named:
+            continue
+        named.add(machine)
+        yield Contradiction(
+            kind=MACHINE_ID_CLONED,
+            node_uid=node.uid,
+            node_name=node.name,
+            other_name=before.name,
+            detail=f"another machine has the machine id of {before.name}:"
+            f" machine_id={node.machine_id}, system_uuid={node.system_uuid or 'none'},"
+            f" first_system_uuid={before.system_uuid or 'none'}",
+        )
+
+
+def _cloned_devices(nodes: Sequence[Registered]) -> Iterator[Contradiction]:
+    """Yield each device that a machine lists and an earlier one too, once."""
+    cloned = cloned_ids(nodes)
+    first: dict[tuple[str, str], Registered] = {}
+    named: set[tuple[str, str, Machine]] = set()
+    for node in nodes if cloned else ():
+        machine = machine_of(node)
+        for device in node.devices:
+            key = (device.device_type, device.device_id)
+            if key not in cloned:
+                continue
+            before = first.setdefault(key, node)
+            if machine_of(before) == machine or (*key, machine) in named:
+                continue
+            named.add((*key, machine))
+            yield Contradiction(
+                kind=DEVICE_ID_CLONED,
+                node_uid=node.uid,
+                node_name=node.name,
+                other_name=before.name,
+                detail=f"{device.device_type} {device.minor} has the id of a device of"
+                f" {before.name}, both are closed to new grants: device_id={device.device_id}",
+                device=device,
+            )

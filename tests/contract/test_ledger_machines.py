@@ -1,0 +1,287 @@
+"""One account per physical device: Nodes come and go over a machine, what is held stays held."""
+
+# ruff: noqa: ANN401 - a builder takes any field of its event
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ledger.domain.errors import CapacityError
+from ledger.domain.events import LedgerEvent, NodeCleared, NodeInventoried, NodeLost, PodAssigned
+from ledger.store.report_queries import usage
+from tests.support.recorded import Recorded
+from tests.support.stores import (
+    MONDAY_US,
+    Store,
+    gpu,
+    node,
+    observed,
+    planned,
+    released,
+    reserved,
+    share,
+)
+
+CARDS = tuple(gpu(minor, node="m", unique_id=True) for minor in range(2))
+
+
+def on_m(name: str, **changes: Any) -> NodeInventoried:
+    """Return the inventory of a Node that stands on the machine `m`, with two cards and CPUs."""
+    words: dict[str, Any] = {
+        "system_uuid": "system-m",
+        "machine_id": "machine-m",
+        "boot_id": "boot-1",
+        "devices": CARDS,
+        "cpus": 2,
+    }
+    return node(name, **words | changes)
+
+
+def holder(pod: str, name: str, minor: int = 0, **changes: Any) -> LedgerEvent:
+    """Return the grant of a whole card of the machine, alone, through one of its Nodes."""
+    whole = share(minor, 100, node="m", exclusive=True)
+    return reserved(pod, whole, node=name, **changes)
+
+
+def lost(name: str, reason: str = "deleted") -> NodeLost:
+    """Return the loss of a Node."""
+    return NodeLost(node_uid=f"uid-{name}", node_name=name, reason=reason)
+
+
+def cleared(name: str, evidence: str, witness: str = "") -> NodeCleared:
+    """Return that nothing runs any more which a lost Node's Pods held."""
+    return NodeCleared(
+        node_uid=f"uid-{name}",
+        node_name=name,
+        evidence=evidence,
+        witness_uid=f"uid-{witness}" if witness else "",
+    )
+
+
+def test_two_nodes_of_one_machine_are_one_account(store: Store) -> None:
+    """A card or CPU that is held through one Node is not granted through the other."""
+    with store.open() as ledger:
+        it = Recorded(ledger, on_m("n-1"), holder("a", "n-1", cpus=(0,)), on_m("n-2"))
+        it.refuses(holder("b", "n-2"), "has 0 of 100 percent core left, 100 asked")
+        it.refuses(reserved("b", node="n-2", cpus=(0,)), "has 1 of 1 holders, one more asked")
+        it.add(holder("b", "n-2", 1, cpus=(1,)))
+        it.refuses(holder("c", "n-1", 1), "has 0 of 100 percent core left, 100 asked")
+
+        assert it.proved()
+
+
+def test_a_deleted_node_keeps_its_cards_held(store: Store) -> None:
+    """Usage ends with the Node; the account opens for the next Node only when it is cleared."""
+    with store.open() as ledger:
+        it = Recorded(ledger, on_m("n-1"), holder("a", "n-1", cpus=(0,)), lost("n-1"))
+        it.refuses(holder("x", "n-1", 1), "the node is lost")
+        it.add(on_m("n-2"))
+        it.refuses(holder("b", "n-2"), "has 0 of 100 percent core left, 100 asked")
+        it.refuses(released("a"), "what it held opens when the machine is cleared")
+        it.add(cleared("n-1", "act"), holder("b", "n-2", cpus=(0,)))
+
+        assert it.proved()
+
+
+@pytest.mark.parametrize(
+    ("nodes", "clearing", "opens"),
+    [
+        pytest.param([on_m("n-2")], cleared("n-1", "boot", "n-2"), False, id="the same boot"),
+        pytest.param(
+            [on_m("n-2", boot_id="boot-2")], cleared("n-1", "boot", "n-2"), True, id="another boot"
+        ),
+        pytest.param([on_m("n-2", boot_id="")], cleared("n-1", "boot", "n-2"), False, id="no boot"),
+        pytest.param(
+            [on_m("n-2", boot_id="boot-2", system_uuid="other")],
+            cleared("n-1", "boot", "n-2"),
+            False,
+            id="the boot of another machine",
+        ),
+        pytest.param(
+            [on_m("n-2", boot_id="boot-2", by_agent=True)],
+            cleared("n-1", "boot", "n-2"),
+            False,
+            id="another boot where an agent reports",
+        ),
+        pytest.param(
+            [on_m("n-2", by_agent=True)], cleared("n-1", "agent", "n-2"), True, id="its agent"
+        ),
+        pytest.param(
+            [on_m("n-2")], cleared("n-1", "agent", "n-2"), False, id="an agent unheard of"
+        ),
+        pytest.param(
+            [on_m("n-2", by_agent=True), lost("n-2")],
+            cleared("n-1", "agent", "n-2"),
+            False,
+            id="the agent of a lost node",
+        ),
+        pytest.param([], cleared("n-1", "boot"), False, id="nobody"),
+        pytest.param([], cleared("n-1", "act"), True, id="an act"),
+        pytest.param([], cleared("n-1", "a rumour"), False, id="a word of its own"),
+    ],
+)
+def test_what_opens_the_account_of_a_lost_node(
+    store: Store, nodes: list[LedgerEvent], clearing: LedgerEvent, *, opens: bool
+) -> None:
+    """The agent, another boot where no agent ever reported, or an act, and nothing else."""
+    with store.open() as ledger:
+        it = Recorded(ledger, on_m("n-1"), holder("a", "n-1"), lost("n-1"), *nodes)
+        if not opens:
+            it.refuses(clearing, "nothing shows that the machine is cleared")
+        else:
+            it.add(clearing, on_m("n-3"), holder("b", "n-3"))
+
+        assert it.proved()
+
+
+def test_usage_ends_with_the_node(store: Store) -> None:
+    """What a lost Node's Pods hold is held, and counted no further."""
+    with store.open() as ledger:
+        it = Recorded(ledger, on_m("n-1"), holder("a", "n-1"), lost("n-1"))
+        position = it.writer.head.at_us
+        it.add(on_m("n-2"), on_m("n-2"), on_m("n-2"))
+        with ledger.connection.begin():
+            counted = usage(ledger.connection, "namespace", MONDAY_US, it.writer.head.at_us)
+            until = usage(ledger.connection, "namespace", MONDAY_US, position)
+
+        assert counted == until
+        assert until[0].gpu_hours > 0
+        assert it.proved()
+
+
+def test_a_lost_node_that_comes_back_keeps_what_was_lost(store: Store) -> None:
+    """Its new Pods are its own; the old ones wait for the clearing, whatever phase is told."""
+    with store.open() as ledger:
+        it = Recorded(ledger, on_m("n-1"), holder("a", "n-1"), lost("n-1"), on_m("n-1"))
+        it.add(PodAssigned(pod_uid="uid-a", attempt=1, node_uid="uid-n-1"))
+        it.add(holder("b", "n-1", 1))
+        it.refuses(holder("c", "n-1"), "has 0 of 100 percent core left, 100 asked")
+        it.add(cleared("n-1", "act"), holder("c", "n-1"), released("b"), holder("d", "n-1", 1))
+
+        assert it.proved()
+
+
+def test_an_empty_machine_equals_nothing(store: Store) -> None:
+    """Nodes that do not tell both ids are machines of their own; only unique ids are compared."""
+    plain = tuple(gpu(0, node="m", device_id="0000:3b:00.0") for _ in range(1))
+    with store.open() as ledger:
+        it = Recorded(
+            ledger,
+            on_m("n-1", system_uuid="", devices=plain, cpus=2),
+            on_m("n-2", system_uuid="", devices=plain, cpus=2),
+        )
+        held = share(0, 100, device_id="0000:3b:00.0", exclusive=True)
+        it.add(reserved("a", held, cpus=(0,)), reserved("b", held, node="n-2", cpus=(0,)))
+
+        assert it.proved()
+
+
+def test_machines_that_share_machine_id_alone_are_two(store: Store) -> None:
+    """A cloned image is no second Node of a machine."""
+    other = tuple(gpu(minor, node="k", unique_id=True) for minor in range(2))
+    with store.open() as ledger:
+        it = Recorded(ledger, on_m("n-1"), on_m("n-2", system_uuid="system-k", devices=other))
+        it.add(holder("a", "n-1", cpus=(0,)))
+        it.add(reserved("b", share(0, 100, node="k"), node="n-2", cpus=(0,)))
+
+        assert it.proved()
+
+
+def test_one_uuid_on_two_live_machines_closes_both(store: Store) -> None:
+    """Holders stay, nobody comes; the refusal names the other one."""
+    with store.open() as ledger:
+        it = Recorded(ledger, on_m("n-1"), reserved("a", share(0, 50, node="m"), node="n-1"))
+        it.add(on_m("n-2", system_uuid="system-k"))
+        it.refuses(reserved("b", share(0, 50, node="m"), node="n-1"), "is also n-2/gpu/0")
+        it.refuses(reserved("b", share(0, 50, node="m"), node="n-2"), "is also n-1/gpu/0")
+        it.add(on_m("n-2", system_uuid="system-k", devices=()))
+        it.add(reserved("b", share(0, 50, node="m"), node="n-1"))
+
+        assert it.proved()
+
+
+def test_a_card_that_moved_opens_when_its_holders_left(store: Store) -> None:
+    """The other machine has it now; those who held it on the first one are still there."""
+    with store.open() as ledger:
+        it = Recorded(ledger, on_m("n-1"), holder("a", "n-1"), on_m("n-1", devices=CARDS[1:]))
+        it.add(on_m("n-2", system_uuid="system-k", devices=CARDS[:1]))
+        it.refuses(holder("b", "n-2"), "is also n-1/gpu/0")
+        it.add(released("a"), holder("b", "n-2"))
+
+        assert it.proved()
+
+
+def test_a_node_that_tells_its_machine_later_keeps_its_account(store: Store) -> None:
+    """Its own machine gets the name; another Node of that name is on the same one."""
+    with store.open() as ledger:
+        it = Recorded(ledger, on_m("n-1", system_uuid="", machine_id=""), holder("a", "n-1"))
+        it.add(on_m("n-1"), on_m("n-2"))
+        it.refuses(holder("b", "n-2"), "has 0 of 100 percent core left, 100 asked")
+
+        assert it.proved()
+
+
+def test_a_node_on_another_machine_grants_once_its_holders_left(store: Store) -> None:
+    """The Node is the same, the board is not: its Pods may still run there, with the same CPUs."""
+    with store.open() as ledger:
+        it = Recorded(ledger, on_m("n-1"), reserved("a", node="n-1", cpus=(0,)))
+        it.add(on_m("n-1", system_uuid="system-k"))
+        it.refuses(
+            reserved("b", node="n-1", cpus=(0,)), "node n-1 has holders from another machine"
+        )
+        it.add(released("a"), reserved("b", node="n-1", cpus=(0,)))
+
+        assert it.proved()
+
+
+def test_an_unknown_card_closes_every_node_of_the_machine(store: Store) -> None:
+    """Somebody holds one of them, whichever Node it is seen on."""
+    with store.open() as ledger:
+        it = Recorded(ledger, on_m("n-1"), observed("a", unknown_types=("gpu",)), on_m("n-2"))
+        it.refuses(holder("b", "n-2"), "may be held by a Pod on an unknown card")
+
+        assert it.proved()
+
+
+def test_a_plan_waits_on_the_node_that_it_names(store: Store) -> None:
+    """A second Node of the machine changes nothing of where its places are."""
+    with store.open() as ledger:
+        it = Recorded(ledger, on_m("n-1"), planned("g", ("a", (0,))), on_m("n-2"))
+        it.refuses(holder("b", "n-2"), "waits for uid-a of group g")
+        it.add(holder("a", "n-1"))
+
+        assert it.proved()
+
+
+def test_minor_and_uuid_of_a_share_are_of_one_card(store: Store) -> None:
+    """Two Pods told minor 3 would both look for it; the refusal says where the card is."""
+    mixed = share(1, 100, node="m", device_id="GPU-m-0", exclusive=True)
+    with store.open() as ledger:
+        it = Recorded(ledger, on_m("n-1"))
+        it.refuses(reserved("a", mixed, node="n-1"), "which is at minor 0")
+        it.add(on_m("n-1", devices=(gpu(1, node="m", device_id="GPU-m-0"),)))
+        it.add(reserved("a", mixed, node="n-1"))
+
+        assert it.proved()
+
+
+def test_the_database_refuses_a_minor_that_is_not_the_cards(store: Store) -> None:
+    """Whoever writes the rows: the holding has the minor that the inventory says."""
+    with store.open() as ledger:
+        Recorded(ledger, on_m("n-1"), holder("a", "n-1"))
+    with store.raw() as raw, pytest.raises(Exception, match="asks for this card"):
+        raw.execute(
+            "INSERT INTO ledger_holdings (position, device_no, minor, core_percent, memory_bytes,"
+            " memory_ratio_percent, exclusive, instances, kind, opened_at_us)"
+            " SELECT position, 2, 0, 0, 0, 0, 0, 1, kind, opened_at_us FROM ledger_holdings"
+        )
+
+
+def test_a_second_reservation_of_the_pod_waits_for_the_clearing(store: Store) -> None:
+    """The Pod's UID holds one reservation at a time, a lost one too."""
+    with store.open() as ledger:
+        it = Recorded(ledger, on_m("n-1"), holder("a", "n-1"), lost("n-1"), on_m("n-2"))
+        with pytest.raises(CapacityError, match="already holds a reservation"):
+            it.add(holder("a", "n-2", 1, attempt=2))
