@@ -90,7 +90,6 @@ def test_a_grant_without_its_rows_does_not_commit(
 LESS = {
     "less of the card": ("core_percent", 1),
     "less memory": ("memory_bytes", 1),
-    "another card": ("minor", 0),
     "not alone on the card": ("exclusive", 1),
 }
 
