@@ -48,7 +48,7 @@ def machine(name: str, text: str, gpus: Sequence[Object]) -> list[Object]:
 
 def eight(text: str, name: str = "n1") -> list[Object]:
     """Return a machine of eight GPUs."""
-    return machine(name, text, [gpu_device(minor) for minor in range(8)])
+    return machine(name, text, [gpu_device(minor, id=f"GPU-{name}-{minor}") for minor in range(8)])
 
 
 def whole(name: str, count: int, **more: Json) -> Object:
