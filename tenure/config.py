@@ -46,6 +46,7 @@ class _Model(BaseModel):
 
 class _Node(_Model):
     policy: Policy = "scarcity"
+    bottleneck_first: bool = True
     owned_only: bool = False
 
 
@@ -191,6 +192,7 @@ def _with_sections(document: dict[str, Any]) -> dict[str, Any]:
 def _scheduling(read: _Configuration) -> SchedulingSettings:
     return SchedulingSettings(
         node_policy=read.node.policy,
+        bottleneck_first=read.node.bottleneck_first,
         owned_nodes_only=read.node.owned_only,
         devices=DeviceSettings(
             scoring=read.devices.scoring,

@@ -26,15 +26,16 @@ from scheduler.decide.gradient import Gradient
 from scheduler.decide.grants import Grants
 from scheduler.decide.group_room import RoomCounter, Rooms
 from scheduler.decide.holdings import Holdings
+from scheduler.decide.link_lead import LinkLead
 from scheduler.decide.outcome import Placement, Unplaced
 from scheduler.decide.pins import CpuPins
 from scheduler.decide.policies import BestFit, NodePolicy, Random, UsedShare, draw
 from scheduler.decide.pools import Tolls
 from scheduler.decide.predicates import Predicates
 from scheduler.decide.refusals import Refusals
-from scheduler.decide.rows import RatingRows
+from scheduler.decide.rows import RatingRows, Ratings
 from scheduler.decide.settings import SchedulingSettings
-from scheduler.decide.shapes import ShapeIndex
+from scheduler.decide.shapes import Shape, ShapeIndex
 from scheduler.decide.typical import Workload, workload_of
 
 POLICIES: Final = ("binpack", "spread", "bestfit", "fgd", "scarcity", "random")
@@ -104,6 +105,7 @@ class Engine:
         self._looks = CloserLooks(fleet)
         self._alike = Alike(fleet, settings)
         self._room_counter = RoomCounter(fleet, fitting)
+        self._lead = LinkLead(fleet, self._room_counter, bottleneck_first=settings.bottleneck_first)
         self._filtering = Filtering(
             fleet,
             fitting,
@@ -113,6 +115,7 @@ class Engine:
             refusals=self._refusals,
             looks=self._looks,
             alike=self._alike,
+            lead=self._lead,
         )
         self.core_percent_capacity = sum(
             record.core_percent
@@ -139,13 +142,15 @@ class Engine:
         """
         shape = self._shapes.shape_of(request)
         ratings = self._rows.current(shape)
+        if led := self._lead.applies(request):
+            ratings = self._by_links(request, shape, ratings)
         # A draw is out of the nodes left, so that what is remembered must not change how many.
         known = {} if self._draws else self._looks.failed(request, shape)
-        own = bool(known)
-        if own:
-            ratings = ratings.copy()
+        own = bool(known) or led
+        if known:
+            ratings = ratings if led else ratings.copy()
             ratings[list(known)] = -1
-        node = self._pick(ratings, request.memory_bytes, ordinal)
+        node = self._pick(ratings, request.memory_bytes, ordinal, led=led)
         if node < 0 and not own and not (ratings >= 0).any():
             self._rows.note_full(shape)
         refusals, alike = 0, dict[int, list[int]]()
@@ -162,7 +167,7 @@ class Engine:
             for other in alike.get(node, (node,)):
                 known[other] = answer
                 ratings[other] = -1
-            node = self._pick(ratings, request.memory_bytes, ordinal)
+            node = self._pick(ratings, request.memory_bytes, ordinal, led=led)
         tried = {
             node: unfit
             for node, unfit in known.items()
@@ -184,10 +189,14 @@ class Engine:
         self._rows.forget()
         self._refusals.forget()
         self._looks.forget()
+        self._lead.forget()
 
     def candidates(self, request: PodRequest) -> Sequence[int]:
-        """Return the nodes that pass every test over arrays, best first by node policy."""
-        ratings = self._rows.current(self._shapes.shape_of(request))
+        """Return the nodes that pass every test over arrays, best first by links and policy."""
+        shape = self._shapes.shape_of(request)
+        ratings = self._rows.current(shape)
+        if self._lead.applies(request):
+            ratings = self._by_links(request, shape, ratings)
         fitting = np.flatnonzero(self._takes(ratings, request.memory_bytes))
         ranked = fitting[np.argsort(-ratings[fitting], kind="stable")]
         return [self._order[node] for node in ranked.tolist()]
@@ -268,12 +277,20 @@ class Engine:
         """Return what is left of one node, card by card."""
         return self._grants.view(self._places[node])
 
-    def _pick(self, ratings: npt.NDArray[np.int32], memory_bytes: int, ordinal: int) -> int:
-        """Return the place of the best node, -1 for none."""
+    def _by_links(self, request: PodRequest, shape: Shape, ratings: Ratings) -> Ratings:
+        """Return ratings of the nodes that take the Pod, in the order of links; a new array."""
+        taking = np.where(self._takes(ratings, request.memory_bytes), ratings, np.int32(-1))
+        put = self._lead.draw if self._draws else self._lead.order
+        return put(shape, taking)
+
+    def _pick(self, ratings: Ratings, memory_bytes: int, ordinal: int, *, led: bool) -> int:
+        """Return the place of the best node, -1 for none; `led`: a draw is among the best alone."""
         if not len(ratings):
             return -1
         if self._draws:
             fitting = np.flatnonzero(self._takes(ratings, memory_bytes))
+            if led:
+                fitting = fitting[ratings[fitting] == ratings.max()]
             return int(fitting[draw(self._seed, ordinal, len(fitting))]) if len(fitting) else -1
         node = int(ratings.argmax())
         if ratings.item(node) >= 0 and not self._has_memory(node, memory_bytes):
@@ -281,7 +298,7 @@ class Engine:
             node = int(ratings.argmax())
         return node if ratings.item(node) >= 0 else -1
 
-    def _takes(self, ratings: npt.NDArray[np.int32], memory_bytes: int) -> npt.NDArray[np.bool_]:
+    def _takes(self, ratings: Ratings, memory_bytes: int) -> npt.NDArray[np.bool_]:
         takes: npt.NDArray[np.bool_] = ratings >= 0
         if memory_bytes:
             takes &= self._fleet.memory_free >= memory_bytes

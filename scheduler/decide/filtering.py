@@ -14,6 +14,7 @@ from scheduler.decide.closer import CloserLooks
 from scheduler.decide.fitting import Fitting
 from scheduler.decide.fleet import Fleet
 from scheduler.decide.grants import Grants
+from scheduler.decide.link_lead import LinkLead
 from scheduler.decide.outcome import Placement, Unfit
 from scheduler.decide.refusals import Refusals
 from scheduler.decide.rows import RatingRows
@@ -30,7 +31,8 @@ class Filtered:
     Attributes:
         best: what the Pod would get on the best node; None when no node takes it. Other nodes
             that pass were judged by their arrays: what a Pod gets there is decided when it binds.
-        passing: ascending; `ratings` has the node policy's number for each, the larger the better.
+        passing: ascending; `ratings` has a number for each, the larger the better: the node
+            policy's, or the place in the order of links.
         failing: ascending; `codes` has the index into `reasons` for each.
         hopeless: which of the failing take the Pod not even with all other Pods gone.
     """
@@ -68,6 +70,7 @@ class Filtering:
         refusals: Refusals,
         looks: CloserLooks,
         alike: Alike,
+        lead: LinkLead,
     ) -> None:
         self._fleet = fleet
         self._fitting = fitting
@@ -77,6 +80,7 @@ class Filtering:
         self._refusals = refusals
         self._looks = looks
         self._alike = alike
+        self._lead = lead
 
     def judge(self, request: PodRequest, shape: Shape, places: IntArray) -> Filtered:
         """Return the answer for the nodes at these places."""
@@ -88,6 +92,8 @@ class Filtering:
             ratings[lacking] = -1
             # Memory is the first reason, whatever a Pod that asks for less was told by a look.
             failed = {place: number for place, number in failed.items() if not lacking[number]}
+        if self._lead.applies(request):
+            ratings = self._lead.order(shape, ratings, places)
         ratings[list(failed.values())] = -1
         best, looks = None, 0
         alike, number_of = dict[int, list[int]](), dict[int, int]()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,8 @@ from scheduler.decide.fleet import Fleet
 from scheduler.decide.policies import NodePolicy
 from scheduler.decide.predicates import Predicates
 from scheduler.decide.shapes import Shape
+
+Ratings: TypeAlias = npt.NDArray[np.int32]
 
 _BYTES_MAX: Final = 64 << 20
 
@@ -30,7 +32,7 @@ class _Row:
     """
 
     shape: Shape  # kept alive: rows are found by its identity
-    ratings: npt.NDArray[np.int32]
+    ratings: Ratings
     admits: BoolArray | None
     seen: int = 0
     version: int = 0
@@ -59,7 +61,7 @@ class RatingRows:
         mixed = fleet.without_devices.any() and not fleet.without_devices.all()
         self._prefer_bare = bool(mixed)
 
-    def current(self, shape: Shape) -> npt.NDArray[np.int32]:
+    def current(self, shape: Shape) -> Ratings:
         """Return the ratings as of now. The array is the row itself: read it, do not keep it."""
         log = self._fleet.log
         row = self._rows.get(id(shape))

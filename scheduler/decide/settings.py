@@ -79,12 +79,15 @@ class SchedulingSettings:
     All settings that change a decision (cli.md, Settings of scheduling).
 
     Attributes:
+        bottleneck_first: for Pods of several whole GPUs, measured links between them come before
+            the node policy; else after it, among nodes that it rates alike.
         owned_nodes_only: devices and CPUs are granted on nodes of ours alone, which carry the taint
             and the label that keep everybody else off.
         device_types: types of devices beside the built-in ones (docs, Device types).
     """
 
     node_policy: str = "scarcity"
+    bottleneck_first: bool = True
     owned_nodes_only: bool = False
     devices: DeviceSettings = field(default_factory=DeviceSettings)
     mgpu: MGPUSettings = field(default_factory=MGPUSettings)

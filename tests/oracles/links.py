@@ -64,3 +64,32 @@ def _left(links: LinkMatrix, classes: dict[float, int], rest: Sequence[int]) -> 
         for size in (8, 4, 2)
     ]
     return (*offers, sum(classes[_speed(links, a, b)] + 1 for a, b in combinations(rest, 2)))
+
+
+def node_order(
+    ratings: Sequence[int], speeds: Sequence[float | None], *, bottleneck_first: bool
+) -> list[int]:
+    """
+    Return the nodes best first, for a Pod that could have GPUs of these bottlenecks on them.
+
+    Rule: GPU-topology proposal, Goal 1 and Story 1 ("preferentially selects the GPU cards
+    combination with large bottleneck bandwidth"); DIVERGENCES, "a single Pod of several GPUs":
+    nodes that measured (a speed is known) change places among themselves, the others keep theirs.
+    """
+    by_policy = sorted(range(len(ratings)), key=lambda node: (-ratings[node], node))
+    left = [node for node in by_policy if speeds[node] is not None]
+    rank: dict[int, int] = {}
+    while len(rank) < len(left):
+        fastest = max(speeds[node] or 0.0 for node in left if node not in rank)
+        alike = [
+            node
+            for node in left
+            if node not in rank and (speeds[node] or 0.0) * (1 + ALIKE_PERCENT / 100) >= fastest
+        ]
+        rank |= dict.fromkeys(alike, len(rank))
+    if bottleneck_first:
+        left.sort(key=lambda node: rank[node])
+    else:
+        left.sort(key=lambda node: (-ratings[node], rank[node]))
+    measured = iter(left)
+    return [node if speeds[node] is None else next(measured) for node in by_policy]

@@ -11,7 +11,7 @@ from tenure.config import POLICIES, normalise_settings, read_settings, settings_
 
 HEAD = "apiVersion: tenure.sh/v1alpha1\nkind: SchedulerConfiguration\n"
 WHOLE = f"""{HEAD}
-node:     {{policy: scarcity}}
+node:     {{policy: scarcity, bottleneckFirst: true}}
 devices:  {{scoring: MostAllocated, partitionScoreOrder: highest}}
 mgpu:     {{enabled: true, policy: binpack, weightOfCore: 20, scheduleMode: index,
            maxContainersPerCard: 16, searchLevels: 5, multiMinMemoryMiB: 256}}
@@ -51,7 +51,7 @@ def test_an_absent_setting_has_its_default(tmp_path: Path, text: str) -> None:
 def test_a_setting_is_taken_over(tmp_path: Path) -> None:
     """Values reach the decision under its own names."""
     text = f"""{HEAD}
-node: {{policy: fgd, ownedOnly: true}}
+node: {{policy: fgd, bottleneckFirst: false, ownedOnly: true}}
 mgpu: {{policy: Spread, weightOfCore: 50, multiMinMemoryMiB: 1024}}
 gpushare: {{unit: GiB}}
 cpu: {{maxRefCount: 2, defaultNUMATopologyPolicy: Restricted}}
@@ -59,6 +59,7 @@ compat: {{proposalDomain: true}}
 """
     assert settings_of(tmp_path, text) == SchedulingSettings(
         node_policy="fgd",
+        bottleneck_first=False,
         owned_nodes_only=True,
         mgpu=MGPUSettings(policy="spread", weight_of_core=50, multi_min_memory_mib=1024),
         gpushare_unit="GiB",
