@@ -268,14 +268,13 @@ def _container_answer(
     if not request.containers and request.group is None:
         return {}
     users = [need for need in request.containers if _held_by(need, gpus)]
-    seen = placement.visible_minors
     ids = {card.minor: card.device_id for card in node.devices if card.device_type == GPU}
-    group_ids = _known(ids.get(minor, "") for minor in seen)
+    ids |= {share.minor: share.device_id for share in gpus if share.device_id}
     containers = []
     for need in users:
-        own = _known(share.device_id for share in _held_by(need, gpus))
+        own = [share.minor for share in _held_by(need, gpus)]
         containers.append(
-            ContainerDevices(place=need.place, visible=group_ids or own, allocated=own)
+            _devices_of(need.place, own, sorted({*placement.visible_minors, *own}), ids)
         )
     annotations = encode_container_devices(containers)
     if request.group is not None:
@@ -286,10 +285,32 @@ def _container_answer(
                     for need in users
                     if need.place.isdecimal()
                 ),
-                visible=seen or tuple(share.minor for share in gpus),
+                visible=placement.visible_minors or tuple(share.minor for share in gpus),
             )
         )
     return annotations
+
+
+def _devices_of(
+    place: str, own: Sequence[int], seen: Sequence[int], ids: Mapping[int, str]
+) -> ContainerDevices:
+    """
+    Return what a container sees and holds: by UUID, or by index where one is not known.
+
+    Half a list would mislead, an empty one hides the GPU that the container holds. CUDA counts the
+    GPUs that the container sees from 0, so its indexes are places among these.
+    """
+    if all(ids.get(minor) for minor in seen):
+        return ContainerDevices(
+            place=place,
+            visible=tuple(ids[minor] for minor in seen),
+            allocated=tuple(ids[minor] for minor in own),
+        )
+    return ContainerDevices(
+        place=place,
+        visible=tuple(map(str, seen)),
+        allocated=tuple(str(seen.index(minor)) for minor in own),
+    )
 
 
 def _held_by(need: ContainerNeed, gpus: Sequence[DeviceShare]) -> list[DeviceShare]:
@@ -305,9 +326,3 @@ def _held_by(need: ContainerNeed, gpus: Sequence[DeviceShare]) -> list[DeviceSha
         if any(part.place == need.place for part in share.containers)
         or (asks and not share.containers)
     ]
-
-
-def _known(ids: Iterable[str]) -> tuple[str, ...]:
-    """Return the UUIDs, none at all if the inventory lacks one: half a list would mislead."""
-    found = tuple(ids)
-    return found if all(found) else ()

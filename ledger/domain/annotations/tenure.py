@@ -33,12 +33,13 @@ _PLACE: Final = re.compile(r"(?:init-)?(?:0|[1-9][0-9]{0,3})")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerDevices:
     """
-    The GPUs of one container, always as device UUIDs.
+    The GPUs of one container, as device UUIDs; as indexes where one has no known UUID.
 
     Attributes:
         place: the container's place in the spec, `2`, or `init-0` for init containers.
         visible: what NVIDIA_VISIBLE_DEVICES shows.
-        allocated: what CUDA_VISIBLE_DEVICES shows, the container's own.
+        allocated: what CUDA_VISIBLE_DEVICES shows, the container's own; as indexes these are
+            places in `visible`, from 0.
     """
 
     place: str
@@ -93,6 +94,7 @@ def allocated_key(place: str) -> str:
 # tenure.sh/visible.0: "GPU-5d0f6c1e-...,GPU-7f6410b9-..."
 # tenure.sh/allocated.0: "GPU-5d0f6c1e-..."
 # tenure.sh/visible.init-0: "GPU-5d0f6c1e-..."
+# Without UUIDs: tenure.sh/visible.0: "2,3", tenure.sh/allocated.0: "1"
 
 
 def encode_container_devices(containers: Sequence[ContainerDevices]) -> dict[str, str]:
@@ -115,7 +117,7 @@ def read_container_devices(annotations: Mapping[str, str]) -> tuple[ContainerDev
     Return the GPUs of each container, app containers first, each kind by index.
 
     Raises:
-        InputError: a key whose end is no place, an empty or repeated UUID.
+        InputError: a key whose end is no place, an empty or repeated UUID or index.
     """
     visible = _by_place(annotations, ANNOTATION_TENURE_VISIBLE_PREFIX)
     allocated = _by_place(annotations, ANNOTATION_TENURE_ALLOCATED_PREFIX)

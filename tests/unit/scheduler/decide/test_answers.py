@@ -3,6 +3,8 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+import pytest
+
 from ledger.domain.annotations.device_allocated import decode_device_allocated
 from ledger.domain.annotations.gpushare import read_gpushare_allocation
 from ledger.domain.annotations.mgpu import read_mgpu_allocation
@@ -155,14 +157,56 @@ def without_ids(*cards: CardView) -> NodeView:
     return node_of(*(replace(view, record=replace(view.record, device_id="")) for view in cards))
 
 
-def test_cards_without_uuid_are_named_by_minor_alone() -> None:
-    """Design section 3: the values of our own annotations are always UUIDs, so none is written."""
-    request = pod(whole(), containers=(need("w", "0", gpu=1),))
+def test_cards_without_uuid_are_named_by_minor() -> None:
+    """DIVERGENCES, "GPUs without a known UUID": an absent list would show the container no GPU."""
+    request = pod(
+        whole(2), containers=(need("a", "0", gpu=1), need("b", "1", gpu=1), need("log", "2"))
+    )
+    busy = card(0, tenants=1)
+
+    annotations = answer(request, without_ids(busy, card(1), card(2)))
+
+    ours = {key: value for key, value in annotations.items() if key.startswith("tenure.sh/")}
+    assert ours == {
+        "tenure.sh/visible.0": "1",
+        "tenure.sh/allocated.0": "0",
+        "tenure.sh/visible.1": "2",
+        "tenure.sh/allocated.1": "0",
+    }
+    assert '"id"' not in annotations[DEVICE_ALLOCATED]
+
+
+@pytest.mark.parametrize("unknown", [(0, 1, 2, 3), (1,), (3,)])
+def test_a_group_with_an_unknown_uuid_is_told_by_index(unknown: tuple[int, ...]) -> None:
+    """CUDA counts what the container sees: the member's GPUs 2 and 3 are the last of the group."""
+    request = pod(
+        whole(2), group=GroupRef(name="job", replica=2), containers=(need("w", "0", gpu=2),)
+    )
+    views = [card(minor, tenants=int(minor < 2)) for minor in range(4)]
+    node = node_of(
+        *(
+            replace(view, record=replace(view.record, device_id=""))
+            if view.record.minor in unknown
+            else view
+            for view in views
+        )
+    )
+
+    annotations = answer(request, node, visible=(0, 1, 2, 3))
+
+    assert annotations["tenure.sh/visible.0"] == "0,1,2,3"
+    assert annotations["tenure.sh/allocated.0"] == "2,3"
+
+
+def test_a_gpu_share_without_a_uuid_is_seen() -> None:
+    """GPU-sharing contract B.1 names the index; the environment that admission injects does too."""
+    request = gpushare_pod(4 * GIB)
+    request = replace(request, containers=(need("w", "0", gpu=1),))
 
     annotations = answer(request, without_ids(card(0)))
 
-    assert list(annotations) == [DEVICE_ALLOCATED]
-    assert '"id"' not in annotations[DEVICE_ALLOCATED]
+    assert annotations["tenure.sh/visible.0"] == "0"
+    assert annotations["tenure.sh/allocated.0"] == "0"
 
 
 def test_mgpu_names_the_cards_of_each_container() -> None:
