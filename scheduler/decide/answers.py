@@ -37,7 +37,7 @@ from ledger.domain.quantity import (
     quantity_from_int,
     quantity_from_milli,
 )
-from ledger.domain.requests import ContainerNeed
+from ledger.domain.requests import ContainerNeed, PodRequest
 from ledger.domain.resources import (
     ANNOTATION_DEVICE_ALLOCATED,
     ANNOTATION_GPU_TOPOLOGY,
@@ -52,6 +52,7 @@ from ledger.domain.resources import (
 )
 from ledger.domain.shared_templates import Amounts, matched_template, template_amounts
 from scheduler.decide.card_amounts import card_amounts_of
+from scheduler.decide.cards.fit import is_whole
 from scheduler.decide.cards.mgpu_search import STEPS_MAX
 from scheduler.decide.cpusets.choose import bind_policy_on
 from scheduler.decide.outcome import NumaPart, Placement
@@ -59,6 +60,7 @@ from scheduler.decide.settings import MGPUSettings, SchedulingSettings
 
 ID_MODE: Final = "id"
 _NO_STATUS: Final = ResourceStatus()
+_WHOLE_DIALECTS: Final = frozenset({Dialect.KOORDINATOR, Dialect.NVIDIA})
 
 
 def encode(
@@ -257,7 +259,7 @@ def _container_answer(
     placement: Placement, gpus: tuple[DeviceShare, ...], node: NodeFacts
 ) -> dict[str, str]:
     """
-    Write which GPUs each container sees and holds, and the group's answer.
+    Write which GPUs each container sees and holds, in our words and in the proposal's.
 
     Rule: design section 3; GPU-topology proposal, "Record the allocation information to the pod
     annotation".
@@ -277,7 +279,7 @@ def _container_answer(
             _devices_of(need.place, own, sorted({*placement.visible_minors, *own}), ids)
         )
     annotations = encode_container_devices(containers)
-    if request.group is not None:
+    if request.group is not None or _holds_whole_gpus(request):
         annotations[ANNOTATION_GPU_TOPOLOGY] = encode_gpu_topology(
             GpuTopologyAllocation(
                 allocated=tuple(
@@ -289,6 +291,12 @@ def _container_answer(
             )
         )
     return annotations
+
+
+def _holds_whole_gpus(request: PodRequest) -> bool:
+    """Tell whether the proposal's annotation says all; parts and other dialects have their own."""
+    gpus = [demand for demand in request.devices if demand.device_type == GPU]
+    return request.dialect in _WHOLE_DIALECTS and all(map(is_whole, gpus))
 
 
 def _devices_of(

@@ -152,6 +152,31 @@ def test_a_group_sees_all_its_cards_on_the_node() -> None:
     assert annotations["tenure.sh/visible.0"] == "GPU-0,GPU-1,GPU-2,GPU-3"
 
 
+def test_a_single_pod_of_whole_gpus_is_recorded_too() -> None:
+    """GPU-topology proposal, Record the allocation information: for every Pod, groups or not."""
+    request = pod(whole(2), containers=(need("a", "0", gpu=1), need("b", "1", gpu=1)))
+
+    annotations = answer(request, node_of(card(0), card(1)))
+
+    assert annotations[TOPOLOGY] == (
+        '{"allocatedGPUs":{"0":["0"],"1":["1"]},"visibleGPUs":["0","1"]}'
+    )
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        pytest.param(
+            pod(part(50, ratio=50), containers=(need("a", "0", gpu=1),)), id="a part of a GPU"
+        ),
+        pytest.param(gpushare_pod(4 * GIB), id="a GPU share"),
+    ],
+)
+def test_other_dialects_and_parts_have_their_own_record(request_: PodRequest) -> None:
+    """The annotation names GPUs that a Pod has for itself."""
+    assert TOPOLOGY not in answer(request_, node_of(card(0), card(1)))
+
+
 def without_ids(*cards: CardView) -> NodeView:
     """Return a node whose cards have no UUID, as without a Device object."""
     return node_of(*(replace(view, record=replace(view.record, device_id="")) for view in cards))
