@@ -23,6 +23,7 @@ from sqlalchemy import (
     Subquery,
     TableClause,
     Text,
+    and_,
     case,
     cast,
     column,
@@ -33,6 +34,7 @@ from sqlalchemy import (
     or_,
     select,
     table,
+    true,
     union_all,
 )
 
@@ -50,7 +52,13 @@ from ledger.store.report_rows import (
     UnknownRow,
     Usage,
 )
-from ledger.store.schema import ledger_cpus, ledger_events, ledger_nodes, ledger_slot_holdings
+from ledger.store.schema import (
+    ledger_cpus,
+    ledger_devices,
+    ledger_events,
+    ledger_nodes,
+    ledger_slot_holdings,
+)
 
 UsageGroup = Literal["namespace", "owner", "labels", "model"]
 UNKNOWN: Final = "unknown/"
@@ -67,7 +75,7 @@ HOLDINGS: Final = _view(
     "audit_holdings",
     "position pod_uid attempt namespace pod_name owner node_uid node_name device_type minor"
     " device_id model core_percent memory_bytes memory_ratio_percent exclusive kind phase dialect"
-    " opened_at_us closed_at_us closed_position end_reason counted_until_us",
+    " opened_at_us closed_at_us closed_position end_reason counted_until_us device_no",
 )
 CPU_HOLDINGS: Final = _view(
     "audit_cpu_holdings", "position node_name cpu opened_at_us closed_at_us end_reason"
@@ -81,9 +89,10 @@ RESERVATIONS: Final = _view(
 DEVICES: Final = _view(
     "audit_devices",
     "node_uid node_name device_type minor device_id model core_capacity_percent"
-    " memory_capacity_bytes core_used_percent memory_used_bytes tenants healthy closed_reason",
+    " memory_capacity_bytes core_used_percent memory_used_bytes tenants healthy closed_reason"
+    " device_no",
 )
-NODES: Final = _view("audit_nodes", "node_uid node_name cpu_milli memory_bytes")
+NODES: Final = _view("audit_nodes", "node_uid node_name cpu_milli memory_bytes machine_no")
 HEALTH: Final = _view(
     "audit_device_health", "position at_us node_uid node_name device_type minor healthy reason"
 )
@@ -123,7 +132,12 @@ def device_holders(
     minor: int | None = None,
     pod: tuple[str, str] | None = None,
 ) -> list[Holder]:
-    """Return who holds devices, by node, device and position."""
+    """
+    Return who holds devices, by node, device and position.
+
+    Rule: design section 4, "One account per physical device": a card or a node that is named means
+    the metal, so that those come too who got it through another Node of its machine.
+    """
     h, r = HOLDINGS, RESERVATIONS
     own = [c for c in h.c if c.name != "phase"]
     query = (
@@ -132,17 +146,32 @@ def device_holders(
         .where(when.condition(h))
         .order_by(h.c.node_name, h.c.device_type, h.c.minor, h.c.position)
     )
-    given = {"node_name": node, "device_type": device_type, "minor": minor, **_pod(pod)}
-    return _holders(connection, _matching(query, h, given))
+    given = {"device_type": device_type, "minor": minor}
+    if node is not None:
+        card = {"node_name": node, **given}
+        listed = select(DEVICES.c.device_no).where(_matching_all(DEVICES, card))
+        through_another = h.c.node_uid.not_in(
+            select(DEVICES.c.node_uid).where(_matching_all(DEVICES, card))
+        )
+        by_name, of_card = _matching_all(h, card), h.c.device_no.in_(listed)
+        if when != NOW or minor is None:
+            query = query.where(or_(by_name, of_card & through_another))
+        else:  # whatever its minor was when it was given
+            query = query.where(or_(of_card, by_name & ~listed.exists()))
+        given = {}
+        if not _has_moved(connection, node):
+            query = query.where(h.c.device_no.in_(_devices_of_machines(node)))
+    return _holders(connection, _matching(query, h, {**given, **_pod(pod)}))
 
 
 def cpu_holders(connection: Connection, when: When, *, node: str, cpu: int) -> list[Holder]:
-    """Return who holds one logical CPU, by position."""
+    """Return who holds one logical CPU, through whichever Node of its machine, by position."""
     h, r = CPU_HOLDINGS, RESERVATIONS
+    names = select(NODES.c.node_name).where(NODES.c.machine_no.in_(_machines_of(node)))
     query = (
         select(*_as_holder(r))
         .join_from(r, h, h.c.position == r.c.position)
-        .where(when.condition(h), h.c.node_name == node, h.c.cpu == cpu)
+        .where(when.condition(h), h.c.node_name.in_(names), h.c.cpu == cpu)
         .order_by(r.c.position)
     )
     return _holders(connection, query)
@@ -168,12 +197,13 @@ def pod_holders(
     pod: tuple[str, str] | None = None,
     pod_uid: str | None = None,
 ) -> list[Holder]:
-    """Return whole reservations, by position."""
+    """Return whole reservations, of a node those of its whole machine, by position."""
     r = RESERVATIONS
     query = select(*_as_holder(r)).where(when.condition(r)).order_by(r.c.position)
-    holders = _holders(
-        connection, _matching(query, r, {"node_name": node, "pod_uid": pod_uid, **_pod(pod)})
-    )
+    if node is not None:
+        names = select(NODES.c.node_name).where(NODES.c.machine_no.in_(_machines_of(node)))
+        query = query.where(r.c.node_name.in_(names))
+    holders = _holders(connection, _matching(query, r, {"pod_uid": pod_uid, **_pod(pod)}))
     return [_with_unknown_types(connection, holder) for holder in holders]
 
 
@@ -355,8 +385,10 @@ def unknown_rows(
         .where(when.condition(r), r.c.kind == "observed")
         .order_by(r.c.position)
     )
-    rows = connection.execute(_matching(query, r, {"node_name": node}))
-    return [UnknownRow._make(row) for row in rows]
+    if node is not None:
+        names = select(NODES.c.node_name).where(NODES.c.machine_no.in_(_machines_of(node)))
+        query = query.where(r.c.node_name.in_(names))
+    return [UnknownRow._make(row) for row in connection.execute(query)]
 
 
 def settings_in_force(connection: Connection) -> str:
@@ -469,14 +501,35 @@ def _with_unknown_types(connection: Connection, holder: Holder) -> Holder:
     return replace(holder, unknown_types=",".join(slot.removeprefix(UNKNOWN) for slot in slots))
 
 
+def _machines_of(node: str) -> Select[Any]:
+    """Return the machines that the Nodes of a name stand on."""
+    return select(NODES.c.machine_no).where(NODES.c.node_name == node)
+
+
+def _devices_of_machines(node: str) -> Select[Any]:
+    """Return every device of the machines that the Nodes of a name stand on."""
+    d = ledger_devices.c
+    return select(d.device_no).where(d.machine_no.in_(_machines_of(node)))
+
+
+def _has_moved(connection: Connection, node: str) -> bool:
+    """Tell whether a Node of this name stood on another machine once, where holders may be."""
+    n = ledger_nodes.c
+    query = select(func.count()).where(n.node_name == node, n.moved_position.is_not(None))
+    return int(connection.execute(query).scalar_one()) > 0
+
+
 def _matching(
     query: Select[Any], view: FromClause, given: Mapping[str, str | int | None]
 ) -> Select[Any]:
     """Return the query over the rows whose columns have the values that are given."""
-    for name, value in given.items():
-        if value is not None:
-            query = query.where(view.c[name] == value)
-    return query
+    return query.where(_matching_all(view, given))
+
+
+def _matching_all(view: FromClause, given: Mapping[str, str | int | None]) -> ColumnElement[bool]:
+    return and_(
+        true(), *(view.c[name] == value for name, value in given.items() if value is not None)
+    )
 
 
 def _holders(connection: Connection, query: Select[Any]) -> list[Holder]:

@@ -42,6 +42,7 @@ class Holder:
     closed_position: int | None
     end_reason: str | None
     counted_until_us: int | None = None  # where usage ends: the end, or the loss of its node
+    device_no: int | None = None
     unknown_types: str = ""
 
 
@@ -62,6 +63,7 @@ class Device:
     tenants: int
     healthy: bool
     closed_reason: str
+    device_no: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +74,7 @@ class Node:
     node_name: str
     cpu_milli: int
     memory_bytes: int
+    machine_no: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,6 +176,7 @@ class HoldingRow(NamedTuple):
     opened_at_us: int
     closed_at_us: int | None
     closed_position: int | None
+    device_no: int = 0
 
 
 class ClaimRow(NamedTuple):

@@ -36,6 +36,7 @@ def holder_record(holder: Holder, *, now_us: int) -> dict[str, Any]:
         "since": iso_time(holder.opened_at_us),
         "until": iso_or_none(holder.closed_at_us),
         "seconds": max(0, ended - holder.opened_at_us) / 1_000_000,
+        "counted_until": iso_or_none(holder.counted_until_us),
         "end_reason": holder.end_reason or "",
         "event": holder.position,
         "policy": holder.policy,
@@ -73,10 +74,18 @@ def memory_text(record: dict[str, Any]) -> str:
 
 
 def why_text(record: dict[str, Any]) -> str:
-    """Return the event that gave it, by which policy, and how it ended."""
+    """Return the event that gave it, by which policy, whether it was lost, and how it ended."""
     given = "held by others" if record["kind"] == "observed" else record["policy"]
-    parts = [f"event {record['event']}", given, record["end_reason"]]
+    parts = [f"event {record['event']}", given, lost_text(record), record["end_reason"]]
     return ", ".join(part for part in parts if part)
+
+
+def lost_text(record: dict[str, Any]) -> str:
+    """Return that its node was lost, which ends what usage counts and frees nothing."""
+    until = record["counted_until"]
+    if until is None or until == record["until"]:
+        return ""
+    return f"lost with its node, counted to {until[:19] + until[-6:]}"
 
 
 def shown(record: dict[str, Any]) -> dict[str, Any]:
@@ -146,5 +155,6 @@ HOLDER_KEYS: Final = (
     "phase",
     "dialect",
     "attempt",
+    "counted_until",
 )
 """The columns of `-o csv`."""

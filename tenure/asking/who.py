@@ -196,8 +196,12 @@ def _is_known(source: Ledger, name: Name) -> bool:
         case NodeName(node=node):
             return bool(queries.nodes(source.connection, name=node))
         case CardName(node=node, device_type=device_type, minor=minor):
+            connection, ever = source.connection, When(ever=True)
             return bool(
-                queries.devices(source.connection, node=node, device_type=device_type, minor=minor)
+                queries.devices(connection, node=node, device_type=device_type, minor=minor)
+                or queries.device_holders(
+                    connection, ever, node=node, device_type=device_type, minor=minor
+                )
             )
         case CpuName(node=node, cpu=cpu):
             return bool(queries.has_cpu(source.connection, node=node, cpu=cpu))
@@ -227,11 +231,11 @@ def _free_devices(source: Ledger, name: Name, holders: Sequence[Holder]) -> list
     """Return the devices of a node that nobody holds, so that its table shows all of them."""
     if not isinstance(name, NodeName):
         return []
-    held = {(holder.device_type, holder.minor) for holder in holders}
+    held = {holder.device_no for holder in holders}
     return [
         device
         for device in queries.devices(source.connection, node=name.node)
-        if (device.device_type, device.minor) not in held and device.closed_reason != GONE
+        if device.device_no not in held and device.closed_reason != GONE
     ]
 
 

@@ -14,6 +14,7 @@ from agent.decide.holders import own_cpus
 from agent.decide.pools import NodeCpus, PodCpus, Pools, joined, pools_of
 from ledger.domain.cpuset import EMPTY, CpuSet, cpuset_of, format_cpuset
 from ledger.domain.events import PodObserved
+from ledger.domain.machines import Machine, machine_of
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.state import NodeState
 from ledger.domain.topology import CpuTopology, cpu_topology_of
@@ -69,18 +70,31 @@ class CpusNow:
 
 
 def cpus_of_states(nodes: Iterable[NodeState]) -> tuple[CpusNow, ...]:
-    """Return the nodes of a ledger that report CPUs, or on which Pods hold some, by name."""
-    found = []
-    for node in sorted(nodes, key=lambda node: node.name):
-        holders = tuple(
-            CpuHolder(
+    """
+    Return the nodes of a ledger that report CPUs, or on which Pods hold some, by name.
+
+    Rule: design section 4, "One account per physical device": the CPUs are the machine's, so that
+    each of its Nodes shows who holds them, through whichever.
+    """
+    nodes = sorted(nodes, key=lambda node: node.name)
+    of_machine: dict[Machine, list[CpuHolder]] = {}
+    elsewhere: dict[str, list[CpuHolder]] = {}  # what stayed on a machine that its node has left
+    for node in nodes:
+        for holding in node.holdings.values():
+            if not holding.cpuset:
+                continue
+            machine = (holding.machine[0], holding.machine[1]) if holding.machine else None
+            holder = CpuHolder(
                 pod=f"{holding.namespace}/{holding.pod_name}",
                 cpus=holding.cpuset,
                 observed=holding.kind == "observed",
             )
-            for holding in node.holdings.values()
-            if holding.cpuset
-        )
+            of_machine.setdefault(machine or machine_of(node), []).append(holder)
+            if machine not in {None, machine_of(node)}:
+                elsewhere.setdefault(node.uid, []).append(holder)
+    found = []
+    for node in nodes:
+        holders = of_machine.get(machine_of(node), []) + elsewhere.get(node.uid, [])
         if node.cpus or holders:
             topology = cpu_topology_of(node.cpus)
             found.append(CpusNow(node=node.name, topology=topology, holders=_ordered(holders)))

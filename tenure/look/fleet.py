@@ -63,30 +63,49 @@ def fleet_of_ledger(
 
     `closed` names the devices that take no grants then, with the reason.
     """
+    nodes, devices = list(nodes), [each for each in devices if each.closed_reason != GONE]
+    places = places_of(devices)
     held: dict[DeviceKey, _Held] = {}
     for holder in holders:
         if holder.device_type is not None and holder.minor is not None:
             key = (holder.node_uid, holder.device_type, holder.minor)
-            share = held.setdefault(key, _Held())
+            share = held.setdefault(places.get(holder.device_no or 0, key), _Held())
             share.add(holder.core_percent, holder.memory_ratio_percent)
     cards: dict[str, list[CardNow]] = {}
     for device in devices:
-        if device.closed_reason == GONE:
-            continue
         key = (device.node_uid, device.device_type, device.minor)
         card = held.get(key, _NOTHING).card(
             key[1:], device.model, device.core_capacity_percent, closed=key in closed
         )
         cards.setdefault(device.node_uid, []).append(card)
-    strangers: dict[str, list[PodObserved]] = {}
+    machines = {node.node_uid: node.machine_no or node.node_uid for node in nodes}
+    strangers: dict[int | str, list[PodObserved]] = {}
     for row in unknown:
         event = decode_event(PodObserved.event_type, row.body)
         assert isinstance(event, PodObserved), row
-        strangers.setdefault(row.node_uid, []).append(event)
+        strangers.setdefault(machines[row.node_uid], []).append(event)
     return tuple(
-        _node(node.node_name, cards.get(node.node_uid, []), strangers.get(node.node_uid, []))
+        _node(
+            node.node_name,
+            cards.get(node.node_uid, []),
+            strangers.get(machines[node.node_uid], []),
+        )
         for node in nodes
     )
+
+
+def places_of(devices: Iterable[Device]) -> dict[int, DeviceKey]:
+    """
+    Return where devices are now, by number.
+
+    Rule: design section 4, "One account per physical device": a holding is of the device, by
+    whichever Node and minor it was given.
+    """
+    return {
+        device.device_no: (device.node_uid, device.device_type, device.minor)
+        for device in devices
+        if device.device_no
+    }
 
 
 def fleet_of_objects(

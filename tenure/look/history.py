@@ -15,7 +15,7 @@ from ledger.store.report_rows import (
     Node,
     Span,
 )
-from tenure.look.fleet import GONE, DeviceKey
+from tenure.look.fleet import GONE, DeviceKey, places_of
 from tenure.look.model import (
     WHOLE,
     Axis,
@@ -65,14 +65,18 @@ def history_of(
 ) -> History:
     """Return everything that was ever held, on every device that was ever known."""
     axis = axis_of(span)
-    infos, cards, places = _inventory(nodes, devices, holdings)
+    present = places_of(device for device in devices if device.closed_reason != GONE)
+    keys = [
+        present.get(row.device_no, (row.node_uid, row.device_type, row.minor)) for row in holdings
+    ]
+    infos, cards, places = _inventory(nodes, devices, keys)
     number_of_node = {node.node_uid: i for i, node in enumerate(nodes)}
     pods: _Table[tuple[str, str, str]] = _Table()
     shares: _Table[Share] = _Table()
     endings: _Table[Ending] = _Table()
     holds = [
         Hold(
-            places[row.node_uid, row.device_type, row.minor],
+            places[key],
             pods.place((row.namespace, row.pod_name, row.pod_uid)),
             row.opened_at_us if axis == "time" else row.position,
             row.closed_at_us if axis == "time" else row.closed_position,
@@ -88,7 +92,7 @@ def history_of(
             ),
             endings.place(Ending(policy=row.policy, end_reason=row.end_reason or "")),
         )
-        for row in holdings
+        for row, key in zip(holdings, keys, strict=True)
     ]
     start, end = _bounds(axis, span, claims)
     return History(
@@ -124,16 +128,13 @@ def _bounds(axis: Axis, span: Span, claims: Sequence[ClaimRow]) -> tuple[int, in
 
 
 def _inventory(
-    nodes: Sequence[Node], devices: Sequence[Device], holdings: Sequence[HoldingRow]
+    nodes: Sequence[Node], devices: Sequence[Device], held: Sequence[DeviceKey]
 ) -> tuple[tuple[NodeInfo, ...], tuple[CardInfo, ...], dict[DeviceKey, int]]:
     """Return nodes, cards and the place of each card; a device that left keeps its history."""
     present_last = sorted(devices, key=lambda device: device.closed_reason != GONE)
     known = {(d.node_uid, d.device_type, d.minor): d for d in present_last}
     keys: dict[str, set[tuple[str, int]]] = {node.node_uid: set() for node in nodes}
-    for uid, device_type, minor in (
-        *known,
-        *((row.node_uid, row.device_type, row.minor) for row in holdings),
-    ):
+    for uid, device_type, minor in (*known, *dict.fromkeys(held)):
         keys[uid].add((device_type, minor))
     infos: list[NodeInfo] = []
     cards: list[CardInfo] = []

@@ -10,7 +10,7 @@ import pytest
 
 from ledger.domain.errors import CapacityError
 from ledger.domain.events import LedgerEvent, NodeCleared, NodeInventoried, NodeLost, PodAssigned
-from ledger.store.report_queries import usage
+from ledger.store.report_queries import When, cpu_holders, device_holders, pod_holders, usage
 from tests.support.recorded import Recorded
 from tests.support.stores import (
     MONDAY_US,
@@ -80,6 +80,14 @@ def test_a_deleted_node_keeps_its_cards_held(store: Store) -> None:
         it.add(on_m("n-2"))
         it.refuses(holder("b", "n-2"), "has 0 of 100 percent core left, 100 asked")
         it.refuses(released("a"), "what it held opens when the machine is cleared")
+        with ledger.connection.begin():
+            for name in ("n-1", "n-2"):
+                (held,) = device_holders(ledger.connection, node=name, device_type="gpu", minor=0)
+                (cpu,) = cpu_holders(ledger.connection, When(), node=name, cpu=0)
+                whole = pod_holders(ledger.connection, node=name)
+                assert [(each.pod_name, each.phase) for each in (held, cpu, *whole)] == [
+                    ("a", "lost")
+                ] * 3
         it.add(cleared("n-1", "act"), holder("b", "n-2", cpus=(0,)))
 
         assert it.proved()

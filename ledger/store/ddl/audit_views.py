@@ -69,12 +69,12 @@ SELECT i.position, r.pod_uid, r.attempt, r.namespace, r.pod_name, r.owner, n.nod
   n.node_name, d.device_type, i.minor, d.device_id, d.model, h.core_percent, h.memory_bytes,
   h.memory_ratio_percent, h.exclusive, h.kind, r.phase, r.dialect, i.opened_at_us, i.closed_at_us,
   h.closed_position, r.end_reason, {_interval(words, "i.")},
-  coalesce(r.counted_until_us, i.closed_at_us) AS counted_until_us
+  coalesce(r.counted_until_us, i.closed_at_us) AS counted_until_us, i.device_no
 FROM ledger_holdings AS i
 JOIN ledger_holdings AS h ON h.position = i.position AND h.device_no = i.device_no
 JOIN ledger_reservations AS r ON r.position = i.position
 JOIN ledger_devices AS d ON d.device_no = i.device_no
-JOIN ledger_nodes AS n ON n.machine_no = d.machine_no AND n.node_no = r.node_no
+JOIN ledger_nodes AS n ON n.node_no = r.node_no
 """
 
 
@@ -302,6 +302,14 @@ def _steps(words: Words) -> str:
   SELECT h.device_no, coalesce(r.counted_until_us, h.closed_at_us), NULL, NULL, -{percent}, 0, 0
   FROM ledger_holdings AS h JOIN ledger_reservations AS r ON r.position = h.position
   WHERE coalesce(r.counted_until_us, h.closed_at_us) IS NOT NULL
+  UNION ALL
+  SELECT h.device_no, r.counted_until_us, NULL, NULL, 0, 1, 0
+  FROM ledger_holdings AS h JOIN ledger_reservations AS r ON r.position = h.position
+  WHERE r.counted_until_us IS NOT NULL
+  UNION ALL
+  SELECT h.device_no, h.closed_at_us, NULL, NULL, 0, -1, 0
+  FROM ledger_holdings AS h JOIN ledger_reservations AS r ON r.position = h.position
+  WHERE r.counted_until_us IS NOT NULL AND h.closed_at_us IS NOT NULL
   UNION ALL
   SELECT d.device_no, s.opened_at_us, NULL, NULL, 0, 1, 0
   FROM ledger_slot_holdings AS s JOIN ledger_devices AS d ON d.machine_no = s.machine_no

@@ -37,7 +37,7 @@ SELECT n.node_uid, n.node_name, d.device_type, d.minor, d.device_id, d.model,
         AND c.machine_no <> d.machine_no
         AND (c.present = 1 OR c.tenants > 0 OR c.observed_holders > 0)
     ) THEN 'claimed twice'
-  END AS closed_reason
+  END AS closed_reason, d.device_no
 FROM ledger_devices AS d
 JOIN ledger_nodes AS n ON n.node_no = d.node_no
 """
