@@ -63,12 +63,12 @@ def member(name: str, count: int) -> Object:
 
 
 def test_the_proposals_job_gets_the_proposals_gpus(line: CommandLine) -> None:
-    """Two Pods of two GPUs each: 0 to 3, with 48.33 GB/s (GPU-topology proposal, Motivation)."""
+    """GPU-topology proposal, Motivation: GPUs 0 to 3, 48.33 GB/s together, 96 in each Pod."""
     text = format_link_matrix(EIGHT_GPU_NVLINK)
 
     placed = simulated(line, *eight(text), member("a", 2), member("b", 2))
 
-    assert placed == {"a": ("n1", [0, 1]), "b": ("n1", [2, 3])}
+    assert placed == {"a": ("n1", [0, 3]), "b": ("n1", [1, 2])}
 
 
 def test_the_proposals_device_object_decides(line: CommandLine) -> None:

@@ -93,3 +93,20 @@ def node_order(
         left.sort(key=lambda node: (-ratings[node], rank[node]))
     measured = iter(left)
     return [node if speeds[node] is None else next(measured) for node in by_policy]
+
+
+def best_split(links: LinkMatrix, minors: Sequence[int], counts: Sequence[int]) -> float:
+    """
+    Return the best slowest link inside any member's GPUs, over all ways to share these out.
+
+    Rule: GPU-topology proposal, Pick GPUs of Node, for every member of a group by itself.
+    """
+    if not counts:
+        return float("inf")
+    return max(
+        min(
+            bottleneck(links, part),
+            best_split(links, [minor for minor in minors if minor not in part], counts[1:]),
+        )
+        for part in combinations(minors, counts[0])
+    )

@@ -11,6 +11,7 @@ from ledger.domain.resources import Dialect
 from ledger.domain.topology import LinkMatrix
 from scheduler.decide.cards.fit import fits
 from scheduler.decide.cards.links import pick_linked
+from scheduler.decide.cards.split import split_linked
 from scheduler.decide.cards.view import NodeView
 from scheduler.decide.group_room import Rooms, one_kind, whole_demands
 
@@ -68,7 +69,8 @@ def joint_minors(members: Sequence[PodRequest], node: NodeView) -> dict[str, fro
 
     Rule: Koordinator GPU-topology proposal, "Pick GPUs of Node".
 
-    Members take the chosen GPUs in their order, by minor; parts of cards go to other GPUs. Empty
+    Members share the chosen GPUs out so that each one's own links are fast, too (`split_linked`);
+    parts of cards go to other GPUs. Empty
     when the GPUs can't be chosen together (see `linked_gpus`) or the node has no links: then each
     Pod chooses.
     """
@@ -83,12 +85,10 @@ def joint_minors(members: Sequence[PodRequest], node: NodeView) -> dict[str, fro
         return {}
     minors = pick_linked(free, sum(counts), links)
     others = frozenset(card.record.minor for card in gpus) - frozenset(minors)
-    result: dict[str, frozenset[int] | None] = {}
-    start = 0
-    for member, count in zip(members, counts, strict=True):
-        result[member.uid] = frozenset(minors[start : start + count]) if count else others
-        start += count
-    return result
+    return {
+        member.uid: frozenset(own) if own else others
+        for member, own in zip(members, split_linked(minors, counts, links), strict=True)
+    }
 
 
 def _links(node: NodeView) -> LinkMatrix | None:

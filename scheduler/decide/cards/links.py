@@ -74,22 +74,24 @@ def _set_of(minors: Iterable[int], size: int) -> int:
 
 
 def _slowest(minors: Sequence[int], links: LinkMatrix) -> float:
-    return min((_speed(links, a, b) for a, b in combinations(minors, 2)), default=math.inf)
+    return min((speed_between(links, a, b) for a, b in combinations(minors, 2)), default=math.inf)
 
 
 def _between(minors: Sequence[int], links: LinkMatrix) -> LinkMatrix:
     """Return the links between these GPUs alone, numbered from 0."""
-    return LinkMatrix(rows=tuple(tuple(_speed(links, a, b) for b in minors) for a in minors))
+    return LinkMatrix(rows=tuple(tuple(speed_between(links, a, b) for b in minors) for a in minors))
 
 
-def _speed(links: LinkMatrix, a: int, b: int) -> float:
+def speed_between(links: LinkMatrix, a: int, b: int) -> float:
+    """Return the speed of the link between two GPUs, GB/s; 0 for a GPU that the matrix lacks."""
     return links.bandwidth_gbps(a, b) if max(a, b) < len(links) else 0.0
 
 
 def _searched(minors: Sequence[int], count: int, links: LinkMatrix) -> tuple[int, ...]:
     """Try ever faster speeds, halving what is left of them."""
     speeds = {
-        (a, b): _speed(links, minors[a], minors[b]) for a, b in combinations(range(len(minors)), 2)
+        (a, b): speed_between(links, minors[a], minors[b])
+        for a, b in combinations(range(len(minors)), 2)
     }
     best = tuple(range(count))
     slower, faster = 0, len(levels := sorted(set(speeds.values()))) - 1

@@ -55,12 +55,12 @@ def minors(answer: GroupPlan) -> list[tuple[int, ...]]:
 
 
 def test_two_members_share_the_best_four_gpus() -> None:
-    """GPU-topology proposal, Motivation: two Pods of two GPUs get {0,1,2,3}, in their order."""
+    """GPU-topology proposal, Motivation: two Pods of two GPUs get {0,1,2,3}, 96 GB/s each."""
     cluster = ListCluster([machine(8, links=EIGHT_GPU_NVLINK)])
 
     answer = plan([member("a", whole(2)), member("b", whole(2))], cluster)
 
-    assert minors(answer) == [(0, 1), (2, 3)]
+    assert minors(answer) == [(0, 3), (1, 2)]
     assert answer.whole
     assert [placed.visible_minors for placed in answer.placements if placed] == [(0, 1, 2, 3)] * 2
 
