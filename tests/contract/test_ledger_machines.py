@@ -125,6 +125,18 @@ def test_a_deleted_node_keeps_its_cards_held(store: Store) -> None:
             False,
             id="the agent of a lost node",
         ),
+        pytest.param(
+            [on_m("n-1", system_uuid="system-k", boot_id="boot-2", by_agent=True)],
+            cleared("n-1", "agent", "n-1"),
+            False,
+            id="the agent of the machine that it went to",
+        ),
+        pytest.param(
+            [on_m("n-1", system_uuid="system-k", boot_id="boot-2")],
+            cleared("n-1", "boot", "n-1"),
+            False,
+            id="the boot of the machine that it went to",
+        ),
         pytest.param([], cleared("n-1", "boot"), False, id="nobody"),
         pytest.param([], cleared("n-1", "act"), True, id="an act"),
         pytest.param([], cleared("n-1", "a rumour"), False, id="a word of its own"),
@@ -137,9 +149,34 @@ def test_what_opens_the_account_of_a_lost_node(
     with store.open() as ledger:
         it = Recorded(ledger, on_m("n-1"), holder("a", "n-1"), lost("n-1"), *nodes)
         if not opens:
-            it.refuses(clearing, "nothing shows that the machine is cleared")
+            it.refuses(clearing, "nothing shows that|no event .* ends the reservation")
         else:
             it.add(clearing, on_m("n-3"), holder("b", "n-3"))
+
+        assert it.proved()
+
+
+@pytest.mark.parametrize("evidence", ["agent", "boot"])
+def test_a_witness_speaks_after_the_loss(store: Store, evidence: str) -> None:
+    """What another Node of the machine told before it says nothing of who runs there now."""
+    before = on_m("n-2", boot_id="boot-2", by_agent=evidence == "agent")
+    with store.open() as ledger:
+        it = Recorded(ledger, before, on_m("n-1"), holder("a", "n-1"), lost("n-1"))
+        it.refuses(
+            cleared("n-1", evidence, "n-2"), "no event at position 6 ends the reservation of pod"
+        )
+        it.add(before, cleared("n-1", evidence, "n-2"), holder("b", "n-2"))
+
+        assert it.proved()
+
+
+def test_holders_of_a_node_that_joins_close_the_machine(store: Store) -> None:
+    """They run there on CPUs that no account of the machine knows, whichever Node is asked."""
+    with store.open() as ledger:
+        it = Recorded(ledger, on_m("n-1"), observed("o", node="n-2", cpus=(0,)), on_m("n-2"))
+        for name in ("n-1", "n-2"):
+            it.refuses(reserved("a", node=name, cpus=(0,)), "has holders from another machine")
+        it.add(released("o", node="n-2"), reserved("a", node="n-1", cpus=(0,)))
 
         assert it.proved()
 

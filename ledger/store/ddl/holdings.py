@@ -41,9 +41,10 @@ BEGIN
     THEN {
     fail("'tenure ledger: node ' || n.node_name || ' is lost'", "tenure ledger: the node is lost")
 }
-    WHEN NEW.kind = 'granted' AND n.moved_position IS NOT NULL AND EXISTS (
-      SELECT 1 FROM ledger_reservations AS r
-      WHERE r.closed_position IS NULL AND r.node_no = NEW.node_no AND r.position < n.moved_position
+    WHEN NEW.kind = 'granted' AND EXISTS (
+      SELECT 1 FROM ledger_nodes AS m JOIN ledger_reservations AS r ON r.node_no = m.node_no
+      WHERE m.machine_no = n.machine_no AND m.moved_position IS NOT NULL
+        AND r.position < m.moved_position AND r.closed_position IS NULL
     )
     THEN {
     fail(
@@ -81,11 +82,14 @@ FIXED_RESERVATION: Final = [
 ]
 
 
+# A witness spoke after the loss, and of the machine on which the Pod got what it holds.
 _CLEARED: Final = """e.event_type LIKE 'node.cleared.v%' AND NEW.phase = 'released'
             AND NEW.end_reason = 'cleared: ' || json_extract(e.body, '$.evidence') AND EXISTS (
             SELECT 1 FROM ledger_nodes AS n
             LEFT JOIN ledger_nodes AS w ON w.machine_no = n.machine_no AND w.lost_position IS NULL
               AND w.node_uid = json_extract(e.body, '$.witness_uid')
+              AND w.fact_position > OLD.lost_position
+              AND OLD.position > coalesce(n.moved_position, 0)
             WHERE n.node_no = OLD.node_no AND n.node_uid = json_extract(e.body, '$.node_uid')
               AND CASE json_extract(e.body, '$.evidence')
                 WHEN 'act' THEN 1

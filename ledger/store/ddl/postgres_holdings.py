@@ -61,9 +61,10 @@ RESERVATIONS_INSERT: Final = rule(
     only_if=f"NEW.closed_position IS NOT NULL OR NEW.lost_position IS NOT NULL OR {not_new()}",
 )
 _CLOSED_NODE: Final = """c.kind = 'granted' AND (n.lost_position IS NOT NULL
-    OR n.moved_position IS NOT NULL AND EXISTS (
-      SELECT 1 FROM ledger_reservations AS r
-      WHERE r.closed_position IS NULL AND r.node_no = c.node_no AND r.position < n.moved_position
+    OR EXISTS (
+      SELECT 1 FROM ledger_nodes AS m JOIN ledger_reservations AS r ON r.node_no = m.node_no
+      WHERE m.machine_no = n.machine_no AND m.moved_position IS NOT NULL
+        AND r.position < m.moved_position AND r.closed_position IS NULL
     ))"""
 _NODE_LOST: Final = fail(
     "'tenure ledger: node ' || node.node_name || ' is lost'", "the node is lost"
@@ -113,6 +114,8 @@ _CLEARED: Final = f"""{event_is("node.cleared")} AND c.phase = 'released'
             SELECT 1 FROM ledger_nodes AS n
             LEFT JOIN ledger_nodes AS w ON w.machine_no = n.machine_no AND w.lost_position IS NULL
               AND w.node_uid = j.b->>'witness_uid'
+              AND w.fact_position > c.lost_position
+              AND c.position > coalesce(n.moved_position, 0)
             WHERE n.node_no = c.node_no AND {says("j.b", "node_uid", "n.node_uid")}
               AND CASE j.b->>'evidence'
                 WHEN 'act' THEN true
