@@ -42,9 +42,11 @@ BEGIN
     fail("'tenure ledger: node ' || n.node_name || ' is lost'", "tenure ledger: the node is lost")
 }
     WHEN NEW.kind = 'granted' AND EXISTS (
-      SELECT 1 FROM ledger_nodes AS m JOIN ledger_reservations AS r ON r.node_no = m.node_no
-      WHERE m.machine_no = n.machine_no AND m.moved_position IS NOT NULL
-        AND r.position < m.moved_position AND r.closed_position IS NULL
+      SELECT 1 FROM ledger_nodes AS m
+      WHERE m.machine_no = n.machine_no AND m.moved_position IS NOT NULL AND EXISTS (
+        SELECT 1 FROM ledger_reservations AS r WHERE r.closed_position IS NULL
+          AND r.node_no = m.node_no AND r.position < m.moved_position
+      )
     )
     THEN {
     fail(

@@ -62,9 +62,11 @@ RESERVATIONS_INSERT: Final = rule(
 )
 _CLOSED_NODE: Final = """c.kind = 'granted' AND (n.lost_position IS NOT NULL
     OR EXISTS (
-      SELECT 1 FROM ledger_nodes AS m JOIN ledger_reservations AS r ON r.node_no = m.node_no
-      WHERE m.machine_no = n.machine_no AND m.moved_position IS NOT NULL
-        AND r.position < m.moved_position AND r.closed_position IS NULL
+      SELECT 1 FROM ledger_nodes AS m
+      WHERE m.machine_no = n.machine_no AND m.moved_position IS NOT NULL AND EXISTS (
+        SELECT 1 FROM ledger_reservations AS r WHERE r.closed_position IS NULL
+          AND r.node_no = m.node_no AND r.position < m.moved_position
+      )
     ))"""
 _NODE_LOST: Final = fail(
     "'tenure ledger: node ' || node.node_name || ' is lost'", "the node is lost"
