@@ -47,7 +47,8 @@ def line(
     """The command line in a folder with a cluster of two nodes and six Pods."""
     monkeypatch.chdir(tmp_path)
     big = {"cpu": "32", "memory": "64Gi"}
-    held = {"gpu": [{"minor": 0, "resources": {"koordinator.sh/gpu-core": "50"}}]}
+    half = {"koordinator.sh/gpu-core": "50", "koordinator.sh/gpu-memory-ratio": "50"}
+    held = {"gpu": [{"minor": 0, "resources": half}]}
     objects = [
         node("n1", allocatable=big),
         device(gpu_device(0), gpu_device(1), name="n1"),

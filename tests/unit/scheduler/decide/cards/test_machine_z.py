@@ -398,7 +398,17 @@ def test_a_part_of_a_gpu_packs_by_scope_and_then_by_score() -> None:
 
 def test_a_refusal_after_a_closer_look_comes_with_numbers() -> None:
     """cli.md, Output: the node that came closest, what it has, what would help."""
-    nodes = [replace(machine_z(), name=f"n{place}", uid=f"uid-n{place}") for place in range(2)]
+    nodes = [
+        replace(
+            machine_z(),
+            name=f"n{place}",
+            uid=f"uid-n{place}",
+            devices=tuple(
+                replace(each, device_id=f"{each.device_id}-{place}") for each in machine_z().devices
+            ),
+        )
+        for place in range(2)
+    ]
     engine = Engine(nodes, SchedulingSettings())
     first = engine.decide(replace(decode_pod(gpu_pod({WHOLE: 2})), uid="uid-first"))
     assert isinstance(first, Placement)
