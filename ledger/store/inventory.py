@@ -73,12 +73,18 @@ class KnownNode:
 
     def device(self, device_type: str, minor: int, device_id: str) -> KnownDevice | None:
         """Return the device that a share or an event names; None if it was never seen."""
-        here = self.at.get((device_type, minor))
+        here = self.listed(device_type, minor)
         if here is not None and (not device_id or not here.device_id):
             return here
         if here is not None and here.device_id == device_id:
             return here
         return find(self, self.machine.devices, device_type, minor, device_id)
+
+    def listed(self, device_type: str, minor: int) -> KnownDevice | None:
+        """Return what it listed at a minor, unless another Node of the machine lists it now."""
+        here = self.at.get((device_type, minor))
+        mine = here is not None and (here.node, here.minor) == (self.number, minor)
+        return here if mine else None
 
     def index(self) -> None:
         """Make `at` again after devices came, went or moved."""

@@ -78,7 +78,7 @@ def _cards(
     for member in event.members:
         node = nodes.get(member.node_uid)
         for minor in member.whole:
-            device = node.at.get((GPU, minor)) if node else None
+            device = node.listed(GPU, minor) if node else None
             if device is None:
                 raise CapacityError(
                     f"no such card: pod={member.namespace}/{member.pod_name},"

@@ -16,6 +16,7 @@ from tests.support.stores import (
     MONDAY_US,
     Store,
     gpu,
+    health,
     node,
     observed,
     planned,
@@ -288,6 +289,27 @@ def test_an_unknown_card_closes_every_node_of_the_machine(store: Store) -> None:
         it.refuses(holder("b", "n-2"), "may be held by a Pod on an unknown card")
 
         assert it.proved()
+
+
+def test_any_node_of_the_machine_tells_that_a_card_died(store: Store) -> None:
+    """The card is the machine's, whichever Node listed it last."""
+    with store.open() as ledger:
+        it = Recorded(ledger, on_m("n-1"), on_m("n-2"))
+        it.add(health(0, healthy=False, device_id="GPU-m-0"))
+        it.refuses(holder("a", "n-2"), "is unhealthy")
+        it.add(health(0, healthy=True, node="n-2", device_id="GPU-m-0"), holder("a", "n-2"))
+
+        assert it.proved()
+
+
+def test_a_plan_names_cards_that_its_node_lists(store: Store) -> None:
+    """Another Node of the machine lists them now; a writer that starts anew says the same."""
+    with store.open() as ledger:
+        it = Recorded(ledger, on_m("n-1"), on_m("n-2"))
+        it.refuses(planned("g", ("a", (0,))), "no such card")
+        again = Recorded(ledger)
+        again.clock = it.clock
+        again.refuses(planned("g", ("a", (0,))), "no such card")
 
 
 def test_a_plan_waits_on_the_node_that_it_names(store: Store) -> None:

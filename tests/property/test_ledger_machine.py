@@ -24,7 +24,15 @@ from hypothesis.stateful import (
 
 from ledger.domain.devices import DeviceRecord, DeviceShare
 from ledger.domain.errors import CapacityError, FencedError, IdempotencyError
-from ledger.domain.events import LedgerEvent, PlanDropped, PodAssigned, PodVoided
+from ledger.domain.events import (
+    LedgerEvent,
+    NodeCleared,
+    NodeInventoried,
+    NodeLost,
+    PlanDropped,
+    PodAssigned,
+    PodVoided,
+)
 from ledger.domain.recorded import NewEvent
 from ledger.store.rebuild import rebuild
 from ledger.store.verify import verify
@@ -51,7 +59,11 @@ from tests.support.stores import (
 
 STEPS: Final = 100_000
 NewStore = Callable[[], Iterator[Store]]
-NODES = st.sampled_from(["n-1", "n-2"])
+MACHINES: Final = {"n-1": "m-1", "n-2": "m-2", "n-3": "m-1"}
+"""Nodes, and the machines that they stand on."""
+WORLD: Final = "GPU-world"
+"""The id of a card that both machines may list; there is one of it."""
+NODES = st.sampled_from(sorted(MACHINES))
 PODS = st.sampled_from([f"p{i}" for i in range(6)])
 ATTEMPTS = st.sampled_from([1, 1, 1, 2])
 GROUPS = st.sampled_from(["g", "h"])
@@ -68,7 +80,9 @@ def shares(draw: st.DrawFn, name: str) -> list[DeviceShare]:
             minor,
             draw(st.sampled_from([0, 10, 50, 60, 100])),
             gib=draw(st.sampled_from([0, 8, 40, 80])),
-            device_id=f"GPU-{name}-{minor}{draw(OTHER)}",
+            device_id=WORLD
+            if draw(st.integers(0, 7)) == 0
+            else f"GPU-{MACHINES[name]}-{minor}{draw(OTHER)}",
             exclusive=draw(st.booleans()),
         )
         for minor in minors
@@ -98,22 +112,46 @@ def observations(draw: st.DrawFn) -> LedgerEvent:
     )
 
 
+def on_machine(name: str, **changes: Any) -> NodeInventoried:  # noqa: ANN401 - any field
+    """Return the inventory of a Node with three cards and four CPUs of its machine."""
+    cards = tuple(gpu(minor, node=MACHINES[name]) for minor in range(3))
+    told = {"system_uuid": MACHINES[name], "machine_id": MACHINES[name], "boot_id": "boot-1"}
+    return node(name, **{"cpus": 4, "devices": cards, **told, **changes})
+
+
+@st.composite
+def clearings(draw: st.DrawFn) -> LedgerEvent:
+    """Return that a lost Node's Pods are gone, by evidence that may not be true."""
+    name = draw(NODES)
+    return NodeCleared(
+        node_uid=f"uid-{name}",
+        node_name=name,
+        evidence=draw(st.sampled_from(["act", "agent", "boot"])),
+        witness_uid=draw(st.sampled_from(["", *(f"uid-{each}" for each in MACHINES)])),
+    )
+
+
 @st.composite
 def inventories(draw: st.DrawFn) -> LedgerEvent:
     """Return an inventory with cards that shrank, died, left or were replaced."""
     name = draw(NODES)
     cards: list[DeviceRecord] = []
     for minor in range(3):
-        kind = draw(st.sampled_from(["same", "same", "same", "smaller", "sick", "gone", "other"]))
+        kind = draw(
+            st.sampled_from(["same", "same", "same", "smaller", "sick", "gone", "other", "world"])
+        )
         changes: dict[str, dict[str, Any]] = {
             "smaller": {"core_percent": 50, "memory_bytes": 40 * GIB},
             "sick": {"healthy": False},
-            "other": {"device_id": f"GPU-{name}-{minor}-b"},
+            "other": {"device_id": f"GPU-{MACHINES[name]}-{minor}-b"},
+            "world": {"device_id": WORLD, "unique_id": True} if minor == 0 else {},
         }
         if kind != "gone":
-            cards.append(gpu(minor, node=name, **changes.get(kind, {})))
+            cards.append(gpu(minor, node=MACHINES[name], **changes.get(kind, {})))
     count, refs = draw(st.sampled_from([4, 4, 2])), draw(st.sampled_from([1, 1, 2]))
-    event = node(name, devices=tuple(cards), cpus=count, refs=refs)
+    boot, agent = draw(st.sampled_from(["boot-1", "boot-2", ""])), draw(st.integers(0, 5)) == 0
+    told: dict[str, Any] = {"cpus": count, "refs": refs, "boot_id": boot, "by_agent": agent}
+    event = on_machine(name, devices=tuple(cards), **told)
     twice = draw(st.sampled_from([False] * 7 + [True]))
     return replace(event, cpus=(*event.cpus, event.cpus[0])) if twice else event
 
@@ -132,6 +170,7 @@ def deaths(draw: st.DrawFn) -> LedgerEvent:
     """Return a card that dies or comes back, perhaps one that is not there."""
     name, minor = draw(NODES), draw(st.integers(0, 2))
     event = health(minor, healthy=draw(st.booleans()), node=name)
+    event = replace(event, device_id=f"GPU-{MACHINES[name]}-{minor}")
     return replace(event, device_id=event.device_id + draw(OTHER))
 
 
@@ -154,9 +193,11 @@ ASSIGNMENTS = about(_assigned)
 RELEASES = about(lambda pod, name, attempt: released(pod, node=name, attempt=attempt))
 VOIDS = about(_voided)
 DROPS = st.builds(lambda group: PlanDropped(group=group, reason="changed"), GROUPS)
+LOSSES = NODES.map(lambda name: NodeLost(node_uid=f"uid-{name}", node_name=name, reason="deleted"))
 REFUSALS = st.builds(refused, PODS)
 ANY = st.one_of(
     *(reservations(), reservations(), reservations(), RELEASES, RELEASES, plans(), observations()),
+    *(LOSSES, clearings()),
     *(inventories(), deaths(), BINDINGS, ASSIGNMENTS, VOIDS, DROPS, REFUSALS),
 )
 
@@ -175,9 +216,9 @@ class LedgerMachine(RuleBasedStateMachine):
         self.last: list[NewEvent] = []
 
     @initialize()
-    def two_nodes(self) -> None:
-        """Begin with the inventory of both nodes."""
-        self.record(node("n-1", gpus=3, cpus=4), node("n-2", gpus=3, cpus=4))
+    def two_machines(self) -> None:
+        """Begin with the inventory of both machines, one of which registered twice."""
+        self.record(*map(on_machine, MACHINES))
 
     def record(self, *events: LedgerEvent) -> None:
         """Append a batch: it is taken whole where the model takes it, refused where not."""
@@ -232,6 +273,16 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule(event=inventories())
     def inventory(self, event: LedgerEvent) -> None:
         """A node tells what it has."""
+        self.record(event)
+
+    @rule(event=LOSSES)
+    def lose(self, event: LedgerEvent) -> None:
+        """A Node is deleted or out of service."""
+        self.record(event)
+
+    @rule(event=clearings())
+    def clear(self, event: LedgerEvent) -> None:
+        """What a lost Node's Pods held is said to be free."""
         self.record(event)
 
     @rule(event=deaths())

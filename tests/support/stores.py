@@ -217,14 +217,19 @@ def bound(pod: str, *, node: str = "n-1", attempt: int = 1) -> PodBound:
 
 
 def health(
-    minor: int, *, healthy: bool, node: str = "n-1", reason: str = "Xid79"
+    minor: int,
+    *,
+    healthy: bool,
+    node: str = "n-1",
+    device_id: str = "",
+    reason: str = "Xid79",
 ) -> DeviceHealthChanged:
     """Return a card that died, or came back."""
     return DeviceHealthChanged(
         node_uid=f"uid-{node}",
         device_type="gpu",
         minor=minor,
-        device_id=f"GPU-{node}-{minor}",
+        device_id=device_id or f"GPU-{node}-{minor}",
         healthy=healthy,
         reason=reason,
     )

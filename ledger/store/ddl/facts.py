@@ -64,11 +64,16 @@ def _inventory_says(row: str, condition: str) -> str:
   )"""
 
 
-def _event_says(row: str, kind: str, condition: str) -> str:
-    """Return that the row's event is of this type, names the row's node, and says so."""
+def _event_says(row: str, kind: str, condition: str, of: str = "") -> str:
+    """
+    Return that the row's event is of this type, names the row's node, and says so.
+
+    `of` is what else the node `n` that it names may be.
+    """
+    of = of or f"n.node_no = {row}.node_no"
     return f"""EXISTS (
     SELECT 1 FROM ledger_nodes AS n, ledger_events AS e
-    WHERE n.node_no = {row}.node_no AND e.position = NEW.fact_position
+    WHERE {of} AND e.position = NEW.fact_position
       AND e.event_type LIKE '{kind}.v%' AND {_body("node_uid")} = n.node_uid
       AND {condition}
   )"""
@@ -276,7 +281,9 @@ _HEALTH: Final = _event_says(
       AND ((OLD.device_id <> '' AND {_body("device_id")} = OLD.device_id)
         OR ({_body("minor")} = OLD.minor AND (OLD.device_id = '' OR {_body("device_id")} = '')))
       AND {same(_BUT_HEALTH)}""",
+    of="(n.node_no = OLD.node_no OR n.machine_no = OLD.machine_no)",
 )
+"""Every Node of the machine may tell of it: the card is the machine's."""
 # A key that is the rowid has these names too, and UPDATE OF goes by the name that was written.
 DEVICES_FACTS: Final = f"""
 CREATE TRIGGER ledger_devices_facts BEFORE UPDATE OF device_no, rowid, _rowid_, oid, machine_no,

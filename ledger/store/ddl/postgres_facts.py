@@ -80,12 +80,17 @@ def _inventory_says(row: str, condition: str) -> str:
     )"""
 
 
-def _event_says(row: str, kind: str, condition: str) -> str:
-    """Return that the row's event is of this type, names the row's node, and says so."""
+def _event_says(row: str, kind: str, condition: str, of: str = "") -> str:
+    """
+    Return that the row's event is of this type, names the row's node, and says so.
+
+    `of` is what else the node `n` that it names may be.
+    """
+    of = of or f"n.node_no = {row}.node_no"
     return f"""EXISTS (
       SELECT 1 FROM ledger_nodes AS n CROSS JOIN ledger_events AS e
       {BODY}
-      WHERE n.node_no = {row}.node_no AND e.position = NEW.fact_position
+      WHERE {of} AND e.position = NEW.fact_position
         AND {event_is(kind)} AND {says("j.b", "node_uid", "n.node_uid")} AND {condition}
     )"""
 
@@ -323,6 +328,7 @@ _HEALTH: Final = _event_says(
           OR ({says("j.b", "minor", "OLD.minor")}
             AND (OLD.device_id = '' OR j.b->>'device_id' = '')))
         AND {same(_OTHER_FACTS)}""",
+    of="(n.node_no = OLD.node_no OR n.machine_no = OLD.machine_no)",
 )
 DEVICES_FACTS: Final = rule(
     "ledger_devices_facts",
