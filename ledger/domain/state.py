@@ -92,7 +92,7 @@ class NodeState:
         caps: what was promised of a device when it shrank or left, where that is more than it has
             now. Falls as holders leave (design section 4, "Facts may contradict capacity").
         lost: since it was lost, until it is inventoried again.
-        boot_id, lost_boot_id: as last inventoried, and as it was at the loss.
+        boot_id: as last inventoried.
         by_agent: its machine's agent has reported once.
     """
 
@@ -106,7 +106,6 @@ class NodeState:
     system_uuid: str = ""
     machine_id: str = ""
     boot_id: str = ""
-    lost_boot_id: str = ""
     by_agent: bool = False
     lost: bool = False
 
@@ -179,7 +178,6 @@ class _Node:
     system_uuid: str
     machine_id: str
     boot_id: str
-    lost_boot_id: str
     by_agent: bool
     lost: bool
 
@@ -196,7 +194,6 @@ def _opened(node: NodeState) -> _Node:
         system_uuid=node.system_uuid,
         machine_id=node.machine_id,
         boot_id=node.boot_id,
-        lost_boot_id=node.lost_boot_id,
         by_agent=node.by_agent,
         lost=node.lost,
     )
@@ -214,7 +211,6 @@ def _closed(node: _Node) -> NodeState:
         system_uuid=node.system_uuid,
         machine_id=node.machine_id,
         boot_id=node.boot_id,
-        lost_boot_id=node.lost_boot_id,
         by_agent=node.by_agent,
         lost=node.lost,
     )
@@ -258,7 +254,7 @@ def _registered(node: _Node, event: NodeInventoried) -> None:
 
 
 def _lost(node: _Node, _position: int, _event: NodeLost) -> None:
-    node.lost, node.lost_boot_id = True, node.boot_id
+    node.lost = True
     for key, holding in node.holdings.items():
         node.holdings[key] = _in_phase(holding, LOST)
 

@@ -61,7 +61,6 @@ class _Node:
     system_uuid: str
     machine_id: str
     boot_id: str
-    lost_boot_id: str
     by_agent: bool
     lost: bool
 
@@ -114,7 +113,6 @@ def _node(node: NodeState) -> _Node:
         system_uuid=node.system_uuid,
         machine_id=node.machine_id,
         boot_id=node.boot_id,
-        lost_boot_id=node.lost_boot_id,
         by_agent=node.by_agent,
         lost=node.lost,
     )
@@ -132,7 +130,6 @@ def _folded(node: _Node) -> NodeState:
         system_uuid=node.system_uuid,
         machine_id=node.machine_id,
         boot_id=node.boot_id,
-        lost_boot_id=node.lost_boot_id,
         by_agent=node.by_agent,
         lost=node.lost,
     )

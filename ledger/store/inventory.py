@@ -67,6 +67,7 @@ class KnownNode:
     former: list[KnownMachine] = field(default_factory=list)
     boot_id: str = ""
     by_agent: bool = False
+    fact_position: int = 0
     moved_position: int | None = None
     lost_position: int | None = None
     lost_boot_id: str = ""

@@ -409,14 +409,19 @@ class Projection:
         if node is None:
             return
         self._send()
-        node.lost_position, node.lost_boot_id = position, node.boot_id
-        self.rows[statements.LOSE_NODE].append((position, node.boot_id, node.number))
+        node.lost_position, node.lost_boot_id = position, self._boot_of(node.machine)
+        self.rows[statements.LOSE_NODE].append((position, node.lost_boot_id, node.number))
         for key, (opened, _) in node.open.items():
             if key not in node.lost_open:
                 node.lost_open.add(key)
                 self.rows[statements.LOSE].append(("lost", position, at_us, opened))
         for change in withdrawn(node, set(), LOST):
             self._changed(position, at_us, change)
+
+    def _boot_of(self, machine: KnownMachine) -> str:
+        """Return the boot id that any Node of the machine told last, empty if none told one."""
+        told = [n for n in self._nodes.values() if n.machine is machine and n.boot_id]
+        return max(told, key=lambda node: node.fact_position).boot_id if told else ""
 
     def _cleared(self, position: int, at_us: int, event: NodeCleared) -> None:
         """End what was held when the node was lost."""
@@ -509,7 +514,7 @@ class Projection:
 
 def _node_facts(position: int, node: KnownNode, event: NodeInventoried) -> Row:
     """Remember what an inventory says of the node itself, and return it as columns of its row."""
-    node.boot_id, node.lost_position = event.boot_id, None
+    node.boot_id, node.lost_position, node.fact_position = event.boot_id, None, position
     node.by_agent = node.by_agent or event.by_agent
     return (
         event.node_name,
@@ -685,6 +690,7 @@ def known(
             machine=machines[of["machine_no"]],
             boot_id=of["boot_id"],
             by_agent=bool(of["by_agent"]),
+            fact_position=of["fact_position"],
             moved_position=of["moved_position"],
             lost_position=of["lost_position"],
             lost_boot_id=of["lost_boot_id"],

@@ -228,8 +228,8 @@ ledger_nodes: Final = Table(
 Nodes as last inventoried. A node made again under the same name is another row.
 
 `moved_position` is where it was last found on another machine than before, `lost_position` where it
-was lost, until it is inventoried again; `lost_boot_id` the boot id that it had then. `by_agent`
-stays 1 once the machine's agent has reported through it.
+was lost, until it is inventoried again; `lost_boot_id` the machine's newest boot id at that time.
+`by_agent` stays 1 once the machine's agent has reported through it.
 """
 
 ledger_devices: Final = Table(

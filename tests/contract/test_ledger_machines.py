@@ -182,6 +182,17 @@ def test_holders_of_a_node_that_joins_close_the_machine(store: Store) -> None:
         assert it.proved()
 
 
+def test_a_boot_that_another_node_told_before_the_loss_is_no_new_one(store: Store) -> None:
+    """The lost Node had not told of it, but its Pods may have come after it."""
+    with store.open() as ledger:
+        it = Recorded(ledger, on_m("n-1"), on_m("n-2", boot_id="boot-2"), holder("a", "n-1"))
+        it.add(lost("n-1"), on_m("n-2", boot_id="boot-2"))
+        it.refuses(cleared("n-1", "boot", "n-2"), "nothing shows that the machine is cleared")
+        it.add(on_m("n-2", boot_id="boot-3"), cleared("n-1", "boot", "n-2"), holder("b", "n-2"))
+
+        assert it.proved()
+
+
 def test_usage_ends_with_the_node(store: Store) -> None:
     """What a lost Node's Pods hold is held, and counted no further."""
     with store.open() as ledger:

@@ -158,10 +158,16 @@ BEGIN
 END
 """
 
+# Another Node of the machine may have told of a boot that this one did not.
+_NEWEST_BOOT: Final = """(
+    SELECT b.boot_id FROM ledger_nodes AS b
+    WHERE b.machine_no = OLD.machine_no AND b.boot_id <> '' ORDER BY b.fact_position DESC LIMIT 1
+  )"""
 NODES_LOST: Final = f"""
 CREATE TRIGGER ledger_nodes_lost BEFORE UPDATE OF lost_position, lost_boot_id ON ledger_nodes
 WHEN NOT (NEW.lost_position IS NULL AND NEW.fact_position > OLD.fact_position)
-  AND (NEW.lost_boot_id <> OLD.boot_id OR NOT {same(["boot_id", "fact_position"])}
+  AND (NEW.lost_boot_id <> coalesce({_NEWEST_BOOT}, '')
+    OR NOT {same(["boot_id", "fact_position"])}
     OR NOT EXISTS (
       SELECT 1 FROM ledger_events AS e
       WHERE e.position = NEW.lost_position AND e.position > coalesce(OLD.lost_position, 0)

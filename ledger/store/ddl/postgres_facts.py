@@ -190,13 +190,19 @@ _NOT_LOST: Final = fail(
     " || ' loses node ' || OLD.node_name",
     "no event loses this node",
 )
+# Another Node of the machine may have told of a boot that this one did not.
+_NEWEST_BOOT: Final = """(
+      SELECT b.boot_id FROM ledger_nodes AS b
+      WHERE b.machine_no = OLD.machine_no AND b.boot_id <> '' ORDER BY b.fact_position DESC LIMIT 1
+    )"""
 NODES_LOST: Final = rule(
     "ledger_nodes_lost",
     "ledger_nodes",
     "UPDATE OF lost_position, lost_boot_id",
     f"""
   IF NOT (NEW.lost_position IS NULL AND NEW.fact_position > OLD.fact_position)
-    AND (NEW.lost_boot_id <> OLD.boot_id OR NOT {same(["boot_id", "fact_position"])}
+    AND (NEW.lost_boot_id <> coalesce({_NEWEST_BOOT}, '')
+      OR NOT {same(["boot_id", "fact_position"])}
       OR NOT EXISTS (
         SELECT 1 FROM ledger_events AS e {BODY}
         WHERE e.position = NEW.lost_position AND e.position > coalesce(OLD.lost_position, 0)
