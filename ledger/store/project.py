@@ -373,8 +373,10 @@ class Projection:
     def _inventoried(self, position: int, at_us: int, event: NodeInventoried) -> None:
         _check_cpus(event)
         node = self._nodes.get(event.node_uid)
+        if node is not None or self._entered:
+            self._send()  # a new card may close another machine's, which was open to earlier grants
         machine = self._machine(position, node, (event.system_uuid, event.machine_id))
-        if node is not None or machine.devices or machine.cpus:
+        if node is None and (machine.devices or machine.cpus):
             self._send()
         if node is None:
             node = self._new_node(event.node_uid, machine)

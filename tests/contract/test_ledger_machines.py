@@ -10,6 +10,7 @@ import pytest
 
 from ledger.domain.errors import CapacityError
 from ledger.domain.events import LedgerEvent, NodeCleared, NodeInventoried, NodeLost, PodAssigned
+from ledger.store.rebuild import rebuild
 from ledger.store.report_queries import When, cpu_holders, device_holders, pod_holders, usage
 from tests.support.recorded import Recorded
 from tests.support.stores import (
@@ -291,6 +292,23 @@ def test_a_node_on_another_machine_grants_once_its_holders_left(store: Store) ->
         it.add(released("a"), reserved("b", node="n-1", cpus=(0,)))
 
         assert it.proved()
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        pytest.param([on_m("n-1", system_uuid=""), on_m("n-1")], id="told later"),
+        pytest.param(
+            [on_m("n-1"), holder("a", "n-1"), on_m("n-2", system_uuid="system-k")],
+            id="held before another machine listed it",
+        ),
+    ],
+)
+def test_a_rebuild_makes_the_same_machines(store: Store, events: list[LedgerEvent]) -> None:
+    """Many events' rows go to the database at once, in an order in which each is right."""
+    with store.open() as ledger:
+        assert Recorded(ledger, *events).proved()
+        assert rebuild(ledger).equal
 
 
 def test_an_unknown_card_closes_every_node_of_the_machine(store: Store) -> None:
