@@ -25,7 +25,9 @@ from ledger.domain.events import (
     EpochStarted,
     GroupPlanned,
     LedgerEvent,
+    NodeCleared,
     NodeInventoried,
+    NodeLost,
     PlanDropped,
     PodAssigned,
     PodBound,
@@ -215,6 +217,8 @@ def unopened(fact: str) -> VerifyReport:
 
 _WITH_ROWS: Final = (
     NodeInventoried,
+    NodeLost,
+    NodeCleared,
     DeviceHealthChanged,
     PodReserved,
     PodBound,

@@ -11,7 +11,13 @@ from pathlib import Path
 import pytest
 
 from ledger.domain.errors import CorruptLedgerError, InputError
-from ledger.domain.events import DriftFound, PositionVoided, encode_event
+from ledger.domain.events import (
+    DriftFound,
+    NodeCleared,
+    NodeLost,
+    PositionVoided,
+    encode_event,
+)
 from ledger.store.rebuild import rebuild
 from ledger.store.snapshots import take_snapshot
 from ledger.store.timetravel import load_state, state_at
@@ -92,6 +98,22 @@ def test_a_grant_that_nothing_holds_is_none_once_it_is_void(sqlite_store: Sqlite
             each.pod_name for each in load_state(ledger).state.nodes["uid-n-1"].holdings.values()
         }
         assert names == {"a", "b"}
+
+
+def test_a_loss_that_no_table_knows_is_none_once_it_is_void(sqlite_store: SqliteStore) -> None:
+    """The node's Pods hold as before; a clearing behind it cleared nothing."""
+    fill(sqlite_store)
+    lost = NodeLost(node_uid="uid-n-1", node_name="n-1", reason="deleted")
+    cleared = NodeCleared(node_uid="uid-n-1", node_name="n-1", evidence="act")
+    position = forge(sqlite_store, lost.event_type, encode_event(lost))
+    forge(sqlite_store, cleared.event_type, encode_event(cleared))
+
+    void(sqlite_store, position)
+
+    with sqlite_store.open() as ledger:
+        assert verify(ledger).findings == ()
+        (held,) = load_state(ledger).state.nodes["uid-n-1"].holdings.values()
+        assert held.phase == "bound"
 
 
 @pytest.mark.parametrize("position", [1, 2, 3, 4])
