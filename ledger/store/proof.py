@@ -166,6 +166,7 @@ class Proof:
         self._machines: dict[int, list[Any]] = {}
         self._nodes: dict[int, list[Any]] = {}
         self._twins: dict[tuple[str, str], list[int]] = {}  # devices by type and id
+        self._unnamed: dict[tuple[str, int, int], int] = {}  # those without, by type, node, minor
         self._devices: dict[int, list[Any]] = {}
         self._cpus: dict[tuple[int, int], list[Any]] = {}
         self._alone: Counter[tuple[int, int]] = Counter()  # holders that share a CPU with nobody
@@ -289,8 +290,11 @@ class Proof:
         self._known_by_id(device)
 
     def _known_by_id(self, device: list[Any]) -> None:
+        if not device[_D_ID]:
+            self._unnamed[device[_D_TYPE], device[_D_NODE], device[_D_MINOR]] = device[0]
+            return
         twins = self._twins.setdefault((device[_D_TYPE], device[_D_ID]), [])
-        if device[_D_ID] and device[0] not in twins:
+        if device[0] not in twins:
             twins.append(device[0])
 
     def _cpu(self, row: Row) -> None:
@@ -368,6 +372,8 @@ class Proof:
             return "was promised while a Pod held an unknown card of its node"
         if device[_D_UNIQUE] and self._claimed_twice(device):
             return "was promised while another machine claimed it too"
+        if device[_D_ID] and self._held_unnamed(device):
+            return "was promised though it may be held from before it had an id"
         if device[_D_OTHERS] and (
             device[_D_CORE_OTHER] >= device[_D_CORE]
             or 0 < device[_D_MEMORY] <= device[_D_MEMORY_OTHER]
@@ -381,6 +387,14 @@ class Proof:
             if device[_D_MEMORY]:
                 percent = device[_D_MEMORY_USED] * 100 // device[_D_MEMORY]
                 self.max_memory_percent = max(self.max_memory_percent, percent)
+
+    def _held_unnamed(self, device: list[Any]) -> bool:
+        """Tell whether the node had a device without an id at this minor, which is held."""
+        number = self._unnamed.get((device[_D_TYPE], device[_D_NODE], device[_D_MINOR]))
+        if number in {None, device[0]}:
+            return False
+        unnamed = self._devices[number]
+        return not unnamed[_D_ID] and bool(unnamed[_D_TENANTS] or unnamed[_D_OTHERS])
 
     def _claimed_twice(self, device: list[Any]) -> bool:
         """Tell whether another machine has, or is held on by, a device of the same id."""

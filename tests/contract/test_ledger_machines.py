@@ -281,6 +281,19 @@ def test_a_node_that_tells_its_machine_later_keeps_its_account(store: Store) -> 
         assert it.proved()
 
 
+def test_a_card_held_before_it_had_an_id_is_held_with_one(store: Store) -> None:
+    """Another Node of the machine told the id first, so that the card has two rows."""
+    nameless = (gpu(0, node="m", device_id=""),)
+    with store.open() as ledger:
+        it = Recorded(ledger, on_m("n-1", devices=nameless))
+        it.add(reserved("a", share(0, 100, device_id="", exclusive=True), node="n-1"))
+        it.add(on_m("n-2"), on_m("n-1"))
+        it.refuses(holder("b", "n-1"), "may be held from before it had an id")
+        it.add(released("a"), holder("b", "n-1"))
+
+        assert it.proved()
+
+
 def test_a_node_on_another_machine_grants_once_its_holders_left(store: Store) -> None:
     """The Node is the same, the board is not: its Pods may still run there, with the same CPUs."""
     with store.open() as ledger:

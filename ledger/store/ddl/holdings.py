@@ -348,6 +348,17 @@ _CLAIMED_BY: Final = """' is also ' || (
         AND (c.present = 1 OR c.tenants > 0 OR c.observed_holders > 0)
       ORDER BY c.device_no LIMIT 1
     )"""
+UNNAMED_HOLDER: Final = """
+      SELECT 1 FROM ledger_devices AS c
+      WHERE c.machine_no = OLD.machine_no AND c.device_type = OLD.device_type
+        AND c.minor = OLD.minor AND c.device_id = '' AND c.node_no = OLD.node_no
+        AND (c.tenants > 0 OR c.observed_holders > 0)
+    """
+"""
+The condition that the node had a device without an id there, which is held: it may be this one.
+
+It is another row only where another Node of the machine told the id first.
+"""
 DEVICES_COUNTERS: Final = f"""
 CREATE TRIGGER ledger_devices_counters BEFORE UPDATE OF core_cap, memory_cap, core_used,
   memory_used, tenants, exclusive_holders, core_observed, memory_observed, observed_holders
@@ -378,6 +389,8 @@ BEGIN
     THEN {_card("' may be held by a Pod on an unknown card'")}
     WHEN OLD.unique_id = 1 AND EXISTS ({_CLAIMED})
     THEN {_card(_CLAIMED_BY)}
+    WHEN OLD.device_id <> '' AND EXISTS ({UNNAMED_HOLDER})
+    THEN {_card("' may be held from before it had an id'")}
   END;
   SELECT CASE
     WHEN NEW.core_cap <> max(NEW.core_reported, NEW.core_used)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from ledger.store.ddl.holdings import FIXED_HOLDING, FIXED_RESERVATION
+from ledger.store.ddl.holdings import FIXED_HOLDING, FIXED_RESERVATION, UNNAMED_HOLDER
 from ledger.store.ddl.postgres_texts import (
     BODY,
     card_of,
@@ -424,7 +424,8 @@ _FITS: Final = f"""OLD.present = 1 AND OLD.healthy = 1 AND OLD.observed_holders 
       AND NEW.memory_used + OLD.memory_observed <= OLD.memory_reported
       AND (OLD.tenants = 0 OR NEW.exclusive_holders = 0)
       AND NOT ({_ASKS_NOTHING})
-      AND (OLD.unique_id = 0 OR NOT EXISTS ({_CLAIMED}))"""
+      AND (OLD.unique_id = 0 OR NOT EXISTS ({_CLAIMED}))
+      AND (OLD.device_id = '' OR NOT EXISTS ({UNNAMED_HOLDER}))"""
 DEVICES_COUNTERS: Final = rule(
     "ledger_devices_counters",
     "ledger_devices",
@@ -459,6 +460,8 @@ DEVICES_COUNTERS: Final = rule(
       {_core(_HOLDERS)}
     ELSIF OLD.unique_id = 1 AND EXISTS ({_CLAIMED}) THEN
       {_card(_CLAIMED_BY)}
+    ELSIF OLD.device_id <> '' AND EXISTS ({UNNAMED_HOLDER}) THEN
+      {_card("' may be held from before it had an id'")}
     END IF;""",
     only_if="NEW.tenants > OLD.tenants OR NEW.core_used > OLD.core_used"
     " OR NEW.memory_used > OLD.memory_used",
