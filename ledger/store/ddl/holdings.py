@@ -334,13 +334,13 @@ _HOLDERS: Final = (
 _ASKS_NOTHING: Final = f"NEW.tenants > OLD.tenants AND {_CORE_ASKED} = 0 AND {_MEMORY_ASKED} = 0"
 
 # An id that is unique in the world is on two machines: one of them is wrong, or has not let go yet.
-_CLAIMED: Final = """
+CLAIMED: Final = """
       SELECT 1 FROM ledger_devices AS c
       WHERE c.device_type = OLD.device_type AND c.device_id = OLD.device_id
         AND c.machine_no <> OLD.machine_no
         AND (c.present = 1 OR c.tenants > 0 OR c.observed_holders > 0)
     """
-_CLAIMED_BY: Final = """' is also ' || (
+CLAIMED_BY: Final = """' is also ' || (
       SELECT n.node_name || '/' || c.device_type || '/' || c.minor
       FROM ledger_devices AS c JOIN ledger_nodes AS n ON n.node_no = c.node_no
       WHERE c.device_type = OLD.device_type AND c.device_id = OLD.device_id
@@ -387,8 +387,8 @@ BEGIN
         AND s.closed_position IS NULL
     )
     THEN {_card("' may be held by a Pod on an unknown card'")}
-    WHEN OLD.unique_id = 1 AND EXISTS ({_CLAIMED})
-    THEN {_card(_CLAIMED_BY)}
+    WHEN OLD.unique_id = 1 AND EXISTS ({CLAIMED})
+    THEN {_card(CLAIMED_BY)}
     WHEN OLD.device_id <> '' AND EXISTS ({UNNAMED_HOLDER})
     THEN {_card("' may be held from before it had an id'")}
   END;

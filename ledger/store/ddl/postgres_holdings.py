@@ -10,7 +10,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from ledger.store.ddl.holdings import FIXED_HOLDING, FIXED_RESERVATION, UNNAMED_HOLDER
+from ledger.store.ddl.holdings import (
+    CLAIMED,
+    CLAIMED_BY,
+    FIXED_HOLDING,
+    FIXED_RESERVATION,
+    UNNAMED_HOLDER,
+)
 from ledger.store.ddl.postgres_texts import (
     BODY,
     card_of,
@@ -403,28 +409,13 @@ _NOT_THE_SUM: Final = fail(
     " || '/' || wrong.device_type || '/' || wrong.minor",
     "what is used of a card is the sum of its holdings",
 )
-# An id that is unique in the world is on two machines: one of them is wrong, or has not let go yet.
-_CLAIMED: Final = """
-      SELECT 1 FROM ledger_devices AS t
-      WHERE t.device_type = OLD.device_type AND t.device_id = OLD.device_id
-        AND t.machine_no <> OLD.machine_no
-        AND (t.present = 1 OR t.tenants > 0 OR t.observed_holders > 0)
-    """
-_CLAIMED_BY: Final = """' is also ' || (
-      SELECT n.node_name || '/' || t.device_type || '/' || t.minor
-      FROM ledger_devices AS t JOIN ledger_nodes AS n ON n.node_no = t.node_no
-      WHERE t.device_type = OLD.device_type AND t.device_id = OLD.device_id
-        AND t.machine_no <> OLD.machine_no
-        AND (t.present = 1 OR t.tenants > 0 OR t.observed_holders > 0)
-      ORDER BY t.device_no LIMIT 1
-    )"""
 # Of most grants one expression says that they fit; the questions in turn say why one does not.
 _FITS: Final = f"""OLD.present = 1 AND OLD.healthy = 1 AND OLD.observed_holders = 0
       AND OLD.exclusive_holders = 0 AND NEW.core_used + OLD.core_observed <= OLD.core_reported
       AND NEW.memory_used + OLD.memory_observed <= OLD.memory_reported
       AND (OLD.tenants = 0 OR NEW.exclusive_holders = 0)
       AND NOT ({_ASKS_NOTHING})
-      AND (OLD.unique_id = 0 OR NOT EXISTS ({_CLAIMED}))
+      AND (OLD.unique_id = 0 OR NOT EXISTS ({CLAIMED}))
       AND (OLD.device_id = '' OR NOT EXISTS ({UNNAMED_HOLDER}))"""
 DEVICES_COUNTERS: Final = rule(
     "ledger_devices_counters",
@@ -458,8 +449,8 @@ DEVICES_COUNTERS: Final = rule(
       AND OLD.tenants + OLD.observed_holders > 0
     THEN
       {_core(_HOLDERS)}
-    ELSIF OLD.unique_id = 1 AND EXISTS ({_CLAIMED}) THEN
-      {_card(_CLAIMED_BY)}
+    ELSIF OLD.unique_id = 1 AND EXISTS ({CLAIMED}) THEN
+      {_card(CLAIMED_BY)}
     ELSIF OLD.device_id <> '' AND EXISTS ({UNNAMED_HOLDER}) THEN
       {_card("' may be held from before it had an id'")}
     END IF;""",
