@@ -141,7 +141,7 @@ CASES: dict[str, Case] = {
     "an index over other rows": (
         (
             "DROP INDEX uq_ledger_slot_holdings_granted; CREATE UNIQUE INDEX"
-            " uq_ledger_slot_holdings_granted ON ledger_slot_holdings (node_no, slot)"
+            " uq_ledger_slot_holdings_granted ON ledger_slot_holdings (machine_no, slot)"
             " WHERE closed_position IS NULL AND kind = 'other'"
         ),
         CHANGED.format("index=ledger_slot_holdings/uq_ledger_slot_holdings_granted"),
