@@ -33,11 +33,13 @@ class ConnectionLimits:
         open_max: connections at once. One more takes the place of the one that has been open for
             the longest without a request that is being answered; where there is none it is closed.
         idle_seconds: how long one may be open without a whole head of a request, and between two.
+            Longer than the 90 s for which the API server keeps one: it must be the one that closes,
+            for a request that meets our closing is an error that it does not try again.
         handshake_seconds: how long a caller may take to begin with TLS.
     """
 
     open_max: int = 1024
-    idle_seconds: float = 15.0
+    idle_seconds: float = 100.0
     handshake_seconds: float = 5.0
 
 
