@@ -15,7 +15,6 @@ from ledger.domain.devices import DeviceRecord
 GONE = "gone"
 RETURNED = "returned"
 INVENTORY = "inventory"
-LOST = "lost"
 NOBODYS = ("", "")
 """The identity of a machine whose Node does not tell (systemUUID, machineID)."""
 
@@ -125,7 +124,7 @@ class KnownMachines:
         if known is not None:
             return known
         if own is None or own.identity != NOBODYS:
-            own = KnownMachine(number=1 + max(self.by_number, default=0))
+            own = KnownMachine(number=1 + len(self.by_number))  # numbers have no gaps
             self.by_number[own.number] = own
         if identity != NOBODYS:
             own.identity = identity

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, assert_never
+from collections.abc import Callable
+from typing import Final, assert_never
 
-from sqlalchemy import Connection, Table, select
+from sqlalchemy import Connection
 
 from ledger.domain.cpuset import format_cpuset
 from ledger.domain.devices import GPU, DeviceShare
@@ -38,11 +38,10 @@ from ledger.domain.events import (
     SettingsChanged,
     SnapshotTaken,
 )
-from ledger.domain.state import GRANTED, OBSERVED
-from ledger.store import schema, statements
+from ledger.domain.state import GRANTED, LOST, OBSERVED
+from ledger.store import statements
 from ledger.store.bodies import text_map
 from ledger.store.inventory import (
-    LOST,
     DeviceChange,
     KnownDevice,
     KnownMachine,
@@ -51,6 +50,7 @@ from ledger.store.inventory import (
     inventory,
     withdrawn,
 )
+from ledger.store.known import load_nodes
 from ledger.store.outbox import Outbox
 from ledger.store.places import OpenPlace, OpenPlaces, load_places
 from ledger.store.statements import Row, Statement
@@ -416,7 +416,7 @@ class Projection:
         for key, (opened, _) in node.open.items():
             if key not in node.lost_open:
                 node.lost_open.add(key)
-                self.rows[statements.LOSE].append(("lost", position, at_us, opened))
+                self.rows[statements.LOSE].append((LOST, position, at_us, opened))
         for change in withdrawn(node, set(), LOST):
             self._changed(position, at_us, change)
 
@@ -648,103 +648,3 @@ class Projector:
             self._outbox.add(statement, rows, _dropped)
         if self._sends:
             self._outbox.send()
-
-
-def load_nodes(connection: Connection) -> tuple[dict[str, KnownNode], KnownMachines]:
-    """Return what the tables say of nodes, by UID, of machines and of open reservations."""
-
-    def rows_of(table: Table) -> list[Row]:
-        query = select(*table.columns).order_by(*table.primary_key.columns)
-        return [tuple(row) for row in connection.execute(query)]
-
-    open_ = schema.ledger_reservations
-    names = [name for name in open_.columns.keys() if name in OPEN_COLUMNS]  # noqa: SIM118
-    query = select(*(open_.columns[name] for name in names))
-    found = connection.execute(query.where(open_.columns.closed_position.is_(None)))
-    return known(
-        {table.name: rows_of(table) for table in FACTS},
-        [dict(zip(names, row, strict=True)) for row in found],
-    )
-
-
-def known(
-    facts: Mapping[str, Sequence[Row]], held: Iterable[Mapping[str, Any]]
-) -> tuple[dict[str, KnownNode], KnownMachines]:
-    """
-    Return what a projection remembers, out of rows.
-
-    Args:
-        facts: rows of the tables of `FACTS` by the table's name, in key order.
-        held: the columns of `OPEN_COLUMNS` of every open reservation.
-    """
-    machines = {
-        of["machine_no"]: KnownMachine(
-            number=of["machine_no"], identity=(of["system_uuid"], of["machine_id"])
-        )
-        for of in _named(schema.ledger_machines, facts)
-    }
-    nodes: dict[str, KnownNode] = {}
-    by_number: dict[int, KnownNode] = {}
-    of: Mapping[str, Any]
-    for of in _named(schema.ledger_nodes, facts):
-        nodes[of["node_uid"]] = by_number[of["node_no"]] = KnownNode(
-            number=of["node_no"],
-            machine=machines[of["machine_no"]],
-            boot_id=of["boot_id"],
-            by_agent=bool(of["by_agent"]),
-            fact_position=of["fact_position"],
-            moved_position=of["moved_position"],
-            lost_position=of["lost_position"],
-            lost_boot_id=of["lost_boot_id"],
-        )
-    for of in _named(schema.ledger_devices, facts):
-        machines[of["machine_no"]].devices.append(_known_device(of))
-        _stood_on(by_number[of["node_no"]], machines[of["machine_no"]])
-    for of in _named(schema.ledger_cpus, facts):
-        machines[of["machine_no"]].cpus[of["cpu"]] = of["node_no"]
-        _stood_on(by_number[of["node_no"]], machines[of["machine_no"]])
-    for node in nodes.values():
-        node.index()
-    for of in held:
-        node, key = by_number[of["node_no"]], (of["pod_uid"], of["attempt"])
-        node.open[key] = (of["position"], of["kind"])
-        if of["phase"] == LOST:
-            node.lost_open.add(key)
-    return nodes, KnownMachines(machines.values())
-
-
-FACTS: Final = (
-    schema.ledger_machines,
-    schema.ledger_nodes,
-    schema.ledger_devices,
-    schema.ledger_cpus,
-)
-OPEN_COLUMNS: Final = ("position", "node_no", "pod_uid", "attempt", "kind", "phase")
-
-
-def _named(table: Table, facts: Mapping[str, Sequence[Row]]) -> Iterator[dict[str, Any]]:
-    names = table.columns.keys()
-    return (dict(zip(names, row, strict=True)) for row in facts[table.name])
-
-
-def _stood_on(node: KnownNode, machine: KnownMachine) -> None:
-    """Remember a machine that has devices or CPUs which this node named last."""
-    if machine is not node.machine and machine not in node.former:
-        node.former.append(machine)
-
-
-def _known_device(of: Mapping[str, Any]) -> KnownDevice:
-    return KnownDevice(
-        number=of["device_no"],
-        machine=of["machine_no"],
-        node=of["node_no"],
-        device_type=of["device_type"],
-        minor=of["minor"],
-        device_id=of["device_id"],
-        unique_id=bool(of["unique_id"]),
-        model=of["model"],
-        present=bool(of["present"]),
-        healthy=bool(of["healthy"]),
-        core_percent=of["core_reported"],
-        memory_bytes=of["memory_reported"],
-    )

@@ -7,14 +7,15 @@ open there is compared with the tables as the segment's end has it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from sqlalchemy import Connection, Select, Table, literal_column, or_
 
 from ledger.store import schema
+from ledger.store.known import FACTS, OPEN, columns_of, known
 from ledger.store.places import OpenPlace, OpenPlaces
-from ledger.store.project import Projection, known
+from ledger.store.project import Projection
 from ledger.store.proof import (
     HISTORY,
     LOST_AT,
@@ -70,7 +71,11 @@ class ResumedProof(Proof):
         self._nodes = {row[0]: list(row) for row in rows["ledger_nodes"]}
         self._devices = {row[0]: list(row) for row in rows["ledger_devices"]}
         self._cpus = {(row[0], row[1]): list(row) for row in rows["ledger_cpus"]}
-        nodes, machines = known(rows, _open(rows))
+        facts = {
+            table.name: columns_of(table, names, rows[table.name]) for table, names in FACTS.items()
+        }
+        held = schema.ledger_reservations
+        nodes, machines = known(facts, columns_of(held, OPEN, rows[held.name]))
         self._projection = Projection(nodes, self._take, _places(rows), machines)
         self._waiting = tuple(self._projection.rows.items())
         self._recorded = self._readers(_open_at(end.position))
@@ -133,11 +138,6 @@ def _open_at(position: int) -> Callable[[Table], Select[Any]]:
         return in_key_order(table).where(until, or_(closed.is_(None), later))
 
     return query
-
-
-def _open(rows: Mapping[str, tuple[Row, ...]]) -> Iterator[dict[str, Any]]:
-    names = schema.ledger_reservations.columns.keys()
-    return (dict(zip(names, row, strict=False)) for row in rows["ledger_reservations"])
 
 
 def _places(rows: Mapping[str, tuple[Row, ...]]) -> OpenPlaces:

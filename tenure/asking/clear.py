@@ -10,8 +10,7 @@ from ledger.domain.errors import InputError
 from ledger.domain.events import ACT, NodeCleared
 from ledger.domain.recorded import NewEvent
 from ledger.domain.state import LOST
-from tenure.asking.opening import clock_us, opened
-from tenure.version import tenure_version
+from tenure.asking.opening import opened, taken_over
 
 if TYPE_CHECKING:
     from ledger.domain.state import NodeState
@@ -58,9 +57,7 @@ def _lost(source: Ledger, node: str) -> list[NodeState]:
 
 
 def _record(source: Ledger, found: list[NodeState], reason: str) -> None:
-    wall_us = 0 if source.is_simulation else clock_us()
-    origin = source.head().origin
-    writer = source.start_epoch(_HOLDER, origin, tenure_version(), wall_us=wall_us)
+    writer, wall_us = taken_over(source, _HOLDER)
     writer.append(
         [
             NewEvent(

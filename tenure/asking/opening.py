@@ -12,8 +12,10 @@ from ledger.domain.errors import InputError
 from tenure.exits import note, with_next
 from tenure.times import LedgerTime, is_relative, ledger_time, read_moment
 from tenure.units import format_time
+from tenure.version import tenure_version
 
 if TYPE_CHECKING:
+    from ledger.store.append import Writer
     from ledger.store.open import Ledger, Mode
 
 LEDGER_VARIABLE: Final = "TENURE_LEDGER"
@@ -50,6 +52,17 @@ def opened(option: str | None, mode: Mode = "read") -> Iterator[Ledger]:
     with ledger:
         note(f"ledger: {ledger.url}")
         yield ledger
+
+
+def taken_over(ledger: Ledger, holder: str) -> tuple[Writer, int]:
+    """
+    Start an epoch for a command that records one act, and return the wall time to record it with.
+
+    A simulation's ledger has virtual time, to which a command adds none of its own.
+    """
+    wall_us = 0 if ledger.is_simulation else clock_us()
+    origin = ledger.head().origin
+    return ledger.start_epoch(holder, origin, tenure_version(), wall_us=wall_us), wall_us
 
 
 def time_of(ledger: Ledger) -> LedgerTime:

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ledger.domain.cpuset import format_cpuset
 from ledger.domain.errors import InputError
-from tenure.asking.opening import clock_us, ledger_url, moment_of, opened, time_of
+from tenure.asking.opening import ledger_url, moment_of, opened, taken_over, time_of
 from tenure.exits import warn, with_next
 from tenure.output import Column, OutputFormat, write_answer
-from tenure.version import tenure_version
 
 if TYPE_CHECKING:
     from ledger.domain.state import Holding, NodeState
@@ -90,14 +89,12 @@ def answer_snapshot(*, ledger: str | None, output: OutputFormat) -> None:
             "name a ledger file",
         )
     with opened(ledger, mode="write") as source:
-        origin = source.head().origin
-        if not origin:
+        if not source.head().origin:
             raise with_next(
                 InputError("nothing was recorded yet", place=source.url),
                 "take a snapshot of a ledger with events",
             )
-        wall_us = 0 if source.is_simulation else clock_us()
-        writer = source.start_epoch(_HOLDER, origin, tenure_version(), wall_us=wall_us)
+        writer, wall_us = taken_over(source, _HOLDER)
         taken = take_snapshot(source, writer, wall_us=wall_us)
     record = {"position": taken.at_position, "digest": taken.digest}
     write_answer(output, [record], _TAKEN_COLUMNS, document=record)

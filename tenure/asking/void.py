@@ -5,8 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Final
 
-from tenure.asking.opening import clock_us, opened
-from tenure.version import tenure_version
+from tenure.asking.opening import opened, taken_over
 
 _HOLDER: Final = "tenure ledger void"
 
@@ -27,8 +26,6 @@ def answer_void(*, position: int, reason: str, dry_run: bool, ledger: str | None
         if dry_run:
             sys.stdout.write(f"would be void: position={position}, {event.event_type}\n")
             return
-        wall_us = 0 if source.is_simulation else clock_us()
-        origin = source.head().origin
-        writer = source.start_epoch(_HOLDER, origin, tenure_version(), wall_us=wall_us)
+        writer, wall_us = taken_over(source, _HOLDER)
         at = declare_void(writer, event, reason, wall_us=wall_us)
     sys.stdout.write(f"void: position={position}, {event.event_type}, by the event at {at}\n")

@@ -7,7 +7,8 @@ or until the machine's agent or somebody answers for it. Nothing that the ledger
 Conventions, which are what the world does not cover. A Node tells its machine truly, or nothing: it
 then has a machine of its own. A boot is told by the first inventory behind it, a Node tells it
 before it takes a Pod, and no machine takes an old boot id again. The Nodes of one machine do not
-tell two cards at one minor.
+tell two cards at one minor. What is due is silent about Pods whose Node was on another machine
+since, though it came back: the ledger remembers that a Node moved, not from where.
 """
 
 from __future__ import annotations
@@ -87,7 +88,8 @@ class Running:
     Attributes:
         origin: the machine of its grant; it runs there, or on that of its Node now: `places`.
         born: the machine's boot at the grant.
-        lost_at: the boot of its Node when that was lost.
+        lost_at: the machine's boot, whoever told it, when its Node was lost.
+        moved: its Node told another machine since.
         heard: the Nodes that told something since the loss.
         over: it runs no more, though nobody has said so yet.
     """
@@ -95,6 +97,7 @@ class Running:
     took: Take
     origin: str
     places: frozenset[str]
+    moved: bool = False
     born: int = 0
     lost_at: int | None = None
     heard: frozenset[str] = frozenset()
@@ -205,10 +208,11 @@ class Truth:
         machine = move.machine or said.machine
         for pod, each in self.pods.items():
             heard = each.heard if each.lost_at is None else each.heard | {move.node}
-            places = each.places
+            places, moved = each.places, each.moved
             if each.took.node == move.node:
                 places = frozenset({each.origin, machine})
-            self.pods[pod] = replace(each, places=places, heard=heard)
+                moved = moved or len(places) > 1
+            self.pods[pod] = replace(each, places=places, moved=moved, heard=heard)
         self._withdraw(move.node)
         for minor, card in (*move.cards, CPUS):
             self.at[machine, card] = (minor, move.node)
@@ -244,9 +248,10 @@ class Truth:
     def _lose(self, node: str) -> None:
         self._withdraw(node)
         self.nodes[node] = replace(self.nodes[node], live=False)
+        boot = self.boots.get(self.nodes[node].machine, 0)
         for pod, each in self.pods.items():
             if each.took.node == node and each.lost_at is None:
-                self.pods[pod] = replace(each, lost_at=self.nodes[node].boot)
+                self.pods[pod] = replace(each, lost_at=boot)
         self._booted()
 
     def _lost_of(self, node: str) -> dict[str, Running]:
@@ -275,7 +280,7 @@ class Truth:
         if witness is None or not witness.live:
             return False
         for each in lost.values():
-            if each.places != {witness.machine} or move.witness not in each.heard:
+            if each.places != {witness.machine} or each.moved or move.witness not in each.heard:
                 return False
         if self.nodes[move.node].machine != witness.machine:
             return False
@@ -292,7 +297,7 @@ class Truth:
         node = self.nodes.get(move.node)
         if node is None or not node.live or not node.named:
             return False
-        if any(len(each.places) > 1 for each in self.pods.values()):
+        if any(each.moved for each in self.pods.values()):
             return False
         if move.cpu >= 0:
             free = not any(each.took.cpu == move.cpu for each in self.pods.values())

@@ -21,15 +21,16 @@ from sqlalchemy.exc import DBAPIError
 
 from ledger.domain.errors import CapacityError, LedgerError
 from ledger.domain.events import LedgerEvent, NodeCleared, NodeInventoried, NodeLost, PodVoided
-from ledger.store import statements
+from ledger.store import schema, statements
 from ledger.store.append import Writer
 from ledger.store.failures import fact_of, refused_by_rule
 from ledger.store.inventory import KnownMachines
+from ledger.store.known import FACTS, OPEN, columns_of, known
 from ledger.store.open import Ledger
 from ledger.store.outbox import Outbox
 from ledger.store.places import OpenPlaces
 from ledger.store.profile import driver_connection
-from ledger.store.project import FACTS, OPEN_COLUMNS, Projection, known
+from ledger.store.project import Projection
 from ledger.store.statements import Row, Statement
 from tests.oracles.small_world import (
     Cards,
@@ -231,7 +232,9 @@ class Search:
                 self.writer.add(statement, told)
 
         self._twisted = False
-        nodes, machines = known(rows, rows["open"])
+        facts = {each.name: columns_of(each, FACTS[each], rows[each.name]) for each in FACTS}
+        held = [tuple(of[name] for name in OPEN) for of in rows["open"]]
+        nodes, machines = known(facts, held)
         projection = self._projection(nodes, send, OpenPlaces(), self._machines(machines))
         event = event_of(move, self.scope)
 
@@ -246,7 +249,7 @@ class Search:
             table.name: self._driver.execute(f"SELECT * FROM {table.name} ORDER BY 1, 2").fetchall()
             for table in FACTS
         }
-        names = (*OPEN_COLUMNS, "lost_position")
+        names = (*OPEN, "lost_position")
         found = self._driver.execute(
             f"SELECT {', '.join(names)} FROM ledger_reservations"
             " WHERE closed_position IS NULL ORDER BY position"
@@ -407,9 +410,10 @@ def _key(truth: Truth, rows: dict[str, Any]) -> bytes:
 
 def _running(pod: str, of: Running) -> tuple[Any, ...]:
     places, heard = sorted(of.places), sorted(of.heard)
-    return pod, str(of.took), of.origin, places, heard, of.born, of.lost_at, of.over
+    told = (places, of.moved, heard)
+    return pod, str(of.took), of.origin, *told, of.born, of.lost_at, of.over
 
 
-_NODE_COLUMNS: Final = FACTS[1].columns.keys()
+_NODE_COLUMNS: Final = schema.ledger_nodes.columns.keys()
 MOVED: Final = _NODE_COLUMNS.index("moved_position")
 LOST_AT: Final = _NODE_COLUMNS.index("lost_position")
