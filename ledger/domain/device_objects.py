@@ -23,10 +23,10 @@ from ledger.domain.canonical import INTEGER_MAX
 from ledger.domain.demands.gpushare import UNIT_BYTES
 from ledger.domain.device_types import (
     Unit,
-    added_types,
     is_known_type,
     is_unique_id,
     known_types,
+    unit_types,
 )
 from ledger.domain.device_types import device_type as type_of
 from ledger.domain.devices import WHOLE_PERCENT, DevicePlace, DeviceRecord, VirtualFunction
@@ -160,7 +160,8 @@ def inventory_of_quantities(
     Rule: cli.md, Inventory without a Device object: each dialect's quantities serve that dialect
     only; several describe the same cards and the smallest count wins, with a warning; minors from
     0, no ids. Memory is divided evenly, rounded down; where none is given it is 0 (unknown).
-    Devices of types that settings added are made up in the same way (docs, Device types).
+    Devices of the other types, RDMA and FPGA among them, are made up in the same way: 100 is one
+    (device proposal, "Device resource dimensions"; docs, Device types).
 
     Raises:
         InputError: more cards than `CARDS_MAX`.
@@ -185,8 +186,8 @@ def inventory_of_quantities(
 
 
 def _counted(quantities: Mapping[str, Quantity]) -> Iterator[DeviceRecord]:
-    """Yield the devices of added types that quantities describe, by type and minor."""
-    for kind in added_types():
+    """Yield the devices beside GPUs that quantities describe, by type and minor."""
+    for kind in unit_types():
         units = max(0, quantities.get(kind.resource, ZERO).ceil())
         count = units if kind.unit is Unit.COUNT else units // WHOLE_PERCENT
         _check_count(count, kind.resource)

@@ -103,9 +103,9 @@ def device_type(name: str) -> DeviceType:
     return _current.get(name) or DeviceType(name=name, resource=f"{DOMAIN_KOORDINATOR}{name}")
 
 
-def added_types() -> tuple[DeviceType, ...]:
-    """Return the types that settings added or replaced, by name."""
-    return tuple(kind for _, kind in sorted(_current.items()) if kind not in BUILT_IN)
+def unit_types() -> tuple[DeviceType, ...]:
+    """Return every type beside GPUs that can be asked for, by name."""
+    return tuple(kind for _, kind in sorted(_current.items()))
 
 
 def is_known_type(name: str) -> bool:

@@ -256,6 +256,32 @@ def test_a_node_that_only_advertises_the_resource_serves_it(
     }
 
 
+def test_rdma_and_fpga_need_no_settings_and_no_device_object(
+    cli: CommandLine, tmp_path: Path
+) -> None:
+    """Device proposal: the node says 100 of each; whole ones, a part of one, and then no more."""
+    offered = {"kubernetes.io/rdma": 100, "kubernetes.io/fpga": 100}
+    objects = (
+        node(allocatable={"cpu": "8", "memory": "64Gi", **offered}),
+        _pod("whole", {"kubernetes.io/rdma": "100"}),
+        _pod("part", {"koordinator.sh/fpga": "50"}),
+        _pod("late", {"kubernetes.io/fpga": "60"}),
+    )
+    result = _simulated(cli, tmp_path, *objects, configured=False)
+
+    assert [_placement(result, name)["devices"] for name in ("whole", "part")] == [
+        {"rdma": [{"minor": 0, "id": "", "resources": {"koordinator.sh/rdma": "100"}}]},
+        {"fpga": [{"minor": 0, "id": "", "resources": {"koordinator.sh/fpga": "50"}}]},
+    ]
+    message = _placement(result, "late")["unschedulable"]["message"]
+    assert message == "0/1 nodes are available: 1 Insufficient fpga devices."
+    assert [row["pod"] for row in _rows(cli.ask("who", "n1/rdma/0", "-o", "json"))] == ["whole"]
+    shown = [line.split()[:2] for line in cli.ask("map").out.splitlines()]
+    assert ["fpga", "50"] in shown
+    assert ["rdma", "100"] in shown
+    assert cli.run("check", _write(tmp_path, *objects)).code == 0
+
+
 def test_a_bad_description_is_refused_with_its_place(cli: CommandLine, tmp_path: Path) -> None:
     """File, line and field, and nothing is written."""
     config = tmp_path / "bad.yaml"

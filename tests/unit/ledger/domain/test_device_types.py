@@ -25,6 +25,8 @@ from ledger.domain.normalise import decode_pod
 from ledger.domain.quantity import quantity_from_int
 from ledger.domain.requests import DeviceDemand
 from ledger.domain.resources import (
+    FPGA,
+    RDMA,
     canonical,
     device_names,
     device_type_of,
@@ -238,6 +240,36 @@ def test_a_node_without_a_device_object_has_what_its_quantities_say() -> None:
         inventory_of_quantities(
             {"example.com/npu": quantity_from_int(2000)}, model="", gpushare_unit="MiB"
         )
+
+
+ADVERTISED: Final = {
+    "one of each": ({RDMA: 100, FPGA: 100}, [("fpga", 0), ("rdma", 0)]),
+    "two and a half NICs are two": ({RDMA: 250}, [("rdma", 0), ("rdma", 1)]),
+    "less than one is none": ({RDMA: 99, FPGA: 0}, []),
+}
+
+
+@pytest.mark.parametrize(("amounts", "keys"), ADVERTISED.values(), ids=ADVERTISED)
+def test_a_hundred_of_rdma_or_fpga_on_the_node_is_one_device(
+    amounts: Mapping[str, int], keys: list[tuple[str, int]]
+) -> None:
+    """Device proposal, "Device resource dimensions": one RDMA and one FPGA are 100 each."""
+    quantities = {name: quantity_from_int(units) for name, units in amounts.items()}
+
+    inventory = inventory_of_quantities(quantities, model="L40S", gpushare_unit="MiB")
+
+    assert [item.key for item in inventory.devices] == keys
+    assert {item.core_percent for item in inventory.devices} <= {100}
+    assert {item.model for item in inventory.devices} <= {""}
+
+
+def test_a_type_described_anew_is_made_up_by_its_own_resource() -> None:
+    """Once: what the built-in one counted is counted no more."""
+    amounts = {RDMA: quantity_from_int(100), "example.com/nic": quantity_from_int(2)}
+    with installed(read_device_types({"rdma": {"resource": "example.com/nic", "unit": "count"}})):
+        inventory = inventory_of_quantities(amounts, model="", gpushare_unit="MiB")
+
+    assert [item.key for item in inventory.devices] == [("rdma", 0), ("rdma", 1)]
 
 
 IDS = {
