@@ -20,7 +20,7 @@ from ledger.domain.errors import InputError, UnknownEventError
 from ledger.domain.recognise import recogniser
 from ledger.domain.requests import PodSnapshot
 from ledger.domain.topology import Cpu
-from ledger.domain.upcasts import UPCASTS, latest, upcast
+from ledger.domain.upcasts import UPCASTS, Step, latest, upcast
 
 EMPTY_CPUSET: Final = CpuSet()
 
@@ -363,12 +363,12 @@ class SegmentArchived:
 
     Attributes:
         digest: SHA-256 of the file, in hex like the other hashes.
-        root: of the Merkle tree over the events 1..`last`; empty in what version 1 recorded.
-        chain_hash: the chain value at `last`; likewise.
-        state_digest: SHA-256 over what a reader that starts behind `last` must know; likewise.
+        root: of the Merkle tree over the events 1..`last`.
+        chain_hash: the chain value at `last`.
+        state_digest: SHA-256 over what a reader that starts behind `last` must know.
     """
 
-    event_type: ClassVar[str] = "segment.archived.v2"
+    event_type: ClassVar[str] = "segment.archived.v1"
     first: int
     last: int
     digest: str
@@ -387,12 +387,11 @@ class LedgerRecovered:
     Attributes:
         lost_from, lost_to: positions of `lost_incarnation` that others saw and this ledger lacks.
         incarnation: the one that is open from here on.
-        lost_incarnation: whose positions these are; empty in what version 1 recorded: the one
-            before.
+        lost_incarnation: whose positions these are.
         began_at: the first position of the new incarnation in this ledger.
     """
 
-    event_type: ClassVar[str] = "ledger.recovered.v2"
+    event_type: ClassVar[str] = "ledger.recovered.v1"
     lost_from: int
     lost_to: int
     incarnation: str
@@ -471,9 +470,9 @@ def encode_event(event: LedgerEvent) -> str:
     return canonical_json(encode_value(event))
 
 
-def decode_event(event_type: str, body: str) -> LedgerEvent:
+def decode_event(event_type: str, body: str, steps: Mapping[str, Step] = UPCASTS) -> LedgerEvent:
     """
-    Return the event that `body` records; an older version is read in today's words.
+    Return the event that `body` records; an older version is read in today's words, by `steps`.
 
     Raises:
         UnknownEventError: a type or version this release doesn't know; readers stop here.
@@ -485,7 +484,7 @@ def decode_event(event_type: str, body: str) -> LedgerEvent:
         if recognised is not None:
             return recognised
     else:
-        kind = EVENT_TYPES.get(latest(event_type))
+        kind = EVENT_TYPES.get(latest(event_type, steps))
     if kind is None:
         raise UnknownEventError(f"event of a newer version: event_type={event_type}")
     try:
@@ -493,8 +492,8 @@ def decode_event(event_type: str, body: str) -> LedgerEvent:
     except (ValueError, RecursionError) as error:
         raise InputError(f"event body is not JSON: {error}", field=event_type) from error
     newest = value
-    if event_type in UPCASTS and isinstance(value, dict):
-        newest = upcast(event_type, value)
+    if event_type in steps and isinstance(value, dict):
+        newest = upcast(event_type, value, steps)
     event: LedgerEvent = decode_value(kind, newest, event_type)
     if not is_canonical(body, value):
         raise InputError("event body is not canonical JSON", field=event_type)

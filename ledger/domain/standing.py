@@ -212,11 +212,10 @@ def incarnations_of(
     """Return the incarnations that these events tell of, and what they name as lost."""
     lives = [Incarnation(name=FIRST, began_at=1)]
     lost: list[Lost] = []
-    before = FIRST
     for event in recovered:
         if event.incarnation != lives[-1].name:
-            before = lives[-1].name
             lives.append(Incarnation(name=event.incarnation, began_at=event.began_at))
-        name = event.lost_incarnation or before
-        lost.append(Lost(incarnation=name, first=event.lost_from, last=event.lost_to))
+        lost.append(
+            Lost(incarnation=event.lost_incarnation, first=event.lost_from, last=event.lost_to)
+        )
     return tuple(lives), tuple(lost)

@@ -17,21 +17,8 @@ Body = Mapping[str, Any]
 Step = Callable[[Body], Body]
 
 
-def _recovered_v2(body: Body) -> Body:
-    """Version 1 knew one incarnation before its own, and it began where the loss began."""
-    added = {"lost_incarnation": ""}
-    return {**body, **added, **({"began_at": body["lost_from"]} if "lost_from" in body else {})}
-
-
-def _archived_v2(body: Body) -> Body:
-    """Version 1 named the file alone."""
-    return {**body, "root": "", "chain_hash": "", "state_digest": ""}
-
-
-UPCASTS: Final[Mapping[str, Step]] = MappingProxyType(
-    {"ledger.recovered.v1": _recovered_v2, "segment.archived.v1": _archived_v2}
-)
-"""Event type with its version -> the step to the version after it."""
+UPCASTS: Final[Mapping[str, Step]] = MappingProxyType({})
+"""Event type with its version -> the step to the version after it; none was released yet."""
 
 
 def following(event_type: str) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from sqlalchemy import or_, select
+from sqlalchemy import select
 
 from ledger.domain.annotations.signed_allocation import (
     Allocation,
@@ -426,7 +426,7 @@ def _recoveries(ledger: Ledger, last: int | None = None) -> list[LedgerRecovered
     table = schema.ledger_events.c
     query = (
         select(table.event_type, table.body)
-        .where(or_(table.event_type == "ledger.recovered.v1", table.event_type == _RECOVERED))
+        .where(table.event_type == _RECOVERED)
         .order_by(table.position)
     )
     if last is not None:

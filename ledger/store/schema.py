@@ -53,7 +53,6 @@ SELDOM: Final = (
     "group.plan_dropped.v1",
     "group.planned.v1",
     "ledger.recovered.v1",
-    "ledger.recovered.v2",
     "node.inventoried.v1",
     "position.voided.v1",
     "settings.changed.v1",
@@ -65,7 +64,6 @@ KEPT: Final = (
     "device.health_changed.v1",
     "key.rotated.v1",
     "segment.archived.v1",
-    "segment.archived.v2",
 )
 """Event types that stay in the log when the events around them move to an archive."""
 

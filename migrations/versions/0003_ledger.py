@@ -536,7 +536,6 @@ def _seldom() -> None:
         "group.plan_dropped.v1",
         "group.planned.v1",
         "ledger.recovered.v1",
-        "ledger.recovered.v2",
         "node.inventoried.v1",
         "position.voided.v1",
         "settings.changed.v1",

@@ -95,7 +95,7 @@ ANSWERS: dict[str, list[tuple[Any, ...]]] = {
         ("test", "epoch.started.v1", 1),
         ("test", "group.plan_dropped.v1", 1),
         ("test", "group.planned.v1", 1),
-        ("test", "ledger.recovered.v2", 1),
+        ("test", "ledger.recovered.v1", 1),
         ("test", "node.inventoried.v1", 3),
         ("test", "pod.observed.v1", 1),
         ("test", "pod.released.v1", 1),

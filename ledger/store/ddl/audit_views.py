@@ -269,7 +269,7 @@ def _unknown(words: Words) -> str:
       WHERE a.position = coalesce({began_at}, {lost_from}) - 1), e.at_us) AS opened_at_us,
     e.at_us AS closed_at_us
   FROM ledger_events AS e
-  WHERE {_of_type("ledger.recovered.v1")} OR {_of_type("ledger.recovered.v2")}"""
+  WHERE {_of_type("ledger.recovered.v1")}"""
 
 
 def unknown_ranges(words: Words) -> str:

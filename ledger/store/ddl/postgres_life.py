@@ -64,7 +64,7 @@ _SEGMENT: Final = f"""
       SELECT 1 FROM ledger_events AS e
       JOIN ledger_events AS l ON l.position = NEW.last
       {BODY}
-      WHERE e.position = NEW.position AND e.event_type = 'segment.archived.v2'
+      WHERE e.position = NEW.position AND e.event_type = 'segment.archived.v1'
         AND {says("j.b", "first", "NEW.first")} AND {says("j.b", "last", "NEW.last")}
         AND {_hex("digest")} AND {_hex("root")} AND {_hex("chain_hash")}
         AND {_hex("state_digest")}

@@ -59,7 +59,7 @@ BEGIN
       OR length(NEW.state_digest) <> 32
       OR NOT EXISTS (
         SELECT 1 FROM ledger_events AS e JOIN ledger_events AS l ON l.position = NEW.last
-        WHERE e.position = NEW.position AND e.event_type = 'segment.archived.v2'
+        WHERE e.position = NEW.position AND e.event_type = 'segment.archived.v1'
           AND json_extract(e.body, '$.first') = NEW.first
           AND json_extract(e.body, '$.last') = NEW.last
           AND {_hex("digest")} AND {_hex("root")} AND {_hex("chain_hash")}

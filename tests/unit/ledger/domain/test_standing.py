@@ -143,7 +143,7 @@ def test_the_range_of_a_loss_is_from_its_lowest_to_its_highest_position() -> Non
 
 
 def test_incarnations_are_those_of_the_recorded_recoveries() -> None:
-    """Two losses of one recovery are one incarnation; version 1 meant the one before."""
+    """Two losses of one recovery are one incarnation."""
 
     def event(name: str, lost: str, first: int, last: int, began: int) -> LedgerRecovered:
         return LedgerRecovered(
@@ -151,7 +151,11 @@ def test_incarnations_are_those_of_the_recorded_recoveries() -> None:
         )
 
     lives, lost = incarnations_of(
-        [event("i2", "", 51, 60, 51), event("i3", "i2", 71, 80, 71), event("i3", FIRST, 61, 65, 71)]
+        [
+            event("i2", FIRST, 51, 60, 51),
+            event("i3", "i2", 71, 80, 71),
+            event("i3", FIRST, 61, 65, 71),
+        ]
     )
 
     assert lives == (
