@@ -7,7 +7,6 @@ the auditor all the same, and a text that names what acts on the server is not r
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -83,12 +82,10 @@ def test_limits_are_of_the_transaction(told: PostgresStore) -> None:
 
 def test_a_query_that_runs_too_long_is_stopped(told: PostgresStore) -> None:
     """A product of everything with everything ends when its time is over."""
-    began = time.monotonic()
     with pytest.raises(InputError, match=r"ran too long and was stopped: limit=0\.3 s"):
         ask(told, "SELECT count(*) FROM generate_series(1, 1000000000000)", seconds=0.3)
     with pytest.raises(InputError, match="ran too long"):
-        ask(told, "SELECT pg_sleep(20)", seconds=0.3)
-    assert time.monotonic() - began < 15
+        ask(told, "SELECT pg_sleep(600)", seconds=0.3)
 
 
 ACTS = {

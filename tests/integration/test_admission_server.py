@@ -9,9 +9,9 @@ import gzip
 import io
 import json
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import Executor, Future
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -19,12 +19,13 @@ from typing import Any
 import aiohttp
 import pytest
 
+from tests.support.loops import until
 from webhook.decide.facts import QuotaFact
 from webhook.decide.review import ReviewLimits
 from webhook.decide.settings import DEFAULT_ADMISSION, AdmissionSettings
 from webhook.server.app import Admission, hooks_app, probes_app
 from webhook.server.limits import ServerLimits
-from webhook.server.listening import ConnectionLimits, Connections, listening
+from webhook.server.listening import Connection, ConnectionLimits, Connections, listening
 from webhook.server.metrics import Metrics
 from webhook.server.ports import LookupFailedError, RefusalRecord
 
@@ -115,6 +116,23 @@ class Held(Executor):
             act()
 
 
+class Counted(Connections):
+    """Connections that tell how many requests have come, by their heads."""
+
+    come: int = 0
+
+    @contextmanager
+    def answering(self, connection: Connection | None) -> Iterator[None]:
+        """Count one more."""
+        self.come += 1
+        with super().answering(connection):
+            yield
+
+    async def until_come(self, count: int) -> None:
+        """Wait until the heads of so many requests are here."""
+        await until(lambda: self.come == count)
+
+
 @dataclass(slots=True)
 class Served:
     """A running server, by the URLs of its hooks and its probes."""
@@ -126,12 +144,11 @@ class Served:
     not_ready: list[str]
     metrics: Metrics
     held: Held
+    connections: Counted
 
 
 @asynccontextmanager
-async def served(
-    fakes: Fakes, limits: ServerLimits, connections: Connections
-) -> AsyncIterator[Served]:
+async def served(fakes: Fakes, limits: ServerLimits, connections: Counted) -> AsyncIterator[Served]:
     """Run both applications on free ports of the loopback."""
     not_ready: list[str] = []
     held = Held()
@@ -153,7 +170,7 @@ async def served(
         aiohttp.ClientSession() as session,
     ):
         urls = [f"http://127.0.0.1:{port}" for port in (hooks, probes)]
-        yield Served(urls[0], urls[1], session, fakes, not_ready, metrics, held)
+        yield Served(urls[0], urls[1], session, fakes, not_ready, metrics, held, connections)
 
 
 def run(
@@ -166,7 +183,7 @@ def run(
     """Run a server, act on it, stop it."""
 
     async def main() -> None:
-        bounded = Connections(connections)
+        bounded = Counted(connections)
         async with served(fakes or Fakes(), limits or UNHURRIED, bounded) as found:
             await act(found)
 
@@ -298,7 +315,7 @@ def test_a_broken_request_is_an_error_and_never_an_answer(
             assert (answer.status, "allowed" in text) == (status, False)
             assert fact in text
 
-    limits = ServerLimits(review=ReviewLimits(bytes_max=4_000))
+    limits = replace(UNHURRIED, review=ReviewLimits(bytes_max=4_000))
     run(act, limits=limits)
 
 
@@ -351,7 +368,7 @@ def test_a_burst_waits_for_its_turn_and_is_answered() -> None:
             answers = await asyncio.gather(*asked)
         assert {status for status, _ in answers} == {200}
 
-    limits = ServerLimits(in_flight_max=2, arriving_max=3, seconds_max=SECONDS_MAX)
+    limits = replace(UNHURRIED, in_flight_max=2, arriving_max=3)
     run(act, fakes=Fakes(wait_seconds=0.001), limits=limits)
 
 
@@ -366,7 +383,7 @@ def test_who_waits_for_its_turn_waits_no_longer_than_its_caller() -> None:
         served.fakes.gate.set()
         assert (await first)[0] == 200
 
-    run(act, limits=ServerLimits(in_flight_max=1, seconds_max=SECONDS_MAX))
+    run(act, limits=replace(UNHURRIED, in_flight_max=1))
 
 
 @pytest.mark.parametrize("length", [1_000, 1_000_000], ids=["small", "large"])
@@ -384,13 +401,13 @@ def test_callers_who_never_send_their_body_keep_nobody_out(length: int) -> None:
             for _, writer in slow:
                 writer.write(head.encode())
                 await writer.drain()
-            await asyncio.sleep(0.2)
+            await served.connections.until_come(len(slow))
             assert [(await ask(served, "validate", review(GOOD)))[0] for _ in range(3)] == [200] * 3
         finally:
             for _, writer in slow:
                 writer.close()
 
-    run(act, limits=ServerLimits(in_flight_max=2, arriving_max=8, arriving_large_max=8))
+    run(act, limits=replace(UNHURRIED, in_flight_max=2, arriving_max=8, arriving_large_max=8))
 
 
 def test_bodies_that_arrive_are_bounded_large_ones_by_themselves() -> None:
@@ -405,7 +422,7 @@ def test_bodies_that_arrive_are_bounded_large_ones_by_themselves() -> None:
             reader, writer = await asyncio.open_connection(host, int(port))
             writer.write(f"{head}Content-Length: 1000000\r\n\r\n".encode() + body)
             lines.append((reader, writer))
-            await asyncio.sleep(0.1)
+            await served.connections.until_come(len(lines))
         answered = asyncio.create_task(lines[1][0].readline())
         assert (await ask(served, "validate", review(GOOD)))[0] == 200
         assert not served.held.waiting
@@ -415,7 +432,7 @@ def test_bodies_that_arrive_are_bounded_large_ones_by_themselves() -> None:
         assert b"200" in await answered
         lines[1][1].close()
 
-    run(act, limits=ServerLimits(arriving_large_max=1, seconds_max=SECONDS_MAX))
+    run(act, limits=replace(UNHURRIED, arriving_large_max=1))
 
 
 def test_a_body_that_takes_long_to_read_holds_nobody_up() -> None:
@@ -506,8 +523,7 @@ def test_where_all_are_being_answered_one_more_is_closed() -> None:
     async def act(served: Served) -> None:
         served.fakes.gate.clear()
         answered = [asyncio.create_task(ask(served, "mutate", review(GOOD))) for _ in range(2)]
-        while served.metrics.registry.get_sample_value(IN_FLIGHT) != 2.0:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+        await until(lambda: served.metrics.registry.get_sample_value(IN_FLIGHT) == 2.0)
         reader, writer = await connect(served)
         async with asyncio.timeout(SECONDS_MAX):
             with contextlib.suppress(ConnectionError):

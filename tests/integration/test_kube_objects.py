@@ -29,7 +29,7 @@ Act = Callable[[KubeObjects, FakeApi], Awaitable[None]]
 
 @asynccontextmanager
 async def client_of(
-    api: FakeApi, folder: Path, *, timeout_seconds: float = 5.0
+    api: FakeApi, folder: Path, *, timeout_seconds: float = 60.0
 ) -> AsyncIterator[KubeObjects]:
     """Connect to a fake server by a kubeconfig."""
     kubeconfig = str(api.kubeconfig(folder))
@@ -37,7 +37,7 @@ async def client_of(
         yield objects
 
 
-def run(act: Act, folder: Path, *, timeout_seconds: float = 5.0) -> None:
+def run(act: Act, folder: Path, *, timeout_seconds: float = 60.0) -> None:
     """Run a server and act on it."""
 
     async def main() -> None:

@@ -27,7 +27,7 @@ from tests.support.reviews import review
 
 pytestmark = pytest.mark.integration
 
-SECONDS_MAX = 30.0
+SECONDS_MAX = 60.0
 SECRET = "/api/v1/namespaces/tenure-system/secrets/tenure-webhook-certs"
 HOOKS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/tenure"
 
@@ -84,6 +84,28 @@ class Running:
             return await self.ready() == "ok"
 
         await self.until(holds)
+
+    async def until_in_flight(self, count: int) -> None:
+        """Wait until so many requests are being answered."""
+
+        async def holds() -> bool:
+            async with (
+                aiohttp.ClientSession() as session,
+                session.get(f"http://127.0.0.1:{self.probes}/metrics") as answer,
+            ):
+                lines = (await answer.text()).splitlines()
+            return f"tenure_admission_in_flight_requests {count}.0" in lines
+
+        await self.until(holds)
+
+    async def listens(self) -> bool:
+        """Tell whether anyone may come to the hooks."""
+        try:
+            _, writer = await asyncio.open_connection("127.0.0.1", self.hooks)
+        except ConnectionRefusedError:
+            return False
+        writer.close()
+        return True
 
     async def ended(self) -> int:
         """Wait for its end and return its exit code."""
@@ -187,30 +209,64 @@ def test_it_serves_a_provided_leaf_and_the_next_one_without_a_restart(tmp_path: 
     asyncio.run(run())
 
 
-def test_on_sigterm_requests_in_flight_are_answered(tmp_path: Path) -> None:
-    """It says that it is going, takes calls for a while yet, answers them all, and ends with 0."""
+@asynccontextmanager
+async def waiting_requests(
+    tmp_path: Path, *arguments: str
+) -> AsyncIterator[tuple[Running, Callable[[], asyncio.Task[dict[str, Any]]]]]:
+    """Run the service with an API server that answers nobody; yield how to send it a request."""
     folder = tmp_path / "certs"
     authority, leaf = issue()
     write(folder, authority=authority, leaf=leaf)
+    async with running(tmp_path, "--certificates", str(folder), *arguments) as service:
+        await service.until_ready()
+        service.api.add_namespace("plain", managed=False)  # read anew for each request
+        service.api.gate.clear()
+        connector = aiohttp.TCPConnector(ssl=trusting(authority.certificate))
+        async with aiohttp.ClientSession(connector=connector) as session:
+            yield (
+                service,
+                lambda: asyncio.create_task(ask(session, service.hooks, "plain")),
+            )
+
+
+def test_on_sigterm_calls_are_taken_for_a_while_yet(tmp_path: Path) -> None:
+    """It says that it is going, answers whoever asks all the same, and ends with 0."""
 
     async def run() -> None:
-        options = ("--certificates", str(folder), "--drain-seconds", "0.5")
-        async with running(tmp_path, *options) as service:
-            await service.until_ready()
-            service.api.add_namespace("plain", managed=False)  # read anew for each request
-            service.api.slow_seconds = 0.7  # longer than it is told to wait for more
-            connector = aiohttp.TCPConnector(ssl=trusting(authority.certificate))
-            async with aiohttp.ClientSession(connector=connector) as session:
-                asked = (ask(session, service.hooks, "plain") for _ in range(5))
-                waiting = [asyncio.create_task(one) for one in asked]
-                await asyncio.sleep(0.3)
-                service.process.send_signal(signal.SIGTERM)
-                await asyncio.sleep(0.2)
-                assert await service.ready() == "stopping"
-                last = ask(session, service.hooks, "plain")
-                waiting.append(asyncio.create_task(last))
-                answers = await asyncio.gather(*waiting)
-            assert all(answer["allowed"] for answer in answers)
+        async with waiting_requests(tmp_path) as (service, ask_for_a_pod):
+            waiting = [ask_for_a_pod() for _ in range(5)]
+            await service.until_in_flight(5)
+            service.process.send_signal(signal.SIGTERM)
+
+            async def says_so() -> bool:
+                return await service.ready() == "stopping"
+
+            await service.until(says_so)
+            waiting.append(ask_for_a_pod())
+            await service.until_in_flight(6)
+            service.api.gate.set()
+            assert all(answer["allowed"] for answer in await asyncio.gather(*waiting))
+            assert await service.ended() == 0
+
+    asyncio.run(run())
+
+
+def test_requests_that_outlast_the_drain_are_answered(tmp_path: Path) -> None:
+    """Nobody else can come any more, and it ends with 0 behind the last answer."""
+
+    async def run() -> None:
+        async with waiting_requests(tmp_path, "--drain-seconds", "0") as (service, ask_for_a_pod):
+            waiting = [ask_for_a_pod() for _ in range(5)]
+            await service.until_in_flight(5)
+            service.process.send_signal(signal.SIGTERM)
+
+            async def is_closed() -> bool:
+                return not await service.listens()
+
+            await service.until(is_closed)
+            assert not any(each.done() for each in waiting)
+            service.api.gate.set()
+            assert all(answer["allowed"] for answer in await asyncio.gather(*waiting))
             assert await service.ended() == 0
 
     asyncio.run(run())

@@ -41,6 +41,8 @@ class Wire:
         then_refuse: turn away whoever connects after that cut.
         refusing: turn away whoever connects now.
         cuts: how many cuts at a commit were made.
+        refused: how many were turned away.
+        silenced: how many connections had an answer withheld; they never get one again.
     """
 
     server: URL
@@ -50,14 +52,18 @@ class Wire:
     then_refuse: bool = False
     refusing: bool = False
     cuts: int = 0
+    refused: int = 0
+    silenced: int = 0
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Carry one client's bytes both ways until one side ends or the wire is cut."""
         to_server: asyncio.StreamWriter | None = None
         try:
-            if not self.refusing:
-                from_server, to_server = await self._connect()
-                await _Pair(wire=self, client=writer, server=to_server).carry(reader, from_server)
+            if self.refusing:
+                self.refused += 1
+                return
+            from_server, to_server = await self._connect()
+            await _Pair(wire=self, client=writer, server=to_server).carry(reader, from_server)
         except OSError:  # a side that is gone has nothing more to carry
             pass
         finally:
@@ -122,7 +128,10 @@ class _Pair:
         while data := await said.read(_BYTES):
             if data[-6:-1] == _READY:
                 self.idle = data[-1:] == b"I"
-            if self.deaf or self.wire.cut is Cut.SILENCE:
+            if self.wire.cut is Cut.SILENCE and not self.deaf:
+                self.deaf = True
+                self.wire.silenced += 1
+            if self.deaf:
                 self.answered.set()
                 continue
             self.client.write(data)

@@ -46,7 +46,7 @@ class FakeApi:
         seen: method and path of every request, in order.
         tokens: Authorization header of every request, in order.
         away: nobody is answered.
-        slow_seconds: how long every answer takes.
+        gate: nobody is answered while a test has closed it.
     """
 
     url: str = ""
@@ -55,8 +55,11 @@ class FakeApi:
     seen: list[tuple[str, str]] = field(default_factory=list)
     tokens: list[str] = field(default_factory=list)
     away: bool = False
-    slow_seconds: float = 0.0
+    gate: asyncio.Event = field(default_factory=asyncio.Event)
     versions: Any = field(default_factory=lambda: itertools.count(1))
+
+    def __post_init__(self) -> None:
+        self.gate.set()
 
     def add_namespace(self, name: str, *, managed: bool = True) -> None:
         """Add a namespace, managed by default."""
@@ -79,7 +82,7 @@ class FakeApi:
         path = request.path
         self.seen.append((request.method, path))
         self.tokens.append(request.headers.get("Authorization", ""))
-        await asyncio.sleep(self.slow_seconds)
+        await self.gate.wait()
         canned = Canned(how=HANG) if self.away else self.canned.get(path)
         if canned is not None:
             return await _canned(request, canned)
