@@ -7,7 +7,7 @@ What one node takes is a vector: how many members of each shape.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Container, Hashable, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Final
@@ -66,12 +66,14 @@ class Offers:
         left: what is free on the node, the less the better.
         alike: places of equal keys have the same bottleneck for every number of GPUs.
         bottlenecks: (places, number of GPUs) -> GB/s of the best such GPUs; grows when fewer.
+        in_use: places where the group has members already; they cost no node.
     """
 
     able: BoolArray
     left: IntArray
     alike: Sequence[Hashable]
     bottlenecks: Callable[[Sequence[int], int], Sequence[float]]
+    in_use: frozenset[int] = frozenset()
 
 
 @dataclass(slots=True)
@@ -81,6 +83,7 @@ class _Item:
     able: BoolArray  # per vector
     largest: IntArray  # the vectors that are part of no other one
     places: list[int]
+    in_use: bool = False  # the group is there already
 
 
 def vectors_of(need: Vector, gpus: Sequence[int]) -> Vectors | None:
@@ -100,15 +103,18 @@ def best_cover(vectors: Vectors, offers: Offers) -> tuple[Cover | None, bool]:
     Return the best cover, None when none was found, and whether the search was cut.
 
     Rule: Koordinator GPU-topology proposal, "Node Selection" and "Pick GPUs of Node": as few
-    nodes as possible; of these the largest bottleneck, which is the least of any node; then the
-    least left; then the first nodes. Exact within `WORK_MAX`; a search that is cut takes the
-    roomiest node again and again, which for members of one shape are still the fewest.
+    nodes as possible beside those in use, which are filled first; of these the largest
+    bottleneck, which is the least of any node; then the least left; then the first nodes. Exact
+    within `WORK_MAX`; a search that is cut takes the roomiest node again and again, which for
+    members of one shape are still the fewest.
     """
     items = _items_of(vectors, offers)
     greedy = _greedy(vectors, items)
     if greedy is None and len(vectors.need) == 1:
         return None, False  # the roomiest nodes first: who does not fit so does not fit
-    layers = len(greedy) if greedy is not None else min(sum(vectors.need), len(offers.left))
+    layers = min(sum(vectors.need), len(offers.left))
+    if greedy is not None:
+        layers = sum(place not in offers.in_use for place, _ in greedy)
     if not items or _work(vectors, items, layers) > WORK_MAX:
         return greedy, bool(items)
     table = _Table(vectors, layers)
@@ -149,49 +155,62 @@ def _items_of(vectors: Vectors, offers: Offers) -> list[_Item]:
     """Group places by what they can take and by their links."""
     packed = np.packbits(offers.able, axis=1)
     width, raw = packed.shape[1], packed.tobytes()
-    groups: dict[tuple[Hashable, bytes], list[int]] = {}
+    groups: dict[tuple[Hashable, bytes, bool], list[int]] = {}
     for place, alike in enumerate(offers.alike):
-        groups.setdefault((alike, raw[width * place : width * (place + 1)]), []).append(place)
+        row = raw[width * place : width * (place + 1)]
+        groups.setdefault((alike, row, place in offers.in_use), []).append(place)
     known: dict[bytes, _Item | None] = {}
     items = []
-    for (_, row), places in groups.items():
+    for (_, row, in_use), places in groups.items():
         if row not in known:
             known[row] = _item(vectors, offers.able[places[0]], [])
         kind = known[row]
         if kind is not None:
-            items.append(_Item(kind.able, kind.largest, places))
+            items.append(_Item(kind.able, kind.largest, places, in_use))
     return items
 
 
 def _merged(items: Sequence[_Item]) -> list[_Item]:
     """Return one item for all kinds that take the same, whatever their links."""
-    merged: dict[bytes, _Item] = {}
+    merged: dict[tuple[bytes, bool], _Item] = {}
     for item in items:
-        known = merged.setdefault(item.able.tobytes(), _Item(item.able, item.largest, []))
+        new = _Item(item.able, item.largest, [], item.in_use)
+        known = merged.setdefault((item.able.tobytes(), item.in_use), new)
         known.places.extend(item.places)
     return list(merged.values())
 
 
+def _worth_trying(vectors: Vectors, item: _Item, layers: int) -> list[int]:
+    """Return as many of the places as a cover with so many new nodes can need."""
+    return item.places[: sum(vectors.need) if item.in_use else layers]
+
+
 def _work(vectors: Vectors, items: Sequence[_Item], layers: int) -> int:
-    steps = sum(min(layers, len(item.places)) * len(item.largest) for item in _merged(items))
-    return steps * layers * len(vectors)
+    steps = sum(
+        len(_worth_trying(vectors, item, layers)) * len(item.largest) for item in _merged(items)
+    )
+    return steps * max(1, layers) * len(vectors)
 
 
 def _greedy(vectors: Vectors, items: Sequence[_Item]) -> Cover | None:
-    """Return a cover in which each node takes the most GPUs, then members, of what is left."""
-    kinds = [(item.largest, sorted(item.places)) for item in _merged(items)]
+    """
+    Return a cover in which each node takes the most GPUs, then members, of what is left.
+
+    Nodes in use come first.
+    """
+    kinds = [(item.largest, sorted(item.places), item.in_use) for item in _merged(items)]
     rest = np.array(vectors.need, dtype=np.int64)
     weights = vectors.gpus_each * (sum(vectors.need) + 1) + 1
     cover = []
     while rest.any():
-        best: tuple[int, int] = (0, 0)
-        for number, (largest, places) in enumerate(kinds):
+        best: tuple[bool, int, int] = (False, 0, 0)
+        for number, (largest, places, in_use) in enumerate(kinds):
             if places:
                 takes = int((np.minimum(vectors.table[largest], rest) @ weights).max())
-                best = max(best, (takes, -number))
-        if not best[0]:
+                best = max(best, (in_use and takes > 0, takes, -number))
+        if not best[1]:
             return None
-        largest, places = kinds[-best[1]]
+        largest, places, _ = kinds[-best[2]]
         taken = np.minimum(vectors.table[largest], rest)
         taken = taken[int((taken @ weights).argmax())]
         rest = rest - taken
@@ -227,10 +246,11 @@ class _Speeds:
         self._vectors = vectors
         self._limited: dict[tuple[int, int], _Item | None] = {}
         most = max(int(vectors.gpus[item.largest].max()) for item in items)
-        fewest = max(0, int(vectors.gpus[-1]) - (nodes - 1) * most)  # the others can't take more
-        kinds: dict[int, list[_Item]] = {}
-        for item in items:
-            kinds.setdefault(id(item.able), []).append(item)  # who takes the same shares the array
+        others = nodes + len(offers.in_use) - 1
+        fewest = max(0, int(vectors.gpus[-1]) - others * most)  # the others can't take more
+        kinds: dict[tuple[int, bool], list[_Item]] = {}
+        for item in items:  # who takes the same shares the array
+            kinds.setdefault((id(item.able), item.in_use), []).append(item)
         self._known: list[tuple[list[_Item], list[int], Speeds]] = []
         for alike in kinds.values():
             numbers = np.unique(vectors.gpus[alike[0].able])
@@ -252,7 +272,7 @@ class _Speeds:
                 if limited is not None:
                     chosen = np.flatnonzero(fast == number).tolist()
                     places = [place for kind in chosen for place in alike[kind].places]
-                    result.append(_Item(limited.able, limited.largest, places))
+                    result.append(_Item(limited.able, limited.largest, places, alike[0].in_use))
         return _merged(result)
 
     def _with_gpus(self, item: _Item, most: int) -> _Item | None:
@@ -265,51 +285,75 @@ class _Speeds:
 
 
 def _cheapest(vectors: Vectors, offers: Offers, items: Sequence[_Item], nodes: int) -> Cover | None:
-    """Return the cover of so many nodes that leaves least, every member once."""
+    """
+    Return the cover of so many nodes that leaves least, every member once.
+
+    Nodes in use take what they can before the new ones, of which none can be spared.
+    """
     left = offers.left.tolist()
     merged = _merged(items)
     for item in merged:
         item.places.sort(key=lambda place: (left[place], place))
     table = _Table(vectors, nodes)
     table.fill(merged, left)
+    picked = table.picked()
+    spare = _spare(vectors, merged, {place for place, _ in picked}) if nodes else []
+    new = sorted(pair for pair in picked if pair[0] not in offers.in_use)
+    old = sorted(pair for pair in picked if pair[0] in offers.in_use)
     rest = np.array(vectors.need, dtype=np.int64)
     cover = []
-    for place, number in sorted(table.picked()):
+    for place, number in (*old, *spare, *new):
         taken = np.minimum(rest, vectors.table[number])
         rest = rest - taken
-        cover.append((place, tuple(taken.tolist())))
+        if taken.any():
+            cover.append((place, tuple(taken.tolist())))
     assert not rest.any(), "the table says that these nodes are enough"
     return tuple(cover)
 
 
+def _spare(
+    vectors: Vectors, items: Sequence[_Item], picked: Container[int]
+) -> list[tuple[int, int]]:
+    """Return the other places in use, each with the vector of the most GPUs, then members."""
+    weights = vectors.gpus_each * (sum(vectors.need) + 1) + 1
+    return [
+        (place, int(item.largest[int((vectors.table[item.largest] @ weights).argmax())]))
+        for item in items
+        if item.in_use
+        for place in _worth_trying(vectors, item, 0)
+        if place not in picked
+    ]
+
+
 class _Table:
-    """Least cost to cover each vector with at most so many nodes, node by node."""
+    """Least cost to cover each vector with at most so many new nodes, node by node."""
 
     def __init__(self, vectors: Vectors, layers: int) -> None:
         self._vectors = vectors
         self._layers = layers
         self._rests: dict[int, IntArray] = {}
-        self._steps: list[tuple[int, int, IntArray, IntArray]] = []
+        self._steps: list[tuple[int, int, int, IntArray, IntArray]] = []
         self._costs: IntArray = np.full((layers + 1, len(vectors)), _FAR, dtype=np.int64)
         self._costs[:, 0] = 0
 
     def fill(self, items: Sequence[_Item], left: Sequence[int] | None = None) -> None:
         """Let every node take what it can; without `left` all cost the same."""
         for item in items:
-            numbers = item.largest.tolist()
-            for place in item.places[: self._layers]:
+            numbers, step = item.largest.tolist(), 0 if item.in_use else 1
+            for place in _worth_trying(self._vectors, item, self._layers):
                 before = self._costs
-                cost = 0 if left is None else left[place]
+                # What a node in use has left is left in any case, beside whatever new ones.
+                cost = 0 if left is None or (item.in_use and self._layers) else left[place]
                 after = before.copy()
                 for number in numbers:
-                    moved = before[:-1].take(self._rest(number), axis=1) + cost
-                    np.minimum(after[1:], moved, out=after[1:])
+                    moved = before[: len(before) - step].take(self._rest(number), axis=1) + cost
+                    np.minimum(after[step:], moved, out=after[step:])
                 if left is not None:
-                    self._steps.append((place, cost, item.largest, before))
+                    self._steps.append((place, step, cost, item.largest, before))
                 self._costs = after
 
     def fewest(self) -> int | None:
-        """Return the least number of nodes for the whole group, None when it does not fit."""
+        """Return the least number of new nodes for the whole group, None when it does not fit."""
         layers = np.flatnonzero(self._costs[:, -1] < _FAR)
         return int(layers[0]) if len(layers) else None
 
@@ -318,14 +362,14 @@ class _Table:
         layer, state = self._layers, len(self._vectors) - 1
         after = self._costs
         found: list[tuple[int, int]] = []
-        for place, cost, largest, before in reversed(self._steps):
+        for place, step, cost, largest, before in reversed(self._steps):
             wanted = after.item(layer, state)
             if before.item(layer, state) != wanted:
                 for number in largest.tolist():
                     rest = int(self._rest(number)[state])
-                    if before.item(layer - 1, rest) + cost == wanted:
+                    if before.item(layer - step, rest) + cost == wanted:
                         found.append((place, number))
-                        layer, state = layer - 1, rest
+                        layer, state = layer - step, rest
                         break
             after = before
         return found

@@ -90,7 +90,7 @@ class Step(StrEnum):
 
     TAKE_PLACE = "take the place that the plan keeps for it"
     PLAN_GROUP = "plan all members that have no place"
-    PLACE_ALONE = "find a node for this Pod alone"
+    PLACE_ALONE = "find a node for this Pod alone, one of its group's if it can be"
 
 
 def apply_life(life: GroupLife, event: LedgerEvent, at_us: int) -> GroupLife:

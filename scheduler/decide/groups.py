@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
@@ -84,15 +84,22 @@ class GroupPlan:
     search_cut: bool = False
 
 
-def plan(members: Sequence[PodRequest], cluster: TrialCluster, *, running: int = 0) -> GroupPlan:
+def plan(
+    members: Sequence[PodRequest],
+    cluster: TrialCluster,
+    *,
+    running: int = 0,
+    in_use: frozenset[int] = frozenset(),
+) -> GroupPlan:
     """
     Place pending members of one group or gang: whole, else as many as its rules allow.
 
     Rule: Koordinator GPU-topology proposal, "Node Selection" and "Pick GPUs of Node"; design
     section 5, Groups; Koordinator contract 10 (`min-available`).
 
-    Fewest nodes first; of these the largest bottleneck (that of the node with the slowest link
-    between the group's GPUs), then the least left over, then the node policy's order. Exact
+    Fewest nodes first, those of members that hold their devices already at no cost; of these
+    the largest bottleneck (that of the node with the slowest link between the GPUs that the plan
+    gives), then the least left over, then the node policy's order. Exact
     within `group_cover.WORK_MAX` and `TRIALS_MAX`, beyond which `search_cut` is set. What can't
     be placed whole is placed member by member, but of a gang at least `min-available` together
     or none. The cluster is left as it was found: the caller reserves.
@@ -100,6 +107,7 @@ def plan(members: Sequence[PodRequest], cluster: TrialCluster, *, running: int =
     Args:
         members: in input order.
         running: members that hold their devices already; they count for `min-available`.
+        in_use: the nodes of these members.
     """
     gang = members[0].gang
     needed = max(0, gang.min_available - running) if gang is not None else 0
@@ -112,18 +120,36 @@ def plan(members: Sequence[PodRequest], cluster: TrialCluster, *, running: int =
             preemptible=False,
         )
         return GroupPlan(placements=(None,) * len(members), refusal=refusal)
-    planner = _Planner(cluster)
+    planner = _Planner(cluster, in_use)
     try:
         return planner.plan(members, needed)
     finally:
         planner.undo_all()
 
 
+def place_beside(
+    member: PodRequest, cluster: TrialCluster, in_use: frozenset[int]
+) -> Placement | None:
+    """
+    Return a place for one member on a node where its group is; the cluster is left as it was.
+
+    Rule: Koordinator GPU-topology proposal, Goal 4 and Story 2: of these nodes the best by links
+    and node policy; None when none of them takes the Pod.
+    """
+    for node in cluster.candidates(member) if in_use else ():
+        placement = cluster.try_place(member, node) if node in in_use else None
+        if placement is not None:
+            cluster.undo(placement)
+            return placement
+    return None
+
+
 class _Planner:
     """One plan in the making: the trials that stand, and whether a bound was met."""
 
-    def __init__(self, cluster: TrialCluster) -> None:
+    def __init__(self, cluster: TrialCluster, in_use: frozenset[int]) -> None:
         self.cluster = cluster
+        self.in_use = in_use
         self.standing: list[Placement] = []
         self.cut = False
         self.trials = 0
@@ -157,8 +183,10 @@ class _Planner:
                 return {placement.request.uid: placement for placement in placed}
         return None
 
-    def place_single(self, member: PodRequest) -> Placement | None:
-        for node in self.cluster.candidates(member):
+    def place_single(self, member: PodRequest, used: Iterable[int] = ()) -> Placement | None:
+        """Place the member on one of these nodes, else where its group is, else anywhere."""
+        others = sorted(self.cluster.candidates(member), key=lambda node: node not in self.in_use)
+        for node in dict.fromkeys((*used, *others)):
             placement = self.place(member, node)
             if placement is not None:
                 return placement
@@ -197,6 +225,9 @@ class _Planner:
             left=rooms.core_percent,
             alike=rooms.alike,
             bottlenecks=bottlenecks(rooms),
+            in_use=frozenset(
+                place for place, node in enumerate(rooms.nodes) if node in self.in_use
+            ),
         )
         while True:
             cover, cut = best_cover(vectors, offers)
@@ -265,12 +296,7 @@ class _Planner:
         before = len(self.standing)
         placed: dict[str, Placement] = {}
         for member in sorted(members, key=size_of):
-            used = dict.fromkeys(placement.node for placement in placed.values())
-            found = None
-            for node in dict.fromkeys((*used, *self.cluster.candidates(member))):
-                found = self.place(member, node)
-                if found is not None:
-                    break
+            found = self.place_single(member, [placement.node for placement in placed.values()])
             if found is None:
                 self.undo_to(before)
                 return None

@@ -20,7 +20,7 @@ from scheduler.decide.group_life import (
     is_complete,
     review,
 )
-from scheduler.decide.groups import GANG_UNFIT, GroupPlan, gpu_minors, plan
+from scheduler.decide.groups import GANG_UNFIT, GroupPlan, gpu_minors, place_beside, plan
 from scheduler.decide.outcome import Placement, Unfit
 from tenure.simulate import events
 from tenure.simulate.model import Run
@@ -68,6 +68,7 @@ class Grouping:
         self._given: dict[str, dict[str, Placement]] = {}  # group -> UID -> what it holds
         self._due: dict[str, int] = {}  # gangs that are not complete -> when their time is over
         self._places = {node.uid: place for place, node in enumerate(run.nodes)}
+        self._named = {node.name: place for place, node in enumerate(run.nodes)}
 
     def life_of(self, request: PodRequest) -> GroupLife:
         """Return the life of a member's group."""
@@ -77,7 +78,7 @@ class Grouping:
 
     def running(self, name: str) -> int:
         """Return how many members ran before the first decision."""
-        return self._run.running.get(name, 0)
+        return len(self._run.running.get(name, ()))
 
     def is_complete(self, name: str) -> bool:
         """Tell whether the group has started: enough members of a gang hold their devices."""
@@ -97,11 +98,15 @@ class Grouping:
         if gang is not None and self.is_complete(name):
             held = max(held, gang.min_available)
         members = [*arrived, *(() if life.gave_up else expected)]
-        answer = plan(members, self._engine, running=held)
+        answer = plan(members, self._engine, running=held, in_use=self._nodes_of(name))
         here = answer.placements[: len(arrived)]
         if gang is not None and any(answer.placements) and not any(here):
             return GroupPlan(placements=(None,) * len(arrived), refusal=_NOT_YET)
         return answer if answer.whole or gang is not None else replace(answer, placements=here)
+
+    def beside(self, request: PodRequest) -> Placement | None:
+        """Return a place where the Pod's group is, None without one or without a group."""
+        return place_beside(request, self._engine, self._nodes_of(events.group_name(request)))
 
     def keep(self, name: str, placement: Placement) -> None:
         """Take a place in the engine for a member that is still to come."""
@@ -209,6 +214,17 @@ class Grouping:
             is_deadline=any(
                 isinstance(end, PlanDropped) and end.reason == DEADLINE for end in ends
             ),
+        )
+
+    def _nodes_of(self, name: str) -> frozenset[int]:
+        """Return the nodes where members hold something or have a place kept for them."""
+        kept = (*self._given.get(name, {}).values(), *self._open.get(name, {}).values())
+        running = self._run.running.get(name, ())
+        return frozenset(
+            (
+                *(placement.node for placement in kept),
+                *(self._named[node] for node in running if node in self._named),
+            )
         )
 
     def _usable(self, life: GroupLife) -> dict[str, frozenset[int]]:

@@ -89,7 +89,7 @@ def manifest_run(manifests: Manifests, *, settings: SchedulingSettings, start_us
         start_us=start_us,
         inputs_hash=hashlib.sha256(f"manifests {manifests.digest}".encode()).hexdigest(),
         adopted=tuple(pod for pod, _ in (*adopted, *strangers)),
-        running=Counter(filter(None, groups)),
+        running=_running_nodes(groups, [pod for pod, _ in adopted]),
         running_cards=_running_cards(groups, [pod for pod, _ in adopted]),
         shared_templates=_shared_templates(manifests),
         warnings=tuple(warnings),
@@ -370,6 +370,15 @@ def _running_group(document: Document, settings: NormaliseSettings) -> str:
     except InputError as error:
         raise document.blame(error) from None
     return group_name(request)
+
+
+def _running_nodes(names: Sequence[str], held: Sequence[PodObserved]) -> dict[str, tuple[str, ...]]:
+    """Return the nodes of each gang's and group's running members, one for each member."""
+    nodes: dict[str, tuple[str, ...]] = {}
+    for name, pod in zip(names, held, strict=True):
+        if name:
+            nodes[name] = (*nodes.get(name, ()), pod.node_name)
+    return nodes
 
 
 def _running_cards(

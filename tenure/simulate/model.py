@@ -68,7 +68,8 @@ class Run:
         arrivals: in the order of decision; a timed run needs `at_us` ascending.
         adopted: what running Pods hold before the first decision, in file order. One on a node
             that is not in the input has no node UID; it is listed and holds nothing.
-        running: gang or group (`events.group_name`) -> members among the running Pods.
+        running: gang or group (`events.group_name`) -> the nodes of its running Pods, by name,
+            one for each Pod.
         running_cards: gang or group -> these members' GPUs, as (node name, minor).
         health_changes: ascending by `at_us`; only a timed run has any.
         typical: the workload whose shapes the fragmentation measure weighs; empty = the arrivals.
@@ -88,7 +89,7 @@ class Run:
     start_us: int
     inputs_hash: str
     adopted: tuple[PodObserved, ...] = ()
-    running: Mapping[str, int] = field(default_factory=dict)
+    running: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     running_cards: Mapping[str, frozenset[tuple[str, int]]] = field(default_factory=dict)
     health_changes: tuple[HealthChange, ...] = ()
     typical: Sequence[PodRequest] = ()

@@ -101,9 +101,13 @@ class Simulator:
         self._recorder.decided()
 
     def decide(self, index: int, request: PodRequest, at_us: int) -> Placed | Unplaced:
-        """Decide one Pod. A place is taken and recorded; a refusal is left to the caller."""
+        """
+        Decide one Pod, beside its group if it has one. A place is taken and recorded.
+
+        A refusal is left to the caller.
+        """
         self.tally.decisions += 1
-        answer = self.engine.decide(request, ordinal=index)
+        answer = self.groups.beside(request) or self.engine.decide(request, ordinal=index)
         if isinstance(answer, Unplaced):
             return answer
         placed = self._take(index, answer, at_us)

@@ -12,6 +12,7 @@ import pytest
 from tests.support.claiming import REFUSED
 from tests.support.cli import CommandLine
 from tests.support.objects import Object, container, device, gpu_device, node, pod
+from tests.support.topologies import EIGHT_GPU_NVLINK
 
 pytestmark = pytest.mark.integration
 
@@ -81,6 +82,61 @@ def test_a_member_sees_what_running_members_of_its_group_hold(
         topology = json.loads(placement["annotations"][TOPOLOGY])
         assert topology["allocatedGPUs"] == {"0": own}
         assert topology["visibleGPUs"] == ["0", "1", "3", "4", "5", "6"]
+
+
+FAST = [[0 if a == b else 300 for b in range(8)] for a in range(8)]
+SUITABLE: Object = {
+    "it is as it was": {},
+    "it is cordoned": {"node": {"unschedulable": True}},
+    "it is full": {"held": [6]},
+    "one of its GPUs is dead": {"dead": [7]},
+}
+
+
+@pytest.mark.parametrize("how", SUITABLE)
+def test_a_worker_made_anew_comes_to_the_node_of_its_peers_while_that_is_suitable(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], how: str
+) -> None:
+    """
+    GPU-topology proposal, Goal 4 and Story 2: three of four run on n1, GPUs 6 and 7 are free.
+
+    n2 is empty and its links are faster; it is the next best.
+    """
+    now = SUITABLE[how]
+    labels = {f"{GROUP}name": "g", f"{GROUP}replica": "4"}
+    matrices = {"n1": [list(row) for row in EIGHT_GPU_NVLINK.rows], "n2": FAST}
+    objects = [node("n1", **now.get("node", {})), node("n2")]
+    for name, matrix in matrices.items():
+        dead = now.get("dead", []) if name == "n1" else []
+        cards = [gpu_device(i, id=f"{name}-{i}", health=i not in dead) for i in range(8)]
+        links = {"gpu": [{"name": "bandwidth", "topology": json.dumps(matrix)}]}
+        objects.append(device(*cards, name=name, topologies=links))
+    objects += [a_pod(f"w{i}", 2, [2 * i, 2 * i + 1], labels=labels) for i in range(3)]
+    objects += [a_pod(f"other{i}", 1, [i]) for i in now.get("held", [])]
+    objects.append(a_pod("w3", 2, labels=labels))
+
+    (placement,) = _told(tmp_path, capsys, objects)["placements"]
+
+    given = (placement["node"], [entry["minor"] for entry in placement["devices"]["gpu"]])
+    assert given == (("n2", [0, 1]) if now else ("n1", [6, 7]))
+
+
+def test_workers_made_anew_fill_the_nodes_of_their_peers_before_another(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Peers run on two nodes: one more goes to each of them, and the last one elsewhere."""
+    labels = {f"{GROUP}name": "g", f"{GROUP}replica": "5"}
+    objects = [node("n0"), node("n1"), node("n2")]
+    for name, size in {"n0": 8, "n1": 3, "n2": 2}.items():
+        cards = [gpu_device(i, id=f"{name}-{i}") for i in range(size)]
+        objects.append(device(*cards, name=name))
+    objects += [a_pod("w0", 1, [0], labels=labels), a_pod("w1", 1, [0], labels=labels)]
+    objects[-1]["spec"]["nodeName"] = "n2"
+    objects += [a_pod(f"w{i}", 1, labels=labels) for i in (2, 3, 4, 5)]
+
+    told = _told(tmp_path, capsys, objects)
+
+    assert [placement["node"] for placement in told["placements"]] == ["n1", "n1", "n2", "n0"]
 
 
 def test_a_node_closes_when_a_running_pod_is_not_on_all_the_cards_it_asked_for(

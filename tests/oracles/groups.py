@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from itertools import combinations, product
 
@@ -52,9 +53,11 @@ class Best:
     What the best plan is worth.
 
     Attributes:
+        nodes: beside those where the group is already.
         bottleneck_gbps: between the group's GPUs on one node, the slowest node's; infinity when
             no node gives more than one.
-        left_percent: of the GPUs of the nodes used, after the plan.
+        left_percent: of the GPUs of the nodes used, after the plan; where the group is already
+            and new nodes are needed, of all its nodes.
     """
 
     nodes: int
@@ -62,15 +65,18 @@ class Best:
     left_percent: int
 
 
-def best_plan(machines: Sequence[Machine], wishes: Sequence[Wish]) -> Best | None:
+def best_plan(
+    machines: Sequence[Machine], wishes: Sequence[Wish], in_use: AbstractSet[int] = frozenset()
+) -> Best | None:
     """Return the best over all assignments of members to nodes, None when none fits."""
     best: tuple[float, float, float] | None = None
     for assignment in product(range(len(machines)), repeat=len(wishes)):
         used = set(assignment)
-        if best is not None and len(used) > best[0]:
+        new = used - in_use
+        if best is not None and len(new) > best[0]:
             continue
         bottleneck, left = math.inf, 0
-        for number in used:
+        for number in used | in_use if new else used:
             there = [wish for wish, node in zip(wishes, assignment, strict=True) if node == number]
             if not fits(machines[number], there):
                 break
@@ -79,7 +85,7 @@ def best_plan(machines: Sequence[Machine], wishes: Sequence[Wish]) -> Best | Non
             asked = sum(100 * wish.gpus + wish.percent for wish in there)
             left += sum(machines[number].free_percent) - asked
         else:
-            worth = (len(used), -bottleneck, left)
+            worth = (len(new), -bottleneck, left)
             best = worth if best is None else min(best, worth)
     if best is None:
         return None

@@ -9,7 +9,7 @@ from ledger.domain.requests import CpuSetDemand, DeviceDemand, GangRef, GroupRef
 from ledger.domain.topology import Cpu, LinkMatrix, cpu_topology_of
 from scheduler.decide import group_cover, groups
 from scheduler.decide.cards.view import NodeView
-from scheduler.decide.groups import GroupPlan, plan
+from scheduler.decide.groups import GroupPlan, place_beside, plan
 from tests.support import clusters
 from tests.support.cards import GIB, card, mgpu_pod, minors_of, node_of, part, pod, whole
 from tests.support.links import TWO_BY_FOUR_PCIE
@@ -72,6 +72,70 @@ def test_the_cluster_is_left_as_it_was() -> None:
 
     plan([member("a", whole(2)), member("b", whole(8))], cluster)
 
+    assert cluster.nodes == before
+
+
+def test_a_member_made_anew_goes_beside_its_peers() -> None:
+    """GPU-topology proposal, Goal 4: GPUs 6 and 7 are slow and beside them; n1 has fast ones."""
+    cluster = ListCluster(
+        [machine(8, links=EIGHT_GPU_NVLINK), machine(8, used=6, links=EIGHT_GPU_NVLINK)]
+    )
+
+    answer = plan([member("w3", whole(2))], cluster, running=3, in_use=frozenset({1}))
+
+    assert (nodes_of(answer), minors(answer)) == ([1], [(6, 7)])
+    assert nodes_of(plan([member("w3", whole(2))], cluster)) == [0]
+
+
+def test_what_fits_beside_its_peers_does_so_and_the_rest_takes_the_fewest_nodes() -> None:
+    """One of three finds room where the group is; the others share one new node, not two."""
+    cluster = ListCluster([machine(4), machine(8, used=6), machine(5)])
+
+    answer = plan([member(name, whole(2)) for name in "abc"], cluster, in_use=frozenset({1}))
+
+    assert nodes_of(answer) == [1, 0, 0]
+    assert answer.whole
+
+
+def test_of_two_nodes_with_peers_the_faster_links_count() -> None:
+    """Nodes where the group is are compared as new ones are."""
+    cluster = ListCluster(
+        [machine(4), machine(8, used=6, links=EIGHT_GPU_NVLINK), machine(8, links=EIGHT_GPU_NVLINK)]
+    )
+
+    answer = plan([member("a", whole(2))], cluster, in_use=frozenset({1, 2}))
+
+    assert nodes_of(answer) == [2]
+
+
+def test_members_that_are_placed_one_by_one_go_beside_their_peers_first() -> None:
+    """The group does not fit whole: who fits goes where the group is, if it can."""
+    cluster = ListCluster([machine(2), machine(8, used=6)])
+
+    answer = plan([member(name, whole(2)) for name in "abc"], cluster, in_use=frozenset({1}))
+
+    assert nodes_of(answer) == [1, 0, None]
+
+
+BESIDE = {
+    "the first of the two": (frozenset({1, 2}), 1),
+    "the only one": (frozenset({2}), 2),
+    "none of them takes it": (frozenset({3}), None),
+    "no peers": (frozenset(), None),
+}
+
+
+@pytest.mark.parametrize(("in_use", "expected"), BESIDE.values(), ids=BESIDE)
+def test_one_member_is_placed_beside_its_peers(
+    in_use: frozenset[int], expected: int | None
+) -> None:
+    """Best first as the cluster ranks them; nothing is held afterwards."""
+    cluster = ListCluster([machine(8), machine(8, used=6), machine(8), machine(8, used=7)])
+    before = list(cluster.nodes)
+
+    found = place_beside(member("w3", whole(2)), cluster, in_use)
+
+    assert (None if found is None else found.node) == expected
     assert cluster.nodes == before
 
 

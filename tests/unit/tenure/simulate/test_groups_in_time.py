@@ -21,6 +21,7 @@ from ledger.domain.topology import LinkMatrix
 from scheduler.decide.outcome import Unplaced
 from tenure.simulate.model import Arrival, HealthChange
 from tenure.simulate.results import Placed
+from tests.support.links import DGX_A100
 from tests.support.runs import (
     SECOND_US,
     START_US,
@@ -32,6 +33,7 @@ from tests.support.runs import (
     play,
     run_of,
 )
+from tests.support.topologies import EIGHT_GPU_NVLINK
 
 WORDS = {
     GroupPlanned: "planned",
@@ -155,6 +157,32 @@ def test_a_lone_member_sees_what_its_group_has_on_the_node() -> None:
         [2],
         {"allocatedGPUs": {"0": ["2"]}, "visibleGPUs": ["0", "2"]},
     )
+
+
+ANEW = {
+    "their node has room": ((), "a"),
+    "their node is full": ((arrival(gpu_pod("other", 2), 12),), "b"),
+    "a GPU there is dead": ((health(12, 0, 7, healthy=False),), "b"),
+}
+
+
+@pytest.mark.parametrize(("more", "expected"), ANEW.values(), ids=ANEW)
+def test_a_worker_made_anew_comes_to_its_peers(
+    more: Sequence[Arrival | HealthChange], expected: str
+) -> None:
+    """Goal 4 and Story 2: b has faster links, and is taken only if the peers' node can't be."""
+    links = {"a": EIGHT_GPU_NVLINK, "b": DGX_A100}
+    workers = [arrival(member(f"w{place}", 2, replica=4), 0) for place in range(3)]
+    ends = arrival(member("w3", 2, replica=4), 0, 10)
+    anew = arrival(member("w3-anew", 2, replica=4), 20)
+    first = [arrival(gpu_pod("elsewhere", 8), 0, 15)]  # keeps b from the group at first
+    others = [one for one in more if isinstance(one, Arrival)]
+    changes = [one for one in more if isinstance(one, HealthChange)]
+    played = over([8, 8], [*first, *workers, ends, *others, anew], *changes, **links)
+
+    assert {played.node_of(f"w{place}") for place in range(4)} == {"a"}
+    assert 7 in held(played, "w3")[1]
+    assert played.node_of("w3-anew") == expected
 
 
 def test_what_a_dropped_plan_kept_is_free_for_others() -> None:
