@@ -179,6 +179,10 @@ class Note:
         ]
         return bool(found) and all(key.accepts(self.text.encode(), each) for each in found)
 
+    def has_signature_of(self, key: PublicKey) -> bool:
+        """Tell whether a signature of this key holds, whatever else stands under its name."""
+        return any(key.accepts(self.text.encode(), each.signature) for each in self.signatures)
+
 
 def sign_note(text: str, *keys: PrivateKey) -> str:
     """

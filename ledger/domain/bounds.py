@@ -38,7 +38,9 @@ _INDEX: Final[Bounds] = (-1, 2**31 - 1)  # -1 is not known, or none
 
 _FIELDS: Final[Mapping[str, Bounds]] = MappingProxyType(
     {
-        **dict.fromkeys(("epoch", "at_position", "first", "last", "began_at", "nodes"), _COUNT),
+        **dict.fromkeys(
+            ("epoch", "at_position", "first", "last", "began_at", "nodes", "size"), _COUNT
+        ),
         **dict.fromkeys(("lost_from", "lost_to", "memory_bytes", "created_at_us"), _COUNT),
         **dict.fromkeys(("core_percent", "memory_ratio_percent", "instances"), _AMOUNT),
         **dict.fromkeys(("minor", "core", "socket", "numa", "numa_node"), _INDEX),

@@ -435,6 +435,27 @@ class PositionVoided:
     reason: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointWithdrawn:
+    """
+    A checkpoint that the ledger keeps counts for nothing: the events do not bear it out.
+
+    It stays in its table. Counts only where none of the keys that are trusted signed it.
+
+    Attributes:
+        size: of the checkpoint, one of each size.
+        note_hash: SHA-256 of its note, hex.
+        keys: the verifier keys that were tried, in order of their text; none of them signed it.
+        reason: who found it, and why it is false.
+    """
+
+    event_type: ClassVar[str] = "checkpoint.withdrawn.v1"
+    size: int
+    note_hash: str
+    keys: tuple[str, ...]
+    reason: str
+
+
 LedgerEvent = (
     EpochStarted
     | SettingsChanged
@@ -458,6 +479,7 @@ LedgerEvent = (
     | LedgerRecovered
     | KeyRotated
     | PositionVoided
+    | CheckpointWithdrawn
 )
 
 EVENT_TYPES: Final[Mapping[str, type[LedgerEvent]]] = {

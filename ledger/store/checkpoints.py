@@ -21,8 +21,10 @@ from ledger.store import schema
 from ledger.store.open import Ledger
 from ledger.store.read import checked_head
 from ledger.store.tree import node_reader, stored_range
+from ledger.store.voids import voids_of
+from ledger.store.withdrawals import kept_notes, note_hash, withdrawals_of
 
-_events, _checkpoints = schema.ledger_events.c, schema.ledger_checkpoints.c
+_events = schema.ledger_events.c
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,10 +121,12 @@ def keep_checkpoint(connection: Connection, checkpoint: Checkpoint, note: str) -
 
 
 def kept_checkpoint(connection: Connection) -> str | None:
-    """Return the last checkpoint that was kept with the ledger, as a signed note."""
-    query = select(_checkpoints.note).order_by(_checkpoints.size.desc()).limit(1)
-    note: str | None = connection.execute(query).scalar()
-    return note
+    """Return the last checkpoint that the ledger keeps and does not withdraw, as a signed note."""
+    withdrawn = withdrawals_of(connection, voids_of(connection))
+    for size, note in reversed(tuple(kept_notes(connection))):
+        if (size, note_hash(note)) not in withdrawn:
+            return note.decode()
+    return None
 
 
 def key_at(ledger: Ledger, key: PublicKey, origin: str, size: int) -> PublicKey:

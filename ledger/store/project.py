@@ -14,6 +14,7 @@ from ledger.domain.events import (
     ACT,
     AGENT,
     BOOT,
+    CheckpointWithdrawn,
     DeviceHealthChanged,
     DriftFound,
     DriftResolved,
@@ -165,6 +166,7 @@ class Projection:
                 | LedgerRecovered()
                 | KeyRotated()
                 | PositionVoided()
+                | CheckpointWithdrawn()
             ):
                 pass
             case _:

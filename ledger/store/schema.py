@@ -47,6 +47,7 @@ METADATA: Final = MetaData(
 )
 
 SELDOM: Final = (
+    "checkpoint.withdrawn.v1",
     "drift.found.v1",
     "drift.resolved.v1",
     "epoch.started.v1",

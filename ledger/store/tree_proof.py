@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -11,13 +12,24 @@ from sqlalchemy import Connection
 
 from ledger.domain.errors import CorruptLedgerError, InputError
 from ledger.domain.merkle import CompactRange
-from ledger.signing import Checkpoint, Note
+from ledger.signing import Checkpoint, Note, PublicKey
 from ledger.store import schema
 from ledger.store.failures import DAMAGE, fact_of
 from ledger.store.tables import UnreadableError, in_key_order, is_typed, other_types, rows_of
 from ledger.store.tree import TILE_LEVELS, TileGrower, stored_range
+from ledger.store.withdrawals import (
+    NO_WITHDRAWALS,
+    Withdrawal,
+    Withdrawals,
+    kept_notes,
+    note_hash,
+)
 
 Report = Callable[[int | None, str], None]
+OWN: Final = "the ledger's own checkpoint"
+"""What a finding about a checkpoint that the ledger keeps calls it."""
+NOT_WITHDRAWN: Final = "the event withdraws a checkpoint"
+"""How the finding about a withdrawal begins that does not count."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,11 +41,13 @@ class Witness:
         checkpoints: in any order.
         leaves: leaf hashes of an export, which name the first position that differs.
         first: the position of the first of `leaves`.
+        keys: who is trusted; what one of them signed, nobody withdraws.
     """
 
     checkpoints: Sequence[Checkpoint] = ()
     leaves: Sequence[bytes] = ()
     first: int = 1
+    keys: Sequence[PublicKey] = ()
 
 
 NO_WITNESS: Final = Witness()
@@ -42,7 +56,13 @@ NO_WITNESS: Final = Witness()
 class TreeProof:
     """Grows a tree of its own beside the events that `verify` reads, and compares on the way."""
 
-    def __init__(self, connection: Connection, report: Report, witness: Witness) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        report: Report,
+        witness: Witness,
+        withdrawals: Withdrawals = NO_WITHDRAWALS,
+    ) -> None:
         self._connection = connection
         self._report = report
         self._witness = witness
@@ -50,10 +70,13 @@ class TreeProof:
         self._tiles: dict[tuple[int, int], bytes] = {}
         self._stored = self._stored_range()
         self._signed: dict[int, list[tuple[str, Checkpoint]]] = {}
+        self._unused = dict(withdrawals)
+        self._withdrawn: dict[int, tuple[Withdrawal, Checkpoint | None]] = {}  # by size
+        self._borne_out: set[int] = set()  # of these, whose root is the one over the events
         self._kept = self._kept_checkpoints()
         for name, checkpoint in [
             *(("the checkpoint", each) for each in witness.checkpoints),
-            *(("the ledger's own checkpoint", each) for each in self._kept),
+            *((OWN, each) for each in self._kept),
         ]:
             self._signed.setdefault(checkpoint.size, []).append((name, checkpoint))
         self._agreed = 0  # the largest size at which a signed root was met
@@ -71,16 +94,26 @@ class TreeProof:
         if leaves and not self._differs and 0 <= at < len(leaves) and leaves[at] != leaf:
             self._differs = True
             self._report(size, "the event is another than the one that was exported")
-        if size in self._signed or (self._stored is not None and size == self._stored.size):
+        if (
+            size in self._signed
+            or size in self._withdrawn
+            or (self._stored is not None and size == self._stored.size)
+        ):
             self._compare_at(size)
 
     def root(self) -> bytes:
         """Return the root over what was added so far."""
         return self._edge.tree.root()
 
+    @property
+    def withdrawn(self) -> tuple[Withdrawal, ...]:
+        """The withdrawals that count, by the size of their checkpoints."""
+        return tuple(withdrawal for _, (withdrawal, _) in sorted(self._withdrawn.items()))
+
     def finish(self, origin: str) -> None:
         """Compare what is left at the last event: sizes never reached, origins, tiles."""
         last = self._edge.tree.size
+        self._judge_withdrawals(origin)
         for size, signed in sorted(self._signed.items()):
             for name, checkpoint in signed:
                 if size > last:
@@ -115,12 +148,30 @@ class TreeProof:
             and self._stored.to_bytes() != tree.to_bytes()
         ):
             self._report(None, f"the tree is not the one over the events: size={size}")
+        if size in self._withdrawn:
+            _, withdrawn = self._withdrawn[size]
+            if withdrawn is not None and withdrawn.root == tree.root():
+                self._borne_out.add(size)
         for name, checkpoint in self._signed.get(size, []):
             if checkpoint.root == tree.root():
                 self._agreed = size
             elif not self._differs:
                 self._differs = True
                 self._report(self._agreed + 1, self._differing(name, size))
+
+    def _judge_withdrawals(self, origin: str) -> None:
+        """Report the withdrawals of what is right, and of what is not there."""
+        for size in sorted(self._borne_out):
+            withdrawal, checkpoint = self._withdrawn[size]
+            if checkpoint is not None and checkpoint.origin == origin:
+                del self._withdrawn[size]
+                self._refuse(withdrawal, "that the events bear out")
+        for withdrawal in self._unused.values():
+            self._refuse(withdrawal, "that the ledger does not keep")
+
+    def _refuse(self, withdrawal: Withdrawal, fact: str) -> None:
+        text = f"{NOT_WITHDRAWN} {fact}: size={withdrawal.event.size}"
+        self._report(withdrawal.position, text)
 
     def _differing(self, name: str, size: int) -> str:
         between = f"{self._agreed + 1} to {size}"
@@ -172,22 +223,53 @@ class TreeProof:
         """Return the checkpoints that the ledger keeps; what can't be read is a finding."""
         found: list[Checkpoint] = []
         try:
-            for row in rows_of(self._connection, in_key_order(schema.ledger_checkpoints)):
-                if not is_typed(schema.ledger_checkpoints, row):
-                    self._report(None, other_types(schema.ledger_checkpoints, row))
+            for size, raw in kept_notes(self._connection):
+                if type(size) is not int or type(raw) is not bytes:
+                    self._report(None, other_types(schema.ledger_checkpoints, (size, str(raw))))
                     continue
-                size, text = row
-                try:
-                    checkpoint = Checkpoint.parse(Note.parse(text).text)
-                except InputError as error:
-                    self._report(None, f"the checkpoint of size {size} is unreadable: {error}")
-                    continue
-                if checkpoint.size != size:
-                    self._report(None, f"the checkpoint of size {size} is of another size")
-                found.append(checkpoint)
+                found.extend(self._kept_checkpoint(size, raw))
         except UnreadableError as error:
             self._report(None, f"the checkpoints are unreadable: {error}")
         return found
+
+    def _kept_checkpoint(self, size: int, raw: bytes) -> Iterator[Checkpoint]:
+        """
+        Yield the checkpoint in one row, if what it says is to be compared; report what is wrong.
+
+        A withdrawal hides no word that a trusted key signed, only that they are in the wrong row.
+        """
+        withdrawal = self._unused.pop((size, note_hash(raw)), None)
+        signer, checkpoint, fact = None, None, ""
+        try:
+            note = Note.parse(raw.decode())
+            checkpoint = Checkpoint.parse(note.text)
+            signer = withdrawal and self._signer(withdrawal, note)
+            fact = "" if checkpoint.size == size else "of another size"
+        except UnicodeDecodeError:
+            fact = "unreadable: it is no text"
+        except InputError as error:
+            fact = f"unreadable: {error}"
+        if withdrawal is not None and signer and not fact:
+            self._refuse(withdrawal, f"that a trusted key signed, {signer}")
+        elif withdrawal is not None:
+            self._withdrawn[size] = withdrawal, None if fact else checkpoint
+        elif fact:
+            self._report(None, f"{OWN} of size {size} is {fact}")
+        if checkpoint is not None and (withdrawal is None or signer):
+            yield checkpoint
+
+    def _signer(self, withdrawal: Withdrawal, note: Note) -> PublicKey | None:
+        """Return the key of those that are trusted, or that were tried, which signed the note."""
+        for key in (*self._witness.keys, *_keys(withdrawal.event.keys)):
+            if note.has_signature_of(key):
+                return key
+        return None
+
+
+def _keys(texts: Iterable[str]) -> Iterator[PublicKey]:
+    for text in texts:
+        with suppress(InputError):  # whoever wrote it tried no key
+            yield PublicKey.parse(text)
 
 
 def _first_of(level: int, number: int) -> int:

@@ -21,6 +21,7 @@ from sqlalchemy import Connection
 from ledger.domain.bounds import AT, WALL
 from ledger.domain.errors import CorruptLedgerError, InputError, UnknownEventError
 from ledger.domain.events import (
+    CheckpointWithdrawn,
     DeviceHealthChanged,
     EpochStarted,
     GroupPlanned,
@@ -69,6 +70,12 @@ from ledger.store.tables import (
 )
 from ledger.store.tree_proof import NO_WITNESS, TreeProof, Witness
 from ledger.store.voids import NO_VOIDS, Voids, void_event, voids_of
+from ledger.store.withdrawals import (
+    NO_WITHDRAWALS,
+    Withdrawal,
+    Withdrawals,
+    withdrawals_of,
+)
 
 FINDINGS_MAX: Final = 50
 """A report names at most this many; one altered event may contradict many rows."""
@@ -99,6 +106,8 @@ class VerifyReport:
         chain_hash: the chain value at the last event that was checked.
         max_core_percent_seen: most core percent ever granted of one GPU.
         max_memory_percent_seen: most memory ever granted of one GPU, in percent of what it has.
+        withdrawn: checkpoints that the ledger keeps and that count for nothing: an event withdraws
+            them, the events do not bear them out, and no trusted key signed them.
         ahead_us: how far at most an event's time is ahead of the clock that it was recorded by,
             and at which position; events that no clock gave a time are left out.
     """
@@ -110,6 +119,7 @@ class VerifyReport:
     max_core_percent_seen: int
     max_memory_percent_seen: int
     unread: int = 0
+    withdrawn: tuple[Withdrawal, ...] = ()
     ahead_us: int = 0
     ahead_position: int = 0
 
@@ -144,6 +154,7 @@ def verify(
     witness: Witness = NO_WITNESS,
     segments: Path | None = None,
     also_void: Voids = NO_VOIDS,
+    also_withdrawn: Withdrawals = NO_WITHDRAWALS,
 ) -> VerifyReport:
     """
     Check everything the ledger promises, in one snapshot of it.
@@ -161,6 +172,7 @@ def verify(
         segments: the folder of the archive, to read archived events too. Without it the proof
             begins at the state behind the last of them, which the log commits to.
         also_void: what would be found if the log declared these positions void.
+        also_withdrawn: what would be found if the log withdrew these checkpoints.
     """
     started = time.perf_counter()
     findings = _Findings()
@@ -171,7 +183,14 @@ def verify(
             for text in look(ledger.connection):
                 findings.add(None, text)
         past = _past(ledger.connection, findings, segments)
-        walk = Walk(ledger.connection, findings.add, witness, past, also_void)
+        walk = Walk(
+            ledger.connection,
+            findings.add,
+            witness,
+            past,
+            also_void=also_void,
+            also_withdrawn=also_withdrawn,
+        )
         with closing(walk.proof):
             walk.run(
                 past.rows(ledger.connection, findings.add), progress or (lambda _done, _all: None)
@@ -187,6 +206,7 @@ def verify(
         max_core_percent_seen=walk.proof.max_core_percent,
         max_memory_percent_seen=walk.proof.max_memory_percent,
         unread=past.start.position,
+        withdrawn=walk.withdrawn,
         ahead_us=walk.ahead[0],
         ahead_position=walk.ahead[1],
     )
@@ -229,6 +249,7 @@ _WITH_ROWS: Final = (
     RequestRefused,
     GroupPlanned,
     PlanDropped,
+    CheckpointWithdrawn,
 )
 """Events that the tables tell of: one that they do not know may be declared void, no other."""
 
@@ -241,6 +262,14 @@ def _declared(connection: Connection) -> Voids:
         return NO_VOIDS
 
 
+def _withdrawn(connection: Connection, voids: Voids) -> Withdrawals:
+    """Return the checkpoints that the log withdraws, none where it can't be read."""
+    try:
+        return withdrawals_of(connection, voids)
+    except (*DAMAGE, *CONTRADICTION):
+        return NO_WITHDRAWALS
+
+
 class Walk:
     """One pass over the events behind `past`, with the proof of the projections beside it."""
 
@@ -250,7 +279,9 @@ class Walk:
         report: Report,
         witness: Witness = NO_WITNESS,
         past: Past = NO_PAST,
+        *,
         also_void: Voids = NO_VOIDS,
+        also_withdrawn: Withdrawals = NO_WITHDRAWALS,
     ) -> None:
         start = past.start
         self.position = start.position
@@ -258,12 +289,13 @@ class Walk:
         self.proof = ResumedProof(connection, report, start)
         self._held = HeldByFold(connection, start.folded())
         self._snapshots = SnapshotProof(connection, report)
-        self._tree = TreeProof(connection, report, witness)
+        self._voids: dict[int, AbstractSet[str]] = {**_declared(connection), **also_void}
+        withdrawals = {**also_withdrawn, **_withdrawn(connection, self._voids)}
+        self._tree = TreeProof(connection, report, witness, withdrawals)
         for leaf in tile_leaves(connection, start.position) if start.position else ():
             self._tree.add(leaf)
         self._connection = connection
         self._report = report
-        self._voids: dict[int, AbstractSet[str]] = {**_declared(connection), **also_void}
         self._void: set[tuple[int, str]] = set()
         self._start = start.position
         self._seals = past.seals
@@ -322,6 +354,11 @@ class Walk:
             state=encode_state(self._held.state),
             rows=self.proof.rows(),
         )
+
+    @property
+    def withdrawn(self) -> tuple[Withdrawal, ...]:
+        """The withdrawals of checkpoints that count."""
+        return self._tree.withdrawn
 
     def root(self) -> bytes:
         """Return the root of the tree over the events so far."""

@@ -530,6 +530,7 @@ def _tables() -> None:
 
 def _seldom() -> None:
     types = (
+        "checkpoint.withdrawn.v1",
         "drift.found.v1",
         "drift.resolved.v1",
         "epoch.started.v1",

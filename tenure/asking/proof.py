@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ledger.store.open import Ledger
     from ledger.store.tree_proof import Witness
     from ledger.store.verify import VerifyReport
+    from ledger.store.withdrawals import Withdrawal
 
 FINDINGS_SHOWN: Final = 50
 
@@ -70,6 +71,16 @@ def answer_verify(
         "seconds": round(report.seconds, 3),
         "ahead_of_clock_us": report.ahead_us,
         "ahead_at_position": report.ahead_position,
+        "withdrawn": [
+            {
+                "size": each.event.size,
+                "position": each.position,
+                "actor": each.actor,
+                "reason": each.event.reason,
+                "keys": list(each.event.keys),
+            }
+            for each in report.withdrawn
+        ],
         "findings": findings,
     }
     if not output.is_table:
@@ -87,12 +98,25 @@ def answer_verify(
     else:
         sys.stdout.write(f"{report.events:,} events, NOT PROVED: {len(findings)} findings\n")
         write_answer(output, findings[:FINDINGS_SHOWN], _FINDING_COLUMNS)
+    if output.is_table:
+        for each in report.withdrawn:
+            sys.stdout.write(_withdrawn(each))
     if output.is_table and report.ahead_us > SKEW_MAX_US:
         ahead = format_duration(report.ahead_us)
         at = f"position {report.ahead_position:,}"
         sys.stdout.write(f"time runs up to {ahead} ahead of the recorded clock, at {at}\n")
     if not report.ok:
         raise AnswerIsNo
+
+
+def _withdrawn(withdrawal: Withdrawal) -> str:
+    """Return the line about a checkpoint that counts for nothing: by whom, why, who was tried."""
+    event = withdrawal.event
+    tried = f", not signed by {', '.join(event.keys)}" if event.keys else ""
+    by = one_line(f"{withdrawal.actor}: {event.reason}{tried}")
+    return (
+        f"checkpoint of size {event.size} withdrawn at position {withdrawal.position:,} by {by}\n"
+    )
 
 
 def _proved(
@@ -165,12 +189,15 @@ def _witness(
     if public_key is None:
         return None, []
     from ledger.store.tree_proof import Witness
+    from ledger.store.trusted_keys import trusted_keys
     from tenure.asking.checkpoint import NotSignedError, checkpoint_of, parsed_checkpoint
     from tenure.asking.checkpoint import public_key as read_key
     from tenure.asking.export import proved_export
 
     key = read_key(public_key)
-    signed, refusals = [], []
+    trusted = tuple(trusted_keys(source, [key]).keys.values())
+    leaves: Sequence[bytes] = ()
+    first, signed, refusals = 1, [], []
     for path in checkpoints:
         text = path.read_text(encoding="utf-8")
         try:
@@ -184,9 +211,9 @@ def _witness(
             refusals.append(str(error))
         else:
             signed.append(parsed_checkpoint(told.note, place=str(export)))
-            witness = Witness(checkpoints=tuple(signed), leaves=told.leaves, first=told.first)
-            return witness, refusals
-    return Witness(checkpoints=tuple(signed)), refusals
+            leaves, first = told.leaves, told.first
+    witness = Witness(checkpoints=tuple(signed), leaves=leaves, first=first, keys=trusted)
+    return witness, refusals
 
 
 def _with(report: VerifyReport, refusals: Sequence[str]) -> VerifyReport:

@@ -203,7 +203,7 @@ def verify(
         typer.Option(
             "--public-key",
             metavar="VKEY",
-            help="Who signed them: a public key or its file.",
+            help="Who is trusted, and signed them: a public key or its file.",
             show_default=False,
         ),
     ] = None,
@@ -222,8 +222,8 @@ def verify(
     """
     from tenure.asking.proof import answer_verify
 
-    if bool(checkpoint or export) != (public_key is not None):
-        raise typer.BadParameter("--public-key goes with --checkpoint or --export")
+    if (checkpoint or export) and public_key is None:
+        raise typer.BadParameter("--checkpoint and --export go with --public-key")
     answer_verify(
         ledger=ledger,
         output=output,

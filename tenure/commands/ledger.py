@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from tenure.commands import archive, clear, proof, travel, void
+from tenure.commands import archive, clear, proof, travel, void, withdraw
 from tenure.commands.ask import DataOutput, Ledger, Out, Output, Segments
 from tenure.output import DataFormat, OutputFormat
 
@@ -23,6 +23,7 @@ def register(app: typer.Typer) -> None:
     travel.register(group)
     archive.register(group)
     void.register(group)
+    withdraw.register(group)
     clear.register(group)
     app.add_typer(group, name="ledger")
 

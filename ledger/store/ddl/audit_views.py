@@ -492,9 +492,12 @@ FROM ends AS z
 
 
 def checkpoints(words: Words) -> str:
-    """Return the signed checkpoints, and up to which moment each speaks."""
+    """Return the signed checkpoints, up to which moment each speaks, and which are withdrawn."""
     return f"""
-SELECT c.size, c.note, c.at_us, {words.iso("c.at_us")} AS at
+SELECT c.size, c.note, c.at_us, {words.iso("c.at_us")} AS at, (
+    SELECT min(w.position) FROM ledger_events AS w
+    WHERE {_of_type("checkpoint.withdrawn.v1", "w")} AND {words.number("w.body", "size")} = c.size
+  ) AS withdrawn_position
 FROM (
   SELECT k.size, k.note, coalesce(e.at_us, a.at_us) AS at_us
   FROM ledger_checkpoints AS k
