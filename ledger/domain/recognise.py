@@ -195,7 +195,8 @@ def _many(kind: Declared, bounds: Bounds) -> _Form:
     if dataclasses.is_dataclass(kind):
         each, make = re.compile(_object(kind, grouped=True)).finditer, _maker(kind)
         return _whole(pattern, _remembered(lambda text: tuple(map(make, each(text)))))
-    found, value = re.compile(inner.grouped).findall, inner.value
+    # Up to where it ends: a number with as many digits as the largest begins like a smaller one.
+    found, value = re.compile(rf"{inner.grouped}(?=[,\]])").findall, inner.value
     if value is None:
         return _whole(pattern, _remembered(lambda text: tuple(found(text))))
     return _whole(pattern, _remembered(lambda text: tuple(map(value, found(text)))))

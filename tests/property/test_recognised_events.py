@@ -18,7 +18,15 @@ from ledger.domain.bounds import _FIELDS, bounds_of
 from ledger.domain.codec import decode_value
 from ledger.domain.cpuset import CpuSet, cpuset_of
 from ledger.domain.errors import InputError
-from ledger.domain.events import EVENT_TYPES, LedgerEvent, PodReserved, decode_event, encode_event
+from ledger.domain.events import (
+    EVENT_TYPES,
+    GroupPlanned,
+    LedgerEvent,
+    PlannedMember,
+    PodReserved,
+    decode_event,
+    encode_event,
+)
 from ledger.domain.recognise import _digits, recogniser
 from tests.support.stores import reserved, share
 
@@ -65,6 +73,17 @@ def test_a_canonical_body_without_an_escape_is_recognised(event: LedgerEvent) ->
 
     assert type(found) is type(event)
     assert found == event
+
+
+@pytest.mark.parametrize("minors", [(1_000_000_000,), (0, 2**31 - 1, 12_345_678, 1_234_567_890)])
+def test_a_number_in_a_list_is_read_to_its_end(minors: tuple[int, ...]) -> None:
+    """One with as many digits as the largest begins like a smaller one."""
+    member = PlannedMember(
+        pod_uid="p", namespace="n", pod_name="p", node_uid="n", minors=minors, whole=minors
+    )
+    event = GroupPlanned(group="g", members=(member,))
+
+    assert decode_event(event.event_type, encode_event(event)) == event
 
 
 @given(event=events(ANY_WORDS))
