@@ -8,27 +8,29 @@ from typing import Any, Final
 from ledger.domain.annotations.wire import a_list, an_object
 from ledger.domain.errors import FieldError, InputError
 from ledger.domain.object_fields import named
-from ledger.domain.quantity import ZERO, Quantity, quantity_of
-from ledger.domain.resources import device_type_of, is_extended
+from ledger.domain.pod_spec import APP, INIT, SIDECAR, pod_total
+from ledger.domain.quantity import ZERO, Quantity, QuantityStyle, quantity_of
+from ledger.domain.resources import CPU, MEMORY, device_type_of, is_extended
 from ledger.domain.rules import check_equal_limits, invalid, required
 
 Pod = Mapping[str, Any]
 Amounts = Mapping[str, Quantity]
 
 _LISTS: Final = ("initContainers", "containers")
+_HUGEPAGES: Final = "hugepages-"
 _NO_LIMIT: Final = "Limit must be set for non overcommitable resources"
 
 
 def with_api_defaults(pod: Pod) -> Pod:
     """
-    Return a Pod whose containers' requests are filled in from their limits.
+    Return a Pod whose requests are filled in: containers' from their limits, then the Pod's own.
 
     Rule: Kubernetes API, SetDefaults_Pod.
 
     Raises:
-        InputError: a wrong type on the way there.
+        InputError: a wrong type on the way there, or a quantity that a sum needs and is none.
     """
-    return _with_containers(pod, _defaulted)
+    return _with_pod_level(_with_containers(pod, _defaulted))
 
 
 def check_amounts(pod: Pod, *, unfinished: bool = False) -> Iterator[FieldError]:
@@ -98,6 +100,60 @@ def _defaulted(container: dict[str, Any]) -> dict[str, Any]:
     if limits.keys() <= requests.keys():
         return container
     return {**container, "resources": {**resources, "requests": {**limits, **requests}}}
+
+
+def _with_pod_level(pod: Pod) -> Pod:
+    """
+    Return a Pod whose `spec.resources`, where it has any, says what its containers make of it.
+
+    Rule: Kubernetes API, defaultHugePagePodLimits and defaultPodRequests: huge pages are limited to
+    what containers are; CPU and memory request the containers' sum, and without one the limit.
+    """
+    spec = an_object(pod.get("spec"), "spec")
+    resources = an_object(spec.get("resources"), "spec.resources")
+    requests, limits = (
+        dict(an_object(resources.get(key), f"spec.resources.{key}"))
+        for key in ("requests", "limits")
+    )
+    if not requests and not limits:
+        return pod
+    for name, sum_of_limits in _container_totals(spec, "limits").items():
+        if name.startswith(_HUGEPAGES) and name not in requests:
+            limits.setdefault(name, str(sum_of_limits))
+    if limits:
+        sums = _container_totals(spec, "requests")
+        of_containers: dict[str, object] = {
+            name: str(sums[name]) for name in (CPU, MEMORY) if name in sums
+        }
+        levels = {name: limit for name, limit in limits.items() if _is_pod_level(name)}
+        requests = {**levels, **of_containers, **requests}
+    filled = {"requests": requests, "limits": limits}
+    present = {key: amounts for key, amounts in filled.items() if amounts}
+    return {**pod, "spec": {**spec, "resources": {**resources, **present}}}
+
+
+def _is_pod_level(name: str) -> bool:
+    """Tell whether the API server knows a resource of the Pod as a whole."""
+    return name in (CPU, MEMORY) or name.startswith(_HUGEPAGES)
+
+
+def _container_totals(spec: Mapping[str, object], section: str) -> dict[str, Quantity]:
+    """Return what the containers' requests or limits come to, each written as the first is."""
+    styles: dict[str, QuantityStyle] = {}
+    parts = []
+    for key in _LISTS:
+        for number, item in enumerate(a_list(spec.get(key), f"spec.{key}")):
+            path = f"spec.{key}[{number}]"
+            container = an_object(item, path)
+            resources = an_object(container.get("resources"), f"{path}.resources")
+            amounts = _amounts(resources, section, f"{path}.resources")
+            restarts = container.get("restartPolicy") == "Always"
+            kind = APP if key == "containers" else SIDECAR if restarts else INIT
+            parts.append((kind, {name: quantity.nanos for name, quantity in amounts.items()}))
+            for name, quantity in amounts.items():
+                styles.setdefault(name, quantity.style)
+    totals = pod_total(parts)
+    return {name: Quantity(nanos=nanos, style=styles[name]) for name, nanos in totals.items()}
 
 
 def _with_containers(pod: Pod, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Pod:

@@ -68,6 +68,67 @@ def test_requests_default_to_limits() -> None:
     assert body["spec"]["initContainers"][0]["resources"] == {"limits": {"cpu": "1"}}
 
 
+BOTH = {"cpu": "500m", "memory": "1Gi"}
+HUGE = {"hugepages-2Mi": "4Mi"}
+SUMS = {"cpu": "3500m", "memory": "3Gi"}
+LEVELS: dict[str, tuple[Object, Object]] = {
+    "nothing said": ({}, {}),
+    "a limit asks for what the containers do": (
+        {"limits": {"cpu": "4"}},
+        {"limits": {"cpu": "4", **HUGE}, "requests": {**SUMS, **HUGE}},
+    ),
+    "a limit that no container has is asked for": (
+        {"limits": {"hugepages-1Gi": "1Gi"}},
+        {
+            "limits": {"hugepages-1Gi": "1Gi", **HUGE},
+            "requests": {"hugepages-1Gi": "1Gi", **SUMS, **HUGE},
+        },
+    ),
+    "what is asked for stays, and has no limit made for it": (
+        {"limits": {"cpu": "4"}, "requests": {"cpu": "4", "hugepages-2Mi": "8Mi"}},
+        {
+            "limits": {"cpu": "4"},
+            "requests": {**SUMS, "cpu": "4", "hugepages-2Mi": "8Mi"},
+        },
+    ),
+    "huge pages that containers are limited to are a limit": (
+        {"requests": {"cpu": "4"}},
+        {"limits": HUGE, "requests": {**SUMS, **HUGE, "cpu": "4"}},
+    ),
+    "a name that the Pod as a whole can't have is not asked for": (
+        {"limits": {"example.com/card": "1"}},
+        {"limits": {"example.com/card": "1", **HUGE}, "requests": {**SUMS, **HUGE}},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", LEVELS.values(), ids=LEVELS)
+def test_resources_of_the_pod_as_a_whole_default_as_the_api_server_does_it(
+    case: tuple[Object, Object],
+) -> None:
+    """Sums take init containers and sidecars as scheduling does; e2e compares with a real one."""
+    given, wanted = case
+    body = pod(
+        container("a", limits={**BOTH, "example.com/card": "1"}),
+        container("b", limits={"hugepages-2Mi": "4Mi"}, requests={"memory": "1Gi"}),
+        init=[
+            sidecar("s", limits={"cpu": "1", "memory": "1Gi"}),
+            container("i", limits={"cpu": "2500m"}),
+        ],
+        resources=given,
+    )
+
+    assert with_api_defaults(body)["spec"]["resources"] == wanted
+    assert body["spec"]["resources"] == given
+
+
+def test_what_the_pod_as_a_whole_asks_for_is_no_limit() -> None:
+    """Without a limit nothing is filled in."""
+    body = pod(container(limits=BOTH), resources={"requests": {"cpu": "4"}})
+
+    assert with_api_defaults(body)["spec"]["resources"] == {"requests": {"cpu": "4"}}
+
+
 def test_what_the_api_server_could_not_read_has_its_field() -> None:
     """A quantity that is none ends the reading."""
     with pytest.raises(InputError) as caught:
