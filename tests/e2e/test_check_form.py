@@ -115,7 +115,8 @@ def test_check_says_what_the_api_server_does_with_every_pod(
     assert done.returncode == 1, done.stderr
     checked = json.loads(done.stdout)
     assert len(checked) == len(pods) > 70
-    answers, forms, differing = 0, 0, []
+    answers, forms = 0, 0
+    differing: list[tuple[Any, ...]] = []
     for body, said in zip(pods, checked, strict=True):
         reply = plane.api(MALLORY).create(pods_in(where), body, dry_run=True)
         if reply.ok != said["allowed"]:
