@@ -10,7 +10,7 @@ from typing import Final
 from ledger.domain.requests import PodRequest
 from scheduler.decide.fleet import Fleet
 from scheduler.decide.outcome import Unfit
-from scheduler.decide.shapes import Shape
+from scheduler.decide.shapes import Shape, wishes_of
 
 _KNOWN_MAX: Final = 64
 _NODES_MAX: Final = 1 << 18
@@ -41,15 +41,7 @@ class CloserLooks:
         """Return place -> why not, for nodes as they are now; what is added is remembered."""
         log = self._fleet.log
         memory_bytes = request.memory_bytes if self._fleet.aligns else 0
-        wishes = (
-            request.joint,
-            request.partition,
-            request.numa,
-            request.burst_milli,
-            request.bound_cpus,
-            request.kubelet_cpus,
-        )
-        key = (id(shape), wishes, memory_bytes)
+        key = (id(shape), wishes_of(request), memory_bytes)
         looks = self._known.get(key)
         if looks is None:
             looks = self._known[key] = _Looks(shape, log.position)

@@ -26,6 +26,7 @@ from scheduler.decide.group_cover import (
 )
 from scheduler.decide.group_room import Rooms, whole_demands
 from scheduler.decide.outcome import Placement, Unfit
+from scheduler.decide.shapes import asked_by
 
 TRIALS_MAX: Final = 1000
 """Placements tried to learn what nodes really take; beyond it members are dealt in turn."""
@@ -197,7 +198,7 @@ class _Planner:
         before, count = len(self.standing), 0
         nodes: dict[Hashable, list[int]] = {}
         for member in sorted(members, key=size_of, reverse=True):
-            left = nodes.setdefault(_shape(member), [])
+            left = nodes.setdefault(asked_by(member), [])
             if not left:
                 left.extend(reversed(self.cluster.candidates(member)))
             while left and self.place(member, left[-1]) is None:
@@ -337,7 +338,7 @@ class _Group:
         self.order = {member.uid: place for place, member in enumerate(members)}
         by_shape: dict[Hashable, list[PodRequest]] = {}
         for member in sorted(members, key=size_of):
-            by_shape.setdefault(_shape(member), []).append(member)
+            by_shape.setdefault(asked_by(member), []).append(member)
         self.of_shape = list(by_shape.values())
         self.examples = [kind[0] for kind in self.of_shape]
         self.need = tuple(len(kind) for kind in self.of_shape)
@@ -406,25 +407,6 @@ def _core_percent(request: PodRequest) -> int:
         demand.count * demand.core_percent
         for demand in request.devices
         if demand.device_type == GPU
-    )
-
-
-def _shape(request: PodRequest) -> Hashable:
-    return (
-        request.devices,
-        request.cpu_milli,
-        request.memory_bytes,
-        request.cpuset,
-        request.joint,
-        request.partition,
-        request.placement,
-        request.dialect,
-        request.mgpu_policy,
-        request.mgpu_multi,
-        request.numa,
-        request.burst_milli,
-        request.bound_cpus,
-        request.kubelet_cpus,
     )
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, fields, replace
+from operator import attrgetter
 from typing import Final
 
 from ledger.domain.devices import GPU, WHOLE_PERCENT
@@ -12,6 +14,39 @@ from ledger.domain.shared_templates import Amounts, template_amounts
 from scheduler.decide.cards.fit import is_whole
 
 _KNOWN_MAX: Final = 4096
+
+NOT_READ: Final = {
+    "uid": "who asks, not what for",
+    "namespace": "who asks, not what for",
+    "name": "who asks, not what for",
+    "group": "says with whom a Pod is planned; where it fits alone is its own matter",
+    "gang": "says with whom a Pod starts; where it fits alone is its own matter",
+    "snapshot": "what is recorded of the Pod beside the decision; its QoS class is read",
+}
+"""The fields of a request that no decision about one Pod reads, each with the reason."""
+
+_READ: Final = (
+    *(field.name for field in fields(PodRequest) if field.name not in NOT_READ),
+    "snapshot.qos",
+)
+_HELD: Final = (
+    "cpu_milli",
+    "devices",
+    "placement",
+    "cpuset",
+    "dialect",
+    "mgpu_policy",
+    "mgpu_multi",
+)
+"""What a shape holds as it is, memory aside."""
+
+asked_by: Final[Callable[[PodRequest], Hashable]] = attrgetter(*_READ)
+"""Return all that a decision reads of a request: two of equal keys always get one answer."""
+
+wishes_of: Final[Callable[[PodRequest], Hashable]] = attrgetter(
+    *(name for name in _READ if name not in {*_HELD, "memory_bytes"})
+)
+"""Return all of `asked_by` that a request's shape does not hold, memory aside."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +103,9 @@ class Shape:
         return self.plain_percent >= 0
 
 
+_value_of: Final[Callable[[Shape], Hashable]] = attrgetter(*(field.name for field in fields(Shape)))
+
+
 class ShapeIndex:
     """Gives requests alike one shape, in the time of a dictionary look-up."""
 
@@ -77,7 +115,7 @@ class ShapeIndex:
         # Keyed by identity, because hashing the values costs more than a decision may. The
         # request kept beside the shape keeps its parts alive, so that no id is used again.
         self._by_identity: dict[tuple[object, ...], tuple[Shape, PodRequest]] = {}
-        self._by_value: dict[tuple[object, ...], Shape] = {}
+        self._by_value: dict[Hashable, Shape] = {}
 
     def shape_of(self, request: PodRequest) -> Shape:
         """Return the shape of a request."""
@@ -108,15 +146,7 @@ class ShapeIndex:
     def _interned(self, shape: Shape) -> Shape:
         if len(self._by_value) >= _KNOWN_MAX:
             self._by_value.clear()
-        value = (
-            shape.cpu_milli,
-            shape.memory_bytes,
-            shape.demands,
-            shape.cpuset,
-            shape.static,
-            shape.is_plain,
-        )
-        return self._by_value.setdefault(value, shape)
+        return self._by_value.setdefault(_value_of(shape), shape)
 
 
 def shape_of(request: PodRequest, *, mixed_models: bool = False) -> Shape:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from typing import Final
 
 from ledger.domain.requests import PodRequest
 from scheduler.decide.outcome import Unplaced
+from scheduler.decide.shapes import asked_by
 from tenure.simulate.events import gpu_core_percent, group_name
 from tenure.simulate.model import Arrival, HealthChange, RefusedPod
 from tenure.simulate.simulator import Progress, Simulator
@@ -43,7 +44,7 @@ class VirtualClock:
         self._simulator = simulator
         self._arrivals = simulator.run.arrivals
         self._ends: list[tuple[int, int]] = []  # heap of (moment, arrival)
-        self._shapes: dict[tuple[object, ...], int] = {}
+        self._shapes: dict[Hashable, int] = {}
         self._waiting: dict[Unit, list[int]] = {}  # arrivals, oldest first
         self._explained_us: dict[Unit, int] = {}  # when those who wait got their reasons
         self._reasons: dict[int, frozenset[str]] = {}  # arrival -> why it waits, as recorded
@@ -266,19 +267,7 @@ class VirtualClock:
 
     def _shape_of(self, request: PodRequest) -> int:
         """Return a number that requests share when a decision can't tell them apart."""
-        key = (
-            request.cpu_milli,
-            request.memory_bytes,
-            request.dialect,
-            request.devices,
-            request.containers,
-            request.cpuset,
-            request.placement,
-            request.mgpu_policy,
-            request.mgpu_multi,
-            request.gpushare_units,
-        )
-        return self._shapes.setdefault(key, len(self._shapes))
+        return self._shapes.setdefault(asked_by(request), len(self._shapes))
 
 
 def _members_of(arrivals: Sequence[Arrival], indices: range) -> dict[str, list[int]]:

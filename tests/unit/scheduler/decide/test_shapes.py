@@ -1,12 +1,31 @@
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
+from typing import Any, Final
 
 import pytest
 
-from ledger.domain.requests import CpuSetDemand, PodRequest
+from ledger.domain.annotations.cpu import NumaPolicy, NumaTopologySpec
+from ledger.domain.annotations.device_hints import JointAllocation, PartitionSpec
+from ledger.domain.requests import (
+    ContainerCpus,
+    ContainerNeed,
+    CpuSetDemand,
+    GangRef,
+    GroupRef,
+    PlacementRules,
+    PodRequest,
+    PodSnapshot,
+)
 from ledger.domain.resources import Dialect
-from scheduler.decide.shapes import ShapeIndex, shape_of
+from scheduler.decide.shapes import (
+    NOT_READ,
+    Shape,
+    ShapeIndex,
+    asked_by,
+    shape_of,
+    wishes_of,
+)
 from tests.support.clusters import GIB, gpu_bytes, nic, pod, share
 
 PINNED = CpuSetDemand(cpus=1, bind_policy="FullPCPUs", required=False, exclusive_policy="None")
@@ -66,3 +85,57 @@ def test_memory_is_no_part_of_a_shape_where_policies_ignore_it() -> None:
 
     assert index.shape_of(pod("b", share(50), memory_bytes=2)) is shape
     assert shape.memory_bytes == 0
+
+
+OTHER: Final[dict[str, Any]] = {
+    "uid": "uid-other",
+    "namespace": "other",
+    "name": "other",
+    "cpu_milli": 7,
+    "memory_bytes": 7,
+    "dialect": Dialect.NVIDIA,
+    "devices": (share(51),),
+    "containers": (ContainerNeed(name="c", place="0", kind="app", device_counts=(("gpu", 1),)),),
+    "cpuset": PINNED,
+    "joint": JointAllocation(device_types=("gpu", "rdma")),
+    "partition": PartitionSpec(),
+    "placement": PlacementRules(node_selector=(("zone", "a"),)),
+    "group": GroupRef(name="job", replica=2),
+    "gang": GangRef(name="g", min_available=2, waiting_seconds=60),
+    "numa": NumaTopologySpec(policy=NumaPolicy.SINGLE_NUMA_NODE),
+    "burst_milli": 7,
+    "bound_cpus": 7,
+    "kubelet_cpus": (ContainerCpus(kind="app", cpus=7),),
+    "mgpu_policy": "fixed-share",
+    "mgpu_multi": True,
+    "gpushare_units": 7,
+    "snapshot": PodSnapshot(qos="LSE"),
+}
+"""Every field of a request with a value that is not the usual one."""
+
+
+@pytest.mark.parametrize("name", [field.name for field in fields(PodRequest)])
+def test_every_field_of_a_request_tells_two_apart_or_is_never_read(name: str) -> None:
+    """Once for all who ask it: what waits together, what is planned alike, what is remembered."""
+    one = pod("p", share(50))
+    other = replace(one, **{name: OTHER[name]})
+    index = ShapeIndex(with_memory=True, mixed_models=False)
+
+    differs = asked_by(one) != asked_by(other)
+    remembered = (index.shape_of(one), wishes_of(one)) != (index.shape_of(other), wishes_of(other))
+
+    assert differs is remembered is (name not in NOT_READ or name == "snapshot")
+    assert hash(asked_by(other)) == hash(asked_by(replace(other)))
+
+
+@pytest.mark.parametrize("name", [field.name for field in fields(PodRequest)])
+def test_a_shape_is_never_that_of_another_request(name: str) -> None:
+    """Whatever was asked for before: what is looked up is what would be made anew."""
+    one = pod("p", share(50))
+    other = replace(one, **{name: OTHER[name]})
+    index = ShapeIndex(with_memory=True, mixed_models=False)
+    index.shape_of(one)
+
+    found, anew = index.shape_of(other), shape_of(other)
+
+    assert all(getattr(found, field.name) == getattr(anew, field.name) for field in fields(Shape))

@@ -1,8 +1,13 @@
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ledger.domain.annotations.cpu import NumaPolicy, NumaTopologySpec
+from ledger.domain.annotations.device_hints import PartitionSpec
 from ledger.domain.events import (
     DeviceHealthChanged,
     PodReleased,
@@ -119,6 +124,28 @@ def test_pods_alike_share_one_verdict_and_each_has_its_refusal() -> None:
     assert refused == {f"w{i}" for i in range(1, 50)} | {"w0"}
     # a and w0 at first, then w0 when a has left; the others are not asked one by one
     assert played.simulator.tally.decisions == 3
+
+
+WISHES = {
+    "a partition, where there is no table": {"partition": PartitionSpec()},
+    "one NUMA node, where there are none": {
+        "numa": NumaTopologySpec(policy=NumaPolicy.SINGLE_NUMA_NODE)
+    },
+    "pools for a burst, where there are none": {"burst_milli": 64_000},
+}
+
+
+@pytest.mark.parametrize("wish", WISHES.values(), ids=WISHES)
+def test_a_pod_that_asks_for_less_is_not_refused_with_one_that_asks_for_more(
+    wish: dict[str, Any],
+) -> None:
+    """They share no verdict, in whichever field they differ: the node is empty."""
+    picky = replace(gpu_pod("picky"), **wish)
+    played = week([arrival(picky), arrival(gpu_pod("plain"))])
+
+    alone = week([arrival(picky)])
+    assert played.node_of("plain") == "n"
+    assert played.node_of("picky") == alone.node_of("picky")
 
 
 def test_a_dead_card_takes_no_new_pod_and_keeps_its_holder() -> None:
