@@ -38,6 +38,15 @@ class KnownDevice:
 
 
 @dataclass(slots=True, kw_only=True)
+class KnownStand:
+    """What a Node told last while it stood on a machine; `by_agent` whether its agent ever did."""
+
+    boot_id: str = ""
+    by_agent: bool = False
+    fact_position: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
 class KnownMachine:
     """A machine row, its devices ever seen in the order of their numbers, and its CPU ids."""
 
@@ -45,6 +54,16 @@ class KnownMachine:
     identity: tuple[str, str] = NOBODYS
     devices: list[KnownDevice] = field(default_factory=list)
     cpus: dict[int, int] = field(default_factory=dict)  # CPU -> `node_no` as of a device
+    stands: dict[int, KnownStand] = field(default_factory=dict)  # by `node_no`
+
+    def boot_id(self) -> str:
+        """Return the boot id that was told last, wherever the Node stands now that told it."""
+        stands = self.stands.values()
+        return max(stands, key=lambda stand: stand.fact_position).boot_id if stands else ""
+
+    def by_agent(self) -> bool:
+        """Tell whether its agent has ever reported."""
+        return any(stand.by_agent for stand in self.stands.values())
 
 
 @dataclass(slots=True, kw_only=True)
@@ -54,22 +73,19 @@ class KnownNode:
 
     Attributes:
         open: what is held on it now: (Pod UID, attempt) -> (position, kind).
-        lost_open: those of them that were held when it was lost.
-        former: machines that it stood on before, which may still have devices of its.
+        lost_open: those of them that were held when it was lost: key -> (position of that loss, the
+            machine's newest boot id then).
+        former: the other machines that it ever stood on, which may still have devices of its.
     """
 
     number: int
     machine: KnownMachine
     at: dict[tuple[str, int], KnownDevice] = field(default_factory=dict)  # present, by place
     open: dict[tuple[str, int], tuple[int, str]] = field(default_factory=dict)
-    lost_open: set[tuple[str, int]] = field(default_factory=set)
+    lost_open: dict[tuple[str, int], tuple[int, str]] = field(default_factory=dict)
     former: list[KnownMachine] = field(default_factory=list)
-    boot_id: str = ""
-    by_agent: bool = False
-    fact_position: int = 0
     moved_position: int | None = None
     lost_position: int | None = None
-    lost_boot_id: str = ""
 
     def device(self, device_type: str, minor: int, device_id: str) -> KnownDevice | None:
         """Return the device that a share or an event names; None if it was never seen."""

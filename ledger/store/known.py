@@ -7,17 +7,22 @@ from typing import Final
 
 from sqlalchemy import Connection, Table, select
 
-from ledger.domain.state import LOST
 from ledger.store import schema
-from ledger.store.inventory import KnownDevice, KnownMachine, KnownMachines, KnownNode
+from ledger.store.inventory import (
+    KnownDevice,
+    KnownMachine,
+    KnownMachines,
+    KnownNode,
+    KnownStand,
+)
 from ledger.store.statements import Row
 
 FACTS: Final[Mapping[Table, tuple[str, ...]]] = {
     schema.ledger_machines: ("machine_no", "system_uuid", "machine_id"),
     schema.ledger_nodes: (
-        *("node_no", "node_uid", "machine_no", "boot_id", "by_agent", "fact_position"),
-        *("moved_position", "lost_position", "lost_boot_id"),
+        *("node_no", "node_uid", "machine_no", "moved_position", "lost_position"),
     ),
+    schema.ledger_stands: ("node_no", "machine_no", "boot_id", "by_agent", "fact_position"),
     schema.ledger_devices: (
         *("machine_no", "node_no", "device_no", "device_type", "minor", "device_id", "unique_id"),
         *("model", "present", "healthy", "core_reported", "memory_reported"),
@@ -25,7 +30,9 @@ FACTS: Final[Mapping[Table, tuple[str, ...]]] = {
     schema.ledger_cpus: ("machine_no", "cpu", "node_no"),
 }
 """The columns that are read of every row, in key order: a large ledger has a million CPUs."""
-OPEN: Final = ("node_no", "pod_uid", "attempt", "position", "kind", "phase")
+OPEN: Final = (
+    *("node_no", "pod_uid", "attempt", "position", "kind", "lost_position", "lost_boot_id"),
+)
 """The columns that are read of every open reservation."""
 
 
@@ -65,40 +72,33 @@ def known(
     }
     nodes: dict[str, KnownNode] = {}
     by_number: dict[int, KnownNode] = {}
-    for number, uid, machine_no, boot, by_agent, fact, moved, lost, lost_boot in facts[
-        "ledger_nodes"
-    ]:
+    for number, uid, machine_no, moved, lost in facts["ledger_nodes"]:
         nodes[uid] = by_number[number] = KnownNode(
             number=number,
             machine=machines[machine_no],
-            boot_id=boot,
-            by_agent=bool(by_agent),
-            fact_position=fact,
             moved_position=moved,
             lost_position=lost,
-            lost_boot_id=lost_boot,
         )
+    for node_no, machine_no, boot, by_agent, fact in facts["ledger_stands"]:
+        node, machine = by_number[node_no], machines[machine_no]
+        machine.stands[node_no] = KnownStand(
+            boot_id=boot, by_agent=bool(by_agent), fact_position=fact
+        )
+        if machine is not node.machine:
+            node.former.append(machine)
     for row in facts["ledger_devices"]:
         device = _device(row)
         machines[device.machine].devices.append(device)
-        _stood_on(by_number[device.node], machines[device.machine])
     for machine_no, cpu, node_no in facts["ledger_cpus"]:
         machines[machine_no].cpus[cpu] = node_no
-        _stood_on(by_number[node_no], machines[machine_no])
     for node in nodes.values():
         node.index()
-    for node_no, pod_uid, attempt, position, kind, phase in held:
+    for node_no, pod_uid, attempt, position, kind, lost, boot in held:
         node, key = by_number[node_no], (pod_uid, attempt)
         node.open[key] = (position, kind)
-        if phase == LOST:
-            node.lost_open.add(key)
+        if lost is not None:
+            node.lost_open[key] = (lost, boot)
     return nodes, KnownMachines(machines.values())
-
-
-def _stood_on(node: KnownNode, machine: KnownMachine) -> None:
-    """Remember a machine that has devices or CPUs which this node named last."""
-    if machine is not node.machine and machine not in node.former:
-        node.former.append(machine)
 
 
 def _device(row: Row) -> KnownDevice:

@@ -48,6 +48,7 @@ from ledger.store.inventory import (
     KnownMachine,
     KnownMachines,
     KnownNode,
+    KnownStand,
     inventory,
     withdrawn,
 )
@@ -65,6 +66,8 @@ WAVE: Final = (
     statements.LOSE_NODE,
     statements.UPDATE_NODE,
     statements.NODE,
+    statements.UPDATE_STAND,
+    statements.STAND,
     statements.UPDATE_DEVICE,
     statements.UPDATE_CPU,
     statements.DEVICE,
@@ -250,14 +253,28 @@ class Projection:
             )
         node = self._new_node(event.node_uid, self._machine(position, None, ("", "")))
         machine = node.machine.number
-        facts = (event.node_name, machine, "", "", "", 0, "{}", 0, 0, 0, None, None, "", position)
+        facts = (event.node_name, machine, "", "", "{}", 0, 0, 0, None, None, position)
         self.rows[statements.NODE].append((node.number, event.node_uid, *facts))
+        self._stands(position, node, "", by_agent=False)
         return node
 
     def _new_node(self, uid: str, machine: KnownMachine) -> KnownNode:
         node = self._nodes[uid] = KnownNode(number=self._next_node, machine=machine)
         self._next_node += 1
         return node
+
+    def _stands(self, position: int, node: KnownNode, boot_id: str, *, by_agent: bool) -> None:
+        """Write down what a node tells of the machine that it stands on."""
+        number, machine = node.number, node.machine
+        before = machine.stands.get(number)
+        by_agent = by_agent or (before is not None and before.by_agent)
+        stand = KnownStand(boot_id=boot_id, by_agent=by_agent, fact_position=position)
+        machine.stands[number] = stand
+        told, key = (boot_id, int(by_agent), position), (number, machine.number)
+        if before is None:
+            self.rows[statements.STAND].append((*key, *told))
+        else:
+            self.rows[statements.UPDATE_STAND].append((*told, *key))
 
     def _machine(
         self, position: int, node: KnownNode | None, told: tuple[str, str]
@@ -386,10 +403,12 @@ class Projection:
             self.rows[statements.NODE].append((node.number, event.node_uid, *facts))
         else:
             if machine is not node.machine:
-                node.former.append(node.machine)
+                left = [*node.former, node.machine]
+                node.former = [each for each in left if each is not machine]
                 node.machine, node.moved_position = machine, position
             facts = _node_facts(position, node, event)
             self.rows[statements.UPDATE_NODE].append((*facts, node.number))
+        self._stands(position, node, event.boot_id, by_agent=event.by_agent)
         for change in inventory(node, event.devices, self._next_device):
             self._changed(position, at_us, change)
         self._inventoried_cpus(position, node, event)
@@ -413,19 +432,14 @@ class Projection:
         if node is None:
             return
         self._send()
-        node.lost_position, node.lost_boot_id = position, self._boot_of(node.machine)
-        self.rows[statements.LOSE_NODE].append((position, node.lost_boot_id, node.number))
+        node.lost_position, boot_id = position, node.machine.boot_id()
+        self.rows[statements.LOSE_NODE].append((position, node.number))
         for key, (opened, _) in node.open.items():
             if key not in node.lost_open:
-                node.lost_open.add(key)
-                self.rows[statements.LOSE].append((LOST, position, at_us, opened))
+                node.lost_open[key] = (position, boot_id)
+                self.rows[statements.LOSE].append((LOST, position, at_us, boot_id, opened))
         for change in withdrawn(node, set(), LOST):
             self._changed(position, at_us, change)
-
-    def _boot_of(self, machine: KnownMachine) -> str:
-        """Return the boot id that any Node of the machine told last, empty if none told one."""
-        told = [n for n in self._nodes.values() if n.machine is machine and n.boot_id]
-        return max(told, key=lambda node: node.fact_position).boot_id if told else ""
 
     def _cleared(self, position: int, at_us: int, event: NodeCleared) -> None:
         """End what was held when the node was lost."""
@@ -444,23 +458,32 @@ class Projection:
 
     def _check_evidence(self, node: KnownNode, event: NodeCleared) -> None:
         """Refuse a clearing that what was inventoried of the machine does not bear out."""
-        witness = self._nodes.get(event.witness_uid)
-        here = witness is not None and witness.machine is node.machine
-        live = here and witness is not None and witness.lost_position is None
         if event.evidence == ACT:
             return
-        if event.evidence == AGENT and witness is not None and live and witness.by_agent:
+        told = self._told_since(node, event.witness_uid)
+        if event.evidence == AGENT and told is not None and told.by_agent:
             return
-        reported = any(e.by_agent for e in self._nodes.values() if e.machine is node.machine)
-        if event.evidence == BOOT and witness is not None and live and not reported:
-            boots = (node.lost_boot_id, witness.boot_id)
-            if all(boots) and boots[0] != boots[1]:
+        if event.evidence == BOOT and told is not None and not node.machine.by_agent():
+            before = {boot_id for _, boot_id in node.lost_open.values()}
+            if told.boot_id and before.isdisjoint({"", told.boot_id}):
                 return
         raise CapacityError(
             f"nothing shows that the machine is cleared: node={event.node_name},"
             f" node_uid={event.node_uid}, evidence={event.evidence},"
             f" witness_uid={event.witness_uid!r}"
         )
+
+    def _told_since(self, node: KnownNode, witness_uid: str) -> KnownStand | None:
+        """Return what a live Node told since the loss, of the machine where all was granted."""
+        witness = self._nodes.get(witness_uid)
+        if witness is None or witness.lost_position is not None:
+            return None
+        if witness.machine is not node.machine:
+            return None
+        stand, moved = node.machine.stands[witness.number], node.moved_position or 0
+        lost = node.lost_open.items()
+        since = all(node.open[key][0] > moved and stand.fact_position > at for key, (at, _) in lost)
+        return stand if since else None
 
     def _inventoried_cpus(self, position: int, node: KnownNode, event: NodeInventoried) -> None:
         reported, machine = event.cpu_ref_count_max, node.machine
@@ -518,22 +541,18 @@ class Projection:
 
 def _node_facts(position: int, node: KnownNode, event: NodeInventoried) -> Row:
     """Remember what an inventory says of the node itself, and return it as columns of its row."""
-    node.boot_id, node.lost_position, node.fact_position = event.boot_id, None, position
-    node.by_agent = node.by_agent or event.by_agent
+    node.lost_position = None
     return (
         event.node_name,
         node.machine.number,
         event.system_uuid,
         event.machine_id,
-        event.boot_id,
-        int(node.by_agent),
         text_map(event.labels),
         event.cpu_milli,
         event.memory_bytes,
         event.cpu_ref_count_max,
         node.moved_position,
         node.lost_position,
-        node.lost_boot_id,
         position,
     )
 

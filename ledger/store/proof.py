@@ -115,7 +115,7 @@ class _Open:
     parts: list[tuple[Table, Row]] = field(default_factory=list)
     shares: list[Row] = field(default_factory=list)
     cpus: list[Row] = field(default_factory=list)
-    lost: Row = (None, None)  # position and moment of the loss
+    lost: Row = (None, None, None)  # the loss: position, moment, newest boot id of the machine
 
 
 _RESERVATION: Final = [column.name for column in schema.ledger_reservations.columns]
@@ -140,7 +140,7 @@ _D_OTHERS: Final = _DEVICE["observed_holders"]
 _C_REPORTED, _C_MAX, _C_USED = _CPU["ref_reported"], _CPU["ref_max"], _CPU["ref_used"]
 _C_NODE: Final = _CPU["node_no"]
 _NODE: Final = [column.name for column in schema.ledger_nodes.columns]
-_N_LOST, _N_LOST_BOOT = _NODE.index("lost_position"), _NODE.index("lost_boot_id")
+_N_LOST: Final = _NODE.index("lost_position")
 _C_OTHERS, _C_PRESENT, _C_FACT = _CPU["ref_observed"], _CPU["present"], _CPU["fact_position"]
 HISTORY: Final = (
     schema.ledger_reservations,
@@ -165,6 +165,7 @@ class Proof:
         self._recorded = {table: Recorded(connection, table, report) for table in HISTORY}
         self._machines: dict[int, list[Any]] = {}
         self._nodes: dict[int, list[Any]] = {}
+        self._stands: dict[tuple[int, int], list[Any]] = {}  # by node and machine
         self._twins: dict[tuple[str, str], list[int]] = {}  # devices by type and id
         self._unnamed: dict[tuple[str, int, int], int] = {}  # those without, by type, node, minor
         self._devices: dict[int, list[Any]] = {}
@@ -180,6 +181,8 @@ class Proof:
             statements.LOSE: self._lost,
             statements.NODE: self._node,
             statements.UPDATE_NODE: self._node_facts,
+            statements.STAND: self._stand,
+            statements.UPDATE_STAND: self._stand_facts,
             statements.DEVICE: self._device,
             statements.UPDATE_DEVICE: self._device_facts,
             statements.CPU: self._cpu,
@@ -215,6 +218,7 @@ class Proof:
             recorded.finish()
         self._compare(schema.ledger_machines, self._machines.values())
         self._compare(schema.ledger_nodes, self._nodes.values())
+        self._compare(schema.ledger_stands, [self._stands[key] for key in sorted(self._stands)])
         self._compare(schema.ledger_devices, self._devices.values())
         self._compare(schema.ledger_cpus, [self._cpus[key] for key in sorted(self._cpus)])
 
@@ -263,17 +267,22 @@ class Proof:
         self._nodes[row[0]] = list(row)
 
     def _node_lost(self, row: Row) -> None:
-        position, boot_id, number = row
-        node = self._nodes[number]
-        node[_N_LOST], node[_N_LOST_BOOT] = position, boot_id
+        position, number = row
+        self._nodes[number][_N_LOST] = position
 
     def _lost(self, row: Row) -> None:
-        phase, position, until_us, opened = row
+        phase, *loss, opened = row
         held = self._open[opened]
-        held.phase, held.lost = phase, (position, until_us)
+        held.phase, held.lost = phase, tuple(loss)
 
     def _node_facts(self, row: Row) -> None:
         self._nodes[row[-1]][2:] = row[:-1]
+
+    def _stand(self, row: Row) -> None:
+        self._stands[row[0], row[1]] = list(row)
+
+    def _stand_facts(self, row: Row) -> None:
+        self._stands[row[-2], row[-1]][2:] = row[:-2]
 
     def _device(self, row: Row) -> None:
         self._devices[row[0]] = list(row)

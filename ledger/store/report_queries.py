@@ -58,6 +58,7 @@ from ledger.store.schema import (
     ledger_events,
     ledger_nodes,
     ledger_slot_holdings,
+    ledger_stands,
 )
 
 UsageGroup = Literal["namespace", "owner", "labels", "model"]
@@ -158,9 +159,7 @@ def device_holders(
             query = query.where(or_(by_name, of_card & through_another))
         else:  # whatever its minor was when it was given
             query = query.where(or_(of_card, by_name & ~listed.exists()))
-        given = {}
-        if not _has_moved(connection, node):
-            query = query.where(h.c.device_no.in_(_devices_of_machines(node)))
+        query, given = query.where(h.c.device_no.in_(_devices_of_machines(node))), {}
     return _holders(connection, _matching(query, h, {**given, **_pod(pod)}))
 
 
@@ -507,16 +506,14 @@ def _machines_of(node: str) -> Select[Any]:
 
 
 def _devices_of_machines(node: str) -> Select[Any]:
-    """Return every device of the machines that the Nodes of a name stand on."""
-    d = ledger_devices.c
-    return select(d.device_no).where(d.machine_no.in_(_machines_of(node)))
-
-
-def _has_moved(connection: Connection, node: str) -> bool:
-    """Tell whether a Node of this name stood on another machine once, where holders may be."""
-    n = ledger_nodes.c
-    query = select(func.count()).where(n.node_name == node, n.moved_position.is_not(None))
-    return int(connection.execute(query).scalar_one()) > 0
+    """Return every device of the machines that the Nodes of a name ever stood on."""
+    d, s, n = ledger_devices.c, ledger_stands.c, ledger_nodes.c
+    return (
+        select(d.device_no)
+        .join_from(ledger_nodes, ledger_stands, s.node_no == n.node_no)
+        .join(ledger_devices, d.machine_no == s.machine_no)
+        .where(n.node_name == node)
+    )
 
 
 def _matching(

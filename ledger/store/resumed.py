@@ -58,6 +58,7 @@ class ResumedProof(Proof):
         return {
             "ledger_machines": tuple(map(tuple, self._machines.values())),
             "ledger_nodes": tuple(map(tuple, self._nodes.values())),
+            "ledger_stands": tuple(tuple(self._stands[key]) for key in sorted(self._stands)),
             "ledger_devices": tuple(map(tuple, self._devices.values())),
             "ledger_cpus": tuple(tuple(self._cpus[key]) for key in sorted(self._cpus)),
             "ledger_reservations": tuple(reservations),
@@ -69,6 +70,7 @@ class ResumedProof(Proof):
         rows = end.rows
         self._machines = {row[0]: list(row) for row in rows["ledger_machines"]}
         self._nodes = {row[0]: list(row) for row in rows["ledger_nodes"]}
+        self._stands = {(row[0], row[1]): list(row) for row in rows["ledger_stands"]}
         self._devices = {row[0]: list(row) for row in rows["ledger_devices"]}
         self._cpus = {(row[0], row[1]): list(row) for row in rows["ledger_cpus"]}
         facts = {

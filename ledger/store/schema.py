@@ -207,15 +207,12 @@ ledger_nodes: Final = Table(
     Column("machine_no", BIG, ForeignKey("ledger_machines.machine_no"), nullable=False),
     _text("system_uuid"),
     _text("machine_id"),
-    _text("boot_id"),
-    _number("by_agent"),
     _text("labels"),
     _number("cpu_milli"),
     _number("memory_bytes"),
     _number("cpu_ref_max"),
     _number("moved_position", null=True),
     _number("lost_position", null=True),
-    _text("lost_boot_id"),
     _number("fact_position"),
     UniqueConstraint("node_uid"),
     Index(None, "node_name"),
@@ -227,8 +224,26 @@ ledger_nodes: Final = Table(
 Nodes as last inventoried. A node made again under the same name is another row.
 
 `moved_position` is where it was last found on another machine than before, `lost_position` where it
-was lost, until it is inventoried again; `lost_boot_id` the machine's newest boot id at that time.
-`by_agent` stays 1 once the machine's agent has reported through it.
+was lost, until it is inventoried again.
+"""
+
+ledger_stands: Final = Table(
+    "ledger_stands",
+    METADATA,
+    Column("node_no", BIG, ForeignKey("ledger_nodes.node_no"), primary_key=True),
+    Column("machine_no", BIG, ForeignKey("ledger_machines.machine_no"), primary_key=True),
+    _text("boot_id"),
+    _number("by_agent"),
+    _number("fact_position"),
+    Index(None, "machine_no", "fact_position"),
+    sqlite_strict=True,
+    sqlite_with_rowid=False,
+)
+"""
+Which Node stood on which machine, ever, and what it told last while it did.
+
+`by_agent` stays 1 once the machine's agent has reported through the Node. What is known of a
+machine is what all of them told, wherever they stand now.
 """
 
 ledger_devices: Final = Table(
@@ -356,6 +371,7 @@ ledger_reservations: Final = Table(
     _number("opened_at_us"),
     _number("lost_position", null=True),
     _number("counted_until_us", null=True),
+    _text("lost_boot_id", null=True),
     _number("closed_at_us", null=True),
     _number("closed_position", null=True),
     _text("end_reason", null=True),
@@ -378,13 +394,18 @@ ledger_reservations: Final = Table(
         gpu_core_percent=PRODUCT,
         **_like("created_at_us"),
     ),
-    _check("lost", "(lost_position IS NULL) = (counted_until_us IS NULL)"),
+    _check(
+        "lost",
+        "(lost_position IS NULL) = (counted_until_us IS NULL)"
+        " AND (lost_position IS NULL) = (lost_boot_id IS NULL)",
+    ),
     sqlite_strict=True,
 )
 """
 One row per reservation or observed holding of a Pod, with its interval; position = event.
 
-A lost one (`lost_position`: its node was lost there) still holds, and is counted to that moment.
+A lost one (`lost_position`: its node was lost there) still holds, and is counted to that moment;
+`lost_boot_id` is the machine's newest boot id then.
 
 No index has the random Pod UID in front: its leaves would cost an append a page write each. A Pod
 is found by namespace and name, and the writer knows what is open by heart.
@@ -623,6 +644,7 @@ ledger_places: Final = Table(
 PROJECTIONS: Final = (
     ledger_machines,
     ledger_nodes,
+    ledger_stands,
     ledger_devices,
     ledger_cpus,
     ledger_reservations,

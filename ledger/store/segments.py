@@ -37,6 +37,7 @@ NOBODY: Final = EpochStarted(epoch=0, holder="", origin="", tenure_version="")
 ROWS: Final = (
     schema.ledger_machines,
     schema.ledger_nodes,
+    schema.ledger_stands,
     schema.ledger_devices,
     schema.ledger_cpus,
     schema.ledger_reservations,

@@ -55,7 +55,7 @@ def _insert(table: Table, *, without: tuple[str, ...] = ()) -> Statement:
 
 
 _CLOSING: Final = ("closed_at_us", "closed_position")
-_LATER: Final = ("lost_position", "counted_until_us", *_CLOSING, "end_reason")
+_LATER: Final = ("lost_position", "counted_until_us", "lost_boot_id", *_CLOSING, "end_reason")
 _head, _open = schema.ledger_head.c, schema.ledger_reservations.c
 _nodes, _devices, _cpus = schema.ledger_nodes.c, schema.ledger_devices.c, schema.ledger_cpus.c
 
@@ -82,6 +82,7 @@ MOVE_HEAD: Final = Statement(
 EVENT: Final = _insert(schema.ledger_events)
 MACHINE: Final = _insert(schema.ledger_machines)
 NODE: Final = _insert(schema.ledger_nodes)
+STAND: Final = _insert(schema.ledger_stands)
 DEVICE: Final = _insert(schema.ledger_devices)
 CPU: Final = _insert(schema.ledger_cpus)
 RESERVATION: Final = _insert(schema.ledger_reservations, without=_LATER)
@@ -118,8 +119,9 @@ LOSE: Final = Statement(
         phase=bindparam("phase"),
         lost_position=bindparam("lost"),
         counted_until_us=bindparam("until"),
+        lost_boot_id=bindparam("boot"),
     ),
-    *("phase", "lost", "until", "p"),
+    *("phase", "lost", "until", "boot", "p"),
 )
 """What a lost node's Pods hold is counted no further, and stays held."""
 
@@ -150,11 +152,22 @@ UPDATE_MACHINE: Final = Statement(
     ),
     *("to_uuid", "to_id", "fact", "no"),
 )
+_stands: Final = schema.ledger_stands.c
+UPDATE_STAND: Final = Statement(
+    update(schema.ledger_stands)
+    .where(_stands.node_no == bindparam("no"), _stands.machine_no == bindparam("machine"))
+    .values(
+        boot_id=bindparam("to_boot"),
+        by_agent=bindparam("to_agent"),
+        fact_position=bindparam("fact"),
+    ),
+    *("to_boot", "to_agent", "fact", "no", "machine"),
+)
 LOSE_NODE: Final = Statement(
     update(schema.ledger_nodes)
     .where(_nodes.node_no == bindparam("no"))
-    .values(lost_position=bindparam("lost"), lost_boot_id=bindparam("boot")),
-    *("lost", "boot", "no"),
+    .values(lost_position=bindparam("lost")),
+    *("lost", "no"),
 )
 UPDATE_DEVICE: Final = Statement(
     update(schema.ledger_devices)

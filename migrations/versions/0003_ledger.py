@@ -158,15 +158,12 @@ def _tables() -> None:
         sa.Column("machine_no", BIG, nullable=False),
         sa.Column("system_uuid", sa.Text(), nullable=False),
         sa.Column("machine_id", sa.Text(), nullable=False),
-        sa.Column("boot_id", sa.Text(), nullable=False),
-        sa.Column("by_agent", BIG, nullable=False),
         sa.Column("labels", sa.Text(), nullable=False),
         sa.Column("cpu_milli", BIG, nullable=False),
         sa.Column("memory_bytes", BIG, nullable=False),
         sa.Column("cpu_ref_max", BIG, nullable=False),
         sa.Column("moved_position", BIG, nullable=True),
         sa.Column("lost_position", BIG, nullable=True),
-        sa.Column("lost_boot_id", sa.Text(), nullable=False),
         sa.Column("fact_position", BIG, nullable=False),
         sa.PrimaryKeyConstraint("node_no", name=op.f("pk_ledger_nodes")),
         sa.UniqueConstraint("node_uid", name=op.f("uq_ledger_nodes_node_uid")),
@@ -180,6 +177,30 @@ def _tables() -> None:
     )
     op.create_index(op.f("ix_ledger_nodes_machine_no"), "ledger_nodes", ["machine_no"])
     op.create_index(op.f("ix_ledger_nodes_node_name"), "ledger_nodes", ["node_name"])
+    op.create_table(
+        "ledger_stands",
+        sa.Column("node_no", BIG, nullable=False),
+        sa.Column("machine_no", BIG, nullable=False),
+        sa.Column("boot_id", sa.Text(), nullable=False),
+        sa.Column("by_agent", BIG, nullable=False),
+        sa.Column("fact_position", BIG, nullable=False),
+        sa.PrimaryKeyConstraint("node_no", "machine_no", name=op.f("pk_ledger_stands")),
+        sa.ForeignKeyConstraint(
+            ["node_no"], ["ledger_nodes.node_no"], name=op.f("fk_ledger_stands_node_no")
+        ),
+        sa.ForeignKeyConstraint(
+            ["machine_no"],
+            ["ledger_machines.machine_no"],
+            name=op.f("fk_ledger_stands_machine_no"),
+        ),
+        sqlite_with_rowid=False,
+        sqlite_strict=True,
+    )
+    op.create_index(
+        op.f("ix_ledger_stands_machine_no_fact_position"),
+        "ledger_stands",
+        ["machine_no", "fact_position"],
+    )
     op.create_table(
         "ledger_refusals",
         sa.Column("position", BIG, autoincrement=False, nullable=False),
@@ -357,6 +378,7 @@ def _tables() -> None:
         sa.Column("opened_at_us", BIG, nullable=False),
         sa.Column("lost_position", BIG, nullable=True),
         sa.Column("counted_until_us", BIG, nullable=True),
+        sa.Column("lost_boot_id", sa.Text(), nullable=True),
         sa.Column("closed_at_us", BIG, nullable=True),
         sa.Column("closed_position", BIG, nullable=True),
         sa.Column("end_reason", sa.Text(), nullable=True),
@@ -383,7 +405,8 @@ def _tables() -> None:
             created_at_us=_ANY,
         ),
         sa.CheckConstraint(
-            "(lost_position IS NULL) = (counted_until_us IS NULL)",
+            "(lost_position IS NULL) = (counted_until_us IS NULL)"
+            " AND (lost_position IS NULL) = (lost_boot_id IS NULL)",
             name=op.f("ck_ledger_reservations_lost"),
         ),
         sa.ForeignKeyConstraint(

@@ -28,6 +28,7 @@ from tests.support.stores import (
     HOUR_US,
     MONDAY_US,
     Clock,
+    PostgresStore,
     SqliteStore,
     Store,
     health,
@@ -395,6 +396,55 @@ def test_views_of_seldom_events_use_their_index(sqlite_store: SqliteStore) -> No
         steps = [row[-1] for row in plan]
         assert any("ix_ledger_events_seldom" in step for step in steps), (view, steps)
         assert not any(step in ("SCAN e", "SCAN ledger_events") for step in steps), (view, steps)
+
+
+WHO_HELD = (
+    "SELECT pod_name FROM audit_holdings WHERE node_name = 'n-1' AND device_type = 'gpu'"
+    " AND minor = 0 AND opened_at_us <= 1000 AND (closed_at_us IS NULL OR closed_at_us > 1000)"
+)
+BY_NAME = {
+    "audit_holdings": WHO_HELD,
+    "audit_cpu_holdings": "SELECT pod_name FROM audit_cpu_holdings WHERE node_name = 'n-1'",
+    "audit_intervals": "SELECT pod_name FROM audit_intervals WHERE node_name = 'n-1'",
+}
+
+
+@pytest.mark.parametrize("question", BY_NAME.values(), ids=BY_NAME)
+def test_a_question_by_name_scans_no_holdings(sqlite_store: SqliteStore, question: str) -> None:
+    """It goes from the Node over its machines to what is held there."""
+    with sqlite_store.raw() as raw:
+        plan = raw.execute(f"EXPLAIN QUERY PLAN {question}").fetchall()
+    steps = [row[-1] for row in plan if not row[-1].startswith("SCAN audit_")]
+
+    assert any("holdings" in step for step in steps)
+    assert not any(step.startswith("SCAN ") for step in steps), steps
+
+
+def test_a_question_by_name_scans_no_holdings_on_postgres(postgres_store: PostgresStore) -> None:
+    """The same where a statistic says that there are many."""
+    clock, many = Clock(), "generate_series(1, 2000) AS i"
+    with postgres_store.open() as ledger:
+        names = [f"n-{number}" for number in range(8)]
+        pods = [reserved(name, share(0, 60, node=name), node=name) for name in names]
+        start(ledger).append(clock.all(*map(node, names), *pods))
+    with postgres_store.raw() as raw, raw.transaction():
+        raw.execute("SET LOCAL tenure.migration = 'on'")
+        for table in ("ledger_reservations", "ledger_holdings"):
+            raw.execute(f"ALTER TABLE {table} DISABLE TRIGGER USER")
+            moved = (
+                "jsonb_build_object('position', t.position + 100 * i, 'opened_at_us', i,"
+                " 'closed_at_us', i + 1, 'closed_position', t.position + 100 * i + 50)"
+            )
+            raw.execute(
+                f"INSERT INTO {table} SELECT (jsonb_populate_record(t, {moved})).*"
+                f" FROM {table} AS t, {many}"
+            )
+    with postgres_store.raw() as raw:
+        raw.execute("ANALYZE")
+        plan = "\n".join(line for (line,) in raw.execute(f"EXPLAIN {WHO_HELD}"))
+
+    assert "Index Cond: ((device_no = d.device_no)" in plan, plan
+    assert not re.search(r"Seq Scan on ledger_(holdings|reservations)", plan), plan
 
 
 def test_datasette_opens_a_ledger_as_it_is(sqlite_store: SqliteStore) -> None:

@@ -319,11 +319,12 @@ REFUSED = {
         "UPDATE ledger_nodes SET node_name = 'n-2'",
         "facts of a node change with an event that says so",
     ),
+    "deleting where a node stood": (
+        "DELETE FROM ledger_stands",
+        "nodes on machines are never deleted",
+    ),
     "making up a node": (
-        (
-            "INSERT INTO ledger_nodes"
-            " SELECT 9, 'u', 'n-9', 1, '', '', '', 0, '{}', 1, 1, 1, NULL, NULL, '', 3"
-        ),
+        ("INSERT INTO ledger_nodes SELECT 9, 'u', 'n-9', 1, '', '', '{}', 1, 1, 1, NULL, NULL, 3"),
         "no event at position 3 brings in a node",
     ),
 }
@@ -502,10 +503,26 @@ BORROWED = {
     "a second node by the inventory of the first": (
         (
             "INSERT INTO ledger_nodes SELECT 3, 'u', 'n-9', machine_no, system_uuid, machine_id,"
-            " boot_id, by_agent, labels, cpu_milli, memory_bytes, cpu_ref_max, NULL, NULL, '', 8"
+            " labels, cpu_milli, memory_bytes, cpu_ref_max, NULL, NULL, 8"
             " FROM ledger_nodes WHERE node_no = 1"
         ),
         "no event at position 8 brings in a node",
+    ),
+    "a node on the machine of another": (
+        "INSERT INTO ledger_stands VALUES (1, 2, '', 0, 8)",
+        "no event at position 8 brings in a node on a machine",
+    ),
+    "a node on its machine once more": (
+        "INSERT INTO ledger_stands VALUES (1, 1, '', 0, 8)",
+        "no event at position 8 brings in a node on a machine",
+    ),
+    "a boot by the inventory of another node": (
+        "UPDATE ledger_stands SET boot_id = 'x', fact_position = 9 WHERE node_no = 1",
+        "facts of a node on a machine change with an event that says so",
+    ),
+    "an agent's word by the inventory that it has": (
+        "UPDATE ledger_stands SET by_agent = 1 WHERE node_no = 1",
+        "facts of a node on a machine change with an event that says so",
     ),
     "a CPU with many holders": (
         "INSERT INTO ledger_cpus VALUES (1, 9, 1, 0, 0, 0, 1, 9, 9, 0, 0, 9)",

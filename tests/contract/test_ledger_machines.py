@@ -4,9 +4,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import pytest
+from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
 
 from ledger.domain.errors import CapacityError
 from ledger.domain.events import LedgerEvent, NodeCleared, NodeInventoried, NodeLost, PodAssigned
@@ -164,9 +166,7 @@ def test_a_witness_speaks_after_the_loss(store: Store, evidence: str) -> None:
     before = on_m("n-2", boot_id="boot-2", by_agent=evidence == "agent")
     with store.open() as ledger:
         it = Recorded(ledger, before, on_m("n-1"), holder("a", "n-1"), lost("n-1"))
-        it.refuses(
-            cleared("n-1", evidence, "n-2"), "no event at position 6 ends the reservation of pod"
-        )
+        it.refuses(cleared("n-1", evidence, "n-2"), "nothing shows that the machine is cleared")
         it.add(before, cleared("n-1", evidence, "n-2"), holder("b", "n-2"))
 
         assert it.proved()
@@ -190,6 +190,102 @@ def test_a_boot_that_another_node_told_before_the_loss_is_no_new_one(store: Stor
         it.add(lost("n-1"), on_m("n-2", boot_id="boot-2"))
         it.refuses(cleared("n-1", "boot", "n-2"), "nothing shows that the machine is cleared")
         it.add(on_m("n-2", boot_id="boot-3"), cleared("n-1", "boot", "n-2"), holder("b", "n-2"))
+
+        assert it.proved()
+
+
+def test_a_boot_is_known_whoever_told_it_and_wherever_he_went(store: Store) -> None:
+    """The Node that told of it is on another machine by the loss; the Pod may run behind it."""
+    with store.open() as ledger:
+        it = Recorded(ledger, on_m("n-1"), holder("a", "n-1"), on_m("n-2", boot_id="boot-2"))
+        it.add(on_m("n-2", system_uuid="system-k", devices=()), lost("n-1"))
+        it.add(on_m("n-1", boot_id="boot-2"))
+        it.refuses(cleared("n-1", "boot", "n-1"), "nothing shows that the machine is cleared")
+        it.add(on_m("n-1", boot_id="boot-3"), cleared("n-1", "boot", "n-1"), holder("b", "n-1"))
+
+        assert it.proved()
+
+
+_OF_N_2: Final = "fact_position = 5 WHERE node_no = 2"
+STANDS: Final = {
+    "as it told": (True, f"UPDATE ledger_stands SET boot_id = 'boot-2', {_OF_N_2}"),
+    "another boot": (False, f"UPDATE ledger_stands SET boot_id = 'boot-3', {_OF_N_2}"),
+    "the agent unheard": (
+        False,
+        f"UPDATE ledger_stands SET boot_id = 'boot-2', by_agent = 0, {_OF_N_2}",
+    ),
+    "another machine": (
+        False,
+        f"UPDATE ledger_stands SET boot_id = 'boot-2', machine_no = 2, {_OF_N_2}",
+    ),
+    "another node": (
+        False,
+        "UPDATE ledger_stands SET boot_id = 'boot-2', fact_position = 5 WHERE node_no = 1",
+    ),
+}
+
+
+@pytest.mark.parametrize(("taken", "statement"), STANDS.values(), ids=list(STANDS))
+def test_what_is_known_of_a_machine_is_what_its_nodes_told(
+    store: Store, statement: str, monkeypatch: pytest.MonkeyPatch, *, taken: bool
+) -> None:
+    """By plain SQL as well, in the transaction that records the event; an agent stays heard."""
+    with store.open() as ledger:
+        it = Recorded(ledger, on_m("n-1"), on_m("n-2", by_agent=True), on_m("k", system_uuid="k"))
+        monkeypatch.setattr("ledger.store.project.Projection._stands", lambda *_, **__: None)
+        told = it.clock.new(on_m("n-2", boot_id="boot-2"))
+
+        def change(connection: Connection) -> None:
+            connection.exec_driver_sql(statement)
+
+        if taken:
+            it.writer.commit([told], beside=change)
+            monkeypatch.undo()
+            assert it.proved()
+        else:
+            with pytest.raises(DBAPIError, match="facts of a node on a machine change with"):
+                it.writer.commit([told], beside=change)
+
+
+def test_a_loss_is_at_the_newest_boot(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever writes the rows: a lost Pod is compared with what the machine was told by then."""
+    with store.open() as ledger:
+        it = Recorded(ledger, on_m("n-1"), holder("a", "n-1"))
+        monkeypatch.setattr("ledger.store.inventory.KnownMachine.boot_id", lambda _: "boot-0")
+        it.refuses(lost("n-1"), "no event at position 4 loses the node of pod team-a/a")
+
+
+def test_a_second_loss_of_the_node_does_not_undo_a_boot(store: Store) -> None:
+    """Whoever was lost before the boot does not run behind it, whenever the Node is lost again."""
+    with store.open() as ledger:
+        it = Recorded(ledger, on_m("n-1"), holder("a", "n-1"), lost("n-1"), on_m("n-1"))
+        it.add(holder("b", "n-1", 1), on_m("n-2", boot_id="boot-2"))
+        it.add(released("b"), lost("n-1"), cleared("n-1", "boot", "n-2"), holder("c", "n-2"))
+
+        assert it.proved()
+
+
+def test_an_agent_speaks_for_the_machine_that_it_is_on(store: Store) -> None:
+    """A Node that it reported through is no word of it on another machine, and stays one here."""
+    elsewhere = {"system_uuid": "system-k", "devices": ()}
+    with store.open() as ledger:
+        it = Recorded(ledger, on_m("n-1"), holder("a", "n-1"))
+        it.add(on_m("n-2", by_agent=True, **elsewhere), lost("n-1"), on_m("n-2"))
+        it.refuses(cleared("n-1", "agent", "n-2"), "nothing shows that the machine is cleared")
+        it.add(on_m("n-2", by_agent=True), on_m("n-2", **elsewhere))
+        it.add(on_m("n-3", boot_id="boot-2"))
+        it.refuses(cleared("n-1", "boot", "n-3"), "nothing shows that the machine is cleared")
+        it.add(on_m("n-2"), cleared("n-1", "agent", "n-2"), holder("b", "n-2"))
+
+        assert it.proved()
+
+
+def test_a_node_comes_back_to_its_machine(store: Store) -> None:
+    """It may name fewer CPUs than before it went; what it told there is known once."""
+    with store.open() as ledger:
+        it = Recorded(ledger, on_m("n-1"), on_m("n-1", system_uuid="system-k"))
+        it.add(on_m("n-1", cpus=1), on_m("n-1", system_uuid="system-k"), on_m("n-1", cpus=1))
+        it.refuses(reserved("a", node="n-1", cpus=(1,)), "cpu n-1/cpu/1 is gone")
 
         assert it.proved()
 

@@ -106,7 +106,7 @@ class Running:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Said:
-    """What a Node told last."""
+    """What a Node told last; `by_agent` whether its machine's agent ever spoke through it."""
 
     machine: str
     named: bool = False
@@ -125,7 +125,7 @@ class Truth:
         at: (machine, UUID) -> the minor and the Node that told it last; not after it was withdrawn.
         inside: (machine, minor) -> the UUID that was told last.
         boots: the last boot of each machine.
-        agents: machines from which an agent has reported.
+        agents: (machine, Node) where the machine's agent has reported through the Node.
     """
 
     nodes: dict[str, Said] = field(default_factory=dict)
@@ -133,7 +133,7 @@ class Truth:
     at: dict[tuple[str, str], tuple[int, str]] = field(default_factory=dict)
     inside: dict[tuple[str, int], str] = field(default_factory=dict)
     boots: dict[str, int] = field(default_factory=dict)
-    agents: set[str] = field(default_factory=set)
+    agents: set[tuple[str, str]] = field(default_factory=set)
 
     def after(self, move: Move) -> Truth:
         """Return the world after a move that was taken."""
@@ -219,15 +219,14 @@ class Truth:
             self.inside[machine, minor] = card
         self.boots[machine] = move.boot
         self._booted()
-        by_agent = said.by_agent or move.by_agent
-        if by_agent:
-            self.agents.add(machine)
+        if move.by_agent:
+            self.agents.add((machine, move.node))
         self.nodes[move.node] = Said(
             machine=machine,
             named=said.named or bool(move.machine),
             cards=move.cards,
             boot=move.boot,
-            by_agent=by_agent,
+            by_agent=(machine, move.node) in self.agents,
         )
 
     def _withdraw(self, node: str) -> None:
@@ -287,7 +286,7 @@ class Truth:
         if move.evidence == "agent":
             return witness.by_agent
         new = all(each.over and each.lost_at not in {0, witness.boot} for each in lost.values())
-        return new and witness.machine not in self.agents
+        return new and not any(machine == witness.machine for machine, _ in self.agents)
 
     def _one_card(self, machine: str, move: Take) -> bool:
         minor, _ = self.at.get((machine, move.card), (-1, ""))

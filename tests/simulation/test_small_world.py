@@ -85,7 +85,7 @@ class AnyEnd(Projection):
 
     def _ended(self, position: int, at_us: int, event: PodReleased | PodVoided, phase: str) -> None:
         if event.node_uid in self._nodes:
-            self._nodes[event.node_uid].lost_open.discard((event.pod_uid, event.attempt))
+            self._nodes[event.node_uid].lost_open.pop((event.pod_uid, event.attempt), None)
         super()._ended(position, at_us, event, phase)
 
 
@@ -158,24 +158,26 @@ MUTANTS: Final = {
     "the same boot": Mutant(
         scope=LOSES,
         fault=CLEARED,
-        without=((ENDS, "AND w.boot_id <> n.lost_boot_id", ""),),
+        without=((ENDS, "AND s.boot_id <> OLD.lost_boot_id", ""),),
         projection=AnyEvidence,
     ),
     "an agent that nobody heard": Mutant(
         scope=LOSES,
         fault=CLEARED,
-        without=((ENDS, "THEN w.by_agent = 1", "THEN 1"),),
+        without=((ENDS, "THEN s.by_agent = 1", "THEN 1"),),
         projection=AnyEvidence,
     ),
     "a witness from before the loss": Mutant(
         scope=LOSES,
         fault=CLEARED,
-        without=((ENDS, "AND w.fact_position > OLD.lost_position", ""),),
+        without=((ENDS, "AND s.fact_position > OLD.lost_position", ""),),
+        projection=AnyEvidence,
     ),
     "a witness on another machine": Mutant(
         scope=replace(LOSES, nodes=("n1",), machines=("A", "B")),
         fault=CLEARED,
         without=((ENDS, "AND OLD.position > coalesce(n.moved_position, 0)", ""),),
+        projection=AnyEvidence,
     ),
     "holders from another machine": Mutant(
         scope=Scope(steps=4, forms=(CPU,), observed=(CPU,), machines=("A",)),

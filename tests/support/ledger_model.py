@@ -42,6 +42,7 @@ class Model:
         self.machines: dict[str, dict[str, Any]] = {}
         self.nodes: dict[str, dict[str, Any]] = {}
         self.places: dict[tuple[str, str], tuple[str, str, str]] = {}  # card -> group, Pod, Node
+        self.events = 0
 
     def append(self, events: list[LedgerEvent]) -> bool:
         """Take the events, all or none; return whether they were taken."""
@@ -55,6 +56,7 @@ class Model:
         return True
 
     def _take(self, event: LedgerEvent) -> None:
+        self.events += 1
         match event:
             case NodeInventoried():
                 self._inventory(event)
@@ -97,7 +99,9 @@ class Model:
         node = self.nodes.setdefault(event.node_uid, fresh)
         node["machine"], node["boot"] = f"{event.system_uuid}/{event.machine_id}", event.boot_id
         node["lost"], node["agent"] = False, node["agent"] or event.by_agent
+        node["told"] = self.events
         machine = self.machines.setdefault(node["machine"], {"cards": {}, "cpus": {}})
+        machine["boot"] = event.boot_id
         self._withdraw(event.node_uid)
         for record in event.devices:
             machine["cards"][record.device_id] = {
@@ -123,33 +127,37 @@ class Model:
 
     def _lose(self, event: NodeLost) -> None:
         node = self.nodes[event.node_uid]
-        node["lost"], node["lost_boot"] = True, node["boot"]
+        node["lost"] = True
         for held in node["held"].values():
-            held["phase"] = "lost"
+            if held["phase"] != "lost":
+                boot = self.machine(event.node_uid)["boot"]
+                held.update(phase="lost", lost_at=self.events, lost_boot=boot)
         self._withdraw(event.node_uid)
 
     def _clear(self, event: NodeCleared) -> None:
         node = self.nodes[event.node_uid]
-        gone = [key for key, held in node["held"].items() if held["phase"] == "lost"]
-        if gone and not self._shows(node, event):
+        gone = {key: held for key, held in node["held"].items() if held["phase"] == "lost"}
+        if not all(self._shows(node, held, event) for held in gone.values()):
             raise RefusedError
         for key in gone:
             del node["held"][key]
 
-    def _shows(self, node: dict[str, Any], event: NodeCleared) -> bool:
-        """Tell whether the evidence of a clearing is true."""
+    def _shows(self, node: dict[str, Any], held: dict[str, Any], event: NodeCleared) -> bool:
+        """Tell whether the evidence of a clearing is true of what was held."""
         witness = self.nodes.get(event.witness_uid)
         if event.evidence == "act" or witness is None:
             return event.evidence == "act"
         if witness["lost"] or witness["machine"] != node["machine"]:
+            return False
+        if witness["told"] < held["lost_at"]:
             return False
         if event.evidence == "agent":
             return bool(witness["agent"])
         reported = any(each["agent"] for each in self.neighbours(node))
         return (
             not reported
-            and "" not in {witness["boot"], node["lost_boot"]}
-            and bool(witness["boot"] != node["lost_boot"])
+            and "" not in {witness["boot"], held["lost_boot"]}
+            and bool(witness["boot"] != held["lost_boot"])
         )
 
     def machine(self, node_uid: str) -> dict[str, Any]:
@@ -212,7 +220,8 @@ class Model:
 
     def _observe(self, event: PodObserved) -> None:
         node = self.nodes[event.node_uid]
-        if (event.pod_uid, event.attempt) in node["held"]:
+        ids = [share.device_id for share in event.shares]
+        if (event.pod_uid, event.attempt) in node["held"] or len(set(ids)) < len(ids):
             raise RefusedError
         for share in event.shares:
             unseen: dict[str, Any] = {

@@ -249,7 +249,7 @@ class Search:
             table.name: self._driver.execute(f"SELECT * FROM {table.name} ORDER BY 1, 2").fetchall()
             for table in FACTS
         }
-        names = (*OPEN, "lost_position")
+        names = (*OPEN, "phase")
         found = self._driver.execute(
             f"SELECT {', '.join(names)} FROM ledger_reservations"
             " WHERE closed_position IS NULL ORDER BY position"
@@ -373,12 +373,14 @@ def twists(rows: dict[str, Any]) -> Iterator[tuple[str, Twist]]:
         yield f"a CPU of machine {number}", changed(statements.CPU_HOLDING, 2, number)
         yield f"a device of machine {number}", changed(statements.DEVICE, 1, number)
         yield f"a node of machine {number}", changed(statements.NODE, 3, number)
+        yield f"what was told of machine {number}", changed(statements.STAND, 1, number)
 
 
 def _key(truth: Truth, rows: dict[str, Any]) -> bytes:
     """Return a state's name: what tables and world say, in the order of the tables' numbers."""
     machines = {number: (a, b) for number, a, b, _ in rows["ledger_machines"]}
     nodes = {row[0]: row for row in rows["ledger_nodes"]}
+    stands = sorted(rows["ledger_stands"], key=lambda row: (row[1], row[-1]))
     at = {each["position"]: number for number, each in enumerate(rows["open"])}
     open_ = [
         (
@@ -386,14 +388,16 @@ def _key(truth: Truth, rows: dict[str, Any]) -> bytes:
             each["node_no"],
             each["phase"],
             each["kind"],
+            each["lost_boot_id"],
             each["position"] < (nodes[each["node_no"]][MOVED] or 0),
-            [row[-1] > (each["lost_position"] or row[-1]) for row in nodes.values()],
+            [row[-1] > (each["lost_position"] or row[-1]) for row in stands],
         )
         for each in rows["open"]
     ]
     said = (
         machines,
-        [(*row[:MOVED], row[LOST_AT] is None, row[LOST_AT + 1]) for row in nodes.values()],
+        [(*row[:MOVED], row[LOST_AT] is None) for row in nodes.values()],
+        [row[:-1] for row in stands],
         [row[:-1] for row in rows["ledger_devices"]],
         [row[:-1] for row in rows["ledger_cpus"]],
         open_,

@@ -74,7 +74,8 @@ FROM ledger_holdings AS i
 JOIN ledger_holdings AS h ON h.position = i.position AND h.device_no = i.device_no
 JOIN ledger_reservations AS r ON r.position = i.position
 JOIN ledger_devices AS d ON d.device_no = i.device_no
-JOIN ledger_nodes AS n ON n.node_no = r.node_no
+JOIN ledger_stands AS s ON s.machine_no = d.machine_no AND s.node_no = r.node_no
+JOIN ledger_nodes AS n ON n.node_no = s.node_no
 """
 
 
@@ -85,7 +86,8 @@ SELECT c.position, r.pod_uid, r.attempt, r.namespace, r.pod_name, n.node_uid, n.
   c.opened_at_us, c.closed_at_us, r.end_reason, {_interval(words, "c.")}
 FROM ledger_cpu_holdings AS c
 JOIN ledger_reservations AS r ON r.position = c.position
-JOIN ledger_nodes AS n ON n.node_no = r.node_no
+JOIN ledger_stands AS s ON s.machine_no = c.machine_no AND s.node_no = r.node_no
+JOIN ledger_nodes AS n ON n.node_no = s.node_no
 """
 
 
@@ -100,14 +102,16 @@ SELECT h.position, d.device_type AS unit_type, h.minor AS unit_number,
 FROM ledger_holdings AS h
 JOIN ledger_reservations AS r ON r.position = h.position
 JOIN ledger_devices AS d ON d.device_no = h.device_no
-JOIN ledger_nodes AS n ON n.node_no = r.node_no
+JOIN ledger_stands AS s ON s.machine_no = d.machine_no AND s.node_no = r.node_no
+JOIN ledger_nodes AS n ON n.node_no = s.node_no
 UNION ALL
 SELECT c.position, 'cpu', c.cpu, n.node_name || '/cpu/' || c.cpu, r.pod_uid, r.attempt,
   r.namespace, r.pod_name, n.node_uid, n.node_name, c.kind, c.opened_at_us, c.closed_at_us,
   r.end_reason, {words.iso("c.opened_at_us")}, {words.iso("c.closed_at_us")}
 FROM ledger_cpu_holdings AS c
 JOIN ledger_reservations AS r ON r.position = c.position
-JOIN ledger_nodes AS n ON n.node_no = r.node_no
+JOIN ledger_stands AS s ON s.machine_no = c.machine_no AND s.node_no = r.node_no
+JOIN ledger_nodes AS n ON n.node_no = s.node_no
 """
 
 

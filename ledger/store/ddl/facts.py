@@ -1,5 +1,5 @@
 """
-Rules for what an inventory says: machines, nodes, devices with their health, CPUs.
+Rules for what an inventory says: machines, nodes, where they stand, devices, health, CPUs.
 
 A row is born or changes only as the body of its event says. A node's row moves with every inventory
 of that node, so the inventory that its devices and CPUs must agree with is the one its
@@ -27,22 +27,20 @@ _NODE_SAYS: Final = f"""EXISTS (
     SELECT 1 FROM ledger_events AS e
     JOIN ledger_machines AS m ON m.machine_no = NEW.machine_no
     WHERE e.position = NEW.fact_position AND e.event_type LIKE 'node.inventoried.v%'
-      AND (NEW.node_uid, NEW.node_name, NEW.system_uuid, NEW.machine_id, NEW.boot_id, NEW.labels,
+      AND (NEW.node_uid, NEW.node_name, NEW.system_uuid, NEW.machine_id, NEW.labels,
     NEW.cpu_milli, NEW.memory_bytes, NEW.cpu_ref_max) IS ({_body("node_uid")},
-    {_body("node_name")}, {_body("system_uuid")}, {_body("machine_id")}, {_body("boot_id")},
-    {_body("labels")}, {_body("cpu_milli")}, {_body("memory_bytes")},
-    {_body("cpu_ref_count_max")})
+    {_body("node_name")}, {_body("system_uuid")}, {_body("machine_id")}, {_body("labels")},
+    {_body("cpu_milli")}, {_body("memory_bytes")}, {_body("cpu_ref_count_max")})
       AND NEW.lost_position IS NULL
       AND (NEW.system_uuid = '' OR NEW.machine_id = ''
         OR (m.system_uuid, m.machine_id) IS (NEW.system_uuid, NEW.machine_id))
-      AND NEW.by_agent BETWEEN {_body("by_agent")} AND 1
   )"""
 _NODE_SEEN: Final = f"""EXISTS (
     SELECT 1 FROM ledger_events AS e
     WHERE e.position = NEW.fact_position AND e.event_type LIKE 'pod.observed.v%'
       AND (NEW.node_uid, NEW.node_name) IS ({_body("node_uid")}, {_body("node_name")})
-      AND (NEW.system_uuid, NEW.machine_id, NEW.boot_id, NEW.by_agent, NEW.labels, NEW.cpu_milli,
-    NEW.memory_bytes, NEW.cpu_ref_max) IS ('', '', '', 0, '{{}}', 0, 0, 0)
+      AND (NEW.system_uuid, NEW.machine_id, NEW.labels, NEW.cpu_milli, NEW.memory_bytes,
+    NEW.cpu_ref_max) IS ('', '', '{{}}', 0, 0, 0)
   )"""
 _MACHINE_SAYS: Final = f"""EXISTS (
     SELECT 1 FROM ledger_events AS e
@@ -132,7 +130,7 @@ NODES_INSERT: Final = f"""
 CREATE TRIGGER ledger_nodes_insert BEFORE INSERT ON ledger_nodes
 WHEN NEW.node_no <> {_NEXT.format(key="node_no", table="ledger_nodes")}
   OR EXISTS (SELECT 1 FROM ledger_nodes WHERE node_uid = NEW.node_uid)
-  OR (NEW.moved_position, NEW.lost_position, NEW.lost_boot_id) IS NOT (NULL, NULL, '')
+  OR (NEW.moved_position, NEW.lost_position) IS NOT (NULL, NULL)
   OR {_ALONE} OR NOT ({_NODE_SAYS} OR {_NODE_SEEN})
 BEGIN
   SELECT {_not_brought_in("a node")};
@@ -146,11 +144,11 @@ _STAYS: Final = """(NEW.machine_no <> OLD.machine_no AND EXISTS (
   ))"""
 NODES_FACTS: Final = f"""
 CREATE TRIGGER ledger_nodes_facts BEFORE UPDATE OF rowid, _rowid_, oid, node_no, node_uid,
-  node_name, machine_no, system_uuid, machine_id, boot_id, by_agent, labels, cpu_milli,
-  memory_bytes, cpu_ref_max, moved_position, fact_position
+  node_name, machine_no, system_uuid, machine_id, labels, cpu_milli, memory_bytes, cpu_ref_max,
+  moved_position, fact_position
 ON ledger_nodes
-WHEN NOT {same(["node_no", "node_uid", "lost_boot_id"])} OR NEW.fact_position <= OLD.fact_position
-  OR NEW.by_agent < OLD.by_agent OR NEW.moved_position IS NOT CASE
+WHEN NOT {same(["node_no", "node_uid"])} OR NEW.fact_position <= OLD.fact_position
+  OR NEW.moved_position IS NOT CASE
     WHEN NEW.machine_no = OLD.machine_no THEN OLD.moved_position ELSE NEW.fact_position END
   OR {_STAYS} OR {_ALONE} OR NOT {_NODE_SAYS}
 BEGIN
@@ -158,16 +156,44 @@ BEGIN
 END
 """
 
-# Another Node of the machine may have told of a boot that this one did not.
-_NEWEST_BOOT: Final = """(
-    SELECT b.boot_id FROM ledger_nodes AS b
-    WHERE b.machine_no = OLD.machine_no AND b.boot_id <> '' ORDER BY b.fact_position DESC LIMIT 1
+
+def _stand(told: str) -> str:
+    """Return that the row is of the machine on which the Node's newest event finds it, and so."""
+    return f"""EXISTS (
+    SELECT 1 FROM ledger_nodes AS n JOIN ledger_events AS e ON e.position = n.fact_position
+    WHERE n.node_no = NEW.node_no AND n.machine_no = NEW.machine_no
+      AND n.fact_position = NEW.fact_position AND {told}
   )"""
+
+
+_STAND_TOLD: Final = f"""e.event_type LIKE 'node.inventoried.v%'
+      AND NEW.boot_id = {_body("boot_id")} AND NEW.by_agent = {{by_agent}}"""
+_STAND_SEEN: Final = (
+    "e.event_type LIKE 'pod.observed.v%' AND (NEW.boot_id, NEW.by_agent) IS ('', 0)"
+)
+STANDS_INSERT: Final = f"""
+CREATE TRIGGER ledger_stands_insert BEFORE INSERT ON ledger_stands
+WHEN EXISTS (
+    SELECT 1 FROM ledger_stands WHERE node_no = NEW.node_no AND machine_no = NEW.machine_no
+  )
+  OR NOT {_stand(f"({_STAND_TOLD.format(by_agent=_body('by_agent'))} OR {_STAND_SEEN})")}
+BEGIN
+  SELECT {_not_brought_in("a node on a machine")};
+END
+"""
+STANDS_FACTS: Final = f"""
+CREATE TRIGGER ledger_stands_facts BEFORE UPDATE ON ledger_stands
+WHEN NOT {same(["node_no", "machine_no"])} OR NEW.fact_position <= OLD.fact_position
+  OR NOT {_stand(_STAND_TOLD.format(by_agent=f"max(OLD.by_agent, {_body('by_agent')})"))}
+BEGIN
+  SELECT {_not_changed("facts of a node on a machine")};
+END
+"""
+
 NODES_LOST: Final = f"""
-CREATE TRIGGER ledger_nodes_lost BEFORE UPDATE OF lost_position, lost_boot_id ON ledger_nodes
+CREATE TRIGGER ledger_nodes_lost BEFORE UPDATE OF lost_position ON ledger_nodes
 WHEN NOT (NEW.lost_position IS NULL AND NEW.fact_position > OLD.fact_position)
-  AND (NEW.lost_boot_id <> coalesce({_NEWEST_BOOT}, '')
-    OR NOT {same(["boot_id", "fact_position"])}
+  AND (NEW.fact_position <> OLD.fact_position
     OR NOT EXISTS (
       SELECT 1 FROM ledger_events AS e
       WHERE e.position = NEW.lost_position AND e.position > coalesce(OLD.lost_position, 0)
@@ -412,6 +438,8 @@ RULES: Final = (
     NODES_INSERT,
     NODES_FACTS,
     NODES_LOST,
+    STANDS_INSERT,
+    STANDS_FACTS,
     DEVICES_INSERT,
     DEVICES_FACTS,
     HEALTH_INSERT,

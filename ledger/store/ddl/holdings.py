@@ -90,15 +90,16 @@ _CLEARED: Final = """e.event_type LIKE 'node.cleared.v%' AND NEW.phase = 'releas
             SELECT 1 FROM ledger_nodes AS n
             LEFT JOIN ledger_nodes AS w ON w.machine_no = n.machine_no AND w.lost_position IS NULL
               AND w.node_uid = json_extract(e.body, '$.witness_uid')
-              AND w.fact_position > OLD.lost_position
               AND OLD.position > coalesce(n.moved_position, 0)
+            LEFT JOIN ledger_stands AS s ON s.node_no = w.node_no AND s.machine_no = w.machine_no
+              AND s.fact_position > OLD.lost_position
             WHERE n.node_no = OLD.node_no AND n.node_uid = json_extract(e.body, '$.node_uid')
               AND CASE json_extract(e.body, '$.evidence')
                 WHEN 'act' THEN 1
-                WHEN 'agent' THEN w.by_agent = 1
-                WHEN 'boot' THEN w.boot_id <> '' AND n.lost_boot_id <> ''
-                  AND w.boot_id <> n.lost_boot_id AND NOT EXISTS (
-                    SELECT 1 FROM ledger_nodes AS a
+                WHEN 'agent' THEN s.by_agent = 1
+                WHEN 'boot' THEN s.boot_id <> '' AND OLD.lost_boot_id <> ''
+                  AND s.boot_id <> OLD.lost_boot_id AND NOT EXISTS (
+                    SELECT 1 FROM ledger_stands AS a
                     WHERE a.machine_no = n.machine_no AND a.by_agent = 1
                   )
                 ELSE 0
@@ -157,15 +158,21 @@ END
 
 # SQLite makes a table for the keys of an UPDATE that may touch several rows, and for the rows of an
 # INSERT from a query. So a statement names one whole key where it can, or is not begun.
+NEWEST_BOOT: Final = """(
+      SELECT s.boot_id FROM ledger_stands AS s
+      WHERE s.machine_no = n.machine_no ORDER BY s.fact_position DESC LIMIT 1
+    )"""
+"""The newest boot of the machine of the Node `n`, whoever told it and wherever he stands now."""
 RESERVATIONS_LOST: Final = f"""
-CREATE TRIGGER ledger_reservations_lost BEFORE UPDATE OF lost_position, counted_until_us
+CREATE TRIGGER ledger_reservations_lost BEFORE UPDATE OF lost_position, counted_until_us,
+  lost_boot_id
 ON ledger_reservations
 WHEN OLD.lost_position IS NOT NULL OR OLD.closed_position IS NOT NULL OR NEW.phase <> 'lost'
   OR NOT EXISTS (
     SELECT 1 FROM ledger_events AS e JOIN ledger_nodes AS n ON n.node_no = OLD.node_no
     WHERE e.position = NEW.lost_position AND e.position > OLD.position
       AND e.event_type LIKE 'node.lost.v%' AND e.at_us = NEW.counted_until_us
-      AND json_extract(e.body, '$.node_uid') = n.node_uid
+      AND json_extract(e.body, '$.node_uid') = n.node_uid AND NEW.lost_boot_id = {NEWEST_BOOT}
   )
 BEGIN
   SELECT {

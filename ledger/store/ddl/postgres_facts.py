@@ -41,11 +41,9 @@ _NODE_SAYS: Final = f"""EXISTS (
         AND {says("j.b", "node_name", "NEW.node_name")}
         AND {says("j.b", "system_uuid", "NEW.system_uuid")}
         AND {says("j.b", "machine_id", "NEW.machine_id")}
-        AND {says("j.b", "boot_id", "NEW.boot_id")}
         AND NEW.lost_position IS NULL
         AND (NEW.system_uuid = '' OR NEW.machine_id = ''
           OR (m.system_uuid, m.machine_id) = (NEW.system_uuid, NEW.machine_id))
-        AND NEW.by_agent BETWEEN (j.b->'by_agent' = 'true'::jsonb)::int AND 1
         AND e.body::json->>'labels' = NEW.labels
         AND {says("j.b", "cpu_milli", "NEW.cpu_milli")}
         AND {says("j.b", "memory_bytes", "NEW.memory_bytes")}
@@ -56,8 +54,8 @@ _NODE_SEEN: Final = f"""EXISTS (
       WHERE e.position = NEW.fact_position AND {event_is("pod.observed")}
         AND {says("j.b", "node_uid", "NEW.node_uid")}
         AND {says("j.b", "node_name", "NEW.node_name")}
-        AND (NEW.system_uuid, NEW.machine_id, NEW.boot_id, NEW.by_agent, NEW.labels,
-          NEW.cpu_milli, NEW.memory_bytes, NEW.cpu_ref_max) = ('', '', '', 0, '{{}}', 0, 0, 0)
+        AND (NEW.system_uuid, NEW.machine_id, NEW.labels, NEW.cpu_milli, NEW.memory_bytes,
+          NEW.cpu_ref_max) = ('', '', '{{}}', 0, 0, 0)
     )"""
 _MACHINE_SAYS: Final = f"""EXISTS (
       SELECT 1 FROM ledger_events AS e {BODY}
@@ -158,7 +156,7 @@ NODES_INSERT: Final = rule(
     f"""
   IF NEW.node_no <> {_NEXT.format(key="node_no", table="ledger_nodes")}
     OR EXISTS (SELECT 1 FROM ledger_nodes WHERE node_uid = NEW.node_uid)
-    OR NEW.moved_position IS NOT NULL OR NEW.lost_position IS NOT NULL OR NEW.lost_boot_id <> ''
+    OR NEW.moved_position IS NOT NULL OR NEW.lost_position IS NOT NULL
     OR {_ALONE} OR NOT ({_NODE_SAYS} OR {_NODE_SEEN})
   THEN
     {_not_brought_in("a node")}
@@ -173,11 +171,11 @@ _STAYS: Final = """(NEW.machine_no <> OLD.machine_no AND EXISTS (
 NODES_FACTS: Final = rule(
     "ledger_nodes_facts",
     "ledger_nodes",
-    "UPDATE OF node_no, node_uid, node_name, machine_no, system_uuid, machine_id, boot_id,"
-    " by_agent, labels, cpu_milli, memory_bytes, cpu_ref_max, moved_position, fact_position",
+    "UPDATE OF node_no, node_uid, node_name, machine_no, system_uuid, machine_id, labels,"
+    " cpu_milli, memory_bytes, cpu_ref_max, moved_position, fact_position",
     f"""
-  IF NOT {same(["node_no", "node_uid", "lost_boot_id"])}
-    OR NEW.fact_position <= OLD.fact_position OR NEW.by_agent < OLD.by_agent
+  IF NOT {same(["node_no", "node_uid"])}
+    OR NEW.fact_position <= OLD.fact_position
     OR NEW.moved_position IS DISTINCT FROM (CASE
       WHEN NEW.machine_no = OLD.machine_no THEN OLD.moved_position ELSE NEW.fact_position END)
     OR {_STAYS} OR {_ALONE} OR NOT {_NODE_SAYS}
@@ -190,19 +188,13 @@ _NOT_LOST: Final = fail(
     " || ' loses node ' || OLD.node_name",
     "no event loses this node",
 )
-# Another Node of the machine may have told of a boot that this one did not.
-_NEWEST_BOOT: Final = """(
-      SELECT b.boot_id FROM ledger_nodes AS b
-      WHERE b.machine_no = OLD.machine_no AND b.boot_id <> '' ORDER BY b.fact_position DESC LIMIT 1
-    )"""
 NODES_LOST: Final = rule(
     "ledger_nodes_lost",
     "ledger_nodes",
-    "UPDATE OF lost_position, lost_boot_id",
+    "UPDATE OF lost_position",
     f"""
   IF NOT (NEW.lost_position IS NULL AND NEW.fact_position > OLD.fact_position)
-    AND (NEW.lost_boot_id <> coalesce({_NEWEST_BOOT}, '')
-      OR NOT {same(["boot_id", "fact_position"])}
+    AND (NEW.fact_position <> OLD.fact_position
       OR NOT EXISTS (
         SELECT 1 FROM ledger_events AS e {BODY}
         WHERE e.position = NEW.lost_position AND e.position > coalesce(OLD.lost_position, 0)
@@ -211,6 +203,46 @@ NODES_LOST: Final = rule(
       ))
   THEN
     {_NOT_LOST}
+  END IF;""",
+)
+
+
+def _stand(told: str) -> str:
+    """Return that the row is of the machine on which the Node's newest event finds it, and so."""
+    return f"""EXISTS (
+      SELECT 1 FROM ledger_nodes AS n JOIN ledger_events AS e ON e.position = n.fact_position
+      {BODY}
+      WHERE n.node_no = NEW.node_no AND n.machine_no = NEW.machine_no
+        AND n.fact_position = NEW.fact_position AND {told}
+    )"""
+
+
+_STAND_TOLD: Final = f"""{event_is("node.inventoried")}
+        AND {says("j.b", "boot_id", "NEW.boot_id")} AND NEW.by_agent = {{by_agent}}"""
+_STAND_SEEN: Final = f"{event_is('pod.observed')} AND (NEW.boot_id, NEW.by_agent) = ('', 0)"
+_BY_AGENT: Final = "(j.b->'by_agent' = 'true'::jsonb)::int"
+STANDS_INSERT: Final = rule(
+    "ledger_stands_insert",
+    "ledger_stands",
+    "INSERT",
+    f"""
+  IF EXISTS (
+      SELECT 1 FROM ledger_stands WHERE node_no = NEW.node_no AND machine_no = NEW.machine_no
+    )
+    OR NOT {_stand(f"({_STAND_TOLD.format(by_agent=_BY_AGENT)} OR {_STAND_SEEN})")}
+  THEN
+    {_not_brought_in("a node on a machine")}
+  END IF;""",
+)
+STANDS_FACTS: Final = rule(
+    "ledger_stands_facts",
+    "ledger_stands",
+    "UPDATE",
+    f"""
+  IF NOT {same(["node_no", "machine_no"])} OR NEW.fact_position <= OLD.fact_position
+    OR NOT {_stand(_STAND_TOLD.format(by_agent=f"greatest(OLD.by_agent, {_BY_AGENT})"))}
+  THEN
+    {_not_changed("facts of a node on a machine")}
   END IF;""",
 )
 
@@ -468,6 +500,8 @@ RULES: Final = (
     *NODES_INSERT,
     *NODES_FACTS,
     *NODES_LOST,
+    *STANDS_INSERT,
+    *STANDS_FACTS,
     *DEVICES_INSERT,
     *DEVICES_FACTS,
     *HEALTH_INSERT,

@@ -15,6 +15,7 @@ from ledger.store.ddl.holdings import (
     CLAIMED_BY,
     FIXED_HOLDING,
     FIXED_RESERVATION,
+    NEWEST_BOOT,
     UNNAMED_HOLDER,
 )
 from ledger.store.ddl.postgres_texts import (
@@ -122,15 +123,16 @@ _CLEARED: Final = f"""{event_is("node.cleared")} AND c.phase = 'released'
             SELECT 1 FROM ledger_nodes AS n
             LEFT JOIN ledger_nodes AS w ON w.machine_no = n.machine_no AND w.lost_position IS NULL
               AND w.node_uid = j.b->>'witness_uid'
-              AND w.fact_position > c.lost_position
               AND c.position > coalesce(n.moved_position, 0)
+            LEFT JOIN ledger_stands AS s ON s.node_no = w.node_no AND s.machine_no = w.machine_no
+              AND s.fact_position > c.lost_position
             WHERE n.node_no = c.node_no AND {says("j.b", "node_uid", "n.node_uid")}
               AND CASE j.b->>'evidence'
                 WHEN 'act' THEN true
-                WHEN 'agent' THEN w.by_agent = 1
-                WHEN 'boot' THEN w.boot_id <> '' AND n.lost_boot_id <> ''
-                  AND w.boot_id <> n.lost_boot_id AND NOT EXISTS (
-                    SELECT 1 FROM ledger_nodes AS a
+                WHEN 'agent' THEN s.by_agent = 1
+                WHEN 'boot' THEN s.boot_id <> '' AND c.lost_boot_id <> ''
+                  AND s.boot_id <> c.lost_boot_id AND NOT EXISTS (
+                    SELECT 1 FROM ledger_stands AS a
                     WHERE a.machine_no = n.machine_no AND a.by_agent = 1
                   )
                 ELSE false
@@ -155,7 +157,7 @@ _NOT_LOST: Final = fail(
 RESERVATIONS_LOST: Final = rule(
     "ledger_reservations_lost",
     "ledger_reservations",
-    "UPDATE OF lost_position, counted_until_us",
+    "UPDATE OF lost_position, counted_until_us, lost_boot_id",
     f"""
   IF OLD.lost_position IS NOT NULL OR OLD.closed_position IS NOT NULL OR NEW.phase <> 'lost'
     OR NOT EXISTS (
@@ -163,7 +165,7 @@ RESERVATIONS_LOST: Final = rule(
       JOIN ledger_nodes AS n ON n.node_no = OLD.node_no
       WHERE e.position = NEW.lost_position AND e.position > OLD.position
         AND {event_is("node.lost")} AND e.at_us = NEW.counted_until_us
-        AND {says("j.b", "node_uid", "n.node_uid")}
+        AND {says("j.b", "node_uid", "n.node_uid")} AND NEW.lost_boot_id = {NEWEST_BOOT}
     )
   THEN
     {_NOT_LOST}

@@ -17,10 +17,10 @@ UPDATES: Final[Mapping[str, tuple[str, ...]]] = {
     "ledger_head": ("origin", "epoch", "holder", "position", "at_us", "chain_hash"),
     "ledger_machines": ("system_uuid", "machine_id", "fact_position"),
     "ledger_nodes": (
-        *("node_name", "machine_no", "system_uuid", "machine_id", "boot_id", "by_agent", "labels"),
-        *("cpu_milli", "memory_bytes", "cpu_ref_max", "moved_position", "lost_position"),
-        *("lost_boot_id", "fact_position"),
+        *("node_name", "machine_no", "system_uuid", "machine_id", "labels", "cpu_milli"),
+        *("memory_bytes", "cpu_ref_max", "moved_position", "lost_position", "fact_position"),
     ),
+    "ledger_stands": ("boot_id", "by_agent", "fact_position"),
     "ledger_devices": (
         *("node_no", "minor", "device_id", "unique_id", "model", "present", "healthy"),
         *("core_reported", "memory_reported", "core_cap", "memory_cap", "fact_position"),
@@ -38,8 +38,8 @@ UPDATES: Final[Mapping[str, tuple[str, ...]]] = {
         ),
     ),
     "ledger_reservations": (
-        *("phase", "lost_position", "counted_until_us", "closed_at_us", "closed_position"),
-        "end_reason",
+        *("phase", "lost_position", "counted_until_us", "lost_boot_id", "closed_at_us"),
+        *("closed_position", "end_reason"),
     ),
     "ledger_places": ("closed_at_us", "closed_position"),
     "ledger_tree": ("size", "range"),

@@ -26,6 +26,7 @@ _NO_DELETE: Final = (
     ("ledger_streams", "streams"),
     ("ledger_machines", "machines"),
     ("ledger_nodes", "nodes"),
+    ("ledger_stands", "nodes on machines"),
     ("ledger_devices", "cards"),
     ("ledger_cpus", "CPUs"),
     ("ledger_reservations", "reservations"),

@@ -44,9 +44,10 @@ JOIN ledger_nodes AS n ON n.node_no = d.node_no
 
 NODES: Final = """
 CREATE VIEW audit_nodes AS
-SELECT node_uid, node_name, cpu_milli, memory_bytes, machine_id, labels, system_uuid, boot_id,
-  machine_no, lost_position
-FROM ledger_nodes
+SELECT n.node_uid, n.node_name, n.cpu_milli, n.memory_bytes, n.machine_id, n.labels,
+  n.system_uuid, s.boot_id, n.machine_no, n.lost_position
+FROM ledger_nodes AS n
+JOIN ledger_stands AS s ON s.node_no = n.node_no AND s.machine_no = n.machine_no
 """
 
 
