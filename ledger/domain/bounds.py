@@ -31,7 +31,7 @@ PRODUCT: Final[Bounds] = (0, 100_000_000)
 SUM: Final[Bounds] = (0, 2**62 - 1)
 """What others hold of a device, added up: the next holder's part still fits 64 bits."""
 
-_ANY: Final[Bounds] = (-INTEGER_MAX, INTEGER_MAX)
+ANY: Final[Bounds] = (-INTEGER_MAX, INTEGER_MAX)
 _COUNT: Final[Bounds] = (0, INTEGER_MAX)
 _AMOUNT: Final[Bounds] = (0, 8_000_000)  # percent and other units, containers
 _INDEX: Final[Bounds] = (-1, 2**31 - 1)  # -1 is not known, or none
@@ -52,10 +52,13 @@ _FIELDS: Final[Mapping[str, Bounds]] = MappingProxyType(
         "cpu_ref_count_max": _AMOUNT,
         "cpu_milli": PRODUCT,
         "gpu_core_percent": (0, 1_000_000_000),
+        "version": (0, 2**31 - 1),
+        **dict.fromkeys(("count", "device_counts", "amounts", "cpus"), _COUNT),
+        **dict.fromkeys(("bound_cpus", "burst_milli", "gpushare_units"), _COUNT),
     }
 )
 
 
 def bounds_of(field: str) -> Bounds:
     """Return the bounds of a field of an event, in whichever of its parts it stands."""
-    return _FIELDS.get(field, _ANY)
+    return _FIELDS.get(field, ANY)

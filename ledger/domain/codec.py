@@ -3,24 +3,31 @@ Frozen dataclasses to plain JSON values and back, driven by their own type hints
 
 Each type's hints are read once; what comes out is a chain of plain functions, because every event
 of the ledger passes here when it is written and again when it is replayed.
+
+A versioned value is a part of an event that grows by itself (`newest_version` on its class). It has
+its version in it, and of all it holds what is at its default is left out: one value has one text.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import json
 import types
 import typing
 from collections.abc import Callable, Mapping
 from enum import StrEnum
+from fractions import Fraction
 from operator import attrgetter
 from typing import Any, Final
 
-from ledger.domain.bounds import bounds_of
-from ledger.domain.canonical import INTEGER_MAX
+from ledger.domain.bounds import ANY, Bounds, bounds_of
+from ledger.domain.canonical import canonical_json, exact_integer
 from ledger.domain.cpuset import CpuSet, format_cpuset, parse_cpuset
-from ledger.domain.errors import InputError
+from ledger.domain.errors import InputError, UnknownEventError
 from ledger.domain.frozen import twin_of
+from ledger.domain.quantity import Quantity, format_quantity, parse_quantity
+from ledger.domain.topology import LinkMatrix, format_link_matrix, parse_link_matrix
 
 Json = Any
 """A decoded JSON value."""
@@ -33,6 +40,8 @@ Decoder = Callable[[object, str], Any]
 
 _type_hints = functools.cache(typing.get_type_hints)
 _NAMES: Final = {str: "text", int: "an integer", bool: "true or false"}
+_VERSIONED_MAX: Final = 4_096
+"""Versioned values that are remembered by their text: the same requests come again and again."""
 
 
 def encode_value(value: object) -> Json:
@@ -76,28 +85,43 @@ def decode_value(kind: Declared, value: object, path: str) -> Json:
     return _decoder(kind)(value, path)
 
 
+def newest_version_of(kind: Declared) -> int:
+    """Return the version in which a versioned value is written, 0 for other types."""
+    version: int = getattr(kind, "newest_version", 0)
+    return version
+
+
 @functools.cache
-def _encoder(kind: Declared) -> Encoder:
-    """Return the encoder of a declared type; a type that no event may hold is an assertion."""
+def _encoder(kind: Declared, bounds: Bounds = ANY, *, brief: bool = False) -> Encoder:
+    """
+    Return the encoder of a declared type; a type that no event may hold is an assertion.
+
+    Args:
+        bounds: of the integers in it, however deep in arrays.
+        brief: what is at its default is left out.
+    """
     origin: Declared = typing.get_origin(kind)
     arguments = typing.get_args(kind)
     if origin in (types.UnionType, typing.Union):
-        inner = _encoder(next(item for item in arguments if item is not types.NoneType))
+        other = next(item for item in arguments if item is not types.NoneType)
+        inner = _encoder(other, bounds, brief=brief)
         return lambda value: None if value is None else inner(value)
     if origin is tuple:
-        return _array_encoder(arguments)
+        return _array_encoder(arguments, bounds, brief=brief)
     if origin is not None and issubclass(origin, Mapping):
-        inner = _encoder(arguments[1])
+        inner = _encoder(arguments[1], bounds, brief=brief)
         if inner is _same:
             return dict
         return lambda value: {key: inner(item) for key, item in value.items()}
-    if kind is CpuSet:
-        return format_cpuset
+    if kind in TEXTS:
+        return TEXTS[kind][0]
     if kind is int:
-        return _encode_integer
+        return functools.partial(_encode_integer, bounds=bounds)
     if kind is bool or (isinstance(kind, type) and issubclass(kind, str)):
         return _same
     assert dataclasses.is_dataclass(kind), kind
+    if brief or newest_version_of(kind):
+        return _brief_encoder(kind)
     return _dataclass_encoder(kind)
 
 
@@ -106,36 +130,52 @@ def _same(value: Json) -> Json:
     return value
 
 
-def _encode_integer(value: int, low: int = -INTEGER_MAX, high: int = INTEGER_MAX) -> int:
+def _encode_integer(value: int, *, bounds: Bounds) -> int:
     assert type(value) is int, value
-    assert low <= value <= high, value
+    assert bounds[0] <= value <= bounds[1], value
     return value
 
 
-def _field_encoder(name: str, kind: Declared) -> Encoder:
-    """Return the encoder of a field; integers, alone or in an array, have the field's bounds."""
-    low, high = bounds_of(name)
-    if kind is int:
-        return lambda value: _encode_integer(value, low, high)
-    if typing.get_args(kind) == (int, Ellipsis):
-        return lambda value: [_encode_integer(each, low, high) for each in value]
-    return _encoder(kind)
-
-
-def _array_encoder(arguments: tuple[Any, ...]) -> Encoder:
+def _array_encoder(arguments: tuple[Any, ...], bounds: Bounds, *, brief: bool) -> Encoder:
     if arguments[1:] == (Ellipsis,):
-        inner = _encoder(arguments[0])
+        inner = _encoder(arguments[0], bounds, brief=brief)
         if inner is _same:
             return list
         return lambda value: [inner(item) for item in value]
-    inners = tuple(map(_encoder, arguments))
+    inners = [_encoder(argument, bounds, brief=brief) for argument in arguments]
     return lambda value: [encode(item) for encode, item in zip(inners, value, strict=True)]
+
+
+def _brief_encoder(kind: Declared) -> Encoder:
+    """Return the encoder of a dataclass that leaves out what is at its default."""
+    hints = _type_hints(kind)
+    parts = [
+        (
+            field.name,
+            _default_of(field),
+            _encoder(hints[field.name], bounds_of(field.name), brief=True),
+        )
+        for field in dataclasses.fields(kind)
+    ]
+
+    def encode(value: object) -> dict[str, Json]:
+        assert type(value) is kind, value
+        fields = [(name, getattr(value, name), default, inner) for name, default, inner in parts]
+        return {name: inner(item) for name, item, default, inner in fields if item != default}
+
+    return encode
+
+
+def _default_of(field: dataclasses.Field[Any]) -> object:
+    """Return what a field is without a word; nothing equals that of a field that is needed."""
+    missing = dataclasses.MISSING
+    return field.default if field.default_factory is missing else field.default_factory()
 
 
 def _dataclass_encoder(kind: Declared) -> Encoder:
     hints = _type_hints(kind)
     names = tuple(field.name for field in dataclasses.fields(kind))
-    encoders = {name: _field_encoder(name, hints[name]) for name in names}
+    encoders = {name: _encoder(hints[name], bounds_of(name)) for name in names}
     changing = tuple((name, inner) for name, inner in encoders.items() if inner is not _same)
     values_of: Callable[[object], tuple[object, ...]]
     if len(names) > 1:
@@ -156,28 +196,30 @@ def _dataclass_encoder(kind: Declared) -> Encoder:
 
 
 @functools.cache
-def _decoder(kind: Declared) -> Decoder:
+def _decoder(kind: Declared, bounds: Bounds = ANY) -> Decoder:
     origin: Declared = typing.get_origin(kind)
     arguments = typing.get_args(kind)
     if origin in (types.UnionType, typing.Union):
-        inner = _decoder(next(item for item in arguments if item is not types.NoneType))
+        inner = _decoder(next(item for item in arguments if item is not types.NoneType), bounds)
         return lambda value, path: None if value is None else inner(value, path)
     if origin is tuple:
-        return _array_decoder(arguments)
+        return _array_decoder(arguments, bounds)
     if origin is not None and issubclass(origin, Mapping):
-        return _object_decoder(_decoder(arguments[1]), arguments[1])
-    if kind is CpuSet:
-        return _decode_cpuset
+        return _object_decoder(_decoder(arguments[1], bounds), arguments[1])
+    if kind in TEXTS:
+        return _text_decoder(*TEXTS[kind][1:])
+    if kind is int:
+        return functools.partial(_decode_integer, bounds=bounds)
     if dataclasses.is_dataclass(kind):
-        return _dataclass_decoder(kind)
+        return _versioned_decoder(kind) if newest_version_of(kind) else _dataclass_decoder(kind)
     if isinstance(kind, type) and issubclass(kind, StrEnum):
         return _choice_decoder(kind)
     return _plain_decoder(kind)
 
 
-def _array_decoder(arguments: tuple[Any, ...]) -> Decoder:
+def _array_decoder(arguments: tuple[Any, ...], bounds: Bounds) -> Decoder:
     if arguments[1:] == (Ellipsis,):
-        inner = _decoder(arguments[0])
+        inner = _decoder(arguments[0], bounds)
 
         def many(value: object, path: str) -> tuple[Any, ...]:
             if not isinstance(value, list):
@@ -187,7 +229,7 @@ def _array_decoder(arguments: tuple[Any, ...]) -> Decoder:
             return tuple([inner(item, f"{path}[{i}]") for i, item in enumerate(value)])
 
         return many
-    inners = tuple(map(_decoder, arguments))
+    inners = [_decoder(argument, bounds) for argument in arguments]
 
     def fixed(value: object, path: str) -> tuple[Any, ...]:
         if not isinstance(value, list) or len(value) != len(inners):
@@ -214,7 +256,7 @@ def _object_decoder(inner: Decoder, kind: Declared) -> Decoder:
 def _dataclass_decoder(kind: Declared) -> Decoder:
     hints = _type_hints(kind)
     fields = {
-        field.name: _field_decoder(field.name, hints[field.name])
+        field.name: _decoder(hints[field.name], bounds_of(field.name))
         for field in dataclasses.fields(kind)
     }
     needed = {field.name for field in dataclasses.fields(kind) if not _has_default(field)}
@@ -257,23 +299,6 @@ def _dataclass_decoder(kind: Declared) -> Decoder:
     return decode
 
 
-def _field_decoder(name: str, kind: Declared) -> Decoder:
-    """Return the decoder of a field; integers, alone or in an array, have the field's bounds."""
-    inner, (low, high) = _decoder(kind), bounds_of(name)
-    many = typing.get_args(kind) == (int, Ellipsis)
-    if kind is not int and not many:
-        return inner
-
-    def bounded(value: object, path: str) -> object:
-        found = inner(value, path)
-        for each in found if many else (found,):
-            if not low <= each <= high:
-                raise InputError(f"must be between {low} and {high}, is {each}", field=path)
-        return found
-
-    return bounded
-
-
 def _json_kind(kind: Declared) -> type[object] | None:
     """Return what JSON makes of a declared type; None where that depends on the value."""
     origin: Declared = typing.get_origin(kind)
@@ -281,9 +306,11 @@ def _json_kind(kind: Declared) -> type[object] | None:
         return None
     if origin is tuple:
         return list
+    if kind in TEXTS:
+        return str
     if origin is not None or dataclasses.is_dataclass(kind):
-        return str if kind is CpuSet else dict
-    if kind is CpuSet or kind not in _NAMES:
+        return dict
+    if kind not in _NAMES:
         return str
     plain: type[object] = kind
     return plain
@@ -294,13 +321,83 @@ def _has_default(field: dataclasses.Field[Any]) -> bool:
     return field.default is not missing or field.default_factory is not missing
 
 
-def _decode_cpuset(value: object, path: str) -> CpuSet:
-    if not isinstance(value, str):
-        raise InputError("must be a CPU list", field=path)
+def _decode_integer(value: object, path: str, *, bounds: Bounds) -> int:
+    if type(value) is not int:
+        raise InputError(f"must be {_NAMES[int]}, is {value!r}", field=path)
+    low, high = bounds
+    if not low <= value <= high:
+        raise InputError(f"must be between {low} and {high}, is {value}", field=path)
+    return value
+
+
+def _text_decoder(parse: Callable[[str], Any], words: str) -> Decoder:
+    def decode(value: object, path: str) -> object:
+        if not isinstance(value, str):
+            raise InputError(f"must be {words}", field=path)
+        try:
+            return parse(value)
+        except InputError as error:
+            raise error.within(path) from error
+
+    return decode
+
+
+@functools.cache
+def versioned_reader(kind: Declared) -> Callable[[str], Any]:
+    """
+    Return what reads the canonical text of a versioned value; the newest texts are remembered.
+
+    Raises (the reader):
+        UnknownEventError: a version that this release doesn't know.
+        InputError: not the type's fields, or not the one text that the value has.
+    """
+    decode, encode = _dataclass_decoder(kind), _brief_encoder(kind)
+
+    @functools.lru_cache(_VERSIONED_MAX)
+    def read(text: str) -> object:
+        try:
+            value = json.loads(text, parse_int=exact_integer)
+        except (ValueError, RecursionError) as error:
+            raise InputError(f"not JSON: {error}") from error
+        version = value.get("version") if isinstance(value, dict) else None
+        if type(version) is int and version != newest_version_of(kind):
+            raise UnknownEventError(f"a {kind.__name__} of another version: version={version}")
+        made = decode(value, "")
+        if canonical_json(encode(made)) != text:
+            raise InputError("is not written in its one form")
+        return made
+
+    return read
+
+
+def _versioned_decoder(kind: Declared) -> Decoder:
+    read = versioned_reader(kind)
+
+    def decode(value: object, path: str) -> object:
+        if not isinstance(value, dict):
+            raise InputError("must be an object", field=path)
+        try:
+            return read(canonical_json(value))
+        except InputError as error:
+            raise error.within(path) from error
+
+    return decode
+
+
+def _parse_fraction(text: str) -> Fraction:
     try:
-        return parse_cpuset(value)
-    except InputError as error:
-        raise error.within(path) from error
+        return Fraction(text)
+    except (ValueError, ZeroDivisionError) as error:
+        raise InputError(f"not a fraction: value={text[:80]!r}") from error
+
+
+TEXTS: Final[Mapping[Declared, tuple[Callable[[Any], str], Callable[[str], Any], str]]] = {
+    CpuSet: (format_cpuset, parse_cpuset, "a CPU list"),
+    Fraction: (str, _parse_fraction, "a fraction"),
+    LinkMatrix: (format_link_matrix, parse_link_matrix, "a matrix of links"),
+    Quantity: (format_quantity, parse_quantity, "a quantity"),
+}
+"""Types that are written as a text of their own: what writes and reads it, and what it is."""
 
 
 def _choice_decoder(kind: type[StrEnum]) -> Decoder:

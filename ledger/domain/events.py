@@ -18,6 +18,7 @@ from ledger.domain.cpuset import CpuSet
 from ledger.domain.devices import DeviceRecord, DeviceShare
 from ledger.domain.errors import InputError, UnknownEventError
 from ledger.domain.recognise import recogniser
+from ledger.domain.recorded_request import RecordedRequest
 from ledger.domain.requests import PodSnapshot
 from ledger.domain.topology import Cpu
 from ledger.domain.upcasts import UPCASTS, Step, latest, upcast
@@ -131,6 +132,18 @@ class DeviceHealthChanged:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RequestDescribed:
+    """
+    What Pods of one kind ask for beside cpu and memory, recorded before the first that does.
+
+    Rule: docs/adr/0011. Its digest is its name: decisions on such Pods say that alone.
+    """
+
+    event_type: ClassVar[str] = "request.described.v1"
+    request: RecordedRequest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PodReserved:
     """
     The scheduler promised these shares to one Pod. Appended before Bind is sent.
@@ -140,6 +153,8 @@ class PodReserved:
         resource_version: the Pod's, as read before deciding; empty in a simulation.
         shares: ordered by (device_type, minor).
         annotations: exactly the Binding's.
+        request: the digest of what it asked for beside cpu and memory, as `RequestDescribed` has
+            it; empty where that is not known, as of a reservation read off a Pod after a restore.
     """
 
     event_type: ClassVar[str] = "pod.reserved.v1"
@@ -162,6 +177,7 @@ class PodReserved:
     resource_version: str = ""
     group: str = ""
     snapshot: PodSnapshot = field(default_factory=PodSnapshot)
+    request: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,6 +235,7 @@ class PodObserved:
             for them.
         annotations: what the Pod says beside numbers of what it holds: its `resource-status`, and
             its `device-allocated` where that names templates or AI cores.
+        request: as of a reservation; empty where its own object was not read, or breaks rules.
     """
 
     event_type: ClassVar[str] = "pod.observed.v1"
@@ -238,6 +255,7 @@ class PodObserved:
     dialect: str = ""
     snapshot: PodSnapshot = field(default_factory=PodSnapshot)
     annotations: Mapping[str, str] = field(default_factory=dict)
+    request: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -267,6 +285,7 @@ class RequestRefused:
     Attributes:
         stage: `admission`, `takeover` or `scheduling`.
         shape: the request in short, such as `4 x whole gpu, 8 cpu, 32Gi`.
+        request: as of a reservation; empty for one that breaks rules of ours.
     """
 
     event_type: ClassVar[str] = "request.refused.v1"
@@ -280,6 +299,9 @@ class RequestRefused:
     gpu_core_percent: int = 0
     policy: str = ""
     snapshot: PodSnapshot = field(default_factory=PodSnapshot)
+    cpu_milli: int = 0
+    memory_bytes: int = 0
+    request: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -463,6 +485,7 @@ LedgerEvent = (
     | NodeLost
     | NodeCleared
     | DeviceHealthChanged
+    | RequestDescribed
     | PodReserved
     | PodBound
     | PodAssigned

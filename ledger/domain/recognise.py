@@ -21,6 +21,7 @@ from typing import Any, Final
 
 from ledger.domain.bounds import Bounds, bounds_of
 from ledger.domain.canonical import is_canonical
+from ledger.domain.codec import newest_version_of, versioned_reader
 from ledger.domain.cpuset import CpuSet, parse_cpuset
 from ledger.domain.errors import InputError
 from ledger.domain.frozen import Twin, twin_of
@@ -38,6 +39,8 @@ _MEMORY: Final = 1_024
 """Parts that are remembered by their text: the same cards and Pod shapes come again and again."""
 _LETTERS: Final = r'[^"\\\x00-\x1f]*+'  # no escape, and nothing that would need one
 _PLAIN: Final = {str: f'"{_LETTERS}"', bool: "(?:true|false)"}
+_DEPTH: Final = 6
+"""Objects in objects that a versioned value may have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,7 +153,16 @@ def _form(kind: Declared, bounds: Bounds) -> _Form:
     if kind is bool:
         return _whole(_PLAIN[bool], "true".__eq__)
     assert dataclasses.is_dataclass(kind), kind
+    if newest_version_of(kind):
+        reader: Callable[[Declared], Recogniser] = versioned_reader
+        return _whole(_balanced(_DEPTH), reader(kind))
     return _whole(_object(kind, grouped=False), functools.lru_cache(_MEMORY)(_reader(kind)))
+
+
+def _balanced(depth: int) -> str:
+    """Return what matches an object up to its own end, whatever is in it; its reader looks in."""
+    inner = f"|{_balanced(depth - 1)}" if depth > 1 else ""
+    return rf'\{{(?:[^"{{}}\\\x00-\x1f]++|"{_LETTERS}"{inner})*+\}}'
 
 
 def _whole(pattern: str, value: Callable[[str], Any]) -> _Form:

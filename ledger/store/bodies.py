@@ -87,6 +87,7 @@ def _reserved(event: PodReserved) -> str:
         f'"namespace":{_quote(event.namespace)},"node_name":{_quote(event.node_name)},'
         f'"node_uid":{_quote(event.node_uid)},"pod_name":{_quote(event.pod_name)},'
         f'"pod_uid":{_quote(event.pod_uid)},"policy":{_quote(event.policy)},'
+        f'"request":{_quote(event.request)},'
         f'"resource_version":{_quote(event.resource_version)},'
         f'"settings_hash":{_quote(event.settings_hash)},'
         f'"shares":[{",".join([_share(share) for share in event.shares])}],'

@@ -34,6 +34,7 @@ from ledger.domain.events import (
     PodReserved,
     PodVoided,
     PositionVoided,
+    RequestDescribed,
     RequestRefused,
     SegmentArchived,
     SettingsChanged,
@@ -162,6 +163,7 @@ class Projection:
             case (
                 EpochStarted()
                 | SettingsChanged()
+                | RequestDescribed()
                 | DriftFound()
                 | DriftResolved()
                 | SnapshotTaken()

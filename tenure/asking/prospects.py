@@ -11,8 +11,6 @@ from ledger.domain.requests import PodRequest
 from scheduler.decide import reasons
 from scheduler.decide.bench import Bench
 from scheduler.decide.findings import find_reasons
-from scheduler.decide.group_life import DEADLINE
-from scheduler.decide.groups import GANG_UNFIT, MEMBERS_MISSING
 from scheduler.decide.nearest import GroupNearest, Nearest, nearest, nearest_of_group
 from scheduler.decide.outcome import Unplaced
 from scheduler.decide.releases import Ending
@@ -36,28 +34,24 @@ _NEEDS_OBJECTS: Final = (
     " nodes by --objects to see what would help"
 )
 _NO_REQUEST: Final = (
-    "the ledger does not record its request in full (a trace has no Pod objects): name the Pod's"
-    " file by --objects to see what would help"
+    "the ledger has no request of it (it broke rules, or its events are in the archive): name the"
+    " Pod's file by --objects to see what would help"
 )
 _UNRECORDED: Final = frozenset(
     reason.text
     for reason in (
         reasons.UNSCHEDULABLE,
-        reasons.AFFINITY,
         reasons.TOO_MANY_PODS,
         reasons.DIALECT_NOT_SERVED,
         reasons.MGPU_POLICY_MISMATCH,
         reasons.NO_PARTITION_TABLE,
         reasons.PARTITION_COUNT,
         reasons.NO_FREE_PARTITION,
-        reasons.TOPOLOGY_SCOPE,
         reasons.NO_TOPOLOGY_TREE,
-        reasons.MULTI_SHARED_GPU,
-        reasons.JOINT_RULES,
         reasons.NOT_WHOLE_CORES,
         reasons.BIND_POLICY_CONFLICT,
     )
-) | {MEMBERS_MISSING, GANG_UNFIT, DEADLINE}
+)
 _UNRECORDED_STARTS: Final = (
     "node(s) had untolerated taint",
     reasons.NUMA_POLICY_CONFLICT.text,

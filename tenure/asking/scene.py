@@ -17,10 +17,12 @@ from ledger.domain.events import (
     PodObserved,
     PodReserved,
     RefusalReason,
+    RequestDescribed,
     RequestRefused,
 )
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.normalise import examine_pod
+from ledger.domain.recorded_request import RecordedRequest, request_digest
 from ledger.domain.requests import PodRequest, PodSnapshot
 from ledger.domain.resources import (
     ANNOTATION_RESOURCE_STATUS,
@@ -34,7 +36,6 @@ from scheduler.decide.settings import SchedulingSettings
 from tenure.asking.rebuilt import (
     UNTOLD_BY_ARCHIVE,
     UNTOLD_OF_NODES,
-    UNTOLD_OF_PODS,
     node_of,
     request_of,
 )
@@ -90,6 +91,7 @@ class _Told:
     inventories: dict[str, NodeInventoried] = field(default_factory=dict)
     holdings: dict[str, PodReserved | PodObserved] = field(default_factory=dict)
     refusals: dict[str, RequestRefused] = field(default_factory=dict)
+    requests: dict[str, RecordedRequest] = field(default_factory=dict)  # by digest
     is_archived: bool = False
 
 
@@ -191,24 +193,19 @@ def scene_of_ledger(source: Ledger, objects: Objects | None, settings: Schedulin
         LedgerError: the ledger can't be read.
     """
     state, told = _read_events(source)
-    normalise = normalise_settings(settings)
     facts = {} if objects is None else {node.uid: node for node in objects.nodes}
     order = dict.fromkeys((*told.inventories, *sorted(state.nodes)))  # that of the input
     nodes = [_node(uid, state, told, facts) for uid in order if uid in state.nodes]
     places = {node.uid: place for place, node in enumerate(nodes)}
     known = dict(objects.requests) if objects else {}
-    rebuilt = False
     for uid, event in {**told.refusals, **told.holdings}.items():
         told_by_files = objects is not None and (uid in known or uid in objects.broken)
-        request = None if told_by_files else request_of(event, normalise)
+        request = None if told_by_files else request_of(event, told.requests)
         if request is not None:
             known[uid] = request
-            rebuilt = True
     untold = []
     if any(uid not in facts for uid in state.nodes):
         untold.append(UNTOLD_OF_NODES)
-    if rebuilt:
-        untold.append(UNTOLD_OF_PODS)
     if told.is_archived:
         untold.append(UNTOLD_BY_ARCHIVE)
     return Scene(
@@ -241,6 +238,8 @@ def _read_events(source: Ledger) -> tuple[LedgerState, _Told]:
                 told.inventories[event.node_uid] = event
             case PodReserved() | PodObserved():
                 told.holdings[event.pod_uid] = event
+            case RequestDescribed():
+                told.requests[request_digest(event.request)] = event.request
             case RequestRefused():
                 told.refusals[event.pod_uid] = event
             case _:

@@ -68,7 +68,7 @@ def simulate_command(options: Options) -> None:
     if options.learn is not None:
         from tenure.simulate.learning import with_learned
 
-        run = with_learned(run, options.learn, normalise_settings(settings))
+        run = with_learned(run, options.learn)
     for warning in run.warnings:
         warn(warning)
     if options.compare is None:

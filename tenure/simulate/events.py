@@ -20,12 +20,14 @@ from ledger.domain.events import (
     PodReserved,
     PodVoided,
     RefusalReason,
+    RequestDescribed,
     RequestRefused,
     SettingsChanged,
 )
 from ledger.domain.machines import Contradiction
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.recorded import NewEvent
+from ledger.domain.recorded_request import RecordedRequest, recorded_request, request_digest
 from ledger.domain.requests import DeviceDemand, PodRequest
 from scheduler.decide.outcome import Placement, Unplaced
 from tenure.simulate.model import HealthChange, RefusedPod
@@ -82,6 +84,17 @@ def inventoried(node: NodeFacts, at_us: int) -> NewEvent:
         event=event,
         actor=ACTOR,
         idempotency_key=f"inventory:{node.uid}:1",
+        wall_us=at_us,
+    )
+
+
+def described(request: RecordedRequest, at_us: int) -> NewEvent:
+    """Return what Pods of one kind ask for; the same request is one event."""
+    return NewEvent(
+        stream=SYSTEM,
+        event=RequestDescribed(request=request),
+        actor=ACTOR,
+        idempotency_key=f"request:{request_digest(request)}",
         wall_us=at_us,
     )
 
@@ -161,6 +174,7 @@ def reserved(
         tenure_version=words.tenure_version,
         group=group_name(request),
         snapshot=request.snapshot,
+        request=request_digest(recorded_request(request)),
     )
     return NewEvent(
         stream=f"node/{placement.node_uid}",
@@ -221,6 +235,9 @@ def unplaced(words: Words, answer: Unplaced, number: int, at_us: int) -> NewEven
         gpu_core_percent=gpu_core_percent(request),
         policy=words.policy,
         snapshot=request.snapshot,
+        cpu_milli=request.cpu_milli,
+        memory_bytes=request.memory_bytes,
+        request=request_digest(recorded_request(request)),
     )
     return _refusal(event, number, at_us)
 

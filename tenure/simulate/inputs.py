@@ -10,12 +10,14 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from ledger.domain.adoption import Adopted, adopt
-from ledger.domain.errors import InputError
+from ledger.domain.errors import FieldError, InputError
 from ledger.domain.events import PodObserved
 from ledger.domain.node_objects import NO_WITNESSES, Witnesses, decode_node, decode_witnesses
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.normalise import NormaliseSettings, examine_pod
 from ledger.domain.pod_spec import decode_quota, read_pod
+from ledger.domain.recorded_request import recorded_request, request_digest
+from ledger.domain.requests import PodRequest
 from ledger.domain.resources import (
     GPU_TEMPLATES_KEY,
     GPU_TEMPLATES_NAME,
@@ -77,11 +79,15 @@ def manifest_run(manifests: Manifests, *, settings: SchedulingSettings, start_us
         nodes[name] = facts
         witnesses[name] = _witnesses(about)
         warnings += found
-    adopted = [_adopt(document, nodes, witnesses, normalise) for document in running]
+    asked = [_examined(document, normalise) for document in running]
+    adopted = [
+        _adopt(document, None if errors else request, nodes, witnesses, normalise)
+        for document, (request, errors) in zip(running, asked, strict=True)
+    ]
     known = {document.uid for document in manifests.of_kind("Pod")}
     strangers = list(_strangers(nodes, witnesses, known, normalise))
     warnings += [warning for _, warning in strangers]
-    groups = [_running_group(document, normalise) for document in running]
+    groups = [group_name(request) for request, _ in asked]
     return Run(
         source="manifests",
         nodes=tuple(nodes.values()),
@@ -90,6 +96,7 @@ def manifest_run(manifests: Manifests, *, settings: SchedulingSettings, start_us
         inputs_hash=hashlib.sha256(f"manifests {manifests.digest}".encode()).hexdigest(),
         adopted=tuple(pod for pod, _ in (*adopted, *strangers)),
         running=_running_nodes(groups, [pod for pod, _ in adopted]),
+        running_requests=tuple(request for request, errors in asked if not errors),
         running_cards=_running_cards(groups, [pod for pod, _ in adopted]),
         shared_templates=_shared_templates(manifests),
         warnings=tuple(warnings),
@@ -278,6 +285,7 @@ def _witnesses(about: _NodeDocuments) -> Witnesses:
 
 def _adopt(
     document: Document,
+    request: PodRequest | None,
     nodes: Mapping[str, NodeFacts],
     witnesses: Mapping[str, Witnesses],
     settings: NormaliseSettings,
@@ -291,7 +299,10 @@ def _adopt(
         held = adopt(document.body, node, settings, witnesses.get(node_name, NO_WITNESSES))
     except InputError as error:
         raise document.blame(error) from None
-    return _observed(held, node, node_name), held.faults if node.uid else ()
+    observed = _observed(held, node, node_name)
+    if request is not None:
+        observed = replace(observed, request=request_digest(recorded_request(request)))
+    return observed, held.faults if node.uid else ()
 
 
 def _strangers(
@@ -346,11 +357,18 @@ def _observed(held: Adopted, node: NodeFacts, node_name: str) -> PodObserved:
     )
 
 
-def _arrival(document: Document, settings: NormaliseSettings, start_us: int) -> Arrival:
+def _examined(
+    document: Document, settings: NormaliseSettings
+) -> tuple[PodRequest, tuple[FieldError, ...]]:
+    """Return what a Pod asks for, and the rules that it breaks."""
     try:
-        request, errors = examine_pod(document.body, settings)
+        return examine_pod(document.body, settings)
     except InputError as error:
         raise document.blame(error) from None
+
+
+def _arrival(document: Document, settings: NormaliseSettings, start_us: int) -> Arrival:
+    request, errors = _examined(document, settings)
     if not errors:
         return Arrival(at_us=start_us, pod=request)
     refused = RefusedPod(
@@ -361,15 +379,6 @@ def _arrival(document: Document, settings: NormaliseSettings, start_us: int) -> 
         snapshot=request.snapshot,
     )
     return Arrival(at_us=start_us, pod=refused)
-
-
-def _running_group(document: Document, settings: NormaliseSettings) -> str:
-    """Return the gang or group of a running Pod, empty without one."""
-    try:
-        request, _ = examine_pod(document.body, settings)
-    except InputError as error:
-        raise document.blame(error) from None
-    return group_name(request)
 
 
 def _running_nodes(names: Sequence[str], held: Sequence[PodObserved]) -> dict[str, tuple[str, ...]]:

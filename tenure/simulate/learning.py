@@ -6,8 +6,8 @@ import hashlib
 from dataclasses import replace
 
 from ledger.domain.errors import InputError
-from ledger.domain.events import PodObserved, PodReserved, RequestRefused
-from ledger.domain.normalise import NormaliseSettings
+from ledger.domain.events import PodObserved, PodReserved, RequestDescribed, RequestRefused
+from ledger.domain.recorded_request import RecordedRequest, request_digest
 from ledger.domain.requests import PodRequest
 from ledger.store.open import open_ledger
 from tenure.asking.rebuilt import request_of
@@ -18,7 +18,7 @@ LEARNED_MAX = 100_000
 """The newest Pods of a ledger are learned from; older ones are another mix."""
 
 
-def with_learned(run: Run, url: str, settings: NormaliseSettings) -> Run:
+def with_learned(run: Run, url: str) -> Run:
     """
     Return the run with typical Pods out of another ledger in place of its own.
 
@@ -27,34 +27,36 @@ def with_learned(run: Run, url: str, settings: NormaliseSettings) -> Run:
     Raises:
         InputError: no such ledger, or one that has seen no Pod.
     """
-    learned = learned_from(url, settings)
+    learned = learned_from(url)
     if not learned:
         error = InputError("the ledger has seen no Pod to learn from", place=url)
         raise with_next(error, "leave --learn out: the arrivals themselves are typical then")
     told = hashlib.sha256(run.inputs_hash.encode())
     for request in learned:
-        told.update(repr((request.cpu_milli, request.devices)).encode())
+        told.update(repr((request.cpu_milli, request.devices, request.placement)).encode())
     return replace(run, typical=learned, inputs_hash=told.hexdigest())
 
 
-def learned_from(url: str, settings: NormaliseSettings) -> tuple[PodRequest, ...]:
+def learned_from(url: str) -> tuple[PodRequest, ...]:
     """
     Return the requests that a ledger recorded, each Pod once, whether it was placed or not.
 
-    Rule: FGD paper, "typical Pods": what usually arrives. What a ledger does not record of a Pod
-    (models it is tied to, selectors) is not learned.
+    Rule: FGD paper, "typical Pods": what usually arrives.
 
     Raises:
         InputError: no such ledger.
     """
     found: dict[str, PodRequest] = {}
+    requests: dict[str, RecordedRequest] = {}
     with open_ledger(url, mode="read") as ledger:
         for recorded in ledger.read_events():
             event = recorded.event
+            if isinstance(event, RequestDescribed):
+                requests[request_digest(event.request)] = event.request
             if not isinstance(event, PodReserved | PodObserved | RequestRefused):
                 continue
             if event.pod_uid not in found:
-                request = request_of(event, settings)
+                request = request_of(event, requests)
                 if request is not None:
                     found[event.pod_uid] = request
     return tuple(found.values())[-LEARNED_MAX:]

@@ -70,6 +70,7 @@ class Run:
             that is not in the input has no node UID; it is listed and holds nothing.
         running: gang or group (`events.group_name`) -> the nodes of its running Pods, by name,
             one for each Pod.
+        running_requests: what the running Pods ask for, of those that break no rule.
         running_cards: gang or group -> these members' GPUs, as (node name, minor).
         health_changes: ascending by `at_us`; only a timed run has any.
         typical: the workload whose shapes the fragmentation measure weighs; empty = the arrivals.
@@ -90,6 +91,7 @@ class Run:
     inputs_hash: str
     adopted: tuple[PodObserved, ...] = ()
     running: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    running_requests: Sequence[PodRequest] = ()
     running_cards: Mapping[str, frozenset[tuple[str, int]]] = field(default_factory=dict)
     health_changes: tuple[HealthChange, ...] = ()
     typical: Sequence[PodRequest] = ()

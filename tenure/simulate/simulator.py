@@ -8,6 +8,7 @@ from dataclasses import replace
 from ledger.domain.devices import GPU
 from ledger.domain.machines import contradictions
 from ledger.domain.recorded import NewEvent
+from ledger.domain.recorded_request import RecordedRequest, recorded_request
 from ledger.domain.requests import PodRequest
 from scheduler.decide.accounts import granting_nodes, in_order_of_registration
 from scheduler.decide.answers import encode
@@ -59,6 +60,7 @@ class Simulator:
         self._refusals: dict[str, int] = {}  # Pod UID -> refusals recorded
         self._attempts: dict[str, int] = {}  # Pod UID -> reservations, of those with several
         self._health_changes = 0
+        self._described: set[RecordedRequest] = set()
 
     def begin(self, settings: str) -> tuple[str, ...]:
         """
@@ -81,6 +83,8 @@ class Simulator:
         for found in contradictions(claims):
             conflicts.append(str(found))
             self._recorder.add(events.drift_found(found, start_us))
+        for request in self.run.running_requests:
+            self._describe(request, start_us)
         for pod in self.run.adopted:
             place = places.get(pod.node_uid)
             if place is None:
@@ -163,6 +167,7 @@ class Simulator:
         """Record that a Pod has no place now."""
         self.outcomes[index] = answer if self._keep_nodes else replace(answer, nodes=None)
         number = self._refusals[answer.request.uid] = self.refusals_of(answer.request.uid) + 1
+        self._describe(answer.request, at_us)
         self._recorder.add(events.unplaced(self._words, answer, number, at_us))
         self._recorder.decided()
 
@@ -260,6 +265,7 @@ class Simulator:
             placement = self.groups.with_seen(placement)
             attempt = self._attempts[request.uid] = self._attempts.get(request.uid, 0) + 1
         node = self.run.nodes[placement.node]
+        self._describe(request, at_us)
         annotations = encode(placement, node=node, now_ns=at_us * 1000, settings=self._settings)
         self._add(events.reserved(self._words, placement, annotations, at_us, attempt=attempt))
         placed = Placed(placement=placement, annotations=annotations)
@@ -269,6 +275,13 @@ class Simulator:
         if request.gang is not None or request.group is not None:
             self.groups.given(placement)
         return placed
+
+    def _describe(self, request: PodRequest, at_us: int) -> None:
+        """Record what a Pod asks for, unless one of its kind did before."""
+        recorded = recorded_request(request)
+        if recorded not in self._described:
+            self._described.add(recorded)
+            self._recorder.add(events.described(recorded, at_us))
 
     def _add(self, event: NewEvent) -> None:
         self._recorder.add(event)

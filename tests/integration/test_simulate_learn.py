@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from ledger.domain.normalise import NormaliseSettings
 from scheduler.decide.typical import workload_of
 from tenure.simulate.learning import learned_from
 from tests.support.cli import CommandLine
@@ -54,7 +53,7 @@ def test_what_a_ledger_saw_is_typical_for_the_next_run(line: CommandLine, tmp_pa
     seen = cluster(tmp_path / "seen.json", *((f"p{i}", "50") for i in range(3)), ("big", "900"))
     line.ask("simulate", seen)
 
-    learned = learned_from(str(line.ledger), NormaliseSettings())
+    learned = learned_from(str(line.ledger))
 
     typical = workload_of(learned)
     assert [(pod.gpu_percent, pod.gpu_count) for pod in typical.pods] == [(50, 1), (100, 9)]

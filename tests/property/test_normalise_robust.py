@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from ledger.domain.adoption import adopt
 from ledger.domain.canonical import INTEGER_MAX
 from ledger.domain.errors import InputError, RefusedError
-from ledger.domain.events import PodReserved, decode_event, encode_event
+from ledger.domain.events import PodReserved, RequestDescribed, decode_event, encode_event
 from ledger.domain.node_objects import decode_node, decode_witnesses
 from ledger.domain.normalise import decode_pod
+from ledger.domain.recorded_request import recorded_request, request_digest
 from tests.support.objects import Object, container, device, gpu_device, node, nrt, pod, sidecar
 
 T = TypeVar("T")
@@ -172,7 +173,10 @@ def test_a_damaged_pod_is_read_refused_or_unreadable(body: Object) -> None:
             cpu_milli=request.cpu_milli,
             memory_bytes=request.memory_bytes,
             snapshot=request.snapshot,
+            request=request_digest(recorded_request(request)),
         )
+        told = RequestDescribed(request=recorded_request(request))
+        assert decode_event(told.event_type, encode_event(told)) == told
         body_text = encode_event(event)
         assert decode_event(PodReserved.event_type, body_text) == event
         assert body_text.encode()

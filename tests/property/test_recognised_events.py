@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
-import types
-import typing
-from collections.abc import Mapping
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -16,7 +11,6 @@ from hypothesis import strategies as st
 
 from ledger.domain.bounds import _FIELDS, bounds_of
 from ledger.domain.codec import decode_value
-from ledger.domain.cpuset import CpuSet, cpuset_of
 from ledger.domain.errors import InputError
 from ledger.domain.events import (
     EVENT_TYPES,
@@ -28,37 +22,12 @@ from ledger.domain.events import (
     encode_event,
 )
 from ledger.domain.recognise import _digits, recogniser
+from tests.support.declared import values
 from tests.support.stores import reserved, share
 
 PLAIN_WORDS = st.text(st.characters(exclude_characters='"\\', exclude_categories=["Cs", "Cc"]))
 ANY_WORDS = st.text(st.characters(exclude_categories=["Cs"]), max_size=9)
 KINDS = sorted(EVENT_TYPES.values(), key=lambda kind: kind.event_type)
-
-
-def values(
-    declared: Any,  # noqa: ANN401
-    words: st.SearchStrategy[str],
-    field: str = "",
-) -> st.SearchStrategy[Any]:
-    """Return values of a declared type, integers within the bounds of their field."""
-    origin, arguments = typing.get_origin(declared), typing.get_args(declared)
-    if origin in (types.UnionType, typing.Union):
-        return st.one_of(*(values(each, words, field) for each in arguments))
-    if origin is tuple:
-        return st.lists(values(arguments[0], words, field), max_size=3).map(tuple)
-    if origin is not None and issubclass(origin, Mapping):
-        return st.dictionaries(words, values(arguments[1], words), max_size=2)
-    if declared is CpuSet:
-        return st.sets(st.integers(0, 200), max_size=5).map(cpuset_of)
-    if hasattr(declared, "__dataclass_fields__"):
-        hints = typing.get_type_hints(declared)
-        fields = {
-            each.name: values(hints[each.name], words, each.name)
-            for each in dataclasses.fields(declared)
-        }
-        return st.builds(declared, **fields)
-    plain = {str: words, int: st.integers(*bounds_of(field)), bool: st.booleans()}
-    return plain[declared] if declared in plain else st.none()
 
 
 def events(words: st.SearchStrategy[str]) -> st.SearchStrategy[LedgerEvent]:

@@ -51,7 +51,12 @@ def some(strategy: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 
 CPUSETS = st.one_of(st.just(CpuSet()), st.sets(st.integers(0, 200), max_size=9).map(cpuset_of))
 SHARES = of(DeviceShare, containers=some(of(ContainerShare)))
-RESERVED = of(PodReserved, shares=some(SHARES), cpuset=CPUSETS, snapshot=of(PodSnapshot))
+RESERVED = of(
+    PodReserved,
+    shares=some(SHARES),
+    cpuset=CPUSETS,
+    snapshot=of(PodSnapshot),
+)
 ENDED = st.one_of(of(PodReleased), of(PodVoided), of(PodBound), of(PodAssigned))
 
 

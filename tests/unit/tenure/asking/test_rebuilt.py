@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from ledger.domain.events import PodReserved, RequestRefused
-from ledger.domain.normalise import DEFAULT_SETTINGS, decode_pod
-from ledger.domain.requests import MatchExpression, PlacementRules, PodRequest, PodSnapshot
+from ledger.domain.events import PodReserved
+from ledger.domain.recorded_request import recorded_request, request_digest
+from ledger.domain.requests import MatchExpression, PlacementRules
 from ledger.domain.resources import LABEL_HOSTNAME
 from ledger.store.open import open_ledger
 from scheduler.decide.settings import SchedulingSettings
@@ -27,8 +27,6 @@ from tests.support.archives import history, move
 from tests.support.cli import CommandLine
 from tests.support.clusters import held, nic, pod, share
 from tests.support.ledgers import morning, write_ledger
-from tests.support.objects import container, sidecar
-from tests.support.objects import pod as objects_pod
 from tests.support.stores import Clock
 
 EXAMPLES = Path(__file__).parents[4] / "examples"
@@ -57,22 +55,13 @@ def scene(ledger: Path, objects: Objects | None = None) -> Scene:
 def test_requests_of_every_dialect_come_back_out_of_the_events(
     examples: Path, objects: Objects
 ) -> None:
-    """Devices, CPUs and memory are those of the Pod object, hints apart, which no event has."""
-    rebuilt = scene(examples).holders
+    """Every field is that of the Pod object: hints, groups, selectors, policies and all."""
+    told = scene(examples)
 
-    assert len(rebuilt) == 8
-    for holder in rebuilt:
-        written = objects.requests[holder.uid]
-        bare = tuple(replace(demand, hint=None) for demand in written.devices)
-        assert holder.request is not None
-        assert holder.request.devices == bare, holder.path
-        assert holder.request.dialect == written.dialect
-        assert holder.held.dialect == str(written.dialect or "")
-        assert holder.request.cpuset == written.cpuset
-        assert (holder.request.cpu_milli, holder.request.memory_bytes) == (
-            written.cpu_milli,
-            written.memory_bytes,
-        )
+    assert len(told.holders) == 8
+    for holder in told.holders:
+        assert holder.request == objects.requests[holder.uid], holder.path
+    assert dict(told.requests) == {uid: objects.requests[uid] for uid in told.requests}
 
 
 def test_files_tell_what_the_events_do_not(examples: Path, objects: Objects) -> None:
@@ -80,7 +69,7 @@ def test_files_tell_what_the_events_do_not(examples: Path, objects: Objects) -> 
     told = scene(examples, objects)
 
     assert told.untold == ()
-    assert len(scene(examples).untold) == 2
+    assert len(scene(examples).untold) == 1
     assert {holder.uid: holder.request for holder in told.holders} == {
         holder.uid: objects.requests[holder.uid] for holder in told.holders
     }
@@ -125,11 +114,10 @@ def test_what_an_archive_took_is_still_held_but_said_to_be_untold(tmp_path: Path
     assert closed == [3]
 
 
-def reserved(
-    request: PodRequest, *minors: int, original: dict[str, str] | None = None
-) -> PodReserved:
-    """Return the reservation of GPUs by share, as a trace or a Pod object would have it."""
-    return PodReserved(
+def test_a_pod_whose_request_no_event_has_is_not_decided_again() -> None:
+    """A reservation that was read off a Pod after a restore says what it holds, and no more."""
+    request = pod("p", share(47))
+    event = PodReserved(
         pod_uid=request.uid,
         attempt=1,
         namespace="default",
@@ -138,52 +126,14 @@ def reserved(
         node_name="n",
         cpu_milli=request.cpu_milli,
         memory_bytes=request.memory_bytes,
-        shares=tuple(held(minor, request.devices[0].core_percent) for minor in minors),
+        shares=(held(3, 47),),
         dialect="koordinator",
-        snapshot=PodSnapshot(original=original or {}),
     )
 
-
-def test_a_trace_has_no_pod_objects_so_equal_shares_stand_for_the_request() -> None:
-    """Shares by ratio say it all; the request is the one that was decided."""
-    request = pod("p", share(47))
-
-    assert request_of(reserved(request, 3), DEFAULT_SETTINGS) == request
-
-
-def test_a_request_that_does_not_explain_what_is_held_is_not_used() -> None:
-    """Whatever was written down, the Pod holds something else: it is not decided again."""
-    event = reserved(pod("p", share(47)), 3, original={"main.nvidia.com/gpu": "1"})
-
-    assert request_of(event, DEFAULT_SETTINGS) is None
-
-
-def test_a_refused_pods_init_container_asks_for_no_cards_of_its_own() -> None:
-    """Design section 3: the request is that of the Pod object, sidecars and order included."""
-    body = objects_pod(
-        container("main", limits={"nvidia.com/gpu": 1}),
-        init=[
-            container("prep", limits={"nvidia.com/gpu": 3}),
-            sidecar("side", limits={"nvidia.com/gpu": 1}),
-            container("late", limits={"nvidia.com/gpu": 1}),
-        ],
-        uid="u",
-    )
-    asked = decode_pod(body)
-    event = RequestRefused(
-        pod_uid="u",
-        namespace="ml",
-        pod_name="p",
-        stage="scheduling",
-        message="",
-        snapshot=asked.snapshot,
-    )
-
-    rebuilt = request_of(event, DEFAULT_SETTINGS)
-
-    assert rebuilt is not None
-    assert [demand.count for demand in rebuilt.devices] == [3]
-    assert (rebuilt.devices, rebuilt.containers) == (asked.devices, asked.containers)
+    recorded = recorded_request(request)
+    told = {request_digest(recorded): recorded}
+    assert request_of(event, told) is None
+    assert request_of(replace(event, request=request_digest(recorded)), told) == request
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from ledger.domain.events import (
     PodReleased,
     PodReserved,
     PodVoided,
+    RequestDescribed,
     RequestRefused,
 )
 from ledger.domain.requests import ContainerNeed, GangRef, GroupRef, PodRequest
@@ -118,7 +119,7 @@ def test_the_plan_and_the_first_reservation_are_one_commit() -> None:
     played = over([2], [arrival(member("w0")), arrival(member("w1"), 30)])
 
     commits = [[type(event.event) for event in commit] for commit in played.ledger.commits[1:]]
-    assert commits == [[GroupPlanned, PodReserved], [PodReserved]]
+    assert commits == [[GroupPlanned, RequestDescribed, PodReserved], [PodReserved]]
 
 
 def test_every_member_sees_the_gpus_that_the_group_has_on_its_node() -> None:

@@ -4,6 +4,7 @@ from ledger.domain.events import (
     GroupPlanned,
     NodeInventoried,
     PodReserved,
+    RequestDescribed,
     RequestRefused,
     SettingsChanged,
 )
@@ -18,8 +19,14 @@ def test_settings_and_inventory_come_first() -> None:
     played = play(run_of([gpu_node("a"), gpu_node("b")], [arrival(gpu_pod("p"))]))
 
     kinds = [type(event.event) for event in played.ledger.events]
-    assert kinds == [SettingsChanged, NodeInventoried, NodeInventoried, PodReserved]
-    assert [len(commit) for commit in played.ledger.commits] == [3, 1]
+    assert kinds == [
+        SettingsChanged,
+        NodeInventoried,
+        NodeInventoried,
+        RequestDescribed,
+        PodReserved,
+    ]
+    assert [len(commit) for commit in played.ledger.commits] == [3, 2]
 
 
 def test_every_pod_is_decided_once_in_order() -> None:
@@ -85,8 +92,15 @@ def test_a_gang_is_decided_at_its_first_member() -> None:
         "b",
     )
     kinds = [type(event.event) for event in played.ledger.events[3:]]
-    assert kinds == [GroupPlanned, PodReserved, PodReserved, RequestRefused]
-    assert [len(commit) for commit in played.ledger.commits] == [3, 3, 1]
+    assert kinds == [
+        GroupPlanned,
+        RequestDescribed,
+        PodReserved,
+        PodReserved,
+        RequestDescribed,
+        RequestRefused,
+    ]
+    assert [len(commit) for commit in played.ledger.commits] == [3, 4, 2]
 
 
 @pytest.mark.parametrize(
