@@ -51,6 +51,7 @@ _FIELDS: Final[Mapping[str, Bounds]] = MappingProxyType(
         "priority": (-(2**31), 2**31 - 1),
         "cpu_ref_count_max": _AMOUNT,
         "cpu_milli": PRODUCT,
+        "shift_seconds": (-TIME_MAX_US // 1_000_000, TIME_MAX_US // 1_000_000),
         "gpu_core_percent": (0, 1_000_000_000),
         "version": (0, 2**31 - 1),
         **dict.fromkeys(("count", "device_counts", "amounts", "cpus"), _COUNT),

@@ -478,6 +478,26 @@ class CheckpointWithdrawn:
     reason: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeCorrected:
+    """
+    Earlier positions were recorded by a clock that was off. Their recorded times stay.
+
+    The true time of `first` to `last` is what the clock said, moved by `shift_seconds`; the newest
+    correction of a position wins. Behind `first` nothing is later than its own clock said, and no
+    event is before the one before it. The audit views tell true times.
+
+    Attributes:
+        reason: who found it, and how far the clock was off.
+    """
+
+    event_type: ClassVar[str] = "time.corrected.v1"
+    first: int
+    last: int
+    shift_seconds: int
+    reason: str
+
+
 LedgerEvent = (
     EpochStarted
     | SettingsChanged
@@ -503,6 +523,7 @@ LedgerEvent = (
     | KeyRotated
     | PositionVoided
     | CheckpointWithdrawn
+    | TimeCorrected
 )
 
 EVENT_TYPES: Final[Mapping[str, type[LedgerEvent]]] = {

@@ -27,6 +27,7 @@ from ledger.store import schema
 from ledger.store.append import Writer
 from ledger.store.archived_proof import Past, log_between
 from ledger.store.checkpoints import reader_of
+from ledger.store.corrections import first_corrected
 from ledger.store.failures import fact_of, refused_by_rule, unavailable
 from ledger.store.open import Ledger
 from ledger.store.profile_postgres import one_snapshot, take_your_time
@@ -170,6 +171,7 @@ def _sealed(ledger: Ledger, folder: Path, up_to: int, sign: Sign, check: Check) 
         last = min(up_to, head.position) // TILE_EVENTS * TILE_EVENTS
         if last <= before.position:
             return None
+        _expect_true_times(connection, last)
         if stored_range(connection).size < last:
             raise LedgerError("the tree is not grown: start the service of this release once")
         path = folder / file_name(before.position + 1, last)
@@ -185,6 +187,17 @@ def _sealed(ledger: Ledger, folder: Path, up_to: int, sign: Sign, check: Check) 
         _sync_folder(folder)
         transaction.rollback()
     return sealed
+
+
+def _expect_true_times(connection: Connection, last: int) -> None:
+    """Refuse to move events that a correction of the clock concerns: views read them in the log."""
+    first = first_corrected(connection)
+    if first is not None and last >= first:
+        error = InputError(
+            f"the clock was corrected: the events from position {first} on stay in the log"
+        )
+        error.add_note(f"archive the events before: --before {first}")
+        raise error
 
 
 def _written(connection: Connection, path: Path, before: End, last: int, sign: Sign) -> _Sealed:

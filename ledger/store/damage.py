@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -10,6 +10,7 @@ from typing import Final
 from sqlalchemy import Connection, create_engine
 
 from ledger.store import damage_postgres, schema
+from ledger.store.corrections import corrected_views, is_corrected
 from ledger.store.failures import DAMAGE, fact_of
 from ledger.store.migrate import upgrade
 
@@ -58,7 +59,7 @@ def changed_rules(connection: Connection) -> Iterator[str]:
     except DAMAGE as error:
         yield f"the schema is unreadable: {fact_of(error)}"
         return
-    expected = made_by_migrations()
+    expected = _expected(connection)
     for key, definition in expected.items():
         kind, name = key
         if key not in found:
@@ -95,6 +96,17 @@ def was_a_ledger(path: Path) -> bool:
         return _MAGIC in path.read_bytes()
     except OSError:
         return False
+
+
+def _expected(connection: Connection) -> Mapping[Name, Definition]:
+    """Return what the migrations make, with the views that tell true times if there are any."""
+    try:
+        corrected = is_corrected(connection)
+    except DAMAGE:
+        corrected = False  # and whoever reads the log says so
+    made = made_by_migrations()
+    views = corrected_views("sqlite") if corrected else {}
+    return {**made, **{("view", name): (name, text) for name, text in views.items()}}
 
 
 @cache

@@ -22,6 +22,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from ledger.store import schema
+from ledger.store.corrections import is_corrected, tell_true_times
 from ledger.store.ddl import postgres
 from ledger.store.failures import fact_of
 
@@ -125,16 +126,21 @@ def expected(connection: Connection) -> Mapping[str, Words]:
     """
     Return what this server says of the schema that our code makes, asked once per version of it.
 
+    The views are those that tell true times where the ledger's clock was corrected.
+
     Opens a connection of its own, for only a transaction that may write can make a temporary table.
 
     Raises:
         NoScratchError: the server can't be written, or this role may not.
     """
-    version = connection.dialect.server_version_info
-    if version not in _known:
+    corrected = is_corrected(connection)
+    known = connection.dialect.server_version_info, corrected
+    if known not in _known:
         with _scratch(connection) as scratch:
-            _known[version] = _definitions(scratch, _SCRATCH)
-    return _known[version]
+            if corrected:
+                tell_true_times(scratch)
+            _known[known] = _definitions(scratch, _SCRATCH)
+    return _known[known]
 
 
 def mean_the_same(connection: Connection, kind: str, pairs: Collection[Pair]) -> set[Pair]:

@@ -17,6 +17,7 @@ from ledger.domain.errors import BusyError, InputError, LedgerError, TenureError
 from ledger.domain.recorded import RecordedEvent
 from ledger.store import schema
 from ledger.store.append import Head, Writer, start_epoch
+from ledger.store.corrections import true_time
 from ledger.store.failures import DAMAGE, fact_of, is_locked, refused_by_rule, unavailable
 from ledger.store.profile import create_file, sqlite_engine
 from ledger.store.profile_postgres import (
@@ -84,6 +85,12 @@ class Ledger:
                 return checked_head(self.connection)
         except DAMAGE as error:
             raise unreadable(error) from error
+
+    def now_us(self) -> int:
+        """Return the true time of the last event."""
+        with self.connection.begin():
+            head = checked_head(self.connection)
+            return true_time(self.connection, head.position, head.at_us)
 
     @property
     def is_simulation(self) -> bool:

@@ -39,6 +39,7 @@ from ledger.domain.events import (
     SegmentArchived,
     SettingsChanged,
     SnapshotTaken,
+    TimeCorrected,
 )
 from ledger.domain.state import GRANTED, LOST, OBSERVED
 from ledger.store import statements
@@ -172,6 +173,7 @@ class Projection:
                 | KeyRotated()
                 | PositionVoided()
                 | CheckpointWithdrawn()
+                | TimeCorrected()
             ):
                 pass
             case _:

@@ -57,6 +57,7 @@ SELDOM: Final = (
     "node.inventoried.v1",
     "position.voided.v1",
     "settings.changed.v1",
+    "time.corrected.v1",
 )
 """Event types that views and readers look for in the log itself, through an index of their own."""
 

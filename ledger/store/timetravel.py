@@ -22,6 +22,7 @@ from ledger.domain.places import Place, apply_places
 from ledger.domain.state import Folding
 from ledger.domain.state_codec import FORMAT, LedgerState, decode_state, state_digest
 from ledger.store import schema
+from ledger.store.corrections import TIMES, first_corrected
 from ledger.store.open import Ledger
 from ledger.store.read import read_events, recorded_event, replay
 from ledger.store.segment_files import SegmentFile
@@ -142,8 +143,15 @@ def position_at(ledger: Ledger, at_us: int) -> int:
     Return the last position whose event is not after `at_us`; 0 if the first one is.
 
     Times rise with positions, so this halves the range: a few reads by key, whatever the size.
+    Where the clock was corrected, it is true times that are compared.
     """
     with ledger.connection.begin():
+        first = first_corrected(ledger.connection)
+        if first is not None:
+            query = select(func.max(TIMES.c.position)).where(TIMES.c.at_us <= at_us)
+            found = ledger.connection.execute(query).scalar()
+            if found is not None or first == 1:
+                return found or 0
         ends = ledger.connection.execute(
             select(func.min(_events.position), func.max(_events.position))
         ).one()

@@ -38,6 +38,7 @@ from ledger.domain.events import (
     PodVoided,
     PositionVoided,
     RequestRefused,
+    TimeCorrected,
     decode_event,
 )
 from ledger.domain.hashing import GENESIS, chain_hash
@@ -46,6 +47,8 @@ from ledger.store import schema
 from ledger.store.append import Head
 from ledger.store.archived_proof import NO_PAST, Past, past_of, tile_leaves
 from ledger.store.bodies import leaf_of
+from ledger.store.correcting import false_correction, outside_of_calendar
+from ledger.store.corrections import is_corrected
 from ledger.store.damage import changed_rules, damaged_pages, other_revision
 from ledger.store.failures import DAMAGE, fact_of
 from ledger.store.held import HeldByFold
@@ -262,6 +265,13 @@ def _declared(connection: Connection) -> Voids:
         return NO_VOIDS
 
 
+def _voidable(position: int, event: LedgerEvent) -> bool:
+    """Tell whether an event that can be read may be declared void all the same."""
+    if isinstance(event, TimeCorrected):
+        return bool(false_correction(event, position))
+    return isinstance(event, _WITH_ROWS)
+
+
 def _withdrawn(connection: Connection, voids: Voids) -> Withdrawals:
     """Return the checkpoints that the log withdraws, none where it can't be read."""
     try:
@@ -319,6 +329,7 @@ class Walk:
         if self._sound and head is not None:
             self._end(head)
             self._streams()
+            self._times()
         if self._sound:
             self._compare()
         else:
@@ -470,7 +481,7 @@ class Walk:
                 self._bad(position, f"the event can't be read by this version: {error}")
                 return
         if void is not None:
-            if event is not None and not isinstance(event, _WITH_ROWS):
+            if event is not None and not _voidable(position, event):
                 self._bad(position, "the event is sound, and declared void")
             self._void.add((position, void.leaf_hash))
             event = void
@@ -478,6 +489,10 @@ class Walk:
             (event.position, event.leaf_hash) not in self._void and event.position > self._start
         ):
             self._bad(position, f"the event declares void what is not there: {event.position}")
+        elif isinstance(event, TimeCorrected):
+            fact = false_correction(event, position)
+            if fact:
+                self._bad(position, fact)
         assert event is not None, row
         self._writes(position, event)
         try:
@@ -516,6 +531,16 @@ class Walk:
                 "the head has another epoch, holder or origin than the last epoch that was"
                 f" started: head={(head.epoch, head.holder, head.origin)}",
             )
+
+    def _times(self) -> None:
+        """Check that true times, where the clock was corrected, are those of a calendar."""
+        try:
+            if is_corrected(self._connection):
+                position = outside_of_calendar(self._connection)
+                if position is not None:
+                    self._report(position, "the true time is outside of the calendar")
+        except DAMAGE as error:
+            self._report(None, f"the true times are unreadable: {fact_of(error)}")
 
     def _streams(self) -> None:
         """Compare the last version of every stream with its events."""

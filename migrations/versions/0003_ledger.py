@@ -563,6 +563,7 @@ def _seldom() -> None:
         "node.inventoried.v1",
         "position.voided.v1",
         "settings.changed.v1",
+        "time.corrected.v1",
     )
     condition = " OR ".join(f"event_type = '{name}'" for name in types)
     op.create_index(

@@ -68,7 +68,7 @@ def taken_over(ledger: Ledger, holder: str) -> tuple[Writer, int]:
 def time_of(ledger: Ledger) -> LedgerTime:
     """Return what "now" means in this ledger."""
     head = ledger.head()
-    return ledger_time(origin=head.origin, head_at_us=head.at_us, clock_us=clock_us())
+    return ledger_time(origin=head.origin, head_at_us=ledger.now_us(), clock_us=clock_us())
 
 
 def moment_of(text: str, now: LedgerTime, *, option: str) -> int:

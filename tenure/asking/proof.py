@@ -246,7 +246,7 @@ def status_record(source: Ledger) -> dict[str, Any]:
         "ledger": source.url,
         "origin": one_line(head.origin),
         "head": head.position,
-        "head_at": iso_time(head.at_us) if head.position else None,
+        "head_at": iso_time(source.now_us()) if head.position else None,
         "ahead_of_clock_us": ahead_us,
         "chain_head": head.chain_hash.hex(),
         "epoch": head.epoch,

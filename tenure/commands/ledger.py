@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from tenure.commands import archive, clear, proof, travel, void, withdraw
+from tenure.commands import archive, clear, correct_time, proof, travel, void, withdraw
 from tenure.commands.ask import DataOutput, Ledger, Out, Output, Segments
 from tenure.output import DataFormat, OutputFormat
 
@@ -24,6 +24,7 @@ def register(app: typer.Typer) -> None:
     archive.register(group)
     void.register(group)
     withdraw.register(group)
+    correct_time.register(group)
     clear.register(group)
     app.add_typer(group, name="ledger")
 

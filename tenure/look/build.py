@@ -91,7 +91,7 @@ def read_report(
             seed=seed or setting(settings, "seed"),
             chain_head=head.chain_hash.hex(),
             position=head.position,
-            head_at_us=head.at_us,
+            head_at_us=ledger.now_us(),
             version=tenure_version(),
         ),
         capacity=capacity_over(history, moments) if history.cards else (),

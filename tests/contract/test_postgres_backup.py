@@ -5,7 +5,12 @@ from __future__ import annotations
 import pytest
 from sqlalchemy import create_engine, make_url
 
+from ledger.domain.errors import InputError
+from ledger.domain.events import TimeCorrected
+from ledger.store.correcting import check_correction, correct
 from ledger.store.ddl.postgres_roles import apply_roles
+from ledger.store.open import Ledger, Mode, open_ledger
+from ledger.store.report_queries import device_holders
 from ledger.store.verify import verify
 from tests.support.pg_copies import Form, dumped, give_roles
 from tests.support.postgres import Server, own_server
@@ -47,6 +52,44 @@ def test_a_dump_of_a_ledger_proves_itself(filled: PostgresStore, form: Form) -> 
     for each in (copy, again):
         proves_itself(each)
         filled.server.drop(each.database)
+
+
+def test_a_dump_of_a_ledger_whose_clock_was_corrected_proves_itself(
+    filled: PostgresStore, newest_postgres: Server
+) -> None:
+    """Its views tell true times there too, in the words of whichever server."""
+    words = TimeCorrected(first=2, last=2, shift_seconds=1, reason="a test")
+    with filled.open() as ledger:
+        check_correction(ledger, words)
+        correct(start(ledger, "correct"), words, wall_us=0)
+    give_roles(filled.server, newest_postgres)
+    for server in (filled.server, newest_postgres):
+        copy = dumped(filled, server, "plain")
+        proves_itself(copy)
+        server.drop(copy.database)
+
+
+def test_the_migrator_corrects_times_and_the_writer_may_not(filled: PostgresStore) -> None:
+    """Views are the owner's; who may read them may read them still."""
+    url = make_url(filled.url)
+    words = TimeCorrected(first=2, last=2, shift_seconds=1, reason="a test")
+
+    def opened_as(role: str, mode: Mode) -> Ledger:
+        named = url.update_query_dict({"options": f"-c role={role}"})
+        return open_ledger(named.render_as_string(hide_password=False), mode=mode)
+
+    with (
+        opened_as("ledger_writer", "write") as ledger,
+        pytest.raises(InputError, match="this role may not correct times"),
+    ):
+        check_correction(ledger, words)
+    with opened_as("ledger_migrator", "write") as ledger:
+        check_correction(ledger, words)
+        correct(start(ledger, "correct"), words, wall_us=0)
+    with opened_as("ledger_auditor", "read") as ledger, ledger.connection.begin():
+        assert [each.pod_name for each in device_holders(ledger.connection)] == ["a"]
+    with opened_as("ledger_migrator", "read") as ledger:
+        assert verify(ledger).findings == ()
 
 
 @pytest.mark.parametrize("form", ["plain", "custom"])

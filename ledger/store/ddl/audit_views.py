@@ -8,7 +8,12 @@ same number to the last bit.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Final, Protocol
+
+from ledger.store import schema
 
 DAY_US: Final = 86_400_000_000
 PERCENT_HOUR: Final = 360_000_000_000.0
@@ -46,6 +51,24 @@ class Words(Protocol):
 
     def pairs(self, body: str, alias: str) -> str:
         """Return what to select the fields of an object from: `alias.key`, `alias.value`."""
+
+
+_AT: Final = {"at_us": "position"}
+_OPENED: Final = {"opened_at_us": "position", "closed_at_us": "closed_position"}
+_TIMES: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
+    {
+        "ledger_holdings": _OPENED,
+        "ledger_cpu_holdings": _OPENED,
+        "ledger_slot_holdings": _OPENED,
+        "ledger_reservations": {**_OPENED, "counted_until_us": "lost_position"},
+        "ledger_device_health": _AT,
+        "ledger_refusals": _AT,
+        "ledger_events": _AT,
+        "ledger_head": _AT,
+    }
+)
+"""The tables with times of the ledger's clock: of which event, by its position, each time is."""
+_READ: Final = re.compile(rf"\b(FROM|JOIN) ({'|'.join(_TIMES)})\b( AS \w+)?")
 
 
 def _interval(words: Words, row: str = "") -> str:
@@ -511,7 +534,45 @@ FROM (
 """
 
 
+def times(words: Words) -> str:
+    """
+    Return the true times of the events that a correction of the clock concerns.
+
+    That is of the first corrected one and all behind it, and of the one before, whose own is right.
+    An event that no clock gave a time has the one before it.
+    """
+    shift = f"{words.number('e.body', 'shift_seconds')} * 1000000"
+    return f"""
+WITH corrections AS (
+  SELECT e.position, {words.number("e.body", "first")} AS first_position,
+    {words.number("e.body", "last")} AS last_position, {shift} AS shift_us
+  FROM ledger_events AS e
+  WHERE {_of_type("time.corrected.v1")} AND NOT EXISTS (
+    SELECT 1 FROM ledger_events AS v WHERE {_of_type("position.voided.v1", "v")}
+      AND CAST({words.text("v.body", "position")} AS text) = CAST(e.position AS text)
+  )
+),
+shifts AS (
+  SELECT e.position, e.at_us, e.wall_us, f.first_position, (
+    SELECT c.shift_us FROM corrections AS c
+    WHERE e.position BETWEEN c.first_position AND c.last_position
+    ORDER BY c.position DESC LIMIT 1
+  ) AS shift_us
+  FROM (SELECT min(first_position) AS first_position FROM corrections) AS f
+  JOIN ledger_events AS e ON e.position >= f.first_position - 1
+)
+SELECT s.position, s.at_us AS recorded_at_us, max(CASE
+    WHEN s.position < s.first_position THEN s.at_us
+    WHEN s.shift_us IS NOT NULL
+      THEN CASE WHEN s.wall_us > 0 THEN s.wall_us ELSE s.at_us END + s.shift_us
+    WHEN s.wall_us > 0 THEN {words.least("s.at_us", "s.wall_us")}
+  END) OVER (ORDER BY s.position ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW) AS at_us
+FROM shifts AS s
+"""
+
+
 VIEWS: Final = {
+    "audit_times": times,
     "audit_holdings": holdings,
     "audit_cpu_holdings": cpu_holdings,
     "audit_intervals": intervals,
@@ -537,3 +598,30 @@ VIEWS: Final = {
 def create_views(words: Words) -> tuple[str, ...]:
     """Return the statements that make every view, in an order that works."""
     return tuple(f"CREATE VIEW {name} AS{text(words).rstrip()}" for name, text in VIEWS.items())
+
+
+def corrected_views(words: Words) -> Mapping[str, str]:
+    """
+    Return the statements that make the views of a ledger whose clock was corrected, by name.
+
+    Rule: docs/adr/0011. They read every time through `audit_times`; those of a ledger without a
+    correction do not, so that the database looks for a moment in the rows' own indexes.
+    """
+    texts = ((name, text(words).rstrip()) for name, text in VIEWS.items() if text is not times)
+    made = ((name, f"CREATE VIEW {name} AS{_READ.sub(_corrected, text)}") for name, text in texts)
+    return {name: text for name, text in made if "audit_times" in text}
+
+
+def _corrected(read: re.Match[str]) -> str:
+    """Return what to read in the place of a table: the same columns, with true times."""
+    how, table, alias = read.groups()
+    of = _TIMES[table]
+    columns = ", ".join(
+        f"coalesce({name}_true.at_us, x.{name}) AS {name}" if name in of else f"x.{name}"
+        for name in (column.name for column in schema.METADATA.tables[table].columns)
+    )
+    joins = " ".join(
+        f"LEFT JOIN audit_times AS {name}_true ON {name}_true.position = x.{position}"
+        for name, position in of.items()
+    )
+    return f"{how} (SELECT {columns} FROM {table} AS x {joins}){alias or f' AS {table}'}"

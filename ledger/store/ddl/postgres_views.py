@@ -59,3 +59,5 @@ VIEWS: Final = (
     *audit_views.create_views(PostgresWords()),
 )
 """Every view, in the order in which they are made. The first two have no words of their own."""
+CORRECTED: Final = audit_views.corrected_views(PostgresWords())
+"""The views of a ledger whose clock was corrected, by name: in the place of those above."""

@@ -96,3 +96,5 @@ VIEWS: Final = (
     *audit_views.create_views(SqliteWords()),
 )
 """Every view, in the order in which they are made. The first two have no words of their own."""
+CORRECTED: Final = audit_views.corrected_views(SqliteWords())
+"""The views of a ledger whose clock was corrected, by name: in the place of those above."""
