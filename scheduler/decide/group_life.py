@@ -14,6 +14,7 @@ from typing import Final, Protocol
 from ledger.domain.events import (
     GroupPlanned,
     LedgerEvent,
+    NodeLost,
     PlanDropped,
     PlannedMember,
     PodBound,
@@ -98,7 +99,8 @@ def apply_life(life: GroupLife, event: LedgerEvent, at_us: int) -> GroupLife:
     Fold one event into the group's life. Pure and total; events of others change nothing.
 
     Rule: design section 5, Groups. A plan replaces the one before it; a reservation takes its
-    Pod's place, wherever it is; what is released or voided holds nothing any more.
+    Pod's place, wherever it is; what is released or voided holds nothing any more. What a lost
+    node's Pods hold is no help to their group: they count as gone.
     """
     match event:
         case GroupPlanned() if event.group == life.name:
@@ -124,6 +126,9 @@ def apply_life(life: GroupLife, event: LedgerEvent, at_us: int) -> GroupLife:
         case PodReleased() | PodVoided() if event.pod_uid in life.held:
             others = {uid: held for uid, held in life.held.items() if uid != event.pod_uid}
             return replace(life, held=others)
+        case NodeLost():
+            there = {uid: at for uid, at in life.held.items() if at.node_uid != event.node_uid}
+            return life if len(there) == len(life.held) else replace(life, held=there)
         case _:
             return life
 
@@ -272,6 +277,8 @@ def lives_of(events: Iterable[tuple[LedgerEvent, int]]) -> dict[str, GroupLife]:
     lives: dict[str, GroupLife] = {}
     member_of: dict[str, str] = {}
     for event, at_us in events:
+        if isinstance(event, NodeLost):
+            lives = {name: apply_life(life, event, at_us) for name, life in lives.items()}
         name = _group_of(event, member_of)
         if not name:
             continue

@@ -74,6 +74,15 @@ def simulate(
             rich_help_panel=INPUT,
         ),
     ] = None,
+    schedule: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="CSV",
+            help="What happens when to the objects of FILE: Pods arrive and go, Nodes are lost, "
+            "labels change, GPUs die.",
+            rich_help_panel=INPUT,
+        ),
+    ] = None,
     config: Annotated[
         Path | None,
         typer.Option(
@@ -171,6 +180,8 @@ def simulate(
     Policies compared: tenure simulate --openb-nodes nodes.csv --openb-pods pods.csv
     --inflate 1.3 --compare random,bestfit,fgd
 
+    With times: tenure simulate examples/ --schedule schedule.csv
+
     A ledger to ask: tenure simulate examples/ --ledger run.db; tenure map --ledger run.db
     """
     from tenure.simulate.command import Options, simulate_command
@@ -184,6 +195,7 @@ def simulate(
             openb_node_rank=openb_node_rank,
             inflate=inflate,
             trace=trace,
+            schedule=schedule,
             config=config,
             policy=None if policy is None else policy.value,
             compare=compare,

@@ -39,6 +39,7 @@ class Options:
     openb_node_rank: Path | None = None
     inflate: str | None = None
     trace: Path | None = None
+    schedule: Path | None = None
     config: Path | None = None
     policy: str | None = None
     compare: str | None = None
@@ -91,6 +92,8 @@ def _check_usage(options: Options) -> None:
             "one input is needed: FILE..., --openb-nodes with --openb-pods, or --trace"
         )
         raise with_next(error, "see `tenure simulate --help`")
+    if options.schedule is not None and not options.files:
+        raise InputError("only with FILE...; a trace has its own", field="--schedule")
     if openb and (options.openb_nodes is None or options.openb_pods is None):
         missing = "--openb-nodes" if options.openb_nodes is None else "--openb-pods"
         raise InputError("needed beside the other openb file", field=missing)
@@ -155,7 +158,10 @@ def _read(options: Options, settings: SchedulingSettings) -> Run:
     if now_us is None and options.resume and options.ledger is not None:
         now_us = recorded_start_us(options.ledger)
     return read_manifest_run(
-        options.files, settings=settings, start_us=clock_us if now_us is None else now_us
+        options.files,
+        settings=settings,
+        start_us=clock_us if now_us is None else now_us,
+        schedule=options.schedule,
     )
 
 

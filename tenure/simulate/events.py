@@ -8,9 +8,11 @@ from typing import Final
 
 from ledger.domain.devices import GPU
 from ledger.domain.events import (
+    ACT,
     DeviceHealthChanged,
     DriftFound,
     GroupPlanned,
+    NodeCleared,
     NodeInventoried,
     NodeLost,
     PlanDropped,
@@ -64,8 +66,12 @@ def settings_changed(words: Words, settings: str, at_us: int) -> NewEvent:
     )
 
 
-def inventoried(node: NodeFacts, at_us: int) -> NewEvent:
-    """Return what a node has. A node without limits is recorded with 0 cpu and memory."""
+def inventoried(node: NodeFacts, at_us: int, number: int = 1) -> NewEvent:
+    """
+    Return what a node has; `number` counts the inventories of this node, from 1.
+
+    A node without limits is recorded with 0 cpu and memory.
+    """
     event = NodeInventoried(
         node_uid=node.uid,
         node_name=node.name,
@@ -83,7 +89,7 @@ def inventoried(node: NodeFacts, at_us: int) -> NewEvent:
         stream=f"node/{node.uid}",
         event=event,
         actor=ACTOR,
-        idempotency_key=f"inventory:{node.uid}:1",
+        idempotency_key=f"inventory:{node.uid}:{number}",
         wall_us=at_us,
     )
 
@@ -111,14 +117,32 @@ def observed(event: PodObserved, at_us: int) -> NewEvent:
     )
 
 
-def node_lost(node: NodeFacts, at_us: int) -> NewEvent:
-    """Return that a node is out of service: what its Pods hold stays held."""
-    event = NodeLost(node_uid=node.uid, node_name=node.name, reason=OUT_OF_SERVICE)
+def node_lost(
+    node: NodeFacts, at_us: int, *, reason: str = OUT_OF_SERVICE, number: int = 1
+) -> NewEvent:
+    """
+    Return that a node is lost: what its Pods hold stays held.
+
+    `number` counts the losses of this node, from 1.
+    """
+    event = NodeLost(node_uid=node.uid, node_name=node.name, reason=reason)
     return NewEvent(
         stream=f"node/{node.uid}",
         event=event,
         actor=ACTOR,
-        idempotency_key=f"lost:{node.uid}:1",
+        idempotency_key=f"lost:{node.uid}:{number}",
+        wall_us=at_us,
+    )
+
+
+def node_cleared(node: NodeFacts, reason: str, at_us: int, number: int) -> NewEvent:
+    """Return that nothing runs any more of what a lost node's Pods held; `number` as above."""
+    event = NodeCleared(node_uid=node.uid, node_name=node.name, evidence=ACT, reason=reason)
+    return NewEvent(
+        stream=f"node/{node.uid}",
+        event=event,
+        actor=ACTOR,
+        idempotency_key=f"clear:{node.uid}:{number}",
         wall_us=at_us,
     )
 

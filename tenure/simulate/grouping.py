@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from ledger.domain.devices import GPU
-from ledger.domain.events import GroupPlanned, PlanDropped, PodReserved, PodVoided
+from ledger.domain.events import GroupPlanned, NodeLost, PlanDropped, PodReserved, PodVoided
 from ledger.domain.recorded import NewEvent
 from ledger.domain.requests import GangRef, PodRequest
 from scheduler.decide.engine import Engine
@@ -56,12 +56,14 @@ class Grouping:
 
     Attributes:
         lives: by name.
+        engine: the cluster as it is; another one when a node changed.
     """
 
     def __init__(self, run: Run, engine: Engine) -> None:
         self.lives: dict[str, GroupLife] = {}
         self._run = run
-        self._engine = engine
+        self.engine = engine
+        self._now: dict[str, str | None] = {}  # UID of a Pod that left -> its group, None = gone
         self._gangs: dict[str, GangRef | None] = {}
         self._member_of: dict[str, str] = {}  # UID of a member that holds -> group
         self._open: dict[str, dict[str, Placement]] = {}  # group -> UID -> the place kept for it
@@ -98,7 +100,7 @@ class Grouping:
         if gang is not None and self.is_complete(name):
             held = max(held, gang.min_available)
         members = [*arrived, *(() if life.gave_up else expected)]
-        answer = plan(members, self._engine, running=held, in_use=self._nodes_of(name))
+        answer = plan(members, self.engine, running=held, in_use=self._nodes_of(name))
         here = answer.placements[: len(arrived)]
         if gang is not None and any(answer.placements) and not any(here):
             return GroupPlan(placements=(None,) * len(arrived), refusal=_NOT_YET)
@@ -106,11 +108,11 @@ class Grouping:
 
     def beside(self, request: PodRequest) -> Placement | None:
         """Return a place where the Pod's group is, None without one or without a group."""
-        return place_beside(request, self._engine, self._nodes_of(events.group_name(request)))
+        return place_beside(request, self.engine, self._nodes_of(events.group_name(request)))
 
     def keep(self, name: str, placement: Placement) -> None:
         """Take a place in the engine for a member that is still to come."""
-        self._engine.reserve(placement)
+        self.engine.reserve(placement)
         self._open.setdefault(name, {})[placement.request.uid] = placement
 
     def kept(self, request: PodRequest) -> Placement | None:
@@ -136,6 +138,15 @@ class Grouping:
         seen.update(minor for node, minor in running if node == here)
         return replace(placement, visible_minors=tuple(sorted(seen)))
 
+    def all_kept(self) -> Iterator[Placement]:
+        """Yield every place that is kept for a member to come."""
+        for places in self._open.values():
+            yield from places.values()
+
+    def left(self, request: PodRequest, now: str | None) -> None:
+        """Note that a Pod left its group for this one, or is gone (None)."""
+        self._now[request.uid] = now
+
     def given(self, placement: Placement) -> None:
         """Note what a member holds now; its place is over."""
         name, uid = events.group_name(placement.request), placement.request.uid
@@ -143,8 +154,12 @@ class Grouping:
         self._given.setdefault(name, {})[uid] = placement
 
     def fold(self, event: NewEvent) -> None:
-        """Take an event of the run into the life of its group."""
+        """Take an event of the run into the life of its group; the loss of a node into each."""
         match event.event:
+            case NodeLost():
+                for name in self.lives:
+                    self._apply(name, event)
+                return
             case GroupPlanned() | PlanDropped():
                 name = event.event.group
             case PodReserved():
@@ -155,13 +170,16 @@ class Grouping:
                 uid = str(getattr(event.event, "pod_uid", ""))
                 name = self._member_of.get(uid, "")
         if name:
-            life = self.lives.get(name) or GroupLife(name=name)
-            self.lives[name] = life = apply_life(life, event.event, event.wall_us)
-            due = deadline_us(life, self._gangs[name], running=self.running(name))
-            if due is not None:
-                self._due[name] = due
-            else:
-                self._due.pop(name, None)
+            self._apply(name, event)
+
+    def _apply(self, name: str, event: NewEvent) -> None:
+        life = self.lives.get(name) or GroupLife(name=name)
+        self.lives[name] = life = apply_life(life, event.event, event.wall_us)
+        due = deadline_us(life, self._gangs[name], running=self.running(name))
+        if due is not None:
+            self._due[name] = due
+        else:
+            self._due.pop(name, None)
 
     def released(self, request: PodRequest) -> None:
         """Forget what a member held."""
@@ -188,7 +206,12 @@ class Grouping:
     def review(self, name: str, now_us: int) -> Ended:
         """End what facts and time say is over: in the engine, and as events."""
         life = self.lives[name]
-        facts = Facts(groups=dict.fromkeys(life.places, name), usable=self._usable(life))
+        groups = {uid: self._now.get(uid, name) for uid in life.places}
+        facts = Facts(
+            groups={uid: group for uid, group in groups.items() if group is not None},
+            usable=self._usable(life),
+            refused=frozenset(self._refused(name)),
+        )
         ends = review(life, self._gangs[name], facts, now_us, running=self.running(name))
         nodes: list[int] = []
         voided: list[str] = []
@@ -197,7 +220,7 @@ class Grouping:
             if isinstance(end, PodVoided):
                 voided.append(end.pod_uid)
                 nodes.append(self._places[end.node_uid])
-                self._engine.release(end.pod_uid)
+                self.engine.release(end.pod_uid)
                 self._given[name].pop(end.pod_uid)
                 recorded.append(events.voided(end, now_us))
             else:
@@ -205,7 +228,7 @@ class Grouping:
                 kept = self._open.pop(name, {})
                 nodes += [placement.node for placement in kept.values()]
                 for uid in kept:
-                    self._engine.release(uid)
+                    self.engine.release(uid)
                 recorded.append(events.plan_dropped(end, life.drops + 1, now_us))
         return Ended(
             events=tuple(recorded),
@@ -229,11 +252,25 @@ class Grouping:
 
     def _usable(self, life: GroupLife) -> dict[str, frozenset[int]]:
         uids: Iterable[str] = dict.fromkeys(place.node_uid for place in life.places.values())
+        views = {uid: self.engine.view(self._places[uid]) for uid in uids}
         return {
             uid: frozenset(
                 card.record.minor
-                for card in self._engine.view(self._places[uid]).cards
+                for card in view.cards
                 if card.record.device_type == GPU and not card.closed
             )
-            for uid in uids
+            for uid, view in views.items()
+            if not view.facts.lost
         }
+
+    def _refused(self, name: str) -> Iterator[str]:
+        """Yield the members to come whose planned node would not take them now."""
+        for uid, placement in self._open.get(name, {}).items():
+            self.engine.release(uid)
+            minors = frozenset(gpu_minors(placement)) or None
+            again = self.engine.try_place(placement.request, placement.node, minors)
+            if again is None:
+                yield uid
+            else:
+                self.engine.undo(again)
+            self.engine.reserve(placement)

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Final
 
 from ledger.domain.adoption import Adopted, adopt
@@ -32,7 +33,8 @@ from scheduler.decide.settings import SchedulingSettings
 from tenure.config import normalise_settings
 from tenure.manifests import Document, Manifests, read_manifests
 from tenure.simulate.events import group_name
-from tenure.simulate.model import Arrival, RefusedPod, Run
+from tenure.simulate.model import Arrival, Pod, RefusedPod, Run
+from tenure.simulate.schedule import Labels, Subjects, read_schedule, with_labels
 from tenure.sources.yaml_text import yaml_documents
 
 _NOWHERE: Final = "unknown"
@@ -51,9 +53,68 @@ class _NodeDocuments:
     unhealthy: Document | None
 
 
-def read_manifest_run(paths: Sequence[str], *, settings: SchedulingSettings, start_us: int) -> Run:
-    """Read the files and return the run they describe. Raises InputError as `manifest_run`."""
-    return manifest_run(read_manifests(paths), settings=settings, start_us=start_us)
+def read_manifest_run(
+    paths: Sequence[str],
+    *,
+    settings: SchedulingSettings,
+    start_us: int,
+    schedule: Path | None = None,
+) -> Run:
+    """
+    Read the files and return the run they describe; with a schedule one with times.
+
+    Raises:
+        InputError: as `manifest_run` and `read_schedule`.
+    """
+    manifests = read_manifests(paths)
+    run = manifest_run(manifests, settings=settings, start_us=start_us)
+    return run if schedule is None else _scheduled(run, manifests, schedule, settings)
+
+
+def _scheduled(run: Run, manifests: Manifests, schedule: Path, settings: SchedulingSettings) -> Run:
+    """Return the run with what happens when; a Pod that it does not name is there at once."""
+    normalise = normalise_settings(settings)
+    pending = {
+        f"{document.namespace}/{document.name}": document
+        for document in manifests.of_kind("Pod")
+        if _is_pending(document.body)
+    }
+    documents = _by_node(manifests)
+    running = _running_on(manifests)
+
+    def node_with(name: str, labels: Labels) -> NodeFacts:
+        about = documents[name]
+        node = replace(about.node, body=with_labels(about.node.body, labels))
+        return _node(replace(about, node=node), settings, running.get(name, frozenset()))[0]
+
+    def pod_with(path: str, labels: Labels) -> Pod:
+        document = pending[path]
+        return _asking(replace(document, body=with_labels(document.body, labels)), normalise)
+
+    subjects = Subjects(
+        nodes=run.nodes,
+        pods=dict(zip(pending, (arrival.pod for arrival in run.arrivals), strict=True)),
+        node_with=node_with,
+        pod_with=pod_with,
+    )
+    read = read_schedule(schedule, subjects, run.start_us, all_arrive=True)
+    text = f"{run.inputs_hash} schedule {hashlib.sha256(schedule.read_bytes()).hexdigest()}"
+    return replace(
+        run,
+        arrivals=read.arrivals,
+        changes=read.changes,
+        timed=True,
+        inputs_hash=hashlib.sha256(text.encode()).hexdigest(),
+    )
+
+
+def _running_on(manifests: Manifests) -> dict[str, frozenset[str]]:
+    """Return node name -> UIDs of the Pods that run there."""
+    uids: dict[str, set[str]] = {}
+    for document in manifests.of_kind("Pod"):
+        if _is_running(document.body):
+            uids.setdefault(str(document.body["spec"]["nodeName"]), set()).add(document.uid)
+    return {name: frozenset(found) for name, found in uids.items()}
 
 
 def manifest_run(manifests: Manifests, *, settings: SchedulingSettings, start_us: int) -> Run:
@@ -72,10 +133,10 @@ def manifest_run(manifests: Manifests, *, settings: SchedulingSettings, start_us
     documents = _by_node(manifests)
     nodes: dict[str, NodeFacts] = {}
     witnesses: dict[str, Witnesses] = {}
+    running_on = _running_on(manifests)
     warnings = list(_warnings(manifests, documents, running))
     for name, about in documents.items():
-        known_pods = frozenset(pod.uid for pod in running if pod.body["spec"]["nodeName"] == name)
-        facts, found = _node(about, settings, known_pods)
+        facts, found = _node(about, settings, running_on.get(name, frozenset()))
         nodes[name] = facts
         witnesses[name] = _witnesses(about)
         warnings += found
@@ -368,17 +429,20 @@ def _examined(
 
 
 def _arrival(document: Document, settings: NormaliseSettings, start_us: int) -> Arrival:
+    return Arrival(at_us=start_us, pod=_asking(document, settings))
+
+
+def _asking(document: Document, settings: NormaliseSettings) -> Pod:
     request, errors = _examined(document, settings)
     if not errors:
-        return Arrival(at_us=start_us, pod=request)
-    refused = RefusedPod(
+        return request
+    return RefusedPod(
         uid=request.uid,
         namespace=request.namespace,
         name=request.name,
         errors=errors,
         snapshot=request.snapshot,
     )
-    return Arrival(at_us=start_us, pod=refused)
 
 
 def _running_nodes(names: Sequence[str], held: Sequence[PodObserved]) -> dict[str, tuple[str, ...]]:

@@ -28,6 +28,10 @@ class RefusedPod:
         return "; ".join(str(error) for error in self.errors)
 
 
+Pod = PodRequest | RefusedPod
+"""A Pod that asks for a place."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrival:
     """
@@ -40,7 +44,7 @@ class Arrival:
     """
 
     at_us: int
-    pod: PodRequest | RefusedPod
+    pod: Pod
     lifetime_us: int | None = None
     end_reason: str = "completed"
 
@@ -58,6 +62,50 @@ class HealthChange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NodeChange:
+    """
+    A Node is lost, comes back or gets other labels. `node` is an index into the nodes.
+
+    Attributes:
+        facts: the Node from then on, under its UID; the health of its devices is not looked at.
+        reason: of a loss.
+    """
+
+    at_us: int
+    node: int
+    facts: NodeFacts
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clearing:
+    """Nothing runs any more of what held devices of a Node when it was lost: they are free."""
+
+    at_us: int
+    node: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodChange:
+    """
+    A Pod is deleted, or gets other labels. `arrival` is an index into the arrivals.
+
+    Attributes:
+        pod: the Pod from then on, under its UID; None = it is gone.
+        reason: of its end.
+    """
+
+    at_us: int
+    arrival: int
+    pod: Pod | None
+    reason: str = ""
+
+
+Change = HealthChange | NodeChange | Clearing | PodChange
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
     """
     Everything a simulation is fed with; the same run gives the same ledger, byte for byte.
@@ -72,7 +120,7 @@ class Run:
             one for each Pod.
         running_requests: what the running Pods ask for, of those that break no rule.
         running_cards: gang or group -> these members' GPUs, as (node name, minor).
-        health_changes: ascending by `at_us`; only a timed run has any.
+        changes: ascending by `at_us`; only a timed run has any.
         typical: the workload whose shapes the fragmentation measure weighs; empty = the arrivals.
         rank: tie-break order per node, 0 first; None = the order of `nodes`.
         conflicts: what running Pods' annotations say wrongly or against their requests.
@@ -93,7 +141,7 @@ class Run:
     running: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     running_requests: Sequence[PodRequest] = ()
     running_cards: Mapping[str, frozenset[tuple[str, int]]] = field(default_factory=dict)
-    health_changes: tuple[HealthChange, ...] = ()
+    changes: tuple[Change, ...] = ()
     typical: Sequence[PodRequest] = ()
     rank: tuple[int, ...] | None = None
     timed: bool = False

@@ -16,6 +16,7 @@ from ledger.domain.annotations.mgpu import read_search_cut
 from ledger.domain.canonical import canonical_json
 from ledger.domain.errors import InputError
 from ledger.domain.events import SettingsChanged
+from ledger.domain.nodes import NodeFacts
 from ledger.domain.requests import PodRequest
 from ledger.store.open import Ledger, open_ledger, sqlite_path
 from ledger.store.profile_postgres import is_postgres
@@ -88,7 +89,11 @@ def run_simulation(
         settings_hash=settings_hash(settings, seed=seed),
         tenure_version=version,
     )
-    engine = Engine(run.nodes, settings, typical=_typical(run), seed=seed, rank=run.rank)
+    typical = _typical(run)
+
+    def engine_of(nodes: Sequence[NodeFacts]) -> Engine:
+        return Engine(nodes, settings, typical=typical, seed=seed, rank=run.rank)
+
     origin = origin_of(run, settings, seed)
     with _opened(record) as ledger, _rare_collections():
         replay = _replay(ledger, origin)
@@ -96,7 +101,7 @@ def run_simulation(
         batch = record.batch or (TEMPORARY_BATCH if record.ledger is None else BATCH)
         simulator = Simulator(
             run,
-            engine=engine,
+            engine_of=engine_of,
             recorder=Recorder(writer, batch=batch, replay=replay),
             settings=settings,
             words=words,
@@ -110,7 +115,7 @@ def run_simulation(
             decide_all(simulator, progress)
         outcomes = simulator.finish()
         seconds = clock() - started
-        head = ledger.head()
+        head, engine = ledger.head(), simulator.engine
         return Result(
             source=run.source,
             policy=settings.node_policy,
@@ -176,7 +181,7 @@ def _refuse_disorder(run: Run) -> None:
     if not run.timed:
         return
     moments = [arrival.at_us for arrival in run.arrivals]
-    changes = [change.at_us for change in run.health_changes]
+    changes = [change.at_us for change in run.changes]
     for before, after in chain(pairwise(moments), pairwise(changes)):
         if after < before:
             raise InputError(f"not in the order of time: {format_time(after)}", place=run.source)

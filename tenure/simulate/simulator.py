@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Final
 
 from ledger.domain.devices import GPU
+from ledger.domain.events import PodObserved
 from ledger.domain.machines import contradictions
+from ledger.domain.nodes import NodeFacts
 from ledger.domain.recorded import NewEvent
 from ledger.domain.recorded_request import RecordedRequest, recorded_request
 from ledger.domain.requests import PodRequest
@@ -20,9 +23,19 @@ from scheduler.decide.settings import SchedulingSettings
 from tenure.simulate import events
 from tenure.simulate.events import Words
 from tenure.simulate.grouping import Ended, Grouping
-from tenure.simulate.model import HealthChange, RefusedPod, Run
+from tenure.simulate.model import (
+    Clearing,
+    HealthChange,
+    NodeChange,
+    Pod,
+    PodChange,
+    RefusedPod,
+    Run,
+)
 from tenure.simulate.recorder import Recorder
 from tenure.simulate.results import Outcome, Placed, Tally
+
+NEVER_CAME: Final = "deleted before it arrived"
 
 Progress = Callable[[int], None]
 """Called with the number of arrivals dealt with."""
@@ -33,6 +46,7 @@ class Simulator:
     Decides the Pods of a run and records what was decided.
 
     Attributes:
+        pods: per arrival, as it is now; None when it was deleted.
         outcomes: per arrival, the latest; a place once had stays.
         groups: the groups and gangs of the run.
         keep_nodes: keep why every single node refused; costs memory, and only JSON shows it.
@@ -42,15 +56,16 @@ class Simulator:
         self,
         run: Run,
         *,
-        engine: Engine,
+        engine_of: Callable[[Sequence[NodeFacts]], Engine],
         recorder: Recorder,
         settings: SchedulingSettings,
         words: Words,
         keep_nodes: bool,
     ) -> None:
         self.run = run
-        self.engine = engine
-        self.groups = Grouping(run, engine)
+        self.engine = engine_of(run.nodes)
+        self.groups = Grouping(run, self.engine)
+        self.pods: list[Pod | None] = [arrival.pod for arrival in run.arrivals]
         self.tally = Tally()
         self.outcomes: list[Outcome | None] = [None] * len(run.arrivals)
         self._recorder = recorder
@@ -59,8 +74,13 @@ class Simulator:
         self._keep_nodes = keep_nodes
         self._refusals: dict[str, int] = {}  # Pod UID -> refusals recorded
         self._attempts: dict[str, int] = {}  # Pod UID -> reservations, of those with several
-        self._health_changes = 0
         self._described: set[RecordedRequest] = set()
+        self._engine_of = engine_of
+        self._nodes = list(run.nodes)
+        self._held: dict[str, Placement] = {}  # Pod UID -> what it holds, of those placed here
+        self._stuck: dict[str, Placement] = {}  # likewise, since its node was lost
+        self._adopted = self._adopted_first()
+        self._changes = 0  # of nodes and their devices
 
     def begin(self, settings: str) -> tuple[str, ...]:
         """
@@ -77,7 +97,6 @@ class Simulator:
             for number, node in enumerate(nodes):
                 if (granting[number] == number) is last:
                     self._recorder.add(events.inventoried(node, start_us))
-        places = {node.uid: place for place, node in enumerate(self.run.nodes)}
         conflicts = [*self.run.conflicts]
         claims = [nodes[number] for number in in_order_of_registration(nodes)]
         for found in contradictions(claims):
@@ -85,10 +104,7 @@ class Simulator:
             self._recorder.add(events.drift_found(found, start_us))
         for request in self.run.running_requests:
             self._describe(request, start_us)
-        for pod in self.run.adopted:
-            place = places.get(pod.node_uid)
-            if place is None:
-                continue
+        for place, pod in self._adopted:
             conflicts += self.engine.adopt(place, pod)
             self._use(place, [share.minor for share in pod.shares if share.device_type == GPU])
             self._recorder.add(events.observed(pod, start_us))
@@ -97,6 +113,10 @@ class Simulator:
                 self._recorder.add(events.node_lost(node, start_us))
         self._recorder.flush()
         return tuple(conflicts)
+
+    def _adopted_first(self) -> list[tuple[int, PodObserved]]:
+        places = {node.uid: place for place, node in enumerate(self.run.nodes)}
+        return [(places[pod.node_uid], pod) for pod in self.run.adopted if pod.node_uid in places]
 
     def refuse(self, index: int, pod: RefusedPod) -> None:
         """Record a Pod that breaks rules of ours."""
@@ -161,6 +181,8 @@ class Simulator:
         if ended.events:
             self._recorder.decided()
         self.tally.placed -= len(ended.voided)
+        for uid in ended.voided:
+            self._held.pop(uid)
         return ended
 
     def record_refusal(self, index: int, answer: Unplaced, at_us: int) -> None:
@@ -175,25 +197,94 @@ class Simulator:
         """Return how many refusals of this Pod are recorded."""
         return self._refusals.get(uid, 0)
 
-    def release(self, index: int, at_us: int) -> int:
+    def holds(self, index: int) -> bool:
+        """Tell whether an arrival holds its place now, on a node that is there."""
+        placed = self.outcomes[index]
+        return isinstance(placed, Placed) and placed.placement.request.uid in self._held
+
+    def release(self, index: int, at_us: int, reason: str = "") -> int:
         """End the reservation that an arrival got; return its node."""
         placed = self.outcomes[index]
         assert isinstance(placed, Placed), index
         request = placed.placement.request
         self.engine.release(request.uid)
-        reason, attempt = self.run.arrivals[index].end_reason, self._attempts.get(request.uid, 1)
+        self._held.pop(request.uid)
+        attempt = self._attempts.get(request.uid, 1)
+        reason = reason or self.run.arrivals[index].end_reason
         self.record(events.released(placed.placement, reason, at_us, attempt=attempt))
         self.groups.released(request)
         return placed.placement.node
 
     def change_health(self, change: HealthChange) -> None:
         """Close a device to grants, or open it again."""
-        self._health_changes += 1
+        self._changes += 1
         self.engine.set_health(
             change.node, change.device_type, change.minor, healthy=change.healthy
         )
-        node = self.run.nodes[change.node]
-        self.record(events.health_changed(change, node, self._health_changes))
+        node, key = self._nodes[change.node], (change.device_type, change.minor)
+        devices = [
+            replace(device, healthy=change.healthy) if device.key == key else device
+            for device in node.devices
+        ]
+        self._nodes[change.node] = replace(node, devices=tuple(devices))
+        self.record(events.health_changed(change, node, self._changes))
+
+    def change_node(self, change: NodeChange) -> None:
+        """
+        Lose a node, have it back or relabel it; what is held on it stays held.
+
+        The engine is made anew, for what a node is and where Pods may go is worked out once.
+        """
+        self._changes += 1
+        before = self._nodes[change.node]
+        health = {device.key: device.healthy for device in before.devices}
+        devices = [replace(each, healthy=health[each.key]) for each in change.facts.devices]
+        node = self._nodes[change.node] = replace(change.facts, devices=tuple(devices))
+        self.engine = self.groups.engine = self._engine_of(self._nodes)
+        for place, pod in self._adopted:
+            self.engine.adopt(place, pod)
+        for placement in (*self._held.values(), *self._stuck.values(), *self.groups.all_kept()):
+            self.engine.reserve(placement)
+        if node.lost:
+            for uid in [uid for uid, held in self._held.items() if held.node == change.node]:
+                self._stuck[uid] = self._held.pop(uid)
+            lost = events.node_lost(node, change.at_us, reason=change.reason, number=self._changes)
+            self.record(lost)
+        else:
+            self.record(events.inventoried(node, change.at_us, self._changes + 1))
+
+    def clear(self, change: Clearing) -> None:
+        """Give back what Pods held when their node was lost."""
+        self._changes += 1
+        gone = [uid for uid, stuck in self._stuck.items() if stuck.node == change.node]
+        for uid in gone:
+            self._stuck.pop(uid)
+        gone += [pod.pod_uid for place, pod in self._adopted if place == change.node]
+        self._adopted = [(place, pod) for place, pod in self._adopted if place != change.node]
+        for uid in gone:
+            self.engine.release(uid)
+        node = self._nodes[change.node]
+        self.record(events.node_cleared(node, change.reason, change.at_us, self._changes))
+
+    def change_pod(self, change: PodChange) -> str:
+        """Take a Pod as it is now; return the name of the group that it left, empty without."""
+        before, after = self.pods[change.arrival], change.pod
+        self.pods[change.arrival] = after
+        old, new = (
+            events.group_name(pod) if isinstance(pod, PodRequest) else "" for pod in (before, after)
+        )
+        if not isinstance(before, PodRequest) or not old or old == new:
+            return ""
+        self.groups.left(before, None if after is None else new)
+        return old
+
+    def note_gone(self, index: int) -> None:
+        """Let a Pod that was deleted before it arrived have an outcome."""
+        pod = self.run.arrivals[index].pod
+        if isinstance(pod, PodRequest) and self.outcomes[index] is None:
+            self.outcomes[index] = Unplaced(request=pod, message=NEVER_CAME)
+        elif isinstance(pod, RefusedPod):
+            self.outcomes[index] = pod
 
     def record(self, event: NewEvent) -> None:
         """Record an event that is a decision of its own."""
@@ -209,7 +300,7 @@ class Simulator:
         return outcomes
 
     def _request(self, index: int) -> PodRequest:
-        pod = self.run.arrivals[index].pod
+        pod = self.pods[index]
         assert isinstance(pod, PodRequest), pod
         return pod
 
@@ -264,7 +355,8 @@ class Simulator:
         if request.gang is not None or request.group is not None:
             placement = self.groups.with_seen(placement)
             attempt = self._attempts[request.uid] = self._attempts.get(request.uid, 0) + 1
-        node = self.run.nodes[placement.node]
+        self._held[request.uid] = placement
+        node = self._nodes[placement.node]
         self._describe(request, at_us)
         annotations = encode(placement, node=node, now_ns=at_us * 1000, settings=self._settings)
         self._add(events.reserved(self._words, placement, annotations, at_us, attempt=attempt))

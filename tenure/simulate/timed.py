@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -11,7 +11,7 @@ from ledger.domain.requests import PodRequest
 from scheduler.decide.outcome import Unplaced
 from scheduler.decide.shapes import asked_by
 from tenure.simulate.events import gpu_core_percent, group_name
-from tenure.simulate.model import Arrival, HealthChange, RefusedPod
+from tenure.simulate.model import Change, Clearing, HealthChange, NodeChange, PodChange, RefusedPod
 from tenure.simulate.simulator import Progress, Simulator
 from tenure.simulate.untimed import PROGRESS_EVERY
 
@@ -29,10 +29,10 @@ class VirtualClock:
     """
     Lets a run's time pass, moment by moment.
 
-    At one moment Pods leave first, then devices change, then gangs whose deadline has come give
-    back what they hold, then waiting Pods are tried in the order of their arrival if anything
-    became free, then new Pods are decided. So a Pod that arrives never overtakes one that waits
-    for the same, and of two groups the one that waits longer is planned first.
+    At one moment Pods leave first, then devices, nodes and Pods change, then gangs whose deadline
+    has come give back what they hold, then waiting Pods are tried in the order of their arrival if
+    anything became free, then new Pods are decided. So a Pod that arrives never overtakes one that
+    waits for the same, and of two groups the one that waits longer is planned first.
 
     The members of a gang begin their lifetimes together, once enough of them hold their devices.
 
@@ -48,7 +48,7 @@ class VirtualClock:
         self._waiting: dict[Unit, list[int]] = {}  # arrivals, oldest first
         self._explained_us: dict[Unit, int] = {}  # when those who wait got their reasons
         self._reasons: dict[int, frozenset[str]] = {}  # arrival -> why it waits, as recorded
-        self._members = _members_of(self._arrivals, range(len(self._arrivals)))
+        self._members = self._members_of(range(len(self._arrivals)))
         self._arrived = 0
         self._unstarted: dict[str, list[int]] = {}  # members of incomplete gangs that hold devices
         self._changes = 0  # grows whenever something is held or given back
@@ -57,13 +57,12 @@ class VirtualClock:
     def run(self, progress: Progress | None = None) -> None:
         """Let time pass until all have left, or the run's end."""
         arrived = changed = 0
-        changes = self._simulator.run.health_changes
+        changes = self._simulator.run.changes
         while (now_us := self._next(arrived, changed)) is not None:
             freed = self._leave(now_us)
             while changed < len(changes) and changes[changed].at_us == now_us:
-                self._simulator.change_health(changes[changed])
                 self._changes += 1
-                freed += self._after_change(changes[changed])
+                freed += self._change(changes[changed], now_us)
                 changed += 1
             freed += self._give_up(now_us)
             if freed:
@@ -71,6 +70,7 @@ class VirtualClock:
             first = arrived
             while arrived < len(self._arrivals) and self._arrivals[arrived].at_us == now_us:
                 arrived += 1
+            self._arrived = arrived
             self._arrive(range(first, arrived), now_us)
             if progress is not None and first // PROGRESS_EVERY != arrived // PROGRESS_EVERY:
                 progress(arrived)
@@ -83,8 +83,8 @@ class VirtualClock:
             moments.append(deadline)
         if arrived < len(self._arrivals):
             moments.append(self._arrivals[arrived].at_us)
-        if changed < len(run.health_changes):
-            moments.append(run.health_changes[changed].at_us)
+        if changed < len(run.changes):
+            moments.append(run.changes[changed].at_us)
         moment = min(moments, default=None)
         return None if moment is None or (run.end_us and moment >= run.end_us) else moment
 
@@ -93,16 +93,72 @@ class VirtualClock:
         freed: list[int] = []
         while self._ends and self._ends[0][0] == now_us:
             _, index = heapq.heappop(self._ends)
+            if not self._simulator.holds(index):
+                continue  # it was deleted before, or its node was lost
             freed.append(self._simulator.release(index, now_us))
             self._changes += 1
         return freed
 
-    def _after_change(self, change: HealthChange) -> list[int]:
+    def _change(self, change: Change, now_us: int) -> list[int]:
+        """Let something change; return the nodes where something became free."""
+        match change:
+            case HealthChange():
+                self._simulator.change_health(change)
+                return self._after_change(change.node, now_us, opened=change.healthy)
+            case NodeChange():
+                self._simulator.change_node(change)
+                self._forget_unstarted()
+                return self._after_change(change.node, now_us, opened=not change.facts.lost)
+            case Clearing():
+                self._simulator.clear(change)
+                return [change.node]
+            case PodChange():
+                return self._change_pod(change, now_us)
+
+    def _after_change(self, node: int, now_us: int, *, opened: bool) -> list[int]:
         """Drop the plans that a change ends; return the nodes where something became free."""
-        freed = [change.node] if change.healthy else []
-        for group in self._simulator.groups.planned_on(change.node):
-            freed += self._review(group, change.at_us)
+        freed = [node] if opened else []
+        for group in self._simulator.groups.planned_on(node):
+            freed += self._review(group, now_us)
         return freed
+
+    def _change_pod(self, change: PodChange, now_us: int) -> list[int]:
+        """
+        Let a Pod be gone, or ask anew under its new labels unless it holds its place already.
+
+        What it waited with, and a plan that names it, are as if it had never been there.
+        """
+        simulator, index = self._simulator, change.arrival
+        freed: list[int] = []
+        if simulator.holds(index):
+            if change.pod is None:
+                freed.append(simulator.release(index, now_us, change.reason))
+                self._forget_unstarted()
+            return freed
+        waited = self._stop_waiting(index)
+        left = simulator.change_pod(change)
+        self._members = self._members_of(range(len(self._arrivals)))
+        if left in simulator.groups.lives:
+            freed += self._review(left, now_us)
+        if change.pod is None:
+            simulator.note_gone(index)
+        elif waited:
+            self._arrive([index], now_us)
+        return freed
+
+    def _forget_unstarted(self) -> None:
+        """Let members that hold nothing any more begin no lifetime with their gang."""
+        for holding in self._unstarted.values():
+            holding[:] = filter(self._simulator.holds, holding)
+
+    def _stop_waiting(self, index: int) -> bool:
+        """Tell whether the arrival waited; it does no more."""
+        for unit, waiting in list(self._waiting.items()):
+            if index in waiting:
+                self._keep_waiting(unit, [other for other in waiting if other != index])
+                self._reasons.pop(index, None)
+                return True
+        return False
 
     def _give_up(self, now_us: int) -> list[int]:
         """End the wait of gangs whose time is over; return the nodes where they were."""
@@ -127,18 +183,19 @@ class VirtualClock:
                 self._refused(index, simulator.end_of_wait(index), now_us)
         return ended.nodes
 
-    def _arrive(self, indices: range, now_us: int) -> None:
+    def _arrive(self, indices: Sequence[int], now_us: int) -> None:
         """
         Decide the Pods of one moment in their order; a group at the first of its members.
 
         Rule: cli.md, Order.
         """
-        self._arrived = indices.stop
-        for group, members in _members_of(self._arrivals, indices).items():
+        for group, members in self._members_of(indices).items():
             self._waiting[group] = [*self._waiting.get(group, []), *members]
         tried: set[str] = set()
         for index in indices:
-            pod = self._arrivals[index].pod
+            pod = self._simulator.pods[index]
+            if pod is None:
+                continue
             if isinstance(pod, RefusedPod):
                 self._simulator.refuse(index, pod)
                 continue
@@ -261,7 +318,7 @@ class VirtualClock:
             self._simulator.record_refusal(index, replace(answer, request=request), now_us)
 
     def _request(self, index: int) -> PodRequest:
-        request = self._arrivals[index].pod
+        request = self._simulator.pods[index]
         assert isinstance(request, PodRequest), request
         return request
 
@@ -269,12 +326,11 @@ class VirtualClock:
         """Return a number that requests share when a decision can't tell them apart."""
         return self._shapes.setdefault(asked_by(request), len(self._shapes))
 
-
-def _members_of(arrivals: Sequence[Arrival], indices: range) -> dict[str, list[int]]:
-    """Return those of the arrivals that belong to each group and gang, in their order."""
-    members: dict[str, list[int]] = {}
-    for index in indices:
-        pod = arrivals[index].pod
-        if isinstance(pod, PodRequest) and (name := group_name(pod)):
-            members.setdefault(name, []).append(index)
-    return members
+    def _members_of(self, indices: Iterable[int]) -> dict[str, list[int]]:
+        """Return those of the arrivals that belong to each group and gang, in their order."""
+        members: dict[str, list[int]] = {}
+        for index in indices:
+            pod = self._simulator.pods[index]
+            if isinstance(pod, PodRequest) and (name := group_name(pod)):
+                members.setdefault(name, []).append(index)
+        return members

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
@@ -14,9 +14,9 @@ from ledger.domain.errors import InputError, RefusedError
 from ledger.domain.node_objects import decode_node
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.normalise import NormaliseSettings, decode_pod
-from ledger.domain.requests import PodRequest
-from tenure.simulate.model import Arrival, HealthChange, RefusedPod, Run
-from tenure.trace.week import FORMAT, SCHEDULE_COLUMNS, WEEK_SECONDS
+from tenure.simulate.model import Pod, RefusedPod, Run
+from tenure.simulate.schedule import Labels, Subjects, lines_of, read_schedule, with_labels
+from tenure.trace.week import FORMAT, WEEK_SECONDS
 
 MICROSECONDS: Final = 1_000_000
 FILES: Final = ("trace.json", "cluster.json", "pods.jsonl", "schedule.csv")
@@ -35,19 +35,26 @@ def read_trace(directory: Path, settings: NormaliseSettings) -> Run:
         place = str(directory / "trace.json")
         raise InputError(f"not a trace: format is not {FORMAT}", place=place)
     start_us = round(datetime.fromisoformat(header["start"]).timestamp() * MICROSECONDS)
-    nodes, warnings = _nodes(directory / "cluster.json")
-    pods = _pods(directory / "pods.jsonl", settings)
-    arrivals, changes = _schedule(directory / "schedule.csv", start_us, pods, nodes)
+    cluster = _cluster(directory / "cluster.json")
+    nodes = [cluster.decoded(name, {}) for name in cluster.by_kind.get("Node", {})]
+    manifests = _manifests(directory / "pods.jsonl")
+    subjects = Subjects(
+        nodes=[facts for facts, _ in nodes],
+        pods=_pods(directory / "pods.jsonl", manifests, settings),
+        node_with=lambda name, labels: cluster.decoded(name, labels)[0],
+        pod_with=lambda path, labels: _request(with_labels(manifests[path], labels), settings),
+    )
+    schedule = read_schedule(directory / "schedule.csv", subjects, start_us, all_arrive=False)
     return Run(
         source="trace",
-        nodes=nodes,
-        arrivals=arrivals,
+        nodes=tuple(facts for facts, _ in nodes),
+        arrivals=schedule.arrivals,
         start_us=start_us,
         inputs_hash=_inputs_hash(directory),
-        health_changes=changes,
+        changes=schedule.changes,
         timed=True,
         end_us=start_us + WEEK_SECONDS * MICROSECONDS,
-        warnings=warnings,
+        warnings=tuple(warning for _, found in nodes for warning in found),
     )
 
 
@@ -67,39 +74,58 @@ def _json(path: Path) -> Any:  # noqa: ANN401 - whatever the file holds
         raise InputError(f"not JSON: {error}", place=str(path)) from error
 
 
-def _nodes(path: Path) -> tuple[tuple[NodeFacts, ...], tuple[str, ...]]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Cluster:
+    """The objects of a cluster, each kind by name."""
+
+    path: Path
+    by_kind: Mapping[str, Mapping[str, Mapping[str, Any]]]
+
+    def decoded(self, name: str, labels: Labels) -> tuple[NodeFacts, list[str]]:
+        """Return a Node under these labels, and warnings."""
+        node = with_labels(self.by_kind["Node"][name], labels)
+        device, topology = (
+            self.by_kind.get(kind, {}).get(name) for kind in ("Device", "NodeResourceTopology")
+        )
+        try:
+            return decode_node(node, device, topology)
+        except InputError as error:
+            raise error.at(f"{self.path}: Node {name}") from error
+
+
+def _cluster(path: Path) -> _Cluster:
     by_kind: dict[str, dict[str, Mapping[str, Any]]] = {}
     for item in _json(path)["items"]:
         by_kind.setdefault(item["kind"], {})[item["metadata"]["name"]] = item
-    devices = by_kind.get("Device", {})
-    topologies = by_kind.get("NodeResourceTopology", {})
-    nodes: list[NodeFacts] = []
-    warnings: list[str] = []
-    for name, node in by_kind.get("Node", {}).items():
-        try:
-            facts, found = decode_node(node, devices.get(name), topologies.get(name))
-        except InputError as error:
-            raise error.at(f"{path}: Node {name}") from error
-        nodes.append(facts)
-        warnings.extend(found)
-    return tuple(nodes), tuple(warnings)
+    return _Cluster(path=path, by_kind=by_kind)
 
 
-def _pods(path: Path, settings: NormaliseSettings) -> dict[str, PodRequest | RefusedPod]:
-    pods: dict[str, PodRequest | RefusedPod] = {}
-    for number, line in enumerate(_lines(path), start=1):
+def _manifests(path: Path) -> dict[str, Mapping[str, Any]]:
+    """Return `namespace/name` -> manifest."""
+    manifests: dict[str, Mapping[str, Any]] = {}
+    for number, line in enumerate(lines_of(path), start=1):
         try:
             manifest = json.loads(line)
-            pod = _request(manifest, settings)
-        except InputError as error:
-            raise error.at(f"{path}:{number}") from error
         except ValueError as error:
             raise InputError(f"not JSON: {error}", place=f"{path}:{number}") from error
-        pods[f"{pod.namespace}/{pod.name}"] = pod
+        metadata = manifest["metadata"]
+        manifests[f"{metadata['namespace']}/{metadata['name']}"] = manifest
+    return manifests
+
+
+def _pods(
+    path: Path, manifests: Mapping[str, Mapping[str, Any]], settings: NormaliseSettings
+) -> dict[str, Pod]:
+    pods: dict[str, Pod] = {}
+    for number, (name, manifest) in enumerate(manifests.items(), start=1):
+        try:
+            pods[name] = _request(manifest, settings)
+        except InputError as error:
+            raise error.at(f"{path}:{number}") from error
     return pods
 
 
-def _request(manifest: Mapping[str, Any], settings: NormaliseSettings) -> PodRequest | RefusedPod:
+def _request(manifest: Mapping[str, Any], settings: NormaliseSettings) -> Pod:
     metadata = manifest["metadata"]
     try:
         return decode_pod(manifest, settings)
@@ -110,49 +136,3 @@ def _request(manifest: Mapping[str, Any], settings: NormaliseSettings) -> PodReq
             name=metadata["name"],
             errors=refused.errors,
         )
-
-
-def _lines(path: Path) -> Iterator[str]:
-    try:
-        with path.open(encoding="utf-8") as file:
-            yield from file
-    except OSError as error:
-        raise InputError(f"can't read: {error.strerror}", place=str(path)) from error
-
-
-def _schedule(
-    path: Path,
-    start_us: int,
-    pods: Mapping[str, PodRequest | RefusedPod],
-    nodes: tuple[NodeFacts, ...],
-) -> tuple[tuple[Arrival, ...], tuple[HealthChange, ...]]:
-    index = {node.name: i for i, node in enumerate(nodes)}
-    arrivals: list[Arrival] = []
-    changes: list[HealthChange] = []
-    rows = csv.DictReader(_lines(path))
-    if tuple(rows.fieldnames or ()) != SCHEDULE_COLUMNS:
-        expected = ",".join(SCHEDULE_COLUMNS)
-        raise InputError(f"columns are not {expected}", place=f"{path}:1")
-    for number, row in enumerate(rows, start=2):
-        try:
-            at_us = start_us + int(row["at_seconds"]) * MICROSECONDS
-            if row["event"] == "arrive":
-                pod, lifetime_us = pods[row["object"]], int(row["value"]) * MICROSECONDS
-                arrivals.append(Arrival(at_us=at_us, pod=pod, lifetime_us=lifetime_us))
-            else:
-                changes.append(_health_change(at_us, row, index))
-        except (KeyError, ValueError) as error:
-            raise InputError(f"can't read the row: {error}", place=f"{path}:{number}") from error
-    return tuple(arrivals), tuple(changes)
-
-
-def _health_change(at_us: int, row: Mapping[str, str], index: Mapping[str, int]) -> HealthChange:
-    node, device_type, minor = row["object"].split("/")
-    return HealthChange(
-        at_us=at_us,
-        node=index[node],
-        device_type=device_type,
-        minor=int(minor),
-        healthy=row["event"] == "recover",
-        reason=row["value"],
-    )

@@ -5,7 +5,7 @@ Layout of the directory, all deterministic in (nodes, pods, seed):
     trace.json      what this is and how it was made
     cluster.json    `kind: List` of Node, Device and NodeResourceTopology objects
     pods.jsonl      one Pod manifest a line, in arrival order
-    schedule.csv    at_seconds,event,object,value: when what happens
+    schedule.csv    at_seconds,event,object,value: when what happens (docs/schedules.md)
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
+from tenure.simulate.schedule import COLUMNS
 from tenure.trace.week_cluster import cluster_objects, stable_uuid
 from tenure.trace.week_pods import TEAMS, Draft, Team
 
@@ -27,7 +28,6 @@ WEEK_START: Final = datetime(2026, 3, 2, tzinfo=UTC)
 """A Monday, midnight UTC."""
 
 WEEK_SECONDS: Final = 7 * 86_400
-SCHEDULE_COLUMNS: Final = ("at_seconds", "event", "object", "value")
 
 
 def write_week(directory: Path, *, nodes: int, pods: int, seed: int) -> dict[str, int]:
@@ -149,5 +149,5 @@ def _write_lines(path: Path, values: list[Mapping[str, Any]]) -> None:
 def _write_schedule(path: Path, rows: list[tuple[int, str, str, str]]) -> None:
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(SCHEDULE_COLUMNS)
+        writer.writerow(COLUMNS)
         writer.writerows(rows)

@@ -149,6 +149,12 @@ def test_a_bad_trace_is_one_message_with_file_line_and_column(
         pytest.param(["in.yaml", "--config", "no.yaml"], "no.yaml: no such", id="missing settings"),
         pytest.param([], "", id="no input"),
         pytest.param(["in.yaml", "--trace", "t"], "one input is needed", id="two inputs"),
+        pytest.param(["in.yaml", "--schedule", "no.csv"], "no.csv: can't read", id="no schedule"),
+        pytest.param(
+            ["--trace", "t", "--schedule", "s.csv"],
+            "--schedule: only with FILE",
+            id="a second schedule",
+        ),
         pytest.param(["--openb-nodes", "n.csv"], "--openb-pods", id="half a trace"),
         pytest.param(
             ["in.yaml", "--inflate", "1.3"], "--inflate: only with", id="inflated manifests"

@@ -46,7 +46,7 @@ def groups_in_time(*, timed: bool = True) -> Run:
     pods.sort(key=lambda one: one.at_us)
     changes = [health(10 + 4 * n, n % 5, n // 10 % 4, healthy=n // 5 % 2 == 1) for n in range(140)]
     nodes = [replace(gpu_node(name, 4), links=TWO_BY_FOUR_PCIE) for name in "abcde"]
-    return run_of(nodes, pods, health_changes=changes if timed else (), timed=timed)
+    return run_of(nodes, pods, changes=changes if timed else (), timed=timed)
 
 
 def simulated(run: Run, record: Record, *, stop_at: int | None = None) -> None:

@@ -28,7 +28,7 @@ def busy_run(*, timed: bool = False) -> Run:
     ]
     changes = [health(5, 0, 1, healthy=False), health(25, 0, 1, healthy=True)]
     nodes = [gpu_node(name, 4) for name in ("a", "b", "c", "d")]
-    return run_of(nodes, arrivals, health_changes=changes if timed else (), timed=timed)
+    return run_of(nodes, arrivals, changes=changes if timed else (), timed=timed)
 
 
 def simulated(

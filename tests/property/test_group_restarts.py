@@ -71,7 +71,7 @@ def run_of_groups(pods: Sequence[Arrival], changes: Sequence[tuple[int, int, int
     health_changes = [
         health(at, node, minor, healthy=healthy) for at, node, minor, healthy in sorted(changes)
     ]
-    return run_of(nodes, pods, health_changes=_alternating(health_changes), timed=True)
+    return run_of(nodes, pods, changes=_alternating(health_changes), timed=True)
 
 
 CHANGES = st.lists(

@@ -17,7 +17,7 @@ from scheduler.decide.engine import Engine
 from scheduler.decide.settings import SchedulingSettings
 from tenure.config import settings_hash, settings_json
 from tenure.simulate.events import Words
-from tenure.simulate.model import Arrival, HealthChange, RefusedPod, Run
+from tenure.simulate.model import Arrival, Change, HealthChange, RefusedPod, Run
 from tenure.simulate.recorder import Recorder
 from tenure.simulate.results import Outcome, Placed
 from tenure.simulate.simulator import Simulator
@@ -105,7 +105,7 @@ def run_of(
     nodes: Sequence[NodeFacts],
     arrivals: Sequence[Arrival],
     *,
-    health_changes: Sequence[HealthChange] = (),
+    changes: Sequence[Change] = (),
     timed: bool = False,
 ) -> Run:
     """Return a run of these."""
@@ -115,7 +115,7 @@ def run_of(
         arrivals=tuple(arrivals),
         start_us=START_US,
         inputs_hash="0" * 64,
-        health_changes=tuple(health_changes),
+        changes=tuple(changes),
         timed=timed,
     )
 
@@ -190,7 +190,7 @@ def play(run: Run, *, policy: str = "binpack", batch: int = 1) -> Played:
     typical = [a.pod for a in run.arrivals if isinstance(a.pod, PodRequest)]
     simulator = Simulator(
         run,
-        engine=Engine(run.nodes, settings, typical=typical, seed=1, rank=run.rank),
+        engine_of=lambda nodes: Engine(nodes, settings, typical=typical, seed=1, rank=run.rank),
         recorder=Recorder(ledger, batch=batch),
         settings=settings,
         words=Words(

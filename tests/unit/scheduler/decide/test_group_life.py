@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from ledger.domain.events import (
     GroupPlanned,
     LedgerEvent,
+    NodeLost,
     PlanDropped,
     PlannedMember,
     PodAssigned,
@@ -76,6 +79,19 @@ def life_of(*events: LedgerEvent | tuple[int, LedgerEvent]) -> GroupLife:
 
 
 PLAN = planned(("a", "n1", (0,)), ("b", "n1", (1,)), ("c", "n2", (0, 1)))
+
+
+def test_what_a_lost_nodes_pods_hold_is_no_help_to_their_group() -> None:
+    """They count as gone, read from a ledger too; a loss elsewhere changes nothing."""
+    events = (PLAN, reserved("a"), reserved("c", "n2"))
+    lost = NodeLost(node_uid="n1", node_name="n1", reason="deleted")
+    elsewhere = NodeLost(node_uid="n9", node_name="n9", reason="deleted")
+
+    assert set(life_of(*events, lost).held) == {"c"}
+    assert life_of(*events, elsewhere) == life_of(*events)
+    assert lives_of([(event, 0) for event in (*events, lost)])[NAME] == life_of(*events, lost)
+    both = life_of(*events, lost, replace(lost, node_uid="n2"), PlanDropped(group=NAME, reason=""))
+    assert next_step(both, "b", has_group=True) is Step.PLAN_GROUP
 
 
 def facts(*refused: str, **changes: object) -> Facts:

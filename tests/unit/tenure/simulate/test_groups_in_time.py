@@ -67,7 +67,7 @@ def over(
         replace(gpu_node(name, size), links=links.get(name))
         for name, size in zip("abcdef", sizes, strict=False)
     ]
-    return play(run_of(nodes, arrivals, health_changes=changes, timed=True))
+    return play(run_of(nodes, arrivals, changes=changes, timed=True))
 
 
 def story(played: Played) -> list[tuple[int, str, str]]:

@@ -35,7 +35,7 @@ def week(
     arrivals: Sequence[Arrival], *, cards: int = 2, changes: Sequence[HealthChange] = ()
 ) -> Played:
     """Let time pass on one node."""
-    return play(run_of([gpu_node("n", cards)], arrivals, health_changes=changes, timed=True))
+    return play(run_of([gpu_node("n", cards)], arrivals, changes=changes, timed=True))
 
 
 def story(played: Played) -> list[tuple[int, str, str]]:
