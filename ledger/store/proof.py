@@ -124,6 +124,7 @@ QOS_AT: Final = _RESERVATION.index("qos")
 LOST_AT: Final = len(statements.RESERVATION.parameters)
 """Where the columns begin that a loss fills in, and behind them those of the ending."""
 RESERVATION_TAIL: Final = _RESERVATION.index("closed_at_us")
+_CLOSED_BY: Final = _RESERVATION.index("closed_position")
 _PLACE: Final = [column.name for column in schema.ledger_places.columns]
 _DEVICE: Final = {column.name: i for i, column in enumerate(schema.ledger_devices.columns)}
 _CPU: Final = {column.name: i for i, column in enumerate(schema.ledger_cpus.columns)}
@@ -481,7 +482,11 @@ class Proof:
         _cap(device)
 
     def _compare_end(self, position: int, held: _Open, end: Row) -> None:
-        """Compare how a reservation and its parts are recorded to have ended, if at all."""
+        """
+        Compare how a reservation and its parts are recorded to have ended, if at all.
+
+        An event that should have ended it is named too: it may be one that never did.
+        """
         found = held.reservation
         if found is not None:
             recorded = (found[PHASE_AT], *found[LOST_AT:])
@@ -489,6 +494,9 @@ class Proof:
             if recorded != must:
                 names = ["phase", *_RESERVATION[LOST_AT:]]
                 self._differs(position, "ledger_reservations", names, must, recorded)
+                if end[2] is not None and found[_CLOSED_BY] != end[2]:
+                    fact = f"ends the reservation at position {position}"
+                    self._report(end[2], f"the event {fact}, and its row does not say so")
         for table, part in held.parts:
             if part[-2:] != end[1:3]:
                 names = ["closed_at_us", "closed_position"]

@@ -383,6 +383,7 @@ ledger_reservations: Final = Table(
         postgresql_where=Column("closed_position").is_(None),
     ),
     Index(None, "namespace", "pod_name"),
+    Index(None, "closed_position"),
     _check("kind", "kind IN ('granted', 'observed')"),
     _check("closed", "(closed_at_us IS NULL) = (closed_position IS NULL)"),
     _check(

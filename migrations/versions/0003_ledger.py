@@ -420,6 +420,11 @@ def _tables() -> None:
         ["namespace", "pod_name"],
     )
     op.create_index(
+        op.f("ix_ledger_reservations_closed_position"),
+        "ledger_reservations",
+        ["closed_position"],
+    )
+    op.create_index(
         op.f("ix_ledger_reservations_open"),
         "ledger_reservations",
         ["position"],

@@ -13,8 +13,10 @@ import pytest
 from ledger.domain.errors import CorruptLedgerError, InputError
 from ledger.domain.events import (
     DriftFound,
+    LedgerEvent,
     NodeCleared,
     NodeLost,
+    PodVoided,
     PositionVoided,
     encode_event,
 )
@@ -114,6 +116,47 @@ def test_a_loss_that_no_table_knows_is_none_once_it_is_void(sqlite_store: Sqlite
         assert verify(ledger).findings == ()
         (held,) = load_state(ledger).state.nodes["uid-n-1"].holdings.values()
         assert held.phase == "bound"
+
+
+LOST = NodeLost(node_uid="uid-n-1", node_name="n-1", reason="deleted")
+ENDS: dict[str, tuple[list[LedgerEvent], LedgerEvent]] = {
+    "a release": ([], released("a")),
+    "a reservation taken back": (
+        [],
+        PodVoided(pod_uid="uid-a", attempt=1, node_uid="uid-n-1", reason="gone"),
+    ),
+    "a machine that is cleared": (
+        [LOST],
+        NodeCleared(node_uid="uid-n-1", node_name="n-1", evidence="act"),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", ENDS.values(), ids=ENDS)
+def test_an_end_that_ended_nothing_is_none_once_it_is_void(
+    sqlite_store: SqliteStore, case: tuple[list[LedgerEvent], LedgerEvent]
+) -> None:
+    """It is named by its own position, and the Pod holds for the fold too, until it really ends."""
+    before, event = case
+    fill(sqlite_store)
+    with sqlite_store.open() as ledger:
+        writer = start(ledger, "next")
+        writer.append([Clock().new(each, key=f"before:{each.event_type}") for each in before])
+        expected = load_state(ledger).state
+    position = forge(sqlite_store, event.event_type, encode_event(event))
+    with sqlite_store.open("read") as ledger:
+        assert {each.position for each in verify(ledger).findings} >= {3, position}
+        assert load_state(ledger).state != expected
+
+    void(sqlite_store, position)
+
+    with sqlite_store.open() as ledger:
+        assert verify(ledger).findings == ()
+        assert load_state(ledger).state == expected
+        assert rebuild(ledger).equal
+        start(ledger, "last").append([Clock().new(event, key="really")])
+        assert verify(ledger).findings == ()
+        assert not load_state(ledger).state.nodes["uid-n-1"].holdings
 
 
 @pytest.mark.parametrize("position", [1, 2, 3, 4])

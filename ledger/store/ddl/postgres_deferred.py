@@ -1,9 +1,10 @@
 """
-Rules on Postgres that wait for the end of a transaction: head, events and grants agree.
+Rules on Postgres that wait for the end of a transaction: head, events and what is held agree.
 
-The head stops where the events stop, and an event that grants has just the rows that it says. The
-head moves first, then come the events, and their rows last, so that nobody can tell earlier. SQLite
-has no such rule: there the end of a transaction asks nobody, and `verify` names what was left.
+The head stops where the events stop, an event that grants has just the rows that it says, and one
+that ends leaves nothing open that it ends. The head moves first, then come the events, and their
+rows last, so that nobody can tell earlier. SQLite has no such rule: there the end of a transaction
+asks nobody, and `verify` names what was left.
 """
 
 from __future__ import annotations
@@ -66,13 +67,52 @@ _GRANTED: Final = f"""
     IF FOUND THEN
       {_NOT_ITS_ROWS}
     END IF;"""
+_NOT_ITS_END: Final = fail(
+    "'tenure ledger: an event that ends has ended it: position ' || wrong",
+    "an event that ends has ended it",
+)
+_ENDS: Final = " OR ".join(
+    map(event_is, ("pod.released", "pod.voided", "node.lost", "node.cleared"))
+)
+# What ends a row is asked of the row, by rules of its own; here, of the event, what it left. The
+# row that a release closed is found first: as one value, which is never made a join over the whole
+# table. What was held when the event came is open now or was closed behind it, in this transaction:
+# few rows, by either index. A Node that is inventoried behind its loss is lost no more.
+_STILL: Final = f"""
+      SELECT FROM ledger_reservations AS r JOIN ledger_nodes AS n ON n.node_no = r.node_no
+      WHERE r.position < e.position AND n.node_uid = j.b->>'node_uid'
+        AND (r.closed_position IS NULL OR r.closed_position > e.position)
+        AND CASE
+          WHEN {event_is("node.lost")} THEN r.lost_position IS NULL OR r.lost_position > e.position
+          WHEN {event_is("node.cleared")} THEN r.lost_position < e.position
+          ELSE r.pod_uid = j.b->>'pod_uid' AND r.attempt::text = j.b->>'attempt'
+        END"""
+_ENDED_BY: Final = """
+      SELECT true FROM ledger_reservations AS r
+      WHERE r.closed_position = e.position AND r.pod_uid = j.b->>'pod_uid'
+        AND r.attempt::text = j.b->>'attempt'
+        AND (SELECT node_uid FROM ledger_nodes WHERE node_no = r.node_no) = j.b->>'node_uid'
+      LIMIT 1"""
+_NODE_THERE: Final = f"""{event_is("node.lost")} AND EXISTS (
+      SELECT FROM ledger_nodes AS n WHERE n.node_uid = j.b->>'node_uid'
+        AND n.fact_position < e.position AND coalesce(n.lost_position, 0) < e.position
+    )"""
+_ENDED: Final = f"""
+    SELECT e.position INTO wrong FROM ledger_events AS e
+    CROSS JOIN LATERAL (SELECT e.body::json AS b OFFSET 0) AS j
+    WHERE e.position > OLD.position AND e.position <= NEW.position AND ({_ENDS})
+      AND CASE WHEN ({_ENDED_BY}) THEN false ELSE {_NODE_THERE} OR EXISTS ({_STILL}) END
+    LIMIT 1;
+    IF FOUND THEN
+      {_NOT_ITS_END}
+    END IF;"""
 _SETTLED: Final = f"""
   IF NEW.position <> OLD.position THEN
     PERFORM FROM ledger_events
     WHERE position = NEW.position AND chain_hash = NEW.chain_hash AND at_us = NEW.at_us;
     IF NOT FOUND THEN
       {_NO_EVENT}
-    END IF;{_GRANTED}
+    END IF;{_GRANTED}{_ENDED}
   END IF;
   IF NEW.epoch <> OLD.epoch THEN
     PERFORM FROM ledger_events AS e {BODY}
@@ -96,5 +136,5 @@ HEAD_SETTLED: Final = (
 )
 """
 A head that moved stands on an event of its values, an epoch that moved has its own event; what was
-granted on the way is held.
+granted on the way is held, and what ended is not.
 """
