@@ -29,12 +29,12 @@ WITH RECURSIVE numbers (i) AS (
 )
 INSERT INTO ledger_reservations (position, pod_uid, attempt, namespace, pod_name, owner, labels,
   priority, qos, dialect, policy, source, node_no, cpu_milli, memory_bytes, gpu_core_percent,
-  gpu_count, device_count, cpuset, cpu_count, kind, phase, created_at_us, opened_at_us,
-  closed_at_us, closed_position, end_reason)
+  gpu_count, device_count, cpuset, cpu_count, kind, phase, phase_position, created_at_us,
+  opened_at_us, closed_at_us, closed_position, end_reason)
 SELECT :first + i, 'pod-' || i, 1, 'team-' || i % 7, 'train-' || i, '', '{}', 0, '',
   'koordinator', 'binpack', '', 1 + i % :cards / :per_node, 4000, 0, 100, 1, 1, '', 0, 'granted',
-  'released', 0, 1000000 * (i / :cards), 1000000 * (i / :cards + 1), :first + i + :cards,
-  'completed'
+  'released', :first + i, 0, 1000000 * (i / :cards), 1000000 * (i / :cards + 1),
+  :first + i + :cards, 'completed'
 FROM numbers
 """
 _HOLDINGS: Final = """

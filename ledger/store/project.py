@@ -144,9 +144,9 @@ class Projection:
             case PodVoided():
                 self._ended(position, at_us, event, "voided")
             case PodBound():
-                self._phase(event, "bound")
+                self._phase(position, event, "bound")
             case PodAssigned():
-                self._phase(event, "assigned")
+                self._phase(position, event, "assigned")
             case RequestRefused():
                 self.rows[statements.REFUSAL].append(_refusal_row(position, at_us, event))
             case NodeInventoried():
@@ -385,13 +385,13 @@ class Projection:
             del self._granted[event.pod_uid]
         self.rows[statements.CLOSE].append((phase, at_us, position, event.reason, first))
 
-    def _phase(self, event: PodBound | PodAssigned, phase: str) -> None:
+    def _phase(self, position: int, event: PodBound | PodAssigned, phase: str) -> None:
         node = self._nodes.get(event.node_uid)
         key = (event.pod_uid, event.attempt)
         opened = node.open.get(key) if node else None
         if opened is not None and node is not None and key not in node.lost_open:
             self._entered.add(event.node_uid)
-            self.rows[statements.PHASE].append((phase, opened[0]))
+            self.rows[statements.PHASE].append((phase, position, opened[0]))
 
     def _inventoried(self, position: int, at_us: int, event: NodeInventoried) -> None:
         _check_cpus(event)
@@ -595,6 +595,7 @@ def reservation_row(
         len(event.cpuset),
         GRANTED if granted else OBSERVED,
         "reserved" if granted else "observed",
+        position,
         snapshot.created_at_us,
         at_us,
     )

@@ -109,7 +109,7 @@ class _Open:
     """
 
     pod_uid: str
-    phase: str
+    phase: Row  # and the position of the event that said it
     reservation: Row | None
     alone: bool = False
     parts: list[tuple[Table, Row]] = field(default_factory=list)
@@ -119,7 +119,7 @@ class _Open:
 
 
 _RESERVATION: Final = [column.name for column in schema.ledger_reservations.columns]
-PHASE_AT: Final = _RESERVATION.index("phase")
+PHASE: Final = slice(_RESERVATION.index("phase"), _RESERVATION.index("phase_position") + 1)
 QOS_AT: Final = _RESERVATION.index("qos")
 LOST_AT: Final = len(statements.RESERVATION.parameters)
 """Where the columns begin that a loss fills in, and behind them those of the ending."""
@@ -212,7 +212,7 @@ class Proof:
     def finish(self) -> None:
         """Compare what is open now, and every counter, with the tables."""
         for position, held in self._open.items():
-            self._compare_end(position, held, (held.phase, None, None, None))
+            self._compare_end(position, held, (None, None, None))
         for must, found in self._places.values():
             self._compare_place(must, found, (None, None))
         for recorded in self._recorded.values():
@@ -274,7 +274,7 @@ class Proof:
     def _lost(self, row: Row) -> None:
         phase, *loss, opened = row
         held = self._open[opened]
-        held.phase, held.lost = phase, tuple(loss)
+        held.phase, held.lost = (phase, held.phase[1]), tuple(loss)
 
     def _node_facts(self, row: Row) -> None:
         self._nodes[row[-1]][2:] = row[:-1]
@@ -320,11 +320,11 @@ class Proof:
         position = row[0]
         found = self._recorded[schema.ledger_reservations].take((position,))
         alone = row[QOS_AT] == QosClass.LSE
-        held = self._open[position] = _Open(row[1], row[PHASE_AT], found, alone)
+        held = self._open[position] = _Open(row[1], row[PHASE], found, alone)
         held.lost = row[LOST_AT:] or held.lost
         if found is None:
             return
-        must = (*row[:PHASE_AT], found[PHASE_AT], *row[PHASE_AT + 1 : LOST_AT])
+        must = (*row[: PHASE.start], *found[PHASE], *row[PHASE.stop : LOST_AT])
         if found[:LOST_AT] != must:
             self._differs(position, "ledger_reservations", _RESERVATION, must, found)
 
@@ -446,12 +446,13 @@ class Proof:
         self._slots[machine_no, slot] = holders + 1
 
     def _phase(self, row: Row) -> None:
-        self._open[row[1]].phase = row[0]
+        self._open[row[-1]].phase = row[:-1]
 
     def _closed(self, row: Row) -> None:
         phase, at_us, position, reason, opened = row
         held = self._open.pop(opened)
-        self._compare_end(opened, held, (phase, at_us, position, reason))
+        held.phase = (phase, held.phase[1])
+        self._compare_end(opened, held, (at_us, position, reason))
         for share in held.shares:
             self._give_back(self._devices[share[1]], share)
         for _, cpu_id, machine_no, kind, _ in held.cpus:
@@ -489,18 +490,18 @@ class Proof:
         """
         found = held.reservation
         if found is not None:
-            recorded = (found[PHASE_AT], *found[LOST_AT:])
-            must = (end[0], *held.lost, *end[1:])
+            recorded = (*found[PHASE], *found[LOST_AT:])
+            must = (*held.phase, *held.lost, *end)
             if recorded != must:
-                names = ["phase", *_RESERVATION[LOST_AT:]]
+                names = [*_RESERVATION[PHASE], *_RESERVATION[LOST_AT:]]
                 self._differs(position, "ledger_reservations", names, must, recorded)
                 if end[2] is not None and found[_CLOSED_BY] != end[2]:
                     fact = f"ends the reservation at position {position}"
                     self._report(end[2], f"the event {fact}, and its row does not say so")
         for table, part in held.parts:
-            if part[-2:] != end[1:3]:
+            if part[-2:] != end[:2]:
                 names = ["closed_at_us", "closed_position"]
-                self._differs(position, table.name, names, end[1:3], part[-2:])
+                self._differs(position, table.name, names, end[:2], part[-2:])
 
     def _health(self, row: Row) -> None:
         self._written(schema.ledger_device_health, 2, row)

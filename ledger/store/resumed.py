@@ -19,7 +19,7 @@ from ledger.store.project import Projection
 from ledger.store.proof import (
     HISTORY,
     LOST_AT,
-    PHASE_AT,
+    PHASE,
     Proof,
     Recorded,
     Report,
@@ -52,7 +52,8 @@ class ResumedProof(Proof):
             held = self._open[position]
             if held.reservation is not None:
                 row = held.reservation[:LOST_AT]
-                reservations.append((*row[:PHASE_AT], held.phase, *row[PHASE_AT + 1 :], *held.lost))
+                now = (*row[: PHASE.start], *held.phase, *row[PHASE.stop :], *held.lost)
+                reservations.append(now)
             for table, part in held.parts:
                 found[table.name].append(part[:-2])
         return {

@@ -368,6 +368,7 @@ ledger_reservations: Final = Table(
     _number("cpu_count"),
     _text("kind"),
     _text("phase"),
+    _number("phase_position"),
     _number("created_at_us"),
     _number("opened_at_us"),
     _number("lost_position", null=True),
@@ -406,6 +407,7 @@ ledger_reservations: Final = Table(
 """
 One row per reservation or observed holding of a Pod, with its interval; position = event.
 
+`phase_position` is the event that said `reserved`, `observed`, `bound` or `assigned` last.
 A lost one (`lost_position`: its node was lost there) still holds, and is counted to that moment;
 `lost_boot_id` is the machine's newest boot id then.
 

@@ -96,8 +96,8 @@ PLACE: Final = _insert(schema.ledger_places, without=_CLOSING)
 PHASE: Final = Statement(
     update(schema.ledger_reservations)
     .where(_open.position == bindparam("p"))
-    .values(phase=bindparam("phase")),
-    *("phase", "p"),
+    .values(phase=bindparam("phase"), phase_position=bindparam("said")),
+    *("phase", "said", "p"),
 )
 CLOSE: Final = Statement(
     update(schema.ledger_reservations)

@@ -374,6 +374,7 @@ def _tables() -> None:
         sa.Column("cpu_count", BIG, nullable=False),
         sa.Column("kind", sa.Text(), nullable=False),
         sa.Column("phase", sa.Text(), nullable=False),
+        sa.Column("phase_position", BIG, nullable=False),
         sa.Column("created_at_us", BIG, nullable=False),
         sa.Column("opened_at_us", BIG, nullable=False),
         sa.Column("lost_position", BIG, nullable=True),

@@ -24,6 +24,8 @@ BEGIN
         AND substr(event_type, 1, 14) = CASE NEW.kind
           WHEN 'granted' THEN 'pod.reserved.v' ELSE 'pod.observed.v' END
       )
+      OR NEW.phase_position <> NEW.position
+      OR NEW.phase <> CASE NEW.kind WHEN 'granted' THEN 'reserved' ELSE 'observed' END
     THEN {
     fail(
         "'tenure ledger: no event at position ' || NEW.position || ' opens this reservation'",
@@ -180,6 +182,32 @@ BEGIN
         "'tenure ledger: no event at position ' || coalesce(NEW.lost_position, 0)"
         " || ' loses the node of pod ' || OLD.namespace || '/' || OLD.pod_name",
         "tenure ledger: no event loses the node of this reservation",
+    )
+};
+END
+"""
+# What is lost or ended keeps the position: another rule asks for the event that says so.
+RESERVATIONS_PHASE: Final = f"""
+CREATE TRIGGER ledger_reservations_phase BEFORE UPDATE OF phase, phase_position
+ON ledger_reservations
+WHEN NOT CASE
+    WHEN NEW.closed_position IS NOT NULL THEN NEW.phase_position = OLD.phase_position
+    WHEN NEW.lost_position IS NOT NULL
+    THEN NEW.phase = 'lost' AND NEW.phase_position = OLD.phase_position
+    ELSE NEW.phase IN ('bound', 'assigned') AND NEW.phase_position > OLD.phase_position AND EXISTS (
+      SELECT 1 FROM ledger_events AS e JOIN ledger_nodes AS n ON n.node_no = OLD.node_no
+      WHERE e.position = NEW.phase_position AND e.event_type LIKE 'pod.' || NEW.phase || '.v%'
+        AND json_extract(e.body, '$.pod_uid') = OLD.pod_uid
+        AND json_extract(e.body, '$.attempt') = OLD.attempt
+        AND json_extract(e.body, '$.node_uid') = n.node_uid
+    )
+  END
+BEGIN
+  SELECT {
+    fail(
+        "'tenure ledger: no event at position ' || NEW.phase_position || ' says that pod '"
+        " || OLD.namespace || '/' || OLD.pod_name || ' is ' || NEW.phase",
+        "tenure ledger: no event says this phase",
     )
 };
 END
@@ -430,6 +458,7 @@ RULES: Final = (
     RESERVATIONS_UPDATE,
     RESERVATIONS_FIXED,
     RESERVATIONS_LOST,
+    RESERVATIONS_PHASE,
     CLOSE_CARD,
     CLOSE_MORE,
     HOLDINGS_INSERT,

@@ -28,7 +28,7 @@ _COLUMNS: Final = {
         " labels text, priority bigint, qos text, dialect text, policy text, source text,"
         " node_no bigint, cpu_milli bigint, memory_bytes bigint, gpu_core_percent bigint,"
         " gpu_count bigint, device_count bigint, cpuset text, cpu_count bigint, kind text,"
-        " phase text, created_at_us bigint, opened_at_us bigint"
+        " phase text, phase_position bigint, created_at_us bigint, opened_at_us bigint"
     ),
     "ledger_holdings": (
         "position bigint, device_no bigint, minor bigint, core_percent bigint,"
@@ -120,8 +120,9 @@ STEPS: Final = (
     ),
     _update(
         "ledger_reservations",
-        "phase text, p bigint",
-        "UPDATE public.ledger_reservations AS t SET phase = r.phase {from} WHERE t.position = r.p",
+        "phase text, phase_position bigint, p bigint",
+        "UPDATE public.ledger_reservations AS t SET phase = r.phase,"
+        " phase_position = r.phase_position {from} WHERE t.position = r.p",
         alone=("p",),
     ),
     _insert("ledger_tiles"),

@@ -48,8 +48,11 @@ _OPENS_FIRST: Final = fail(
     "'tenure ledger: a reservation opens before it closes: position ' || NEW.position",
     "a reservation opens before it closes",
 )
-_OPENS: Final = """starts_with(e.event_type, CASE {row}.kind
-        WHEN 'granted' THEN 'pod.reserved.v' ELSE 'pod.observed.v' END)"""
+_FIRST_PHASE: Final = """{row}.phase_position = {row}.position
+      AND {row}.phase = CASE {row}.kind WHEN 'granted' THEN 'reserved' ELSE 'observed' END"""
+_OPENS: Final = f"""starts_with(e.event_type, CASE {{row}}.kind
+        WHEN 'granted' THEN 'pod.reserved.v' ELSE 'pod.observed.v' END)
+      AND {_FIRST_PHASE}"""
 RESERVATIONS_INSERT: Final = rule(
     "ledger_reservations_insert",
     "ledger_reservations",
@@ -171,16 +174,47 @@ RESERVATIONS_LOST: Final = rule(
     {_NOT_LOST}
   END IF;""",
 )
+_NO_PHASE: Final = fail(
+    "'tenure ledger: no event at position ' || {row}.phase_position || ' says that pod '"
+    " || {row}.namespace || '/' || {row}.pod_name || ' is ' || {row}.phase",
+    "no event says this phase",
+)
+RESERVATIONS_PHASE: Final = rule(
+    "ledger_reservations_phase",
+    "ledger_reservations",
+    "UPDATE OF phase, phase_position",
+    f"  {_NO_PHASE.format(row='NEW')}",
+    only_if="CASE WHEN NEW.closed_position IS NULL AND NEW.lost_position IS NULL"
+    " THEN NEW.phase_position <= OLD.phase_position"
+    " ELSE NEW.phase_position <> OLD.phase_position END",
+)
+"""What is lost or ended keeps the position; that an event says the phase is asked behind."""
+_PHASE_SAID: Final = f"""CASE
+      WHEN c.lost_position IS NOT NULL THEN c.phase = 'lost'
+      WHEN {_FIRST_PHASE.format(row="c")} THEN true
+      ELSE c.phase IN ('bound', 'assigned') AND EXISTS (
+        SELECT 1 FROM ledger_events AS e {BODY} JOIN ledger_nodes AS n ON n.node_no = c.node_no
+        WHERE e.position = c.phase_position AND starts_with(e.event_type, 'pod.' || c.phase || '.v')
+          AND {says("j.b", "pod_uid", "c.pod_uid")} AND {says("j.b", "attempt", "c.attempt")}
+          AND {says("j.b", "node_uid", "n.node_uid")}
+      ) END"""
 RESERVATIONS_CLOSE: Final = rule(
     "ledger_reservations_close",
     "ledger_reservations",
     "UPDATE",
     f"""
-  SELECT bool_and({_ENDED_BY}), bool_or(c.cpu_count > 0), bool_or(EXISTS (
+  SELECT bool_and({_PHASE_SAID}) FILTER (WHERE c.closed_position IS NULL),
+    bool_and({_ENDED_BY}) FILTER (WHERE c.closed_position IS NOT NULL),
+    bool_or(c.cpu_count > 0) FILTER (WHERE c.closed_position IS NOT NULL),
+    bool_or(EXISTS (
       SELECT 1 FROM ledger_slot_holdings AS s WHERE s.position = c.position
-    ))
-  INTO ended, cpus, slots FROM changed AS c WHERE c.closed_position IS NOT NULL;
-  IF ended IS NULL THEN
+    )) FILTER (WHERE c.closed_position IS NOT NULL)
+  INTO said, ended, cpus, slots FROM changed AS c;
+  IF NOT said THEN
+    SELECT c.* INTO wrong FROM changed AS c
+    WHERE c.closed_position IS NULL AND NOT {_PHASE_SAID} LIMIT 1;
+    {_NO_PHASE.format(row="wrong")}
+  ELSIF ended IS NULL THEN
     RETURN NULL;
   ELSIF NOT ended THEN
     SELECT c.* INTO wrong FROM changed AS c
@@ -202,10 +236,11 @@ RESERVATIONS_CLOSE: Final = rule(
   END IF;""",
     when="AFTER",
     level="STATEMENT",
-    variables="ended boolean; cpus boolean; slots boolean; wrong ledger_reservations;",
+    variables="said boolean; ended boolean; cpus boolean; slots boolean;"
+    " wrong ledger_reservations;",
     definer=True,
 )
-"""A reservation ends with an event of its own, and what it held ends with it."""
+"""A reservation changes and ends with an event of its own, and what it held ends with it."""
 
 _LESS_THAN_NOTHING: Final = fail(
     "'tenure ledger: a holding is never less than nothing: position ' || NEW.position"
@@ -495,6 +530,7 @@ RULES: Final = (
     *RESERVATIONS_OPEN,
     *RESERVATIONS_UPDATE,
     *RESERVATIONS_LOST,
+    *RESERVATIONS_PHASE,
     *RESERVATIONS_CLOSE,
     *HOLDINGS_INSERT,
     *HOLDINGS_TAKE,

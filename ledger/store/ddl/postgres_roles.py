@@ -38,8 +38,8 @@ UPDATES: Final[Mapping[str, tuple[str, ...]]] = {
         ),
     ),
     "ledger_reservations": (
-        *("phase", "lost_position", "counted_until_us", "lost_boot_id", "closed_at_us"),
-        *("closed_position", "end_reason"),
+        *("phase", "phase_position", "lost_position", "counted_until_us", "lost_boot_id"),
+        *("closed_at_us", "closed_position", "end_reason"),
     ),
     "ledger_places": ("closed_at_us", "closed_position"),
     "ledger_tree": ("size", "range"),
