@@ -68,9 +68,10 @@ def test_a_node_says_which_machine_it_is_and_which_start_of_it() -> None:
     assert not facts.lost
 
 
-def test_a_node_out_of_service_is_lost() -> None:
-    """The taint alone says so, whatever its effect or value."""
-    taint = {"key": "node.kubernetes.io/out-of-service", "value": "x", "effect": "NoExecute"}
+@pytest.mark.parametrize("effect", ["NoExecute", "NoSchedule", "PreferNoSchedule"])
+def test_a_node_out_of_service_is_lost(effect: str) -> None:
+    """The taint alone says so, whatever its effect or value, as for Kubernetes' own controllers."""
+    taint = {"key": "node.kubernetes.io/out-of-service", "value": "x", "effect": effect}
 
     facts, _ = decode_node(node(taints=[taint]))
 
