@@ -5,12 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from shlex import quote
 from typing import TYPE_CHECKING, Any, Final
 
 from ledger.domain.annotations.mgpu import read_search_cut
 from ledger.domain.errors import InputError
 from ledger.domain.events import PodReserved, RefusalReason, RequestRefused, decode_event
 from ledger.domain.resources import Dialect
+from ledger.domain.state import LOST
 from ledger.store import report_queries as queries
 from ledger.store.report_queries import When
 from ledger.store.report_rows import Device, HealthChange, Holder, PodSummary, Refusal
@@ -87,6 +89,11 @@ class PodStory:
     def path(self) -> str:
         """Return `namespace/name`."""
         return f"{self.pod.namespace}/{self.pod.pod_name}"
+
+    @property
+    def lost(self) -> Holder | None:
+        """Return what it holds of a lost node, if that is where it stands."""
+        return next((each for each in self.holders if each.phase == LOST), None)
 
     @property
     def reasons(self) -> tuple[RefusalReason, ...]:
@@ -206,7 +213,16 @@ def _story(source: Ledger, pod: PodSummary) -> PodStory:
 
 
 def _with_note(source: Ledger, story: PodStory) -> PodStory:
-    """Return the story with a word on a search for cards that was cut, if it was."""
+    """Return the story with what its lost node means, or that the search for cards was cut."""
+    lost = story.lost
+    if lost is not None:
+        held = ", ".join(dict.fromkeys(map(held_text, story.holders)))
+        return replace(
+            story,
+            note=f"still held, and not counted: {held}. It opens when the machine registers again"
+            " and nothing of it runs there, or by your word: tenure ledger clear"
+            f" {quote(lost.node_name)} --reason WHY",
+        )
     if story.state != PLACED or story.holders[0].dialect != Dialect.MGPU:
         return story
     for recorded in source.read_events(after=story.pod.reserved_position - 1, limit=1):
@@ -333,9 +349,15 @@ def _write_story(story: PodStory, now_us: int) -> None:
     else:
         waited = f", after {story.refusals} refusals" if story.refusals else ""
         by = f" by policy {_policy(story)}" if _policy(story) else ""
-        out.write(
-            f"{path} has its place since {since}: event {story.pod.reserved_position}{by}{waited}\n"
-        )
+        given = f"since {since}: event {story.pod.reserved_position}{by}{waited}"
+        lost = story.lost
+        if lost is None:
+            out.write(f"{path} has its place {given}\n")
+        else:
+            when = format_time(lost.counted_until_us or 0)
+            out.write(
+                f"{path} lost its node {one_line(lost.node_name)} at {when}; placed {given}\n"
+            )
         if story.note:
             out.write(f"{one_line(story.note)}\n")
     rows = [shown(holder_record(holder, now_us=now_us)) for holder in story.holders]

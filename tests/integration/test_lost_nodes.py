@@ -116,6 +116,20 @@ def test_who_names_the_lost_holder_on_the_new_nodes_card(tell: Tell) -> None:
         assert "free" not in answer
 
 
+def test_why_says_that_the_node_was_lost_and_what_would_free_it(tell: Tell) -> None:
+    """The Pod has no place any more, and holds its cards and CPUs all the same."""
+    line = tell(*registered_again("n-2"))
+
+    first, then, *_ = line.ask("why", "team-a/a").out.splitlines()
+    assert "has its place" not in first
+    assert first.startswith("team-a/a lost its node n-1 at 2026-03-02T01:00:00")
+    assert then.startswith("still held, and not counted: n-1/0")
+    assert then.endswith("tenure ledger clear n-1 --reason WHY")
+    told = json.loads(line.ask("why", "team-a/a", "-o", "json").out)
+    assert told["message"] == then
+    assert "team-a/b has its place since" in line.ask("why", "team-a/b").out
+
+
 @pytest.mark.parametrize("name", ["n-1", "n-2"])
 def test_the_card_is_the_same_under_another_minor(tell: Tell, name: str) -> None:
     """Neither `who` nor `map` calls it free because it is listed elsewhere now."""
