@@ -159,7 +159,7 @@ def test_a_forged_mark_gets_nobody_past_the_rewrite(
     without = {**registered, "webhooks": []}
     assert plane.api().replace(path, without).ok
     try:
-        until = time.monotonic() + 10
+        until = time.monotonic() + 60
         refused = mallory.create(where, forged, dry_run=True)
         while refused.ok and time.monotonic() < until:
             refused = mallory.create(where, forged, dry_run=True)
@@ -272,7 +272,7 @@ def test_settings_are_read_again_without_a_restart(
     assert not mallory.create(where, wrong, dry_run=True).ok
     settings.write_text(f"{HEAD}mode: warn\n")
     try:
-        until = time.monotonic() + 10
+        until = time.monotonic() + 60
         reply = mallory.create(where, wrong, dry_run=True)
         while not reply.ok and time.monotonic() < until:
             time.sleep(0.2)
@@ -327,7 +327,7 @@ def test_a_rotation_is_asked_for_and_watched_by_the_command_line(
     before = plane.api().get(f"{SECRETS}/tenure-webhook-certs").body["data"]["ca.crt"]
     asked = tenure("certs", "rotate", *kubeconfig, cwd=tmp_path)
     assert asked.returncode == 0, asked.stderr
-    until = time.monotonic() + 60
+    until = time.monotonic() + 120
     while True:
         made = mallory.create(where, pod("a", HALF), dry_run=True)
         assert made.ok, made.message
@@ -337,7 +337,8 @@ def test_a_rotation_is_asked_for_and_watched_by_the_command_line(
             break
         assert time.monotonic() < until, "the rotation did not end"
         time.sleep(0.1)
-    time.sleep(3)  # the smaller bundle is published right after
     status = tenure("certs", "status", *kubeconfig, cwd=tmp_path)
-    assert status.returncode == 0, status.stdout + status.stderr
+    while status.returncode:  # the smaller bundle is published right after
+        assert time.monotonic() < until, status.stdout + status.stderr
+        status = tenure("certs", "status", *kubeconfig, cwd=tmp_path)
     assert "serves another leaf" not in status.stdout
