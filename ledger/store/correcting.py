@@ -30,7 +30,7 @@ def check_correction(ledger: Ledger, event: TimeCorrected) -> tuple[int, int]:
     """
     Return the true times of the first and the last position, which the event may correct.
 
-    Rule: docs/adr/0011.
+    Rule: docs/adr/0012.
 
     Raises:
         InputError: there are no such positions in the log, the times are outside of the calendar

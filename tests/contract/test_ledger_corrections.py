@@ -1,7 +1,7 @@
 """
 Times that a wrong clock recorded: an event says when it was, and every audit view tells it.
 
-Rule: docs/adr/0011. What is recorded stays; a ledger without a correction is read as ever.
+Rule: docs/adr/0012. What is recorded stays; a ledger without a correction is read as ever.
 """
 
 from __future__ import annotations

@@ -604,7 +604,7 @@ def corrected_views(words: Words) -> Mapping[str, str]:
     """
     Return the statements that make the views of a ledger whose clock was corrected, by name.
 
-    Rule: docs/adr/0011. They read every time through `audit_times`; those of a ledger without a
+    Rule: docs/adr/0012. They read every time through `audit_times`; those of a ledger without a
     correction do not, so that the database looks for a moment in the rows' own indexes.
     """
     texts = ((name, text(words).rstrip()) for name, text in VIEWS.items() if text is not times)
