@@ -300,7 +300,8 @@ def _pinned(name: str, rng: random.Random) -> dict[str, object]:
     gpu = {f"{KOORDINATOR}gpu": str(rng.randint(1, 99))}
     pod = _pod(name, [gpu], labels=labels, cpu=str(2 * rng.randint(1, 12)))
     containers = pod["spec"]["containers"]  # type: ignore[index]  # a Pod as JSON
-    containers[0]["resources"]["limits"] |= {"cpu": containers[0]["resources"]["requests"]["cpu"]}
+    asked = containers[0]["resources"]["requests"]
+    containers[0]["resources"]["limits"] |= {name: asked[name] for name in ("cpu", "memory")}
     return pod
 
 
