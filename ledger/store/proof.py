@@ -495,9 +495,9 @@ class Proof:
             if recorded != must:
                 names = [*_RESERVATION[PHASE], *_RESERVATION[LOST_AT:]]
                 self._differs(position, "ledger_reservations", names, must, recorded)
-                if end[2] is not None and found[_CLOSED_BY] != end[2]:
+                if end[1] is not None and found[_CLOSED_BY] != end[1]:
                     fact = f"ends the reservation at position {position}"
-                    self._report(end[2], f"the event {fact}, and its row does not say so")
+                    self._report(end[1], f"the event {fact}, and its row does not say so")
         for table, part in held.parts:
             if part[-2:] != end[:2]:
                 names = ["closed_at_us", "closed_position"]
