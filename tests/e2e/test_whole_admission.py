@@ -19,6 +19,7 @@ from tests.support.kube.control_plane import (
     ControlPlane,
 )
 from tests.support.kube.pods import GPUSHARE, HALF, MGPU, WHOLE, binding, pod, pods_in
+from tests.support.kube.policies import wait_in_force
 from tests.support.kube.webhooks import NAMESPACE, Webhooks, apply, remove, serving
 from tests.support.process import tenure
 from webhook.manifests.policies import policies
@@ -46,7 +47,7 @@ def hooks(plane: ControlPlane, settings: Path) -> Iterator[Webhooks]:
     grant(plane)
     with serving(plane, arguments=("--config", str(settings))) as running:
         apply(plane, made)
-        _wait_in_force(plane)
+        wait_in_force(plane)
         yield running
         remove(plane, made)
 
@@ -61,15 +62,6 @@ def grant(plane: ControlPlane) -> None:
     role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name}
     body = {"metadata": {"name": name}, "roleRef": role, "subjects": [subject]}
     plane.api().create(f"{group}/clusterrolebindings", body)
-
-
-def _wait_in_force(plane: ControlPlane) -> None:
-    forged = pod("probe", {"cpu": "1"}, annotations={"vke.volcengine.com/assumed": "1"})
-    until = time.monotonic() + 30
-    while plane.api(MALLORY).create(pods_in("default"), forged, dry_run=True).ok:
-        assert time.monotonic() < until, "the policies are not in force"
-        time.sleep(0.1)
-    time.sleep(1)  # the others come within the same moment
 
 
 @pytest.fixture

@@ -13,7 +13,8 @@ from tests.support.kube.webhooks import apply, remove
 from webhook.manifests.policies import policies
 from webhook.manifests.policy import PolicyOptions
 
-_WAIT_SECONDS: Final = 30.0
+_WAIT_SECONDS: Final = 60.0
+_LAST: Final = "made-last"
 _PROBES: Final = (
     pod("probe", {"cpu": "1"}, annotations={"vke.volcengine.com/assumed": "1"}),
     pod("probe", {"tenure.sh/other": "1"}),
@@ -28,12 +29,43 @@ def in_force(
     made = policies(options or PolicyOptions())
     apply(plane, made)
     try:
-        _wait(plane, passing=False)
-        time.sleep(1)  # the others come within the same moment
+        wait_in_force(plane)
         yield made
     finally:
         remove(plane, made)
-        _wait(plane, passing=True)
+        _wait_for_the_end(plane)
+
+
+def wait_in_force(plane: ControlPlane) -> None:
+    """
+    Wait until every policy made so far is in force.
+
+    The API server learns of policies and of bindings each in the order in which they were made, so
+    one of each that was made after them, and refuses a Pod of its own, tells of all of them.
+    """
+    kind = {"apiVersion": "admissionregistration.k8s.io/v1", "metadata": {"name": _LAST}}
+    rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"]}
+    policy = {
+        **kind,
+        "kind": "ValidatingAdmissionPolicy",
+        "spec": {
+            "matchConstraints": {"resourceRules": [{**rule, "resources": ["pods"]}]},
+            "validations": [{"expression": f"object.metadata.name != '{_LAST}'"}],
+        },
+    }
+    bound = {
+        **kind,
+        "kind": "ValidatingAdmissionPolicyBinding",
+        "spec": {"policyName": _LAST, "validationActions": ["Deny"]},
+    }
+    last, until = pod(_LAST, {"cpu": "1"}), time.monotonic() + _WAIT_SECONDS
+    apply(plane, [policy, bound])
+    try:
+        while plane.api(MALLORY).create(pods_in("default"), last, dry_run=True).ok:
+            assert time.monotonic() < until, "the policies are not in force"
+            time.sleep(0.1)
+    finally:
+        remove(plane, [policy, bound])
 
 
 def let_schedule(plane: ControlPlane) -> None:
@@ -50,11 +82,8 @@ def let_schedule(plane: ControlPlane) -> None:
     plane.api().create(f"{group}/clusterrolebindings", bound)
 
 
-def _wait(plane: ControlPlane, *, passing: bool) -> None:
+def _wait_for_the_end(plane: ControlPlane) -> None:
     where, until = pods_in("default"), time.monotonic() + _WAIT_SECONDS
-    while time.monotonic() < until:
-        tried = [plane.api(MALLORY).create(where, probe, dry_run=True).ok for probe in _PROBES]
-        if tried == [passing] * len(_PROBES):
-            return
+    while not all(plane.api(MALLORY).create(where, one, dry_run=True).ok for one in _PROBES):
+        assert time.monotonic() < until, "the policies are still in force"
         time.sleep(0.1)
-    raise AssertionError(f"the policies did not get there: wanted={passing}")
