@@ -55,7 +55,7 @@ _FIELDS: Final[Mapping[str, Bounds]] = MappingProxyType(
         "gpu_core_percent": (0, 1_000_000_000),
         "version": (0, 2**31 - 1),
         **dict.fromkeys(("count", "device_counts", "amounts", "cpus"), _COUNT),
-        **dict.fromkeys(("bound_cpus", "burst_milli", "gpushare_units"), _COUNT),
+        **dict.fromkeys(("bound_cpus", "burst_milli", "gpushare_units", "pods_max"), _COUNT),
     }
 )
 

@@ -18,6 +18,7 @@ from ledger.domain.cpuset import CpuSet
 from ledger.domain.devices import DeviceRecord, DeviceShare
 from ledger.domain.errors import InputError, UnknownEventError
 from ledger.domain.recognise import recogniser
+from ledger.domain.recorded_node import RecordedNode
 from ledger.domain.recorded_request import RecordedRequest
 from ledger.domain.requests import PodSnapshot
 from ledger.domain.topology import Cpu
@@ -74,6 +75,20 @@ class NodeInventoried:
     system_uuid: str = ""
     boot_id: str = ""
     by_agent: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeDescribed:
+    """
+    What deciding reads of a node beside its inventory, from here on; replaces what was said before.
+
+    Rule: docs/adr/0011. A decision was made on the newest description before it.
+    """
+
+    event_type: ClassVar[str] = "node.described.v1"
+    node_uid: str
+    node_name: str
+    facts: RecordedNode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -502,6 +517,7 @@ LedgerEvent = (
     EpochStarted
     | SettingsChanged
     | NodeInventoried
+    | NodeDescribed
     | NodeLost
     | NodeCleared
     | DeviceHealthChanged

@@ -24,6 +24,7 @@ from ledger.domain.events import (
     LedgerEvent,
     LedgerRecovered,
     NodeCleared,
+    NodeDescribed,
     NodeInventoried,
     NodeLost,
     PlanDropped,
@@ -165,6 +166,7 @@ class Projection:
                 EpochStarted()
                 | SettingsChanged()
                 | RequestDescribed()
+                | NodeDescribed()
                 | DriftFound()
                 | DriftResolved()
                 | SnapshotTaken()

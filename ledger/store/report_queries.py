@@ -402,6 +402,17 @@ def settings_in_force(connection: Connection) -> str:
     return str(connection.execute(query).scalar() or "")
 
 
+def node_descriptions(connection: Connection, until: int) -> list[str]:
+    """Return the bodies of what was said of nodes up to a position, in order."""
+    e = EVENTS
+    query = (
+        select(e.c.body)
+        .where(e.c.event_type.like("node.described.%"), e.c.position <= until)
+        .order_by(e.c.position)
+    )
+    return [str(body) for body in connection.execute(query).scalars()]
+
+
 def _as_holder(r: TableClause) -> list[ColumnElement[Any]]:
     """Return the columns of a whole reservation, in the words of `Holder`."""
     return [

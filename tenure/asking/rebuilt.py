@@ -12,6 +12,7 @@ from ledger.domain.errors import InputError
 from ledger.domain.events import NodeInventoried, PodObserved, PodReserved, RequestRefused
 from ledger.domain.node_objects import decode_node
 from ledger.domain.nodes import NodeFacts
+from ledger.domain.recorded_node import RecordedNode, node_from
 from ledger.domain.recorded_request import RecordedRequest, request_from
 from ledger.domain.requests import PodRequest
 from ledger.domain.topology import cpu_topology_of
@@ -28,15 +29,17 @@ UNTOLD_BY_ARCHIVE: Final = (
 Event = PodReserved | PodObserved | RequestRefused
 
 
-def node_of(event: NodeInventoried, devices: tuple[DeviceRecord, ...]) -> NodeFacts:
-    """Return a node as its inventory tells; what labels say counts, what only objects say lacks."""
+def node_of(
+    event: NodeInventoried, devices: tuple[DeviceRecord, ...], described: RecordedNode | None
+) -> NodeFacts:
+    """Return a node as its events tell; without a description its labels say what they can."""
     labels = dict(event.labels)
     metadata = {"name": event.node_name, "uid": event.node_uid, "labels": labels}
     try:
         facts, _ = decode_node({"metadata": metadata})
     except InputError:
         facts = NodeFacts(uid=event.node_uid, name=event.node_name, labels=labels)
-    return replace(
+    facts = replace(
         facts,
         system_uuid=event.system_uuid,
         machine_id=event.machine_id,
@@ -49,6 +52,7 @@ def node_of(event: NodeInventoried, devices: tuple[DeviceRecord, ...]) -> NodeFa
         cpu_ref_count_max=event.cpu_ref_count_max,
         derived_links=derive_links(devices, facts.partitions),
     )
+    return facts if described is None else node_from(described, facts, devices)
 
 
 def request_of(event: Event, requests: Mapping[str, RecordedRequest]) -> PodRequest | None:

@@ -13,6 +13,7 @@ from ledger.domain.device_types import install
 from ledger.domain.devices import GPU, DeviceRecord, DeviceShare
 from ledger.domain.errors import InputError
 from ledger.domain.events import (
+    NodeDescribed,
     NodeInventoried,
     PodObserved,
     PodReserved,
@@ -22,6 +23,7 @@ from ledger.domain.events import (
 )
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.normalise import examine_pod
+from ledger.domain.recorded_node import RecordedNode
 from ledger.domain.recorded_request import RecordedRequest, request_digest
 from ledger.domain.requests import PodRequest, PodSnapshot
 from ledger.domain.resources import (
@@ -92,6 +94,7 @@ class _Told:
     holdings: dict[str, PodReserved | PodObserved] = field(default_factory=dict)
     refusals: dict[str, RequestRefused] = field(default_factory=dict)
     requests: dict[str, RecordedRequest] = field(default_factory=dict)  # by digest
+    described: dict[str, RecordedNode] = field(default_factory=dict)  # by UID of the node
     is_archived: bool = False
 
 
@@ -204,7 +207,7 @@ def scene_of_ledger(source: Ledger, objects: Objects | None, settings: Schedulin
         if request is not None:
             known[uid] = request
     untold = []
-    if any(uid not in facts for uid in state.nodes):
+    if any(uid not in facts and uid not in told.described for uid in state.nodes):
         untold.append(UNTOLD_OF_NODES)
     if told.is_archived:
         untold.append(UNTOLD_BY_ARCHIVE)
@@ -238,6 +241,8 @@ def _read_events(source: Ledger) -> tuple[LedgerState, _Told]:
                 told.inventories[event.node_uid] = event
             case PodReserved() | PodObserved():
                 told.holdings[event.pod_uid] = event
+            case NodeDescribed():
+                told.described[event.node_uid] = event.facts
             case RequestDescribed():
                 told.requests[request_digest(event.request)] = event.request
             case RequestRefused():
@@ -258,7 +263,7 @@ def _node(uid: str, state: LedgerState, told: _Told, facts: Mapping[str, NodeFac
     inventory = told.inventories.get(uid) or NodeInventoried(
         node_uid=uid, node_name=node.name, cpus=node.cpus, cpu_ref_count_max=node.cpu_ref_count_max
     )
-    facts_told = node_of(inventory, node.devices)
+    facts_told = node_of(inventory, node.devices, told.described.get(uid))
     return replace(facts_told, system_uuid=node.system_uuid, machine_id=node.machine_id, lost=lost)
 
 

@@ -109,16 +109,26 @@ def answer_cpus(
         run = _run_of_files(files)
         _show_cpus(cpus_of_objects(run.nodes, run.adopted), output)
         return
+    from ledger.domain.events import NodeDescribed, decode_event
+    from ledger.store.report_queries import node_descriptions
     from ledger.store.timetravel import position_at, state_at
 
     with opened(ledger) as source:
         at_us = None if at is None else moment_of(at, time_of(source), option="--at")
         position = source.head().position if at_us is None else position_at(source, at_us)
         loaded = state_at(source, position)
+        with source.connection.begin():
+            bodies = node_descriptions(source.connection, position)
         note(f"at {format_time(at_us or time_of(source).now_us)}")
     for finding in loaded.findings:
         warn(finding)
-    _show_cpus(cpus_of_states(loaded.state.nodes.values()), output)
+    described = [decode_event(NodeDescribed.event_type, body) for body in bodies]
+    reserved = {
+        event.node_uid: event.facts.reserved_cpus
+        for event in described
+        if isinstance(event, NodeDescribed)
+    }
+    _show_cpus(cpus_of_states(loaded.state.nodes.values(), reserved), output)
 
 
 def _show_cpus(nodes: Sequence[CpusNow], output: OutputFormat) -> None:

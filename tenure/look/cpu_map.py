@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from string import ascii_letters, digits
 from textwrap import wrap
+from types import MappingProxyType
 from typing import Any, Final
 
 from rich.text import Text
@@ -47,8 +48,8 @@ class CpusNow:
     The CPUs of one node at one moment.
 
     Attributes:
-        reserved: kept back by kubelet, the node or its system; None = nobody said, as in a
-            ledger, which records what Pods hold.
+        reserved: kept back by kubelet, the node or its system; None = nobody said, as where the
+            node's description is in an archive.
         pools: for whom the CPUs are; None where nobody said what is kept back.
     """
 
@@ -69,12 +70,17 @@ class CpusNow:
         return self.topology.cpuset - self.held - (self.reserved or EMPTY)
 
 
-def cpus_of_states(nodes: Iterable[NodeState]) -> tuple[CpusNow, ...]:
+def cpus_of_states(
+    nodes: Iterable[NodeState], reserved: Mapping[str, CpuSet] = MappingProxyType({})
+) -> tuple[CpusNow, ...]:
     """
     Return the nodes of a ledger that report CPUs, or on which Pods hold some, by name.
 
     Rule: design section 4, "One account per physical device": the CPUs are the machine's, so that
     each of its Nodes shows who holds them, through whichever.
+
+    Args:
+        reserved: UID of a node -> what it keeps back, of those that said so.
     """
     nodes = sorted(nodes, key=lambda node: node.name)
     of_machine: dict[Machine, list[CpuHolder]] = {}
@@ -97,7 +103,14 @@ def cpus_of_states(nodes: Iterable[NodeState]) -> tuple[CpusNow, ...]:
         holders = of_machine.get(machine_of(node), []) + elsewhere.get(node.uid, [])
         if node.cpus or holders:
             topology = cpu_topology_of(node.cpus)
-            found.append(CpusNow(node=node.name, topology=topology, holders=_ordered(holders)))
+            found.append(
+                CpusNow(
+                    node=node.name,
+                    topology=topology,
+                    holders=_ordered(holders),
+                    reserved=reserved.get(node.uid),
+                )
+            )
     return tuple(found)
 
 
@@ -308,7 +321,7 @@ def _draw_pools(text: Text, pools: Pools, width: int) -> None:
 
 def _rest(node: CpusNow) -> str:
     if node.reserved is None:
-        return "not (a ledger does not know what a node keeps back)"
+        return "not (nobody said here what the node keeps back)"
     return f"free, {len(node.reserved)} kept back"
 
 

@@ -13,6 +13,7 @@ from ledger.domain.events import (
     DriftFound,
     GroupPlanned,
     NodeCleared,
+    NodeDescribed,
     NodeInventoried,
     NodeLost,
     PlanDropped,
@@ -29,6 +30,7 @@ from ledger.domain.events import (
 from ledger.domain.machines import Contradiction
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.recorded import NewEvent
+from ledger.domain.recorded_node import RecordedNode
 from ledger.domain.recorded_request import RecordedRequest, recorded_request, request_digest
 from ledger.domain.requests import DeviceDemand, PodRequest
 from scheduler.decide.outcome import Placement, Unplaced
@@ -90,6 +92,17 @@ def inventoried(node: NodeFacts, at_us: int, number: int = 1) -> NewEvent:
         event=event,
         actor=ACTOR,
         idempotency_key=f"inventory:{node.uid}:{number}",
+        wall_us=at_us,
+    )
+
+
+def node_described(node: NodeFacts, facts: RecordedNode, at_us: int, number: int) -> NewEvent:
+    """Return what deciding reads of a node beside its inventory; no two have a number."""
+    return NewEvent(
+        stream=f"node/{node.uid}",
+        event=NodeDescribed(node_uid=node.uid, node_name=node.name, facts=facts),
+        actor=ACTOR,
+        idempotency_key=f"describe:{node.uid}:{number}",
         wall_us=at_us,
     )
 

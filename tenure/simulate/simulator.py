@@ -11,6 +11,7 @@ from ledger.domain.events import PodObserved
 from ledger.domain.machines import contradictions
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.recorded import NewEvent
+from ledger.domain.recorded_node import RecordedNode, recorded_node
 from ledger.domain.recorded_request import RecordedRequest, recorded_request
 from ledger.domain.requests import PodRequest
 from scheduler.decide.accounts import granting_nodes, in_order_of_registration
@@ -75,6 +76,7 @@ class Simulator:
         self._refusals: dict[str, int] = {}  # Pod UID -> refusals recorded
         self._attempts: dict[str, int] = {}  # Pod UID -> reservations, of those with several
         self._described: set[RecordedRequest] = set()
+        self._facts: dict[str, RecordedNode] = {}  # UID of a node -> its newest description
         self._engine_of = engine_of
         self._nodes = list(run.nodes)
         self._held: dict[str, Placement] = {}  # Pod UID -> what it holds, of those placed here
@@ -97,6 +99,7 @@ class Simulator:
             for number, node in enumerate(nodes):
                 if (granting[number] == number) is last:
                     self._recorder.add(events.inventoried(node, start_us))
+                    self._describe_node(node, start_us)
         conflicts = [*self.run.conflicts]
         claims = [nodes[number] for number in in_order_of_registration(nodes)]
         for found in contradictions(claims):
@@ -251,7 +254,9 @@ class Simulator:
             lost = events.node_lost(node, change.at_us, reason=change.reason, number=self._changes)
             self.record(lost)
         else:
-            self.record(events.inventoried(node, change.at_us, self._changes + 1))
+            self._add(events.inventoried(node, change.at_us, self._changes + 1))
+            self._describe_node(node, change.at_us)
+            self._recorder.decided()
 
     def clear(self, change: Clearing) -> None:
         """Give back what Pods held when their node was lost."""
@@ -367,6 +372,13 @@ class Simulator:
         if request.gang is not None or request.group is not None:
             self.groups.given(placement)
         return placed
+
+    def _describe_node(self, node: NodeFacts, at_us: int) -> None:
+        """Record what deciding reads of a node beside its inventory, unless it is as it was."""
+        facts = recorded_node(node)
+        if self._facts.get(node.uid) != facts:
+            self._facts[node.uid] = facts
+            self._recorder.add(events.node_described(node, facts, at_us, self._changes + 1))
 
     def _describe(self, request: PodRequest, at_us: int) -> None:
         """Record what a Pod asks for, unless one of its kind did before."""

@@ -11,9 +11,16 @@ from hypothesis import strategies as st
 from ledger.domain.adoption import adopt
 from ledger.domain.canonical import INTEGER_MAX
 from ledger.domain.errors import InputError, RefusedError
-from ledger.domain.events import PodReserved, RequestDescribed, decode_event, encode_event
+from ledger.domain.events import (
+    NodeDescribed,
+    PodReserved,
+    RequestDescribed,
+    decode_event,
+    encode_event,
+)
 from ledger.domain.node_objects import decode_node, decode_witnesses
 from ledger.domain.normalise import decode_pod
+from ledger.domain.recorded_node import recorded_node
 from ledger.domain.recorded_request import recorded_request, request_digest
 from tests.support.objects import Object, container, device, gpu_device, node, nrt, pod, sidecar
 
@@ -201,6 +208,10 @@ def test_a_damaged_node_is_read_or_unreadable(which: str, data: st.DataObject) -
     originals = {"node": NODE, "device": DEVICE, "nrt": NRT}
     objects = {**originals, which: data.draw(damaged(originals[which]))}
     found = outcome(lambda: decode_node(objects["node"], objects["device"], objects["nrt"]))
+    if found is not None:
+        node = found[0]
+        told = NodeDescribed(node_uid=node.uid, node_name=node.name, facts=recorded_node(node))
+        assert decode_event(told.event_type, encode_event(told)) == told
     outcome(lambda: decode_witnesses(objects["device"], objects["nrt"]))
     if found is not None:
         facts, _ = found

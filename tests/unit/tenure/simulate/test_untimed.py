@@ -2,6 +2,7 @@ import pytest
 
 from ledger.domain.events import (
     GroupPlanned,
+    NodeDescribed,
     NodeInventoried,
     PodReserved,
     RequestDescribed,
@@ -22,11 +23,13 @@ def test_settings_and_inventory_come_first() -> None:
     assert kinds == [
         SettingsChanged,
         NodeInventoried,
+        NodeDescribed,
         NodeInventoried,
+        NodeDescribed,
         RequestDescribed,
         PodReserved,
     ]
-    assert [len(commit) for commit in played.ledger.commits] == [3, 2]
+    assert [len(commit) for commit in played.ledger.commits] == [5, 2]
 
 
 def test_every_pod_is_decided_once_in_order() -> None:
@@ -91,7 +94,7 @@ def test_a_gang_is_decided_at_its_first_member() -> None:
         None,
         "b",
     )
-    kinds = [type(event.event) for event in played.ledger.events[3:]]
+    kinds = [type(event.event) for event in played.ledger.events[5:]]
     assert kinds == [
         GroupPlanned,
         RequestDescribed,
@@ -100,7 +103,7 @@ def test_a_gang_is_decided_at_its_first_member() -> None:
         RequestDescribed,
         RequestRefused,
     ]
-    assert [len(commit) for commit in played.ledger.commits] == [3, 4, 2]
+    assert [len(commit) for commit in played.ledger.commits] == [5, 4, 2]
 
 
 @pytest.mark.parametrize(
