@@ -75,6 +75,13 @@ def kept(ledger: Ledger) -> str | None:
         return kept_checkpoint(ledger.connection)
 
 
+def withdrawn_positions(store: Store) -> list[tuple[object, ...]]:
+    """Return what the view says of each checkpoint."""
+    with store.raw() as raw:
+        rows = raw.execute("SELECT size, withdrawn_position FROM audit_checkpoints ORDER BY size")
+        return [tuple(row) for row in rows.fetchall()]
+
+
 FALSE_ROWS = {
     "no note": lambda _: "garbage",
     "no checkpoint": lambda _: sign_note("garbage\n", THIEF),
@@ -111,9 +118,7 @@ def test_a_false_checkpoint_stops_verify_until_it_is_withdrawn(
         start(ledger, "next").append([clock.new(refused("r"), key=f"r{n}") for n in range(300)])
         move(ledger, tmp_path)
     assert proved(store).findings == ()
-    with store.raw() as raw:
-        rows = raw.execute("SELECT size, withdrawn_position FROM audit_checkpoints ORDER BY size")
-        assert [tuple(row) for row in rows.fetchall()] == [(2, None), (3, at)]
+    assert withdrawn_positions(store) == [(2, None), (3, at)]
 
 
 def test_bytes_that_are_no_text_are_withdrawn_too(sqlite_store: SqliteStore) -> None:
@@ -147,6 +152,19 @@ def test_a_checkpoint_that_is_right_is_never_withdrawn(store: Store, key: Privat
         declare_void(start(ledger, "void"), impossible_event(ledger, at), "mine", wall_us=0)
         assert kept(ledger) == note
     assert proved(store).findings == ()
+    assert withdrawn_positions(store) == [(3, None)]
+
+
+def test_a_withdrawal_that_nobody_can_read_stops_nobody_once_it_is_void(store: Store) -> None:
+    """The view says of every checkpoint again that it counts."""
+    fill(store)
+    put_in(store, 3, signed(checkpoint(store, 3), TRUSTED))
+    words = '{"keys":[],"note_hash":"","reason":"","size":"x"}'
+    at = forge(store, "checkpoint.withdrawn.v1", words)
+    with store.open() as ledger:
+        declare_void(start(ledger, "void"), impossible_event(ledger, at), "mine", wall_us=0)
+    assert proved(store).findings == ()
+    assert withdrawn_positions(store) == [(3, None)]
 
 
 def test_what_a_trusted_key_signed_is_not_withdrawn_into_silence(store: Store) -> None:

@@ -80,6 +80,14 @@ def _of_type(event_type: str, alias: str = "e") -> str:
     return f"{alias}.event_type = '{event_type}'"
 
 
+def _is_valid(words: Words, alias: str) -> str:
+    """Return that no event declares this one void; numbers as text, for nobody may have read it."""
+    return f"""NOT EXISTS (
+    SELECT 1 FROM ledger_events AS v WHERE {_of_type("position.voided.v1", "v")}
+      AND CAST({words.text("v.body", "position")} AS text) = CAST({alias}.position AS text)
+  )"""
+
+
 def holdings(words: Words) -> str:
     """
     Return one row per Pod and device, with its interval.
@@ -523,7 +531,8 @@ def checkpoints(words: Words) -> str:
     return f"""
 SELECT c.size, c.note, c.at_us, {words.iso("c.at_us")} AS at, (
     SELECT min(w.position) FROM ledger_events AS w
-    WHERE {_of_type("checkpoint.withdrawn.v1", "w")} AND {words.number("w.body", "size")} = c.size
+    WHERE {_of_type("checkpoint.withdrawn.v1", "w")} AND {_is_valid(words, "w")}
+      AND CAST({words.text("w.body", "size")} AS text) = CAST(c.size AS text)
   ) AS withdrawn_position
 FROM (
   SELECT k.size, k.note, coalesce(e.at_us, a.at_us) AS at_us
@@ -547,10 +556,7 @@ WITH corrections AS (
   SELECT e.position, {words.number("e.body", "first")} AS first_position,
     {words.number("e.body", "last")} AS last_position, {shift} AS shift_us
   FROM ledger_events AS e
-  WHERE {_of_type("time.corrected.v1")} AND NOT EXISTS (
-    SELECT 1 FROM ledger_events AS v WHERE {_of_type("position.voided.v1", "v")}
-      AND CAST({words.text("v.body", "position")} AS text) = CAST(e.position AS text)
-  )
+  WHERE {_of_type("time.corrected.v1")} AND {_is_valid(words, "e")}
 ),
 shifts AS (
   SELECT e.position, e.at_us, e.wall_us, f.first_position, (
