@@ -13,7 +13,7 @@ from ledger.domain.events import TimeCorrected
 from ledger.domain.recorded import NewEvent
 from ledger.store import schema
 from ledger.store.append import Writer
-from ledger.store.corrections import TIMES, tell_true_times
+from ledger.store.corrections import TIMES, tell_true_times, true_time
 from ledger.store.failures import unavailable
 from ledger.store.open import Ledger
 from ledger.store.segments import last_segment
@@ -40,9 +40,7 @@ def check_correction(ledger: Ledger, event: TimeCorrected) -> tuple[int, int]:
         _expect_owner(ledger)
         _expect_in_log(ledger.connection, event)
         first_us, earliest, latest, last_us = _moved(ledger.connection, event)
-        began_us = ledger.connection.execute(
-            select(_events.at_us).where(_events.position == 1)
-        ).scalar_one()
+        began_us = _began(ledger.connection)
     after_began = earliest >= (began_us if event.first > 1 else AT[0])
     if not after_began:
         raise InputError("the times would be before the ledger began", field="shift")
@@ -106,6 +104,12 @@ def _expect_in_log(connection: Connection, event: TimeCorrected) -> None:
             f"the events before position {segment.last + 1} are in an archive, and with the next"
             f" one their times stay: first={event.first}"
         )
+
+
+def _began(connection: Connection) -> int:
+    """Return the true time of the first event."""
+    query = select(_events.at_us).where(_events.position == 1)
+    return true_time(connection, 1, connection.execute(query).scalar_one())
 
 
 def _moved(connection: Connection, event: TimeCorrected) -> tuple[int, int, int, int]:

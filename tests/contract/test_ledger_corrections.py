@@ -264,6 +264,18 @@ def test_what_no_clock_can_have_said_is_refused(
         assert verify(ledger).findings == ()
 
 
+def test_a_ledger_began_when_its_first_event_really_was(store: Store) -> None:
+    """Two clocks that were off by other times are corrected one after the other."""
+    fill(store)
+    with store.open() as ledger:
+        corrected(ledger, 1, 3, -YEAR_SECONDS)
+        corrected(ledger, 4, 4, -2 * YEAR_SECONDS)
+        with pytest.raises(InputError, match="before the ledger began"):
+            corrected(ledger, 4, 4, -3 * YEAR_SECONDS)
+        assert holders(ledger, MONDAY_US - YEAR_US + 2 * HOUR_US) == ["a"]
+        assert verify(ledger).findings == ()
+
+
 def test_without_a_correction_every_question_has_the_plan_that_it_had(
     sqlite_store: SqliteStore,
 ) -> None:
