@@ -13,7 +13,14 @@ from sqlalchemy.exc import DBAPIError
 from ledger.domain.errors import CapacityError
 from ledger.domain.events import LedgerEvent, NodeCleared, NodeInventoried, NodeLost, PodAssigned
 from ledger.store.rebuild import rebuild
-from ledger.store.report_queries import When, cpu_holders, device_holders, pod_holders, usage
+from ledger.store.report_queries import (
+    When,
+    cpu_holders,
+    device_holders,
+    devices,
+    pod_holders,
+    usage,
+)
 from tests.support.recorded import Recorded
 from tests.support.stores import (
     MONDAY_US,
@@ -52,6 +59,12 @@ def holder(pod: str, name: str, minor: int = 0, **changes: Any) -> LedgerEvent:
 def lost(name: str, reason: str = "deleted") -> NodeLost:
     """Return the loss of a Node."""
     return NodeLost(node_uid=f"uid-{name}", node_name=name, reason=reason)
+
+
+def closed(it: Recorded) -> dict[str, str]:
+    """Return why each device takes no grants, by id; empty where it does."""
+    with it.ledger.connection.begin():
+        return {each.device_id: each.closed_reason for each in devices(it.ledger.connection)}
 
 
 def cleared(name: str, evidence: str, witness: str = "") -> NodeCleared:
@@ -385,7 +398,9 @@ def test_a_card_held_before_it_had_an_id_is_held_with_one(store: Store) -> None:
         it.add(reserved("a", share(0, 100, device_id="", exclusive=True), node="n-1"))
         it.add(on_m("n-2"), on_m("n-1"))
         it.refuses(holder("b", "n-1"), "may be held from before it had an id")
+        assert closed(it) == {"": "gone", "GPU-m-0": "held before its id", "GPU-m-1": ""}
         it.add(released("a"), holder("b", "n-1"))
+        assert closed(it)["GPU-m-0"] == ""
 
         assert it.proved()
 

@@ -369,31 +369,39 @@ _HOLDERS: Final = (
 _ASKS_NOTHING: Final = f"NEW.tenants > OLD.tenants AND {_CORE_ASKED} = 0 AND {_MEMORY_ASKED} = 0"
 
 # An id that is unique in the world is on two machines: one of them is wrong, or has not let go yet.
-CLAIMED: Final = """
-      SELECT 1 FROM ledger_devices AS c
-      WHERE c.device_type = OLD.device_type AND c.device_id = OLD.device_id
-        AND c.machine_no <> OLD.machine_no
-        AND (c.present = 1 OR c.tenants > 0 OR c.observed_holders > 0)
-    """
-CLAIMED_BY: Final = """' is also ' || (
+_CLAIMS: Final = """c.device_type = {row}.device_type AND c.device_id = {row}.device_id
+        AND c.machine_no <> {row}.machine_no
+        AND (c.present = 1 OR c.tenants > 0 OR c.observed_holders > 0)"""
+CLAIMED_BY: Final = f"""' is also ' || (
       SELECT n.node_name || '/' || c.device_type || '/' || c.minor
       FROM ledger_devices AS c JOIN ledger_nodes AS n ON n.node_no = c.node_no
-      WHERE c.device_type = OLD.device_type AND c.device_id = OLD.device_id
-        AND c.machine_no <> OLD.machine_no
-        AND (c.present = 1 OR c.tenants > 0 OR c.observed_holders > 0)
+      WHERE {_CLAIMS.format(row="OLD")}
       ORDER BY c.device_no LIMIT 1
     )"""
-UNNAMED_HOLDER: Final = """
-      SELECT 1 FROM ledger_devices AS c
-      WHERE c.machine_no = OLD.machine_no AND c.device_type = OLD.device_type
-        AND c.minor = OLD.minor AND c.device_id = '' AND c.node_no = OLD.node_no
-        AND (c.tenants > 0 OR c.observed_holders > 0)
-    """
-"""
-The condition that the node had a device without an id there, which is held: it may be this one.
 
-It is another row only where another Node of the machine told the id first.
-"""
+
+def claimed(row: str) -> str:
+    """Return the condition that another machine has, or is held on by, a device of this id."""
+    return f"""{row}.unique_id = 1 AND EXISTS (
+      SELECT 1 FROM ledger_devices AS c
+      WHERE {_CLAIMS.format(row=row)}
+    )"""
+
+
+def unnamed_holder(row: str) -> str:
+    """
+    Return the condition that the node had a device without an id there, which is held: maybe this.
+
+    It is another row only where another Node of the machine told the id first.
+    """
+    return f"""{row}.device_id <> '' AND EXISTS (
+      SELECT 1 FROM ledger_devices AS c
+      WHERE c.machine_no = {row}.machine_no AND c.device_type = {row}.device_type
+        AND c.minor = {row}.minor AND c.device_id = '' AND c.node_no = {row}.node_no
+        AND (c.tenants > 0 OR c.observed_holders > 0)
+    )"""
+
+
 DEVICES_COUNTERS: Final = f"""
 CREATE TRIGGER ledger_devices_counters BEFORE UPDATE OF core_cap, memory_cap, core_used,
   memory_used, tenants, exclusive_holders, core_observed, memory_observed, observed_holders
@@ -422,9 +430,9 @@ BEGIN
         AND s.closed_position IS NULL
     )
     THEN {_card("' may be held by a Pod on an unknown card'")}
-    WHEN OLD.unique_id = 1 AND EXISTS ({CLAIMED})
+    WHEN {claimed("OLD")}
     THEN {_card(CLAIMED_BY)}
-    WHEN OLD.device_id <> '' AND EXISTS ({UNNAMED_HOLDER})
+    WHEN {unnamed_holder("OLD")}
     THEN {_card("' may be held from before it had an id'")}
   END;
   SELECT CASE

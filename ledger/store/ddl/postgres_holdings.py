@@ -11,12 +11,12 @@ from __future__ import annotations
 from typing import Final
 
 from ledger.store.ddl.holdings import (
-    CLAIMED,
     CLAIMED_BY,
     FIXED_HOLDING,
     FIXED_RESERVATION,
     NEWEST_BOOT,
-    UNNAMED_HOLDER,
+    claimed,
+    unnamed_holder,
 )
 from ledger.store.ddl.postgres_texts import (
     BODY,
@@ -452,8 +452,7 @@ _FITS: Final = f"""OLD.present = 1 AND OLD.healthy = 1 AND OLD.observed_holders 
       AND NEW.memory_used + OLD.memory_observed <= OLD.memory_reported
       AND (OLD.tenants = 0 OR NEW.exclusive_holders = 0)
       AND NOT ({_ASKS_NOTHING})
-      AND (OLD.unique_id = 0 OR NOT EXISTS ({CLAIMED}))
-      AND (OLD.device_id = '' OR NOT EXISTS ({UNNAMED_HOLDER}))"""
+      AND NOT ({claimed("OLD")}) AND NOT ({unnamed_holder("OLD")})"""
 DEVICES_COUNTERS: Final = rule(
     "ledger_devices_counters",
     "ledger_devices",
@@ -486,9 +485,9 @@ DEVICES_COUNTERS: Final = rule(
       AND OLD.tenants + OLD.observed_holders > 0
     THEN
       {_core(_HOLDERS)}
-    ELSIF OLD.unique_id = 1 AND EXISTS ({CLAIMED}) THEN
+    ELSIF {claimed("OLD")} THEN
       {_card(CLAIMED_BY)}
-    ELSIF OLD.device_id <> '' AND EXISTS ({UNNAMED_HOLDER}) THEN
+    ELSIF {unnamed_holder("OLD")} THEN
       {_card("' may be held from before it had an id'")}
     END IF;""",
     only_if="NEW.tenants > OLD.tenants OR NEW.core_used > OLD.core_used"

@@ -10,8 +10,9 @@ from __future__ import annotations
 from typing import Final
 
 from ledger.store.ddl import audit_views
+from ledger.store.ddl.holdings import claimed, unnamed_holder
 
-DEVICES: Final = """
+DEVICES: Final = f"""
 CREATE VIEW audit_devices AS
 SELECT n.node_uid, n.node_name, d.device_type, d.minor, d.device_id, d.model,
   d.core_reported AS core_capacity_percent, d.memory_reported AS memory_capacity_bytes,
@@ -31,12 +32,8 @@ SELECT n.node_uid, n.node_name, d.device_type, d.minor, d.device_id, d.model,
       WHERE s.machine_no = d.machine_no AND s.slot = 'unknown/' || d.device_type
         AND s.closed_position IS NULL
     ) THEN 'unknown holder'
-    WHEN d.unique_id = 1 AND EXISTS (
-      SELECT 1 FROM ledger_devices AS c
-      WHERE c.device_type = d.device_type AND c.device_id = d.device_id
-        AND c.machine_no <> d.machine_no
-        AND (c.present = 1 OR c.tenants > 0 OR c.observed_holders > 0)
-    ) THEN 'claimed twice'
+    WHEN {claimed("d")} THEN 'claimed twice'
+    WHEN {unnamed_holder("d")} THEN 'held before its id'
   END AS closed_reason, d.device_no
 FROM ledger_devices AS d
 JOIN ledger_nodes AS n ON n.node_no = d.node_no
