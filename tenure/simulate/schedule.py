@@ -65,9 +65,10 @@ def read_schedule(path: Path, subjects: Subjects, start_us: int, *, all_arrive: 
     named = {row["object"] for _, row in rows if row["event"] == "arrive"}
     coming = subjects.pods.keys() if all_arrive else subjects.pods.keys() & named
     reading = _Reading(subjects, start_us, [name for name in subjects.pods if name in coming])
-    for number, row in rows:
+    timed = [(_timed(row, start_us, f"{path}:{number}"), number, row) for number, row in rows]
+    for at_us, number, row in sorted(timed, key=lambda each: each[:2]):
         try:
-            reading.take(row)
+            reading.take(at_us, row)
         except InputError as error:
             raise error.at(f"{path}:{number}") from None
     return reading.done()
@@ -98,6 +99,14 @@ def _rows(path: Path) -> Iterator[tuple[int, Mapping[str, str]]]:
         raise InputError(f"not CSV: {error}", place=f"{path}:{rows.line_num}") from error
 
 
+def _timed(row: Mapping[str, str], start_us: int, place: str) -> int:
+    """Return when the row happens."""
+    try:
+        return start_us + _whole(row["at_seconds"], "at_seconds") * _MICROSECONDS
+    except InputError as error:
+        raise error.at(place) from None
+
+
 class _Reading:
     """A schedule as far as it was read: what arrived, and how everything is by then."""
 
@@ -110,11 +119,10 @@ class _Reading:
         self._lost = {place for place, node in enumerate(subjects.nodes) if node.lost}
         self._labels: dict[str, dict[str, str | None]] = {}
         self._arrivals: dict[str, Arrival] = {}
-        self._changes: list[tuple[int, Callable[[Mapping[str, int]], Change]]] = []
+        self._changes: list[Callable[[Mapping[str, int]], Change]] = []
 
-    def take(self, row: Mapping[str, str]) -> None:
-        """Take one row."""
-        at_us = self._start_us + _whole(row["at_seconds"], "at_seconds") * _MICROSECONDS
+    def take(self, at_us: int, row: Mapping[str, str]) -> None:
+        """Take one row; rows come in the order of time."""
         about, value = row["object"], row["value"]
         match row["event"]:
             case "arrive":
@@ -151,7 +159,7 @@ class _Reading:
         }
         ordered = sorted(known, key=lambda path: known[path].at_us)  # stable
         indices = {path: index for index, path in enumerate(ordered)}
-        changes = [make(indices) for _, make in sorted(self._changes, key=lambda pair: pair[0])]
+        changes = [make(indices) for make in self._changes]
         return Schedule(arrivals=tuple(known[path] for path in ordered), changes=tuple(changes))
 
     def _arrive(self, at_us: int, path: str, lifetime: str) -> None:
@@ -178,14 +186,14 @@ class _Reading:
             healthy=healthy,
             reason=reason,
         )
-        self._changes.append((at_us, lambda _: change))
+        self._changes.append(lambda _: change)
 
     def _clear(self, at_us: int, name: str, reason: str) -> None:
         place = self._node(name)
         if place not in self._lost:
             raise InputError(f"the Node was never lost: value={name!r}", field="object")
         change = Clearing(at_us=at_us, node=place, reason=reason)
-        self._changes.append((at_us, lambda _: change))
+        self._changes.append(lambda _: change)
 
     def _change_node(self, at_us: int, facts: NodeFacts, reason: str = "") -> None:
         place = self._node(facts.name)
@@ -193,7 +201,7 @@ class _Reading:
         if facts.lost:
             self._lost.add(place)
         change = NodeChange(at_us=at_us, node=place, facts=facts, reason=reason)
-        self._changes.append((at_us, lambda _: change))
+        self._changes.append(lambda _: change)
 
     def _change_pod(self, at_us: int, path: str, pod: AskingPod | None, reason: str) -> None:
         self._pod(path)
@@ -201,7 +209,7 @@ class _Reading:
         def change(indices: Mapping[str, int]) -> PodChange:
             return PodChange(at_us=at_us, arrival=indices[path], pod=pod, reason=reason)
 
-        self._changes.append((at_us, change))
+        self._changes.append(change)
 
     def _labelled(self, about: str, value: str) -> Labels:
         """Return the labels of an object that differ from the input's by now, this one too."""

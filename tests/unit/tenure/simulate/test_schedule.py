@@ -120,6 +120,24 @@ def test_labels_are_set_and_taken_away_one_after_the_other(tmp_path: Path) -> No
     assert pod.pod.snapshot.labels == {"app": "web"}
 
 
+def test_what_was_changed_by_then_is_a_matter_of_time(tmp_path: Path) -> None:
+    """A line that stands before another one and happens behind it changes nothing there."""
+    rows = (
+        "1,label,a,zone=x",
+        "2,lose,a,",
+        "3,label,a,zone-",
+        "4,label,a,tier=1",
+        "5,return,a,",
+        "6,clear,a,",
+        "7,label,a,last=1",
+    )
+
+    in_order = read(tmp_path, *rows).changes
+
+    assert read(tmp_path, *reversed(rows)).changes == in_order
+    assert read(tmp_path, *rows[::2], *rows[1::2]).changes == in_order
+
+
 BAD = {
     "an unknown event": ("1,explode,a,", "not one of arrive, delete, fail"),
     "no time": (",lose,a,", "not a number of seconds"),
