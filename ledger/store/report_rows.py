@@ -177,6 +177,7 @@ class HoldingRow(NamedTuple):
     closed_at_us: int | None
     closed_position: int | None
     device_no: int = 0
+    counted_until_us: int | None = None
 
 
 class ClaimRow(NamedTuple):

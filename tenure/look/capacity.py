@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ledger.domain.resources import TYPE_GPU
-from tenure.look.model import WHOLE, CapacityPoint, CardInfo, Claim, History, Outage, Shape
+from tenure.look.model import WHOLE, CapacityPoint, CardInfo, Claim, History, Loss, Outage, Shape
 
 SHAPES_MAX: Final = 64
 """Kinds of Pods that are weighed, the most frequent first."""
@@ -42,7 +42,7 @@ def capacity_over(history: History, moments: Sequence[int]) -> tuple[CapacityPoi
     return tuple(points)
 
 
-_CARD, _CLAIM, _OUTAGE = range(3)
+_CARD, _CLAIM, _OUTAGE, _LOSS = range(4)
 _Edge = tuple[int, int, int, int, int]  # moment, kind, card or node, percent or milli, bytes
 
 
@@ -53,11 +53,20 @@ def _edges(history: History, fleet: _Fleet) -> Iterator[_Edge]:
             yield hold.opened, _CARD, hold.card, amount, 0
             if hold.closed is not None:
                 yield hold.closed, _CARD, hold.card, -amount, 0
+    for loss in history.losses:
+        if fleet.is_gpu(loss.card):
+            yield from _loss_edges(loss)
     for claim in history.claims:
         yield from _claim_edges(claim)
     for outage in history.outages:
         if fleet.is_gpu(outage.card):
             yield from _outage_edges(outage)
+
+
+def _loss_edges(loss: Loss) -> Iterator[_Edge]:
+    yield loss.opened, _LOSS, loss.card, loss.percent, 0
+    if loss.closed is not None:
+        yield loss.closed, _LOSS, loss.card, -loss.percent, 0
 
 
 def _claim_edges(claim: Claim) -> Iterator[_Edge]:
@@ -87,6 +96,7 @@ class _Fleet:
         for card, (n, k) in self.slot.items():
             self.capacity[n, k] = _capacity(history.cards[card])
         self.used = np.zeros((count, width), np.int64)
+        self.lost = np.zeros((count, width), np.int64)
         self.outages = np.zeros((count, width), np.int64)
         unlimited = np.iinfo(np.int64).max // 2
         self.cpu = np.array([node.cpu_milli or unlimited for node in history.nodes], np.int64)
@@ -107,15 +117,15 @@ class _Fleet:
             self.changed.add(index)
             return
         n, k = self.slot[index]
-        (self.used if kind == _CARD else self.outages)[n, k] += amount
+        {_CARD: self.used, _LOSS: self.lost, _OUTAGE: self.outages}[kind][n, k] += amount
         self.changed.add(n)
 
     def point(self, moment: int) -> CapacityPoint:
         """Return the sums as they stand."""
-        used = np.minimum(self.used, self.capacity)
-        free = self.capacity - used
-        closed = int(free[self.outages > 0].sum())
-        free = np.where(self.outages > 0, 0, free)
+        held = np.minimum(self.used, self.capacity)
+        used = np.minimum(self.used - self.lost, self.capacity)
+        free = np.where(self.outages > 0, 0, self.capacity - held)
+        closed = int((self.capacity - used - free).sum())
         if self.changed:
             rows = np.fromiter(sorted(self.changed), np.int64, len(self.changed))
             self.stranded[rows] = self.shapes.stranded(

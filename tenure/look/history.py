@@ -24,6 +24,7 @@ from tenure.look.model import (
     Ending,
     History,
     Hold,
+    Loss,
     NodeInfo,
     Outage,
     Shape,
@@ -95,6 +96,7 @@ def history_of(
         for row, key in zip(holdings, keys, strict=True)
     ]
     start, end = _bounds(axis, span, claims)
+    changes = tuple(health)
     return History(
         axis=axis,
         start=start,
@@ -105,7 +107,8 @@ def history_of(
         shares=tuple(shares),
         endings=tuple(endings),
         holds=tuple(sorted(holds, key=lambda hold: (hold.opened, hold.position, hold.card))),
-        outages=_outages(axis, health, places),
+        losses=_losses(axis, changes, zip(holdings, (places[key] for key in keys), strict=True)),
+        outages=_outages(axis, changes, places),
         claims=tuple(
             Claim(
                 number_of_node[row.node_uid],
@@ -189,6 +192,23 @@ def _outages(
         for card, (opened, reason) in since.items()
     ]
     return tuple(sorted(found, key=lambda outage: (outage.opened, outage.card)))
+
+
+def _losses(
+    axis: Axis, health: Iterable[HealthChange], holdings: Iterable[tuple[HoldingRow, int]]
+) -> tuple[Loss, ...]:
+    """Return what was held, on which card, from the loss of a node on; its cards closed with it."""
+    positions = {change.at_us: change.position for change in health}
+    found = []
+    for row, card in holdings:
+        lost_us = row.counted_until_us
+        if lost_us is None or lost_us == row.closed_at_us:
+            continue
+        opened = lost_us if axis == "time" else positions.get(lost_us)
+        closed = row.closed_at_us if axis == "time" else row.closed_position
+        if opened is not None:
+            found.append(Loss(card, opened, closed, row.core_percent or row.memory_ratio_percent))
+    return tuple(found)
 
 
 def _shapes(holdings: Sequence[HoldingRow], claims: Sequence[ClaimRow]) -> tuple[Shape, ...]:

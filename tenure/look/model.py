@@ -137,6 +137,20 @@ class Outage:
 
 
 @dataclass(frozen=True, slots=True)
+class Loss:
+    """
+    The end of a hold whose node was lost: held over [opened, closed), and used by nobody.
+
+    `percent` of the card is closed then; `closed` None = still is.
+    """
+
+    card: int
+    opened: int
+    closed: int | None
+    percent: int
+
+
+@dataclass(frozen=True, slots=True)
 class Claim:
     """One reservation's CPU and memory on a node, over [opened, closed) of the axis."""
 
@@ -166,6 +180,7 @@ class History:
     Attributes:
         pods: (namespace, name).
         holds: ordered by (opened, position, card).
+        losses: what of them no usage counts; read by `capacity` alone.
     """
 
     axis: Axis
@@ -177,6 +192,7 @@ class History:
     shares: Sequence[Share] = ()
     endings: Sequence[Ending] = ()
     holds: Sequence[Hold] = ()
+    losses: Sequence[Loss] = ()
     outages: Sequence[Outage] = ()
     claims: Sequence[Claim] = ()
     shapes: Sequence[Shape] = ()

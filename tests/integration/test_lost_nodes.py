@@ -168,8 +168,11 @@ def test_usage_ends_at_the_loss_and_the_card_is_not_idle(tell: Tell) -> None:
     """One card for one hour; from then on nobody is billed, and nobody could have had it."""
     line = tell(*registered_again("n-2"), (4.0, released("b", node="new")))
 
-    (row,) = json.loads(line.ask("usage", "-o", "json").out)["groups"]
+    usage = json.loads(line.ask("usage", "-o", "json").out)
+    (row,) = usage["groups"]
     assert row["gpu_hours"] == pytest.approx(1.5)
+    parts = usage["capacity_percent"]  # of eight hours of cards
+    assert (parts["allocated"], parts["closed"]) == (18.8, 50.0)
     sql = "SELECT sum(idle_gpu_hours) AS idle, sum(used_gpu_hours) AS used FROM audit_capacity_days"
     (day,) = json.loads(line.ask("ledger", "sql", sql, "-o", "json").out)
     assert day["used"] == pytest.approx(1.5)

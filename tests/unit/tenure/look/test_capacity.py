@@ -11,6 +11,7 @@ from tenure.look.model import (
     Ending,
     History,
     Hold,
+    Loss,
     NodeInfo,
     Outage,
     Shape,
@@ -59,6 +60,20 @@ def test_a_hold_counts_from_its_first_moment_to_before_its_last() -> None:
     allocated = [parts(history, at)[0] for at in (1, 2, 4, 5)]
 
     assert allocated == [0, 100, 100, 0]
+
+
+def test_what_a_lost_node_held_is_closed_and_not_allocated() -> None:
+    """From the loss until the machine is cleared; what else the card has stays as it was."""
+    lost = replace(two_cards(Hold(0, 0, 2, 8, 1, 1, 0), shapes=()), losses=(Loss(0, 4, 8, 50),))
+
+    assert [parts(lost, at) for at in (3, 4, 7, 8)] == [
+        (50, 0, 150, 0),
+        (0, 0, 150, 50),
+        (0, 0, 150, 50),
+        (0, 0, 200, 0),
+    ]
+    dead = replace(lost, outages=(Outage(card=0, opened=4, closed=None, reason="lost"),))
+    assert [parts(dead, at) for at in (4, 8)] == [(0, 0, 100, 100), (0, 0, 100, 100)]
 
 
 def test_what_is_too_little_for_the_workload_is_stranded() -> None:
