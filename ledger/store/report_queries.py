@@ -38,6 +38,8 @@ from sqlalchemy import (
     union_all,
 )
 
+from ledger.domain.canonical import INTEGER_MAX
+from ledger.domain.events import NodeDescribed, SettingsChanged
 from ledger.store.report_rows import (
     ClaimRow,
     Counts,
@@ -60,6 +62,7 @@ from ledger.store.schema import (
     ledger_slot_holdings,
     ledger_stands,
 )
+from ledger.store.voids import void_event, voids_of
 
 UsageGroup = Literal["namespace", "owner", "labels", "model"]
 UNKNOWN: Final = "unknown/"
@@ -392,25 +395,29 @@ def unknown_rows(
 
 def settings_in_force(connection: Connection) -> str:
     """Return the body of the newest settings event, empty without one."""
-    e = EVENTS
-    query = (
-        select(e.c.body)
-        .where(e.c.event_type.like("settings.changed.%"))
-        .order_by(e.c.position.desc())
-        .limit(1)
-    )
-    return str(connection.execute(query).scalar() or "")
+    bodies = _bodies(connection, SettingsChanged.event_type)
+    return bodies[-1] if bodies else ""
 
 
 def node_descriptions(connection: Connection, until: int) -> list[str]:
     """Return the bodies of what was said of nodes up to a position, in order."""
-    e = EVENTS
+    return _bodies(connection, NodeDescribed.event_type, until)
+
+
+def _bodies(connection: Connection, event_type: str, until: int = INTEGER_MAX) -> list[str]:
+    """Return the bodies of a type up to a position, in order; without what is declared void."""
+    e, voids = ledger_events.c, voids_of(connection)
+    of_type: ColumnElement[str] = literal_column(f"'{event_type}'")  # a value would hide the index
     query = (
-        select(e.c.body)
-        .where(e.c.event_type.like("node.described.%"), e.c.position <= until)
-        .order_by(e.c.position)
+        select(e.position, e.body, e.leaf_hash)
+        .where(e.event_type == of_type, e.position <= until)
+        .order_by(e.position)
     )
-    return [str(body) for body in connection.execute(query).scalars()]
+    return [
+        body
+        for position, body, leaf in connection.execute(query)
+        if void_event(voids, position, bytes(leaf)) is None
+    ]
 
 
 def _as_holder(r: TableClause) -> list[ColumnElement[Any]]:

@@ -21,6 +21,7 @@ from ledger.domain.events import (
     encode_event,
 )
 from ledger.store.rebuild import rebuild
+from ledger.store.report_queries import node_descriptions, settings_in_force
 from ledger.store.snapshots import take_snapshot
 from ledger.store.timetravel import load_state, state_at
 from ledger.store.verify import verify
@@ -79,6 +80,25 @@ def test_an_event_that_nobody_can_read_stops_nobody_once_it_is_void(store: Store
         assert rebuild(ledger).equal
         start(ledger, "next").append([Clock().new(released("a"), key="next")])
         assert verify(ledger).findings == ()
+
+
+def test_facts_and_settings_that_are_void_are_nobodys(
+    sqlite_store: SqliteStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What was said before counts, and no question stops at words that nobody can read."""
+    fill(sqlite_store)
+    with sqlite_store.open("read") as ledger, ledger.connection.begin():
+        before = settings_in_force(ledger.connection)
+    facts = '{"facts":{"pods_max":-5,"version":1},"node_name":"n-1","node_uid":"uid-n-1"}'
+    void(sqlite_store, forge(sqlite_store, "node.described.v1", facts))
+    settings = '{"policy":0,"settings":"x","settings_hash":""}'
+    void(sqlite_store, forge(sqlite_store, "settings.changed.v1", settings))
+
+    with sqlite_store.open("read") as ledger, ledger.connection.begin():
+        assert settings_in_force(ledger.connection) == before
+        assert node_descriptions(ledger.connection, 99) == []
+    answer = CommandLine(sqlite_store.path, capsys).ask("map", "--cpus")
+    assert answer.code == 0, answer
 
 
 def test_a_grant_that_nothing_holds_is_none_once_it_is_void(sqlite_store: SqliteStore) -> None:
