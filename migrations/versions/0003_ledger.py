@@ -566,6 +566,7 @@ def _seldom() -> None:
         "group.plan_dropped.v1",
         "group.planned.v1",
         "ledger.recovered.v1",
+        "node.described.v1",
         "node.inventoried.v1",
         "position.voided.v1",
         "settings.changed.v1",

@@ -8,9 +8,17 @@ from pathlib import Path
 
 import pytest
 
+from ledger.domain.cpuset import CpuSet
 from ledger.domain.errors import InputError
-from ledger.domain.events import DriftFound, KeyRotated, SettingsChanged
+from ledger.domain.events import (
+    DriftFound,
+    KeyRotated,
+    NodeDescribed,
+    SettingsChanged,
+    encode_event,
+)
 from ledger.domain.merkle import includes, is_prefix
+from ledger.domain.recorded_node import RecordedNode
 from ledger.signing import PrivateKey, rotation_text, sign_note
 from ledger.store.checkpoints import (
     checkpoint_at,
@@ -21,6 +29,7 @@ from ledger.store.checkpoints import (
 )
 from ledger.store.feed import follow
 from ledger.store.query import run_sql
+from ledger.store.report_queries import node_descriptions
 from ledger.store.service import open_service
 from ledger.store.snapshots import take_snapshot
 from ledger.store.timetravel import load_state
@@ -116,6 +125,23 @@ def test_a_snapshot_is_taken_and_used_behind_the_archive(store: Store, tmp_path:
         writer = start(ledger, "next")
         taken = take_snapshot(ledger, writer, wall_us=0)
         assert load_state(ledger).snapshot_position == taken.at_position
+        assert verify(ledger, segments=tmp_path).findings == ()
+
+
+def test_what_nodes_are_stays_in_the_log(store: Store, tmp_path: Path) -> None:
+    """What was told once holds until it is told anew: the CPUs that a node keeps back, too."""
+    clock = Clock()
+    facts = RecordedNode(version=RecordedNode.newest_version, reserved_cpus=CpuSet(mask=0b11))
+    told = NodeDescribed(node_uid="uid-n-1", node_name="n-1", facts=facts)
+    with store.open() as ledger:
+        start(ledger).append(clock.all(told))
+        history(ledger, clock, events=300)
+        move(ledger, tmp_path)
+        last = ledger.head().position
+        with ledger.connection.begin():
+            bodies = node_descriptions(ledger.connection, last)
+
+        assert bodies == [encode_event(told)]
         assert verify(ledger, segments=tmp_path).findings == ()
 
 
