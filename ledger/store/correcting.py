@@ -5,16 +5,14 @@ from __future__ import annotations
 from typing import Final
 
 from sqlalchemy import Connection, func, not_, select
-from sqlalchemy.exc import DBAPIError
 
 from ledger.domain.bounds import AT
 from ledger.domain.errors import InputError
 from ledger.domain.events import TimeCorrected
-from ledger.domain.recorded import NewEvent
 from ledger.store import schema
+from ledger.store.acts import record_act
 from ledger.store.append import Writer
 from ledger.store.corrections import TIMES, tell_true_times, true_time
-from ledger.store.failures import unavailable
 from ledger.store.open import Ledger
 from ledger.store.segments import last_segment
 
@@ -57,17 +55,8 @@ def correct(writer: Writer, event: TimeCorrected, *, wall_us: int) -> int:
         FencedError: another writer took over.
         LedgerError: the database failed; nothing is recorded.
     """
-    new = NewEvent(
-        stream="sys",
-        event=event,
-        actor=writer.head.holder,
-        idempotency_key=f"correct:{event.first}-{event.last}:{writer.head.position}",
-        wall_us=wall_us,
-    )
-    try:
-        return writer.commit([new], beside=tell_true_times)
-    except DBAPIError as error:
-        raise unavailable(error) from error
+    name = f"correct:{event.first}-{event.last}"
+    return record_act(writer, event, name, wall_us=wall_us, beside=tell_true_times)
 
 
 def false_correction(event: TimeCorrected, position: int) -> str:

@@ -123,7 +123,6 @@ PHASE: Final = slice(_RESERVATION.index("phase"), _RESERVATION.index("phase_posi
 QOS_AT: Final = _RESERVATION.index("qos")
 LOST_AT: Final = len(statements.RESERVATION.parameters)
 """Where the columns begin that a loss fills in, and behind them those of the ending."""
-RESERVATION_TAIL: Final = _RESERVATION.index("closed_at_us")
 _CLOSED_BY: Final = _RESERVATION.index("closed_position")
 _PLACE: Final = [column.name for column in schema.ledger_places.columns]
 _DEVICE: Final = {column.name: i for i, column in enumerate(schema.ledger_devices.columns)}

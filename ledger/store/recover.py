@@ -424,14 +424,10 @@ def incarnations(ledger: Ledger) -> tuple[tuple[Incarnation, ...], tuple[Lost, .
 def _recoveries(ledger: Ledger, last: int | None = None) -> list[LedgerRecovered]:
     """Return the recoveries up to `last`, or all; they stay in the log whatever is archived."""
     table = schema.ledger_events.c
-    query = (
-        select(table.event_type, table.body)
-        .where(table.event_type == _RECOVERED)
-        .order_by(table.position)
-    )
+    query = select(table.body).where(table.event_type == _RECOVERED).order_by(table.position)
     if last is not None:
         query = query.where(table.position <= last)
     with ledger.connection.begin():
-        rows = ledger.connection.execute(query).all()
-    events = [decode_event(row.event_type, row.body) for row in rows]
+        bodies = ledger.connection.execute(query).scalars().all()
+    events = [decode_event(_RECOVERED, body) for body in bodies]
     return [event for event in events if isinstance(event, LedgerRecovered)]

@@ -6,14 +6,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from sqlalchemy import Connection, delete, select
-from sqlalchemy.exc import DBAPIError
 
 from ledger.domain.errors import InputError, UnknownEventError
 from ledger.domain.events import PositionVoided, decode_event
-from ledger.domain.recorded import NewEvent
 from ledger.store import schema
+from ledger.store.acts import record_act
 from ledger.store.append import Writer
-from ledger.store.failures import unavailable
 from ledger.store.open import Ledger
 from ledger.store.verify import Finding, verify
 
@@ -72,22 +70,13 @@ def declare_void(writer: Writer, event: Impossible, reason: str, *, wall_us: int
         FencedError: another writer took over.
         LedgerError: the database failed; nothing is recorded.
     """
-    new = NewEvent(
-        stream="sys",
-        event=PositionVoided(position=event.position, leaf_hash=event.leaf_hash, reason=reason),
-        actor=writer.head.holder,
-        idempotency_key=f"void:{event.position}:{writer.head.position}",
-        wall_us=wall_us,
-    )
+    void = PositionVoided(position=event.position, leaf_hash=event.leaf_hash, reason=reason)
 
     def forget(connection: Connection) -> None:
         snapshots = schema.ledger_snapshots
         connection.execute(delete(snapshots).where(snapshots.c.position >= event.position))
 
-    try:
-        return writer.commit([new], beside=forget)
-    except DBAPIError as error:
-        raise unavailable(error) from error
+    return record_act(writer, void, f"void:{event.position}", wall_us=wall_us, beside=forget)
 
 
 def _reads(event_type: str, body: str) -> bool:

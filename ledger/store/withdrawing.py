@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sqlalchemy.exc import DBAPIError
-
 from ledger.domain.errors import InputError
 from ledger.domain.events import CheckpointWithdrawn
-from ledger.domain.recorded import NewEvent
 from ledger.signing import Note, PublicKey
+from ledger.store.acts import record_act
 from ledger.store.append import Writer
-from ledger.store.failures import unavailable
 from ledger.store.open import Ledger
 from ledger.store.tree_proof import NOT_WITHDRAWN, OWN
 from ledger.store.trusted_keys import trusted_keys
@@ -81,17 +78,7 @@ def withdraw(writer: Writer, checkpoint: FalseCheckpoint, reason: str, *, wall_u
     event = CheckpointWithdrawn(
         size=checkpoint.size, note_hash=checkpoint.note_hash, keys=checkpoint.keys, reason=reason
     )
-    new = NewEvent(
-        stream="sys",
-        event=event,
-        actor=writer.head.holder,
-        idempotency_key=f"withdraw:{checkpoint.size}:{writer.head.position}",
-        wall_us=wall_us,
-    )
-    try:
-        return writer.commit([new])
-    except DBAPIError as error:
-        raise unavailable(error) from error
+    return record_act(writer, event, f"withdraw:{checkpoint.size}", wall_us=wall_us)
 
 
 def _is_note(raw: bytes) -> bool:

@@ -50,6 +50,11 @@ class Vectors:
     def __len__(self) -> int:
         return len(self.table)
 
+    def weights(self) -> IntArray:
+        """Return what a member of each shape counts where most GPUs come first, then members."""
+        weights: IntArray = self.gpus_each * (sum(self.need) + 1) + 1
+        return weights
+
     def number(self, vector: Vector) -> int:
         """Return the row of a vector."""
         strides = _strides(self.need).tolist()
@@ -200,7 +205,7 @@ def _greedy(vectors: Vectors, items: Sequence[_Item]) -> Cover | None:
     """
     kinds = [(item.largest, sorted(item.places), item.in_use) for item in _merged(items)]
     rest = np.array(vectors.need, dtype=np.int64)
-    weights = vectors.gpus_each * (sum(vectors.need) + 1) + 1
+    weights = vectors.weights()
     cover = []
     while rest.any():
         best: tuple[bool, int, int] = (False, 0, 0)
@@ -315,7 +320,7 @@ def _spare(
     vectors: Vectors, items: Sequence[_Item], picked: Container[int]
 ) -> list[tuple[int, int]]:
     """Return the other places in use, each with the vector of the most GPUs, then members."""
-    weights = vectors.gpus_each * (sum(vectors.need) + 1) + 1
+    weights = vectors.weights()
     return [
         (place, int(item.largest[int((vectors.table[item.largest] @ weights).argmax())]))
         for item in items

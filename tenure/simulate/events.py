@@ -31,7 +31,7 @@ from ledger.domain.machines import Contradiction
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.recorded import NewEvent
 from ledger.domain.recorded_node import RecordedNode
-from ledger.domain.recorded_request import RecordedRequest, recorded_request, request_digest
+from ledger.domain.recorded_request import RecordedRequest
 from ledger.domain.requests import DeviceDemand, PodRequest
 from scheduler.decide.outcome import Placement, Unplaced
 from tenure.simulate.model import HealthChange, RefusedPod
@@ -107,13 +107,13 @@ def node_described(node: NodeFacts, facts: RecordedNode, at_us: int, number: int
     )
 
 
-def described(request: RecordedRequest, at_us: int) -> NewEvent:
-    """Return what Pods of one kind ask for; the same request is one event."""
+def described(request: RecordedRequest, digest: str, at_us: int) -> NewEvent:
+    """Return what Pods of one kind ask for; the same request, by its digest, is one event."""
     return NewEvent(
         stream=SYSTEM,
         event=RequestDescribed(request=request),
         actor=ACTOR,
-        idempotency_key=f"request:{request_digest(request)}",
+        idempotency_key=f"request:{digest}",
         wall_us=at_us,
     )
 
@@ -187,9 +187,14 @@ def reserved(
     annotations: Mapping[str, str],
     at_us: int,
     *,
+    digest: str,
     attempt: int = 1,
 ) -> NewEvent:
-    """Return the reservation that a placement becomes; `attempt` counts those of the Pod."""
+    """
+    Return the reservation that a placement becomes.
+
+    `digest` names what was described of its request, `attempt` counts those of the Pod.
+    """
     request = placement.request
     uid = request.uid
     event = PodReserved(
@@ -211,7 +216,7 @@ def reserved(
         tenure_version=words.tenure_version,
         group=group_name(request),
         snapshot=request.snapshot,
-        request=request_digest(recorded_request(request)),
+        request=digest,
     )
     return NewEvent(
         stream=f"node/{placement.node_uid}",
@@ -249,8 +254,8 @@ def voided(event: PodVoided, at_us: int) -> NewEvent:
     )
 
 
-def unplaced(words: Words, answer: Unplaced, number: int, at_us: int) -> NewEvent:
-    """Return a refusal; `number` counts the refusals of this Pod, from 1."""
+def unplaced(words: Words, answer: Unplaced, number: int, at_us: int, *, digest: str) -> NewEvent:
+    """Return a refusal; `number` counts those of this Pod, from 1; `digest` as of a reservation."""
     request = answer.request
     event = RequestRefused(
         pod_uid=request.uid,
@@ -274,7 +279,7 @@ def unplaced(words: Words, answer: Unplaced, number: int, at_us: int) -> NewEven
         snapshot=request.snapshot,
         cpu_milli=request.cpu_milli,
         memory_bytes=request.memory_bytes,
-        request=request_digest(recorded_request(request)),
+        request=digest,
     )
     return _refusal(event, number, at_us)
 

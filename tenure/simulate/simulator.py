@@ -12,7 +12,7 @@ from ledger.domain.machines import contradictions
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.recorded import NewEvent
 from ledger.domain.recorded_node import RecordedNode, recorded_node
-from ledger.domain.recorded_request import RecordedRequest, recorded_request
+from ledger.domain.recorded_request import recorded_request, request_digest
 from ledger.domain.requests import PodRequest
 from scheduler.decide.accounts import granting_nodes, in_order_of_registration
 from scheduler.decide.answers import encode
@@ -75,7 +75,7 @@ class Simulator:
         self._keep_nodes = keep_nodes
         self._refusals: dict[str, int] = {}  # Pod UID -> refusals recorded
         self._attempts: dict[str, int] = {}  # Pod UID -> reservations, of those with several
-        self._described: set[RecordedRequest] = set()
+        self._described: set[str] = set()  # digests of requests
         self._facts: dict[str, RecordedNode] = {}  # UID of a node -> its newest description
         self._engine_of = engine_of
         self._nodes = list(run.nodes)
@@ -192,8 +192,8 @@ class Simulator:
         """Record that a Pod has no place now."""
         self.outcomes[index] = answer if self._keep_nodes else replace(answer, nodes=None)
         number = self._refusals[answer.request.uid] = self.refusals_of(answer.request.uid) + 1
-        self._describe(answer.request, at_us)
-        self._recorder.add(events.unplaced(self._words, answer, number, at_us))
+        digest = self._describe(answer.request, at_us)
+        self._recorder.add(events.unplaced(self._words, answer, number, at_us, digest=digest))
         self._recorder.decided()
 
     def refusals_of(self, uid: str) -> int:
@@ -362,9 +362,13 @@ class Simulator:
             attempt = self._attempts[request.uid] = self._attempts.get(request.uid, 0) + 1
         self._held[request.uid] = placement
         node = self._nodes[placement.node]
-        self._describe(request, at_us)
+        digest = self._describe(request, at_us)
         annotations = encode(placement, node=node, now_ns=at_us * 1000, settings=self._settings)
-        self._add(events.reserved(self._words, placement, annotations, at_us, attempt=attempt))
+        self._add(
+            events.reserved(
+                self._words, placement, annotations, at_us, digest=digest, attempt=attempt
+            )
+        )
         placed = Placed(placement=placement, annotations=annotations)
         self.outcomes[index] = placed
         self.tally.placed += 1
@@ -380,12 +384,14 @@ class Simulator:
             self._facts[node.uid] = facts
             self._recorder.add(events.node_described(node, facts, at_us, self._changes + 1))
 
-    def _describe(self, request: PodRequest, at_us: int) -> None:
-        """Record what a Pod asks for, unless one of its kind did before."""
+    def _describe(self, request: PodRequest, at_us: int) -> str:
+        """Record what a Pod asks for, unless one of its kind did before; return its digest."""
         recorded = recorded_request(request)
-        if recorded not in self._described:
-            self._described.add(recorded)
-            self._recorder.add(events.described(recorded, at_us))
+        digest = request_digest(recorded)
+        if digest not in self._described:
+            self._described.add(digest)
+            self._recorder.add(events.described(recorded, digest, at_us))
+        return digest
 
     def _add(self, event: NewEvent) -> None:
         self._recorder.add(event)
