@@ -26,7 +26,7 @@ from functools import partial
 from typing import Final
 
 from ledger.domain.nodes import NodeFacts
-from ledger.domain.requests import CpuSetDemand, PodRequest
+from ledger.domain.request.requests import CpuSetDemand, PodRequest
 from ledger.domain.topology import Cpu, CpuTopology, cpu_topology_of
 from scheduler.decide.cpusets.layout import CpuLayout, layout_of
 from scheduler.decide.cpusets.picker import PickRequest, pick

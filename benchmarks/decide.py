@@ -34,10 +34,10 @@ from typing import Final
 import orjson
 
 from ledger.domain.devices import DeviceRecord, DeviceShare
-from ledger.domain.events import PodObserved
+from ledger.domain.log.events import PodObserved
 from ledger.domain.nodes import NodeFacts
-from ledger.domain.normalise import decode_pod
-from ledger.domain.requests import DeviceDemand, PodRequest
+from ledger.domain.request.normalise import decode_pod
+from ledger.domain.request.requests import DeviceDemand, PodRequest
 from ledger.domain.topology import Cpu, cpu_topology_of
 from scheduler.decide.cards.choose import choose
 from scheduler.decide.cards.view import Choice, NodeView

@@ -24,11 +24,11 @@ from typing import Final
 
 from ledger.domain.devices import DeviceRecord
 from ledger.domain.nodes import NodeFacts
-from ledger.domain.requests import DeviceDemand, GroupRef, PodRequest
+from ledger.domain.request.requests import DeviceDemand, GroupRef, PodRequest
 from ledger.domain.resources import Dialect
 from ledger.domain.topology import LinkMatrix
 from scheduler.decide.engine import Engine
-from scheduler.decide.groups import plan
+from scheduler.decide.group.groups import plan
 from scheduler.decide.settings import SchedulingSettings
 
 SEED: Final = 11

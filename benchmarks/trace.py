@@ -31,7 +31,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from ledger.domain.nodes import NodeFacts
-from ledger.domain.requests import PodRequest
+from ledger.domain.request.requests import PodRequest
 from scheduler.decide.engine import POLICIES, Engine
 from scheduler.decide.outcome import Placement
 from scheduler.decide.settings import SchedulingSettings

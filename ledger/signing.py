@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import (
 )
 
 from ledger.domain.errors import InputError
-from ledger.domain.merkle import HASH_BYTES
+from ledger.domain.proofs.merkle import HASH_BYTES
 
 _ED25519: Final = b"\x01"
 _KEY_BYTES: Final = 32

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 from pydantic.alias_generators import to_camel
 
-from ledger.domain.canonical import canonical_json
-from ledger.domain.codec import encode_value
 from ledger.domain.device_types import read_device_types
 from ledger.domain.errors import InputError
-from ledger.domain.shared_templates import SharedTemplate, read_shared_templates
+from ledger.domain.kube.shared_templates import SharedTemplate, read_shared_templates
+from ledger.domain.log.codec import encode_value
+from ledger.domain.proofs.canonical import canonical_json
 from scheduler.decide.settings import (
     CpuSettings,
     DeviceSettings,
@@ -27,7 +27,7 @@ from tenure.sources.text import Source, read_source
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
-    from ledger.domain.normalise import NormaliseSettings
+    from ledger.domain.request.normalise import NormaliseSettings
 
 API_VERSION: Final = "tenure.sh/v1alpha1"
 KIND: Final = "SchedulerConfiguration"
@@ -173,7 +173,7 @@ def with_templates(
 
 def normalise_settings(settings: SchedulingSettings) -> NormaliseSettings:
     """Return the part of the settings that decides how a Pod is read."""
-    from ledger.domain.normalise import NormaliseSettings
+    from ledger.domain.request.normalise import NormaliseSettings
 
     return NormaliseSettings(
         gpushare_unit=settings.gpushare_unit,

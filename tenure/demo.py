@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Final
 import typer
 
 from ledger.domain.errors import InputError
-from ledger.store.highlights import ANOTHER_HISTORY, busiest_card, full_card, waiting_pods
 from ledger.store.open import open_ledger
-from ledger.store.verify import verify
+from ledger.store.proving.verify import verify
+from ledger.store.reading.highlights import ANOTHER_HISTORY, busiest_card, full_card, waiting_pods
 from scheduler.decide.settings import SchedulingSettings
 from tenure.config import normalise_settings
 from tenure.exits import AnswerIsNo, with_next
@@ -26,7 +26,7 @@ from tenure.trace.week import FORMAT, WEEK_START, write_week
 
 if TYPE_CHECKING:
     from ledger.store.open import Ledger
-    from ledger.store.verify import VerifyReport
+    from ledger.store.proving.verify import VerifyReport
     from tenure.simulate.results import Result
 
 TUESDAY_1405: Final = WEEK_START + timedelta(days=1, hours=14, minutes=5)

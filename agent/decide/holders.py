@@ -8,8 +8,8 @@ from typing import Final
 
 from agent.decide.pools import NodeCpus, PodCpus, Pools, pools_of
 from ledger.domain.annotations.qos import QosClass
-from ledger.domain.cpu_holders import given_by_kubelet
-from ledger.domain.events import (
+from ledger.domain.log.cpu_holders import given_by_kubelet
+from ledger.domain.log.events import (
     LedgerEvent,
     PodObserved,
     PodReleased,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ledger.domain.annotations.cpu import CpuSharedPool
 from ledger.domain.annotations.qos import QosClass
 from ledger.domain.cpuset import EMPTY, CpuSet
-from ledger.domain.nrt_objects import NodeTopology, read_node_reserve
+from ledger.domain.kube.nrt_objects import NodeTopology, read_node_reserve
 from ledger.domain.topology import CpuTopology
 
 

@@ -24,7 +24,7 @@ from sqlalchemy import Column, Connection, MetaData, Table, Text, select
 
 from benchmarks.ledger.measure import say
 from benchmarks.ledger.work import CARDS, NODES, ORIGIN, Work
-from ledger.domain.recorded import NewEvent
+from ledger.domain.log.recorded import NewEvent
 from ledger.store import schema
 from ledger.store.open import Ledger
 from ledger.store.profile import BEGIN_WRITING, driver_connection

@@ -24,12 +24,12 @@ from typing import Any, Final, TypeVar
 from benchmarks.ledger.appends import LETTERS, Bare, turn
 from benchmarks.ledger.measure import say, say_machine
 from benchmarks.ledger.work import CARDS, NODES, ORIGIN, Work
-from ledger.domain.recorded import NewEvent
-from ledger.store.commands import Command, Recorded
-from ledger.store.lane import Lane, Turn, open_lane
+from ledger.domain.log.recorded import NewEvent
 from ledger.store.open import open_ledger
 from ledger.store.profile_postgres import is_postgres
 from ledger.store.service import Service, open_service
+from ledger.store.writing.commands import Command, Recorded
+from ledger.store.writing.lane import Lane, Turn, open_lane
 
 CLIENTS: Final = 64
 CONNECTIONS: Final = 16

@@ -8,8 +8,8 @@ from typing import Final
 from benchmarks.ledger.measure import say, spent_by
 from benchmarks.ledger.work import ORIGIN, Work
 from ledger.store.open import open_ledger
-from ledger.store.snapshots import take_snapshot
-from ledger.store.timetravel import load_state
+from ledger.store.reading.snapshots import take_snapshot
+from ledger.store.reading.timetravel import load_state
 
 TAIL_EVENTS: Final = 1_000
 """Events behind the newest snapshot: as many as are appended between two of them at the most."""

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from ledger.domain.devices import DeviceRecord, DeviceShare
-from ledger.domain.events import LedgerEvent, NodeInventoried, PodReleased, PodReserved
-from ledger.domain.recorded import NewEvent
+from ledger.domain.log.events import LedgerEvent, NodeInventoried, PodReleased, PodReserved
+from ledger.domain.log.recorded import NewEvent
 
 NODES: Final = 100
 CARDS: Final = 8

@@ -10,8 +10,8 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from ledger.domain.canonical import INTEGER_MAX
 from ledger.domain.cpuset import CPU_ID_MAX
+from ledger.domain.proofs.canonical import INTEGER_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

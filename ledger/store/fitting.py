@@ -11,10 +11,10 @@ from __future__ import annotations
 from typing import Final
 
 from ledger.domain.bounds import WALL
-from ledger.domain.codec import Json, encode_value, out_of_bounds
 from ledger.domain.errors import LedgerError
-from ledger.domain.recorded import NewEvent
-from ledger.store.bodies import body_of
+from ledger.domain.log.codec import Json, encode_value, out_of_bounds
+from ledger.domain.log.recorded import NewEvent
+from ledger.store.writing.bodies import body_of
 
 _NUL: Final = "\x00"
 _NUL_AS_JSON: Final = "\\u0000"

@@ -14,11 +14,10 @@ from sqlalchemy import URL, Connection, Engine, inspect, text
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from ledger.domain.errors import BusyError, InputError, LedgerError, TenureError
-from ledger.domain.recorded import RecordedEvent
+from ledger.domain.log.recorded import RecordedEvent
 from ledger.store import schema
-from ledger.store.append import Head, Writer, start_epoch
-from ledger.store.corrections import true_time
 from ledger.store.failures import DAMAGE, fact_of, is_locked, refused_by_rule, unavailable
+from ledger.store.mending.corrections import true_time
 from ledger.store.profile import create_file, sqlite_engine
 from ledger.store.profile_postgres import (
     is_postgres,
@@ -27,7 +26,8 @@ from ledger.store.profile_postgres import (
     shown,
     without_password,
 )
-from ledger.store.read import checked_head, read_events
+from ledger.store.reading.read import checked_head, read_events
+from ledger.store.writing.append import Head, Writer, start_epoch
 
 Mode = Literal["read", "write", "create", "upgrade"]
 
@@ -98,7 +98,7 @@ class Ledger:
         return self.head().origin.startswith(SIMULATION)
 
     def read_events(self, after: int = 0, limit: int | None = None) -> Iterator[RecordedEvent]:
-        """Yield events in the order of their positions; see `ledger.store.read`."""
+        """Yield events in the order of their positions; see `ledger.store.reading.read`."""
         return read_events(self.connection, after=after, limit=limit)
 
     def start_epoch(self, holder: str, origin: str, version: str, *, wall_us: int = 0) -> Writer:

@@ -159,8 +159,8 @@ ledger_events: Final = Table(
     sqlite_strict=True,
 )
 """
-The log. Columns as `ledger.domain.recorded.Envelope`, hashes as 32 bytes. No index on a hash: one
-over random keys would be the dearest part of an append.
+The log. Columns as `ledger.domain.log.recorded.Envelope`, hashes as 32 bytes. No index on a hash:
+one over random keys would be the dearest part of an append.
 """
 
 ledger_streams: Final = Table(

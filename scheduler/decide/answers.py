@@ -27,9 +27,9 @@ from ledger.domain.annotations.mgpu import (
     encode_search_cut,
 )
 from ledger.domain.annotations.tenure import ContainerDevices, encode_container_devices
-from ledger.domain.demands.gpushare import UNIT_BYTES
 from ledger.domain.device_types import Unit, device_type
 from ledger.domain.devices import GPU, WHOLE_PERCENT, DeviceShare
+from ledger.domain.kube.shared_templates import Amounts, matched_template, template_amounts
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.quantity import (
     Quantity,
@@ -37,7 +37,8 @@ from ledger.domain.quantity import (
     quantity_from_int,
     quantity_from_milli,
 )
-from ledger.domain.requests import ContainerNeed, PodRequest
+from ledger.domain.request.gpushare import UNIT_BYTES
+from ledger.domain.request.requests import ContainerNeed, PodRequest
 from ledger.domain.resources import (
     ANNOTATION_DEVICE_ALLOCATED,
     ANNOTATION_GPU_TOPOLOGY,
@@ -50,11 +51,10 @@ from ledger.domain.resources import (
     MEMORY,
     Dialect,
 )
-from ledger.domain.shared_templates import Amounts, matched_template, template_amounts
-from scheduler.decide.card_amounts import card_amounts_of
 from scheduler.decide.cards.fit import is_whole
 from scheduler.decide.cards.mgpu_search import STEPS_MAX
 from scheduler.decide.cpusets.choose import bind_policy_on
+from scheduler.decide.nodes.card_amounts import card_amounts_of
 from scheduler.decide.outcome import NumaPart, Placement
 from scheduler.decide.settings import MGPUSettings, SchedulingSettings
 

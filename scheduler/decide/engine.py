@@ -9,34 +9,34 @@ import numpy as np
 import numpy.typing as npt
 
 from ledger.domain.devices import GPU
-from ledger.domain.events import PodObserved
+from ledger.domain.log.events import PodObserved
 from ledger.domain.nodes import NodeFacts
-from ledger.domain.requests import PodRequest
-from scheduler.decide.accounts import granting_nodes
-from scheduler.decide.alike import REFUSALS_BEFORE, Alike
-from scheduler.decide.arrays import IntArray
+from ledger.domain.request.requests import PodRequest
 from scheduler.decide.cards.view import NodeView
-from scheduler.decide.closer import CloserLooks
-from scheduler.decide.expected_fill import ExpectedFill
-from scheduler.decide.filtering import Filtered, Filtering
-from scheduler.decide.fitting import Fitting
-from scheduler.decide.fleet import Fleet
-from scheduler.decide.fragmentation import Fragmentation
-from scheduler.decide.gradient import Gradient
+from scheduler.decide.filter.alike import REFUSALS_BEFORE, Alike
+from scheduler.decide.filter.closer import CloserLooks
+from scheduler.decide.filter.filtering import Filtered, Filtering
+from scheduler.decide.filter.fitting import Fitting
+from scheduler.decide.filter.predicates import Predicates
 from scheduler.decide.grants import Grants
-from scheduler.decide.group_room import RoomCounter, Rooms
-from scheduler.decide.holdings import Holdings
-from scheduler.decide.link_lead import LinkLead
+from scheduler.decide.group.room import RoomCounter, Rooms
+from scheduler.decide.nodes.accounts import granting_nodes
+from scheduler.decide.nodes.arrays import IntArray
+from scheduler.decide.nodes.fleet import Fleet
+from scheduler.decide.nodes.holdings import Holdings
+from scheduler.decide.nodes.pins import CpuPins
 from scheduler.decide.outcome import Placement, Unplaced
-from scheduler.decide.pins import CpuPins
-from scheduler.decide.policies import BestFit, NodePolicy, Random, UsedShare, draw
-from scheduler.decide.pools import Tolls
-from scheduler.decide.predicates import Predicates
-from scheduler.decide.refusals import Refusals
-from scheduler.decide.rows import RatingRows, Ratings
+from scheduler.decide.refusal.refusals import Refusals
+from scheduler.decide.score.expected_fill import ExpectedFill
+from scheduler.decide.score.fragmentation import Fragmentation
+from scheduler.decide.score.gradient import Gradient
+from scheduler.decide.score.link_lead import LinkLead
+from scheduler.decide.score.policies import BestFit, NodePolicy, Random, UsedShare, draw
+from scheduler.decide.score.pools import Tolls
+from scheduler.decide.score.rows import RatingRows, Ratings
+from scheduler.decide.score.typical import Workload, workload_of
 from scheduler.decide.settings import SchedulingSettings
 from scheduler.decide.shapes import Shape, ShapeIndex
-from scheduler.decide.typical import Workload, workload_of
 
 POLICIES: Final = ("binpack", "spread", "bestfit", "fgd", "scarcity", "random")
 """What `node.policy` may be."""

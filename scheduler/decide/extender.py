@@ -12,8 +12,8 @@ import numpy.typing as npt
 
 from ledger.domain.annotations.wire import an_object, wrong
 from ledger.domain.errors import InputError
-from scheduler.decide.arrays import BoolArray, IntArray
-from scheduler.decide.filtering import Filtered
+from scheduler.decide.filter.filtering import Filtered
+from scheduler.decide.nodes.arrays import BoolArray, IntArray
 
 SCORE_MAX: Final = 1000
 """The best node's score; every further one has one less, so that no two are alike."""

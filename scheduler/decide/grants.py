@@ -9,17 +9,17 @@ from typing import Final
 from ledger.domain.annotations.cpu import CpuSharedPool, NumaPolicy
 from ledger.domain.cpuset import EMPTY, CpuSet
 from ledger.domain.devices import WHOLE_PERCENT, DeviceRecord, DeviceShare, ratio_to_bytes
-from ledger.domain.requests import DeviceDemand, PodRequest
-from scheduler.decide import reasons
-from scheduler.decide.arrays import IntArray
+from ledger.domain.request.requests import DeviceDemand, PodRequest
 from scheduler.decide.cards.choose import choose
 from scheduler.decide.cards.gpus import is_shaped
 from scheduler.decide.cards.order import LEAST_ALLOCATED
 from scheduler.decide.cards.view import Choice, NodeView
 from scheduler.decide.cpusets.choose import choose_cpus, demand_on
-from scheduler.decide.devices import DeviceArrays
-from scheduler.decide.fleet import Fleet
-from scheduler.decide.kubelet import kubelet_rejects
+from scheduler.decide.filter.kubelet import kubelet_rejects
+from scheduler.decide.nodes.arrays import IntArray
+from scheduler.decide.nodes.devices import DeviceArrays
+from scheduler.decide.nodes.fleet import Fleet
+from scheduler.decide.nodes.pins import CpuPins
 from scheduler.decide.numa.align import (
     Alignment,
     ChooseDevices,
@@ -30,8 +30,8 @@ from scheduler.decide.numa.align import (
 from scheduler.decide.numa.burst import burst_pools
 from scheduler.decide.numa.state import NumaLoad
 from scheduler.decide.outcome import CardView, Placement, Unfit
-from scheduler.decide.pins import CpuPins
-from scheduler.decide.policies import NodePolicy
+from scheduler.decide.refusal import reasons
+from scheduler.decide.score.policies import NodePolicy
 from scheduler.decide.settings import SchedulingSettings
 from scheduler.decide.shapes import Shape
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from ledger.domain.annotations.cpu import CpuSharedPool
 from ledger.domain.cpuset import CpuSet
 from ledger.domain.devices import DeviceRecord, DeviceShare
-from ledger.domain.requests import PodRequest
+from ledger.domain.request.requests import PodRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

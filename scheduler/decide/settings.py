@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ledger.domain.device_types import DeviceType
-from ledger.domain.shared_templates import SharedTemplate
+from ledger.domain.kube.shared_templates import SharedTemplate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -57,7 +57,7 @@ def answer_rebuild(
         InputError: events are in an archive, and its files are not at hand.
         AnswerIsNo: they were not; the differences are printed.
     """
-    from ledger.store.rebuild import rebuild
+    from ledger.store.projections.rebuild import rebuild
 
     with opened(ledger, mode="write") as source:
         report = rebuild(source, segments=segments)
@@ -80,7 +80,7 @@ def answer_sql(
     Raises:
         InputError: SQL that does not run, or that would write.
     """
-    from ledger.store.query import run_sql
+    from ledger.store.reading.query import run_sql
 
     with opened(ledger) as source:
         try:

@@ -15,7 +15,7 @@ from tenure.version import tenure_version
 
 if TYPE_CHECKING:
     from ledger.signing import PrivateKey
-    from ledger.store.archive import Archived, Check
+    from ledger.store.archives.archive import Archived, Check
     from ledger.store.open import Ledger
 
 _HOLDER: Final = "tenure ledger archive"
@@ -38,7 +38,7 @@ def answer_archive(
         InputError: there is no such folder, the role may not archive, or another file is there.
     """
     from ledger.signing import sign_note
-    from ledger.store.archive import archive, orphans
+    from ledger.store.archives.archive import archive, orphans
     from ledger.store.open import open_ledger
 
     if not to.is_dir():
@@ -86,7 +86,7 @@ def _proved_by(signer: PrivateKey) -> Check:
 
 def _up_to(source: Ledger, before: str | None, keep: int | None) -> int:
     """Return the last position that may go."""
-    from ledger.store.timetravel import position_at
+    from ledger.store.reading.timetravel import position_at
 
     if (before is None) == (keep is None):
         found = InputError("one of --before and --keep says how far")

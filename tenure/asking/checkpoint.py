@@ -45,7 +45,7 @@ def answer_key_new(*, name: str, out: Path) -> None:
 def answer_checkpoint(*, ledger: str | None, key: Path, out: Path | None) -> None:
     """Sign the ledger as it is now, and print the signed note; the ledger is only read."""
     from ledger.signing import sign_note
-    from ledger.store.checkpoints import checkpoint_at
+    from ledger.store.proving.checkpoints import checkpoint_at
 
     signer = private_key(key)
     with opened(ledger) as source:
@@ -64,7 +64,7 @@ def answer_prove(position: int, *, start: int | None, size: int | None, ledger: 
         start: the size of the older tree; None for no consistency proof.
         size: the size of the tree to prove in; None for all events.
     """
-    from ledger.store.checkpoints import checkpoint_at, prove_consistency, prove_inclusion
+    from ledger.store.proving.checkpoints import checkpoint_at, prove_consistency, prove_inclusion
 
     with opened(ledger) as source:
         expect_events(source)
@@ -101,10 +101,10 @@ def answer_key_rotate(*, ledger: str | None, old_key: Path, new_key: Path) -> No
         InputError: the ledger is not a local file, nobody ever wrote to it, or another key has
             followed the old one already.
     """
-    from ledger.domain.events import KeyRotated
-    from ledger.domain.recorded import NewEvent
+    from ledger.domain.log.events import KeyRotated
+    from ledger.domain.log.recorded import NewEvent
     from ledger.signing import rotation_text, sign_note
-    from ledger.store.checkpoints import key_at
+    from ledger.store.proving.checkpoints import key_at
 
     old, new = private_key(old_key), private_key(new_key)
     url = ledger_url(ledger)
@@ -207,7 +207,7 @@ def checkpoint_of(source: Ledger, text: str, key: PublicKey, *, place: str) -> C
         InputError: it is no checkpoint.
     """
     from ledger.signing import Note
-    from ledger.store.checkpoints import key_at
+    from ledger.store.proving.checkpoints import key_at
 
     checkpoint = parsed_checkpoint(text, place=place)
     expected = key_at(source, key, checkpoint.origin, checkpoint.size)

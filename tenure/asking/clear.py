@@ -7,13 +7,13 @@ import sys
 from typing import TYPE_CHECKING, Final
 
 from ledger.domain.errors import InputError
-from ledger.domain.events import ACT, NodeCleared
-from ledger.domain.recorded import NewEvent
-from ledger.domain.state import LOST
+from ledger.domain.log.events import ACT, NodeCleared
+from ledger.domain.log.recorded import NewEvent
+from ledger.domain.log.state import LOST
 from tenure.asking.opening import opened, taken_over
 
 if TYPE_CHECKING:
-    from ledger.domain.state import NodeState
+    from ledger.domain.log.state import NodeState
     from ledger.store.open import Ledger
 
 _HOLDER: Final = "tenure ledger clear"
@@ -44,7 +44,7 @@ def answer_clear(*, node: str, reason: str, dry_run: bool, ledger: str | None) -
 
 def _lost(source: Ledger, node: str) -> list[NodeState]:
     """Return the Nodes of this name or UID with lost holders, in the order of their UIDs."""
-    from ledger.store.timetravel import load_state
+    from ledger.store.reading.timetravel import load_state
 
     nodes = load_state(source).state.nodes
     named = [state for _, state in sorted(nodes.items()) if node in {state.name, state.uid}]

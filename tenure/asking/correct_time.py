@@ -20,8 +20,8 @@ def answer_correct_time(
     Raises:
         InputError: there are no such positions, the times are none, or the role may not.
     """
-    from ledger.domain.events import TimeCorrected
-    from ledger.store.correcting import check_correction, correct
+    from ledger.domain.log.events import TimeCorrected
+    from ledger.store.mending.correcting import check_correction, correct
 
     event = TimeCorrected(first=first, last=last, shift_seconds=shift_seconds, reason=reason)
     with opened(ledger, mode="read" if dry_run else "write") as source:

@@ -13,10 +13,10 @@ from typing import Any, Final
 from ledger.domain.cpuset import CpuSet
 from ledger.domain.devices import DeviceShare
 from ledger.domain.errors import InputError
-from ledger.domain.requests import PodRequest
-from scheduler.decide.bench import Bench
-from scheduler.decide.defrag import DECISIONS_MAX, Move, NoPlan, Plan, plan_moves
+from ledger.domain.request.requests import PodRequest
 from scheduler.decide.settings import SchedulingSettings
+from scheduler.whatif.bench import Bench
+from scheduler.whatif.defrag import DECISIONS_MAX, Move, NoPlan, Plan, plan_moves
 from tenure.asking.opening import LEDGER_VARIABLE, opened
 from tenure.asking.prospects import is_unrecorded
 from tenure.asking.scene import (

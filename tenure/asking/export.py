@@ -9,15 +9,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ledger.domain.canonical import canonical_json
 from ledger.domain.errors import InputError, LedgerError
+from ledger.domain.proofs.canonical import canonical_json
 from tenure.asking.checkpoint import NotSignedError, expect_events, parsed_checkpoint, private_key
 from tenure.asking.opening import opened
 from tenure.exits import with_next
 from tenure.offline import FORMAT, Export, NotProvedError, check, read
 
 if TYPE_CHECKING:
-    from ledger.domain.recorded import RecordedEvent
+    from ledger.domain.log.recorded import RecordedEvent
     from ledger.signing import Checkpoint, PublicKey
     from ledger.store.open import Ledger
 
@@ -46,7 +46,7 @@ def answer_export(
         InputError: there is a file, there are no such events, or the note is of other events.
     """
     from ledger.signing import sign_note
-    from ledger.store.checkpoints import checkpoint_at
+    from ledger.store.proving.checkpoints import checkpoint_at
 
     if out.exists():
         raise with_next(InputError("there is a file already", place=str(out)), "name a new file")
@@ -88,9 +88,9 @@ def proved_export(path: Path, key: PublicKey) -> Export:
 
 
 def _lines(source: Ledger, first: int, tree: Checkpoint, signed: str) -> Iterator[str]:
-    from ledger.domain.hashing import GENESIS
-    from ledger.domain.merkle import split_hashes
-    from ledger.store.checkpoints import range_before
+    from ledger.domain.proofs.hashing import GENESIS
+    from ledger.domain.proofs.merkle import split_hashes
+    from ledger.store.proving.checkpoints import range_before
 
     whole = first == 1  # the chain before a part is nothing that its signature covers
     yield canonical_json(

@@ -15,8 +15,8 @@ from tenure.units import format_time
 from tenure.version import tenure_version
 
 if TYPE_CHECKING:
-    from ledger.store.append import Writer
     from ledger.store.open import Ledger, Mode
+    from ledger.store.writing.append import Writer
 
 LEDGER_VARIABLE: Final = "TENURE_LEDGER"
 DEFAULT_LEDGER: Final = "tenure.db"

@@ -8,10 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from ledger.domain.clock import SKEW_MAX_US
 from ledger.domain.errors import InputError
-from ledger.store import report_queries as queries
-from ledger.store.recover import incarnations
+from ledger.domain.log.clock import SKEW_MAX_US
+from ledger.store.mending.recover import incarnations
+from ledger.store.reading import report_queries as queries
 from tenure.asking.opening import ledger_url, opened
 from tenure.exits import AnswerIsNo
 from tenure.look.fleet import GONE
@@ -21,10 +21,10 @@ from tenure.times import iso_time
 from tenure.units import format_duration
 
 if TYPE_CHECKING:
+    from ledger.store.mending.withdrawals import Withdrawal
     from ledger.store.open import Ledger
-    from ledger.store.tree_proof import Witness
-    from ledger.store.verify import VerifyReport
-    from ledger.store.withdrawals import Withdrawal
+    from ledger.store.proving.tree_proof import Witness
+    from ledger.store.proving.verify import VerifyReport
 
 FINDINGS_SHOWN: Final = 50
 
@@ -127,7 +127,7 @@ def _proved(
     segments: Path | None,
 ) -> VerifyReport:
     """Prove a ledger; where there is none any more, what tells that there was is a finding."""
-    from ledger.store.verify import unopened
+    from ledger.store.proving.verify import unopened
 
     try:
         with opened(ledger) as source:
@@ -145,9 +145,9 @@ def _proved(
 
 def _was_a_ledger(url: str) -> bool:
     """Tell whether a file still has a ledger's words; a server answers for itself."""
-    from ledger.store.damage import was_a_ledger
     from ledger.store.open import sqlite_path
     from ledger.store.profile_postgres import is_postgres
+    from ledger.store.proving.damage import was_a_ledger
 
     return not is_postgres(url) and was_a_ledger(sqlite_path(url))
 
@@ -175,8 +175,8 @@ def run_verify(
     source: Ledger, witness: Witness | None = None, segments: Path | None = None
 ) -> VerifyReport:
     """Prove a ledger, with a progress bar where someone is watching."""
-    from ledger.store.tree_proof import NO_WITNESS
-    from ledger.store.verify import verify
+    from ledger.store.proving.tree_proof import NO_WITNESS
+    from ledger.store.proving.verify import verify
 
     with progress_bar("verifying") as progress:
         return verify(source, progress, witness=witness or NO_WITNESS, segments=segments)
@@ -188,8 +188,8 @@ def _witness(
     """Read what was kept outside; return what is signed, and why the rest is no witness."""
     if public_key is None:
         return None, []
-    from ledger.store.tree_proof import Witness
-    from ledger.store.trusted_keys import trusted_keys
+    from ledger.store.proving.tree_proof import Witness
+    from ledger.store.proving.trusted_keys import trusted_keys
     from tenure.asking.checkpoint import NotSignedError, checkpoint_of, parsed_checkpoint
     from tenure.asking.checkpoint import public_key as read_key
     from tenure.asking.export import proved_export
@@ -218,7 +218,7 @@ def _witness(
 
 def _with(report: VerifyReport, refusals: Sequence[str]) -> VerifyReport:
     """Return the report with what its witnesses are refused for, as findings."""
-    from ledger.store.verify import Finding
+    from ledger.store.proving.verify import Finding
 
     found = tuple(Finding(position=None, text=each) for each in refusals)
     return replace(report, findings=(*report.findings, *found))

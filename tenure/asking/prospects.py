@@ -6,15 +6,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ledger.domain.events import RefusalReason
-from ledger.domain.requests import PodRequest
-from scheduler.decide import reasons
-from scheduler.decide.bench import Bench
-from scheduler.decide.findings import find_reasons
-from scheduler.decide.nearest import GroupNearest, Nearest, nearest, nearest_of_group
+from ledger.domain.log.events import RefusalReason
+from ledger.domain.request.requests import PodRequest
 from scheduler.decide.outcome import Unplaced
-from scheduler.decide.releases import Ending
-from scheduler.decide.smaller import Smaller
+from scheduler.decide.refusal import reasons
+from scheduler.whatif.bench import Bench
+from scheduler.whatif.findings import find_reasons
+from scheduler.whatif.nearest import GroupNearest, Nearest, nearest, nearest_of_group
+from scheduler.whatif.releases import Ending
+from scheduler.whatif.smaller import Smaller
 from tenure.asking.scene import Scene
 from tenure.output import Column
 from tenure.simulate.events import group_name

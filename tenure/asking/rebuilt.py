@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
-from ledger.domain.derived_links import derive_links
 from ledger.domain.devices import DeviceRecord
 from ledger.domain.errors import InputError
-from ledger.domain.events import NodeInventoried, PodObserved, PodReserved, RequestRefused
-from ledger.domain.node_objects import decode_node
+from ledger.domain.kube.derived_links import derive_links
+from ledger.domain.kube.node_objects import decode_node
+from ledger.domain.log.events import NodeInventoried, PodObserved, PodReserved, RequestRefused
+from ledger.domain.log.recorded_node import RecordedNode, node_from
+from ledger.domain.log.recorded_request import RecordedRequest, request_from
 from ledger.domain.nodes import NodeFacts
-from ledger.domain.recorded_node import RecordedNode, node_from
-from ledger.domain.recorded_request import RecordedRequest, request_from
-from ledger.domain.requests import PodRequest
+from ledger.domain.request.requests import PodRequest
 from ledger.domain.topology import cpu_topology_of
 
 UNTOLD_OF_NODES: Final = (

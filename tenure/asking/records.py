@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from ledger.store.report_rows import Holder
+from ledger.store.reading.report_rows import Holder
 from tenure.names import CpuName, card_text
 from tenure.output import Column
 from tenure.times import iso_or_none, iso_time

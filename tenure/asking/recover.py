@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from ledger.domain.codec import decode_value
 from ledger.domain.errors import InputError
+from ledger.domain.log.codec import decode_value
+from ledger.domain.log.standing import Behind, Standing, Witness
 from ledger.domain.resources import ANNOTATION_TENURE_ALLOCATION
-from ledger.domain.standing import Behind, Standing, Witness
-from ledger.store.recover import Outcome, Recovery, SeenPod, recover
+from ledger.store.mending.recover import Outcome, Recovery, SeenPod, recover
 from tenure.asking.checkpoint import public_key as read_key
 from tenure.asking.opening import clock_us, ledger_url, opened
 from tenure.exits import AnswerIsNo, with_next
@@ -55,7 +55,7 @@ def answer_recover(
         InputError: the ledger is no local file, is foreign, or has another history.
     """
     from ledger.store.open import sqlite_path
-    from ledger.store.trusted_keys import trusted_keys
+    from ledger.store.proving.trusted_keys import trusted_keys
 
     sqlite_path(ledger_url(ledger))
     keys = [read_key(text) for text in public_keys]

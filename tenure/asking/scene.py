@@ -7,12 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from ledger.domain.adoption import DEVICE_ALLOCATED
-from ledger.domain.codec import decode_value
+from ledger.domain.adopted.pods import DEVICE_ALLOCATED
 from ledger.domain.device_types import install
 from ledger.domain.devices import GPU, DeviceRecord, DeviceShare
 from ledger.domain.errors import InputError
-from ledger.domain.events import (
+from ledger.domain.kube.shared_templates import SharedTemplate
+from ledger.domain.log.codec import decode_value
+from ledger.domain.log.events import (
     NodeDescribed,
     NodeInventoried,
     PodObserved,
@@ -21,20 +22,19 @@ from ledger.domain.events import (
     RequestDescribed,
     RequestRefused,
 )
+from ledger.domain.log.recorded_node import RecordedNode
+from ledger.domain.log.recorded_request import RecordedRequest, request_digest
+from ledger.domain.log.state import LOST
 from ledger.domain.nodes import NodeFacts
-from ledger.domain.normalise import examine_pod
-from ledger.domain.recorded_node import RecordedNode
-from ledger.domain.recorded_request import RecordedRequest, request_digest
-from ledger.domain.requests import PodRequest, PodSnapshot
+from ledger.domain.request.normalise import examine_pod
+from ledger.domain.request.requests import PodRequest, PodSnapshot
 from ledger.domain.resources import (
     ANNOTATION_RESOURCE_STATUS,
     ANNOTATION_TENURE_ADMITTED,
     LABEL_HOSTNAME,
 )
-from ledger.domain.shared_templates import SharedTemplate
-from ledger.domain.state import LOST
-from scheduler.decide.bench import Holder
 from scheduler.decide.settings import SchedulingSettings
+from scheduler.whatif.bench import Holder
 from tenure.asking.rebuilt import (
     UNTOLD_BY_ARCHIVE,
     UNTOLD_OF_NODES,
@@ -47,7 +47,7 @@ from tenure.simulate.events import group_name
 from tenure.simulate.inputs import manifest_run
 
 if TYPE_CHECKING:
-    from ledger.domain.state_codec import LedgerState
+    from ledger.domain.log.state_codec import LedgerState
     from ledger.store.open import Ledger
 
 OTHERS: Final = "held by others"
@@ -176,7 +176,7 @@ def settings_of(source: Ledger) -> SchedulingSettings:
 
     Their device types are installed, so that recorded requests mean what they did.
     """
-    from ledger.store.report_queries import settings_in_force
+    from ledger.store.reading.report_queries import settings_in_force
 
     with source.connection.begin():
         body = settings_in_force(source.connection)
@@ -224,10 +224,10 @@ def scene_of_ledger(source: Ledger, objects: Objects | None, settings: Schedulin
 
 def _read_events(source: Ledger) -> tuple[LedgerState, _Told]:
     """Read the live log once; what an archive took is in its state, and told no further."""
-    from ledger.domain.state_codec import LedgerState
-    from ledger.store.read import replay
-    from ledger.store.segments import segments_of
-    from ledger.store.timetravel import Fold, load_state
+    from ledger.domain.log.state_codec import LedgerState
+    from ledger.store.archives.segments import segments_of
+    from ledger.store.reading.read import replay
+    from ledger.store.reading.timetravel import Fold, load_state
 
     with source.connection.begin():
         archived = segments_of(source.connection)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ledger.domain.errors import InputError
 from ledger.domain.resources import TYPE_GPU
-from ledger.store import report_queries as queries
-from ledger.store.report_queries import When
+from ledger.store.reading import report_queries as queries
+from ledger.store.reading.report_queries import When
 from tenure.asking.opening import clock_us, moment_of, opened, time_of
 from tenure.exits import AnswerIsNo, note, stdout, warn, with_next
 from tenure.look.cpu_map import (
@@ -109,9 +109,9 @@ def answer_cpus(
         run = _run_of_files(files)
         _show_cpus(cpus_of_objects(run.nodes, run.adopted), output)
         return
-    from ledger.domain.events import NodeDescribed, decode_event
-    from ledger.store.report_queries import node_descriptions
-    from ledger.store.timetravel import position_at, state_at
+    from ledger.domain.log.events import NodeDescribed, decode_event
+    from ledger.store.reading.report_queries import node_descriptions
+    from ledger.store.reading.timetravel import position_at, state_at
 
     with opened(ledger) as source:
         at_us = None if at is None else moment_of(at, time_of(source), option="--at")

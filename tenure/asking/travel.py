@@ -14,8 +14,8 @@ from tenure.exits import warn, with_next
 from tenure.output import Column, OutputFormat, write_answer
 
 if TYPE_CHECKING:
-    from ledger.domain.state import Holding, NodeState
-    from ledger.store.timetravel import Loaded
+    from ledger.domain.log.state import Holding, NodeState
+    from ledger.store.reading.timetravel import Loaded
 
 _HOLDER: Final = "tenure ledger snapshot"
 _COLUMNS: Final = (
@@ -50,7 +50,7 @@ def answer_state(
     Raises:
         InputError: both a time and a position, no such position, or one in an archive.
     """
-    from ledger.store.timetravel import position_at, state_at
+    from ledger.store.reading.timetravel import position_at, state_at
 
     if at is not None and position is not None:
         raise with_next(InputError("--at and --position exclude each other"), "name one of them")
@@ -80,7 +80,7 @@ def answer_snapshot(*, ledger: str | None, output: OutputFormat) -> None:
     Raises:
         InputError: not a file, or a ledger that nobody has written to.
     """
-    from ledger.store.snapshots import take_snapshot
+    from ledger.store.reading.snapshots import take_snapshot
 
     url = ledger_url(ledger)
     if url.startswith("postgres"):

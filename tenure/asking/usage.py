@@ -8,9 +8,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final, cast
 
 from ledger.domain.errors import InputError
-from ledger.store import report_queries as queries
-from ledger.store.report_queries import UsageGroup
-from ledger.store.report_rows import Span, Usage
+from ledger.store.reading import report_queries as queries
+from ledger.store.reading.report_queries import UsageGroup
+from ledger.store.reading.report_rows import Span, Usage
 from tenure.asking.opening import moment_of, opened, time_of
 from tenure.exits import note, with_next
 from tenure.look.build import load_history

@@ -17,7 +17,7 @@ def answer_void(*, position: int, reason: str, dry_run: bool, ledger: str | None
     Raises:
         InputError: there is no such event, or it is a good one.
     """
-    from ledger.store.voiding import declare_void, impossible_event
+    from ledger.store.mending.voiding import declare_void, impossible_event
 
     with opened(ledger, mode="read" if dry_run else "write") as source:
         event = impossible_event(source, position)

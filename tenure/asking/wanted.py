@@ -12,9 +12,9 @@ from typing import Any, Final
 from ledger.domain.devices import GPU
 from ledger.domain.errors import InputError
 from ledger.domain.nodes import NodeFacts
-from ledger.domain.normalise import NormaliseSettings, examine_pod
 from ledger.domain.quantity import parse_quantity
-from ledger.domain.requests import PodRequest
+from ledger.domain.request.normalise import NormaliseSettings, examine_pod
+from ledger.domain.request.requests import PodRequest
 from ledger.domain.resources import (
     ANNOTATION_RESOURCE_SPEC,
     CPU,

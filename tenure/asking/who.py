@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ledger.domain.errors import InputError
-from ledger.domain.events import PodObserved, decode_event
+from ledger.domain.log.events import PodObserved, decode_event
 from ledger.domain.resources import TYPE_GPU
-from ledger.store import report_queries as queries
-from ledger.store.report_queries import When
-from ledger.store.report_rows import Device, Holder
+from ledger.store.reading import report_queries as queries
+from ledger.store.reading.report_queries import When
+from ledger.store.reading.report_rows import Device, Holder
 from tenure.asking.opening import moment_of, opened, time_of
 from tenure.asking.records import (
     HOLDER_COLUMNS,

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ledger.domain.annotations.mgpu import read_search_cut
 from ledger.domain.errors import InputError
-from ledger.domain.events import PodReserved, RefusalReason, RequestRefused, decode_event
+from ledger.domain.log.events import PodReserved, RefusalReason, RequestRefused, decode_event
+from ledger.domain.log.state import LOST
 from ledger.domain.resources import Dialect
-from ledger.domain.state import LOST
-from ledger.store import report_queries as queries
-from ledger.store.report_queries import When
-from ledger.store.report_rows import Device, HealthChange, Holder, PodSummary, Refusal
+from ledger.store.reading import report_queries as queries
+from ledger.store.reading.report_queries import When
+from ledger.store.reading.report_rows import Device, HealthChange, Holder, PodSummary, Refusal
 from tenure.asking.opening import opened, time_of
 from tenure.asking.records import HOLDER_COLUMNS, held_text, holder_record, shown
 from tenure.asking.who import find_holders, first_known, may_hold, unknown_lines, write_lines

@@ -21,7 +21,7 @@ def answer_withdraw(
     Raises:
         InputError: there is no such checkpoint, it is right, or it was signed by a trusted key.
     """
-    from ledger.store.withdrawing import false_checkpoint, withdraw
+    from ledger.store.mending.withdrawing import false_checkpoint, withdraw
 
     trusted = [public_key(text) for text in public_keys]
     with opened(ledger, mode="read" if dry_run else "write") as source:

@@ -7,11 +7,11 @@ from typing import Any, Final
 
 from ledger.domain.annotations.wire import a_list, an_object
 from ledger.domain.errors import FieldError, InputError
-from ledger.domain.object_fields import named
-from ledger.domain.pod_spec import APP, INIT, SIDECAR, pod_total
+from ledger.domain.kube.object_fields import named
+from ledger.domain.kube.pod_spec import APP, INIT, SIDECAR, pod_total
 from ledger.domain.quantity import ZERO, Quantity, QuantityStyle, quantity_of
+from ledger.domain.request.rules import check_equal_limits, invalid, required
 from ledger.domain.resources import CPU, MEMORY, device_type_of, is_extended
-from ledger.domain.rules import check_equal_limits, invalid, required
 
 Pod = Mapping[str, Any]
 Amounts = Mapping[str, Quantity]

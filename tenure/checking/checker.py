@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from ledger.domain.errors import FieldError, InputError
-from ledger.domain.rules import one_of_each
+from ledger.domain.request.rules import one_of_each
 from tenure.checking.api_rules import check_amounts, with_api_defaults
 from tenure.checking.facts import UNNAMED, written
 from tenure.checking.workloads import Template, template_of

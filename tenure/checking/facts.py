@@ -6,8 +6,8 @@ from typing import Any, Final
 
 from ledger.domain.annotations.tenure import is_managed_namespace
 from ledger.domain.errors import InputError
-from ledger.domain.object_fields import text_map
-from ledger.domain.pod_spec import decode_quota
+from ledger.domain.kube.object_fields import text_map
+from ledger.domain.kube.pod_spec import decode_quota
 from tenure.manifests import Document, Manifests
 from webhook.decide.facts import NamespaceFacts, QuotaFact
 from webhook.decide.review import User

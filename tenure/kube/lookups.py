@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 from certs.ports import ApiError, Object, Objects
 from ledger.domain.annotations.wire import TRUE, an_object
 from ledger.domain.errors import InputError
-from ledger.domain.pod_spec import Amounts
+from ledger.domain.kube.pod_spec import Amounts
 from ledger.domain.quantity import Quantity, parse_quantity
 from ledger.domain.resources import LABEL_TENURE_MANAGED
 from tenure.kube.watching import Source, Watched

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ledger.domain.errors import InputError
-from ledger.domain.events import RequestRefused, decode_event
-from ledger.store import report_queries as queries
-from ledger.store.report_rows import Refusal, Span
+from ledger.domain.log.events import RequestRefused, decode_event
+from ledger.store.reading import report_queries as queries
+from ledger.store.reading.report_rows import Refusal, Span
 from tenure.exits import with_next
 from tenure.look.capacity import capacity_over, cards_over
 from tenure.look.history import history_of
@@ -20,7 +20,7 @@ from tenure.version import tenure_version
 
 if TYPE_CHECKING:
     from ledger.store.open import Ledger
-    from ledger.store.verify import VerifyReport
+    from ledger.store.proving.verify import VerifyReport
 
 SAMPLES: Final = 360
 """Moments of the capacity chart."""

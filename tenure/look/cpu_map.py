@@ -14,10 +14,10 @@ from rich.text import Text
 from agent.decide.holders import own_cpus
 from agent.decide.pools import NodeCpus, PodCpus, Pools, joined, pools_of
 from ledger.domain.cpuset import EMPTY, CpuSet, cpuset_of, format_cpuset
-from ledger.domain.events import PodObserved
-from ledger.domain.machines import Machine, machine_of
+from ledger.domain.log.events import PodObserved
+from ledger.domain.log.machines import Machine, machine_of
+from ledger.domain.log.state import NodeState
 from ledger.domain.nodes import NodeFacts
-from ledger.domain.state import NodeState
 from ledger.domain.topology import CpuTopology, cpu_topology_of
 from tenure.output import one_line
 

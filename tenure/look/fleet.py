@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from ledger.domain.errors import InputError
-from ledger.domain.events import PodObserved, decode_event
+from ledger.domain.kube.pod_spec import APP, pod_total
+from ledger.domain.log.events import PodObserved, decode_event
 from ledger.domain.nodes import NodeFacts
-from ledger.domain.pod_spec import APP, pod_total
 from ledger.domain.quantity import parse_quantity
-from ledger.domain.requests import PodSnapshot
+from ledger.domain.request.requests import PodSnapshot
 from ledger.domain.resources import TYPE_GPU, WHOLE_CARD_NAMES, canonical
-from ledger.store.report_rows import Device, HealthChange, Holder, Node, UnknownRow
+from ledger.store.reading.report_rows import Device, HealthChange, Holder, Node, UnknownRow
 from tenure.look.model import WHOLE, CardNow, NodeNow
 
 GONE: Final = "gone"

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final, TypeVar
 
 from ledger.domain.resources import TYPE_GPU
-from ledger.store.report_rows import (
+from ledger.store.reading.report_rows import (
     ClaimRow,
     Device,
     HealthChange,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ledger.domain.devices import GPU
-from ledger.domain.events import (
+from ledger.domain.log.events import (
     ACT,
     DeviceHealthChanged,
     DriftFound,
@@ -27,12 +27,12 @@ from ledger.domain.events import (
     RequestRefused,
     SettingsChanged,
 )
-from ledger.domain.machines import Contradiction
+from ledger.domain.log.machines import Contradiction
+from ledger.domain.log.recorded import NewEvent
+from ledger.domain.log.recorded_node import RecordedNode
+from ledger.domain.log.recorded_request import RecordedRequest
 from ledger.domain.nodes import NodeFacts
-from ledger.domain.recorded import NewEvent
-from ledger.domain.recorded_node import RecordedNode
-from ledger.domain.recorded_request import RecordedRequest
-from ledger.domain.requests import DeviceDemand, PodRequest
+from ledger.domain.request.requests import DeviceDemand, PodRequest
 from scheduler.decide.outcome import Placement, Unplaced
 from tenure.simulate.model import HealthChange, RefusedPod
 from tenure.units import format_bytes, format_cards, format_cores

@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from ledger.domain.devices import GPU
-from ledger.domain.events import GroupPlanned, NodeLost, PlanDropped, PodReserved, PodVoided
-from ledger.domain.recorded import NewEvent
-from ledger.domain.requests import GangRef, PodRequest
+from ledger.domain.log.events import GroupPlanned, NodeLost, PlanDropped, PodReserved, PodVoided
+from ledger.domain.log.recorded import NewEvent
+from ledger.domain.request.requests import GangRef, PodRequest
 from scheduler.decide.engine import Engine
-from scheduler.decide.group_life import (
+from scheduler.decide.group.groups import GANG_UNFIT, GroupPlan, gpu_minors, place_beside, plan
+from scheduler.decide.group.life import (
     DEADLINE,
     Facts,
     GroupLife,
@@ -20,7 +21,6 @@ from scheduler.decide.group_life import (
     is_complete,
     review,
 )
-from scheduler.decide.groups import GANG_UNFIT, GroupPlan, gpu_minors, place_beside, plan
 from scheduler.decide.outcome import Placement, Unfit
 from tenure.simulate import events
 from tenure.simulate.model import Run

@@ -10,15 +10,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from ledger.domain.adoption import Adopted, adopt
+from ledger.domain.adopted.pods import Adopted, adopt
 from ledger.domain.errors import FieldError, InputError
-from ledger.domain.events import PodObserved
-from ledger.domain.node_objects import NO_WITNESSES, Witnesses, decode_node, decode_witnesses
+from ledger.domain.kube.node_objects import NO_WITNESSES, Witnesses, decode_node, decode_witnesses
+from ledger.domain.kube.pod_spec import decode_quota, read_pod
+from ledger.domain.kube.shared_templates import SharedTemplate, read_shared_templates
+from ledger.domain.log.events import PodObserved
+from ledger.domain.log.recorded_request import recorded_request, request_digest
 from ledger.domain.nodes import NodeFacts
-from ledger.domain.normalise import NormaliseSettings, examine_pod
-from ledger.domain.pod_spec import decode_quota, read_pod
-from ledger.domain.recorded_request import recorded_request, request_digest
-from ledger.domain.requests import PodRequest
+from ledger.domain.request.normalise import NormaliseSettings, examine_pod
+from ledger.domain.request.requests import PodRequest
 from ledger.domain.resources import (
     GPU_TEMPLATES_KEY,
     GPU_TEMPLATES_NAME,
@@ -28,7 +29,6 @@ from ledger.domain.resources import (
     UNHEALTHY_GPU_NAMESPACE,
     UNHEALTHY_GPU_PREFIX,
 )
-from ledger.domain.shared_templates import SharedTemplate, read_shared_templates
 from scheduler.decide.settings import SchedulingSettings
 from tenure.config import normalise_settings
 from tenure.manifests import Document, Manifests, read_manifests

@@ -6,9 +6,9 @@ import hashlib
 from dataclasses import replace
 
 from ledger.domain.errors import InputError
-from ledger.domain.events import PodObserved, PodReserved, RequestDescribed, RequestRefused
-from ledger.domain.recorded_request import RecordedRequest, request_digest
-from ledger.domain.requests import PodRequest
+from ledger.domain.log.events import PodObserved, PodReserved, RequestDescribed, RequestRefused
+from ledger.domain.log.recorded_request import RecordedRequest, request_digest
+from ledger.domain.request.requests import PodRequest
 from ledger.store.open import open_ledger
 from tenure.asking.rebuilt import request_of
 from tenure.exits import with_next

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ledger.domain.errors import FieldError
-from ledger.domain.events import PodObserved
+from ledger.domain.kube.shared_templates import SharedTemplate
+from ledger.domain.log.events import PodObserved
 from ledger.domain.nodes import NodeFacts
-from ledger.domain.requests import PodRequest, PodSnapshot
-from ledger.domain.shared_templates import SharedTemplate
+from ledger.domain.request.requests import PodRequest, PodSnapshot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,9 +18,9 @@ from typing import Final
 
 from ledger.domain.devices import GPU, WHOLE_PERCENT, DeviceRecord
 from ledger.domain.errors import InputError
+from ledger.domain.kube.object_fields import default_uid
 from ledger.domain.nodes import NodeFacts
-from ledger.domain.object_fields import default_uid
-from ledger.domain.requests import DeviceDemand, PodRequest, PodSnapshot
+from ledger.domain.request.requests import DeviceDemand, PodRequest, PodSnapshot
 from ledger.domain.resources import Dialect
 from tenure.simulate.model import Arrival, Run
 from tenure.trace.shapes import CARD_MEMORY_MIB

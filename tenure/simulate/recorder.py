@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from ledger.domain.errors import InputError
-from ledger.domain.events import EpochStarted, encode_event
-from ledger.domain.recorded import NewEvent, RecordedEvent
+from ledger.domain.log.events import EpochStarted, encode_event
+from ledger.domain.log.recorded import NewEvent, RecordedEvent
 from tenure.exits import with_next
 
 

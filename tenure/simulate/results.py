@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ledger.domain.events import PodObserved
+from ledger.domain.log.events import PodObserved
 from ledger.domain.nodes import NodeFacts
 from scheduler.decide.outcome import Placement, Unplaced
 from tenure.simulate.model import Arrival, RefusedPod

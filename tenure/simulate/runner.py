@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Final
 
 from ledger.domain.annotations.mgpu import read_search_cut
-from ledger.domain.canonical import canonical_json
 from ledger.domain.errors import InputError
-from ledger.domain.events import SettingsChanged
+from ledger.domain.log.events import SettingsChanged
 from ledger.domain.nodes import NodeFacts
-from ledger.domain.requests import PodRequest
+from ledger.domain.proofs.canonical import canonical_json
+from ledger.domain.request.requests import PodRequest
 from ledger.store.open import Ledger, open_ledger, sqlite_path
 from ledger.store.profile_postgres import is_postgres
 from scheduler.decide.engine import Engine

@@ -7,19 +7,19 @@ from dataclasses import replace
 from typing import Final
 
 from ledger.domain.devices import GPU
-from ledger.domain.events import PodObserved
-from ledger.domain.machines import contradictions
+from ledger.domain.log.events import PodObserved
+from ledger.domain.log.machines import contradictions
+from ledger.domain.log.recorded import NewEvent
+from ledger.domain.log.recorded_node import RecordedNode, recorded_node
+from ledger.domain.log.recorded_request import recorded_request, request_digest
 from ledger.domain.nodes import NodeFacts
-from ledger.domain.recorded import NewEvent
-from ledger.domain.recorded_node import RecordedNode, recorded_node
-from ledger.domain.recorded_request import recorded_request, request_digest
-from ledger.domain.requests import PodRequest
-from scheduler.decide.accounts import granting_nodes, in_order_of_registration
+from ledger.domain.request.requests import PodRequest
 from scheduler.decide.answers import encode
 from scheduler.decide.engine import Engine
-from scheduler.decide.group_life import DEADLINE, Step, next_step
+from scheduler.decide.group.life import DEADLINE, Step, next_step
+from scheduler.decide.nodes.accounts import granting_nodes, in_order_of_registration
 from scheduler.decide.outcome import NodeReasons, Placement, ReasonCount, Unfit, Unplaced
-from scheduler.decide.reasons import message
+from scheduler.decide.refusal.reasons import message
 from scheduler.decide.settings import SchedulingSettings
 from tenure.simulate import events
 from tenure.simulate.events import Words

@@ -7,7 +7,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from ledger.domain.requests import PodRequest
+from ledger.domain.request.requests import PodRequest
 from scheduler.decide.outcome import Unplaced
 from scheduler.decide.shapes import asked_by
 from tenure.simulate.events import gpu_core_percent, group_name

@@ -13,7 +13,7 @@ import pytest
 
 from ledger.domain.cpuset import EMPTY, CpuSet, cpuset_of, parse_cpuset
 from ledger.domain.nodes import NodeFacts
-from ledger.domain.requests import CpuSetDemand, DeviceDemand, PodRequest
+from ledger.domain.request.requests import CpuSetDemand, DeviceDemand, PodRequest
 from ledger.domain.resources import Dialect
 from ledger.domain.topology import CpuTopology
 from scheduler.decide.cards.choose import choose

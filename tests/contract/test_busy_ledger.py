@@ -9,11 +9,11 @@ from contextlib import ExitStack, contextmanager, suppress
 import pytest
 
 from ledger.domain.errors import BusyError, LedgerError
-from ledger.store.append import Writer
-from ledger.store.commands import Command, Recorded
 from ledger.store.open import Ledger
 from ledger.store.profile import BEGIN_WRITING, driver_connection
-from ledger.store.verify import verify
+from ledger.store.proving.verify import verify
+from ledger.store.writing.append import Writer
+from ledger.store.writing.commands import Command, Recorded
 from tests.support.stores import Clock, PostgresStore, SqliteStore, Store, node, start
 
 

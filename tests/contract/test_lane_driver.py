@@ -7,11 +7,11 @@ import asyncio
 import pytest
 
 from ledger.domain.errors import CapacityError
-from ledger.store import direct
-from ledger.store.commands import Command, Outcome, Recorded, Refused
-from ledger.store.lane import Turn, open_lane
+from ledger.store.proving.verify import verify
 from ledger.store.service import open_service
-from ledger.store.verify import verify
+from ledger.store.writing import direct
+from ledger.store.writing.commands import Command, Outcome, Recorded, Refused
+from ledger.store.writing.lane import Turn, open_lane
 from tests.support.stores import MONDAY_US, ORIGIN, Clock, SqliteStore, node, reserved, share
 
 TURN = Turn(holder="lane", origin=ORIGIN, version="0.1.0", wall_us=MONDAY_US)

@@ -10,11 +10,11 @@ from signal import SIGQUIT
 import pytest
 
 from ledger.domain.errors import LedgerError, OverloadedError, UnknownOutcomeError
-from ledger.store.commands import Command, Recorded
-from ledger.store.feed import follow
-from ledger.store.lane import Turn, open_lane
+from ledger.store.proving.verify import verify
+from ledger.store.reading.feed import follow
 from ledger.store.service import Service, open_service
-from ledger.store.verify import verify
+from ledger.store.writing.commands import Command, Recorded
+from ledger.store.writing.lane import Turn, open_lane
 from tests.support.cut_wire import Cut, Wire, wire_to
 from tests.support.loops import SkippingLoop, run_with_skips, until
 from tests.support.postgres import OwnServer, own_server

@@ -15,9 +15,9 @@ from ledger.domain.errors import (
     LedgerError,
     StaleStreamError,
 )
-from ledger.domain.events import PodReserved
-from ledger.domain.hashing import GENESIS, chain_hash, leaf_hash
-from ledger.store.verify import verify
+from ledger.domain.log.events import PodReserved
+from ledger.domain.proofs.hashing import GENESIS, chain_hash, leaf_hash
+from ledger.store.proving.verify import verify
 from tests.support.stores import (
     MONDAY_US,
     ORIGIN,

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from ledger.domain.errors import IdempotencyError, InputError
-from ledger.domain.events import SegmentArchived
-from ledger.store.commands import Command, Recorded, Refused
-from ledger.store.rebuild import rebuild
-from ledger.store.timetravel import load_state, position_at, state_at
-from ledger.store.verify import verify
+from ledger.domain.log.events import SegmentArchived
+from ledger.store.projections.rebuild import rebuild
+from ledger.store.proving.verify import verify
+from ledger.store.reading.timetravel import load_state, position_at, state_at
+from ledger.store.writing.commands import Command, Recorded, Refused
 from tests.support.archives import afterwards, archive_up_to, changed, history, move
 from tests.support.stores import (
     MONDAY_US,

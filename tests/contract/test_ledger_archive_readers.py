@@ -10,31 +10,31 @@ import pytest
 
 from ledger.domain.cpuset import CpuSet
 from ledger.domain.errors import InputError
-from ledger.domain.events import (
+from ledger.domain.log.events import (
     DriftFound,
     KeyRotated,
     NodeDescribed,
     SettingsChanged,
     encode_event,
 )
-from ledger.domain.merkle import includes, is_prefix
-from ledger.domain.recorded_node import RecordedNode
+from ledger.domain.log.recorded_node import RecordedNode
+from ledger.domain.proofs.merkle import includes, is_prefix
 from ledger.signing import PrivateKey, rotation_text, sign_note
-from ledger.store.checkpoints import (
+from ledger.store.proving.checkpoints import (
     checkpoint_at,
     keep_checkpoint,
     key_at,
     prove_consistency,
     prove_inclusion,
 )
-from ledger.store.feed import follow
-from ledger.store.query import run_sql
-from ledger.store.report_queries import node_descriptions
+from ledger.store.proving.tree_proof import Witness as Kept
+from ledger.store.proving.verify import verify
+from ledger.store.reading.feed import follow
+from ledger.store.reading.query import run_sql
+from ledger.store.reading.report_queries import node_descriptions
+from ledger.store.reading.snapshots import take_snapshot
+from ledger.store.reading.timetravel import load_state
 from ledger.store.service import open_service
-from ledger.store.snapshots import take_snapshot
-from ledger.store.timetravel import load_state
-from ledger.store.tree_proof import Witness as Kept
-from ledger.store.verify import verify
 from tests.support.archives import afterwards, history, move
 from tests.support.recovery import live_pods, recovered, witness
 from tests.support.stores import ORIGIN, Clock, Store, released, start

@@ -16,8 +16,8 @@ from ledger.store import schema
 from ledger.store.ddl import postgres_views, sqlite_views
 from ledger.store.ddl.postgres_roles import apply_roles
 from ledger.store.open import open_ledger
-from ledger.store.rebuild import rebuild
-from ledger.store.verify import verify
+from ledger.store.projections.rebuild import rebuild
+from ledger.store.proving.verify import verify
 from tests.support.archives import afterwards, archive_up_to, history, move
 from tests.support.stores import Clock, PostgresStore, SqliteStore, Store, start
 

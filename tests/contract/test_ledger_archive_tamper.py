@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from ledger.domain.errors import InputError
-from ledger.domain.hashing import chain_hash
-from ledger.store.archive import orphans
-from ledger.store.archived_proof import row_leaf
-from ledger.store.rebuild import rebuild
-from ledger.store.timetravel import state_at
-from ledger.store.verify import VerifyReport, verify
+from ledger.domain.proofs.hashing import chain_hash
+from ledger.store.archives.archive import orphans
+from ledger.store.archives.archived_proof import row_leaf
+from ledger.store.projections.rebuild import rebuild
+from ledger.store.proving.verify import VerifyReport, verify
+from ledger.store.reading.timetravel import state_at
 from tenure.offline import NotProvedError, check
 from tests.support.archives import KEY, changed, history, move, rewrite
 from tests.support.stores import Clock, SqliteStore, released, reserved, share, start

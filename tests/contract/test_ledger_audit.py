@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from ledger.domain.errors import InputError
-from ledger.domain.events import (
+from ledger.domain.log.events import (
     DriftFound,
     DriftResolved,
     GroupPlanned,
@@ -23,7 +23,7 @@ from ledger.domain.events import (
     RequestRefused,
     SettingsChanged,
 )
-from ledger.store.query import run_sql
+from ledger.store.reading.query import run_sql
 from tests.support.stores import (
     HOUR_US,
     MONDAY_US,

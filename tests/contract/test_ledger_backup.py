@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from ledger.store.snapshots import take_snapshot
-from ledger.store.timetravel import load_state
-from ledger.store.verify import verify
+from ledger.store.proving.verify import verify
+from ledger.store.reading.snapshots import take_snapshot
+from ledger.store.reading.timetravel import load_state
 from tests.support.stores import Clock, SqliteStore, node, reserved, share, start
 
 

@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 from ledger.domain.errors import CapacityError, FencedError
-from ledger.store.verify import verify
+from ledger.store.proving.verify import verify
 from tests.support.stores import (
     Clock,
     PostgresStore,

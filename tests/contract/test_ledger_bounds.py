@@ -12,16 +12,16 @@ from sqlalchemy.exc import DBAPIError
 from ledger.domain.bounds import TIME_MAX_US, WALL_MAX_US
 from ledger.domain.cpuset import CPU_ID_MAX
 from ledger.domain.errors import InputError
-from ledger.domain.events import LedgerEvent, decode_event
-from ledger.domain.recorded import NewEvent
-from ledger.domain.requests import PodSnapshot
+from ledger.domain.log.events import LedgerEvent, decode_event
+from ledger.domain.log.recorded import NewEvent
+from ledger.domain.request.requests import PodSnapshot
 from ledger.domain.topology import Cpu
 from ledger.store import schema
-from ledger.store.commands import Command, Refused
 from ledger.store.failures import fact_of
 from ledger.store.fitting import UnfitNumberError
-from ledger.store.query import run_sql
-from ledger.store.verify import verify
+from ledger.store.proving.verify import verify
+from ledger.store.reading.query import run_sql
+from ledger.store.writing.commands import Command, Refused
 from tests.support.cli import CommandLine
 from tests.support.stores import (
     Clock,

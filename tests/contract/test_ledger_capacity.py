@@ -8,8 +8,8 @@ import pytest
 
 from ledger.domain.devices import DeviceRecord, DeviceShare
 from ledger.domain.errors import CapacityError
-from ledger.domain.events import LedgerEvent, PodVoided
-from ledger.domain.requests import PodSnapshot
+from ledger.domain.log.events import LedgerEvent, PodVoided
+from ledger.domain.request.requests import PodSnapshot
 from tests.support.recorded import Recorded
 from tests.support.stores import (
     GIB,

@@ -13,8 +13,8 @@ import sqlite3
 
 import pytest
 
-from ledger.domain.events import DeviceHealthChanged
-from ledger.store.verify import verify
+from ledger.domain.log.events import DeviceHealthChanged
+from ledger.store.proving.verify import verify
 from tests.support.stores import (
     Clock,
     SqliteStore,

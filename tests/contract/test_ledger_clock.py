@@ -8,14 +8,14 @@ from dataclasses import dataclass
 
 import pytest
 
-from ledger.domain.clock import Reading, SteadyClock, ahead_us
 from ledger.domain.errors import ClockSkewError
-from ledger.store.append import Writer, start_epoch
-from ledger.store.commands import Command, Recorded, Refused
-from ledger.store.lane import Turn, open_lane
+from ledger.domain.log.clock import Reading, SteadyClock, ahead_us
 from ledger.store.open import Ledger
+from ledger.store.proving.verify import verify
 from ledger.store.service import open_service
-from ledger.store.verify import verify
+from ledger.store.writing.append import Writer, start_epoch
+from ledger.store.writing.commands import Command, Recorded, Refused
+from ledger.store.writing.lane import Turn, open_lane
 from tests.support.cli import CommandLine
 from tests.support.stores import (
     HOUR_US,

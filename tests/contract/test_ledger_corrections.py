@@ -15,7 +15,7 @@ import pytest
 from sqlalchemy import event
 
 from ledger.domain.errors import InputError
-from ledger.domain.events import (
+from ledger.domain.log.events import (
     DriftFound,
     DriftResolved,
     NodeLost,
@@ -23,15 +23,15 @@ from ledger.domain.events import (
     TimeCorrected,
     encode_event,
 )
-from ledger.store import report_queries as queries
-from ledger.store.correcting import check_correction, correct
 from ledger.store.ddl import sqlite_views
+from ledger.store.mending.correcting import check_correction, correct
+from ledger.store.mending.voiding import declare_void, impossible_event
 from ledger.store.open import Ledger
-from ledger.store.query import run_sql
-from ledger.store.rebuild import rebuild
-from ledger.store.timetravel import position_at
-from ledger.store.verify import verify
-from ledger.store.voiding import declare_void, impossible_event
+from ledger.store.projections.rebuild import rebuild
+from ledger.store.proving.verify import verify
+from ledger.store.reading import report_queries as queries
+from ledger.store.reading.query import run_sql
+from ledger.store.reading.timetravel import position_at
 from tests.support.archives import afterwards, history, move
 from tests.support.cli import CommandLine
 from tests.support.forging import forge

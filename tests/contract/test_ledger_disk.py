@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from ledger.domain.errors import CapacityError, LedgerError
-from ledger.domain.events import LedgerEvent
-from ledger.domain.recorded import NewEvent
+from ledger.domain.log.events import LedgerEvent
+from ledger.domain.log.recorded import NewEvent
 from ledger.store.open import Ledger
 from ledger.store.profile import driver_connection
-from ledger.store.rebuild import rebuild
+from ledger.store.projections.rebuild import rebuild
 from tests.support.recorded import Recorded
 from tests.support.stores import SqliteStore, node, planned, refused, released, reserved, share
 

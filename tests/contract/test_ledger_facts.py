@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from ledger.domain.errors import CapacityError
-from ledger.domain.events import LedgerEvent
-from ledger.store.rebuild import rebuild
+from ledger.domain.log.events import LedgerEvent
+from ledger.store.projections.rebuild import rebuild
 from tests.support.recorded import Recorded
 from tests.support.stores import GIB, Store, gpu, node, observed, released, reserved, share
 

@@ -8,11 +8,11 @@ from contextlib import aclosing
 import pytest
 
 from ledger.domain.errors import CorruptLedgerError
-from ledger.domain.recorded import RecordedEvent
-from ledger.store.commands import Command
-from ledger.store.feed import follow
-from ledger.store.lane import Turn, open_lane
+from ledger.domain.log.recorded import RecordedEvent
+from ledger.store.reading.feed import follow
 from ledger.store.service import Service, open_service
+from ledger.store.writing.commands import Command
+from ledger.store.writing.lane import Turn, open_lane
 from tests.support.loops import until
 from tests.support.stores import MONDAY_US, ORIGIN, Clock, SqliteStore, Store, node, start
 

@@ -13,11 +13,11 @@ import pytest
 from sqlalchemy.exc import DBAPIError
 
 from ledger.domain.errors import LedgerError
-from ledger.domain.events import LedgerEvent, NodeCleared, NodeLost, PodVoided, encode_event
-from ledger.store import statements
-from ledger.store.outbox import Outbox
-from ledger.store.statements import Row, Statement
-from ledger.store.verify import verify
+from ledger.domain.log.events import LedgerEvent, NodeCleared, NodeLost, PodVoided, encode_event
+from ledger.store.proving.verify import verify
+from ledger.store.writing import statements
+from ledger.store.writing.outbox import Outbox
+from ledger.store.writing.statements import Row, Statement
 from tests.support.forging import forge
 from tests.support.stores import (
     MONDAY_US,

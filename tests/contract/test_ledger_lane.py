@@ -15,11 +15,11 @@ from ledger.domain.errors import (
     OverloadedError,
     StaleStreamError,
 )
-from ledger.domain.recorded import NewEvent
-from ledger.store.commands import Command, Outcome, Recorded, Refused
-from ledger.store.lane import COMMANDS_PER_COMMIT, Turn, open_lane
+from ledger.domain.log.recorded import NewEvent
+from ledger.store.proving.verify import verify
 from ledger.store.service import open_service
-from ledger.store.verify import verify
+from ledger.store.writing.commands import Command, Outcome, Recorded, Refused
+from ledger.store.writing.lane import COMMANDS_PER_COMMIT, Turn, open_lane
 from tests.support.stores import (
     MONDAY_US,
     ORIGIN,

@@ -11,9 +11,15 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from ledger.domain.errors import CapacityError
-from ledger.domain.events import LedgerEvent, NodeCleared, NodeInventoried, NodeLost, PodAssigned
-from ledger.store.rebuild import rebuild
-from ledger.store.report_queries import (
+from ledger.domain.log.events import (
+    LedgerEvent,
+    NodeCleared,
+    NodeInventoried,
+    NodeLost,
+    PodAssigned,
+)
+from ledger.store.projections.rebuild import rebuild
+from ledger.store.reading.report_queries import (
     When,
     cpu_holders,
     device_holders,
@@ -35,6 +41,7 @@ from tests.support.stores import (
     share,
 )
 
+PROJECTIONS = "ledger.store.projections"
 CARDS = tuple(gpu(minor, node="m", unique_id=True) for minor in range(2))
 
 
@@ -245,7 +252,7 @@ def test_what_is_known_of_a_machine_is_what_its_nodes_told(
     """By plain SQL as well, in the transaction that records the event; an agent stays heard."""
     with store.open() as ledger:
         it = Recorded(ledger, on_m("n-1"), on_m("n-2", by_agent=True), on_m("k", system_uuid="k"))
-        monkeypatch.setattr("ledger.store.project.Projection._stands", lambda *_, **__: None)
+        monkeypatch.setattr(f"{PROJECTIONS}.project.Projection._stands", lambda *_, **__: None)
         told = it.clock.new(on_m("n-2", boot_id="boot-2"))
 
         def change(connection: Connection) -> None:
@@ -264,7 +271,7 @@ def test_a_loss_is_at_the_newest_boot(store: Store, monkeypatch: pytest.MonkeyPa
     """Whoever writes the rows: a lost Pod is compared with what the machine was told by then."""
     with store.open() as ledger:
         it = Recorded(ledger, on_m("n-1"), holder("a", "n-1"))
-        monkeypatch.setattr("ledger.store.inventory.KnownMachine.boot_id", lambda _: "boot-0")
+        monkeypatch.setattr(f"{PROJECTIONS}.inventory.KnownMachine.boot_id", lambda _: "boot-0")
         it.refuses(lost("n-1"), "no event at position 4 loses the node of pod team-a/a")
 
 

@@ -8,11 +8,11 @@ import pytest
 from sqlalchemy.exc import DBAPIError
 
 from ledger.domain.errors import LedgerError
-from ledger.store import statements
-from ledger.store.append import read_head
 from ledger.store.open import Ledger
-from ledger.store.outbox import Otherwise, Outbox
-from ledger.store.statements import Row, Statement
+from ledger.store.writing import statements
+from ledger.store.writing.append import read_head
+from ledger.store.writing.outbox import Otherwise, Outbox
+from ledger.store.writing.statements import Row, Statement
 from tests.support.stores import MONDAY_US, Store, start
 
 NOT_MOVED = partial(LedgerError, "not moved")

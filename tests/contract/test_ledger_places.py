@@ -8,11 +8,11 @@ import pytest
 from sqlalchemy.exc import DBAPIError
 
 from ledger.domain.errors import CapacityError
-from ledger.domain.events import GroupPlanned, LedgerEvent, PlanDropped, PlannedMember
+from ledger.domain.log.events import GroupPlanned, LedgerEvent, PlanDropped, PlannedMember
 from ledger.store.ddl import sqlite_places
 from ledger.store.ddl.sqlite_triggers import named
-from ledger.store.rebuild import rebuild
-from ledger.store.verify import verify
+from ledger.store.projections.rebuild import rebuild
+from ledger.store.proving.verify import verify
 from tests.support.recorded import Recorded
 from tests.support.stores import (
     SqliteStore,

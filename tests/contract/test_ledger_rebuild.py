@@ -6,8 +6,8 @@ import pytest
 from sqlalchemy import Table
 
 from ledger.store import schema
-from ledger.store.rebuild import rebuild
-from ledger.store.verify import verify
+from ledger.store.projections.rebuild import rebuild
+from ledger.store.proving.verify import verify
 from tests.support.stores import (
     Clock,
     SqliteStore,

@@ -9,11 +9,17 @@ from pathlib import Path
 import pytest
 
 from ledger.domain.errors import CapacityError, InputError
-from ledger.domain.events import DriftFound, EpochStarted, LedgerRecovered, PodObserved, PodVoided
-from ledger.domain.standing import Ahead, Behind, InStep, Lost
-from ledger.store.rebuild import rebuild
-from ledger.store.recover import SeenPod
-from ledger.store.verify import verify
+from ledger.domain.log.events import (
+    DriftFound,
+    EpochStarted,
+    LedgerRecovered,
+    PodObserved,
+    PodVoided,
+)
+from ledger.domain.log.standing import Ahead, Behind, InStep, Lost
+from ledger.store.mending.recover import SeenPod
+from ledger.store.projections.rebuild import rebuild
+from ledger.store.proving.verify import verify
 from tests.support.recovery import (
     allocation,
     live_pods,

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from ledger.domain.errors import InputError
-from ledger.domain.events import KeyRotated, PodReserved
+from ledger.domain.log.events import KeyRotated, PodReserved
 from ledger.signing import PrivateKey, PublicKey, rotation_text, sign_note
+from ledger.store.mending.recover import Recovery, SeenPod
 from ledger.store.open import Ledger
-from ledger.store.recover import Recovery, SeenPod
-from ledger.store.trusted_keys import key_id_of, trusted_keys
+from ledger.store.proving.trusted_keys import key_id_of, trusted_keys
 from tests.support.recovery import allocation, open_holdings, recovered, seen_pod
 from tests.support.stores import ORIGIN, Clock, PostgresStore, Store, node, reserved, share, start
 

@@ -8,11 +8,11 @@ import pytest
 from sqlalchemy.exc import DBAPIError
 
 from ledger.domain.errors import CapacityError
-from ledger.domain.events import LedgerEvent, NodeLost, PodAssigned
+from ledger.domain.log.events import LedgerEvent, NodeLost, PodAssigned
 from ledger.store import schema
 from ledger.store.failures import fact_of
-from ledger.store.project import reservation_row
-from ledger.store.verify import verify
+from ledger.store.projections.project import reservation_row
+from ledger.store.proving.verify import verify
 from tests.support.stores import (
     Clock,
     Store,
@@ -85,7 +85,7 @@ def test_an_end_is_what_an_event_says(
         writer = start(ledger)
         writer.append(clock.all(node(), reserved("a", share(0, 10))))
         event = released("a") if _CLOSED in statement else node("n-2")
-        monkeypatch.setattr("ledger.store.project.Projection._ended", lambda *_: None)
+        monkeypatch.setattr("ledger.store.projections.project.Projection._ended", lambda *_: None)
 
         def change(connection: object) -> None:
             connection.exec_driver_sql(statement)  # type: ignore[attr-defined]
@@ -156,7 +156,7 @@ def test_a_reservation_begins_with_the_phase_of_its_event(
     with store.open() as ledger:
         writer = start(ledger)
         writer.append([clock.new(node())])
-        monkeypatch.setattr("ledger.store.project.reservation_row", told)
+        monkeypatch.setattr("ledger.store.projections.project.reservation_row", told)
         with pytest.raises(CapacityError, match="no event at position 3 opens this reservation"):
             writer.append([clock.new(reserved("a", share(0, 10)))])
 

@@ -22,8 +22,8 @@ from ledger.domain.errors import InputError
 from ledger.store.ddl import sqlite_triggers, sqlite_views
 from ledger.store.migrate import configuration, upgrade
 from ledger.store.open import Mode, open_ledger
+from ledger.store.proving.verify import verify
 from ledger.store.schema import METADATA, REVISIONS
-from ledger.store.verify import verify
 from tests.support.stores import Clock, SqliteStore, Store, node, start
 
 DEFINITIONS = (

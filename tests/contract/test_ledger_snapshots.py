@@ -7,13 +7,13 @@ import zlib
 import pytest
 
 from ledger.domain.errors import FencedError, InputError
-from ledger.domain.state import fold
-from ledger.domain.state_codec import encode_state, state_digest
-from ledger.store.append import Writer
+from ledger.domain.log.state import fold
+from ledger.domain.log.state_codec import encode_state, state_digest
 from ledger.store.open import Ledger
-from ledger.store.snapshots import take_snapshot
-from ledger.store.timetravel import load_state, position_at, state_at
-from ledger.store.verify import verify
+from ledger.store.proving.verify import verify
+from ledger.store.reading.snapshots import take_snapshot
+from ledger.store.reading.timetravel import load_state, position_at, state_at
+from ledger.store.writing.append import Writer
 from tests.support.stores import (
     Clock,
     SqliteStore,
@@ -171,7 +171,7 @@ def test_verify_folds_again_what_a_writer_committed_to(
     with sqlite_store.open() as ledger:
         writer = morning(ledger, Clock())
         wrong = state_at(ledger, 3)
-        monkeypatch.setattr("ledger.store.snapshots.state_at", lambda *_: wrong)
+        monkeypatch.setattr("ledger.store.reading.snapshots.state_at", lambda *_: wrong)
         take_snapshot(ledger, writer, wall_us=0)
         texts = [str(each) for each in verify(ledger).findings]
     assert texts == ["position 10: the snapshot at position 9 is not the fold of the events"]

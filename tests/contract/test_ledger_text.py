@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from ledger.domain.errors import InputError
-from ledger.domain.events import LedgerEvent
-from ledger.domain.requests import PodSnapshot
-from ledger.store.commands import Command, Recorded, Refused
+from ledger.domain.log.events import LedgerEvent
+from ledger.domain.request.requests import PodSnapshot
 from ledger.store.fitting import UnfitTextError
-from ledger.store.query import run_sql
-from ledger.store.verify import verify
+from ledger.store.proving.verify import verify
+from ledger.store.reading.query import run_sql
+from ledger.store.writing.commands import Command, Recorded, Refused
 from tests.support.stores import (
     MONDAY_US,
     ORIGIN,

@@ -7,7 +7,7 @@ import sqlite3
 import psycopg
 import pytest
 
-from ledger.domain.merkle import (
+from ledger.domain.proofs.merkle import (
     CompactRange,
     compact_range,
     consistency_proof,
@@ -16,8 +16,8 @@ from ledger.domain.merkle import (
     is_prefix,
 )
 from ledger.store.open import Ledger
-from ledger.store.tree import node_reader, stored_range
-from ledger.store.verify import verify
+from ledger.store.proving.tree import node_reader, stored_range
+from ledger.store.proving.verify import verify
 from tests.support.stores import (
     Clock,
     PostgresStore,

@@ -17,21 +17,21 @@ from ledger.domain.errors import (
     TenureError,
     UnknownEventError,
 )
-from ledger.domain.events import (
+from ledger.domain.log.events import (
     EpochStarted,
     PodObserved,
     PodReserved,
     RequestRefused,
     encode_event,
 )
-from ledger.domain.hashing import GENESIS, chain_hash, leaf_hash
-from ledger.domain.requests import PodSnapshot
-from ledger.store import project
-from ledger.store.damage import made_by_migrations, was_a_ledger
+from ledger.domain.proofs.hashing import GENESIS, chain_hash, leaf_hash
+from ledger.domain.request.requests import PodSnapshot
 from ledger.store.ddl.parts import CPU_HOLDINGS_INSERT
-from ledger.store.read import envelope_of
-from ledger.store.rebuild import rebuild
-from ledger.store.verify import VerifyReport, verify
+from ledger.store.projections import project
+from ledger.store.projections.rebuild import rebuild
+from ledger.store.proving.damage import made_by_migrations, was_a_ledger
+from ledger.store.proving.verify import VerifyReport, verify
+from ledger.store.reading.read import envelope_of
 from tenure.cli import app
 from tenure.exits import NO, UNREADABLE, run
 from tenure.tamper import flip_one_byte

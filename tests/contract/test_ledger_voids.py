@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ledger.domain.errors import CorruptLedgerError, InputError
-from ledger.domain.events import (
+from ledger.domain.log.events import (
     DriftFound,
     LedgerEvent,
     NodeCleared,
@@ -20,12 +20,12 @@ from ledger.domain.events import (
     PositionVoided,
     encode_event,
 )
-from ledger.store.rebuild import rebuild
-from ledger.store.report_queries import node_descriptions, settings_in_force
-from ledger.store.snapshots import take_snapshot
-from ledger.store.timetravel import load_state, state_at
-from ledger.store.verify import verify
-from ledger.store.voiding import declare_void, impossible_event
+from ledger.store.mending.voiding import declare_void, impossible_event
+from ledger.store.projections.rebuild import rebuild
+from ledger.store.proving.verify import verify
+from ledger.store.reading.report_queries import node_descriptions, settings_in_force
+from ledger.store.reading.snapshots import take_snapshot
+from ledger.store.reading.timetravel import load_state, state_at
 from tenure import offline
 from tests.support.cli import CommandLine
 from tests.support.forging import forge

@@ -10,7 +10,7 @@ import pytest
 from ledger.domain.cpuset import cpuset_of
 from ledger.domain.devices import DeviceRecord, DeviceShare
 from ledger.domain.errors import CapacityError
-from ledger.domain.events import LedgerEvent
+from ledger.domain.log.events import LedgerEvent
 from tests.support.recorded import Recorded
 from tests.support.stores import (
     Store,

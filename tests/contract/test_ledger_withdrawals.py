@@ -13,16 +13,16 @@ from pathlib import Path
 import pytest
 
 from ledger.domain.errors import InputError
-from ledger.domain.events import CheckpointWithdrawn, encode_event
+from ledger.domain.log.events import CheckpointWithdrawn, encode_event
 from ledger.signing import Checkpoint, PrivateKey, PublicKey, sign_note
-from ledger.store.checkpoints import checkpoint_at, kept_checkpoint
+from ledger.store.mending.voiding import declare_void, impossible_event
+from ledger.store.mending.withdrawals import note_hash
+from ledger.store.mending.withdrawing import false_checkpoint, withdraw
 from ledger.store.open import Ledger
-from ledger.store.rebuild import rebuild
-from ledger.store.tree_proof import Witness
-from ledger.store.verify import VerifyReport, verify
-from ledger.store.voiding import declare_void, impossible_event
-from ledger.store.withdrawals import note_hash
-from ledger.store.withdrawing import false_checkpoint, withdraw
+from ledger.store.projections.rebuild import rebuild
+from ledger.store.proving.checkpoints import checkpoint_at, kept_checkpoint
+from ledger.store.proving.tree_proof import Witness
+from ledger.store.proving.verify import VerifyReport, verify
 from tests.support.archives import move
 from tests.support.cli import CommandLine
 from tests.support.forging import forge

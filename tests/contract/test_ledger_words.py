@@ -9,8 +9,8 @@ from __future__ import annotations
 import pytest
 from sqlalchemy.exc import DBAPIError
 
-from ledger.domain.events import DriftFound, LedgerEvent, PodBound, encode_event
-from ledger.store.verify import verify
+from ledger.domain.log.events import DriftFound, LedgerEvent, PodBound, encode_event
+from ledger.store.proving.verify import verify
 from tests.support.forging import forge
 from tests.support.stores import Clock, Store, node, planned, refused, reserved, share, start
 

@@ -7,11 +7,11 @@ from collections.abc import Callable
 import pytest
 
 from ledger.domain.errors import LedgerError, UnknownOutcomeError
-from ledger.domain.recorded import NewEvent
-from ledger.store.append import Writer
-from ledger.store.commands import Command, Recorded
+from ledger.domain.log.recorded import NewEvent
 from ledger.store.open import open_ledger
-from ledger.store.verify import verify
+from ledger.store.proving.verify import verify
+from ledger.store.writing.append import Writer
+from ledger.store.writing.commands import Command, Recorded
 from tests.support.cut_wire import Cut, wire_to
 from tests.support.stores import Clock, PostgresStore, node, start
 

@@ -6,12 +6,12 @@ import pytest
 from sqlalchemy import create_engine, make_url
 
 from ledger.domain.errors import InputError
-from ledger.domain.events import TimeCorrected
-from ledger.store.correcting import check_correction, correct
+from ledger.domain.log.events import TimeCorrected
 from ledger.store.ddl.postgres_roles import apply_roles
+from ledger.store.mending.correcting import check_correction, correct
 from ledger.store.open import Ledger, Mode, open_ledger
-from ledger.store.report_queries import device_holders
-from ledger.store.verify import verify
+from ledger.store.proving.verify import verify
+from ledger.store.reading.report_queries import device_holders
 from tests.support.pg_copies import Form, dumped, give_roles
 from tests.support.postgres import Server, own_server
 from tests.support.stores import Clock, PostgresStore, node, reserved, share, start

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from psycopg.pq import ExecStatus, Format
 
-from ledger.store import calls
+from ledger.store.writing import calls
 from tests.support.stores import PostgresStore
 
 NUMBERS = [(1, -2), (2**63 - 1, -(2**63)), (0,)]

@@ -21,9 +21,9 @@ import psycopg
 import pytest
 from sqlalchemy import create_engine, make_url
 
-from ledger.domain.events import LedgerEvent
-from ledger.store.bodies import body_of
+from ledger.domain.log.events import LedgerEvent
 from ledger.store.ddl.postgres_roles import apply_roles
+from ledger.store.writing.bodies import body_of
 from tests.support.postgres import Server
 from tests.support.stores import Clock, PostgresStore, node, planned, reserved, share, start
 

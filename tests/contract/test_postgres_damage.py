@@ -15,9 +15,9 @@ from collections.abc import Iterator
 import pytest
 from sqlalchemy import create_engine, make_url
 
-from ledger.store.damage import changed_rules
 from ledger.store.ddl.postgres_guard import ALLOW
 from ledger.store.ddl.postgres_roles import apply_roles
+from ledger.store.proving.damage import changed_rules
 from tests.support.pg_copies import dumped, give_roles
 from tests.support.postgres import Server
 from tests.support.stores import Clock, PostgresStore, node, reserved, share, start

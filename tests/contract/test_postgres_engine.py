@@ -12,10 +12,10 @@ from ledger.domain.errors import InputError, LedgerError
 from ledger.store.ddl.postgres_guard import ALLOW
 from ledger.store.migrate import upgrade
 from ledger.store.open import Mode, open_ledger
-from ledger.store.query import run_sql
-from ledger.store.rebuild import rebuild
+from ledger.store.projections.rebuild import rebuild
+from ledger.store.proving.verify import verify
+from ledger.store.reading.query import run_sql
 from ledger.store.schema import METADATA
-from ledger.store.verify import verify
 from tests.support.postgres import Server
 from tests.support.stores import Clock, PostgresStore, node, reserved, share, start
 

@@ -16,7 +16,7 @@ import pytest
 from sqlalchemy import create_engine, make_url
 
 from ledger.store.ddl.postgres_roles import apply_roles
-from ledger.store.verify import verify
+from ledger.store.proving.verify import verify
 from tests.support.postgres import Server
 from tests.support.stores import Clock, PostgresStore, node, reserved, share, start
 

@@ -13,8 +13,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from ledger.store.damage import changed_rules
 from ledger.store.ddl.postgres_log import AHEAD_EVENTS, PARTITION_EVENTS
+from ledger.store.proving.damage import changed_rules
 from tests.support.postgres import Server
 from tests.support.stores import Clock, PostgresStore, node, start
 

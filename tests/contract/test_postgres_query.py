@@ -16,9 +16,9 @@ from ledger.domain.errors import InputError
 from ledger.store import schema
 from ledger.store.ddl.postgres_roles import apply_roles
 from ledger.store.open import open_ledger
-from ledger.store.query import run_sql
-from ledger.store.query_postgres import HARMLESS
-from ledger.store.statements import Row
+from ledger.store.reading.query import run_sql
+from ledger.store.reading.query_postgres import HARMLESS
+from ledger.store.writing.statements import Row
 from tests.support.postgres import Server
 from tests.support.stores import Clock, PostgresStore, node, refused, reserved, share, start
 

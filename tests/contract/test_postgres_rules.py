@@ -21,13 +21,13 @@ from psycopg import errors
 from sqlalchemy import Engine, create_engine, make_url
 
 from ledger.domain.errors import CapacityError, LedgerError
-from ledger.domain.events import DeviceHealthChanged, LedgerEvent
+from ledger.domain.log.events import DeviceHealthChanged, LedgerEvent
 from ledger.store import schema
 from ledger.store.ddl import sqlite_triggers
 from ledger.store.ddl.postgres_roles import apply_roles
 from ledger.store.open import Ledger, Mode, open_ledger
-from ledger.store.rebuild import rebuild
-from ledger.store.verify import verify
+from ledger.store.projections.rebuild import rebuild
+from ledger.store.proving.verify import verify
 from tests.contract.test_ledger_cheats import BORROWED, EVENT, REFUSED, holding
 from tests.support.postgres import Server
 from tests.support.stores import (

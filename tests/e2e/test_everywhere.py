@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import pytest
 
-from ledger.domain.rule_names import Rule
+from ledger.domain.request.rule_names import Rule
 from tests.support.claiming import BY_NAME, CORE, wanting
 from tests.support.kube.api import Api
 from tests.support.kube.control_plane import MALLORY, ControlPlane

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from ledger.store.open import open_ledger
-from scheduler.decide.bench import Bench
 from scheduler.decide.outcome import Placement, Unplaced
 from scheduler.decide.settings import SchedulingSettings
+from scheduler.whatif.bench import Bench
 from tenure.asking.scene import read_objects, scene_of_ledger
 from tenure.manifests import read_manifests
 from tests.support.cli import CommandLine

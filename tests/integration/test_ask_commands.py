@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from ledger.domain.devices import GPU, DeviceRecord
-from ledger.domain.events import LedgerEvent, NodeInventoried
+from ledger.domain.log.events import LedgerEvent, NodeInventoried
 from tests.support.cli import CommandLine
 from tests.support.ledgers import EIGHT, morning, write_ledger
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ledger.store.open import open_ledger
-from ledger.store.verify import verify
+from ledger.store.proving.verify import verify
 from tests.contract.test_ledger_machines import holder, lost, on_m
 from tests.support.cli import CommandLine
 from tests.support.recorded import Recorded

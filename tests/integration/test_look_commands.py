@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from ledger.domain.errors import InputError
-from ledger.store import report_queries as queries
 from ledger.store.open import open_ledger
-from ledger.store.report_queries import When
-from ledger.store.verify import verify
+from ledger.store.proving.verify import verify
+from ledger.store.reading import report_queries as queries
+from ledger.store.reading.report_queries import When
 from scheduler.decide.settings import SchedulingSettings
 from tenure.config import normalise_settings
 from tenure.look.build import write_report

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ledger.domain.events import LedgerEvent, NodeCleared, NodeInventoried, NodeLost
+from ledger.domain.log.events import LedgerEvent, NodeCleared, NodeInventoried, NodeLost
 from ledger.store.open import open_ledger
 from tenure.look.build import read_report
 from tests.support.cli import CommandLine

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from ledger.domain.events import EpochStarted, GroupPlanned, PlanDropped, PodReserved, PodVoided
-from ledger.domain.requests import GangRef, GroupRef
+from ledger.domain.log.events import EpochStarted, GroupPlanned, PlanDropped, PodReserved, PodVoided
+from ledger.domain.request.requests import GangRef, GroupRef
 from ledger.store.open import open_ledger
-from ledger.store.verify import verify
-from scheduler.decide.group_life import DEADLINE, DEVICE_UNUSABLE, lives_of
+from ledger.store.proving.verify import verify
+from scheduler.decide.group.life import DEADLINE, DEVICE_UNUSABLE, lives_of
 from scheduler.decide.settings import SchedulingSettings
 from tenure.simulate.model import Arrival, Run
 from tenure.simulate.runner import Record, run_simulation

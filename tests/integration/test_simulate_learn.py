@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from scheduler.decide.typical import workload_of
+from scheduler.decide.score.typical import workload_of
 from tenure.simulate.learning import learned_from
 from tests.support.cli import CommandLine
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from ledger.domain.errors import InputError
-from ledger.domain.events import EpochStarted, PodReleased, PodReserved
+from ledger.domain.log.events import EpochStarted, PodReleased, PodReserved
 from ledger.store.open import open_ledger
 from scheduler.decide.settings import SchedulingSettings
 from tenure.simulate.model import Run

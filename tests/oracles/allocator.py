@@ -14,9 +14,9 @@ from ledger.domain.devices import (
 )
 from ledger.domain.errors import RefusedError
 from ledger.domain.nodes import NodeFacts
-from ledger.domain.normalise import NormaliseSettings, decode_pod
 from ledger.domain.quantity import quantity_from_int
-from ledger.domain.requests import PodRequest
+from ledger.domain.request.normalise import NormaliseSettings, decode_pod
+from ledger.domain.request.requests import PodRequest
 from ledger.domain.resources import Dialect
 from scheduler.decide.cards.choose import choose
 from scheduler.decide.cards.view import NodeView

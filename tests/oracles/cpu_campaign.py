@@ -16,7 +16,7 @@ from typing import Final
 
 from ledger.domain.cpuset import CpuSet, cpuset_of, format_cpuset
 from ledger.domain.nodes import NodeFacts
-from ledger.domain.requests import CpuSetDemand
+from ledger.domain.request.requests import CpuSetDemand
 from ledger.domain.topology import Cpu, CpuTopology, cpu_topology_of
 from scheduler.decide.cpusets.choose import choose_cpus
 from scheduler.decide.cpusets.layout import layout_of

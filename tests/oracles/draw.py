@@ -8,7 +8,7 @@ from itertools import combinations
 from random import Random
 from typing import Any
 
-from ledger.domain.derived_links import derive_links
+from ledger.domain.kube.derived_links import derive_links
 from ledger.domain.topology import LinkMatrix
 from tests.oracles import gpushare, mgpu, wanted
 from tests.oracles.allocator import view_of

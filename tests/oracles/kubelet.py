@@ -10,10 +10,10 @@ from typing import Any, Final
 from ledger.domain.annotations.cpu import NumaPolicy
 from ledger.domain.cpuset import CpuSet, cpuset_of
 from ledger.domain.nodes import KubeletPolicy, NodeFacts
-from ledger.domain.requests import ContainerCpus, PodRequest
+from ledger.domain.request.requests import ContainerCpus, PodRequest
 from ledger.domain.topology import Cpu, cpu_topology_of
 from scheduler.decide.cpusets.pinned import CpuHolding, pinned_of
-from scheduler.decide.kubelet import kubelet_rejects
+from scheduler.decide.filter.kubelet import kubelet_rejects
 from tests.oracles.cpu_campaign import machine_of
 
 FULL: Final = "full-pcpus-only"

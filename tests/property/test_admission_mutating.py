@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ledger.domain.errors import InputError, RefusedError
-from ledger.domain.normalise import decode_pod, examine_pod
-from ledger.domain.requests import PodRequest, Toleration
+from ledger.domain.request.normalise import decode_pod, examine_pod
+from ledger.domain.request.requests import PodRequest, Toleration
 from tests.support.mutation import MANAGED, patched, request_for
 from tests.support.objects import Object, container, pod
 from webhook.decide.facts import NamespaceFacts

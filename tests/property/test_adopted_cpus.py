@@ -7,11 +7,11 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ledger.domain.adoption import adopt
-from ledger.domain.events import PodObserved
-from ledger.domain.node_objects import decode_node
+from ledger.domain.adopted.pods import adopt
+from ledger.domain.kube.node_objects import decode_node
+from ledger.domain.log.events import PodObserved
 from ledger.domain.nodes import NodeFacts
-from ledger.domain.normalise import NormaliseSettings, decode_pod
+from ledger.domain.request.normalise import NormaliseSettings, decode_pod
 from scheduler.decide.answers import encode
 from scheduler.decide.engine import Engine
 from scheduler.decide.outcome import Placement

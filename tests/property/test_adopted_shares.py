@@ -5,10 +5,10 @@ from typing import Final
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from ledger.domain.adoption import Adopted, adopt
+from ledger.domain.adopted.pods import Adopted, adopt
 from ledger.domain.devices import DeviceShare
-from ledger.domain.node_objects import decode_node
-from ledger.domain.normalise import NormaliseSettings, decode_pod
+from ledger.domain.kube.node_objects import decode_node
+from ledger.domain.request.normalise import NormaliseSettings, decode_pod
 from scheduler.decide.answers import encode
 from scheduler.decide.engine import Engine
 from scheduler.decide.outcome import Placement

@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ledger.domain.devices import DeviceRecord, DeviceShare
-from ledger.domain.events import PodObserved
+from ledger.domain.log.events import PodObserved
 from ledger.domain.nodes import NodeFacts
-from ledger.domain.normalise import decode_pod
-from ledger.domain.requests import PodRequest
+from ledger.domain.request.normalise import decode_pod
+from ledger.domain.request.requests import PodRequest
 from scheduler.decide import engine as deciding
-from scheduler.decide import filtering
 from scheduler.decide.engine import Engine
+from scheduler.decide.filter import filtering
 from scheduler.decide.outcome import Placement, Unplaced
 from scheduler.decide.settings import SchedulingSettings
 from tests.property.test_cards_hints import machines, requests

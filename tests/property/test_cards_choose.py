@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ledger.domain.requests import DeviceDemand, PodRequest
+from ledger.domain.request.requests import DeviceDemand, PodRequest
 from ledger.domain.resources import Dialect
 from scheduler.decide.cards.choose import choose
 from scheduler.decide.cards.view import Choice, NodeView

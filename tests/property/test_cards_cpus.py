@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from ledger.domain.cpuset import CpuSet, cpuset_of
 from ledger.domain.nodes import NodeFacts
-from ledger.domain.requests import CpuSetDemand
+from ledger.domain.request.requests import CpuSetDemand
 from ledger.domain.topology import Cpu, CpuTopology, cpu_topology_of
 from scheduler.decide.cpusets.choose import choose_cpus
 from scheduler.decide.cpusets.pinned import CpuHolding, pinned_of

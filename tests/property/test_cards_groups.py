@@ -5,8 +5,8 @@ from itertools import product
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ledger.domain.requests import GroupRef, PodRequest
-from scheduler.decide.groups import plan
+from ledger.domain.request.requests import GroupRef, PodRequest
+from scheduler.decide.group.groups import plan
 from tests.support.cards import card, node_of, pod, whole
 from tests.support.trial_cluster import ListCluster
 

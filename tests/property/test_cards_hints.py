@@ -23,7 +23,7 @@ from ledger.domain.annotations.partitions import GpuPartition
 from ledger.domain.devices import DevicePlace, DeviceRecord, VirtualFunction
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.quantity import quantity_from_int
-from ledger.domain.requests import DeviceDemand, PodRequest
+from ledger.domain.request.requests import DeviceDemand, PodRequest
 from scheduler.decide.cards.choose import choose
 from scheduler.decide.cards.view import Choice, NodeView
 from scheduler.decide.engine import Engine

@@ -7,7 +7,7 @@ from itertools import combinations, product
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ledger.domain.requests import DeviceDemand
+from ledger.domain.request.requests import DeviceDemand
 from scheduler.decide.cards.choose import choose
 from scheduler.decide.cards.mgpu_search import best_assignment
 from scheduler.decide.cards.mgpu_states import CardStates, shape_of

@@ -15,7 +15,7 @@ from ledger.domain.annotations.qos import QosClass
 from ledger.domain.cpuset import EMPTY, CpuSet, cpuset_of
 from ledger.domain.devices import DevicePlace
 from ledger.domain.nodes import NodeFacts, NumaZone
-from ledger.domain.requests import CpuSetDemand, PodRequest, PodSnapshot
+from ledger.domain.request.requests import CpuSetDemand, PodRequest, PodSnapshot
 from ledger.domain.topology import CpuTopology
 from scheduler.decide.engine import Engine
 from scheduler.decide.numa.hints import masks_of

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from ledger.domain.cpuset import CpuSet, cpuset_of, parse_cpuset
 from ledger.domain.nodes import NodeFacts
-from ledger.domain.requests import CpuSetDemand
+from ledger.domain.request.requests import CpuSetDemand
 from ledger.domain.topology import Cpu, CpuTopology, cpu_topology_of
 from scheduler.decide.cpusets.choose import NOT_WHOLE_CORES, choose_cpus
 from scheduler.decide.cpusets.distribute import parts_of

@@ -9,11 +9,11 @@ from random import Random
 import pytest
 
 from ledger.domain.devices import DeviceShare
-from ledger.domain.requests import PodRequest
-from scheduler.decide.bench import Bench, Holder
-from scheduler.decide.defrag import NoPlan, Plan, plan_moves
+from ledger.domain.request.requests import PodRequest
 from scheduler.decide.outcome import Unplaced
 from scheduler.decide.settings import SchedulingSettings
+from scheduler.whatif.bench import Bench, Holder
+from scheduler.whatif.defrag import NoPlan, Plan, plan_moves
 from tests.support.clusters import MIB, gpu_node, held, pod, running, share
 
 CARD_BYTES = 100 * MIB

@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ledger.domain.nodes import NodeFacts
-from ledger.domain.normalise import decode_pod
-from ledger.domain.requests import PodRequest
+from ledger.domain.request.normalise import decode_pod
+from ledger.domain.request.requests import PodRequest
 from scheduler.decide.answers import encode
 from scheduler.decide.engine import POLICIES, Engine
-from scheduler.decide.fleet import Fleet
+from scheduler.decide.nodes.fleet import Fleet
 from scheduler.decide.outcome import Placement, Unplaced
 from scheduler.decide.settings import SchedulingSettings
 from tests.support.clusters import fleets, nodes, requests_of_any_dialect

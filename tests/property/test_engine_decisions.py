@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from ledger.domain.devices import ratio_to_bytes
 from ledger.domain.nodes import NodeFacts
-from ledger.domain.requests import PodRequest
+from ledger.domain.request.requests import PodRequest
 from scheduler.decide.cards.choose import choose
 from scheduler.decide.cards.view import Choice
 from scheduler.decide.engine import POLICIES, Engine

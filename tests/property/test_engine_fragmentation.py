@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ledger.domain.nodes import NodeFacts
-from ledger.domain.requests import PodRequest
+from ledger.domain.request.requests import PodRequest
 from scheduler.decide.engine import Engine
-from scheduler.decide.gradient import Gradient
 from scheduler.decide.outcome import Placement
+from scheduler.decide.score.gradient import Gradient
+from scheduler.decide.score.typical import TypicalPod, Workload, workload_of
 from scheduler.decide.settings import SchedulingSettings
-from scheduler.decide.typical import TypicalPod, Workload, workload_of
 from tests.support.clusters import fleets, gpu_node, pod, share
 
 PERCENTS = (5, 10, 33, 47, 50, 81, 100)

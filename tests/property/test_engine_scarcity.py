@@ -7,12 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ledger.domain.nodes import NodeFacts
-from ledger.domain.requests import PodRequest
+from ledger.domain.request.requests import PodRequest
 from scheduler.decide.engine import Engine
-from scheduler.decide.expected_fill import expected_fill
-from scheduler.decide.market import Asks, Market
 from scheduler.decide.outcome import Placement, Unplaced
-from scheduler.decide.pools import Tolls
+from scheduler.decide.score.expected_fill import expected_fill
+from scheduler.decide.score.market import Asks, Market
+from scheduler.decide.score.pools import Tolls
 from scheduler.decide.settings import SchedulingSettings
 from tests.support.clusters import fleets, requests, requests_of_any_dialect
 

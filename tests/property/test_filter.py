@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from ledger.domain.annotations.cpu import NumaPolicy, NumaTopologySpec
 from ledger.domain.devices import DeviceShare
 from ledger.domain.nodes import NodeFacts
-from ledger.domain.requests import DeviceDemand, PodRequest
+from ledger.domain.request.requests import DeviceDemand, PodRequest
 from ledger.domain.resources import Dialect
-from scheduler.decide.arrays import row_counts, row_maxima, row_sums
 from scheduler.decide.engine import Engine
-from scheduler.decide.filtering import Filtered
+from scheduler.decide.filter.filtering import Filtered
+from scheduler.decide.nodes.arrays import row_counts, row_maxima, row_sums
 from scheduler.decide.outcome import Placement
 from scheduler.decide.settings import MGPUSettings, SchedulingSettings
 from tests.support.clusters import (

@@ -10,12 +10,12 @@ import pytest
 
 from ledger.domain.devices import DeviceRecord
 from ledger.domain.nodes import NodeFacts
-from ledger.domain.requests import DeviceDemand, GroupRef, PodRequest
+from ledger.domain.request.requests import DeviceDemand, GroupRef, PodRequest
 from ledger.domain.resources import Dialect
 from ledger.domain.topology import LinkMatrix
-from scheduler.decide import group_cover
 from scheduler.decide.engine import Engine
-from scheduler.decide.groups import GroupPlan, gpu_minors, plan
+from scheduler.decide.group import cover as group_cover
+from scheduler.decide.group.groups import GroupPlan, gpu_minors, plan
 from scheduler.decide.settings import SchedulingSettings
 from tests.oracles.groups import Best, Machine, Wish, best_plan, pairs
 

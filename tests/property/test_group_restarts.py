@@ -8,16 +8,16 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ledger.domain.events import (
+from ledger.domain.log.events import (
     DeviceHealthChanged,
     LedgerEvent,
     PodReleased,
     PodReserved,
     PodVoided,
 )
-from ledger.domain.requests import GangRef, GroupRef, PodRequest
+from ledger.domain.request.requests import GangRef, GroupRef, PodRequest
 from scheduler.decide.engine import Engine
-from scheduler.decide.group_life import (
+from scheduler.decide.group.life import (
     DEVICE_UNUSABLE,
     Facts,
     GroupLife,

@@ -9,16 +9,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from ledger.domain.errors import CapacityError
-from ledger.domain.events import LedgerEvent, SettingsChanged
-from ledger.domain.recorded import NewEvent
-from ledger.domain.state_codec import encode_state
+from ledger.domain.log.events import LedgerEvent, SettingsChanged
+from ledger.domain.log.recorded import NewEvent
+from ledger.domain.log.state_codec import encode_state
 from ledger.store import schema
-from ledger.store.append import Writer
 from ledger.store.open import Ledger
-from ledger.store.rebuild import rebuild
-from ledger.store.tables import in_key_order
-from ledger.store.timetravel import load_state
-from ledger.store.verify import verify
+from ledger.store.projections.rebuild import rebuild
+from ledger.store.proving.verify import verify
+from ledger.store.reading.tables import in_key_order
+from ledger.store.reading.timetravel import load_state
+from ledger.store.writing.append import Writer
 from tests.property.test_ledger_histories import BATCHES
 from tests.support.archives import move
 from tests.support.stores import ORIGIN, Clock, SqliteStore, node, refused, start

@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ledger.domain.errors import CapacityError
-from ledger.domain.events import LedgerEvent, PodReserved, PodVoided
-from ledger.domain.state import (
+from ledger.domain.log.events import LedgerEvent, PodReserved, PodVoided
+from ledger.domain.log.state import (
     NodeState,
     apply,
     fold,
@@ -22,8 +22,8 @@ from ledger.domain.state import (
     node_uid_of,
     violations,
 )
-from ledger.store.rebuild import rebuild
-from ledger.store.verify import verify
+from ledger.store.projections.rebuild import rebuild
+from ledger.store.proving.verify import verify
 from tests.support.stores import (
     GIB,
     Clock,

@@ -24,7 +24,7 @@ from hypothesis.stateful import (
 
 from ledger.domain.devices import DeviceRecord, DeviceShare
 from ledger.domain.errors import CapacityError, FencedError, IdempotencyError
-from ledger.domain.events import (
+from ledger.domain.log.events import (
     LedgerEvent,
     NodeCleared,
     NodeInventoried,
@@ -33,9 +33,9 @@ from ledger.domain.events import (
     PodAssigned,
     PodVoided,
 )
-from ledger.domain.recorded import NewEvent
-from ledger.store.rebuild import rebuild
-from ledger.store.verify import verify
+from ledger.domain.log.recorded import NewEvent
+from ledger.store.projections.rebuild import rebuild
+from ledger.store.proving.verify import verify
 from tenure.progress import counting_bar
 from tests.support.campaign import print_figures
 from tests.support.ledger_model import QUERIES, Model

@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ledger.domain.errors import CapacityError
-from ledger.domain.events import LedgerEvent
-from ledger.store.verify import verify
+from ledger.domain.log.events import LedgerEvent
+from ledger.store.proving.verify import verify
 from tests.support.recovery import live_pods, open_holdings, recovered, witness
 from tests.support.stores import (
     Clock,

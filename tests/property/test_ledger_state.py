@@ -11,14 +11,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ledger.domain import state_codec
 from ledger.domain.errors import CapacityError, InputError
-from ledger.domain.events import LedgerEvent
-from ledger.domain.state import NodeState
-from ledger.domain.state_codec import LedgerState, decode_state, encode_state
-from ledger.store.snapshots import take_snapshot
-from ledger.store.timetravel import Fold, load_state, position_at, state_at
-from ledger.store.verify import verify
+from ledger.domain.log import state_codec
+from ledger.domain.log.events import LedgerEvent
+from ledger.domain.log.state import NodeState
+from ledger.domain.log.state_codec import LedgerState, decode_state, encode_state
+from ledger.store.proving.verify import verify
+from ledger.store.reading.snapshots import take_snapshot
+from ledger.store.reading.timetravel import Fold, load_state, position_at, state_at
 from tests.property.test_ledger_histories import BATCHES, EVENTS
 from tests.support.stores import Clock, SqliteStore, node, planned, start
 

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ledger.domain.events import LedgerEvent, PlanDropped
-from ledger.domain.recorded import NewEvent
+from ledger.domain.log.events import LedgerEvent, PlanDropped
+from ledger.domain.log.recorded import NewEvent
 from ledger.store import schema
-from ledger.store.commands import Command, Recorded
-from ledger.store.tables import in_key_order, rows_of
-from ledger.store.verify import verify
+from ledger.store.proving.verify import verify
+from ledger.store.reading.tables import in_key_order, rows_of
+from ledger.store.writing.commands import Command, Recorded
 from tests.property.test_ledger_histories import EVENTS
 from tests.support.postgres import Server
 from tests.support.stores import Clock, PostgresStore, SqliteStore, Store, node, planned, start

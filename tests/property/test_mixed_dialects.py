@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from ledger.domain.devices import DeviceShare
 from ledger.domain.errors import RefusedError
 from ledger.domain.nodes import NodeFacts
-from ledger.domain.normalise import decode_pod
-from ledger.domain.requests import PodRequest
-from ledger.domain.rule_names import Rule
+from ledger.domain.request.normalise import decode_pod
+from ledger.domain.request.requests import PodRequest
+from ledger.domain.request.rule_names import Rule
 from scheduler.decide.answers import encode
 from scheduler.decide.engine import POLICIES, Engine
 from scheduler.decide.outcome import Placement

@@ -7,15 +7,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ledger.domain.nodes import NodeFacts
-from ledger.domain.requests import PodRequest
-from scheduler.decide.alternatives import alternatives
-from scheduler.decide.bench import Bench, Holder
+from ledger.domain.request.requests import PodRequest
 from scheduler.decide.engine import Engine
-from scheduler.decide.findings import find_reasons
-from scheduler.decide.nearest import nearest
 from scheduler.decide.outcome import Placement, Unplaced
 from scheduler.decide.settings import SchedulingSettings
-from scheduler.decide.smaller import dimensions
+from scheduler.whatif.alternatives import alternatives
+from scheduler.whatif.bench import Bench, Holder
+from scheduler.whatif.findings import find_reasons
+from scheduler.whatif.nearest import nearest
+from scheduler.whatif.smaller import dimensions
 from tests.support.clusters import fleets, requests, requests_of_any_dialect, running
 
 SETTINGS = SchedulingSettings()

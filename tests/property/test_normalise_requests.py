@@ -7,12 +7,12 @@ from dataclasses import replace
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from ledger.domain.demands.koordinator import inject
 from ledger.domain.errors import FieldError, RefusedError
-from ledger.domain.normalise import decode_pod
-from ledger.domain.requests import PodRequest
+from ledger.domain.request.koordinator import inject
+from ledger.domain.request.normalise import decode_pod
+from ledger.domain.request.requests import PodRequest
+from ledger.domain.request.rules_mgpu import MgpuAsk, check_multi, check_normal
 from ledger.domain.resources import proposal_name
-from ledger.domain.rules_mgpu import MgpuAsk, check_multi, check_normal
 from tests.support.objects import Object, container, pod, sidecar
 
 GPU = "koordinator.sh/gpu"

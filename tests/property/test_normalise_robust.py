@@ -8,20 +8,20 @@ from typing import TypeVar
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ledger.domain.adoption import adopt
-from ledger.domain.canonical import INTEGER_MAX
+from ledger.domain.adopted.pods import adopt
 from ledger.domain.errors import InputError, RefusedError
-from ledger.domain.events import (
+from ledger.domain.kube.node_objects import decode_node, decode_witnesses
+from ledger.domain.log.events import (
     NodeDescribed,
     PodReserved,
     RequestDescribed,
     decode_event,
     encode_event,
 )
-from ledger.domain.node_objects import decode_node, decode_witnesses
-from ledger.domain.normalise import decode_pod
-from ledger.domain.recorded_node import recorded_node
-from ledger.domain.recorded_request import recorded_request, request_digest
+from ledger.domain.log.recorded_node import recorded_node
+from ledger.domain.log.recorded_request import recorded_request, request_digest
+from ledger.domain.proofs.canonical import INTEGER_MAX
+from ledger.domain.request.normalise import decode_pod
 from tests.support.objects import Object, container, device, gpu_device, node, nrt, pod, sidecar
 
 T = TypeVar("T")

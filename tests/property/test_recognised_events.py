@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ledger.domain.bounds import _FIELDS, bounds_of
-from ledger.domain.codec import decode_value
 from ledger.domain.errors import InputError
-from ledger.domain.events import (
+from ledger.domain.log.codec import decode_value
+from ledger.domain.log.events import (
     EVENT_TYPES,
     GroupPlanned,
     LedgerEvent,
@@ -21,7 +21,7 @@ from ledger.domain.events import (
     decode_event,
     encode_event,
 )
-from ledger.domain.recognise import _digits, recogniser
+from ledger.domain.log.recognise import _digits, recogniser
 from tests.support.declared import values
 from tests.support.stores import reserved, share
 

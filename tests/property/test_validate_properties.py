@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from ledger.domain.annotations.guarded import ALLOCATION_ANNOTATIONS, is_allocation
 from ledger.domain.annotations.tenure import is_admitted
-from ledger.domain.normalise import decode_pod
-from ledger.domain.pod_spec import read_pod
+from ledger.domain.kube.pod_spec import read_pod
+from ledger.domain.request.normalise import decode_pod
 from tests.support.mutants import MUTANTS, broken
 from tests.support.objects import Object, container, gpu_pod, pod
 from tests.support.requests_to_admit import MANAGED, UNMANAGED, change, creation, judged, rules_of

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from ledger.store.archive import orphans
-from ledger.store.rebuild import rebuild
-from ledger.store.segments import segments_of
-from ledger.store.verify import verify
+from ledger.store.archives.archive import orphans
+from ledger.store.archives.segments import segments_of
+from ledger.store.projections.rebuild import rebuild
+from ledger.store.proving.verify import verify
 from tests.support.archives import afterwards, history, move
 from tests.support.stores import Clock, PostgresStore, SqliteStore, Store, start
 

@@ -10,10 +10,10 @@ from typing import Final
 import pytest
 
 from ledger.domain.devices import DeviceShare
-from ledger.domain.events import NodeCleared, PodObserved, PodReleased, PodReserved, PodVoided
+from ledger.domain.log.events import NodeCleared, PodObserved, PodReleased, PodReserved, PodVoided
 from ledger.store.ddl.sqlite_triggers import TRIGGERS, named
-from ledger.store.inventory import KnownDevice, KnownMachine, KnownMachines, KnownNode
-from ledger.store.project import Projection
+from ledger.store.projections.inventory import KnownDevice, KnownMachine, KnownMachines, KnownNode
+from ledger.store.projections.project import Projection
 from tests.oracles.small_world import Cards
 from tests.support.campaign import print_figures
 from tests.support.small_world import CARD, CPU, HALF, Found, Machines, Scope, Search

@@ -19,7 +19,7 @@ from typing import Final
 import jsonpatch
 
 from ledger.domain.errors import InputError
-from ledger.domain.normalise import decode_pod
+from ledger.domain.request.normalise import decode_pod
 from tenure.progress import counting_bar
 from tests.support.objects import Json, Object, container, device, gpu_device, node, nrt, pod
 from webhook.decide.answers import Answer

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from ledger.signing import PrivateKey, sign_note
-from ledger.store.append import Writer
-from ledger.store.archive import Archived, archive
+from ledger.store.archives.archive import Archived, archive
 from ledger.store.open import Ledger
+from ledger.store.writing.append import Writer
 from tenure.offline import check
 from tests.support.stores import (
     Clock,

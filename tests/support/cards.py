@@ -8,7 +8,7 @@ from typing import Final, Protocol, TypedDict, Unpack
 
 from ledger.domain.devices import DeviceRecord
 from ledger.domain.nodes import NodeFacts
-from ledger.domain.requests import (
+from ledger.domain.request.requests import (
     ContainerNeed,
     DeviceDemand,
     GangRef,

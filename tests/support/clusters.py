@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from ledger.domain.cpuset import CpuSet
 from ledger.domain.devices import DeviceRecord, DeviceShare
-from ledger.domain.events import PodObserved
+from ledger.domain.log.events import PodObserved
 from ledger.domain.nodes import NodeFacts, Taint
-from ledger.domain.requests import (
+from ledger.domain.request.requests import (
     ContainerNeed,
     CpuSetDemand,
     DeviceDemand,

@@ -30,12 +30,12 @@ from types import FrameType
 from typing import Any, Final, NoReturn
 
 from ledger.domain.errors import CapacityError, FencedError, LedgerError
-from ledger.store.append import Writer
-from ledger.store.commands import Command, Outcome, Recorded
-from ledger.store.feed import follow
-from ledger.store.lane import Lane, Turn, open_lane
 from ledger.store.open import open_ledger
+from ledger.store.reading.feed import follow
 from ledger.store.service import open_service
+from ledger.store.writing.append import Writer
+from ledger.store.writing.commands import Command, Outcome, Recorded
+from ledger.store.writing.lane import Lane, Turn, open_lane
 from tenure.progress import counting_bar
 from tests.support.stores import ORIGIN, Clock, node, released, reserved, share, start
 

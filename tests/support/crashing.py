@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ledger.store.open import open_ledger
-from ledger.store.verify import verify
+from ledger.store.proving.verify import verify
 from tenure.progress import counting_bar
 from tests.support.stores import Clock, node, released, reserved, share, start
 

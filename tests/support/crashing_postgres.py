@@ -24,10 +24,10 @@ from types import FrameType
 from typing import Any, Final, NoReturn
 
 from ledger.domain.errors import LedgerError
-from ledger.domain.events import LedgerEvent
-from ledger.store.append import Writer
+from ledger.domain.log.events import LedgerEvent
 from ledger.store.open import open_ledger
-from ledger.store.verify import verify
+from ledger.store.proving.verify import verify
+from ledger.store.writing.append import Writer
 from tenure.progress import counting_bar
 from tests.support.postgres import OwnServer, own_server
 from tests.support.stores import Clock, PostgresStore, node, released, reserved, share, start

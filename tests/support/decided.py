@@ -12,7 +12,7 @@ import random
 import sys
 from collections.abc import Iterator
 
-from ledger.domain.normalise import decode_pod
+from ledger.domain.request.normalise import decode_pod
 from scheduler.decide.answers import encode
 from scheduler.decide.engine import Engine
 from scheduler.decide.outcome import Placement

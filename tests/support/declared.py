@@ -13,8 +13,8 @@ from typing import Any
 from hypothesis import strategies as st
 
 from ledger.domain.bounds import bounds_of
-from ledger.domain.codec import newest_version_of
 from ledger.domain.cpuset import CpuSet, cpuset_of
+from ledger.domain.log.codec import newest_version_of
 from ledger.domain.quantity import Quantity, quantity_from_int
 from ledger.domain.topology import LinkMatrix
 

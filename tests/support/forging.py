@@ -5,13 +5,13 @@ from __future__ import annotations
 from hashlib import sha256
 
 from ledger.domain.errors import LedgerError
-from ledger.domain.hashing import chain_hash, leaf_hash
-from ledger.domain.recorded import Envelope
-from ledger.store import statements
-from ledger.store.append import read_head
+from ledger.domain.log.recorded import Envelope
+from ledger.domain.proofs.hashing import chain_hash, leaf_hash
 from ledger.store.open import Ledger
-from ledger.store.outbox import Outbox
-from ledger.store.tree import Tree
+from ledger.store.proving.tree import Tree
+from ledger.store.writing import statements
+from ledger.store.writing.append import read_head
+from ledger.store.writing.outbox import Outbox
 from tests.support.stores import Store
 
 

@@ -10,7 +10,7 @@ from copy import deepcopy
 from typing import Any
 
 from ledger.domain.devices import DeviceShare
-from ledger.domain.events import (
+from ledger.domain.log.events import (
     DeviceHealthChanged,
     GroupPlanned,
     LedgerEvent,

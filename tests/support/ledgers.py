@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ledger.domain.cpuset import parse_cpuset
 from ledger.domain.devices import GPU, DeviceRecord, DeviceShare
-from ledger.domain.events import (
+from ledger.domain.log.events import (
     DeviceHealthChanged,
     LedgerEvent,
     NodeInventoried,
@@ -18,8 +18,8 @@ from ledger.domain.events import (
     RequestRefused,
     SettingsChanged,
 )
-from ledger.domain.recorded import NewEvent
-from ledger.domain.requests import PodSnapshot
+from ledger.domain.log.recorded import NewEvent
+from ledger.domain.request.requests import PodSnapshot
 from ledger.domain.topology import Cpu
 from ledger.store.open import open_ledger
 

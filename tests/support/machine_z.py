@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from ledger.domain.node_objects import decode_node
+from ledger.domain.kube.node_objects import decode_node
 from ledger.domain.nodes import NodeFacts
-from ledger.domain.normalise import decode_pod
+from ledger.domain.request.normalise import decode_pod
 from scheduler.decide.cards.choose import choose
 from scheduler.decide.cards.view import Choice, NodeView
 from scheduler.decide.outcome import CardView, Unfit

@@ -8,9 +8,9 @@ from typing import Final
 
 from hypothesis import strategies as st
 
-from ledger.domain.adoption import adopt
-from ledger.domain.events import PodObserved
-from ledger.domain.node_objects import decode_node
+from ledger.domain.adopted.pods import adopt
+from ledger.domain.kube.node_objects import decode_node
+from ledger.domain.log.events import PodObserved
 from ledger.domain.nodes import NodeFacts
 from tests.support.objects import Object, container, device, gpu_device, node, pod
 

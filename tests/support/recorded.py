@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from ledger.domain.errors import CapacityError
-from ledger.domain.events import LedgerEvent
-from ledger.store.append import Writer
+from ledger.domain.log.events import LedgerEvent
 from ledger.store.open import Ledger
-from ledger.store.verify import verify
+from ledger.store.proving.verify import verify
+from ledger.store.writing.append import Writer
 from tests.support.stores import Clock, start
 
 

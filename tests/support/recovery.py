@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from ledger.domain.annotations.signed_allocation import Allocation, encode_signed_allocation
-from ledger.domain.events import PodReserved
-from ledger.domain.recorded import RecordedEvent
+from ledger.domain.log.events import PodReserved
+from ledger.domain.log.recorded import RecordedEvent
+from ledger.domain.log.standing import Witness
 from ledger.domain.resources import ANNOTATION_TENURE_ALLOCATION
-from ledger.domain.standing import Witness
 from ledger.signing import PrivateKey
+from ledger.store.mending.recover import Recovery, SeenPod, incarnations, recover
 from ledger.store.open import Ledger
-from ledger.store.recover import Recovery, SeenPod, incarnations, recover
-from ledger.store.trusted_keys import key_id_of
+from ledger.store.proving.trusted_keys import key_id_of
 
 KEY = "test+1"
 _SECRET = b"nobody else knows"

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, replace
 
 from ledger.domain.devices import GPU, DeviceRecord
 from ledger.domain.errors import FieldError
-from ledger.domain.events import LedgerEvent, encode_event
-from ledger.domain.hashing import GENESIS
+from ledger.domain.log.events import LedgerEvent, encode_event
+from ledger.domain.log.recorded import Envelope, NewEvent, RecordedEvent
 from ledger.domain.nodes import NodeFacts
-from ledger.domain.recorded import Envelope, NewEvent, RecordedEvent
-from ledger.domain.requests import DeviceDemand, GangRef, PodRequest
+from ledger.domain.proofs.hashing import GENESIS
+from ledger.domain.request.requests import DeviceDemand, GangRef, PodRequest
 from ledger.domain.resources import Dialect
 from scheduler.decide.engine import Engine
 from scheduler.decide.settings import SchedulingSettings

@@ -2,8 +2,8 @@
 Every sequence of events of a small world, up to a length, through the ledger's own code and rules.
 
 A depth-first search in one transaction of a real SQLite ledger, a savepoint for each step: what a
-step writes is what `ledger.store.project` writes, and the triggers take it or refuse it. A state is
-what the tables and the physical world (`tests.oracles.small_world`) say, without positions and
+step writes is what `ledger.store.projections` writes, and the triggers take or refuse it. A state
+is what the tables and the physical world (`tests.oracles.small_world`) say, without positions and
 times; one that was met with as many steps left is not entered again. Names that are alike (Nodes,
 machines, Pods) come in one order. A `Scope` says what can happen and for how long.
 """
@@ -20,18 +20,19 @@ from typing import Any, Final
 from sqlalchemy.exc import DBAPIError
 
 from ledger.domain.errors import CapacityError, LedgerError
-from ledger.domain.events import LedgerEvent, NodeCleared, NodeInventoried, NodeLost, PodVoided
-from ledger.store import schema, statements
-from ledger.store.append import Writer
+from ledger.domain.log.events import LedgerEvent, NodeCleared, NodeInventoried, NodeLost, PodVoided
+from ledger.store import schema
 from ledger.store.failures import fact_of, refused_by_rule
-from ledger.store.inventory import KnownMachines
-from ledger.store.known import FACTS, OPEN, columns_of, known
 from ledger.store.open import Ledger
-from ledger.store.outbox import Outbox
-from ledger.store.places import OpenPlaces
 from ledger.store.profile import driver_connection
-from ledger.store.project import Projection
-from ledger.store.statements import Row, Statement
+from ledger.store.projections.inventory import KnownMachines
+from ledger.store.projections.known import FACTS, OPEN, columns_of, known
+from ledger.store.projections.places import OpenPlaces
+from ledger.store.projections.project import Projection
+from ledger.store.writing import statements
+from ledger.store.writing.append import Writer
+from ledger.store.writing.outbox import Outbox
+from ledger.store.writing.statements import Row, Statement
 from tests.oracles.small_world import (
     Cards,
     Clear,

@@ -16,7 +16,7 @@ import psycopg
 
 from ledger.domain.cpuset import CpuSet, cpuset_of
 from ledger.domain.devices import DeviceRecord, DeviceShare
-from ledger.domain.events import (
+from ledger.domain.log.events import (
     DeviceHealthChanged,
     GroupPlanned,
     LedgerEvent,
@@ -28,12 +28,12 @@ from ledger.domain.events import (
     PodReserved,
     RequestRefused,
 )
-from ledger.domain.recorded import NewEvent
-from ledger.domain.requests import PodSnapshot
-from ledger.domain.state import node_uid_of
+from ledger.domain.log.recorded import NewEvent
+from ledger.domain.log.state import node_uid_of
+from ledger.domain.request.requests import PodSnapshot
 from ledger.domain.topology import Cpu
-from ledger.store.append import Writer
 from ledger.store.open import Ledger, Mode, open_ledger
+from ledger.store.writing.append import Writer
 from tests.support.postgres import Server
 
 GIB = 1 << 30

@@ -8,13 +8,13 @@ from dataclasses import replace
 import numpy as np
 
 from ledger.domain.devices import GPU
-from ledger.domain.requests import PodRequest
+from ledger.domain.request.requests import PodRequest
 from ledger.domain.resources import Dialect
 from ledger.domain.topology import LinkMatrix
 from scheduler.decide.cards.choose import choose
 from scheduler.decide.cards.fit import fits
 from scheduler.decide.cards.view import Choice, NodeView
-from scheduler.decide.group_room import Rooms, one_kind, whole_demands
+from scheduler.decide.group.room import Rooms, one_kind, whole_demands
 from scheduler.decide.outcome import CardView, Placement
 from scheduler.decide.settings import SchedulingSettings
 

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from ledger.domain.demands.koordinator import rewritten
 from ledger.domain.devices import WHOLE_PERCENT
-from ledger.domain.pod_spec import Amounts, ContainerSpec, PodSpec
+from ledger.domain.kube.pod_spec import Amounts, ContainerSpec, PodSpec
+from ledger.domain.request.koordinator import rewritten
 from ledger.domain.resources import (
     AMD_GPU,
     CARD_AMOUNT_NAMES,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ledger.domain.pod_spec import Amounts
+from ledger.domain.kube.pod_spec import Amounts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from typing import Final, Never
 
 from ledger.domain.annotations.wire import a_flag, a_text, an_object, each
 from ledger.domain.errors import InputError
-from ledger.domain.object_fields import text_at
+from ledger.domain.kube.object_fields import text_at
 from webhook.decide.answers import FORBIDDEN, Answer, PatchOperation, warning
 
 API_VERSION: Final = "admission.k8s.io/v1"

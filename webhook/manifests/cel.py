@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from ledger.domain.demands.cpus import OWN_CPUS
+from ledger.domain.request.cpus import OWN_CPUS
 from ledger.domain.resources import (
     ANNOTATION_GPUSHARE_IDX,
     ANNOTATION_GPUSHARE_V2_ALLOCATION,

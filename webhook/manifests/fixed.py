@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from ledger.domain.demands.cpus import OWN_CPUS
+from ledger.domain.request.cpus import OWN_CPUS
 from ledger.domain.resources import (
     ANNOTATION_RESOURCE_STATUS,
     CPU,

@@ -1,11 +1,12 @@
-"""mGPU's rules in CEL, for the Pods of every namespace: `ledger.domain.rules_mgpu` for people."""
+"""mGPU's rules in CEL, for the Pods of every namespace: `request.rules_mgpu` for people."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from ledger.domain.annotations.mgpu import CONTAINER_NAME_LENGTH_MAX, MgpuPolicy
-from ledger.domain.normalise import NormaliseSettings
+from ledger.domain.request.normalise import NormaliseSettings
+from ledger.domain.request.rules_mgpu import NORMAL_MEMORY_MIN_MIB
 from ledger.domain.resources import (
     ANNOTATION_MGPU_COMPUTE_POLICY,
     ANNOTATION_MGPU_CONTAINER_MULTIPLE,
@@ -13,7 +14,6 @@ from ledger.domain.resources import (
     MGPU_MEMORY,
     MGPU_NAMES,
 )
-from ledger.domain.rules_mgpu import NORMAL_MEMORY_MIN_MIB
 from webhook.manifests.cel import any_container, asks, text, texts
 
 _COUNTS = text(ANNOTATION_MGPU_CONTAINER_MULTIPLE)

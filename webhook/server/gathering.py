@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from ledger.domain.request.rule_names import Rule
 from ledger.domain.resources import LABEL_TENURE_MANAGED
-from ledger.domain.rule_names import Rule
 from webhook.decide.counting import is_card_name
 from webhook.decide.facts import NamespaceFacts, QuotaFact
 from webhook.decide.review import CREATE, AdmissionRequest

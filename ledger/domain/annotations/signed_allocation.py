@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from ledger.domain.annotations.wire import annotation_path, dump, load
-from ledger.domain.canonical import canonical_json
-from ledger.domain.codec import decode_value, encode_value
 from ledger.domain.cpuset import CpuSet
 from ledger.domain.devices import DeviceShare
 from ledger.domain.errors import InputError
-from ledger.domain.requests import PodSnapshot
+from ledger.domain.log.codec import decode_value, encode_value
+from ledger.domain.proofs.canonical import canonical_json
+from ledger.domain.request.requests import PodSnapshot
 from ledger.domain.resources import ANNOTATION_TENURE_ALLOCATION
 
 FORMAT: Final = 1

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Final, Never, TypeVar
 
-from ledger.domain.canonical import annotation_json
 from ledger.domain.cpuset import CpuSet, parse_cpuset
 from ledger.domain.errors import InputError
+from ledger.domain.proofs.canonical import annotation_json
 from ledger.domain.quantity import ZERO, Quantity, format_quantity, quantity_of
 from ledger.domain.resources import canonical_resources
 

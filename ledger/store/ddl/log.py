@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from ledger.domain.canonical import INTEGER_MAX
+from ledger.domain.proofs.canonical import INTEGER_MAX
 from ledger.store.ddl.texts import ASKED, ESCAPED, TYPES, fail
 
 EVENTS_NO_UPDATE: Final = f"""

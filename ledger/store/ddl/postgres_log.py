@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from ledger.domain.canonical import INTEGER_MAX
+from ledger.domain.proofs.canonical import INTEGER_MAX
 from ledger.store.ddl.postgres_texts import (
     BODY,
     HINT,

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from ledger.domain.events import EVENT_TYPES
-from ledger.domain.upcasts import UPCASTS
+from ledger.domain.log.events import EVENT_TYPES
+from ledger.domain.log.upcasts import UPCASTS
 
 
 def fail(message: str, literal: str) -> str:

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Final
 
 from ledger.domain.devices import WHOLE_PERCENT, cores_to_percent
-from ledger.domain.requests import DeviceDemand
+from ledger.domain.request.requests import DeviceDemand
 from ledger.domain.resources import HUAWEI_NPU_CORE
-from scheduler.decide import reasons
 from scheduler.decide.outcome import CardView, Unfit
+from scheduler.decide.refusal import reasons
 
 UNIT_CARDS: Final = "cards"
 UNIT_CORE: Final = "core percent"

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from ledger.domain.annotations.device_hints import DeviceHint, TopologyScope
 from ledger.domain.devices import GPU
 from ledger.domain.nodes import NodeFacts
-from ledger.domain.requests import DeviceDemand, PodRequest
+from ledger.domain.request.requests import DeviceDemand, PodRequest
 from ledger.domain.resources import Dialect
-from scheduler.decide import reasons
 from scheduler.decide.cards.fit import UNIT_CARDS, is_whole
 from scheduler.decide.cards.gpushare import choose_gpushare
 from scheduler.decide.cards.linked import in_links
@@ -21,6 +20,7 @@ from scheduler.decide.cards.roots import selected, undisturbed
 from scheduler.decide.cards.tree import in_scope
 from scheduler.decide.cards.view import Choice, NodeView
 from scheduler.decide.outcome import CardView, Unfit
+from scheduler.decide.refusal import reasons
 from scheduler.decide.settings import SchedulingSettings
 
 _BY_SHARE = frozenset({Dialect.KOORDINATOR, Dialect.NVIDIA, None})

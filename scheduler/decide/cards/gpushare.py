@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ledger.domain.requests import DeviceDemand, PodRequest
+from ledger.domain.request.requests import DeviceDemand, PodRequest
 from scheduler.decide.cards.fit import fits, why_unfit
 from scheduler.decide.cards.shares import whole_pod_share
 from scheduler.decide.cards.view import Choice

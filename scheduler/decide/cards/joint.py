@@ -6,14 +6,14 @@ import math
 from collections.abc import Callable, Sequence
 
 from ledger.domain.devices import GPU
-from ledger.domain.requests import DeviceDemand, PodRequest
+from ledger.domain.request.requests import DeviceDemand, PodRequest
 from ledger.domain.resources import Dialect
 from ledger.domain.topology import LinkMatrix
 from scheduler.decide.cards.fit import fits
 from scheduler.decide.cards.links import pick_linked
 from scheduler.decide.cards.split import split_linked
 from scheduler.decide.cards.view import NodeView
-from scheduler.decide.group_room import Rooms, one_kind, whole_demands
+from scheduler.decide.group.room import Rooms, one_kind, whole_demands
 
 
 def linked_gpus(members: Sequence[PodRequest]) -> tuple[int, ...]:

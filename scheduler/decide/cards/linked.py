@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ledger.domain.annotations.device_hints import TopologyScope
-from ledger.domain.requests import DeviceDemand
+from ledger.domain.request.requests import DeviceDemand
 from ledger.domain.topology import LinkMatrix
 from scheduler.decide.cards.fit import fits
 from scheduler.decide.cards.links import pick_linked

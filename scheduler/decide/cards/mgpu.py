@@ -14,12 +14,12 @@ from ledger.domain.devices import (
     bytes_to_ratio,
 )
 from ledger.domain.nodes import NodeFacts
-from ledger.domain.requests import DeviceDemand, PodRequest
-from scheduler.decide import reasons
+from ledger.domain.request.requests import DeviceDemand, PodRequest
 from scheduler.decide.cards.fit import UNIT_CARDS, asked_bytes, fits, why_unfit
 from scheduler.decide.cards.mgpu_search import Assignment, SearchResult, best_assignment
 from scheduler.decide.cards.view import Choice
 from scheduler.decide.outcome import CardView, Unfit
+from scheduler.decide.refusal import reasons
 from scheduler.decide.settings import MGPUSettings
 
 UNIT_CONTAINERS: Final = "containers"

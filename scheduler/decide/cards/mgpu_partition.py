@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ledger.domain.requests import DeviceDemand, PodRequest
+from ledger.domain.request.requests import DeviceDemand, PodRequest
 from scheduler.decide.cards.fit import is_whole
 from scheduler.decide.cards.mgpu import choose_mgpu, refuse_node
 from scheduler.decide.cards.partition import partitions_for

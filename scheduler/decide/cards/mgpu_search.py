@@ -8,7 +8,7 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Final
 
-from ledger.domain.requests import DeviceDemand
+from ledger.domain.request.requests import DeviceDemand
 from scheduler.decide.cards.mgpu_states import (
     Ask,
     CardShape,

@@ -10,7 +10,7 @@ from heapq import nlargest
 from typing import Final, NamedTuple
 
 from ledger.domain.devices import WHOLE_PERCENT
-from ledger.domain.requests import DeviceDemand
+from ledger.domain.request.requests import DeviceDemand
 from scheduler.decide.cards.fit import asked_bytes
 from scheduler.decide.outcome import CardView
 from scheduler.decide.settings import MGPUSettings

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from ledger.domain.devices import GPU, WHOLE_PERCENT
-from ledger.domain.requests import DeviceDemand
+from ledger.domain.request.requests import DeviceDemand
 from scheduler.decide.outcome import CardView
 
 MOST_ALLOCATED: Final = "MostAllocated"

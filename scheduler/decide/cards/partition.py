@@ -9,12 +9,12 @@ from typing import Final
 from ledger.domain.annotations.device_hints import PartitionPolicy, PartitionSpec, TopologyScope
 from ledger.domain.annotations.partitions import HOPPER_PARTITIONS, GpuPartition
 from ledger.domain.devices import GPU
-from ledger.domain.requests import DeviceDemand
-from scheduler.decide import reasons
+from ledger.domain.request.requests import DeviceDemand
 from scheduler.decide.cards.fit import UNIT_CARDS, fits
 from scheduler.decide.cards.tree import shares_scope
 from scheduler.decide.cards.view import NodeView
 from scheduler.decide.outcome import CardView, Unfit
+from scheduler.decide.refusal import reasons
 
 HIGHEST: Final = "highest"
 """Score groups in the intended order; anything else is the release's (quirk Q2)."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ledger.domain.devices import GPU
-from ledger.domain.requests import DeviceDemand, PodRequest
+from ledger.domain.request.requests import DeviceDemand, PodRequest
 from ledger.domain.topology import LinkMatrix
 from scheduler.decide.cards.fit import fits, is_whole, why_unfit
 from scheduler.decide.cards.links import pick_linked

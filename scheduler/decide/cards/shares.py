@@ -13,7 +13,7 @@ from ledger.domain.devices import (
     DeviceShare,
     bytes_to_ratio,
 )
-from ledger.domain.requests import ContainerNeed, DeviceDemand, PodRequest
+from ledger.domain.request.requests import ContainerNeed, DeviceDemand, PodRequest
 from scheduler.decide.cards.fit import asked_bytes, core_percent_on
 from scheduler.decide.outcome import CardView
 

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ledger.domain.annotations.device_hints import TopologyScope
-from ledger.domain.requests import DeviceDemand
-from scheduler.decide import reasons
+from ledger.domain.request.requests import DeviceDemand
 from scheduler.decide.cards.fit import UNIT_CARDS, fits, is_whole, why_unfit
 from scheduler.decide.cards.order import score
 from scheduler.decide.cards.roots import root_of
 from scheduler.decide.outcome import CardView, Unfit
+from scheduler.decide.refusal import reasons
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

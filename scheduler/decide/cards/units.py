@@ -8,8 +8,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from ledger.domain.annotations.device_hints import AllocateStrategy, DeviceHint, LabelSelector
-from ledger.domain.requests import DeviceDemand, PodRequest
-from scheduler.decide import reasons
+from ledger.domain.request.requests import DeviceDemand, PodRequest
 from scheduler.decide.cards.fit import UNIT_CARDS, fits, why_unfit
 from scheduler.decide.cards.functions import free_function
 from scheduler.decide.cards.order import score
@@ -17,6 +16,7 @@ from scheduler.decide.cards.roots import root_of, selected, undisturbed
 from scheduler.decide.cards.shares import shares_of
 from scheduler.decide.cards.view import Choice
 from scheduler.decide.outcome import CardView, Unfit
+from scheduler.decide.refusal import reasons
 from scheduler.decide.settings import DeviceSettings
 
 _NOWHERE: AbstractSet[str] = frozenset()

@@ -10,14 +10,14 @@ from ledger.domain.annotations.cpu import CpuBindPolicy, CpuExclusivePolicy
 from ledger.domain.annotations.node_cpu import NumaAllocateStrategy
 from ledger.domain.cpuset import CpuSet
 from ledger.domain.nodes import NodeFacts
-from ledger.domain.requests import CpuSetDemand, PodRequest
+from ledger.domain.request.requests import CpuSetDemand, PodRequest
 from ledger.domain.resources import LABEL_ARCH
-from scheduler.decide import reasons
 from scheduler.decide.cpusets.distribute import distribute
 from scheduler.decide.cpusets.layout import CpuLayout, around, layout_of
 from scheduler.decide.cpusets.picker import PickRequest, cpus_of_free_cores, one_of_each_core, pick
 from scheduler.decide.cpusets.pinned import NOTHING_PINNED, Pinned
 from scheduler.decide.outcome import Unfit
+from scheduler.decide.refusal import reasons
 from scheduler.decide.settings import CpuSettings
 
 NOT_WHOLE_CORES: Final = "node(s) requested cpus not multiple cpus per core"

@@ -13,12 +13,11 @@ from ledger.domain.annotations.qos import QosClass
 from ledger.domain.cpuset import EMPTY, CpuSet
 from ledger.domain.devices import GPU
 from ledger.domain.nodes import NodeFacts
-from ledger.domain.requests import PodRequest
-from scheduler.decide import reasons
+from ledger.domain.request.requests import PodRequest
 from scheduler.decide.cards.view import Choice, NodeView
 from scheduler.decide.cpusets.choose import CpuSearch, demand_on, search_cpus
 from scheduler.decide.cpusets.layout import layout_of
-from scheduler.decide.kubelet_hints import fewest_numas, total_of
+from scheduler.decide.filter.kubelet_hints import fewest_numas, total_of
 from scheduler.decide.numa.hints import DEVICE_CHOICE_SCORE, NumaHint, hints_of, masks_of
 from scheduler.decide.numa.merge import Exclusivity, merge
 from scheduler.decide.numa.score import Usage, score
@@ -30,6 +29,7 @@ from scheduler.decide.numa.state import (
     numa_nodes_of,
 )
 from scheduler.decide.outcome import CardView, NumaPart, Unfit
+from scheduler.decide.refusal import reasons
 from scheduler.decide.settings import CpuSettings
 
 CPU: Final = "cpu"

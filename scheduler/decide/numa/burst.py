@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from ledger.domain.annotations.cpu import CpuSharedPool
 from ledger.domain.annotations.node_cpu import NumaAllocateStrategy
 from ledger.domain.nodes import NodeFacts
-from scheduler.decide import reasons
 from scheduler.decide.cpusets.layout import layout_of
 from scheduler.decide.cpusets.pinned import Pinned
 from scheduler.decide.numa.hints import masks_of
 from scheduler.decide.numa.state import NUMA_NODES_MAX
 from scheduler.decide.outcome import Unfit
+from scheduler.decide.refusal import reasons
 
 
 def burst_pools(

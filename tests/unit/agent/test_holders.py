@@ -13,8 +13,8 @@ from agent.decide.pools import NodeCpus, Pools, joined
 from ledger.domain.annotations.cpu import ResourceStatus
 from ledger.domain.annotations.qos import QosClass
 from ledger.domain.cpuset import CpuSet, cpuset_of, format_cpuset, parse_cpuset
-from ledger.domain.events import LedgerEvent, PodObserved, PodReleased, PodReserved, PodVoided
-from ledger.domain.requests import PodSnapshot
+from ledger.domain.log.events import LedgerEvent, PodObserved, PodReleased, PodReserved, PodVoided
+from ledger.domain.request.requests import PodSnapshot
 from tests.support.topologies import MACHINE_X
 
 STATUS = "scheduling.koordinator.sh/resource-status"

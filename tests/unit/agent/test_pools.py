@@ -11,7 +11,7 @@ from agent.decide.pools import NodeCpus, PodCpus, Pools, joined, pools_of, read_
 from ledger.domain.annotations.cpu import CpuSharedPool, NumaNodeResources, ResourceStatus
 from ledger.domain.annotations.qos import QosClass
 from ledger.domain.cpuset import EMPTY, CpuSet, cpuset_of, parse_cpuset
-from ledger.domain.nrt_objects import read_topology
+from ledger.domain.kube.nrt_objects import read_topology
 from ledger.domain.quantity import parse_quantity
 from tests.support.topologies import MACHINE_X, MACHINE_Y
 

@@ -12,7 +12,7 @@ from ledger.domain.annotations.tenure import (
 )
 from ledger.domain.annotations.wire import a_list, an_object
 from ledger.domain.errors import InputError
-from ledger.domain.original import is_original_of
+from ledger.domain.kube.original import is_original_of
 from ledger.domain.resources import ANNOTATION_TENURE_ORIGINAL
 from webhook.decide.mutating.parts import (
     Pod,

@@ -8,7 +8,7 @@ from typing import Final
 from ledger.domain.annotations.tenure import container_place
 from ledger.domain.annotations.wire import a_list, an_object
 from ledger.domain.errors import InputError
-from ledger.domain.object_fields import text_at, text_map
+from ledger.domain.kube.object_fields import text_at, text_map
 
 Pod = Mapping[str, object]
 Container = Mapping[str, object]

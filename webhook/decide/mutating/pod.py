@@ -8,11 +8,11 @@ from typing import Final
 from ledger.domain.annotations.tenure import OriginalContainer, encode_admitted
 from ledger.domain.annotations.wire import a_list, an_object
 from ledger.domain.errors import InputError
-from ledger.domain.normalise import NormaliseSettings, examine_spec, read_asked
-from ledger.domain.object_fields import text_at
-from ledger.domain.pod_spec import PodSpec, read_pod
+from ledger.domain.kube.object_fields import text_at
+from ledger.domain.kube.pod_spec import PodSpec, read_pod
+from ledger.domain.request.normalise import NormaliseSettings, examine_spec, read_asked
+from ledger.domain.request.rule_names import Rule
 from ledger.domain.resources import TAINT_TENURE_OWNED
-from ledger.domain.rule_names import Rule
 from webhook.decide.answers import ALLOWED, Answer, Refusal, refuse, unreadable
 from webhook.decide.counting import evaded
 from webhook.decide.facts import NamespaceFacts

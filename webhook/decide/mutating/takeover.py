@@ -7,7 +7,7 @@ from typing import Final
 
 from ledger.domain.annotations.qos import QosClass, read_qos_class
 from ledger.domain.annotations.wire import FALSE, TRUE, a_list, an_object
-from ledger.domain.pod_spec import PodSpec
+from ledger.domain.kube.pod_spec import PodSpec
 from ledger.domain.resources import LABEL_TENURE_TAKEOVER, device_type_of
 from webhook.decide.mutating.parts import Pod, labels_of, metadata_of, scheduler_of, spec_of
 from webhook.decide.settings import AdmissionSettings, TakeoverRule

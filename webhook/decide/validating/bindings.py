@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from ledger.domain.annotations.wire import an_object
 from ledger.domain.errors import FieldError
-from ledger.domain.object_fields import text_at
-from ledger.domain.rule_names import Rule
-from ledger.domain.rules import forbidden, of_rule
+from ledger.domain.kube.object_fields import text_at
+from ledger.domain.request.rule_names import Rule
+from ledger.domain.request.rules import forbidden, of_rule
 from webhook.decide.facts import NamespaceFacts
 from webhook.decide.review import AdmissionRequest
 from webhook.decide.settings import AdmissionSettings

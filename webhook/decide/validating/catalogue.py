@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from ledger.domain.rule_names import Rule
+from ledger.domain.request.rule_names import Rule
 from webhook.decide.settings import RuleMode
 
 

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 from ledger.domain.annotations.checkpoints import read_devices_checkpoints
 from ledger.domain.annotations.partitions import decode_gpu_partitions
-from ledger.domain.device_objects import device_faults
 from ledger.domain.errors import FieldError, InputError
+from ledger.domain.kube.device_objects import device_faults
+from ledger.domain.request.rule_names import Rule
+from ledger.domain.request.rules import of_rule
 from ledger.domain.resources import ANNOTATION_GPU_PARTITIONS
-from ledger.domain.rule_names import Rule
-from ledger.domain.rules import of_rule
 from webhook.decide.answers import unreadable
 from webhook.decide.review import AdmissionRequest
 from webhook.decide.settings import AdmissionSettings

@@ -8,7 +8,7 @@ from typing import Final
 
 from ledger.domain.annotations.wire import an_object
 from ledger.domain.errors import FieldError
-from ledger.domain.object_fields import text_at, text_map
+from ledger.domain.kube.object_fields import text_at, text_map
 from webhook.decide.answers import warning
 from webhook.decide.validating.catalogue import Advice
 

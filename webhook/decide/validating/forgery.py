@@ -13,15 +13,15 @@ from ledger.domain.annotations.guarded import (
 )
 from ledger.domain.annotations.wire import an_object, annotation_path
 from ledger.domain.errors import FieldError
-from ledger.domain.pod_spec import PodSpec
+from ledger.domain.kube.pod_spec import PodSpec
+from ledger.domain.request.rule_names import Rule
+from ledger.domain.request.rules import forbidden, of_rule
 from ledger.domain.resources import (
     ANNOTATION_RESERVE_POD,
     DOMAIN_TENURE,
     WHOLE_CARD_NAMES,
     device_type_of,
 )
-from ledger.domain.rule_names import Rule
-from ledger.domain.rules import forbidden, of_rule
 from webhook.decide.review import CREATE, AdmissionRequest, User
 from webhook.decide.settings import AdmissionSettings
 from webhook.decide.validating.findings import Json, annotations_of, shown

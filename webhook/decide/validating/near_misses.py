@@ -13,10 +13,10 @@ from ledger.domain.annotations.cpu import CpuBindPolicy, CpuExclusivePolicy
 from ledger.domain.annotations.guarded import is_allocation
 from ledger.domain.annotations.qos import PriorityClass, QosClass
 from ledger.domain.annotations.wire import annotation_path, label_path, load
-from ledger.domain.demands.gpushare import UNIT_BYTES
 from ledger.domain.device_types import is_known_type, known_types
 from ledger.domain.errors import InputError
-from ledger.domain.pod_spec import PodSpec
+from ledger.domain.kube.pod_spec import PodSpec
+from ledger.domain.request.gpushare import UNIT_BYTES
 from ledger.domain.resources import (
     ANNOTATION_DEVICE_ALLOCATE_HINT,
     ANNOTATION_DEVICE_JOINT_ALLOCATE,

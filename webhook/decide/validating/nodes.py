@@ -14,6 +14,8 @@ from ledger.domain.annotations.node_cpu import (
 )
 from ledger.domain.annotations.wire import FALSE, TRUE, label_path
 from ledger.domain.errors import FieldError, InputError
+from ledger.domain.request.rule_names import Rule
+from ledger.domain.request.rules import of_rule, unknown_value
 from ledger.domain.resources import (
     LABEL_CPU_BIND_POLICY,
     LABEL_ENABLE_NUMA_RESERVATION,
@@ -25,8 +27,6 @@ from ledger.domain.resources import (
     LABEL_SECONDARY_DEVICE_WELL_PLANNED,
     LABEL_TENURE_OWNED,
 )
-from ledger.domain.rule_names import Rule
-from ledger.domain.rules import of_rule, unknown_value
 from webhook.decide.answers import unreadable
 from webhook.decide.review import CREATE, AdmissionRequest
 from webhook.decide.settings import AdmissionSettings

@@ -6,8 +6,10 @@ from collections.abc import Iterator, Mapping
 
 from ledger.domain.annotations.wire import TRUE, a_list
 from ledger.domain.errors import FieldError
-from ledger.domain.pod_spec import PodSpec
-from ledger.domain.requests import MatchExpression, PlacementRules, Toleration
+from ledger.domain.kube.pod_spec import PodSpec
+from ledger.domain.request.requests import MatchExpression, PlacementRules, Toleration
+from ledger.domain.request.rule_names import Rule
+from ledger.domain.request.rules import forbidden, of_rule
 from ledger.domain.resources import (
     DOMAIN_TENURE,
     LABEL_TENURE_MANAGED,
@@ -16,8 +18,6 @@ from ledger.domain.resources import (
     advertised_names,
     device_type_of,
 )
-from ledger.domain.rule_names import Rule
-from ledger.domain.rules import forbidden, of_rule
 from webhook.decide.settings import AdmissionSettings
 from webhook.decide.validating.findings import Json, scheduler_of, shown, spec_of
 

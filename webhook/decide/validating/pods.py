@@ -10,7 +10,8 @@ from ledger.domain.annotations.tenure import is_admitted
 from ledger.domain.annotations.wire import annotation_path, label_path
 from ledger.domain.devices import WHOLE_PERCENT
 from ledger.domain.errors import FieldError
-from ledger.domain.requests import DeviceDemand, PodRequest
+from ledger.domain.request.requests import DeviceDemand, PodRequest
+from ledger.domain.request.rule_names import Rule
 from ledger.domain.resources import (
     ANNOTATION_DEVICE_ALLOCATE_HINT,
     ANNOTATION_GPU_PARTITION_SPEC,
@@ -19,7 +20,6 @@ from ledger.domain.resources import (
     LABEL_GPU_ISOLATION_PROVIDER,
     TYPE_GPU,
 )
-from ledger.domain.rule_names import Rule
 from webhook.decide.facts import NamespaceFacts
 from webhook.decide.mutating.takeover import asks_for_ours, is_placed_by_us
 from webhook.decide.review import AdmissionRequest

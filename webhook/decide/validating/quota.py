@@ -7,9 +7,11 @@ from typing import Final
 
 from ledger.domain.annotations.wire import a_quantity
 from ledger.domain.errors import FieldError, InputError
-from ledger.domain.object_fields import named
-from ledger.domain.pod_spec import Amounts, PodSpec
+from ledger.domain.kube.object_fields import named
+from ledger.domain.kube.pod_spec import Amounts, PodSpec
 from ledger.domain.quantity import Quantity
+from ledger.domain.request.rule_names import Rule
+from ledger.domain.request.rules import forbidden, of_rule
 from ledger.domain.resources import (
     GPU_CORE,
     GPU_MEMORY_RATIO,
@@ -18,8 +20,6 @@ from ledger.domain.resources import (
     is_extended,
     proposal_name,
 )
-from ledger.domain.rule_names import Rule
-from ledger.domain.rules import forbidden, of_rule
 from webhook.decide.counting import (
     REQUESTS,
     Evaded,

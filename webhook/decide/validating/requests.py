@@ -8,13 +8,13 @@ from typing import Final
 
 from ledger.domain.annotations.qos import read_qos_class
 from ledger.domain.annotations.wire import annotation_path
-from ledger.domain.demands.cpus import OWN_CPUS
 from ledger.domain.errors import FieldError, InputError
-from ledger.domain.normalise import NormaliseSettings, examine_spec, read_asked
-from ledger.domain.pod_spec import PodSpec
-from ledger.domain.requests import PodRequest
+from ledger.domain.kube.pod_spec import PodSpec
+from ledger.domain.request.cpus import OWN_CPUS
+from ledger.domain.request.normalise import NormaliseSettings, examine_spec, read_asked
+from ledger.domain.request.requests import PodRequest
+from ledger.domain.request.rule_names import Rule
 from ledger.domain.resources import TYPE_GPU, device_type_of
-from ledger.domain.rule_names import Rule
 from webhook.decide.answers import unreadable
 from webhook.decide.objects import readable_pod
 from webhook.decide.validating.findings import Json

@@ -18,6 +18,8 @@ from ledger.domain.annotations.node_cpu import (
 from ledger.domain.annotations.wire import annotation_path
 from ledger.domain.cpuset import EMPTY, CpuSet
 from ledger.domain.errors import FieldError, InputError
+from ledger.domain.request.rule_names import Rule
+from ledger.domain.request.rules import of_rule
 from ledger.domain.resources import (
     ANNOTATION_AMPLIFICATION_RATIO,
     ANNOTATION_BE_CPU_SHARED_POOLS,
@@ -29,8 +31,6 @@ from ledger.domain.resources import (
     ANNOTATION_RAW_ALLOCATABLE,
     ANNOTATION_SYSTEM_QOS_RESOURCE,
 )
-from ledger.domain.rule_names import Rule
-from ledger.domain.rules import of_rule
 from webhook.decide.answers import unreadable
 from webhook.decide.review import AdmissionRequest
 from webhook.decide.settings import AdmissionSettings

@@ -9,8 +9,10 @@ from ledger.domain.annotations.qos import PriorityClass, read_priority_class
 from ledger.domain.annotations.wire import annotation_path, label_path
 from ledger.domain.cpuset import format_cpuset
 from ledger.domain.errors import FieldError, InputError
-from ledger.domain.pod_spec import ContainerSpec, PodSpec
+from ledger.domain.kube.pod_spec import ContainerSpec, PodSpec
 from ledger.domain.quantity import Quantity
+from ledger.domain.request.rule_names import Rule
+from ledger.domain.request.rules import forbidden, invalid, of_rule
 from ledger.domain.resources import (
     ANNOTATION_RESOURCE_STATUS,
     CPU,
@@ -18,8 +20,6 @@ from ledger.domain.resources import (
     LABEL_QOS_CLASS,
     device_type_of,
 )
-from ledger.domain.rule_names import Rule
-from ledger.domain.rules import forbidden, invalid, of_rule
 from webhook.decide.facts import NamespaceFacts
 from webhook.decide.review import AdmissionRequest
 from webhook.decide.settings import AdmissionSettings

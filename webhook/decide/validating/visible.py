@@ -8,8 +8,10 @@ from typing import Final
 from ledger.domain.annotations.tenure import container_place, visible_key
 from ledger.domain.annotations.wire import a_list, an_object, annotation_path
 from ledger.domain.errors import FieldError
-from ledger.domain.object_fields import text_at
-from ledger.domain.pod_spec import PodSpec
+from ledger.domain.kube.object_fields import text_at
+from ledger.domain.kube.pod_spec import PodSpec
+from ledger.domain.request.rule_names import Rule
+from ledger.domain.request.rules import forbidden, invalid, of_rule
 from ledger.domain.resources import (
     DOMAIN_CDI,
     ENV_NVIDIA_VISIBLE,
@@ -17,8 +19,6 @@ from ledger.domain.resources import (
     SLOT,
     device_type_of,
 )
-from ledger.domain.rule_names import Rule
-from ledger.domain.rules import forbidden, invalid, of_rule
 from webhook.decide.validating.catalogue import Advice
 from webhook.decide.validating.findings import (
     Json,

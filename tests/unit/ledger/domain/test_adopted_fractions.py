@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from ledger.domain.adoption import Adopted, adopt
-from ledger.domain.node_objects import decode_node
+from ledger.domain.adopted.pods import Adopted, adopt
+from ledger.domain.kube.node_objects import decode_node
 from tests.support.objects import Object, container, device, gpu_device, node, pod
 
 GIB = 2**30

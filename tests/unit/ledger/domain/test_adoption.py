@@ -2,13 +2,13 @@ from __future__ import annotations
 
 import pytest
 
-from ledger.domain.adoption import Adopted, adopt
+from ledger.domain.adopted.pods import Adopted, adopt
 from ledger.domain.cpuset import parse_cpuset
 from ledger.domain.devices import ContainerShare, DeviceShare
 from ledger.domain.errors import InputError
-from ledger.domain.node_objects import decode_node, decode_witnesses
+from ledger.domain.kube.node_objects import decode_node, decode_witnesses
 from ledger.domain.nodes import NodeFacts
-from ledger.domain.normalise import NormaliseSettings
+from ledger.domain.request.normalise import NormaliseSettings
 from tests.support.objects import Object, container, device, gpu_device, node, nrt, pod, sidecar
 
 GIB = 2**30

@@ -5,7 +5,7 @@ import math
 import pytest
 import rfc8785
 
-from ledger.domain.canonical import INTEGER_MAX, annotation_json, canonical_json
+from ledger.domain.proofs.canonical import INTEGER_MAX, annotation_json, canonical_json
 
 SAMPLES = {
     "empty": {},

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from ledger.domain.codec import decode_value, encode_value
 from ledger.domain.cpuset import CpuSet, parse_cpuset
 from ledger.domain.errors import InputError
+from ledger.domain.log.codec import decode_value, encode_value
 from ledger.domain.resources import Dialect
 
 

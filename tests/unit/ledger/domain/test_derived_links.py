@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 
 from ledger.domain.annotations.partitions import GpuPartition
-from ledger.domain.derived_links import (
+from ledger.domain.devices import DevicePlace, DeviceRecord
+from ledger.domain.kube.derived_links import (
     ACROSS_GBPS,
     MINOR_MAX,
     NUMA_GBPS,
@@ -12,7 +13,6 @@ from ledger.domain.derived_links import (
     SOCKET_GBPS,
     derive_links,
 )
-from ledger.domain.devices import DevicePlace, DeviceRecord
 from ledger.domain.quantity import parse_quantity
 
 

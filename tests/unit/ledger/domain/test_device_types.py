@@ -6,8 +6,6 @@ from typing import Final
 import pytest
 
 from ledger.domain.annotations.device_hints import AllocateStrategy, DeviceHint
-from ledger.domain.demands.units import devices_of
-from ledger.domain.device_objects import inventory_of_device, inventory_of_quantities
 from ledger.domain.device_types import (
     BUILT_IN,
     DeviceType,
@@ -21,9 +19,11 @@ from ledger.domain.device_types import (
     read_device_types,
 )
 from ledger.domain.errors import InputError, RefusedError
-from ledger.domain.normalise import decode_pod
+from ledger.domain.kube.device_objects import inventory_of_device, inventory_of_quantities
 from ledger.domain.quantity import quantity_from_int
-from ledger.domain.requests import DeviceDemand
+from ledger.domain.request.normalise import decode_pod
+from ledger.domain.request.requests import DeviceDemand
+from ledger.domain.request.units import devices_of
 from ledger.domain.resources import (
     FPGA,
     RDMA,

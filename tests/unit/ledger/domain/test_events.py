@@ -8,9 +8,8 @@ from typing import get_args
 
 import pytest
 
-from ledger.domain.canonical import canonical_json
 from ledger.domain.errors import InputError, UnknownEventError
-from ledger.domain.events import (
+from ledger.domain.log.events import (
     EVENT_TYPES,
     EpochStarted,
     LedgerEvent,
@@ -20,7 +19,8 @@ from ledger.domain.events import (
     decode_event,
     encode_event,
 )
-from ledger.domain.upcasts import UPCASTS
+from ledger.domain.log.upcasts import UPCASTS
+from ledger.domain.proofs.canonical import canonical_json
 
 SAMPLES = Path(__file__).parents[3] / "samples" / "events"
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from ledger.domain.hashing import GENESIS, body_hash, chain_hash, leaf_hash
-from ledger.domain.recorded import Envelope
+from ledger.domain.log.recorded import Envelope
+from ledger.domain.proofs.hashing import GENESIS, body_hash, chain_hash, leaf_hash
 
 ENVELOPE = Envelope(
     position=7,

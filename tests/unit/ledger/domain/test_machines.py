@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from ledger.domain.cpuset import parse_cpuset
 from ledger.domain.devices import DeviceRecord, DeviceShare
-from ledger.domain.events import (
+from ledger.domain.log.events import (
     LedgerEvent,
     NodeCleared,
     NodeInventoried,
@@ -10,9 +10,9 @@ from ledger.domain.events import (
     PodReleased,
     PodReserved,
 )
-from ledger.domain.machines import cloned_ids, contradictions, machine_of
+from ledger.domain.log.machines import cloned_ids, contradictions, machine_of
+from ledger.domain.log.state import fold, machine_violations, violations
 from ledger.domain.nodes import NodeFacts
-from ledger.domain.state import fold, machine_violations, violations
 
 SYSTEM, MACHINE = "4c4c4544-0042", "b4a1"
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from ledger.domain.merkle import (
+from ledger.domain.proofs.merkle import (
     EMPTY_ROOT,
     CompactRange,
     compact_range,

@@ -10,7 +10,7 @@ from ledger.domain.annotations.node_cpu import encode_cpu_topology
 from ledger.domain.cpuset import parse_cpuset
 from ledger.domain.devices import DevicePlace, VirtualFunction
 from ledger.domain.errors import InputError
-from ledger.domain.node_objects import decode_node, decode_witnesses
+from ledger.domain.kube.node_objects import decode_node, decode_witnesses
 from ledger.domain.nodes import NumaZone, Taint
 from ledger.domain.resources import Dialect
 from tests.support.objects import Object, device, gpu_device, node, nrt

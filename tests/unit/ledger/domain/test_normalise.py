@@ -14,8 +14,8 @@ from ledger.domain.annotations.device_hints import (
     TopologyScope,
 )
 from ledger.domain.errors import InputError, RefusedError
-from ledger.domain.normalise import NormaliseSettings, decode_pod, examine_pod
-from ledger.domain.requests import (
+from ledger.domain.request.normalise import NormaliseSettings, decode_pod, examine_pod
+from ledger.domain.request.requests import (
     ContainerNeed,
     CpuSetDemand,
     DeviceDemand,

@@ -11,8 +11,8 @@ from ledger.domain.annotations.tenure import (
     read_original,
 )
 from ledger.domain.errors import InputError
-from ledger.domain.normalise import decode_pod
-from ledger.domain.original import as_written, device_units, is_original_of
+from ledger.domain.kube.original import as_written, device_units, is_original_of
+from ledger.domain.request.normalise import decode_pod
 from ledger.domain.resources import Dialect
 from tests.support.objects import Object, container, pod
 

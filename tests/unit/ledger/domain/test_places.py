@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ledger.domain.events import (
+from ledger.domain.log.events import (
     GroupPlanned,
     LedgerEvent,
     PlanDropped,
@@ -13,7 +13,7 @@ from ledger.domain.events import (
     PodReserved,
     decode_event,
 )
-from ledger.domain.places import Place, apply_places
+from ledger.domain.log.places import Place, apply_places
 
 
 def planned(group: str, **whole: tuple[int, ...]) -> GroupPlanned:

@@ -6,10 +6,9 @@ import uuid
 import pytest
 
 from ledger.domain.bounds import bounds_of
-from ledger.domain.canonical import INTEGER_MAX
 from ledger.domain.errors import InputError
-from ledger.domain.object_fields import default_uid, time_us
-from ledger.domain.pod_spec import (
+from ledger.domain.kube.object_fields import default_uid, time_us
+from ledger.domain.kube.pod_spec import (
     ENDED,
     PENDING,
     RUNNING,
@@ -17,8 +16,9 @@ from ledger.domain.pod_spec import (
     pod_total,
     read_pod,
 )
+from ledger.domain.proofs.canonical import INTEGER_MAX
 from ledger.domain.quantity import parse_quantity
-from ledger.domain.requests import MatchExpression, Toleration
+from ledger.domain.request.requests import MatchExpression, Toleration
 from tests.support.objects import Object, container, gpu_pod, pod, sidecar
 
 TERM = (

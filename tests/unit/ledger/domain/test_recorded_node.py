@@ -9,18 +9,18 @@ from fractions import Fraction
 import pytest
 
 from ledger.domain.annotations.partitions import GpuPartition
-from ledger.domain.canonical import canonical_json
 from ledger.domain.errors import InputError, UnknownEventError
-from ledger.domain.events import NodeDescribed, decode_event, encode_event
-from ledger.domain.nodes import KubeletPolicy, NodeFacts, NumaZone, Taint
-from ledger.domain.quantity import parse_quantity
-from ledger.domain.recorded_node import (
+from ledger.domain.log.events import NodeDescribed, decode_event, encode_event
+from ledger.domain.log.recorded_node import (
     BY_INVENTORY,
     BY_OTHERS,
     RecordedNode,
     node_from,
     recorded_node,
 )
+from ledger.domain.nodes import KubeletPolicy, NodeFacts, NumaZone, Taint
+from ledger.domain.proofs.canonical import canonical_json
+from ledger.domain.quantity import parse_quantity
 from ledger.domain.resources import Dialect
 from ledger.domain.topology import LinkMatrix
 

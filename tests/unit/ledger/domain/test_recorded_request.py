@@ -7,17 +7,17 @@ import json
 
 import pytest
 
-from ledger.domain.canonical import canonical_json
 from ledger.domain.errors import InputError, UnknownEventError
-from ledger.domain.events import PodReserved, RequestDescribed, decode_event, encode_event
-from ledger.domain.recorded_request import (
+from ledger.domain.log.events import PodReserved, RequestDescribed, decode_event, encode_event
+from ledger.domain.log.recorded_request import (
     BESIDE_IT,
     RecordedRequest,
     recorded_request,
     request_digest,
     request_from,
 )
-from ledger.domain.requests import DeviceDemand, PlacementRules, PodRequest
+from ledger.domain.proofs.canonical import canonical_json
+from ledger.domain.request.requests import DeviceDemand, PlacementRules, PodRequest
 
 ASKED = PodRequest(
     uid="u",

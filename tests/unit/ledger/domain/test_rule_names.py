@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import pytest
 
 from ledger.domain.errors import FieldError
-from ledger.domain.normalise import examine_pod
-from ledger.domain.rule_names import Rule
-from ledger.domain.rules import forbidden, invalid, of_rule, under, unsupported
+from ledger.domain.request.normalise import examine_pod
+from ledger.domain.request.rule_names import Rule
+from ledger.domain.request.rules import forbidden, invalid, of_rule, under, unsupported
 from tests.support.mutants import MUTANTS, Mutant, broken
 from tests.support.objects import container, gpu_pod, pod, sidecar
 

@@ -7,7 +7,7 @@ import pytest
 from ledger.domain.annotations.qos import PriorityClass, QosClass
 from ledger.domain.errors import FieldError
 from ledger.domain.quantity import parse_quantity
-from ledger.domain.rules import (
+from ledger.domain.request.rules import (
     check_batch_qos,
     check_equal_limits,
     check_gpu_combination,
@@ -20,7 +20,13 @@ from ledger.domain.rules import (
     invalid,
     one_of_each,
 )
-from ledger.domain.rules_mgpu import MgpuAsk, check_counts, check_multi, check_name, check_normal
+from ledger.domain.request.rules_mgpu import (
+    MgpuAsk,
+    check_counts,
+    check_multi,
+    check_name,
+    check_normal,
+)
 
 GPU = "koordinator.sh/gpu"
 SHARED = "koordinator.sh/gpu.shared"

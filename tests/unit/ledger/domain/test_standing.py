@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from ledger.domain.events import LedgerRecovered
-from ledger.domain.standing import (
+from ledger.domain.log.events import LedgerRecovered
+from ledger.domain.log.standing import (
     FIRST,
     Ahead,
     Behind,

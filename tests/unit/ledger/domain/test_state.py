@@ -6,7 +6,7 @@ import pytest
 
 from ledger.domain.cpuset import parse_cpuset
 from ledger.domain.devices import DeviceRecord, DeviceShare
-from ledger.domain.events import (
+from ledger.domain.log.events import (
     DeviceHealthChanged,
     DriftFound,
     LedgerEvent,
@@ -19,7 +19,7 @@ from ledger.domain.events import (
     PodVoided,
     SettingsChanged,
 )
-from ledger.domain.state import NodeState, apply, fold, node_uid_of, violations
+from ledger.domain.log.state import NodeState, apply, fold, node_uid_of, violations
 
 GIB = 2**30
 NODE = "node-uid"

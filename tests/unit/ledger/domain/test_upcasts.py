@@ -6,8 +6,8 @@ from types import MappingProxyType
 import pytest
 
 from ledger.domain.errors import InputError, UnknownEventError
-from ledger.domain.events import EVENT_TYPES, LedgerRecovered, decode_event
-from ledger.domain.upcasts import UPCASTS, Body, following, latest, upcast
+from ledger.domain.log.events import EVENT_TYPES, LedgerRecovered, decode_event
+from ledger.domain.log.upcasts import UPCASTS, Body, following, latest, upcast
 
 SAMPLES = Path(__file__).parents[3] / "samples" / "events"
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from ledger.domain.bounds import bounds_of
 from ledger.domain.cpuset import CpuSet, cpuset_of
 from ledger.domain.devices import ContainerShare, DeviceShare
-from ledger.domain.events import (
+from ledger.domain.log.events import (
     EVENT_TYPES,
     LedgerEvent,
     PodAssigned,
@@ -22,10 +22,10 @@ from ledger.domain.events import (
     PodVoided,
     encode_event,
 )
-from ledger.domain.hashing import body_hash, leaf_hash
-from ledger.domain.recorded import Envelope
-from ledger.domain.requests import PodSnapshot
-from ledger.store.bodies import body_of, leaf_of
+from ledger.domain.log.recorded import Envelope
+from ledger.domain.proofs.hashing import body_hash, leaf_hash
+from ledger.domain.request.requests import PodSnapshot
+from ledger.store.writing.bodies import body_of, leaf_of
 
 WORDS = st.text(max_size=12)
 NUMBERS = st.integers(-(2**53) + 1, 2**53 - 1)

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from ledger.store.inventory import GONE, INVENTORY, RETURNED, KnownMachine, KnownNode, inventory
+from ledger.store.projections.inventory import (
+    GONE,
+    INVENTORY,
+    RETURNED,
+    KnownMachine,
+    KnownNode,
+    inventory,
+)
 from tests.support.stores import gpu
 
 Step = tuple[int, int, str, bool, str]

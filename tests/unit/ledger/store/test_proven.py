@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ledger.domain.errors import CorruptLedgerError
-from ledger.domain.hashing import GENESIS, chain_hash, leaf_hash
-from ledger.domain.recorded import Envelope
-from ledger.store.proven import leaf_hashes, proven_chain
-from ledger.store.read import checked
-from ledger.store.statements import Row
+from ledger.domain.log.recorded import Envelope
+from ledger.domain.proofs.hashing import GENESIS, chain_hash, leaf_hash
+from ledger.store.reading.proven import leaf_hashes, proven_chain
+from ledger.store.reading.read import checked
+from ledger.store.writing.statements import Row
 
 COLUMNS = [
     *(field.name for field in dataclasses.fields(Envelope)),

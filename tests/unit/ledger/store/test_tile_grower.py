@@ -7,8 +7,8 @@ from functools import cache
 
 import pytest
 
-from ledger.domain.merkle import CompactRange
-from ledger.store.tree import TILE_HASHES, TileGrower
+from ledger.domain.proofs.merkle import CompactRange
+from ledger.store.proving.tree import TILE_HASHES, TileGrower
 
 EVENTS = TILE_HASHES * TILE_HASHES + TILE_HASHES
 

@@ -10,7 +10,7 @@ from ledger.domain.annotations.gpushare import read_gpushare_allocation
 from ledger.domain.annotations.mgpu import read_mgpu_allocation
 from ledger.domain.cpuset import EMPTY, CpuSet, parse_cpuset
 from ledger.domain.devices import DeviceShare
-from ledger.domain.requests import GroupRef, PodRequest
+from ledger.domain.request.requests import GroupRef, PodRequest
 from scheduler.decide.answers import encode, resources_of
 from scheduler.decide.cards.choose import choose
 from scheduler.decide.cards.view import Choice, NodeView

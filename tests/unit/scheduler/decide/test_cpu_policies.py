@@ -9,9 +9,9 @@ import pytest
 
 from ledger.domain.annotations.cpu import CpuSharedPool
 from ledger.domain.cpuset import CpuSet, parse_cpuset
-from ledger.domain.events import PodObserved
+from ledger.domain.log.events import PodObserved
 from ledger.domain.nodes import KubeletPolicy, NodeFacts
-from ledger.domain.requests import ContainerCpus, CpuSetDemand, PodRequest, PodSnapshot
+from ledger.domain.request.requests import ContainerCpus, CpuSetDemand, PodRequest, PodSnapshot
 from ledger.domain.resources import ANNOTATION_RESOURCE_STATUS
 from ledger.domain.topology import Cpu, CpuTopology, cpu_topology_of
 from scheduler.decide.cpusets.choose import NOT_WHOLE_CORES, choose_cpus, demand_on

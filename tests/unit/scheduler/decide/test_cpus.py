@@ -6,7 +6,7 @@ import pytest
 
 from ledger.domain.cpuset import EMPTY, CpuSet, parse_cpuset
 from ledger.domain.nodes import NodeFacts
-from ledger.domain.requests import CpuSetDemand
+from ledger.domain.request.requests import CpuSetDemand
 from ledger.domain.topology import Cpu, CpuTopology, cpu_topology_of
 from scheduler.decide.cpusets.choose import choose_cpus
 from scheduler.decide.cpusets.pinned import CpuHolding, pinned_of

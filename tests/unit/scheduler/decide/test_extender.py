@@ -7,8 +7,8 @@ import pytest
 
 from ledger.domain.errors import InputError
 from ledger.domain.nodes import NodeFacts, Taint
-from ledger.domain.normalise import decode_pod
-from ledger.domain.requests import PodRequest
+from ledger.domain.request.normalise import decode_pod
+from ledger.domain.request.requests import PodRequest
 from scheduler.decide.engine import Engine
 from scheduler.decide.extender import NodeDirectory, read_arguments
 from tests.support.clusters import GIB, engine, gpu_node, held, running

@@ -3,10 +3,10 @@ from __future__ import annotations
 import pytest
 
 from ledger.domain.devices import DeviceShare
-from scheduler.decide import fleet as fleet_module
-from scheduler.decide.arrays import UNLIMITED
-from scheduler.decide.devices import DeviceArrays
-from scheduler.decide.fleet import ChangeLog, Fleet
+from scheduler.decide.nodes import fleet as fleet_module
+from scheduler.decide.nodes.arrays import UNLIMITED
+from scheduler.decide.nodes.devices import DeviceArrays
+from scheduler.decide.nodes.fleet import ChangeLog, Fleet
 from tests.support.clusters import GIB, gpu_node, held
 
 

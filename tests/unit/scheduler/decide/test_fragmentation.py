@@ -4,9 +4,9 @@ import math
 
 import pytest
 
-from ledger.domain.requests import PodRequest
-from scheduler.decide.gradient import score_steps
-from scheduler.decide.typical import workload_of
+from ledger.domain.request.requests import PodRequest
+from scheduler.decide.score.gradient import score_steps
+from scheduler.decide.score.typical import workload_of
 from tests.support.clusters import (
     GIB,
     engine,

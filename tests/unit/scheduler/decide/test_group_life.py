@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from ledger.domain.events import (
+from ledger.domain.log.events import (
     GroupPlanned,
     LedgerEvent,
     NodeLost,
@@ -18,8 +18,8 @@ from ledger.domain.events import (
     PodReserved,
     PodVoided,
 )
-from ledger.domain.requests import GangRef
-from scheduler.decide.group_life import (
+from ledger.domain.request.requests import GangRef
+from scheduler.decide.group.life import (
     Facts,
     GroupLife,
     Step,

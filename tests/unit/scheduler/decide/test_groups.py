@@ -5,11 +5,12 @@ from dataclasses import replace
 import pytest
 
 from ledger.domain.annotations.cpu import NumaPolicy, NumaTopologySpec
-from ledger.domain.requests import CpuSetDemand, DeviceDemand, GangRef, GroupRef, PodRequest
+from ledger.domain.request.requests import CpuSetDemand, DeviceDemand, GangRef, GroupRef, PodRequest
 from ledger.domain.topology import Cpu, LinkMatrix, cpu_topology_of
-from scheduler.decide import group_cover, groups
 from scheduler.decide.cards.view import NodeView
-from scheduler.decide.groups import GroupPlan, place_beside, plan
+from scheduler.decide.group import cover as group_cover
+from scheduler.decide.group import groups
+from scheduler.decide.group.groups import GroupPlan, place_beside, plan
 from tests.support import clusters
 from tests.support.cards import GIB, card, mgpu_pod, minors_of, node_of, part, pod, whole
 from tests.support.links import TWO_BY_FOUR_PCIE

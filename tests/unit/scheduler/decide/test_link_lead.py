@@ -16,11 +16,11 @@ from ledger.domain.annotations.device_hints import (
     PartitionSpec,
 )
 from ledger.domain.nodes import NodeFacts
-from ledger.domain.requests import PodRequest
+from ledger.domain.request.requests import PodRequest
 from ledger.domain.topology import LinkMatrix
 from scheduler.decide.engine import POLICIES, Engine
-from scheduler.decide.link_lead import lead
 from scheduler.decide.outcome import Placement
+from scheduler.decide.score.link_lead import lead
 from scheduler.decide.settings import SchedulingSettings
 from tests.oracles.links import node_order
 from tests.support.clusters import gpu_node, held, nic, pod, running, share

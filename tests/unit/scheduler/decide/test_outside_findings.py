@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from ledger.domain.devices import DeviceRecord, DeviceShare
-from ledger.domain.events import PodObserved
+from ledger.domain.log.events import PodObserved
 from ledger.domain.nodes import NodeFacts
-from ledger.domain.requests import DeviceDemand, PodRequest
+from ledger.domain.request.requests import DeviceDemand, PodRequest
 from scheduler.decide.engine import Engine
 from scheduler.decide.outcome import Placement, Unplaced
 from scheduler.decide.settings import SchedulingSettings

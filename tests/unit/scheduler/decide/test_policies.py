@@ -4,10 +4,10 @@ from collections import Counter
 
 import pytest
 
-from ledger.domain.requests import PodRequest
+from ledger.domain.request.requests import PodRequest
 from scheduler.decide.engine import Engine
 from scheduler.decide.outcome import Placement
-from scheduler.decide.policies import draw
+from scheduler.decide.score.policies import draw
 from tests.support.clusters import GIB, engine, gpu_node, nic, placed, pod, share
 
 

@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 
 from ledger.domain.nodes import NodeFacts, Taint
-from ledger.domain.requests import MatchExpression, PlacementRules, Toleration
+from ledger.domain.request.requests import MatchExpression, PlacementRules, Toleration
 from ledger.domain.resources import Dialect
-from scheduler.decide.fleet import Fleet
-from scheduler.decide.labels import accepts, tolerated
-from scheduler.decide.predicates import Predicates
+from scheduler.decide.filter.predicates import Predicates
+from scheduler.decide.nodes.fleet import Fleet
+from scheduler.decide.nodes.labels import accepts, tolerated
 from scheduler.decide.settings import MGPUSettings, SchedulingSettings
 from scheduler.decide.shapes import StaticNeed
 from tests.support.clusters import affinity, gpu_node, selector, tolerating

@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 
 from ledger.domain.nodes import NodeFacts, Taint
-from ledger.domain.requests import CpuSetDemand, PodRequest
+from ledger.domain.request.requests import CpuSetDemand, PodRequest
 from ledger.domain.resources import Dialect
 from scheduler.decide.outcome import ReasonCount, Unplaced
-from scheduler.decide.reasons import message
+from scheduler.decide.refusal.reasons import message
 from tests.support.clusters import (
     GIB,
     engine,

@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.decide import group_life, groups, reasons
-from scheduler.decide.reasons import Reason
+from scheduler.decide.group import groups
+from scheduler.decide.group import life as group_life
+from scheduler.decide.refusal import reasons
+from scheduler.decide.refusal.reasons import Reason
 
 DOC = (Path(__file__).parents[4] / "docs" / "reasons.md").read_text()
 OF_NODES = {reason.text for reason in vars(reasons).values() if isinstance(reason, Reason)}

@@ -1,9 +1,9 @@
 from __future__ import annotations
 
-from ledger.domain.requests import PodRequest
+from ledger.domain.request.requests import PodRequest
 from scheduler.decide.engine import Engine
-from scheduler.decide.fleet import _LOG_LENGTH
-from scheduler.decide.rows import RatingRows
+from scheduler.decide.nodes.fleet import _LOG_LENGTH
+from scheduler.decide.score.rows import RatingRows
 from tests.support.clusters import engine, gpu_node, placed, pod, share
 
 

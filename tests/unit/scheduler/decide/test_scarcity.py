@@ -3,12 +3,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ledger.domain.requests import PodRequest
+from ledger.domain.request.requests import PodRequest
 from scheduler.decide.engine import POLICIES, Engine
-from scheduler.decide.expected_fill import expected_fill
-from scheduler.decide.market import Asks, Market, Prices
 from scheduler.decide.outcome import Placement
-from scheduler.decide.pools import Tolls
+from scheduler.decide.score.expected_fill import expected_fill
+from scheduler.decide.score.market import Asks, Market, Prices
+from scheduler.decide.score.pools import Tolls
 from scheduler.decide.settings import DeviceSettings, SchedulingSettings
 from tests.support.clusters import (
     GIB,

@@ -7,7 +7,7 @@ import pytest
 
 from ledger.domain.annotations.cpu import NumaPolicy, NumaTopologySpec
 from ledger.domain.annotations.device_hints import JointAllocation, PartitionSpec
-from ledger.domain.requests import (
+from ledger.domain.request.requests import (
     ContainerCpus,
     ContainerNeed,
     CpuSetDemand,

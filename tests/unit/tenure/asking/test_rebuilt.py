@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from ledger.domain.events import PodReserved
-from ledger.domain.recorded_request import recorded_request, request_digest
-from ledger.domain.requests import MatchExpression, PlacementRules
+from ledger.domain.log.events import PodReserved
+from ledger.domain.log.recorded_request import recorded_request, request_digest
+from ledger.domain.request.requests import MatchExpression, PlacementRules
 from ledger.domain.resources import LABEL_HOSTNAME
 from ledger.store.open import open_ledger
 from scheduler.decide.settings import SchedulingSettings

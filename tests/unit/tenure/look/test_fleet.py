@@ -1,12 +1,12 @@
 import pytest
 
-from ledger.domain.canonical import canonical_json
-from ledger.domain.codec import encode_value
 from ledger.domain.devices import DeviceRecord, DeviceShare
-from ledger.domain.events import PodObserved
+from ledger.domain.log.codec import encode_value
+from ledger.domain.log.events import PodObserved
 from ledger.domain.nodes import NodeFacts
-from ledger.domain.requests import PodSnapshot
-from ledger.store.report_rows import Device, HealthChange, Holder, Node, UnknownRow
+from ledger.domain.proofs.canonical import canonical_json
+from ledger.domain.request.requests import PodSnapshot
+from ledger.store.reading.report_rows import Device, HealthChange, Holder, Node, UnknownRow
 from tenure.look.fleet import closed_at, fleet_of_ledger, fleet_of_objects, unknown_cards
 
 

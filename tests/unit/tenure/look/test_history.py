@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from ledger.store.report_rows import (
+from ledger.store.reading.report_rows import (
     ClaimRow,
     Device,
     HealthChange,

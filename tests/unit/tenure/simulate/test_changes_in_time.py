@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ledger.domain.events import (
+from ledger.domain.log.events import (
     DeviceHealthChanged,
     GroupPlanned,
     LedgerEvent,
@@ -20,10 +20,10 @@ from ledger.domain.events import (
     PodReserved,
     PodVoided,
 )
+from ledger.domain.log.state import NodeState, apply, node_uid_of, violations
 from ledger.domain.nodes import NodeFacts
-from ledger.domain.requests import GangRef, GroupRef, PlacementRules, PodRequest
-from ledger.domain.state import NodeState, apply, node_uid_of, violations
-from scheduler.decide.group_life import (
+from ledger.domain.request.requests import GangRef, GroupRef, PlacementRules, PodRequest
+from scheduler.decide.group.life import (
     DEADLINE,
     DEVICE_UNUSABLE,
     MEMBER_CHANGED,

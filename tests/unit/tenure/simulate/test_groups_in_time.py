@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from ledger.domain.events import (
+from ledger.domain.log.events import (
     GroupPlanned,
     PlanDropped,
     PodReleased,
@@ -17,7 +17,7 @@ from ledger.domain.events import (
     RequestDescribed,
     RequestRefused,
 )
-from ledger.domain.requests import ContainerNeed, GangRef, GroupRef, PodRequest
+from ledger.domain.request.requests import ContainerNeed, GangRef, GroupRef, PodRequest
 from ledger.domain.topology import LinkMatrix
 from scheduler.decide.outcome import Unplaced
 from tenure.simulate.model import Arrival, HealthChange

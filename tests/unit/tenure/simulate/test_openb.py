@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ledger.domain.errors import InputError
-from ledger.domain.requests import PodRequest
+from ledger.domain.request.requests import PodRequest
 from tenure.simulate.model import Run
 from tenure.simulate.openb import read_openb
 

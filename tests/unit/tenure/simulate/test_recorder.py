@@ -3,8 +3,8 @@ from dataclasses import replace
 import pytest
 
 from ledger.domain.errors import InputError
-from ledger.domain.events import EpochStarted, PodReleased
-from ledger.domain.recorded import NewEvent
+from ledger.domain.log.events import EpochStarted, PodReleased
+from ledger.domain.log.recorded import NewEvent
 from tenure.simulate.recorder import Recorder, Replay
 from tests.support.runs import ListLedger
 

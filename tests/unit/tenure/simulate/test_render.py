@@ -8,7 +8,7 @@ import yaml
 
 from ledger.domain.cpuset import cpuset_of
 from ledger.domain.devices import DeviceShare
-from ledger.domain.events import PodObserved
+from ledger.domain.log.events import PodObserved
 from scheduler.decide.outcome import NodeReasons, Placement, ReasonCount, Unplaced
 from tenure.output import OutputFormat
 from tenure.simulate.model import RefusedPod

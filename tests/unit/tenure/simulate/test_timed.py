@@ -8,15 +8,15 @@ from hypothesis import strategies as st
 
 from ledger.domain.annotations.cpu import NumaPolicy, NumaTopologySpec
 from ledger.domain.annotations.device_hints import PartitionSpec
-from ledger.domain.events import (
+from ledger.domain.log.events import (
     DeviceHealthChanged,
     PodReleased,
     PodReserved,
     RequestRefused,
 )
-from ledger.domain.recorded import NewEvent
-from ledger.domain.requests import GangRef
-from ledger.domain.state import apply, node_uid_of, violations
+from ledger.domain.log.recorded import NewEvent
+from ledger.domain.log.state import apply, node_uid_of, violations
+from ledger.domain.request.requests import GangRef
 from tenure.simulate.model import Arrival, HealthChange
 from tests.support.runs import (
     SECOND_US,

@@ -1,6 +1,6 @@
 import pytest
 
-from ledger.domain.events import (
+from ledger.domain.log.events import (
     GroupPlanned,
     NodeDescribed,
     NodeInventoried,
@@ -9,7 +9,7 @@ from ledger.domain.events import (
     RequestRefused,
     SettingsChanged,
 )
-from ledger.domain.requests import GangRef
+from ledger.domain.request.requests import GangRef
 from scheduler.decide.outcome import Unplaced
 from tenure.simulate.model import RefusedPod
 from tests.support.runs import arrival, broken_pod, gpu_node, gpu_pod, play, run_of

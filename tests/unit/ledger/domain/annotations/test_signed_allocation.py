@@ -19,7 +19,7 @@ from ledger.domain.annotations.signed_allocation import (
 from ledger.domain.cpuset import cpuset_of
 from ledger.domain.devices import ContainerShare, DeviceShare
 from ledger.domain.errors import InputError
-from ledger.domain.requests import PodSnapshot
+from ledger.domain.request.requests import PodSnapshot
 
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 NAME = "tenure.sh/allocation"

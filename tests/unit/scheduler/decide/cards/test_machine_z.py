@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from ledger.domain.normalise import decode_pod
+from ledger.domain.request.normalise import decode_pod
 from scheduler.decide.engine import Engine
 from scheduler.decide.outcome import Placement, Unfit, Unplaced
 from scheduler.decide.settings import SchedulingSettings

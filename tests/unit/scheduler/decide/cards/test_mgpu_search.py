@@ -8,7 +8,7 @@ from typing import Final
 
 import pytest
 
-from ledger.domain.requests import DeviceDemand
+from ledger.domain.request.requests import DeviceDemand
 from scheduler.decide.cards import mgpu_search
 from scheduler.decide.cards.choose import choose
 from scheduler.decide.cards.mgpu_search import best_assignment

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from ledger.domain.node_objects import decode_node
+from ledger.domain.kube.node_objects import decode_node
 from ledger.domain.nodes import NodeFacts
 from scheduler.decide.cards.choose import choose
 from scheduler.decide.outcome import Unfit

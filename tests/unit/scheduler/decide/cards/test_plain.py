@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from ledger.domain.derived_links import derive_links
 from ledger.domain.devices import DevicePlace
+from ledger.domain.kube.derived_links import derive_links
 from ledger.domain.resources import Dialect
 from scheduler.decide.cards.choose import choose
 from scheduler.decide.cards.view import Choice, NodeView

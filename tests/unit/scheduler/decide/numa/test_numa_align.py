@@ -15,7 +15,7 @@ from ledger.domain.annotations.cpu import (
 from ledger.domain.cpuset import parse_cpuset
 from ledger.domain.devices import DevicePlace
 from ledger.domain.nodes import NodeFacts, NumaZone
-from ledger.domain.requests import CpuSetDemand, DeviceDemand, PodRequest, PodSnapshot
+from ledger.domain.request.requests import CpuSetDemand, DeviceDemand, PodRequest, PodSnapshot
 from scheduler.decide.cards.choose import choose
 from scheduler.decide.cards.view import Choice, NodeView
 from scheduler.decide.cpusets.pinned import CpuHolding, pinned_of

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from ledger.domain.normalise import decode_pod
+from ledger.domain.request.normalise import decode_pod
 from tests.support.mutation import mutate
 from tests.support.objects import Object, container, gpu_pod, pod, sidecar
 from webhook.decide.settings import AdmissionSettings, DomainSetting

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from ledger.domain.normalise import decode_pod
 from ledger.domain.quantity import Quantity
+from ledger.domain.request.normalise import decode_pod
 from tests.support.mutation import BLIND, MANAGED, UNMANAGED, mutate, request_for, sees
 from tests.support.objects import Object, container, gpu_pod, pod
 from webhook.decide.facts import NamespaceFacts, QuotaFact

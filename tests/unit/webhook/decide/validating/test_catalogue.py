@@ -6,7 +6,7 @@ from typing import Final
 
 import pytest
 
-from ledger.domain.rule_names import Rule
+from ledger.domain.request.rule_names import Rule
 from tests.support.objects import container, gpu_pod, pod
 from tests.support.requests_to_admit import MANAGED, creation, judged
 from webhook.decide.answers import ALLOWED

@@ -4,7 +4,7 @@ from typing import Final
 
 import pytest
 
-from ledger.domain.rule_names import Rule
+from ledger.domain.request.rule_names import Rule
 from tests.support.mutants import MUTANTS, broken
 from tests.support.objects import (
     Json,

@@ -6,9 +6,9 @@ from typing import Final
 import pytest
 
 from ledger.domain.errors import InputError
-from ledger.domain.pod_spec import read_pod
+from ledger.domain.kube.pod_spec import read_pod
 from ledger.domain.quantity import quantity_from_int
-from ledger.domain.rule_names import Rule
+from ledger.domain.request.rule_names import Rule
 from tests.support.objects import Object, container, gpu_pod, pod
 from tests.support.requests_to_admit import MANAGED, UNMANAGED, judged, quota_fact, rules_of
 from webhook.decide.facts import NamespaceFacts, QuotaFact

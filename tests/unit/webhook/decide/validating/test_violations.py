@@ -4,7 +4,7 @@ from itertools import combinations
 
 import pytest
 
-from ledger.domain.normalise import decode_pod
+from ledger.domain.request.normalise import decode_pod
 from tests.support.mutants import MUTANTS, Mutant, broken, good
 from tests.support.requests_to_admit import judged, rules_of
 

@@ -1,0 +1,190 @@
+"""
+A running Pod on its node, and shares of cards made out of what somebody wrote down about it.
+
+The readers of single annotations, here and in `adopted_fractions` and `adoption`, return what they
+found; None where their annotation is absent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, TypeAlias
+
+from ledger.domain.annotations.checkpoints import DeviceCheckpoint
+from ledger.domain.devices import (
+    WHOLE_PERCENT,
+    ContainerShare,
+    DeviceRecord,
+    DeviceShare,
+    bytes_to_ratio,
+)
+from ledger.domain.kube.pod_spec import APP, ContainerSpec, PodSpec
+from ledger.domain.nodes import NodeFacts
+from ledger.domain.request.requests import DeviceDemand
+from ledger.domain.resources import TYPE_GPU, Dialect
+
+UNITS_MAX: Final = 8_000_000
+"""The most percent of a device that one Pod is said to hold, as of a request."""
+
+BYTES_MAX: Final = 1 << 50
+"""The most bytes of a device that one Pod is said to hold: a thousand times what cards have."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """
+    What one source says of a Pod.
+
+    Attributes:
+        shares: one per device, ordered by (device_type, minor).
+        lost_types: device types whose cards it names but the node lacks, or names none of.
+        doubtful: devices of `shares` that are only held in case: the source names another one too.
+        faults: what it says wrongly, or against the Pod's own request; for people.
+    """
+
+    source: str
+    shares: tuple[DeviceShare, ...] = ()
+    doubtful: frozenset[tuple[str, int]] = frozenset()
+    lost_types: frozenset[str] = frozenset()
+    faults: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asker:
+    """A running Pod on its node, with all that a source may need to put numbers on a card."""
+
+    spec: PodSpec
+    node: NodeFacts
+    demands: tuple[DeviceDemand, ...]
+    dialect: Dialect | None
+    gpushare_unit: str
+    checkpoints: tuple[DeviceCheckpoint, ...]
+
+    def card(
+        self, device_type: str, *, minor: int = -1, device_id: str = ""
+    ) -> DeviceRecord | None:
+        """
+        Return the node's device of this id, or of this minor where either side has no id.
+
+        Rule: design section 8: a device is its id; another one at the same minor is not it.
+        """
+        of_type = [item for item in self.node.devices if item.device_type == device_type]
+        if device_id:
+            for item in of_type:
+                if item.device_id == device_id:
+                    return item
+        for item in of_type:
+            if item.minor == minor and not (device_id and item.device_id):
+                return item
+        return None
+
+    def apps(self) -> list[ContainerSpec]:
+        """Return the entries of `spec.containers`, which annotations count from 0."""
+        return [container for container in self.spec.containers if container.kind == APP]
+
+
+Part: TypeAlias = tuple[str, DeviceShare | None]
+"""Device type and one container's or one line's share of a device; None is a lost card."""
+
+
+def collect(source: str, parts: Iterable[Part], faults: Sequence[str] = ()) -> Found:
+    """Merge shares of one device, several containers' or several lines'."""
+    merged: dict[tuple[str, int], DeviceShare] = {}
+    lost = set[str]()
+    for device_type, share in parts:
+        if share is None:
+            lost.add(device_type)
+        elif share.key in merged:
+            merged[share.key] = _merge(merged[share.key], share)
+        else:
+            merged[share.key] = share
+    shares = [merged[key] for key in sorted(merged)]
+    counted = [_counted(share) for share in shares]
+    absurd = [
+        f"more of {share.device_type} {share.minor} than can be counted"
+        for share, kept in zip(shares, counted, strict=True)
+        if share != kept
+    ]
+    return Found(
+        source=source,
+        shares=tuple(counted),
+        lost_types=frozenset(lost),
+        faults=(*faults, *absurd),
+    )
+
+
+def unreadable(source: str, fault: str) -> Found:
+    """Say that a source exists but names no card: a GPU is held, nobody can tell which."""
+    return Found(source=source, lost_types=frozenset({TYPE_GPU}), faults=(fault,))
+
+
+def empty_share(card: DeviceRecord) -> DeviceShare:
+    """Return a share of nothing of this card."""
+    return DeviceShare(device_type=card.device_type, minor=card.minor, device_id=card.device_id)
+
+
+def whole_share(card: DeviceRecord, containers: Sequence[ContainerSpec]) -> DeviceShare:
+    """Return all of the card."""
+    return replace(
+        empty_share(card),
+        core_percent=card.core_percent,
+        memory_bytes=card.memory_bytes,
+        memory_ratio_percent=WHOLE_PERCENT if card.device_type == TYPE_GPU else 0,
+        exclusive=True,
+        containers=_named(containers, card.core_percent, card.memory_bytes),
+    )
+
+
+def part_share(
+    card: DeviceRecord, core: int, memory: int, containers: Sequence[ContainerSpec]
+) -> DeviceShare:
+    """Return so much of the card; `memory` in bytes."""
+    return replace(
+        empty_share(card),
+        core_percent=core,
+        memory_bytes=memory,
+        memory_ratio_percent=bytes_to_ratio(memory, card.memory_bytes),
+        containers=_named(containers, core, memory),
+    )
+
+
+def _counted(share: DeviceShare) -> DeviceShare:
+    """
+    Return the share with amounts that a sum over many Pods can still hold.
+
+    An amount that is cut here over-fills every card, so the card is closed all the same.
+    """
+    return replace(
+        share,
+        core_percent=min(share.core_percent, UNITS_MAX),
+        memory_bytes=min(share.memory_bytes, BYTES_MAX),
+        memory_ratio_percent=min(share.memory_ratio_percent, UNITS_MAX),
+    )
+
+
+def _merge(one: DeviceShare, other: DeviceShare) -> DeviceShare:
+    return replace(
+        one,
+        core_percent=one.core_percent + other.core_percent,
+        memory_bytes=one.memory_bytes + other.memory_bytes,
+        memory_ratio_percent=one.memory_ratio_percent + other.memory_ratio_percent,
+        exclusive=one.exclusive or other.exclusive,
+        instances=one.instances + other.instances,
+        vf_bus_ids=(*one.vf_bus_ids, *other.vf_bus_ids),
+        containers=(*one.containers, *other.containers),
+    )
+
+
+def _named(
+    containers: Sequence[ContainerSpec], core: int, memory: int
+) -> tuple[ContainerShare, ...]:
+    return tuple(
+        ContainerShare(
+            container=container.name,
+            place=container.place,
+            core_percent=core,
+            memory_bytes=memory,
+        )
+        for container in containers
+    )

@@ -1,0 +1,458 @@
+"""
+What running Pods hold that Tenure did not give them, read from whoever wrote it down.
+
+Nothing here refuses a Pod: it runs, so it holds what it holds. Where no card can be named, the
+device type is reported as held on an unknown card, and never guessed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from ledger.domain.adopted.cards import (
+    Asker,
+    Found,
+    Part,
+    collect,
+    empty_share,
+    part_share,
+    whole_share,
+)
+from ledger.domain.adopted.checkpoints import DEVICES_CHECKPOINTS, from_checkpoints, gpu_ids
+from ledger.domain.adopted.fractions import (
+    GPU_INDEX_CONTAINER,
+    GPUSHARE_V1,
+    GPUSHARE_V2,
+    from_gpu_index,
+    from_gpushare,
+    unread_words,
+    with_containers,
+)
+from ledger.domain.annotations.cpu import (
+    decode_resource_spec,
+    decode_resource_status,
+    encode_resource_status,
+)
+from ledger.domain.annotations.device_allocated import (
+    DeviceAllocation,
+    decode_device_allocated,
+    encode_device_allocated,
+)
+from ledger.domain.annotations.gpu_topology import decode_gpu_topology
+from ledger.domain.annotations.qos import read_qos_class
+from ledger.domain.cpuset import EMPTY, CpuSet
+from ledger.domain.device_types import Unit
+from ledger.domain.device_types import device_type as device_type_named
+from ledger.domain.devices import (
+    WHOLE_PERCENT,
+    DeviceRecord,
+    DeviceShare,
+    bytes_to_ratio,
+    cores_to_percent,
+    ratio_to_bytes,
+)
+from ledger.domain.kube.node_objects import NO_WITNESSES, Witnesses
+from ledger.domain.kube.pod_spec import ContainerSpec, PodSpec, read_pod
+from ledger.domain.nodes import NodeFacts
+from ledger.domain.request.normalise import (
+    DEFAULT_SETTINGS,
+    NormaliseSettings,
+    gpu_demands,
+    snapshot_of,
+)
+from ledger.domain.request.requests import DeviceDemand, PodSnapshot
+from ledger.domain.resources import (
+    ANNOTATION_DEVICE_ALLOCATED,
+    ANNOTATION_GPU_TOPOLOGY,
+    ANNOTATION_RESOURCE_SPEC,
+    ANNOTATION_RESOURCE_STATUS,
+    CARD_AMOUNT_NAMES,
+    GPU,
+    GPU_CORE,
+    GPU_MEMORY,
+    GPU_MEMORY_RATIO,
+    HUAWEI_NPU_CORE,
+    TYPE_GPU,
+    device_type_of,
+)
+
+DEVICE_ALLOCATED: Final = "device-allocated"
+TOPOLOGY: Final = "topology"
+RESOURCE_STATUS: Final = "resource-status"
+POD_CPU_ALLOCS: Final = "pod-cpu-allocs"
+NO_SOURCE: Final = ""
+
+SOURCES: Final = (
+    DEVICE_ALLOCATED,
+    GPU_INDEX_CONTAINER,
+    GPUSHARE_V2,
+    GPUSHARE_V1,
+    TOPOLOGY,
+    DEVICES_CHECKPOINTS,
+)
+"""Where a holding may be read from, in the order asked (cli.md, Running Pods)."""
+
+_WITHOUT_CONTAINERS: Final = (DEVICE_ALLOCATED, TOPOLOGY, DEVICES_CHECKPOINTS)
+"""Sources that are not compared with what each container asks."""
+
+_MEMORY_FIGURES: Final = (GPU, GPU_MEMORY, GPU_MEMORY_RATIO)
+_FAULTS_MAX: Final = 5
+_TEMPLATE: Final = "gpuSharedResourceTemplate"
+_FAULT_MAX: Final = 237
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adopted:
+    """
+    What one running Pod holds on its node.
+
+    Attributes:
+        source: one of `SOURCES`; of a Pod without devices where its CPUs are written down,
+            `resource-status` or `pod-cpu-allocs`; empty when nobody wrote anything down.
+        shares: ordered by (device_type, minor).
+        unknown_types: device types it holds on a card that can't be named.
+        dialect: the GPU dialect it asked in, empty when it asks for no GPU.
+        annotations: its `resource-status` in our own spelling, where it has one.
+        faults: what the source says wrongly, or against the Pod's own request; for people.
+    """
+
+    uid: str
+    namespace: str
+    name: str
+    node_name: str
+    cpu_milli: int
+    memory_bytes: int
+    source: str = NO_SOURCE
+    shares: tuple[DeviceShare, ...] = ()
+    cpuset: CpuSet = EMPTY
+    unknown_types: tuple[str, ...] = ()
+    dialect: str = ""
+    snapshot: PodSnapshot = field(default_factory=PodSnapshot)
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    faults: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Cpus:
+    """What a running Pod has of CPUs and NUMA nodes, and who says so."""
+
+    source: str = NO_SOURCE
+    cpuset: CpuSet = EMPTY
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    faults: tuple[str, ...] = ()
+
+
+def adopt(
+    pod: Mapping[str, object],
+    node: NodeFacts,
+    settings: NormaliseSettings = DEFAULT_SETTINGS,
+    witnesses: Witnesses = NO_WITNESSES,
+) -> Adopted:
+    """
+    Return what a running Pod holds; the first source that exists counts.
+
+    Rule: cli.md, Running Pods: `device-allocated`; `gpu-index-container-*`; GPU share v2, then v1;
+    the topology annotation; the Device's checkpoints. CPUs: `resource-status`, else kubelet's. CPU,
+    memory and the Pod itself always count. Plain text that can't be read leaves the card unknown.
+
+    Args:
+        witnesses: what the node's Device and NodeResourceTopology say (`decode_witnesses`).
+
+    Raises:
+        InputError: the Pod can't be read, or JSON in an allocation annotation does not parse.
+    """
+    spec = read_pod(pod)
+    gpu = gpu_demands(spec, settings)
+    asker = Asker(
+        spec=spec,
+        node=node,
+        demands=gpu.asked.demands,
+        dialect=gpu.dialect,
+        gpushare_unit=settings.gpushare_unit,
+        checkpoints=witnesses.checkpoints.get(spec.uid, ()),
+    )
+    found = _whole_answer(_first(asker), asker)
+    cpus = _cpus(spec, witnesses)
+    known = {share.device_type for share in found.shares}
+    unknown = (_asked_types(spec) - known) | found.lost_types
+    return Adopted(
+        uid=spec.uid,
+        namespace=spec.namespace,
+        name=spec.name,
+        node_name=spec.node_name,
+        cpu_milli=spec.cpu_milli,
+        memory_bytes=spec.memory_bytes,
+        source=found.source or ("" if unknown else cpus.source),
+        shares=found.shares,
+        cpuset=cpus.cpuset,
+        unknown_types=tuple(sorted(unknown)),
+        dialect="" if gpu.dialect is None else str(gpu.dialect),
+        annotations={**cpus.annotations, **_card_words(spec)},
+        faults=_few((*found.faults, *cpus.faults)),
+        snapshot=snapshot_of(
+            spec, qos=str(read_qos_class(spec.labels)), priority=spec.priority or 0
+        ),
+    )
+
+
+def _card_words(spec: PodSpec) -> dict[str, str]:
+    """
+    Return `device-allocated` where shares can't say all of it: templates and AI cores.
+
+    Rule: Koordinator contract 2.2 and 8.7.
+    """
+    text = spec.annotations.get(ANNOTATION_DEVICE_ALLOCATED, "")
+    if not any(word in text for word in (_TEMPLATE, *CARD_AMOUNT_NAMES)):
+        return {}
+    allocated = decode_device_allocated(text)
+    gpus = allocated.get(TYPE_GPU, ())
+    more = any(
+        entry.template or any(name in CARD_AMOUNT_NAMES for name, _ in entry.resources)
+        for entry in gpus
+    )
+    return {ANNOTATION_DEVICE_ALLOCATED: encode_device_allocated(allocated)} if more else {}
+
+
+def _few(faults: Sequence[str]) -> tuple[str, ...]:
+    """Return the first faults, cut short where a value is absurd, and how many more there are."""
+    shown = [fault if len(fault) <= _FAULT_MAX else f"{fault[:_FAULT_MAX]}..." for fault in faults]
+    if len(shown) <= _FAULTS_MAX:
+        return tuple(shown)
+    return (*shown[: _FAULTS_MAX - 1], f"and {len(shown) - _FAULTS_MAX + 1} more")
+
+
+def _first(asker: Asker) -> Found:
+    readers: tuple[Callable[[Asker], Found | None], ...] = (
+        _from_device_allocated,
+        from_gpu_index,
+        from_gpushare,
+        _from_topology,
+        from_checkpoints,
+    )
+    for read in readers:
+        found = read(asker)
+        if found is not None:
+            return found
+    return Found(source=NO_SOURCE, faults=unread_words(asker))
+
+
+def _whole_answer(found: Found, asker: Asker) -> Found:
+    """
+    Return the answer; where it names fewer GPUs than the Pod asks for, the others are unknown.
+
+    Rule: cli.md, Running Pods: a card that nobody can name closes the node for its type.
+    """
+    if found.source not in _WITHOUT_CONTAINERS:
+        return found
+    asked = max(
+        max((demand.count for demand in asker.demands), default=0),
+        sum(demand.count for demand in asker.demands if demand.exclusive),
+    )
+    certain = [share for share in found.shares if share.key not in found.doubtful]
+    named = sum(share.device_type == TYPE_GPU for share in certain)
+    if found.source == DEVICES_CHECKPOINTS:
+        named = len(gpu_ids(asker.checkpoints))
+    if not named or named >= asked or TYPE_GPU in found.lost_types:
+        return found
+    fault = f"{found.source} names fewer GPUs than the pod asks for: asked={asked}, named={named}"
+    return replace(found, lost_types=found.lost_types | {TYPE_GPU}, faults=(*found.faults, fault))
+
+
+def _asked_types(spec: PodSpec) -> frozenset[str]:
+    return frozenset(
+        device_type
+        for container in spec.containers
+        for name, quantity in container.requests.items()
+        if quantity and (device_type := device_type_of(name)) is not None
+    )
+
+
+def _cpus(spec: PodSpec, witnesses: Witnesses) -> _Cpus:
+    """
+    Return the Pod's CPUs: `resource-status`, else kubelet's; where both say, they must agree.
+
+    A `resource-spec` that does not parse is this Pod's fault and no later one's.
+    """
+    if ANNOTATION_RESOURCE_SPEC in spec.annotations:
+        decode_resource_spec(spec.annotations[ANNOTATION_RESOURCE_SPEC])
+    pinned = witnesses.cpus.get(spec.uid, EMPTY)
+    by_kubelet = _Cpus(source=POD_CPU_ALLOCS, cpuset=pinned) if pinned else _Cpus()
+    text = spec.annotations.get(ANNOTATION_RESOURCE_STATUS)
+    if text is None:
+        return by_kubelet
+    status = decode_resource_status(text)
+    annotations = {ANNOTATION_RESOURCE_STATUS: encode_resource_status(status)}
+    if not status.cpuset:
+        return replace(
+            by_kubelet, source=by_kubelet.source or RESOURCE_STATUS, annotations=annotations
+        )
+    faults: tuple[str, ...] = ()
+    if pinned and pinned != status.cpuset:
+        faults = (f"{ANNOTATION_RESOURCE_STATUS} says {status.cpuset}, kubelet pins {pinned}",)
+    return _Cpus(
+        source=RESOURCE_STATUS, cpuset=status.cpuset, annotations=annotations, faults=faults
+    )
+
+
+def _from_device_allocated(asker: Asker) -> Found | None:
+    text = asker.spec.annotations.get(ANNOTATION_DEVICE_ALLOCATED)
+    if text is None:
+        return None
+    allocated = decode_device_allocated(text)
+
+    def pairs() -> Iterator[Part]:
+        for device_type, entries in allocated.items():
+            for entry in entries:
+                card = asker.card(device_type, minor=entry.minor, device_id=entry.id)
+                yield device_type, _share_of_entry(asker, card, entry) if card else None
+
+    found = collect(DEVICE_ALLOCATED, pairs(), [*_unsaid(allocated)])
+    return with_containers(_with_doubtful(found, allocated, asker), asker)
+
+
+def _with_doubtful(
+    found: Found, allocated: Mapping[str, Sequence[DeviceAllocation]], asker: Asker
+) -> Found:
+    """
+    Return the answer, and held too each card whose minor an entry gives with another one's id.
+
+    Rule: design section 4: a share's minor and id agree. Which of the two the Pod is on nobody can
+    say: the id counts, and neither is given to anyone else.
+    """
+    shares = {share.key: share for share in found.shares}
+    doubtful: dict[tuple[str, int], DeviceShare] = {}
+    faults = []
+    for device_type, entries in allocated.items():
+        for entry in entries:
+            card = asker.card(device_type, minor=entry.minor, device_id=entry.id)
+            if card is None or card.minor == entry.minor:
+                continue
+            faults.append(
+                f"{DEVICE_ALLOCATED} names {device_type} {entry.minor} by the id of"
+                f" {device_type} {card.minor}, which counts; both are held: id={entry.id}"
+            )
+            other = asker.card(device_type, minor=entry.minor)
+            if other is not None and other.key not in shares:
+                share = replace(_share_of_entry(asker, other, entry), vf_bus_ids=())
+                doubtful[other.key] = share
+    every = [*found.shares, *doubtful.values()]
+    return replace(
+        found,
+        shares=tuple(sorted(every, key=lambda share: share.key)),
+        doubtful=frozenset(doubtful),
+        faults=(*found.faults, *faults),
+    )
+
+
+def _unsaid(allocated: Mapping[str, Sequence[DeviceAllocation]]) -> Iterator[str]:
+    """
+    Yield the amounts that entries lack.
+
+    Rule: Koordinator contract 2.2: a GPU's always has memory or ratio.
+    """
+    for device_type, entries in allocated.items():
+        for entry in entries:
+            name = f"{device_type} {entry.minor}"
+            if _is_bare(device_type, entry):
+                yield f"{DEVICE_ALLOCATED} names no amount of {name}"
+            elif device_type == TYPE_GPU and not any(map(entry.quantity, _MEMORY_FIGURES)):
+                yield f"{DEVICE_ALLOCATED} names no memory of {name}"
+
+
+def _is_bare(device_type: str, entry: DeviceAllocation) -> bool:
+    """Tell whether the entry says nothing of what is held of a device of this type."""
+    if device_type == TYPE_GPU:
+        return not entry.resources
+    kind = device_type_named(device_type)
+    return not (entry.vfs or entry.quantity(kind.resource) or entry.quantity(kind.memory))
+
+
+def _unit_share(base: DeviceShare, entry: DeviceAllocation, card: DeviceRecord) -> DeviceShare:
+    """Return the share of a device that is no GPU; memory that is not named goes by percent."""
+    kind = device_type_named(card.device_type)
+    counted = kind.unit is Unit.COUNT
+    units = entry.quantity(kind.resource).ceil()
+    percent = units * WHOLE_PERCENT if counted else units
+    if _is_bare(card.device_type, entry):
+        percent = WHOLE_PERCENT
+    memory = entry.quantity(kind.memory).ceil() if kind.memory else 0
+    memory = memory or (ratio_to_bytes(percent, card.memory_bytes) if kind.memory else 0)
+    return replace(
+        base,
+        core_percent=percent,
+        memory_bytes=memory,
+        memory_ratio_percent=bytes_to_ratio(memory, card.memory_bytes),
+        exclusive=counted,
+        vf_bus_ids=tuple(vf.bus_id for vf in entry.vfs),
+    )
+
+
+def _share_of_entry(asker: Asker, card: DeviceRecord, entry: DeviceAllocation) -> DeviceShare:
+    """
+    Take the annotation's numbers; a missing memory unit follows from the other one.
+
+    Where neither is named, the Pod's request says the memory, and without one all of it is held.
+    """
+    base = empty_share(card)
+    if card.device_type != TYPE_GPU:
+        return _unit_share(base, entry, card)
+    percent = entry.quantity(GPU).ceil()
+    core = entry.quantity(GPU_CORE).ceil() or percent or _percent_of_cores(asker, entry)
+    memory = entry.quantity(GPU_MEMORY).ceil()
+    ratio = entry.quantity(GPU_MEMORY_RATIO).ceil() or (0 if memory else percent)
+    if not (memory or ratio):
+        return _share_without_memory(asker, card, core)
+    memory = memory or ratio_to_bytes(ratio, card.memory_bytes)
+    ratio = ratio or bytes_to_ratio(memory, card.memory_bytes)
+    wholes = {demand.exclusive for demand in asker.demands}
+    return replace(
+        base,
+        core_percent=core,
+        memory_bytes=memory,
+        memory_ratio_percent=ratio,
+        exclusive=wholes.pop() if len(wholes) == 1 else ratio >= WHOLE_PERCENT,
+    )
+
+
+def _percent_of_cores(asker: Asker, entry: DeviceAllocation) -> int:
+    """Return what the AI cores of an entry are of the card's, in core percent."""
+    total = asker.node.card_amounts.get(entry.minor, {}).get(HUAWEI_NPU_CORE, 0)
+    return cores_to_percent(entry.quantity(HUAWEI_NPU_CORE).ceil(), total)
+
+
+def _share_without_memory(asker: Asker, card: DeviceRecord, core: int) -> DeviceShare:
+    """Return the request's share of the card, and all of the card where there are none or many."""
+    only = asker.demands[0] if len(asker.demands) == 1 else None
+    share = _demand_share(card, only, ())
+    ratio = (only.memory_ratio_percent if only else 0) or share.memory_ratio_percent
+    return replace(share, core_percent=max(core, share.core_percent), memory_ratio_percent=ratio)
+
+
+def _from_topology(asker: Asker) -> Found | None:
+    """GPU topology groups: whole cards, unless the Pod's own request says less of each."""
+    text = asker.spec.annotations.get(ANNOTATION_GPU_TOPOLOGY)
+    if text is None:
+        return None
+    allocation = decode_gpu_topology(text)
+    containers = asker.apps()
+    demand = next(iter(asker.demands), None)
+
+    def pairs() -> Iterator[Part]:
+        for number, minors in allocation.allocated:
+            named = tuple(containers[number : number + 1])
+            for minor in minors:
+                card = asker.card(TYPE_GPU, minor=minor)
+                yield TYPE_GPU, _demand_share(card, demand, named) if card else None
+
+    return collect(TOPOLOGY, pairs())
+
+
+def _demand_share(
+    card: DeviceRecord, demand: DeviceDemand | None, containers: Sequence[ContainerSpec]
+) -> DeviceShare:
+    if demand is None or demand.exclusive:
+        return whole_share(card, containers)
+    memory = demand.memory_bytes_on(card.memory_bytes)
+    return part_share(card, demand.core_percent, memory, containers)

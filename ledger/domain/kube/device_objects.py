@@ -1,0 +1,398 @@
+"""Devices out of a Device object, or out of the quantities of a Node that has none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from ledger.domain.annotations.gpu_topology import decode_gpu_links
+from ledger.domain.annotations.wire import (
+    Amounts,
+    a_flag,
+    a_list,
+    a_quantity,
+    a_text,
+    amounts,
+    an_integer,
+    an_object,
+    each,
+)
+from ledger.domain.bounds import bounds_of
+from ledger.domain.device_types import (
+    Unit,
+    is_known_type,
+    is_unique_id,
+    known_types,
+    unit_types,
+)
+from ledger.domain.device_types import device_type as type_of
+from ledger.domain.devices import WHOLE_PERCENT, DevicePlace, DeviceRecord, VirtualFunction
+from ledger.domain.errors import InputError
+from ledger.domain.kube.object_fields import named, text_map
+from ledger.domain.proofs.canonical import INTEGER_MAX
+from ledger.domain.quantity import ZERO, Quantity
+from ledger.domain.request.gpushare import UNIT_BYTES
+from ledger.domain.resources import (
+    CARD_AMOUNT_NAMES,
+    GPU_CORE,
+    GPU_MEMORY,
+    GPUSHARE_COUNT,
+    GPUSHARE_MEMORY,
+    HUAWEI_NPU_CORE,
+    MGPU_CORE,
+    MGPU_MEMORY,
+    NVIDIA_GPU,
+    TYPE_GPU,
+    Dialect,
+)
+from ledger.domain.topology import LinkMatrix
+
+CARDS_MAX: Final = 1024
+"""More cards on one node than any machine has: the quantity has the wrong unit."""
+
+_MIB: Final = 2**20
+_UNITS_MAX: Final = bounds_of("core_percent")[1]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inventory:
+    """
+    The devices of one node.
+
+    Attributes:
+        devices: ordered by (device_type, minor).
+        dialects: GPU dialects the cards serve; None = every one.
+        card_amounts: as in `NodeFacts`.
+    """
+
+    devices: tuple[DeviceRecord, ...] = ()
+    dialects: frozenset[Dialect] | None = None
+    card_amounts: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
+    links: LinkMatrix | None = None
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Cards:
+    """What one dialect's quantities say of a node: how many cards, how much memory on each."""
+
+    dialect: Dialect
+    name: str
+    count: int
+    memory_bytes: int
+
+
+def inventory_of_device(device: Mapping[str, object], model: str) -> Inventory:
+    """
+    Read the inventory of a Device object, in the release's spelling or the proposal's.
+
+    Rule: Koordinator contract 3.1: `deviceType` for `type`, `resource` for `resources`, a missing
+    minor is 0, a missing health is false, a missing resource counts 0 (quirk Q3, ours).
+
+    Args:
+        model: the card model, for GPUs.
+
+    Raises:
+        InputError: a wrong type, a bad quantity, two devices with one minor or one id.
+    """
+    spec = an_object(device.get("spec"), "spec")
+    labels = _labels(device)
+    records = each(
+        spec.get("devices"), "spec.devices", lambda item, path: _record(item, path, model, labels)
+    )
+    _check_unique(records)
+    links = decode_gpu_links(spec.get("topologies"))
+    gpus = [record.minor for record in records if record.device_type == TYPE_GPU]
+    warnings = []
+    if links is not None and len(links) <= max(gpus, default=-1):
+        warnings.append(
+            f"link matrix ignored: it has {len(links)} rows for GPU minors up to {max(gpus)}"
+        )
+        links = None
+    strangers = dict.fromkeys(record.device_type for record in records)
+    warnings += [
+        f"devices of a type that no setting describes are not offered: type={name}"
+        for name in strangers
+        if not is_known_type(name)
+    ]
+    return Inventory(
+        devices=tuple(sorted(records, key=lambda record: record.key)),
+        card_amounts=_card_amounts(spec.get("devices")),
+        links=links,
+        warnings=tuple(warnings),
+    )
+
+
+def device_faults(device: Mapping[str, object]) -> Iterator[InputError]:
+    """
+    Yield everything that `inventory_of_device` would stop at, each with its field path.
+
+    Rule: Koordinator contract 3.1, and there: a PCIe root belongs to one NUMA node.
+    """
+    try:
+        labels = _labels(device)
+        spec = an_object(device.get("spec"), "spec")
+        items = a_list(spec.get("devices"), "spec.devices")
+    except InputError as error:
+        yield error
+        return
+    records = []
+    for number, item in enumerate(items):
+        try:
+            records.append((number, _record(item, f"spec.devices[{number}]", "", labels)))
+        except InputError as error:
+            yield error
+    yield from _repeated(records)
+    yield from _torn_roots(records)
+    try:
+        decode_gpu_links(spec.get("topologies"))
+    except InputError as error:
+        yield error
+
+
+def inventory_of_quantities(
+    quantities: Mapping[str, Quantity], *, model: str, gpushare_unit: str
+) -> Inventory:
+    """
+    Make up the cards that a Node's quantities describe.
+
+    Rule: cli.md, Inventory without a Device object: each dialect's quantities serve that dialect
+    only; several describe the same cards and the smallest count wins, with a warning; minors from
+    0, no ids. Memory is divided evenly, rounded down; where none is given it is 0 (unknown).
+    Devices of the other types, RDMA and FPGA among them, are made up in the same way: 100 is one
+    (device proposal, "Device resource dimensions"; docs, Device types).
+
+    Raises:
+        InputError: more cards than `CARDS_MAX`.
+    """
+    found = [cards for cards in _described(quantities, gpushare_unit) if cards.count]
+    others = tuple(_counted(quantities))
+    if not found:
+        return Inventory(devices=others, dialects=frozenset())
+    least = min(found, key=lambda cards: cards.count)
+    _check_count(least.count, least.name)
+    sizes = {cards.memory_bytes for cards in found if cards.memory_bytes}
+    return Inventory(
+        devices=tuple(
+            sorted(
+                (*_made_up(TYPE_GPU, least.count, model, min(sizes, default=0)), *others),
+                key=lambda record: record.key,
+            )
+        ),
+        dialects=frozenset(cards.dialect for cards in found),
+        warnings=tuple(_disagreements(found, least.count, sizes)),
+    )
+
+
+def _counted(quantities: Mapping[str, Quantity]) -> Iterator[DeviceRecord]:
+    """Yield the devices beside GPUs that quantities describe, by type and minor."""
+    for kind in unit_types():
+        units = max(0, quantities.get(kind.resource, ZERO).ceil())
+        count = units if kind.unit is Unit.COUNT else units // WHOLE_PERCENT
+        _check_count(count, kind.resource)
+        memory = max(0, quantities.get(kind.memory, ZERO).ceil()) if kind.memory else 0
+        yield from _made_up(kind.name, count, "", memory // max(1, count))
+
+
+def _made_up(device_type: str, count: int, model: str, memory_bytes: int) -> Iterator[DeviceRecord]:
+    for minor in range(count):
+        yield DeviceRecord(
+            device_type=device_type,
+            minor=minor,
+            device_id="",
+            model=model,
+            memory_bytes=memory_bytes,
+        )
+
+
+def _check_count(count: int, name: str) -> None:
+    if count > CARDS_MAX:
+        raise InputError(f"more cards than a node can have: value={count}", field=name)
+
+
+def _disagreements(found: list[_Cards], count: int, sizes: set[int]) -> Iterator[str]:
+    if any(cards.count != count for cards in found):
+        listed = ", ".join(f"{cards.name} {cards.count}" for cards in found)
+        yield f"resources describe different numbers of cards, the smallest counts: {listed}"
+    if len(sizes) > 1:
+        listed = ", ".join(f"{cards.name} {cards.memory_bytes}" for cards in found)
+        yield f"resources describe different bytes per card, the smallest counts: {listed}"
+
+
+def _described(quantities: Mapping[str, Quantity], gpushare_unit: str) -> Iterator[_Cards]:
+    def units(name: str) -> int:
+        return max(0, quantities.get(name, ZERO).ceil())
+
+    mgpu = units(MGPU_CORE) // WHOLE_PERCENT
+    yield _Cards(
+        dialect=Dialect.MGPU,
+        name=MGPU_CORE,
+        count=mgpu,
+        memory_bytes=units(MGPU_MEMORY) // max(1, mgpu) * _MIB,
+    )
+    shared = units(GPUSHARE_COUNT)
+    yield _Cards(
+        dialect=Dialect.GPUSHARE,
+        name=GPUSHARE_COUNT,
+        count=shared,
+        memory_bytes=units(GPUSHARE_MEMORY) // max(1, shared) * UNIT_BYTES[gpushare_unit],
+    )
+    koordinator = units(GPU_CORE) // WHOLE_PERCENT
+    yield _Cards(
+        dialect=Dialect.KOORDINATOR,
+        name=GPU_CORE,
+        count=koordinator,
+        memory_bytes=units(GPU_MEMORY) // max(1, koordinator),
+    )
+    yield _Cards(dialect=Dialect.NVIDIA, name=NVIDIA_GPU, count=units(NVIDIA_GPU), memory_bytes=0)
+
+
+def _record(value: object, path: str, model: str, object_labels: Mapping[str, str]) -> DeviceRecord:
+    item = an_object(value, path)
+    device_type = a_text(item.get("type", item.get("deviceType")), f"{path}.type")
+    if not device_type:
+        listed = ", ".join(known_types())
+        raise InputError(f"missing; expected one of {listed}", field=f"{path}.type")
+    minor = item.get("minor")
+    key = "resources" if item.get("resources") is not None else "resource"
+    resources = amounts(named(item.get(key), f"{path}.{key}"), f"{path}.{key}")
+    gpu, memory = device_type == TYPE_GPU, type_of(device_type).memory
+    labels = text_map(item.get("labels"), f"{path}.labels")
+    device_id = a_text(item.get("id"), f"{path}.id")
+    return DeviceRecord(
+        device_type=device_type,
+        minor=0 if minor is None else an_integer(minor, f"{path}.minor", least=0),
+        device_id=device_id,
+        model=model if gpu else _model(device_type, labels, object_labels),
+        core_percent=_capacity(resources, device_type, path),
+        memory_bytes=_whole(dict(resources).get(GPU_MEMORY if gpu else memory, ZERO), path),
+        healthy=a_flag(item.get("health"), f"{path}.health", default=False),
+        labels=labels,
+        place=_place(item.get("topology"), f"{path}.topology"),
+        vfs=tuple(_functions(item.get("vfGroups"), f"{path}.vfGroups")),
+        unique_id=is_unique_id(device_type, device_id),
+    )
+
+
+def _card_amounts(devices: object) -> dict[int, dict[str, int]]:
+    """Return GPU minor -> what the card has beside core percent and memory."""
+    found: dict[int, dict[str, int]] = {}
+    for number, value in enumerate(a_list(devices, "spec.devices")):
+        path = f"spec.devices[{number}]"
+        item = an_object(value, path)
+        key = "resources" if item.get("resources") is not None else "resource"
+        held = an_object(item.get(key), f"{path}.{key}")
+        kept: dict[str, int] = {
+            name: _whole(a_quantity(held[name], f"{path}.{key}[{name}]"), path)
+            for name in CARD_AMOUNT_NAMES
+            if name in held
+        }
+        if kept and item.get("type", item.get("deviceType")) == TYPE_GPU:
+            minor = item.get("minor")
+            found[0 if minor is None else an_integer(minor, f"{path}.minor", least=0)] = kept
+    return found
+
+
+def _labels(device: Mapping[str, object]) -> Mapping[str, str]:
+    metadata = an_object(device.get("metadata"), "metadata")
+    return text_map(metadata.get("labels"), "metadata.labels")
+
+
+def _capacity(resources: Amounts, device_type: str, path: str) -> int:
+    """Return the percent that a device has to give: as it reports, 100 for one that is counted."""
+    amounts_by_name = dict(resources)
+    if device_type == TYPE_GPU:
+        if GPU_CORE not in amounts_by_name and amounts_by_name.get(HUAWEI_NPU_CORE):
+            return WHOLE_PERCENT  # its compute is counted in AI cores
+        return _whole(amounts_by_name.get(GPU_CORE, ZERO), path, most=_UNITS_MAX)
+    kind = type_of(device_type)
+    units = _whole(amounts_by_name.get(kind.resource, ZERO), path, most=_UNITS_MAX)
+    return min(units, 1) * WHOLE_PERCENT if kind.unit is Unit.COUNT else units
+
+
+def _model(device_type: str, labels: Mapping[str, str], object_labels: Mapping[str, str]) -> str:
+    """Return the model of a device that is no GPU: its own label, else the Device object's."""
+    label = type_of(device_type).model_label
+    return labels.get(label, object_labels.get(label, "")) if label else ""
+
+
+def _whole(quantity: Quantity, path: str, *, most: int = INTEGER_MAX) -> int:
+    units = quantity.ceil()
+    if units > most:
+        raise InputError(
+            f"beyond what can be counted exactly: value={quantity}", field=f"{path}.resources"
+        )
+    return units
+
+
+def _place(value: object, path: str) -> DevicePlace | None:
+    if value is None:
+        return None
+    place = an_object(value, path)
+    return DevicePlace(
+        socket=_index(place, "socketID", path),
+        numa_node=_index(place, "nodeID", path),
+        pcie_id=a_text(place.get("pcieID"), f"{path}.pcieID"),
+        bus_id=a_text(place.get("busID"), f"{path}.busID"),
+    )
+
+
+def _index(place: Mapping[str, object], key: str, path: str) -> int:
+    value = place.get(key)
+    return -1 if value is None else an_integer(value, f"{path}.{key}", least=-1)
+
+
+def _functions(value: object, path: str) -> Iterator[VirtualFunction]:
+    for number, group in enumerate(each(value, path, an_object)):
+        group_path = f"{path}[{number}]"
+        labels = text_map(group.get("labels"), f"{group_path}.labels")
+        for index, vf in enumerate(each(group.get("vfs"), f"{group_path}.vfs", an_object)):
+            vf_path = f"{group_path}.vfs[{index}]"
+            minor = vf.get("minor")
+            yield VirtualFunction(
+                minor=0 if minor is None else an_integer(minor, f"{vf_path}.minor", least=-1),
+                bus_id=a_text(vf.get("busID"), f"{vf_path}.busID"),
+                labels=labels,
+            )
+
+
+def _check_unique(records: tuple[DeviceRecord, ...]) -> None:
+    for error in _repeated(enumerate(records)):
+        raise error
+
+
+def _repeated(records: Iterable[tuple[int, DeviceRecord]]) -> Iterator[InputError]:
+    """Yield every device with another one's minor, id or VF; records with their place."""
+    minors: set[tuple[str, int]] = set()
+    ids: set[tuple[str, str]] = set()
+    functions: set[str] = set()
+    for number, record in records:
+        path = f"spec.devices[{number}]"
+        identity = (record.device_type, record.device_id)
+        if record.key in minors:
+            fact = f"two {record.device_type} devices have one minor: value={record.minor}"
+            yield InputError(fact, field=f"{path}.minor")
+        if record.device_id and identity in ids:
+            fact = f"two {record.device_type} devices have one id: value={record.device_id!r}"
+            yield InputError(fact, field=f"{path}.id")
+        minors.add(record.key)
+        ids.add(identity)
+        for function in record.vfs:
+            if function.bus_id and function.bus_id in functions:
+                fact = f"two virtual functions have one bus id: value={function.bus_id!r}"
+                yield InputError(fact, field=f"{path}.vfGroups")
+            functions.add(function.bus_id)
+
+
+def _torn_roots(records: Iterable[tuple[int, DeviceRecord]]) -> Iterator[InputError]:
+    """Yield every device whose PCIe root an earlier one has on another NUMA node."""
+    nodes: dict[str, int] = {}
+    for number, record in records:
+        place = record.place
+        if place is None or not place.pcie_id or place.numa_node < 0:
+            continue
+        node = nodes.setdefault(place.pcie_id, place.numa_node)
+        if node != place.numa_node:
+            fact = f"{place.pcie_id} is on NUMA node {node} above: value={place.numa_node}"
+            yield InputError(fact, field=f"spec.devices[{number}].topology.nodeID")

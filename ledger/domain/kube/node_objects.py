@@ -1,0 +1,460 @@
+"""What a node is and has, out of its Node, Device and NodeResourceTopology objects."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterator, Mapping
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Final, TypeVar
+
+from ledger.domain.annotations.checkpoints import DeviceCheckpoint, read_devices_checkpoints
+from ledger.domain.annotations.cpu import CpuBindPolicy, NumaPolicy
+from ledger.domain.annotations.gpushare import decode_unhealthy_cards
+from ledger.domain.annotations.mgpu import (
+    MgpuNodeKind,
+    read_mgpu_node_kind,
+    read_node_compute_policy,
+)
+from ledger.domain.annotations.node_cpu import (
+    KubeletCpuPolicy,
+    NodeCpuBindPolicy,
+    NodeReservation,
+    NumaAllocateStrategy,
+    ReservationApplyPolicy,
+    decode_amplification_ratios,
+    read_node_cpu_policies,
+)
+from ledger.domain.annotations.partitions import (
+    GpuPartition,
+    built_in_partitions,
+    decode_gpu_partitions,
+    honors_partitions,
+)
+from ledger.domain.annotations.wire import a_flag, a_quantity, a_text, an_object, each
+from ledger.domain.bounds import bounds_of
+from ledger.domain.cpuset import EMPTY, CpuSet
+from ledger.domain.devices import WHOLE_PERCENT, DeviceRecord
+from ledger.domain.errors import InputError
+from ledger.domain.kube.derived_links import derive_links
+from ledger.domain.kube.device_objects import (
+    Inventory,
+    inventory_of_device,
+    inventory_of_quantities,
+)
+from ledger.domain.kube.nrt_objects import (
+    NodeTopology,
+    kubelet_allocs,
+    nrt_annotations,
+    read_node_reservation,
+    read_node_reserve,
+    read_topology,
+)
+from ledger.domain.kube.object_fields import default_uid, name_of, named, text_at, text_map
+from ledger.domain.nodes import NodeFacts, Taint
+from ledger.domain.proofs.canonical import INTEGER_MAX
+from ledger.domain.quantity import NANO, ZERO, Quantity
+from ledger.domain.resources import (
+    ANNOTATION_AMPLIFICATION_RATIO,
+    ANNOTATION_GPU_PARTITIONS,
+    CPU,
+    GPUSHARE_COUNT,
+    GPUSHARE_MEMORY,
+    LABEL_GPU_DRIVER_VERSION,
+    LABEL_GPU_MODEL,
+    LABEL_GPU_VENDOR,
+    LABEL_MGPU_COMPUTE_POLICY,
+    LABEL_MGPU_NODE,
+    LABEL_NUMA_TOPOLOGY_POLICY,
+    LABEL_NUMA_TOPOLOGY_POLICY_PROPOSAL,
+    MEMORY,
+    MGPU_CORE,
+    MGPU_MEMORY,
+    PODS,
+    TAINT_OUT_OF_SERVICE,
+    TYPE_GPU,
+    canonical_resources,
+    unhealthy_gpu_config_map,
+)
+
+T = TypeVar("T")
+
+_COPIED_LABELS: Final = (LABEL_GPU_VENDOR, LABEL_GPU_MODEL, LABEL_GPU_DRIVER_VERSION)
+_MIB: Final = 1 << 20
+_CPUS_MAX: Final = bounds_of("cpu_milli")[1] // 1000 - 1
+"""Less than what a Pod's wish without bounds is cut to: that fits nowhere."""
+_EFFECTS: Final = frozenset({"NoSchedule", "PreferNoSchedule", "NoExecute"})
+_BIND_POLICIES: Final = {
+    NodeCpuBindPolicy.NONE: "",
+    NodeCpuBindPolicy.FULL_PCPUS_ONLY: str(CpuBindPolicy.FULL_PCPUS),
+    NodeCpuBindPolicy.SPREAD_BY_PCPUS: str(CpuBindPolicy.SPREAD_BY_PCPUS),
+}
+"""A node's policy -> the same in a Pod's words."""
+
+Quantities = Mapping[str, Quantity]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Witnesses:
+    """What a node's objects say about Pods that got their devices and CPUs from someone else."""
+
+    checkpoints: Mapping[str, tuple[DeviceCheckpoint, ...]]  # Pod UID -> entries
+    cpus: Mapping[str, CpuSet]  # Pod UID -> CPUs that kubelet pinned
+
+
+NO_WITNESSES: Final = Witnesses(checkpoints={}, cpus={})
+
+
+def decode_node(
+    node: Mapping[str, object],
+    device: Mapping[str, object] | None = None,
+    nrt: Mapping[str, object] | None = None,
+    unhealthy_gpus: str | None = None,
+    *,
+    gpushare_unit: str = "MiB",
+    cpu_ref_count_max: int = 1,
+    known_pods: Container[str] = (),
+) -> tuple[NodeFacts, list[str]]:
+    """
+    Return what deciding needs to know about a node, and warnings.
+
+    Rule: cli.md, Predicates and Inventory without a Device object; Koordinator contract 1.2, 2.3,
+    2.4, 3; GPU-sharing contract A.1, B.1, B.3.
+
+    The Device's vendor, model and driver labels count as the Node's, as Koordinator copies them.
+
+    Args:
+        unhealthy_gpus: the list of the node's `unhealthy-gpu-<node>` ConfigMap.
+        known_pods: UIDs of Pods that the caller adopts; their kubelet-pinned CPUs are theirs, not
+            the node's reserve.
+
+    Raises:
+        InputError: a wrong type, a missing name, a bad or negative quantity, JSON that does not
+            parse. `place` names the object when it is not the Node: `Device n-17`.
+    """
+    metadata = an_object(node.get("metadata"), "metadata")
+    name = name_of(metadata)
+    annotations = text_map(metadata.get("annotations"), "metadata.annotations")
+    device_labels = _within(f"Device {name}", lambda: _labels_of(device))
+    labels = {
+        **{key: device_labels[key] for key in _COPIED_LABELS if key in device_labels},
+        **_labels_of(node),
+    }
+    spec, status = an_object(node.get("spec"), "spec"), an_object(node.get("status"), "status")
+    quantities = _quantities(status)
+    if device is None:
+        inventory = _advertised(quantities or {}, labels, gpushare_unit)
+    else:
+        model = labels.get(LABEL_GPU_MODEL, "")
+        inventory = _within(f"Device {name}", lambda: inventory_of_device(device, model))
+    devices, health_warnings = _with_health(inventory.devices, unhealthy_gpus, name)
+    policy = read_node_compute_policy(labels)
+    topology = _within(f"NodeResourceTopology {name}", lambda: read_topology(nrt, known_pods))
+    own = {**topology.copies, **annotations}
+    cpu_milli, memory_bytes, pods_max = _limits(quantities, read_node_reservation(own))
+    partitions, partition_warnings = _partitions(device, labels)
+    info = an_object(status.get("nodeInfo"), "status.nodeInfo")
+    taints = each(spec.get("taints"), "spec.taints", _taint)
+    facts = NodeFacts(
+        uid=text_at(metadata, "uid", "metadata") or default_uid("Node", "", name),
+        name=name,
+        system_uuid=_system_uuid(info),
+        machine_id=text_at(info, "machineID", "status.nodeInfo"),
+        boot_id=text_at(info, "bootID", "status.nodeInfo"),
+        created=text_at(metadata, "creationTimestamp", "metadata"),
+        lost=any(taint.key == TAINT_OUT_OF_SERVICE for taint in taints),
+        labels=labels,
+        taints=taints,
+        unschedulable=a_flag(spec.get("unschedulable"), "spec.unschedulable", default=False),
+        cpu_milli=cpu_milli,
+        memory_bytes=memory_bytes,
+        pods_max=pods_max,
+        devices=devices,
+        dialects=inventory.dialects,
+        card_amounts=inventory.card_amounts,
+        cpu_ref_count_max=cpu_ref_count_max,
+        mgpu_policy="" if policy is None else str(policy),
+        mgpu_invalid=policy is None or not _may_serve_mgpu(labels),
+        links=inventory.links,
+        derived_links=None if inventory.links else derive_links(devices, partitions),
+        partitions=partitions,
+        honors_partitions=honors_partitions(labels, device_labels),
+    )
+    warnings = [
+        *inventory.warnings,
+        *health_warnings,
+        *partition_warnings,
+        *_mgpu_warnings(labels, quantities or {}),
+        *_mgpu_drift(quantities or {}, () if device is None else inventory.devices),
+        *(_uncounted(quantities or {}) if device is None else ()),
+    ]
+    warnings = [f"node {name}: {warning}" for warning in warnings]
+    return _with_cpus(facts, topology, own), warnings
+
+
+def _system_uuid(info: Mapping[str, object]) -> str:
+    """Return the firmware's UUID in lower case: kernels differ in how they print the same one."""
+    return text_at(info, "systemUUID", "status.nodeInfo").lower()
+
+
+def decode_witnesses(
+    device: Mapping[str, object] | None = None, nrt: Mapping[str, object] | None = None
+) -> Witnesses:
+    """
+    Return what a Device and a NodeResourceTopology say about Pods that others placed.
+
+    Rule: Koordinator contract 2.4 (only kubelet's entries with UID and CPUs count) and 2.7.
+
+    Raises:
+        InputError: JSON that does not parse.
+    """
+    checkpoints: dict[str, tuple[DeviceCheckpoint, ...]] = {}
+    for entry in read_devices_checkpoints(_annotations_of(device)):
+        checkpoints[entry.pod_uid] = (*checkpoints.get(entry.pod_uid, ()), entry)
+    cpus: dict[str, CpuSet] = {}
+    for alloc in kubelet_allocs(nrt_annotations(nrt)):
+        cpus[alloc.uid] = cpus.get(alloc.uid, EMPTY) | alloc.cpus
+    return Witnesses(checkpoints=checkpoints, cpus=cpus)
+
+
+def _annotations_of(item: Mapping[str, object] | None) -> Mapping[str, str]:
+    if item is None:
+        return {}
+    metadata = an_object(item.get("metadata"), "metadata")
+    return text_map(metadata.get("annotations"), "metadata.annotations")
+
+
+def _labels_of(item: Mapping[str, object] | None) -> Mapping[str, str]:
+    if item is None:
+        return {}
+    metadata = an_object(item.get("metadata"), "metadata")
+    return text_map(metadata.get("labels"), "metadata.labels")
+
+
+def _within(place: str, read: Callable[[], T]) -> T:
+    """Return what `read` returns; an error in that other object is placed there."""
+    try:
+        return read()
+    except InputError as error:
+        raise error.at(place) from error
+
+
+def _quantities(status: Mapping[str, object]) -> Quantities | None:
+    """Return allocatable, else capacity, else None: a Node that says nothing has no limits."""
+    for section in ("allocatable", "capacity"):
+        path = f"status.{section}"
+        items = named(status.get(section), path)
+        if items:
+            return canonical_resources(
+                {name: _quantity(item, f"{path}[{name}]", name) for name, item in items.items()}
+            )
+    return None
+
+
+def _quantity(value: object, path: str, name: str) -> Quantity:
+    quantity = a_quantity(value, path)
+    most = _CPUS_MAX if name == CPU else INTEGER_MAX
+    if quantity.nanos > most * NANO:
+        raise InputError(f"beyond what can be counted exactly: value={value!r}", field=path)
+    return quantity
+
+
+def _limits(
+    quantities: Quantities | None, reservation: NodeReservation
+) -> tuple[int | None, int | None, int | None]:
+    """
+    Return cpu in thousandths, memory in bytes and the number of Pods.
+
+    Rule: cli.md, Predicates: missing cpu or memory is 0, missing pods is unlimited. What the node
+    keeps for itself is taken off, unless it keeps CPUs only (Koordinator contract 2.3).
+    """
+    if quantities is None:
+        return None, None, None
+    pods = quantities.get(PODS)
+    kept = dict(reservation.resources)
+    cpu, memory = kept.get(CPU, ZERO).milli(), kept.get(MEMORY, ZERO).ceil()
+    if reservation.reserved_cpus:
+        cpu = 1000 * len(reservation.reserved_cpus)
+    if reservation.apply_policy is ReservationApplyPolicy.RESERVED_CPUS_ONLY:
+        cpu = memory = 0
+    return (
+        max(0, quantities.get(CPU, ZERO).nanos * 1000 // NANO - cpu),
+        max(0, quantities.get(MEMORY, ZERO).nanos // NANO - memory),
+        None if pods is None else pods.nanos // NANO,
+    )
+
+
+def _advertised(quantities: Quantities, labels: Mapping[str, str], gpushare_unit: str) -> Inventory:
+    try:
+        return inventory_of_quantities(
+            quantities, model=labels.get(LABEL_GPU_MODEL, ""), gpushare_unit=gpushare_unit
+        )
+    except InputError as error:
+        raise InputError(error.message, field=f"status.allocatable[{error.field}]") from error
+
+
+def _with_health(
+    devices: tuple[DeviceRecord, ...], unhealthy_gpus: str | None, name: str
+) -> tuple[tuple[DeviceRecord, ...], list[str]]:
+    """Close the cards that the ConfigMap lists (GPU-sharing contract B.3, ours)."""
+    if unhealthy_gpus is None:
+        return devices, []
+    place = unhealthy_gpu_config_map(name)
+    minors, bad = decode_unhealthy_cards(unhealthy_gpus)
+    warnings = [f"{place}: not a card index, ignored: value={token!r}" for token in bad]
+    known = {record.minor for record in devices if record.device_type == TYPE_GPU}
+    warnings += [
+        f"{place}: the node has no such card, ignored: value={minor}"
+        for minor in sorted(minors - known)
+    ]
+    marked = tuple(
+        replace(record, healthy=False)
+        if record.device_type == TYPE_GPU and record.minor in minors
+        else record
+        for record in devices
+    )
+    return marked, warnings
+
+
+def _partitions(
+    device: Mapping[str, object] | None, labels: Mapping[str, str]
+) -> tuple[Mapping[int, tuple[GpuPartition, ...]] | None, list[str]]:
+    """
+    Return the node's table of GPU partitions, and what is wrong with it.
+
+    Rule: Koordinator contract 2.5 and 8.5: a broken table is none at all.
+    """
+    if device is None:
+        return None, []  # cards made up from quantities have no minors that a table could mean
+    text = _annotations_of(device).get(ANNOTATION_GPU_PARTITIONS)
+    if text is None:
+        vendor, model = labels.get(LABEL_GPU_VENDOR, ""), labels.get(LABEL_GPU_MODEL, "")
+        return built_in_partitions(vendor, model), []
+    try:
+        return decode_gpu_partitions(text), []
+    except InputError as error:
+        return None, [f"GPU partition table ignored: {error}"]
+
+
+def _taint(value: object, path: str) -> Taint:
+    item = an_object(value, path)
+    key, effect = (
+        a_text(item.get("key"), f"{path}.key"),
+        a_text(item.get("effect"), f"{path}.effect"),
+    )
+    if not key:
+        raise InputError("missing; expected a taint key", field=f"{path}.key")
+    if effect not in _EFFECTS:
+        raise InputError(
+            f"not one of NoSchedule, PreferNoSchedule, NoExecute: value={effect!r}",
+            field=f"{path}.effect",
+        )
+    return Taint(key=key, value=a_text(item.get("value"), f"{path}.value"), effect=effect)
+
+
+def _with_cpus(
+    facts: NodeFacts, topology: NodeTopology, annotations: Mapping[str, str]
+) -> NodeFacts:
+    """Return the node with its CPUs, what of them is kept back, and their policies."""
+    reserve = read_node_reserve(annotations, topology.cpus)
+    full_pcpus_only = topology.kubelet.full_pcpus_only
+    return replace(
+        facts,
+        cpu_topology=topology.cpus,
+        reserved_cpus=topology.reserved | reserve,
+        unpooled_cpus=topology.pinned | reserve,
+        cpu_bind_policy=_bind_policy(facts.labels, full_pcpus_only=full_pcpus_only),
+        numa_strategy=_numa_strategy(facts.labels, topology.kubelet),
+        numa_policy=_numa_policy(facts.labels, topology.numa_policy),
+        kubelet=topology.kubelet_rejects,
+        numa_zones=topology.zones,
+        cpu_amplification=_cpu_amplification(annotations),
+    )
+
+
+def _bind_policy(labels: Mapping[str, str], *, full_pcpus_only: bool) -> str:
+    """
+    Return the node's policy in a Pod's words.
+
+    Rule: CPU proposal, "Compatible kubelet CPU management policies" 1: the label's, else kubelet's.
+    What kubelet rejects all the same is its own matter (`KubeletPolicy`).
+    """
+    named = read_node_cpu_policies(labels).bind_policy
+    if full_pcpus_only and not _BIND_POLICIES[named]:
+        return _BIND_POLICIES[NodeCpuBindPolicy.FULL_PCPUS_ONLY]
+    return _BIND_POLICIES[named]
+
+
+def _numa_strategy(labels: Mapping[str, str], kubelet: KubeletCpuPolicy) -> str:
+    """Return the label's strategy, else what kubelet's own option comes to (proposal, Story 1)."""
+    strategy = read_node_cpu_policies(labels).numa_allocate_strategy
+    if strategy is NumaAllocateStrategy.UNSET and kubelet.distribute_across_numa:
+        return str(NumaAllocateStrategy.DISTRIBUTE_EVENLY)
+    return str(strategy)
+
+
+def _numa_policy(labels: Mapping[str, str], kubelets: NumaPolicy) -> NumaPolicy:
+    """
+    Return the label's policy, else kubelet's Topology Manager's.
+
+    Rule: Koordinator contract 7; CPU proposal, NUMA topology alignment policy. A label of any
+    other text, `None` too, is no policy, whatever kubelet's is.
+    """
+    named = any(
+        labels.get(key) for key in (LABEL_NUMA_TOPOLOGY_POLICY, LABEL_NUMA_TOPOLOGY_POLICY_PROPOSAL)
+    )
+    return read_node_cpu_policies(labels).numa_policy if named else kubelets
+
+
+def _may_serve_mgpu(labels: Mapping[str, str]) -> bool:
+    """
+    Tell whether the node's labels leave it open to mGPU Pods.
+
+    Rule: GPU-sharing contract A.1: `nvidia` and unknown values close it. Without the label it is
+    open, since cli.md lets what a node advertises (or a Device object) say what its cards serve.
+    """
+    return LABEL_MGPU_NODE not in labels or read_mgpu_node_kind(labels) is MgpuNodeKind.MGPU
+
+
+def _mgpu_warnings(labels: Mapping[str, str], quantities: Quantities) -> Iterator[str]:
+    """Say why a node that offers mGPU gets no mGPU Pod."""
+    if quantities.get(MGPU_CORE) and not _may_serve_mgpu(labels):
+        shown = labels[LABEL_MGPU_NODE]
+        yield f"serves no mGPU Pod, because its label {LABEL_MGPU_NODE} is {shown!r}, not 'mgpu'"
+    if read_node_compute_policy(labels) is None:
+        shown = labels[LABEL_MGPU_COMPUTE_POLICY]
+        yield f"serves no mGPU Pod, because {LABEL_MGPU_COMPUTE_POLICY} is no policy: {shown!r}"
+
+
+def _uncounted(quantities: Quantities) -> Iterator[str]:
+    """Say which memory a node offers without a number of cards: nobody can share that out."""
+    for memory, cards, least in (
+        (GPUSHARE_MEMORY, GPUSHARE_COUNT, 1),
+        (MGPU_MEMORY, MGPU_CORE, WHOLE_PERCENT),
+    ):
+        if quantities.get(memory) and quantities.get(cards, ZERO).ceil() < least:
+            yield f"{memory} serves no Pod: it takes {cards} of at least {least} to know the cards"
+
+
+def _mgpu_drift(quantities: Quantities, devices: tuple[DeviceRecord, ...]) -> Iterator[str]:
+    """
+    Say where mGPU's quantities and the Device object describe other cards; the Device counts.
+
+    Rule: GPU-sharing contract A.1, ours. Per card floor(memory / cards), in MiB.
+    """
+    cards = quantities.get(MGPU_CORE, ZERO).ceil() // WHOLE_PERCENT
+    found = [record.memory_bytes // _MIB for record in devices if record.device_type == TYPE_GPU]
+    if not cards or not devices:
+        return
+    each = quantities.get(MGPU_MEMORY, ZERO).ceil() // cards
+    if found != [each] * cards:
+        listed = ", ".join(map(str, found)) or "none"
+        yield (
+            f"mGPU's quantities mean {cards} cards of {each} MiB, the Device object lists cards of "
+            f"{listed} MiB; the Device object counts"
+        )
+
+
+def _cpu_amplification(annotations: Mapping[str, str]) -> Fraction:
+    """Return the ratio of the node's cpu (Koordinator contract 2.3), 1 without one."""
+    text = annotations.get(ANNOTATION_AMPLIFICATION_RATIO)
+    return Fraction(1) if text is None else decode_amplification_ratios(text).get(CPU, Fraction(1))

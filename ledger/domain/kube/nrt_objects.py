@@ -1,0 +1,251 @@
+"""What a NodeResourceTopology says of a node's CPUs, its NUMA nodes and kubelet's own policies."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Container, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+
+from ledger.domain.annotations.cpu import NumaPolicy
+from ledger.domain.annotations.node_cpu import (
+    KubeletCpuPolicy,
+    NodeReservation,
+    PodCpuAlloc,
+    decode_cpu_topology,
+    decode_kubelet_cpu_policy,
+    decode_node_reservation,
+    decode_pod_cpu_allocs,
+    decode_system_qos_resource,
+    numa_policy_of,
+)
+from ledger.domain.annotations.wire import a_list, a_quantity, a_text, an_object, each
+from ledger.domain.cpuset import EMPTY, CpuSet, cpuset_of
+from ledger.domain.errors import InputError
+from ledger.domain.kube.object_fields import text_map
+from ledger.domain.nodes import KubeletPolicy, NumaZone
+from ledger.domain.quantity import NANO
+from ledger.domain.resources import (
+    ANNOTATION_AMPLIFICATION_RATIO,
+    ANNOTATION_CPU_TOPOLOGY,
+    ANNOTATION_KUBELET_CPU_MANAGER_POLICY,
+    ANNOTATION_NODE_RESERVATION,
+    ANNOTATION_POD_CPU_ALLOCS,
+    ANNOTATION_SYSTEM_QOS_RESOURCE,
+    CPU,
+    MEMORY,
+)
+from ledger.domain.topology import CpuTopology
+
+_COPIED_ANNOTATIONS: Final = (
+    ANNOTATION_AMPLIFICATION_RATIO,
+    ANNOTATION_NODE_RESERVATION,
+    ANNOTATION_SYSTEM_QOS_RESOURCE,
+)
+_ZONE_NAME: Final = re.compile(r"node-(0|[1-9][0-9]{0,3})")
+_ZONE_TYPE: Final = "Node"
+_POLICY_ATTRIBUTE: Final = "topologyManagerPolicy"
+_SCOPE_ATTRIBUTE: Final = "topologyManagerScope"
+_POD_SCOPE: Final = "pod"
+_POD_LEVEL: Final = "PodLevel"
+_REJECTING: Final = frozenset({NumaPolicy.RESTRICTED, NumaPolicy.SINGLE_NUMA_NODE})
+_KUBELET_POLICIES: Final = {
+    "best-effort": NumaPolicy.BEST_EFFORT,
+    "restricted": NumaPolicy.RESTRICTED,
+    "single-numa-node": NumaPolicy.SINGLE_NUMA_NODE,
+}
+"""Kubelet's spelling of its Topology Manager policies."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeTopology:
+    """
+    A NodeResourceTopology, decoded.
+
+    Attributes:
+        cpus: None when it lists no CPU.
+        pinned: CPUs that kubelet gave to Pods that nobody adopts.
+        kubelet: its CPU manager policy.
+        numa_policy: kubelet's Topology Manager policy; `pod_scope`: it aligns Pods as a whole.
+        zones: by NUMA node.
+        copies: the Node's own annotations that the object repeats for the scheduler.
+    """
+
+    cpus: CpuTopology | None
+    pinned: CpuSet
+    kubelet: KubeletCpuPolicy
+    numa_policy: NumaPolicy
+    pod_scope: bool
+    zones: tuple[NumaZone, ...]
+    copies: Mapping[str, str]
+
+    @property
+    def reserved(self) -> CpuSet:
+        """Return the CPUs that kubelet keeps, for itself or for Pods that nobody adopts."""
+        return self.pinned | self.kubelet.reserved_cpus
+
+    @property
+    def kubelet_rejects(self) -> KubeletPolicy | None:
+        """Return what kubelet rejects by itself; only its static CPU manager gives CPUs away."""
+        strict = self.numa_policy if self.numa_policy in _REJECTING else NumaPolicy.NONE
+        if self.kubelet.policy != "static" or not (strict or self.kubelet.full_pcpus_only):
+            return None
+        return KubeletPolicy(
+            whole_cores=self.kubelet.full_pcpus_only,
+            numa_policy=strict,
+            pod_scope=self.pod_scope,
+            kept=self.reserved,
+            reserved=self.kubelet.reserved_cpus,
+        )
+
+
+def read_topology(
+    nrt: Mapping[str, object] | None, known_pods: Container[str] = ()
+) -> NodeTopology:
+    """
+    Read a NodeResourceTopology (v1alpha1 or v1alpha2), or none at all.
+
+    Rule: Koordinator contract 2.4 and 3.2.
+
+    Args:
+        known_pods: UIDs of Pods that the caller adopts; CPUs that kubelet pinned for others are
+            the node's reserve.
+
+    Raises:
+        InputError: a wrong type, JSON that does not parse, a bad or negative quantity.
+    """
+    item = {} if nrt is None else nrt
+    annotations = nrt_annotations(nrt)
+    text = annotations.get(ANNOTATION_CPU_TOPOLOGY)
+    policy = annotations.get(ANNOTATION_KUBELET_CPU_MANAGER_POLICY)
+    kubelet = KubeletCpuPolicy() if policy is None else decode_kubelet_cpu_policy(policy)
+    pinned = EMPTY
+    for alloc in kubelet_allocs(annotations):
+        if alloc.uid not in known_pods:
+            pinned |= alloc.cpus
+    cpus = None if text is None else decode_cpu_topology(text) or None
+    read_node_reserve(annotations, cpus)  # what does not parse is this object's fault
+    return NodeTopology(
+        cpus=cpus,
+        pinned=pinned,
+        kubelet=kubelet,
+        numa_policy=_numa_policy(item),
+        pod_scope=_pod_scope(item),
+        zones=_by_id(_zones(item)),
+        copies={key: annotations[key] for key in _COPIED_ANNOTATIONS if key in annotations},
+    )
+
+
+def nrt_annotations(nrt: Mapping[str, object] | None) -> Mapping[str, str]:
+    """Return the object's annotations, none without an object."""
+    if nrt is None:
+        return {}
+    metadata = an_object(nrt.get("metadata"), "metadata")
+    return text_map(metadata.get("annotations"), "metadata.annotations")
+
+
+def kubelet_allocs(annotations: Mapping[str, str]) -> Iterator[PodCpuAlloc]:
+    """Yield the entries of `pod-cpu-allocs` that count (contract 2.4)."""
+    text = annotations.get(ANNOTATION_POD_CPU_ALLOCS)
+    if text is not None:
+        yield from (alloc for alloc in decode_pod_cpu_allocs(text) if alloc.counts)
+
+
+def read_node_reservation(annotations: Mapping[str, str]) -> NodeReservation:
+    """Return what the node keeps for itself, nothing without the annotation (contract 2.3)."""
+    text = annotations.get(ANNOTATION_NODE_RESERVATION)
+    return NodeReservation() if text is None else decode_node_reservation(text)
+
+
+def read_node_reserve(annotations: Mapping[str, str], topology: CpuTopology | None) -> CpuSet:
+    """
+    Return the CPUs that a node keeps for itself and for its system.
+
+    Rule: Koordinator contract 2.3 and 6.3. The Node's own annotation wins over the copy that the
+    NodeResourceTopology carries for the scheduler (2.4). An amount of cpu without CPUs picks them
+    as kubelet's picker does on an empty machine: sockets, cores and threads, the lowest first.
+    """
+    reservation = read_node_reservation(annotations)
+    reserved = reservation.reserved_cpus
+    if not reserved and topology is not None:
+        amount = dict(reservation.resources).get(CPU)
+        reserved = EMPTY if amount is None else _lowest_cores(topology, amount.ceil())
+    system = annotations.get(ANNOTATION_SYSTEM_QOS_RESOURCE)
+    if system is not None:
+        resource = decode_system_qos_resource(system)
+        reserved |= resource.cpus if resource.exclusive else EMPTY
+    return reserved
+
+
+def _lowest_cores(topology: CpuTopology, count: int) -> CpuSet:
+    """Return so many CPUs, core after core by (socket, core)."""
+    in_order = [cpu for core in topology.cores for cpu in topology.cpus_in_core(core)]
+    return cpuset_of(in_order[:count])
+
+
+def _numa_policy(nrt: Mapping[str, object]) -> NumaPolicy:
+    """
+    Return kubelet's Topology Manager policy.
+
+    Rule: Koordinator contract 3.2. v1alpha2's attribute wins over the deprecated list.
+    """
+    text = _attribute(nrt, _POLICY_ATTRIBUTE)
+    if text is not None:
+        return _KUBELET_POLICIES.get(text, numa_policy_of(text))
+    return numa_policy_of(_listed_policy(nrt))
+
+
+def _pod_scope(nrt: Mapping[str, object]) -> bool:
+    """Tell whether kubelet aligns Pods as a whole; without a word it aligns containers."""
+    text = _attribute(nrt, _SCOPE_ATTRIBUTE)
+    if text is not None:
+        return text == _POD_SCOPE
+    return _listed_policy(nrt).endswith(_POD_LEVEL)
+
+
+def _listed_policy(nrt: Mapping[str, object]) -> str:
+    policies = a_list(nrt.get("topologyPolicies"), "topologyPolicies")
+    return a_text(policies[0], "topologyPolicies[0]") if policies else ""
+
+
+def _attribute(nrt: Mapping[str, object], name: str) -> str | None:
+    for place, item in enumerate(a_list(nrt.get("attributes"), "attributes")):
+        path = f"attributes[{place}]"
+        attribute = an_object(item, path)
+        if a_text(attribute.get("name"), f"{path}.name") == name:
+            return a_text(attribute.get("value"), f"{path}.value")
+    return None
+
+
+def _by_id(zones: Iterable[NumaZone]) -> tuple[NumaZone, ...]:
+    """Return the zones by NUMA node. Raises InputError for two of one."""
+    ordered = tuple(sorted(zones, key=lambda zone: zone.id))
+    for before, after in pairwise(ordered):
+        if before.id == after.id:
+            raise InputError(f"two zones have one name: name=node-{after.id}", field="zones")
+    return ordered
+
+
+def _zones(nrt: Mapping[str, object]) -> Iterator[NumaZone]:
+    """Yield the zones that are NUMA nodes: type `Node`, named `node-<int>`."""
+    for place, item in enumerate(a_list(nrt.get("zones"), "zones")):
+        path = f"zones[{place}]"
+        zone = an_object(item, path)
+        name = _ZONE_NAME.fullmatch(a_text(zone.get("name"), f"{path}.name"))
+        if name is None or a_text(zone.get("type"), f"{path}.type") != _ZONE_TYPE:
+            continue
+        nanos = dict(each(zone.get("resources"), f"{path}.resources", _zone_resource))
+        cpu, memory = nanos.get(CPU), nanos.get(MEMORY)
+        yield NumaZone(
+            id=int(name[1]),
+            cpu_milli=None if cpu is None else cpu * 1000 // NANO,
+            memory_bytes=None if memory is None else memory // NANO,
+        )
+
+
+def _zone_resource(value: object, path: str) -> tuple[str, int]:
+    """Return a resource's name and its allocatable in thousand-millionths."""
+    resource = an_object(value, path)
+    allocatable = a_quantity(resource.get("allocatable"), f"{path}.allocatable")
+    return a_text(resource.get("name"), f"{path}.name"), allocatable.nanos

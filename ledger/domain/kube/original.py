@@ -1,0 +1,104 @@
+"""A Pod as its user wrote it, out of the Pod as admission left it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from ledger.domain.annotations.tenure import OriginalContainer, read_original
+from ledger.domain.annotations.wire import a_list, a_quantity, an_object
+from ledger.domain.errors import InputError
+from ledger.domain.kube.object_fields import text_map
+from ledger.domain.request.koordinator import rewritten
+from ledger.domain.resources import (
+    ANNOTATION_TENURE_ORIGINAL,
+    canonical_resources,
+    device_type_of,
+)
+
+_SECTIONS: Final = ("requests", "limits")
+_LISTS: Final = ("initContainers", "containers")
+
+
+def as_written(pod: Mapping[str, object]) -> Mapping[str, object]:
+    """
+    Return the Pod with the device resources that its user wrote, where admission replaced them.
+
+    Rule: design section 3, decode(mutate(p)) == decode(p). A container whose recorded original
+    would not have become what it asks for now is taken as it is: the annotation grants nothing.
+
+    Raises:
+        InputError: the annotation does not parse.
+    """
+    metadata = an_object(pod.get("metadata"), "metadata")
+    annotations = an_object(metadata.get("annotations"), "metadata.annotations")
+    if ANNOTATION_TENURE_ORIGINAL not in annotations:
+        return pod
+    original = read_original(text_map(annotations, "metadata.annotations"))
+    spec = an_object(pod.get("spec"), "spec")
+    lists: dict[str, object] = {
+        key: [_restored(item, original.containers) for item in a_list(spec[key], f"spec.{key}")]
+        for key in _LISTS
+        if key in spec
+    }
+    return {**pod, "spec": spec | lists}
+
+
+def device_units(resources: Mapping[str, object]) -> dict[str, int]:
+    """
+    Return a container's device amounts in whole units, under released names, without zeros.
+
+    Raises:
+        InputError: a wrong type, a bad or negative quantity.
+    """
+    limits, requests = (an_object(resources.get(key), key) for key in ("limits", "requests"))
+    amounts = {
+        key: value
+        for key, value in {**limits, **requests}.items()
+        if isinstance(key, str) and device_type_of(key) is not None
+    }
+    units = {
+        name: a_quantity(value, name).ceil() for name, value in canonical_resources(amounts).items()
+    }
+    return {name: amount for name, amount in units.items() if amount}
+
+
+def is_original_of(original: OriginalContainer, container: Mapping[str, object]) -> bool:
+    """
+    Tell whether a container asks for what admission makes of its recorded original.
+
+    That is the same under other names, or rewritten too.
+    """
+    resources = container.get("resources")
+    if not isinstance(resources, dict):
+        return False
+    try:
+        before = device_units({"requests": original.requests, "limits": original.limits})
+        now = device_units(resources)
+    except InputError:
+        return False
+    return bool(before) and now in (before, rewritten(before))
+
+
+def _restored(item: object, originals: Mapping[str, OriginalContainer]) -> object:
+    """Return one container with its original resources; what can't be read is another's error."""
+    if not isinstance(item, dict):
+        return item
+    name = item.get("name")
+    original = originals.get(name) if isinstance(name, str) else None
+    if original is None or not is_original_of(original, item):
+        return item
+    resources = item["resources"]
+    kept = {
+        section: {
+            key: value
+            for key, value in an_object(resources.get(section), section).items()
+            if device_type_of(key) is None
+        }
+        for section in _SECTIONS
+    }
+    restored = {
+        "requests": {**kept["requests"], **original.requests},
+        "limits": {**kept["limits"], **original.limits},
+    }
+    return {**item, "resources": {**resources, **restored}}

@@ -1,0 +1,364 @@
+"""What a Pod object says, read strictly and in the API server's own defaults."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Final
+
+from ledger.domain.annotations.tenure import container_place
+from ledger.domain.annotations.wire import a_list, a_quantity, an_integer, an_object
+from ledger.domain.bounds import bounds_of
+from ledger.domain.device_types import counts_bytes
+from ledger.domain.errors import InputError
+from ledger.domain.kube.object_fields import (
+    default_uid,
+    name_of,
+    named,
+    text_at,
+    text_map,
+    time_us,
+)
+from ledger.domain.kube.placement import placement_rules
+from ledger.domain.proofs.canonical import INTEGER_MAX
+from ledger.domain.quantity import NANO, Quantity
+from ledger.domain.request.requests import PlacementRules
+from ledger.domain.resources import (
+    CPU,
+    MEMORY,
+    canonical,
+    canonical_resources,
+    device_type_of,
+    must_equal_limits,
+    words_version,
+)
+
+APP: Final = "app"
+SIDECAR: Final = "sidecar"
+INIT: Final = "init"
+
+PENDING: Final = "pending"
+RUNNING: Final = "running"
+ENDED: Final = "ended"
+
+DEFAULT_NAMESPACE: Final = "default"
+
+_ENDED_PHASES: Final = frozenset({"Succeeded", "Failed"})
+_POD_LEVEL_NAMES: Final = (CPU, MEMORY)
+_CPUS_MAX: Final = bounds_of("cpu_milli")[1] // 1000
+"""The most whole CPUs that are counted."""
+_UNITS_MAX: Final = 8_000_000
+"""The most device units (cards, percent, MiB, GiB): as GiB their bytes can be counted exactly."""
+
+Amounts = Mapping[str, Quantity]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerSpec:
+    """
+    One container's resources under released names, requests and limits filled from one another.
+
+    Attributes:
+        place: `<i>` in `spec.containers`, `init-<i>` in `spec.initContainers`.
+        kind: `app`, `sidecar` (an init container that keeps running) or `init`.
+        path: `spec.containers[0]`, where field errors point.
+        written: released name -> the name the user wrote, where the two differ.
+        original: the requests as written, resource -> quantity text.
+    """
+
+    name: str
+    place: str
+    kind: str
+    path: str
+    requests: Amounts
+    limits: Amounts
+    written: Mapping[str, str]
+    original: Mapping[str, str]
+
+    def field(self, resource: str, section: str = "requests") -> str:
+        """Return the path of one resource of this container, in the user's own spelling."""
+        return f"{self.path}.resources.{section}[{self.written.get(resource, resource)}]"
+
+    def units(self, resource: str) -> int:
+        """Return the requested amount in whole units, 0 when it is not asked for."""
+        quantity = self.requests.get(resource)
+        return 0 if quantity is None else quantity.ceil()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodSpec:
+    """
+    The parts of a Pod that deciding and recording need.
+
+    Attributes:
+        containers: in the order they start: init containers and sidecars, then app containers.
+        pod_requests, pod_limits: what `spec.resources` says for the Pod as a whole, if anything.
+        cpu_milli, memory_bytes: the whole Pod's request (see `pod_total`), overhead included.
+        priority: `spec.priority`, None when absent.
+        owner: the controller as `<kind>/<name>`, kind in lower case; a ReplicaSet stays one,
+            for its Deployment's name would be a guess.
+        created_at_us: microseconds since the epoch, 0 when unknown.
+        stage: `pending`, `running` (it has a node and has not ended) or `ended`.
+    """
+
+    uid: str
+    namespace: str
+    name: str
+    labels: Mapping[str, str]
+    annotations: Mapping[str, str]
+    containers: tuple[ContainerSpec, ...]
+    overhead: Amounts
+    pod_requests: Amounts
+    pod_limits: Amounts
+    cpu_milli: int
+    memory_bytes: int
+    priority: int | None
+    priority_class_name: str
+    placement: PlacementRules
+    owner: str
+    created_at_us: int
+    node_name: str
+    stage: str
+    kube_qos: str
+
+
+def pod_total(parts: Iterable[tuple[str, Mapping[str, int]]]) -> dict[str, int]:
+    """
+    Return a Pod's request out of its containers' (kind, amounts), given in starting order.
+
+    Rule: design section 3: max(sum of app containers and sidecars, max over init containers of
+    that one plus the sidecars before it), for each resource by itself. Overhead is the caller's.
+    """
+    sidecars: dict[str, int] = {}
+    apps: dict[str, int] = {}
+    peaks: dict[str, int] = {}
+    for kind, amounts in parts:
+        if kind == INIT:
+            for name, amount in amounts.items():
+                peak = sidecars.get(name, 0) + amount
+                peaks[name] = max(peaks.get(name, 0), peak)
+        else:
+            sums = sidecars if kind == SIDECAR else apps
+            for name, amount in amounts.items():
+                sums[name] = sums.get(name, 0) + amount
+    return {
+        name: max(sidecars.get(name, 0) + apps.get(name, 0), peaks.get(name, 0))
+        for name in {**peaks, **sidecars, **apps}
+    }
+
+
+def read_pod(pod: Mapping[str, object]) -> PodSpec:
+    """
+    Read a Pod object.
+
+    Rule: cli.md, Defaults; design section 3.
+
+    Namespace, UID, requests and limits are filled in where the object leaves them out.
+
+    Raises:
+        InputError: a wrong type, a missing name, a bad or negative quantity, with its field path.
+    """
+    metadata = an_object(pod.get("metadata"), "metadata")
+    spec = an_object(pod.get("spec"), "spec")
+    status = an_object(pod.get("status"), "status")
+    namespace = text_at(metadata, "namespace", "metadata") or DEFAULT_NAMESPACE
+    name = name_of(metadata)
+    containers = _containers(spec)
+    overhead = _amounts(spec.get("overhead"), "spec.overhead")[0]
+    pod_requests, pod_limits = _pod_level(spec)
+    cpu_milli, memory_bytes = _cpu_and_memory(
+        containers, overhead, requests=pod_requests, limits=pod_limits
+    )
+    node_name = text_at(spec, "nodeName", "spec")
+    priority = spec.get("priority")
+    return PodSpec(
+        uid=text_at(metadata, "uid", "metadata") or default_uid("Pod", namespace, name),
+        namespace=namespace,
+        name=name,
+        labels=text_map(metadata.get("labels"), "metadata.labels"),
+        annotations=text_map(metadata.get("annotations"), "metadata.annotations"),
+        containers=containers,
+        overhead=overhead,
+        pod_requests=pod_requests,
+        pod_limits=pod_limits,
+        cpu_milli=cpu_milli,
+        memory_bytes=memory_bytes,
+        priority=None if priority is None else an_integer(priority, "spec.priority"),
+        priority_class_name=text_at(spec, "priorityClassName", "spec"),
+        placement=placement_rules(spec),
+        owner=_owner(metadata),
+        created_at_us=time_us(metadata.get("creationTimestamp"), "metadata.creationTimestamp"),
+        node_name=node_name,
+        stage=_stage(node_name, text_at(status, "phase", "status")),
+        kube_qos=text_at(status, "qosClass", "status"),
+    )
+
+
+def decode_quota(quota: Mapping[str, object]) -> Amounts:
+    """
+    Return what a ResourceQuota allows at most, by name as written.
+
+    Rule: Kubernetes API, ResourceQuota, `spec.hard`.
+
+    Raises:
+        InputError: a wrong type, a bad or negative quantity, with its field path.
+    """
+    spec = an_object(quota.get("spec"), "spec")
+    items = named(spec.get("hard"), "spec.hard")
+    return {name: a_quantity(value, f"spec.hard[{name}]") for name, value in items.items()}
+
+
+def _stage(node_name: str, phase: str) -> str:
+    """cli.md, Running Pods: a deletionTimestamp does not end a Pod, its phase does."""
+    if phase in _ENDED_PHASES:
+        return ENDED
+    return RUNNING if node_name else PENDING
+
+
+def _owner(metadata: Mapping[str, object]) -> str:
+    path = "metadata.ownerReferences"
+    for number, item in enumerate(a_list(metadata.get("ownerReferences"), path)):
+        reference = an_object(item, f"{path}[{number}]")
+        if reference.get("controller") is True:
+            kind = text_at(reference, "kind", f"{path}[{number}]")
+            return f"{kind.lower()}/{text_at(reference, 'name', f'{path}[{number}]')}"
+    return ""
+
+
+def _containers(spec: Mapping[str, object]) -> tuple[ContainerSpec, ...]:
+    started = _section(spec, "initContainers", init=True)
+    apps = _section(spec, "containers", init=False)
+    if not apps:
+        raise InputError("missing; expected at least one container", field="spec.containers")
+    seen = set[str]()
+    for container in (*started, *apps):
+        if container.name in seen:
+            raise InputError(
+                f"two containers have one name: value={container.name!r}",
+                field=f"{container.path}.name",
+            )
+        seen.add(container.name)
+    return (*started, *apps)
+
+
+def _section(spec: Mapping[str, object], key: str, *, init: bool) -> tuple[ContainerSpec, ...]:
+    path = f"spec.{key}"
+    return tuple(
+        _container(item, number, f"{path}[{number}]", init=init)
+        for number, item in enumerate(a_list(spec.get(key), path))
+    )
+
+
+def _container(value: object, number: int, path: str, *, init: bool) -> ContainerSpec:
+    container = an_object(value, path)
+    name = text_at(container, "name", path)
+    if not name:
+        raise InputError("missing; expected a container name", field=f"{path}.name")
+    resources = an_object(container.get("resources"), f"{path}.resources")
+    requests, names, original = _amounts(resources.get("requests"), f"{path}.resources.requests")
+    limits, limit_names, limit_texts = _amounts(resources.get("limits"), f"{path}.resources.limits")
+    restarts = init and text_at(container, "restartPolicy", path) == "Always"
+    return ContainerSpec(
+        name=name,
+        place=container_place(number, init=init),
+        kind=SIDECAR if restarts else INIT if init else APP,
+        path=path,
+        requests={**limits, **requests},
+        limits={**{key: q for key, q in requests.items() if must_equal_limits(key)}, **limits},
+        written={**limit_names, **names} if names or limit_names else names,
+        original={
+            **{key: text for key, text in limit_texts.items() if key not in original},
+            **original,
+        },
+    )
+
+
+def _amounts(
+    value: object, path: str
+) -> tuple[dict[str, Quantity], dict[str, str], dict[str, str]]:
+    """Return quantities by released name, the user's spelling where it differs, and the texts."""
+    items = named(value, path)
+    amounts = {name: _amount(name, item, path) for name, item in items.items()}
+    texts = {name: str(item) for name, item in items.items()}
+    aliases = [name for name in amounts if canonical(name) != name]
+    if not aliases:
+        return amounts, {}, texts
+    written = {
+        canonical(name): name
+        for name in sorted(aliases, reverse=True)  # the first in text order counts
+        if canonical(name) not in amounts
+    }
+    return canonical_resources(amounts), written, texts
+
+
+def _amount(name: str, value: object, path: str) -> Quantity:
+    """
+    Return one quantity, at most what can be counted exactly.
+
+    Rule: design section 3, base units. A legal amount beyond 2^53-1 units (of CPU, thousandths)
+    counts as the most there is, which no node has: the Pod does not fit, the input is no error.
+    Device units become bytes or percent later, so `_UNITS_MAX` is the most of them.
+    """
+    known = _known_amount(name, value, words_version()) if type(value) is str else None
+    return _read_amount(name, value, f"{path}[{name}]") if known is None else known
+
+
+@lru_cache(maxsize=4096)
+def _known_amount(name: str, text: str, version: int) -> Quantity | None:  # noqa: ARG001 - a key
+    """Return a quantity that was read before; None for what has to be refused with its field."""
+    try:
+        return _read_amount(name, text, "")
+    except InputError:
+        return None
+
+
+def _read_amount(name: str, value: object, field: str) -> Quantity:
+    quantity = a_quantity(value, field)
+    if must_equal_limits(name) and not quantity.is_whole():
+        raise InputError(f"must be a whole number: value={value!r}", field=field)
+    if name == CPU:
+        most = _CPUS_MAX
+    elif counts_bytes(name) or device_type_of(name) is None:
+        most = INTEGER_MAX
+    else:
+        most = _UNITS_MAX
+    return replace(quantity, nanos=most * NANO) if quantity.nanos > most * NANO else quantity
+
+
+def _pod_level(spec: Mapping[str, object]) -> tuple[Amounts, Amounts]:
+    """Return requests and limits of the Pod as a whole, mostly none."""
+    path = "spec.resources"
+    level = an_object(spec.get("resources"), path)
+    if not level:
+        return {}, {}
+    limits = _amounts(level.get("limits"), f"{path}.limits")[0]
+    return _amounts(level.get("requests"), f"{path}.requests")[0], limits
+
+
+def _cpu_and_memory(
+    containers: tuple[ContainerSpec, ...],
+    overhead: Amounts,
+    *,
+    requests: Amounts,
+    limits: Amounts,
+) -> tuple[int, int]:
+    """
+    Sum CPU and memory; what `spec.resources` says for the Pod as a whole takes their place.
+
+    The sums are capped as a single amount is.
+    """
+    totals = pod_total(
+        (container.kind, {name: q.nanos for name, q in container.requests.items()})
+        for container in containers
+    )
+    for name in _POD_LEVEL_NAMES if requests or limits else ():
+        if name in requests:
+            totals[name] = requests[name].nanos
+        elif name in limits and name not in totals:
+            totals[name] = limits[name].nanos
+    for name, quantity in overhead.items():
+        totals[name] = totals.get(name, 0) + quantity.nanos
+    cpu = Quantity(nanos=totals.get(CPU, 0)).milli()
+    memory = Quantity(nanos=totals.get(MEMORY, 0)).ceil()
+    return min(cpu, _CPUS_MAX * 1000), min(memory, INTEGER_MAX)

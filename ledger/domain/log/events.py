@@ -1,0 +1,582 @@
+"""
+The events of the ledger: what happened, in past participles, in words that never change.
+
+A recorded type is never edited. A new meaning is a `.vN` beside the old one, with an upcaster in
+`upcasts.py` and a stored sample of every version under `tests/samples/events`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar, Final
+
+from ledger.domain.cpuset import CpuSet
+from ledger.domain.devices import DeviceRecord, DeviceShare
+from ledger.domain.errors import InputError, UnknownEventError
+from ledger.domain.log.codec import Declared, decode_value, encode_value
+from ledger.domain.log.recognise import recogniser
+from ledger.domain.log.recorded_node import RecordedNode
+from ledger.domain.log.recorded_request import RecordedRequest
+from ledger.domain.log.upcasts import UPCASTS, Step, latest, upcast
+from ledger.domain.proofs.canonical import canonical_json, exact_integer, is_canonical
+from ledger.domain.request.requests import PodSnapshot
+from ledger.domain.topology import Cpu
+
+EMPTY_CPUSET: Final = CpuSet()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochStarted:
+    """A writer took the ledger over. Older writers are fenced from here on."""
+
+    event_type: ClassVar[str] = "epoch.started.v1"
+    epoch: int
+    holder: str
+    origin: str
+    tenure_version: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SettingsChanged:
+    """The settings of deciding from here on. `settings_hash` is what reservations quote."""
+
+    event_type: ClassVar[str] = "settings.changed.v1"
+    settings_hash: str
+    settings: str  # canonical JSON of the settings in force
+    tenure_version: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeInventoried:
+    """
+    What a node has, from here on. Replaces the node's earlier inventory; holders stay.
+
+    Rule: design section 4, "One account per physical device". A lost node is live again with it.
+
+    Attributes:
+        system_uuid, machine_id: the machine is both of them; where one is empty, it is the Node's
+            own machine, equal to no other.
+        boot_id: another one means that nothing runs any more that ran before.
+        by_agent: the machine's own agent said so, which from then on also says what runs there.
+    """
+
+    event_type: ClassVar[str] = "node.inventoried.v1"
+    node_uid: str
+    node_name: str
+    machine_id: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    cpu_milli: int = 0
+    memory_bytes: int = 0
+    devices: tuple[DeviceRecord, ...] = ()  # ordered by (device_type, minor)
+    cpus: tuple[Cpu, ...] = ()
+    cpu_ref_count_max: int = 1
+    system_uuid: str = ""
+    boot_id: str = ""
+    by_agent: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeDescribed:
+    """
+    What deciding reads of a node beside its inventory, from here on; replaces what was said before.
+
+    Rule: docs/adr/0011. A decision was made on the newest description before it.
+    """
+
+    event_type: ClassVar[str] = "node.described.v1"
+    node_uid: str
+    node_name: str
+    facts: RecordedNode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeLost:
+    """
+    A Node was deleted, or is out of service: what it held is counted to here, and stays held.
+
+    Rule: design section 4, "One account per physical device". Its Pods may still run; no grants
+    until the node is inventoried again. `reason` is `deleted`, `out-of-service` or an act's words.
+    """
+
+    event_type: ClassVar[str] = "node.lost.v1"
+    node_uid: str
+    node_name: str
+    reason: str
+
+
+AGENT: Final = "agent"
+BOOT: Final = "boot"
+ACT: Final = "act"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeCleared:
+    """
+    Nothing that a lost Node's Pods held runs any more: their accounts are open again.
+
+    Rule: design section 4, "One account per physical device".
+
+    Attributes:
+        node_uid: the Node that was lost. What was granted to it after it came back is no part.
+        evidence: `agent` (the machine's agent says that nothing runs), `boot` (the machine has
+            another boot id than at the loss, and no agent ever reported from it) or `act`.
+        witness_uid: the Node by which the machine is registered now; empty for an act.
+    """
+
+    event_type: ClassVar[str] = "node.cleared.v1"
+    node_uid: str
+    node_name: str
+    evidence: str
+    witness_uid: str = ""
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceHealthChanged:
+    """A device was closed to grants or opened again. Holders stay (design section 8)."""
+
+    event_type: ClassVar[str] = "device.health_changed.v1"
+    node_uid: str
+    device_type: str
+    minor: int
+    device_id: str
+    healthy: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestDescribed:
+    """
+    What Pods of one kind ask for beside cpu and memory, recorded before the first that does.
+
+    Rule: docs/adr/0011. Its digest is its name: decisions on such Pods say that alone.
+    """
+
+    event_type: ClassVar[str] = "request.described.v1"
+    request: RecordedRequest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodReserved:
+    """
+    The scheduler promised these shares to one Pod. Appended before Bind is sent.
+
+    Attributes:
+        attempt: 1 for the first reservation of this Pod UID; a voided one is followed by the next.
+        resource_version: the Pod's, as read before deciding; empty in a simulation.
+        shares: ordered by (device_type, minor).
+        annotations: exactly the Binding's.
+        request: the digest of what it asked for beside cpu and memory, as `RequestDescribed` has
+            it; empty where that is not known, as of a reservation read off a Pod after a restore.
+    """
+
+    event_type: ClassVar[str] = "pod.reserved.v1"
+    pod_uid: str
+    attempt: int
+    namespace: str
+    pod_name: str
+    node_uid: str
+    node_name: str
+    cpu_milli: int
+    memory_bytes: int
+    shares: tuple[DeviceShare, ...] = ()
+    cpuset: CpuSet = EMPTY_CPUSET
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    device_models: tuple[str, ...] = ()  # one per share, same order
+    dialect: str = ""
+    policy: str = ""
+    settings_hash: str = ""
+    tenure_version: str = ""
+    resource_version: str = ""
+    group: str = ""
+    snapshot: PodSnapshot = field(default_factory=PodSnapshot)
+    request: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodBound:
+    """The API server accepted the Binding of this reservation."""
+
+    event_type: ClassVar[str] = "pod.bound.v1"
+    pod_uid: str
+    attempt: int
+    node_uid: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodAssigned:
+    """The node confirmed that the Pod runs on what was reserved."""
+
+    event_type: ClassVar[str] = "pod.assigned.v1"
+    pod_uid: str
+    attempt: int
+    node_uid: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodReleased:
+    """The holder is gone: every share and CPU of this reservation is free again."""
+
+    event_type: ClassVar[str] = "pod.released.v1"
+    pod_uid: str
+    attempt: int
+    node_uid: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodVoided:
+    """A reservation that never became a bound Pod was taken back, behind a fence."""
+
+    event_type: ClassVar[str] = "pod.voided.v1"
+    pod_uid: str
+    attempt: int
+    node_uid: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodObserved:
+    """
+    Someone else gave this Pod its devices: kubelet, another scheduler, an earlier system.
+
+    Lives outside the capacity constraint; a card it fills or over-fills is closed to grants.
+
+    Attributes:
+        source: where the holding was read, such as `device-allocated` or `checkpoint`.
+        unknown_types: device types it holds on cards that nobody can name; the node is closed
+            for them.
+        annotations: what the Pod says beside numbers of what it holds: its `resource-status`, and
+            its `device-allocated` where that names templates or AI cores.
+        request: as of a reservation; empty where its own object was not read, or breaks rules.
+    """
+
+    event_type: ClassVar[str] = "pod.observed.v1"
+    pod_uid: str
+    attempt: int
+    namespace: str
+    pod_name: str
+    node_uid: str
+    node_name: str
+    source: str
+    cpu_milli: int = 0
+    memory_bytes: int = 0
+    shares: tuple[DeviceShare, ...] = ()
+    cpuset: CpuSet = EMPTY_CPUSET
+    device_models: tuple[str, ...] = ()
+    unknown_types: tuple[str, ...] = ()
+    dialect: str = ""
+    snapshot: PodSnapshot = field(default_factory=PodSnapshot)
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    request: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefusalReason:
+    """
+    One reason of a refusal, with the number of nodes it holds for and what would have helped.
+
+    Attributes:
+        nodes: how many nodes gave this as their first reason; 0 for a refusal by rule.
+        nearest_node: the node that came closest, empty if none is close in numbers.
+        detail: numbers at that node, such as `asks 4 cards, 2 free`.
+        remedy: what would have made the Pod fit.
+    """
+
+    reason: str
+    nodes: int
+    nearest_node: str = ""
+    detail: str = ""
+    remedy: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestRefused:
+    """
+    A Pod was refused. Recorded when the set of reasons changes, prunable apart from holdings.
+
+    Attributes:
+        stage: `admission`, `takeover` or `scheduling`.
+        shape: the request in short, such as `4 x whole gpu, 8 cpu, 32Gi`.
+        request: as of a reservation; empty for one that breaks rules of ours.
+    """
+
+    event_type: ClassVar[str] = "request.refused.v1"
+    pod_uid: str
+    namespace: str
+    pod_name: str
+    stage: str
+    message: str
+    reasons: tuple[RefusalReason, ...] = ()
+    shape: str = ""
+    gpu_core_percent: int = 0
+    policy: str = ""
+    snapshot: PodSnapshot = field(default_factory=PodSnapshot)
+    cpu_milli: int = 0
+    memory_bytes: int = 0
+    request: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedMember:
+    """
+    One member of a group plan: its node and the GPUs that it is to get there.
+
+    Attributes:
+        minors: every GPU that it is to get, whole or a part of.
+        whole: those of `minors` that it is to get alone. They are its places: until its reservation
+            on that node, nobody else is granted anything of them. A part of a card is no place,
+            for members may share one; a body from before there were places has none.
+    """
+
+    pod_uid: str
+    namespace: str
+    pod_name: str
+    node_uid: str
+    minors: tuple[int, ...] = ()
+    whole: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupPlanned:
+    """
+    A whole group or gang was given nodes and devices before its members are bound.
+
+    Replaces the group's plan before it: the places that are still open of that one are closed.
+    """
+
+    event_type: ClassVar[str] = "group.planned.v1"
+    group: str
+    members: tuple[PlannedMember, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanDropped:
+    """A group plan stopped being valid; what it pre-occupied is free again."""
+
+    event_type: ClassVar[str] = "group.plan_dropped.v1"
+    group: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriftFound:
+    """The witnesses disagree. `kind` is the name of the disagreement, such as `OverHeld`."""
+
+    event_type: ClassVar[str] = "drift.found.v1"
+    drift_id: str
+    kind: str
+    node_uid: str
+    detail: str
+    device_type: str = ""
+    minor: int = -1
+    pod_uid: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriftResolved:
+    """A disagreement is over."""
+
+    event_type: ClassVar[str] = "drift.resolved.v1"
+    drift_id: str
+    how: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotTaken:
+    """A snapshot of the folded state was stored; its digest is proved by the chain."""
+
+    event_type: ClassVar[str] = "snapshot.taken.v1"
+    at_position: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentArchived:
+    """
+    Events `first`..`last` moved to an archive file.
+
+    Attributes:
+        digest: SHA-256 of the file, in hex like the other hashes.
+        root: of the Merkle tree over the events 1..`last`.
+        chain_hash: the chain value at `last`.
+        state_digest: SHA-256 over what a reader that starts behind `last` must know.
+    """
+
+    event_type: ClassVar[str] = "segment.archived.v1"
+    first: int
+    last: int
+    digest: str
+    root: str
+    chain_hash: str
+    state_digest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerRecovered:
+    """
+    A ledger that was behind its witnesses was opened again; the range is unknown, not idle.
+
+    Rule: design section 8, "Restore". Several incarnations that lost positions are several events.
+
+    Attributes:
+        lost_from, lost_to: positions of `lost_incarnation` that others saw and this ledger lacks.
+        incarnation: the one that is open from here on.
+        lost_incarnation: whose positions these are.
+        began_at: the first position of the new incarnation in this ledger.
+    """
+
+    event_type: ClassVar[str] = "ledger.recovered.v1"
+    lost_from: int
+    lost_to: int
+    incarnation: str
+    lost_incarnation: str
+    began_at: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyRotated:
+    """
+    Checkpoints are signed by another key from here on. Both keys signed that it follows.
+
+    Attributes:
+        old_key: a verifier key, `name+hash+base64`.
+        new_key: likewise.
+        note: the signed note of both (C2SP signed-note), which alone hands the trust on.
+    """
+
+    event_type: ClassVar[str] = "key.rotated.v1"
+    old_key: str
+    new_key: str
+    note: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PositionVoided:
+    """
+    The event at an earlier position counts for nothing: it should never have been let in.
+
+    It stays in the log and in every hash. Readers take a void event in its place.
+
+    Attributes:
+        position: of the void event.
+        leaf_hash: of the same, hex; what is void is these words and no others.
+        reason: who found it, and why it can't be.
+    """
+
+    event_type: ClassVar[str] = "position.voided.v1"
+    position: int
+    leaf_hash: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointWithdrawn:
+    """
+    A checkpoint that the ledger keeps counts for nothing: the events do not bear it out.
+
+    It stays in its table. Counts only where none of the keys that are trusted signed it.
+
+    Attributes:
+        size: of the checkpoint, one of each size.
+        note_hash: SHA-256 of its note, hex.
+        keys: the verifier keys that were tried, in order of their text; none of them signed it.
+        reason: who found it, and why it is false.
+    """
+
+    event_type: ClassVar[str] = "checkpoint.withdrawn.v1"
+    size: int
+    note_hash: str
+    keys: tuple[str, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeCorrected:
+    """
+    Earlier positions were recorded by a clock that was off. Their recorded times stay.
+
+    The true time of `first` to `last` is what the clock said, moved by `shift_seconds`; the newest
+    correction of a position wins. Behind `first` nothing is later than its own clock said, and no
+    event is before the one before it. The audit views tell true times.
+
+    Attributes:
+        reason: who found it, and how far the clock was off.
+    """
+
+    event_type: ClassVar[str] = "time.corrected.v1"
+    first: int
+    last: int
+    shift_seconds: int
+    reason: str
+
+
+LedgerEvent = (
+    EpochStarted
+    | SettingsChanged
+    | NodeInventoried
+    | NodeDescribed
+    | NodeLost
+    | NodeCleared
+    | DeviceHealthChanged
+    | RequestDescribed
+    | PodReserved
+    | PodBound
+    | PodAssigned
+    | PodReleased
+    | PodVoided
+    | PodObserved
+    | RequestRefused
+    | GroupPlanned
+    | PlanDropped
+    | DriftFound
+    | DriftResolved
+    | SnapshotTaken
+    | SegmentArchived
+    | LedgerRecovered
+    | KeyRotated
+    | PositionVoided
+    | CheckpointWithdrawn
+    | TimeCorrected
+)
+
+EVENT_TYPES: Final[Mapping[str, type[LedgerEvent]]] = {
+    kind.event_type: kind for kind in LedgerEvent.__args__
+}
+
+
+def encode_event(event: LedgerEvent) -> str:
+    """Return the canonical JSON body of `event`."""
+    return canonical_json(encode_value(event))
+
+
+def decode_event(event_type: str, body: str, steps: Mapping[str, Step] = UPCASTS) -> LedgerEvent:
+    """
+    Return the event that `body` records; an older version is read in today's words, by `steps`.
+
+    Raises:
+        UnknownEventError: a type or version this release doesn't know; readers stop here.
+        InputError: the body doesn't have the type's fields, or isn't canonical.
+    """
+    kind: Declared = EVENT_TYPES.get(event_type)
+    if kind is not None:
+        recognised: LedgerEvent | None = recogniser(kind)(body)
+        if recognised is not None:
+            return recognised
+    else:
+        kind = EVENT_TYPES.get(latest(event_type, steps))
+    if kind is None:
+        raise UnknownEventError(f"event of a newer version: event_type={event_type}")
+    try:
+        value: object = json.loads(body, parse_int=exact_integer)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"event body is not JSON: {error}", field=event_type) from error
+    newest = value
+    if event_type in steps and isinstance(value, dict):
+        newest = upcast(event_type, value, steps)
+    event: LedgerEvent = decode_value(kind, newest, event_type)
+    if not is_canonical(body, value):
+        raise InputError("event body is not canonical JSON", field=event_type)
+    return event

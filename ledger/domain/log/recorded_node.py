@@ -1,0 +1,120 @@
+"""What deciding reads of a node beside its inventory, as a ledger keeps it."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any, ClassVar, Final
+
+from ledger.domain.annotations.cpu import NumaPolicy
+from ledger.domain.annotations.partitions import GpuPartition
+from ledger.domain.cpuset import CpuSet
+from ledger.domain.devices import DeviceRecord
+from ledger.domain.kube.derived_links import derive_links
+from ledger.domain.nodes import KubeletPolicy, NodeFacts, NumaZone, Taint
+from ledger.domain.resources import Dialect
+from ledger.domain.topology import LinkMatrix
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CardAmounts:
+    """What one GPU has beside core percent and memory, by resource name, sorted."""
+
+    minor: int
+    amounts: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionGroups:
+    """The groups of so many GPUs that a node can hand out together."""
+
+    count: int
+    groups: tuple[GpuPartition, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedNode:
+    """
+    The facts of a node that its inventory does not have.
+
+    Rule: docs/adr/0011. Every field is that of `NodeFacts`; tables are arrays in the order of their
+    keys. `cpu_milli` and `memory_bytes` tell no limit (None) from none of it.
+    """
+
+    newest_version: ClassVar[int] = 1
+    version: int
+    created: str = ""
+    taints: tuple[Taint, ...] = ()
+    unschedulable: bool = False
+    cpu_milli: int | None = None
+    memory_bytes: int | None = None
+    pods_max: int | None = None
+    dialects: tuple[Dialect, ...] | None = None
+    card_amounts: tuple[CardAmounts, ...] = ()
+    reserved_cpus: CpuSet = field(default_factory=CpuSet)
+    unpooled_cpus: CpuSet = field(default_factory=CpuSet)
+    cpu_bind_policy: str = ""
+    numa_strategy: str = ""
+    numa_policy: NumaPolicy = NumaPolicy.NONE
+    kubelet: KubeletPolicy | None = None
+    numa_zones: tuple[NumaZone, ...] = ()
+    cpu_amplification: Fraction = Fraction(1)
+    mgpu_policy: str = ""
+    mgpu_invalid: bool = False
+    links: LinkMatrix | None = None
+    partitions: tuple[PartitionGroups, ...] | None = None
+    honors_partitions: bool = False
+
+
+BY_INVENTORY: Final = frozenset(
+    {
+        *("uid", "name", "system_uuid", "machine_id", "boot_id", "labels", "devices"),
+        *("cpu_topology", "cpu_ref_count_max"),
+    }
+)
+"""The fields of a node that its inventory has."""
+BY_OTHERS: Final = frozenset({"lost", "derived_links"})
+"""What an event of its own says, and what follows from the others."""
+_TABLES: Final = frozenset({"dialects", "card_amounts", "partitions"})
+_SAME: Final = tuple(
+    item.name
+    for item in dataclasses.fields(NodeFacts)
+    if item.name not in BY_INVENTORY | BY_OTHERS | _TABLES
+)
+
+
+def recorded_node(node: NodeFacts) -> RecordedNode:
+    """Return what a ledger keeps of a node beside its inventory."""
+    same: dict[str, Any] = {name: getattr(node, name) for name in _SAME}
+    tables = node.partitions
+    return RecordedNode(
+        version=RecordedNode.newest_version,
+        dialects=None if node.dialects is None else tuple(sorted(node.dialects)),
+        card_amounts=tuple(
+            CardAmounts(minor=minor, amounts=tuple(sorted(amounts.items())))
+            for minor, amounts in sorted(node.card_amounts.items())
+        ),
+        partitions=None
+        if tables is None
+        else tuple(PartitionGroups(count=n, groups=groups) for n, groups in sorted(tables.items())),
+        **same,
+    )
+
+
+def node_from(
+    recorded: RecordedNode, inventory: NodeFacts, devices: tuple[DeviceRecord, ...]
+) -> NodeFacts:
+    """Return the node again, with what its inventory says and these devices."""
+    same: dict[str, Any] = {name: getattr(recorded, name) for name in _SAME}
+    tables = recorded.partitions
+    partitions = None if tables is None else {each.count: each.groups for each in tables}
+    return dataclasses.replace(
+        inventory,
+        devices=devices,
+        dialects=None if recorded.dialects is None else frozenset(recorded.dialects),
+        card_amounts={each.minor: dict(each.amounts) for each in recorded.card_amounts},
+        partitions=partitions,
+        derived_links=None if recorded.links else derive_links(devices, partitions),
+        **same,
+    )

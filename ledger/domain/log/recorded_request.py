@@ -1,0 +1,102 @@
+"""What a Pod asked for, as a ledger keeps it: a value with its own version, named by its digest."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from operator import attrgetter
+from typing import Any, ClassVar, Final
+
+from ledger.domain.annotations.cpu import NumaTopologySpec
+from ledger.domain.annotations.device_hints import JointAllocation, PartitionSpec
+from ledger.domain.log.codec import encode_value
+from ledger.domain.proofs.canonical import canonical_json
+from ledger.domain.request.requests import (
+    ContainerCpus,
+    ContainerNeed,
+    CpuSetDemand,
+    DeviceDemand,
+    GangRef,
+    GroupRef,
+    PlacementRules,
+    PodRequest,
+    PodSnapshot,
+)
+from ledger.domain.resources import Dialect
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedRequest:
+    """
+    The normalised request of a Pod, without what its event says beside it.
+
+    Rule: design section 8, what can't be asked later. Every field is that of `PodRequest`; who the
+    Pod is, its cpu and memory and its snapshot stand in the event of its decision, so that Pods of
+    one kind share one value. What is at its default is left out.
+    """
+
+    newest_version: ClassVar[int] = 1
+    version: int
+    dialect: Dialect | None = None
+    devices: tuple[DeviceDemand, ...] = ()
+    containers: tuple[ContainerNeed, ...] = ()
+    cpuset: CpuSetDemand | None = None
+    joint: JointAllocation | None = None
+    partition: PartitionSpec | None = None
+    placement: PlacementRules = field(default_factory=PlacementRules)
+    group: GroupRef | None = None
+    gang: GangRef | None = None
+    numa: NumaTopologySpec | None = None
+    burst_milli: int = 0
+    bound_cpus: int = 0
+    kubelet_cpus: tuple[ContainerCpus, ...] = ()
+    mgpu_policy: str = ""
+    mgpu_multi: bool = False
+    gpushare_units: int = 0
+
+
+BESIDE_IT: Final = frozenset({"uid", "namespace", "name", "cpu_milli", "memory_bytes", "snapshot"})
+"""The fields of a request that the event has for itself."""
+
+_NAMES: Final = tuple(
+    field.name for field in dataclasses.fields(PodRequest) if field.name not in BESIDE_IT
+)
+_values_of: Final = attrgetter(*_NAMES)
+
+
+def recorded_request(request: PodRequest) -> RecordedRequest:
+    """Return what a ledger keeps of a request."""
+    values: Mapping[str, Any] = dict(zip(_NAMES, _values_of(request), strict=True))
+    return RecordedRequest(version=RecordedRequest.newest_version, **values)
+
+
+@lru_cache(maxsize=4096)
+def request_digest(request: RecordedRequest) -> str:
+    """Return what names a request in a ledger: half the SHA-256 of its canonical JSON, in hex."""
+    return hashlib.sha256(canonical_json(encode_value(request)).encode()).hexdigest()[:32]
+
+
+def request_from(
+    recorded: RecordedRequest,
+    *,
+    uid: str,
+    namespace: str,
+    name: str,
+    cpu_milli: int,
+    memory_bytes: int,
+    snapshot: PodSnapshot,
+) -> PodRequest:
+    """Return the request again, with what its event says beside it."""
+    values: Mapping[str, Any] = dict(zip(_NAMES, _values_of(recorded), strict=True))
+    return PodRequest(
+        uid=uid,
+        namespace=namespace,
+        name=name,
+        cpu_milli=cpu_milli,
+        memory_bytes=memory_bytes,
+        snapshot=snapshot,
+        **values,
+    )

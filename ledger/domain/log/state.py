@@ -1,0 +1,542 @@
+"""
+The state of the ledger as a fold over its events: who holds what, now or at any position.
+
+Replay is a loop over `apply`. Nothing in here refuses or forgets a holder: whether a state breaks a
+capacity is asked of `violations`, so that a proof can name the position at which it did.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any, Final
+
+from ledger.domain.cpuset import CpuSet
+from ledger.domain.devices import DeviceRecord, DeviceShare
+from ledger.domain.frozen import replacer_of, twin_of
+from ledger.domain.log.events import (
+    DeviceHealthChanged,
+    LedgerEvent,
+    NodeCleared,
+    NodeInventoried,
+    NodeLost,
+    PodAssigned,
+    PodBound,
+    PodObserved,
+    PodReleased,
+    PodReserved,
+    PodVoided,
+)
+from ledger.domain.log.machines import Machine, machine_of
+from ledger.domain.topology import Cpu
+
+GRANTED: Final = "granted"
+OBSERVED: Final = "observed"
+LOST: Final = "lost"
+"""The phase of what a lost node's Pods hold: not counted any more, and not free."""
+
+Unit = tuple[str, int, str]
+"""A device inside its node: type, minor, id."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Amount:
+    """Core percent and memory bytes of one device."""
+
+    core_percent: int = 0
+    memory_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holding:
+    """
+    One Pod's reservation or observed holding on one node.
+
+    Attributes:
+        kind: `granted` (by us, inside the constraints) or `observed` (by others, outside them).
+        opened_position: position of the event that opened it.
+        phase: `reserved`, `bound`, `assigned`, `observed` or `lost`.
+        unknown_types: device types held on a card that nobody can name.
+        machine: where it stayed when its node became another machine, as system UUID and machine
+            id; empty = where the node is.
+    """
+
+    pod_uid: str
+    attempt: int
+    namespace: str
+    pod_name: str
+    kind: str
+    phase: str
+    opened_position: int
+    shares: tuple[DeviceShare, ...]
+    cpuset: CpuSet
+    cpu_milli: int = 0
+    memory_bytes: int = 0
+    unknown_types: tuple[str, ...] = ()
+    machine: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> str:
+        """Return the name of the holding in its node: Pod UID and attempt."""
+        return f"{self.pod_uid}/{self.attempt}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeState:
+    """
+    One node: its inventory, and its holdings by `<pod uid>/<attempt>`.
+
+    Attributes:
+        caps: what was promised of a device when it shrank or left, where that is more than it has
+            now. Falls as holders leave (design section 4, "Facts may contradict capacity").
+        lost: since it was lost, until it is inventoried again.
+        boot_id: as last inventoried.
+        by_agent: its machine's agent has reported once.
+    """
+
+    uid: str
+    name: str
+    devices: tuple[DeviceRecord, ...] = ()
+    cpus: tuple[Cpu, ...] = ()
+    cpu_ref_count_max: int = 1
+    holdings: Mapping[str, Holding] = field(default_factory=dict)
+    caps: Mapping[Unit, Amount] = field(default_factory=dict)
+    system_uuid: str = ""
+    machine_id: str = ""
+    boot_id: str = ""
+    by_agent: bool = False
+    lost: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Violation:
+    """A promise beyond what a device or CPU has. There must never be one."""
+
+    node_name: str
+    unit: str  # `gpu/3` or `cpu/17`
+    fact: str
+
+    def __str__(self) -> str:
+        return f"{self.node_name}/{self.unit}: {self.fact}"
+
+
+def apply(node: NodeState | None, position: int, event: LedgerEvent) -> NodeState | None:
+    """
+    Fold one event into the state of the node it is about. Pure and total.
+
+    Events about no node (settings, refusals, plans, drift) return the node as it is. A holder of a
+    node that was never inventoried is kept too. A second release of the same reservation changes
+    nothing.
+    """
+    uid = node_uid_of(event)
+    if uid is None:
+        return node
+    folding = Folding({} if node is None else {uid: node})
+    folding.add(position, event)
+    return folding.nodes().get(uid)
+
+
+class Folding:
+    """Nodes by UID that are folded in place: `apply` for those who replay many events."""
+
+    def __init__(self, nodes: Mapping[str, NodeState] = MappingProxyType({})) -> None:
+        self._nodes = {uid: _opened(node) for uid, node in nodes.items()}
+
+    def add(self, position: int, event: LedgerEvent) -> None:
+        """Fold one event into the node that it is about, if it is about one."""
+        kind = type(event)
+        step = _STEPS.get(kind)
+        if step is None:
+            return
+        about: Any = event  # it has a step, so it names its node
+        uid = about.node_uid
+        node = self._nodes.get(uid)
+        if node is None:
+            if kind not in _FOUNDING:
+                return
+            node = self._nodes[uid] = _opened(NodeState(uid=uid, name=about.node_name))
+        step(node, position, event)
+
+    def nodes(self) -> dict[str, NodeState]:
+        """Return the nodes as they are now."""
+        return {uid: _closed(node) for uid, node in self._nodes.items()}
+
+
+@dataclass(slots=True, kw_only=True)
+class _Node:
+    """A `NodeState` that changes; `holdings` is its own."""
+
+    uid: str
+    name: str
+    devices: tuple[DeviceRecord, ...]
+    cpus: tuple[Cpu, ...]
+    cpu_ref_count_max: int
+    holdings: dict[str, Holding]
+    caps: Mapping[Unit, Amount]
+    system_uuid: str
+    machine_id: str
+    boot_id: str
+    by_agent: bool
+    lost: bool
+
+
+def _opened(node: NodeState) -> _Node:
+    return _Node(
+        uid=node.uid,
+        name=node.name,
+        devices=node.devices,
+        cpus=node.cpus,
+        cpu_ref_count_max=node.cpu_ref_count_max,
+        holdings=dict(node.holdings),
+        caps=node.caps,
+        system_uuid=node.system_uuid,
+        machine_id=node.machine_id,
+        boot_id=node.boot_id,
+        by_agent=node.by_agent,
+        lost=node.lost,
+    )
+
+
+def _closed(node: _Node) -> NodeState:
+    return NodeState(
+        uid=node.uid,
+        name=node.name,
+        devices=node.devices,
+        cpus=node.cpus,
+        cpu_ref_count_max=node.cpu_ref_count_max,
+        holdings=dict(node.holdings),
+        caps=node.caps,
+        system_uuid=node.system_uuid,
+        machine_id=node.machine_id,
+        boot_id=node.boot_id,
+        by_agent=node.by_agent,
+        lost=node.lost,
+    )
+
+
+def node_uid_of(event: LedgerEvent) -> str | None:
+    """Return the UID of the node whose state `event` changes, or None."""
+    about: Any = event
+    return about.node_uid if type(event) in _STEPS else None
+
+
+def fold(events: Iterable[tuple[int, LedgerEvent]]) -> dict[str, NodeState]:
+    """Replay (position, event) pairs in order; return the nodes by UID."""
+    folding = Folding()
+    for position, event in events:
+        folding.add(position, event)
+    return folding.nodes()
+
+
+def _inventoried(node: _Node, _position: int, event: NodeInventoried) -> None:
+    node.name = event.node_name
+    node.devices = event.devices
+    node.cpus = event.cpus
+    node.cpu_ref_count_max = event.cpu_ref_count_max
+    node.caps = _caps(node)
+    _registered(node, event)
+    node.boot_id = event.boot_id
+    node.by_agent = node.by_agent or event.by_agent
+    node.lost = False
+
+
+def _registered(node: _Node, event: NodeInventoried) -> None:
+    """Note which machine the node is; what is held on another one that it was stays there."""
+    before, now = (node.system_uuid, node.machine_id), (event.system_uuid, event.machine_id)
+    if all(before):
+        if not all(now) or now == before:
+            return  # what it stops telling, it still is
+        for key, held in node.holdings.items():
+            node.holdings[key] = held if held.machine else _on_machine(held, before)
+    node.system_uuid, node.machine_id = now
+
+
+def _lost(node: _Node, _position: int, _event: NodeLost) -> None:
+    node.lost = True
+    for key, holding in node.holdings.items():
+        node.holdings[key] = _in_phase(holding, LOST)
+
+
+def _cleared(node: _Node, _position: int, _event: NodeCleared) -> None:
+    node.holdings = {key: held for key, held in node.holdings.items() if held.phase != LOST}
+    if node.caps:
+        node.caps = _fallen(node)
+
+
+def _caps(node: _Node) -> Mapping[Unit, Amount]:
+    """Return what is promised of devices that have less than that."""
+    return {
+        use.unit: use.promised for use in _uses(node) if not _within(use.promised, use.reported)
+    }
+
+
+def _within(part: Amount, whole: Amount) -> bool:
+    return part.core_percent <= whole.core_percent and part.memory_bytes <= whole.memory_bytes
+
+
+def _health_changed(node: _Node, _position: int, event: DeviceHealthChanged) -> None:
+    """Mark the device; another card that took its minor meanwhile is not the one that was meant."""
+    key = (event.device_type, event.minor)
+    node.devices = tuple(
+        replace(device, healthy=event.healthy)
+        if device.key == key and event.device_id in {"", device.device_id}
+        else device
+        for device in node.devices
+    )
+
+
+def _held(node: _Node, position: int, event: PodReserved | PodObserved) -> None:
+    granted = type(event) is PodReserved
+    attempt, pod_uid = event.attempt, event.pod_uid
+    holding = _holding(  # by place: names would take as long as all of the rest
+        attempt,
+        event.cpu_milli,
+        event.cpuset,
+        GRANTED if granted else OBSERVED,  # kind
+        (),  # machine
+        event.memory_bytes,
+        event.namespace,
+        position,
+        "reserved" if granted else "observed",  # phase
+        event.pod_name,
+        pod_uid,
+        event.shares,
+        event.unknown_types if isinstance(event, PodObserved) else (),
+    )
+    holding.__class__ = Holding
+    key = f"{pod_uid}/{attempt}"
+    held = node.holdings.get(key)
+    twice = held is not None and held.kind == GRANTED
+    node.holdings[f"{key}@{position}" if twice else key] = holding  # no grant is overwritten
+
+
+def _bound(node: _Node, _position: int, event: PodBound) -> None:
+    _phase(node, f"{event.pod_uid}/{event.attempt}", "bound")
+
+
+def _assigned(node: _Node, _position: int, event: PodAssigned) -> None:
+    _phase(node, f"{event.pod_uid}/{event.attempt}", "assigned")
+
+
+def _phase(node: _Node, key: str, phase: str) -> None:
+    holding = node.holdings.get(key)
+    if holding is not None and holding.phase != LOST:
+        node.holdings[key] = _in_phase(holding, phase)
+
+
+def _freed(node: _Node, _position: int, event: PodReleased | PodVoided) -> None:
+    key = f"{event.pod_uid}/{event.attempt}"
+    held = node.holdings.get(key)
+    if held is None or held.phase == LOST:
+        return  # what a lost node's Pods held opens with its machine alone
+    del node.holdings[key]
+    if node.caps:
+        node.caps = _fallen(node)
+
+
+def _fallen(node: _Node) -> Mapping[Unit, Amount]:
+    """Lower the caps to what is still promised; a device that has enough again needs none."""
+    promised = _caps(node)
+    return {
+        unit: Amount(
+            core_percent=min(cap.core_percent, promised[unit].core_percent),
+            memory_bytes=min(cap.memory_bytes, promised[unit].memory_bytes),
+        )
+        for unit, cap in node.caps.items()
+        if unit in promised
+    }
+
+
+_holding: Final = twin_of(Holding)
+_in_phase: Final = replacer_of(Holding, "phase")
+_on_machine: Final = replacer_of(Holding, "machine")
+_STEPS: Final[Mapping[type[LedgerEvent], Callable[[_Node, int, Any], None]]] = {
+    NodeInventoried: _inventoried,
+    NodeLost: _lost,
+    NodeCleared: _cleared,
+    DeviceHealthChanged: _health_changed,
+    PodReserved: _held,
+    PodObserved: _held,
+    PodBound: _bound,
+    PodAssigned: _assigned,
+    PodReleased: _freed,
+    PodVoided: _freed,
+}
+"""What an event does to its node; the other events are about none."""
+_FOUNDING: Final = frozenset({NodeInventoried, PodReserved, PodObserved})
+"""The events that a node which nobody knew begins with."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Use:
+    """What is promised of one device, by how many holders, and what it has."""
+
+    unit: Unit
+    promised: Amount
+    reported: Amount
+    holders: int
+    exclusive: bool
+
+
+def _uses(node: NodeState | _Node) -> Iterator[_Use]:
+    """
+    Yield every device with granted holders, those that the node no longer has included.
+
+    A share is of the device with its id; where either side has no id, of the one at its minor.
+    """
+    by_id = {(device.device_type, device.device_id): device for device in node.devices}
+    by_minor = {device.key: device for device in node.devices}
+    shares: dict[Unit, list[DeviceShare]] = {}
+    records: dict[Unit, DeviceRecord] = {}
+    for holding in node.holdings.values():
+        for share in holding.shares if holding.kind == GRANTED else ():
+            device = by_id.get((share.device_type, share.device_id)) if share.device_id else None
+            other = by_minor.get(share.key)
+            if device is None and other and not (share.device_id and other.device_id):
+                device = other
+            unit = (share.device_type, share.minor, share.device_id)
+            if device is not None:
+                unit = (device.device_type, device.minor, device.device_id)
+                records[unit] = device
+            shares.setdefault(unit, []).append(share)
+    for unit, held in shares.items():
+        record = records.get(unit)
+        yield _Use(
+            unit=unit,
+            promised=Amount(
+                core_percent=sum(share.core_percent for share in held),
+                memory_bytes=sum(share.memory_bytes for share in held),
+            ),
+            reported=Amount(core_percent=record.core_percent, memory_bytes=record.memory_bytes)
+            if record
+            else Amount(),
+            holders=len(held),
+            exclusive=any(share.exclusive for share in held),
+        )
+
+
+def violations(node: NodeState) -> Iterator[Violation]:
+    """
+    Yield every device and CPU of the node that is promised beyond what it has.
+
+    Rule: design section 4. Only granted holdings count (observed ones are facts, not promises). A
+    device that shrank or left under its holders is no broken promise, but promises nothing more
+    until they leave; a device that the node never had promises nothing at all.
+    """
+    for use in _uses(node):
+        yield from _device_violations(node, use)
+    yield from _cpu_violations(node)
+
+
+def _device_violations(node: NodeState, use: _Use) -> Iterator[Violation]:
+    return _broken(node.name, f"{use.unit[0]}/{use.unit[1]}", use, _most(node, use))
+
+
+def _most(node: NodeState, use: _Use) -> Amount:
+    """Return what may be promised of a device: what it has, or what it had to its holders."""
+    return _amount(max, [node.caps.get(use.unit, Amount()), use.reported])
+
+
+def _broken(node_name: str, unit: str, use: _Use, most: Amount) -> Iterator[Violation]:
+    core, memory = use.promised.core_percent, use.promised.memory_bytes
+    if core > most.core_percent:
+        fact = f"core promised beyond capacity: {core} of {most.core_percent} percent"
+        yield Violation(node_name=node_name, unit=unit, fact=fact)
+    if memory > most.memory_bytes:
+        fact = f"memory promised beyond capacity: {memory} of {most.memory_bytes} bytes"
+        yield Violation(node_name=node_name, unit=unit, fact=fact)
+    if use.holders > 1 and use.exclusive:
+        fact = f"exclusive holder is not alone: holders={use.holders}"
+        yield Violation(node_name=node_name, unit=unit, fact=fact)
+
+
+def _cpu_violations(node: NodeState) -> Iterator[Violation]:
+    counts: dict[int, int] = {}
+    for holding in node.holdings.values():
+        for cpu in holding.cpuset if holding.kind == GRANTED else ():
+            counts[cpu] = counts.get(cpu, 0) + 1
+    for cpu in sorted(counts):
+        if counts[cpu] > node.cpu_ref_count_max:
+            fact = f"more holders than allowed: {counts[cpu]} of {node.cpu_ref_count_max}"
+            yield Violation(node_name=node.name, unit=f"cpu/{cpu}", fact=fact)
+
+
+def machine_violations(nodes: Iterable[NodeState]) -> Iterator[Violation]:
+    """
+    Yield every device and CPU of one machine that several Nodes promise beyond what it has.
+
+    Rule: design section 4, "One account per physical device". What one Node promises alone is for
+    `violations` to judge. Devices are known by their ids; what a lost Node holds counts. Of two
+    Nodes that say different sizes, the larger counts.
+    """
+    machines: dict[Machine, list[NodeState]] = {}
+    for node in nodes:
+        for machine, part in _by_machine(node):
+            machines.setdefault(machine, []).append(part)
+    for _, parts in sorted(machines.items()):
+        if len(parts) > 1:
+            yield from _shared_device_violations(parts)
+            yield from _shared_cpu_violations(parts)
+
+
+def _by_machine(node: NodeState) -> Iterator[tuple[Machine, NodeState]]:
+    """Yield a node with what it holds, for each machine that it holds something of."""
+    found: dict[Machine, dict[str, Holding]] = {}
+    for key, held in node.holdings.items():
+        if held.kind == GRANTED:
+            machine = (held.machine[0], held.machine[1]) if held.machine else machine_of(node)
+            found.setdefault(machine, {})[key] = held
+    for machine, holdings in found.items():
+        yield machine, replace(node, holdings=holdings)
+
+
+def _shared_device_violations(parts: Sequence[NodeState]) -> Iterator[Violation]:
+    uses: dict[tuple[str, str], list[tuple[NodeState, _Use]]] = {}
+    for part in parts:
+        for use in _uses(part):
+            device_type, _, device_id = use.unit
+            if device_id:
+                uses.setdefault((device_type, device_id), []).append((part, use))
+    for (device_type, device_id), shared in uses.items():
+        if len(shared) > 1:
+            names = "+".join(part.name for part, _ in shared)
+            most = [_most(part, use) for part, use in shared]
+            most += [use.promised for _, use in shared]  # what one Node promises is not judged here
+            yield from _broken(
+                names,
+                f"{device_type}/{device_id}",
+                replace(
+                    shared[0][1],
+                    promised=_amount(sum, [use.promised for _, use in shared]),
+                    holders=sum(use.holders for _, use in shared),
+                    exclusive=any(use.exclusive for _, use in shared),
+                ),
+                _amount(max, most),
+            )
+
+
+def _amount(of: Callable[[list[int]], int], amounts: Sequence[Amount]) -> Amount:
+    return Amount(
+        core_percent=of([each.core_percent for each in amounts]),
+        memory_bytes=of([each.memory_bytes for each in amounts]),
+    )
+
+
+def _shared_cpu_violations(parts: Sequence[NodeState]) -> Iterator[Violation]:
+    counts = [
+        Counter(cpu for held in part.holdings.values() for cpu in held.cpuset) for part in parts
+    ]
+    total: Counter[int] = Counter()
+    for each in counts:
+        total.update(each)
+    most = max(part.cpu_ref_count_max for part in parts)
+    for cpu in sorted(total):
+        alone = max(each[cpu] for each in counts)
+        if total[cpu] > max(most, alone):
+            names = "+".join(
+                part.name for part, each in zip(parts, counts, strict=True) if each[cpu]
+            )
+            fact = f"more holders than allowed: {total[cpu]} of {most}"
+            yield Violation(node_name=names, unit=f"cpu/{cpu}", fact=fact)

@@ -1,0 +1,135 @@
+"""
+Folded state as one canonical JSON text, and back: what a snapshot stores and commits to.
+
+The same state is the same bytes wherever it was folded: everything without an order of its own is
+sorted. A change of the form is a new `FORMAT`; a reader ignores snapshots of forms it doesn't know.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from ledger.domain.devices import DeviceRecord
+from ledger.domain.errors import InputError
+from ledger.domain.log.codec import decode_value, encode_value
+from ledger.domain.log.places import Place
+from ledger.domain.log.state import Amount, Holding, NodeState
+from ledger.domain.proofs.canonical import canonical_json
+from ledger.domain.topology import Cpu
+
+FORMAT: Final = "state.v2"
+_PATH: Final = "state"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerState:
+    """Everything that is folded from the events up to one position: nodes by UID, open places."""
+
+    nodes: Mapping[str, NodeState] = field(default_factory=dict)
+    places: tuple[Place, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Held:
+    key: str
+    holding: Holding
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Cap:
+    device_type: str
+    minor: int
+    device_id: str
+    amount: Amount
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Node:
+    """`NodeState` with lists in place of its mappings; a test holds the fields together."""
+
+    uid: str
+    name: str
+    devices: tuple[DeviceRecord, ...]
+    cpus: tuple[Cpu, ...]
+    cpu_ref_count_max: int
+    holdings: tuple[_Held, ...]  # ordered by (opened_position, key)
+    caps: tuple[_Cap, ...]  # ordered by unit
+    system_uuid: str
+    machine_id: str
+    boot_id: str
+    by_agent: bool
+    lost: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _State:
+    nodes: tuple[_Node, ...]  # ordered by uid
+    places: tuple[Place, ...]  # in the order in which they were opened
+
+
+def encode_state(state: LedgerState) -> str:
+    """Return the canonical JSON text of a state."""
+    nodes = tuple(_node(state.nodes[uid]) for uid in sorted(state.nodes))
+    return canonical_json(encode_value(_State(nodes=nodes, places=state.places)))
+
+
+def decode_state(text: str) -> LedgerState:
+    """
+    Return the state that `text` records.
+
+    Raises:
+        InputError: it is not a state.
+    """
+    try:
+        value: object = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"the state is not JSON: {error}", field=_PATH) from error
+    wire: _State = decode_value(_State, value, _PATH)
+    return LedgerState(nodes={node.uid: _folded(node) for node in wire.nodes}, places=wire.places)
+
+
+def state_digest(text: str) -> bytes:
+    """Return the SHA-256 of the canonical text: what the log commits to."""
+    return hashlib.sha256(text.encode()).digest()
+
+
+def _node(node: NodeState) -> _Node:
+    held = sorted(node.holdings.items(), key=lambda item: (item[1].opened_position, item[0]))
+    return _Node(
+        uid=node.uid,
+        name=node.name,
+        devices=node.devices,
+        cpus=node.cpus,
+        cpu_ref_count_max=node.cpu_ref_count_max,
+        holdings=tuple(_Held(key=key, holding=holding) for key, holding in held),
+        caps=tuple(
+            _Cap(device_type=unit[0], minor=unit[1], device_id=unit[2], amount=node.caps[unit])
+            for unit in sorted(node.caps)
+        ),
+        system_uuid=node.system_uuid,
+        machine_id=node.machine_id,
+        boot_id=node.boot_id,
+        by_agent=node.by_agent,
+        lost=node.lost,
+    )
+
+
+def _folded(node: _Node) -> NodeState:
+    return NodeState(
+        uid=node.uid,
+        name=node.name,
+        devices=node.devices,
+        cpus=node.cpus,
+        cpu_ref_count_max=node.cpu_ref_count_max,
+        holdings={each.key: each.holding for each in node.holdings},
+        caps={(each.device_type, each.minor, each.device_id): each.amount for each in node.caps},
+        system_uuid=node.system_uuid,
+        machine_id=node.machine_id,
+        boot_id=node.boot_id,
+        by_agent=node.by_agent,
+        lost=node.lost,
+    )

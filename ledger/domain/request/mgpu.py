@@ -1,0 +1,188 @@
+"""Volcano mGPU: every container has a demand of its own, on one card or spread over several."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from ledger.domain.annotations.mgpu import (
+    CONTAINER_NAME_LENGTH_MAX,
+    MgpuPolicy,
+    decode_card_counts,
+    read_compute_policy,
+)
+from ledger.domain.annotations.wire import annotation_path
+from ledger.domain.devices import WHOLE_PERCENT
+from ledger.domain.errors import FieldError, InputError
+from ledger.domain.kube.pod_spec import APP, ContainerSpec, PodSpec
+from ledger.domain.request.asked import NOTHING, Asked
+from ledger.domain.request.requests import DeviceDemand
+from ledger.domain.request.rule_names import Rule
+from ledger.domain.request.rules import forbidden, invalid, of_rule, under
+from ledger.domain.request.rules_mgpu import (
+    MgpuAsk,
+    check_counts,
+    check_multi,
+    check_multi_amounts,
+    check_name,
+    check_normal,
+)
+from ledger.domain.resources import (
+    ANNOTATION_MGPU_CONTAINER_MULTIPLE,
+    MGPU_CORE,
+    MGPU_MEMORY,
+    TYPE_GPU,
+)
+
+MIB: Final = 2**20
+_COUNTS_FIELD: Final = annotation_path(ANNOTATION_MGPU_CONTAINER_MULTIPLE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MgpuLimits:
+    """What the settings say: least memory on each card of a multi Pod, most on any card."""
+
+    multi_memory_min_mib: int
+    memory_max_mib: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MgpuAsked:
+    """The demands with the Pod's compute policy, and whether it spreads a container over cards."""
+
+    asked: Asked
+    policy: MgpuPolicy = MgpuPolicy.FIXED_SHARE
+    multi: bool = False
+
+
+def mgpu_demands(spec: PodSpec, limits: MgpuLimits) -> MgpuAsked:
+    """
+    Return the demands of a Pod in mGPU's keys, one per container that asks.
+
+    Rule: GPU-sharing contract A.1, A.3, A.5, A.6.
+
+    A Pod with the list annotation is a multi Pod, even when the list is useless.
+    """
+    asks = [_ask(container) for container in spec.containers]
+    if not any(ask.asks for ask in asks):
+        return MgpuAsked(asked=NOTHING)
+    apps = [ask for ask, container in zip(asks, spec.containers, strict=True) if _is_app(container)]
+    text = spec.annotations.get(ANNOTATION_MGPU_CONTAINER_MULTIPLE)
+    errors = [*_check_init(spec, asks)]
+    policy, policy_errors = _policy(spec)
+    errors += policy_errors
+    counts: tuple[int, ...] = ()
+    if text is None:
+        for ask in apps:
+            if ask.asks:
+                errors += check_normal(ask, memory_max_mib=limits.memory_max_mib)
+    else:
+        counts, count_errors = _counts(text, apps, limits)
+        errors += count_errors
+        for ask in apps if count_errors else ():
+            errors += check_multi_amounts(ask)
+        for ask, count in zip(apps, counts, strict=False) if not count_errors else ():
+            errors += check_multi(
+                ask,
+                count,
+                memory_min_mib=limits.multi_memory_min_mib,
+                memory_max_mib=limits.memory_max_mib,
+            )
+    for ask in apps:
+        if ask.asks:
+            errors += check_name(ask, CONTAINER_NAME_LENGTH_MAX)
+    if errors:
+        return MgpuAsked(asked=Asked(errors=tuple(errors)), policy=policy)
+    places = [container.place for container in spec.containers if _is_app(container)]
+    return MgpuAsked(
+        asked=_demands(places, apps, counts), policy=policy, multi=any(count for count in counts)
+    )
+
+
+def _is_app(container: ContainerSpec) -> bool:
+    """The list annotation counts the entries of `spec.containers`; a sidecar is no such entry."""
+    return container.kind == APP
+
+
+def _ask(container: ContainerSpec) -> MgpuAsk:
+    core, memory = container.requests.get(MGPU_CORE), container.requests.get(MGPU_MEMORY)
+    return MgpuAsk(
+        container=container.name,
+        core=None if core is None else core.ceil(),
+        memory_mib=None if memory is None else memory.ceil(),
+        core_field=container.field(MGPU_CORE),
+        memory_field=container.field(MGPU_MEMORY),
+        name_field=f"{container.path}.name",
+        core_text=_written(container, MGPU_CORE),
+        memory_text=_written(container, MGPU_MEMORY),
+    )
+
+
+def _written(container: ContainerSpec, resource: str) -> str:
+    return container.original.get(container.written.get(resource, resource), "")
+
+
+@of_rule(Rule.MGPU_INIT_CONTAINER)
+def _check_init(spec: PodSpec, asks: Sequence[MgpuAsk]) -> Iterator[FieldError]:
+    for container, ask in zip(spec.containers, asks, strict=True):
+        if ask.asks and not _is_app(container):
+            yield forbidden(ask.field, "an init container can't hold an mGPU share")
+
+
+def _policy(spec: PodSpec) -> tuple[MgpuPolicy, list[FieldError]]:
+    try:
+        return read_compute_policy(spec.annotations), []
+    except InputError as error:
+        return MgpuPolicy.FIXED_SHARE, [
+            FieldError(
+                field=error.field,
+                reason="FieldValueNotSupported",
+                message=error.message,
+                rule=str(Rule.MGPU_POLICY),
+            )
+        ]
+
+
+def _counts(
+    text: str, asks: Sequence[MgpuAsk], limits: MgpuLimits
+) -> tuple[tuple[int, ...], list[FieldError]]:
+    try:
+        counts = decode_card_counts(text)
+    except InputError:
+        fact = "rule M0: must be comma-separated integers without blanks, such as 2,1"
+        return (), [*under(Rule.MGPU_MULTIPLE, [invalid(_COUNTS_FIELD, text, fact)])]
+    errors = check_counts(
+        _COUNTS_FIELD,
+        counts,
+        asks,
+        text,
+        memory_min_mib=limits.multi_memory_min_mib,
+        memory_max_mib=limits.memory_max_mib,
+    )
+    return counts, [*errors]
+
+
+def _demands(places: Sequence[str], asks: Sequence[MgpuAsk], counts: Sequence[int]) -> Asked:
+    demands = []
+    cards_by_place = {}
+    for number, (place, ask) in enumerate(zip(places, asks, strict=True)):
+        core = ask.core or 0
+        if not core:
+            continue
+        normal_cards = max(1, core // WHOLE_PERCENT)
+        cards = counts[number] if counts else normal_cards
+        whole = core == WHOLE_PERCENT * cards
+        demands.append(
+            DeviceDemand(
+                device_type=TYPE_GPU,
+                count=cards,
+                core_percent=core // cards,
+                memory_bytes=0 if whole else (ask.memory_mib or 0) * MIB // cards,
+                memory_ratio_percent=WHOLE_PERCENT if whole else 0,
+                exclusive=whole,
+                containers=(place,),
+            )
+        )
+        cards_by_place[place] = cards
+    return Asked(demands=tuple(demands), counts=cards_by_place)

@@ -1,0 +1,366 @@
+"""
+Move old events to a file: written, forced to the disk and proved before a single row goes.
+
+Rule: design section 4. The file comes first and the ledger follows: whoever is killed between the
+two leaves a ledger that has everything and a file that nothing names, which the next run replaces.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from sqlalchemy import Connection, delete, insert, select
+from sqlalchemy.exc import DBAPIError
+
+from ledger.domain.errors import CorruptLedgerError, InputError, LedgerError
+from ledger.domain.log.events import SegmentArchived
+from ledger.domain.log.recorded import NewEvent
+from ledger.domain.proofs.canonical import canonical_json
+from ledger.domain.proofs.merkle import compact_range
+from ledger.signing import Checkpoint
+from ledger.store import schema
+from ledger.store.archives.archived_proof import Past, log_between
+from ledger.store.archives.segment_files import (
+    SegmentFile,
+    SegmentFileWriter,
+    file_digest,
+    file_name,
+    header_of,
+    header_read,
+    line_of,
+    signed_text,
+)
+from ledger.store.archives.segments import (
+    START,
+    TILE_EVENTS,
+    End,
+    Segment,
+    add_keys,
+    end_of,
+    packed,
+    segments_of,
+)
+from ledger.store.failures import fact_of, refused_by_rule, unavailable
+from ledger.store.mending.corrections import first_corrected
+from ledger.store.open import Ledger
+from ledger.store.profile_postgres import one_snapshot, take_your_time
+from ledger.store.proving.checkpoints import reader_of
+from ledger.store.proving.tree import stored_range
+from ledger.store.proving.verify import Walk
+from ledger.store.reading.read import checked_head
+from ledger.store.reading.tables import rows_of
+from ledger.store.writing.append import Writer
+from ledger.store.writing.statements import Row
+
+_events, _archived = schema.ledger_events.c, schema.ledger_archived.c
+_PATTERN: Final = "segment-*.jsonl.gz"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Archived:
+    """
+    A segment that moved to a file.
+
+    Attributes:
+        kept: how many of its events stayed in the log, for readers that need them.
+        position: the event that tells of it.
+    """
+
+    first: int
+    last: int
+    kept: int
+    path: Path
+    size_bytes: int
+    position: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sealed:
+    """A file that is proved, on the disk, and not yet in the ledger."""
+
+    segment: Segment
+    path: Path
+    kept: int
+
+
+Sign = Callable[[str], str]
+Check = Callable[[Path], None]
+
+
+def archive(
+    ledger: Ledger,
+    folder: Path,
+    *,
+    up_to: int,
+    sign: Sign,
+    check: Check,
+    holder: str,
+    version: str,
+    wall_us: int,
+) -> Archived | None:
+    """
+    Move the events behind the last segment, up to `up_to` at most, to a file in `folder`.
+
+    A segment ends at a multiple of 256. Takes the ledger over for the event that tells of it; the
+    same transaction deletes the rows. Returns None where no whole 256 events may go.
+
+    Args:
+        sign: makes a signed note of a text.
+        check: proves the file by other means than ours, or raises, before anything goes.
+
+    Raises:
+        CorruptLedgerError: the events do not verify; nothing was changed.
+        InputError: nobody wrote to the ledger, the role may not, or another file is in the way.
+        LedgerError: another writer took over, or the database failed; the file may be there.
+    """
+    _expect_owner(ledger)
+    sealed = _sealed(ledger, folder, up_to, sign, check)
+    if sealed is None:
+        return None
+    origin = ledger.head().origin
+    writer = ledger.start_epoch(holder, origin, version, wall_us=wall_us)
+    segment = replace(sealed.segment, position=writer.head.position + 1)
+    _move(writer, segment, sealed.kept, wall_us)
+    return Archived(
+        first=segment.first,
+        last=segment.last,
+        kept=sealed.kept,
+        path=sealed.path,
+        size_bytes=sealed.path.stat().st_size,
+        position=segment.position,
+    )
+
+
+def orphans(ledger: Ledger, folder: Path) -> tuple[Path, ...]:
+    """Return this ledger's segment files in `folder` that no segment of it names."""
+    with ledger.connection.begin():
+        named = {segment.file_name for segment in segments_of(ledger.connection)}
+        origin = checked_head(ledger.connection).origin
+    found = (path for path in sorted(folder.glob(_PATTERN)) if path.name not in named)
+    return tuple(path for path in found if header_read(path).get("origin") == origin)
+
+
+def _expect_owner(ledger: Ledger) -> None:
+    """Rows of the log are deleted by the role that owns them, never by the service's."""
+    if ledger.connection.dialect.name != "postgresql":
+        return
+    query = "SELECT has_table_privilege('ledger_events', 'DELETE')"
+    with ledger.connection.begin():
+        if not ledger.connection.exec_driver_sql(query).scalar():
+            error = InputError("this role may not archive", place=ledger.url)
+            error.add_note("connect as ledger_migrator, see docs/operations.md")
+            raise error
+
+
+def _sealed(ledger: Ledger, folder: Path, up_to: int, sign: Sign, check: Check) -> _Sealed | None:
+    """Write the file, read it back, prove it, and give it its name."""
+    connection = ledger.connection
+    with connection.begin() as transaction:
+        one_snapshot(connection)
+        take_your_time(connection)
+        head = checked_head(connection)
+        if head.epoch == 0:
+            raise InputError("the ledger has no origin yet: nobody wrote to it", place=ledger.url)
+        segments = segments_of(connection)
+        before = end_of(segments[-1]) if segments else START
+        last = min(up_to, head.position) // TILE_EVENTS * TILE_EVENTS
+        if last <= before.position:
+            return None
+        _expect_true_times(connection, last)
+        if stored_range(connection).size < last:
+            raise LedgerError("the tree is not grown: start the service of this release once")
+        path = folder / file_name(before.position + 1, last)
+        partial = _partial(path)
+        try:
+            sealed = _written(connection, path, before, last, sign)
+            check(partial)
+            _expect_room(path, sealed.segment)
+            partial.replace(path)
+        except BaseException:
+            partial.unlink(missing_ok=True)
+            raise
+        _sync_folder(folder)
+        transaction.rollback()
+    return sealed
+
+
+def _expect_true_times(connection: Connection, last: int) -> None:
+    """Refuse to move events that a correction of the clock concerns: views read them in the log."""
+    first = first_corrected(connection)
+    if first is not None and last >= first:
+        error = InputError(
+            f"the clock was corrected: the events from position {first} on stay in the log"
+        )
+        error.add_note(f"archive the events before: --before {first}")
+        raise error
+
+
+def _written(connection: Connection, path: Path, before: End, last: int, sign: Sign) -> _Sealed:
+    """Write the file under a passing name, and prove what is on the disk."""
+    partial = _partial(path)
+    origin = checked_head(connection).origin
+    first = before.position + 1
+    out = SegmentFileWriter(partial)
+    with closing(out), closing(_Proved(connection, before)) as proved:
+        read = reader_of(connection)
+        tree = Checkpoint(origin=origin, size=last, root=compact_range(read, last).root())
+        out.write(canonical_json(header_of(before, tree, compact_range(read, before.position))))
+        proved.take(_copied(rows_of(connection, log_between(first, last)), out))
+        end = proved.end(last)
+        if proved.root() != tree.root:
+            raise CorruptLedgerError("the tree is not the one over the events", position=last)
+        state, digest = packed(end.text())
+        out.finish(end.text(), sign(signed_text(tree, digest)))
+    segment = Segment(
+        first=first,
+        last=last,
+        position=0,
+        file_name=path.name,
+        digest=file_digest(partial),
+        root=tree.root,
+        chain_hash=end.chain_hash,
+        state_digest=digest,
+        state=state,
+        at_us=end.at_us,
+    )
+    _read_back(connection, SegmentFile(partial, segment), before, end, tree)
+    return _Sealed(segment=segment, path=path, kept=proved.kept)
+
+
+class _Proved:
+    """A walk over the events of one segment that stops at the first finding."""
+
+    def __init__(self, connection: Connection, before: End) -> None:
+        self.kept = 0
+        self._keys = before.keys
+        past = Past(start=before, segments=(), seals={}, files=())
+        self._walk = Walk(connection, self._found, past=past)
+
+    def take(self, rows: Generator[Row, None, None]) -> None:
+        """Check the rows, and count what stays of them."""
+        with closing(rows):
+            self._walk.take(self._counted(rows))
+
+    def end(self, last: int) -> End:
+        """Return what is known behind the last row, which must be the one at `last`."""
+        end = replace(self._walk.end(), keys=self._keys)
+        if end.position != last:
+            raise CorruptLedgerError("an event is missing", position=end.position + 1)
+        return end
+
+    def root(self) -> bytes:
+        """Return the root at the last row."""
+        return self._walk.root()
+
+    def close(self) -> None:
+        """Let go of every query."""
+        self._walk.close()
+
+    def _counted(self, rows: Iterator[Row]) -> Iterator[Row]:
+        for row in rows:
+            yield row
+            if row[3] in schema.KEPT:
+                self.kept += 1
+            else:
+                key = (row[0], row[9], row[1], row[3], row[10], row[11])
+                self._keys = add_keys(self._keys, [key])
+
+    @staticmethod
+    def _found(position: int | None, text: str) -> None:
+        error = CorruptLedgerError(f"the ledger does not verify: {text}", position=position or 0)
+        error.add_note("run `tenure verify` for every finding, then restore a copy")
+        raise error
+
+
+def _copied(rows: Generator[Row, None, None], out: SegmentFileWriter) -> Generator[Row, None, None]:
+    with closing(rows):
+        for row in rows:
+            out.write(line_of(row))
+            yield row
+
+
+def _read_back(
+    connection: Connection, file: SegmentFile, before: End, end: End, tree: Checkpoint
+) -> None:
+    """Prove the file as it lies on the disk: chain, leaf hashes, tree, and state by folding."""
+    fact = file.difference()
+    with closing(_Proved(connection, before)) as proved:
+        proved.take(file.rows())
+        if fact or proved.end(end.position) != end or proved.root() != tree.root:
+            raise LedgerError(f"the file can't be read back: {fact or file.path}")
+
+
+def _expect_room(path: Path, segment: Segment) -> None:
+    """Refuse to put the file in the place of another; an unfinished run's may be replaced."""
+    if not path.exists():
+        return
+    if header_read(path).get("root") != segment.root.hex():  # else it has these very events
+        raise InputError("a file with other events is in the way", place=str(path))
+
+
+def _move(writer: Writer, segment: Segment, kept: int, wall_us: int) -> None:
+    """Record the segment and let its rows go, in one transaction."""
+    event = SegmentArchived(
+        first=segment.first,
+        last=segment.last,
+        digest=segment.digest.hex(),
+        root=segment.root.hex(),
+        chain_hash=segment.chain_hash.hex(),
+        state_digest=segment.state_digest.hex(),
+    )
+    new = NewEvent(
+        stream="sys",
+        event=event,
+        actor=writer.head.holder,
+        idempotency_key=f"segment:{segment.first}-{segment.last}",
+        wall_us=wall_us,
+    )
+
+    def move(connection: Connection) -> None:
+        take_your_time(connection)
+        connection.execute(insert(schema.ledger_segments), _values(segment))
+        _let_go(connection, segment, kept)
+
+    try:
+        writer.commit([new], beside=move)
+    except DBAPIError as error:
+        if refused_by_rule(error):
+            raise LedgerError(f"the ledger refused the segment: {fact_of(error)}") from error
+        raise unavailable(error) from error
+
+
+def _let_go(connection: Connection, segment: Segment, kept: int) -> None:
+    """Keep the keys of what goes, and delete the rows; every one of them or none."""
+    goes = _events.position.between(segment.first, segment.last) & _events.event_type.not_in(
+        schema.KEPT
+    )
+    names = list(schema.ledger_archived.columns.keys())
+    keys = select(*(_events[name] for name in names)).where(goes)
+    connection.execute(insert(schema.ledger_archived).from_select(names, keys))
+    gone = connection.execute(delete(schema.ledger_events).where(goes)).rowcount
+    sealed = segment.last - segment.first + 1 - kept
+    if gone != sealed:
+        raise LedgerError(f"other events than were sealed would go: sealed={sealed}, gone={gone}")
+    old = schema.ledger_snapshots.c.position < segment.last
+    connection.execute(delete(schema.ledger_snapshots).where(old))
+
+
+def _values(segment: Segment) -> dict[str, object]:
+    return {name: getattr(segment, name) for name in schema.ledger_segments.columns.keys()}  # noqa: SIM118
+
+
+def _partial(path: Path) -> Path:
+    return path.with_name(f".{path.name}.partial")
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)  # the name too is on disk
+    finally:
+        os.close(descriptor)

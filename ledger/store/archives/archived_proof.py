@@ -1,0 +1,231 @@
+"""
+What is proved of events that moved to files: from the files, or from what the ledger kept of them.
+
+The tree's tiles hold the leaf hash of every event there ever was, so the chain is computed again
+over all of them, and what stayed of an old event is held against its leaf.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from sqlalchemy import Connection, literal_column, select
+
+from ledger.domain.errors import CorruptLedgerError, InputError
+from ledger.domain.log.events import SegmentArchived, decode_event
+from ledger.domain.proofs.hashing import GENESIS, chain_hash
+from ledger.domain.proofs.merkle import compact_range, split_hashes
+from ledger.store import schema
+from ledger.store.archives.segment_files import SegmentFile
+from ledger.store.archives.segments import START, End, Segment, add_keys, end_of, segments_of
+from ledger.store.proving.tree import node_reader
+from ledger.store.reading.tables import in_key_order, is_typed, other_types, rows_of
+from ledger.store.writing.bodies import leaf_of
+from ledger.store.writing.statements import Row
+
+Report = Callable[[int | None, str], None]
+_LEAF: Final = [column.name for column in schema.ledger_events.columns].index("leaf_hash")
+_tiles, _events = schema.ledger_tiles.c, schema.ledger_events.c
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Past:
+    """
+    Where a proof of the whole ledger begins, and what it then reads.
+
+    Attributes:
+        start: what is known before the first event that is read.
+        seals: the segments that are read from their files, by their last position.
+        files: one per segment; empty where their events are not read.
+    """
+
+    start: End
+    segments: tuple[Segment, ...]
+    seals: Mapping[int, Segment]
+    files: tuple[SegmentFile, ...]
+
+    def rows(self, connection: Connection, report: Report) -> Iterator[Row]:
+        """Yield the rows that are to be proved, from the files first."""
+        last = self.segments[-1].last if self.segments else 0
+        with closing(rows_of(connection, log_behind(last))) as live:
+            yield from self._archived(connection, report)
+            yield from live
+
+    def _archived(self, connection: Connection, report: Report) -> Iterator[Row]:
+        """Yield the rows of the files, and name the first that is not the one that was archived."""
+        if not self.files:
+            return
+        same = True
+        leaves = tile_leaves(connection, self.segments[-1].last)
+        for file in self.files:
+            for row in file.rows():
+                if same and row[_LEAF] != next(leaves, None):
+                    same = False
+                    report(row[0], f"the event is another than was archived: file={file.path}")
+                yield row
+
+
+NO_PAST: Final = Past(start=START, segments=(), seals={}, files=())
+"""Nothing was archived: the log is read from its first event on."""
+
+
+def past_of(connection: Connection, report: Report, folder: Path | None) -> Past:
+    """
+    Return where to begin, and prove what stays of archived events on the way.
+
+    Raises:
+        CorruptLedgerError: the segments, or the state at the last one's end, are damaged.
+    """
+    segments = segments_of(connection)
+    if not segments:
+        return NO_PAST
+    last = end_of(segments[-1])
+    _compare_seals(connection, report, segments)
+    _compare_kept(connection, report, last)
+    if folder is None:
+        return Past(start=last, segments=segments, seals={}, files=())
+    files = tuple(SegmentFile(folder / segment.file_name, segment) for segment in segments)
+    for file in files:
+        fact = file.difference()
+        if fact:
+            report(None, fact)
+    seals = {segment.last: segment for segment in segments}
+    return Past(start=START, segments=segments, seals=seals, files=files)
+
+
+def log_behind(position: int) -> Any:  # noqa: ANN401 - a query
+    """Return the query for the events behind a position, in order."""
+    query = in_key_order(schema.ledger_events)
+    return query.where(literal_column(f"position > {int(position)}")) if position else query
+
+
+def log_between(first: int, last: int) -> Any:  # noqa: ANN401 - a query
+    """Return the query for the events of a range, in order."""
+    query = in_key_order(schema.ledger_events)
+    return query.where(literal_column(f"position BETWEEN {int(first)} AND {int(last)}"))
+
+
+def tile_leaves(connection: Connection, last: int) -> Iterator[bytes]:
+    """
+    Yield the leaf hashes of the positions 1..last, a multiple of 256, from the tiles.
+
+    Raises:
+        CorruptLedgerError: a tile is missing.
+    """
+    query = (
+        select(_tiles.number, _tiles.hashes)
+        .where(_tiles.level == literal_column("0"))
+        .order_by(_tiles.number)
+    )
+    number = 0
+    with closing(rows_of(connection, query)) as rows:
+        for found, hashes in rows:
+            if number * 256 >= last or found != number:
+                break
+            yield from split_hashes(hashes)
+            number += 1
+    if number * 256 < last:
+        fact = f"a tile is missing: level=0, number={number}"
+        raise CorruptLedgerError(fact, position=number * 256 + 1)
+
+
+def _compare_seals(connection: Connection, report: Report, segments: tuple[Segment, ...]) -> None:
+    """Compare the chain, the roots and the events that seal the segments with the tiles."""
+    read = node_reader(connection)
+    ends = {segment.last: segment for segment in segments}
+    value = GENESIS
+    for position, leaf in enumerate(tile_leaves(connection, segments[-1].last), 1):
+        value = chain_hash(value, leaf)
+        segment = ends.get(position)
+        if segment is None:
+            continue
+        if segment.chain_hash != value:
+            report(position, "the segment's chain value is not the one over its leaf hashes")
+        if segment.root != compact_range(read, position).root():
+            report(position, "the segment's root is not the one of the tree")
+    for segment in segments:
+        _compare_sealing(connection, report, segment)
+
+
+def _compare_sealing(connection: Connection, report: Report, segment: Segment) -> None:
+    query = select(_events.event_type, _events.body).where(_events.position == segment.position)
+    row = connection.execute(query).first()
+    expected = SegmentArchived(
+        first=segment.first,
+        last=segment.last,
+        digest=segment.digest.hex(),
+        root=segment.root.hex(),
+        chain_hash=segment.chain_hash.hex(),
+        state_digest=segment.state_digest.hex(),
+    )
+    try:
+        found = decode_event(*row) if row is not None else None
+    except InputError:
+        found = None
+    if found != expected:
+        report(segment.position, f"the event does not archive the segment up to {segment.last}")
+
+
+def _compare_kept(connection: Connection, report: Report, end: End) -> None:
+    """Compare what stays of archived events with their leaf hashes, and see that nothing lacks."""
+    kept = rows_of(connection, log_between(1, end.position))
+    keys = rows_of(connection, in_key_order(schema.ledger_archived))
+    value = GENESIS
+    running = START.keys
+    with closing(kept), closing(keys):
+        row, key = next(kept, None), next(keys, None)
+        for position, leaf in enumerate(tile_leaves(connection, end.position), 1):
+            value = chain_hash(value, leaf)
+            if row is not None and row[0] == position:
+                fact = _kept_fact(row, leaf, value)
+                if fact:
+                    report(position, fact)
+                row = next(kept, None)
+            elif key is not None and key[0] == position:
+                if not is_typed(schema.ledger_archived, key):
+                    report(position, other_types(schema.ledger_archived, key))
+                    return
+                running = add_keys(running, [key])
+                key = next(keys, None)
+            else:
+                report(position, "an archived event lacks its idempotency key")
+                return
+    if key is not None:
+        report(key[0], "an archived key is of no archived event")
+    elif running != end.keys:
+        report(None, f"the archived keys are not those of the events 1 to {end.position}")
+
+
+def _kept_fact(row: Row, leaf: bytes, value: bytes) -> str:
+    """Return what is wrong with an event that stays in the log, empty if nothing."""
+    if not is_typed(schema.ledger_events, row):
+        return other_types(schema.ledger_events, row)
+    if row[3] not in schema.KEPT:
+        return "an event is both in an archive and in the log"
+    if row_leaf(row) != leaf or row[13] != leaf or row[14] != value:
+        return "the event was altered: its words do not give its hash"
+    return ""
+
+
+def row_leaf(row: Row) -> bytes:
+    """Return the leaf hash that the words of a row of `ledger_events` give."""
+    return leaf_of(
+        position=row[0],
+        stream=row[1],
+        stream_version=row[2],
+        event_type=row[3],
+        body_sha256=hashlib.sha256(row[4].encode()).hexdigest(),
+        actor=row[5],
+        epoch=row[6],
+        causation_position=row[7],
+        correlation_id=row[8],
+        idempotency_key=row[9],
+        args_hash=row[10].hex(),
+        at_us=row[11],
+        wall_us=row[12],
+    )

@@ -1,0 +1,228 @@
+"""Make every projection again from the events, and compare it with the one that is there."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import zip_longest
+from pathlib import Path
+from typing import Final
+
+from sqlalchemy import Connection, Table, select, table
+from sqlalchemy import column as named_column
+from sqlalchemy.exc import DBAPIError
+
+from ledger.domain.errors import CapacityError, CorruptLedgerError, LedgerError
+from ledger.domain.log.events import LedgerEvent
+from ledger.domain.proofs.hashing import GENESIS
+from ledger.store import schema
+from ledger.store.ddl import postgres_guard, sqlite_triggers
+from ledger.store.failures import fact_of, refused_by_rule, unavailable
+from ledger.store.mending.voids import voids_of
+from ledger.store.open import Ledger
+from ledger.store.profile_postgres import take_your_time
+from ledger.store.projections.project import Projector
+from ledger.store.projections.put_back import whole_log
+from ledger.store.proving.damage_postgres import rules_on
+from ledger.store.reading.read import checked, checked_head, decoded
+from ledger.store.reading.tables import CONTRADICTION, in_key_order, pages_of, rows_of
+from ledger.store.writing.statements import Row
+
+DIFFERENCES_MAX: Final = 20
+_RESTORE: Final = "run `tenure verify` for every finding, then restore a copy of the ledger"
+_AT: Final = [column.name for column in schema.ledger_events.columns].index("at_us")
+_IN_THE_WAY: Final = sqlite_triggers.REBUILDING
+_TABLES: Final = (*schema.PROJECTIONS, schema.ledger_streams)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RebuildReport:
+    """
+    What `rebuild` saw.
+
+    Attributes:
+        equal: the projections were already what the events say; nothing was written.
+        differences: the first rows that were not, in words.
+        digest: SHA-256 over every row of the projections as they are now.
+    """
+
+    events: int
+    equal: bool
+    differences: tuple[str, ...]
+    digest: str
+
+
+def rebuild(
+    ledger: Ledger,
+    progress: Callable[[int], None] | None = None,
+    *,
+    segments: Path | None = None,
+) -> RebuildReport:
+    """
+    Replay every event into empty projections; keep them if the ones that were there differ.
+
+    Rule: design section 4, "everything else can be dropped and rebuilt from it". All of it is one
+    transaction: readers see the old rows or the new ones. The ledger must be open for writing.
+
+    Args:
+        segments: the folder of the archive, for a ledger whose first events moved there.
+
+    Raises:
+        InputError: events are in an archive, and its files are not at hand or not theirs.
+        CorruptLedgerError: an event is not what was recorded; nothing was changed.
+        LedgerError: the events themselves break a rule of the database; nothing was changed.
+    """
+    connection = ledger.connection
+    try:
+        with connection.begin() as transaction:
+            if connection.dialect.name == "postgresql":
+                take_your_time(connection)  # and no writer moves the head meanwhile
+                connection.exec_driver_sql("SELECT id FROM ledger_head FOR UPDATE")
+            report = _rebuilt(connection, progress or (lambda _done: None), segments)
+            if report.equal:
+                transaction.rollback()
+    except CorruptLedgerError as error:
+        error.add_note(_RESTORE)
+        raise
+    except (CapacityError, OverflowError) as error:  # or a number beyond what a column holds
+        raise _with_step(f"the events break a rule: {error}") from error
+    except DBAPIError as error:
+        if refused_by_rule(error):
+            raise _with_step(f"the events break a rule: {fact_of(error)}") from error
+        raise unavailable(error) from error
+    return report
+
+
+def _with_step(text: str) -> LedgerError:
+    error = LedgerError(text)
+    error.add_note(_RESTORE)
+    return error
+
+
+def _rebuilt(
+    connection: Connection, progress: Callable[[int], None], segments: Path | None
+) -> RebuildReport:
+    for each in _TABLES:
+        copy = f"CREATE TEMP TABLE before_{each} AS SELECT * FROM {each}"
+        connection.exec_driver_sql(copy)
+    put_back = _rules_put_aside(connection)
+    for each in reversed(_TABLES):
+        connection.execute(each.delete())
+    with whole_log(connection, segments):
+        events = _replay(connection, progress)
+        _count_streams(connection)
+    for text in put_back:
+        connection.exec_driver_sql(text)
+    differences: list[str] = []
+    digest = hashlib.sha256()
+    for each in _TABLES:
+        for before, after in _side_by_side(connection, each):
+            if after is not None:
+                digest.update(repr(after).encode())
+            if before != after and len(differences) < DIFFERENCES_MAX:
+                differences.append(_difference(each, before, after))
+        connection.exec_driver_sql(f"DROP TABLE before_{each}")
+    return RebuildReport(
+        events=events,
+        equal=not differences,
+        differences=tuple(differences),
+        digest=digest.hexdigest(),
+    )
+
+
+def _rules_put_aside(connection: Connection) -> tuple[str, ...]:
+    """Take away the rules that stand in the way; return the statements that put them back."""
+    if connection.dialect.name == "sqlite":
+        for text in _IN_THE_WAY:
+            connection.exec_driver_sql(f"DROP TRIGGER IF EXISTS {sqlite_triggers.named(text)}")
+        return _IN_THE_WAY
+    rules = [(each, name) for each in _TABLES for name in rules_on(connection, each.name)]
+    inward = [
+        (each, name)
+        for each, name in rules
+        if name.startswith("ledger_streams_") or name.endswith("_no_delete")
+    ]
+    connection.exec_driver_sql(postgres_guard.ALLOW)
+    for each, name in inward:
+        connection.exec_driver_sql(f"ALTER TABLE {each} DISABLE TRIGGER {name}")
+    return tuple(f"ALTER TABLE {each} ENABLE ALWAYS TRIGGER {name}" for each, name in inward)
+
+
+def _replay(connection: Connection, progress: Callable[[int], None]) -> int:
+    projector, voids = Projector(connection), voids_of(connection)
+    head = checked_head(connection)
+    position, at_us, previous = 0, 0, GENESIS
+    with closing(rows_of(connection, in_key_order(schema.ledger_events))) as rows:
+        for found in pages_of(rows):
+            page = checked(found, position, previous)
+            for row in page.rows:
+                position, at_us = row[0], row[_AT]
+                _project(projector, position, at_us, decoded(row, voids))
+            if page.error is not None:
+                raise page.error
+            previous = page.chain_hash
+            projector.flush()
+            progress(position)
+    if (position, previous, at_us) != (head.position, head.chain_hash, head.at_us):
+        raise CorruptLedgerError(
+            f"the events do not end at the head: head={head.position}", position=position + 1
+        )
+    return position
+
+
+def _project(projector: Projector, position: int, at_us: int, event: LedgerEvent) -> None:
+    try:
+        projector.add(position, at_us, event)
+    except CONTRADICTION as error:
+        fact = f"{type(error).__name__}: {error}"
+        raise CorruptLedgerError(
+            f"the event contradicts itself or those before it: {fact}", position=position
+        ) from error
+
+
+def _count_streams(connection: Connection) -> None:
+    """Count the versions of every stream again; they follow from the events alone."""
+    connection.exec_driver_sql(
+        "INSERT INTO ledger_streams (stream, version)"
+        " SELECT stream, max(stream_version) FROM ledger_events GROUP BY stream"
+    )
+
+
+def _side_by_side(connection: Connection, of: Table) -> Iterator[tuple[Row | None, Row | None]]:
+    """Yield the rows of a table before and after, paired by key."""
+    width = len(of.primary_key.columns)
+    copy = table(f"before_{of.name}", *(named_column(each.name) for each in of.columns))
+    keys = [copy.columns[each.name] for each in of.primary_key.columns]
+    old_rows = rows_of(connection, select(*copy.columns).order_by(*keys))
+    new_rows = rows_of(connection, in_key_order(of))
+    old, new = next(old_rows, None), next(new_rows, None)
+    while old is not None and new is not None:
+        if old[:width] == new[:width]:
+            yield old, new
+            old, new = next(old_rows, None), next(new_rows, None)
+        elif old[:width] < new[:width]:
+            yield old, None
+            old = next(old_rows, None)
+        else:
+            yield None, new
+            new = next(new_rows, None)
+    for left in (old, *old_rows) if old is not None else ():
+        yield left, None
+    for left in (new, *new_rows) if new is not None else ():
+        yield None, left
+
+
+def _difference(of: Table, before: Row | None, after: Row | None) -> str:
+    width = len(of.primary_key.columns)
+    if before is None or after is None:
+        row = before or after or ()
+        fact = "a row too many" if after is None else "a row was missing"
+        return f"{of.name}: {fact}: key={row[:width]}"
+    wrong = ", ".join(
+        f"{column.name}={old!r} (the events say {new!r})"
+        for column, old, new in zip_longest(of.columns, before, after)
+        if old != new
+    )
+    return f"{of.name}: key={after[:width]}, {wrong}"

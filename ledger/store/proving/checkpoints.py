@@ -1,0 +1,162 @@
+"""Checkpoints of a ledger: what there is to sign, which keys may, and proofs for those who ask."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, insert, select
+
+from ledger.domain.errors import CorruptLedgerError, InputError
+from ledger.domain.log.events import KeyRotated, decode_event
+from ledger.domain.proofs.merkle import (
+    NodeReader,
+    compact_range,
+    consistency_proof,
+    inclusion_proof,
+    range_root,
+)
+from ledger.signing import Checkpoint, PublicKey, is_rotation
+from ledger.store import schema
+from ledger.store.mending.voids import voids_of
+from ledger.store.mending.withdrawals import kept_notes, note_hash, withdrawals_of
+from ledger.store.open import Ledger
+from ledger.store.proving.tree import node_reader, stored_range
+from ledger.store.reading.read import checked_head
+
+_events = schema.ledger_events.c
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InclusionProof:
+    """That one event is in a tree: what RFC 9162 section 2.1.3.2 takes."""
+
+    position: int
+    leaf_hash: bytes
+    proof: Sequence[bytes]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsistencyProof:
+    """That an older tree is a prefix of this one: what RFC 9162 section 2.1.4.2 takes."""
+
+    size: int
+    root: bytes
+    proof: Sequence[bytes]
+
+
+def checkpoint_at(ledger: Ledger, size: int | None = None) -> Checkpoint:
+    """
+    Return what there is to sign: the tree over the first `size` events, or all of them.
+
+    Raises:
+        InputError: no writer ever opened the ledger, or it has fewer events.
+        CorruptLedgerError: the tree or an event that it needs is missing.
+    """
+    with ledger.connection.begin():
+        head = checked_head(ledger.connection)
+        if head.epoch == 0:
+            raise InputError("the ledger has no origin yet: nobody wrote to it", place=ledger.url)
+        size = head.position if size is None else size
+        _expect_size(ledger, size, head.position)
+        root = compact_range(reader_of(ledger.connection), size).root()
+        return Checkpoint(origin=head.origin, size=size, root=root)
+
+
+def range_before(ledger: Ledger, position: int) -> bytes:
+    """Return the compact range of the events before a position, as `CompactRange.to_bytes`."""
+    with ledger.connection.begin():
+        return compact_range(reader_of(ledger.connection), position - 1).to_bytes()
+
+
+def prove_inclusion(ledger: Ledger, position: int, size: int) -> InclusionProof:
+    """
+    Return the proof that the event at `position` is in the tree of `size` events.
+
+    Raises:
+        InputError: there is no such event or size.
+    """
+    with ledger.connection.begin():
+        _expect_size(ledger, size, checked_head(ledger.connection).position)
+        if not 1 <= position <= size:
+            raise InputError(f"no such event: position={position}, size={size}", place=ledger.url)
+        read = reader_of(ledger.connection)
+        return InclusionProof(
+            position=position,
+            leaf_hash=read(0, position - 1),
+            proof=inclusion_proof(read, position - 1, size),
+        )
+
+
+def prove_consistency(ledger: Ledger, first: int, size: int) -> ConsistencyProof:
+    """
+    Return the proof that the tree of `first` events is a prefix of the one of `size`.
+
+    Raises:
+        InputError: there is no such size.
+    """
+    with ledger.connection.begin():
+        _expect_size(ledger, size, checked_head(ledger.connection).position)
+        _expect_size(ledger, first, size)
+        read = reader_of(ledger.connection)
+        return ConsistencyProof(
+            size=first,
+            root=range_root(read, 0, first),
+            proof=consistency_proof(read, first, size),
+        )
+
+
+def reader_of(connection: Connection) -> NodeReader:
+    """Return a reader of nodes, after a look at the tree that it belongs to."""
+    size = stored_range(connection).size
+    head = checked_head(connection).position
+    if size > head:
+        raise CorruptLedgerError(f"the tree is beyond the head: size={size}", position=head)
+    return node_reader(connection)
+
+
+def keep_checkpoint(connection: Connection, checkpoint: Checkpoint, note: str) -> None:
+    """Keep a signed checkpoint with the ledger, in the caller's transaction; it never changes."""
+    connection.execute(insert(schema.ledger_checkpoints).values(size=checkpoint.size, note=note))
+
+
+def kept_checkpoint(connection: Connection) -> str | None:
+    """Return the last checkpoint that the ledger keeps and does not withdraw, as a signed note."""
+    withdrawn = withdrawals_of(connection, voids_of(connection))
+    for size, note in reversed(tuple(kept_notes(connection))):
+        if (size, note_hash(note)) not in withdrawn:
+            return note.decode()
+    return None
+
+
+def key_at(ledger: Ledger, key: PublicKey, origin: str, size: int) -> PublicKey:
+    """
+    Return the key that signs checkpoints of this size, for someone who trusts `key`.
+
+    Follows the rotations up to that position that both keys signed; others change nothing, for
+    whoever can write the ledger can record them.
+    """
+    query = (
+        select(_events.event_type, _events.body)
+        .where(_events.event_type == KeyRotated.event_type, _events.position <= size)
+        .order_by(_events.position)
+    )
+    with ledger.connection.begin():
+        rows = ledger.connection.execute(query).all()
+    for event_type, body in rows:
+        try:
+            event = decode_event(event_type, body)
+        except InputError:
+            continue  # `verify` names it; it hands no trust on
+        if (
+            isinstance(event, KeyRotated)
+            and event.old_key == str(key)
+            and is_rotation(event.note, origin=origin, old_key=event.old_key, new_key=event.new_key)
+        ):
+            key = PublicKey.parse(event.new_key)
+    return key
+
+
+def _expect_size(ledger: Ledger, size: int, last: int) -> None:
+    if not 0 <= size <= last:
+        raise InputError(f"no tree of this size: size={size}, events={last}", place=ledger.url)

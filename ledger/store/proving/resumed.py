@@ -1,0 +1,153 @@
+"""
+The proof of the projections from a segment's end on, and what is known at one's own end.
+
+The rows that no event explains any more are those that had ended before the segment's end; what was
+open there is compared with the tables as the segment's end has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from sqlalchemy import Connection, Select, Table, literal_column, or_
+
+from ledger.store import schema
+from ledger.store.archives.segments import START, End
+from ledger.store.projections.known import FACTS, OPEN, columns_of, known
+from ledger.store.projections.places import OpenPlace, OpenPlaces
+from ledger.store.projections.project import Projection
+from ledger.store.proving.proof import (
+    HISTORY,
+    LOST_AT,
+    PHASE,
+    Proof,
+    Recorded,
+    Report,
+)
+from ledger.store.reading.tables import in_key_order
+from ledger.store.writing.statements import Row
+
+_PARTS: Final = (
+    schema.ledger_holdings,
+    schema.ledger_cpu_holdings,
+    schema.ledger_slot_holdings,
+)
+
+
+class ResumedProof(Proof):
+    """A `Proof` of the events behind `end` alone; the default end is before the first one."""
+
+    def __init__(self, connection: Connection, report: Report, end: End = START) -> None:
+        super().__init__(connection, report)
+        if end.position:
+            self.close()
+            self._resume(end)
+
+    def rows(self) -> Mapping[str, tuple[Row, ...]]:
+        """Return what the tables must say now of facts and of what is open, as `End.rows`."""
+        found: dict[str, list[Row]] = {table.name: [] for table in _PARTS}
+        reservations: list[Row] = []
+        for position in sorted(self._open):
+            held = self._open[position]
+            if held.reservation is not None:
+                row = held.reservation[:LOST_AT]
+                now = (*row[: PHASE.start], *held.phase, *row[PHASE.stop :], *held.lost)
+                reservations.append(now)
+            for table, part in held.parts:
+                found[table.name].append(part[:-2])
+        return {
+            "ledger_machines": tuple(map(tuple, self._machines.values())),
+            "ledger_nodes": tuple(map(tuple, self._nodes.values())),
+            "ledger_stands": tuple(tuple(self._stands[key]) for key in sorted(self._stands)),
+            "ledger_devices": tuple(map(tuple, self._devices.values())),
+            "ledger_cpus": tuple(tuple(self._cpus[key]) for key in sorted(self._cpus)),
+            "ledger_reservations": tuple(reservations),
+            **{name: tuple(sorted(rows, key=_by_key)) for name, rows in found.items()},
+            "ledger_places": tuple(sorted(must for must, _ in self._places.values())),
+        }
+
+    def _resume(self, end: End) -> None:
+        rows = end.rows
+        self._machines = {row[0]: list(row) for row in rows["ledger_machines"]}
+        self._nodes = {row[0]: list(row) for row in rows["ledger_nodes"]}
+        self._stands = {(row[0], row[1]): list(row) for row in rows["ledger_stands"]}
+        self._devices = {row[0]: list(row) for row in rows["ledger_devices"]}
+        self._cpus = {(row[0], row[1]): list(row) for row in rows["ledger_cpus"]}
+        facts = {
+            table.name: columns_of(table, names, rows[table.name]) for table, names in FACTS.items()
+        }
+        held = schema.ledger_reservations
+        nodes, machines = known(facts, columns_of(held, OPEN, rows[held.name]))
+        self._projection = Projection(nodes, self._take, _places(rows), machines)
+        self._waiting = tuple(self._projection.rows.items())
+        self._recorded = self._readers(_open_at(end.position))
+        for row in rows["ledger_reservations"]:
+            self._reserved(row)
+        for table in _PARTS:
+            for row in rows[table.name]:
+                self._part(table, 2, row)
+                self._count(table, row)
+        for row in rows["ledger_places"]:
+            found = self._recorded[schema.ledger_places].take(row[:2])
+            if found is not None and found[:-2] != row:
+                self._compare_place(row, found, found[-2:])
+            self._places[row[1]] = (row, found)
+        for recorded in self._recorded.values():
+            recorded.finish()
+        self.close()
+        self._recorded = self._readers(_behind(end.position))
+        for device in self._devices.values():
+            self._known_by_id(device)
+            self._peak(device)
+
+    def _readers(self, query: Callable[[Table], Select[Any]]) -> dict[Table, Recorded]:
+        return {
+            table: Recorded(self._connection, table, self._report, query(table))
+            for table in HISTORY
+        }
+
+    def _count(self, table: Table, row: Row) -> None:
+        """Remember what a part gives back when it ends; the facts have it counted."""
+        held = self._open.get(row[0])
+        if table is schema.ledger_slot_holdings:
+            self._slots[row[2], row[1]] = self._slots.get((row[2], row[1]), 0) + 1
+        elif held is not None:
+            (held.shares if table is schema.ledger_holdings else held.cpus).append(row)
+
+
+def _by_key(row: Row) -> Row:
+    return row[:2]
+
+
+def _position(table: Table, operator: str, position: int) -> Any:  # noqa: ANN401 - a condition
+    return literal_column(f"{table.name}.position {operator} {int(position)}")
+
+
+def _behind(position: int) -> Callable[[Table], Select[Any]]:
+    """Return the query for the rows that later events opened."""
+    return lambda table: in_key_order(table).where(_position(table, ">", position))
+
+
+def _open_at(position: int) -> Callable[[Table], Select[Any]]:
+    """Return the query for the rows that were open behind the event at `position`."""
+
+    def query(table: Table) -> Select[Any]:
+        until = _position(table, "<=", position)
+        if "closed_position" not in table.columns:
+            return in_key_order(table).where(literal_column("1 = 0"))
+        closed = table.columns["closed_position"]
+        later: Any = literal_column(f"{table.name}.closed_position > {int(position)}")
+        return in_key_order(table).where(until, or_(closed.is_(None), later))
+
+    return query
+
+
+def _places(rows: Mapping[str, tuple[Row, ...]]) -> OpenPlaces:
+    uids = {row[0]: row[1] for row in rows["ledger_nodes"]}
+    return OpenPlaces(
+        OpenPlace(
+            position=position, device_no=number, node_uid=uids[node_no], group=group, pod_uid=pod
+        )
+        for position, number, node_no, group, pod, _ in rows["ledger_places"]
+    )

@@ -1,0 +1,563 @@
+"""
+Prove the ledger: every hash, every position, every constraint at every prefix, every projection.
+
+Rule: design section 4. Nothing here writes, and nothing trusts what it proves: hashes are computed
+again from the stored words, and what is held is counted again from the events.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from collections.abc import Set as AbstractSet
+from contextlib import closing, suppress
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Final
+
+from sqlalchemy import Connection
+
+from ledger.domain.bounds import AT, WALL
+from ledger.domain.errors import CorruptLedgerError, InputError, UnknownEventError
+from ledger.domain.log.events import (
+    CheckpointWithdrawn,
+    DeviceHealthChanged,
+    EpochStarted,
+    GroupPlanned,
+    LedgerEvent,
+    NodeCleared,
+    NodeInventoried,
+    NodeLost,
+    PlanDropped,
+    PodAssigned,
+    PodBound,
+    PodObserved,
+    PodReleased,
+    PodReserved,
+    PodVoided,
+    PositionVoided,
+    RequestRefused,
+    TimeCorrected,
+    decode_event,
+)
+from ledger.domain.log.state_codec import encode_state
+from ledger.domain.proofs.hashing import GENESIS, chain_hash
+from ledger.store import schema
+from ledger.store.archives.archived_proof import NO_PAST, Past, past_of, tile_leaves
+from ledger.store.archives.segments import End, Segment, end_of
+from ledger.store.failures import DAMAGE, fact_of
+from ledger.store.mending.correcting import false_correction, outside_of_calendar
+from ledger.store.mending.corrections import is_corrected
+from ledger.store.mending.voids import NO_VOIDS, Voids, void_event, voids_of
+from ledger.store.mending.withdrawals import (
+    NO_WITHDRAWALS,
+    Withdrawal,
+    Withdrawals,
+    withdrawals_of,
+)
+from ledger.store.open import Ledger
+from ledger.store.profile_postgres import one_snapshot
+from ledger.store.projections.held import HeldByFold
+from ledger.store.proving.damage import changed_rules, damaged_pages, other_revision
+from ledger.store.proving.proof import Report
+from ledger.store.proving.resumed import ResumedProof
+from ledger.store.proving.tree_proof import NO_WITNESS, TreeProof, Witness
+from ledger.store.reading.proven import proven_chain
+from ledger.store.reading.read import checked_head
+from ledger.store.reading.snapshots import SnapshotProof
+from ledger.store.reading.tables import (
+    CONTRADICTION,
+    UnreadableError,
+    in_key_order,
+    is_typed,
+    kinds_of,
+    other_types,
+    pages_of,
+    rows_of,
+)
+from ledger.store.writing.append import Head
+from ledger.store.writing.bodies import leaf_of
+from ledger.store.writing.statements import Row
+
+FINDINGS_MAX: Final = 50
+"""A report names at most this many; one altered event may contradict many rows."""
+_PROGRESS_EVENTS: Final = 2_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing that is not as it must be, with the first position it concerns, if any."""
+
+    position: int | None
+    text: str
+
+    def __str__(self) -> str:
+        return self.text if self.position is None else f"position {self.position}: {self.text}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifyReport:
+    """
+    What `verify` saw.
+
+    Attributes:
+        events: the last position that was checked.
+        unread: so many events, from the first on, are in an archive and were not read; their hashes
+            were, and what the ledger kept of them.
+        findings: by position, those about no position last; empty = proved.
+        chain_hash: the chain value at the last event that was checked.
+        max_core_percent_seen: most core percent ever granted of one GPU.
+        max_memory_percent_seen: most memory ever granted of one GPU, in percent of what it has.
+        withdrawn: checkpoints that the ledger keeps and that count for nothing: an event withdraws
+            them, the events do not bear them out, and no trusted key signed them.
+        ahead_us: how far at most an event's time is ahead of the clock that it was recorded by,
+            and at which position; events that no clock gave a time are left out.
+    """
+
+    events: int
+    findings: tuple[Finding, ...]
+    seconds: float
+    chain_hash: bytes
+    max_core_percent_seen: int
+    max_memory_percent_seen: int
+    unread: int = 0
+    withdrawn: tuple[Withdrawal, ...] = ()
+    ahead_us: int = 0
+    ahead_position: int = 0
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing was found."""
+        return not self.findings
+
+
+@dataclass(slots=True)
+class _Findings:
+    found: list[Finding] = field(default_factory=list)
+    more: int = 0
+
+    def add(self, position: int | None, text: str) -> None:
+        if len(self.found) < FINDINGS_MAX:
+            self.found.append(Finding(position=position, text=text))
+        else:
+            self.more += 1
+
+    def sorted(self) -> tuple[Finding, ...]:
+        found = sorted(self.found, key=lambda each: (each.position is None, each.position or 0))
+        if self.more:
+            found.append(Finding(position=None, text=f"and {self.more} more findings"))
+        return tuple(found)
+
+
+def verify(
+    ledger: Ledger,
+    progress: Callable[[int, int], None] | None = None,
+    *,
+    witness: Witness = NO_WITNESS,
+    segments: Path | None = None,
+    also_void: Voids = NO_VOIDS,
+    also_withdrawn: Withdrawals = NO_WITHDRAWALS,
+) -> VerifyReport:
+    """
+    Check everything the ledger promises, in one snapshot of it.
+
+    Every position from 1 to the head exists once; every leaf and chain hash follows from the stored
+    words; streams count densely; the head is the last event; replayed from the first event on, no
+    device or CPU is ever promised beyond what it has; the projections are what the events say; the
+    Merkle tree is the one over the events; every snapshot is the fold at its position, and the log
+    commits to it; the database's own rules are in place and its pages are whole.
+
+    Args:
+        progress: called with (positions done, positions in all) now and then.
+        witness: what was kept outside, which alone shows a tail that was cut off, an older copy,
+            or a history that was written anew.
+        segments: the folder of the archive, to read archived events too. Without it the proof
+            begins at the state behind the last of them, which the log commits to.
+        also_void: what would be found if the log declared these positions void.
+        also_withdrawn: what would be found if the log withdrew these checkpoints.
+    """
+    started = time.perf_counter()
+    findings = _Findings()
+    snapshot = ledger.connection.begin()
+    try:
+        one_snapshot(ledger.connection)
+        for look in (damaged_pages, changed_rules, other_revision):
+            for text in look(ledger.connection):
+                findings.add(None, text)
+        past = _past(ledger.connection, findings, segments)
+        walk = Walk(
+            ledger.connection,
+            findings.add,
+            witness,
+            past,
+            also_void=also_void,
+            also_withdrawn=also_withdrawn,
+        )
+        with closing(walk.proof):
+            walk.run(
+                past.rows(ledger.connection, findings.add), progress or (lambda _done, _all: None)
+            )
+    finally:
+        with suppress(*DAMAGE):  # nothing was written; a damaged database can't even end that
+            snapshot.rollback()
+    return VerifyReport(
+        events=walk.position,
+        findings=findings.sorted(),
+        seconds=time.perf_counter() - started,
+        chain_hash=walk.chain,
+        max_core_percent_seen=walk.proof.max_core_percent,
+        max_memory_percent_seen=walk.proof.max_memory_percent,
+        unread=past.start.position,
+        withdrawn=walk.withdrawn,
+        ahead_us=walk.ahead[0],
+        ahead_position=walk.ahead[1],
+    )
+
+
+def _past(connection: Connection, findings: _Findings, folder: Path | None) -> Past:
+    """Return where the proof begins; an archive that can't be believed is a finding."""
+    try:
+        return past_of(connection, findings.add, folder)
+    except CorruptLedgerError as error:
+        findings.add(error.position, str(error).removesuffix(f": position={error.position}"))
+    except (UnreadableError, *DAMAGE) as error:
+        findings.add(None, f"the archive's records are unreadable: {error}")
+    return NO_PAST
+
+
+def unopened(fact: str) -> VerifyReport:
+    """Return the report on what was a ledger and can't be opened as one."""
+    return VerifyReport(
+        events=0,
+        findings=(Finding(position=None, text=f"the ledger is damaged: {fact}"),),
+        seconds=0.0,
+        chain_hash=GENESIS,
+        max_core_percent_seen=0,
+        max_memory_percent_seen=0,
+    )
+
+
+_WITH_ROWS: Final = (
+    NodeInventoried,
+    NodeLost,
+    NodeCleared,
+    DeviceHealthChanged,
+    PodReserved,
+    PodBound,
+    PodAssigned,
+    PodReleased,
+    PodVoided,
+    PodObserved,
+    RequestRefused,
+    GroupPlanned,
+    PlanDropped,
+    CheckpointWithdrawn,
+)
+"""Events that the tables tell of: one that they do not know may be declared void, no other."""
+
+
+def _declared(connection: Connection) -> Voids:
+    """Return the positions that the log declares void, none where it can't be read."""
+    try:
+        return voids_of(connection)
+    except (*DAMAGE, *CONTRADICTION):
+        return NO_VOIDS
+
+
+def _voidable(position: int, event: LedgerEvent) -> bool:
+    """Tell whether an event that can be read may be declared void all the same."""
+    if isinstance(event, TimeCorrected):
+        return bool(false_correction(event, position))
+    return isinstance(event, _WITH_ROWS)
+
+
+def _withdrawn(connection: Connection, voids: Voids) -> Withdrawals:
+    """Return the checkpoints that the log withdraws, none where it can't be read."""
+    try:
+        return withdrawals_of(connection, voids)
+    except (*DAMAGE, *CONTRADICTION):
+        return NO_WITHDRAWALS
+
+
+class Walk:
+    """One pass over the events behind `past`, with the proof of the projections beside it."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        report: Report,
+        witness: Witness = NO_WITNESS,
+        past: Past = NO_PAST,
+        *,
+        also_void: Voids = NO_VOIDS,
+        also_withdrawn: Withdrawals = NO_WITHDRAWALS,
+    ) -> None:
+        start = past.start
+        self.position = start.position
+        self.chain = start.chain_hash
+        self.proof = ResumedProof(connection, report, start)
+        self._held = HeldByFold(connection, start.folded())
+        self._snapshots = SnapshotProof(connection, report)
+        self._voids: dict[int, AbstractSet[str]] = {**_declared(connection), **also_void}
+        withdrawals = {**also_withdrawn, **_withdrawn(connection, self._voids)}
+        self._tree = TreeProof(connection, report, witness, withdrawals)
+        for leaf in tile_leaves(connection, start.position) if start.position else ():
+            self._tree.add(leaf)
+        self._connection = connection
+        self._report = report
+        self._void: set[tuple[int, str]] = set()
+        self._start = start.position
+        self._seals = past.seals
+        self._kinds = kinds_of(schema.ledger_events)
+        self._versions: dict[str, int] = dict(start.streams)
+        self._at_us = start.at_us
+        self.ahead = (0, 0)
+        self._epoch = start.epoch
+        self._writer = start.writer
+        self._sound = True  # until an event is not what it was: then the replay would mislead
+
+    def run(self, rows: Iterator[Row], progress: Callable[[int, int], None]) -> None:
+        """Check every row in order, then what must be so at the head."""
+        head = self._head()
+        total = head.position if head else 0
+        self.take(rows, lambda: progress(self.position, total))
+        if self._sound:
+            self._tree.finish(self._writer.origin)
+            self._snapshots.finish()
+        self._snapshots.close()
+        if self._sound and head is not None:
+            self._end(head)
+            self._streams()
+            self._times()
+        if self._sound:
+            self._compare()
+        else:
+            self._report(None, "holdings were compared only up to the first bad event")
+        progress(self.position, total)
+
+    def take(self, rows: Iterator[Row], progress: Callable[[], None] = lambda: None) -> None:
+        """Check rows of the log, in order."""
+        try:
+            for page in pages_of(rows):
+                proved = bool(self.chain) and proven_chain(page, self.position, self.chain)
+                for row in page:
+                    if proved or tuple(map(type, row)) in self._kinds:
+                        self._event(row, proved=bool(proved))
+                    else:
+                        self._ill_typed(row)
+                    if self.position in self._seals:
+                        self._seal(self._seals[self.position])
+                    if self.position % _PROGRESS_EVENTS == 0:
+                        progress()
+        except UnreadableError as error:
+            self._bad(self.position + 1, f"the event is unreadable: {error}")
+
+    def end(self) -> End:
+        """Return what is known behind the last event that was taken."""
+        return End(
+            position=self.position,
+            at_us=self._at_us,
+            chain_hash=self.chain,
+            epoch=self._epoch,
+            writer=self._writer,
+            streams=dict(self._versions),
+            state=encode_state(self._held.state),
+            rows=self.proof.rows(),
+        )
+
+    @property
+    def withdrawn(self) -> tuple[Withdrawal, ...]:
+        """The withdrawals of checkpoints that count."""
+        return self._tree.withdrawn
+
+    def root(self) -> bytes:
+        """Return the root of the tree over the events so far."""
+        return self._tree.root()
+
+    def close(self) -> None:
+        """Let go of every query."""
+        self.proof.close()
+        self._snapshots.close()
+
+    def _seal(self, segment: Segment) -> None:
+        """Compare the state at a segment's end with the one that the log commits to."""
+        keys = end_of(segment).keys  # compared with the keys themselves, before
+        text = replace(self.end(), keys=keys).text()
+        if self._sound and sha256(text.encode()).digest() != segment.state_digest:
+            self._bad(segment.last, "the state at the segment's end is not the fold of its events")
+
+    def _compare(self) -> None:
+        """Compare what is held at the end with the tables, by the writer's fold and by ours."""
+        try:
+            self.proof.finish()
+            for position, text in self._held.differences():
+                self._report(position, text)
+        except (UnreadableError, *CONTRADICTION) as error:
+            fact = f"{type(error).__name__}: {error}"
+            self._report(None, f"the projections can't be compared: {fact}")
+
+    def _head(self) -> Head | None:
+        try:
+            return checked_head(self._connection)
+        except CorruptLedgerError as error:
+            self._report(None, str(error))
+        except DAMAGE as error:
+            self._report(None, f"the head is unreadable: {fact_of(error)}")
+        return None
+
+    def _bad(self, position: int, text: str) -> None:
+        self._sound = False
+        self._report(position, text)
+
+    def _ill_typed(self, row: Row) -> None:
+        """Report a row whose values are not of their columns; the chain goes on behind it."""
+        at, chain = row[0], row[-1]
+        self.position = at if type(at) is int else self.position + 1
+        self._bad(self.position, other_types(schema.ledger_events, row))
+        self.chain = chain if isinstance(chain, bytes) else b""
+
+    def _event(self, row: Row, *, proved: bool) -> None:
+        """Check one row; `proved` if its place, its hash and its link already are."""
+        position, stream, version, epoch = *row[:3], row[6]
+        at_us, _, leaf, chain = row[11:15]
+        if proved:
+            self.position, self.chain = position, chain
+        else:
+            self._hashes(row)
+        if version != self._versions.get(stream, 0) + 1:
+            self._bad(position, f"the stream has a gap: stream={stream}, version={version}")
+        if at_us <= self._at_us or epoch < self._epoch:
+            self._bad(position, "time or epoch run backwards")
+        if row[12] and at_us - row[12] > self.ahead[0]:
+            self.ahead = (at_us - row[12], position)
+        if not (AT[0] <= at_us <= AT[1] and WALL[0] <= row[12] <= WALL[1]):
+            self._report(position, f"a time is out of its bounds: at={at_us}, wall={row[12]}")
+        self._versions[stream], self._at_us, self._epoch = version, at_us, epoch
+        if self._sound:
+            self._tree.add(leaf)
+            self._replay(row)
+
+    def _hashes(self, row: Row) -> None:
+        """Check the place of a row, its hash and its link."""
+        position, stream, version, event_type, body, actor, epoch = row[:7]
+        at_us, wall_us, leaf, chain = row[11:15]
+        expected = self.position + 1
+        self.position = position
+        if position != expected:
+            gap = f"{expected} to {position - 1}" if position - 1 > expected else str(expected)
+            self._bad(expected, f"events are missing: positions={gap}")
+            self.chain = b""
+        body_sha256 = sha256(body.encode()).hexdigest()
+        computed = leaf_of(
+            position=position,
+            stream=stream,
+            stream_version=version,
+            event_type=event_type,
+            body_sha256=body_sha256,
+            actor=actor,
+            epoch=epoch,
+            causation_position=row[7],
+            correlation_id=row[8],
+            idempotency_key=row[9],
+            args_hash=row[10].hex(),
+            at_us=at_us,
+            wall_us=wall_us,
+        )
+        linked = chain_hash(self.chain, leaf) if self.chain else chain
+        if computed != leaf:
+            self._bad(position, "the event was altered: its words do not give its hash")
+        elif linked != chain:
+            self._bad(position, "the chain is broken: the hash does not follow from the one before")
+        self.chain = linked if computed == leaf else chain
+
+    def _replay(self, row: Row) -> None:
+        position, at_us, void = row[0], row[11], void_event(self._voids, row[0], row[13])
+        event: LedgerEvent | None = None
+        try:
+            event = decode_event(row[3], row[4])
+        except (UnknownEventError, InputError, *CONTRADICTION) as error:
+            if void is None:
+                self._bad(position, f"the event can't be read by this version: {error}")
+                return
+        if void is not None:
+            if event is not None and not _voidable(position, event):
+                self._bad(position, "the event is sound, and declared void")
+            self._void.add((position, void.leaf_hash))
+            event = void
+        elif isinstance(event, PositionVoided) and (
+            (event.position, event.leaf_hash) not in self._void and event.position > self._start
+        ):
+            self._bad(position, f"the event declares void what is not there: {event.position}")
+        elif isinstance(event, TimeCorrected):
+            fact = false_correction(event, position)
+            if fact:
+                self._bad(position, fact)
+        assert event is not None, row
+        self._writes(position, event)
+        try:
+            self.proof.add(position, at_us, event)
+            self._held.add(position, event)
+            self._snapshots.add(position, event, lambda: self._held.state)
+        except CONTRADICTION as error:
+            fact = f"{type(error).__name__}: {error}"
+            self._bad(position, f"the event contradicts itself or those before it: {fact}")
+
+    def _writes(self, position: int, event: LedgerEvent) -> None:
+        """Check that an event is of the epoch that was started last."""
+        if isinstance(event, EpochStarted):
+            before = self._writer
+            if event.epoch <= before.epoch or (before.epoch and event.origin != before.origin):
+                fact = f"epoch={event.epoch}, origin={event.origin}"
+                self._bad(position, f"the epoch does not follow from the one before: {fact}")
+            self._writer = event
+        if self._epoch != self._writer.epoch:
+            fact = f"epoch={self._epoch}, started={self._writer.epoch}"
+            self._bad(position, f"the event is of an epoch that was not started: {fact}")
+
+    def _end(self, head: Head) -> None:
+        """Compare the head with the last event."""
+        last = self.position
+        if head.position > last:
+            self._bad(last + 1, f"events are missing: last={last}, head={head.position}")
+        elif head.position < last:
+            self._bad(head.position + 1, f"events are beyond the head: head={head.position}")
+        elif (head.chain_hash, head.at_us) != (self.chain, self._at_us):
+            self._bad(last, "the head has another chain value or time than its event")
+        writer = self._writer
+        if (head.epoch, head.holder, head.origin) != (writer.epoch, writer.holder, writer.origin):
+            self._report(
+                None,
+                "the head has another epoch, holder or origin than the last epoch that was"
+                f" started: head={(head.epoch, head.holder, head.origin)}",
+            )
+
+    def _times(self) -> None:
+        """Check that true times, where the clock was corrected, are those of a calendar."""
+        try:
+            if is_corrected(self._connection):
+                position = outside_of_calendar(self._connection)
+                if position is not None:
+                    self._report(position, "the true time is outside of the calendar")
+        except DAMAGE as error:
+            self._report(None, f"the true times are unreadable: {fact_of(error)}")
+
+    def _streams(self) -> None:
+        """Compare the last version of every stream with its events."""
+        try:
+            rows = list(rows_of(self._connection, in_key_order(schema.ledger_streams)))
+        except UnreadableError as error:
+            self._report(None, f"ledger_streams is unreadable: {error}")
+            return
+        for row in rows:
+            if not is_typed(schema.ledger_streams, row):
+                self._report(None, other_types(schema.ledger_streams, row))
+                return
+        streams: dict[str, int] = dict(rows)
+        if streams != self._versions:
+            wrong = sorted(
+                name
+                for name in streams.keys() | self._versions.keys()
+                if streams.get(name) != self._versions.get(name)
+            )
+            self._report(None, f"ledger_streams is not what the events say: {wrong[:5]}")

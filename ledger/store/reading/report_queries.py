@@ -1,0 +1,559 @@
+"""
+What people ask of the ledger: holders, reasons, usage, and everything for one report.
+
+Reads the audit views, whose columns and units are documented and stable, through SQLAlchemy Core,
+so that SQLite and Postgres get the same questions. Moments are microseconds since the epoch; an
+interval is [opened, closed).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal
+
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Executable,
+    Float,
+    FromClause,
+    Integer,
+    Select,
+    Subquery,
+    TableClause,
+    Text,
+    and_,
+    case,
+    cast,
+    column,
+    func,
+    literal,
+    literal_column,
+    null,
+    or_,
+    select,
+    table,
+    true,
+    union_all,
+)
+
+from ledger.domain.log.events import NodeDescribed, SettingsChanged
+from ledger.domain.proofs.canonical import INTEGER_MAX
+from ledger.store.mending.voids import void_event, voids_of
+from ledger.store.reading.report_rows import (
+    ClaimRow,
+    Counts,
+    Device,
+    HealthChange,
+    Holder,
+    HoldingRow,
+    Node,
+    PodSummary,
+    Refusal,
+    Span,
+    UnknownRow,
+    Usage,
+)
+from ledger.store.schema import (
+    ledger_cpus,
+    ledger_devices,
+    ledger_events,
+    ledger_nodes,
+    ledger_slot_holdings,
+    ledger_stands,
+)
+
+UsageGroup = Literal["namespace", "owner", "labels", "model"]
+UNKNOWN: Final = "unknown/"
+"""What the slot of a holder on an unknown device begins with; its type follows."""
+
+HOUR_US: Final = 3_600_000_000.0
+
+
+def _view(name: str, columns: str) -> TableClause:
+    return table(name, *(column(each) for each in columns.split()))
+
+
+HOLDINGS: Final = _view(
+    "audit_holdings",
+    "position pod_uid attempt namespace pod_name owner node_uid node_name device_type minor"
+    " device_id model core_percent memory_bytes memory_ratio_percent exclusive kind phase dialect"
+    " opened_at_us closed_at_us closed_position end_reason counted_until_us device_no",
+)
+CPU_HOLDINGS: Final = _view(
+    "audit_cpu_holdings", "position node_name cpu opened_at_us closed_at_us end_reason"
+)
+RESERVATIONS: Final = _view(
+    "audit_reservations",
+    "position pod_uid attempt namespace pod_name owner labels dialect policy node_uid node_name"
+    " cpu_milli memory_bytes gpu_core_percent gpu_count cpuset kind phase opened_at_us"
+    " closed_at_us closed_position end_reason counted_until_us",
+)
+DEVICES: Final = _view(
+    "audit_devices",
+    "node_uid node_name device_type minor device_id model core_capacity_percent"
+    " memory_capacity_bytes core_used_percent memory_used_bytes tenants healthy closed_reason"
+    " device_no",
+)
+NODES: Final = _view("audit_nodes", "node_uid node_name cpu_milli memory_bytes machine_no")
+HEALTH: Final = _view(
+    "audit_device_health", "position at_us node_uid node_name device_type minor healthy reason"
+)
+REFUSALS: Final = _view(
+    "audit_refusals",
+    "position at_us pod_uid namespace pod_name stage message shape policy owner",
+)
+EVENTS: Final = _view("audit_events", "position at_us event_type body")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class When:
+    """Which holders: those at a moment, or those who hold now, or all there ever were."""
+
+    at_us: int | None = None
+    ever: bool = False
+
+    def condition(self, view: FromClause) -> ColumnElement[bool]:
+        """Return the condition over the intervals of a view."""
+        if self.ever:
+            return literal(1) == 1
+        ended = view.c.closed_at_us
+        if self.at_us is None:
+            return ended.is_(None)
+        return (view.c.opened_at_us <= self.at_us) & or_(ended.is_(None), ended > self.at_us)
+
+
+NOW: Final = When()
+
+
+def device_holders(
+    connection: Connection,
+    when: When = NOW,
+    *,
+    node: str | None = None,
+    device_type: str | None = None,
+    minor: int | None = None,
+    pod: tuple[str, str] | None = None,
+) -> list[Holder]:
+    """
+    Return who holds devices, by node, device and position.
+
+    Rule: design section 4, "One account per physical device": a card or a node that is named means
+    the metal, so that those come too who got it through another Node of its machine.
+    """
+    h, r = HOLDINGS, RESERVATIONS
+    own = [c for c in h.c if c.name != "phase"]
+    query = (
+        select(*own, h.c.phase, r.c.cpu_milli, r.c.cpuset, r.c.policy)
+        .join_from(h, r, h.c.position == r.c.position)
+        .where(when.condition(h))
+        .order_by(h.c.node_name, h.c.device_type, h.c.minor, h.c.position)
+    )
+    given = {"device_type": device_type, "minor": minor}
+    if node is not None:
+        card = {"node_name": node, **given}
+        listed = select(DEVICES.c.device_no).where(_matching_all(DEVICES, card))
+        through_another = h.c.node_uid.not_in(
+            select(DEVICES.c.node_uid).where(_matching_all(DEVICES, card))
+        )
+        by_name, of_card = _matching_all(h, card), h.c.device_no.in_(listed)
+        if when != NOW or minor is None:
+            query = query.where(or_(by_name, of_card & through_another))
+        else:  # whatever its minor was when it was given
+            query = query.where(or_(of_card, by_name & ~listed.exists()))
+        query, given = query.where(h.c.device_no.in_(_devices_of_machines(node))), {}
+    return _holders(connection, _matching(query, h, {**given, **_pod(pod)}))
+
+
+def cpu_holders(connection: Connection, when: When, *, node: str, cpu: int) -> list[Holder]:
+    """Return who holds one logical CPU, through whichever Node of its machine, by position."""
+    h, r = CPU_HOLDINGS, RESERVATIONS
+    names = select(NODES.c.node_name).where(NODES.c.machine_no.in_(_machines_of(node)))
+    query = (
+        select(*_as_holder(r))
+        .join_from(r, h, h.c.position == r.c.position)
+        .where(when.condition(h), h.c.node_name.in_(names), h.c.cpu == cpu)
+        .order_by(r.c.position)
+    )
+    return _holders(connection, query)
+
+
+def has_cpu(connection: Connection, *, node: str, cpu: int) -> bool:
+    """Tell whether the ledger knows this logical CPU, now or from an earlier holder."""
+    c, n = ledger_cpus.c, ledger_nodes.c
+    query = (
+        select(func.count())
+        .select_from(ledger_cpus)
+        .join(ledger_nodes, c.machine_no == n.machine_no)
+        .where(n.node_name == node, c.cpu == cpu)
+    )
+    return int(connection.execute(query).scalar_one()) > 0
+
+
+def pod_holders(
+    connection: Connection,
+    when: When = NOW,
+    *,
+    node: str | None = None,
+    pod: tuple[str, str] | None = None,
+    pod_uid: str | None = None,
+) -> list[Holder]:
+    """Return whole reservations, of a node those of its whole machine, by position."""
+    r = RESERVATIONS
+    query = select(*_as_holder(r)).where(when.condition(r)).order_by(r.c.position)
+    if node is not None:
+        names = select(NODES.c.node_name).where(NODES.c.machine_no.in_(_machines_of(node)))
+        query = query.where(r.c.node_name.in_(names))
+    holders = _holders(connection, _matching(query, r, {"pod_uid": pod_uid, **_pod(pod)}))
+    return [_with_unknown_types(connection, holder) for holder in holders]
+
+
+def devices(
+    connection: Connection,
+    *,
+    node: str | None = None,
+    device_type: str | None = None,
+    minor: int | None = None,
+) -> list[Device]:
+    """Return devices as they stand, by node, type and minor."""
+    d = DEVICES
+    query = select(d).order_by(d.c.node_name, d.c.node_uid, d.c.device_type, d.c.minor)
+    given = {"node_name": node, "device_type": device_type, "minor": minor}
+    return [
+        Device(
+            **{
+                **row,
+                "healthy": bool(row["healthy"]),
+                "closed_reason": row["closed_reason"] or "",
+            }
+        )
+        for row in _rows(connection, _matching(query, d, given))
+    ]
+
+
+def nodes(connection: Connection, *, name: str | None = None) -> list[Node]:
+    """Return the nodes, by name."""
+    query = select(NODES).order_by(NODES.c.node_name, NODES.c.node_uid)
+    return [Node(**row) for row in _rows(connection, _matching(query, NODES, {"node_name": name}))]
+
+
+def health_changes(connection: Connection, *, node: str | None = None) -> list[HealthChange]:
+    """Return when devices were closed and opened, by position."""
+    h = HEALTH
+    query = select(*(c for c in h.c if c.name != "node_name")).order_by(h.c.position)
+    return [
+        HealthChange(**{**row, "healthy": bool(row["healthy"])})
+        for row in _rows(connection, _matching(query, h, {"node_name": node}))
+    ]
+
+
+def pods(
+    connection: Connection,
+    *,
+    pod: tuple[str, str] | None = None,
+    owner: str | None = None,
+    namespace: str | None = None,
+) -> list[PodSummary]:
+    """
+    Return where Pods stand, by namespace and name; two UIDs of one name in order of age.
+
+    `owner` also matches what the ReplicaSets of a Deployment are called: its name and a hash.
+    """
+    seen = _seen()
+    query = _grouped(seen)
+    if owner is not None:
+        query = query.where(_is_owner(seen, owner))
+    query = _matching(query, seen, {**_pod(pod), **({"namespace": namespace} if namespace else {})})
+    newest = func.max(seen.c.reserved_position + seen.c.refused_position)
+    query = query.order_by(seen.c.namespace, seen.c.pod_name, newest)
+    return [PodSummary(**row) for row in _rows(connection, query)]
+
+
+def refusals(connection: Connection, *, position: int | None = None) -> Iterator[Refusal]:
+    """Yield refusals by position, or the one at `position`."""
+    f, e = REFUSALS, EVENTS
+    query = select(f, e.c.body).join_from(f, e, e.c.position == f.c.position)
+    query = _matching(query.order_by(f.c.position), f, {"position": position})
+    for row in _rows(connection, query):
+        yield Refusal(**row)
+
+
+def refusal_count(connection: Connection, *, pod_uid: str) -> int:
+    """Return how many refusals of one Pod are recorded."""
+    query = select(func.count()).select_from(REFUSALS).where(REFUSALS.c.pod_uid == pod_uid)
+    return int(connection.execute(query).scalar_one())
+
+
+def counts(connection: Connection) -> Counts:
+    """Return the counts of the headline. A Pod that was only adopted was not decided."""
+    seen = _seen(granted_only=True)
+    pod = _grouped(seen).subquery("pod")
+    reserved, refused = pod.c.reserved_position, pod.c.refused_position
+    query = select(
+        func.count().label("decided"),
+        _how_many(reserved > 0).label("placed"),
+        _how_many(refused > 0).label("refused"),
+        _how_many(refused > reserved).label("waiting"),
+    ).select_from(pod)
+    return Counts(**next(_rows(connection, query)))
+
+
+def ahead_us(connection: Connection) -> int | None:
+    """Return how far the last event's time is ahead of the clock that it was recorded by."""
+    e = ledger_events.c
+    query = select(e.at_us - e.wall_us).where(e.wall_us > 0).order_by(e.position.desc()).limit(1)
+    found: int | None = connection.execute(query).scalar()
+    return found
+
+
+def span(connection: Connection) -> Span:
+    """Return from when to when the ledger speaks, from its first inventory on."""
+    e = EVENTS
+    inventoried = case((e.c.event_type.like("node.inventoried.%"), e.c.at_us), else_=null())
+    query = select(
+        func.coalesce(func.min(inventoried), func.min(e.c.at_us), 0).label("first_at_us"),
+        func.coalesce(func.max(e.c.at_us), 0).label("last_at_us"),
+        func.coalesce(func.max(e.c.position), 0).label("last_position"),
+    )
+    return Span(**next(_rows(connection, query)))
+
+
+def usage(connection: Connection, by: UsageGroup, since_us: int, until_us: int) -> list[Usage]:
+    """
+    Return what each group used in [since, until), by group.
+
+    A device counts by its core percent, or by its memory ratio where no core was asked. What is
+    still held counts up to `until`, what was lost with its node up to the loss.
+    """
+    gpu = {row["key"]: row for row in _rows(connection, _gpu_hours(by, since_us, until_us))}
+    if by == "model":
+        return [
+            Usage(group=key, pods=row["pods"], gpu_hours=row["hours"], cpu_hours=None)
+            for key, row in sorted(gpu.items())
+        ]
+    r = RESERVATIONS
+    hours = func.sum(r.c.cpu_milli * _overlap(r, since_us, until_us)) / 1000.0 / HOUR_US
+    query = (
+        select(
+            r.c[by].label("key"),
+            func.count(r.c.pod_uid.distinct()).label("pods"),
+            hours.label("hours"),
+        )
+        .where(_in_window(r, since_us, until_us))
+        .group_by(r.c[by])
+        .order_by(r.c[by])
+    )
+    return [
+        Usage(
+            group=row["key"],
+            pods=row["pods"],
+            gpu_hours=gpu[row["key"]]["hours"] if row["key"] in gpu else 0.0,
+            cpu_hours=row["hours"],
+        )
+        for row in _rows(connection, query)
+    ]
+
+
+def holding_rows(connection: Connection) -> Iterator[HoldingRow]:
+    """Yield every holding there ever was, by position and device."""
+    h, r = HOLDINGS, RESERVATIONS
+    columns = [r.c.policy if name == "policy" else h.c[name] for name in HoldingRow._fields]
+    query = (
+        select(*columns)
+        .join_from(h, r, h.c.position == r.c.position)
+        .order_by(h.c.position, h.c.device_type, h.c.minor)
+    )
+    for row in connection.execute(query):
+        yield HoldingRow._make(row)
+
+
+def claim_rows(connection: Connection) -> Iterator[ClaimRow]:
+    """Yield what every reservation took of its node, by position."""
+    r = RESERVATIONS
+    query = select(*(r.c[name] for name in ClaimRow._fields)).order_by(r.c.position)
+    for row in connection.execute(query):
+        yield ClaimRow._make(row)
+
+
+def unknown_rows(
+    connection: Connection, when: When = NOW, *, node: str | None = None
+) -> list[UnknownRow]:
+    """Return the Pods that may hold devices which nobody can name, by position."""
+    r, e = RESERVATIONS, EVENTS
+    query = (
+        select(r.c.position, r.c.node_uid, r.c.namespace, r.c.pod_name, e.c.body)
+        .join_from(r, e, e.c.position == r.c.position)
+        .where(when.condition(r), r.c.kind == "observed")
+        .order_by(r.c.position)
+    )
+    if node is not None:
+        names = select(NODES.c.node_name).where(NODES.c.machine_no.in_(_machines_of(node)))
+        query = query.where(r.c.node_name.in_(names))
+    return [UnknownRow._make(row) for row in connection.execute(query)]
+
+
+def settings_in_force(connection: Connection) -> str:
+    """Return the body of the newest settings event, empty without one."""
+    bodies = _bodies(connection, SettingsChanged.event_type)
+    return bodies[-1] if bodies else ""
+
+
+def node_descriptions(connection: Connection, until: int) -> list[str]:
+    """Return the bodies of what was said of nodes up to a position, in order."""
+    return _bodies(connection, NodeDescribed.event_type, until)
+
+
+def _bodies(connection: Connection, event_type: str, until: int = INTEGER_MAX) -> list[str]:
+    """Return the bodies of a type up to a position, in order; without what is declared void."""
+    e, voids = ledger_events.c, voids_of(connection)
+    of_type: ColumnElement[str] = literal_column(f"'{event_type}'")  # a value would hide the index
+    query = (
+        select(e.position, e.body, e.leaf_hash)
+        .where(e.event_type == of_type, e.position <= until)
+        .order_by(e.position)
+    )
+    return [
+        body
+        for position, body, leaf in connection.execute(query)
+        if void_event(voids, position, bytes(leaf)) is None
+    ]
+
+
+def _as_holder(r: TableClause) -> list[ColumnElement[Any]]:
+    """Return the columns of a whole reservation, in the words of `Holder`."""
+    return [
+        *(c for c in r.c if c.name not in ("labels", "gpu_core_percent", "gpu_count")),
+        r.c.gpu_core_percent.label("core_percent"),
+        cast(null(), Text).label("device_type"),
+        cast(null(), Integer).label("minor"),
+        literal_column("''").label("device_id"),
+        literal_column("''").label("model"),
+        literal_column("0").label("memory_ratio_percent"),
+        literal_column("0").label("exclusive"),
+    ]
+
+
+def _seen(*, granted_only: bool = False) -> Subquery:
+    """Return each reservation and each refusal of a Pod with its position."""
+    r, f = RESERVATIONS, REFUSALS
+    reserved = select(
+        *(r.c.pod_uid, r.c.namespace, r.c.pod_name, r.c.owner),
+        r.c.position.label("reserved_position"),
+        literal_column("0").label("refused_position"),
+    )
+    if granted_only:
+        reserved = reserved.where(r.c.kind == "granted")
+    refused = select(
+        *(f.c.pod_uid, f.c.namespace, f.c.pod_name, f.c.owner),
+        literal_column("0").label("reserved_position"),
+        f.c.position.label("refused_position"),
+    )
+    return union_all(reserved, refused).subquery("seen")
+
+
+def _grouped(seen: Subquery) -> Select[Any]:
+    pod = (seen.c.pod_uid, seen.c.namespace, seen.c.pod_name)
+    return select(
+        *pod,
+        func.max(seen.c.owner).label("owner"),
+        func.max(seen.c.reserved_position).label("reserved_position"),
+        func.max(seen.c.refused_position).label("refused_position"),
+    ).group_by(*pod)
+
+
+def _is_owner(seen: Subquery, owner: str) -> ColumnElement[bool]:
+    kind, _, name = owner.partition("/")
+    same = seen.c.owner == owner
+    if kind != "deployment":
+        return same
+    return or_(same, seen.c.owner.startswith(f"replicaset/{name}-", autoescape=True))
+
+
+def _gpu_hours(by: UsageGroup, since_us: int, until_us: int) -> Select[Any]:
+    h, r = HOLDINGS, RESERVATIONS
+    key = r.c.labels if by == "labels" else h.c[by]
+    percent = case((h.c.core_percent > 0, h.c.core_percent), else_=h.c.memory_ratio_percent)
+    hours = func.sum(percent * _overlap(h, since_us, until_us)) / 100.0 / HOUR_US
+    return (
+        select(
+            key.label("key"),
+            func.count(h.c.pod_uid.distinct()).label("pods"),
+            hours.label("hours"),
+        )
+        .join_from(h, r, h.c.position == r.c.position)
+        .where(h.c.device_type == "gpu", _in_window(h, since_us, until_us))
+        .group_by(key)
+    )
+
+
+def _overlap(view: FromClause, since_us: int, until_us: int) -> ColumnElement[float]:
+    """Return the microseconds of an interval inside the window; floats can't overflow in a sum."""
+    opened, closed = view.c.opened_at_us, view.c.counted_until_us
+    ended = case((closed < until_us, closed), else_=until_us)
+    began = case((opened > since_us, opened), else_=since_us)
+    return cast(ended - began, Float)
+
+
+def _in_window(view: FromClause, since_us: int, until_us: int) -> ColumnElement[bool]:
+    closed = view.c.counted_until_us
+    return (view.c.opened_at_us < until_us) & or_(closed.is_(None), closed > since_us)
+
+
+def _how_many(condition: ColumnElement[bool]) -> ColumnElement[int]:
+    return func.coalesce(func.sum(case((condition, 1), else_=0)), 0)
+
+
+def _pod(pod: tuple[str, str] | None) -> dict[str, str | int | None]:
+    return {} if pod is None else {"namespace": pod[0], "pod_name": pod[1]}
+
+
+def _with_unknown_types(connection: Connection, holder: Holder) -> Holder:
+    """Return the holder with the device types it holds on devices that nobody can name."""
+    if holder.kind != "observed":
+        return holder
+    s = ledger_slot_holdings.c
+    query = select(s.slot).where(s.position == holder.position, s.slot.startswith(UNKNOWN))
+    slots = sorted(connection.execute(query.order_by(s.slot)).scalars())
+    return replace(holder, unknown_types=",".join(slot.removeprefix(UNKNOWN) for slot in slots))
+
+
+def _machines_of(node: str) -> Select[Any]:
+    """Return the machines that the Nodes of a name stand on."""
+    return select(NODES.c.machine_no).where(NODES.c.node_name == node)
+
+
+def _devices_of_machines(node: str) -> Select[Any]:
+    """Return every device of the machines that the Nodes of a name ever stood on."""
+    d, s, n = ledger_devices.c, ledger_stands.c, ledger_nodes.c
+    return (
+        select(d.device_no)
+        .join_from(ledger_nodes, ledger_stands, s.node_no == n.node_no)
+        .join(ledger_devices, d.machine_no == s.machine_no)
+        .where(n.node_name == node)
+    )
+
+
+def _matching(
+    query: Select[Any], view: FromClause, given: Mapping[str, str | int | None]
+) -> Select[Any]:
+    """Return the query over the rows whose columns have the values that are given."""
+    return query.where(_matching_all(view, given))
+
+
+def _matching_all(view: FromClause, given: Mapping[str, str | int | None]) -> ColumnElement[bool]:
+    return and_(
+        true(), *(view.c[name] == value for name, value in given.items() if value is not None)
+    )
+
+
+def _holders(connection: Connection, query: Select[Any]) -> list[Holder]:
+    return [
+        Holder(**{**row, "exclusive": bool(row["exclusive"]), "cpuset": row["cpuset"] or ""})
+        for row in _rows(connection, query)
+    ]
+
+
+def _rows(connection: Connection, query: Executable) -> Iterator[dict[str, Any]]:
+    for row in connection.execute(query).mappings():
+        yield dict(row)

@@ -1,0 +1,125 @@
+"""Snapshots of the folded state: how one is taken, and how all of them are proved."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+
+from sqlalchemy import Connection, insert
+from sqlalchemy.exc import DBAPIError
+
+from ledger.domain.errors import InputError
+from ledger.domain.log.events import LedgerEvent, SnapshotTaken
+from ledger.domain.log.recorded import NewEvent
+from ledger.domain.log.state_codec import LedgerState, encode_state, state_digest
+from ledger.store import schema
+from ledger.store.failures import unavailable
+from ledger.store.open import Ledger
+from ledger.store.reading.tables import UnreadableError, in_key_order, rows_of
+from ledger.store.reading.timetravel import SNAPSHOT_FORMAT, commits_to, state_at, unpacked
+from ledger.store.writing.append import Writer
+from ledger.store.writing.statements import Row
+
+Report = Callable[[int | None, str], None]
+
+
+def take_snapshot(ledger: Ledger, writer: Writer, *, wall_us: int) -> SnapshotTaken:
+    """
+    Store the state at the writer's head, and record its digest right behind it.
+
+    Rule: design section 4. The row and the event are one transaction. Where the last event is a
+    snapshot's, there is nothing to take, and that one is returned.
+
+    Raises:
+        FencedError: another writer took over.
+        LedgerError: the database failed; nothing is recorded.
+    """
+    position = writer.head.position
+    for last in ledger.read_events(after=max(0, position - 1), limit=1):
+        if isinstance(last.event, SnapshotTaken) and last.event.at_position == position - 1:
+            return last.event
+    text = encode_state(state_at(ledger, position).state)
+    digest = state_digest(text)
+    taken = SnapshotTaken(at_position=position, digest=digest.hex())
+    row = {
+        "position": position,
+        "format": SNAPSHOT_FORMAT,
+        "body": zlib.compress(text.encode()),
+        "digest": digest,
+    }
+    new = NewEvent(
+        stream="sys",
+        event=taken,
+        actor=writer.head.holder,
+        idempotency_key=f"snapshot:{position}",
+        wall_us=wall_us,
+    )
+
+    def store(connection: Connection) -> None:
+        connection.execute(insert(schema.ledger_snapshots), row)
+
+    try:
+        writer.commit([new], beside=store)
+    except DBAPIError as error:
+        raise unavailable(error) from error
+    return taken
+
+
+class SnapshotProof:
+    """
+    Give it every event in order with the state behind it; it reports which do not hold.
+
+    The snapshots are read along, one at a time, for each may be large. Close it.
+    """
+
+    def __init__(self, connection: Connection, report: Report) -> None:
+        self._report = report
+        self._rows = rows_of(connection, in_key_order(schema.ledger_snapshots))
+        self._next = self._read()
+
+    def add(self, position: int, event: LedgerEvent, state: Callable[[], LedgerState]) -> None:
+        """
+        Look at the snapshot that `event` should commit to, if there is one.
+
+        Taking a snapshot changes no node, so the state behind the event is the one before it.
+        """
+        at = position - 1
+        while self._next is not None and self._next[0] <= at:
+            if self._next[0] < at:
+                self._without_event(self._next)
+            else:
+                fact = _wrong(self._next, event, state())
+                if fact:
+                    self._report(position, f"the snapshot at position {at} {fact}")
+            self._next = self._read()
+
+    def finish(self) -> None:
+        """Report the snapshots beyond the last event."""
+        while self._next is not None:
+            self._without_event(self._next)
+            self._next = self._read()
+
+    def close(self) -> None:
+        """Let go of the query."""
+        self._rows.close()
+
+    def _without_event(self, row: Row) -> None:
+        self._report(None, f"no event commits to a snapshot: position={row[0]}")
+
+    def _read(self) -> Row | None:
+        try:
+            return next(self._rows, None)
+        except UnreadableError as error:
+            self._report(None, f"ledger_snapshots is unreadable: {error}")
+            return None
+
+
+def _wrong(row: Row, event: LedgerEvent, state: LedgerState) -> str:
+    """Return what is wrong with a snapshot, empty if nothing."""
+    try:
+        stored = unpacked(row)
+    except InputError as error:
+        return f"is damaged: {error}"
+    if not commits_to(event, row[0], row[-1]):
+        return "is not the one that the log commits to"
+    return "" if stored == state else "is not the fold of the events"

@@ -1,0 +1,149 @@
+"""Whole tables as plain tuples, straight from the driver: for those who read everything."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from contextlib import suppress
+from functools import cache, lru_cache
+from itertools import count, product
+from typing import Any, Final
+
+from sqlalchemy import Connection, Dialect, Select, Table, select
+from sqlalchemy.sql.compiler import SQLCompiler
+
+from ledger.domain.errors import LedgerError
+from ledger.store.profile import driver_connection
+from ledger.store.writing.statements import Row
+
+PAGE_ROWS: Final = 2_000
+_TEXTS_MAX: Final = 64
+_numbers: Final = count(1)
+CONTRADICTION: Final = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+"""What a replay may raise over words that no writer of ours recorded: they are the finding."""
+
+
+class UnreadableError(LedgerError):
+    """The database can't read its own pages. Stop reading this table; say how far it came."""
+
+
+def rows_of(connection: Connection, query: Select[Any]) -> Generator[Row, None, None]:
+    """
+    Yield the rows of a query without literals, as the driver's tuples. Close what is not read up.
+
+    Raises:
+        UnreadableError: a page or a value is damaged; every row before it has been yielded.
+    """
+    text = str(_compiled(query, connection.dialect))
+    failures = _failures(connection)
+    cursor = _cursor(connection)
+    try:
+        cursor.execute(text)
+        for row in cursor:  # noqa: UP028 - it would close the cursor when the reader leaves
+            yield row
+    except failures as error:
+        raise UnreadableError(str(error)) from error
+    finally:
+        with suppress(*failures):  # a reader that left early may outlive the connection
+            cursor.close()
+
+
+def pages_of(rows: Iterable[Row]) -> Iterator[list[Row]]:
+    """Yield rows in pages; those read before a damaged one come before its UnreadableError."""
+    page: list[Row] = []
+    try:
+        for row in rows:
+            page.append(row)
+            if len(page) == PAGE_ROWS:
+                yield page
+                page = []
+    except UnreadableError:
+        yield page
+        raise
+    yield page
+
+
+def fetched(connection: Connection, query: Select[Any], values: Mapping[str, object]) -> list[Row]:
+    """
+    Return the rows of a query with named parameters, as the driver's tuples.
+
+    Raises:
+        UnreadableError: a page or a value is damaged.
+    """
+    compiled = _compiled(query, connection.dialect)
+    order = compiled.positiontup
+    every = {**compiled.params, **values}
+    given = every if order is None else [every[name] for name in order]
+    cursor = connection.connection.cursor()
+    try:
+        cursor.execute(str(compiled), given)
+        return list(cursor.fetchall())
+    except _failures(connection) as error:
+        raise UnreadableError(str(error)) from error
+    finally:
+        cursor.close()
+
+
+@lru_cache(_TEXTS_MAX)
+def _compiled(query: Select[Any], dialect: Dialect) -> SQLCompiler:
+    """Compile once what is asked again and again; a query and a dialect are told by identity."""
+    compiled = query.compile(dialect=dialect)
+    assert isinstance(compiled, SQLCompiler), query
+    return compiled
+
+
+def _failures(connection: Connection) -> tuple[type[Exception], ...]:
+    """Return what the driver raises over a damaged page."""
+    return (
+        connection.dialect.loaded_dbapi.Error,
+        UnicodeDecodeError,  # a broken text in the database's own words
+        MemoryError,  # a length that no value has
+        OverflowError,
+    )
+
+
+def _cursor(connection: Connection) -> Any:  # noqa: ANN401 - the protocol has no iteration
+    """Return a cursor of the driver that holds a page of rows at a time, not all of them."""
+    if connection.dialect.driver != "psycopg":
+        return connection.connection.cursor()
+    cursor: Any = driver_connection(connection).cursor(name=f"tenure_{next(_numbers)}")
+    cursor.itersize = PAGE_ROWS
+    return cursor
+
+
+@cache
+def in_key_order(table: Table) -> Select[Any]:
+    """Return the query for all columns of a table, ordered by its key."""
+    return select(*table.columns).order_by(*table.primary_key.columns)
+
+
+@cache
+def kinds_of(table: Table) -> frozenset[tuple[type, ...]]:
+    """Return which types the driver may give for the columns of a whole row of `table`."""
+    choices = [
+        (column.type.python_type, type(None)) if column.nullable else (column.type.python_type,)
+        for column in table.columns
+    ]
+    return frozenset(product(*choices))
+
+
+def is_typed(table: Table, row: Iterable[object]) -> bool:
+    """Tell whether every value has its column's type; in a damaged file it may not."""
+    return tuple(map(type, row)) in kinds_of(table)
+
+
+def other_types(table: Table, row: Iterable[object]) -> str:
+    """Return the finding about a row that is not typed, with the columns that it is about."""
+    wrong = [
+        f"{column.name} is {type(value).__name__}"
+        for column, value in zip(table.columns, row, strict=False)
+        if type(value) is not column.type.python_type and not (value is None and column.nullable)
+    ]
+    return f"{table.name}: a column has another type: {', '.join(wrong)}"

@@ -1,0 +1,523 @@
+"""The one writer: events in, one durable commit, or nothing at all."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+from sqlalchemy import Connection, select, update
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+
+from ledger.domain.bounds import WALL_MAX_US
+from ledger.domain.errors import (
+    CapacityError,
+    ClockSkewError,
+    CorruptLedgerError,
+    FencedError,
+    IdempotencyError,
+    InputError,
+    LedgerError,
+    StaleStreamError,
+    UnknownOutcomeError,
+)
+from ledger.domain.frozen import twin_of
+from ledger.domain.log.clock import SteadyClock
+from ledger.domain.log.events import EpochStarted, GroupPlanned, PodReserved
+from ledger.domain.log.recorded import NewEvent
+from ledger.domain.proofs.hashing import GENESIS, chain_hash
+from ledger.store import schema
+from ledger.store.failures import fact_of, in_our_words, refused_by_rule, unavailable
+from ledger.store.fitting import body_bytes_of, fits
+from ledger.store.projections.project import Projector
+from ledger.store.proving.tree import Tree
+from ledger.store.writing import commands, statements
+from ledger.store.writing.bodies import leaf_of
+from ledger.store.writing.commands import Command, Outcome, arguments_of
+from ledger.store.writing.outbox import Outbox
+from ledger.store.writing.statements import Row
+from ledger.store.writing.transaction import begin
+
+_GRANTS: Final = (PodReserved, GroupPlanned)
+"""What promises a device to somebody; everything else says what has become of it."""
+_LEAF: Final = [column.name for column in schema.ledger_events.columns].index("leaf_hash")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """Where the ledger stands: its last position, the chain value there, and whose turn it is."""
+
+    position: int
+    chain_hash: bytes
+    epoch: int
+    holder: str
+    origin: str
+    at_us: int
+
+
+def read_head(connection: Connection, *, lock: bool = False) -> Head:
+    """
+    Return the head row.
+
+    With `lock` nobody else moves it until this transaction ends, and what a writer before us has
+    not finished is waited for. On SQLite a transaction that writes has the whole file anyway.
+
+    Raises:
+        CorruptLedgerError: there is none.
+    """
+    query = select(
+        schema.ledger_head.c.position,
+        schema.ledger_head.c.chain_hash,
+        schema.ledger_head.c.epoch,
+        schema.ledger_head.c.holder,
+        schema.ledger_head.c.origin,
+        schema.ledger_head.c.at_us,
+    )
+    row = connection.execute(query.with_for_update() if lock else query).one_or_none()
+    if row is None:
+        raise CorruptLedgerError("the head is missing", position=0)
+    return Head(
+        position=row.position,
+        chain_hash=bytes(row.chain_hash),
+        epoch=row.epoch,
+        holder=row.holder,
+        origin=row.origin,
+        at_us=row.at_us,
+    )
+
+
+_head: Final = twin_of(Head)
+
+
+def _fenced(head: Head) -> FencedError:
+    return FencedError(f"another writer took over: epoch={head.epoch}, position={head.position}")
+
+
+def _dropped() -> LedgerError:
+    return LedgerError("the database dropped events without a word: run `tenure verify`")
+
+
+@dataclass(slots=True, kw_only=True)
+class _Batch:
+    """Events with their positions and rows, and where they leave the head and the streams."""
+
+    events: Sequence[NewEvent]
+    rows: list[Row]
+    times: list[int]
+    head: Head
+    versions: dict[str, int]
+
+
+class Writer:
+    """
+    Appends to the ledger for one epoch. Made by `Ledger.start_epoch`.
+
+    What it remembers (head, stream versions, inventory) changes only with a commit that is known
+    to be durable, so an append that fails leaves the writer as it was.
+    """
+
+    def __init__(
+        self, connection: Connection, head: Head, clock: SteadyClock | None = None
+    ) -> None:
+        """Make one; without a `clock`, as offline and in virtual time, every time is believed."""
+        self._clock = clock
+        self._connection = connection
+        self._head = head
+        self._versions: dict[str, int] | None = None
+        self._projector: Projector | None = None
+        self._tree: Tree | None = None
+        self._outbox = Outbox(connection)
+        self._lost: _Batch | None = None
+
+    @property
+    def head(self) -> Head:
+        """The head as of the last durable commit."""
+        return self._head
+
+    @property
+    def connection(self) -> Connection:
+        """What the writer writes through."""
+        return self._connection
+
+    @in_our_words
+    def stream_version(self, stream: str) -> int:
+        """Return the last version of a stream, 0 for one without events."""
+        return self._stream_versions().get(stream, 0)
+
+    def skew(self, events: Sequence[NewEvent]) -> ClockSkewError | None:
+        """Return the refusal of events that grant by a clock that is not believed, if they do."""
+        latest = self._latest_us()
+        for new in events:
+            if new.wall_us > latest and isinstance(new.event, _GRANTS):
+                fact = f"wall_us={new.wall_us}, event_type={new.event.event_type}"
+                return ClockSkewError(f"ClockSkew: our clock moved, nothing is granted: {fact}")
+        return None
+
+    @in_our_words
+    def append(
+        self, events: Sequence[NewEvent], *, expected: Mapping[str, int] | None = None
+    ) -> int:
+        """
+        Record `events` in one transaction, all or none, and return the head position.
+
+        Rule: design section 4, "One fenced writer with group commit".
+
+        An event whose idempotency key is recorded with the same arguments is not recorded again.
+
+        Args:
+            expected: stream -> the version that the decision was made on.
+
+        Raises:
+            StaleStreamError: a stream has another version than expected.
+            FencedError: another writer has moved the head or the epoch.
+            CapacityError: the database refused a holder; nothing of the batch is recorded.
+            ClockSkewError: a grant by a clock that moved; nothing of the batch is recorded.
+            IdempotencyError: a key was used before with other arguments.
+            UnfitError: a text or a number can't be recorded; nothing is.
+            UnknownOutcomeError: the answer to this commit, or to the one before, was lost.
+            BusyError: another process holds the ledger; nothing of the batch is recorded.
+            LedgerError: the database failed; nothing of the batch is recorded.
+        """
+        self._asked()
+        for stream, version in (expected or {}).items():
+            if self.stream_version(stream) != version:
+                if not self._not_recorded(events):  # the same command again: the same answer
+                    return self._head.position
+                raise StaleStreamError(stream=stream, expected_version=version)
+        skewed = self.skew(events)
+        if skewed and self._not_recorded(events):
+            raise skewed
+        try:
+            return self.commit(events)
+        except (DBAPIError, CapacityError) as error:
+            if isinstance(error, DBAPIError) and not refused_by_rule(error):
+                raise unavailable(error) from error
+            return self._append_without_repeats(events, error)
+
+    @in_our_words
+    def record(self, batch: Sequence[Command]) -> list[Outcome]:
+        """Record commands in one transaction; see `ledger.store.writing.commands.record`."""
+        self._asked()
+        return commands.record(self, batch)
+
+    def _begin_epoch(self, version: str, wall_us: int) -> None:
+        """Record the start of this epoch in the transaction that is open."""
+        head = self._head
+        started = EpochStarted(
+            epoch=head.epoch, holder=head.holder, origin=head.origin, tenure_version=version
+        )
+        new = NewEvent(
+            stream="sys",
+            event=started,
+            actor=head.holder,
+            idempotency_key=f"epoch:{head.epoch}",
+            wall_us=wall_us,
+        )
+        batch = self._batch([new])
+        self._write(batch)
+        self._stand_behind(batch)
+
+    def _begin_with(self, events: Sequence[NewEvent]) -> None:
+        """Record the epoch's first events in the transaction that is open."""
+        batch = self._batch(events)
+        self._write(batch)
+        self._stand_behind(batch)
+
+    def commit(
+        self, events: Sequence[NewEvent], beside: Callable[[Connection], None] | None = None
+    ) -> int:
+        """
+        Record `events` in one transaction, and let what the database says of them through.
+
+        `beside` writes what is no projection in the same transaction, after the events.
+        """
+        self._asked()
+        if not events:
+            return self._head.position
+        batch = self._batch(events)
+        by_heart = self._projector is not None and self._tree is not None
+        transaction = begin(self._connection, driver_only=by_heart and beside is None)
+        try:
+            self._write(batch, last=beside is None)
+            if beside is not None:
+                beside(self._connection)
+        except BaseException as error:
+            committing = self._outbox.committing
+            self._projector = self._tree = None  # they counted on rows that are not there
+            self._outbox = Outbox(self._connection)
+            with suppress(DBAPIError):  # a connection that is gone has nothing to undo
+                transaction.rollback()
+            if not committing or not isinstance(error, DBAPIError) or refused_by_rule(error):
+                raise
+            self._settle_lost(batch, error)
+        else:
+            try:
+                transaction.commit()
+            except DBAPIError as error:
+                transaction.close()
+                self._settle_lost(batch, error)
+        self._stand_behind(batch)
+        return batch.head.position
+
+    def _write(self, batch: _Batch, *, last: bool = False) -> None:
+        before, after = self._head, batch.head
+        row = (after.position, after.at_us, after.chain_hash, before.epoch, before.position)
+        outbox = self._outbox
+        outbox.add(statements.MOVE_HEAD, [row], lambda: _fenced(before))
+        outbox.add(statements.EVENT, batch.rows, _dropped)
+        if self._projector is None or self._tree is None:
+            outbox.send()  # what is read now is read under the head's lock
+            self._projector = Projector(self._connection, outbox)
+            self._tree = Tree(self._connection, before.position, outbox)
+        add = self._projector.add
+        try:
+            for position, (new, at_us) in enumerate(
+                zip(batch.events, batch.times, strict=True), before.position + 1
+            ):
+                add(position, at_us, new.event)
+        except CapacityError:
+            outbox.send()  # who is fenced hears that first
+            raise
+        self._projector.flush()
+        self._tree.grow([row[_LEAF] for row in batch.rows])
+        outbox.send(last=last)
+
+    def _batch(self, events: Sequence[NewEvent]) -> _Batch:
+        """Give every event its place in the ledger; touches no table."""
+        position, at_us, chain = self._head.position, self._head.at_us, self._head.chain_hash
+        epoch = self._head.epoch
+        known, versions = self._stream_versions(), dict[str, int]()
+        rows: list[Row] = []
+        times: list[int] = []
+        latest_us = self._latest_us()
+        for new in events:
+            position += 1
+            at_us += 1
+            if at_us < new.wall_us <= latest_us:
+                at_us = new.wall_us
+            times.append(at_us)
+            event, stream, actor = new.event, new.stream, new.actor
+            version = 1 + (versions.get(stream) or known.get(stream, 0))
+            versions[stream] = version
+            body, as_bytes = body_bytes_of(new)
+            arguments = hashlib.sha256(as_bytes).digest()
+            arguments_hex = arguments.hex()
+            leaf = leaf_of(
+                position=position,
+                stream=stream,
+                stream_version=version,
+                event_type=event.event_type,
+                body_sha256=arguments_hex,
+                actor=actor,
+                epoch=epoch,
+                causation_position=new.causation_position,
+                correlation_id=new.correlation_id,
+                idempotency_key=new.idempotency_key,
+                args_hash=arguments_hex,
+                at_us=at_us,
+                wall_us=new.wall_us,
+            )
+            chain = chain_hash(chain, leaf)
+            rows.append(
+                (
+                    position,
+                    stream,
+                    version,
+                    event.event_type,
+                    body,
+                    actor,
+                    epoch,
+                    new.causation_position,
+                    new.correlation_id,
+                    new.idempotency_key,
+                    arguments,
+                    at_us,
+                    new.wall_us,
+                    leaf,
+                    chain,
+                )
+            )
+        head = _head(
+            position=position,
+            chain_hash=chain,
+            epoch=epoch,
+            holder=self._head.holder,
+            origin=self._head.origin,
+            at_us=at_us,
+        )
+        head.__class__ = Head
+        return _Batch(events=events, rows=rows, times=times, head=head, versions=versions)
+
+    def _latest_us(self) -> int:
+        return WALL_MAX_US if self._clock is None else self._clock.latest_us()
+
+    def _settle_lost(self, batch: _Batch, error: DBAPIError) -> None:
+        """
+        Learn what became of a commit that failed: an error there is an unknown outcome.
+
+        Returns when the batch is recorded after all. Where that can't be learnt now, it is before
+        anything else is asked of this writer.
+        """
+        self._projector = self._tree = None
+        self._lost = batch
+        try:
+            self._connection.connection.rollback()  # the driver may still be inside of it
+            self._settle()
+        except (SQLAlchemyError, self._connection.dialect.loaded_dbapi.Error) as lost:
+            raise UnknownOutcomeError(
+                f"the answer to a commit was lost: position={batch.head.position}"
+            ) from lost
+        if self._head != batch.head:
+            raise unavailable(error) from error
+
+    def _settle(self) -> None:
+        """
+        Stand where a commit whose answer was lost has left the ledger, if there is one.
+
+        Raises:
+            FencedError: neither where it began nor where it would have ended.
+        """
+        if self._lost is None:
+            return
+        with self._connection.begin():
+            now = read_head(self._connection, lock=True)
+        lost, self._lost = self._lost, None
+        if now == lost.head:
+            self._stand_behind(lost)
+        elif now != self._head:
+            raise FencedError(f"another writer took over: epoch={self._head.epoch}")
+
+    def _stand_behind(self, batch: _Batch) -> None:
+        """Remember what a batch that is durable leaves."""
+        self._head = batch.head
+        self._stream_versions().update(batch.versions)
+
+    def _asked(self) -> None:
+        """Settle what is not, before anything is decided on what this writer remembers."""
+        try:
+            self._settle()
+        except SQLAlchemyError as error:  # what is asked now may be just what was lost
+            raise UnknownOutcomeError(
+                f"the answer to a commit is still lost: position={self._head.position}"
+            ) from error
+
+    def _append_without_repeats(
+        self, events: Sequence[NewEvent], error: DBAPIError | CapacityError
+    ) -> int:
+        """Append what is not recorded yet; raise the refusal if it was not about a repeat."""
+        fresh = self._not_recorded(events)
+        if len(fresh) < len(events):
+            return self.append(fresh)
+        if isinstance(error, CapacityError):
+            raise error
+        raise self.refusal(error) from error
+
+    def refusal(self, error: DBAPIError) -> LedgerError:
+        """Return the error for what a rule of the database refused."""
+        if error.statement == statements.EVENT.text(self._connection):
+            return LedgerError(f"the ledger refused an event: {fact_of(error)}")
+        return CapacityError(fact_of(error))
+
+    def _not_recorded(self, events: Sequence[NewEvent]) -> list[NewEvent]:
+        fresh: dict[str, NewEvent] = {}
+        with self._connection.begin():
+            keys = {new.idempotency_key for new in events}
+            recorded = commands.known_keys(self._connection, [key for key in keys if fits(key)])
+        for new in events:
+            arguments = arguments_of(new)
+            earlier = fresh.get(new.idempotency_key)
+            _, found = recorded.get(new.idempotency_key, (0, None))
+            known = arguments_of(earlier) if earlier else found
+            if known is None:
+                fresh[new.idempotency_key] = new
+            elif known != arguments:
+                raise IdempotencyError(
+                    "the key was used for another command:"
+                    f" idempotency_key={new.idempotency_key}, event_type={new.event.event_type}"
+                )
+        return list(fresh.values())
+
+    def _stream_versions(self) -> dict[str, int]:
+        """Return every stream's version; read once, for only this writer moves them after."""
+        if self._versions is None:
+            table = schema.ledger_streams.c
+            own = not self._connection.in_transaction()
+            try:
+                rows = self._connection.execute(select(table.stream, table.version))
+                self._versions = {row.stream: row.version for row in rows}
+            finally:
+                if own:
+                    self._connection.rollback()
+        return self._versions
+
+
+def start_epoch(
+    connection: Connection,
+    *,
+    holder: str,
+    origin: str,
+    version: str,
+    wall_us: int,
+    place: str,
+    clock: SteadyClock | None = None,
+    above: int = 0,
+    then: Sequence[NewEvent] = (),
+    keep: bool = True,
+) -> Writer:
+    """
+    Move the epoch and record that it moved, in one transaction; return the epoch's writer.
+
+    Args:
+        clock: what this process may believe of its wall clock; None offline and in virtual time.
+        above: the epoch must be beyond this one: as many are started, for none is left out.
+        then: the epoch's first events, in the same transaction.
+        keep: False rolls everything back at the end; the writer is then of no use.
+
+    Raises:
+        InputError: the ledger has another origin, or these words can't be recorded.
+        CorruptLedgerError: the head is not where the events end.
+        CapacityError: the database refused one of the events; nothing is recorded.
+    """
+    assert origin, "a ledger belongs to someone"
+    for name, text in (("holder", holder), ("origin", origin)):
+        if not fits(text):  # the head has them before their event is looked at
+            raise InputError("holds a NUL or half of a character", field=name)
+    try:
+        with connection.begin() as transaction:
+            before = read_head(connection, lock=True)
+            _check_end(connection, before)
+            if before.epoch > 0 and before.origin != origin:
+                raise InputError(
+                    f"the ledger belongs to another origin: origin={before.origin},"
+                    f" expected={origin}",
+                    place=place,
+                )
+            for epoch in range(before.epoch + 1, max(before.epoch, above) + 2):
+                connection.execute(
+                    update(schema.ledger_head).values(epoch=epoch, holder=holder, origin=origin)
+                )
+                writer = Writer(connection, read_head(connection), clock)
+                writer._begin_epoch(version, wall_us)  # noqa: SLF001 - the function's other half
+            if then:
+                writer._begin_with(then)  # noqa: SLF001 - as above
+            if not keep:
+                transaction.rollback()
+    except DBAPIError as error:
+        if then and refused_by_rule(error):
+            raise CapacityError(fact_of(error)) from error
+        raise unavailable(error) from error
+    return writer
+
+
+def _check_end(connection: Connection, head: Head) -> None:
+    events = schema.ledger_events.c
+    last = connection.execute(
+        select(events.position, events.chain_hash).order_by(events.position.desc()).limit(1)
+    ).first()
+    position, chain = (last.position, bytes(last.chain_hash)) if last else (0, GENESIS)
+    if (position, chain) != (head.position, head.chain_hash):
+        raise CorruptLedgerError(
+            f"the head is not where the events end: last={position}", position=head.position
+        )

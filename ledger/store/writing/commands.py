@@ -1,0 +1,204 @@
+"""
+Commands that share a transaction: each is recorded whole or not at all, and gets its own answer.
+
+A batch is tried as one transaction first. When the database refuses it, repeated commands are
+answered from the ledger and the rest is halved until only the offender is left to be refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from sqlalchemy import Connection, select
+from sqlalchemy.exc import DBAPIError
+
+from ledger.domain.errors import CapacityError, IdempotencyError, LedgerError, StaleStreamError
+from ledger.domain.log.recorded import NewEvent
+from ledger.store import schema
+from ledger.store.failures import refused_by_rule, unavailable
+from ledger.store.fitting import UnfitError, body_bytes_of, fits
+from ledger.store.reading.tables import CONTRADICTION
+
+if TYPE_CHECKING:
+    from ledger.store.writing.append import Writer
+
+KEYS_PER_QUERY: Final = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """
+    What one caller decided: events that stand or fall together.
+
+    Attributes:
+        events: at least one; their idempotency keys make the command known when it comes again.
+        expected: stream -> the version that the decision was made on.
+    """
+
+    events: tuple[NewEvent, ...]
+    expected: Mapping[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        assert self.events, "a command records something"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """The command is durable, at the positions `first` to `last`; the same for a repeat."""
+
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """
+    Nothing of the command is recorded.
+
+    Attributes:
+        error: StaleStreamError, CapacityError, IdempotencyError, ClockSkewError, UnfitError, or a
+            LedgerError for events that contradict the ledger in another way.
+    """
+
+    error: LedgerError
+
+
+Outcome = Recorded | Refused
+_Known = tuple[int, tuple[str, str, bytes]]  # where a key is recorded, and with which arguments
+
+
+def record(writer: Writer, commands: Sequence[Command]) -> list[Outcome]:
+    """
+    Record a batch and return every command's answer, in the order of the commands.
+
+    Rule: design section 4, "One fenced writer with group commit".
+
+    `expected` is compared with the versions that the commands before it in the batch leave.
+
+    Raises:
+        FencedError: another writer took over. What of the batch was recorded before is durable.
+        UnknownOutcomeError: the answer to a commit was lost.
+        LedgerError: the database failed; asking again with the same keys is safe.
+    """
+    try:
+        return _together(writer, commands, None)
+    except (DBAPIError, CapacityError, *CONTRADICTION) as error:
+        reason = _refusal(writer, error)
+    recorded = _recorded(writer, commands)
+    if recorded:
+        try:
+            return _together(writer, commands, recorded)
+        except (DBAPIError, CapacityError, *CONTRADICTION) as error:
+            reason = _refusal(writer, error)
+    if len(commands) == 1:
+        return [Refused(error=reason)]
+    middle = len(commands) // 2
+    return [*record(writer, commands[:middle]), *record(writer, commands[middle:])]
+
+
+def _together(
+    writer: Writer, commands: Sequence[Command], recorded: Mapping[str, _Known] | None
+) -> list[Outcome]:
+    """Record what is new among the commands in one transaction."""
+    batch: list[NewEvent] = []
+    outcomes: list[Outcome] = []
+    known: dict[str, _Known] = dict(recorded or {})
+    ahead: dict[str, int] = {}
+    for command in commands:
+        try:
+            arguments = [arguments_of(new) for new in command.events]
+        except UnfitError as error:
+            outcomes.append(Refused(error=error))
+            continue
+        answer = _answer(command, known)
+        stale = None if answer else _stale(writer, command, ahead)
+        if stale and recorded is None:  # perhaps a repeat, whose own success moved the version
+            recorded = _recorded(writer, commands)
+            known = {**recorded, **known}
+            answer = _answer(command, known)
+        answer = answer or stale
+        skewed = None if answer else writer.skew(command.events)
+        if skewed:
+            recorded = _recorded(writer, commands) if recorded is None else recorded
+            known = {**recorded, **known}
+            answer = _answer(command, known) or Refused(error=skewed)
+        if answer is None:
+            first = writer.head.position + len(batch) + 1
+            pairs = zip(command.events, arguments, strict=True)
+            for position, (new, words) in enumerate(pairs, first):
+                ahead[new.stream] = ahead.get(new.stream, 0) + 1
+                known[new.idempotency_key] = (position, words)
+            batch += command.events
+            answer = Recorded(first=first, last=first + len(command.events) - 1)
+        outcomes.append(answer)
+    writer.commit(batch)
+    return outcomes
+
+
+def _answer(command: Command, known: Mapping[str, _Known]) -> Outcome | None:
+    """Return the answer to a command that has a key in common with another; None without."""
+    keys = [new.idempotency_key for new in command.events]
+    found = [known.get(key) for key in keys]
+    if len(set(keys)) == len(keys) and not any(found):
+        return None
+    first = found[0][0] if found[0] else 0
+    for offset, (new, at) in enumerate(zip(command.events, found, strict=True)):
+        if at != (first + offset, arguments_of(new)):
+            return Refused(
+                error=IdempotencyError(
+                    "the key was used for another command:"
+                    f" idempotency_key={new.idempotency_key}, event_type={new.event.event_type}"
+                )
+            )
+    return Recorded(first=first, last=first + len(keys) - 1)
+
+
+def _stale(writer: Writer, command: Command, ahead: Mapping[str, int]) -> Refused | None:
+    for stream, version in command.expected.items():
+        if writer.stream_version(stream) + ahead.get(stream, 0) != version:
+            return Refused(error=StaleStreamError(stream=stream, expected_version=version))
+    return None
+
+
+def _refusal(writer: Writer, error: Exception) -> LedgerError:
+    """Return a refusal in the ledger's words; raise what is the database's failure, not a rule."""
+    if isinstance(error, CapacityError):
+        return error
+    if not isinstance(error, DBAPIError):
+        return LedgerError(f"the command can't be recorded: {type(error).__name__}: {error}")
+    if refused_by_rule(error):
+        return writer.refusal(error)
+    raise unavailable(error) from error
+
+
+def _recorded(writer: Writer, commands: Sequence[Command]) -> dict[str, _Known]:
+    """Return the commands' keys that are in the ledger."""
+    given = {new.idempotency_key for command in commands for new in command.events}
+    try:
+        with writer.connection.begin():
+            return known_keys(writer.connection, [key for key in given if fits(key)])
+    except DBAPIError as error:
+        raise unavailable(error) from error
+
+
+def known_keys(connection: Connection, keys: Iterable[str]) -> dict[str, _Known]:
+    """Return where these keys are recorded and with which arguments, archived ones too."""
+    ordered = sorted(keys)
+    found: dict[str, _Known] = {}
+    for start in range(0, len(ordered), KEYS_PER_QUERY):
+        for table in (schema.ledger_events.c, schema.ledger_archived.c):
+            columns = (table.position, table.stream, table.event_type, table.args_hash)
+            some = table.idempotency_key.in_(ordered[start : start + KEYS_PER_QUERY])
+            query = select(table.idempotency_key, *columns).where(some)
+            for key, position, *words, args in connection.execute(query):
+                found[key] = (position, (words[0], words[1], bytes(args)))
+    return found
+
+
+def arguments_of(new: NewEvent) -> tuple[str, str, bytes]:
+    """Return what makes two commands with one key the same; raises UnfitError."""
+    _, body = body_bytes_of(new)
+    return (new.stream, new.event.event_type, hashlib.sha256(body).digest())

@@ -1,0 +1,161 @@
+"""All nodes judged for one Pod at once: which pass, which is best, and why the others fail."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ledger.domain.request.requests import PodRequest
+from scheduler.decide.filter.alike import REFUSALS_BEFORE, Alike
+from scheduler.decide.filter.closer import CloserLooks
+from scheduler.decide.filter.fitting import Fitting
+from scheduler.decide.grants import Grants
+from scheduler.decide.nodes.arrays import BoolArray, IntArray
+from scheduler.decide.nodes.fleet import Fleet
+from scheduler.decide.outcome import Placement, Unfit
+from scheduler.decide.refusal.refusals import Refusals
+from scheduler.decide.score.link_lead import LinkLead
+from scheduler.decide.score.rows import RatingRows
+from scheduler.decide.shapes import Shape
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filtered:
+    """
+    The answer for the nodes that were asked about, by their place in the question.
+
+    Rule: design section 5.2; Koordinator contract 13.
+
+    Attributes:
+        best: what the Pod would get on the best node; None when no node takes it. Other nodes
+            that pass were judged by their arrays: what a Pod gets there is decided when it binds.
+        passing: ascending; `ratings` has a number for each, the larger the better: the node
+            policy's, or the place in the order of links.
+        failing: ascending; `codes` has the index into `reasons` for each.
+        hopeless: which of the failing take the Pod not even with all other Pods gone.
+    """
+
+    request: PodRequest
+    best: Placement | None
+    passing: IntArray
+    ratings: IntArray
+    failing: IntArray
+    codes: IntArray
+    hopeless: BoolArray
+    reasons: tuple[str, ...]
+
+
+class Filtering:
+    """
+    Judges nodes for an extender's filter.
+
+    Tests over arrays decide for all nodes. The closer look, which chooses devices and CPUs, is
+    made at the best node, and at the next best until one passes it: kube-scheduler binds to the
+    best rated, and nodes that failed the look are failed.
+
+    Args:
+        order: what the node at each place is called outside.
+    """
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        fitting: Fitting,
+        order: Sequence[int],
+        *,
+        rows: RatingRows,
+        grants: Grants,
+        refusals: Refusals,
+        looks: CloserLooks,
+        alike: Alike,
+        lead: LinkLead,
+    ) -> None:
+        self._fleet = fleet
+        self._fitting = fitting
+        self._order = order
+        self._rows = rows
+        self._grants = grants
+        self._refusals = refusals
+        self._looks = looks
+        self._alike = alike
+        self._lead = lead
+
+    def judge(self, request: PodRequest, shape: Shape, places: IntArray) -> Filtered:
+        """Return the answer for the nodes at these places."""
+        ratings = self._rows.current(shape).take(places)
+        looked = self._looks.failed(request, shape)
+        failed = _where(places, looked)
+        if request.memory_bytes:
+            lacking = self._fleet.memory_free.take(places) < request.memory_bytes
+            ratings[lacking] = -1
+            # Memory is the first reason, whatever a Pod that asks for less was told by a look.
+            failed = {place: number for place, number in failed.items() if not lacking[number]}
+        if self._lead.applies(request):
+            ratings = self._lead.order(shape, ratings, places)
+        ratings[list(failed.values())] = -1
+        best, looks = None, 0
+        alike, number_of = dict[int, list[int]](), dict[int, int]()
+        while len(ratings) and best is None:
+            number = int(ratings.argmax())
+            if ratings.item(number) < 0:
+                break
+            place = places.item(number)
+            answer = self._grants.grant(request, shape, place, self._order[place])
+            if isinstance(answer, Placement):
+                best = answer
+                continue
+            looks += 1
+            if looks == REFUSALS_BEFORE:
+                passing = np.flatnonzero(ratings >= 0)
+                left = places.take(passing)
+                alike = self._alike.groups(request, shape, left)
+                number_of = dict(zip(left.tolist(), passing.tolist(), strict=True))
+            for other in alike.get(place, (place,)):
+                looked[other] = answer
+                failed[other] = number_of.get(other, number)
+                ratings[failed[other]] = -1
+        passing = np.flatnonzero(ratings >= 0)
+        failing = np.flatnonzero(ratings < 0)
+        tried = {number: looked[place] for place, number in failed.items()}
+        codes, hopeless, reasons = self._why(request, shape, places, failing, tried)
+        return Filtered(
+            request=request,
+            best=best,
+            passing=passing,
+            ratings=ratings.take(passing).astype(np.int64),
+            failing=failing,
+            codes=codes,
+            hopeless=hopeless,
+            reasons=reasons,
+        )
+
+    def _why(
+        self,
+        request: PodRequest,
+        shape: Shape,
+        places: IntArray,
+        failing: IntArray,
+        tried: dict[int, Unfit],
+    ) -> tuple[IntArray, BoolArray, tuple[str, ...]]:
+        where = places.take(failing)
+        codes, static, listed = self._refusals.why(request, shape, where)
+        hopeless = (codes < static) | self._fitting.hopeless(shape, request.memory_bytes, where)
+        texts = [", ".join(reason.text for reason in reasons) for reasons in listed]
+        if tried:
+            known: dict[str, int] = {}
+            told = [known.setdefault(unfit.reason, len(known)) for unfit in tried.values()]
+            at = np.searchsorted(failing, np.array(list(tried), dtype=np.int64))
+            codes[at] = np.array(told, dtype=np.int64) + len(texts)
+            hopeless[at] = [not unfit.preemptible for unfit in tried.values()]
+            texts += known
+        return codes, hopeless, tuple(texts)
+
+
+def _where(places: IntArray, looked: Collection[int]) -> dict[int, int]:
+    """Return place -> its number in `places`, for the places that were looked at."""
+    if not looked:
+        return {}
+    numbers = np.flatnonzero(np.isin(places, list(looked)))
+    return dict(zip(places.take(numbers).tolist(), numbers.tolist(), strict=True))

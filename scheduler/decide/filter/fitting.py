@@ -1,0 +1,221 @@
+"""Whether requests fit into what nodes have free, over many nodes at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from ledger.domain.devices import WHOLE_PERCENT
+from ledger.domain.request.requests import DeviceDemand
+from ledger.domain.resources import Dialect
+from scheduler.decide.filter.packing import CardColumns, can_pack, packs
+from scheduler.decide.nodes.arrays import BoolArray, IntArray, row_counts, row_maxima, row_sums
+from scheduler.decide.nodes.devices import DeviceArrays
+from scheduler.decide.nodes.fleet import Fleet
+from scheduler.decide.nodes.pins import CpuPins
+from scheduler.decide.settings import SchedulingSettings
+from scheduler.decide.shapes import Shape
+
+T = TypeVar("T", np.int64, np.bool_)
+
+
+class Fitting:
+    """
+    Tests shapes against nodes; the answer is exact for one demand per type.
+
+    Several demands for one type are tested alone and together, which every node that can take them
+    passes; the card choice on the node has the last word.
+    """
+
+    def __init__(self, fleet: Fleet, pins: CpuPins, settings: SchedulingSettings) -> None:
+        self._fleet = fleet
+        self._pins = pins
+        self._instances_max = settings.mgpu.max_containers_per_card
+        self._models: dict[tuple[str, tuple[str, ...]], BoolArray] = {}
+
+    def feasible(self, shape: Shape, nodes: IntArray) -> BoolArray:
+        """Return which of `nodes` have cpu, memory, devices and CPUs for the shape."""
+        fleet = self._fleet
+        fit: BoolArray = fleet.cpu_free.take(nodes) >= shape.cpu_milli
+        if not shape.cpu_milli:
+            fit[:] = True  # asks for nothing: also where running Pods hold more than there is
+        if shape.memory_bytes:
+            fit &= fleet.memory_free.take(nodes) >= shape.memory_bytes
+        if shape.is_plain:
+            if shape.plain_percent:
+                fit &= self.plain_cards(shape, nodes)
+            return fit
+        if not self._decides_together(shape):
+            for demand in shape.demands:
+                cards = self.cards(demand, nodes, shape.dialect)
+                fit &= row_counts(cards) >= demand.count
+        if len(shape.demands) > 1:
+            fit &= self.together(shape, nodes)
+        if shape.cpuset is not None:
+            fit &= ~self._pins.lacks(shape.cpuset, nodes)
+        return fit
+
+    def hopeless(self, shape: Shape, memory_bytes: int, nodes: IntArray) -> BoolArray:
+        """
+        Return which nodes are too small for the shape even with no Pod on them.
+
+        Rule: Koordinator contract 13: preemption can't help there. Closed cards stay closed.
+        """
+        fleet = self._fleet
+        lost: BoolArray = fleet.cpu_cap.take(nodes) < shape.cpu_milli
+        if memory_bytes:
+            lost |= fleet.memory_cap.take(nodes) < memory_bytes
+        for demand in shape.demands:
+            devices = self._devices(demand)
+            cap = self._rows(devices.memory_cap, nodes)
+            able = self._rows(devices.open, nodes) & (asked_bytes(demand, cap) <= cap)
+            if demand.core_percent:
+                able &= self._rows(devices.core_cap, nodes) >= demand.core_percent
+            for name, amount in demand.amounts:
+                most = devices.amounts_cap.get(name)
+                able &= False if most is None else self._rows(most, nodes) >= amount
+            if demand.core_percent and not demand.amounts:
+                able &= ~self._rows(devices.by_cores, nodes)
+            lost |= row_counts(able) < demand.count
+        return lost
+
+    def plain_cards(self, shape: Shape, nodes: IntArray) -> BoolArray:
+        """Return which nodes have enough cards for a plain shape."""
+        gpus = self._fleet.gpus
+        if shape.plain_percent == WHOLE_PERCENT:
+            whole: BoolArray = gpus.whole.take(nodes) >= shape.plain_count
+            return whole
+        left = self._rows(gpus.left, nodes)
+        if shape.plain_count == 1:
+            one: BoolArray = row_maxima(left) >= shape.plain_percent
+            return one
+        many: BoolArray = row_counts(left >= shape.plain_percent) >= shape.plain_count
+        return many
+
+    def cards(self, demand: DeviceDemand, nodes: IntArray, dialect: Dialect | None) -> BoolArray:
+        """Return which cards of which nodes can take one share of the demand."""
+        devices = self._devices(demand)
+        return self.shares(demand, nodes, dialect) & self._rows(devices.open, nodes)
+
+    def shares(self, demand: DeviceDemand, nodes: IntArray, dialect: Dialect | None) -> BoolArray:
+        """Return the same for cards that are closed as if they were open."""
+        return self.within_limit(self.capacities(demand, nodes), demand, nodes, dialect)
+
+    def within_limit(
+        self, cards: BoolArray, demand: DeviceDemand, nodes: IntArray, dialect: Dialect | None
+    ) -> BoolArray:
+        """Return those of the cards that may hold one more container; all, where none counts."""
+        if dialect is not Dialect.MGPU:
+            return cards
+        instances = self._rows(self._devices(demand).instances, nodes)
+        within: BoolArray = cards & (instances < self._instances_max)
+        return within
+
+    def capacities(self, demand: DeviceDemand, nodes: IntArray) -> BoolArray:
+        """Return the same without the limit of containers per card."""
+        devices = self._devices(demand)
+        fit: BoolArray = devices.present.take(nodes, axis=0)
+        if demand.core_percent:
+            fit &= self._rows(devices.core_free, nodes) >= demand.core_percent
+        cap = self._rows(devices.memory_cap, nodes)
+        fit &= self._rows(devices.memory_free, nodes) >= asked_bytes(demand, cap)
+        if demand.memory_ratio_percent > demand.core_percent and not demand.exclusive:
+            fit &= cap > 0  # a ratio of nothing would go unconstrained
+        holders = devices.tenants if demand.exclusive else devices.exclusive
+        fit &= self._rows(holders, nodes) == 0
+        for name, amount in demand.amounts:
+            free = devices.amounts_free.get(name)
+            fit &= False if free is None else self._rows(free, nodes) >= amount
+        if demand.core_percent and not demand.amounts:
+            fit &= ~self._rows(devices.by_cores, nodes)
+        if demand.model_names:
+            fit &= self._rows(self.models(demand), nodes)
+        return fit
+
+    def models(self, demand: DeviceDemand) -> BoolArray:
+        """Return which cards of the fleet are of a model that the demand allows."""
+        key = (demand.device_type, demand.model_names)
+        allowed = self._models.get(key)
+        if allowed is None:
+            devices = self._devices(demand)
+            allowed = np.zeros(devices.present.shape, dtype=np.bool_)
+            for node, records in enumerate(devices.records):
+                for column, record in enumerate(records):
+                    allowed[node, column] = record.model in demand.model_names
+            self._models[key] = allowed
+        return allowed
+
+    def together(self, shape: Shape, nodes: IntArray) -> BoolArray:
+        """
+        Return which nodes have enough for all demands of each type together.
+
+        Exact for a few parts of one card each; for others the sums have to be enough, which every
+        node that can take them passes.
+        """
+        fit: BoolArray = np.ones(len(nodes), dtype=np.bool_)
+        for device_type in dict.fromkeys(demand.device_type for demand in shape.demands):
+            devices = self._fleet.devices.get(device_type)
+            demands = [item for item in shape.demands if item.device_type == device_type]
+            if devices is not None and len(demands) > 1:
+                fit &= self._together(devices, demands, nodes, shape.dialect)
+        return fit
+
+    def _decides_together(self, shape: Shape) -> bool:
+        """Tell whether `together` alone says all about the demands."""
+        return shape.dialect is Dialect.MGPU and can_pack(shape.demands, self._fleet.gpus.width)
+
+    def _together(
+        self,
+        devices: DeviceArrays,
+        demands: Sequence[DeviceDemand],
+        nodes: IntArray,
+        dialect: Dialect | None,
+    ) -> BoolArray:
+        if dialect is Dialect.MGPU and can_pack(demands, devices.width):
+            return self._packed(devices, demands, nodes)
+        is_open = self._rows(devices.open, nodes)
+        core = row_sums(self._rows(devices.core_free, nodes) * is_open)
+        memory = row_sums(self._rows(devices.memory_free, nodes) * is_open)
+        fit: BoolArray = core >= sum(item.count * item.core_percent for item in demands)
+        fit &= memory >= sum(item.count * item.memory_bytes for item in demands)
+        return fit
+
+    def _packed(
+        self, devices: DeviceArrays, demands: Sequence[DeviceDemand], nodes: IntArray
+    ) -> BoolArray:
+        rows = self._rows
+        is_open, cap = rows(devices.open, nodes), rows(devices.memory_cap, nodes)
+        cards = CardColumns(
+            shareable=is_open & (rows(devices.exclusive, nodes) == 0),
+            untouched=is_open & (rows(devices.tenants, nodes) == 0),
+            core_free=rows(devices.core_free, nodes),
+            memory_free=rows(devices.memory_free, nodes),
+            room=self._instances_max - rows(devices.instances, nodes),
+        )
+        models = [rows(self.models(item), nodes) if item.model_names else None for item in demands]
+        return packs(cards, demands, [asked_bytes(item, cap) for item in demands], models)
+
+    def _rows(self, values: npt.NDArray[T], nodes: IntArray) -> npt.NDArray[T]:
+        """Return the rows of some nodes, to be read only: all of them are not copied."""
+        return values if nodes is self._fleet.everything else values.take(nodes, axis=0)
+
+    def _devices(self, demand: DeviceDemand) -> DeviceArrays:
+        devices = self._fleet.devices.get(demand.device_type)
+        return self._fleet.no_devices if devices is None else devices
+
+
+def asked_bytes(demand: DeviceDemand, memory_cap: IntArray) -> IntArray | int:
+    """
+    Return the bytes that one share takes of cards with these capacities.
+
+    Rule: Koordinator contract 4.5 (a ratio is floored to bytes once); GPU-sharing contract A.5
+    (a whole card is fully consumed, memory included).
+    """
+    if demand.memory_ratio_percent:
+        return demand.memory_ratio_percent * memory_cap // WHOLE_PERCENT
+    if demand.exclusive and not demand.memory_bytes:
+        return memory_cap
+    return demand.memory_bytes

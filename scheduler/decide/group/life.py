@@ -1,0 +1,298 @@
+"""
+The life of one group or gang: from its plan over its members' places to the end of its wait.
+
+Pure: the ledger's events make the state, and state, facts and time say which events come next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Final, Protocol
+
+from ledger.domain.log.events import (
+    GroupPlanned,
+    LedgerEvent,
+    NodeLost,
+    PlanDropped,
+    PlannedMember,
+    PodBound,
+    PodReleased,
+    PodReserved,
+    PodVoided,
+)
+from ledger.domain.request.requests import GangRef, PodRequest
+from scheduler.decide.group.groups import gpu_minors
+from scheduler.decide.outcome import Placement
+
+MEMBER_GONE: Final = "PlannedMemberGone"
+MEMBER_CHANGED: Final = "PlannedMemberChanged"
+NODE_GONE: Final = "PlannedNodeGone"
+NODE_REFUSES: Final = "PlannedNodeRefuses"
+DEVICE_UNUSABLE: Final = "PlannedDeviceUnusable"
+DEADLINE: Final = "GangDeadlinePassed"
+
+_SECOND_US: Final = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """What the ledger needs to name a member's reservation, and whether it is bound."""
+
+    node_uid: str
+    attempt: int
+    bound: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupLife:
+    """
+    What the ledger says about one group or gang.
+
+    Attributes:
+        name: as events name it; it carries namespace, name and the replica label.
+        places: Pod UID -> the place that waits for it, in the order of the plan.
+        held: Pod UID -> reservation, of members that hold their devices.
+        waiting_since_us: time of the plan with which the first of those now held began.
+        held_at_once: the most members that ever held their devices at one time.
+        plans, drops: how many there were.
+        gave_up: the deadline has passed once without enough members.
+    """
+
+    name: str
+    places: Mapping[str, PlannedMember] = field(default_factory=dict)
+    held: Mapping[str, Held] = field(default_factory=dict)
+    waiting_since_us: int = 0
+    held_at_once: int = 0
+    plans: int = 0
+    drops: int = 0
+    gave_up: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """
+    What is known of the cluster beside the ledger.
+
+    Attributes:
+        groups: Pod UID -> the name of its group now, of every Pod that exists or is to come.
+        usable: node UID -> minors of its GPUs that may be granted, of every node that exists.
+        refused: UIDs of Pods whose planned node does not pass the filters for them now.
+    """
+
+    groups: Mapping[str, str]
+    usable: Mapping[str, frozenset[int]]
+    refused: frozenset[str] = frozenset()
+
+
+class Step(StrEnum):
+    """What is done with a member that is to be scheduled."""
+
+    TAKE_PLACE = "take the place that the plan keeps for it"
+    PLAN_GROUP = "plan all members that have no place"
+    PLACE_ALONE = "find a node for this Pod alone, one of its group's if it can be"
+
+
+def apply_life(life: GroupLife, event: LedgerEvent, at_us: int) -> GroupLife:
+    """
+    Fold one event into the group's life. Pure and total; events of others change nothing.
+
+    Rule: design section 5, Groups. A plan replaces the one before it; a reservation takes its
+    Pod's place, wherever it is; what is released or voided holds nothing any more. What a lost
+    node's Pods hold is no help to their group: they count as gone.
+    """
+    match event:
+        case GroupPlanned() if event.group == life.name:
+            return replace(
+                life,
+                places={member.pod_uid: member for member in event.members},
+                waiting_since_us=life.waiting_since_us if life.held else at_us,
+                plans=life.plans + 1,
+            )
+        case PlanDropped() if event.group == life.name:
+            gave_up = life.gave_up or event.reason == DEADLINE
+            return replace(life, places={}, drops=life.drops + 1, gave_up=gave_up)
+        case PodReserved() if event.group == life.name:
+            left = {uid: place for uid, place in life.places.items() if uid != event.pod_uid}
+            held = Held(node_uid=event.node_uid, attempt=event.attempt)
+            now = {**life.held, event.pod_uid: held}
+            return replace(
+                life, places=left, held=now, held_at_once=max(life.held_at_once, len(now))
+            )
+        case PodBound() if event.pod_uid in life.held:
+            bound = replace(life.held[event.pod_uid], bound=True)
+            return replace(life, held={**life.held, event.pod_uid: bound})
+        case PodReleased() | PodVoided() if event.pod_uid in life.held:
+            others = {uid: held for uid, held in life.held.items() if uid != event.pod_uid}
+            return replace(life, held=others)
+        case NodeLost():
+            there = {uid: at for uid, at in life.held.items() if at.node_uid != event.node_uid}
+            return life if len(there) == len(life.held) else replace(life, held=there)
+        case _:
+            return life
+
+
+def next_step(life: GroupLife, pod_uid: str, *, has_group: bool) -> Step:
+    """
+    Return what is done with a member that is to be scheduled now.
+
+    Rule: Koordinator GPU-topology proposal, "main steps": the first member's turn plans all that
+    are not scheduled, a member takes its place. Where the plan is no longer valid, the whole
+    group is planned again as long as none of it is scheduled; otherwise, and for a member that a
+    standing plan does not name, only a suitable node for this Pod is looked for. Members of a
+    gang without the topology labels have no links to lose: those that wait are planned together,
+    whoever is scheduled.
+
+    Args:
+        has_group: the Pod has the topology labels.
+    """
+    if pod_uid in life.places:
+        return Step.TAKE_PLACE
+    if life.places or (has_group and life.plans and life.held):
+        return Step.PLACE_ALONE
+    return Step.PLAN_GROUP
+
+
+def why_invalid(life: GroupLife, facts: Facts) -> str:
+    """
+    Return why the plan is no longer valid, empty while it is.
+
+    Rule: GPU-topology proposal, "main steps"; design section 5: a plan is dropped when it stops
+    being valid. It is as a whole: every member that still waits for its place must exist, in this
+    group (the replica label is part of its name), on a node that exists and passes the filters,
+    with GPUs that may be granted. Members that hold their devices are past it.
+    """
+    for uid, place in life.places.items():
+        if uid not in facts.groups:
+            return MEMBER_GONE
+        if facts.groups[uid] != life.name:
+            return MEMBER_CHANGED
+        if place.node_uid not in facts.usable:
+            return NODE_GONE
+        if not facts.usable[place.node_uid].issuperset(place.minors):
+            return DEVICE_UNUSABLE
+        if uid in facts.refused:
+            return NODE_REFUSES
+    return ""
+
+
+def is_complete(life: GroupLife, gang: GangRef | None, *, running: int = 0) -> bool:
+    """
+    Tell whether as many members held their devices at once as must start together.
+
+    Rule: Koordinator contract 10, match policy `once-satisfied`: a member that ends later takes
+    nothing from the others, and one that comes later has nobody to wait for. It holds as long as
+    the group has Pods: whoever keeps lives forgets that of a group without any.
+    """
+    return gang is None or life.held_at_once + running >= gang.min_available
+
+
+def deadline_us(life: GroupLife, gang: GangRef | None, *, running: int = 0) -> int | None:
+    """
+    Return when an incomplete gang has to give back what it holds, None when nothing is due.
+
+    Rule: Koordinator contract 10 (`waiting-time`). The wait begins with the plan that the first
+    reservation came with; a new plan does not prolong it.
+    """
+    if gang is None or not (life.held or life.places):
+        return None
+    if is_complete(life, gang, running=running):
+        return None
+    return life.waiting_since_us + gang.waiting_seconds * _SECOND_US
+
+
+def review(
+    life: GroupLife, gang: GangRef | None, facts: Facts, now_us: int, *, running: int = 0
+) -> tuple[LedgerEvent, ...]:
+    """
+    Return the events that facts and time call for: nothing, or the end of the plan.
+
+    Rule: design section 5, Groups and Gangs. At the deadline of an incomplete gang the members
+    that are not bound are voided (fenced first, where there is an API server) and the plan is
+    dropped; bound ones stay. A plan that stopped being valid is dropped; reservations stay.
+    """
+    due = deadline_us(life, gang, running=running)
+    if due is not None and now_us >= due:
+        voided = [
+            PodVoided(pod_uid=uid, attempt=held.attempt, node_uid=held.node_uid, reason=DEADLINE)
+            for uid, held in life.held.items()
+            if not held.bound
+        ]
+        return (*voided, PlanDropped(group=life.name, reason=DEADLINE))
+    reason = why_invalid(life, facts)
+    return (PlanDropped(group=life.name, reason=reason),) if reason else ()
+
+
+class Restorable(Protocol):
+    """The cluster, as far as places are taken in it again."""
+
+    def try_place(
+        self, request: PodRequest, node: int, only_minors: frozenset[int] | None = None
+    ) -> Placement | None:
+        """Reserve the Pod on this node, on these GPUs if given; None changes nothing."""
+        ...
+
+    def undo(self, placement: Placement) -> None:
+        """Take back what `try_place` reserved."""
+        ...
+
+
+def take_again(
+    life: GroupLife,
+    members: Mapping[str, PodRequest],
+    nodes: Mapping[str, int],
+    cluster: Restorable,
+) -> dict[str, Placement] | None:
+    """
+    Take the open places in a cluster made anew from the ledger, after what is held in it.
+
+    Rule: design section 6. The plan names nodes and GPUs, so the places are the same; CPUs and
+    other devices are chosen again.
+
+    Args:
+        members: Pod UID -> request, of the Pods that exist or are to come.
+        nodes: node UID -> the cluster's own number.
+
+    Returns:
+        Pod UID -> placement; None when the plan can't stand any more, and nothing is taken.
+    """
+    taken: dict[str, Placement] = {}
+    for uid, place in life.places.items():
+        request, node = members.get(uid), nodes.get(place.node_uid)
+        placement = None
+        if request is not None and node is not None:
+            placement = cluster.try_place(request, node, frozenset(place.minors) or None)
+        if placement is not None:
+            taken[uid] = placement
+        if placement is None or gpu_minors(placement) != place.minors:
+            for wrong in reversed(taken.values()):
+                cluster.undo(wrong)
+            return None
+    return taken
+
+
+def lives_of(events: Iterable[tuple[LedgerEvent, int]]) -> dict[str, GroupLife]:
+    """Return every group's life out of a ledger's events with their times."""
+    lives: dict[str, GroupLife] = {}
+    member_of: dict[str, str] = {}
+    for event, at_us in events:
+        if isinstance(event, NodeLost):
+            lives = {name: apply_life(life, event, at_us) for name, life in lives.items()}
+        name = _group_of(event, member_of)
+        if not name:
+            continue
+        if isinstance(event, PodReserved):
+            member_of[event.pod_uid] = name
+        lives[name] = apply_life(lives.get(name) or GroupLife(name=name), event, at_us)
+    return lives
+
+
+def _group_of(event: LedgerEvent, member_of: Mapping[str, str]) -> str:
+    match event:
+        case GroupPlanned() | PlanDropped() | PodReserved():
+            return event.group
+        case PodBound() | PodReleased() | PodVoided():
+            return member_of.get(event.pod_uid, "")
+        case _:
+            return ""

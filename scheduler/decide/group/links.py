@@ -1,0 +1,76 @@
+"""The best bottleneck that GPUs of many nodes could have, worked out for all of them at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import combinations
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from ledger.domain.nodes import NodeFacts
+from scheduler.decide.nodes.arrays import BoolArray, IntArray
+
+WIDTH_MAX: Final = 8
+"""Nodes of more GPUs are looked at one by one, out of their tables."""
+
+_CELLS: Final = 1 << 20
+
+Speeds = npt.NDArray[np.float64]
+
+
+class LinkStack:
+    """
+    The links of every kind of node, by column of its GPUs.
+
+    Args:
+        kinds: one example per kind; kinds differ in links or in the minors of their GPUs.
+        minors: of the GPUs of each example, by column.
+    """
+
+    def __init__(
+        self, kinds: Sequence[NodeFacts], minors: Sequence[Sequence[int]], width: int
+    ) -> None:
+        self._links: Speeds = np.zeros((len(kinds), width, width), dtype=np.float64)
+        for kind, (facts, numbers) in enumerate(zip(kinds, minors, strict=True)):
+            links = facts.links or facts.derived_links
+            if links is None or facts.honors_partitions:
+                continue
+            inside = [minor for minor in numbers if minor < len(links)]  # else a link of 0 GB/s
+            if inside:
+                rows = np.array(links.rows)[np.ix_(inside, inside)]
+                self._links[kind, : len(inside), : len(inside)] = np.minimum(rows, rows.T)
+        self._width = width
+
+    def bottlenecks(self, kinds: IntArray, free: BoolArray, count: int) -> list[float]:
+        """
+        Return the best bottleneck of `count` free GPUs for every node; 0 where no link is known.
+
+        Args:
+            kinds: the kind of each node.
+            free: at [node, column]; every node has `count` free GPUs at least.
+        """
+        inside, pairs = _sets(self._width, count)
+        result = np.zeros(len(kinds), dtype=np.float64)
+        step = max(1, _CELLS // pairs.size)
+        for start in range(0, len(kinds), step):
+            part = slice(start, start + step)
+            links = self._links[kinds[part]].reshape(-1, self._width * self._width)
+            slowest = links[:, pairs].min(axis=2)
+            usable = ~(inside & ~free[part, None, :]).any(axis=2)
+            result[part] = np.where(usable, slowest, -1.0).max(axis=1)
+        best: list[float] = result.tolist()
+        return best
+
+
+@lru_cache(maxsize=(WIDTH_MAX + 1) * (WIDTH_MAX + 1))
+def _sets(width: int, count: int) -> tuple[BoolArray, IntArray]:
+    """Return every set of so many columns, as columns inside it and as the places of its links."""
+    sets = list(combinations(range(width), count))
+    inside = np.zeros((len(sets), width), dtype=np.bool_)
+    for number, columns in enumerate(sets):
+        inside[number, list(columns)] = True
+    pairs = [[a * width + b for a, b in combinations(columns, 2)] for columns in sets]
+    return inside, np.array(pairs, dtype=np.int64)

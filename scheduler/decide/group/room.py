@@ -1,0 +1,212 @@
+"""What nodes have free for the members of a group, counted over many nodes at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from ledger.domain.devices import GPU, WHOLE_PERCENT
+from ledger.domain.nodes import NodeFacts
+from ledger.domain.request.requests import DeviceDemand
+from ledger.domain.topology import LinkMatrix
+from scheduler.decide.filter.fitting import Fitting, asked_bytes
+from scheduler.decide.group.links import WIDTH_MAX, LinkStack
+from scheduler.decide.nodes.arrays import BoolArray, IntArray
+from scheduler.decide.nodes.fleet import Fleet
+from scheduler.decide.shapes import Shape
+
+SPEEDS_MAX: Final = 1 << 18
+"""Bottlenecks that are remembered from plan to plan, some 40 MiB."""
+
+LinkedGpus = tuple[tuple[int, ...], LinkMatrix | None]
+"""Minors of free GPUs, ascending, and the links that count between them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rooms:
+    """
+    What nodes have free for the members of a group: one entry per node, never too little.
+
+    Attributes:
+        nodes: nodes that can take some member alone, best first by node policy.
+        copies: at [shape, place] how many such Pods there could be; 0 = not even one.
+        cpu_milli, memory_bytes, pods: free; a very large number where there is no limit.
+        cards: free GPUs for whole-card members; where these differ in what they take, all
+            GPUs without a tenant.
+        core_percent: free of open GPUs, in sum; what a plan leaves over is counted in it.
+        alike: nodes of equal keys have the same free GPUs with the same links between them.
+        gpus: place in `nodes` -> the free GPUs that are counted in `cards`.
+        bottlenecks: (places, number of their free GPUs) -> the best bottlenecks, GB/s; None where
+            they are worked out one by one.
+        speeds: (key of `alike`, number of GPUs) -> bottleneck, as far as it was worked out; the
+            cluster may keep it, for it never changes.
+    """
+
+    nodes: Sequence[int]
+    copies: IntArray
+    cpu_milli: IntArray
+    memory_bytes: IntArray
+    pods: IntArray
+    cards: IntArray
+    core_percent: IntArray
+    alike: Sequence[tuple[object, ...]]
+    gpus: Callable[[int], LinkedGpus]
+    bottlenecks: Callable[[Sequence[int], int], Sequence[float]] | None = None
+    speeds: dict[tuple[object, int], float] = field(default_factory=dict)
+
+
+class RoomCounter:
+    """Counts rooms in the arrays of a fleet. Nodes are places in the fleet here."""
+
+    def __init__(self, fleet: Fleet, fitting: Fitting) -> None:
+        self._fleet = fleet
+        self._fitting = fitting
+        self._link_kinds: IntArray | None = None
+        self._links: LinkStack | None = None
+        self._speeds: dict[tuple[object, int], float] = {}
+
+    def count(
+        self,
+        shapes: Sequence[Shape],
+        places: IntArray,
+        takes: Sequence[BoolArray],
+        most: Sequence[int],
+        nodes: Sequence[int],
+    ) -> Rooms:
+        """
+        Return the rooms at `places`, called `nodes` outside.
+
+        Args:
+            takes: per shape, which places of the whole fleet can take one such Pod.
+            most: per shape, how many such members there are.
+        """
+        fleet, gpus = self._fleet, self._fleet.gpus
+        copies = np.zeros((len(shapes), len(places)), dtype=np.int64)
+        for row, (shape, able, count) in enumerate(zip(shapes, takes, most, strict=True)):
+            copies[row] = self._copies(shape, places, count) * able.take(places)
+        if len(self._speeds) > SPEEDS_MAX:
+            self._speeds.clear()
+        free = self._free_cards(shapes, places)
+        is_open = gpus.open.take(places, axis=0)
+        packed = np.packbits(free, axis=1).tobytes()
+        width = len(packed) // max(1, len(places))
+        kinds = self._kinds().take(places).tolist()
+        return Rooms(
+            nodes=nodes,
+            copies=copies,
+            cpu_milli=fleet.cpu_free.take(places),
+            memory_bytes=fleet.memory_free.take(places),
+            pods=fleet.pods_free.take(places),
+            cards=np.count_nonzero(free, axis=1),
+            core_percent=(gpus.core_free.take(places, axis=0) * is_open).sum(axis=1),
+            alike=[
+                (kind, packed[width * place : width * (place + 1)])
+                for place, kind in enumerate(kinds)
+            ],
+            gpus=lambda place: self._gpus(int(places[place]), free[place]),
+            bottlenecks=self._bottlenecks(places, free),
+            speeds=self._speeds,
+        )
+
+    def _copies(self, shape: Shape, places: IntArray, most: int) -> IntArray:
+        copies: IntArray = np.full(len(places), most, dtype=np.int64)
+        if shape.plain_percent == WHOLE_PERCENT:
+            return np.minimum(copies, self._fleet.gpus.whole.take(places) // shape.plain_count)
+        for demand in shape.demands:
+            slots = self._slots(demand, shape, places, most)
+            copies = np.minimum(copies, slots // demand.count)
+        return copies
+
+    def _slots(self, demand: DeviceDemand, shape: Shape, places: IntArray, most: int) -> IntArray:
+        """Return how many single shares of the demand all cards of each node could give."""
+        fit = self._fitting.cards(demand, places, shape.dialect)
+        if demand.exclusive:
+            cards: IntArray = np.count_nonzero(fit, axis=1)
+            return cards
+        devices = self._fleet.devices.get(demand.device_type, self._fleet.no_devices)
+        shares = np.full(fit.shape, most, dtype=np.int64)
+        if demand.core_percent:
+            core = devices.core_free.take(places, axis=0) // demand.core_percent
+            shares = np.minimum(shares, core)
+        asked = asked_bytes(demand, devices.memory_cap.take(places, axis=0))
+        memory = devices.memory_free.take(places, axis=0) // np.maximum(asked, 1)
+        shares = np.where(np.asarray(asked) > 0, np.minimum(shares, memory), shares)
+        slots: IntArray = (shares * fit).sum(axis=1)
+        return slots
+
+    def _free_cards(self, shapes: Sequence[Shape], places: IntArray) -> BoolArray:
+        gpus = self._fleet.gpus
+        if all(shape.plain_percent == WHOLE_PERCENT for shape in shapes):
+            free: BoolArray = gpus.left.take(places, axis=0) == WHOLE_PERCENT
+            return free
+        whole = whole_demands([shape.demands for shape in shapes])
+        if one_kind(whole):
+            return self._fitting.cards(whole[0], places, None)
+        untouched: BoolArray = gpus.open & gpus.present & (gpus.tenants == 0)
+        return untouched.take(places, axis=0)
+
+    def _bottlenecks(
+        self, places: IntArray, free: BoolArray
+    ) -> Callable[[Sequence[int], int], Sequence[float]] | None:
+        if self._fleet.gpus.width > WIDTH_MAX:
+            return None
+
+        def bottlenecks(some: Sequence[int], count: int) -> Sequence[float]:
+            kinds = self._kinds().take(places.take(some))
+            assert self._links is not None, "made with the kinds"
+            return self._links.bottlenecks(kinds, free.take(some, axis=0), count)
+
+        return bottlenecks
+
+    def _kinds(self) -> IntArray:
+        """Return a number per node that nodes share whose GPUs have equal minors and links."""
+        if self._link_kinds is None:
+            gpus, known = self._fleet.gpus, dict[object, int]()
+            kinds: list[int] = []
+            examples: list[NodeFacts] = []
+            minors: list[tuple[int, ...]] = []
+            for facts, records in zip(self._fleet.nodes, gpus.records, strict=True):
+                numbers = tuple([record.minor for record in records])
+                links = facts.links or facts.derived_links
+                kind = known.setdefault((links, numbers, facts.honors_partitions), len(known))
+                kinds.append(kind)
+                if kind == len(examples):
+                    examples.append(facts)
+                    minors.append(numbers)
+            self._link_kinds = np.array(kinds, dtype=np.int64)
+            if gpus.width <= WIDTH_MAX:
+                self._links = LinkStack(examples, minors, gpus.width)
+        return self._link_kinds
+
+    def _gpus(self, place: int, free: BoolArray) -> LinkedGpus:
+        facts, records = self._fleet.nodes[place], self._fleet.gpus.records[place]
+        columns = zip(records, free.tolist(), strict=False)
+        minors = tuple([record.minor for record, is_free in columns if is_free])
+        return minors, None if facts.honors_partitions else facts.links or facts.derived_links
+
+
+def whole_demands(demands: Sequence[Sequence[DeviceDemand]]) -> list[DeviceDemand]:
+    """Return every demand for GPUs without another tenant."""
+    return [
+        demand
+        for of_pod in demands
+        for demand in of_pod
+        if demand.device_type == GPU and demand.exclusive
+    ]
+
+
+def one_kind(demands: Sequence[DeviceDemand]) -> bool:
+    """Tell whether there are such demands, and a card that suits one of them suits all."""
+    return len({_kind(demand) for demand in demands}) == 1
+
+
+def _kind(demand: DeviceDemand) -> tuple[object, ...]:
+    return (
+        demand.core_percent,
+        demand.memory_bytes,
+        demand.memory_ratio_percent,
+        demand.model_names,
+    )

@@ -1,0 +1,164 @@
+"""Node labels and taints, indexed so that one look at each distinct value judges every node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final
+
+import numpy as np
+
+from ledger.domain.annotations.wire import TRUE
+from ledger.domain.nodes import NodeFacts, Taint
+from ledger.domain.request.requests import MatchExpression, PlacementRules, Toleration
+from ledger.domain.resources import LABEL_TENURE_OWNED, TAINT_TENURE_OWNED, TAINT_UNSCHEDULABLE
+from scheduler.decide.nodes.arrays import BoolArray, IntArray
+
+_BLOCKING: Final = frozenset({"NoSchedule", "NoExecute"})
+_NAME_FIELD: Final = "metadata.name"
+
+
+class LabelIndex:
+    """For each label key that was ever asked for: which distinct value each node has."""
+
+    def __init__(self, nodes: Sequence[NodeFacts]) -> None:
+        self._nodes = nodes
+        self._columns: dict[tuple[str, bool], tuple[list[str | None], IntArray]] = {}
+
+    def where(
+        self, key: str, accepts: Callable[[str | None], bool], *, is_field: bool = False
+    ) -> BoolArray:
+        """Return which nodes have an accepted value under `key`; None = they lack the key."""
+        values, codes = self._column(key, is_field=is_field)
+        accepted = np.array([accepts(value) for value in values], dtype=np.bool_)
+        answer: BoolArray = accepted[codes]
+        return answer
+
+    def _column(self, key: str, *, is_field: bool) -> tuple[list[str | None], IntArray]:
+        column = self._columns.get((key, is_field))
+        if column is None:
+            codes: dict[str | None, int] = {}
+            of_nodes = [
+                codes.setdefault(_value(node, key, is_field=is_field), len(codes))
+                for node in self._nodes
+            ]
+            column = (list(codes), np.array(of_nodes, dtype=np.int64))
+            self._columns[key, is_field] = column
+        return column
+
+
+def _value(node: NodeFacts, key: str, *, is_field: bool) -> str | None:
+    if is_field:
+        return node.name if key == _NAME_FIELD else None
+    return node.labels.get(key)
+
+
+def matches_rules(index: LabelIndex, rules: PlacementRules, count: int) -> BoolArray:
+    """
+    Return which of `count` nodes the node selector and the required node affinity allow.
+
+    Rule: cli.md, Predicates. Terms are alternatives, expressions inside one all hold; a term
+    without expressions matches nothing.
+    """
+    allowed: BoolArray = np.ones(count, dtype=np.bool_)
+    for key, wanted in rules.node_selector:
+        pair = MatchExpression(key=key, operator="In", values=(wanted,))
+        allowed &= index.where(key, partial(accepts, pair))
+    if rules.affinity_terms is None:
+        return allowed
+    any_term: BoolArray = np.zeros(count, dtype=np.bool_)
+    for term in rules.affinity_terms:
+        if not term:
+            continue
+        every: BoolArray = np.ones(count, dtype=np.bool_)
+        for each in term:
+            every &= index.where(each.key, partial(accepts, each), is_field=each.is_field)
+        any_term |= every
+    return allowed & any_term
+
+
+def accepts(expression: MatchExpression, value: str | None) -> bool:
+    """
+    Tell whether a label value (None = no such label) satisfies one expression.
+
+    Rule: Kubernetes NodeSelectorRequirement. NotIn and DoesNotExist hold for a missing label;
+    Gt and Lt compare whole numbers and fail on anything else.
+    """
+    match expression.operator:
+        case "In":
+            return value is not None and value in expression.values
+        case "NotIn":
+            return value is None or value not in expression.values
+        case "Exists":
+            return value is not None
+        case "DoesNotExist":
+            return value is None
+        case "Gt" | "Lt":
+            mine, bound = _whole(value), _whole(expression.values[0] if expression.values else None)
+            if mine is None or bound is None:
+                return False
+            return mine > bound if expression.operator == "Gt" else mine < bound
+        case _:
+            return False
+
+
+def _whole(text: str | None) -> int | None:
+    try:
+        return None if text is None else int(text)
+    except ValueError:
+        return None
+
+
+def is_kept_off(node: NodeFacts, tolerations: Sequence[Toleration]) -> bool:
+    """Tell whether the node is cordoned and the Pod does not tolerate that."""
+    cordon = Taint(key=TAINT_UNSCHEDULABLE, value="", effect="NoSchedule")
+    return node.unschedulable and not tolerated(cordon, tolerations)
+
+
+def is_owned(node: NodeFacts) -> bool:
+    """
+    Tell whether the node's devices are ours to grant.
+
+    Rule: design section 8, Ownership of the metal. The taint keeps off who does not tolerate it,
+    the label whoever tolerates everything.
+    """
+    fenced = any(
+        taint.key == TAINT_TENURE_OWNED and taint.effect in _BLOCKING for taint in node.taints
+    )
+    return fenced and node.labels.get(LABEL_TENURE_OWNED) == TRUE
+
+
+def first_untolerated(taints: Sequence[Taint], tolerations: Sequence[Toleration]) -> Taint | None:
+    """Return the first taint that keeps the Pod off (NoSchedule, NoExecute), in node order."""
+    return next(
+        (
+            taint
+            for taint in taints
+            if taint.effect in _BLOCKING and not tolerated(taint, tolerations)
+        ),
+        None,
+    )
+
+
+def tolerated(taint: Taint, tolerations: Sequence[Toleration]) -> bool:
+    """
+    Tell whether one of the tolerations covers the taint.
+
+    Rule: Kubernetes Toleration. An empty effect covers all effects, an empty key with Exists all
+    keys, an empty operator means Equal.
+    """
+    return any(_covers(toleration, taint) for toleration in tolerations)
+
+
+def _covers(toleration: Toleration, taint: Taint) -> bool:
+    if toleration.effect and toleration.effect != taint.effect:
+        return False
+    if toleration.key and toleration.key != taint.key:
+        return False
+    if toleration.operator == "Exists":
+        return True
+    return (
+        toleration.operator in {"", "Equal"}
+        and bool(toleration.key)
+        and toleration.value == taint.value
+    )

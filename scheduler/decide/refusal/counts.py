@@ -1,0 +1,192 @@
+"""A refusal in words: each reason with its number of nodes, and the node that came closest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from ledger.domain.request.requests import PodRequest
+from scheduler.decide.nodes.arrays import UNLIMITED, BoolArray, IntArray
+from scheduler.decide.nodes.cpu_room import room_of
+from scheduler.decide.nodes.fleet import Fleet
+from scheduler.decide.nodes.pins import CpuPins
+from scheduler.decide.numa.state import NumaLoad
+from scheduler.decide.outcome import NodeReasons, ReasonCount, Unfit
+from scheduler.decide.refusal import reasons
+from scheduler.decide.refusal.reasons import Reason
+from scheduler.decide.refusal.shortfalls import (
+    explain_closed,
+    explain_cpu,
+    explain_devices,
+    explain_memory,
+)
+
+FAR: Final = (1 << 31) - 1
+"""How far a node is from fitting when no number says so."""
+
+Codes = npt.NDArray[np.int32]
+Texts = Sequence[tuple[Reason, ...]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """Why all nodes refuse. `nearest` are the nodes that `counts` names, as places."""
+
+    message: str
+    counts: tuple[ReasonCount, ...]
+    nodes: NodeReasons
+    nearest: frozenset[int]
+
+
+class Answers:
+    """
+    Puts codes per node into words.
+
+    Args:
+        places: where each node of the outer order stands in the fleet; None = the same order.
+    """
+
+    def __init__(self, fleet: Fleet, pins: CpuPins, places: IntArray | None) -> None:
+        self._fleet = fleet
+        self._pins = pins
+        self._places = places
+
+    def answer(
+        self,
+        request: PodRequest,
+        texts: Texts,
+        codes: Codes,
+        short: npt.NDArray[np.int32],
+        tried: Mapping[int, Unfit],
+    ) -> Answer:
+        """
+        Return the answer for codes that index `texts`.
+
+        `short` orders nodes with reasons about devices; `tried` has the closer look's own words.
+        """
+        if tried:
+            texts, codes = _with_tried(texts, codes, tried)
+        numbers: list[int] = np.bincount(codes, minlength=len(texts)).tolist()
+        used = [code for code, number in enumerate(numbers) if number]
+        by_name: dict[str, tuple[Reason, list[int]]] = {}
+        for code in used:
+            for reason in texts[code]:
+                by_name.setdefault(reason.name, (reason, []))[1].append(code)
+        counts: list[ReasonCount] = []
+        nearest: set[int] = set()
+        for reason, members in by_name.values():
+            where = _any_of(codes, members)
+            place, detail, remedy = self._nearest(request, reason, where, short, tried)
+            nearest.add(place)
+            counts.append(
+                ReasonCount(
+                    reason=reason.name,
+                    nodes=sum([numbers[code] for code in members]),
+                    nearest_node=self._fleet.nodes[place].name,
+                    detail=detail,
+                    remedy=remedy,
+                )
+            )
+        counts.sort(key=lambda count: (-count.nodes, count.reason))
+        words = {name: reason.text for name, (reason, _) in by_name.items()}
+        listed = [(words[count.reason], count.nodes) for count in counts]
+        return Answer(
+            message=reasons.message(len(self._fleet), listed),
+            counts=tuple(counts),
+            nodes=self._by_node(texts, codes, used),
+            nearest=frozenset(nearest),
+        )
+
+    def _by_node(self, texts: Texts, codes: Codes, used: Sequence[int]) -> NodeReasons:
+        dense = np.zeros(len(texts), dtype=np.uint8 if len(used) <= 256 else np.int64)
+        dense[used] = np.arange(len(used))
+        listed = dense.take(codes if self._places is None else codes.take(self._places))
+        return NodeReasons(
+            texts=tuple([tuple([reason.text for reason in texts[code]]) for code in used]),
+            codes=listed.tobytes() if len(used) <= 256 else tuple(listed.tolist()),
+            names=tuple([tuple([reason.name for reason in texts[code]]) for code in used]),
+        )
+
+    def _nearest(
+        self,
+        request: PodRequest,
+        reason: Reason,
+        where: BoolArray,
+        short: npt.NDArray[np.int32],
+        tried: Mapping[int, Unfit],
+    ) -> tuple[int, str, str]:
+        """Return the first of the nodes that lack least, the numbers there, and what would help."""
+        fleet = self._fleet
+        if reason in {reasons.INSUFFICIENT_CPU, reasons.INSUFFICIENT_AMPLIFIED_CPU}:
+            place = int(np.where(where, fleet.cpu_free, -UNLIMITED).argmax())
+            return place, *explain_cpu(fleet, place, request)
+        if reason is reasons.INSUFFICIENT_MEMORY:
+            place = int(np.where(where, fleet.memory_free, -UNLIMITED).argmax())
+            return place, *explain_memory(fleet, place, request)
+        if not reason.device_type:
+            alone = request.cpuset is not None and request.cpuset.alone
+            return self._looked_at(reason, where, tried, alone=alone)
+        place = int(np.where(where, short.astype(np.int64), FAR + 1).argmin())
+        demand = next(item for item in request.devices if item.device_type == reason.device_type)
+        if reason == reasons.unhealthy(reason.device_type):
+            return place, *explain_closed(fleet, place, demand)
+        return place, *explain_devices(fleet, place, demand)
+
+    def _looked_at(
+        self, reason: Reason, where: BoolArray, tried: Mapping[int, Unfit], *, alone: bool
+    ) -> tuple[int, str, str]:
+        """Return the node of a closer look, its numbers, and what its NUMA nodes have left."""
+        place, detail = int(where.argmax()), ""
+        if reason is reasons.INSUFFICIENT_CPUS:
+            free = self._pins.free_counts(alone=alone)
+            place = int(np.where(where, free, -1).argmax())
+        looked = _closest(tried, reason, where)
+        if looked is not None:
+            place, detail = looked
+        if reasons.is_about_cpus(reason.text):
+            load = NumaLoad(pinned=self._pins.pinned(place), parts=self._pins.parts(place))
+            room = room_of(self._fleet.nodes[place], load, alone=alone)
+            detail = "; ".join(filter(None, (detail, room.by_numa())))
+        return place, detail, reason.remedy
+
+
+def _with_tried(
+    texts: Texts, codes: Codes, tried: Mapping[int, Unfit]
+) -> tuple[list[tuple[Reason, ...]], Codes]:
+    """Return texts and codes with those of the nodes that were looked at closely."""
+    known, longer, codes = dict[str, int](), list(texts), codes.copy()
+    for node, unfit in tried.items():
+        code = known.setdefault(unfit.reason, len(longer))
+        if code == len(longer):
+            longer.append((reasons.closer_look(unfit.reason),))
+        codes[node] = code
+    return longer, codes
+
+
+def _closest(
+    tried: Mapping[int, Unfit], reason: Reason, where: BoolArray
+) -> tuple[int, str] | None:
+    """Return the node of a closer look that lacks least, and its numbers."""
+    counted = [
+        (unfit.requested - unfit.available, node)
+        for node, unfit in tried.items()
+        if unfit.reason == reason.text
+        and where[node]
+        and min(unfit.requested, unfit.available) >= 0
+    ]
+    if not counted:
+        return None
+    _, node = min(counted)
+    unfit = tried[node]
+    return node, f"asks {unfit.requested} {unfit.unit}, {unfit.available} there"
+
+
+def _any_of(codes: Codes, members: Sequence[int]) -> BoolArray:
+    where: BoolArray = codes == members[0]
+    for code in members[1:]:
+        where |= codes == code
+    return where

@@ -1,0 +1,290 @@
+"""Why no node takes a Pod: the first stage that fails on each node, over all nodes at once."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from ledger.domain.request.requests import DeviceDemand, PodRequest
+from scheduler.decide.filter.fitting import Fitting, asked_bytes
+from scheduler.decide.filter.predicates import Predicates, StaticVerdict
+from scheduler.decide.nodes.arrays import BoolArray, IntArray, row_counts, row_maxima, row_sums
+from scheduler.decide.nodes.devices import DeviceArrays
+from scheduler.decide.nodes.fleet import Fleet
+from scheduler.decide.nodes.pins import CpuPins
+from scheduler.decide.outcome import Unfit, Unplaced
+from scheduler.decide.refusal import reasons
+from scheduler.decide.refusal.counts import FAR, Answer, Answers
+from scheduler.decide.refusal.reasons import Reason
+from scheduler.decide.shapes import Shape
+
+_BYTES_MAX: Final = 32 << 20
+_FITS: Final = 0
+_PODS_BIT: Final = 1
+_CPU_BIT: Final = 2
+_MEMORY_BIT: Final = 4
+_AMPLIFIED_BIT: Final = 8
+_FIT_CODES: Final = 15
+_INSUFFICIENT, _FRAGMENTED, _UNHEALTHY, _CONTAINERS, _UNKNOWN = range(5)
+_KIND_COUNT: Final = 5
+_CARD_SHORT: Final = 1000  # one card short is farther than any percent short on a card
+
+
+@dataclass(slots=True)
+class _Row:
+    """
+    The code of every node for one shape and memory request, as of `seen`.
+
+    Attributes:
+        codes: index into `texts`; 0 = the node passes every test over arrays.
+        short: how far a node is from fitting, where its code says too little is left of devices.
+        answer: the last answer, as long as it holds: nothing was given back (`returns` of the
+            change log), every node has the code it had, and the nearest ones are as near.
+    """
+
+    shape: Shape
+    verdict: StaticVerdict
+    texts: tuple[tuple[Reason, ...], ...]
+    codes: npt.NDArray[np.int32]
+    short: npt.NDArray[np.int32]
+    seen: int
+    answer: Answer | None = None
+    returns: int = -1
+
+
+class Refusals:
+    """
+    Explains refusals.
+
+    Rule: cli.md, Output (`unschedulable`). Stages in kube-scheduler's order: cordon and taints,
+    node affinity, the resource fit (every resource that is short), then devices, then CPU sets.
+
+    Args:
+        places: where each node of the outer order stands in the fleet; None = the same order.
+    """
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        predicates: Predicates,
+        fitting: Fitting,
+        pins: CpuPins,
+        places: IntArray | None,
+    ) -> None:
+        self._fleet = fleet
+        self._answers = Answers(fleet, pins, places)
+        self._rows_max = max(1, _BYTES_MAX // max(1, 8 * len(fleet)))
+        self._predicates = predicates
+        self._fitting = fitting
+        self._pins = pins
+        self._rows: OrderedDict[tuple[int, int], _Row] = OrderedDict()
+
+    def explain(self, request: PodRequest, shape: Shape, tried: Mapping[int, Unfit]) -> Unplaced:
+        """
+        Return why the request is refused, given that no node takes it.
+
+        `tried` holds the answer of the closer look at each node that passed the tests over arrays.
+        """
+        row = self._row(request, shape)
+        answer = row.answer
+        if answer is None or tried:
+            answer = self._answers.answer(request, row.texts, row.codes, row.short, tried)
+            row.answer = None if tried else answer
+            row.returns = self._fleet.log.returns
+        return Unplaced(
+            request=request, message=answer.message, reasons=answer.counts, nodes=answer.nodes
+        )
+
+    def forget(self) -> None:
+        """Drop every row that is remembered."""
+        self._rows.clear()
+
+    def codes(self, request: PodRequest, shape: Shape) -> npt.NDArray[np.int32]:
+        """Return 0 for each node that passes the tests over arrays, else a number that is not."""
+        return self._row(request, shape).codes
+
+    def why(
+        self, request: PodRequest, shape: Shape, nodes: IntArray
+    ) -> tuple[IntArray, int, tuple[tuple[Reason, ...], ...]]:
+        """
+        Return the code of each of these nodes, which all fail, and the reasons that codes index.
+
+        Codes below the number in the middle are about what a node is, whatever it holds.
+        """
+        row = self._blank(shape)
+        self._judge(row, request, nodes, all_fail=True)
+        return row.codes.take(nodes).astype(np.int64), len(row.verdict.reasons), row.texts
+
+    def _row(self, request: PodRequest, shape: Shape) -> _Row:
+        key = (id(shape), request.memory_bytes)
+        log = self._fleet.log
+        row = self._rows.get(key)
+        if row is None:
+            row = self._new_row(request, shape)
+            self._rows[key] = row
+            if len(self._rows) > self._rows_max:
+                self._rows.popitem(last=False)
+        elif row.seen != log.position:
+            self._rows.move_to_end(key)
+            nodes = log.since(row.seen)
+            if nodes is None or len(nodes) > len(self._fleet):
+                nodes = self._fleet.everything
+            self._judge(row, request, nodes)
+        row.seen = log.position
+        return row
+
+    def _new_row(self, request: PodRequest, shape: Shape) -> _Row:
+        row = self._blank(shape)
+        self._judge(row, request, self._fleet.everything)
+        return row
+
+    def _blank(self, shape: Shape) -> _Row:
+        verdict = self._predicates.verdict(shape.static)
+        return _Row(
+            shape=shape,
+            verdict=verdict,
+            texts=_texts(verdict, shape),
+            codes=np.zeros(len(self._fleet), dtype=np.int32),
+            short=np.full(len(self._fleet), FAR, dtype=np.int32),
+            seen=0,
+        )
+
+    def _judge(
+        self, row: _Row, request: PodRequest, nodes: IntArray, *, all_fail: bool = False
+    ) -> None:
+        """
+        Bring the codes of `nodes` up to date. The layout of codes is that of `_texts`.
+
+        With `all_fail` what no earlier stage explains is put down to the last without a test.
+        """
+        verdict, shape = row.verdict, row.shape
+        static = len(verdict.reasons)
+        bits = self._fit_bits(shape, request, nodes)
+        codes = np.where(bits > 0, bits + (static - 1), _FITS)
+        if verdict.admits is not None:
+            before = verdict.before.take(nodes)
+            codes = np.where(before == _FITS, codes, before)
+            codes = np.where(codes == _FITS, verdict.after.take(nodes), codes)
+        first = static + _FIT_CODES
+        for demand in shape.demands:
+            left = np.flatnonzero(codes == _FITS)
+            some = nodes if len(left) == len(nodes) else nodes.take(left)
+            kinds, short = self._device_codes(demand, shape, some)
+            fails = kinds >= 0
+            codes[left[fails]] = first + kinds[fails]
+            row.short[some[fails]] = short[fails]
+            first += _KIND_COUNT
+        if len(shape.demands) > 1:
+            left = np.flatnonzero(codes == _FITS)
+            if not all_fail or shape.cpuset is not None:
+                left = left[~self._fitting.together(shape, nodes.take(left))]
+            codes[left] = first
+        if shape.cpuset is not None:
+            lacking = self._pins.lacks(shape.cpuset, nodes)
+            codes = np.where((codes == _FITS) & lacking, first + 1, codes)
+        if not self._still_holds(row, codes, nodes):
+            row.answer = None
+        row.codes[nodes] = codes
+
+    def _fit_bits(self, shape: Shape, request: PodRequest, nodes: IntArray) -> IntArray:
+        """Return which of Pod places, cpu and memory are short: all that are, as a sum of bits."""
+        fleet = self._fleet
+        bits: IntArray = np.zeros(len(nodes), dtype=np.int64)
+        if shape.cpu_milli:
+            short = fleet.cpu_free.take(nodes) < shape.cpu_milli
+            bits += short * np.where(fleet.amplified.take(nodes), _AMPLIFIED_BIT, _CPU_BIT)
+        if request.memory_bytes:
+            bits += (fleet.memory_free.take(nodes) < request.memory_bytes) * _MEMORY_BIT
+        if fleet.limits_pods:
+            bits += (fleet.pods_free.take(nodes) < 1) * _PODS_BIT
+        return bits
+
+    def _still_holds(self, row: _Row, codes: IntArray, nodes: IntArray) -> bool:
+        """Tell whether the last answer holds with these new codes: the rest is only farther."""
+        return (
+            row.answer is not None
+            and row.returns == self._fleet.log.returns
+            and row.answer.nearest.isdisjoint(nodes.tolist())
+            and bool((row.codes.take(nodes) == codes).all())
+        )
+
+    def _device_codes(
+        self, demand: DeviceDemand, shape: Shape, nodes: IntArray
+    ) -> tuple[IntArray, IntArray]:
+        """Return how the demand fails on each node (-1 = it does not), and how far off."""
+        devices, count = self._devices(demand), demand.count
+        asked = max(demand.core_percent, demand.memory_ratio_percent)
+        left = devices.left.take(nodes, axis=0)
+        best = row_maxima(left)
+        if shape.is_plain and not devices.closed_count:
+            in_pieces = devices.left_total.take(nodes) >= count * asked
+            kinds = np.where(in_pieces, _FRAGMENTED, _INSUFFICIENT)
+            fit = (best >= asked).astype(np.int64) if count == 1 else row_counts(left >= asked)
+        else:
+            fit, kinds = self._closer_look(demand, shape, nodes)
+        short = (count - fit) * _CARD_SHORT + np.maximum(asked - best, 0)
+        return np.where(fit >= count, -1, kinds), short
+
+    def _closer_look(
+        self, demand: DeviceDemand, shape: Shape, nodes: IntArray
+    ) -> tuple[IntArray, IntArray]:
+        """Return how many cards fit, and what is wrong where they are too few."""
+        devices, count = self._devices(demand), demand.count
+        room = self._fitting.capacities(demand, nodes)
+        can = self._fitting.within_limit(room, demand, nodes, shape.dialect)
+        is_open = devices.open.take(nodes, axis=0)
+        fit = row_counts(can & is_open)
+        kinds = np.where(self._in_pieces(demand, nodes, is_open), _FRAGMENTED, _INSUFFICIENT)
+        if can is not room:
+            kinds = np.where(row_counts(room & is_open) >= count, _CONTAINERS, kinds)
+        if devices.closed_count:
+            kinds = np.where(row_counts(can) >= count, _UNHEALTHY, kinds)
+            kinds = np.where(devices.unknown.take(nodes) > 0, _UNKNOWN, kinds)
+        return fit, kinds
+
+    def _in_pieces(self, demand: DeviceDemand, nodes: IntArray, is_open: BoolArray) -> BoolArray:
+        """Return where the cards would do if what is left on them were on fewer of them."""
+        devices = self._devices(demand)
+        usable = is_open & (devices.exclusive.take(nodes, axis=0) == 0)
+        if demand.model_names:
+            usable &= self._fitting.models(demand).take(nodes, axis=0)
+        mean = devices.memory_total.take(nodes) // np.maximum(devices.count.take(nodes), 1)
+        core = row_sums(devices.core_free.take(nodes, axis=0) * usable)
+        memory = row_sums(devices.memory_free.take(nodes, axis=0) * usable)
+        enough: BoolArray = core >= demand.count * demand.core_percent
+        enough &= memory >= demand.count * asked_bytes(demand, mean)
+        enough &= row_counts(usable) > 0
+        return enough
+
+    def _devices(self, demand: DeviceDemand) -> DeviceArrays:
+        return self._fleet.devices.get(demand.device_type, self._fleet.no_devices)
+
+
+def _texts(verdict: StaticVerdict, shape: Shape) -> tuple[tuple[Reason, ...], ...]:
+    """Return the reasons behind each code: static, fit bits, each demand's kinds, sums, CPUs."""
+    fit = (
+        reasons.TOO_MANY_PODS,
+        reasons.INSUFFICIENT_CPU,
+        reasons.INSUFFICIENT_MEMORY,
+        reasons.INSUFFICIENT_AMPLIFIED_CPU,
+    )
+    texts: list[tuple[Reason, ...]] = [(reason,) for reason in verdict.reasons]
+    texts.extend(
+        tuple(reason for bit, reason in enumerate(fit) if bits >> bit & 1)
+        for bits in range(1, _FIT_CODES + 1)
+    )
+    for demand in shape.demands:
+        device_type = demand.device_type
+        texts.append((reasons.insufficient_devices(device_type),))
+        texts.append((reasons.fragmented(device_type),))
+        texts.append((reasons.unhealthy(device_type),))
+        texts.append((reasons.container_limit(device_type),))
+        texts.append((reasons.UNKNOWN_CARD,))
+    texts.append((reasons.NO_COMBINATION,))
+    texts.append((reasons.INSUFFICIENT_CPUS,))
+    return tuple(texts)

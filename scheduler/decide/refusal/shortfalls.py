@@ -1,0 +1,113 @@
+"""The numbers behind a refusal on one node, and what would make up for them, for people."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ledger.domain.devices import WHOLE_PERCENT
+from ledger.domain.request.requests import DeviceDemand, PodRequest
+from scheduler.decide.nodes.devices import DeviceArrays
+from scheduler.decide.nodes.fleet import Fleet
+
+_MIB: Final = 1 << 20
+
+Explained = tuple[str, str]
+"""(detail, remedy): `asks 4 whole GPU, 2 untouched` and `release 2 whole GPU on n-17`."""
+
+
+def explain_cpu(fleet: Fleet, node: int, request: PodRequest) -> Explained:
+    """Explain a node that is short of cpu."""
+    asked, free, cap = request.cpu_milli, fleet.cpu_free.item(node), fleet.cpu_cap.item(node)
+    remedy = f"release {_cores(asked - free)} cpu on {fleet.nodes[node].name}"
+    if asked > cap:
+        remedy = f"ask for at most {_cores(cap)} cpu"
+    return f"asks {_cores(asked)} cpu, {_cores(free)} free", remedy
+
+
+def explain_memory(fleet: Fleet, node: int, request: PodRequest) -> Explained:
+    """Explain a node that is short of memory."""
+    asked, free = request.memory_bytes, fleet.memory_free.item(node)
+    cap = fleet.memory_cap.item(node)
+    remedy = f"release {_mib_up(asked - free)} memory on {fleet.nodes[node].name}"
+    if asked > cap:
+        remedy = f"ask for at most {_mib_down(cap)} memory"
+    return f"asks {_mib_up(asked)} memory, {_mib_down(free)} free", remedy
+
+
+def explain_closed(fleet: Fleet, node: int, demand: DeviceDemand) -> Explained:
+    """Explain a node whose devices would do, were they not closed."""
+    devices = fleet.devices.get(demand.device_type, fleet.no_devices)
+    shut = [
+        str(record.minor)
+        for column, record in enumerate(devices.records[node])
+        if not devices.open.item(node, column)
+    ]
+    closed = f"{demand.device_type.upper()} {', '.join(shut)}"
+    return f"{closed} closed", f"open {closed} of {fleet.nodes[node].name}"
+
+
+def explain_devices(fleet: Fleet, node: int, demand: DeviceDemand) -> Explained:
+    """Explain a node that has too little left of a device type."""
+    devices = fleet.devices.get(demand.device_type, fleet.no_devices)
+    name, kind, count = fleet.nodes[node].name, demand.device_type.upper(), demand.count
+    present = len(devices.records[node])
+    healthy = int((devices.healthy[node] & (devices.barred[node] == 0)).sum())
+    if count > present:
+        remedy = f"ask for at most {healthy} {kind}" if healthy else f"add a node with {kind}"
+        closed = f", {present - healthy} of them closed" if present > healthy else ""
+        return f"asks {count} {kind}, the node has {present}{closed}", remedy
+    left = devices.left[node].tolist()
+    asked = max(demand.core_percent, demand.memory_ratio_percent)
+    if demand.exclusive or asked == WHOLE_PERCENT:
+        free = left.count(WHOLE_PERCENT)
+        return (
+            f"asks {count} whole {kind}, {free} untouched",
+            f"release {count - free} whole {kind} on {name}",
+        )
+    if count > 1:
+        fit = sum(share >= asked for share in left)
+        return (
+            f"asks {asked} % of {count} {kind}, {fit} have that left",
+            f"release {asked} % of {count - fit} more {kind} on {name}",
+        )
+    if demand.memory_bytes:
+        return _explain_bytes(devices, node, demand, name)
+    best = max(left)
+    return (
+        f"asks {asked} % of a {kind}, {best} % left on the best, {sum(left)} % in all",
+        f"release {asked - best} % of one {kind} on {name}"
+        + (f" or ask for {best} %" if best else ""),
+    )
+
+
+def _explain_bytes(devices: DeviceArrays, node: int, demand: DeviceDemand, name: str) -> Explained:
+    """Explain a part of one card by what is short on the card with the most memory left."""
+    kind = demand.device_type.upper()
+    shares = zip(devices.memory_free[node].tolist(), devices.core_free[node].tolist(), strict=True)
+    memory, core = max(shares)
+    asked = f"asks {_mib_up(demand.memory_bytes)} of a {kind}"
+    if demand.core_percent:
+        asked += f" and {demand.core_percent} % of its core"
+    lacking = []
+    if memory < demand.memory_bytes:
+        lacking.append(_mib_up(demand.memory_bytes - memory))
+    if core < demand.core_percent:
+        lacking.append(f"{demand.core_percent - core} % core")
+    return (
+        f"{asked}, {_mib_down(memory)} and {core} % left on the best",
+        f"release {' and '.join(lacking) or 'what is held'} of one {kind} on {name}",
+    )
+
+
+def _cores(milli: int) -> str:
+    sign = "-" if milli < 0 else ""
+    whole, part = divmod(abs(milli), 1000)
+    return f"{sign}{whole}.{part:03d}".rstrip("0").rstrip(".")
+
+
+def _mib_up(size: int) -> str:
+    return f"{-(-size // _MIB)}Mi"
+
+
+def _mib_down(size: int) -> str:
+    return f"{size // _MIB}Mi"

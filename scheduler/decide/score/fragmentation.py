@@ -1,0 +1,226 @@
+"""
+The fragmentation of a node: how much of its idle GPU typical Pods can't use.
+
+Everything is an exact integer in percent of a card times Pods seen. For one typical Pod the idle
+GPU of a node is either lost as a whole (the Pod can't run there) or in part (cards with too
+little left); so what is *usable* adds up over cards, and a table over (cpu left, percent left)
+answers for all typical Pods at once.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ledger.domain.devices import WHOLE_PERCENT
+from scheduler.decide.filter.predicates import Predicates
+from scheduler.decide.nodes.arrays import IMPOSSIBLE, IntArray
+from scheduler.decide.nodes.fleet import Fleet
+from scheduler.decide.score.typical import TypicalPod, Workload
+from scheduler.decide.shapes import StaticNeed
+
+SHARES = WHOLE_PERCENT + 1
+"""Number of values that the percent left on a card can have."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Odd:
+    """A typical Pod for several parts of cards, which no table over single cards can hold."""
+
+    cpu_class: int
+    percent_by_kind: IntArray
+    gpu_count: int
+    weight: int
+
+
+class Fragmentation:
+    """
+    What each node's idle GPU is worth to the typical Pods, kept up to date from the change log.
+
+    Rule: FGD paper, "fragmentation measure"; the formula of the trace's documentation: F(n) = sum
+    over typical m of p(m) x f(n, m), where f is all idle GPU when m can't run on n (or asks for
+    no GPU), else the idle GPU of cards with less left than m asks per card. Here F x (number of
+    Pods seen) = idle x total weight - usable.
+
+    A cpu class is the number of distinct cpu requests of typical Pods that fit, plus 1; class 0
+    is cpu below zero, where nothing may be placed. A kind of node is a set of typical Pods that
+    its predicates and card sizes allow.
+
+    Attributes:
+        weight: Pods seen, all typical Pods together.
+        kinds: kind of each node.
+        by_share: usable percent of a card, at [kind, percent left, cpu class].
+        by_whole: what untouched cards are worth beyond that to Pods for several whole cards, at
+            [kind, number of untouched cards, cpu class].
+        usable: at [node, cpu class], with the cards as they are.
+        usable_now: at [node].
+    """
+
+    def __init__(self, fleet: Fleet, predicates: Predicates, workload: Workload) -> None:
+        self._fleet = fleet
+        self._seen = 0
+        self.weight = sum(workload.counts)
+        assert self.weight < 1 << 31, self.weight  # keeps sums far from IMPOSSIBLE
+        typical = [
+            (pod, count)
+            for pod, count in zip(workload.pods, workload.counts, strict=True)
+            if pod.gpu_count
+        ]
+        self._ladder = np.array(sorted({0} | {pod.cpu_milli for pod, _ in typical}), dtype=np.int64)
+        self._ladder_list: list[int] = self._ladder.tolist()
+        self.cpu_classes = len(self._ladder) + 1
+        asked = asked_percents(fleet, predicates, [pod for pod, _ in typical])
+        rows, kinds = _distinct(asked)
+        self.kinds = kinds
+        shape = (len(rows), SHARES, self.cpu_classes)
+        self.by_share: IntArray = np.zeros(shape, dtype=np.int64)
+        self.by_whole: IntArray = np.zeros(
+            (len(rows), fleet.gpus.width + 1, self.cpu_classes), dtype=np.int64
+        )
+        self.odd: list[_Odd] = []
+        self._tabulate(typical, rows)
+        self.by_whole[:, :, 0] = IMPOSSIBLE
+        self._share_rows = self.by_share.reshape(-1, self.cpu_classes)
+        self._whole_rows = self.by_whole.reshape(-1, self.cpu_classes)
+        self._share_start = self.kinds * SHARES
+        self._whole_start = self.kinds * self.by_whole.shape[1]
+        self.usable: IntArray = np.zeros((len(fleet), self.cpu_classes), dtype=np.int64)
+        self.usable_now: IntArray = np.zeros(len(fleet), dtype=np.int64)
+        self._capacity_percent = int(fleet.gpus.present.sum()) * WHOLE_PERCENT
+        self._renew(fleet.everything)
+        self._seen = fleet.log.position
+
+    def cpu_class(self, cpu_milli: IntArray) -> IntArray:
+        """Return the cpu class of each amount of free cpu; 0 below zero."""
+        classes: IntArray = self._ladder.searchsorted(cpu_milli, side="right")
+        return classes
+
+    def cpu_class_of(self, cpu_milli: int) -> int:
+        """Return the cpu class of one amount of free cpu."""
+        return bisect_right(self._ladder_list, cpu_milli)
+
+    def refresh(self) -> None:
+        """Catch up on the nodes that changed."""
+        log = self._fleet.log
+        if self._seen == log.position:
+            return
+        nodes = log.since(self._seen)
+        if nodes is None or len(nodes) > len(self._fleet):
+            self._renew(self._fleet.everything)
+        elif len(nodes) == 1:
+            self._renew_one(nodes.item(0))
+        else:
+            self._renew(nodes)
+        self._seen = log.position
+
+    def percent(self) -> float:
+        """Return the fragmentation of the cluster, in percent of all its GPU."""
+        self.refresh()
+        idle = int(self._fleet.gpus.left_total.sum())
+        whole = self.weight * self._capacity_percent
+        lost = self.weight * idle - int(self.usable_now.sum())
+        return 100 * lost / whole if whole else 0.0
+
+    def usable_of(self, nodes: IntArray, cpu_class: IntArray, left: IntArray) -> IntArray:
+        """Return what nodes would be worth with this cpu class and these percents left."""
+        classes = self.cpu_classes
+        at = (self._share_start.take(nodes)[:, None] + left) * classes + cpu_class[:, None]
+        whole = np.count_nonzero(left == WHOLE_PERCENT, axis=1)
+        total: IntArray = self._share_rows.take(at).sum(axis=1)
+        total += self._whole_rows.take(
+            (self._whole_start.take(nodes) + whole) * classes + cpu_class
+        )
+        for odd in self.odd:
+            total += np.where(cpu_class >= odd.cpu_class, self._odd_worth(odd, nodes, left), 0)
+        return total
+
+    def _renew(self, nodes: IntArray) -> None:
+        gpus = self._fleet.gpus
+        left = gpus.left.take(nodes, axis=0)
+        at = left + self._share_start.take(nodes)[:, None]
+        worth = np.add.reduce(self._share_rows.take(at, axis=0), axis=1)
+        worth += self._whole_rows.take(
+            self._whole_start.take(nodes) + gpus.whole.take(nodes), axis=0
+        )
+        for odd in self.odd:
+            worth[:, odd.cpu_class :] += self._odd_worth(odd, nodes, left)[:, None]
+        self.usable[nodes] = worth
+        classes = np.maximum(self.cpu_class(self._fleet.cpu_free.take(nodes)), 1)
+        self.usable_now[nodes] = self.usable.take(nodes * self.cpu_classes + classes)
+
+    def _renew_one(self, node: int) -> None:
+        """Do what `_renew` does, with fewer steps: after most decisions one node has changed."""
+        gpus = self._fleet.gpus
+        if self.odd:
+            self._renew(self._fleet.everything[node : node + 1])
+            return
+        at = gpus.left[node] + self._share_start.item(node)
+        worth = np.add.reduce(self._share_rows.take(at, axis=0), axis=0)
+        worth += self._whole_rows[self._whole_start.item(node) + gpus.whole.item(node)]
+        self.usable[node] = worth
+        cpu_class = self.cpu_class_of(self._fleet.cpu_free.item(node))
+        self.usable_now[node] = worth.item(max(cpu_class, 1))
+
+    def _odd_worth(self, odd: _Odd, nodes: IntArray, left: IntArray) -> IntArray:
+        fitting = left >= odd.percent_by_kind.take(self.kinds.take(nodes))[:, None]
+        enough = np.count_nonzero(fitting, axis=1) >= odd.gpu_count
+        worth: IntArray = np.where(enough, (left * fitting).sum(axis=1), 0) * odd.weight
+        return worth
+
+    def _tabulate(self, typical: Sequence[tuple[TypicalPod, int]], percents: IntArray) -> None:
+        """Fill the tables; `percents` are what each typical Pod asks per card, at [kind, Pod]."""
+        for position, (pod, count) in enumerate(typical):
+            self._enter(pod, count, percents[:, position])
+
+    def _enter(self, pod: TypicalPod, weight: int, percents: IntArray) -> None:
+        """Enter one typical Pod; `percents` it asks per card, by kind, too large = can't run."""
+        cpu_class = int(self._ladder.searchsorted(pod.cpu_milli, side="right"))
+        shares = np.arange(SHARES)
+        if pod.gpu_count == 1:
+            usable = np.where(shares >= percents[:, None], shares, 0) * weight
+            self.by_share[:, :, cpu_class:] += usable[:, :, None]
+        elif (percents >= WHOLE_PERCENT).all():
+            cards = np.arange(self.by_whole.shape[1])
+            runs = (cards >= pod.gpu_count) & (percents == WHOLE_PERCENT)[:, None]
+            worth = np.where(runs, cards * WHOLE_PERCENT, 0) * weight
+            self.by_whole[:, :, cpu_class:] += worth[:, :, None]
+        else:
+            self.odd.append(
+                _Odd(
+                    cpu_class=cpu_class,
+                    percent_by_kind=percents,
+                    gpu_count=pod.gpu_count,
+                    weight=weight,
+                )
+            )
+
+
+def asked_percents(fleet: Fleet, predicates: Predicates, pods: Sequence[TypicalPod]) -> IntArray:
+    """Return the percent each typical Pod asks of a node's cards, 101 = it can't run there."""
+    asked = np.full((len(fleet), len(pods)), SHARES, dtype=np.int64)
+    gpus = fleet.gpus
+    smallest = np.where(gpus.present, gpus.memory_cap, np.iinfo(np.int64).max).min(axis=1)
+    for position, pod in enumerate(pods):
+        need = StaticNeed(
+            placement=pod.placement,
+            device_types=(gpus.device_type,),
+            model_names=(pod.model_names,),
+        )
+        admits = predicates.verdict(need).admits
+        percent = np.full(len(fleet), pod.gpu_percent, dtype=np.int64)
+        if pod.gpu_memory_bytes:
+            by_bytes = -(-pod.gpu_memory_bytes * WHOLE_PERCENT // np.maximum(smallest, 1))
+            percent = np.maximum(percent, np.minimum(by_bytes, SHARES))
+        asked[:, position] = percent if admits is None else np.where(admits, percent, SHARES)
+    return asked
+
+
+def _distinct(asked: IntArray) -> tuple[IntArray, IntArray]:
+    """Return the distinct rows, at least one, and which of them each row is."""
+    if asked.size == 0:
+        return np.zeros((1, asked.shape[1]), dtype=np.int64), np.zeros(len(asked), dtype=np.int64)
+    rows, kinds = np.unique(asked, axis=0, return_inverse=True)
+    return rows, kinds.reshape(-1).astype(np.int64)

@@ -1,0 +1,123 @@
+"""One row of ratings per shape, brought up to date on just the nodes that changed."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from scheduler.decide.filter.predicates import Predicates
+from scheduler.decide.nodes.arrays import BoolArray, IntArray
+from scheduler.decide.nodes.fleet import Fleet
+from scheduler.decide.score.policies import NodePolicy
+from scheduler.decide.shapes import Shape
+
+Ratings: TypeAlias = npt.NDArray[np.int32]
+
+_BYTES_MAX: Final = 64 << 20
+
+
+@dataclass(slots=True)
+class _Row:
+    """
+    The ratings for one shape.
+
+    Attributes:
+        seen: the position in the change log that they stand for.
+        version: the policy's version that they stand for.
+        full_at: the log's count of returns when no node could take the shape, -1 = some could.
+    """
+
+    shape: Shape  # kept alive: rows are found by its identity
+    ratings: Ratings
+    admits: BoolArray | None
+    seen: int = 0
+    version: int = 0
+    full_at: int = -1
+
+
+class RatingRows:
+    """
+    The rating of every node for every shape in use; -1 = it can't take the shape.
+
+    Rows that were not used for longest are dropped when all of them exceed `bytes_max`.
+    """
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        predicates: Predicates,
+        policy: NodePolicy,
+        bytes_max: int = _BYTES_MAX,
+    ) -> None:
+        self._fleet = fleet
+        self._predicates = predicates
+        self._policy = policy
+        self._rows_max = max(1, bytes_max // max(1, 4 * len(fleet)))
+        self._rows: OrderedDict[int, _Row] = OrderedDict()
+        mixed = fleet.without_devices.any() and not fleet.without_devices.all()
+        self._prefer_bare = bool(mixed)
+
+    def current(self, shape: Shape) -> Ratings:
+        """Return the ratings as of now. The array is the row itself: read it, do not keep it."""
+        log = self._fleet.log
+        row = self._rows.get(id(shape))
+        if row is None:
+            row = self._new_row(shape)
+        else:
+            self._rows.move_to_end(id(shape))
+        if row.seen != log.position and row.full_at != log.returns:
+            nodes, version = log.since(row.seen), self._policy.version()
+            if nodes is None or len(nodes) > len(self._fleet) or version != row.version:
+                nodes = self._fleet.everything
+            row.ratings[nodes] = self._rate(row, nodes)
+            row.seen = log.position
+            row.version = version
+            row.full_at = -1
+        return row.ratings
+
+    def note_full(self, shape: Shape) -> None:
+        """Remember that no node can take the shape, until something is given back."""
+        row = self._rows.get(id(shape))
+        if row is not None:
+            row.full_at = self._fleet.log.returns
+
+    def forget(self) -> None:
+        """Drop every row that is remembered."""
+        self._rows.clear()
+
+    def rate_all(self, shape: Shape) -> IntArray:
+        """Return the ratings of all nodes, from nothing remembered."""
+        return self._rate(self._blank(shape), self._fleet.everything)
+
+    def _new_row(self, shape: Shape) -> _Row:
+        row = self._blank(shape)
+        row.ratings[:] = self._rate(row, self._fleet.everything)
+        row.seen = self._fleet.log.position
+        row.version = self._policy.version()
+        self._rows[id(shape)] = row
+        if len(self._rows) > self._rows_max:
+            self._rows.popitem(last=False)
+        return row
+
+    def _blank(self, shape: Shape) -> _Row:
+        return _Row(
+            shape=shape,
+            ratings=np.zeros(len(self._fleet), dtype=np.int32),
+            admits=self._predicates.verdict(shape.static).admits,
+        )
+
+    def _rate(self, row: _Row, nodes: IntArray) -> IntArray:
+        ratings = self._policy.rate(row.shape, nodes)
+        if self._prefer_bare and not row.shape.demands:
+            # Without devices: nodes without devices first among equals (cli.md, Policies).
+            bare = self._fleet.without_devices.take(nodes)
+            ratings = np.where(ratings < 0, -1, 2 * ratings + bare)
+        if row.admits is not None:
+            ratings[~row.admits.take(nodes)] = -1
+        if self._fleet.limits_pods:
+            ratings[self._fleet.pods_free.take(nodes) < 1] = -1
+        return ratings

@@ -1,0 +1,85 @@
+"""The Pods that a cluster usually sees, as far as fragmentation asks about them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from ledger.domain.devices import GPU
+from ledger.domain.request.requests import PlacementRules, PodRequest
+
+COVERAGE_PERCENT: Final = 95
+"""The share of all Pods that the typical ones make up together (FGD paper's simulator)."""
+
+_ANYWHERE: Final = PlacementRules()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TypicalPod:
+    """
+    One of the most frequent requests. Several GPU demands of one Pod count as one, per GPU alike.
+
+    Attributes:
+        gpu_percent: the larger of core percent and memory ratio, per GPU.
+        gpu_memory_bytes: per GPU, where the request is in bytes; turned into percent of the
+            cards at hand.
+        gpu_count: 0 for a Pod without GPUs.
+    """
+
+    cpu_milli: int
+    gpu_percent: int = 0
+    gpu_memory_bytes: int = 0
+    gpu_count: int = 0
+    model_names: tuple[str, ...] = ()
+    placement: PlacementRules = _ANYWHERE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """
+    Typical Pods with the number of times each was seen.
+
+    `pods` and `counts` run in step, the most frequent first.
+    """
+
+    pods: tuple[TypicalPod, ...] = ()
+    counts: tuple[int, ...] = ()
+
+
+def workload_of(
+    requests: Iterable[PodRequest], coverage_percent: int = COVERAGE_PERCENT
+) -> Workload:
+    """
+    Return the most frequent requests until they make up `coverage_percent` of all.
+
+    Rule: FGD paper, "typical Pods"; Pods without GPUs count too. Of equally frequent requests the
+    one that was seen first comes first.
+    """
+    assert 0 < coverage_percent <= 100, coverage_percent
+    found = Counter(_typical(request) for request in requests)
+    covered, chosen = 0, []
+    for pod, count in found.most_common():
+        if covered * 100 >= coverage_percent * found.total():
+            break
+        covered += count
+        chosen.append((pod, count))
+    return Workload(
+        pods=tuple(pod for pod, _ in chosen), counts=tuple(count for _, count in chosen)
+    )
+
+
+def _typical(request: PodRequest) -> TypicalPod:
+    demands = [demand for demand in request.devices if demand.device_type == GPU]
+    return TypicalPod(
+        cpu_milli=request.cpu_milli,
+        gpu_percent=max(
+            (max(demand.core_percent, demand.memory_ratio_percent) for demand in demands),
+            default=0,
+        ),
+        gpu_memory_bytes=max((demand.memory_bytes for demand in demands), default=0),
+        gpu_count=sum(demand.count for demand in demands),
+        model_names=demands[0].model_names if demands else (),
+        placement=request.placement,
+    )

@@ -1,0 +1,213 @@
+"""What a search for moves stands on: trials that can be taken back, and what moves together."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import combinations
+from typing import Final
+
+from ledger.domain.cpuset import CpuSet
+from ledger.domain.devices import GPU
+from ledger.domain.nodes import NodeFacts
+from ledger.domain.request.requests import PodRequest
+from scheduler.decide.outcome import CardView, Placement
+from scheduler.whatif.bench import Bench, Holder
+
+_NEVER: Final = 1 << 30
+
+Unit = tuple[Holder, ...]
+"""What moves together: one Pod, or all members of a group."""
+
+
+class Trial:
+    """The bench with a record of what is lifted and placed on it, so that all can be undone."""
+
+    def __init__(self, bench: Bench) -> None:
+        self._bench = bench
+        self._lifted: dict[str, Holder] = {}
+        self._placed: dict[str, Placement] = {}
+
+    def lift(self, unit: Unit) -> None:
+        """Take the Pods of a unit away."""
+        for holder in unit:
+            self._bench.lift(holder)
+            self._lifted[holder.uid] = holder
+
+    def put_back(self, unit: Unit) -> None:
+        """Give them back what they held."""
+        for holder in unit:
+            del self._lifted[holder.uid]
+            self._bench.put_back(holder)
+
+    def place(
+        self, request: PodRequest, node: int, minors: frozenset[int] | None = None
+    ) -> Placement | None:
+        """Reserve a Pod on a node; None changes nothing."""
+        placement = self._bench.place(request, node, minors)
+        if placement is not None:
+            self._placed[request.uid] = placement
+        return placement
+
+    def place_as(self, goal: Placement) -> Placement | None:
+        """Reserve a Pod as it was planned: its GPUs and CPUs; None where that is not free."""
+        placed = self.place(goal.request, goal.node, gpus_of(goal))
+        if placed is None or placed.cpuset == goal.cpuset:
+            return placed
+        self.undo(placed)
+        if not self._may_be_held(goal):
+            return None
+        planned = replace(placed, cpuset=goal.cpuset)
+        self.reserve(planned)
+        return planned
+
+    def _may_be_held(self, goal: Placement) -> bool:
+        """Tell whether one more Pod may hold these CPUs; those of LSE Pods nobody may."""
+        view, asked = self._bench.view(goal.node), goal.request.cpuset
+        most = 1 if asked is not None and asked.alone else view.facts.cpu_ref_count_max
+        if goal.cpuset.mask & view.cpus_alone:
+            return False
+        return all(view.cpu_refs.get(cpu, 0) < most for cpu in goal.cpuset)
+
+    def reserve(self, placement: Placement) -> None:
+        """Reserve exactly this."""
+        self._bench.reserve(placement)
+        self._placed[placement.request.uid] = placement
+
+    def undo(self, placement: Placement) -> None:
+        """Take back what was reserved."""
+        del self._placed[placement.request.uid]
+        self._bench.undo(placement)
+
+    def used(self, node: int) -> tuple[int, int]:
+        """Return cpu in thousandths and memory that are held on a node now."""
+        facts = self._bench.nodes[node]
+        cpu_milli = memory_bytes = 0
+        for holder in self._bench.on(node):
+            if holder.uid not in self._lifted:
+                cpu_milli += cost_of(facts, holder.held.cpu_milli, holder.held.cpuset)
+                memory_bytes += holder.held.memory_bytes
+        for placement in self._placed.values():
+            if placement.node == node:
+                cpu_milli += cost_of(facts, placement.request.cpu_milli, placement.cpuset)
+                memory_bytes += placement.request.memory_bytes
+        return cpu_milli, memory_bytes
+
+    def reset(self) -> None:
+        """Take back everything."""
+        self.rewind()
+
+    def rewind(self) -> tuple[list[Holder], list[Placement]]:
+        """Take back everything, and return it."""
+        standing = list(self._lifted.values()), list(self._placed.values())
+        for placement in standing[1]:
+            self.undo(placement)
+        for holder in standing[0]:
+            self.put_back((holder,))
+        return standing
+
+    def restore(self, standing: tuple[list[Holder], list[Placement]]) -> None:
+        """Do again what `rewind` took back."""
+        for holder in standing[0]:
+            self.lift((holder,))
+        for placement in standing[1]:
+            self.reserve(placement)
+
+
+def lacking_in_all(request: PodRequest, bench: Bench) -> str:
+    """Return what all nodes together have too little of, empty for nothing; moves change no sum."""
+    asked: Counter[tuple[str, str]] = Counter()
+    left: Counter[tuple[str, str]] = Counter()
+    for demand in request.devices:
+        if demand.hint is None:
+            asked[demand.device_type, "% core"] += demand.count * demand.core_percent
+            asked[demand.device_type, "bytes"] += demand.count * demand.memory_bytes
+    for node in range(len(bench.nodes)):
+        for card in bench.view(node).cards:
+            if not card.closed:
+                left[card.record.device_type, "% core"] += card.core_free
+                left[card.record.device_type, "bytes"] += card.memory_free
+    for (device_type, unit), amount in asked.items():
+        free = left[device_type, unit]
+        if amount > free:
+            return f"asks {amount} {unit} of {device_type}, all nodes have {free} left"
+    return ""
+
+
+def cost_of(facts: NodeFacts, cpu_milli: int, cpuset: CpuSet) -> int:
+    """Return what a Pod costs of a node's cpu, amplified where the node's is."""
+    return facts.cpu_cost_milli(cpu_milli, len(cpuset))
+
+
+def least_of(amounts: Iterable[int], lacking: int) -> int:
+    """Return how many of the amounts it takes at least to make up for what is lacking."""
+    taken = 0
+    for amount in sorted(amounts, reverse=True):
+        if lacking <= 0:
+            break
+        lacking -= amount
+        taken += 1
+    return taken if lacking <= 0 else _NEVER
+
+
+def has_one_choice(request: PodRequest) -> bool:
+    """Tell whether a set of GPUs, or nothing, is all that is to be chosen on a node."""
+    types = [demand.device_type for demand in request.devices]
+    return request.cpuset is None and types in ([], [GPU])
+
+
+def units_of(bench: Bench) -> list[Unit]:
+    """Return what may be moved: Pods with a request that are not fixed, groups as a whole."""
+    groups: dict[str, list[Holder]] = {}
+    for holder in bench.holders.values():
+        groups.setdefault(holder.group or f"pod {holder.uid}", []).append(holder)
+    units = [
+        tuple(unit)
+        for unit in groups.values()
+        if all(holder.request is not None and not holder.fixed for holder in unit)
+    ]
+    return sorted(units, key=lambda unit: (size_of(unit), unit[0].path))
+
+
+def size_of(unit: Unit) -> tuple[int, ...]:
+    """Return how much a unit holds, devices before CPUs."""
+    return tuple(map(sum, zip(*(holder.size for holder in unit), strict=True)))
+
+
+def sets_of(units: Sequence[Unit], budget: int) -> Iterator[tuple[Unit, ...]]:
+    """Yield the sets of units with at most so many Pods, small sets first."""
+    for count in range(min(len(units), budget) + 1):
+        for some in combinations(units, count):
+            if sum(map(len, some)) <= budget:
+                yield some
+
+
+def picks(kinds: Sequence[Sequence[int]], count: int) -> Iterator[tuple[int, ...]]:
+    """Yield so many minors out of kinds whose members are alike, the first of each kind."""
+    if not kinds:
+        if count == 0:
+            yield ()
+        return
+    for taken in range(min(count, len(kinds[0])), -1, -1):
+        for rest in picks(kinds[1:], count - taken):
+            yield (*kinds[0][:taken], *rest)
+
+
+def kind_of(card: CardView, facts: NodeFacts) -> object:
+    """Return what makes cards alike: untouched ones of a node without links and partitions."""
+    record, place = card.record, card.record.place
+    if card.tenants or facts.links or facts.partitions or facts.derived_links:
+        return record.minor
+    return (
+        record.model,
+        record.memory_bytes,
+        place and (place.numa_node, place.pcie_id),
+        tuple(sorted(record.labels.items())),
+    )
+
+
+def gpus_of(placement: Placement) -> frozenset[int] | None:
+    """Return the GPUs of a placement, None without any."""
+    minors = frozenset(share.minor for share in placement.shares if share.device_type == GPU)
+    return minors or None

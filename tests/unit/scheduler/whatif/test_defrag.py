@@ -1,0 +1,249 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ledger.domain.cpuset import CpuSet, parse_cpuset
+from ledger.domain.devices import DeviceShare
+from ledger.domain.nodes import NodeFacts
+from ledger.domain.request.requests import CpuSetDemand, GangRef, PodRequest
+from scheduler.decide.outcome import Placement
+from scheduler.decide.settings import SchedulingSettings
+from scheduler.whatif.bench import Bench, Holder
+from scheduler.whatif.defrag import NoPlan, Plan, plan_moves
+from tests.support.clusters import (
+    GIB,
+    SMALL_MACHINE,
+    gpu_node,
+    held,
+    pod,
+    running,
+    selector,
+    share,
+)
+
+
+def holder(
+    node: int,
+    request: PodRequest,
+    *shares: DeviceShare,
+    cpuset: str = "",
+    fixed: str = "",
+    group: str = "",
+) -> Holder:
+    """Return a Pod that holds these shares and CPUs for its own request."""
+    pod_held = running(
+        request.uid,
+        *shares,
+        cpu_milli=request.cpu_milli,
+        memory_bytes=request.memory_bytes,
+        cpuset=parse_cpuset(cpuset) if cpuset else CpuSet(),
+    )
+    return Holder(node=node, held=pod_held, request=request, fixed=fixed, group=group)
+
+
+def half(uid: str) -> PodRequest:
+    """Return a request for half a card."""
+    return pod(uid, share(50), cpu_milli=0, memory_bytes=0)
+
+
+def pinned(uid: str, cpus: int) -> PodRequest:
+    """Return a request for CPUs of its own."""
+    demand = CpuSetDemand(
+        cpus=cpus, bind_policy="FullPCPUs", required=False, exclusive_policy="None"
+    )
+    return pod(uid, cpu_milli=cpus * 1000, memory_bytes=0, cpuset=demand)
+
+
+def bench_of(nodes: tuple[NodeFacts, ...], *holders: Holder) -> Bench:
+    """Return the cluster with its holders."""
+    return Bench(nodes, holders, SchedulingSettings())
+
+
+def planned(request: PodRequest, bench: Bench) -> Plan:
+    """Return the plan that there is."""
+    answer = plan_moves(request, bench)
+    assert isinstance(answer, Plan), answer
+    return answer
+
+
+WANTED = pod("wanted", share(100, 2), cpu_milli=0, memory_bytes=0)
+
+
+def test_a_pod_that_fits_needs_no_move() -> None:
+    """The plan is empty and exact."""
+    plan = planned(WANTED, bench_of((gpu_node("a"),)))
+
+    assert (plan.moves, plan.exact, plan.place.node_name) == ((), True, "a")
+
+
+def test_one_small_pod_makes_way_for_two_whole_cards() -> None:
+    """The half card goes where the other half is used, and its place there is free first."""
+    nodes = (gpu_node("a"), gpu_node("b"))
+    bench = bench_of(
+        nodes,
+        holder(0, half("x"), held(0, 50)),
+        holder(1, half("y"), held(0, 50)),
+        holder(1, half("z"), held(1, 40)),
+    )
+
+    plan = planned(WANTED, bench)
+
+    (move,) = plan.moves
+    assert (move.holder.uid, move.to.node_name, move.to.shares[0].minor) == ("x", "b", 0)
+    assert (move.room_first, plan.exact, plan.place.node_name) == (True, True, "a")
+
+
+def test_a_chain_moves_first_who_is_in_the_way_of_another() -> None:
+    """Nobody in the way has a place yet: someone else goes first, in the order of the steps."""
+    tied = replace(half("x"), placement=selector(zone="b"))
+    nodes = (
+        gpu_node("a", labels={"zone": "b"}),
+        gpu_node("b", 1, labels={"zone": "b"}),
+        gpu_node("c", 1),
+    )
+    bench = bench_of(
+        nodes,
+        holder(0, tied, held(0, 50)),
+        holder(1, pod("y", share(60), cpu_milli=0, memory_bytes=0), held(0, 60)),
+    )
+
+    plan = planned(WANTED, bench)
+
+    assert [(move.step, move.holder.uid, move.to.node_name) for move in plan.moves] == [
+        (1, "y", "c"),
+        (2, "x", "b"),
+    ]
+
+
+def test_a_pod_that_moves_leaves_the_scarce_card_to_the_one_that_needs_it() -> None:
+    """`any` would take the lowest minor, the only T4; its other choice makes the plan work."""
+    anything = pod("any", share(100), cpu_milli=0, memory_bytes=0)
+    only_t4 = pod("t4", share(100, models=("T4",)), cpu_milli=0, memory_bytes=0)
+    bench = bench_of(
+        (gpu_node("a", labels={"zone": "a"}), gpu_node("b", models=("T4", "A10"))),
+        holder(0, anything, held(0, 100)),
+        holder(0, only_t4, held(1, 100)),
+    )
+
+    plan = planned(replace(WANTED, placement=selector(zone="a")), bench)
+
+    assert {(move.holder.uid, move.to.shares[0].minor) for move in plan.moves} == {
+        ("any", 1),
+        ("t4", 0),
+    }
+
+
+@pytest.mark.parametrize("fixed", ["held by others", "kept by --keep"])
+def test_a_fixed_pod_is_never_moved(fixed: str) -> None:
+    """With the only Pod in the way fixed there is no plan, which is proved and says so."""
+    nodes = (gpu_node("a"), gpu_node("b", 1))
+    bench = bench_of(nodes, holder(0, half("x"), held(0, 50), fixed=fixed))
+
+    answer = plan_moves(WANTED, bench)
+
+    assert isinstance(answer, NoPlan)
+    assert answer.proved
+    assert "1 Pod may not be moved" in answer.why
+
+
+def test_a_pod_whose_request_is_not_known_is_never_moved() -> None:
+    """It could not be decided again."""
+    stranger = replace(holder(0, half("x"), held(0, 50)), request=None)
+
+    answer = plan_moves(WANTED, bench_of((gpu_node("a"), gpu_node("b", 1)), stranger))
+
+    assert isinstance(answer, NoPlan)
+
+
+def test_members_of_a_gang_move_together_or_not_at_all() -> None:
+    """One member is in the way; the other one moves with it, in one step."""
+    gang = GangRef(name="g", min_available=2, waiting_seconds=60)
+    members = [replace(half(uid), gang=gang) for uid in ("g1", "g2")]
+    nodes = (gpu_node("a"), gpu_node("b", 1), gpu_node("c", 1))
+    bench = bench_of(
+        nodes,
+        holder(0, members[0], held(0, 50), group="gang/default/g"),
+        holder(1, members[1], held(0, 50), group="gang/default/g"),
+    )
+
+    plan = planned(WANTED, bench)
+
+    assert {(move.step, move.holder.uid) for move in plan.moves} == {(1, "g1"), (1, "g2")}
+    assert all(move.to.node_name != "a" for move in plan.moves)
+
+
+def test_a_gang_with_a_fixed_member_stays() -> None:
+    """All of it stays, so that there is no plan."""
+    bench = bench_of(
+        (gpu_node("a"), gpu_node("b", 1), gpu_node("c", 1)),
+        holder(0, half("g1"), held(0, 50), group="g"),
+        holder(1, half("g2"), held(0, 50), group="g", fixed="held by others"),
+    )
+
+    assert isinstance(plan_moves(WANTED, bench), NoPlan)
+
+
+def numa_wanted(placement: Placement, node: NodeFacts) -> bool:
+    """Accept CPUs of one NUMA node alone."""
+    assert node.cpu_topology is not None
+    topology = node.cpu_topology
+    return any(not placement.cpuset - topology.cpus_in_numa(n) for n in topology.numa_nodes)
+
+
+def test_cpus_of_one_numa_node_are_gathered_by_moving_a_pod_on_its_own_node() -> None:
+    """
+    CPU proposal, story 6: enough CPUs are free, in pieces; one Pod is pinned again beside another.
+
+    CPUs 0-3 are NUMA node 0 and 4-7 NUMA node 1; a and b hold two CPUs of each.
+    """
+    node = gpu_node("n", 0, cpu_milli=8000, cpu_topology=SMALL_MACHINE)
+    wanted = pinned("wanted", 4)
+    bench = Bench(
+        (node,),
+        (
+            holder(0, pinned("a", 2), cpuset="0-1"),
+            holder(0, pinned("b", 2), cpuset="4-5"),
+        ),
+        SchedulingSettings(),
+        wanted="wanted",
+        accepts=numa_wanted,
+    )
+
+    plan = planned(wanted, bench)
+
+    (move,) = plan.moves
+    assert plan.exact
+    assert numa_wanted(plan.place, node)
+    assert not move.to.cpuset & plan.place.cpuset
+    assert str(plan.place.cpuset) in {"0-3", "4-7"}
+
+
+def test_what_no_move_can_free_is_said_with_numbers() -> None:
+    """More is asked than all nodes have left together."""
+    bench = bench_of(
+        (gpu_node("a"), gpu_node("b", 1)),
+        holder(0, pod("x", share(80), memory_bytes=GIB), held(0, 80)),
+        holder(0, pod("y", share(80), memory_bytes=GIB), held(1, 80)),
+    )
+
+    answer = plan_moves(WANTED, bench)
+
+    assert isinstance(answer, NoPlan)
+    assert answer.proved
+    assert "asks 200 % core of gpu, all nodes have 140 left" in answer.why
+
+
+def test_a_bound_that_ended_the_search_is_named() -> None:
+    """With one decision allowed nothing is proved."""
+    bench = bench_of(
+        (gpu_node("a"), gpu_node("b")),
+        holder(0, half("x"), held(0, 50)),
+        holder(1, half("y"), held(0, 50)),
+    )
+
+    answer = plan_moves(WANTED, bench, decisions_max=1)
+
+    assert answer.cut
+    assert not (answer.exact if isinstance(answer, Plan) else answer.proved)
