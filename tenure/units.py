@@ -1,4 +1,4 @@
-"""Amounts and moments as people read and write them on the command line."""
+"""Moments and durations as people read and write them on the command line."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _AGO: Final = re.compile(r"(?P<parts>(?:\d+[smhdw]\s*)+)\s*ago", re.IGNORECASE)
 _PART: Final = re.compile(r"(\d+)([smhdw])", re.IGNORECASE)
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
-_BYTE_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _YEARS: Final = (1970, 9000)
 
 
@@ -68,24 +67,6 @@ def format_duration(duration_us: int) -> str:
         if number:
             parts.append(f"{number}{unit}")
     return " ".join(parts[:2])
-
-
-def format_bytes(amount: int) -> str:
-    """Return bytes with the largest binary unit that leaves at least 1: `16 GiB`, `1.5 GiB`."""
-    number, unit = float(amount), 0
-    while abs(number) >= 1024 and unit < len(_BYTE_UNITS) - 1:
-        number, unit = number / 1024, unit + 1
-    return f"{number:.1f}".removesuffix(".0") + f" {_BYTE_UNITS[unit]}"
-
-
-def format_cores(cpu_milli: int) -> str:
-    """Return CPU thousandths as cores: `8`, `0.5`."""
-    return f"{cpu_milli / 1000:.3f}".rstrip("0").removesuffix(".")
-
-
-def format_cards(core_percent: int) -> str:
-    """Return core percent as cards: `4`, `0.35`."""
-    return f"{core_percent / 100:.2f}".rstrip("0").removesuffix(".")
 
 
 def _bounded(at_us: int, text: str, field: str) -> int:

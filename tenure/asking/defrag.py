@@ -15,6 +15,7 @@ from ledger.domain.devices import DeviceShare
 from ledger.domain.errors import InputError
 from ledger.domain.request.requests import PodRequest
 from scheduler.decide.settings import SchedulingSettings
+from scheduler.record.events import shape_of
 from scheduler.whatif.bench import Bench
 from scheduler.whatif.defrag import DECISIONS_MAX, Move, NoPlan, Plan, plan_moves
 from tenure.asking.opening import LEDGER_VARIABLE, opened
@@ -39,7 +40,6 @@ from tenure.exits import AnswerIsNo, with_next
 from tenure.manifests import read_manifests
 from tenure.names import PodName, parse_name
 from tenure.output import Column, OutputFormat, one_line, write_answer, write_table
-from tenure.simulate.events import shape_of
 
 KEPT: Final = "kept by --keep"
 

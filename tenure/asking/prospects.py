@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from ledger.domain.amounts import format_bytes, format_cores
 from ledger.domain.log.events import RefusalReason
-from ledger.domain.request.requests import PodRequest
+from ledger.domain.request.requests import PodRequest, group_name
 from scheduler.decide.outcome import Unplaced
 from scheduler.decide.refusal import reasons
 from scheduler.whatif.bench import Bench
@@ -17,8 +18,6 @@ from scheduler.whatif.releases import Ending
 from scheduler.whatif.smaller import Smaller
 from tenure.asking.scene import Scene
 from tenure.output import Column
-from tenure.simulate.events import group_name
-from tenure.units import format_bytes, format_cores
 
 NODE_COLUMNS: Final = (
     Column(key="node", title="NODE"),

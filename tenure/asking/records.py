@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from ledger.domain.amounts import format_bytes, format_cores
 from ledger.store.reading.report_rows import Holder
 from tenure.names import CpuName, card_text
 from tenure.output import Column
 from tenure.times import iso_or_none, iso_time
-from tenure.units import format_bytes, format_cores, format_duration
+from tenure.units import format_duration
 
 
 def holder_record(holder: Holder, *, now_us: int) -> dict[str, Any]:

@@ -27,23 +27,22 @@ from ledger.domain.log.recorded_request import RecordedRequest, request_digest
 from ledger.domain.log.state import LOST
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.normalise import examine_pod
-from ledger.domain.request.requests import PodRequest, PodSnapshot
+from ledger.domain.request.requests import PodRequest, PodSnapshot, group_name
 from ledger.domain.resources import (
     ANNOTATION_RESOURCE_STATUS,
     ANNOTATION_TENURE_ADMITTED,
     LABEL_HOSTNAME,
 )
-from scheduler.decide.settings import SchedulingSettings
-from scheduler.whatif.bench import Holder
-from tenure.asking.rebuilt import (
+from scheduler.cluster.rebuilt import (
     UNTOLD_BY_ARCHIVE,
     UNTOLD_OF_NODES,
     node_of,
     request_of,
 )
+from scheduler.decide.settings import SchedulingSettings
+from scheduler.whatif.bench import Holder
 from tenure.config import normalise_settings, with_templates
 from tenure.manifests import Document, Manifests
-from tenure.simulate.events import group_name
 from tenure.simulate.inputs import manifest_run
 
 if TYPE_CHECKING:

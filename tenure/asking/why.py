@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from shlex import quote
 from typing import TYPE_CHECKING, Any, Final
 
+from ledger.domain.amounts import format_bytes
 from ledger.domain.annotations.mgpu import read_search_cut
 from ledger.domain.errors import InputError
 from ledger.domain.log.events import PodReserved, RefusalReason, RequestRefused, decode_event
@@ -30,7 +31,7 @@ from tenure.output import (
     write_table,
 )
 from tenure.times import iso_time
-from tenure.units import format_bytes, format_duration, format_time
+from tenure.units import format_duration, format_time
 
 if TYPE_CHECKING:
     from ledger.store.open import Ledger

@@ -19,7 +19,7 @@ from ledger.domain.log.events import PodObserved
 from ledger.domain.log.recorded_request import recorded_request, request_digest
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.normalise import NormaliseSettings, examine_pod
-from ledger.domain.request.requests import PodRequest
+from ledger.domain.request.requests import PodRequest, group_name
 from ledger.domain.resources import (
     GPU_TEMPLATES_KEY,
     GPU_TEMPLATES_NAME,
@@ -29,11 +29,11 @@ from ledger.domain.resources import (
     UNHEALTHY_GPU_NAMESPACE,
     UNHEALTHY_GPU_PREFIX,
 )
+from scheduler.cluster.model import Pod, RefusedPod
 from scheduler.decide.settings import SchedulingSettings
 from tenure.config import normalise_settings
 from tenure.manifests import Document, Manifests, read_manifests
-from tenure.simulate.events import group_name
-from tenure.simulate.model import Arrival, Pod, RefusedPod, Run
+from tenure.simulate.model import Arrival, Run
 from tenure.simulate.schedule import Labels, Subjects, read_schedule, with_labels
 from tenure.sources.yaml_text import yaml_documents
 

@@ -10,7 +10,7 @@ from ledger.domain.log.events import PodObserved, PodReserved, RequestDescribed,
 from ledger.domain.log.recorded_request import RecordedRequest, request_digest
 from ledger.domain.request.requests import PodRequest
 from ledger.store.open import open_ledger
-from tenure.asking.rebuilt import request_of
+from scheduler.cluster.rebuilt import request_of
 from tenure.exits import with_next
 from tenure.simulate.model import Run
 

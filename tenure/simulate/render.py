@@ -8,19 +8,19 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, TextIO
 
+from ledger.domain.amounts import format_cards
 from ledger.domain.cpuset import format_cpuset
 from ledger.domain.devices import DeviceShare
 from ledger.domain.kube.shared_templates import Amounts
 from ledger.domain.log.events import PodObserved
 from ledger.domain.proofs.canonical import annotation_json
 from ledger.domain.resources import ANNOTATION_RESOURCE_STATUS
+from scheduler.cluster.model import RefusedPod
 from scheduler.decide.answers import resources_of
 from scheduler.decide.nodes.card_amounts import adopted_amounts, reserved_amounts
 from scheduler.decide.outcome import NodeReasons, Unplaced
 from tenure.output import Column, OutputFormat, write_csv, write_table, write_yaml
-from tenure.simulate.model import RefusedPod
 from tenure.simulate.results import Outcome, Placed, Result
-from tenure.units import format_cards
 
 ROWS_MAX: Final = 200
 """A table of more Pods is left out without `-o wide`."""

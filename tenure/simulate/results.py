@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 
 from ledger.domain.log.events import PodObserved
 from ledger.domain.nodes import NodeFacts
+from scheduler.cluster.model import RefusedPod
 from scheduler.decide.outcome import Placement, Unplaced
-from tenure.simulate.model import Arrival, RefusedPod
+from tenure.simulate.model import Arrival
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

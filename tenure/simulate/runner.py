@@ -22,9 +22,9 @@ from ledger.store.open import Ledger, open_ledger, sqlite_path
 from ledger.store.profile_postgres import is_postgres
 from scheduler.decide.engine import Engine
 from scheduler.decide.settings import SchedulingSettings
+from scheduler.record.events import Words
 from tenure.config import settings_hash, settings_json, with_templates
 from tenure.exits import note, with_next
-from tenure.simulate.events import Words
 from tenure.simulate.model import Run
 from tenure.simulate.recorder import Recorder, Replay
 from tenure.simulate.results import LedgerSpan, Outcome, Placed, Result

@@ -10,8 +10,9 @@ from typing import Final
 
 from ledger.domain.errors import InputError
 from ledger.domain.nodes import NodeFacts
-from tenure.simulate.model import Arrival, Change, Clearing, HealthChange, NodeChange, PodChange
-from tenure.simulate.model import Pod as AskingPod
+from scheduler.cluster.model import HealthChange
+from scheduler.cluster.model import Pod as AskingPod
+from tenure.simulate.model import Arrival, Change, Clearing, NodeChange, PodChange
 
 COLUMNS: Final = ("at_seconds", "event", "object", "value")
 EVENTS: Final = ("arrive", "delete", "fail", "recover", "label", "lose", "return", "clear")

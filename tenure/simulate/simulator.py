@@ -13,7 +13,8 @@ from ledger.domain.log.recorded import NewEvent
 from ledger.domain.log.recorded_node import RecordedNode, recorded_node
 from ledger.domain.log.recorded_request import recorded_request, request_digest
 from ledger.domain.nodes import NodeFacts
-from ledger.domain.request.requests import PodRequest
+from ledger.domain.request.requests import PodRequest, group_name
+from scheduler.cluster.model import HealthChange, Pod, RefusedPod
 from scheduler.decide.answers import encode
 from scheduler.decide.engine import Engine
 from scheduler.decide.group.life import DEADLINE, Step, next_step
@@ -21,18 +22,10 @@ from scheduler.decide.nodes.accounts import granting_nodes, in_order_of_registra
 from scheduler.decide.outcome import NodeReasons, Placement, ReasonCount, Unfit, Unplaced
 from scheduler.decide.refusal.reasons import message
 from scheduler.decide.settings import SchedulingSettings
-from tenure.simulate import events
-from tenure.simulate.events import Words
-from tenure.simulate.grouping import Ended, Grouping
-from tenure.simulate.model import (
-    Clearing,
-    HealthChange,
-    NodeChange,
-    Pod,
-    PodChange,
-    RefusedPod,
-    Run,
-)
+from scheduler.record import events
+from scheduler.record.events import Words
+from scheduler.record.grouping import Ended, Grouping
+from tenure.simulate.model import Clearing, NodeChange, PodChange, Run
 from tenure.simulate.recorder import Recorder
 from tenure.simulate.results import Outcome, Placed, Tally
 
@@ -276,7 +269,7 @@ class Simulator:
         before, after = self.pods[change.arrival], change.pod
         self.pods[change.arrival] = after
         old, new = (
-            events.group_name(pod) if isinstance(pod, PodRequest) else "" for pod in (before, after)
+            group_name(pod) if isinstance(pod, PodRequest) else "" for pod in (before, after)
         )
         if not isinstance(before, PodRequest) or not old or old == new:
             return ""
@@ -324,7 +317,7 @@ class Simulator:
             }
         taken = [placement for placement in planned.placements if placement is not None]
         here, later = planned.placements[: len(indices)], planned.placements[len(indices) :]
-        name = events.group_name(requests[0])
+        name = group_name(requests[0])
         if taken:
             number = self.groups.life_of(requests[0]).plans + 1
             self._add(events.group_planned(name, taken, number, at_us))

@@ -7,11 +7,12 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from ledger.domain.request.requests import PodRequest
+from ledger.domain.request.requests import PodRequest, group_name
+from scheduler.cluster.model import HealthChange, RefusedPod
 from scheduler.decide.outcome import Unplaced
 from scheduler.decide.shapes import asked_by
-from tenure.simulate.events import gpu_core_percent, group_name
-from tenure.simulate.model import Change, Clearing, HealthChange, NodeChange, PodChange, RefusedPod
+from scheduler.record.events import gpu_core_percent
+from tenure.simulate.model import Change, Clearing, NodeChange, PodChange
 from tenure.simulate.simulator import Progress, Simulator
 from tenure.simulate.untimed import PROGRESS_EVERY
 

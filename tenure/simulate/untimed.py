@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from ledger.domain.request.requests import group_name
+from scheduler.cluster.model import RefusedPod
 from scheduler.decide.outcome import Unplaced
-from tenure.simulate.events import gpu_core_percent, group_name
-from tenure.simulate.model import RefusedPod
+from scheduler.record.events import gpu_core_percent
 from tenure.simulate.simulator import Progress, Simulator
 
 PROGRESS_EVERY = 64

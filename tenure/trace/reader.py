@@ -14,7 +14,8 @@ from ledger.domain.errors import InputError, RefusedError
 from ledger.domain.kube.node_objects import decode_node
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.normalise import NormaliseSettings, decode_pod
-from tenure.simulate.model import Pod, RefusedPod, Run
+from scheduler.cluster.model import Pod, RefusedPod
+from tenure.simulate.model import Run
 from tenure.simulate.schedule import Labels, Subjects, lines_of, read_schedule, with_labels
 from tenure.trace.week import FORMAT, WEEK_SECONDS
 

@@ -16,6 +16,7 @@ from ledger.domain.log.events import (
     PodVoided,
 )
 from ledger.domain.request.requests import GangRef, GroupRef, PodRequest
+from scheduler.cluster.model import HealthChange
 from scheduler.decide.engine import Engine
 from scheduler.decide.group.life import (
     DEVICE_UNUSABLE,
@@ -27,7 +28,7 @@ from scheduler.decide.group.life import (
 )
 from scheduler.decide.outcome import Placement
 from scheduler.decide.settings import SchedulingSettings
-from tenure.simulate.model import Arrival, HealthChange, Run
+from tenure.simulate.model import Arrival, Run
 from tests.support.links import TWO_BY_FOUR_PCIE
 from tests.support.runs import arrival, gpu_node, gpu_pod, health, play, run_of
 

@@ -13,11 +13,12 @@ from ledger.domain.nodes import NodeFacts
 from ledger.domain.proofs.hashing import GENESIS
 from ledger.domain.request.requests import DeviceDemand, GangRef, PodRequest
 from ledger.domain.resources import Dialect
+from scheduler.cluster.model import HealthChange, RefusedPod
 from scheduler.decide.engine import Engine
 from scheduler.decide.settings import SchedulingSettings
+from scheduler.record.events import Words
 from tenure.config import settings_hash, settings_json
-from tenure.simulate.events import Words
-from tenure.simulate.model import Arrival, Change, HealthChange, RefusedPod, Run
+from tenure.simulate.model import Arrival, Change, Run
 from tenure.simulate.recorder import Recorder
 from tenure.simulate.results import Outcome, Placed
 from tenure.simulate.simulator import Simulator

@@ -243,3 +243,12 @@ class PodRequest:
     def path(self) -> str:
         """Return `namespace/name`, as users write it."""
         return f"{self.namespace}/{self.name}"
+
+
+def group_name(request: PodRequest) -> str:
+    """Return the name of the group or gang a Pod belongs to, empty without one."""
+    if request.gang is not None:
+        return f"gang/{request.namespace}/{request.gang.name}"
+    if request.group is not None:
+        return f"group/{request.namespace}/{request.group.name}/{request.group.replica}"
+    return ""

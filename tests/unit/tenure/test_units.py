@@ -1,14 +1,8 @@
 import pytest
 
+from ledger.domain.amounts import format_bytes, format_cards, format_cores
 from ledger.domain.errors import InputError
-from tenure.units import (
-    format_bytes,
-    format_cards,
-    format_cores,
-    format_duration,
-    format_time,
-    parse_time,
-)
+from tenure.units import format_duration, format_time, parse_time
 
 NOW_US = 1_772_463_900_000_000  # 2026-03-02T15:05:00Z
 HOUR_US = 3_600_000_000

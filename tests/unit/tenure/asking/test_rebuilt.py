@@ -10,8 +10,8 @@ from ledger.domain.log.recorded_request import recorded_request, request_digest
 from ledger.domain.request.requests import MatchExpression, PlacementRules
 from ledger.domain.resources import LABEL_HOSTNAME
 from ledger.store.open import open_ledger
+from scheduler.cluster.rebuilt import request_of
 from scheduler.decide.settings import SchedulingSettings
-from tenure.asking.rebuilt import request_of
 from tenure.asking.scene import (
     OTHERS,
     UNKNOWN,

@@ -19,8 +19,9 @@ from ledger.domain.log.events import (
 )
 from ledger.domain.request.requests import ContainerNeed, GangRef, GroupRef, PodRequest
 from ledger.domain.topology import LinkMatrix
+from scheduler.cluster.model import HealthChange
 from scheduler.decide.outcome import Unplaced
-from tenure.simulate.model import Arrival, HealthChange
+from tenure.simulate.model import Arrival
 from tenure.simulate.results import Placed
 from tests.support.links import DGX_A100
 from tests.support.runs import (

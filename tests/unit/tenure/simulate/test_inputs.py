@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 
 from ledger.domain.errors import InputError
+from scheduler.cluster.model import RefusedPod
 from scheduler.decide.settings import SchedulingSettings
 from tenure.simulate.inputs import read_manifest_run
-from tenure.simulate.model import RefusedPod, Run
+from tenure.simulate.model import Run
 from tests.support.objects import Json, container, device, gpu_device, node, nrt, pod
 from tests.support.runs import START_US
 

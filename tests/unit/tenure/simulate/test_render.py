@@ -9,9 +9,9 @@ import yaml
 from ledger.domain.cpuset import cpuset_of
 from ledger.domain.devices import DeviceShare
 from ledger.domain.log.events import PodObserved
+from scheduler.cluster.model import RefusedPod
 from scheduler.decide.outcome import NodeReasons, Placement, ReasonCount, Unplaced
 from tenure.output import OutputFormat
-from tenure.simulate.model import RefusedPod
 from tenure.simulate.render import document_of, write_result
 from tenure.simulate.results import LedgerSpan, Outcome, Placed, Result, Tally
 from tests.support.runs import GIB, arrival, broken_pod, gpu_node, gpu_pod

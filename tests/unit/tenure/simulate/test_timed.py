@@ -17,7 +17,8 @@ from ledger.domain.log.events import (
 from ledger.domain.log.recorded import NewEvent
 from ledger.domain.log.state import apply, node_uid_of, violations
 from ledger.domain.request.requests import GangRef
-from tenure.simulate.model import Arrival, HealthChange
+from scheduler.cluster.model import HealthChange
+from tenure.simulate.model import Arrival
 from tests.support.runs import (
     SECOND_US,
     START_US,

@@ -10,8 +10,8 @@ from ledger.domain.log.events import (
     SettingsChanged,
 )
 from ledger.domain.request.requests import GangRef
+from scheduler.cluster.model import RefusedPod
 from scheduler.decide.outcome import Unplaced
-from tenure.simulate.model import RefusedPod
 from tests.support.runs import arrival, broken_pod, gpu_node, gpu_pod, play, run_of
 
 

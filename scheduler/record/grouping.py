@@ -9,7 +9,8 @@ from typing import Final
 from ledger.domain.devices import GPU
 from ledger.domain.log.events import GroupPlanned, NodeLost, PlanDropped, PodReserved, PodVoided
 from ledger.domain.log.recorded import NewEvent
-from ledger.domain.request.requests import GangRef, PodRequest
+from ledger.domain.request.requests import GangRef, PodRequest, group_name
+from scheduler.cluster.model import Cluster
 from scheduler.decide.engine import Engine
 from scheduler.decide.group.groups import GANG_UNFIT, GroupPlan, gpu_minors, place_beside, plan
 from scheduler.decide.group.life import (
@@ -22,8 +23,7 @@ from scheduler.decide.group.life import (
     review,
 )
 from scheduler.decide.outcome import Placement, Unfit
-from tenure.simulate import events
-from tenure.simulate.model import Run
+from scheduler.record import events
 
 _NOT_YET: Final = Unfit(reason=GANG_UNFIT)
 """Only members that are still to come would fit: there is nothing to begin with."""
@@ -59,9 +59,9 @@ class Grouping:
         engine: the cluster as it is; another one when a node changed.
     """
 
-    def __init__(self, run: Run, engine: Engine) -> None:
+    def __init__(self, cluster: Cluster, engine: Engine) -> None:
         self.lives: dict[str, GroupLife] = {}
-        self._run = run
+        self._cluster = cluster
         self.engine = engine
         self._now: dict[str, str | None] = {}  # UID of a Pod that left -> its group, None = gone
         self._gangs: dict[str, GangRef | None] = {}
@@ -69,18 +69,18 @@ class Grouping:
         self._open: dict[str, dict[str, Placement]] = {}  # group -> UID -> the place kept for it
         self._given: dict[str, dict[str, Placement]] = {}  # group -> UID -> what it holds
         self._due: dict[str, int] = {}  # gangs that are not complete -> when their time is over
-        self._places = {node.uid: place for place, node in enumerate(run.nodes)}
-        self._named = {node.name: place for place, node in enumerate(run.nodes)}
+        self._places = {node.uid: place for place, node in enumerate(cluster.nodes)}
+        self._named = {node.name: place for place, node in enumerate(cluster.nodes)}
 
     def life_of(self, request: PodRequest) -> GroupLife:
         """Return the life of a member's group."""
-        name = events.group_name(request)
+        name = group_name(request)
         self._gangs[name] = request.gang
         return self.lives.setdefault(name, GroupLife(name=name))
 
     def running(self, name: str) -> int:
         """Return how many members ran before the first decision."""
-        return len(self._run.running.get(name, ()))
+        return len(self._cluster.running.get(name, ()))
 
     def is_complete(self, name: str) -> bool:
         """Tell whether the group has started: enough members of a gang hold their devices."""
@@ -94,7 +94,7 @@ class Grouping:
         for members that are there, and of a gang for its minimum; a gang that missed its deadline
         once is not planned for members to come.
         """
-        name = events.group_name(arrived[0])
+        name = group_name(arrived[0])
         life, gang = self.life_of(arrived[0]), arrived[0].gang
         held = len(life.held) + self.running(name)
         if gang is not None and self.is_complete(name):
@@ -108,7 +108,7 @@ class Grouping:
 
     def beside(self, request: PodRequest) -> Placement | None:
         """Return a place where the Pod's group is, None without one or without a group."""
-        return place_beside(request, self.engine, self._nodes_of(events.group_name(request)))
+        return place_beside(request, self.engine, self._nodes_of(group_name(request)))
 
     def keep(self, name: str, placement: Placement) -> None:
         """Take a place in the engine for a member that is still to come."""
@@ -117,7 +117,7 @@ class Grouping:
 
     def kept(self, request: PodRequest) -> Placement | None:
         """Return the place that is kept for a member; the engine has taken it already."""
-        return self._open.get(events.group_name(request), {}).get(request.uid)
+        return self._open.get(group_name(request), {}).get(request.uid)
 
     def with_seen(self, placement: Placement) -> Placement:
         """
@@ -127,14 +127,14 @@ class Grouping:
         """
         if placement.request.group is None:
             return placement
-        name = events.group_name(placement.request)
+        name = group_name(placement.request)
         seen = {*placement.visible_minors, *gpu_minors(placement)}
         for others in (self._given.get(name, {}), self._open.get(name, {})):
             for other in others.values():
                 if other.node == placement.node:
                     seen.update(gpu_minors(other))
-        here = self._run.nodes[placement.node].name
-        running = self._run.running_cards.get(name, ())
+        here = self._cluster.nodes[placement.node].name
+        running = self._cluster.running_cards.get(name, ())
         seen.update(minor for node, minor in running if node == here)
         return replace(placement, visible_minors=tuple(sorted(seen)))
 
@@ -149,7 +149,7 @@ class Grouping:
 
     def given(self, placement: Placement) -> None:
         """Note what a member holds now; its place is over."""
-        name, uid = events.group_name(placement.request), placement.request.uid
+        name, uid = group_name(placement.request), placement.request.uid
         self._open.get(name, {}).pop(uid, None)
         self._given.setdefault(name, {})[uid] = placement
 
@@ -183,7 +183,7 @@ class Grouping:
 
     def released(self, request: PodRequest) -> None:
         """Forget what a member held."""
-        self._given.get(events.group_name(request), {}).pop(request.uid, None)
+        self._given.get(group_name(request), {}).pop(request.uid, None)
         self._member_of.pop(request.uid, None)
 
     def next_deadline(self) -> int | None:
@@ -242,7 +242,7 @@ class Grouping:
     def _nodes_of(self, name: str) -> frozenset[int]:
         """Return the nodes where members hold something or have a place kept for them."""
         kept = (*self._given.get(name, {}).values(), *self._open.get(name, {}).values())
-        running = self._run.running.get(name, ())
+        running = self._cluster.running.get(name, ())
         return frozenset(
             (
                 *(placement.node for placement in kept),

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from ledger.domain.amounts import format_bytes, format_cards, format_cores
 from ledger.domain.devices import GPU
 from ledger.domain.log.events import (
     ACT,
@@ -32,10 +33,9 @@ from ledger.domain.log.recorded import NewEvent
 from ledger.domain.log.recorded_node import RecordedNode
 from ledger.domain.log.recorded_request import RecordedRequest
 from ledger.domain.nodes import NodeFacts
-from ledger.domain.request.requests import DeviceDemand, PodRequest
+from ledger.domain.request.requests import DeviceDemand, PodRequest, group_name
+from scheduler.cluster.model import HealthChange, RefusedPod
 from scheduler.decide.outcome import Placement, Unplaced
-from tenure.simulate.model import HealthChange, RefusedPod
-from tenure.units import format_bytes, format_cards, format_cores
 
 ACTOR: Final = "simulation"
 SYSTEM: Final = "sys"
@@ -363,15 +363,6 @@ def plan_dropped(event: PlanDropped, number: int, at_us: int) -> NewEvent:
         wall_us=at_us,
         correlation_id=event.group,
     )
-
-
-def group_name(request: PodRequest) -> str:
-    """Return the name of the group or gang a Pod belongs to, empty without one."""
-    if request.gang is not None:
-        return f"gang/{request.namespace}/{request.gang.name}"
-    if request.group is not None:
-        return f"group/{request.namespace}/{request.group.name}/{request.group.replica}"
-    return ""
 
 
 def gpu_core_percent(request: PodRequest) -> int:
