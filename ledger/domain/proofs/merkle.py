@@ -3,6 +3,38 @@ The Merkle tree over the events: one root that commits to every leaf, and short 
 
 Rule: RFC 6962 section 2.1 (hashing), RFC 9162 sections 2.1.3 and 2.1.4 (proofs). The leaves are the
 events' own leaf hashes; the event at position p is the leaf with index p - 1.
+
+Worked example: seven leaves d0..d6, split at the largest power of two below the count each time.
+
+    root = (k, l)            k: 4 leaves, i: 2, d6: 1; these three are all that is kept of it
+       k = (g, h)            (`CompactRange`)
+          g = (d0, d1)
+          h = (d2, d3)
+       l = (i, d6)
+          i = (d4, d5)
+
+>>> d = [hashlib.sha256(bytes([number])).digest() for number in range(7)]
+>>> read = lambda level, index: perfect_root(d[index << level : index + 1 << level])
+>>> g, h, i = read(1, 0), read(1, 1), read(1, 2)
+>>> k, l = node_hash(g, h), node_hash(i, d[6])
+>>> range_root(read, 0, 7) == node_hash(k, l)
+True
+>>> compact_range(read, 7).to_bytes() == k + i + d[6]
+True
+
+What shows that d3 is in the tree is what it meets on its way up: its neighbour, g, and l.
+
+>>> path = inclusion_proof(read, 3, 7)
+>>> path == [d[2], g, l]
+True
+>>> includes(leaf=d[3], index=3, size=7, root=node_hash(k, l), proof=path)
+True
+
+What shows that the tree of six grew into that of seven: i, which both have, then what is new beside
+it, then k.
+
+>>> consistency_proof(read, 6, 7) == [i, d[6], k]
+True
 """
 
 from __future__ import annotations

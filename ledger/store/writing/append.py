@@ -1,4 +1,20 @@
-"""The one writer: events in, one durable commit, or nothing at all."""
+"""
+The one writer: events in, one durable commit, or nothing at all.
+
+Worked example, head and epoch. The head is one row, and to append is to move it from where the
+writer believes it to be: `UPDATE ledger_head ... WHERE epoch = :e AND position = :p` touches one
+row or none, in the transaction that inserts the events.
+
+    writer  does                               head after it: position, epoch
+    A       start_epoch: epoch.started at 1    1, 1
+    A       append two events                  3, 1
+    B       start_epoch: epoch.started at 4    4, 2
+    A       append, where epoch 1, position 3  no row: `FencedError`, nothing is recorded
+    B       append one event                   5, 2
+
+A was not told, need not be reached, and may have been stopped between its decision and its append:
+its word is refused all the same. Positions have no gap, for only who moves the head inserts.
+"""
 
 from __future__ import annotations
 

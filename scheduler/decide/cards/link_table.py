@@ -1,4 +1,25 @@
-"""What every set of one node's GPUs is worth by its links: numbers ready to look up."""
+"""
+What every set of one node's GPUs is worth by its links: numbers ready to look up.
+
+Worked example: GPUs 0 and 1 have 50 GB/s between them, 2 and 3 have 25, all other pairs 10.
+
+>>> rows = ((0.0, 50.0, 10.0, 10.0), (50.0, 0.0, 10.0, 10.0))
+>>> rows += ((10.0, 10.0, 0.0, 25.0), (10.0, 10.0, 25.0, 0.0))
+>>> table = LinkTable(LinkMatrix(rows=rows))
+
+A set of GPUs is a number, GPU 0 its highest bit: 0b1100 is {0, 1}. Its slowest link decides, so
+that two of four are 0 and 1. Any three have a link of 10: as all are equal, the lowest are taken.
+One GPU has no link; GPU 2 is taken because what is left then, {0, 1, 3}, still has the fast pair.
+
+>>> table.pick(0b1111, 2)
+(0, 1)
+>>> table.pick(0b0111, 2)
+(2, 3)
+>>> table.pick(0b1111, 3)
+(0, 1, 2)
+>>> table.pick(0b1111, 1)
+(2,)
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,47 @@
-"""The CPU picker: which logical CPUs of one machine a Pod gets."""
+"""
+The CPU picker: which logical CPUs of one machine a Pod gets.
+
+Worked example: 12 CPUs, two sockets (each one NUMA node) of three cores with two threads.
+
+    socket 0   core 0: 0,6   core 1: 1,7   core 2: 2,8
+    socket 1   core 3: 3,9   core 4: 4,10  core 5: 5,11
+
+>>> from ledger.domain.cpuset import CpuSet, format_cpuset, parse_cpuset
+>>> from ledger.domain.topology import Cpu, cpu_topology_of
+>>> from scheduler.decide.cpusets.layout import layout_of
+>>> where = {c: c % 6 // 3 for c in range(12)}
+>>> cpus = [Cpu(id=c, core=c % 6, socket=where[c], numa=where[c]) for c in where]
+>>> machine = layout_of(cpu_topology_of(cpus))
+>>> def picked(count, *, full_cores, held="", most_allocated=False):
+...     request = PickRequest(
+...         count=count, full_cores=full_cores, most_allocated=most_allocated
+...     )
+...     chosen = pick(machine, request, machine.cpus & ~parse_cpuset(held).mask)
+...     return None if chosen is None else format_cpuset(CpuSet(mask=chosen))
+
+FullPCPUs: whole cores of one NUMA node (stage 1a), a tie goes to the first. Where core 0 is held,
+the emptier node is taken, with `most_allocated` the fuller one. More than a node has come from a
+whole socket first, then core by core (1c, 1d).
+
+>>> picked(4, full_cores=True)
+'0-1,6-7'
+>>> picked(4, full_cores=True, held="0,6")
+'3-4,9-10'
+>>> picked(2, full_cores=True, held="0,6", most_allocated=True)
+'1,7'
+>>> picked(8, full_cores=True)
+'0-3,6-9'
+
+SpreadByPCPUs: one thread of each core, of one NUMA node as long as it has enough CPUs; the second
+threads come after that (stages 2a and 3). One CPU too many is no answer.
+
+>>> picked(3, full_cores=False)
+'0-2'
+>>> picked(4, full_cores=False)
+'0-2,6'
+>>> picked(12, full_cores=True, held="0") is None
+True
+"""
 
 from __future__ import annotations
 

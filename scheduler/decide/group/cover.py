@@ -3,6 +3,28 @@ Which nodes hold how many members of a group: fewest nodes, largest bottleneck, 
 
 Members of one shape are interchangeable, and so are nodes that can take the same numbers of them.
 What one node takes is a vector: how many members of each shape.
+
+Worked example: four members of one shape with two GPUs each. Node 0 can take one of them, node 1
+three, node 2 two. The vectors are (0,), (1,), (2,), (3,), (4,).
+
+>>> vectors = vectors_of((4,), (2,))
+>>> vectors.gpus.tolist()
+[0, 2, 4, 6, 8]
+
+No single node takes (4,). Of the pairs that do together, 1 with 0 and 1 with 2, all links are
+equally fast here, and 1 with 0 leaves less free.
+
+>>> able = np.arange(5) <= np.array([[1], [3], [2]])
+>>> same = lambda places, gpus: [25.0] * len(places)
+>>> left = np.array([2, 6, 4])
+>>> best_cover(vectors, Offers(able=able, left=left, alike="abc", bottlenecks=same))
+(((0, (1,)), (1, (3,))), False)
+
+Faster links on node 2 beat what is left.
+
+>>> faster = lambda places, gpus: [10.0 if 0 in places else 25.0] * len(places)
+>>> best_cover(vectors, Offers(able=able, left=left, alike="abc", bottlenecks=faster))
+(((1, (3,)), (2, (1,))), False)
 """
 
 from __future__ import annotations

@@ -1,4 +1,26 @@
-"""What GPUs and cores of unlike nodes are worth, from what typical Pods ask and may use."""
+"""
+What GPUs and cores of unlike nodes are worth, from what typical Pods ask and may use.
+
+Worked example: two pools. Of two Pods that are seen equally often, both ask one GPU and 8 cores;
+the first may use either pool, the second pool 0 alone.
+
+>>> may = np.array([[True, True], [True, False]])
+>>> market = Market(Asks(cpu_milli=[8000, 8000], gpu_percent=100 * may, allowed=may), [1, 1])
+
+With 8 GPUs idle in each pool, pool 0 is asked for more than it has: a GPU costs 5/16 there. With 2
+of them left it costs the most there is, 24/16; pool 1 is never short of anything, and a place there
+is free.
+
+>>> market.prices(idle=[800, 800], cpu_free=[128_000, 128_000]).gpu
+(5, 0)
+>>> market.prices(idle=[200, 800], cpu_free=[128_000, 128_000]).gpu
+(24, 0)
+
+With 16 cores free beside its 8 idle GPUs, pool 1 is short of cores: one costs 49/256 of a GPU.
+
+>>> market.prices(idle=[800, 800], cpu_free=[128_000, 16_000]).core
+(0, 49)
+"""
 
 from __future__ import annotations
 

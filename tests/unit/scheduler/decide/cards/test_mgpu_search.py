@@ -378,3 +378,13 @@ def test_cards_at_their_limit_of_containers_say_so() -> None:
     assert not isinstance(
         choose(mgpu_pod(ask(10)), node_of(*one_left), SchedulingSettings()), Unfit
     )
+
+
+def test_the_search_takes_the_first_of_the_best() -> None:
+    """The example at the head of the search, by core alone."""
+    settings = MGPUSettings(weight_of_core=100)
+
+    best = best_assignment(CONTAINERS, CARDS, settings)
+
+    assert best.assignment == ((0,), (0,), (2,))
+    assert best.score == Fraction(37, 300)
