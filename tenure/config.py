@@ -27,7 +27,7 @@ from tenure.sources.text import Source, read_source
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
-    from ledger.domain.request.normalise import NormaliseSettings
+    from ledger.domain.request.settings import NormaliseSettings
 
 API_VERSION: Final = "tenure.sh/v1alpha1"
 KIND: Final = "SchedulerConfiguration"
@@ -173,7 +173,7 @@ def with_templates(
 
 def normalise_settings(settings: SchedulingSettings) -> NormaliseSettings:
     """Return the part of the settings that decides how a Pod is read."""
-    from ledger.domain.request.normalise import NormaliseSettings
+    from ledger.domain.request.settings import NormaliseSettings
 
     return NormaliseSettings(
         gpushare_unit=settings.gpushare_unit,

@@ -19,8 +19,8 @@ from pydantic.alias_generators import to_camel
 
 from ledger.domain.device_types import read_device_types
 from ledger.domain.errors import InputError
-from ledger.domain.request.normalise import NormaliseSettings
 from ledger.domain.request.rule_names import Rule
+from ledger.domain.request.settings import NormaliseSettings
 from webhook.decide.settings import (
     DEFAULT_ADMISSION,
     AdmissionSettings,

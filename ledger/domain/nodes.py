@@ -11,7 +11,7 @@ from ledger.domain.annotations.cpu import NumaPolicy
 from ledger.domain.annotations.partitions import GpuPartition
 from ledger.domain.cpuset import CpuSet
 from ledger.domain.devices import DeviceRecord
-from ledger.domain.resources import Dialect
+from ledger.domain.dialects.names import Dialect
 from ledger.domain.topology import CpuTopology, LinkMatrix
 
 

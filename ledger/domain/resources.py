@@ -1,16 +1,17 @@
 """
 Every resource, label, annotation, taint and ConfigMap name, and what the resource names mean.
 
-Names are grouped by owner. A name of a proposal that the release replaced ends in `_PROPOSAL`;
-readers take both, writers the one without.
+Names are grouped by owner; those of foreign dialects are in `dialects/<name>/words.py`. A name of a
+proposal that the release replaced ends in `_PROPOSAL`; readers take both, writers the one without.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Final, TypeVar
+
+from ledger.domain.dialects.names import FOREIGN_WORDS, Dialect
 
 T = TypeVar("T")
 
@@ -26,7 +27,6 @@ DOMAIN_POD: Final = "pod.koordinator.sh/"
 DOMAIN_CONFIG: Final = "config.koordinator.sh/"
 DOMAIN_GANG: Final = "gang.scheduling.koordinator.sh/"
 DOMAIN_GPU_GROUP: Final = "gputopology.scheduling.koordinator.sh/"
-DOMAIN_MGPU: Final = "vke.volcengine.com/"
 DOMAIN_TENURE: Final = "tenure.sh/"
 
 # --- Resources --------------------------------------------------------------------------------
@@ -57,10 +57,6 @@ NVIDIA_GPU: Final = "nvidia.com/gpu"
 AMD_GPU: Final = "amd.com/gpu"
 DCU_GPU: Final = "dcu.com/gpu"
 MIG_PREFIX: Final = "nvidia.com/mig-"  # followed by a profile, such as 1g.5gb
-HAMI_NAMES: Final = frozenset(
-    {"nvidia.com/gpumem", "nvidia.com/gpumem-percentage", "nvidia.com/gpucores"}
-)
-"""HAMi's words beside `nvidia.com/gpu`, for a part of each card. Not read, so refused."""
 HUAWEI_NPU_CORE: Final = "huawei.com/npu-core"
 HUAWEI_NPU_CPU: Final = "huawei.com/npu-cpu"
 HUAWEI_NPU_DVPP: Final = "huawei.com/npu-dvpp"
@@ -69,13 +65,6 @@ BATCH_CPU: Final = "kubernetes.io/batch-cpu"
 BATCH_MEMORY: Final = "kubernetes.io/batch-memory"
 MID_CPU: Final = "kubernetes.io/mid-cpu"
 MID_MEMORY: Final = "kubernetes.io/mid-memory"
-
-MGPU_CORE: Final = "vke.volcengine.com/mgpu-core"
-MGPU_MEMORY: Final = "vke.volcengine.com/mgpu-memory"
-
-GPUSHARE_MEMORY: Final = "aliyun.com/gpu-mem"
-GPUSHARE_COUNT: Final = "aliyun.com/gpu-count"
-GPUSHARE_CORE: Final = "aliyun.com/gpu-core.percentage"
 
 SLOT: Final = "tenure.sh/slot"
 
@@ -135,11 +124,6 @@ LABEL_MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 LABEL_HOSTNAME: Final = "kubernetes.io/hostname"
 LABEL_ARCH: Final = "kubernetes.io/arch"
 LABEL_ARCH_BETA: Final = "beta.kubernetes.io/arch"
-LABEL_MGPU_NODE: Final = "vke.node.gpu.schedule"
-LABEL_GPUSHARE: Final = "gpushare"
-LABEL_ACK_GPU_SCHEDULE: Final = "ack.node.gpu.schedule"
-LABEL_ACK_GPU_MAX_POD: Final = "ack.node.gpu.max-pod"
-LABEL_CGPU_DISABLE_ISOLATION: Final = "cgpu.disable.isolation"
 
 # --- Annotations on Pods: Koordinator ---------------------------------------------------------
 
@@ -201,30 +185,6 @@ ANNOTATION_KUBELET_CPU_MANAGER_POLICY: Final = "kubelet.koordinator.sh/cpu-manag
 ANNOTATION_GPU_PARTITIONS: Final = "scheduling.koordinator.sh/gpu-partitions"
 ANNOTATION_DEVICES_CHECKPOINTS: Final = "node.koordinator.sh/devices-checkpoints"
 ANNOTATION_DEVICES_CHECKPOINTS_PROPOSAL: Final = "node.koordinator.sh/gpu-checkpoints"
-
-# --- Annotations: Volcano mGPU and Aliyun gpushare --------------------------------------------
-
-ANNOTATION_MGPU_CONTAINER_MULTIPLE: Final = "vke.volcengine.com/container-multiple-gpu"
-ANNOTATION_MGPU_COMPUTE_POLICY: Final = "vke.volcengine.com/mgpu-compute-policy"
-LABEL_MGPU_COMPUTE_POLICY: Final = ANNOTATION_MGPU_COMPUTE_POLICY  # the same key on the Node
-ANNOTATION_MGPU_ASSUMED: Final = "vke.volcengine.com/assumed"
-ANNOTATION_MGPU_INDEX_PREFIX: Final = "vke.volcengine.com/gpu-index-container-"
-
-ANNOTATION_GPUSHARE_IDX: Final = "ALIYUN_COM_GPU_MEM_IDX"
-ANNOTATION_GPUSHARE_ID_PROPOSAL: Final = "ALIYUN_GPU_ID"
-ANNOTATION_GPUSHARE_POD: Final = "ALIYUN_COM_GPU_MEM_POD"
-ANNOTATION_GPUSHARE_DEV: Final = "ALIYUN_COM_GPU_MEM_DEV"
-ANNOTATION_GPUSHARE_ASSIGNED: Final = "ALIYUN_COM_GPU_MEM_ASSIGNED"
-ANNOTATION_GPUSHARE_ASSUME_TIME: Final = "ALIYUN_COM_GPU_MEM_ASSUME_TIME"
-ANNOTATION_GPUSHARE_ASSIGN_TIME: Final = "ALIYUN_COM_GPU_MEM_ASSIGN_TIME"  # never written
-ANNOTATION_GPUSHARE_V2_ALLOCATION: Final = "scheduler.framework.gpushare.allocation"
-ANNOTATION_GPUSHARE_V2_ASSIGNED: Final = "scheduler.framework.gpushare.assigned"
-ANNOTATION_GPUSHARE_V2_ASSUME_TIME: Final = "scheduler.framework.gpushare.assume-time"
-ANNOTATION_GPUSHARE_CORE_PERCENTAGE: Final = "gpushare.alibabacloud.com/core-percentage"
-ANNOTATION_GPUSHARE_V3_MEMORY: Final = "gpushare.alibabacloud.com/gpumemory"
-ANNOTATION_GPUSHARE_V3_ASSIGNED: Final = "gpushare.alibabacloud.com/assigned"
-ANNOTATION_GPUSHARE_V3_ASSUME_TIME: Final = "gpushare.alibabacloud.com/assume-time"
-ANNOTATION_GPUSHARE_V3_DEVICE_RESOURCE: Final = "gpushare.alibabacloud.com/device-resource"
 
 # --- Annotations: device plugins of other vendors (Koordinator contract 8.9) ------------------
 
@@ -297,25 +257,10 @@ KOORDINATOR_GPU_NAMES: Final = frozenset(
 CARD_AMOUNT_NAMES: Final = (HUAWEI_NPU_CORE, HUAWEI_NPU_CPU, HUAWEI_NPU_DVPP)
 """What a card may have beside core percent and memory; by these a share needs a template."""
 
-MGPU_NAMES: Final = frozenset({MGPU_CORE, MGPU_MEMORY})
-GPUSHARE_NAMES: Final = frozenset({GPUSHARE_MEMORY, GPUSHARE_COUNT, GPUSHARE_CORE})
-
-
-class Dialect(StrEnum):
-    """The ways a Pod asks for GPUs. A Pod that mixes two of them is refused."""
-
-    NVIDIA = "nvidia"
-    """Whole cards of a vendor's device plugin; `amd.com/gpu` and `dcu.com/gpu` count alike."""
-    KOORDINATOR = "koordinator"
-    MGPU = "mgpu"
-    GPUSHARE = "gpushare"
-
-
 _DIALECTS: Final[Mapping[str, Dialect]] = {
     **dict.fromkeys(WHOLE_CARD_NAMES, Dialect.NVIDIA),
     **dict.fromkeys(KOORDINATOR_GPU_NAMES, Dialect.KOORDINATOR),
-    **dict.fromkeys(MGPU_NAMES, Dialect.MGPU),
-    **dict.fromkeys(GPUSHARE_NAMES, Dialect.GPUSHARE),
+    **{name: Dialect(words.name) for words in FOREIGN_WORDS for name in words.resources},
 }
 
 _GPU_TYPES: Final[Mapping[str, str]] = dict.fromkeys(_DIALECTS, TYPE_GPU)

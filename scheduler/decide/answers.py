@@ -19,16 +19,17 @@ from ledger.domain.annotations.device_allocated import (
     encode_device_allocated,
 )
 from ledger.domain.annotations.gpu_topology import GpuTopologyAllocation, encode_gpu_topology
-from ledger.domain.annotations.gpushare import GpuShareAnswer, encode_gpushare_answer
-from ledger.domain.annotations.mgpu import (
-    CardRef,
-    MgpuAllocation,
-    encode_mgpu_allocation,
+from ledger.domain.annotations.tenure import (
+    ContainerDevices,
+    encode_container_devices,
     encode_search_cut,
 )
-from ledger.domain.annotations.tenure import ContainerDevices, encode_container_devices
 from ledger.domain.device_types import Unit, device_type
 from ledger.domain.devices import GPU, WHOLE_PERCENT, DeviceShare
+from ledger.domain.dialects.gpushare.annotations import GpuShareAnswer, encode_gpushare_answer
+from ledger.domain.dialects.gpushare.demands import UNIT_BYTES
+from ledger.domain.dialects.mgpu.annotations import CardRef, MgpuAllocation, encode_mgpu_allocation
+from ledger.domain.dialects.names import Dialect
 from ledger.domain.kube.shared_templates import Amounts, matched_template, template_amounts
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.quantity import (
@@ -37,7 +38,6 @@ from ledger.domain.quantity import (
     quantity_from_int,
     quantity_from_milli,
 )
-from ledger.domain.request.gpushare import UNIT_BYTES
 from ledger.domain.request.requests import ContainerNeed, PodRequest
 from ledger.domain.resources import (
     ANNOTATION_DEVICE_ALLOCATED,
@@ -49,7 +49,6 @@ from ledger.domain.resources import (
     GPU_MEMORY,
     GPU_MEMORY_RATIO,
     MEMORY,
-    Dialect,
 )
 from scheduler.decide.cards.fit import is_whole
 from scheduler.decide.cards.mgpu_search import STEPS_MAX

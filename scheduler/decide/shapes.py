@@ -8,9 +8,9 @@ from operator import attrgetter
 from typing import Final
 
 from ledger.domain.devices import GPU, WHOLE_PERCENT
+from ledger.domain.dialects.names import Dialect
 from ledger.domain.kube.shared_templates import Amounts, template_amounts
 from ledger.domain.request.requests import CpuSetDemand, DeviceDemand, PlacementRules, PodRequest
-from ledger.domain.resources import Dialect
 from scheduler.decide.cards.fit import is_whole
 
 _KNOWN_MAX: Final = 4096

@@ -16,9 +16,10 @@ from ledger.domain.annotations.device_hints import (
     TopologyScope,
 )
 from ledger.domain.devices import GPU
+from ledger.domain.dialects.names import Dialect
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.requests import CpuSetDemand, PodRequest, Toleration
-from ledger.domain.resources import TAINT_UNSCHEDULABLE, Dialect
+from ledger.domain.resources import TAINT_UNSCHEDULABLE
 
 Change = Callable[[PodRequest], PodRequest]
 

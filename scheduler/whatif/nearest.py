@@ -14,9 +14,9 @@ from typing import Final
 
 from ledger.domain.annotations.cpu import NumaPolicy
 from ledger.domain.devices import GPU
+from ledger.domain.dialects.names import Dialect
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.requests import PodRequest
-from ledger.domain.resources import Dialect
 from scheduler.decide.cards.fit import is_whole
 from scheduler.decide.outcome import Placement
 from scheduler.decide.settings import SchedulingSettings

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from ledger.domain.devices import GPU, WHOLE_PERCENT
+from ledger.domain.dialects.names import Dialect
 from ledger.domain.request.requests import DeviceDemand, PodRequest
-from ledger.domain.resources import Dialect
 from scheduler.decide.outcome import Placement
 from scheduler.whatif.bench import Bench
 

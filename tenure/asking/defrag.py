@@ -117,7 +117,7 @@ def _request(wanted: Wanted, scene: Scene) -> PodRequest:
     elif wanted.name is not None:
         request = _waiting(_pod_name(wanted.name, "NAMESPACE/POD"), scene)
     else:
-        request = request_of_options(wanted, normalise, gpushare_unit=scene.settings.gpushare_unit)
+        request = request_of_options(wanted, normalise)
     if wanted.cpu_scope is not None and request.cpuset is None:
         fact = "only for a request for CPUs of its own"
         raise with_next(InputError(fact, field="--cpu-scope"), "add --own-cpus, or ask as LSR")

@@ -10,24 +10,20 @@ from pathlib import Path
 from typing import Any, Final
 
 from ledger.domain.devices import GPU
+from ledger.domain.dialects.names import OUR_DIALECT, Dialect
+from ledger.domain.dialects.registry import reader_of
 from ledger.domain.errors import InputError
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.quantity import parse_quantity
-from ledger.domain.request.normalise import NormaliseSettings, examine_pod
+from ledger.domain.request.normalise import examine_pod
 from ledger.domain.request.requests import PodRequest
+from ledger.domain.request.settings import NormaliseSettings
 from ledger.domain.resources import (
     ANNOTATION_RESOURCE_SPEC,
     CPU,
-    GPU_CORE,
-    GPU_MEMORY,
-    GPU_MEMORY_RATIO,
-    GPUSHARE_MEMORY,
     LABEL_PRIORITY_CLASS,
     LABEL_QOS_CLASS,
     MEMORY,
-    MGPU_CORE,
-    MGPU_MEMORY,
-    NVIDIA_GPU,
 )
 from scheduler.decide.outcome import Placement
 from tenure.exits import with_next
@@ -44,7 +40,7 @@ class Wanted:
 
     name: str | None = None
     file: Path | None = None
-    dialect: str = "koordinator"
+    dialect: Dialect = OUR_DIALECT
     gpus: str | None = None
     gpu_memory: str | None = None
     gpu_model: str | None = None
@@ -92,9 +88,7 @@ def request_of_file(path: Path, settings: NormaliseSettings) -> PodRequest:
     return request
 
 
-def request_of_options(
-    wanted: Wanted, settings: NormaliseSettings, *, gpushare_unit: str
-) -> PodRequest:
+def request_of_options(wanted: Wanted, settings: NormaliseSettings) -> PodRequest:
     """
     Return the request that the options describe, read as a Pod written in that dialect would be.
 
@@ -107,7 +101,7 @@ def request_of_options(
         labels = {LABEL_QOS_CLASS: "LSR", LABEL_PRIORITY_CLASS: "koord-prod"}
         spec = {"preferredCPUBindPolicy": settings.default_bind_policy}
         annotations[ANNOTATION_RESOURCE_SPEC] = json.dumps(spec)
-    amounts = _amounts(wanted, gpushare_unit)
+    amounts = _amounts(wanted, settings)
     spec_of: dict[str, Any] = {
         "containers": [{"name": "main", "resources": {"requests": amounts, "limits": amounts}}]
     }
@@ -138,7 +132,7 @@ def _on_model(request: PodRequest, model: str) -> PodRequest:
     return replace(request, devices=devices)
 
 
-def _amounts(wanted: Wanted, gpushare_unit: str) -> Mapping[str, str]:
+def _amounts(wanted: Wanted, settings: NormaliseSettings) -> Mapping[str, str]:
     amounts: dict[str, str] = {}
     for name, value, option in (
         (CPU, wanted.cpu, "--cpu"),
@@ -149,30 +143,7 @@ def _amounts(wanted: Wanted, gpushare_unit: str) -> Mapping[str, str]:
             amounts[name] = value
     percent = None if wanted.gpus is None else _percent(wanted.gpus)
     size = None if wanted.gpu_memory is None else _bytes(wanted.gpu_memory, "--gpu-memory")
-    match wanted.dialect:
-        case "nvidia":
-            if size is not None or (percent is not None and percent % 100):
-                fact = "nvidia.com/gpu asks for whole GPUs only"
-                raise with_next(InputError(fact, field="--gpus"), "use --dialect koordinator")
-            if percent is not None:
-                amounts[NVIDIA_GPU] = str(percent // 100)
-        case "koordinator":
-            if percent is not None:
-                amounts[GPU_CORE] = str(percent)
-            if size is not None:
-                amounts[GPU_MEMORY] = str(size)
-            elif percent is not None:
-                amounts[GPU_MEMORY_RATIO] = str(percent)
-        case "mgpu":
-            if percent is not None:
-                amounts[MGPU_CORE] = str(percent)
-            if size is not None:
-                amounts[MGPU_MEMORY] = str(-(-size // _MIB))
-        case _:
-            if percent is not None or size is None:
-                raise InputError("GPU share asks for --gpu-memory alone", field="--dialect")
-            unit = _MIB << 10 if gpushare_unit == "GiB" else _MIB
-            amounts[GPUSHARE_MEMORY] = str(-(-size // unit))
+    amounts |= reader_of(wanted.dialect).amounts(percent, size, settings)
     return amounts
 
 

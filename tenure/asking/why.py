@@ -9,11 +9,11 @@ from shlex import quote
 from typing import TYPE_CHECKING, Any, Final
 
 from ledger.domain.amounts import format_bytes
-from ledger.domain.annotations.mgpu import read_search_cut
+from ledger.domain.annotations.tenure import read_search_cut
+from ledger.domain.dialects.registry import may_be_cut
 from ledger.domain.errors import InputError
 from ledger.domain.log.events import PodReserved, RefusalReason, RequestRefused, decode_event
 from ledger.domain.log.state import LOST
-from ledger.domain.resources import Dialect
 from ledger.store.reading import report_queries as queries
 from ledger.store.reading.report_queries import When
 from ledger.store.reading.report_rows import Device, HealthChange, Holder, PodSummary, Refusal
@@ -224,7 +224,7 @@ def _with_note(source: Ledger, story: PodStory) -> PodStory:
             " and nothing of it runs there, or by your word: tenure ledger clear"
             f" {quote(lost.node_name)} --reason WHY",
         )
-    if story.state != PLACED or story.holders[0].dialect != Dialect.MGPU:
+    if story.state != PLACED or not may_be_cut(story.holders[0].dialect):
         return story
     for recorded in source.read_events(after=story.pod.reserved_position - 1, limit=1):
         if isinstance(recorded.event, PodReserved):

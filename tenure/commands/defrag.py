@@ -8,20 +8,12 @@ from typing import Annotated
 
 import typer
 
+from ledger.domain.dialects.names import OUR_DIALECT, Dialect
 from tenure.commands.ask import Ledger, Objects, Output
 from tenure.output import OutputFormat
 
 REQUEST = "The request"
 SEARCH = "The search"
-
-
-class DialectName(StrEnum):
-    """The words a request is written in."""
-
-    NVIDIA = "nvidia"
-    KOORDINATOR = "koordinator"
-    MGPU = "mgpu"
-    GPUSHARE = "gpushare"
 
 
 class CpuScope(StrEnum):
@@ -60,9 +52,9 @@ def plan(
         ),
     ] = None,
     dialect: Annotated[
-        DialectName,
+        Dialect,
         typer.Option(help="The words of the options below.", rich_help_panel=REQUEST),
-    ] = DialectName.KOORDINATOR,
+    ] = OUR_DIALECT,
     gpus: Annotated[
         str | None,
         typer.Option(
@@ -159,7 +151,7 @@ def plan(
     wanted = Wanted(
         name=name,
         file=file,
-        dialect=dialect.value,
+        dialect=dialect,
         gpus=gpus,
         gpu_memory=gpu_memory,
         gpu_model=gpu_model,

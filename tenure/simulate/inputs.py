@@ -18,8 +18,9 @@ from ledger.domain.kube.shared_templates import SharedTemplate, read_shared_temp
 from ledger.domain.log.events import PodObserved
 from ledger.domain.log.recorded_request import recorded_request, request_digest
 from ledger.domain.nodes import NodeFacts
-from ledger.domain.request.normalise import NormaliseSettings, examine_pod
+from ledger.domain.request.normalise import examine_pod
 from ledger.domain.request.requests import PodRequest, group_name
+from ledger.domain.request.settings import NormaliseSettings
 from ledger.domain.resources import (
     GPU_TEMPLATES_KEY,
     GPU_TEMPLATES_NAME,
@@ -298,7 +299,7 @@ def _node(
             about.device.body if about.device and device else None,
             about.topology.body if about.topology and topology else None,
             unhealthy,
-            gpushare_unit=settings.gpushare_unit,
+            settings=normalise_settings(settings),
             cpu_ref_count_max=settings.cpu.max_ref_count,
             known_pods=known_pods,
         )

@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Final
 
 from ledger.domain.devices import GPU, WHOLE_PERCENT, DeviceRecord
+from ledger.domain.dialects.names import OUR_DIALECT
 from ledger.domain.errors import InputError
 from ledger.domain.kube.object_fields import default_uid
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.requests import DeviceDemand, PodRequest, PodSnapshot
-from ledger.domain.resources import Dialect
 from tenure.simulate.model import Arrival, Run
 from tenure.trace.shapes import CARD_MEMORY_MIB
 
@@ -204,7 +204,7 @@ def _pods(rows: Sequence[_Row]) -> dict[str, _Pod]:
             name=name,
             cpu_milli=row.number("cpu_milli"),
             memory_bytes=row.number("memory_mib") * _MIB,
-            dialect=Dialect.KOORDINATOR if demands[key] else None,
+            dialect=OUR_DIALECT if demands[key] else None,
             devices=demands[key],
             snapshot=snapshots.setdefault(qos, PodSnapshot(qos=qos)),
         )

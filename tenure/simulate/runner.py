@@ -12,7 +12,7 @@ from itertools import chain, pairwise
 from pathlib import Path
 from typing import Final
 
-from ledger.domain.annotations.mgpu import read_search_cut
+from ledger.domain.annotations.tenure import read_search_cut
 from ledger.domain.errors import InputError
 from ledger.domain.log.events import SettingsChanged
 from ledger.domain.nodes import NodeFacts

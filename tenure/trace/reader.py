@@ -13,7 +13,8 @@ from typing import Any, Final
 from ledger.domain.errors import InputError, RefusedError
 from ledger.domain.kube.node_objects import decode_node
 from ledger.domain.nodes import NodeFacts
-from ledger.domain.request.normalise import NormaliseSettings, decode_pod
+from ledger.domain.request.normalise import decode_pod
+from ledger.domain.request.settings import NormaliseSettings
 from scheduler.cluster.model import Pod, RefusedPod
 from tenure.simulate.model import Run
 from tenure.simulate.schedule import Labels, Subjects, lines_of, read_schedule, with_labels

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from ledger.domain import resources as names
+from ledger.domain.dialects.mgpu import words as mgpu
 from tenure.trace.shapes import CARD_MEMORY_MIB, NodeShape, scaled_node_shapes
 
 MGPU_EVERY: Final = 12
@@ -46,8 +47,8 @@ def _node(name: str, index: int, shape: NodeShape) -> Mapping[str, Any]:
     labels = {names.LABEL_HOSTNAME: name, names.LABEL_GPU_MODEL: shape.model}
     if index % MGPU_EVERY == 0:
         labels |= {
-            names.LABEL_MGPU_NODE: "mgpu",
-            names.LABEL_MGPU_COMPUTE_POLICY: "native-burst-share",
+            mgpu.LABEL_MGPU_NODE: "mgpu",
+            mgpu.LABEL_MGPU_COMPUTE_POLICY: "native-burst-share",
         }
     taints = [RESEARCH_TAINT] if shape.model == RESEARCH_MODEL else []
     size = {

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ledger.domain import resources as names
+from ledger.domain.dialects.gpushare import words as gpushare
+from ledger.domain.dialects.mgpu import words as mgpu
 from tenure.trace.shapes import POD_SHAPES, PodShape
 from tenure.trace.week_cluster import RESEARCH_MODEL
 
@@ -98,7 +100,7 @@ def legacy_notebook(rng: random.Random) -> Draft:
 def inference(rng: random.Random) -> Draft:
     """Card memory alone in GPU share's dialect; services that stay."""
     mib = rng.choice((2048, 4096, 6144, 8138, 12207))
-    requests = {names.CPU: "4", names.MEMORY: "16Gi", names.GPUSHARE_MEMORY: str(mib)}
+    requests = {names.CPU: "4", names.MEMORY: "16Gi", gpushare.GPUSHARE_MEMORY: str(mib)}
     return _draft("Deployment", requests, rng.lognormvariate(3.0, 0.8) * HOUR)
 
 
@@ -108,12 +110,12 @@ def burst_inference(rng: random.Random) -> Draft:
     requests = {
         names.CPU: "4",
         names.MEMORY: "16Gi",
-        names.MGPU_CORE: str(core),
-        names.MGPU_MEMORY: str(core * 100),
+        mgpu.MGPU_CORE: str(core),
+        mgpu.MGPU_MEMORY: str(core * 100),
     }
-    annotations = {names.ANNOTATION_MGPU_COMPUTE_POLICY: "native-burst-share"}
+    annotations = {mgpu.ANNOTATION_MGPU_COMPUTE_POLICY: "native-burst-share"}
     if rng.random() < 0.3:
-        annotations[names.ANNOTATION_MGPU_CONTAINER_MULTIPLE] = "2"
+        annotations[mgpu.ANNOTATION_MGPU_CONTAINER_MULTIPLE] = "2"
     lifetime = rng.lognormvariate(2.5, 0.8) * HOUR
     return _draft("Deployment", requests, lifetime, annotations=annotations)
 
@@ -158,7 +160,9 @@ def mistake(rng: random.Random) -> Draft:
                 spec={"nodeSelector": {names.LABEL_GPU_MODEL: "H100"}},
             ),
             _draft(
-                "Job", {names.CPU: "4", names.MEMORY: "8Gi", names.GPUSHARE_MEMORY: "81920"}, HOUR
+                "Job",
+                {names.CPU: "4", names.MEMORY: "8Gi", gpushare.GPUSHARE_MEMORY: "81920"},
+                HOUR,
             ),
             _draft(
                 "Job",
@@ -172,11 +176,11 @@ def mistake(rng: random.Random) -> Draft:
                     names.CPU: "4",
                     names.MEMORY: "8Gi",
                     names.NVIDIA_GPU: "1",
-                    names.GPUSHARE_MEMORY: "4096",
+                    gpushare.GPUSHARE_MEMORY: "4096",
                 },
                 HOUR,
             ),
-            _draft("Job", {names.CPU: "4", names.MEMORY: "8Gi", names.MGPU_CORE: "150"}, HOUR),
+            _draft("Job", {names.CPU: "4", names.MEMORY: "8Gi", mgpu.MGPU_CORE: "150"}, HOUR),
             _draft(
                 "Deployment",
                 {names.CPU: "2500m", names.MEMORY: "8Gi"},

@@ -12,9 +12,9 @@ from typing import Final
 import pytest
 
 from ledger.domain.cpuset import EMPTY, CpuSet, cpuset_of, parse_cpuset
+from ledger.domain.dialects.names import Dialect
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.requests import CpuSetDemand, DeviceDemand, PodRequest
-from ledger.domain.resources import Dialect
 from ledger.domain.topology import CpuTopology
 from scheduler.decide.cards.choose import choose
 from scheduler.decide.cards.view import Choice, NodeView

@@ -12,12 +12,13 @@ from ledger.domain.devices import (
     DeviceShare,
     VirtualFunction,
 )
+from ledger.domain.dialects.names import Dialect
 from ledger.domain.errors import RefusedError
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.quantity import quantity_from_int
-from ledger.domain.request.normalise import NormaliseSettings, decode_pod
+from ledger.domain.request.normalise import decode_pod
 from ledger.domain.request.requests import PodRequest
-from ledger.domain.resources import Dialect
+from ledger.domain.request.settings import NormaliseSettings
 from scheduler.decide.cards.choose import choose
 from scheduler.decide.cards.view import NodeView
 from scheduler.decide.engine import Engine

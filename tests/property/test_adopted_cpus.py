@@ -11,7 +11,8 @@ from ledger.domain.adopted.pods import adopt
 from ledger.domain.kube.node_objects import decode_node
 from ledger.domain.log.events import PodObserved
 from ledger.domain.nodes import NodeFacts
-from ledger.domain.request.normalise import NormaliseSettings, decode_pod
+from ledger.domain.request.normalise import decode_pod
+from ledger.domain.request.settings import NormaliseSettings
 from scheduler.decide.answers import encode
 from scheduler.decide.engine import Engine
 from scheduler.decide.outcome import Placement

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from ledger.domain.adopted.pods import Adopted, adopt
 from ledger.domain.devices import DeviceShare
 from ledger.domain.kube.node_objects import decode_node
-from ledger.domain.request.normalise import NormaliseSettings, decode_pod
+from ledger.domain.request.normalise import decode_pod
+from ledger.domain.request.settings import NormaliseSettings
 from scheduler.decide.answers import encode
 from scheduler.decide.engine import Engine
 from scheduler.decide.outcome import Placement

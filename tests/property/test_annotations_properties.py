@@ -16,15 +16,16 @@ from ledger.domain.annotations import (
     device_hints,
     gang,
     gpu_topology,
-    gpushare,
-    mgpu,
     node_cpu,
     partitions,
     pods,
     tenure,
+    unhealthy,
     vendors,
 )
 from ledger.domain.cpuset import cpuset_of
+from ledger.domain.dialects.gpushare import annotations as gpushare
+from ledger.domain.dialects.mgpu import annotations as mgpu
 from ledger.domain.errors import InputError
 from ledger.domain.quantity import NANO, QUANTITY_MAX, Quantity
 from ledger.domain.resources import FPGA, GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO, RDMA
@@ -256,12 +257,12 @@ def test_mgpu_values_round_trip(
         max_size=6,
         unique_by=lambda share: (share.container, share.card),
     ).map(lambda items: tuple(sorted(items, key=lambda share: (share.container, share.card)))),
-    unhealthy=st.frozensets(minors),
+    closed=st.frozensets(minors),
 )
 def test_gpushare_values_round_trip(
     answer: gpushare.GpuShareAnswer,
     shares: tuple[gpushare.CardUnits, ...],
-    unhealthy: frozenset[int],
+    closed: frozenset[int],
 ) -> None:
     """Both generations survive, and the reader finds the card that the writer wrote."""
     annotations = gpushare.encode_gpushare_answer(answer)
@@ -271,8 +272,8 @@ def test_gpushare_values_round_trip(
     assert allocation is not None
     assert (allocation.card, allocation.assigned) == (answer.card, answer.assigned)
     assert gpushare.decode_card_units(gpushare.encode_card_units(shares)) == shares
-    assert gpushare.decode_unhealthy_cards(gpushare.encode_unhealthy_cards(unhealthy)) == (
-        unhealthy,
+    assert unhealthy.decode_unhealthy_cards(unhealthy.encode_unhealthy_cards(closed)) == (
+        closed,
         (),
     )
 

@@ -3,8 +3,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ledger.domain.dialects.names import Dialect
 from ledger.domain.request.requests import DeviceDemand, PodRequest
-from ledger.domain.resources import Dialect
 from scheduler.decide.cards.choose import choose
 from scheduler.decide.cards.view import Choice, NodeView
 from scheduler.decide.outcome import CardView, Placement, Unfit

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from ledger.domain.annotations.cpu import NumaPolicy, NumaTopologySpec
 from ledger.domain.devices import DeviceShare
+from ledger.domain.dialects.names import Dialect
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.requests import DeviceDemand, PodRequest
-from ledger.domain.resources import Dialect
 from scheduler.decide.engine import Engine
 from scheduler.decide.filter.filtering import Filtered
 from scheduler.decide.nodes.arrays import row_counts, row_maxima, row_sums

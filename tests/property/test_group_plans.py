@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 import pytest
 
 from ledger.domain.devices import DeviceRecord
+from ledger.domain.dialects.names import Dialect
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.requests import DeviceDemand, GroupRef, PodRequest
-from ledger.domain.resources import Dialect
 from ledger.domain.topology import LinkMatrix
 from scheduler.decide.engine import Engine
 from scheduler.decide.group import cover as group_cover

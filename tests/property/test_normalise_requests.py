@@ -7,11 +7,11 @@ from dataclasses import replace
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from ledger.domain.dialects.koordinator.demands import inject
+from ledger.domain.dialects.mgpu.rules import MgpuAsk, check_multi, check_normal
 from ledger.domain.errors import FieldError, RefusedError
-from ledger.domain.request.koordinator import inject
 from ledger.domain.request.normalise import decode_pod
 from ledger.domain.request.requests import PodRequest
-from ledger.domain.request.rules_mgpu import MgpuAsk, check_multi, check_normal
 from ledger.domain.resources import proposal_name
 from tests.support.objects import Object, container, pod, sidecar
 

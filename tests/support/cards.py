@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Final, Protocol, TypedDict, Unpack
 
 from ledger.domain.devices import DeviceRecord
+from ledger.domain.dialects.names import Dialect
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.requests import (
     ContainerNeed,
@@ -15,7 +16,6 @@ from ledger.domain.request.requests import (
     GroupRef,
     PodRequest,
 )
-from ledger.domain.resources import Dialect
 from ledger.domain.topology import LinkMatrix
 from scheduler.decide.cards.view import NodeView
 from scheduler.decide.outcome import CardView

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from ledger.domain.cpuset import CpuSet
 from ledger.domain.devices import DeviceRecord, DeviceShare
+from ledger.domain.dialects.names import Dialect
 from ledger.domain.log.events import PodObserved
 from ledger.domain.nodes import NodeFacts, Taint
 from ledger.domain.request.requests import (
@@ -21,7 +22,6 @@ from ledger.domain.request.requests import (
     PodRequest,
     Toleration,
 )
-from ledger.domain.resources import Dialect
 from ledger.domain.topology import Cpu, CpuTopology, cpu_topology_of
 from scheduler.decide.engine import Engine
 from scheduler.decide.outcome import Placement, Unplaced

@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from ledger.domain.devices import GPU, DeviceRecord
+from ledger.domain.dialects.names import Dialect
 from ledger.domain.errors import FieldError
 from ledger.domain.log.events import LedgerEvent, encode_event
 from ledger.domain.log.recorded import Envelope, NewEvent, RecordedEvent
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.proofs.hashing import GENESIS
 from ledger.domain.request.requests import DeviceDemand, GangRef, PodRequest
-from ledger.domain.resources import Dialect
 from scheduler.cluster.model import HealthChange, RefusedPod
 from scheduler.decide.engine import Engine
 from scheduler.decide.settings import SchedulingSettings

@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 
 from ledger.domain.devices import GPU
+from ledger.domain.dialects.names import Dialect
 from ledger.domain.request.requests import PodRequest
-from ledger.domain.resources import Dialect
 from ledger.domain.topology import LinkMatrix
 from scheduler.decide.cards.choose import choose
 from scheduler.decide.cards.fit import fits

@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from ledger.domain.devices import WHOLE_PERCENT
+from ledger.domain.dialects.gpushare.words import GPUSHARE_COUNT
+from ledger.domain.dialects.mgpu.words import MGPU_CORE
+from ledger.domain.dialects.registry import rewritten
 from ledger.domain.kube.pod_spec import Amounts, ContainerSpec, PodSpec
-from ledger.domain.request.koordinator import rewritten
 from ledger.domain.resources import (
     AMD_GPU,
     CARD_AMOUNT_NAMES,
@@ -21,8 +23,6 @@ from ledger.domain.resources import (
     GPU_CORE,
     GPU_MEMORY_RATIO,
     GPU_SHARED,
-    GPUSHARE_COUNT,
-    MGPU_CORE,
     NVIDIA_GPU,
     TYPE_GPU,
     canonical,

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Final
 
 from ledger.domain.device_types import DeviceType
-from ledger.domain.request.normalise import DEFAULT_SETTINGS, NormaliseSettings
+from ledger.domain.request.settings import DEFAULT_SETTINGS, NormaliseSettings
 
 SCHEDULER_NAME: Final = "tenure"
 DEFAULT_SCHEDULER: Final = "default-scheduler"

@@ -6,18 +6,20 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from ledger.domain.request.cpus import OWN_CPUS
-from ledger.domain.resources import (
+from ledger.domain.dialects.gpushare.words import (
     ANNOTATION_GPUSHARE_IDX,
     ANNOTATION_GPUSHARE_V2_ALLOCATION,
     ANNOTATION_GPUSHARE_V3_MEMORY,
+    GPUSHARE_MEMORY,
+)
+from ledger.domain.dialects.mgpu.words import DOMAIN_MGPU
+from ledger.domain.request.cpus import OWN_CPUS
+from ledger.domain.resources import (
     DOMAIN_GANG,
     DOMAIN_GPU_GROUP,
     DOMAIN_KOORDINATOR,
-    DOMAIN_MGPU,
     DOMAIN_SCHEDULING,
     DOMAIN_TENURE,
-    GPUSHARE_MEMORY,
     LABEL_POD_GROUP,
     LABEL_PRIORITY,
     LABEL_PRIORITY_CLASS,

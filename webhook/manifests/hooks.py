@@ -20,13 +20,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ledger.domain.resources import (
-    ANNOTATION_MGPU_COMPUTE_POLICY,
-    DOMAIN_NODE,
-    DOMAIN_TENURE,
-    LABEL_MGPU_NODE,
-    LABEL_TENURE_MANAGED,
-)
+from ledger.domain.dialects.mgpu.words import ANNOTATION_MGPU_COMPUTE_POLICY, LABEL_MGPU_NODE
+from ledger.domain.resources import DOMAIN_NODE, DOMAIN_TENURE, LABEL_TENURE_MANAGED
 from webhook.decide.settings import DEFAULT_ADMISSION, AdmissionSettings
 from webhook.manifests.cel import concerns_us, has_labels, key_matches, needs_us, text, texts
 

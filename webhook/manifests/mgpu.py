@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ledger.domain.annotations.mgpu import CONTAINER_NAME_LENGTH_MAX, MgpuPolicy
-from ledger.domain.request.normalise import NormaliseSettings
-from ledger.domain.request.rules_mgpu import NORMAL_MEMORY_MIN_MIB
-from ledger.domain.resources import (
+from ledger.domain.dialects.mgpu.annotations import CONTAINER_NAME_LENGTH_MAX, MgpuPolicy
+from ledger.domain.dialects.mgpu.rules import NORMAL_MEMORY_MIN_MIB
+from ledger.domain.dialects.mgpu.words import (
     ANNOTATION_MGPU_COMPUTE_POLICY,
     ANNOTATION_MGPU_CONTAINER_MULTIPLE,
     MGPU_CORE,
     MGPU_MEMORY,
     MGPU_NAMES,
 )
+from ledger.domain.request.settings import NormaliseSettings
 from webhook.manifests.cel import any_container, asks, text, texts
 
 _COUNTS = text(ANNOTATION_MGPU_CONTAINER_MULTIPLE)

@@ -1,8 +1,8 @@
 """
 A running Pod on its node, and shares of cards made out of what somebody wrote down about it.
 
-The readers of single annotations, here and in `adopted_fractions` and `adoption`, return what they
-found; None where their annotation is absent.
+The readers of single annotations, in `pods` and in the dialects, return what they found; None where
+their annotation is absent.
 """
 
 from __future__ import annotations
@@ -19,10 +19,12 @@ from ledger.domain.devices import (
     DeviceShare,
     bytes_to_ratio,
 )
+from ledger.domain.dialects.names import Dialect
 from ledger.domain.kube.pod_spec import APP, ContainerSpec, PodSpec
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.requests import DeviceDemand
-from ledger.domain.resources import TYPE_GPU, Dialect
+from ledger.domain.request.settings import NormaliseSettings
+from ledger.domain.resources import TYPE_GPU
 
 UNITS_MAX: Final = 8_000_000
 """The most percent of a device that one Pod is said to hold, as of a request."""
@@ -58,7 +60,7 @@ class Asker:
     node: NodeFacts
     demands: tuple[DeviceDemand, ...]
     dialect: Dialect | None
-    gpushare_unit: str
+    settings: NormaliseSettings
     checkpoints: tuple[DeviceCheckpoint, ...]
 
     def card(

@@ -14,9 +14,10 @@ from typing import Final
 from ledger.domain.adopted.cards import Asker, Found, Part, collect, part_share, whole_share
 from ledger.domain.annotations.checkpoints import DeviceCheckpoint
 from ledger.domain.devices import DeviceRecord, DeviceShare
+from ledger.domain.dialects.registry import READERS
 from ledger.domain.kube.pod_spec import INIT, ContainerSpec
-from ledger.domain.request.gpushare import UNIT_BYTES
-from ledger.domain.resources import GPUSHARE_MEMORY, TYPE_GPU, device_type_of
+from ledger.domain.request.settings import NormaliseSettings
+from ledger.domain.resources import TYPE_GPU, device_type_of
 
 DEVICES_CHECKPOINTS: Final = "devices-checkpoints"
 
@@ -29,20 +30,20 @@ _Ids = dict[str, set[str]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Device:
-    """A device that kubelet names; `by_unit` where every id is one unit of its memory."""
+    """A device that kubelet names; `unit_bytes` where every id is so much of its memory."""
 
     device_type: str
     device_id: str
-    by_unit: bool
+    unit_bytes: int
 
 
 def from_checkpoints(asker: Asker) -> Found | None:
     """
-    Return what kubelet gave: whole cards, unless an id is one unit of GPU share memory.
+    Return what kubelet gave: whole cards, unless an id is one unit of a card's memory.
 
     Rule: Koordinator contract 2.7; GPU-sharing contract B.5, D.2; design section 3.
     """
-    given = _given(asker.checkpoints)
+    given = _given(asker.checkpoints, asker.settings)
     if given is None:
         return None
 
@@ -52,9 +53,8 @@ def from_checkpoints(asker: Asker) -> Found | None:
             named = [one for one in asker.spec.containers if one.name in ids]
             if card is None:
                 yield device.device_type, None
-            elif device.by_unit:
-                unit = UNIT_BYTES[asker.gpushare_unit]
-                yield device.device_type, _memory_share(card, ids, named, unit)
+            elif device.unit_bytes:
+                yield device.device_type, _memory_share(card, ids, named, device.unit_bytes)
             else:
                 yield device.device_type, whole_share(card, named)
 
@@ -71,7 +71,9 @@ def gpu_ids(checkpoints: Iterable[DeviceCheckpoint]) -> frozenset[str]:
     )
 
 
-def _given(checkpoints: Iterable[DeviceCheckpoint]) -> Mapping[_Device, _Ids] | None:
+def _given(
+    checkpoints: Iterable[DeviceCheckpoint], settings: NormaliseSettings
+) -> Mapping[_Device, _Ids] | None:
     """Return the ids by device and container; None where no entry is for a device of ours."""
     given: dict[_Device, _Ids] = {}
     exists = False
@@ -80,9 +82,12 @@ def _given(checkpoints: Iterable[DeviceCheckpoint]) -> Mapping[_Device, _Ids] | 
         if device_type is None:
             continue
         exists = True
-        by_unit = entry.resource_name == GPUSHARE_MEMORY
+        units = (reader.unit_bytes(entry.resource_name, settings) for reader in READERS)
+        unit_bytes = max(units)
         for text in entry.device_ids:
-            device = _Device(device_type=device_type, device_id=_real_id(text), by_unit=by_unit)
+            device = _Device(
+                device_type=device_type, device_id=_real_id(text), unit_bytes=unit_bytes
+            )
             given.setdefault(device, {}).setdefault(entry.container_name, set()).add(text)
     return given if exists else None
 

@@ -21,15 +21,6 @@ from ledger.domain.adopted.cards import (
     whole_share,
 )
 from ledger.domain.adopted.checkpoints import DEVICES_CHECKPOINTS, from_checkpoints, gpu_ids
-from ledger.domain.adopted.fractions import (
-    GPU_INDEX_CONTAINER,
-    GPUSHARE_V1,
-    GPUSHARE_V2,
-    from_gpu_index,
-    from_gpushare,
-    unread_words,
-    with_containers,
-)
 from ledger.domain.annotations.cpu import (
     decode_resource_spec,
     decode_resource_status,
@@ -53,16 +44,13 @@ from ledger.domain.devices import (
     cores_to_percent,
     ratio_to_bytes,
 )
+from ledger.domain.dialects.registry import READERS, reader_of
 from ledger.domain.kube.node_objects import NO_WITNESSES, Witnesses
 from ledger.domain.kube.pod_spec import ContainerSpec, PodSpec, read_pod
 from ledger.domain.nodes import NodeFacts
-from ledger.domain.request.normalise import (
-    DEFAULT_SETTINGS,
-    NormaliseSettings,
-    gpu_demands,
-    snapshot_of,
-)
+from ledger.domain.request.normalise import gpu_demands, snapshot_of
 from ledger.domain.request.requests import DeviceDemand, PodSnapshot
+from ledger.domain.request.settings import DEFAULT_SETTINGS, NormaliseSettings
 from ledger.domain.resources import (
     ANNOTATION_DEVICE_ALLOCATED,
     ANNOTATION_GPU_TOPOLOGY,
@@ -86,9 +74,7 @@ NO_SOURCE: Final = ""
 
 SOURCES: Final = (
     DEVICE_ALLOCATED,
-    GPU_INDEX_CONTAINER,
-    GPUSHARE_V2,
-    GPUSHARE_V1,
+    *(source for reader in READERS for source in reader.sources),
     TOPOLOGY,
     DEVICES_CHECKPOINTS,
 )
@@ -170,7 +156,7 @@ def adopt(
         node=node,
         demands=gpu.asked.demands,
         dialect=gpu.dialect,
-        gpushare_unit=settings.gpushare_unit,
+        settings=settings,
         checkpoints=witnesses.checkpoints.get(spec.uid, ()),
     )
     found = _whole_answer(_first(asker), asker)
@@ -226,8 +212,7 @@ def _few(faults: Sequence[str]) -> tuple[str, ...]:
 def _first(asker: Asker) -> Found:
     readers: tuple[Callable[[Asker], Found | None], ...] = (
         _from_device_allocated,
-        from_gpu_index,
-        from_gpushare,
+        *(reader.adopted for reader in READERS),
         _from_topology,
         from_checkpoints,
     )
@@ -235,7 +220,8 @@ def _first(asker: Asker) -> Found:
         found = read(asker)
         if found is not None:
             return found
-    return Found(source=NO_SOURCE, faults=unread_words(asker))
+    faults = [fault for reader in READERS for fault in reader.unread(asker)]
+    return Found(source=NO_SOURCE, faults=tuple(faults))
 
 
 def _whole_answer(found: Found, asker: Asker) -> Found:
@@ -309,7 +295,10 @@ def _from_device_allocated(asker: Asker) -> Found | None:
                 yield device_type, _share_of_entry(asker, card, entry) if card else None
 
     found = collect(DEVICE_ALLOCATED, pairs(), [*_unsaid(allocated)])
-    return with_containers(_with_doubtful(found, allocated, asker), asker)
+    found = _with_doubtful(found, allocated, asker)
+    if asker.dialect is None:
+        return found
+    return reader_of(asker.dialect).with_containers(found, asker)
 
 
 def _with_doubtful(

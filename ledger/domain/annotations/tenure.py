@@ -23,6 +23,7 @@ from ledger.domain.resources import (
     ANNOTATION_TENURE_ALLOCATED_PREFIX,
     ANNOTATION_TENURE_ORIGINAL,
     ANNOTATION_TENURE_RELEASED_AT,
+    ANNOTATION_TENURE_SEARCH_CUT,
     ANNOTATION_TENURE_VISIBLE_PREFIX,
     LABEL_TENURE_MANAGED,
 )
@@ -223,6 +224,35 @@ def decode_released_at(text: str) -> datetime:
         field = annotation_path(ANNOTATION_TENURE_RELEASED_AT)
         raise InputError(f"not a time with a zone: value={text!r}", field=field)
     return moment.astimezone(UTC)
+
+
+# tenure.sh/search-cut: "first found: containers=6, searched=5"
+# tenure.sh/search-cut: "best so far: steps=10000"
+
+
+def encode_search_cut(*, containers: int, levels: int, steps: int) -> dict[str, str]:
+    """
+    Write why the cards of a placed Pod may not be the best ones.
+
+    Rule: GPU-sharing contract A.5: that the search was cut is recorded in the decision.
+
+    Args:
+        containers: how many of the Pod's containers ask for cards.
+        levels: up to how many the search looks for the best (setting `mgpu.searchLevels`).
+        steps: after how many steps it ends with the best so far.
+    """
+    first_found = containers > levels
+    text = (
+        f"first found: containers={containers}, searched={levels}"
+        if first_found
+        else f"best so far: steps={steps}"
+    )
+    return {ANNOTATION_TENURE_SEARCH_CUT: text}
+
+
+def read_search_cut(annotations: Mapping[str, str]) -> str:
+    """Return why the cards of a placed Pod may not be the best ones, empty where they are."""
+    return annotations.get(ANNOTATION_TENURE_SEARCH_CUT, "")
 
 
 def _by_place(annotations: Mapping[str, str], prefix: str) -> dict[str, tuple[str, ...]]:

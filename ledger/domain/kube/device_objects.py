@@ -28,31 +28,29 @@ from ledger.domain.device_types import (
 )
 from ledger.domain.device_types import device_type as type_of
 from ledger.domain.devices import WHOLE_PERCENT, DevicePlace, DeviceRecord, VirtualFunction
+from ledger.domain.dialects.names import Dialect
+from ledger.domain.dialects.protocol import Adverts
+from ledger.domain.dialects.registry import READERS
 from ledger.domain.errors import InputError
 from ledger.domain.kube.object_fields import named, text_map
 from ledger.domain.proofs.canonical import INTEGER_MAX
 from ledger.domain.quantity import ZERO, Quantity
-from ledger.domain.request.gpushare import UNIT_BYTES
+from ledger.domain.request.settings import DEFAULT_SETTINGS, NormaliseSettings
 from ledger.domain.resources import (
     CARD_AMOUNT_NAMES,
     GPU_CORE,
     GPU_MEMORY,
-    GPUSHARE_COUNT,
-    GPUSHARE_MEMORY,
     HUAWEI_NPU_CORE,
-    MGPU_CORE,
-    MGPU_MEMORY,
-    NVIDIA_GPU,
     TYPE_GPU,
-    Dialect,
 )
 from ledger.domain.topology import LinkMatrix
 
 CARDS_MAX: Final = 1024
 """More cards on one node than any machine has: the quantity has the wrong unit."""
 
-_MIB: Final = 2**20
 _UNITS_MAX: Final = bounds_of("core_percent")[1]
+
+_Described = tuple[Dialect, Adverts]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,16 +69,6 @@ class Inventory:
     card_amounts: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
     links: LinkMatrix | None = None
     warnings: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Cards:
-    """What one dialect's quantities say of a node: how many cards, how much memory on each."""
-
-    dialect: Dialect
-    name: str
-    count: int
-    memory_bytes: int
 
 
 def inventory_of_device(device: Mapping[str, object], model: str) -> Inventory:
@@ -152,7 +140,10 @@ def device_faults(device: Mapping[str, object]) -> Iterator[InputError]:
 
 
 def inventory_of_quantities(
-    quantities: Mapping[str, Quantity], *, model: str, gpushare_unit: str
+    quantities: Mapping[str, Quantity],
+    *,
+    model: str,
+    settings: NormaliseSettings = DEFAULT_SETTINGS,
 ) -> Inventory:
     """
     Make up the cards that a Node's quantities describe.
@@ -166,7 +157,8 @@ def inventory_of_quantities(
     Raises:
         InputError: more cards than `CARDS_MAX`.
     """
-    found = [cards for cards in _described(quantities, gpushare_unit) if cards.count]
+    described = _described(quantities, settings)
+    found = [cards for _, cards in described]
     others = tuple(_counted(quantities))
     if not found:
         return Inventory(devices=others, dialects=frozenset())
@@ -180,7 +172,7 @@ def inventory_of_quantities(
                 key=lambda record: record.key,
             )
         ),
-        dialects=frozenset(cards.dialect for cards in found),
+        dialects=frozenset(dialect for dialect, _ in described),
         warnings=tuple(_disagreements(found, least.count, sizes)),
     )
 
@@ -211,7 +203,7 @@ def _check_count(count: int, name: str) -> None:
         raise InputError(f"more cards than a node can have: value={count}", field=name)
 
 
-def _disagreements(found: list[_Cards], count: int, sizes: set[int]) -> Iterator[str]:
+def _disagreements(found: list[Adverts], count: int, sizes: set[int]) -> Iterator[str]:
     if any(cards.count != count for cards in found):
         listed = ", ".join(f"{cards.name} {cards.count}" for cards in found)
         yield f"resources describe different numbers of cards, the smallest counts: {listed}"
@@ -220,32 +212,14 @@ def _disagreements(found: list[_Cards], count: int, sizes: set[int]) -> Iterator
         yield f"resources describe different bytes per card, the smallest counts: {listed}"
 
 
-def _described(quantities: Mapping[str, Quantity], gpushare_unit: str) -> Iterator[_Cards]:
+def _described(quantities: Mapping[str, Quantity], settings: NormaliseSettings) -> list[_Described]:
+    """Return the cards that each dialect's quantities mean, where they mean any."""
+
     def units(name: str) -> int:
         return max(0, quantities.get(name, ZERO).ceil())
 
-    mgpu = units(MGPU_CORE) // WHOLE_PERCENT
-    yield _Cards(
-        dialect=Dialect.MGPU,
-        name=MGPU_CORE,
-        count=mgpu,
-        memory_bytes=units(MGPU_MEMORY) // max(1, mgpu) * _MIB,
-    )
-    shared = units(GPUSHARE_COUNT)
-    yield _Cards(
-        dialect=Dialect.GPUSHARE,
-        name=GPUSHARE_COUNT,
-        count=shared,
-        memory_bytes=units(GPUSHARE_MEMORY) // max(1, shared) * UNIT_BYTES[gpushare_unit],
-    )
-    koordinator = units(GPU_CORE) // WHOLE_PERCENT
-    yield _Cards(
-        dialect=Dialect.KOORDINATOR,
-        name=GPU_CORE,
-        count=koordinator,
-        memory_bytes=units(GPU_MEMORY) // max(1, koordinator),
-    )
-    yield _Cards(dialect=Dialect.NVIDIA, name=NVIDIA_GPU, count=units(NVIDIA_GPU), memory_bytes=0)
+    adverts = ((reader.dialect, reader.adverts(units, settings)) for reader in READERS)
+    return [(dialect, cards) for dialect, cards in adverts if cards is not None and cards.count]
 
 
 def _record(value: object, path: str, model: str, object_labels: Mapping[str, str]) -> DeviceRecord:

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Final, TypeVar
 
 from ledger.domain.annotations.checkpoints import DeviceCheckpoint, read_devices_checkpoints
 from ledger.domain.annotations.cpu import CpuBindPolicy, NumaPolicy
-from ledger.domain.annotations.gpushare import decode_unhealthy_cards
-from ledger.domain.annotations.mgpu import (
-    MgpuNodeKind,
-    read_mgpu_node_kind,
-    read_node_compute_policy,
-)
 from ledger.domain.annotations.node_cpu import (
     KubeletCpuPolicy,
     NodeCpuBindPolicy,
@@ -30,10 +24,12 @@ from ledger.domain.annotations.partitions import (
     decode_gpu_partitions,
     honors_partitions,
 )
+from ledger.domain.annotations.unhealthy import decode_unhealthy_cards
 from ledger.domain.annotations.wire import a_flag, a_quantity, a_text, an_object, each
 from ledger.domain.bounds import bounds_of
 from ledger.domain.cpuset import EMPTY, CpuSet
-from ledger.domain.devices import WHOLE_PERCENT, DeviceRecord
+from ledger.domain.devices import DeviceRecord
+from ledger.domain.dialects.registry import READERS
 from ledger.domain.errors import InputError
 from ledger.domain.kube.derived_links import derive_links
 from ledger.domain.kube.device_objects import (
@@ -53,22 +49,17 @@ from ledger.domain.kube.object_fields import default_uid, name_of, named, text_a
 from ledger.domain.nodes import NodeFacts, Taint
 from ledger.domain.proofs.canonical import INTEGER_MAX
 from ledger.domain.quantity import NANO, ZERO, Quantity
+from ledger.domain.request.settings import DEFAULT_SETTINGS, NormaliseSettings
 from ledger.domain.resources import (
     ANNOTATION_AMPLIFICATION_RATIO,
     ANNOTATION_GPU_PARTITIONS,
     CPU,
-    GPUSHARE_COUNT,
-    GPUSHARE_MEMORY,
     LABEL_GPU_DRIVER_VERSION,
     LABEL_GPU_MODEL,
     LABEL_GPU_VENDOR,
-    LABEL_MGPU_COMPUTE_POLICY,
-    LABEL_MGPU_NODE,
     LABEL_NUMA_TOPOLOGY_POLICY,
     LABEL_NUMA_TOPOLOGY_POLICY_PROPOSAL,
     MEMORY,
-    MGPU_CORE,
-    MGPU_MEMORY,
     PODS,
     TAINT_OUT_OF_SERVICE,
     TYPE_GPU,
@@ -110,7 +101,7 @@ def decode_node(
     nrt: Mapping[str, object] | None = None,
     unhealthy_gpus: str | None = None,
     *,
-    gpushare_unit: str = "MiB",
+    settings: NormaliseSettings = DEFAULT_SETTINGS,
     cpu_ref_count_max: int = 1,
     known_pods: Container[str] = (),
 ) -> tuple[NodeFacts, list[str]]:
@@ -142,12 +133,11 @@ def decode_node(
     spec, status = an_object(node.get("spec"), "spec"), an_object(node.get("status"), "status")
     quantities = _quantities(status)
     if device is None:
-        inventory = _advertised(quantities or {}, labels, gpushare_unit)
+        inventory = _advertised(quantities or {}, labels, settings)
     else:
         model = labels.get(LABEL_GPU_MODEL, "")
         inventory = _within(f"Device {name}", lambda: inventory_of_device(device, model))
     devices, health_warnings = _with_health(inventory.devices, unhealthy_gpus, name)
-    policy = read_node_compute_policy(labels)
     topology = _within(f"NodeResourceTopology {name}", lambda: read_topology(nrt, known_pods))
     own = {**topology.copies, **annotations}
     cpu_milli, memory_bytes, pods_max = _limits(quantities, read_node_reservation(own))
@@ -172,19 +162,18 @@ def decode_node(
         dialects=inventory.dialects,
         card_amounts=inventory.card_amounts,
         cpu_ref_count_max=cpu_ref_count_max,
-        mgpu_policy="" if policy is None else str(policy),
-        mgpu_invalid=policy is None or not _may_serve_mgpu(labels),
         links=inventory.links,
         derived_links=None if inventory.links else derive_links(devices, partitions),
         partitions=partitions,
         honors_partitions=honors_partitions(labels, device_labels),
     )
+    for reader in READERS:
+        facts = reader.on_node(facts)
     warnings = [
         *inventory.warnings,
         *health_warnings,
         *partition_warnings,
-        *_mgpu_warnings(labels, quantities or {}),
-        *_mgpu_drift(quantities or {}, () if device is None else inventory.devices),
+        *_dialect_warnings(labels, quantities or {}, None if device is None else inventory.devices),
         *(_uncounted(quantities or {}) if device is None else ()),
     ]
     warnings = [f"node {name}: {warning}" for warning in warnings]
@@ -283,10 +272,12 @@ def _limits(
     )
 
 
-def _advertised(quantities: Quantities, labels: Mapping[str, str], gpushare_unit: str) -> Inventory:
+def _advertised(
+    quantities: Quantities, labels: Mapping[str, str], settings: NormaliseSettings
+) -> Inventory:
     try:
         return inventory_of_quantities(
-            quantities, model=labels.get(LABEL_GPU_MODEL, ""), gpushare_unit=gpushare_unit
+            quantities, model=labels.get(LABEL_GPU_MODEL, ""), settings=settings
         )
     except InputError as error:
         raise InputError(error.message, field=f"status.allocatable[{error.field}]") from error
@@ -405,53 +396,20 @@ def _numa_policy(labels: Mapping[str, str], kubelets: NumaPolicy) -> NumaPolicy:
     return read_node_cpu_policies(labels).numa_policy if named else kubelets
 
 
-def _may_serve_mgpu(labels: Mapping[str, str]) -> bool:
-    """
-    Tell whether the node's labels leave it open to mGPU Pods.
-
-    Rule: GPU-sharing contract A.1: `nvidia` and unknown values close it. Without the label it is
-    open, since cli.md lets what a node advertises (or a Device object) say what its cards serve.
-    """
-    return LABEL_MGPU_NODE not in labels or read_mgpu_node_kind(labels) is MgpuNodeKind.MGPU
-
-
-def _mgpu_warnings(labels: Mapping[str, str], quantities: Quantities) -> Iterator[str]:
-    """Say why a node that offers mGPU gets no mGPU Pod."""
-    if quantities.get(MGPU_CORE) and not _may_serve_mgpu(labels):
-        shown = labels[LABEL_MGPU_NODE]
-        yield f"serves no mGPU Pod, because its label {LABEL_MGPU_NODE} is {shown!r}, not 'mgpu'"
-    if read_node_compute_policy(labels) is None:
-        shown = labels[LABEL_MGPU_COMPUTE_POLICY]
-        yield f"serves no mGPU Pod, because {LABEL_MGPU_COMPUTE_POLICY} is no policy: {shown!r}"
+def _dialect_warnings(
+    labels: Mapping[str, str], quantities: Quantities, devices: Sequence[DeviceRecord] | None
+) -> Iterator[str]:
+    """Say what is wrong with the node in single dialects."""
+    for reader in READERS:
+        yield from reader.node_warnings(labels, quantities, devices)
 
 
 def _uncounted(quantities: Quantities) -> Iterator[str]:
     """Say which memory a node offers without a number of cards: nobody can share that out."""
-    for memory, cards, least in (
-        (GPUSHARE_MEMORY, GPUSHARE_COUNT, 1),
-        (MGPU_MEMORY, MGPU_CORE, WHOLE_PERCENT),
-    ):
+    for one in (item for reader in READERS for item in reader.uncounted):
+        memory, cards, least = one.memory, one.cards, one.least
         if quantities.get(memory) and quantities.get(cards, ZERO).ceil() < least:
             yield f"{memory} serves no Pod: it takes {cards} of at least {least} to know the cards"
-
-
-def _mgpu_drift(quantities: Quantities, devices: tuple[DeviceRecord, ...]) -> Iterator[str]:
-    """
-    Say where mGPU's quantities and the Device object describe other cards; the Device counts.
-
-    Rule: GPU-sharing contract A.1, ours. Per card floor(memory / cards), in MiB.
-    """
-    cards = quantities.get(MGPU_CORE, ZERO).ceil() // WHOLE_PERCENT
-    found = [record.memory_bytes // _MIB for record in devices if record.device_type == TYPE_GPU]
-    if not cards or not devices:
-        return
-    each = quantities.get(MGPU_MEMORY, ZERO).ceil() // cards
-    if found != [each] * cards:
-        listed = ", ".join(map(str, found)) or "none"
-        yield (
-            f"mGPU's quantities mean {cards} cards of {each} MiB, the Device object lists cards of "
-            f"{listed} MiB; the Device object counts"
-        )
 
 
 def _cpu_amplification(annotations: Mapping[str, str]) -> Fraction:

@@ -7,9 +7,9 @@ from typing import Final
 
 from ledger.domain.annotations.tenure import OriginalContainer, read_original
 from ledger.domain.annotations.wire import a_list, a_quantity, an_object
+from ledger.domain.dialects.registry import rewritten
 from ledger.domain.errors import InputError
 from ledger.domain.kube.object_fields import text_map
-from ledger.domain.request.koordinator import rewritten
 from ledger.domain.resources import (
     ANNOTATION_TENURE_ORIGINAL,
     canonical_resources,

@@ -11,9 +11,9 @@ from ledger.domain.annotations.cpu import NumaPolicy
 from ledger.domain.annotations.partitions import GpuPartition
 from ledger.domain.cpuset import CpuSet
 from ledger.domain.devices import DeviceRecord
+from ledger.domain.dialects.names import Dialect
 from ledger.domain.kube.derived_links import derive_links
 from ledger.domain.nodes import KubeletPolicy, NodeFacts, NumaZone, Taint
-from ledger.domain.resources import Dialect
 from ledger.domain.topology import LinkMatrix
 
 

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Final
 
 from ledger.domain.annotations.cpu import NumaTopologySpec
 from ledger.domain.annotations.device_hints import JointAllocation, PartitionSpec
+from ledger.domain.dialects.names import Dialect
 from ledger.domain.log.codec import encode_value
 from ledger.domain.proofs.canonical import canonical_json
 from ledger.domain.request.requests import (
@@ -25,7 +26,6 @@ from ledger.domain.request.requests import (
     PodRequest,
     PodSnapshot,
 )
-from ledger.domain.resources import Dialect
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from ledger.domain.dialects.names import REFUSED_RESOURCES
 from ledger.domain.errors import FieldError
 from ledger.domain.kube.pod_spec import PENDING, ContainerSpec, PodSpec
 from ledger.domain.request.requests import DeviceDemand
 from ledger.domain.request.rule_names import Rule
 from ledger.domain.request.rules import check_equal_limits, forbidden, of_rule, under, unsupported
-from ledger.domain.resources import HAMI_NAMES, MIG_PREFIX, device_type_of
+from ledger.domain.resources import MIG_PREFIX, device_type_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,8 +75,8 @@ def check_known_words(spec: PodSpec, *, own_cpus: bool) -> Iterator[FieldError]:
     )
     for container in spec.containers if devices and spec.stage == PENDING else ():
         for name, quantity in container.requests.items():
-            if quantity and name in HAMI_NAMES:
-                yield unsupported(container.field(name), "HAMi's shares of a card")
+            if quantity and name in REFUSED_RESOURCES:
+                yield unsupported(container.field(name), REFUSED_RESOURCES[name])
             elif quantity and name.startswith(MIG_PREFIX):
                 what = "a MIG instance in a pod with devices or CPUs that we give"
                 yield unsupported(container.field(name), what)

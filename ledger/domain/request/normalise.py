@@ -6,99 +6,45 @@ The dialects have a module each; here they are told apart, put together and refu
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from ledger.domain.annotations.qos import read_qos_class
+from ledger.domain.dialects.names import Dialect
+from ledger.domain.dialects.protocol import GpuAsked
+from ledger.domain.dialects.registry import READERS, reader_of
 from ledger.domain.errors import FieldError, RefusedError
 from ledger.domain.kube.original import as_written
 from ledger.domain.kube.pod_spec import APP, PodSpec, read_pod
-from ledger.domain.request.asked import NOTHING, Asked, check_device_resources, check_known_words
+from ledger.domain.request.asked import Asked, check_device_resources, check_known_words
 from ledger.domain.request.cpus import OWN_CPUS, CpusAsked, cpu_demand
-from ledger.domain.request.gpushare import gpushare_demands
 from ledger.domain.request.groups import GroupsAsked, groups_of
-from ledger.domain.request.koordinator import koordinator_demands
-from ledger.domain.request.mgpu import MgpuLimits, mgpu_demands
 from ledger.domain.request.requests import (
     ContainerNeed,
     DeviceDemand,
-    MatchExpression,
     PlacementRules,
     PodRequest,
     PodSnapshot,
 )
 from ledger.domain.request.rule_names import Rule
 from ledger.domain.request.rules import forbidden, of_rule, one_of_each
+from ledger.domain.request.settings import DEFAULT_SETTINGS, NormaliseSettings
 from ledger.domain.request.units import unit_demands
-from ledger.domain.request.whole_cards import whole_card_demands
 from ledger.domain.request.wishes import Wishes, check_wishes, hinted, read_wishes, with_wishes
 from ledger.domain.resources import (
-    AMD_GPU,
-    DCU_GPU,
     KEPT_ANNOTATIONS,
     LABEL_GPU_ISOLATION_PROVIDER,
-    LABEL_GPU_VENDOR,
-    MGPU_NAMES,
     SLOT,
     TYPE_GPU,
-    Dialect,
-    canonical,
     gpu_dialect_of,
     is_kept_label,
 )
 
-_FOREIGN_CARDS: Final = frozenset({AMD_GPU, DCU_GPU})
-_VENDORS: Final = ("baidu", "cambricon", "huawei", "metax", "nvidia")
-"""Vendor labels of Koordinator contract 1.2; cards of amd.com and dcu.com carry none of them."""
-_NVIDIA: Final = (
-    (MatchExpression(key=LABEL_GPU_VENDOR, operator="DoesNotExist", values=()),),
-    (MatchExpression(key=LABEL_GPU_VENDOR, operator="In", values=("", "nvidia")),),
-)
-_OTHER_VENDOR: Final = (
-    (
-        MatchExpression(key=LABEL_GPU_VENDOR, operator="Exists", values=()),
-        MatchExpression(key=LABEL_GPU_VENDOR, operator="NotIn", values=("", *_VENDORS)),
-    ),
-)
-"""What a node's labels must say for `nvidia.com/gpu`, and for the cards of other vendors."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NormaliseSettings:
-    """
-    The settings that change what a request means (cli.md, Settings of scheduling).
-
-    Attributes:
-        gpushare_unit: what `aliyun.com/gpu-mem` counts, `MiB` or `GiB`.
-        mgpu_multi_min_memory_mib: least memory on each card of a multi-card mGPU container.
-        mgpu_max_memory_mib: most mGPU memory on one card; more is a wrong unit.
-        default_bind_policy, default_exclusive_policy: for LSE and LSR Pods that name none.
-    """
-
-    gpushare_unit: str = "MiB"
-    mgpu_multi_min_memory_mib: int = 256
-    mgpu_max_memory_mib: int = 1048576
-    default_bind_policy: str = "FullPCPUs"
-    default_exclusive_policy: str = "None"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuAsked:
-    """What a Pod asks of GPUs, in whichever dialect, with what only that dialect knows."""
-
-    dialect: Dialect | None = None
-    asked: Asked = NOTHING
-    mgpu_policy: str = ""
-    mgpu_multi: bool = False
-    gpushare_units: int = 0
-    foreign_cards: bool = False
-
-
 Word = tuple[Dialect, str, str, bool]
 """Dialect, resource, field path, and whether it asks for something (0 does not)."""
 
-DEFAULT_SETTINGS: Final = NormaliseSettings()
+_ZEROS_ASK: Final = frozenset(name for reader in READERS for name in reader.words.zeros_ask)
 
 
 def decode_pod(
@@ -188,39 +134,19 @@ def gpu_demands(spec: PodSpec, settings: NormaliseSettings) -> GpuAsked:
     Return what a Pod asks of GPUs in the dialect it speaks.
 
     Rule: design section 3; a Pod that mixes GPU dialects is refused. Zero asks for nothing, except
-    in mGPU's words, where it breaks a rule (GPU-sharing contract A.3, N1). Where nothing else is
-    asked a zero still names the dialect, which may refuse it (Koordinator contract 5.2).
+    in words where it breaks a rule (GPU-sharing contract A.3, N1). Where nothing else is asked a
+    zero still names the dialect, which may refuse it (Koordinator contract 5.2).
     """
     words = [*_gpu_words(spec)]
     words = [word for word in words if word[3]] or words
     dialects = dict.fromkeys(dialect for dialect, *_ in words)
     if len(dialects) > 1:
+        words = _without_borrowed(words, dialects)
+        dialects = dict.fromkeys(dialect for dialect, *_ in words)
+    if len(dialects) > 1:
         return GpuAsked(asked=Asked(errors=tuple(_mixed(words))))
-    match next(iter(dialects), None):
-        case None:
-            return GpuAsked()
-        case Dialect.NVIDIA:
-            foreign = any(canonical(name) in _FOREIGN_CARDS for _, name, *_ in words)
-            dialect = Dialect.KOORDINATOR if foreign else Dialect.NVIDIA
-            asked = whole_card_demands(spec)
-            return GpuAsked(dialect=dialect, asked=asked, foreign_cards=foreign)
-        case Dialect.KOORDINATOR:
-            return GpuAsked(dialect=Dialect.KOORDINATOR, asked=koordinator_demands(spec))
-        case Dialect.MGPU:
-            limits = MgpuLimits(
-                multi_memory_min_mib=settings.mgpu_multi_min_memory_mib,
-                memory_max_mib=settings.mgpu_max_memory_mib,
-            )
-            mgpu = mgpu_demands(spec, limits)
-            return GpuAsked(
-                dialect=Dialect.MGPU,
-                asked=mgpu.asked,
-                mgpu_policy=str(mgpu.policy),
-                mgpu_multi=mgpu.multi,
-            )
-        case Dialect.GPUSHARE:
-            share = gpushare_demands(spec, settings.gpushare_unit)
-            return GpuAsked(dialect=Dialect.GPUSHARE, asked=share.asked, gpushare_units=share.units)
+    dialect = next(iter(dialects), None)
+    return GpuAsked() if dialect is None else reader_of(dialect).demands(spec, settings)
 
 
 def snapshot_of(spec: PodSpec, *, qos: str, priority: int) -> PodSnapshot:
@@ -253,13 +179,19 @@ def snapshot_of(spec: PodSpec, *, qos: str, priority: int) -> PodSnapshot:
 
 
 def _gpu_words(spec: PodSpec) -> Iterator[Word]:
-    """Yield every GPU resource that says something, mGPU's zeros included."""
+    """Yield every GPU resource, and whether it says something."""
     for container in spec.containers:
         for name, quantity in container.requests.items():
             dialect = gpu_dialect_of(name)
             if dialect is not None:
-                strong = bool(quantity) or name in MGPU_NAMES
+                strong = bool(quantity) or name in _ZEROS_ASK
                 yield dialect, name, container.field(name), strong
+
+
+def _without_borrowed(words: Sequence[Word], dialects: Iterable[Dialect]) -> list[Word]:
+    """Return the words without those that one of the dialects has borrowed from another."""
+    borrowed = {name for dialect in dialects for name in reader_of(dialect).words.borrowed}
+    return [word for word in words if word[1] not in borrowed]
 
 
 @of_rule(Rule.ONE_DIALECT)
@@ -310,9 +242,7 @@ def _with_demands(
         placement=_placement(spec, gpu),
         group=groups.group,
         gang=groups.gang,
-        mgpu_policy=gpu.mgpu_policy,
-        mgpu_multi=gpu.mgpu_multi,
-        gpushare_units=gpu.gpushare_units,
+        **gpu.own,
     )
 
 
@@ -337,21 +267,15 @@ def _placement(spec: PodSpec, gpu: GpuAsked) -> PlacementRules:
     Return the Pod's rules, with what its GPU request adds to them.
 
     Rule: Koordinator contract 2.1 (a Pod with an isolation provider shares cards only on nodes with
-    the same one) and 1.2 (vendors: no label and an empty one are NVIDIA's; no card is known to be
-    AMD's or Hygon's, but many not to be).
+    the same one) and 1.2 (vendors).
     """
     rules = spec.placement
     provider = spec.labels.get(LABEL_GPU_ISOLATION_PROVIDER)
     if provider and any(not demand.exclusive for demand in gpu.asked.demands):
         pair = (LABEL_GPU_ISOLATION_PROVIDER, provider)
         rules = replace(rules, node_selector=tuple(sorted({*rules.node_selector, pair})))
-    vendors: tuple[tuple[MatchExpression, ...], ...] = ()
-    if gpu.foreign_cards:
-        vendors = _OTHER_VENDOR
-    elif gpu.dialect is Dialect.NVIDIA and gpu.asked.demands:
-        vendors = _NVIDIA
-    if vendors:
+    if gpu.vendors:
         terms = ((),) if rules.affinity_terms is None else rules.affinity_terms
-        both = tuple((*term, *vendor) for term in terms for vendor in vendors)
+        both = tuple((*term, *vendor) for term in terms for vendor in gpu.vendors)
         rules = replace(rules, affinity_terms=both)
     return rules

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from ledger.domain.annotations.cpu import NumaTopologySpec
 from ledger.domain.annotations.device_hints import DeviceHint, JointAllocation, PartitionSpec
-from ledger.domain.resources import Dialect
+from ledger.domain.dialects.names import Dialect
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

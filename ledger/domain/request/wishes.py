@@ -26,6 +26,8 @@ from ledger.domain.annotations.pods import (
 from ledger.domain.annotations.wire import annotation_path
 from ledger.domain.device_types import DeviceType
 from ledger.domain.device_types import device_type as type_of
+from ledger.domain.dialects.names import Dialect
+from ledger.domain.dialects.registry import takes_wishes
 from ledger.domain.errors import FieldError
 from ledger.domain.request.requests import DeviceDemand, PodRequest
 from ledger.domain.request.rules import unsupported
@@ -37,7 +39,6 @@ from ledger.domain.resources import (
     ANNOTATION_REPLACE_RESOURCES,
     ANNOTATION_SCHEDULING_HINT,
     TYPE_GPU,
-    Dialect,
 )
 
 _HINT = annotation_path(ANNOTATION_DEVICE_ALLOCATE_HINT)
@@ -124,11 +125,11 @@ def check_wishes(
     Args:
         broken: types that are asked for in a way that is no demand; they count as one device, so
             that their wishes are judged all the same.
-        dialect: the words the Pod asks for GPUs in; only Koordinator's know scopes, exclusive
-            parts and partitions.
+        dialect: the words the Pod asks for GPUs in; not all know scopes, exclusive parts and
+            partitions.
     """
     counts = {**dict.fromkeys(broken, 1), **_counts(demands)}
-    foreign = dialect in {Dialect.MGPU, Dialect.GPUSHARE}
+    foreign = not takes_wishes(dialect)
     for device_type, hint in wishes.hints.items():
         path = f"{_HINT}.{device_type}"
         if device_type == TYPE_GPU and device_type in counts:

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from ledger.domain.annotations.device_hints import DeviceHint, TopologyScope
 from ledger.domain.devices import GPU
+from ledger.domain.dialects.names import Dialect
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.requests import DeviceDemand, PodRequest
-from ledger.domain.resources import Dialect
 from scheduler.decide.cards.fit import UNIT_CARDS, is_whole
 from scheduler.decide.cards.gpushare import choose_gpushare
 from scheduler.decide.cards.linked import in_links

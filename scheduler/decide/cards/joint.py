@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable, Sequence
 
 from ledger.domain.devices import GPU
+from ledger.domain.dialects.names import Dialect
 from ledger.domain.request.requests import DeviceDemand, PodRequest
-from ledger.domain.resources import Dialect
 from ledger.domain.topology import LinkMatrix
 from scheduler.decide.cards.fit import fits
 from scheduler.decide.cards.links import pick_linked

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from ledger.domain.annotations.mgpu import MgpuPolicy
 from ledger.domain.devices import (
     WHOLE_PERCENT,
     ContainerShare,
     DeviceShare,
     bytes_to_ratio,
 )
+from ledger.domain.dialects.mgpu.annotations import MgpuPolicy
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.requests import DeviceDemand, PodRequest
 from scheduler.decide.cards.fit import UNIT_CARDS, asked_bytes, fits, why_unfit

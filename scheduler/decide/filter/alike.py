@@ -13,9 +13,9 @@ import numpy.typing as npt
 from ledger.domain.annotations.cpu import NumaPolicy
 from ledger.domain.annotations.node_cpu import numa_policy_of
 from ledger.domain.devices import GPU, DevicePlace, DeviceRecord
+from ledger.domain.dialects.names import Dialect
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.requests import PodRequest
-from ledger.domain.resources import Dialect
 from scheduler.decide.cards.fit import is_whole
 from scheduler.decide.cards.gpus import is_shaped
 from scheduler.decide.nodes.arrays import BoolArray, IntArray

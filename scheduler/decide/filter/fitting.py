@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ledger.domain.devices import WHOLE_PERCENT
+from ledger.domain.dialects.names import Dialect
 from ledger.domain.request.requests import DeviceDemand
-from ledger.domain.resources import Dialect
 from scheduler.decide.filter.packing import CardColumns, can_pack, packs
 from scheduler.decide.nodes.arrays import BoolArray, IntArray, row_counts, row_maxima, row_sums
 from scheduler.decide.nodes.devices import DeviceArrays

@@ -8,9 +8,9 @@ from typing import Final, TypeVar
 
 import numpy as np
 
+from ledger.domain.dialects.names import Dialect
 from ledger.domain.kube.shared_templates import kind_of_cards, matched_template
 from ledger.domain.nodes import NodeFacts
-from ledger.domain.resources import Dialect
 from scheduler.decide.nodes.arrays import BoolArray, IntArray
 from scheduler.decide.nodes.fleet import Fleet
 from scheduler.decide.nodes.labels import (

@@ -10,10 +10,10 @@ from ledger.domain.annotations.cpu import CpuExclusivePolicy
 from ledger.domain.annotations.qos import QosClass
 from ledger.domain.cpuset import CpuSet
 from ledger.domain.devices import GPU, DeviceShare
+from ledger.domain.dialects.names import Dialect
 from ledger.domain.kube.shared_templates import Amounts
 from ledger.domain.log.cpu_holders import holds_alone
 from ledger.domain.log.events import PodObserved
-from ledger.domain.resources import Dialect
 from scheduler.decide.cpusets.pinned import CpuHolding
 from scheduler.decide.nodes.accounts import ListedCard, same_device
 from scheduler.decide.nodes.adopted_cpus import (

@@ -12,9 +12,9 @@ import numpy.typing as npt
 from ledger.domain.annotations.device_hints import JointScope
 from ledger.domain.annotations.partitions import HOPPER_PARTITIONS
 from ledger.domain.devices import GPU
+from ledger.domain.dialects.names import Dialect
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.requests import PodRequest
-from ledger.domain.resources import Dialect
 from scheduler.decide.cards.fit import is_whole
 from scheduler.decide.cards.joint import bottlenecks
 from scheduler.decide.cards.link_table import ALIKE_PERCENT

@@ -8,8 +8,8 @@ from typing import Final
 
 from ledger.domain.annotations.tenure import OriginalContainer
 from ledger.domain.annotations.wire import an_object
+from ledger.domain.dialects.registry import rewritten
 from ledger.domain.kube.original import device_units
-from ledger.domain.request.koordinator import rewritten
 from ledger.domain.resources import (
     GPU,
     NVIDIA_GPU,

@@ -10,8 +10,9 @@ from ledger.domain.annotations.wire import a_list, an_object
 from ledger.domain.errors import InputError
 from ledger.domain.kube.object_fields import text_at
 from ledger.domain.kube.pod_spec import PodSpec, read_pod
-from ledger.domain.request.normalise import NormaliseSettings, examine_spec, read_asked
+from ledger.domain.request.normalise import examine_spec, read_asked
 from ledger.domain.request.rule_names import Rule
+from ledger.domain.request.settings import NormaliseSettings
 from ledger.domain.resources import TAINT_TENURE_OWNED
 from webhook.decide.answers import ALLOWED, Answer, Refusal, refuse, unreadable
 from webhook.decide.counting import evaded

@@ -14,9 +14,10 @@ from ledger.domain.annotations.guarded import is_allocation
 from ledger.domain.annotations.qos import PriorityClass, QosClass
 from ledger.domain.annotations.wire import annotation_path, label_path, load
 from ledger.domain.device_types import is_known_type, known_types
+from ledger.domain.dialects.gpushare.demands import UNIT_BYTES
+from ledger.domain.dialects.gpushare.words import GPUSHARE_MEMORY
 from ledger.domain.errors import InputError
 from ledger.domain.kube.pod_spec import PodSpec
-from ledger.domain.request.gpushare import UNIT_BYTES
 from ledger.domain.resources import (
     ANNOTATION_DEVICE_ALLOCATE_HINT,
     ANNOTATION_DEVICE_JOINT_ALLOCATE,
@@ -26,7 +27,6 @@ from ledger.domain.resources import (
     BATCH_CPU,
     BATCH_MEMORY,
     GPU_MEMORY,
-    GPUSHARE_MEMORY,
     LABEL_PRIORITY_CLASS,
     LABEL_QOS_CLASS,
     MID_CPU,

@@ -6,21 +6,20 @@ from collections.abc import Iterator
 from typing import Final
 
 from ledger.domain.annotations.cpu import NumaPolicy
-from ledger.domain.annotations.mgpu import MGPU_NODE_VALUES, MgpuPolicy
 from ledger.domain.annotations.node_cpu import (
     NodeCpuBindPolicy,
     NumaAllocateStrategy,
     numa_policy_of,
 )
 from ledger.domain.annotations.wire import FALSE, TRUE, label_path
+from ledger.domain.dialects.mgpu.annotations import MGPU_NODE_VALUES, MgpuPolicy
+from ledger.domain.dialects.mgpu.words import LABEL_MGPU_COMPUTE_POLICY, LABEL_MGPU_NODE
 from ledger.domain.errors import FieldError, InputError
 from ledger.domain.request.rule_names import Rule
 from ledger.domain.request.rules import of_rule, unknown_value
 from ledger.domain.resources import (
     LABEL_CPU_BIND_POLICY,
     LABEL_ENABLE_NUMA_RESERVATION,
-    LABEL_MGPU_COMPUTE_POLICY,
-    LABEL_MGPU_NODE,
     LABEL_NUMA_ALLOCATE_STRATEGY,
     LABEL_NUMA_TOPOLOGY_POLICY,
     LABEL_NUMA_TOPOLOGY_POLICY_PROPOSAL,

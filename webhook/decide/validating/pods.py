@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from ledger.domain.annotations.mgpu import MgpuPolicy
 from ledger.domain.annotations.tenure import is_admitted
 from ledger.domain.annotations.wire import annotation_path, label_path
 from ledger.domain.devices import WHOLE_PERCENT
+from ledger.domain.dialects.mgpu.annotations import MgpuPolicy
+from ledger.domain.dialects.mgpu.words import ANNOTATION_MGPU_COMPUTE_POLICY
 from ledger.domain.errors import FieldError
 from ledger.domain.request.requests import DeviceDemand, PodRequest
 from ledger.domain.request.rule_names import Rule
 from ledger.domain.resources import (
     ANNOTATION_DEVICE_ALLOCATE_HINT,
     ANNOTATION_GPU_PARTITION_SPEC,
-    ANNOTATION_MGPU_COMPUTE_POLICY,
     LABEL_GPU_GROUP_NAME,
     LABEL_GPU_ISOLATION_PROVIDER,
     TYPE_GPU,

@@ -11,9 +11,10 @@ from ledger.domain.annotations.wire import annotation_path
 from ledger.domain.errors import FieldError, InputError
 from ledger.domain.kube.pod_spec import PodSpec
 from ledger.domain.request.cpus import OWN_CPUS
-from ledger.domain.request.normalise import NormaliseSettings, examine_spec, read_asked
+from ledger.domain.request.normalise import examine_spec, read_asked
 from ledger.domain.request.requests import PodRequest
 from ledger.domain.request.rule_names import Rule
+from ledger.domain.request.settings import NormaliseSettings
 from ledger.domain.resources import TYPE_GPU, device_type_of
 from webhook.decide.answers import unreadable
 from webhook.decide.objects import readable_pod

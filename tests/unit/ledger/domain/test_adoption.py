@@ -8,7 +8,7 @@ from ledger.domain.devices import ContainerShare, DeviceShare
 from ledger.domain.errors import InputError
 from ledger.domain.kube.node_objects import decode_node, decode_witnesses
 from ledger.domain.nodes import NodeFacts
-from ledger.domain.request.normalise import NormaliseSettings
+from ledger.domain.request.settings import NormaliseSettings
 from tests.support.objects import Object, container, device, gpu_device, node, nrt, pod, sidecar
 
 GIB = 2**30

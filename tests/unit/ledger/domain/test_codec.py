@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 import pytest
 
 from ledger.domain.cpuset import CpuSet, parse_cpuset
+from ledger.domain.dialects.names import Dialect
 from ledger.domain.errors import InputError
 from ledger.domain.log.codec import decode_value, encode_value
-from ledger.domain.resources import Dialect
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -229,7 +229,7 @@ def test_a_node_without_a_device_object_has_what_its_quantities_say() -> None:
         "koordinator.sh/xpu": quantity_from_int(250),
         "koordinator.sh/xpu-memory": quantity_from_int(16 * GIB),
     }
-    inventory = inventory_of_quantities(amounts, model="L40S", gpushare_unit="MiB")
+    inventory = inventory_of_quantities(amounts, model="L40S")
     assert [(item.key, item.memory_bytes) for item in inventory.devices] == [
         (("npu", 0), 0),
         (("npu", 1), 0),
@@ -237,9 +237,7 @@ def test_a_node_without_a_device_object_has_what_its_quantities_say() -> None:
         (("xpu", 1), 8 * GIB),
     ]
     with pytest.raises(InputError):
-        inventory_of_quantities(
-            {"example.com/npu": quantity_from_int(2000)}, model="", gpushare_unit="MiB"
-        )
+        inventory_of_quantities({"example.com/npu": quantity_from_int(2000)}, model="")
 
 
 ADVERTISED: Final = {
@@ -256,7 +254,7 @@ def test_a_hundred_of_rdma_or_fpga_on_the_node_is_one_device(
     """Device proposal, "Device resource dimensions": one RDMA and one FPGA are 100 each."""
     quantities = {name: quantity_from_int(units) for name, units in amounts.items()}
 
-    inventory = inventory_of_quantities(quantities, model="L40S", gpushare_unit="MiB")
+    inventory = inventory_of_quantities(quantities, model="L40S")
 
     assert [item.key for item in inventory.devices] == keys
     assert {item.core_percent for item in inventory.devices} <= {100}
@@ -267,7 +265,7 @@ def test_a_type_described_anew_is_made_up_by_its_own_resource() -> None:
     """Once: what the built-in one counted is counted no more."""
     amounts = {RDMA: quantity_from_int(100), "example.com/nic": quantity_from_int(2)}
     with installed(read_device_types({"rdma": {"resource": "example.com/nic", "unit": "count"}})):
-        inventory = inventory_of_quantities(amounts, model="", gpushare_unit="MiB")
+        inventory = inventory_of_quantities(amounts, model="")
 
     assert [item.key for item in inventory.devices] == [("rdma", 0), ("rdma", 1)]
 

@@ -13,8 +13,9 @@ from ledger.domain.annotations.device_hints import (
     LabelSelector,
     TopologyScope,
 )
+from ledger.domain.dialects.names import Dialect
 from ledger.domain.errors import InputError, RefusedError
-from ledger.domain.request.normalise import NormaliseSettings, decode_pod, examine_pod
+from ledger.domain.request.normalise import decode_pod, examine_pod
 from ledger.domain.request.requests import (
     ContainerNeed,
     CpuSetDemand,
@@ -23,7 +24,7 @@ from ledger.domain.request.requests import (
     GroupRef,
     MatchExpression,
 )
-from ledger.domain.resources import Dialect
+from ledger.domain.request.settings import NormaliseSettings
 from tests.support.objects import Object, container, gpu_pod, pod, sidecar
 
 GPU = "koordinator.sh/gpu"

@@ -10,10 +10,10 @@ from ledger.domain.annotations.tenure import (
     encode_original,
     read_original,
 )
+from ledger.domain.dialects.names import Dialect
 from ledger.domain.errors import InputError
 from ledger.domain.kube.original import as_written, device_units, is_original_of
 from ledger.domain.request.normalise import decode_pod
-from ledger.domain.resources import Dialect
 from tests.support.objects import Object, container, pod
 
 KEY = "tenure.sh/original-request"

@@ -9,6 +9,7 @@ from fractions import Fraction
 import pytest
 
 from ledger.domain.annotations.partitions import GpuPartition
+from ledger.domain.dialects.names import Dialect
 from ledger.domain.errors import InputError, UnknownEventError
 from ledger.domain.log.events import NodeDescribed, decode_event, encode_event
 from ledger.domain.log.recorded_node import (
@@ -21,7 +22,6 @@ from ledger.domain.log.recorded_node import (
 from ledger.domain.nodes import KubeletPolicy, NodeFacts, NumaZone, Taint
 from ledger.domain.proofs.canonical import canonical_json
 from ledger.domain.quantity import parse_quantity
-from ledger.domain.resources import Dialect
 from ledger.domain.topology import LinkMatrix
 
 NODE = NodeFacts(

@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+from types import ModuleType
+
 import pytest
 
 from ledger.domain import resources
+from ledger.domain.dialects.gpushare import words as gpushare
+from ledger.domain.dialects.mgpu import words as mgpu
+from ledger.domain.dialects.names import Dialect
 from ledger.domain.resources import (
-    Dialect,
     canonical,
     canonical_resources,
     device_type_of,
@@ -143,11 +147,16 @@ def test_the_unhealthy_list_is_named_after_the_node() -> None:
     assert unhealthy_gpu_config_map("n-17") == "unhealthy-gpu-n-17"
 
 
+def _names_of(module: ModuleType) -> list[tuple[str, str]]:
+    return [pair for pair in vars(module).items() if isinstance(pair[1], str)]
+
+
 def test_no_two_constants_spell_one_name_by_accident() -> None:
     """A name spelled twice is spelled twice on purpose: the pairs below."""
     prefixes = ("LABEL_", "ANNOTATION_", "TAINT_")
     by_text: dict[str, list[str]] = {}
-    for constant, text in sorted(vars(resources).items()):
+    modules = (resources, gpushare, mgpu)
+    for constant, text in sorted(pair for module in modules for pair in _names_of(module)):
         if constant.startswith(prefixes):
             by_text.setdefault(text, []).append(constant)
 

@@ -5,6 +5,13 @@ from collections.abc import Iterable
 import pytest
 
 from ledger.domain.annotations.qos import PriorityClass, QosClass
+from ledger.domain.dialects.mgpu.rules import (
+    MgpuAsk,
+    check_counts,
+    check_multi,
+    check_name,
+    check_normal,
+)
 from ledger.domain.errors import FieldError
 from ledger.domain.quantity import parse_quantity
 from ledger.domain.request.rules import (
@@ -19,13 +26,6 @@ from ledger.domain.request.rules import (
     check_whole_cpus,
     invalid,
     one_of_each,
-)
-from ledger.domain.request.rules_mgpu import (
-    MgpuAsk,
-    check_counts,
-    check_multi,
-    check_name,
-    check_normal,
 )
 
 GPU = "koordinator.sh/gpu"

@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 
 from ledger.domain.annotations.device_allocated import decode_device_allocated
-from ledger.domain.annotations.gpushare import read_gpushare_allocation
-from ledger.domain.annotations.mgpu import read_mgpu_allocation
 from ledger.domain.cpuset import EMPTY, CpuSet, parse_cpuset
 from ledger.domain.devices import DeviceShare
+from ledger.domain.dialects.gpushare.annotations import read_gpushare_allocation
+from ledger.domain.dialects.mgpu.annotations import read_mgpu_allocation
 from ledger.domain.request.requests import GroupRef, PodRequest
 from scheduler.decide.answers import encode, resources_of
 from scheduler.decide.cards.choose import choose

@@ -6,8 +6,8 @@ import pytest
 
 from ledger.domain.cpuset import parse_cpuset
 from ledger.domain.devices import DeviceShare
+from ledger.domain.dialects.names import Dialect
 from ledger.domain.request.requests import ContainerNeed, CpuSetDemand
-from ledger.domain.resources import Dialect
 from scheduler.decide.cards.choose import choose
 from scheduler.decide.cards.view import Choice
 from scheduler.decide.outcome import Placement

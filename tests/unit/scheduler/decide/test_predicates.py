@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from ledger.domain.dialects.names import Dialect
 from ledger.domain.nodes import NodeFacts, Taint
 from ledger.domain.request.requests import MatchExpression, PlacementRules, Toleration
-from ledger.domain.resources import Dialect
 from scheduler.decide.filter.predicates import Predicates
 from scheduler.decide.nodes.fleet import Fleet
 from scheduler.decide.nodes.labels import accepts, tolerated

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
+from ledger.domain.dialects.names import Dialect
 from ledger.domain.nodes import NodeFacts, Taint
 from ledger.domain.request.requests import CpuSetDemand, PodRequest
-from ledger.domain.resources import Dialect
 from scheduler.decide.outcome import ReasonCount, Unplaced
 from scheduler.decide.refusal.reasons import message
 from tests.support.clusters import (

@@ -7,6 +7,7 @@ import pytest
 
 from ledger.domain.annotations.cpu import NumaPolicy, NumaTopologySpec
 from ledger.domain.annotations.device_hints import JointAllocation, PartitionSpec
+from ledger.domain.dialects.names import Dialect
 from ledger.domain.request.requests import (
     ContainerCpus,
     ContainerNeed,
@@ -17,7 +18,6 @@ from ledger.domain.request.requests import (
     PodRequest,
     PodSnapshot,
 )
-from ledger.domain.resources import Dialect
 from scheduler.decide.shapes import (
     NOT_READ,
     Shape,

@@ -17,9 +17,9 @@ from ledger.domain.annotations.device_hints import (
 from ledger.domain.annotations.partitions import GpuPartition
 from ledger.domain.cpuset import parse_cpuset
 from ledger.domain.devices import DevicePlace, DeviceRecord
+from ledger.domain.dialects.names import Dialect
 from ledger.domain.nodes import NodeFacts, NumaZone, Taint
 from ledger.domain.request.requests import CpuSetDemand, DeviceDemand, MatchExpression, PodRequest
-from ledger.domain.resources import Dialect
 from scheduler.decide.outcome import Unplaced
 from scheduler.decide.refusal import reasons
 from scheduler.decide.settings import MGPUSettings, SchedulingSettings

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from ledger.domain.devices import DevicePlace
+from ledger.domain.dialects.names import Dialect
 from ledger.domain.kube.derived_links import derive_links
-from ledger.domain.resources import Dialect
 from scheduler.decide.cards.choose import choose
 from scheduler.decide.cards.view import Choice, NodeView
 from scheduler.decide.outcome import Unfit

@@ -6,10 +6,10 @@ from typing import Final
 import pytest
 
 from ledger.domain.annotations.gang import encode_gang_bind
-from ledger.domain.annotations.gpushare import GpuShareAnswer, encode_gpushare_answer
 from ledger.domain.annotations.guarded import is_allocation
-from ledger.domain.annotations.mgpu import MgpuAllocation, encode_mgpu_allocation
 from ledger.domain.annotations.tenure import ContainerDevices, encode_container_devices
+from ledger.domain.dialects.gpushare.annotations import GpuShareAnswer, encode_gpushare_answer
+from ledger.domain.dialects.mgpu.annotations import MgpuAllocation, encode_mgpu_allocation
 from tests.support.objects import Object, container, device, gpu_pod, node, pod
 from tests.support.requests_to_admit import (
     AGENT,

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from ledger.domain.request.normalise import NormaliseSettings
+from ledger.domain.request.settings import NormaliseSettings
 from tests.support.objects import Object, container, gpu_pod, pod, sidecar
 from tests.support.requests_to_admit import judged, rules_of
 from webhook.decide.settings import AdmissionSettings

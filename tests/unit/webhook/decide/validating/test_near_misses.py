@@ -4,7 +4,7 @@ from typing import Final
 
 import pytest
 
-from ledger.domain.request.normalise import NormaliseSettings
+from ledger.domain.request.settings import NormaliseSettings
 from tests.support.objects import Object, container, gpu_pod, pod
 from tests.support.requests_to_admit import judged
 from webhook.decide.settings import DEFAULT_ADMISSION, AdmissionSettings, RuleMode

@@ -5,7 +5,7 @@ from typing import Final
 
 import pytest
 
-from ledger.domain.request.normalise import NormaliseSettings
+from ledger.domain.request.settings import NormaliseSettings
 from tests.support.objects import Json, Object, container, gpu_pod, pod
 from tests.support.requests_to_admit import UNMANAGED, creation, judged, rules_of
 from webhook.decide.settings import AdmissionSettings, Takeover

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from ledger.domain.annotations.mgpu import (
+from ledger.domain.annotations.tenure import encode_search_cut, read_search_cut
+from ledger.domain.dialects.mgpu.annotations import (
     CONTAINER_NAME_LENGTH_MAX,
     CardRef,
     MgpuAllocation,
@@ -11,12 +12,10 @@ from ledger.domain.annotations.mgpu import (
     decode_card_counts,
     encode_card_counts,
     encode_mgpu_allocation,
-    encode_search_cut,
     read_compute_policy,
     read_mgpu_allocation,
     read_mgpu_node_kind,
     read_node_compute_policy,
-    read_search_cut,
 )
 from ledger.domain.errors import InputError
 

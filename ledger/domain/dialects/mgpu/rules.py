@@ -8,10 +8,10 @@ from functools import partial
 from typing import Final
 
 from ledger.domain.devices import WHOLE_PERCENT
+from ledger.domain.dialects.mgpu.words import MGPU_CORE, MGPU_MEMORY
 from ledger.domain.errors import FieldError
 from ledger.domain.request.rule_names import Rule
 from ledger.domain.request.rules import invalid, of_rule, too_long
-from ledger.domain.resources import MGPU_CORE, MGPU_MEMORY
 
 NORMAL_MEMORY_MIN_MIB: Final = 256
 """Rule N2's floor; normal Pods keep it whatever the settings say (GPU-sharing contract A.3)."""

@@ -6,19 +6,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from ledger.domain.dialects.gpushare.words import (
+    GPUSHARE_CORE,
+    GPUSHARE_COUNT,
+    GPUSHARE_MEMORY,
+    GPUSHARE_NAMES,
+)
 from ledger.domain.errors import FieldError
 from ledger.domain.kube.pod_spec import PodSpec, pod_total
 from ledger.domain.request.asked import NOTHING, Asked, asking
 from ledger.domain.request.requests import DeviceDemand
 from ledger.domain.request.rule_names import Rule
 from ledger.domain.request.rules import invalid, of_rule, required, under, unsupported
-from ledger.domain.resources import (
-    GPUSHARE_CORE,
-    GPUSHARE_COUNT,
-    GPUSHARE_MEMORY,
-    GPUSHARE_NAMES,
-    TYPE_GPU,
-)
+from ledger.domain.resources import TYPE_GPU
 
 UNIT_BYTES: Final = {"MiB": 2**20, "GiB": 2**30}
 CARD_MEMORY_MAX_BYTES: Final = 2**40

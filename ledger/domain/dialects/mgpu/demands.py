@@ -6,21 +6,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from ledger.domain.annotations.mgpu import (
+from ledger.domain.annotations.wire import annotation_path
+from ledger.domain.devices import WHOLE_PERCENT
+from ledger.domain.dialects.mgpu.annotations import (
     CONTAINER_NAME_LENGTH_MAX,
     MgpuPolicy,
     decode_card_counts,
     read_compute_policy,
 )
-from ledger.domain.annotations.wire import annotation_path
-from ledger.domain.devices import WHOLE_PERCENT
-from ledger.domain.errors import FieldError, InputError
-from ledger.domain.kube.pod_spec import APP, ContainerSpec, PodSpec
-from ledger.domain.request.asked import NOTHING, Asked
-from ledger.domain.request.requests import DeviceDemand
-from ledger.domain.request.rule_names import Rule
-from ledger.domain.request.rules import forbidden, invalid, of_rule, under
-from ledger.domain.request.rules_mgpu import (
+from ledger.domain.dialects.mgpu.rules import (
     MgpuAsk,
     check_counts,
     check_multi,
@@ -28,12 +22,18 @@ from ledger.domain.request.rules_mgpu import (
     check_name,
     check_normal,
 )
-from ledger.domain.resources import (
+from ledger.domain.dialects.mgpu.words import (
     ANNOTATION_MGPU_CONTAINER_MULTIPLE,
     MGPU_CORE,
     MGPU_MEMORY,
-    TYPE_GPU,
 )
+from ledger.domain.errors import FieldError, InputError
+from ledger.domain.kube.pod_spec import APP, ContainerSpec, PodSpec
+from ledger.domain.request.asked import NOTHING, Asked
+from ledger.domain.request.requests import DeviceDemand
+from ledger.domain.request.rule_names import Rule
+from ledger.domain.request.rules import forbidden, invalid, of_rule, under
+from ledger.domain.resources import TYPE_GPU
 
 MIB: Final = 2**20
 _COUNTS_FIELD: Final = annotation_path(ANNOTATION_MGPU_CONTAINER_MULTIPLE)

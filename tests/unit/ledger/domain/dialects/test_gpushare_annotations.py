@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from ledger.domain.annotations.gpushare import (
+from ledger.domain.annotations.unhealthy import decode_unhealthy_cards, encode_unhealthy_cards
+from ledger.domain.dialects.gpushare.annotations import (
     CardUnits,
     GpuShareAllocation,
     GpuShareAnswer,
@@ -10,10 +11,8 @@ from ledger.domain.annotations.gpushare import (
     decode_core_percentages,
     decode_gpushare_answer,
     decode_pod_units,
-    decode_unhealthy_cards,
     encode_card_units,
     encode_gpushare_answer,
-    encode_unhealthy_cards,
     read_gpushare_allocation,
 )
 from ledger.domain.errors import InputError

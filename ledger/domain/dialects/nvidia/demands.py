@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from ledger.domain.devices import WHOLE_PERCENT
 from ledger.domain.kube.pod_spec import PodSpec, pod_total
 from ledger.domain.request.asked import NOTHING, Asked, asking, first_fields
 from ledger.domain.request.requests import DeviceDemand
 from ledger.domain.request.rules import check_gpu_combination
-from ledger.domain.resources import TYPE_GPU, WHOLE_CARD_NAMES
+from ledger.domain.resources import (
+    GPU_CORE,
+    GPU_MEMORY_RATIO,
+    GPU_SHARED,
+    NVIDIA_GPU,
+    TYPE_GPU,
+    WHOLE_CARD_NAMES,
+)
 
 
 def whole_card_demands(spec: PodSpec) -> Asked:
@@ -37,3 +46,17 @@ def whole_card_demands(spec: PodSpec) -> Asked:
         containers=tuple(counts),
     )
     return Asked(demands=(demand,), counts=counts)
+
+
+def rewritten(amounts: Mapping[str, int]) -> dict[str, int]:
+    """
+    Return one container's amounts as admission writes them: `nvidia.com/gpu` n on n cards.
+
+    Rule: Koordinator contract 5.1, ours: n becomes core and ratio 100 n. Other amounts are kept.
+    """
+    result = dict(amounts)
+    if NVIDIA_GPU not in result:
+        return result
+    cards = result.pop(NVIDIA_GPU)
+    percent = WHOLE_PERCENT * cards
+    return {**result, GPU_CORE: percent, GPU_MEMORY_RATIO: percent, GPU_SHARED: cards}

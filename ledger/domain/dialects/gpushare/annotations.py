@@ -17,8 +17,7 @@ from ledger.domain.annotations.wire import (
     dump,
     load,
 )
-from ledger.domain.errors import InputError
-from ledger.domain.resources import (
+from ledger.domain.dialects.gpushare.words import (
     ANNOTATION_GPUSHARE_ASSIGNED,
     ANNOTATION_GPUSHARE_ASSUME_TIME,
     ANNOTATION_GPUSHARE_CORE_PERCENTAGE,
@@ -30,11 +29,10 @@ from ledger.domain.resources import (
     ANNOTATION_GPUSHARE_V2_ASSIGNED,
     ANNOTATION_GPUSHARE_V2_ASSUME_TIME,
 )
+from ledger.domain.errors import InputError
 
 UNITS_MAX: Final = 8_000_000
 """The most units of one card, as of a request: no card has more, and bytes of it stay exact."""
-
-_INDEX_DIGITS_MAX: Final = 9
 
 _NO_CARD: Final = "-1"
 """What upstream writes for a Pod without a card."""
@@ -190,31 +188,6 @@ def encode_card_units(shares: tuple[CardUnits, ...]) -> str:
     for share in shares:
         by_container.setdefault(str(share.container), {})[str(share.card)] = share.units
     return dump(by_container)
-
-
-# ConfigMap kube-system/unhealthy-gpu-<node>, key gpus: "0,3"
-
-
-def decode_unhealthy_cards(text: str) -> tuple[frozenset[int], tuple[str, ...]]:
-    """
-    Return the card indexes to avoid, and the tokens that are no index.
-
-    Rule: GPU-sharing contract B.3, "OURS": a token that does not parse is ignored and reported;
-    it never condemns card 0. Blanks around an index are taken.
-    """
-    tokens = [token.strip() for token in text.split(",") if token.strip()]
-    numbers = [token for token in tokens if _is_index(token)]
-    bad = tuple(token for token in tokens if not _is_index(token))
-    return frozenset(map(int, numbers)), bad
-
-
-def encode_unhealthy_cards(cards: frozenset[int]) -> str:
-    """Write the card indexes to avoid, ascending."""
-    return ",".join(map(str, sorted(cards)))
-
-
-def _is_index(token: str) -> bool:
-    return token.isascii() and token.isdigit() and len(token) <= _INDEX_DIGITS_MAX
 
 
 def _read_v2(annotations: Mapping[str, str]) -> GpuShareAllocation | None:

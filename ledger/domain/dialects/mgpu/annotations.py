@@ -15,17 +15,16 @@ from ledger.domain.annotations.wire import (
     a_decimal,
     annotation_path,
 )
-from ledger.domain.errors import InputError
-from ledger.domain.resources import (
+from ledger.domain.dialects.mgpu.words import (
     ANNOTATION_MGPU_ASSUMED,
     ANNOTATION_MGPU_COMPUTE_POLICY,
     ANNOTATION_MGPU_CONTAINER_MULTIPLE,
     ANNOTATION_MGPU_INDEX_PREFIX,
-    ANNOTATION_TENURE_SEARCH_CUT,
     DOMAIN_MGPU,
     LABEL_MGPU_COMPUTE_POLICY,
     LABEL_MGPU_NODE,
 )
+from ledger.domain.errors import InputError
 
 _COUNTS_PATH: Final = annotation_path(ANNOTATION_MGPU_CONTAINER_MULTIPLE)
 
@@ -175,35 +174,6 @@ def encode_mgpu_allocation(allocation: MgpuAllocation) -> dict[str, str]:
         if cards:
             result[f"{ANNOTATION_MGPU_INDEX_PREFIX}{name}"] = ",".join(map(str, cards))
     return result
-
-
-# tenure.sh/search-cut: "first found: containers=6, searched=5"
-# tenure.sh/search-cut: "best so far: steps=10000"
-
-
-def encode_search_cut(*, containers: int, levels: int, steps: int) -> dict[str, str]:
-    """
-    Write why the cards of a placed Pod may not be the best ones.
-
-    Rule: GPU-sharing contract A.5: that the search was cut is recorded in the decision.
-
-    Args:
-        containers: how many of the Pod's containers ask for cards.
-        levels: up to how many the search looks for the best (setting `mgpu.searchLevels`).
-        steps: after how many steps it ends with the best so far.
-    """
-    first_found = containers > levels
-    text = (
-        f"first found: containers={containers}, searched={levels}"
-        if first_found
-        else f"best so far: steps={steps}"
-    )
-    return {ANNOTATION_TENURE_SEARCH_CUT: text}
-
-
-def read_search_cut(annotations: Mapping[str, str]) -> str:
-    """Return why the cards of a placed Pod may not be the best ones, empty where they are."""
-    return annotations.get(ANNOTATION_TENURE_SEARCH_CUT, "")
 
 
 def _container_of(key: str, container_names: Sequence[str]) -> str:

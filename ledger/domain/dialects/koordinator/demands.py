@@ -29,7 +29,6 @@ from ledger.domain.resources import (
     GPU_SHARED,
     HUAWEI_NPU_CORE,
     KOORDINATOR_GPU_NAMES,
-    NVIDIA_GPU,
     TYPE_GPU,
 )
 
@@ -94,21 +93,6 @@ def cards_of(amounts: Mapping[str, int]) -> int:
     percent = amounts.get(GPU_MEMORY_RATIO, amounts.get(GPU_CORE, 0))
     whole = percent > WHOLE_PERCENT and percent % WHOLE_PERCENT == 0
     return percent // WHOLE_PERCENT if whole else 1
-
-
-def rewritten(amounts: Mapping[str, int]) -> dict[str, int]:
-    """
-    Return one container's amounts as admission writes them: cores, memory and number of cards.
-
-    Rule: Koordinator contract 5.1, ours: `nvidia.com/gpu` n becomes core and ratio 100 n on n
-    cards. Amounts come under released names and without zeros; those of other words are kept.
-    """
-    result = dict(amounts)
-    if NVIDIA_GPU in result:
-        cards = result.pop(NVIDIA_GPU)
-        percent = WHOLE_PERCENT * cards
-        return {**result, GPU_CORE: percent, GPU_MEMORY_RATIO: percent, GPU_SHARED: cards}
-    return inject(result) if result.keys() & KOORDINATOR_GPU_NAMES else result
 
 
 def split(amounts: Mapping[str, int]) -> tuple[int, CardShare]:

@@ -1,0 +1,31 @@
+"""The list of a node's unhealthy GPUs, in a ConfigMap of its own."""
+
+from __future__ import annotations
+
+from typing import Final
+
+_INDEX_DIGITS_MAX: Final = 9
+
+# ConfigMap kube-system/unhealthy-gpu-<node>, key gpus: "0,3"
+
+
+def decode_unhealthy_cards(text: str) -> tuple[frozenset[int], tuple[str, ...]]:
+    """
+    Return the card indexes to avoid, and the tokens that are no index.
+
+    Rule: GPU-sharing contract B.3, "OURS": a token that does not parse is ignored and reported;
+    it never condemns card 0. Blanks around an index are taken.
+    """
+    tokens = [token.strip() for token in text.split(",") if token.strip()]
+    numbers = [token for token in tokens if _is_index(token)]
+    bad = tuple(token for token in tokens if not _is_index(token))
+    return frozenset(map(int, numbers)), bad
+
+
+def encode_unhealthy_cards(cards: frozenset[int]) -> str:
+    """Write the card indexes to avoid, ascending."""
+    return ",".join(map(str, sorted(cards)))
+
+
+def _is_index(token: str) -> bool:
+    return token.isascii() and token.isdigit() and len(token) <= _INDEX_DIGITS_MAX

@@ -1,0 +1,1 @@
+"""Aliyun's GPU share: memory of one card for the whole Pod. Knows no other dialect."""

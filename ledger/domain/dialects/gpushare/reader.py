@@ -1,0 +1,63 @@
+"""GPU share, as Pods and Nodes are read in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from ledger.domain.dialects.gpushare.adopted import (
+    GPUSHARE_V1,
+    GPUSHARE_V2,
+    from_gpushare,
+    unread_words,
+    with_containers,
+)
+from ledger.domain.dialects.gpushare.demands import UNIT_BYTES, gpushare_demands
+from ledger.domain.dialects.gpushare.words import GPUSHARE_COUNT, GPUSHARE_MEMORY, WORDS
+from ledger.domain.dialects.names import Dialect
+from ledger.domain.dialects.protocol import Adverts, DialectReader, GpuAsked, Uncounted
+from ledger.domain.errors import InputError
+from ledger.domain.kube.pod_spec import PodSpec
+from ledger.domain.request.settings import NormaliseSettings
+
+
+def _demands(spec: PodSpec, settings: NormaliseSettings) -> GpuAsked:
+    share = gpushare_demands(spec, settings.gpushare_unit)
+    own = {"gpushare_units": share.units}
+    return GpuAsked(dialect=Dialect.GPUSHARE, asked=share.asked, own=own)
+
+
+def _adverts(units: Callable[[str], int], settings: NormaliseSettings) -> Adverts | None:
+    count = units(GPUSHARE_COUNT)
+    each = units(GPUSHARE_MEMORY) // max(1, count)
+    unit_bytes = UNIT_BYTES[settings.gpushare_unit]
+    return Adverts(name=GPUSHARE_COUNT, count=count, memory_bytes=each * unit_bytes)
+
+
+def _unit_bytes(resource: str, settings: NormaliseSettings) -> int:
+    """Return the memory behind one id of the daemon's (GPU-sharing contract B.5)."""
+    return UNIT_BYTES[settings.gpushare_unit] if resource == GPUSHARE_MEMORY else 0
+
+
+def _amounts(
+    percent: int | None, size: int | None, settings: NormaliseSettings
+) -> Mapping[str, str]:
+    if percent is not None or size is None:
+        raise InputError("GPU share asks for --gpu-memory alone", field="--dialect")
+    return {GPUSHARE_MEMORY: str(-(-size // UNIT_BYTES[settings.gpushare_unit]))}
+
+
+READER: Final = DialectReader(
+    dialect=Dialect.GPUSHARE,
+    words=WORDS,
+    demands=_demands,
+    amounts=_amounts,
+    takes_wishes=False,
+    sources=(GPUSHARE_V2, GPUSHARE_V1),
+    adopted=from_gpushare,
+    unread=unread_words,
+    with_containers=with_containers,
+    unit_bytes=_unit_bytes,
+    adverts=_adverts,
+    uncounted=(Uncounted(memory=GPUSHARE_MEMORY, cards=GPUSHARE_COUNT, least=1),),
+)

@@ -1,0 +1,59 @@
+"""Koordinator's keys, as Pods and Nodes are read in them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from ledger.domain.devices import WHOLE_PERCENT
+from ledger.domain.dialects.koordinator.demands import inject, koordinator_demands
+from ledger.domain.dialects.names import Dialect
+from ledger.domain.dialects.protocol import Adverts, DialectReader, GpuAsked
+from ledger.domain.dialects.words import DialectWords
+from ledger.domain.kube.pod_spec import PodSpec
+from ledger.domain.request.settings import NormaliseSettings
+from ledger.domain.resources import (
+    GPU,
+    GPU_CORE,
+    GPU_MEMORY,
+    GPU_MEMORY_RATIO,
+    GPU_SHARED,
+    KOORDINATOR_GPU_NAMES,
+)
+
+
+def _demands(spec: PodSpec, _settings: NormaliseSettings) -> GpuAsked:
+    return GpuAsked(dialect=Dialect.KOORDINATOR, asked=koordinator_demands(spec))
+
+
+def _adverts(units: Callable[[str], int], _settings: NormaliseSettings) -> Adverts | None:
+    count = units(GPU_CORE) // WHOLE_PERCENT
+    return Adverts(name=GPU_CORE, count=count, memory_bytes=units(GPU_MEMORY) // max(1, count))
+
+
+def _amounts(
+    percent: int | None, size: int | None, _settings: NormaliseSettings
+) -> Mapping[str, str]:
+    amounts: dict[str, str] = {}
+    if percent is not None:
+        amounts[GPU_CORE] = str(percent)
+    if size is not None:
+        amounts[GPU_MEMORY] = str(size)
+    elif percent is not None:
+        amounts[GPU_MEMORY_RATIO] = str(percent)
+    return amounts
+
+
+READER: Final = DialectReader(
+    dialect=Dialect.KOORDINATOR,
+    words=DialectWords(
+        name=str(Dialect.KOORDINATOR),
+        resources=KOORDINATOR_GPU_NAMES,
+        card_numbers=frozenset({GPU_SHARED}),
+        card_percents=frozenset({GPU, GPU_CORE, GPU_MEMORY_RATIO}),
+    ),
+    demands=_demands,
+    amounts=_amounts,
+    rewritten=inject,
+    adverts=_adverts,
+)

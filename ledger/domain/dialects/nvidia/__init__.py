@@ -1,0 +1,1 @@
+"""Whole cards of a vendor's device plugin. Knows no other dialect."""

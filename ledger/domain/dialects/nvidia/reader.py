@@ -1,0 +1,91 @@
+"""Whole cards, as Pods and Nodes are read for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from ledger.domain.devices import WHOLE_PERCENT
+from ledger.domain.dialects.names import Dialect
+from ledger.domain.dialects.nvidia.demands import rewritten, whole_card_demands
+from ledger.domain.dialects.protocol import Adverts, DialectReader, GpuAsked
+from ledger.domain.dialects.words import DialectWords
+from ledger.domain.errors import InputError
+from ledger.domain.kube.pod_spec import PodSpec
+from ledger.domain.request.requests import MatchExpression
+from ledger.domain.request.settings import NormaliseSettings
+from ledger.domain.resources import (
+    AMD_GPU,
+    DCU_GPU,
+    LABEL_GPU_VENDOR,
+    NVIDIA_GPU,
+    WHOLE_CARD_NAMES,
+)
+
+_FOREIGN_CARDS: Final = frozenset({AMD_GPU, DCU_GPU})
+_VENDORS: Final = ("baidu", "cambricon", "huawei", "metax", "nvidia")
+"""Vendor labels of Koordinator contract 1.2; cards of amd.com and dcu.com carry none of them."""
+_NVIDIA: Final = (
+    (MatchExpression(key=LABEL_GPU_VENDOR, operator="DoesNotExist", values=()),),
+    (MatchExpression(key=LABEL_GPU_VENDOR, operator="In", values=("", "nvidia")),),
+)
+_OTHER_VENDOR: Final = (
+    (
+        MatchExpression(key=LABEL_GPU_VENDOR, operator="Exists", values=()),
+        MatchExpression(key=LABEL_GPU_VENDOR, operator="NotIn", values=("", *_VENDORS)),
+    ),
+)
+"""What a node's labels must say for `nvidia.com/gpu`, and for the cards of other vendors."""
+
+
+def _demands(spec: PodSpec, _settings: NormaliseSettings) -> GpuAsked:
+    """
+    Return what a Pod asks for in whole cards of any vendor.
+
+    Rule: Koordinator contract 1.2: no label and an empty one are NVIDIA's; no card is known to be
+    AMD's or Hygon's, but many not to be. Those are Koordinator's names for cards of other vendors.
+    """
+    said = [
+        (name, quantity)
+        for container in spec.containers
+        for name, quantity in container.requests.items()
+        if name in WHOLE_CARD_NAMES
+    ]
+    names = {name for name, quantity in said if quantity} or {name for name, _ in said}
+    foreign = bool(names & _FOREIGN_CARDS)
+    asked = whole_card_demands(spec)
+    vendors: tuple[tuple[MatchExpression, ...], ...] = ()
+    if foreign:
+        vendors = _OTHER_VENDOR
+    elif asked.demands:
+        vendors = _NVIDIA
+    dialect = Dialect.KOORDINATOR if foreign else Dialect.NVIDIA
+    return GpuAsked(dialect=dialect, asked=asked, vendors=vendors)
+
+
+def _adverts(units: Callable[[str], int], _settings: NormaliseSettings) -> Adverts | None:
+    return Adverts(name=NVIDIA_GPU, count=units(NVIDIA_GPU))
+
+
+def _amounts(
+    percent: int | None, size: int | None, _settings: NormaliseSettings
+) -> Mapping[str, str]:
+    if size is not None or (percent is not None and percent % WHOLE_PERCENT):
+        error = InputError("nvidia.com/gpu asks for whole GPUs only", field="--gpus")
+        error.add_note("use --dialect koordinator")
+        raise error
+    return {} if percent is None else {NVIDIA_GPU: str(percent // WHOLE_PERCENT)}
+
+
+READER: Final = DialectReader(
+    dialect=Dialect.NVIDIA,
+    words=DialectWords(
+        name=str(Dialect.NVIDIA),
+        resources=WHOLE_CARD_NAMES,
+        card_numbers=frozenset({NVIDIA_GPU}),
+    ),
+    demands=_demands,
+    amounts=_amounts,
+    rewritten=rewritten,
+    adverts=_adverts,
+)

@@ -1,0 +1,152 @@
+"""
+What a dialect brings to the vocabulary: how it is read, as one object of functions.
+
+A hook that a dialect leaves out is one that it has nothing to say to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ledger.domain.adopted.cards import Asker, Found
+from ledger.domain.devices import DeviceRecord
+from ledger.domain.dialects.names import Dialect
+from ledger.domain.dialects.words import DialectWords
+from ledger.domain.kube.pod_spec import PodSpec
+from ledger.domain.nodes import NodeFacts
+from ledger.domain.quantity import Quantity
+from ledger.domain.request.asked import NOTHING, Asked
+from ledger.domain.request.requests import MatchExpression
+from ledger.domain.request.settings import NormaliseSettings
+
+Labels = Mapping[str, str]
+Quantities = Mapping[str, Quantity]
+"""What a Node offers, by released name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuAsked:
+    """
+    What a Pod asks of GPUs, in whichever dialect.
+
+    Attributes:
+        own: fields of `PodRequest` that only this dialect sets, with their values.
+        vendors: required node affinity that the cards' vendor adds, terms ORed.
+    """
+
+    dialect: Dialect | None = None
+    asked: Asked = NOTHING
+    own: Mapping[str, Any] = field(default_factory=dict)
+    vendors: tuple[tuple[MatchExpression, ...], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adverts:
+    """
+    What one dialect's quantities say of a node: how many cards, how much memory on each.
+
+    Attributes:
+        name: the resource that says how many, for people.
+        memory_bytes: on each card, rounded down; 0 = not said.
+    """
+
+    name: str
+    count: int
+    memory_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Uncounted:
+    """Memory that nobody can share out where a node does not offer `least` of `cards` beside it."""
+
+    memory: str
+    cards: str
+    least: int
+
+
+def no_adverts(_units: Callable[[str], int], _settings: NormaliseSettings) -> Adverts | None:
+    """Take no quantity of a Node for cards."""
+    return None
+
+
+def nothing_adopted(_asker: Asker) -> Found | None:
+    """Find no annotation of the dialect's own."""
+    return None
+
+
+def nothing_unread(_asker: Asker) -> Sequence[str]:
+    """Find nothing to say of annotations that name no card."""
+    return ()
+
+
+def as_found(found: Found, _asker: Asker) -> Found:
+    """Know no more of a Pod than the source that named its cards."""
+    return found
+
+
+def not_by_unit(_resource: str, _settings: NormaliseSettings) -> int:
+    """Take what kubelet hands out under every name for a card or a replica of one."""
+    return 0
+
+
+def as_it_is(node: NodeFacts) -> NodeFacts:
+    """Read nothing of a Node."""
+    return node
+
+
+def no_warnings(
+    _labels: Labels, _quantities: Quantities, _devices: Sequence[DeviceRecord] | None
+) -> Iterator[str]:
+    """Say nothing of a Node."""
+    yield from ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DialectReader:
+    """
+    One dialect as Pods and Nodes are read in it.
+
+    Attributes:
+        words: its names.
+        demands: what a Pod that speaks the dialect asks for, or every rule that it breaks.
+        amounts: what a container writes for so much percent of cards and so many bytes, each None
+            where it is not said. Raises `InputError` where the dialect can't say it.
+        rewritten: one container's amounts as admission writes them, under released names and
+            without zeros; None = as their user did. Amounts of other words are kept.
+        takes_wishes: scopes, exclusive parts and partitions can be wished for.
+        bounded_search: the search for cards may be cut short, of which the Pod then tells.
+        sources: the names of what `adopted` reads, in the order asked.
+        adopted: what a running Pod holds by the dialect's annotations; None without one.
+        unread: what annotations say although they name no card, where no source names any.
+        with_containers: a Pod's holding, found elsewhere, with who of its containers is on each
+            card. Only for Pods that speak the dialect.
+        unit_bytes: the bytes that one id of a resource stands for in kubelet's file; 0 = an id is a
+            card or a replica of one.
+        adverts: the cards that a Node's quantities mean; the function gives whole units by name, 0
+            where there are none.
+        uncounted: memory that is offered in vain without a number of cards.
+        on_node: a Node with what only this dialect reads of its labels.
+        node_warnings: what is wrong with a Node in this dialect, by its labels, its quantities and
+            the devices of its Device object (None without one).
+    """
+
+    dialect: Dialect
+    words: DialectWords
+    demands: Callable[[PodSpec, NormaliseSettings], GpuAsked]
+    amounts: Callable[[int | None, int | None, NormaliseSettings], Mapping[str, str]]
+    rewritten: Callable[[Mapping[str, int]], dict[str, int]] | None = None
+    takes_wishes: bool = True
+    bounded_search: bool = False
+    sources: tuple[str, ...] = ()
+    adopted: Callable[[Asker], Found | None] = nothing_adopted
+    unread: Callable[[Asker], Sequence[str]] = nothing_unread
+    with_containers: Callable[[Found, Asker], Found] = as_found
+    unit_bytes: Callable[[str, NormaliseSettings], int] = not_by_unit
+    adverts: Callable[[Callable[[str], int], NormaliseSettings], Adverts | None] = no_adverts
+    uncounted: tuple[Uncounted, ...] = ()
+    on_node: Callable[[NodeFacts], NodeFacts] = as_it_is
+    node_warnings: Callable[[Labels, Quantities, Sequence[DeviceRecord] | None], Iterator[str]] = (
+        no_warnings
+    )

@@ -1,0 +1,48 @@
+"""The dialects that are read, and which one a set of names is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from ledger.domain.dialects.gpushare.reader import READER as GPUSHARE
+from ledger.domain.dialects.koordinator.reader import READER as KOORDINATOR
+from ledger.domain.dialects.mgpu.reader import READER as MGPU
+from ledger.domain.dialects.names import Dialect
+from ledger.domain.dialects.nvidia.reader import READER as NVIDIA
+from ledger.domain.dialects.protocol import DialectReader
+
+READERS: Final[tuple[DialectReader, ...]] = (MGPU, GPUSHARE, KOORDINATOR, NVIDIA)
+"""In the order in which their annotations and quantities are asked (cli.md, Running Pods)."""
+
+_BY_DIALECT: Final[Mapping[Dialect, DialectReader]] = {each.dialect: each for each in READERS}
+
+
+def reader_of(dialect: Dialect) -> DialectReader:
+    """Return the object of a dialect."""
+    return _BY_DIALECT[dialect]
+
+
+def takes_wishes(dialect: Dialect | None) -> bool:
+    """Tell whether a Pod in this dialect, or in none, can wish for scopes and partitions."""
+    return dialect is None or _BY_DIALECT[dialect].takes_wishes
+
+
+def may_be_cut(dialect: str) -> bool:
+    """Tell whether the search for a Pod's cards may end before it has seen all ways to choose."""
+    return any(each.dialect == dialect and each.bounded_search for each in READERS)
+
+
+def rewritten(amounts: Mapping[str, int]) -> dict[str, int]:
+    """
+    Return one container's amounts as admission writes them: cores, memory and number of cards.
+
+    Rule: Koordinator contract 5.1, ours. Amounts come under released names and without zeros; words
+    that a foreign dialect has borrowed are that dialect's, and stay.
+    """
+    names = amounts.keys()
+    if not any(each.words.borrowed and each.words.resources & names for each in READERS):
+        for each in READERS:
+            if each.rewritten is not None and each.words.resources & names:
+                return each.rewritten(amounts)
+    return dict(amounts)

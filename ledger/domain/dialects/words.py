@@ -1,0 +1,38 @@
+"""What the names of one dialect are, as data: all that is read where only names are known."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DialectWords:
+    """
+    The names of one dialect. What is left out is not there.
+
+    Attributes:
+        name: as `Dialect` has it, and as events and options say it.
+        resources: every resource by which a Pod asks for GPUs in it.
+        borrowed: resources of other dialects that a Pod says beside its own; alone they are those
+            dialects'.
+        zeros_ask: the resources of which 0 is a request, one that breaks a rule.
+        card_numbers, card_percents: resources whose amount is a number of cards or of shares of
+            them, and those whose amount is 100 for each whole card (quotas).
+        resource_prefixes, annotation_prefixes: how what is nearly one of its names begins;
+            whatever does reaches admission.
+        allocation_annotations, allocation_prefixes: annotations that say who holds what, which
+            nobody but us may write.
+        request_annotations: annotations that a Pod is placed by; they stay once it has a node.
+    """
+
+    name: str
+    resources: frozenset[str]
+    borrowed: frozenset[str] = frozenset()
+    zeros_ask: frozenset[str] = frozenset()
+    card_numbers: frozenset[str] = frozenset()
+    card_percents: frozenset[str] = frozenset()
+    resource_prefixes: tuple[str, ...] = ()
+    annotation_prefixes: tuple[str, ...] = ()
+    allocation_annotations: frozenset[str] = frozenset()
+    allocation_prefixes: tuple[str, ...] = ()
+    request_annotations: tuple[str, ...] = ()
