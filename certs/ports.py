@@ -14,7 +14,24 @@ class ConflictError(Exception):
 
 
 class ApiError(Exception):
-    """The API can't be reached, does not answer in time, or refuses; the message says which."""
+    """
+    The API can't be reached, does not answer in time, or refuses; the message says which.
+
+    Attributes:
+        status: HTTP status of a refusal; None where there was no answer.
+        retry_after_seconds: how long the API server wants to be left alone, where it says so.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int | None = None,
+        retry_after_seconds: float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.retry_after_seconds = retry_after_seconds
 
 
 class Objects(Protocol):

@@ -14,7 +14,8 @@ from ledger.domain.errors import InputError
 from ledger.domain.kube.pod_spec import Amounts
 from ledger.domain.quantity import Quantity, parse_quantity
 from ledger.domain.resources import LABEL_TENURE_MANAGED
-from tenure.kube.watching import Source, Watched
+from tenure.kube.reflector import Source
+from tenure.kube.watching import Watched
 from webhook.decide.facts import QuotaFact
 from webhook.server.metrics import Metrics
 from webhook.server.ports import LookupFailedError
@@ -108,8 +109,8 @@ class KubeLookups:
         if watches is None:
             return None
         watched = watches.quotas if kind == _QUOTAS else watches.namespaces
-        age = watched.age()
-        if not watched.open and (age is None or age >= seconds):
+        age = watched.reflector.age()
+        if not watched.reflector.open and (age is None or age >= seconds):
             return None
         if kind == _QUOTAS:
             try:

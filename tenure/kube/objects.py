@@ -106,8 +106,9 @@ class KubeObjects:
                 )
                 try:
                     if answer.status != _OK:
-                        _answered("GET", path, int(answer.status), await _whole(answer))
-                        raise ApiError(f"the API can't be watched: {path}, status={answer.status}")
+                        status, raw = int(answer.status), await _whole(answer)
+                        _answered("GET", path, status, raw, answer.headers)
+                        raise ApiError(f"the API can't be watched: {path}, status={status}")
                     async for line in _lines(answer):
                         event = _object(line)
                         if event is None:
@@ -170,7 +171,7 @@ class KubeObjects:
                 status = int(answer.status)
                 self._skew = _skew(answer.headers.get("Date", ""), datetime.now(UTC))
                 raw = await _whole(answer)
-        return _answered(method, path, status, raw)
+        return _answered(method, path, status, raw, answer.headers)
 
 
 @contextmanager
@@ -231,7 +232,9 @@ async def _lines(answer: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
         raise ApiError("the API's answer broke off within a line")
 
 
-def _answered(method: str, path: str, status: int, raw: bytes) -> tuple[int, Mapping[str, Any]]:
+def _answered(
+    method: str, path: str, status: int, raw: bytes, headers: Mapping[str, str]
+) -> tuple[int, Mapping[str, Any]]:
     body = _object(raw)
     if status == _NOT_FOUND:
         return status, body or {}
@@ -244,7 +247,16 @@ def _answered(method: str, path: str, status: int, raw: bytes) -> tuple[int, Map
     message = "" if secret else str((body or {}).get("message", ""))[:_MESSAGE_MAX]
     if status == _CONFLICT or (method == "PATCH" and status == _INVALID and not _causes(body)):
         raise ConflictError(f"{method} {path}: {message}")
-    raise ApiError(f"the API refused: {method} {path}, status={status}: {message}")
+    raise ApiError(
+        f"the API refused: {method} {path}, status={status}: {message}",
+        status=status,
+        retry_after_seconds=_seconds(headers.get("Retry-After", "")),
+    )
+
+
+def _seconds(text: str) -> float | None:
+    """Return the seconds of a `Retry-After`; a date in it is not what an API server writes."""
+    return float(text) if text.isascii() and text.isdigit() else None
 
 
 def _causes(body: Mapping[str, Any] | None) -> object:

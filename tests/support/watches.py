@@ -17,12 +17,14 @@ class ScriptedWatch:
     Attributes:
         listed: path -> the objects there, told as a list of pages of `page` objects.
         opened: every path that was read or watched, with its query.
+        failures: what the next watches fail with before they open, one each.
     """
 
     listed: dict[str, list[Object]] = field(default_factory=dict)
     page: int = 2
     version: int = 100
     opened: list[str] = field(default_factory=list)
+    failures: list[ApiError] = field(default_factory=list)
     events: dict[str, asyncio.Queue[Object | None]] = field(default_factory=dict)
 
     async def read(self, path: str) -> Object | None:
@@ -40,6 +42,8 @@ class ScriptedWatch:
         """Yield what is told until it ends, or fails."""
         assert seconds > 0
         self.opened.append(path)
+        if self.failures:
+            raise self.failures.pop(0)
         queue = self.events[path.partition("?")[0]] = asyncio.Queue()
         while True:
             event = await queue.get()

@@ -78,7 +78,7 @@ async def watching(cluster: Cluster, *there: Object) -> AsyncIterator[None]:
         kind = "resourcequotas" if "spec" in one else "namespaces"
         cluster.watch.listed.setdefault(f"/api/v1/{kind}", []).append(one)
     following = [
-        asyncio.create_task(watched.follow())
+        asyncio.create_task(watched.reflector.follow())
         for watched in (cluster.watches.namespaces, cluster.watches.quotas)
     ]
     await cluster.watch.told()
@@ -209,6 +209,7 @@ def test_a_watch_answers_for_managed_namespaces_and_quotas() -> None:
             assert await cluster.lookups.namespace_labels("new") == {}
             assert cluster.asked == {"/api/v1/namespaces/new": 1}
             quota["spec"] = {"hard": {"cpu": "four"}}
+            quota["metadata"] = {"name": "q", "namespace": "ml", "resourceVersion": "3"}
             cluster.watch.tell("/api/v1/resourcequotas", "MODIFIED", quota)
             await cluster.watch.told()
             with pytest.raises(LookupFailedError):

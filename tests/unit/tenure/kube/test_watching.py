@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from certs.ports import ApiError, Object
-from tenure.kube import watching
+from tenure.kube import reflector, watching
 from tenure.kube.watching import Watched
 from tests.support.watches import ScriptedWatch
 
@@ -28,7 +28,7 @@ def follow(act: Act, *there: Object) -> None:
     async def main() -> None:
         source = ScriptedWatch(listed={PATH: list(there)})
         watched: Watched[str] = Watched(source, PATH, lambda item: str(item["says"]), lambda: 0.0)
-        task = asyncio.create_task(watched.follow())
+        task = asyncio.create_task(watched.reflector.follow())
         await source.told()
         try:
             await act(watched, source, task)
@@ -44,7 +44,7 @@ def test_every_page_is_listed_and_every_change_is_taken() -> None:
 
     async def act(watched: Watched[str], source: ScriptedWatch, _: asyncio.Task[None]) -> None:
         assert watched.of("a") == {"x": "1", "y": "2", "z": "3"}
-        assert watched.open
+        assert watched.reflector.open
         source.tell(PATH, "ADDED", thing("n", "4", 101))
         source.tell(PATH, "MODIFIED", thing("x", "5", 102))
         source.tell(PATH, "DELETED", thing("y", "2", 103))
@@ -72,7 +72,7 @@ def test_a_version_that_is_too_old_is_listed_anew() -> None:
         source.tell(PATH, "END", {})
         await source.told()
         assert watched.of("a") == {"z": "3"}
-        assert watched.open
+        assert watched.reflector.open
 
     follow(act, thing("x", "1"))
 
@@ -90,15 +90,15 @@ def test_what_is_no_event_ends_the_watch(
     kind: str, item: Object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is never taken for a change; what was known is then old, and followed again."""
-    monkeypatch.setattr(watching, "PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(reflector, "PAUSE_SECONDS", 0.0)
 
     async def act(watched: Watched[str], source: ScriptedWatch, task: asyncio.Task[None]) -> None:
         source.tell(PATH, kind, item)
         with pytest.raises(ApiError):
             await task
-        assert (watched.open, watched.age()) == (False, 0.0)
+        assert (watched.reflector.open, watched.reflector.age()) == (False, 0.0)
         assert watched.of("a") == {"x": "1"}
-        again = asyncio.create_task(watched.follow())
+        again = asyncio.create_task(watched.reflector.follow())
         await source.told()
         assert not again.done()
         again.cancel()
@@ -108,7 +108,7 @@ def test_what_is_no_event_ends_the_watch(
 
 def test_more_than_is_kept_is_told_and_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """The memory is bounded, and nobody takes a part for the whole."""
-    monkeypatch.setattr(watching, "PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(reflector, "PAUSE_SECONDS", 0.0)
     monkeypatch.setattr(watching, "OBJECTS_MAX", 2)
 
     async def act(watched: Watched[str], source: ScriptedWatch, task: asyncio.Task[None]) -> None:
@@ -116,6 +116,6 @@ def test_more_than_is_kept_is_told_and_not_kept(monkeypatch: pytest.MonkeyPatch)
         source.tell(PATH, "ADDED", thing("z", "3"))
         with pytest.raises(ApiError, match="too many to keep"):
             await task
-        assert (watched.open, watched.age()) == (False, 0.0)
+        assert (watched.reflector.open, watched.reflector.age()) == (False, 0.0)
 
     follow(act, thing("x", "1"))

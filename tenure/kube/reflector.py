@@ -1,0 +1,244 @@
+"""A collection of the API followed: listed once, then watched, and told on as single changes."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing
+from typing import Any, Final, Protocol
+from urllib.parse import quote
+
+from certs.ports import ApiError, Object
+
+PAGE: Final = 500
+OBJECTS_MAX: Final = 1_000_000
+"""More are not followed: a view that lacks objects is none."""
+WATCH_SECONDS: Final = 30
+"""How long one watch lasts: a connection that died without a word is noticed by then."""
+PAUSE_SECONDS: Final = 0.5
+PAUSE_SECONDS_MAX: Final = 30.0
+HEALTHY_SECONDS: Final = 120.0
+"""A watch that was open for so long has recovered: the next failure is a first one."""
+RETRY_AFTER_SECONDS_MAX: Final = 60.0
+
+GONE: Final = 410
+_DOUBLINGS_MAX: Final = 16
+
+
+class Source(Protocol):
+    """What is followed; every method raises ApiError."""
+
+    async def read(self, path: str) -> Object | None:
+        """Return a list as the API server has it now."""
+        ...
+
+    def watch(self, path: str, seconds: int) -> AsyncGenerator[Object, None]:
+        """Yield the events of a watch until the API server ends it."""
+        ...
+
+
+class Sink(Protocol):
+    """Who is told. Neither method waits, and what one raises is a fault of ours, not the API's."""
+
+    def put(self, uid: str, item: Object) -> None:
+        """Take an object that came or changed; `item` is whole, and nobody else keeps it."""
+        ...
+
+    def drop(self, uid: str) -> None:
+        """Forget an object that is gone."""
+        ...
+
+
+class Reflector:
+    """
+    Follows one collection for as long as `follow` is called again.
+
+    Objects are told apart by UID, so that one that was made anew under its name is another one,
+    dropped before the new one is put. After a list that was not the first, only what differs is
+    told: by resourceVersion, which means nothing else to us.
+
+    Attributes:
+        synced: the sink has all there was at some moment, and is told of changes since.
+        open: a watch is open.
+        relists: why lists were read, by reason: `first`, `gone` (410), `broken` (no event).
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        path: str,
+        sink: Sink,
+        *,
+        monotonic: Callable[[], float],
+        jitter: Callable[[], float] = random.random,
+        objects_max: int | None = None,
+    ) -> None:
+        """Make one; `jitter` draws from [0, 1)."""
+        self._source = source
+        self._path = path
+        self._sink = sink
+        self._monotonic = monotonic
+        self._jitter = jitter
+        self._objects_max = OBJECTS_MAX if objects_max is None else objects_max
+        self._versions: dict[str, str] = {}  # UID -> resourceVersion of what the sink was told
+        self._named: dict[tuple[str, str], str] = {}  # namespace and name -> UID
+        self._names: dict[str, tuple[str, str]] = {}
+        self._version = ""
+        self._why = "first"
+        self._failures = 0
+        self._opened_at: float | None = None
+        self._lost_at: float | None = None
+        self._told_at: float | None = None
+        self.relists: Counter[str] = Counter()
+
+    @property
+    def open(self) -> bool:
+        """Tell whether a watch is open."""
+        return self._opened_at is not None
+
+    @property
+    def synced(self) -> bool:
+        """Tell whether the sink has all there was at some moment, and hears of changes since."""
+        return bool(self._version)
+
+    def age(self) -> float | None:
+        """Return for how many seconds no watch has been open; None where none was before."""
+        return None if self._lost_at is None else self._monotonic() - self._lost_at
+
+    def staleness(self) -> float | None:
+        """Return the seconds since the API server last told anything, bookmarks too."""
+        return None if self._told_at is None else self._monotonic() - self._told_at
+
+    def __len__(self) -> int:
+        return len(self._versions)
+
+    async def follow(self) -> None:
+        """
+        List where nothing is known, then watch, again and again; longer apart the more it fails.
+
+        Raises:
+            ApiError: the API could not be asked; call it again.
+        """
+        try:
+            while True:
+                if not self._version:
+                    await self._list()
+                self._opened_at = self._monotonic()
+                await self._watch()
+        except ApiError as error:
+            if error.status == GONE:
+                self._forget_version("gone")
+            self._lose()
+            await asyncio.sleep(self._pause(error))
+            raise
+        finally:
+            self._lose()
+
+    def _pause(self, error: ApiError) -> float:
+        """Return how long to leave the API alone: any part of a bound that doubles, or as told."""
+        bound = min(PAUSE_SECONDS * 2**self._failures, PAUSE_SECONDS_MAX)
+        self._failures = min(self._failures + 1, _DOUBLINGS_MAX)
+        told = min(error.retry_after_seconds or 0.0, RETRY_AFTER_SECONDS_MAX)
+        pause: float = max(bound * self._jitter(), told)
+        return pause
+
+    def _lose(self) -> None:
+        if self._opened_at is None:
+            return
+        now = self._monotonic()
+        if now - self._opened_at >= HEALTHY_SECONDS:
+            self._failures = 0
+        self._opened_at, self._lost_at = None, now
+
+    async def _list(self) -> None:
+        """Tell the sink what differs from what it was told; a page is put as it comes."""
+        self.relists[self._why] += 1
+        seen: set[str] = set()
+        following: str = ""
+        version: str = ""
+        while True:
+            page = await self._source.read(f"{self._path}?limit={PAGE}&continue={quote(following)}")
+            for item in (page or {}).get("items") or ():
+                seen.add(self._put(item))
+            metadata = (page or {}).get("metadata") or {}
+            following = metadata.get("continue") or ""
+            version = metadata.get("resourceVersion") or ""
+            if not following:
+                break
+        if not version:
+            raise ApiError(f"not a list: path={self._path}")
+        for uid in [uid for uid in self._versions if uid not in seen]:
+            self._drop(uid)
+        self._version, self._told_at = version, self._monotonic()
+
+    async def _watch(self) -> None:
+        path = f"{self._path}?watch=1&allowWatchBookmarks=true&resourceVersion={self._version}"
+        async with aclosing(self._source.watch(path, WATCH_SECONDS)) as events:
+            async for event in events:
+                self._take(event.get("type"), event.get("object") or {})
+
+    def _take(self, kind: object, item: Object) -> None:
+        if kind == "ERROR":
+            is_gone = item.get("code") == GONE
+            self._forget_version("gone" if is_gone else "broken")
+            if not is_gone:
+                raise ApiError(f"the watch failed: path={self._path}: {item.get('message')}")
+            return
+        version = (item.get("metadata") or {}).get("resourceVersion")
+        if not version:
+            self._forget_version("broken")
+            raise ApiError(f"not a watch's event: path={self._path}, type={kind!r}")
+        if kind in {"ADDED", "MODIFIED"}:
+            self._put(item)
+        elif kind == "DELETED":
+            self._drop(_key(item))
+        self._version, self._told_at = version, self._monotonic()
+
+    def _forget_version(self, why: str) -> None:
+        """Only a new list says what was missed."""
+        self._version, self._why = "", why
+
+    def _put(self, item: Object) -> str:
+        uid, place = _key(item), _place(item)
+        version = str(item["metadata"].get("resourceVersion", ""))
+        before = self._named.get(place)
+        if before is not None and before != uid:
+            self._drop(before)
+        if version and self._versions.get(uid) == version:
+            return uid
+        if uid not in self._versions and len(self._versions) >= self._objects_max:
+            self._forget_version("broken")
+            raise ApiError(f"too many to keep: path={self._path}, objects_max={self._objects_max}")
+        self._versions[uid] = version
+        self._named[place], self._names[uid] = uid, place
+        self._sink.put(uid, item)
+        return uid
+
+    def _drop(self, uid: str) -> None:
+        if self._versions.pop(uid, None) is None:
+            return
+        place = self._names.pop(uid)
+        if self._named.get(place) == uid:
+            del self._named[place]
+        self._sink.drop(uid)
+
+
+def _key(item: Object) -> str:
+    metadata = _metadata(item)
+    return str(metadata.get("uid") or "/".join(_place(item)))
+
+
+def _place(item: Object) -> tuple[str, str]:
+    """Return namespace and name; an object without a namespace is its own."""
+    metadata = _metadata(item)
+    name = str(metadata["name"])
+    return str(metadata.get("namespace") or name), name
+
+
+def _metadata(item: Object) -> Mapping[str, Any]:
+    metadata = item.get("metadata") if isinstance(item, Mapping) else None
+    if not isinstance(metadata, Mapping) or not metadata.get("name"):
+        raise ApiError("the API's answer has an object without a name")
+    return metadata

@@ -1,0 +1,321 @@
+"""A collection that is followed: what the sink knows is what the API server has, or had."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from dataclasses import dataclass, field
+
+import pytest
+
+from certs.ports import ApiError, Object
+from tenure.kube.reflector import (
+    HEALTHY_SECONDS,
+    PAUSE_SECONDS,
+    PAUSE_SECONDS_MAX,
+    RETRY_AFTER_SECONDS_MAX,
+    Reflector,
+)
+from tests.support.loops import run_in_virtual_time, until
+from tests.support.watches import ScriptedWatch
+
+PATH = "/api/v1/things"
+
+
+def thing(name: str, version: int = 1, *, uid: str = "", namespace: str = "a") -> Object:
+    """Return an object as the API server tells it."""
+    return {
+        "metadata": {
+            "name": name,
+            "namespace": namespace,
+            "uid": uid or f"uid-{name}",
+            "resourceVersion": str(version),
+        }
+    }
+
+
+@dataclass(slots=True)
+class Told:
+    """A sink that remembers every word, and refuses what can't be."""
+
+    known: dict[str, str] = field(default_factory=dict)  # UID -> name
+    words: list[str] = field(default_factory=list)
+
+    def put(self, uid: str, item: Object) -> None:
+        """Take an object; no two have one name."""
+        name = item["metadata"]["name"]
+        others = {key for key, known in self.known.items() if known == name} - {uid}
+        assert not others, (name, others)
+        self.known[uid] = name
+        self.words.append(f"+{uid}:{item['metadata']['resourceVersion']}")
+
+    def drop(self, uid: str) -> None:
+        """Forget an object that was told."""
+        del self.known[uid]
+        self.words.append(f"-{uid}")
+
+
+Act = Callable[[Reflector, ScriptedWatch, Told], Awaitable[None]]
+
+
+def followed(act: Act, *there: Object) -> None:
+    """Follow a collection with these objects in it, in virtual time, and act on it."""
+
+    async def main() -> None:
+        source, told = ScriptedWatch(listed={PATH: list(there)}), Told()
+        loop = asyncio.get_running_loop()
+        reflector = Reflector(source, PATH, told, monotonic=loop.time, jitter=lambda: 0.5)
+        task = asyncio.create_task(again_and_again(reflector))
+        await source.told()
+        try:
+            await act(reflector, source, told)
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    run_in_virtual_time(main())
+
+
+async def opened_again(source: ScriptedWatch) -> None:
+    """Wait until something is read or watched again."""
+    count = len(source.opened)
+    await until(lambda: len(source.opened) > count)
+
+
+async def again_and_again(reflector: Reflector) -> None:
+    """Follow as a service does: after every failure again."""
+    while True:
+        try:
+            await reflector.follow()
+        except ApiError:
+            continue
+
+
+def test_after_a_list_only_what_differs_is_told() -> None:
+    """410: gone objects are dropped, changed ones put, the others not mentioned."""
+
+    async def act(reflector: Reflector, source: ScriptedWatch, told: Told) -> None:
+        assert told.words == ["+uid-x:1", "+uid-y:1", "+uid-z:1"]
+        told.words.clear()
+        source.listed[PATH] = [thing("x"), thing("z", 7), thing("n")]
+        source.tell(PATH, "ERROR", {"code": 410, "message": "too old resource version"})
+        source.tell(PATH, "END", {})
+        await source.told()
+        assert told.words == ["+uid-z:7", "+uid-n:1", "-uid-y"]
+        assert dict(reflector.relists) == {"first": 1, "gone": 1}
+        assert reflector.synced
+        assert reflector.open
+
+    followed(act, thing("x"), thing("y"), thing("z"))
+
+
+@pytest.mark.parametrize("by_list", [False, True], ids=["by the watch", "by a list"])
+def test_an_object_made_anew_under_its_name_is_another_one(*, by_list: bool) -> None:
+    """The old one is dropped first, even where its end was told to nobody."""
+
+    async def act(_: Reflector, source: ScriptedWatch, told: Told) -> None:
+        told.words.clear()
+        anew = thing("x", 5, uid="uid-2")
+        if by_list:
+            source.listed[PATH] = [anew]
+            source.tell(PATH, "ERROR", {"code": 410})
+            source.tell(PATH, "END", {})
+        else:
+            source.tell(PATH, "ADDED", anew)
+        await source.told()
+        assert told.words == ["-uid-x", "+uid-2:5"]
+        if not by_list:
+            source.tell(PATH, "DELETED", thing("x", 6))  # of the first one, late
+            await source.told()
+        assert told.known == {"uid-2": "x"}
+
+    followed(act, thing("x"))
+
+
+def test_the_same_word_twice_is_told_once() -> None:
+    """An object at the version that was told already is not told again."""
+
+    async def act(_: Reflector, source: ScriptedWatch, told: Told) -> None:
+        source.tell(PATH, "ADDED", thing("x"))
+        source.tell(PATH, "MODIFIED", thing("x", 2))
+        source.tell(PATH, "MODIFIED", thing("x", 2))
+        source.tell(PATH, "DELETED", thing("y", 3))
+        await source.told()
+        assert told.words == ["+uid-x:1", "+uid-x:2"]
+
+    followed(act, thing("x"))
+
+
+def test_a_version_that_is_gone_before_the_watch_opens_is_listed_anew() -> None:
+    """Some API servers say 410 as a status; watching from the same version again is no way on."""
+
+    async def act(reflector: Reflector, source: ScriptedWatch, told: Told) -> None:
+        source.failures.append(ApiError("refused", status=410))
+        source.tell(PATH, "END", {})
+        await asyncio.sleep(PAUSE_SECONDS)
+        await source.told()
+        assert dict(reflector.relists) == {"first": 1, "gone": 1}
+        assert told.words == ["+uid-x:1"]
+        assert reflector.open
+
+    followed(act, thing("x"))
+
+
+def test_a_failure_keeps_what_is_known_and_waits_longer_each_time() -> None:
+    """Half of a bound that doubles, here; the bound is bounded, and a long watch resets it."""
+
+    async def act(reflector: Reflector, source: ScriptedWatch, told: Told) -> None:
+        loop, pauses = asyncio.get_running_loop(), []
+        for _ in range(9):
+            source.fail()
+            began = loop.time()
+            await opened_again(source)
+            pauses.append(round(loop.time() - began, 1))
+            await source.told()
+        assert pauses[:4] == [pytest.approx(PAUSE_SECONDS * 2**n / 2, abs=0.1) for n in range(4)]
+        assert max(pauses) == pytest.approx(PAUSE_SECONDS_MAX / 2, abs=0.1)
+        assert told.words == ["+uid-x:1"]
+        assert dict(reflector.relists) == {"first": 1}
+        await asyncio.sleep(HEALTHY_SECONDS)
+        source.fail()
+        began = loop.time()
+        await opened_again(source)
+        assert loop.time() - began == pytest.approx(PAUSE_SECONDS / 2, abs=0.1)
+
+    followed(act, thing("x"))
+
+
+@pytest.mark.parametrize(
+    ("told_seconds", "waited"),
+    [(7.0, 7.0), (10_000.0, RETRY_AFTER_SECONDS_MAX), (0.0, PAUSE_SECONDS / 2)],
+)
+def test_an_api_server_that_wants_to_be_left_alone_is(told_seconds: float, waited: float) -> None:
+    """`Retry-After`, within reason."""
+
+    async def act(_: Reflector, source: ScriptedWatch, __: Told) -> None:
+        loop = asyncio.get_running_loop()
+        source.failures.append(ApiError("busy", status=429, retry_after_seconds=told_seconds))
+        source.tell(PATH, "END", {})
+        await source.told()
+        began = loop.time()
+        await opened_again(source)
+        assert loop.time() - began == pytest.approx(waited, abs=0.1)
+
+    followed(act, thing("x"))
+
+
+def test_what_is_old_is_told_by_bookmarks_too() -> None:
+    """Nothing changes for a minute, and the view is none the older."""
+
+    async def act(reflector: Reflector, source: ScriptedWatch, _: Told) -> None:
+        await asyncio.sleep(60)
+        assert reflector.staleness() == pytest.approx(60, abs=0.1)
+        source.tell(PATH, "BOOKMARK", {"metadata": {"resourceVersion": "110"}})
+        await source.told()
+        assert reflector.staleness() == pytest.approx(0, abs=0.1)
+        assert len(reflector) == 1
+
+    followed(act, thing("x"))
+
+
+class Server:
+    """A collection with a history: lists in pages, watches from a version, faults as drawn."""
+
+    def __init__(self, seed: int) -> None:
+        self.draw = random.Random(seed)
+        self.version = 10
+        self.objects: dict[str, Object] = {}
+        self.history: list[tuple[int, str, Object]] = []
+        self.oldest = 0
+        self.numbers = 0
+
+    def change(self) -> None:
+        """Create, change, delete or make anew one of a few names."""
+        self.version += 1
+        name = self.draw.choice("abcde")
+        there = self.objects.get(name)
+        if there is None or self.draw.random() < 0.2:
+            if there is not None:
+                gone = thing(name, self.version, uid=there["metadata"]["uid"])
+                self.history.append((self.version, "DELETED", gone))
+                self.version += 1
+            self.numbers += 1
+            self._store("ADDED", thing(name, self.version, uid=f"uid-{self.numbers}"))
+        elif self.draw.random() < 0.4:
+            del self.objects[name]
+            gone = thing(name, self.version, uid=there["metadata"]["uid"])
+            self.history.append((self.version, "DELETED", gone))
+        else:
+            self._store("MODIFIED", thing(name, self.version, uid=there["metadata"]["uid"]))
+
+    def _store(self, kind: str, item: Object) -> None:
+        self.objects[item["metadata"]["name"]] = item
+        self.history.append((self.version, kind, item))
+
+    async def read(self, path: str) -> Object | None:
+        """Return a page of two; what is listed may change between two pages, as of no snapshot."""
+        if self.draw.random() < 0.15:
+            raise ApiError("busy", status=self.draw.choice([429, 500, 410]))
+        token = path.rpartition("continue=")[2]
+        version, _, start = token.partition("-")
+        if not token or int(version) not in self._lists:
+            self._lists = {self.version: sorted(self.objects.values(), key=str)}
+            version, start = str(self.version), "0"
+        items = self._lists[int(version)]
+        end = int(start) + 2
+        following = f"{version}-{end}" if end < len(items) else ""
+        for _ in range(self.draw.randrange(3)):
+            self.change()
+        metadata = {"resourceVersion": version, "continue": following}
+        return {"metadata": metadata, "items": items[int(start) : end]}
+
+    _lists: dict[int, list[Object]] = {}  # noqa: RUF012 - replaced whole, never changed
+
+    async def watch(self, path: str, seconds: int) -> AsyncGenerator[Object, None]:
+        """Yield what came after a version, in order, until it ends, fails or is too old."""
+        assert seconds > 0
+        since = int(path.rpartition("resourceVersion=")[2])
+        for _ in range(self.draw.randrange(12)):
+            await asyncio.sleep(0.1)
+            if self.draw.random() < 0.1:
+                self.oldest = self.version
+            if since < self.oldest:
+                yield {"type": "ERROR", "object": {"code": 410}}
+                return
+            if self.draw.random() < 0.1:
+                raise ApiError("cut")
+            if self.draw.random() < 0.6:
+                self.change()
+            for version, kind, item in [each for each in self.history if each[0] > since]:
+                since = version
+                yield {"type": kind, "object": item}
+                if self.draw.random() < 0.1:
+                    raise ApiError("cut within")
+            if self.draw.random() < 0.3:
+                since = max(since, self.version)
+                item = {"metadata": {"resourceVersion": str(since)}}
+                yield {"type": "BOOKMARK", "object": item}
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_whatever_fails_the_sink_ends_with_what_is_there(seed: int) -> None:
+    """Cuts, 410 in every form, lists that change between pages; two of one name never."""
+
+    async def main() -> None:
+        server, told = Server(seed), Told()
+        loop = asyncio.get_running_loop()
+        reflector = Reflector(
+            server, PATH, told, monotonic=loop.time, jitter=random.Random(seed).random
+        )
+        task = asyncio.create_task(again_and_again(reflector))
+        await asyncio.sleep(600)
+        server.change = lambda: None  # type: ignore[method-assign]
+        await asyncio.sleep(120)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        there = {one["metadata"]["uid"]: one["metadata"]["name"] for one in server.objects.values()}
+        assert told.known == there
+        assert len(told.words) > 20
+
+    run_in_virtual_time(main())
