@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import json
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
@@ -10,11 +12,12 @@ from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 from pydantic.alias_generators import to_camel
 
-from ledger.domain.device_types import read_device_types
+from ledger.domain.device_types import DeviceType, read_device_types
 from ledger.domain.errors import InputError
 from ledger.domain.kube.shared_templates import SharedTemplate, read_shared_templates
-from ledger.domain.log.codec import encode_value
+from ledger.domain.log.codec import decode_value, encode_value
 from ledger.domain.proofs.canonical import canonical_json
+from ledger.domain.vocabulary import Vocabulary
 from scheduler.decide.settings import (
     CpuSettings,
     DeviceSettings,
@@ -27,12 +30,23 @@ from tenure.sources.text import Source, read_source
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
-    from ledger.domain.request.settings import NormaliseSettings
-
 API_VERSION: Final = "tenure.sh/v1alpha1"
 KIND: Final = "SchedulerConfiguration"
 _DEVICE_TYPES: Final = "deviceTypes"
 _TEMPLATES: Final = "devices.gpuSharedResourceTemplates"
+
+_PARTS_BEFORE: Final[Mapping[str, Mapping[str, str]]] = {
+    "": {"device_types": "device_types", "gpushare_unit": "gpushare_unit"},
+    "mgpu": {
+        "multi_min_memory_mib": "mgpu_multi_min_memory_mib",
+        "max_memory_mib": "mgpu_max_memory_mib",
+    },
+    "cpu": {
+        "default_bind_policy": "default_bind_policy",
+        "default_exclusive_policy": "default_exclusive_policy",
+    },
+}
+"""Section -> field -> what it is in the vocabulary, of settings that older releases recorded."""
 
 Policy = Literal["binpack", "spread", "bestfit", "fgd", "scarcity", "random"]
 POLICIES: Final[tuple[str, ...]] = get_args(Policy)
@@ -139,7 +153,7 @@ def read_settings(path: Path) -> SchedulingSettings:
         templates = read_shared_templates(settings.devices.gpu_shared_resource_templates)
     except InputError as error:
         raise _placed(error.within(_TEMPLATES), source, number) from error
-    return with_templates(replace(_scheduling(settings), device_types=types), templates)
+    return with_templates(_scheduling(settings, types), templates)
 
 
 def _placed(error: InputError, source: Source, number: int) -> InputError:
@@ -150,6 +164,27 @@ def _placed(error: InputError, source: Source, number: int) -> InputError:
 def settings_json(settings: SchedulingSettings, *, seed: int) -> str:
     """Return the settings and the seed of a run as canonical JSON, as the ledger records them."""
     return canonical_json({**encode_value(settings), "seed": seed})
+
+
+def recorded_settings(text: str) -> SchedulingSettings:
+    """
+    Return the settings that an event of a ledger records, the defaults for an empty text.
+
+    Releases before the vocabulary recorded its parts in four places; they are read as they stand.
+
+    Raises:
+        InputError: settings that this release does not know.
+    """
+    values = json.loads(text or "{}")
+    values.pop("seed", None)
+    words = values.get("vocabulary", {})
+    for section, names in _PARTS_BEFORE.items():
+        place = values.get(section, {}) if section else values
+        words |= {new: place.pop(old) for old, new in names.items() if old in place}
+    settings: SchedulingSettings = decode_value(
+        SchedulingSettings, {**values, "vocabulary": words}, "settings"
+    )
+    return settings
 
 
 def settings_hash(settings: SchedulingSettings, *, seed: int) -> str:
@@ -171,25 +206,12 @@ def with_templates(
     return replace(settings, devices=replace(settings.devices, shared_templates=templates))
 
 
-def normalise_settings(settings: SchedulingSettings) -> NormaliseSettings:
-    """Return the part of the settings that decides how a Pod is read."""
-    from ledger.domain.request.settings import NormaliseSettings
-
-    return NormaliseSettings(
-        gpushare_unit=settings.gpushare_unit,
-        mgpu_multi_min_memory_mib=settings.mgpu.multi_min_memory_mib,
-        mgpu_max_memory_mib=settings.mgpu.max_memory_mib,
-        default_bind_policy=settings.cpu.default_bind_policy,
-        default_exclusive_policy=settings.cpu.default_exclusive_policy,
-    )
-
-
 def _with_sections(document: dict[str, Any]) -> dict[str, Any]:
     """Read `mgpu:` with nothing below it as an empty section, as people leave it."""
     return {key: {} if value is None else value for key, value in document.items()}
 
 
-def _scheduling(read: _Configuration) -> SchedulingSettings:
+def _scheduling(read: _Configuration, types: tuple[DeviceType, ...]) -> SchedulingSettings:
     return SchedulingSettings(
         node_policy=read.node.policy,
         bottleneck_first=read.node.bottleneck_first,
@@ -205,10 +227,21 @@ def _scheduling(read: _Configuration) -> SchedulingSettings:
                 )
             ),
         ),
-        mgpu=MGPUSettings(**read.mgpu.model_dump()),
-        gpushare_unit=read.gpushare.unit,
-        cpu=CpuSettings(**read.cpu.model_dump()),
+        mgpu=MGPUSettings(
+            **read.mgpu.model_dump(exclude={"multi_min_memory_mib", "max_memory_mib"})
+        ),
+        cpu=CpuSettings(
+            **read.cpu.model_dump(exclude={"default_bind_policy", "default_exclusive_policy"})
+        ),
         proposal_domain=read.compat.proposal_domain,
+        vocabulary=Vocabulary(
+            device_types=types,
+            gpushare_unit=read.gpushare.unit,
+            mgpu_multi_min_memory_mib=read.mgpu.multi_min_memory_mib,
+            mgpu_max_memory_mib=read.mgpu.max_memory_mib,
+            default_bind_policy=read.cpu.default_bind_policy,
+            default_exclusive_policy=read.cpu.default_exclusive_policy,
+        ),
     )
 
 

@@ -16,7 +16,6 @@ from ledger.store.open import open_ledger
 from ledger.store.proving.verify import verify
 from ledger.store.reading.highlights import ANOTHER_HISTORY, busiest_card, full_card, waiting_pods
 from scheduler.decide.settings import SchedulingSettings
-from tenure.config import normalise_settings
 from tenure.exits import AnswerIsNo, with_next
 from tenure.look.build import write_report
 from tenure.progress import counting_bar, progress_bar
@@ -112,7 +111,7 @@ def _announce(size: Size, paths: _Paths) -> None:
 
 def _decide(paths: _Paths, seed: int) -> Result:
     settings = SchedulingSettings(node_policy="fgd")
-    run = read_trace(paths.trace, normalise_settings(settings))
+    run = read_trace(paths.trace, settings.vocabulary)
     with counting_bar("deciding", len(run.arrivals)) as progress:
         result = run_simulation(
             run,

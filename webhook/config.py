@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pydantic import (
@@ -17,10 +16,10 @@ from pydantic import (
 )
 from pydantic.alias_generators import to_camel
 
-from ledger.domain.device_types import read_device_types
+from ledger.domain.device_types import DeviceType, read_device_types
 from ledger.domain.errors import InputError
 from ledger.domain.request.rule_names import Rule
-from ledger.domain.request.settings import NormaliseSettings
+from ledger.domain.vocabulary import Vocabulary
 from webhook.decide.settings import (
     DEFAULT_ADMISSION,
     AdmissionSettings,
@@ -177,7 +176,7 @@ def read_admission(document: object) -> AdmissionSettings:
         types = read_device_types(read.device_types)
     except InputError as error:
         raise error.within("deviceTypes") from None
-    return replace(_settings(read), device_types=types)
+    return _settings(read, types)
 
 
 def settings_table() -> list[tuple[str, str, str]]:
@@ -204,7 +203,7 @@ def _shown(value: object) -> str:
     return "" if value in (None, {}, ()) or repr(value) == "PydanticUndefined" else str(value)
 
 
-def _settings(read: _Configuration) -> AdmissionSettings:
+def _settings(read: _Configuration, types: tuple[DeviceType, ...]) -> AdmissionSettings:
     return AdmissionSettings(
         domain=read.domain,
         rewrite_whole_cards=read.rewrite_whole_cards,
@@ -219,7 +218,8 @@ def _settings(read: _Configuration) -> AdmissionSettings:
         service_accounts=read.service_accounts,
         isolation_providers=read.isolation_providers,
         slot_mode=read.slot_mode,
-        normalise=NormaliseSettings(
+        vocabulary=Vocabulary(
+            device_types=types,
             gpushare_unit=read.gpushare.unit,
             mgpu_multi_min_memory_mib=read.mgpu.multi_min_memory_mib,
             mgpu_max_memory_mib=read.mgpu.max_memory_mib,

@@ -9,8 +9,7 @@ percent and bytes.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -18,26 +17,18 @@ from typing import Final
 from ledger.domain.annotations.wire import a_flag, a_list, a_text, an_object
 from ledger.domain.errors import InputError
 from ledger.domain.resources import (
-    DOMAIN_KOORDINATOR,
     FPGA,
     FPGA_PROPOSAL,
-    GPU_MEMORY,
     RDMA,
     RDMA_PROPOSAL,
     SLOT,
     TYPE_FPGA,
     TYPE_GPU,
     TYPE_RDMA,
-    canonical,
-    device_type_of,
     gpu_dialect_of,
     is_native,
-    name_unit_types,
 )
 
-_LOCAL_ID: Final = re.compile(
-    r"([0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-9a-fA-F]|[0-9]+"
-)
 _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _RESOURCE: Final = re.compile(
     r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
@@ -90,80 +81,6 @@ BUILT_IN: Final = (
     DeviceType(name=TYPE_FPGA, resource=FPGA, aliases=(FPGA_PROPOSAL,)),
     DeviceType(name=TYPE_RDMA, resource=RDMA, aliases=(RDMA_PROPOSAL,)),
 )
-
-_current: dict[str, DeviceType] = {kind.name: kind for kind in BUILT_IN}
-
-
-def device_type(name: str) -> DeviceType:
-    """
-    Return the type of this name.
-
-    A type that only an inventory or an old event knows counts percent of `koordinator.sh/<name>`.
-    """
-    return _current.get(name) or DeviceType(name=name, resource=f"{DOMAIN_KOORDINATOR}{name}")
-
-
-def unit_types() -> tuple[DeviceType, ...]:
-    """Return every type beside GPUs that can be asked for, by name."""
-    return tuple(kind for _, kind in sorted(_current.items()))
-
-
-def is_known_type(name: str) -> bool:
-    """Tell whether devices of the type can be asked for."""
-    return name == TYPE_GPU or name in _current
-
-
-def is_unique_id(device_type: str, device_id: str) -> bool:
-    """
-    Tell whether the id is of one device in the whole world, by the type's rule.
-
-    Rule: design section 4, "One account per physical device". GPUs have UUIDs; what is a bus
-    address or a number is of one machine alone, whatever the type says.
-    """
-    kind = _current.get(device_type)
-    unique = device_type == TYPE_GPU or (kind is not None and kind.unique_ids)
-    return unique and bool(device_id) and not _LOCAL_ID.fullmatch(device_id)
-
-
-def counts_bytes(resource: str) -> bool:
-    """Tell whether a resource, under any of its spellings, is memory of a device in bytes."""
-    name = canonical(resource)
-    return name == GPU_MEMORY or (
-        (kind := _current.get(device_type_of(name) or "")) is not None and name == kind.memory
-    )
-
-
-def known_types() -> tuple[str, ...]:
-    """Return the names of all types that can be asked for, GPUs too."""
-    return tuple(sorted({TYPE_GPU, *_current}))
-
-
-def install(types: Iterable[DeviceType]) -> None:
-    """
-    Make these types known to the whole process, beside the built-in ones, which they may replace.
-
-    A process does so once, when it has read its settings and before it reads an object: the words
-    of requests are the same for all of it. What was installed before is dropped.
-    """
-    global _current  # noqa: PLW0603 - the one vocabulary of a process, replaced as a whole
-    current = {kind.name: kind for kind in (*BUILT_IN, *types)}
-    name_unit_types(
-        {name: kind.name for kind in current.values() for name in kind.resources},
-        {alias: kind.resource for kind in current.values() for alias in kind.aliases},
-    )
-    _current = current
-
-
-@contextmanager
-def installed(types: Iterable[DeviceType]) -> Iterator[None]:
-    """Make the types known for a while."""
-    before = _current
-    install(types)
-    try:
-        yield
-    finally:
-        install(before.values())
-
 
 # deviceTypes:
 #   npu: {resource: example.com/npu, unit: count}

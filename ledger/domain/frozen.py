@@ -3,7 +3,8 @@ Make frozen values quickly.
 
 A frozen dataclass sets each of its fields past its own lock, which costs as much as reading the
 JSON of an event. Its twin has the same slots and no lock: it is filled in one plain call and then
-becomes the frozen class, which Python allows between classes whose slots are the same.
+becomes the frozen class, which Python allows between classes whose slots are the same, or that
+have none.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from operator import attrgetter
 from typing import Any
 
 Kind = Any
-"""A frozen dataclass with slots."""
+"""A frozen dataclass."""
 
 Twin = Callable[..., Any]
 
@@ -30,7 +31,8 @@ def twin_of(kind: Kind) -> Twin:
     fields = dataclasses.fields(kind)
     assert not hasattr(kind, "__post_init__"), kind
     names = sorted(field.name for field in fields)
-    twin: Twin = dataclasses.make_dataclass(f"{kind.__name__}Twin", names, slots=True, eq=False)
+    slots = "__slots__" in vars(kind)
+    twin: Twin = dataclasses.make_dataclass(f"{kind.__name__}Twin", names, slots=slots, eq=False)
     twin(*names).__class__ = kind  # the slots are the same, or this fails here
     return twin
 

@@ -8,12 +8,9 @@ proposal that the release replaced ends in `_PROPOSAL`; readers take both, write
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final
 
 from ledger.domain.dialects.names import FOREIGN_WORDS, Dialect
-
-T = TypeVar("T")
 
 # --- Domains (Koordinator contract 2) ---------------------------------------------------------
 
@@ -263,139 +260,29 @@ _DIALECTS: Final[Mapping[str, Dialect]] = {
     **{name: Dialect(words.name) for words in FOREIGN_WORDS for name in words.resources},
 }
 
-_GPU_TYPES: Final[Mapping[str, str]] = dict.fromkeys(_DIALECTS, TYPE_GPU)
-_UNIT_TYPES: Final[Mapping[str, str]] = {RDMA: TYPE_RDMA, FPGA: TYPE_FPGA}
+GPU_NAMES: Final = frozenset(_DIALECTS)
+"""Every released resource name that asks for GPUs."""
 
-_RELEASED_BY_PROPOSAL: Final[Mapping[str, str]] = {
+RELEASED_BY_PROPOSAL: Final[Mapping[str, str]] = {
     GPU_PROPOSAL: GPU,
     GPU_CORE_PROPOSAL: GPU_CORE,
     GPU_MEMORY_PROPOSAL: GPU_MEMORY,
     GPU_MEMORY_RATIO_PROPOSAL: GPU_MEMORY_RATIO,
 }
-_UNIT_ALIASES: Final[Mapping[str, str]] = {RDMA_PROPOSAL: RDMA, FPGA_PROPOSAL: FPGA}
 
-_ALIASES: Final[Mapping[str, str]] = {
-    **_RELEASED_BY_PROPOSAL,
+ALIASES: Final[Mapping[str, str]] = {
+    **RELEASED_BY_PROPOSAL,
     "kubernetes.io/gpu-mem": GPU_MEMORY,  # typos of the proposal's examples
     "kubernetes.io/gpu-mem-ratio": GPU_MEMORY_RATIO,
     "koordinator.sh/batch-cpu": BATCH_CPU,  # here the koordinator.sh name is the old one
     "koordinator.sh/batch-memory": BATCH_MEMORY,
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Words:
-    """
-    Every name that is read for a device, and what it means.
-
-    Attributes:
-        released: other spellings -> the released name.
-        proposal: released name -> its `kubernetes.io/` spelling.
-        types: released name -> device type.
-        type_by_spelling: the same under every spelling.
-        version: grows with every change, for what remembers names.
-    """
-
-    released: Mapping[str, str]
-    proposal: Mapping[str, str]
-    types: Mapping[str, str]
-    type_by_spelling: Mapping[str, str]
-    version: int
-
-
-def _words_of(types: Mapping[str, str], aliases: Mapping[str, str], version: int) -> _Words:
-    released = {**_ALIASES, **aliases}
-    types = {**_GPU_TYPES, **types}
-    spelt = {alias: types[name] for alias, name in released.items() if name in types}
-    proposal = {
-        name: alias
-        for alias, name in {**_RELEASED_BY_PROPOSAL, **aliases}.items()
-        if alias.startswith(DOMAIN_KUBERNETES)
-    }
-    return _Words(
-        released=released,
-        proposal=proposal,
-        types=types,
-        type_by_spelling={**types, **spelt},
-        version=version,
-    )
-
-
-_words = _words_of(_UNIT_TYPES, _UNIT_ALIASES, 0)
-
-
-def name_unit_types(types: Mapping[str, str], aliases: Mapping[str, str]) -> None:
-    """
-    Set what names types other than GPUs: resource -> type, and other spelling -> resource.
-
-    `device_types.install` does so for a whole process; nothing else should.
-    """
-    global _words  # noqa: PLW0603 - the one vocabulary of a process, replaced as a whole
-    _words = _words_of(types, aliases, _words.version + 1)
-
-
-def words_version() -> int:
-    """Return a number that changes when names change their meaning."""
-    return _words.version
-
+"""Other spellings -> the released name, of what is no device type of the settings."""
 
 _DIALECT_BY_SPELLING: Final[Mapping[str, Dialect]] = {
     **_DIALECTS,
-    **{alias: _DIALECTS[name] for alias, name in _ALIASES.items() if name in _DIALECTS},
+    **{alias: _DIALECTS[name] for alias, name in ALIASES.items() if name in _DIALECTS},
 }
-
-
-def canonical(name: str) -> str:
-    """
-    Return the released name of a resource; a name without an alias is returned as it is.
-
-    Rule: Koordinator contract 1.1.
-    """
-    return _words.released.get(name, name)
-
-
-def canonical_resources(amounts: Mapping[str, T]) -> dict[str, T]:
-    """
-    Return the amounts under released names, sorted by name.
-
-    Rule: Koordinator contract 1.1, alias rule. Where both spellings are present the released one
-    counts; of two alias spellings the first in text order.
-    """
-    result: dict[str, T] = {}
-    for name in sorted(amounts):
-        released = canonical(name)
-        if released == name or (released not in amounts and released not in result):
-            result[released] = amounts[name]
-    return dict(sorted(result.items()))
-
-
-def proposal_name(name: str) -> str:
-    """Return the `kubernetes.io/` spelling of a released device resource, or the name itself."""
-    return _words.proposal.get(name, name)
-
-
-def device_type_of(name: str) -> str | None:
-    """
-    Return the device type a resource belongs to, under any of its spellings, else None.
-
-    Rule: Koordinator contract 1.1.
-    """
-    return _words.type_by_spelling.get(name)
-
-
-def device_names() -> frozenset[str]:
-    """Return every resource name that asks for a device, in all spellings that are read."""
-    return frozenset(_words.type_by_spelling)
-
-
-def advertised_names(*, whole_cards_rewritten: bool = True) -> frozenset[str]:
-    """
-    Return every resource name by which a node of ours may offer its devices.
-
-    Rule: design section 8, "nothing else advertises the cards". `nvidia.com/gpu` is the device
-    plugins' own, unless it is left in our Pods as their users wrote it.
-    """
-    return device_names() - ({NVIDIA_GPU} if whole_cards_rewritten else frozenset())
 
 
 def gpu_dialect_of(name: str) -> Dialect | None:
@@ -419,15 +306,6 @@ def is_extended(name: str) -> bool:
     Rule: Koordinator contract 1.1: names under `kubernetes.io/` are native, whatever they mean.
     """
     return not is_native(name) and not name.startswith("requests.")
-
-
-def must_equal_limits(name: str) -> bool:
-    """
-    Tell whether requests have to equal limits: extended resources and devices of both domains.
-
-    Rule: Koordinator contract 1.1, "OURS".
-    """
-    return is_extended(name) or device_type_of(name) is not None
 
 
 def unhealthy_gpu_config_map(node_name: str) -> str:

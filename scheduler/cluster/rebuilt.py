@@ -16,6 +16,7 @@ from ledger.domain.log.recorded_request import RecordedRequest, request_from
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.requests import PodRequest
 from ledger.domain.topology import cpu_topology_of
+from ledger.domain.vocabulary import DEFAULT_VOCABULARY
 
 UNTOLD_OF_NODES: Final = (
     "of nodes: taints, cordons, places for Pods, CPUs kept in reserve, cpu amplification, NUMA"
@@ -36,7 +37,7 @@ def node_of(
     labels = dict(event.labels)
     metadata = {"name": event.node_name, "uid": event.node_uid, "labels": labels}
     try:
-        facts, _ = decode_node({"metadata": metadata})
+        facts, _ = decode_node({"metadata": metadata}, vocabulary=DEFAULT_VOCABULARY)  # no devices
     except InputError:
         facts = NodeFacts(uid=event.node_uid, name=event.node_name, labels=labels)
     facts = replace(

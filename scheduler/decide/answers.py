@@ -24,7 +24,7 @@ from ledger.domain.annotations.tenure import (
     encode_container_devices,
     encode_search_cut,
 )
-from ledger.domain.device_types import Unit, device_type
+from ledger.domain.device_types import DeviceType, Unit
 from ledger.domain.devices import GPU, WHOLE_PERCENT, DeviceShare
 from ledger.domain.dialects.gpushare.annotations import GpuShareAnswer, encode_gpushare_answer
 from ledger.domain.dialects.gpushare.demands import UNIT_BYTES
@@ -50,6 +50,7 @@ from ledger.domain.resources import (
     GPU_MEMORY_RATIO,
     MEMORY,
 )
+from ledger.domain.vocabulary import Vocabulary
 from scheduler.decide.cards.fit import is_whole
 from scheduler.decide.cards.mgpu_search import STEPS_MAX
 from scheduler.decide.cpusets.choose import bind_policy_on
@@ -79,7 +80,9 @@ def encode(
     annotations: dict[str, str] = {}
     if placement.shares:
         annotations[ANNOTATION_DEVICE_ALLOCATED] = encode_device_allocated(
-            _allocations(placement, node, settings), proposal_domain=settings.proposal_domain
+            _allocations(placement, node, settings),
+            settings.vocabulary,
+            proposal_domain=settings.proposal_domain,
         )
     status = ResourceStatus(
         cpuset=placement.cpuset,
@@ -123,7 +126,9 @@ def _numa_resources(part: NumaPart) -> NumaNodeResources:
     )
 
 
-def resources_of(share: DeviceShare, amounts: Amounts = ()) -> dict[str, int]:
+def resources_of(
+    share: DeviceShare, vocabulary: Vocabulary, amounts: Amounts = ()
+) -> dict[str, int]:
     """
     Return what a share gives, by released resource name, in base units, sorted by name.
 
@@ -133,7 +138,7 @@ def resources_of(share: DeviceShare, amounts: Amounts = ()) -> dict[str, int]:
         amounts: what a GPU gives beside; its compute was then asked for by these.
     """
     if share.device_type != GPU:
-        return _unit_resources(share)
+        return _unit_resources(share, vocabulary.type_named(share.device_type))
     if amounts:
         memory = {GPU_MEMORY: share.memory_bytes, GPU_MEMORY_RATIO: share.memory_ratio_percent}
         return dict(sorted({**memory, **dict(amounts)}.items()))
@@ -144,9 +149,8 @@ def resources_of(share: DeviceShare, amounts: Amounts = ()) -> dict[str, int]:
     }
 
 
-def _unit_resources(share: DeviceShare) -> dict[str, int]:
+def _unit_resources(share: DeviceShare, kind: DeviceType) -> dict[str, int]:
     """Return what a share of a device that is no GPU gives, in the words of its type."""
-    kind = device_type(share.device_type)
     whole = kind.unit is Unit.COUNT
     units = share.core_percent // WHOLE_PERCENT if whole else share.core_percent
     given = {kind.resource: units} if units or not kind.memory else {}
@@ -171,7 +175,7 @@ def _allocations(
         templates = settings.devices.shared_templates
         template = matched_template(asked, node.labels, templates) or ""
     for share in placement.shares:
-        given = resources_of(share, amounts)
+        given = resources_of(share, settings.vocabulary, amounts)
         allocation = DeviceAllocation(
             minor=share.minor,
             id=share.device_id,
@@ -214,7 +218,7 @@ def _dialect_answer(
             cut = _search_cut(placement, settings.mgpu) if placement.search_cut else {}
             return _mgpu_answer(placement, gpus, by_id=by_id) | cut
         case Dialect.GPUSHARE:
-            unit_bytes = UNIT_BYTES[settings.gpushare_unit]
+            unit_bytes = UNIT_BYTES[settings.vocabulary.gpushare_unit]
             answer = GpuShareAnswer(
                 card=gpus[0].minor,
                 pod_units=placement.request.gpushare_units,

@@ -100,7 +100,7 @@ class Engine:
             None if rank is None else self._place_of,
         )
         self._holdings = Holdings(
-            fleet, pins, exclusive_policy=settings.cpu.default_exclusive_policy
+            fleet, pins, exclusive_policy=settings.vocabulary.default_exclusive_policy
         )
         self._looks = CloserLooks(fleet)
         self._alike = Alike(fleet, settings)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ledger.domain.device_types import DeviceType
 from ledger.domain.kube.shared_templates import SharedTemplate
+from ledger.domain.vocabulary import DEFAULT_VOCABULARY, Vocabulary
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,8 +31,7 @@ class MGPUSettings:
     Volcano mGPU's arguments.
 
     Rule: GPU-sharing contract A.2. `weight_of_core` in percent, memory gets the rest;
-    `search_levels`: above this many the search stops at the first fit. `max_memory_mib`: more on
-    one card has the wrong unit (A.6).
+    `search_levels`: above this many the search stops at the first fit.
     """
 
     enabled: bool = True
@@ -41,8 +40,6 @@ class MGPUSettings:
     schedule_mode: str = "index"
     max_containers_per_card: int = 16
     search_levels: int = 5
-    multi_min_memory_mib: int = 256
-    max_memory_mib: int = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,8 +59,6 @@ class CpuSettings:
         arm_full_pcpus_only: ARM nodes know FullPCPUs and NUMANodeLevel only.
     """
 
-    default_bind_policy: str = "FullPCPUs"
-    default_exclusive_policy: str = "None"
     numa_allocate_strategy: str = "LeastAllocated"
     default_numa_topology_policy: str = "None"
     max_ref_count: int = 1
@@ -83,7 +78,7 @@ class SchedulingSettings:
             the node policy; else after it, among nodes that it rates alike.
         owned_nodes_only: devices and CPUs are granted on nodes of ours alone, which carry the taint
             and the label that keep everybody else off.
-        device_types: types of devices beside the built-in ones (docs, Device types).
+        vocabulary: what requests mean, which admission has to be told alike.
     """
 
     node_policy: str = "scarcity"
@@ -91,7 +86,6 @@ class SchedulingSettings:
     owned_nodes_only: bool = False
     devices: DeviceSettings = field(default_factory=DeviceSettings)
     mgpu: MGPUSettings = field(default_factory=MGPUSettings)
-    gpushare_unit: str = "MiB"
     cpu: CpuSettings = field(default_factory=CpuSettings)
     proposal_domain: bool = False
-    device_types: tuple[DeviceType, ...] = ()
+    vocabulary: Vocabulary = DEFAULT_VOCABULARY

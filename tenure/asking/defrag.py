@@ -35,7 +35,6 @@ from tenure.asking.wanted import (
     request_of_options,
     scope_of,
 )
-from tenure.config import normalise_settings
 from tenure.exits import AnswerIsNo, with_next
 from tenure.manifests import read_manifests
 from tenure.names import PodName, parse_name
@@ -111,13 +110,13 @@ def _scene(objects: Sequence[str], ledger: str | None) -> Scene:
 
 def _request(wanted: Wanted, scene: Scene) -> PodRequest:
     """Return the request that room is wanted for, alone even where it is of a group."""
-    normalise = normalise_settings(scene.settings)
+    vocabulary = scene.settings.vocabulary
     if wanted.file is not None:
-        request = request_of_file(wanted.file, normalise)
+        request = request_of_file(wanted.file, vocabulary)
     elif wanted.name is not None:
         request = _waiting(_pod_name(wanted.name, "NAMESPACE/POD"), scene)
     else:
-        request = request_of_options(wanted, normalise)
+        request = request_of_options(wanted, vocabulary)
     if wanted.cpu_scope is not None and request.cpuset is None:
         fact = "only for a request for CPUs of its own"
         raise with_next(InputError(fact, field="--cpu-scope"), "add --own-cpus, or ask as LSR")

@@ -8,11 +8,9 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from ledger.domain.adopted.pods import DEVICE_ALLOCATED
-from ledger.domain.device_types import install
 from ledger.domain.devices import GPU, DeviceRecord, DeviceShare
 from ledger.domain.errors import InputError
 from ledger.domain.kube.shared_templates import SharedTemplate
-from ledger.domain.log.codec import decode_value
 from ledger.domain.log.events import (
     NodeDescribed,
     NodeInventoried,
@@ -41,7 +39,7 @@ from scheduler.cluster.rebuilt import (
 )
 from scheduler.decide.settings import SchedulingSettings
 from scheduler.whatif.bench import Holder
-from tenure.config import normalise_settings, with_templates
+from tenure.config import recorded_settings, with_templates
 from tenure.manifests import Document, Manifests
 from tenure.simulate.inputs import manifest_run
 
@@ -120,10 +118,9 @@ def read_objects(manifests: Manifests, settings: SchedulingSettings) -> Objects:
     requests: dict[str, PodRequest] = {}
     broken: dict[str, str] = {}
     managed: set[str] = set()
-    normalise = normalise_settings(settings)
     for document in manifests.of_kind("Pod"):
         try:
-            request, errors = examine_pod(document.body, normalise)
+            request, errors = examine_pod(document.body, settings.vocabulary)
         except InputError as error:
             raise document.blame(error) from None
         if errors:
@@ -173,18 +170,13 @@ def settings_of(source: Ledger) -> SchedulingSettings:
     """
     Return the settings that the ledger's newest decisions were made by; defaults without any.
 
-    Their device types are installed, so that recorded requests mean what they did.
+    What reads objects beside this ledger is given their vocabulary: words mean what they did.
     """
     from ledger.store.reading.report_queries import settings_in_force
 
     with source.connection.begin():
         body = settings_in_force(source.connection)
-    event = json.loads(body) if body else {}
-    values = json.loads(event.get("settings", "{}"))
-    values.pop("seed", None)
-    settings: SchedulingSettings = decode_value(SchedulingSettings, values, "settings")
-    install(settings.device_types)
-    return settings
+    return recorded_settings(json.loads(body).get("settings", "") if body else "")
 
 
 def scene_of_ledger(source: Ledger, objects: Objects | None, settings: SchedulingSettings) -> Scene:

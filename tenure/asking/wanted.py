@@ -17,7 +17,6 @@ from ledger.domain.nodes import NodeFacts
 from ledger.domain.quantity import parse_quantity
 from ledger.domain.request.normalise import examine_pod
 from ledger.domain.request.requests import PodRequest
-from ledger.domain.request.settings import NormaliseSettings
 from ledger.domain.resources import (
     ANNOTATION_RESOURCE_SPEC,
     CPU,
@@ -25,6 +24,7 @@ from ledger.domain.resources import (
     LABEL_QOS_CLASS,
     MEMORY,
 )
+from ledger.domain.vocabulary import Vocabulary
 from scheduler.decide.outcome import Placement
 from tenure.exits import with_next
 from tenure.manifests import read_manifests
@@ -69,7 +69,7 @@ def check_wanted(wanted: Wanted) -> None:
         raise with_next(error, "see `tenure defrag plan --help`")
 
 
-def request_of_file(path: Path, settings: NormaliseSettings) -> PodRequest:
+def request_of_file(path: Path, vocabulary: Vocabulary) -> PodRequest:
     """
     Return the request of the one Pod in a file.
 
@@ -80,7 +80,7 @@ def request_of_file(path: Path, settings: NormaliseSettings) -> PodRequest:
     if len(pods) != 1:
         raise InputError(f"one Pod is needed: pods={len(pods)}", field="--file", place=str(path))
     try:
-        request, errors = examine_pod(pods[0].body, settings)
+        request, errors = examine_pod(pods[0].body, vocabulary)
     except InputError as error:
         raise pods[0].blame(error) from None
     if errors:
@@ -88,7 +88,7 @@ def request_of_file(path: Path, settings: NormaliseSettings) -> PodRequest:
     return request
 
 
-def request_of_options(wanted: Wanted, settings: NormaliseSettings) -> PodRequest:
+def request_of_options(wanted: Wanted, vocabulary: Vocabulary) -> PodRequest:
     """
     Return the request that the options describe, read as a Pod written in that dialect would be.
 
@@ -99,9 +99,9 @@ def request_of_options(wanted: Wanted, settings: NormaliseSettings) -> PodReques
     annotations: dict[str, str] = {}
     if wanted.own_cpus:
         labels = {LABEL_QOS_CLASS: "LSR", LABEL_PRIORITY_CLASS: "koord-prod"}
-        spec = {"preferredCPUBindPolicy": settings.default_bind_policy}
+        spec = {"preferredCPUBindPolicy": vocabulary.default_bind_policy}
         annotations[ANNOTATION_RESOURCE_SPEC] = json.dumps(spec)
-    amounts = _amounts(wanted, settings)
+    amounts = _amounts(wanted, vocabulary)
     spec_of: dict[str, Any] = {
         "containers": [{"name": "main", "resources": {"requests": amounts, "limits": amounts}}]
     }
@@ -115,7 +115,7 @@ def request_of_options(wanted: Wanted, settings: NormaliseSettings) -> PodReques
         },
         "spec": spec_of,
     }
-    request, errors = examine_pod(pod, settings)
+    request, errors = examine_pod(pod, vocabulary)
     if errors:
         raise InputError("; ".join(map(str, errors)), field="the request")
     return request if wanted.gpu_model is None else _on_model(request, wanted.gpu_model)
@@ -132,7 +132,7 @@ def _on_model(request: PodRequest, model: str) -> PodRequest:
     return replace(request, devices=devices)
 
 
-def _amounts(wanted: Wanted, settings: NormaliseSettings) -> Mapping[str, str]:
+def _amounts(wanted: Wanted, vocabulary: Vocabulary) -> Mapping[str, str]:
     amounts: dict[str, str] = {}
     for name, value, option in (
         (CPU, wanted.cpu, "--cpu"),
@@ -143,7 +143,7 @@ def _amounts(wanted: Wanted, settings: NormaliseSettings) -> Mapping[str, str]:
             amounts[name] = value
     percent = None if wanted.gpus is None else _percent(wanted.gpus)
     size = None if wanted.gpu_memory is None else _bytes(wanted.gpu_memory, "--gpu-memory")
-    amounts |= reader_of(wanted.dialect).amounts(percent, size, settings)
+    amounts |= reader_of(wanted.dialect).amounts(percent, size, vocabulary)
     return amounts
 
 

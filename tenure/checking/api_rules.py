@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from typing import Any, Final
 
 from ledger.domain.annotations.wire import a_list, an_object
@@ -11,7 +11,7 @@ from ledger.domain.kube.object_fields import named
 from ledger.domain.kube.pod_spec import APP, INIT, SIDECAR, pod_total
 from ledger.domain.quantity import ZERO, Quantity, QuantityStyle, quantity_of
 from ledger.domain.request.rules import check_equal_limits, invalid, required
-from ledger.domain.resources import CPU, MEMORY, device_type_of, is_extended
+from ledger.domain.resources import CPU, MEMORY, is_extended
 
 Pod = Mapping[str, Any]
 Amounts = Mapping[str, Quantity]
@@ -33,7 +33,7 @@ def with_api_defaults(pod: Pod) -> Pod:
     return _with_pod_level(_with_containers(pod, _defaulted))
 
 
-def check_amounts(pod: Pod, *, unfinished: bool = False) -> Iterator[FieldError]:
+def check_amounts(pod: Pod, *, filled_in: Container[str] = ()) -> Iterator[FieldError]:
     """
     Yield what the API server refuses about the resources of a Pod's containers.
 
@@ -41,8 +41,8 @@ def check_amounts(pod: Pod, *, unfinished: bool = False) -> Iterator[FieldError]
     and requests equal limits, which must be there.
 
     Args:
-        unfinished: mutation could not read the Pod, so limits of devices, which it fills in, are
-            not missed.
+        filled_in: resources whose limits are not missed: mutation, which could not read the Pod,
+            would have filled them in.
 
     Raises:
         InputError: a quantity that does not parse: the API server could not even read the Pod.
@@ -52,11 +52,11 @@ def check_amounts(pod: Pod, *, unfinished: bool = False) -> Iterator[FieldError]
         for number, item in enumerate(a_list(spec.get(key), f"spec.{key}")):
             path = f"spec.{key}[{number}]"
             container = an_object(item, path)
-            yield from _check_container(container, f"{path}.resources", unfinished=unfinished)
+            yield from _check_container(container, f"{path}.resources", filled_in)
 
 
 def _check_container(
-    container: Mapping[str, object], path: str, *, unfinished: bool
+    container: Mapping[str, object], path: str, filled_in: Container[str]
 ) -> Iterator[FieldError]:
     resources = an_object(container.get("resources"), path)
     limits = _amounts(resources, "limits", path)
@@ -70,7 +70,7 @@ def _check_container(
         if name in limits:
             field = f"{path}.requests[{name}]"
             yield from check_equal_limits(field, name, quantity, limits[name])
-        elif not (unfinished and device_type_of(name)):
+        elif name not in filled_in:
             yield required(f"{path}.limits[{name}]", _NO_LIMIT)
 
 

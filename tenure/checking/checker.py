@@ -179,7 +179,8 @@ class Checker:
         if first.allowed and first.patch:
             after = mutated(sent, self.settings, facts, namespace=request.namespace)
         whole = with_api_defaults(after)
-        api = tuple(check_amounts(whole, unfinished=not first.allowed))
+        filled_in = () if first.allowed else self.settings.vocabulary.device_names
+        api = tuple(check_amounts(whole, filled_in=filled_in))
         second = validate(replace(request, obj=whole), self.settings, facts)
         return after, _together(api, first, second), (*first.warnings, *second.warnings)
 

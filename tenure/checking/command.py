@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, TextIO
 
-from ledger.domain.device_types import install
 from ledger.domain.errors import InputError
 from tenure.checking.checker import Checker
 from tenure.checking.facts import facts_of, user_of, written
@@ -49,7 +48,6 @@ def check_command(options: Options, *, out: TextIO | None = None) -> None:
         raise with_next(error, "tenure check new.yaml --operation UPDATE --old old.yaml")
     if options.config is not None:
         options = replace(options, settings=admission_settings(options.config))
-    install(options.settings.device_types)
     manifests = read_manifests(options.files)
     if not manifests.documents:
         raise with_next(InputError("no object in the input"), "name a file with manifests")

@@ -12,7 +12,7 @@ from ledger.domain.log.events import PodObserved, decode_event
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.quantity import parse_quantity
 from ledger.domain.request.requests import PodSnapshot
-from ledger.domain.resources import TYPE_GPU, WHOLE_CARD_NAMES, canonical
+from ledger.domain.resources import TYPE_GPU, WHOLE_CARD_NAMES
 from ledger.store.reading.report_rows import Device, HealthChange, Holder, Node, UnknownRow
 from tenure.look.model import WHOLE, CardNow, NodeNow
 
@@ -167,7 +167,7 @@ def _whole_cards(snapshot: PodSnapshot) -> int:
     cards = dict.fromkeys(kinds, 0)  # in starting order
     for key, amount in snapshot.original.items():
         container, _, resource = key.partition(".")
-        if canonical(resource) in WHOLE_CARD_NAMES:
+        if resource in WHOLE_CARD_NAMES:
             cards[container] = cards.get(container, 0) + _count(amount)
     parts = ((kinds.get(name, APP), {TYPE_GPU: count}) for name, count in cards.items())
     return pod_total(parts).get(TYPE_GPU, 0)

@@ -7,7 +7,6 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from ledger.domain.device_types import install
 from ledger.domain.errors import InputError
 from tenure.sources.text import parse_source
 from webhook.config import KIND, read_admission
@@ -40,14 +39,12 @@ def read_admission_file(path: Path, content: bytes) -> AdmissionSettings:
 
 def admission_settings(path: Path | None) -> AdmissionSettings:
     """
-    Return the settings of a file, or the defaults without one, with their device types installed.
+    Return the settings of a file, or the defaults without one.
 
     Raises:
         InputError: with file, line and field.
     """
-    settings = DEFAULT_ADMISSION if path is None else read_admission_file(path, _content(path))
-    install(settings.device_types)
-    return settings
+    return DEFAULT_ADMISSION if path is None else read_admission_file(path, _content(path))
 
 
 class SettingsFile:
@@ -64,7 +61,6 @@ class SettingsFile:
             content = _content(path)
             self._current = read_admission_file(path, content)
             self._digest = hashlib.sha256(content).hexdigest()
-        install(self._current.device_types)
 
     @property
     def current(self) -> AdmissionSettings:
@@ -83,7 +79,6 @@ class SettingsFile:
                 return
             self._current = read_admission_file(self._path, content)
             self._digest = digest
-            install(self._current.device_types)
         except InputError as error:
             if str(error) != self._refused:
                 self._refused = str(error)

@@ -9,10 +9,9 @@ from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Final
 
-from ledger.domain.device_types import install
 from ledger.domain.errors import InputError
 from scheduler.decide.settings import SchedulingSettings
-from tenure.config import POLICIES, normalise_settings, read_settings, with_policy
+from tenure.config import POLICIES, read_settings, with_policy
 from tenure.exits import AnswerIsNo, note, warn, with_next
 from tenure.output import OutputFormat
 from tenure.progress import counting_bar
@@ -63,7 +62,6 @@ def simulate_command(options: Options) -> None:
     """
     _check_usage(options)
     settings = SchedulingSettings() if options.config is None else read_settings(options.config)
-    install(settings.device_types)
     policies = _policies(options, settings)
     run = _read(options, settings)
     if options.learn is not None:
@@ -134,7 +132,6 @@ def _read(options: Options, settings: SchedulingSettings) -> Run:
     now_us = (
         None if options.now is None else parse_time(options.now, now_us=clock_us, field="--now")
     )
-    normalise = normalise_settings(settings)
     if options.openb_nodes is not None and options.openb_pods is not None:
         from tenure.simulate.openb import read_openb
 
@@ -152,7 +149,7 @@ def _read(options: Options, settings: SchedulingSettings) -> Run:
 
         if now_us is not None:
             raise InputError("a trace has its own time", field="--now")
-        return read_trace(options.trace, normalise)
+        return read_trace(options.trace, settings.vocabulary)
     from tenure.simulate.inputs import read_manifest_run
 
     if now_us is None and options.resume and options.ledger is not None:

@@ -20,7 +20,6 @@ from ledger.domain.log.recorded_request import recorded_request, request_digest
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.normalise import examine_pod
 from ledger.domain.request.requests import PodRequest, group_name
-from ledger.domain.request.settings import NormaliseSettings
 from ledger.domain.resources import (
     GPU_TEMPLATES_KEY,
     GPU_TEMPLATES_NAME,
@@ -30,9 +29,9 @@ from ledger.domain.resources import (
     UNHEALTHY_GPU_NAMESPACE,
     UNHEALTHY_GPU_PREFIX,
 )
+from ledger.domain.vocabulary import Vocabulary
 from scheduler.cluster.model import Pod, RefusedPod
 from scheduler.decide.settings import SchedulingSettings
-from tenure.config import normalise_settings
 from tenure.manifests import Document, Manifests, read_manifests
 from tenure.simulate.model import Arrival, Run
 from tenure.simulate.schedule import Labels, Subjects, read_schedule, with_labels
@@ -74,7 +73,7 @@ def read_manifest_run(
 
 def _scheduled(run: Run, manifests: Manifests, schedule: Path, settings: SchedulingSettings) -> Run:
     """Return the run with what happens when; a Pod that it does not name is there at once."""
-    normalise = normalise_settings(settings)
+    vocabulary = settings.vocabulary
     pending = {
         f"{document.namespace}/{document.name}": document
         for document in manifests.of_kind("Pod")
@@ -90,7 +89,7 @@ def _scheduled(run: Run, manifests: Manifests, schedule: Path, settings: Schedul
 
     def pod_with(path: str, labels: Labels) -> Pod:
         document = pending[path]
-        return _asking(replace(document, body=with_labels(document.body, labels)), normalise)
+        return _asking(replace(document, body=with_labels(document.body, labels)), vocabulary)
 
     subjects = Subjects(
         nodes=run.nodes,
@@ -127,8 +126,8 @@ def manifest_run(manifests: Manifests, *, settings: SchedulingSettings, start_us
     Raises:
         InputError: an object that can't be read; with file, line and field.
     """
-    normalise = normalise_settings(settings)
-    _check_unused(manifests)
+    vocabulary = settings.vocabulary
+    _check_unused(manifests, vocabulary)
     running = [document for document in manifests.of_kind("Pod") if _is_running(document.body)]
     pending = [document for document in manifests.of_kind("Pod") if _is_pending(document.body)]
     documents = _by_node(manifests)
@@ -141,19 +140,19 @@ def manifest_run(manifests: Manifests, *, settings: SchedulingSettings, start_us
         nodes[name] = facts
         witnesses[name] = _witnesses(about)
         warnings += found
-    asked = [_examined(document, normalise) for document in running]
+    asked = [_examined(document, vocabulary) for document in running]
     adopted = [
-        _adopt(document, None if errors else request, nodes, witnesses, normalise)
+        _adopt(document, None if errors else request, nodes, witnesses, vocabulary)
         for document, (request, errors) in zip(running, asked, strict=True)
     ]
     known = {document.uid for document in manifests.of_kind("Pod")}
-    strangers = list(_strangers(nodes, witnesses, known, normalise))
+    strangers = list(_strangers(nodes, witnesses, known, vocabulary))
     warnings += [warning for _, warning in strangers]
     groups = [group_name(request) for request, _ in asked]
     return Run(
         source="manifests",
         nodes=tuple(nodes.values()),
-        arrivals=tuple(_arrival(document, normalise, start_us) for document in pending),
+        arrivals=tuple(_arrival(document, vocabulary, start_us) for document in pending),
         start_us=start_us,
         inputs_hash=hashlib.sha256(f"manifests {manifests.digest}".encode()).hexdigest(),
         adopted=tuple(pod for pod, _ in (*adopted, *strangers)),
@@ -188,11 +187,11 @@ def _is_pending(body: Mapping[str, Any]) -> bool:
     return not _section(body, "spec").get("nodeName") and not _is_ended(body)
 
 
-def _check_unused(manifests: Manifests) -> None:
+def _check_unused(manifests: Manifests, vocabulary: Vocabulary) -> None:
     """Refuse bad quantities also where nothing is decided by them (cli.md, exit code 2)."""
     ended = [document for document in manifests.of_kind("Pod") if _is_ended(document.body)]
     for documents, read in (
-        (ended, read_pod),
+        (ended, lambda pod: read_pod(pod, vocabulary)),
         (manifests.of_kind("ResourceQuota"), decode_quota),
     ):
         for document in documents:
@@ -299,7 +298,7 @@ def _node(
             about.device.body if about.device and device else None,
             about.topology.body if about.topology and topology else None,
             unhealthy,
-            settings=normalise_settings(settings),
+            vocabulary=settings.vocabulary,
             cpu_ref_count_max=settings.cpu.max_ref_count,
             known_pods=known_pods,
         )
@@ -350,7 +349,7 @@ def _adopt(
     request: PodRequest | None,
     nodes: Mapping[str, NodeFacts],
     witnesses: Mapping[str, Witnesses],
-    settings: NormaliseSettings,
+    vocabulary: Vocabulary,
 ) -> tuple[PodObserved, tuple[str, ...]]:
     """Return what a running Pod holds, and what is wrong with the words that say so."""
     node_name = document.body["spec"]["nodeName"]
@@ -358,7 +357,7 @@ def _adopt(
         raise document.blame(InputError("must be text", field="spec.nodeName"))
     node = nodes.get(node_name) or NodeFacts(uid="", name=node_name)
     try:
-        held = adopt(document.body, node, settings, witnesses.get(node_name, NO_WITNESSES))
+        held = adopt(document.body, node, vocabulary, witnesses.get(node_name, NO_WITNESSES))
     except InputError as error:
         raise document.blame(error) from None
     observed = _observed(held, node, node_name)
@@ -371,7 +370,7 @@ def _strangers(
     nodes: Mapping[str, NodeFacts],
     witnesses: Mapping[str, Witnesses],
     known: AbstractSet[str],
-    settings: NormaliseSettings,
+    vocabulary: Vocabulary,
 ) -> Iterator[tuple[PodObserved, str]]:
     """
     Yield what Pods that are not in the input hold by kubelet's word, each with a warning.
@@ -387,7 +386,7 @@ def _strangers(
             metadata = {"uid": uid, "name": uid, "namespace": _NOWHERE}
             spec = {"nodeName": node_name, "containers": [{"name": _NOWHERE}]}
             pod = {"metadata": metadata, "spec": spec}
-            held = adopt(pod, node, settings, witnesses[node_name])
+            held = adopt(pod, node, vocabulary, witnesses[node_name])
             if not (held.shares or held.unknown_types):
                 continue
             own = uid if uid not in seen else f"{uid}@{node_name}"
@@ -420,21 +419,21 @@ def _observed(held: Adopted, node: NodeFacts, node_name: str) -> PodObserved:
 
 
 def _examined(
-    document: Document, settings: NormaliseSettings
+    document: Document, vocabulary: Vocabulary
 ) -> tuple[PodRequest, tuple[FieldError, ...]]:
     """Return what a Pod asks for, and the rules that it breaks."""
     try:
-        return examine_pod(document.body, settings)
+        return examine_pod(document.body, vocabulary)
     except InputError as error:
         raise document.blame(error) from None
 
 
-def _arrival(document: Document, settings: NormaliseSettings, start_us: int) -> Arrival:
-    return Arrival(at_us=start_us, pod=_asking(document, settings))
+def _arrival(document: Document, vocabulary: Vocabulary, start_us: int) -> Arrival:
+    return Arrival(at_us=start_us, pod=_asking(document, vocabulary))
 
 
-def _asking(document: Document, settings: NormaliseSettings) -> Pod:
-    request, errors = _examined(document, settings)
+def _asking(document: Document, vocabulary: Vocabulary) -> Pod:
+    request, errors = _examined(document, vocabulary)
     if not errors:
         return request
     return RefusedPod(

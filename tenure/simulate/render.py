@@ -15,6 +15,7 @@ from ledger.domain.kube.shared_templates import Amounts
 from ledger.domain.log.events import PodObserved
 from ledger.domain.proofs.canonical import annotation_json
 from ledger.domain.resources import ANNOTATION_RESOURCE_STATUS
+from ledger.domain.vocabulary import Vocabulary
 from scheduler.cluster.model import RefusedPod
 from scheduler.decide.answers import resources_of
 from scheduler.decide.nodes.card_amounts import adopted_amounts, reserved_amounts
@@ -47,7 +48,9 @@ def write_result(result: Result, output: OutputFormat, out: TextIO) -> None:
         case OutputFormat.YAML:
             write_yaml(document_of(result), out)
         case OutputFormat.CSV:
-            write_csv([_row(outcome) for outcome in result.outcomes], _CSV_KEYS, out)
+            write_csv(
+                [_row(outcome, result.vocabulary) for outcome in result.outcomes], _CSV_KEYS, out
+            )
         case OutputFormat.TABLE | OutputFormat.WIDE:
             _write_tables(result, out, wide=output is OutputFormat.WIDE)
 
@@ -56,8 +59,10 @@ def document_of(result: Result) -> dict[str, Any]:
     """Return the whole answer as one JSON value."""
     names = tuple(node.name for node in result.nodes)
     return {
-        "placements": [_placement(outcome, names) for outcome in result.outcomes],
-        "adopted": [_adopted(pod) for pod in result.adopted],
+        "placements": [
+            _placement(outcome, names, result.vocabulary) for outcome in result.outcomes
+        ],
+        "adopted": [_adopted(pod, result.vocabulary) for pod in result.adopted],
         "summary": summary_of(result),
     }
 
@@ -92,7 +97,9 @@ def summary_of(result: Result) -> dict[str, Any]:
 
 
 def devices_of(
-    shares: Iterable[DeviceShare], amounts: Mapping[int, Amounts] = MappingProxyType({})
+    shares: Iterable[DeviceShare],
+    vocabulary: Vocabulary,
+    amounts: Mapping[int, Amounts] = MappingProxyType({}),
 ) -> dict[str, list[dict[str, Any]]]:
     """
     Return device type -> what is held, one entry per device, ascending.
@@ -104,21 +111,21 @@ def devices_of(
     """
     devices: dict[str, list[dict[str, Any]]] = {}
     for share in shares:
-        held = resources_of(share, amounts.get(share.minor, ()))
+        held = resources_of(share, vocabulary, amounts.get(share.minor, ()))
         resources = {name: str(amount) for name, amount in held.items()}
         entry = {"minor": share.minor, "id": share.device_id, "resources": resources}
         devices.setdefault(share.device_type, []).append(entry)
     return devices
 
 
-def _placement(outcome: Outcome, names: Sequence[str]) -> dict[str, Any]:
-    entry = _entry(outcome)
+def _placement(outcome: Outcome, names: Sequence[str], vocabulary: Vocabulary) -> dict[str, Any]:
+    entry = _entry(outcome, vocabulary)
     if isinstance(outcome, Unplaced) and outcome.nodes is not None:
         entry["unschedulable"]["nodes"] = outcome.nodes.by_node(tuple(names))
     return entry
 
 
-def _entry(outcome: Outcome) -> dict[str, Any]:
+def _entry(outcome: Outcome, vocabulary: Vocabulary) -> dict[str, Any]:
     """Return a placement's entry; the nodes of a refusal are left empty."""
     match outcome:
         case Placed(placement=placement, annotations=annotations):
@@ -128,7 +135,7 @@ def _entry(outcome: Outcome) -> dict[str, Any]:
                 "name": placement.request.name,
                 "uid": placement.request.uid,
                 "node": placement.node_name,
-                "devices": devices_of(placement.shares, reserved_amounts(placement)),
+                "devices": devices_of(placement.shares, vocabulary, reserved_amounts(placement)),
                 "cpuset": format_cpuset(placement.cpuset),
                 "cpuSharedPools": json.loads(status).get("cpuSharedPools", []) if status else [],
                 "annotations": dict(annotations),
@@ -148,13 +155,13 @@ def _entry(outcome: Outcome) -> dict[str, Any]:
             }
 
 
-def _adopted(pod: PodObserved) -> dict[str, Any]:
+def _adopted(pod: PodObserved, vocabulary: Vocabulary) -> dict[str, Any]:
     return {
         "namespace": pod.namespace,
         "name": pod.pod_name,
         "uid": pod.pod_uid,
         "node": pod.node_name,
-        "devices": devices_of(pod.shares, adopted_amounts(pod)),
+        "devices": devices_of(pod.shares, vocabulary, adopted_amounts(pod)),
         "cpuset": format_cpuset(pod.cpuset),
         "source": pod.source,
     }
@@ -166,14 +173,16 @@ def _adopted(pod: PodObserved) -> dict[str, Any]:
 def _write_json(result: Result, out: TextIO) -> None:
     names = tuple(f"{_json(node.name)}: " for node in result.nodes)
     out.write('{"placements": [')
-    _write_lines((_placement_text(outcome, names) for outcome in result.outcomes), out)
+    _write_lines(
+        (_placement_text(outcome, names, result.vocabulary) for outcome in result.outcomes), out
+    )
     out.write('],\n"adopted": [')
-    _write_lines((_json(_adopted(pod)) for pod in result.adopted), out)
+    _write_lines((_json(_adopted(pod, result.vocabulary)) for pod in result.adopted), out)
     out.write(f'],\n"summary": {json.dumps(summary_of(result), ensure_ascii=False, indent=2)}}}\n')
 
 
-def _placement_text(outcome: Outcome, names: tuple[str, ...]) -> str:
-    text = _json(_entry(outcome))
+def _placement_text(outcome: Outcome, names: tuple[str, ...], vocabulary: Vocabulary) -> str:
+    text = _json(_entry(outcome, vocabulary))
     if isinstance(outcome, Unplaced) and outcome.nodes is not None:
         return text.removesuffix("{}}}") + _nodes_text(outcome.nodes, names) + "}}"
     return text
@@ -199,15 +208,15 @@ def _json(value: object) -> str:
 def _write_tables(result: Result, out: TextIO, *, wide: bool) -> None:
     if wide or len(result.outcomes) <= ROWS_MAX:
         columns = [column for column in _COLUMNS if wide or not column.wide]
-        rows = [_row(outcome) for outcome in result.outcomes]
+        rows = [_row(outcome, result.vocabulary) for outcome in result.outcomes]
         if any(rows):
             write_table(rows, columns, out)
             out.write("\n")
     out.writelines(f"{line}\n" for line in _summary_lines(result, wide=wide))
 
 
-def _row(outcome: Outcome) -> dict[str, Any]:
-    entry = _entry(outcome)
+def _row(outcome: Outcome, vocabulary: Vocabulary) -> dict[str, Any]:
+    entry = _entry(outcome, vocabulary)
     unschedulable = entry["unschedulable"]
     request = outcome.placement.request if isinstance(outcome, Placed) else outcome
     dialect = getattr(getattr(request, "request", request), "dialect", None)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from ledger.domain.log.events import PodObserved
 from ledger.domain.nodes import NodeFacts
+from ledger.domain.vocabulary import Vocabulary
 from scheduler.cluster.model import RefusedPod
 from scheduler.decide.outcome import Placement, Unplaced
 from tenure.simulate.model import Arrival
@@ -71,6 +72,7 @@ class Result:
 
     source: str
     policy: str
+    vocabulary: Vocabulary
     seed: int
     nodes: tuple[NodeFacts, ...]
     arrivals: Sequence[Arrival]

@@ -119,6 +119,7 @@ def run_simulation(
         return Result(
             source=run.source,
             policy=settings.node_policy,
+            vocabulary=settings.vocabulary,
             seed=seed,
             nodes=run.nodes,
             arrivals=run.arrivals,

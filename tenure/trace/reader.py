@@ -14,7 +14,7 @@ from ledger.domain.errors import InputError, RefusedError
 from ledger.domain.kube.node_objects import decode_node
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.normalise import decode_pod
-from ledger.domain.request.settings import NormaliseSettings
+from ledger.domain.vocabulary import Vocabulary
 from scheduler.cluster.model import Pod, RefusedPod
 from tenure.simulate.model import Run
 from tenure.simulate.schedule import Labels, Subjects, lines_of, read_schedule, with_labels
@@ -24,7 +24,7 @@ MICROSECONDS: Final = 1_000_000
 FILES: Final = ("trace.json", "cluster.json", "pods.jsonl", "schedule.csv")
 
 
-def read_trace(directory: Path, settings: NormaliseSettings) -> Run:
+def read_trace(directory: Path, vocabulary: Vocabulary) -> Run:
     """
     Return the run that the trace in `directory` describes.
 
@@ -37,14 +37,14 @@ def read_trace(directory: Path, settings: NormaliseSettings) -> Run:
         place = str(directory / "trace.json")
         raise InputError(f"not a trace: format is not {FORMAT}", place=place)
     start_us = round(datetime.fromisoformat(header["start"]).timestamp() * MICROSECONDS)
-    cluster = _cluster(directory / "cluster.json")
+    cluster = _cluster(directory / "cluster.json", vocabulary)
     nodes = [cluster.decoded(name, {}) for name in cluster.by_kind.get("Node", {})]
     manifests = _manifests(directory / "pods.jsonl")
     subjects = Subjects(
         nodes=[facts for facts, _ in nodes],
-        pods=_pods(directory / "pods.jsonl", manifests, settings),
+        pods=_pods(directory / "pods.jsonl", manifests, vocabulary),
         node_with=lambda name, labels: cluster.decoded(name, labels)[0],
-        pod_with=lambda path, labels: _request(with_labels(manifests[path], labels), settings),
+        pod_with=lambda path, labels: _request(with_labels(manifests[path], labels), vocabulary),
     )
     schedule = read_schedule(directory / "schedule.csv", subjects, start_us, all_arrive=False)
     return Run(
@@ -82,6 +82,7 @@ class _Cluster:
 
     path: Path
     by_kind: Mapping[str, Mapping[str, Mapping[str, Any]]]
+    vocabulary: Vocabulary
 
     def decoded(self, name: str, labels: Labels) -> tuple[NodeFacts, list[str]]:
         """Return a Node under these labels, and warnings."""
@@ -90,16 +91,16 @@ class _Cluster:
             self.by_kind.get(kind, {}).get(name) for kind in ("Device", "NodeResourceTopology")
         )
         try:
-            return decode_node(node, device, topology)
+            return decode_node(node, device, topology, vocabulary=self.vocabulary)
         except InputError as error:
             raise error.at(f"{self.path}: Node {name}") from error
 
 
-def _cluster(path: Path) -> _Cluster:
+def _cluster(path: Path, vocabulary: Vocabulary) -> _Cluster:
     by_kind: dict[str, dict[str, Mapping[str, Any]]] = {}
     for item in _json(path)["items"]:
         by_kind.setdefault(item["kind"], {})[item["metadata"]["name"]] = item
-    return _Cluster(path=path, by_kind=by_kind)
+    return _Cluster(path=path, by_kind=by_kind, vocabulary=vocabulary)
 
 
 def _manifests(path: Path) -> dict[str, Mapping[str, Any]]:
@@ -116,21 +117,21 @@ def _manifests(path: Path) -> dict[str, Mapping[str, Any]]:
 
 
 def _pods(
-    path: Path, manifests: Mapping[str, Mapping[str, Any]], settings: NormaliseSettings
+    path: Path, manifests: Mapping[str, Mapping[str, Any]], vocabulary: Vocabulary
 ) -> dict[str, Pod]:
     pods: dict[str, Pod] = {}
     for number, (name, manifest) in enumerate(manifests.items(), start=1):
         try:
-            pods[name] = _request(manifest, settings)
+            pods[name] = _request(manifest, vocabulary)
         except InputError as error:
             raise error.at(f"{path}:{number}") from error
     return pods
 
 
-def _request(manifest: Mapping[str, Any], settings: NormaliseSettings) -> Pod:
+def _request(manifest: Mapping[str, Any], vocabulary: Vocabulary) -> Pod:
     metadata = manifest["metadata"]
     try:
-        return decode_pod(manifest, settings)
+        return decode_pod(manifest, vocabulary)
     except RefusedError as refused:
         return RefusedPod(
             uid=metadata["uid"],

@@ -1,14 +1,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 import pytest
 import yaml
 
-from ledger.domain.device_types import installed
 from tests.support.cli import Answer, CommandLine
 from tests.support.objects import Object, container, device, node, pod
 
@@ -26,13 +24,6 @@ ALLOCATED: Final = "scheduling.koordinator.sh/device-allocated"
 HINT: Final = "scheduling.koordinator.sh/device-allocate-hint"
 JOINT: Final = "scheduling.koordinator.sh/device-joint-allocate"
 GIB: Final = 2**30
-
-
-@pytest.fixture(autouse=True)
-def _nothing_installed() -> Iterator[None]:
-    """What a command installs is for its process; every test here starts without it."""
-    with installed(()):
-        yield
 
 
 @pytest.fixture
@@ -147,21 +138,20 @@ def test_the_ledger_is_read_without_the_settings(cli: CommandLine, tmp_path: Pat
         _pod("whole", {NPU: "1"}),
         _pod("waits", {NPU: "1"}),
     )
-    with installed(()):
-        held = _rows(cli.ask("who", "n1", "-o", "json"))
-        assert [(row["pod"], row["core_percent"], row["exclusive"]) for row in held] == [
-            ("whole", 100, True),
-            ("half", 50, False),
-        ]
-        assert cli.ask("verify").code == 0
-        assert cli.ask("ledger", "rebuild").code == 0
-        why = cli.ask("why", "ml/waits").out
-        assert "asks 1 whole NPU, 0 untouched" in why
-        assert "now it would fit" not in why, "the recorded settings say what was asked for"
-        shown = cli.ask("map").out
-        assert "npu" in shown
-        assert "xpu" in shown
-        assert _rows(cli.ask("who", "n1/xpu/0", "-o", "json"))[0]["pod"] == "half"
+    held = _rows(cli.ask("who", "n1", "-o", "json"))
+    assert [(row["pod"], row["core_percent"], row["exclusive"]) for row in held] == [
+        ("whole", 100, True),
+        ("half", 50, False),
+    ]
+    assert cli.ask("verify").code == 0
+    assert cli.ask("ledger", "rebuild").code == 0
+    why = cli.ask("why", "ml/waits").out
+    assert "asks 1 whole NPU, 0 untouched" in why
+    assert "now it would fit" not in why, "the recorded settings say what was asked for"
+    shown = cli.ask("map").out
+    assert "npu" in shown
+    assert "xpu" in shown
+    assert _rows(cli.ask("who", "n1/xpu/0", "-o", "json"))[0]["pod"] == "half"
 
 
 def _rows(answer: Answer) -> list[Object]:

@@ -13,7 +13,6 @@ from ledger.store.proving.verify import verify
 from ledger.store.reading import report_queries as queries
 from ledger.store.reading.report_queries import When
 from scheduler.decide.settings import SchedulingSettings
-from tenure.config import normalise_settings
 from tenure.look.build import write_report
 from tenure.look.model import History
 from tenure.look.packing import unpack
@@ -49,7 +48,7 @@ def week(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_week(folder / "trace", nodes=12, pods=400, seed=5)
     settings = SchedulingSettings(node_policy="fgd")
     run_simulation(
-        read_trace(folder / "trace", normalise_settings(settings)),
+        read_trace(folder / "trace", settings.vocabulary),
         settings=settings,
         seed=5,
         version="test",

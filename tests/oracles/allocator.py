@@ -18,7 +18,6 @@ from ledger.domain.nodes import NodeFacts
 from ledger.domain.quantity import quantity_from_int
 from ledger.domain.request.normalise import decode_pod
 from ledger.domain.request.requests import PodRequest
-from ledger.domain.request.settings import NormaliseSettings
 from scheduler.decide.cards.choose import choose
 from scheduler.decide.cards.view import NodeView
 from scheduler.decide.engine import Engine
@@ -29,9 +28,8 @@ from tests.oracles.machine import UNFIT, Ask, Device, Given, Machine, Part
 
 def requested(ask: Ask, settings: SchedulingSettings) -> PodRequest | None:
     """Return the Pod's request, None when a rule refuses it."""
-    normalise = NormaliseSettings(gpushare_unit=settings.gpushare_unit)
     try:
-        return replace(decode_pod(ask.as_object(), normalise), uid="uid-p")
+        return replace(decode_pod(ask.as_object(), settings.vocabulary), uid="uid-p")
     except RefusedError:
         return None
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields
 from random import Random
 from typing import Final
 
+from ledger.domain.vocabulary import Vocabulary
 from scheduler.decide.settings import DeviceSettings, MGPUSettings, SchedulingSettings
 from tests.oracles import draw, gpushare, koordinator, mgpu
 from tests.oracles.allocator import chosen, decided, requested
@@ -154,7 +155,7 @@ def _gpushare(rng: Random) -> Question:
     return Question(
         machine=machine,
         ask=ask,
-        settings=SchedulingSettings(gpushare_unit=unit),
+        settings=SchedulingSettings(vocabulary=Vocabulary(gpushare_unit=unit)),
         expected=gpushare.expected(machine, ask, unit),
         spoken_of=_parts,
     )

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import combinations, product
 from math import lcm
 
+from ledger.domain.vocabulary import DEFAULT_VOCABULARY
 from scheduler.decide.settings import DeviceSettings, MGPUSettings
 from tests.oracles.koordinator import partitions_of
 from tests.oracles.machine import MIB, REFUSED, UNFIT, Ask, Device, Machine, Uses
@@ -42,7 +43,7 @@ def expected(machine: Machine, ask: Ask, settings: MGPUSettings) -> Uses | str:
     if not any(limits.keys() & {CORE, MEMORY} for limits in (*ask.containers, *ask.inits)):
         return []  # A.3: the rules are for Pods that name either resource
     counts = _counts(ask)
-    if counts is None or not _admitted(ask, counts, settings.multi_min_memory_mib):
+    if counts is None or not _admitted(ask, counts, DEFAULT_VOCABULARY.mgpu_multi_min_memory_mib):
         return REFUSED
     levels = _levels(ask, counts)
     if not levels:

@@ -12,11 +12,11 @@ from ledger.domain.kube.node_objects import decode_node
 from ledger.domain.log.events import PodObserved
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.normalise import decode_pod
-from ledger.domain.request.settings import NormaliseSettings
+from ledger.domain.vocabulary import Vocabulary
 from scheduler.decide.answers import encode
 from scheduler.decide.engine import Engine
 from scheduler.decide.outcome import Placement
-from scheduler.decide.settings import CpuSettings, SchedulingSettings
+from scheduler.decide.settings import SchedulingSettings
 from tests.support.cpu_objects import (
     BIND_POLICY,
     NUMA_POLICY,
@@ -78,7 +78,7 @@ PODS = st.builds(
     st.sampled_from([0, 0, 1]),
 )
 SETTINGS = st.builds(
-    lambda exclusive: SchedulingSettings(cpu=CpuSettings(default_exclusive_policy=exclusive)),
+    lambda exclusive: SchedulingSettings(vocabulary=Vocabulary(default_exclusive_policy=exclusive)),
     st.sampled_from(["None", "PCPULevel"]),
 )
 
@@ -112,11 +112,10 @@ def decide_alike(
     node: NodeFacts, pods: list[tuple[str, Any]], settings: SchedulingSettings
 ) -> None:
     """Reserve in one engine, adopt in the other; compare every decision."""
-    normalise = NormaliseSettings(default_exclusive_policy=settings.cpu.default_exclusive_policy)
     reserving, adopting = (Engine([node], settings) for _ in range(2))
     for number, (cpus, more) in enumerate(pods):
         pod = cpu_pod(f"p{number}", cpus, **more)
-        request = decode_pod(pod, normalise)
+        request = decode_pod(pod, settings.vocabulary)
         answer, other = reserving.decide(request), adopting.decide(request)
 
         assert type(answer) is type(other)

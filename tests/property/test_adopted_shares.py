@@ -9,7 +9,7 @@ from ledger.domain.adopted.pods import Adopted, adopt
 from ledger.domain.devices import DeviceShare
 from ledger.domain.kube.node_objects import decode_node
 from ledger.domain.request.normalise import decode_pod
-from ledger.domain.request.settings import NormaliseSettings
+from ledger.domain.vocabulary import Vocabulary
 from scheduler.decide.answers import encode
 from scheduler.decide.engine import Engine
 from scheduler.decide.outcome import Placement
@@ -76,7 +76,7 @@ def placed_and_adopted(body: Object, *, by_id: bool, canonical: bool) -> tuple[P
         del annotations[ALLOCATED]
     body["metadata"].setdefault("annotations", {}).update(annotations)
     body["spec"]["nodeName"] = "n1"
-    return answer, adopt(body, NODE, NormaliseSettings())
+    return answer, adopt(body, NODE, Vocabulary())
 
 
 def told(shares: tuple[DeviceShare, ...]) -> list[tuple[object, ...]]:

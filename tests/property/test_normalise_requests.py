@@ -12,7 +12,7 @@ from ledger.domain.dialects.mgpu.rules import MgpuAsk, check_multi, check_normal
 from ledger.domain.errors import FieldError, RefusedError
 from ledger.domain.request.normalise import decode_pod
 from ledger.domain.request.requests import PodRequest
-from ledger.domain.resources import proposal_name
+from ledger.domain.vocabulary import DEFAULT_VOCABULARY
 from tests.support.objects import Object, container, pod, sidecar
 
 GPU = "koordinator.sh/gpu"
@@ -109,7 +109,7 @@ def test_neither_side_domain_nor_order_changes_the_request(
     expected = devices(pod(container(limits=limits)))
     keys = data.draw(st.permutations(list(limits)))
     shuffled = {key: limits[key] for key in keys}
-    old = {proposal_name(key): str(amount) for key, amount in limits.items()}
+    old = {DEFAULT_VOCABULARY.proposal_name(key): str(amount) for key, amount in limits.items()}
 
     assert devices(pod(container(requests=shuffled))) == expected
     assert devices(pod(container(requests=shuffled, limits=limits))) == expected

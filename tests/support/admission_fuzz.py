@@ -142,7 +142,7 @@ def judge(body: bytes, settings: AdmissionSettings) -> str:
         return "refused"
     if _creates_pod(request):
         assert after.obj is not None
-        decode_pod(readable_pod(after.obj, request.namespace), settings.normalise)
+        decode_pod(readable_pod(after.obj, request.namespace), settings.vocabulary)
     return "allowed"
 
 

@@ -25,17 +25,16 @@ from ledger.domain.resources import (
     GPU_SHARED,
     NVIDIA_GPU,
     TYPE_GPU,
-    canonical,
-    device_type_of,
     is_extended,
-    proposal_name,
 )
+from ledger.domain.vocabulary import DEFAULT_VOCABULARY
 from webhook.decide.facts import NamespaceFacts, QuotaFact
 from webhook.decide.settings import AdmissionSettings, DomainSetting
 
 REQUESTS: Final = "requests."
 _LIMITS: Final = "limits."
 
+_GPUS: Final = DEFAULT_VOCABULARY  # what names GPUs is the same in every vocabulary
 _NUMBERS: Final = frozenset({NVIDIA_GPU, GPU_SHARED, GPUSHARE_COUNT})
 """Names whose amount is a number of cards, or of shares of cards."""
 _PERCENTS: Final = frozenset({GPU, GPU_CORE, GPU_MEMORY_RATIO, MGPU_CORE})
@@ -75,7 +74,7 @@ def evaded(
 
 def is_card_name(name: str) -> bool:
     """Tell whether a resource, in any spelling, is a way to ask for cards that dialects share."""
-    return device_type_of(name) == TYPE_GPU and canonical(name) not in _OTHER_CARDS
+    return _GPUS.device_type_of(name) == TYPE_GPU and _GPUS.canonical(name) not in _OTHER_CARDS
 
 
 def card_names(hard: Amounts) -> tuple[str, ...]:
@@ -92,7 +91,7 @@ def in_cards(hard: Amounts, name: str) -> int | None:
     Rule: design section 3 and 8: n cards are core and memory ratio 100 n, shared n.
     """
     percent = _percent(hard)
-    released = canonical(name)
+    released = _GPUS.canonical(name)
     if percent is None or released not in _NUMBERS | _PERCENTS:
         return None
     if released in _PERCENTS:
@@ -113,7 +112,7 @@ def _percent(hard: Amounts) -> int | None:
     """Return the percent of cards that a quota allows: by `nvidia.com/gpu`, else by the least."""
     whole, other = [], []
     for key, quantity in hard.items():
-        name = canonical(resource_of(key))
+        name = _GPUS.canonical(resource_of(key))
         if name == NVIDIA_GPU:
             whole.append(quantity.ceil() * WHOLE_PERCENT)
         elif name in _NUMBERS:
@@ -142,8 +141,8 @@ def _spelt(name: str, container: ContainerSpec, domain: DomainSetting) -> str:
     if domain is DomainSetting.KEPT:
         if name in container.requests:
             return container.written.get(name, name)
-        return name if GPU not in container.written else proposal_name(name)
-    return name if domain is DomainSetting.KOORDINATOR else proposal_name(name)
+        return name if GPU not in container.written else _GPUS.proposal_name(name)
+    return name if domain is DomainSetting.KOORDINATOR else _GPUS.proposal_name(name)
 
 
 def _uncounted(hard: Amounts, asked: Mapping[str, int]) -> tuple[str, ...]:
@@ -158,10 +157,12 @@ def _uncounted(hard: Amounts, asked: Mapping[str, int]) -> tuple[str, ...]:
     """
     names = {key.removeprefix(REQUESTS) for key in hard if key.startswith(REQUESTS)}
     counted = {name: asked[name] for name in asked if name in names and is_extended(name)}
-    if any(canonical(name) in _NUMBERS for name in counted):
+    if any(_GPUS.canonical(name) in _NUMBERS for name in counted):
         return ()
-    percent = max((counted[name] for name in counted if canonical(name) in _PERCENTS), default=0)
-    parts = {name for name in asked if canonical(name) not in _NUMBERS} or set(asked)
-    same = {name for name in parts if canonical(name) in _PERCENTS and asked[name] <= percent}
+    percent = max(
+        (counted[name] for name in counted if _GPUS.canonical(name) in _PERCENTS), default=0
+    )
+    parts = {name for name in asked if _GPUS.canonical(name) not in _NUMBERS} or set(asked)
+    same = {name for name in parts if _GPUS.canonical(name) in _PERCENTS and asked[name] <= percent}
     bounded = not parts - counted.keys() - same
     return () if bounded else tuple(name for name in asked if name not in counted)

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-from ledger.domain.device_types import DeviceType
-from ledger.domain.request.settings import DEFAULT_SETTINGS, NormaliseSettings
+from ledger.domain.vocabulary import DEFAULT_VOCABULARY, Vocabulary
 
 SCHEDULER_NAME: Final = "tenure"
 DEFAULT_SCHEDULER: Final = "default-scheduler"
@@ -130,7 +129,7 @@ class AdmissionSettings:
         service_accounts: users that may write allocations and bind managed Pods.
         isolation_providers: values of `koordinator.sh/gpu-isolation-provider` that enforce shares.
         slot_mode: how a container learns of its devices.
-        device_types: types of devices beside the built-in ones; a process installs them.
+        vocabulary: what requests mean, which the scheduler has to be told alike.
     """
 
     domain: DomainSetting = DomainSetting.KEPT
@@ -144,8 +143,7 @@ class AdmissionSettings:
     service_accounts: frozenset[str] = SERVICE_ACCOUNTS
     isolation_providers: frozenset[str] = ISOLATION_PROVIDERS
     slot_mode: SlotMode = SlotMode.ENV
-    normalise: NormaliseSettings = DEFAULT_SETTINGS
-    device_types: tuple[DeviceType, ...] = ()
+    vocabulary: Vocabulary = DEFAULT_VOCABULARY
 
     def mode_of(self, rule: str) -> RuleMode:
         """Return what a violation of the rule does."""

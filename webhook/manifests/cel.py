@@ -24,8 +24,8 @@ from ledger.domain.resources import (
     LABEL_PRIORITY,
     LABEL_PRIORITY_CLASS,
     LABEL_QOS_CLASS,
-    device_names,
 )
+from webhook.decide.settings import AdmissionSettings
 
 CONTAINERS: Final = ("containers", "initContainers")
 _GPUSHARE_DOMAIN: Final = GPUSHARE_MEMORY.partition("/")[0] + "/"
@@ -100,11 +100,6 @@ def holds(place: str, names: Iterable[str], prefixes: Iterable[str] = ()) -> str
     return f"(has({place}) && ({' || '.join(some)}))"
 
 
-def holds_devices() -> str:
-    """Return that the container `c` asks for some of a device."""
-    return holds("c.resources", device_names())
-
-
 def takes(pod: str, names: Iterable[str], prefixes: Iterable[str] = ()) -> str:
     """Return that a Pod asks for some of a resource, at any place where resources can stand."""
     names = {*names}
@@ -114,11 +109,6 @@ def takes(pod: str, names: Iterable[str], prefixes: Iterable[str] = ()) -> str:
         _some(f"{pod}.spec.overhead", names, prefixes),
     )
     return f"({' || '.join(parts)})"
-
-
-def asks_devices(pod: str) -> str:
-    """Return that a Pod asks for a device, in any dialect."""
-    return takes(pod, device_names())
 
 
 def has_labels(pod: str, labels: Mapping[str, str]) -> str:
@@ -133,7 +123,7 @@ def has_labels(pod: str, labels: Mapping[str, str]) -> str:
     return f"(has({there}) && {' && '.join(wanted)})"
 
 
-def needs_us(pod: str, scheduler_name: str) -> str:
+def needs_us(pod: str, settings: AdmissionSettings) -> str:
     """
     Return that a Pod can't be stored without us.
 
@@ -142,9 +132,9 @@ def needs_us(pod: str, scheduler_name: str) -> str:
     labels, qos = f"{pod}.metadata.labels", text(LABEL_QOS_CLASS)
     own_cpus = f"{qos} in {labels} && {labels}[{qos}] in {texts(map(str, OWN_CPUS))}"
     parts = (
-        takes(pod, device_names(), (DOMAIN_TENURE,)),
+        takes(pod, settings.vocabulary.device_names, (DOMAIN_TENURE,)),
         f"(has({labels}) && {own_cpus})",
-        _is_placed_by(pod, scheduler_name),
+        _is_placed_by(pod, settings.scheduler_name),
     )
     return " || ".join(parts)
 
@@ -154,16 +144,16 @@ def _is_placed_by(pod: str, scheduler_name: str) -> str:
     return f"(has({scheduler}) && {scheduler} == {text(scheduler_name)})"
 
 
-def concerns_us(pod: str, scheduler_name: str) -> str:
+def concerns_us(pod: str, settings: AdmissionSettings) -> str:
     """
     Return that a Pod says anything that admission would look at.
 
     That is a resource of ours, a request label, an annotation of ours, or our scheduler.
     """
     parts = (
-        any_container(pod, asks(device_names(), RESOURCE_PREFIXES)),
+        any_container(pod, asks(settings.vocabulary.device_names, RESOURCE_PREFIXES)),
         any_key(f"{pod}.metadata.labels", LABEL_NAMES, LABEL_PREFIXES),
         any_key(f"{pod}.metadata.annotations", (), ANNOTATION_PREFIXES),
-        _is_placed_by(pod, scheduler_name),
+        _is_placed_by(pod, settings.scheduler_name),
     )
     return " || ".join(parts)

@@ -76,8 +76,7 @@ def webhook_configurations(options: HookOptions) -> list[dict[str, Any]]:
 
 
 def _mutating(options: HookOptions) -> list[dict[str, Any]]:
-    ours = options.settings.scheduler_name
-    concerned = [needs_us("object", ours)]
+    concerned = [needs_us("object", options.settings)]
     concerned += [has_labels("object", one.pod_labels) for one in options.settings.profiles]
     return [
         {
@@ -91,29 +90,31 @@ def _mutating(options: HookOptions) -> list[dict[str, Any]]:
             "reinvocationPolicy": "IfNeeded",
             "rules": [_rule(["UPDATE"], "", ["v1"], ["pods/ephemeralcontainers"])],
             "matchConditions": [
-                _condition("ours", f"object.spec.schedulerName == {text(ours)}"),
+                _condition(
+                    "ours", f"object.spec.schedulerName == {text(options.settings.scheduler_name)}"
+                ),
             ],
         },
     ]
 
 
 def _validating(options: HookOptions) -> list[dict[str, Any]]:
-    ours = options.settings.scheduler_name
-    either = f"{concerns_us('object', ours)} || {concerns_us('oldObject', ours)}"
+    settings = options.settings
+    either = f"{concerns_us('object', settings)} || {concerns_us('oldObject', settings)}"
     accounts = texts(options.settings.service_accounts)
     by_others = _condition("by-others", f"!(request.userInfo.username in {accounts})")
     return [
         {
             **_hook(options, "pods", "validate", FAIL, managed_only=True),
             "rules": [_rule(["CREATE"], "", ["v1"], ["pods"])],
-            "matchConditions": [_condition("needs-us", needs_us("object", ours))],
+            "matchConditions": [_condition("needs-us", needs_us("object", settings))],
         },
         {
             **_hook(options, "others", "validate", IGNORE, managed_only=True, seconds=SHORT),
             "rules": [_rule(["CREATE"], "", ["v1"], ["pods"])],
             "matchConditions": [
-                _condition("concerns-us", concerns_us("object", ours)),
-                _condition("goes-on-without-us", f"!({needs_us('object', ours)})"),
+                _condition("concerns-us", concerns_us("object", settings)),
+                _condition("goes-on-without-us", f"!({needs_us('object', settings)})"),
             ],
         },
         {

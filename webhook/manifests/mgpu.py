@@ -13,7 +13,7 @@ from ledger.domain.dialects.mgpu.words import (
     MGPU_MEMORY,
     MGPU_NAMES,
 )
-from ledger.domain.request.settings import NormaliseSettings
+from ledger.domain.vocabulary import Vocabulary
 from webhook.manifests.cel import any_container, asks, text, texts
 
 _COUNTS = text(ANNOTATION_MGPU_CONTAINER_MULTIPLE)
@@ -49,7 +49,7 @@ def mgpu_variables() -> Mapping[str, str]:
     }
 
 
-def mgpu_validations(settings: NormaliseSettings) -> Mapping[str, str]:
+def mgpu_validations(vocabulary: Vocabulary) -> Mapping[str, str]:
     """
     Return the rules; `asks_mgpu` holds and `mgpu_variables` are there.
 
@@ -71,7 +71,7 @@ def mgpu_validations(settings: NormaliseSettings) -> Mapping[str, str]:
         "mGPU on one card: 1 to 99 core with at least 256 MiB, or whole cards without memory; the"
         " value counts MiB": (
             "variables.multi || object.spec.containers.all(c,"
-            f" !({_ASKS}) || ({_normal(settings.mgpu_max_memory_mib)}))"
+            f" !({_ASKS}) || ({_normal(vocabulary.mgpu_max_memory_mib)}))"
         ),
         f"{ANNOTATION_MGPU_CONTAINER_MULTIPLE} lists one number of cards for each container": (
             "!variables.multi || (size(variables.counts) == size(variables.names)"
@@ -79,7 +79,7 @@ def mgpu_validations(settings: NormaliseSettings) -> Mapping[str, str]:
         ),
         "mGPU over several cards comes out even on each, with enough memory, which counts MiB": (
             "!variables.multi || size(variables.counts) != size(variables.names)"
-            f" || object.spec.containers.all(c, {_multiple(settings)})"
+            f" || object.spec.containers.all(c, {_multiple(vocabulary)})"
         ),
     }
 
@@ -92,12 +92,12 @@ def _normal(memory_max_mib: int) -> str:
     return f"{core} > 0 && ({part} || {whole})"
 
 
-def _multiple(settings: NormaliseSettings) -> str:
+def _multiple(vocabulary: Vocabulary) -> str:
     """Rules M3 to M9 of one container, and the unit."""
     core, memory = _amount(MGPU_CORE), _amount(MGPU_MEMORY)
     count = "variables.counts[variables.names.indexOf(c.name)]"
     signs = f"(!({_is_set(MGPU_CORE)}) || {core} > 0) && {memory} >= 0"
-    least, most = settings.mgpu_multi_min_memory_mib, settings.mgpu_max_memory_mib
+    least, most = vocabulary.mgpu_multi_min_memory_mib, vocabulary.mgpu_max_memory_mib
     parts = " && ".join(
         (
             f"{memory} / {count} >= {least}",

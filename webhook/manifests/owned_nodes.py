@@ -10,8 +10,6 @@ from ledger.domain.resources import (
     LABEL_TENURE_OWNED,
     TAINT_TENURE_OWNED,
     WHOLE_CARD_NAMES,
-    advertised_names,
-    device_names,
 )
 from webhook.decide.settings import AdmissionSettings
 from webhook.manifests.cel import takes, text
@@ -32,8 +30,9 @@ def owned_nodes(settings: AdmissionSettings) -> Mapping[str, str]:
     created; one that had them before may still change otherwise.
     """
     ours = settings.scheduler_name
-    offered = advertised_names(whole_cards_rewritten=settings.rewrite_whole_cards)
-    ours_alone = device_names() - WHOLE_CARD_NAMES
+    words = settings.vocabulary
+    offered = words.advertised_names(whole_cards_rewritten=settings.rewrite_whole_cards)
+    ours_alone = words.device_names - WHOLE_CARD_NAMES
     claims = "(has(object.spec.resourceClaims) && object.spec.resourceClaims.size() > 0)"
     return {
         f"a Pod that asks for a device tolerates {TAINT_TENURE_OWNED} by the scheduler {ours}"

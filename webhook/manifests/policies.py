@@ -34,17 +34,16 @@ from ledger.domain.resources import (
     MEMORY,
     NVIDIA_DEVICE_MOUNTS,
     SLOT,
-    device_names,
-    proposal_name,
 )
+from ledger.domain.vocabulary import DEFAULT_VOCABULARY
 from webhook.decide.settings import AdmissionSettings
 from webhook.decide.validating.forgery import ANNOTATION_MIRROR, NODES_GROUP
 from webhook.manifests.cel import (
     CONTAINERS,
     any_container,
-    asks_devices,
-    holds_devices,
+    holds,
     key_matches,
+    takes,
     text,
     texts,
 )
@@ -87,6 +86,7 @@ def policies(options: PolicyOptions) -> list[dict[str, Any]]:
 
 
 def _policies(settings: AdmissionSettings) -> list[Policy]:
+    devices = settings.vocabulary.device_names
     accounts = texts(settings.service_accounts)
     others = {"by-others": f"!(request.userInfo.username in {accounts})"}
     is_ours = (
@@ -199,7 +199,7 @@ def _policies(settings: AdmissionSettings) -> list[Policy]:
             name="marked",
             managed_only=True,
             rules=[rule(["CREATE"], ["pods"])],
-            conditions={"asks-devices": asks_devices("object"), **shown_only},
+            conditions={"asks-devices": takes("object", devices), **shown_only},
             validations={
                 "a Pod that asks for devices must pass Tenure's admission, which marks it: is the"
                 " webhook registered and running?": (_marked("object")),
@@ -216,19 +216,21 @@ def _policies(settings: AdmissionSettings) -> list[Policy]:
         Policy(
             name="requests",
             rules=[rule(["CREATE"], ["pods"])],
-            conditions={"asks-devices": asks_devices("object"), **shown_only, **ours_to_judge},
+            conditions={"asks-devices": takes("object", devices), **shown_only, **ours_to_judge},
             variables=managed,
             validations=_of_managed(
                 {
                     "requests and limits of devices must be equal": _every_container(
-                        _equal_devices()
+                        _equal_devices(devices)
                     ),
                     "a percentage of a card above 100 must be a multiple of 100": (
                         _every_container(_percents())
                     ),
                     "what a container that holds devices sees is set by Tenure alone:"
                     f" {ENV_NVIDIA_VISIBLE}, or a volume mount below {NVIDIA_DEVICE_MOUNTS}": (
-                        _every_container(f"!{holds_devices()} || !({chooses_devices()})")
+                        _every_container(
+                            f"!{holds('c.resources', devices)} || !({chooses_devices()})"
+                        )
                     ),
                     f"the CDI devices of a Pod that holds devices are given by Tenure alone:"
                     f" no annotation in {DOMAIN_CDI}": f"!({names_cdi()})",
@@ -257,7 +259,7 @@ def _policies(settings: AdmissionSettings) -> list[Policy]:
             rules=[rule(["CREATE", "UPDATE"], ["pods"])],
             conditions={"asks-mgpu": asks_mgpu(), "asked-anew": asked_anew(), **shown_only},
             variables=mgpu_variables(),
-            validations=mgpu_validations(settings.normalise),
+            validations=mgpu_validations(settings.vocabulary),
         ),
         Policy(
             name="ephemeral",
@@ -268,7 +270,7 @@ def _policies(settings: AdmissionSettings) -> list[Policy]:
                 {
                     "an ephemeral container sees no cards: give it the environment"
                     f" {ENV_NVIDIA_VISIBLE}=void, as Tenure's webhook does while it is running": (
-                        f"!({is_ours} && {asks_devices('object')})"
+                        f"!({is_ours} && {takes('object', devices)})"
                         f" || ({every_new_ephemeral(told_of_none())})"
                     ),
                     f"an ephemeral container gets no cards by {ENV_NVIDIA_VISIBLE}, nor by a volume"
@@ -287,7 +289,7 @@ def _policies(settings: AdmissionSettings) -> list[Policy]:
                 {
                     "the QoS class of a Pod never changes": same_label(LABEL_QOS_CLASS),
                     "devices of a Pod never change": (
-                        f"variables.untouched || ({same_amounts(device_names())})"
+                        f"variables.untouched || ({same_amounts(devices)})"
                     ),
                     "the CPUs of a Pod that has some of its own never change": (
                         f"variables.untouched || !({holds_cpus('oldObject')})"
@@ -311,7 +313,7 @@ def _policies(settings: AdmissionSettings) -> list[Policy]:
             conditions={
                 "ours": is_ours,
                 "takes-what-is-ours": (
-                    f"{asks_devices('object')} || {any_container('object', _takes_slots())}"
+                    f"{takes('object', devices)} || {any_container('object', _takes_slots())}"
                     f" || ({pins_cpus('object')})"
                 ),
                 **shown_only,
@@ -322,7 +324,7 @@ def _policies(settings: AdmissionSettings) -> list[Policy]:
                     _in_managed()
                 ),
                 f"{SLOT} is given by Tenure: one to each container with devices": (
-                    _every_container(f"!{_takes_slots()} || ({_own_slot()})")
+                    _every_container(f"!{_takes_slots()} || ({_own_slot(devices)})")
                 ),
             },
         ),
@@ -331,7 +333,7 @@ def _policies(settings: AdmissionSettings) -> list[Policy]:
             everywhere=True,
             rules=[rule(["CREATE", "UPDATE"], ["pods"])],
             conditions={"not-of-our-scheduler": f"!({is_ours})", **shown_only},
-            variables={"devices": asks_devices("object")},
+            variables={"devices": takes("object", devices)},
             validations=owned_nodes(settings),
         ),
         Policy(
@@ -340,7 +342,7 @@ def _policies(settings: AdmissionSettings) -> list[Policy]:
             warns=True,
             rules=[rule(["CREATE"], ["pods"])],
             conditions={
-                "asks-no-devices": f"!{asks_devices('object')}",
+                "asks-no-devices": f"!{takes('object', devices)}",
                 **shown_only,
                 **ours_to_judge,
             },
@@ -417,8 +419,8 @@ def _amounts(kind: str, condition: str) -> str:
     )
 
 
-def _equal_devices() -> str:
-    named = f"!(k in {texts(device_names())})"
+def _equal_devices(devices: frozenset[str]) -> str:
+    named = f"!(k in {texts(devices)})"
     equal = (
         "has(c.resources.{other}) && k in c.resources.{other}"
         " && quantity(c.resources.limits[k]).compareTo(quantity(c.resources.requests[k])) == 0"
@@ -431,7 +433,7 @@ def _equal_devices() -> str:
 
 
 def _percents() -> str:
-    names = [*_PERCENT_NAMES, *(proposal_name(name) for name in _PERCENT_NAMES)]
+    names = [*_PERCENT_NAMES, *map(DEFAULT_VOCABULARY.proposal_name, _PERCENT_NAMES)]
     amount = "quantity(c.resources.requests[k])"
     whole = f"{amount}.isInteger() && ({amount}.asInteger() <= 100"
     condition = f"!(k in {texts(names)}) || ({whole} || {amount}.asInteger() % 100 == 0))"
@@ -484,6 +486,6 @@ def _takes_slots() -> str:
     )
 
 
-def _own_slot() -> str:
+def _own_slot(devices: frozenset[str]) -> str:
     slot = f"quantity(c.resources.limits[{text(SLOT)}])"
-    return f"{holds_devices()} && {slot}.compareTo(quantity('1')) == 0"
+    return f"{holds('c.resources', devices)} && {slot}.compareTo(quantity('1')) == 0"

@@ -23,7 +23,6 @@ from ledger.domain.dialects.names import Dialect
 from ledger.domain.kube.pod_spec import APP, ContainerSpec, PodSpec
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.requests import DeviceDemand
-from ledger.domain.request.settings import NormaliseSettings
 from ledger.domain.resources import TYPE_GPU
 
 UNITS_MAX: Final = 8_000_000
@@ -60,7 +59,6 @@ class Asker:
     node: NodeFacts
     demands: tuple[DeviceDemand, ...]
     dialect: Dialect | None
-    settings: NormaliseSettings
     checkpoints: tuple[DeviceCheckpoint, ...]
 
     def card(

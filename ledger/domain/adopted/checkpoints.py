@@ -12,12 +12,10 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from ledger.domain.adopted.cards import Asker, Found, Part, collect, part_share, whole_share
-from ledger.domain.annotations.checkpoints import DeviceCheckpoint
 from ledger.domain.devices import DeviceRecord, DeviceShare
 from ledger.domain.dialects.registry import READERS
 from ledger.domain.kube.pod_spec import INIT, ContainerSpec
-from ledger.domain.request.settings import NormaliseSettings
-from ledger.domain.resources import TYPE_GPU, device_type_of
+from ledger.domain.resources import TYPE_GPU
 
 DEVICES_CHECKPOINTS: Final = "devices-checkpoints"
 
@@ -43,7 +41,7 @@ def from_checkpoints(asker: Asker) -> Found | None:
 
     Rule: Koordinator contract 2.7; GPU-sharing contract B.5, D.2; design section 3.
     """
-    given = _given(asker.checkpoints, asker.settings)
+    given = _given(asker)
     if given is None:
         return None
 
@@ -61,28 +59,28 @@ def from_checkpoints(asker: Asker) -> Found | None:
     return collect(DEVICES_CHECKPOINTS, pairs())
 
 
-def gpu_ids(checkpoints: Iterable[DeviceCheckpoint]) -> frozenset[str]:
+def gpu_ids(asker: Asker) -> frozenset[str]:
     """Return the ids of GPUs that kubelet gave; two of them may be replicas of one card."""
     return frozenset(
         device_id
-        for entry in checkpoints
-        if device_type_of(entry.resource_name) == TYPE_GPU
+        for entry in asker.checkpoints
+        if asker.spec.device_type_of(entry.resource_name) == TYPE_GPU
         for device_id in entry.device_ids
     )
 
 
-def _given(
-    checkpoints: Iterable[DeviceCheckpoint], settings: NormaliseSettings
-) -> Mapping[_Device, _Ids] | None:
+def _given(asker: Asker) -> Mapping[_Device, _Ids] | None:
     """Return the ids by device and container; None where no entry is for a device of ours."""
     given: dict[_Device, _Ids] = {}
     exists = False
-    for entry in checkpoints:
-        device_type = device_type_of(entry.resource_name)
+    for entry in asker.checkpoints:
+        device_type = asker.spec.device_type_of(entry.resource_name)
         if device_type is None:
             continue
         exists = True
-        units = (reader.unit_bytes(entry.resource_name, settings) for reader in READERS)
+        units = (
+            reader.unit_bytes(entry.resource_name, asker.spec.vocabulary) for reader in READERS
+        )
         unit_bytes = max(units)
         for text in entry.device_ids:
             device = _Device(

@@ -35,7 +35,6 @@ from ledger.domain.annotations.gpu_topology import decode_gpu_topology
 from ledger.domain.annotations.qos import read_qos_class
 from ledger.domain.cpuset import EMPTY, CpuSet
 from ledger.domain.device_types import Unit
-from ledger.domain.device_types import device_type as device_type_named
 from ledger.domain.devices import (
     WHOLE_PERCENT,
     DeviceRecord,
@@ -50,7 +49,6 @@ from ledger.domain.kube.pod_spec import ContainerSpec, PodSpec, read_pod
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.normalise import gpu_demands, snapshot_of
 from ledger.domain.request.requests import DeviceDemand, PodSnapshot
-from ledger.domain.request.settings import DEFAULT_SETTINGS, NormaliseSettings
 from ledger.domain.resources import (
     ANNOTATION_DEVICE_ALLOCATED,
     ANNOTATION_GPU_TOPOLOGY,
@@ -63,8 +61,8 @@ from ledger.domain.resources import (
     GPU_MEMORY_RATIO,
     HUAWEI_NPU_CORE,
     TYPE_GPU,
-    device_type_of,
 )
+from ledger.domain.vocabulary import DEFAULT_VOCABULARY, Vocabulary
 
 DEVICE_ALLOCATED: Final = "device-allocated"
 TOPOLOGY: Final = "topology"
@@ -133,7 +131,7 @@ class _Cpus:
 def adopt(
     pod: Mapping[str, object],
     node: NodeFacts,
-    settings: NormaliseSettings = DEFAULT_SETTINGS,
+    vocabulary: Vocabulary = DEFAULT_VOCABULARY,
     witnesses: Witnesses = NO_WITNESSES,
 ) -> Adopted:
     """
@@ -149,14 +147,13 @@ def adopt(
     Raises:
         InputError: the Pod can't be read, or JSON in an allocation annotation does not parse.
     """
-    spec = read_pod(pod)
-    gpu = gpu_demands(spec, settings)
+    spec = read_pod(pod, vocabulary)
+    gpu = gpu_demands(spec)
     asker = Asker(
         spec=spec,
         node=node,
         demands=gpu.asked.demands,
         dialect=gpu.dialect,
-        settings=settings,
         checkpoints=witnesses.checkpoints.get(spec.uid, ()),
     )
     found = _whole_answer(_first(asker), asker)
@@ -192,13 +189,17 @@ def _card_words(spec: PodSpec) -> dict[str, str]:
     text = spec.annotations.get(ANNOTATION_DEVICE_ALLOCATED, "")
     if not any(word in text for word in (_TEMPLATE, *CARD_AMOUNT_NAMES)):
         return {}
-    allocated = decode_device_allocated(text)
+    allocated = decode_device_allocated(text, spec.vocabulary)
     gpus = allocated.get(TYPE_GPU, ())
     more = any(
         entry.template or any(name in CARD_AMOUNT_NAMES for name, _ in entry.resources)
         for entry in gpus
     )
-    return {ANNOTATION_DEVICE_ALLOCATED: encode_device_allocated(allocated)} if more else {}
+    return (
+        {ANNOTATION_DEVICE_ALLOCATED: encode_device_allocated(allocated, spec.vocabulary)}
+        if more
+        else {}
+    )
 
 
 def _few(faults: Sequence[str]) -> tuple[str, ...]:
@@ -239,7 +240,7 @@ def _whole_answer(found: Found, asker: Asker) -> Found:
     certain = [share for share in found.shares if share.key not in found.doubtful]
     named = sum(share.device_type == TYPE_GPU for share in certain)
     if found.source == DEVICES_CHECKPOINTS:
-        named = len(gpu_ids(asker.checkpoints))
+        named = len(gpu_ids(asker))
     if not named or named >= asked or TYPE_GPU in found.lost_types:
         return found
     fault = f"{found.source} names fewer GPUs than the pod asks for: asked={asked}, named={named}"
@@ -251,7 +252,7 @@ def _asked_types(spec: PodSpec) -> frozenset[str]:
         device_type
         for container in spec.containers
         for name, quantity in container.requests.items()
-        if quantity and (device_type := device_type_of(name)) is not None
+        if quantity and (device_type := spec.device_type_of(name)) is not None
     )
 
 
@@ -286,7 +287,7 @@ def _from_device_allocated(asker: Asker) -> Found | None:
     text = asker.spec.annotations.get(ANNOTATION_DEVICE_ALLOCATED)
     if text is None:
         return None
-    allocated = decode_device_allocated(text)
+    allocated = decode_device_allocated(text, asker.spec.vocabulary)
 
     def pairs() -> Iterator[Part]:
         for device_type, entries in allocated.items():
@@ -294,7 +295,7 @@ def _from_device_allocated(asker: Asker) -> Found | None:
                 card = asker.card(device_type, minor=entry.minor, device_id=entry.id)
                 yield device_type, _share_of_entry(asker, card, entry) if card else None
 
-    found = collect(DEVICE_ALLOCATED, pairs(), [*_unsaid(allocated)])
+    found = collect(DEVICE_ALLOCATED, pairs(), [*_unsaid(allocated, asker.spec.vocabulary)])
     found = _with_doubtful(found, allocated, asker)
     if asker.dialect is None:
         return found
@@ -335,7 +336,9 @@ def _with_doubtful(
     )
 
 
-def _unsaid(allocated: Mapping[str, Sequence[DeviceAllocation]]) -> Iterator[str]:
+def _unsaid(
+    allocated: Mapping[str, Sequence[DeviceAllocation]], vocabulary: Vocabulary
+) -> Iterator[str]:
     """
     Yield the amounts that entries lack.
 
@@ -344,27 +347,29 @@ def _unsaid(allocated: Mapping[str, Sequence[DeviceAllocation]]) -> Iterator[str
     for device_type, entries in allocated.items():
         for entry in entries:
             name = f"{device_type} {entry.minor}"
-            if _is_bare(device_type, entry):
+            if _is_bare(device_type, entry, vocabulary):
                 yield f"{DEVICE_ALLOCATED} names no amount of {name}"
             elif device_type == TYPE_GPU and not any(map(entry.quantity, _MEMORY_FIGURES)):
                 yield f"{DEVICE_ALLOCATED} names no memory of {name}"
 
 
-def _is_bare(device_type: str, entry: DeviceAllocation) -> bool:
+def _is_bare(device_type: str, entry: DeviceAllocation, vocabulary: Vocabulary) -> bool:
     """Tell whether the entry says nothing of what is held of a device of this type."""
     if device_type == TYPE_GPU:
         return not entry.resources
-    kind = device_type_named(device_type)
+    kind = vocabulary.type_named(device_type)
     return not (entry.vfs or entry.quantity(kind.resource) or entry.quantity(kind.memory))
 
 
-def _unit_share(base: DeviceShare, entry: DeviceAllocation, card: DeviceRecord) -> DeviceShare:
+def _unit_share(
+    base: DeviceShare, entry: DeviceAllocation, card: DeviceRecord, vocabulary: Vocabulary
+) -> DeviceShare:
     """Return the share of a device that is no GPU; memory that is not named goes by percent."""
-    kind = device_type_named(card.device_type)
+    kind = vocabulary.type_named(card.device_type)
     counted = kind.unit is Unit.COUNT
     units = entry.quantity(kind.resource).ceil()
     percent = units * WHOLE_PERCENT if counted else units
-    if _is_bare(card.device_type, entry):
+    if _is_bare(card.device_type, entry, vocabulary):
         percent = WHOLE_PERCENT
     memory = entry.quantity(kind.memory).ceil() if kind.memory else 0
     memory = memory or (ratio_to_bytes(percent, card.memory_bytes) if kind.memory else 0)
@@ -386,7 +391,7 @@ def _share_of_entry(asker: Asker, card: DeviceRecord, entry: DeviceAllocation) -
     """
     base = empty_share(card)
     if card.device_type != TYPE_GPU:
-        return _unit_share(base, entry, card)
+        return _unit_share(base, entry, card, asker.spec.vocabulary)
     percent = entry.quantity(GPU).ceil()
     core = entry.quantity(GPU_CORE).ceil() or percent or _percent_of_cores(asker, entry)
     memory = entry.quantity(GPU_MEMORY).ceil()

@@ -27,6 +27,7 @@ from ledger.domain.resources import (
     ANNOTATION_RESOURCE_SPEC,
     ANNOTATION_RESOURCE_STATUS,
 )
+from ledger.domain.vocabulary import DEFAULT_VOCABULARY
 
 _SPEC_PATH: Final = annotation_path(ANNOTATION_RESOURCE_SPEC)
 _STATUS_PATH: Final = annotation_path(ANNOTATION_RESOURCE_STATUS)
@@ -294,5 +295,5 @@ def _decode_numa_node(value: object, path: str) -> NumaNodeResources:
     item = an_object(value, path)
     return NumaNodeResources(
         node=an_integer(item.get("node"), f"{path}.node", least=0),
-        resources=amounts(item.get("resources"), f"{path}.resources"),
+        resources=amounts(item.get("resources"), f"{path}.resources", DEFAULT_VOCABULARY),
     )

@@ -20,7 +20,8 @@ from ledger.domain.annotations.wire import (
     present,
 )
 from ledger.domain.quantity import ZERO, Quantity, decimal_text
-from ledger.domain.resources import ANNOTATION_DEVICE_ALLOCATED, proposal_name
+from ledger.domain.resources import ANNOTATION_DEVICE_ALLOCATED
+from ledger.domain.vocabulary import DEFAULT_VOCABULARY, Vocabulary
 
 _PATH: Final = annotation_path(ANNOTATION_DEVICE_ALLOCATED)
 
@@ -67,7 +68,9 @@ class DeviceAllocation:
 #                            "kubernetes.io/gpu-mem": "16Gi"}}]}
 
 
-def decode_device_allocated(text: str) -> dict[str, tuple[DeviceAllocation, ...]]:
+def decode_device_allocated(
+    text: str, vocabulary: Vocabulary = DEFAULT_VOCABULARY
+) -> dict[str, tuple[DeviceAllocation, ...]]:
     """
     Read the allocations by device type, each in the order written (which carries no meaning).
 
@@ -80,14 +83,21 @@ def decode_device_allocated(text: str) -> dict[str, tuple[DeviceAllocation, ...]
         InputError: broken JSON, a missing or negative device minor, a bad or negative quantity.
     """
     by_type = an_object(load(text, _PATH), _PATH)
+
+    def decode(entry: object, path: str) -> DeviceAllocation:
+        return _decode_entry(entry, path, vocabulary)
+
     return {
-        device_type: each(entries, f"{_PATH}.{device_type}", _decode_entry)
+        device_type: each(entries, f"{_PATH}.{device_type}", decode)
         for device_type, entries in by_type.items()
     }
 
 
 def encode_device_allocated(
-    allocations: Mapping[str, tuple[DeviceAllocation, ...]], *, proposal_domain: bool = False
+    allocations: Mapping[str, tuple[DeviceAllocation, ...]],
+    vocabulary: Vocabulary = DEFAULT_VOCABULARY,
+    *,
+    proposal_domain: bool = False,
 ) -> str:
     """
     Write the release's shape: entries by minor, quantities as decimal strings in base units.
@@ -97,10 +107,11 @@ def encode_device_allocated(
     Types without entries are left out. `proposal_domain` writes `kubernetes.io/` names, for nodes
     that advertise that domain.
     """
+    names = vocabulary if proposal_domain else None
     return dump(
         {
             device_type: [
-                _encode_entry(entry, proposal_domain=proposal_domain)
+                _encode_entry(entry, names)
                 for entry in sorted(entries, key=lambda entry: entry.minor)
             ]
             for device_type, entries in allocations.items()
@@ -109,7 +120,7 @@ def encode_device_allocated(
     )
 
 
-def _decode_entry(value: object, path: str) -> DeviceAllocation:
+def _decode_entry(value: object, path: str, vocabulary: Vocabulary) -> DeviceAllocation:
     entry = an_object(value, path)
     key = "resouurces" if entry.get("resources") is None else "resources"
     extension_path = f"{path}.extension"
@@ -117,7 +128,7 @@ def _decode_entry(value: object, path: str) -> DeviceAllocation:
     return DeviceAllocation(
         minor=an_integer(entry.get("minor"), f"{path}.minor", least=0),
         id=a_text(entry.get("id"), f"{path}.id"),
-        resources=amounts(entry.get(key), f"{path}.{key}"),
+        resources=amounts(entry.get(key), f"{path}.{key}", vocabulary),
         vfs=each(extension.get("vfs"), f"{extension_path}.vfs", _decode_vf),
         template=a_text(
             extension.get("gpuSharedResourceTemplate"),
@@ -135,18 +146,18 @@ def _decode_vf(value: object, path: str) -> VfAllocation:
     )
 
 
-def _encode_entry(entry: DeviceAllocation, *, proposal_domain: bool) -> dict[str, object]:
+def _encode_entry(entry: DeviceAllocation, names: Vocabulary | None) -> dict[str, object]:
     vfs = [present({"minor": vf.minor or None, "busID": vf.bus_id}) for vf in entry.vfs]
     extension = present({"vfs": vfs, "gpuSharedResourceTemplate": entry.template})
     return {
         "minor": entry.minor,
-        "resources": _encode_amounts(entry.resources, proposal_domain=proposal_domain),
+        "resources": _encode_amounts(entry.resources, names),
         **present({"id": entry.id, "extension": extension}),
     }
 
 
 @lru_cache(maxsize=4096)
-def _encode_amounts(resources: Amounts, *, proposal_domain: bool) -> Mapping[str, str]:
+def _encode_amounts(resources: Amounts, names: Vocabulary | None) -> Mapping[str, str]:
     """Return the quantities as text; one mapping serves all entries that are alike."""
-    rename = proposal_name if proposal_domain else str
+    rename = str if names is None else names.proposal_name
     return {rename(name): decimal_text(quantity) for name, quantity in resources}

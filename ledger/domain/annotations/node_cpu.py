@@ -44,6 +44,7 @@ from ledger.domain.resources import (
     LABEL_NUMA_TOPOLOGY_POLICY_PROPOSAL,
 )
 from ledger.domain.topology import Cpu, CpuTopology, cpu_topology_of
+from ledger.domain.vocabulary import DEFAULT_VOCABULARY
 
 _TOPOLOGY_PATH: Final = annotation_path(ANNOTATION_CPU_TOPOLOGY)
 _ALLOCS_PATH: Final = annotation_path(ANNOTATION_POD_CPU_ALLOCS)
@@ -304,7 +305,9 @@ def decode_node_reservation(text: str) -> NodeReservation:
     """
     value = an_object(load(text, _RESERVATION_PATH), _RESERVATION_PATH)
     return NodeReservation(
-        resources=amounts(value.get("resources"), f"{_RESERVATION_PATH}.resources"),
+        resources=amounts(
+            value.get("resources"), f"{_RESERVATION_PATH}.resources", DEFAULT_VOCABULARY
+        ),
         reserved_cpus=a_cpuset(value.get("reservedCPUs"), f"{_RESERVATION_PATH}.reservedCPUs"),
         apply_policy=a_choice(
             value.get("applyPolicy"),
@@ -384,7 +387,7 @@ def decode_raw_allocatable(text: str) -> Amounts:
 
     Rule: Koordinator contract 2.3.
     """
-    return amounts(load(text, _RAW_PATH), _RAW_PATH)
+    return amounts(load(text, _RAW_PATH), _RAW_PATH, DEFAULT_VOCABULARY)
 
 
 def encode_raw_allocatable(resources: Amounts) -> str:

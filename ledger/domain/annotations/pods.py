@@ -28,6 +28,7 @@ from ledger.domain.resources import (
     ANNOTATION_SCHEDULING_HINT,
     ANNOTATION_SCHEDULING_HINT_DEPRECATED,
 )
+from ledger.domain.vocabulary import DEFAULT_VOCABULARY
 
 _EXTENDED_PATH: Final = annotation_path(ANNOTATION_EXTENDED_RESOURCE_SPEC)
 _REPLACE_PATH: Final = annotation_path(ANNOTATION_REPLACE_RESOURCES)
@@ -177,6 +178,6 @@ def _decode_container(name: str, value: object, path: str) -> ContainerResources
     container = an_object(value, path)
     return ContainerResources(
         name=name,
-        requests=amounts(container.get("requests"), f"{path}.requests"),
-        limits=amounts(container.get("limits"), f"{path}.limits"),
+        requests=amounts(container.get("requests"), f"{path}.requests", DEFAULT_VOCABULARY),
+        limits=amounts(container.get("limits"), f"{path}.limits", DEFAULT_VOCABULARY),
     )

@@ -6,13 +6,15 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from enum import StrEnum
-from typing import Final, Never, TypeVar
+from typing import TYPE_CHECKING, Final, Never, TypeVar
 
 from ledger.domain.cpuset import CpuSet, parse_cpuset
 from ledger.domain.errors import InputError
 from ledger.domain.proofs.canonical import annotation_json
 from ledger.domain.quantity import ZERO, Quantity, format_quantity, quantity_of
-from ledger.domain.resources import canonical_resources
+
+if TYPE_CHECKING:
+    from ledger.domain.vocabulary import Vocabulary
 
 T = TypeVar("T")
 Choice = TypeVar("Choice", bound=StrEnum)
@@ -121,9 +123,14 @@ def a_quantity(value: object, path: str) -> Quantity:
     return quantity
 
 
-def amounts(value: object, path: str) -> Amounts:
-    """Return a resource list under released names (Koordinator contract 1.1)."""
-    items = canonical_resources(an_object(value, path)).items()
+def amounts(value: object, path: str, vocabulary: Vocabulary) -> Amounts:
+    """
+    Return a resource list under released names (Koordinator contract 1.1).
+
+    Args:
+        vocabulary: the default one where no device can stand that settings describe.
+    """
+    items = vocabulary.canonical_resources(an_object(value, path)).items()
     return tuple((name, a_quantity(item, f"{path}[{name}]")) for name, item in items)
 
 

@@ -19,7 +19,7 @@ from ledger.domain.nodes import NodeFacts
 from ledger.domain.quantity import Quantity
 from ledger.domain.request.asked import NOTHING, Asked
 from ledger.domain.request.requests import MatchExpression
-from ledger.domain.request.settings import NormaliseSettings
+from ledger.domain.vocabulary import Vocabulary
 
 Labels = Mapping[str, str]
 Quantities = Mapping[str, Quantity]
@@ -66,7 +66,7 @@ class Uncounted:
     least: int
 
 
-def no_adverts(_units: Callable[[str], int], _settings: NormaliseSettings) -> Adverts | None:
+def no_adverts(_units: Callable[[str], int], _vocabulary: Vocabulary) -> Adverts | None:
     """Take no quantity of a Node for cards."""
     return None
 
@@ -86,7 +86,7 @@ def as_found(found: Found, _asker: Asker) -> Found:
     return found
 
 
-def not_by_unit(_resource: str, _settings: NormaliseSettings) -> int:
+def not_by_unit(_resource: str, _vocabulary: Vocabulary) -> int:
     """Take what kubelet hands out under every name for a card or a replica of one."""
     return 0
 
@@ -134,8 +134,8 @@ class DialectReader:
 
     dialect: Dialect
     words: DialectWords
-    demands: Callable[[PodSpec, NormaliseSettings], GpuAsked]
-    amounts: Callable[[int | None, int | None, NormaliseSettings], Mapping[str, str]]
+    demands: Callable[[PodSpec], GpuAsked]
+    amounts: Callable[[int | None, int | None, Vocabulary], Mapping[str, str]]
     rewritten: Callable[[Mapping[str, int]], dict[str, int]] | None = None
     takes_wishes: bool = True
     bounded_search: bool = False
@@ -143,8 +143,8 @@ class DialectReader:
     adopted: Callable[[Asker], Found | None] = nothing_adopted
     unread: Callable[[Asker], Sequence[str]] = nothing_unread
     with_containers: Callable[[Found, Asker], Found] = as_found
-    unit_bytes: Callable[[str, NormaliseSettings], int] = not_by_unit
-    adverts: Callable[[Callable[[str], int], NormaliseSettings], Adverts | None] = no_adverts
+    unit_bytes: Callable[[str, Vocabulary], int] = not_by_unit
+    adverts: Callable[[Callable[[str], int], Vocabulary], Adverts | None] = no_adverts
     uncounted: tuple[Uncounted, ...] = ()
     on_node: Callable[[NodeFacts], NodeFacts] = as_it_is
     node_warnings: Callable[[Labels, Quantities, Sequence[DeviceRecord] | None], Iterator[str]] = (

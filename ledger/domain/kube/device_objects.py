@@ -19,14 +19,7 @@ from ledger.domain.annotations.wire import (
     each,
 )
 from ledger.domain.bounds import bounds_of
-from ledger.domain.device_types import (
-    Unit,
-    is_known_type,
-    is_unique_id,
-    known_types,
-    unit_types,
-)
-from ledger.domain.device_types import device_type as type_of
+from ledger.domain.device_types import DeviceType, Unit
 from ledger.domain.devices import WHOLE_PERCENT, DevicePlace, DeviceRecord, VirtualFunction
 from ledger.domain.dialects.names import Dialect
 from ledger.domain.dialects.protocol import Adverts
@@ -35,7 +28,6 @@ from ledger.domain.errors import InputError
 from ledger.domain.kube.object_fields import named, text_map
 from ledger.domain.proofs.canonical import INTEGER_MAX
 from ledger.domain.quantity import ZERO, Quantity
-from ledger.domain.request.settings import DEFAULT_SETTINGS, NormaliseSettings
 from ledger.domain.resources import (
     CARD_AMOUNT_NAMES,
     GPU_CORE,
@@ -44,6 +36,7 @@ from ledger.domain.resources import (
     TYPE_GPU,
 )
 from ledger.domain.topology import LinkMatrix
+from ledger.domain.vocabulary import DEFAULT_VOCABULARY, Vocabulary
 
 CARDS_MAX: Final = 1024
 """More cards on one node than any machine has: the quantity has the wrong unit."""
@@ -71,7 +64,9 @@ class Inventory:
     warnings: tuple[str, ...] = ()
 
 
-def inventory_of_device(device: Mapping[str, object], model: str) -> Inventory:
+def inventory_of_device(
+    device: Mapping[str, object], model: str, vocabulary: Vocabulary = DEFAULT_VOCABULARY
+) -> Inventory:
     """
     Read the inventory of a Device object, in the release's spelling or the proposal's.
 
@@ -86,9 +81,11 @@ def inventory_of_device(device: Mapping[str, object], model: str) -> Inventory:
     """
     spec = an_object(device.get("spec"), "spec")
     labels = _labels(device)
-    records = each(
-        spec.get("devices"), "spec.devices", lambda item, path: _record(item, path, model, labels)
-    )
+
+    def record(item: object, path: str) -> DeviceRecord:
+        return _record(item, path, model, labels, vocabulary)
+
+    records = each(spec.get("devices"), "spec.devices", record)
     _check_unique(records)
     links = decode_gpu_links(spec.get("topologies"))
     gpus = [record.minor for record in records if record.device_type == TYPE_GPU]
@@ -102,7 +99,7 @@ def inventory_of_device(device: Mapping[str, object], model: str) -> Inventory:
     warnings += [
         f"devices of a type that no setting describes are not offered: type={name}"
         for name in strangers
-        if not is_known_type(name)
+        if not vocabulary.is_known_type(name)
     ]
     return Inventory(
         devices=tuple(sorted(records, key=lambda record: record.key)),
@@ -112,7 +109,9 @@ def inventory_of_device(device: Mapping[str, object], model: str) -> Inventory:
     )
 
 
-def device_faults(device: Mapping[str, object]) -> Iterator[InputError]:
+def device_faults(
+    device: Mapping[str, object], vocabulary: Vocabulary = DEFAULT_VOCABULARY
+) -> Iterator[InputError]:
     """
     Yield everything that `inventory_of_device` would stop at, each with its field path.
 
@@ -128,7 +127,8 @@ def device_faults(device: Mapping[str, object]) -> Iterator[InputError]:
     records = []
     for number, item in enumerate(items):
         try:
-            records.append((number, _record(item, f"spec.devices[{number}]", "", labels)))
+            path = f"spec.devices[{number}]"
+            records.append((number, _record(item, path, "", labels, vocabulary)))
         except InputError as error:
             yield error
     yield from _repeated(records)
@@ -143,7 +143,7 @@ def inventory_of_quantities(
     quantities: Mapping[str, Quantity],
     *,
     model: str,
-    settings: NormaliseSettings = DEFAULT_SETTINGS,
+    vocabulary: Vocabulary,
 ) -> Inventory:
     """
     Make up the cards that a Node's quantities describe.
@@ -157,9 +157,9 @@ def inventory_of_quantities(
     Raises:
         InputError: more cards than `CARDS_MAX`.
     """
-    described = _described(quantities, settings)
+    described = _described(quantities, vocabulary)
     found = [cards for _, cards in described]
-    others = tuple(_counted(quantities))
+    others = tuple(_counted(quantities, vocabulary.unit_types))
     if not found:
         return Inventory(devices=others, dialects=frozenset())
     least = min(found, key=lambda cards: cards.count)
@@ -177,9 +177,11 @@ def inventory_of_quantities(
     )
 
 
-def _counted(quantities: Mapping[str, Quantity]) -> Iterator[DeviceRecord]:
+def _counted(
+    quantities: Mapping[str, Quantity], kinds: Iterable[DeviceType]
+) -> Iterator[DeviceRecord]:
     """Yield the devices beside GPUs that quantities describe, by type and minor."""
-    for kind in unit_types():
+    for kind in kinds:
         units = max(0, quantities.get(kind.resource, ZERO).ceil())
         count = units if kind.unit is Unit.COUNT else units // WHOLE_PERCENT
         _check_count(count, kind.resource)
@@ -212,40 +214,46 @@ def _disagreements(found: list[Adverts], count: int, sizes: set[int]) -> Iterato
         yield f"resources describe different bytes per card, the smallest counts: {listed}"
 
 
-def _described(quantities: Mapping[str, Quantity], settings: NormaliseSettings) -> list[_Described]:
+def _described(quantities: Mapping[str, Quantity], vocabulary: Vocabulary) -> list[_Described]:
     """Return the cards that each dialect's quantities mean, where they mean any."""
 
     def units(name: str) -> int:
         return max(0, quantities.get(name, ZERO).ceil())
 
-    adverts = ((reader.dialect, reader.adverts(units, settings)) for reader in READERS)
+    adverts = ((reader.dialect, reader.adverts(units, vocabulary)) for reader in READERS)
     return [(dialect, cards) for dialect, cards in adverts if cards is not None and cards.count]
 
 
-def _record(value: object, path: str, model: str, object_labels: Mapping[str, str]) -> DeviceRecord:
+def _record(
+    value: object,
+    path: str,
+    model: str,
+    object_labels: Mapping[str, str],
+    vocabulary: Vocabulary,
+) -> DeviceRecord:
     item = an_object(value, path)
     device_type = a_text(item.get("type", item.get("deviceType")), f"{path}.type")
     if not device_type:
-        listed = ", ".join(known_types())
+        listed = ", ".join(vocabulary.known_types)
         raise InputError(f"missing; expected one of {listed}", field=f"{path}.type")
     minor = item.get("minor")
     key = "resources" if item.get("resources") is not None else "resource"
-    resources = amounts(named(item.get(key), f"{path}.{key}"), f"{path}.{key}")
-    gpu, memory = device_type == TYPE_GPU, type_of(device_type).memory
+    resources = amounts(named(item.get(key), f"{path}.{key}"), f"{path}.{key}", vocabulary)
+    gpu, kind = device_type == TYPE_GPU, vocabulary.type_named(device_type)
     labels = text_map(item.get("labels"), f"{path}.labels")
     device_id = a_text(item.get("id"), f"{path}.id")
     return DeviceRecord(
         device_type=device_type,
         minor=0 if minor is None else an_integer(minor, f"{path}.minor", least=0),
         device_id=device_id,
-        model=model if gpu else _model(device_type, labels, object_labels),
-        core_percent=_capacity(resources, device_type, path),
-        memory_bytes=_whole(dict(resources).get(GPU_MEMORY if gpu else memory, ZERO), path),
+        model=model if gpu else _model(kind, labels, object_labels),
+        core_percent=_gpu_capacity(resources, path) if gpu else _capacity(resources, kind, path),
+        memory_bytes=_whole(dict(resources).get(GPU_MEMORY if gpu else kind.memory, ZERO), path),
         healthy=a_flag(item.get("health"), f"{path}.health", default=False),
         labels=labels,
         place=_place(item.get("topology"), f"{path}.topology"),
         vfs=tuple(_functions(item.get("vfGroups"), f"{path}.vfGroups")),
-        unique_id=is_unique_id(device_type, device_id),
+        unique_id=vocabulary.is_unique_id(device_type, device_id),
     )
 
 
@@ -273,21 +281,23 @@ def _labels(device: Mapping[str, object]) -> Mapping[str, str]:
     return text_map(metadata.get("labels"), "metadata.labels")
 
 
-def _capacity(resources: Amounts, device_type: str, path: str) -> int:
-    """Return the percent that a device has to give: as it reports, 100 for one that is counted."""
+def _gpu_capacity(resources: Amounts, path: str) -> int:
+    """Return the percent of compute that a GPU reports, 100 where it counts AI cores."""
     amounts_by_name = dict(resources)
-    if device_type == TYPE_GPU:
-        if GPU_CORE not in amounts_by_name and amounts_by_name.get(HUAWEI_NPU_CORE):
-            return WHOLE_PERCENT  # its compute is counted in AI cores
-        return _whole(amounts_by_name.get(GPU_CORE, ZERO), path, most=_UNITS_MAX)
-    kind = type_of(device_type)
-    units = _whole(amounts_by_name.get(kind.resource, ZERO), path, most=_UNITS_MAX)
+    if GPU_CORE not in amounts_by_name and amounts_by_name.get(HUAWEI_NPU_CORE):
+        return WHOLE_PERCENT
+    return _whole(amounts_by_name.get(GPU_CORE, ZERO), path, most=_UNITS_MAX)
+
+
+def _capacity(resources: Amounts, kind: DeviceType, path: str) -> int:
+    """Return the percent that a device has to give: as it reports, 100 for one that is counted."""
+    units = _whole(dict(resources).get(kind.resource, ZERO), path, most=_UNITS_MAX)
     return min(units, 1) * WHOLE_PERCENT if kind.unit is Unit.COUNT else units
 
 
-def _model(device_type: str, labels: Mapping[str, str], object_labels: Mapping[str, str]) -> str:
+def _model(kind: DeviceType, labels: Mapping[str, str], object_labels: Mapping[str, str]) -> str:
     """Return the model of a device that is no GPU: its own label, else the Device object's."""
-    label = type_of(device_type).model_label
+    label = kind.model_label
     return labels.get(label, object_labels.get(label, "")) if label else ""
 
 

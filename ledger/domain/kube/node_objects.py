@@ -49,7 +49,6 @@ from ledger.domain.kube.object_fields import default_uid, name_of, named, text_a
 from ledger.domain.nodes import NodeFacts, Taint
 from ledger.domain.proofs.canonical import INTEGER_MAX
 from ledger.domain.quantity import NANO, ZERO, Quantity
-from ledger.domain.request.settings import DEFAULT_SETTINGS, NormaliseSettings
 from ledger.domain.resources import (
     ANNOTATION_AMPLIFICATION_RATIO,
     ANNOTATION_GPU_PARTITIONS,
@@ -63,9 +62,9 @@ from ledger.domain.resources import (
     PODS,
     TAINT_OUT_OF_SERVICE,
     TYPE_GPU,
-    canonical_resources,
     unhealthy_gpu_config_map,
 )
+from ledger.domain.vocabulary import DEFAULT_VOCABULARY, Vocabulary
 
 T = TypeVar("T")
 
@@ -101,7 +100,7 @@ def decode_node(
     nrt: Mapping[str, object] | None = None,
     unhealthy_gpus: str | None = None,
     *,
-    settings: NormaliseSettings = DEFAULT_SETTINGS,
+    vocabulary: Vocabulary = DEFAULT_VOCABULARY,
     cpu_ref_count_max: int = 1,
     known_pods: Container[str] = (),
 ) -> tuple[NodeFacts, list[str]]:
@@ -131,12 +130,14 @@ def decode_node(
         **_labels_of(node),
     }
     spec, status = an_object(node.get("spec"), "spec"), an_object(node.get("status"), "status")
-    quantities = _quantities(status)
+    quantities = _quantities(status, vocabulary)
     if device is None:
-        inventory = _advertised(quantities or {}, labels, settings)
+        inventory = _advertised(quantities or {}, labels, vocabulary)
     else:
         model = labels.get(LABEL_GPU_MODEL, "")
-        inventory = _within(f"Device {name}", lambda: inventory_of_device(device, model))
+        inventory = _within(
+            f"Device {name}", lambda: inventory_of_device(device, model, vocabulary)
+        )
     devices, health_warnings = _with_health(inventory.devices, unhealthy_gpus, name)
     topology = _within(f"NodeResourceTopology {name}", lambda: read_topology(nrt, known_pods))
     own = {**topology.copies, **annotations}
@@ -227,13 +228,13 @@ def _within(place: str, read: Callable[[], T]) -> T:
         raise error.at(place) from error
 
 
-def _quantities(status: Mapping[str, object]) -> Quantities | None:
+def _quantities(status: Mapping[str, object], vocabulary: Vocabulary) -> Quantities | None:
     """Return allocatable, else capacity, else None: a Node that says nothing has no limits."""
     for section in ("allocatable", "capacity"):
         path = f"status.{section}"
         items = named(status.get(section), path)
         if items:
-            return canonical_resources(
+            return vocabulary.canonical_resources(
                 {name: _quantity(item, f"{path}[{name}]", name) for name, item in items.items()}
             )
     return None
@@ -273,11 +274,11 @@ def _limits(
 
 
 def _advertised(
-    quantities: Quantities, labels: Mapping[str, str], settings: NormaliseSettings
+    quantities: Quantities, labels: Mapping[str, str], vocabulary: Vocabulary
 ) -> Inventory:
     try:
         return inventory_of_quantities(
-            quantities, model=labels.get(LABEL_GPU_MODEL, ""), settings=settings
+            quantities, model=labels.get(LABEL_GPU_MODEL, ""), vocabulary=vocabulary
         )
     except InputError as error:
         raise InputError(error.message, field=f"status.allocatable[{error.field}]") from error

@@ -10,17 +10,14 @@ from ledger.domain.annotations.wire import a_list, a_quantity, an_object
 from ledger.domain.dialects.registry import rewritten
 from ledger.domain.errors import InputError
 from ledger.domain.kube.object_fields import text_map
-from ledger.domain.resources import (
-    ANNOTATION_TENURE_ORIGINAL,
-    canonical_resources,
-    device_type_of,
-)
+from ledger.domain.resources import ANNOTATION_TENURE_ORIGINAL
+from ledger.domain.vocabulary import Vocabulary
 
 _SECTIONS: Final = ("requests", "limits")
 _LISTS: Final = ("initContainers", "containers")
 
 
-def as_written(pod: Mapping[str, object]) -> Mapping[str, object]:
+def as_written(pod: Mapping[str, object], vocabulary: Vocabulary) -> Mapping[str, object]:
     """
     Return the Pod with the device resources that its user wrote, where admission replaced them.
 
@@ -37,14 +34,17 @@ def as_written(pod: Mapping[str, object]) -> Mapping[str, object]:
     original = read_original(text_map(annotations, "metadata.annotations"))
     spec = an_object(pod.get("spec"), "spec")
     lists: dict[str, object] = {
-        key: [_restored(item, original.containers) for item in a_list(spec[key], f"spec.{key}")]
+        key: [
+            _restored(item, original.containers, vocabulary)
+            for item in a_list(spec[key], f"spec.{key}")
+        ]
         for key in _LISTS
         if key in spec
     }
     return {**pod, "spec": spec | lists}
 
 
-def device_units(resources: Mapping[str, object]) -> dict[str, int]:
+def device_units(resources: Mapping[str, object], vocabulary: Vocabulary) -> dict[str, int]:
     """
     Return a container's device amounts in whole units, under released names, without zeros.
 
@@ -55,15 +55,18 @@ def device_units(resources: Mapping[str, object]) -> dict[str, int]:
     amounts = {
         key: value
         for key, value in {**limits, **requests}.items()
-        if isinstance(key, str) and device_type_of(key) is not None
+        if isinstance(key, str) and vocabulary.device_type_of(key) is not None
     }
     units = {
-        name: a_quantity(value, name).ceil() for name, value in canonical_resources(amounts).items()
+        name: a_quantity(value, name).ceil()
+        for name, value in vocabulary.canonical_resources(amounts).items()
     }
     return {name: amount for name, amount in units.items() if amount}
 
 
-def is_original_of(original: OriginalContainer, container: Mapping[str, object]) -> bool:
+def is_original_of(
+    original: OriginalContainer, container: Mapping[str, object], vocabulary: Vocabulary
+) -> bool:
     """
     Tell whether a container asks for what admission makes of its recorded original.
 
@@ -73,27 +76,31 @@ def is_original_of(original: OriginalContainer, container: Mapping[str, object])
     if not isinstance(resources, dict):
         return False
     try:
-        before = device_units({"requests": original.requests, "limits": original.limits})
-        now = device_units(resources)
+        before = device_units(
+            {"requests": original.requests, "limits": original.limits}, vocabulary
+        )
+        now = device_units(resources, vocabulary)
     except InputError:
         return False
     return bool(before) and now in (before, rewritten(before))
 
 
-def _restored(item: object, originals: Mapping[str, OriginalContainer]) -> object:
+def _restored(
+    item: object, originals: Mapping[str, OriginalContainer], vocabulary: Vocabulary
+) -> object:
     """Return one container with its original resources; what can't be read is another's error."""
     if not isinstance(item, dict):
         return item
     name = item.get("name")
     original = originals.get(name) if isinstance(name, str) else None
-    if original is None or not is_original_of(original, item):
+    if original is None or not is_original_of(original, item, vocabulary):
         return item
     resources = item["resources"]
     kept = {
         section: {
             key: value
             for key, value in an_object(resources.get(section), section).items()
-            if device_type_of(key) is None
+            if vocabulary.device_type_of(key) is None
         }
         for section in _SECTIONS
     }

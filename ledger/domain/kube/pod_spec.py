@@ -10,7 +10,6 @@ from typing import Final
 from ledger.domain.annotations.tenure import container_place
 from ledger.domain.annotations.wire import a_list, a_quantity, an_integer, an_object
 from ledger.domain.bounds import bounds_of
-from ledger.domain.device_types import counts_bytes
 from ledger.domain.errors import InputError
 from ledger.domain.kube.object_fields import (
     default_uid,
@@ -24,15 +23,8 @@ from ledger.domain.kube.placement import placement_rules
 from ledger.domain.proofs.canonical import INTEGER_MAX
 from ledger.domain.quantity import NANO, Quantity
 from ledger.domain.request.requests import PlacementRules
-from ledger.domain.resources import (
-    CPU,
-    MEMORY,
-    canonical,
-    canonical_resources,
-    device_type_of,
-    must_equal_limits,
-    words_version,
-)
+from ledger.domain.resources import CPU, MEMORY
+from ledger.domain.vocabulary import DEFAULT_VOCABULARY, Vocabulary
 
 APP: Final = "app"
 SIDECAR: Final = "sidecar"
@@ -92,6 +84,7 @@ class PodSpec:
     The parts of a Pod that deciding and recording need.
 
     Attributes:
+        vocabulary: what it was read by, and what its names mean from here on.
         containers: in the order they start: init containers and sidecars, then app containers.
         pod_requests, pod_limits: what `spec.resources` says for the Pod as a whole, if anything.
         cpu_milli, memory_bytes: the whole Pod's request (see `pod_total`), overhead included.
@@ -102,6 +95,7 @@ class PodSpec:
         stage: `pending`, `running` (it has a node and has not ended) or `ended`.
     """
 
+    vocabulary: Vocabulary
     uid: str
     namespace: str
     name: str
@@ -121,6 +115,10 @@ class PodSpec:
     node_name: str
     stage: str
     kube_qos: str
+
+    def device_type_of(self, resource: str) -> str | None:
+        """Return the device type that a resource of this Pod belongs to, None for any other."""
+        return self.vocabulary.device_type_of(resource)
 
 
 def pod_total(parts: Iterable[tuple[str, Mapping[str, int]]]) -> dict[str, int]:
@@ -148,7 +146,7 @@ def pod_total(parts: Iterable[tuple[str, Mapping[str, int]]]) -> dict[str, int]:
     }
 
 
-def read_pod(pod: Mapping[str, object]) -> PodSpec:
+def read_pod(pod: Mapping[str, object], vocabulary: Vocabulary = DEFAULT_VOCABULARY) -> PodSpec:
     """
     Read a Pod object.
 
@@ -164,15 +162,16 @@ def read_pod(pod: Mapping[str, object]) -> PodSpec:
     status = an_object(pod.get("status"), "status")
     namespace = text_at(metadata, "namespace", "metadata") or DEFAULT_NAMESPACE
     name = name_of(metadata)
-    containers = _containers(spec)
-    overhead = _amounts(spec.get("overhead"), "spec.overhead")[0]
-    pod_requests, pod_limits = _pod_level(spec)
+    containers = _containers(spec, vocabulary)
+    overhead = _amounts(spec.get("overhead"), "spec.overhead", vocabulary)[0]
+    pod_requests, pod_limits = _pod_level(spec, vocabulary)
     cpu_milli, memory_bytes = _cpu_and_memory(
         containers, overhead, requests=pod_requests, limits=pod_limits
     )
     node_name = text_at(spec, "nodeName", "spec")
     priority = spec.get("priority")
     return PodSpec(
+        vocabulary=vocabulary,
         uid=text_at(metadata, "uid", "metadata") or default_uid("Pod", namespace, name),
         namespace=namespace,
         name=name,
@@ -226,9 +225,9 @@ def _owner(metadata: Mapping[str, object]) -> str:
     return ""
 
 
-def _containers(spec: Mapping[str, object]) -> tuple[ContainerSpec, ...]:
-    started = _section(spec, "initContainers", init=True)
-    apps = _section(spec, "containers", init=False)
+def _containers(spec: Mapping[str, object], vocabulary: Vocabulary) -> tuple[ContainerSpec, ...]:
+    started = _section(spec, "initContainers", vocabulary, init=True)
+    apps = _section(spec, "containers", vocabulary, init=False)
     if not apps:
         raise InputError("missing; expected at least one container", field="spec.containers")
     seen = set[str]()
@@ -242,22 +241,31 @@ def _containers(spec: Mapping[str, object]) -> tuple[ContainerSpec, ...]:
     return (*started, *apps)
 
 
-def _section(spec: Mapping[str, object], key: str, *, init: bool) -> tuple[ContainerSpec, ...]:
+def _section(
+    spec: Mapping[str, object], key: str, vocabulary: Vocabulary, *, init: bool
+) -> tuple[ContainerSpec, ...]:
     path = f"spec.{key}"
     return tuple(
-        _container(item, number, f"{path}[{number}]", init=init)
+        _container(item, number, f"{path}[{number}]", vocabulary, init=init)
         for number, item in enumerate(a_list(spec.get(key), path))
     )
 
 
-def _container(value: object, number: int, path: str, *, init: bool) -> ContainerSpec:
+def _container(
+    value: object, number: int, path: str, vocabulary: Vocabulary, *, init: bool
+) -> ContainerSpec:
     container = an_object(value, path)
     name = text_at(container, "name", path)
     if not name:
         raise InputError("missing; expected a container name", field=f"{path}.name")
     resources = an_object(container.get("resources"), f"{path}.resources")
-    requests, names, original = _amounts(resources.get("requests"), f"{path}.resources.requests")
-    limits, limit_names, limit_texts = _amounts(resources.get("limits"), f"{path}.resources.limits")
+    requests, names, original = _amounts(
+        resources.get("requests"), f"{path}.resources.requests", vocabulary
+    )
+    limits, limit_names, limit_texts = _amounts(
+        resources.get("limits"), f"{path}.resources.limits", vocabulary
+    )
+    equal = vocabulary.must_equal_limits
     restarts = init and text_at(container, "restartPolicy", path) == "Always"
     return ContainerSpec(
         name=name,
@@ -265,7 +273,7 @@ def _container(value: object, number: int, path: str, *, init: bool) -> Containe
         kind=SIDECAR if restarts else INIT if init else APP,
         path=path,
         requests={**limits, **requests},
-        limits={**{key: q for key, q in requests.items() if must_equal_limits(key)}, **limits},
+        limits={**{key: q for key, q in requests.items() if equal(key)}, **limits},
         written={**limit_names, **names} if names or limit_names else names,
         original={
             **{key: text for key, text in limit_texts.items() if key not in original},
@@ -275,12 +283,13 @@ def _container(value: object, number: int, path: str, *, init: bool) -> Containe
 
 
 def _amounts(
-    value: object, path: str
+    value: object, path: str, vocabulary: Vocabulary
 ) -> tuple[dict[str, Quantity], dict[str, str], dict[str, str]]:
     """Return quantities by released name, the user's spelling where it differs, and the texts."""
     items = named(value, path)
-    amounts = {name: _amount(name, item, path) for name, item in items.items()}
+    amounts = {name: _amount(name, item, path, vocabulary) for name, item in items.items()}
     texts = {name: str(item) for name, item in items.items()}
+    canonical = vocabulary.canonical
     aliases = [name for name in amounts if canonical(name) != name]
     if not aliases:
         return amounts, {}, texts
@@ -289,10 +298,10 @@ def _amounts(
         for name in sorted(aliases, reverse=True)  # the first in text order counts
         if canonical(name) not in amounts
     }
-    return canonical_resources(amounts), written, texts
+    return vocabulary.canonical_resources(amounts), written, texts
 
 
-def _amount(name: str, value: object, path: str) -> Quantity:
+def _amount(name: str, value: object, path: str, vocabulary: Vocabulary) -> Quantity:
     """
     Return one quantity, at most what can be counted exactly.
 
@@ -300,40 +309,40 @@ def _amount(name: str, value: object, path: str) -> Quantity:
     counts as the most there is, which no node has: the Pod does not fit, the input is no error.
     Device units become bytes or percent later, so `_UNITS_MAX` is the most of them.
     """
-    known = _known_amount(name, value, words_version()) if type(value) is str else None
-    return _read_amount(name, value, f"{path}[{name}]") if known is None else known
+    known = _known_amount(name, value, vocabulary) if type(value) is str else None
+    return _read_amount(name, value, f"{path}[{name}]", vocabulary) if known is None else known
 
 
 @lru_cache(maxsize=4096)
-def _known_amount(name: str, text: str, version: int) -> Quantity | None:  # noqa: ARG001 - a key
+def _known_amount(name: str, text: str, vocabulary: Vocabulary) -> Quantity | None:
     """Return a quantity that was read before; None for what has to be refused with its field."""
     try:
-        return _read_amount(name, text, "")
+        return _read_amount(name, text, "", vocabulary)
     except InputError:
         return None
 
 
-def _read_amount(name: str, value: object, field: str) -> Quantity:
+def _read_amount(name: str, value: object, field: str, vocabulary: Vocabulary) -> Quantity:
     quantity = a_quantity(value, field)
-    if must_equal_limits(name) and not quantity.is_whole():
+    if vocabulary.must_equal_limits(name) and not quantity.is_whole():
         raise InputError(f"must be a whole number: value={value!r}", field=field)
     if name == CPU:
         most = _CPUS_MAX
-    elif counts_bytes(name) or device_type_of(name) is None:
+    elif vocabulary.counts_bytes(name) or vocabulary.device_type_of(name) is None:
         most = INTEGER_MAX
     else:
         most = _UNITS_MAX
     return replace(quantity, nanos=most * NANO) if quantity.nanos > most * NANO else quantity
 
 
-def _pod_level(spec: Mapping[str, object]) -> tuple[Amounts, Amounts]:
+def _pod_level(spec: Mapping[str, object], vocabulary: Vocabulary) -> tuple[Amounts, Amounts]:
     """Return requests and limits of the Pod as a whole, mostly none."""
     path = "spec.resources"
     level = an_object(spec.get("resources"), path)
     if not level:
         return {}, {}
-    limits = _amounts(level.get("limits"), f"{path}.limits")[0]
-    return _amounts(level.get("requests"), f"{path}.requests")[0], limits
+    limits = _amounts(level.get("limits"), f"{path}.limits", vocabulary)[0]
+    return _amounts(level.get("requests"), f"{path}.requests", vocabulary)[0], limits
 
 
 def _cpu_and_memory(

@@ -20,6 +20,7 @@ from ledger.domain.resources import (
     LABEL_GPU_VENDOR,
     TYPE_GPU,
 )
+from ledger.domain.vocabulary import DEFAULT_VOCABULARY
 
 NVIDIA: Final = "nvidia"
 """The vendor of cards that name none (Koordinator contract 1.2)."""
@@ -107,7 +108,7 @@ def matched_template(
 
 def _whole(value: object, path: str) -> Iterator[tuple[str, int]]:
     an_object(value, path)
-    for name, quantity in amounts(named(value, path), path):
+    for name, quantity in amounts(named(value, path), path, DEFAULT_VOCABULARY):
         units = quantity.ceil()
         if units > INTEGER_MAX:
             fact = f"beyond what can be counted exactly: value={quantity}"

@@ -11,7 +11,7 @@ from ledger.domain.kube.pod_spec import PENDING, ContainerSpec, PodSpec
 from ledger.domain.request.requests import DeviceDemand
 from ledger.domain.request.rule_names import Rule
 from ledger.domain.request.rules import check_equal_limits, forbidden, of_rule, under, unsupported
-from ledger.domain.resources import MIG_PREFIX, device_type_of
+from ledger.domain.resources import MIG_PREFIX
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +40,7 @@ def check_device_resources(spec: PodSpec) -> Iterator[FieldError]:
     """
     for container in spec.containers:
         for name in container.limits:
-            if device_type_of(name) is not None:
+            if spec.device_type_of(name) is not None:
                 yield from under(
                     Rule.REQUESTS_EQUAL_LIMITS,
                     check_equal_limits(
@@ -56,7 +56,7 @@ def check_device_resources(spec: PodSpec) -> Iterator[FieldError]:
 @of_rule(Rule.DEVICE_OVERHEAD)
 def _check_overhead(spec: PodSpec) -> Iterator[FieldError]:
     for name in spec.overhead:
-        if device_type_of(name) is not None:
+        if spec.device_type_of(name) is not None:
             yield forbidden(f"spec.overhead[{name}]", "a device can't be overhead")
 
 
@@ -69,7 +69,7 @@ def check_known_words(spec: PodSpec, *, own_cpus: bool) -> Iterator[FieldError]:
     Pod does not hold. A Pod that has a node is what it is.
     """
     devices = own_cpus or any(
-        quantity and device_type_of(name) is not None
+        quantity and spec.device_type_of(name) is not None
         for container in spec.containers
         for name, quantity in container.requests.items()
     )

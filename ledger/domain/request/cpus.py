@@ -87,14 +87,11 @@ class CpusAsked:
     errors: tuple[FieldError, ...] = ()
 
 
-def cpu_demand(spec: PodSpec, *, bind_policy: str, exclusive_policy: str) -> CpusAsked:
+def cpu_demand(spec: PodSpec) -> CpusAsked:
     """
     Return whether a Pod gets CPUs of its own, and how they are picked.
 
     Rule: Koordinator contract 5.3, 6.1, 6.2.
-
-    Args:
-        bind_policy, exclusive_policy: the settings, for a Pod that names none.
 
     Raises:
         InputError: a `resource-spec` that does not parse.
@@ -108,7 +105,7 @@ def cpu_demand(spec: PodSpec, *, bind_policy: str, exclusive_policy: str) -> Cpu
     return CpusAsked(
         qos=qos,
         priority=priority,
-        demand=None if errors else _demand(spec, qos, wish, bind_policy, exclusive_policy),
+        demand=None if errors else _demand(spec, qos, wish),
         burst_milli=0 if errors or not any(_bursts(wish)) else _limit_milli(spec),
         bound_cpus=0 if qos is not QosClass.NONE or any(_bursts(wish)) else _bound_cpus(spec),
         kubelet_cpus=kubelet_cpus_of(spec),
@@ -246,12 +243,10 @@ def _limit_milli(spec: PodSpec) -> int:
     return sum(container.limits[CPU].milli() for container in running)
 
 
-def _demand(
-    spec: PodSpec, qos: QosClass, wish: ResourceSpec, bind_policy: str, exclusive_policy: str
-) -> CpuSetDemand | None:
+def _demand(spec: PodSpec, qos: QosClass, wish: ResourceSpec) -> CpuSetDemand | None:
     required = wish.required_bind_policy not in _UNSET
     named = wish.required_bind_policy if required else wish.preferred_bind_policy
-    effective = bind_policy if named in _UNSET else str(named)
+    effective = spec.vocabulary.default_bind_policy if named in _UNSET else str(named)
     if qos not in OWN_CPUS or effective not in _BINDING:
         return None
     exclusive = wish.preferred_exclusive_policy
@@ -260,7 +255,9 @@ def _demand(
         bind_policy=effective,
         required=required,
         exclusive_policy=(
-            exclusive_policy if exclusive is CpuExclusivePolicy.NONE else str(exclusive)
+            spec.vocabulary.default_exclusive_policy
+            if exclusive is CpuExclusivePolicy.NONE
+            else str(exclusive)
         ),
         alone=qos is QosClass.LSE,
     )

@@ -29,7 +29,6 @@ from ledger.domain.request.requests import (
 )
 from ledger.domain.request.rule_names import Rule
 from ledger.domain.request.rules import forbidden, of_rule, one_of_each
-from ledger.domain.request.settings import DEFAULT_SETTINGS, NormaliseSettings
 from ledger.domain.request.units import unit_demands
 from ledger.domain.request.wishes import Wishes, check_wishes, hinted, read_wishes, with_wishes
 from ledger.domain.resources import (
@@ -40,6 +39,7 @@ from ledger.domain.resources import (
     gpu_dialect_of,
     is_kept_label,
 )
+from ledger.domain.vocabulary import DEFAULT_VOCABULARY, Vocabulary
 
 Word = tuple[Dialect, str, str, bool]
 """Dialect, resource, field path, and whether it asks for something (0 does not)."""
@@ -48,7 +48,7 @@ _ZEROS_ASK: Final = frozenset(name for reader in READERS for name in reader.word
 
 
 def decode_pod(
-    pod: Mapping[str, object], settings: NormaliseSettings = DEFAULT_SETTINGS
+    pod: Mapping[str, object], vocabulary: Vocabulary = DEFAULT_VOCABULARY
 ) -> PodRequest:
     """
     Return a Pod's request, decoded and normalised.
@@ -60,14 +60,14 @@ def decode_pod(
             does not parse in an annotation of ours. With its field path.
         RefusedError: it can, and breaks rules of ours. With every violation.
     """
-    request, errors = examine_pod(pod, settings)
+    request, errors = examine_pod(pod, vocabulary)
     if errors:
         raise RefusedError(errors)
     return request
 
 
 def examine_pod(
-    pod: Mapping[str, object], settings: NormaliseSettings = DEFAULT_SETTINGS
+    pod: Mapping[str, object], vocabulary: Vocabulary = DEFAULT_VOCABULARY
 ) -> tuple[PodRequest, tuple[FieldError, ...]]:
     """
     Return a Pod's request and its violations, for callers that record a refusal.
@@ -78,22 +78,20 @@ def examine_pod(
     Raises:
         InputError: as `decode_pod`.
     """
-    return examine_spec(read_asked(pod), settings)
+    return examine_spec(read_asked(pod, vocabulary))
 
 
-def read_asked(pod: Mapping[str, object]) -> PodSpec:
+def read_asked(pod: Mapping[str, object], vocabulary: Vocabulary = DEFAULT_VOCABULARY) -> PodSpec:
     """
     Read a Pod as its user wrote it, whatever admission has rewritten since.
 
     Raises:
         InputError: as `decode_pod`.
     """
-    return read_pod(as_written(pod))
+    return read_pod(as_written(pod, vocabulary), vocabulary)
 
 
-def examine_spec(
-    spec: PodSpec, settings: NormaliseSettings = DEFAULT_SETTINGS
-) -> tuple[PodRequest, tuple[FieldError, ...]]:
+def examine_spec(spec: PodSpec) -> tuple[PodRequest, tuple[FieldError, ...]]:
     """
     Return what `examine_pod` does, for a Pod that has been read.
 
@@ -101,13 +99,9 @@ def examine_spec(
         InputError: JSON that does not parse in an annotation of ours.
     """
     wishes = read_wishes(spec.annotations)
-    cpus = cpu_demand(
-        spec,
-        bind_policy=settings.default_bind_policy,
-        exclusive_policy=settings.default_exclusive_policy,
-    )
+    cpus = cpu_demand(spec)
     groups = groups_of(spec)
-    gpu = gpu_demands(spec, settings)
+    gpu = gpu_demands(spec)
     units = dict(unit_demands(spec, wishes.hints))
     demands = _demands(gpu, units, wishes)
     broken = [name for name, asked in {TYPE_GPU: gpu.asked, **units}.items() if asked.errors]
@@ -117,7 +111,7 @@ def examine_spec(
             *check_known_words(spec, own_cpus=read_qos_class(spec.labels) in OWN_CPUS),
             *gpu.asked.errors,
             *(error for asked in units.values() for error in asked.errors),
-            *check_wishes(wishes, demands, broken, gpu.dialect),
+            *check_wishes(wishes, demands, spec.vocabulary, broken, gpu.dialect),
             *cpus.errors,
             *groups.errors,
         ]
@@ -129,7 +123,7 @@ def examine_spec(
     return with_wishes(replace(request, devices=demands), wishes), ()
 
 
-def gpu_demands(spec: PodSpec, settings: NormaliseSettings) -> GpuAsked:
+def gpu_demands(spec: PodSpec) -> GpuAsked:
     """
     Return what a Pod asks of GPUs in the dialect it speaks.
 
@@ -146,7 +140,7 @@ def gpu_demands(spec: PodSpec, settings: NormaliseSettings) -> GpuAsked:
     if len(dialects) > 1:
         return GpuAsked(asked=Asked(errors=tuple(_mixed(words))))
     dialect = next(iter(dialects), None)
-    return GpuAsked() if dialect is None else reader_of(dialect).demands(spec, settings)
+    return GpuAsked() if dialect is None else reader_of(dialect).demands(spec)
 
 
 def snapshot_of(spec: PodSpec, *, qos: str, priority: int) -> PodSnapshot:

@@ -9,14 +9,14 @@ from ledger.domain.annotations.device_hints import (
     DeviceExclusivePolicy,
     DeviceHint,
 )
-from ledger.domain.device_types import DeviceType, Unit, device_type
+from ledger.domain.device_types import DeviceType, Unit
 from ledger.domain.devices import WHOLE_PERCENT
 from ledger.domain.errors import FieldError
 from ledger.domain.kube.pod_spec import PodSpec, pod_total
 from ledger.domain.request.asked import Asked, asking, first_fields
 from ledger.domain.request.requests import DeviceDemand
 from ledger.domain.request.rules import check_memory_split, check_percent
-from ledger.domain.resources import TYPE_GPU, device_type_of
+from ledger.domain.resources import TYPE_GPU
 
 NO_HINT = DeviceHint()
 
@@ -32,10 +32,10 @@ def unit_demands(spec: PodSpec, hints: Mapping[str, DeviceHint]) -> Iterator[tup
         found
         for container in spec.containers
         for name, quantity in container.requests.items()
-        if quantity and (found := device_type_of(name)) is not None and found != TYPE_GPU
+        if quantity and (found := spec.device_type_of(name)) is not None and found != TYPE_GPU
     }
     for name in sorted(types):
-        yield name, _demand(spec, device_type(name), hints.get(name, NO_HINT))
+        yield name, _demand(spec, spec.vocabulary.type_named(name), hints.get(name, NO_HINT))
 
 
 def devices_of(units: int, hint: DeviceHint, unit: Unit = Unit.PERCENT) -> tuple[int, int]:

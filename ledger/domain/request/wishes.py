@@ -25,7 +25,6 @@ from ledger.domain.annotations.pods import (
 )
 from ledger.domain.annotations.wire import annotation_path
 from ledger.domain.device_types import DeviceType
-from ledger.domain.device_types import device_type as type_of
 from ledger.domain.dialects.names import Dialect
 from ledger.domain.dialects.registry import takes_wishes
 from ledger.domain.errors import FieldError
@@ -40,6 +39,7 @@ from ledger.domain.resources import (
     ANNOTATION_SCHEDULING_HINT,
     TYPE_GPU,
 )
+from ledger.domain.vocabulary import Vocabulary
 
 _HINT = annotation_path(ANNOTATION_DEVICE_ALLOCATE_HINT)
 
@@ -113,6 +113,7 @@ def with_wishes(request: PodRequest, wishes: Wishes) -> PodRequest:
 def check_wishes(
     wishes: Wishes,
     demands: tuple[DeviceDemand, ...],
+    vocabulary: Vocabulary,
     broken: Collection[str] = (),
     dialect: Dialect | None = None,
 ) -> Iterator[FieldError]:
@@ -135,7 +136,7 @@ def check_wishes(
         if device_type == TYPE_GPU and device_type in counts:
             yield from _check_gpu_hint(path, hint, counts[device_type], foreign=foreign)
         elif device_type in counts:
-            yield from _check_unit_hint(path, hint, type_of(device_type))
+            yield from _check_unit_hint(path, hint, vocabulary.type_named(device_type))
     if wishes.partition is not None and foreign:
         spec = annotation_path(ANNOTATION_GPU_PARTITION_SPEC)
         yield unsupported(spec, f"GPU partitions for requests in the words of {dialect}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import chain
 from typing import Any, Final
 
@@ -122,20 +122,16 @@ def _call_waiting(adapted: Any, given: Call) -> None:  # noqa: ANN401 - SQLAlche
         adapted.autocommit = False
 
 
-_numbers: dict[Statement, int | None] = {}
-
-
+@cache
 def _number(statement: Statement) -> int | None:
-    if statement not in _numbers:
-        table, width = str(statement.construct.table), len(statement.parameters)
-        found = [
-            number
-            for number, step in enumerate(STEPS, 1)
-            if (step.table, len(step.columns)) == (table, width)
-        ]
-        assert len(found) <= 1, (table, width)
-        _numbers[statement] = found[0] if found else None
-    return _numbers[statement]
+    table, width = str(statement.construct.table), len(statement.parameters)
+    found = [
+        number
+        for number, step in enumerate(STEPS, 1)
+        if (step.table, len(step.columns)) == (table, width)
+    ]
+    assert len(found) <= 1, (table, width)
+    return found[0] if found else None
 
 
 def _apart(step: Step, rows: list[Row]) -> Sequence[list[Row]]:

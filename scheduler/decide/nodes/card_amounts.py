@@ -9,6 +9,7 @@ from ledger.domain.kube.shared_templates import Amounts
 from ledger.domain.log.events import PodObserved
 from ledger.domain.request.requests import PodRequest
 from ledger.domain.resources import ANNOTATION_DEVICE_ALLOCATED, CARD_AMOUNT_NAMES
+from ledger.domain.vocabulary import DEFAULT_VOCABULARY
 from scheduler.decide.outcome import Placement
 
 
@@ -42,5 +43,5 @@ def adopted_amounts(pod: PodObserved) -> dict[int, Amounts]:
             for name, quantity in entry.resources
             if name in CARD_AMOUNT_NAMES
         )
-        for entry in decode_device_allocated(text).get(GPU, ())
+        for entry in decode_device_allocated(text, DEFAULT_VOCABULARY).get(GPU, ())
     }

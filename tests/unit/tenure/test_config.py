@@ -1,13 +1,22 @@
-import dataclasses
+import json
 from pathlib import Path
 
 import pytest
 
+from ledger.domain.device_types import DeviceType, Unit
 from ledger.domain.errors import InputError
+from ledger.domain.vocabulary import Vocabulary
 from scheduler.decide import engine
 from scheduler.decide.settings import CpuSettings, MGPUSettings, SchedulingSettings
 from tenure.commands.simulate import Policy
-from tenure.config import POLICIES, normalise_settings, read_settings, settings_hash, with_policy
+from tenure.config import (
+    POLICIES,
+    read_settings,
+    recorded_settings,
+    settings_hash,
+    settings_json,
+    with_policy,
+)
 
 HEAD = "apiVersion: tenure.sh/v1alpha1\nkind: SchedulerConfiguration\n"
 WHOLE = f"""{HEAD}
@@ -61,10 +70,10 @@ compat: {{proposalDomain: true}}
         node_policy="fgd",
         bottleneck_first=False,
         owned_nodes_only=True,
-        mgpu=MGPUSettings(policy="spread", weight_of_core=50, multi_min_memory_mib=1024),
-        gpushare_unit="GiB",
+        mgpu=MGPUSettings(policy="spread", weight_of_core=50),
         cpu=CpuSettings(max_ref_count=2, default_numa_topology_policy="Restricted"),
         proposal_domain=True,
+        vocabulary=Vocabulary(gpushare_unit="GiB", mgpu_multi_min_memory_mib=1024),
     )
 
 
@@ -143,23 +152,25 @@ def test_the_hash_tells_settings_apart() -> None:
     assert len(settings_hash(base, seed=1)) == 64
 
 
-def test_a_pod_is_read_by_the_same_settings() -> None:
-    """What changes the meaning of a request reaches the one that reads it."""
-    base = SchedulingSettings(
+def test_what_changes_the_meaning_of_a_request_is_one_value(tmp_path: Path) -> None:
+    """Device types, units, limits and policies reach whatever reads a Pod, and the hash."""
+    text = f"""{HEAD}
+mgpu: {{multiMinMemoryMiB: 1024, maxMemoryMiB: 81920}}
+gpushare: {{unit: GiB}}
+cpu: {{defaultBindPolicy: SpreadByPCPUs, defaultExclusivePolicy: PCPULevel}}
+deviceTypes: {{npu: {{resource: example.com/npu, unit: count}}}}
+"""
+    read = settings_of(tmp_path, text)
+
+    assert read.vocabulary == Vocabulary(
+        device_types=(DeviceType(name="npu", resource="example.com/npu", unit=Unit.COUNT),),
         gpushare_unit="GiB",
-        mgpu=MGPUSettings(multi_min_memory_mib=1024, max_memory_mib=81920),
-        cpu=CpuSettings(default_bind_policy="SpreadByPCPUs", default_exclusive_policy="PCPULevel"),
+        mgpu_multi_min_memory_mib=1024,
+        mgpu_max_memory_mib=81920,
+        default_bind_policy="SpreadByPCPUs",
+        default_exclusive_policy="PCPULevel",
     )
-
-    read = normalise_settings(base)
-
-    assert dataclasses.asdict(read) == {
-        "gpushare_unit": "GiB",
-        "mgpu_multi_min_memory_mib": 1024,
-        "mgpu_max_memory_mib": 81920,
-        "default_bind_policy": "SpreadByPCPUs",
-        "default_exclusive_policy": "PCPULevel",
-    }
+    assert settings_hash(read, seed=1) != settings_hash(SchedulingSettings(), seed=1)
 
 
 @pytest.mark.parametrize(
@@ -191,7 +202,58 @@ def test_arguments_of_mgpu_have_bounds(
     path.write_text(f"{HEAD}mgpu: {{{words}}}\n", encoding="utf-8")
 
     if fits:
-        assert read_settings(path).mgpu != MGPUSettings() or "BINPACK" in words
+        assert read_settings(path) != SchedulingSettings() or "BINPACK" in words
     else:
         with pytest.raises(InputError, match="mgpu"):
             read_settings(path)
+
+
+def test_settings_are_read_back_as_a_ledger_recorded_them() -> None:
+    """With and without the seed; what is not there has its default."""
+    words = Vocabulary(
+        device_types=(DeviceType(name="npu", resource="example.com/npu"),), gpushare_unit="GiB"
+    )
+    settings = SchedulingSettings(node_policy="fgd", vocabulary=words)
+
+    assert recorded_settings(settings_json(settings, seed=7)) == settings
+    assert recorded_settings("") == SchedulingSettings()
+
+
+def test_settings_that_an_older_release_recorded_have_their_vocabulary_too() -> None:
+    """Its parts stood in four places; a ledger of then is asked by the words of then."""
+    npu = {
+        "name": "npu",
+        "resource": "example.com/npu",
+        "unit": "count",
+        "memory": "",
+        "aliases": [],
+        "virtual_functions": True,
+        "model_label": "",
+        "unique_ids": False,
+    }
+    older = {
+        "node_policy": "fgd",
+        "device_types": [npu],
+        "gpushare_unit": "GiB",
+        "mgpu": {"policy": "spread", "multi_min_memory_mib": 512, "max_memory_mib": 4096},
+        "cpu": {
+            "max_ref_count": 2,
+            "default_bind_policy": "SpreadByPCPUs",
+            "default_exclusive_policy": "PCPULevel",
+        },
+        "seed": 42,
+    }
+
+    assert recorded_settings(json.dumps(older)) == SchedulingSettings(
+        node_policy="fgd",
+        mgpu=MGPUSettings(policy="spread"),
+        cpu=CpuSettings(max_ref_count=2),
+        vocabulary=Vocabulary(
+            device_types=(DeviceType(name="npu", resource="example.com/npu", unit=Unit.COUNT),),
+            gpushare_unit="GiB",
+            mgpu_multi_min_memory_mib=512,
+            mgpu_max_memory_mib=4096,
+            default_bind_policy="SpreadByPCPUs",
+            default_exclusive_policy="PCPULevel",
+        ),
+    )

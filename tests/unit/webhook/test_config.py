@@ -76,11 +76,11 @@ def test_every_setting_reaches_the_decision() -> None:
     assert found.service_accounts == {"system:serviceaccount:x:y"}
     assert found.isolation_providers == {"MPS"}
     assert found.slot_mode is SlotMode.PLUGIN
-    assert found.normalise.gpushare_unit == "GiB"
-    assert found.normalise.mgpu_multi_min_memory_mib == 512
-    assert found.normalise.mgpu_max_memory_mib == 81920
-    assert found.normalise.default_bind_policy == "SpreadByPCPUs"
-    assert found.normalise.default_exclusive_policy == "PCPULevel"
+    assert found.vocabulary.gpushare_unit == "GiB"
+    assert found.vocabulary.mgpu_multi_min_memory_mib == 512
+    assert found.vocabulary.mgpu_max_memory_mib == 81920
+    assert found.vocabulary.default_bind_policy == "SpreadByPCPUs"
+    assert found.vocabulary.default_exclusive_policy == "PCPULevel"
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,8 @@ from ledger.domain.kube.original import device_units
 from ledger.domain.resources import (
     GPU,
     NVIDIA_GPU,
-    canonical,
-    device_type_of,
-    proposal_name,
 )
+from ledger.domain.vocabulary import Vocabulary
 from webhook.decide.mutating.parts import Container
 from webhook.decide.settings import DomainSetting
 
@@ -32,7 +30,9 @@ class Rewrite:
     original: OriginalContainer | None = None
 
 
-def rewrite(container: Container, *, domain: DomainSetting, whole_cards: bool) -> Rewrite:
+def rewrite(
+    container: Container, vocabulary: Vocabulary, *, domain: DomainSetting, whole_cards: bool
+) -> Rewrite:
     """
     Return a container as admission writes it; its requests and limits are known to be legal.
 
@@ -46,11 +46,18 @@ def rewrite(container: Container, *, domain: DomainSetting, whole_cards: bool) -
     resources = an_object(container.get("resources"), "resources")
     requests = an_object(resources.get("requests"), "resources.requests")
     limits = an_object(resources.get("limits"), "resources.limits")
-    before = _devices({**limits, **requests})
+    before = _devices({**limits, **requests}, vocabulary)
     if not before:
         return Rewrite(container=container)
-    after = _rewritten(before, device_units(resources), domain=domain, whole_cards=whole_cards)
-    new_requests, new_limits = _with_devices(requests, after), _with_devices(limits, after)
+    after = _rewritten(
+        before,
+        device_units(resources, vocabulary),
+        vocabulary,
+        domain=domain,
+        whole_cards=whole_cards,
+    )
+    new_requests = _with_devices(requests, after, vocabulary)
+    new_limits = _with_devices(limits, after, vocabulary)
     if new_requests == requests and new_limits == limits:
         return Rewrite(container=container)
     changed = {
@@ -59,11 +66,13 @@ def rewrite(container: Container, *, domain: DomainSetting, whole_cards: bool) -
     }
     if after == before:
         return Rewrite(container=changed)  # only filled in, requests from limits or back
-    original = OriginalContainer(requests=_texts(requests), limits=_texts(limits))
+    original = OriginalContainer(
+        requests=_texts(requests, vocabulary), limits=_texts(limits, vocabulary)
+    )
     return Rewrite(container=changed, original=original)
 
 
-def filled(container: Container) -> Container:
+def filled(container: Container, vocabulary: Vocabulary) -> Container:
     """
     Return a container whose device requests and limits are filled in from one another.
 
@@ -72,7 +81,8 @@ def filled(container: Container) -> Container:
     resources = an_object(container.get("resources"), "resources")
     requests = an_object(resources.get("requests"), "resources.requests")
     limits = an_object(resources.get("limits"), "resources.limits")
-    new_requests, new_limits = _devices(limits) | requests, _devices(requests) | limits
+    new_requests = _devices(limits, vocabulary) | requests
+    new_limits = _devices(requests, vocabulary) | limits
     if new_requests == requests and new_limits == limits:
         return container
     return {**container, "resources": resources | {"requests": new_requests, "limits": new_limits}}
@@ -81,25 +91,34 @@ def filled(container: Container) -> Container:
 def _rewritten(
     before: Mapping[str, object],
     units: Mapping[str, int],
+    vocabulary: Vocabulary,
     *,
     domain: DomainSetting,
     whole_cards: bool,
 ) -> dict[str, object]:
-    written = _written(before)
+    written = _written(before, vocabulary)
     kept = NVIDIA_GPU in units and (not whole_cards or units[NVIDIA_GPU] > _CARDS_MAX)
     target = dict(units) if kept else rewritten(units)
     gone = units.keys() - target.keys()
     names = domain
     if domain is DomainSetting.KEPT and written.get(GPU, GPU) != GPU:
         names = DomainSetting.KUBERNETES
-    new = {_named(name, names): str(target[name]) for name in target if name not in units}
+    new = {
+        _named(name, names, vocabulary): str(target[name]) for name in target if name not in units
+    }
     if domain is DomainSetting.KEPT:
-        return {key: value for key, value in before.items() if canonical(key) not in gone} | new
-    old = {_named(name, domain): before[key] for name, key in written.items() if name not in gone}
+        return {
+            key: value for key, value in before.items() if vocabulary.canonical(key) not in gone
+        } | new
+    old = {
+        _named(name, domain, vocabulary): before[key]
+        for name, key in written.items()
+        if name not in gone
+    }
     return old | new
 
 
-def _written(before: Mapping[str, object]) -> dict[str, str]:
+def _written(before: Mapping[str, object], vocabulary: Vocabulary) -> dict[str, str]:
     """
     Return released name -> the spelling that counts.
 
@@ -107,31 +126,33 @@ def _written(before: Mapping[str, object]) -> dict[str, str]:
     """
     result: dict[str, str] = {}
     for key in sorted(before):
-        name = canonical(key)
+        name = vocabulary.canonical(key)
         if key == name or name not in result:
             result[name] = key
     return result
 
 
-def _named(name: str, domain: DomainSetting) -> str:
-    return proposal_name(name) if domain is DomainSetting.KUBERNETES else canonical(name)
+def _named(name: str, domain: DomainSetting, vocabulary: Vocabulary) -> str:
+    kubernetes = domain is DomainSetting.KUBERNETES
+    return vocabulary.proposal_name(name) if kubernetes else vocabulary.canonical(name)
 
 
-def _devices(amounts: Mapping[str, object]) -> dict[str, object]:
-    return {key: value for key, value in amounts.items() if device_type_of(key) is not None}
+def _devices(amounts: Mapping[str, object], vocabulary: Vocabulary) -> dict[str, object]:
+    names = vocabulary.device_names
+    return {key: value for key, value in amounts.items() if key in names}
 
 
 def _with_devices(
-    amounts: Mapping[str, object], devices: Mapping[str, object]
+    amounts: Mapping[str, object], devices: Mapping[str, object], vocabulary: Vocabulary
 ) -> dict[str, object]:
     """Return the amounts with these devices and no others; what stays keeps its place."""
     kept = {
         key: devices.get(key, value)
         for key, value in amounts.items()
-        if key in devices or device_type_of(key) is None
+        if key in devices or key not in vocabulary.device_names
     }
     return {**kept, **devices}
 
 
-def _texts(amounts: Mapping[str, object]) -> dict[str, str]:
-    return {key: str(value) for key, value in _devices(amounts).items()}
+def _texts(amounts: Mapping[str, object], vocabulary: Vocabulary) -> dict[str, str]:
+    return {key: str(value) for key, value in _devices(amounts, vocabulary).items()}

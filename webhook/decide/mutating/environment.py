@@ -20,8 +20,8 @@ from ledger.domain.resources import (
     ENV_NVIDIA_VISIBLE,
     SLOT,
     TYPE_GPU,
-    device_type_of,
 )
+from ledger.domain.vocabulary import DEFAULT_VOCABULARY, Vocabulary
 from webhook.decide.mutating.parts import Container
 from webhook.decide.settings import SlotMode
 
@@ -30,6 +30,7 @@ VOID: Final = "void"
 NONE: Final = "none"
 """Driver libraries, no card."""
 
+_GPUS: Final = DEFAULT_VOCABULARY  # what names GPUs is the same in every vocabulary
 _FOREIGN: Final = frozenset({AMD_GPU, DCU_GPU})
 _OURS: Final = f"metadata.annotations['{DOMAIN_TENURE}"
 
@@ -40,24 +41,25 @@ def field_ref(key: str) -> dict[str, object]:
     return {"fieldRef": {"apiVersion": "v1", "fieldPath": path}}
 
 
-def holds_devices(container: Container) -> bool:
+def holds_devices(container: Container, vocabulary: Vocabulary) -> bool:
     """Tell whether a container asks for a device of any type."""
-    return any(True for _ in _asked(container))
+    return any(True for _ in _asked(container, vocabulary))
 
 
 def holds_gpus(container: Container) -> bool:
     """Tell whether a container asks for GPUs that the NVIDIA runtime could show it."""
     return any(
-        device_type_of(name) == TYPE_GPU and name not in _FOREIGN for name in _asked(container)
+        _GPUS.device_type_of(name) == TYPE_GPU and name not in _FOREIGN
+        for name in _asked(container, _GPUS)
     )
 
 
-def _asked(container: Container) -> Iterator[str]:
+def _asked(container: Container, vocabulary: Vocabulary) -> Iterator[str]:
     """Yield the device resources that a container asks for more than 0 of."""
     resources = an_object(container.get("resources"), "resources")
     for section in ("requests", "limits"):
         for name, value in an_object(resources.get(section), f"resources.{section}").items():
-            if device_type_of(name) is not None and quantity_of(value):
+            if vocabulary.device_type_of(name) is not None and quantity_of(value):
                 yield name
 
 
@@ -92,13 +94,13 @@ def with_void(container: Container) -> Container:
     return _with_entries(container, before, after)
 
 
-def with_slot(container: Container) -> Container:
+def with_slot(container: Container, vocabulary: Vocabulary) -> Container:
     """
     Return a container with the slot by which the device plugin knows it, if it holds devices.
 
     Rule: design section 8: one opaque slot for each container with devices.
     """
-    if not holds_devices(container):
+    if not holds_devices(container, vocabulary):
         return container
     resources = an_object(container.get("resources"), "resources")
     after = {

@@ -14,6 +14,7 @@ from ledger.domain.annotations.wire import a_list, an_object
 from ledger.domain.errors import InputError
 from ledger.domain.kube.original import is_original_of
 from ledger.domain.resources import ANNOTATION_TENURE_ORIGINAL
+from ledger.domain.vocabulary import Vocabulary
 from webhook.decide.mutating.parts import (
     Pod,
     annotations_of,
@@ -32,7 +33,11 @@ def recorded(pod: Pod) -> OriginalRequest:
 
 
 def with_original(
-    pod: Pod, *, replaced: Mapping[str, OriginalContainer], scheduler_name: str
+    pod: Pod,
+    vocabulary: Vocabulary,
+    *,
+    replaced: Mapping[str, OriginalContainer],
+    scheduler_name: str,
 ) -> Pod:
     """
     Return the Pod with its record of what was replaced, now and by earlier calls.
@@ -47,7 +52,8 @@ def with_original(
     kept = {
         name: before.containers[name]
         for name, container in _containers(pod).items()
-        if name in before.containers and is_original_of(before.containers[name], container)
+        if name in before.containers
+        and is_original_of(before.containers[name], container, vocabulary)
     }
     name = scheduler_name or before.scheduler_name
     texts = encode_original(OriginalRequest(scheduler_name=name, containers={**kept, **replaced}))

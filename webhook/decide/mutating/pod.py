@@ -12,7 +12,6 @@ from ledger.domain.kube.object_fields import text_at
 from ledger.domain.kube.pod_spec import PodSpec, read_pod
 from ledger.domain.request.normalise import examine_spec, read_asked
 from ledger.domain.request.rule_names import Rule
-from ledger.domain.request.settings import NormaliseSettings
 from ledger.domain.resources import TAINT_TENURE_OWNED
 from webhook.decide.answers import ALLOWED, Answer, Refusal, refuse, unreadable
 from webhook.decide.counting import evaded
@@ -100,15 +99,15 @@ def mutated(
     Raises:
         InputError: the Pod can't be read.
     """
-    spec = _read(pod, namespace)
+    spec = _read(pod, namespace, settings)
     if spec.node_name:
         return pod
     profiled = with_profiles(pod, settings.profiles, facts.labels)
-    spec = spec if profiled is pod else _read(profiled, namespace)
+    spec = spec if profiled is pod else _read(profiled, namespace, settings)
     if not asks_for_ours(spec):
         return profiled
     pod = with_defaults(profiled, settings.defaults)
-    spec = spec if profiled is pod else _read(pod, namespace)
+    spec = spec if profiled is pod else _read(pod, namespace, settings)
     before = scheduler_of(pod)
     if not is_left_alone(pod, settings):
         if taken_over(pod, settings, facts.labels) and before != settings.scheduler_name:
@@ -129,7 +128,9 @@ def with_blind_ephemeral(pod: Pod, old: Pod, settings: AdmissionSettings) -> Pod
         InputError: the Pod can't be read.
     """
     spec = spec_of(pod)
-    if scheduler_of(pod) != settings.scheduler_name or not asks_for_ours(read_pod(pod)):
+    if scheduler_of(pod) != settings.scheduler_name or not asks_for_ours(
+        read_pod(pod, settings.vocabulary)
+    ):
         return pod
     path = "spec.ephemeralContainers"
     before, there = _ephemeral(pod), {text_at(one, "name", path) for one in _ephemeral(old)}
@@ -151,13 +152,14 @@ def _ours(
 ) -> Pod:
     """Everything that a Pod needs which our scheduler places; `spec` is what it asks for."""
     replaced: dict[str, OriginalContainer] = {}
-    legal = _is_legal(spec, settings.normalise)
+    vocabulary = settings.vocabulary
+    legal = _is_legal(spec)
     whole_cards = settings.rewrite_whole_cards and not any(evaded(spec, settings, facts, ours=True))
 
     def written(container: Container, _: str) -> Container:
         if not legal:
-            return filled(container)
-        result = rewrite(container, domain=settings.domain, whole_cards=whole_cards)
+            return filled(container, vocabulary)
+        result = rewrite(container, vocabulary, domain=settings.domain, whole_cards=whole_cards)
         if result.original is not None:
             replaced[str(container.get("name"))] = result.original
         return result.container
@@ -166,14 +168,14 @@ def _ours(
 
     def equipped(container: Container, place: str) -> Container:
         seen = with_environment(container, place, settings.slot_mode)
-        return with_slot(seen) if settings.slot_mode is SlotMode.PLUGIN else seen
+        return with_slot(seen, vocabulary) if settings.slot_mode is SlotMode.PLUGIN else seen
 
     pod = with_containers(pod, equipped)
-    pod = with_original(pod, replaced=replaced, scheduler_name=scheduler_name)
+    pod = with_original(pod, vocabulary, replaced=replaced, scheduler_name=scheduler_name)
     return _tolerating(pod)
 
 
-def _is_legal(spec: PodSpec, settings: NormaliseSettings) -> bool:
+def _is_legal(spec: PodSpec) -> bool:
     """
     Tell whether a Pod keeps the rules.
 
@@ -181,13 +183,13 @@ def _is_legal(spec: PodSpec, settings: NormaliseSettings) -> bool:
     whatever else is wrong with it.
     """
     try:
-        return not examine_spec(spec, settings)[1]
+        return not examine_spec(spec)[1]
     except InputError:
         return False
 
 
-def _read(pod: Pod, namespace: str) -> PodSpec:
-    return read_asked(readable_pod(pod, namespace))
+def _read(pod: Pod, namespace: str, settings: AdmissionSettings) -> PodSpec:
+    return read_asked(readable_pod(pod, namespace), settings.vocabulary)
 
 
 def _tolerating(pod: Pod) -> Pod:

@@ -8,7 +8,7 @@ from typing import Final
 from ledger.domain.annotations.qos import QosClass, read_qos_class
 from ledger.domain.annotations.wire import FALSE, TRUE, a_list, an_object
 from ledger.domain.kube.pod_spec import PodSpec
-from ledger.domain.resources import LABEL_TENURE_TAKEOVER, device_type_of
+from ledger.domain.resources import LABEL_TENURE_TAKEOVER
 from webhook.decide.mutating.parts import Pod, labels_of, metadata_of, scheduler_of, spec_of
 from webhook.decide.settings import AdmissionSettings, TakeoverRule
 
@@ -20,7 +20,7 @@ _TERMS: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 def asks_for_ours(spec: PodSpec) -> bool:
     """Tell whether a Pod asks for devices, or for CPUs of its own; zero asks for nothing."""
     return read_qos_class(spec.labels) in _OWN_CPUS or any(
-        quantity and device_type_of(name) is not None
+        quantity and spec.device_type_of(name) is not None
         for container in spec.containers
         for name, quantity in container.requests.items()
     )

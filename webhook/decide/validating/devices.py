@@ -11,6 +11,7 @@ from ledger.domain.kube.device_objects import device_faults
 from ledger.domain.request.rule_names import Rule
 from ledger.domain.request.rules import of_rule
 from ledger.domain.resources import ANNOTATION_GPU_PARTITIONS
+from ledger.domain.vocabulary import Vocabulary
 from webhook.decide.answers import unreadable
 from webhook.decide.review import AdmissionRequest
 from webhook.decide.settings import AdmissionSettings
@@ -24,19 +25,23 @@ def check_device(request: AdmissionRequest, settings: AdmissionSettings) -> Find
 
     Rule: Koordinator contract 2.5, 2.7, 3.1. What was so before the change does not count.
     """
-    known = {*check_inventory(request.old)} if request.old else set()
+    known = {*check_inventory(request.old, settings.vocabulary)} if request.old else set()
     return Findings(
         errors=(
             *forgery.check_checkpoints(request, settings),
-            *(error for error in check_inventory(request.obj or {}) if error not in known),
+            *(
+                error
+                for error in check_inventory(request.obj or {}, settings.vocabulary)
+                if error not in known
+            ),
         )
     )
 
 
 @of_rule(Rule.DEVICE_OBJECT)
-def check_inventory(device: Json) -> Iterator[FieldError]:
+def check_inventory(device: Json, vocabulary: Vocabulary) -> Iterator[FieldError]:
     """Yield everything in a Device that can't be read, or can't be true."""
-    for fault in device_faults(device):
+    for fault in device_faults(device, vocabulary):
         yield unreadable(fault)
     annotations = annotations_of(device)
     table = annotations.get(ANNOTATION_GPU_PARTITIONS)

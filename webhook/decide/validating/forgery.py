@@ -20,7 +20,6 @@ from ledger.domain.resources import (
     ANNOTATION_RESERVE_POD,
     DOMAIN_TENURE,
     WHOLE_CARD_NAMES,
-    device_type_of,
 )
 from webhook.decide.review import CREATE, AdmissionRequest, User
 from webhook.decide.settings import AdmissionSettings
@@ -157,7 +156,7 @@ def asked_of_us(spec: PodSpec, *, managed: bool, cpuset: bool) -> str:
     """Return the first thing of ours that a Pod asks for, in its own spelling, or nothing."""
     for container in spec.containers:
         for name, quantity in container.requests.items():
-            if quantity and device_type_of(name) and (managed or name not in WHOLE_CARD_NAMES):
+            if quantity and spec.device_type_of(name) and (managed or name not in WHOLE_CARD_NAMES):
                 return container.written.get(name, name)
     return "CPUs of its own" if managed and cpuset else ""
 

@@ -13,7 +13,6 @@ from ledger.domain.annotations.cpu import CpuBindPolicy, CpuExclusivePolicy
 from ledger.domain.annotations.guarded import is_allocation
 from ledger.domain.annotations.qos import PriorityClass, QosClass
 from ledger.domain.annotations.wire import annotation_path, label_path, load
-from ledger.domain.device_types import is_known_type, known_types
 from ledger.domain.dialects.gpushare.demands import UNIT_BYTES
 from ledger.domain.dialects.gpushare.words import GPUSHARE_MEMORY
 from ledger.domain.errors import InputError
@@ -33,11 +32,8 @@ from ledger.domain.resources import (
     MID_MEMORY,
     NVIDIA_GPU,
     TYPE_GPU,
-    canonical,
-    device_names,
-    proposal_name,
-    words_version,
 )
+from ledger.domain.vocabulary import Vocabulary
 from webhook.decide.settings import AdmissionSettings
 from webhook.decide.validating.catalogue import Advice
 from webhook.decide.validating.findings import (
@@ -89,22 +85,18 @@ _BIND: Final = frozenset({str(policy) for policy in CpuBindPolicy} - {str(CpuBin
 def near_misses(pod: Json, spec: PodSpec, settings: AdmissionSettings) -> Iterator[Said]:
     """Say everything in a Pod that is legal, means nothing, and was hardly meant to."""
     yield from _resources(spec)
-    yield from _units(spec, settings.normalise.gpushare_unit)
+    yield from _units(spec, settings.vocabulary.gpushare_unit)
     labels, annotations = labels_of(pod), annotations_of(pod)
     yield from _keys(labels, POD_LABELS, POD_ANNOTATIONS, label_path, "an annotation")
     yield from _keys(annotations, POD_ANNOTATIONS, POD_LABELS, annotation_path, "a label")
     yield from _classes(labels)
-    yield from _json(annotations)
-
-
-def meant_resource(name: str) -> str:
-    """Return the resource of ours that a name was probably meant to be, or nothing."""
-    return _meant_resource(name, words_version())
+    yield from _json(annotations, settings.vocabulary)
 
 
 @lru_cache(maxsize=1024)
-def _meant_resource(name: str, version: int) -> str:
-    words = _words(version)
+def meant_resource(name: str, vocabulary: Vocabulary) -> str:
+    """Return the resource of ours that a name was probably meant to be, or nothing."""
+    words = _words(vocabulary)
     if name in words.read:
         return ""
     if "/" not in name:
@@ -127,8 +119,9 @@ class _Words:
 
 
 @lru_cache(maxsize=4)
-def _words(version: int) -> _Words:  # noqa: ARG001 - the key: device types come from settings
-    read = frozenset({*device_names(), BATCH_CPU, BATCH_MEMORY, MID_CPU, MID_MEMORY})
+def _words(vocabulary: Vocabulary) -> _Words:
+    canonical, proposal_name = vocabulary.canonical, vocabulary.proposal_name
+    read = frozenset({*vocabulary.device_names, BATCH_CPU, BATCH_MEMORY, MID_CPU, MID_MEMORY})
     names = tuple(
         sorted(name for name in read if name in {canonical(name), proposal_name(canonical(name))})
     )
@@ -147,7 +140,7 @@ def meant_key(key: str) -> str:
 def _resources(spec: PodSpec) -> Iterator[Said]:
     for container in spec.containers:
         for name in _first(container.original):
-            meant = meant_resource(name)
+            meant = meant_resource(name, spec.vocabulary)
             if meant:
                 text = f"{container.path}: {shown(name)} asks for nothing of ours; meant {meant}?"
                 yield say(Advice.MISSPELT_NAME, text)
@@ -199,16 +192,16 @@ def _classes(labels: Mapping[str, str]) -> Iterator[Said]:
             yield say(Advice.UNKNOWN_VALUE, said)
 
 
-def _json(annotations: Mapping[str, str]) -> Iterator[Said]:
+def _json(annotations: Mapping[str, str], vocabulary: Vocabulary) -> Iterator[Said]:
     """Say which fields and policies in the request annotations nobody reads."""
     for key, fields in _FIELDS.items():
         if key in annotations:
             yield from _unknown_fields(annotation_path(key), _object(annotations[key]), fields)
-    yield from _hints(_object(annotations.get(ANNOTATION_DEVICE_ALLOCATE_HINT, "")))
+    yield from _hints(_object(annotations.get(ANNOTATION_DEVICE_ALLOCATE_HINT, "")), vocabulary)
     joint = _object(annotations.get(ANNOTATION_DEVICE_JOINT_ALLOCATE, "")).get("deviceTypes")
     path = f"{annotation_path(ANNOTATION_DEVICE_JOINT_ALLOCATE)}.deviceTypes"
     types = joint if isinstance(joint, list) else []
-    yield from _unknown_types(path, [name for name in types if isinstance(name, str)])
+    yield from _unknown_types(path, [name for name in types if isinstance(name, str)], vocabulary)
     wish = _object(annotations.get(ANNOTATION_RESOURCE_SPEC, ""))
     for field, known in (
         ("requiredCPUBindPolicy", _BIND),
@@ -223,11 +216,11 @@ def _json(annotations: Mapping[str, str]) -> Iterator[Said]:
             yield say(Advice.UNKNOWN_VALUE, said)
 
 
-def _hints(hints: Mapping[str, object]) -> Iterator[Said]:
+def _hints(hints: Mapping[str, object], vocabulary: Vocabulary) -> Iterator[Said]:
     """Say what in the hints of device types nobody reads (Koordinator contract 2.1)."""
     whole = annotation_path(ANNOTATION_DEVICE_ALLOCATE_HINT)
-    yield from _unknown_types(whole, hints)
-    for name in known_types():
+    yield from _unknown_types(whole, hints, vocabulary)
+    for name in vocabulary.known_types:
         hint = hints.get(name)
         if not isinstance(hint, dict):
             continue
@@ -237,10 +230,11 @@ def _hints(hints: Mapping[str, object]) -> Iterator[Said]:
             yield say(Advice.UNKNOWN_VALUE, said)
 
 
-def _unknown_types(path: str, names: Iterable[str]) -> Iterator[Said]:
+def _unknown_types(path: str, names: Iterable[str], vocabulary: Vocabulary) -> Iterator[Said]:
+    known = ", ".join(vocabulary.known_types)
     for name in _first(names):
-        if not is_known_type(name):
-            said = f"{path}: {shown(name)} is no device type; known: {', '.join(known_types())}"
+        if not vocabulary.is_known_type(name):
+            said = f"{path}: {shown(name)} is no device type; known: {known}"
             yield say(Advice.UNKNOWN_VALUE, said)
 
 

@@ -15,8 +15,6 @@ from ledger.domain.resources import (
     LABEL_TENURE_MANAGED,
     LABEL_TENURE_OWNED,
     TAINT_TENURE_OWNED,
-    advertised_names,
-    device_type_of,
 )
 from webhook.decide.settings import AdmissionSettings
 from webhook.decide.validating.findings import Json, scheduler_of, shown, spec_of
@@ -34,8 +32,8 @@ def check_owned(pod: Json, spec: PodSpec, settings: AdmissionSettings) -> Iterat
         return
     asked = _asked(spec)
     yield from _our_names(asked, settings)
-    devices = [*filter(device_type_of, asked), *_claims(pod)]
-    offered = advertised_names(whole_cards_rewritten=settings.rewrite_whole_cards)
+    devices = [*filter(spec.device_type_of, asked), *_claims(pod)]
+    offered = spec.vocabulary.advertised_names(whole_cards_rewritten=settings.rewrite_whole_cards)
     for number, toleration in enumerate(spec.placement.tolerations):
         field = f"spec.tolerations[{number}]"
         if toleration.key == TAINT_TENURE_OWNED and devices:

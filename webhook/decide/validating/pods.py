@@ -69,7 +69,7 @@ def check_create(
     """
     pod = request.obj or {}
     managed = is_managed(pod, settings, facts)
-    examined = examine(pod, settings.normalise, request.namespace)
+    examined = examine(pod, settings.vocabulary, request.namespace)
     return Findings(
         errors=(
             *forgery.check_allocations(request, settings),

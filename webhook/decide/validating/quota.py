@@ -18,8 +18,8 @@ from ledger.domain.resources import (
     GPU_SHARED,
     NVIDIA_GPU,
     is_extended,
-    proposal_name,
 )
+from ledger.domain.vocabulary import DEFAULT_VOCABULARY
 from webhook.decide.counting import (
     REQUESTS,
     Evaded,
@@ -48,7 +48,7 @@ def translated(hard: Amounts, domain: DomainSetting = DomainSetting.KEPT) -> dic
 
     A name that the quota counts already is left out.
     """
-    rename = proposal_name if domain is DomainSetting.KUBERNETES else str
+    rename = DEFAULT_VOCABULARY.proposal_name if domain is DomainSetting.KUBERNETES else str
     counted = {resource_of(name) for name in hard}
     amounts = {rename(name): in_cards(hard, name) for name in _TRANSLATED}
     return {

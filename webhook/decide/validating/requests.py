@@ -14,8 +14,8 @@ from ledger.domain.request.cpus import OWN_CPUS
 from ledger.domain.request.normalise import examine_spec, read_asked
 from ledger.domain.request.requests import PodRequest
 from ledger.domain.request.rule_names import Rule
-from ledger.domain.request.settings import NormaliseSettings
-from ledger.domain.resources import TYPE_GPU, device_type_of
+from ledger.domain.resources import TYPE_GPU
+from ledger.domain.vocabulary import Vocabulary
 from webhook.decide.answers import unreadable
 from webhook.decide.objects import readable_pod
 from webhook.decide.validating.findings import Json
@@ -43,7 +43,7 @@ class Examined:
     def asks_gpus(self) -> bool:
         """Tell whether any container names an amount of GPU."""
         return self.spec is not None and any(
-            quantity and device_type_of(name) == TYPE_GPU
+            quantity and self.spec.device_type_of(name) == TYPE_GPU
             for container in self.spec.containers
             for name, quantity in container.requests.items()
         )
@@ -54,7 +54,7 @@ class Examined:
         return self.spec is not None and read_qos_class(self.spec.labels) in OWN_CPUS
 
 
-def examine(pod: Json, settings: NormaliseSettings, namespace: str = "") -> Examined:
+def examine(pod: Json, vocabulary: Vocabulary, namespace: str = "") -> Examined:
     """
     Return a Pod's request with all its violations at once.
 
@@ -69,11 +69,11 @@ def examine(pod: Json, settings: NormaliseSettings, namespace: str = "") -> Exam
     unread: set[str] = set()
     spec = None
     try:
-        spec = read_asked(readable_pod(pod, namespace))
+        spec = read_asked(readable_pod(pod, namespace), vocabulary)
         legible = spec
         while True:
             try:
-                request, found = examine_spec(legible, settings)
+                request, found = examine_spec(legible)
             except InputError as error:
                 key = _annotation_of(error.field, legible.annotations)
                 if not key:

@@ -18,7 +18,6 @@ from ledger.domain.resources import (
     CPU,
     LABEL_PRIORITY,
     LABEL_QOS_CLASS,
-    device_type_of,
 )
 from webhook.decide.facts import NamespaceFacts
 from webhook.decide.review import AdmissionRequest
@@ -48,8 +47,8 @@ def check_update(
     """
     pod, old = request.obj or {}, request.old or {}
     errors = [*forgery.check_allocations(request, settings)]
-    after = examine(pod, settings.normalise, request.namespace)
-    before = examine(old, settings.normalise, request.namespace)
+    after = examine(pod, settings.vocabulary, request.namespace)
+    before = examine(old, settings.vocabulary, request.namespace)
     known = {(error.field, error.message) for error in before.errors}
     if after.spec is not None and before.spec is not None:
         known |= {(e.field, e.message) for e in owned.check_owned(old, before.spec, settings)}
@@ -169,7 +168,7 @@ def _check_devices(spec: PodSpec, old: PodSpec) -> Iterator[FieldError]:
     for container, before in _pairs(spec, old):
         for section, now, was in _sides(container, before):
             for name in sorted({*now, *was}):
-                if device_type_of(name) is not None and now.get(name) != was.get(name):
+                if spec.device_type_of(name) is not None and now.get(name) != was.get(name):
                     fact = f"devices are immutable, was {_amount(was.get(name))}"
                     field = (container if name in now else before).field(name, section)
                     yield forbidden(field, f"{fact}, not to become {_amount(now.get(name))}")

@@ -17,7 +17,6 @@ from ledger.domain.resources import (
     ENV_NVIDIA_VISIBLE,
     NVIDIA_DEVICE_MOUNTS,
     SLOT,
-    device_type_of,
 )
 from webhook.decide.validating.catalogue import Advice
 from webhook.decide.validating.findings import (
@@ -93,7 +92,7 @@ def check_slots(spec: PodSpec) -> Iterator[FieldError]:
     """
     for container in spec.containers:
         slots = container.units(SLOT)
-        holds = any(q and device_type_of(name) for name, q in container.requests.items())
+        holds = any(q and spec.device_type_of(name) for name, q in container.requests.items())
         if slots > 1 or (slots and not holds):
             fact = "each container with devices is given one slot, others none"
             yield invalid(container.field(SLOT), slots, f"{fact}; nearest legal value {int(holds)}")

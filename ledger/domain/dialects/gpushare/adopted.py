@@ -102,7 +102,10 @@ def _gpushare_v1(asker: Asker, minor: int) -> Part:
     if not units:
         return TYPE_GPU, whole_share(card, ())
     share = part_share(
-        card, _asked(asker, GPUSHARE_CORE), units * UNIT_BYTES[asker.settings.gpushare_unit], ()
+        card,
+        _asked(asker, GPUSHARE_CORE),
+        units * UNIT_BYTES[asker.spec.vocabulary.gpushare_unit],
+        (),
     )
     return TYPE_GPU, replace(share, instances=_gpushare_instances(asker))
 
@@ -118,7 +121,7 @@ def _gpushare_v2(asker: Asker, allocation: GpuShareAllocation) -> Iterator[Part]
     for item in allocation.shares:
         card = asker.card(TYPE_GPU, minor=item.card)
         named = tuple(containers[item.container : item.container + 1])
-        memory = item.units * UNIT_BYTES[asker.settings.gpushare_unit]
+        memory = item.units * UNIT_BYTES[asker.spec.vocabulary.gpushare_unit]
         core = core_of.get((item.container, item.card))
         if core is None:
             cards = sum(other.container == item.container for other in allocation.shares)

@@ -33,16 +33,14 @@ class GpuShareAsked:
     units: int = 0
 
 
-def gpushare_demands(spec: PodSpec, unit: str) -> GpuShareAsked:
+def gpushare_demands(spec: PodSpec) -> GpuShareAsked:
     """
     Return the demand of a Pod in GPU share's keys: one card for all its containers.
 
     Rule: GPU-sharing contract B.1, B.3, ours: max(sum of app containers, max of init containers);
     design section 3.
-
-    Args:
-        unit: `MiB` or `GiB`, what `aliyun.com/gpu-mem` counts.
     """
+    unit = spec.vocabulary.gpushare_unit
     asks = asking(spec, GPUSHARE_NAMES)
     if not any(any(amounts.values()) for _, amounts in asks):
         return GpuShareAsked(asked=NOTHING)

@@ -18,33 +18,31 @@ from ledger.domain.dialects.names import Dialect
 from ledger.domain.dialects.protocol import Adverts, DialectReader, GpuAsked, Uncounted
 from ledger.domain.errors import InputError
 from ledger.domain.kube.pod_spec import PodSpec
-from ledger.domain.request.settings import NormaliseSettings
+from ledger.domain.vocabulary import Vocabulary
 
 
-def _demands(spec: PodSpec, settings: NormaliseSettings) -> GpuAsked:
-    share = gpushare_demands(spec, settings.gpushare_unit)
+def _demands(spec: PodSpec) -> GpuAsked:
+    share = gpushare_demands(spec)
     own = {"gpushare_units": share.units}
     return GpuAsked(dialect=Dialect.GPUSHARE, asked=share.asked, own=own)
 
 
-def _adverts(units: Callable[[str], int], settings: NormaliseSettings) -> Adverts | None:
+def _adverts(units: Callable[[str], int], vocabulary: Vocabulary) -> Adverts | None:
     count = units(GPUSHARE_COUNT)
     each = units(GPUSHARE_MEMORY) // max(1, count)
-    unit_bytes = UNIT_BYTES[settings.gpushare_unit]
+    unit_bytes = UNIT_BYTES[vocabulary.gpushare_unit]
     return Adverts(name=GPUSHARE_COUNT, count=count, memory_bytes=each * unit_bytes)
 
 
-def _unit_bytes(resource: str, settings: NormaliseSettings) -> int:
+def _unit_bytes(resource: str, vocabulary: Vocabulary) -> int:
     """Return the memory behind one id of the daemon's (GPU-sharing contract B.5)."""
-    return UNIT_BYTES[settings.gpushare_unit] if resource == GPUSHARE_MEMORY else 0
+    return UNIT_BYTES[vocabulary.gpushare_unit] if resource == GPUSHARE_MEMORY else 0
 
 
-def _amounts(
-    percent: int | None, size: int | None, settings: NormaliseSettings
-) -> Mapping[str, str]:
+def _amounts(percent: int | None, size: int | None, vocabulary: Vocabulary) -> Mapping[str, str]:
     if percent is not None or size is None:
         raise InputError("GPU share asks for --gpu-memory alone", field="--dialect")
-    return {GPUSHARE_MEMORY: str(-(-size // UNIT_BYTES[settings.gpushare_unit]))}
+    return {GPUSHARE_MEMORY: str(-(-size // UNIT_BYTES[vocabulary.gpushare_unit]))}
 
 
 READER: Final = DialectReader(

@@ -11,7 +11,6 @@ from ledger.domain.dialects.names import Dialect
 from ledger.domain.dialects.protocol import Adverts, DialectReader, GpuAsked
 from ledger.domain.dialects.words import DialectWords
 from ledger.domain.kube.pod_spec import PodSpec
-from ledger.domain.request.settings import NormaliseSettings
 from ledger.domain.resources import (
     GPU,
     GPU_CORE,
@@ -20,20 +19,19 @@ from ledger.domain.resources import (
     GPU_SHARED,
     KOORDINATOR_GPU_NAMES,
 )
+from ledger.domain.vocabulary import Vocabulary
 
 
-def _demands(spec: PodSpec, _settings: NormaliseSettings) -> GpuAsked:
+def _demands(spec: PodSpec) -> GpuAsked:
     return GpuAsked(dialect=Dialect.KOORDINATOR, asked=koordinator_demands(spec))
 
 
-def _adverts(units: Callable[[str], int], _settings: NormaliseSettings) -> Adverts | None:
+def _adverts(units: Callable[[str], int], _vocabulary: Vocabulary) -> Adverts | None:
     count = units(GPU_CORE) // WHOLE_PERCENT
     return Adverts(name=GPU_CORE, count=count, memory_bytes=units(GPU_MEMORY) // max(1, count))
 
 
-def _amounts(
-    percent: int | None, size: int | None, _settings: NormaliseSettings
-) -> Mapping[str, str]:
+def _amounts(percent: int | None, size: int | None, _vocabulary: Vocabulary) -> Mapping[str, str]:
     amounts: dict[str, str] = {}
     if percent is not None:
         amounts[GPU_CORE] = str(percent)

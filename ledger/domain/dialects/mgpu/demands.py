@@ -34,17 +34,10 @@ from ledger.domain.request.requests import DeviceDemand
 from ledger.domain.request.rule_names import Rule
 from ledger.domain.request.rules import forbidden, invalid, of_rule, under
 from ledger.domain.resources import TYPE_GPU
+from ledger.domain.vocabulary import Vocabulary
 
 MIB: Final = 2**20
 _COUNTS_FIELD: Final = annotation_path(ANNOTATION_MGPU_CONTAINER_MULTIPLE)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MgpuLimits:
-    """What the settings say: least memory on each card of a multi Pod, most on any card."""
-
-    multi_memory_min_mib: int
-    memory_max_mib: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +49,7 @@ class MgpuAsked:
     multi: bool = False
 
 
-def mgpu_demands(spec: PodSpec, limits: MgpuLimits) -> MgpuAsked:
+def mgpu_demands(spec: PodSpec) -> MgpuAsked:
     """
     Return the demands of a Pod in mGPU's keys, one per container that asks.
 
@@ -73,10 +66,11 @@ def mgpu_demands(spec: PodSpec, limits: MgpuLimits) -> MgpuAsked:
     policy, policy_errors = _policy(spec)
     errors += policy_errors
     counts: tuple[int, ...] = ()
+    limits = spec.vocabulary
     if text is None:
         for ask in apps:
             if ask.asks:
-                errors += check_normal(ask, memory_max_mib=limits.memory_max_mib)
+                errors += check_normal(ask, memory_max_mib=limits.mgpu_max_memory_mib)
     else:
         counts, count_errors = _counts(text, apps, limits)
         errors += count_errors
@@ -86,8 +80,8 @@ def mgpu_demands(spec: PodSpec, limits: MgpuLimits) -> MgpuAsked:
             errors += check_multi(
                 ask,
                 count,
-                memory_min_mib=limits.multi_memory_min_mib,
-                memory_max_mib=limits.memory_max_mib,
+                memory_min_mib=limits.mgpu_multi_min_memory_mib,
+                memory_max_mib=limits.mgpu_max_memory_mib,
             )
     for ask in apps:
         if ask.asks:
@@ -145,7 +139,7 @@ def _policy(spec: PodSpec) -> tuple[MgpuPolicy, list[FieldError]]:
 
 
 def _counts(
-    text: str, asks: Sequence[MgpuAsk], limits: MgpuLimits
+    text: str, asks: Sequence[MgpuAsk], limits: Vocabulary
 ) -> tuple[tuple[int, ...], list[FieldError]]:
     try:
         counts = decode_card_counts(text)
@@ -157,8 +151,8 @@ def _counts(
         counts,
         asks,
         text,
-        memory_min_mib=limits.multi_memory_min_mib,
-        memory_max_mib=limits.memory_max_mib,
+        memory_min_mib=limits.mgpu_multi_min_memory_mib,
+        memory_max_mib=limits.mgpu_max_memory_mib,
     )
     return counts, [*errors]
 

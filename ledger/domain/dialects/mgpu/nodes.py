@@ -21,13 +21,13 @@ from ledger.domain.dialects.mgpu.words import (
 from ledger.domain.dialects.protocol import Adverts
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.quantity import ZERO, Quantity
-from ledger.domain.request.settings import NormaliseSettings
 from ledger.domain.resources import TYPE_GPU
+from ledger.domain.vocabulary import Vocabulary
 
 _MIB: Final = 1 << 20
 
 
-def adverts(units: Callable[[str], int], _settings: NormaliseSettings) -> Adverts | None:
+def adverts(units: Callable[[str], int], _vocabulary: Vocabulary) -> Adverts | None:
     """Return the cards that a Node's quantities mean; memory counts MiB of all of them."""
     count = units(MGPU_CORE) // WHOLE_PERCENT
     memory_bytes = units(MGPU_MEMORY) // max(1, count) * _MIB

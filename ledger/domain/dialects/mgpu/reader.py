@@ -12,28 +12,22 @@ from ledger.domain.dialects.mgpu.adopted import (
     unread_words,
     with_containers,
 )
-from ledger.domain.dialects.mgpu.demands import MIB, MgpuLimits, mgpu_demands
+from ledger.domain.dialects.mgpu.demands import MIB, mgpu_demands
 from ledger.domain.dialects.mgpu.nodes import adverts, node_warnings, on_node
 from ledger.domain.dialects.mgpu.words import MGPU_CORE, MGPU_MEMORY, WORDS
 from ledger.domain.dialects.names import Dialect
 from ledger.domain.dialects.protocol import DialectReader, GpuAsked, Uncounted
 from ledger.domain.kube.pod_spec import PodSpec
-from ledger.domain.request.settings import NormaliseSettings
+from ledger.domain.vocabulary import Vocabulary
 
 
-def _demands(spec: PodSpec, settings: NormaliseSettings) -> GpuAsked:
-    limits = MgpuLimits(
-        multi_memory_min_mib=settings.mgpu_multi_min_memory_mib,
-        memory_max_mib=settings.mgpu_max_memory_mib,
-    )
-    mgpu = mgpu_demands(spec, limits)
+def _demands(spec: PodSpec) -> GpuAsked:
+    mgpu = mgpu_demands(spec)
     own = {"mgpu_policy": str(mgpu.policy), "mgpu_multi": mgpu.multi}
     return GpuAsked(dialect=Dialect.MGPU, asked=mgpu.asked, own=own)
 
 
-def _amounts(
-    percent: int | None, size: int | None, _settings: NormaliseSettings
-) -> Mapping[str, str]:
+def _amounts(percent: int | None, size: int | None, _vocabulary: Vocabulary) -> Mapping[str, str]:
     core = {} if percent is None else {MGPU_CORE: str(percent)}
     return core if size is None else core | {MGPU_MEMORY: str(-(-size // MIB))}
 

@@ -13,7 +13,6 @@ from ledger.domain.dialects.words import DialectWords
 from ledger.domain.errors import InputError
 from ledger.domain.kube.pod_spec import PodSpec
 from ledger.domain.request.requests import MatchExpression
-from ledger.domain.request.settings import NormaliseSettings
 from ledger.domain.resources import (
     AMD_GPU,
     DCU_GPU,
@@ -21,6 +20,7 @@ from ledger.domain.resources import (
     NVIDIA_GPU,
     WHOLE_CARD_NAMES,
 )
+from ledger.domain.vocabulary import Vocabulary
 
 _FOREIGN_CARDS: Final = frozenset({AMD_GPU, DCU_GPU})
 _VENDORS: Final = ("baidu", "cambricon", "huawei", "metax", "nvidia")
@@ -38,7 +38,7 @@ _OTHER_VENDOR: Final = (
 """What a node's labels must say for `nvidia.com/gpu`, and for the cards of other vendors."""
 
 
-def _demands(spec: PodSpec, _settings: NormaliseSettings) -> GpuAsked:
+def _demands(spec: PodSpec) -> GpuAsked:
     """
     Return what a Pod asks for in whole cards of any vendor.
 
@@ -63,13 +63,11 @@ def _demands(spec: PodSpec, _settings: NormaliseSettings) -> GpuAsked:
     return GpuAsked(dialect=dialect, asked=asked, vendors=vendors)
 
 
-def _adverts(units: Callable[[str], int], _settings: NormaliseSettings) -> Adverts | None:
+def _adverts(units: Callable[[str], int], _vocabulary: Vocabulary) -> Adverts | None:
     return Adverts(name=NVIDIA_GPU, count=units(NVIDIA_GPU))
 
 
-def _amounts(
-    percent: int | None, size: int | None, _settings: NormaliseSettings
-) -> Mapping[str, str]:
+def _amounts(percent: int | None, size: int | None, _vocabulary: Vocabulary) -> Mapping[str, str]:
     if size is not None or (percent is not None and percent % WHOLE_PERCENT):
         error = InputError("nvidia.com/gpu asks for whole GPUs only", field="--gpus")
         error.add_note("use --dialect koordinator")

@@ -8,7 +8,7 @@ from ledger.domain.devices import ContainerShare, DeviceShare
 from ledger.domain.errors import InputError
 from ledger.domain.kube.node_objects import decode_node, decode_witnesses
 from ledger.domain.nodes import NodeFacts
-from ledger.domain.request.settings import NormaliseSettings
+from ledger.domain.vocabulary import Vocabulary
 from tests.support.objects import Object, container, device, gpu_device, node, nrt, pod, sidecar
 
 GIB = 2**30
@@ -59,7 +59,7 @@ def adopted(
     return adopt(
         running(container(limits=limits), annotations=annotations),
         facts,
-        NormaliseSettings(),
+        Vocabulary(),
         decode_witnesses(devices, topology),
     )
 
@@ -381,7 +381,7 @@ def test_gpu_share_in_gibibytes() -> None:
     """GPU-sharing contract B.5."""
     body = running(container(limits={GPU_MEM: 3}), annotations={IDX: "0"})
 
-    held = adopt(body, FOUR_CARDS, NormaliseSettings(gpushare_unit="GiB"))
+    held = adopt(body, FOUR_CARDS, Vocabulary(gpushare_unit="GiB"))
 
     assert held.shares[0].memory_bytes == 3 * GIB
 
@@ -511,7 +511,7 @@ def test_an_init_container_and_the_main_one_share_what_kubelet_gave_them() -> No
         init=[container("prep", limits={"nvidia.com/gpu": 2})],
     )
 
-    held = adopt(body, FOUR_CARDS, NormaliseSettings(), decode_witnesses(item))
+    held = adopt(body, FOUR_CARDS, Vocabulary(), decode_witnesses(item))
 
     assert [
         (one.minor, one.core_percent, one.memory_bytes, one.instances) for one in held.shares
@@ -535,7 +535,7 @@ def test_units_that_an_init_container_had_are_the_main_ones_too() -> None:
         init=[container("prep", limits={GPU_MEM: 3}), sidecar("side", limits={GPU_MEM: 1})],
     )
 
-    (held,) = adopt(body, FOUR_CARDS, NormaliseSettings(), decode_witnesses(item)).shares
+    (held,) = adopt(body, FOUR_CARDS, Vocabulary(), decode_witnesses(item)).shares
 
     assert (held.memory_bytes, held.instances) == (4 * MIB, 2)
     assert [(part.place, part.memory_bytes) for part in held.containers] == [
@@ -560,7 +560,7 @@ def test_an_id_that_kubelet_names_twice_is_one_card() -> None:
         init=[container("prep", limits={"nvidia.com/gpu": 3})],
     )
 
-    held = adopt(body, FOUR_CARDS, NormaliseSettings(), decode_witnesses(item))
+    held = adopt(body, FOUR_CARDS, Vocabulary(), decode_witnesses(item))
 
     assert held.unknown_types == ("gpu",)
     assert held.faults == (

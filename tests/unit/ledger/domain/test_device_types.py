@@ -1,37 +1,20 @@
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 import pytest
 
 from ledger.domain.annotations.device_hints import AllocateStrategy, DeviceHint
-from ledger.domain.device_types import (
-    BUILT_IN,
-    DeviceType,
-    Unit,
-    counts_bytes,
-    device_type,
-    install,
-    installed,
-    is_unique_id,
-    known_types,
-    read_device_types,
-)
+from ledger.domain.device_types import DeviceType, Unit, read_device_types
 from ledger.domain.errors import InputError, RefusedError
 from ledger.domain.kube.device_objects import inventory_of_device, inventory_of_quantities
 from ledger.domain.quantity import quantity_from_int
 from ledger.domain.request.normalise import decode_pod
 from ledger.domain.request.requests import DeviceDemand
 from ledger.domain.request.units import devices_of
-from ledger.domain.resources import (
-    FPGA,
-    RDMA,
-    canonical,
-    device_names,
-    device_type_of,
-    proposal_name,
-)
+from ledger.domain.resources import FPGA, RDMA
+from ledger.domain.vocabulary import DEFAULT_VOCABULARY, Vocabulary
 
 GIB: Final = 2**30
 SECTION: Final = {
@@ -47,10 +30,7 @@ SECTION: Final = {
 }
 
 
-@pytest.fixture(autouse=True)
-def _types() -> Iterator[None]:
-    with installed(read_device_types(SECTION)):
-        yield
+WORDS: Final = Vocabulary(device_types=read_device_types(SECTION))
 
 
 def _pod(limits: Mapping[str, str], **annotations: str) -> dict[str, object]:
@@ -65,13 +45,13 @@ def _pod(limits: Mapping[str, str], **annotations: str) -> dict[str, object]:
 
 
 def _demand(limits: Mapping[str, str]) -> DeviceDemand:
-    (demand,) = decode_pod(_pod(limits)).devices
+    (demand,) = decode_pod(_pod(limits), WORDS).devices
     return demand
 
 
 def _refusal(limits: Mapping[str, str], **annotations: str) -> str:
     with pytest.raises(RefusedError) as caught:
-        decode_pod(_pod(limits, **annotations))
+        decode_pod(_pod(limits, **annotations), WORDS)
     return str(caught.value)
 
 
@@ -114,34 +94,6 @@ def test_an_entry_that_means_nothing_clear_is_refused_with_its_field(
     with pytest.raises(InputError) as caught:
         read_device_types(section)
     assert caught.value.field == field
-
-
-def test_installing_makes_every_spelling_known_and_drops_what_was_installed_before() -> None:
-    """The words of a process are replaced as a whole; built-in types stay."""
-    assert (
-        device_type_of("kubernetes.io/xpu") == device_type_of("koordinator.sh/xpu-memory") == "xpu"
-    )
-    assert canonical("kubernetes.io/xpu") == "koordinator.sh/xpu"
-    assert proposal_name("koordinator.sh/xpu") == "kubernetes.io/xpu"
-    assert {"example.com/npu", "kubernetes.io/xpu", "kubernetes.io/rdma"} <= device_names()
-    assert counts_bytes("koordinator.sh/xpu-memory")
-    assert counts_bytes("kubernetes.io/gpu-mem")
-    assert not counts_bytes("koordinator.sh/xpu")
-    assert known_types() == ("fpga", "gpu", "npu", "rdma", "xpu")
-    install(())
-    assert device_type_of("koordinator.sh/xpu") is None
-    assert canonical("kubernetes.io/xpu") == "kubernetes.io/xpu"
-    assert known_types() == ("fpga", "gpu", "rdma")
-    assert device_type_of("kubernetes.io/rdma") == "rdma"
-
-
-def test_a_built_in_type_can_be_described_anew() -> None:
-    """Someone's RDMA may be handed out whole only."""
-    own = read_device_types({"rdma": {"resource": "example.com/nic", "unit": "count"}})
-    with installed(own):
-        assert device_type("rdma").unit is Unit.COUNT
-        assert device_type_of("koordinator.sh/rdma") is None
-    assert device_type("rdma") in BUILT_IN
 
 
 def test_a_percent_takes_the_same_percent_of_the_memory() -> None:
@@ -207,7 +159,7 @@ def test_a_type_that_nothing_describes_is_inventoried_and_never_offered() -> Non
             ]
         },
     }
-    inventory = inventory_of_device(device, "L40S")
+    inventory = inventory_of_device(device, "L40S", WORDS)
     assert [
         (item.key, item.core_percent, item.memory_bytes, item.model) for item in inventory.devices
     ] == [
@@ -229,7 +181,7 @@ def test_a_node_without_a_device_object_has_what_its_quantities_say() -> None:
         "koordinator.sh/xpu": quantity_from_int(250),
         "koordinator.sh/xpu-memory": quantity_from_int(16 * GIB),
     }
-    inventory = inventory_of_quantities(amounts, model="L40S")
+    inventory = inventory_of_quantities(amounts, model="L40S", vocabulary=WORDS)
     assert [(item.key, item.memory_bytes) for item in inventory.devices] == [
         (("npu", 0), 0),
         (("npu", 1), 0),
@@ -237,7 +189,9 @@ def test_a_node_without_a_device_object_has_what_its_quantities_say() -> None:
         (("xpu", 1), 8 * GIB),
     ]
     with pytest.raises(InputError):
-        inventory_of_quantities({"example.com/npu": quantity_from_int(2000)}, model="")
+        inventory_of_quantities(
+            {"example.com/npu": quantity_from_int(2000)}, model="", vocabulary=WORDS
+        )
 
 
 ADVERTISED: Final = {
@@ -254,7 +208,7 @@ def test_a_hundred_of_rdma_or_fpga_on_the_node_is_one_device(
     """Device proposal, "Device resource dimensions": one RDMA and one FPGA are 100 each."""
     quantities = {name: quantity_from_int(units) for name, units in amounts.items()}
 
-    inventory = inventory_of_quantities(quantities, model="L40S")
+    inventory = inventory_of_quantities(quantities, model="L40S", vocabulary=DEFAULT_VOCABULARY)
 
     assert [item.key for item in inventory.devices] == keys
     assert {item.core_percent for item in inventory.devices} <= {100}
@@ -264,8 +218,9 @@ def test_a_hundred_of_rdma_or_fpga_on_the_node_is_one_device(
 def test_a_type_described_anew_is_made_up_by_its_own_resource() -> None:
     """Once: what the built-in one counted is counted no more."""
     amounts = {RDMA: quantity_from_int(100), "example.com/nic": quantity_from_int(2)}
-    with installed(read_device_types({"rdma": {"resource": "example.com/nic", "unit": "count"}})):
-        inventory = inventory_of_quantities(amounts, model="")
+    own = read_device_types({"rdma": {"resource": "example.com/nic", "unit": "count"}})
+
+    inventory = inventory_of_quantities(amounts, model="", vocabulary=Vocabulary(device_types=own))
 
     assert [item.key for item in inventory.devices] == [("rdma", 0), ("rdma", 1)]
 
@@ -292,7 +247,7 @@ def test_the_type_says_whether_an_id_is_unique_in_the_world(
     """Addresses and numbers never are; the inventory keeps it with each device."""
     item = {"type": kind, "id": device_id, "minor": 0}
 
-    (record,) = inventory_of_device({"spec": {"devices": [item]}}, "").devices
+    (record,) = inventory_of_device({"spec": {"devices": [item]}}, "", WORDS).devices
 
-    assert is_unique_id(kind, device_id) is unique
+    assert WORDS.is_unique_id(kind, device_id) is unique
     assert record.unique_id is unique

@@ -13,7 +13,7 @@ from ledger.domain.dialects.names import Dialect
 from ledger.domain.errors import InputError
 from ledger.domain.kube.node_objects import decode_node, decode_witnesses
 from ledger.domain.nodes import NumaZone, Taint
-from ledger.domain.request.settings import NormaliseSettings
+from ledger.domain.vocabulary import Vocabulary
 from tests.support.objects import Object, device, gpu_device, node, nrt
 from tests.support.topologies import EIGHT_GPU_DEVICE_TEXT, MACHINE_X
 
@@ -158,9 +158,7 @@ def test_the_unit_of_gpu_share_is_a_setting() -> None:
     """GPU-sharing contract B.5: 15 units of a GiB are one 16276 MiB card."""
     quantities = {"aliyun.com/gpu-count": 2, "aliyun.com/gpu-mem": 30}
 
-    facts, _ = decode_node(
-        node(allocatable=quantities), settings=NormaliseSettings(gpushare_unit="GiB")
-    )
+    facts, _ = decode_node(node(allocatable=quantities), vocabulary=Vocabulary(gpushare_unit="GiB"))
 
     assert [card.memory_bytes for card in facts.devices] == [15 * GIB] * 2
 

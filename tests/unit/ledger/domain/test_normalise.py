@@ -24,7 +24,7 @@ from ledger.domain.request.requests import (
     GroupRef,
     MatchExpression,
 )
-from ledger.domain.request.settings import NormaliseSettings
+from ledger.domain.vocabulary import Vocabulary
 from tests.support.objects import Object, container, gpu_pod, pod, sidecar
 
 GPU = "koordinator.sh/gpu"
@@ -77,10 +77,10 @@ def whole(count: int) -> DeviceDemand:
     return demand(count, core_percent=100, memory_ratio_percent=100)
 
 
-def refusal(body: Object, settings: NormaliseSettings | None = None) -> dict[str, str]:
+def refusal(body: Object, settings: Vocabulary | None = None) -> dict[str, str]:
     """Return field -> message of every violation."""
     with pytest.raises(RefusedError) as caught:
-        decode_pod(body, settings or NormaliseSettings())
+        decode_pod(body, settings or Vocabulary())
     return {error.field: error.message for error in caught.value.errors}
 
 
@@ -626,7 +626,7 @@ def test_the_mgpu_floor_of_multi_card_pods_is_a_setting() -> None:
     body = gpu_pod({MGPU_CORE: 100, MGPU_MEMORY: 1024}, annotations={COUNTS: "2"})
 
     assert decode_pod(body)
-    assert "M7" in str(refusal(body, NormaliseSettings(mgpu_multi_min_memory_mib=1024)))
+    assert "M7" in str(refusal(body, Vocabulary(mgpu_multi_min_memory_mib=1024)))
 
 
 @pytest.mark.parametrize(("unit", "size"), [("MiB", MIB), ("GiB", GIB)])
@@ -638,7 +638,7 @@ def test_a_gpu_share_is_memory_of_one_card(unit: str, size: int) -> None:
         init=[container("i", limits={GPU_MEM: 6})],
     )
 
-    request = decode_pod(body, NormaliseSettings(gpushare_unit=unit))
+    request = decode_pod(body, Vocabulary(gpushare_unit=unit))
 
     assert request.devices == (
         DeviceDemand(
@@ -801,12 +801,10 @@ def test_other_pods_share_cpus(body: Object) -> None:
 
 def test_the_default_policies_are_settings() -> None:
     """cli.md, `cpu.defaultBindPolicy` and `cpu.defaultExclusivePolicy`."""
-    spread = NormaliseSettings(
-        default_bind_policy="SpreadByPCPUs", default_exclusive_policy="PCPULevel"
-    )
+    spread = Vocabulary(default_bind_policy="SpreadByPCPUs", default_exclusive_policy="PCPULevel")
 
     demanded = decode_pod(lsr(), spread).cpuset
-    none = decode_pod(lsr(), NormaliseSettings(default_bind_policy="None")).cpuset
+    none = decode_pod(lsr(), Vocabulary(default_bind_policy="None")).cpuset
 
     assert demanded is not None
     assert (demanded.bind_policy, demanded.exclusive_policy) == ("SpreadByPCPUs", "PCPULevel")
@@ -1009,7 +1007,7 @@ def test_a_burst_is_placed_by_its_limit(
     if isinstance(expected, str):
         assert expected in " ".join(refusal(body).values())
     else:
-        assert decode_pod(body, NormaliseSettings()).burst_milli == expected
+        assert decode_pod(body, Vocabulary()).burst_milli == expected
 
 
 NOT_YET = {

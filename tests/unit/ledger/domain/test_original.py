@@ -14,6 +14,7 @@ from ledger.domain.dialects.names import Dialect
 from ledger.domain.errors import InputError
 from ledger.domain.kube.original import as_written, device_units, is_original_of
 from ledger.domain.request.normalise import decode_pod
+from ledger.domain.vocabulary import DEFAULT_VOCABULARY
 from tests.support.objects import Object, container, pod
 
 KEY = "tenure.sh/original-request"
@@ -97,14 +98,14 @@ def test_other_resources_stay_as_they_are() -> None:
     body = rewritten()
     before = json.dumps(body)
 
-    spec: Object = as_written(body)["spec"]  # type: ignore[assignment]  # it is an object
+    spec: Object = as_written(body, DEFAULT_VOCABULARY)["spec"]  # type: ignore[assignment]  # it is an object
 
     assert spec["containers"][0]["resources"] == {
         "limits": {"cpu": "4", "nvidia.com/gpu": "2"},
         "requests": {},
     }
     assert json.dumps(body) == before
-    assert as_written(pod()) == pod()
+    assert as_written(pod(), DEFAULT_VOCABULARY) == pod()
 
 
 def test_a_slot_is_nobodys_request() -> None:
@@ -118,10 +119,13 @@ def test_a_new_name_for_the_same_amount_is_an_original_too() -> None:
     """A record is kept where only the domain of a name changed."""
     original = OriginalContainer(limits={"kubernetes.io/rdma": "5"})
 
-    assert is_original_of(original, container(limits={"koordinator.sh/rdma": "5"}))
-    assert not is_original_of(original, container(limits={"koordinator.sh/rdma": "6"}))
-    assert not is_original_of(original, {"name": "main"})
-    assert not is_original_of(original, container(limits={"koordinator.sh/rdma": "x"}))
+    def is_now(now: Object) -> bool:
+        return is_original_of(original, now, DEFAULT_VOCABULARY)
+
+    assert is_now(container(limits={"koordinator.sh/rdma": "5"}))
+    assert not is_now(container(limits={"koordinator.sh/rdma": "6"}))
+    assert not is_now({"name": "main"})
+    assert not is_now(container(limits={"koordinator.sh/rdma": "x"}))
 
 
 def test_device_units_are_whole_and_under_released_names() -> None:
@@ -131,4 +135,7 @@ def test_device_units_are_whole_and_under_released_names() -> None:
         "limits": {"kubernetes.io/gpu-core": "5", "koordinator.sh/rdma": "0", "nvidia.com/gpu": 1},
     }
 
-    assert device_units(resources) == {"koordinator.sh/gpu-core": 1000, "nvidia.com/gpu": 1}
+    assert device_units(resources, DEFAULT_VOCABULARY) == {
+        "koordinator.sh/gpu-core": 1000,
+        "nvidia.com/gpu": 1,
+    }

@@ -9,16 +9,12 @@ from ledger.domain.dialects.gpushare import words as gpushare
 from ledger.domain.dialects.mgpu import words as mgpu
 from ledger.domain.dialects.names import Dialect
 from ledger.domain.resources import (
-    canonical,
-    canonical_resources,
-    device_type_of,
     gpu_dialect_of,
     is_extended,
     is_native,
-    must_equal_limits,
-    proposal_name,
     unhealthy_gpu_config_map,
 )
+from ledger.domain.vocabulary import DEFAULT_VOCABULARY
 
 ALIASES = {
     "kubernetes.io/gpu": "koordinator.sh/gpu",
@@ -54,29 +50,34 @@ WITHOUT_ALIAS = [
 @pytest.mark.parametrize(("alias", "released"), ALIASES.items(), ids=ALIASES)
 def test_aliases_become_released_names(alias: str, released: str) -> None:
     """Koordinator contract 1.1: both domains, the typos, and batch in the reverse direction."""
-    assert canonical(alias) == released
-    assert canonical(released) == released
+    assert DEFAULT_VOCABULARY.canonical(alias) == released
+    assert DEFAULT_VOCABULARY.canonical(released) == released
 
 
 @pytest.mark.parametrize("name", WITHOUT_ALIAS)
 def test_other_names_stay(name: str) -> None:
     """A name without an alias is its own canonical name."""
-    assert canonical(name) == name
+    assert DEFAULT_VOCABULARY.canonical(name) == name
 
 
 def test_the_released_spelling_wins() -> None:
     """Koordinator contract 1.1, alias rule."""
     amounts = {"kubernetes.io/gpu-core": 1, "koordinator.sh/gpu-core": 2, "cpu": 4}
 
-    assert canonical_resources(amounts) == {"cpu": 4, "koordinator.sh/gpu-core": 2}
+    assert DEFAULT_VOCABULARY.canonical_resources(amounts) == {
+        "cpu": 4,
+        "koordinator.sh/gpu-core": 2,
+    }
 
 
 def test_of_two_aliases_the_first_in_text_order_wins() -> None:
     """The answer does not depend on the order of the input."""
     amounts = {"kubernetes.io/gpu-memory": 1, "kubernetes.io/gpu-mem": 2}
 
-    assert canonical_resources(amounts) == {"koordinator.sh/gpu-memory": 2}
-    assert canonical_resources(dict(reversed(amounts.items()))) == {"koordinator.sh/gpu-memory": 2}
+    assert DEFAULT_VOCABULARY.canonical_resources(amounts) == {"koordinator.sh/gpu-memory": 2}
+    assert DEFAULT_VOCABULARY.canonical_resources(dict(reversed(amounts.items()))) == {
+        "koordinator.sh/gpu-memory": 2
+    }
 
 
 @pytest.mark.parametrize(
@@ -109,7 +110,7 @@ def test_names_know_their_device_type_and_dialect(
     name: str, device_type: str | None, dialect: Dialect | None
 ) -> None:
     """Koordinator contract 1.1; RDMA and FPGA mix with every GPU dialect."""
-    assert device_type_of(name) == device_type
+    assert DEFAULT_VOCABULARY.device_type_of(name) == device_type
     assert gpu_dialect_of(name) == dialect
 
 
@@ -132,14 +133,21 @@ def test_what_the_api_server_enforces_is_known(
     """Requests must equal limits for extended resources, and by our rule for devices."""
     assert is_native(name) is native
     assert is_extended(name) is extended
-    assert must_equal_limits(name) is equal
+    assert DEFAULT_VOCABULARY.must_equal_limits(name) is equal
 
 
 def test_proposal_names_are_the_way_back() -> None:
     """Every released device name with a proposal spelling has exactly one; others stay."""
-    assert proposal_name("koordinator.sh/gpu-memory") == "kubernetes.io/gpu-memory"
-    assert proposal_name("koordinator.sh/gpu.shared") == "koordinator.sh/gpu.shared"
-    assert canonical(proposal_name("koordinator.sh/rdma")) == "koordinator.sh/rdma"
+    assert (
+        DEFAULT_VOCABULARY.proposal_name("koordinator.sh/gpu-memory") == "kubernetes.io/gpu-memory"
+    )
+    assert (
+        DEFAULT_VOCABULARY.proposal_name("koordinator.sh/gpu.shared") == "koordinator.sh/gpu.shared"
+    )
+    assert (
+        DEFAULT_VOCABULARY.canonical(DEFAULT_VOCABULARY.proposal_name("koordinator.sh/rdma"))
+        == "koordinator.sh/rdma"
+    )
 
 
 def test_the_unhealthy_list_is_named_after_the_node() -> None:

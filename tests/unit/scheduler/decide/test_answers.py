@@ -11,6 +11,7 @@ from ledger.domain.devices import DeviceShare
 from ledger.domain.dialects.gpushare.annotations import read_gpushare_allocation
 from ledger.domain.dialects.mgpu.annotations import read_mgpu_allocation
 from ledger.domain.request.requests import GroupRef, PodRequest
+from ledger.domain.vocabulary import DEFAULT_VOCABULARY, Vocabulary
 from scheduler.decide.answers import encode, resources_of
 from scheduler.decide.cards.choose import choose
 from scheduler.decide.cards.view import Choice, NodeView
@@ -292,7 +293,9 @@ def test_gpu_share_counts_gib_where_the_daemon_does() -> None:
     node = node_of(card(0, memory_bytes=16276 * MIB), card(1, memory_bytes=24 * GIB))
 
     annotations = answer(
-        gpushare_pod(8 * GIB, units=8), node, settings=SchedulingSettings(gpushare_unit="GiB")
+        gpushare_pod(8 * GIB, units=8),
+        node,
+        settings=SchedulingSettings(vocabulary=Vocabulary(gpushare_unit="GiB")),
     )
 
     assert annotations["ALIYUN_COM_GPU_MEM_POD"] == "8"
@@ -303,14 +306,14 @@ def test_resources_carry_core_only_if_asked() -> None:
     """cli.md, Output: memory and ratio always, core only if asked, other types their own name."""
     plain = DeviceShare(device_type="gpu", minor=0, device_id="", memory_bytes=5)
 
-    assert resources_of(replace(plain, memory_ratio_percent=1)) == {
+    assert resources_of(replace(plain, memory_ratio_percent=1), DEFAULT_VOCABULARY) == {
         "koordinator.sh/gpu-memory": 5,
         "koordinator.sh/gpu-memory-ratio": 1,
     }
-    assert resources_of(replace(plain, core_percent=7)) == {
+    assert resources_of(replace(plain, core_percent=7), DEFAULT_VOCABULARY) == {
         "koordinator.sh/gpu-core": 7,
         "koordinator.sh/gpu-memory": 5,
         "koordinator.sh/gpu-memory-ratio": 0,
     }
     other = replace(plain, device_type="fpga", core_percent=7)
-    assert resources_of(other) == {"koordinator.sh/fpga": 7}
+    assert resources_of(other, DEFAULT_VOCABULARY) == {"koordinator.sh/fpga": 7}

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from ledger.domain.errors import InputError
+from ledger.domain.vocabulary import DEFAULT_VOCABULARY
 from tenure.checking.api_rules import check_amounts, with_api_defaults
 from tests.support.objects import Object, container, pod, sidecar
 
@@ -46,9 +47,9 @@ def test_what_mutation_fills_in_is_not_missed_in_a_pod_that_it_could_not_read() 
     asked = {"nvidia.com/gpu": "1", "a.io/x": "1"}
     body = pod(container(requests=asked))
 
-    assert [error.field for error in check_amounts(body, unfinished=True)] == [
-        "spec.containers[0].resources.limits[a.io/x]"
-    ]
+    assert [
+        error.field for error in check_amounts(body, filled_in=DEFAULT_VOCABULARY.device_names)
+    ] == ["spec.containers[0].resources.limits[a.io/x]"]
 
 
 def test_requests_default_to_limits() -> None:

@@ -7,9 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ledger.domain.device_types import installed
 from ledger.domain.errors import InputError
-from ledger.domain.resources import device_type_of
 from tenure.serving.settings_file import SettingsFile, admission_settings
 from webhook.decide.settings import DEFAULT_ADMISSION
 from webhook.server.metrics import Metrics
@@ -111,15 +109,15 @@ def test_a_process_does_not_start_with_a_file_that_is_wrong(path: Path) -> None:
 
 def test_device_types_are_those_of_the_file_and_a_wrong_file_changes_none(path: Path) -> None:
     """A type that the file describes is known from then on, and gone when the file drops it."""
-    with installed(()):
-        settings = SettingsFile(path, Metrics())
-        assert device_type_of("example.com/npu") is None
-        path.write_text(f"{HEAD}deviceTypes: {{npu: {{resource: example.com/npu, unit: count}}}}\n")
-        settings.look()
-        assert device_type_of("example.com/npu") == "npu"
-        path.write_text(f"{HEAD}deviceTypes: {{npu: {{resource: nvidia.com/gpu}}}}\n")
-        settings.look()
-        assert device_type_of("example.com/npu") == "npu"
-        path.write_text(HEAD)
-        settings.look()
-        assert device_type_of("example.com/npu") is None
+    settings = SettingsFile(path, Metrics())
+    before = settings.current.vocabulary
+    path.write_text(f"{HEAD}deviceTypes: {{npu: {{resource: example.com/npu, unit: count}}}}\n")
+    settings.look()
+    assert settings.current.vocabulary.device_type_of("example.com/npu") == "npu"
+    path.write_text(f"{HEAD}deviceTypes: {{npu: {{resource: nvidia.com/gpu}}}}\n")
+    settings.look()
+    assert settings.current.vocabulary.device_type_of("example.com/npu") == "npu"
+    path.write_text(HEAD)
+    settings.look()
+    assert settings.current.vocabulary == before
+    assert before.device_type_of("example.com/npu") is None

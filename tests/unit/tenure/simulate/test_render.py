@@ -9,6 +9,7 @@ import yaml
 from ledger.domain.cpuset import cpuset_of
 from ledger.domain.devices import DeviceShare
 from ledger.domain.log.events import PodObserved
+from ledger.domain.vocabulary import DEFAULT_VOCABULARY
 from scheduler.cluster.model import RefusedPod
 from scheduler.decide.outcome import NodeReasons, Placement, ReasonCount, Unplaced
 from tenure.output import OutputFormat
@@ -68,6 +69,7 @@ def result_of(outcomes: Sequence[Outcome], *, source: str = "manifests") -> Resu
         for outcome in outcomes
     ]
     return Result(
+        vocabulary=DEFAULT_VOCABULARY,
         source=source,
         policy="binpack",
         seed=42,

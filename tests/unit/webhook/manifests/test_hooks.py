@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ledger.domain.resources import device_names
+from ledger.domain.vocabulary import DEFAULT_VOCABULARY
 from webhook.decide.settings import DEFAULT_ADMISSION, Profile
 from webhook.manifests.hooks import HookOptions, webhook_configurations
 
@@ -70,7 +70,7 @@ def test_pods_come_from_managed_namespaces_only() -> None:
 def test_every_name_of_a_device_reaches_us() -> None:
     """The names come from the vocabulary, so that a new one can't be forgotten here."""
     mutate = hooks()[0]
-    for name in device_names():
+    for name in DEFAULT_VOCABULARY.device_names:
         assert f'"{name}"' in conditions(mutate)
 
 

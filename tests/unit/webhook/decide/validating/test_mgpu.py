@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from ledger.domain.request.settings import NormaliseSettings
+from ledger.domain.vocabulary import Vocabulary
 from tests.support.objects import Object, container, gpu_pod, pod, sidecar
 from tests.support.requests_to_admit import judged, rules_of
 from webhook.decide.settings import AdmissionSettings
@@ -185,7 +185,7 @@ def test_a_pod_whose_containers_ask_for_nothing_needs_no_cards() -> None:
 
 def test_the_least_memory_of_several_cards_is_a_setting() -> None:
     """GPU-sharing contract A.3, ours: 256 as the proposal says, or the implementation's 1024."""
-    settings = AdmissionSettings(normalise=NormaliseSettings(mgpu_multi_min_memory_mib=1024))
+    settings = AdmissionSettings(vocabulary=Vocabulary(mgpu_multi_min_memory_mib=1024))
     answer = judged(gpu_pod(amounts(100, 2047), annotations={COUNTS: "2"}), settings)
 
     assert "each needs 1024 MiB, nearest memory 2048" in answer.causes[0].message

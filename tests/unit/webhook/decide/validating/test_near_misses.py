@@ -4,7 +4,7 @@ from typing import Final
 
 import pytest
 
-from ledger.domain.request.settings import NormaliseSettings
+from ledger.domain.vocabulary import DEFAULT_VOCABULARY, Vocabulary
 from tests.support.objects import Object, container, gpu_pod, pod
 from tests.support.requests_to_admit import judged
 from webhook.decide.settings import DEFAULT_ADMISSION, AdmissionSettings, RuleMode
@@ -77,7 +77,7 @@ def test_a_misspelt_resource_is_said(name: str, meant: str) -> None:
 )
 def test_other_resources_are_other_resources(name: str) -> None:
     """A warning about what is meant as it is written would only teach people to ignore warnings."""
-    assert meant_resource(name) == ""
+    assert meant_resource(name, DEFAULT_VOCABULARY) == ""
 
 
 KEYS: Final = {
@@ -137,7 +137,7 @@ UNITS: Final = {
 @pytest.mark.parametrize(("limits", "unit", "expected"), UNITS.values(), ids=UNITS)
 def test_a_unit_that_was_hardly_meant_is_said(limits: Object, unit: str, expected: str) -> None:
     """A unit that looks like GiB."""
-    settings = AdmissionSettings(normalise=NormaliseSettings(gpushare_unit=unit))
+    settings = AdmissionSettings(vocabulary=Vocabulary(gpushare_unit=unit))
 
     assert any(expected in text for text in said(gpu_pod(limits), settings))
 
@@ -155,7 +155,7 @@ def test_a_unit_that_was_hardly_meant_is_said(limits: Object, unit: str, expecte
 )
 def test_plausible_units_are_taken_without_a_word(limits: Object, unit: str) -> None:
     """The edges of what is suspicious."""
-    settings = AdmissionSettings(normalise=NormaliseSettings(gpushare_unit=unit))
+    settings = AdmissionSettings(vocabulary=Vocabulary(gpushare_unit=unit))
 
     assert not any("write" in text for text in said(gpu_pod(limits), settings))
 

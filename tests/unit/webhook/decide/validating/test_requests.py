@@ -5,7 +5,7 @@ from typing import Final
 
 import pytest
 
-from ledger.domain.request.settings import NormaliseSettings
+from ledger.domain.vocabulary import Vocabulary
 from tests.support.objects import Json, Object, container, gpu_pod, pod
 from tests.support.requests_to_admit import UNMANAGED, creation, judged, rules_of
 from webhook.decide.settings import AdmissionSettings, Takeover
@@ -155,7 +155,7 @@ def test_every_other_combination_is_refused(
 
 def test_memory_of_a_card_has_the_settings_unit() -> None:
     """GPU-sharing contract B.5: 1024 GiB are one tebibyte, which no card exceeds."""
-    settings = AdmissionSettings(normalise=NormaliseSettings(gpushare_unit="GiB"))
+    settings = AdmissionSettings(vocabulary=Vocabulary(gpushare_unit="GiB"))
 
     assert judged(gpu_pod({GPU_MEM: 1024}), settings).allowed
     assert rules_of(judged(gpu_pod({GPU_MEM: 1025}), settings)) == {
@@ -490,7 +490,7 @@ def test_every_annotation_that_does_not_parse_is_said() -> None:
     annotations = {**dict.fromkeys(broken, "{"), GANG: "gang", LEAST: "2"}
     body = gpu_pod({GPU: 150}, annotations=annotations, labels={QOS: "LSR"})
 
-    examined = examine(body, NormaliseSettings())
+    examined = examine(body, Vocabulary())
 
     assert examined.unread == frozenset(broken)
     assert {error.field for error in examined.errors} == {

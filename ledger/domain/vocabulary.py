@@ -1,0 +1,208 @@
+"""
+What the words of a request mean: one value, part of the settings of scheduling and of admission.
+
+Whatever reads an object takes it as an argument, and what was read carries it: nothing in a process
+decides for all of it what a name means, so one process reads by as many vocabularies as it likes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Final, TypeVar
+
+from ledger.domain.device_types import BUILT_IN, DeviceType
+from ledger.domain.log.codec import encode_value
+from ledger.domain.proofs.canonical import canonical_json
+from ledger.domain.resources import (
+    ALIASES,
+    DOMAIN_KOORDINATOR,
+    DOMAIN_KUBERNETES,
+    GPU_MEMORY,
+    GPU_NAMES,
+    NVIDIA_GPU,
+    RELEASED_BY_PROPOSAL,
+    TYPE_GPU,
+    is_extended,
+)
+
+T = TypeVar("T")
+
+_LOCAL_ID: Final = re.compile(
+    r"([0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-9a-fA-F]|[0-9]+"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Vocabulary:
+    """
+    The settings that change what a request means (cli.md, Settings of scheduling).
+
+    It has no slots, so that each table of names is made once, when it is first asked for.
+
+    Attributes:
+        device_types: types beside the built-in ones, which they may replace (docs, Device types).
+        gpushare_unit: what `aliyun.com/gpu-mem` counts, `MiB` or `GiB`.
+        mgpu_multi_min_memory_mib: least memory on each card of a multi-card mGPU container.
+        mgpu_max_memory_mib: most mGPU memory on one card; more is a wrong unit.
+        default_bind_policy, default_exclusive_policy: for LSE and LSR Pods that name none.
+    """
+
+    device_types: tuple[DeviceType, ...] = ()
+    gpushare_unit: str = "MiB"
+    mgpu_multi_min_memory_mib: int = 256
+    mgpu_max_memory_mib: int = 1 << 20
+    default_bind_policy: str = "FullPCPUs"
+    default_exclusive_policy: str = "None"
+
+    def __hash__(self) -> int:
+        """Return a hash that costs nothing the second time: what remembers words is keyed so."""
+        return hash(self.digest)
+
+    @cached_property
+    def digest(self) -> str:
+        """
+        Return the hex SHA-256 of what the words mean, as canonical JSON.
+
+        Vocabularies that say the same in other ways have one digest: the built-in types are part of
+        it, and types are in order of their names.
+        """
+        meant = encode_value(replace(self, device_types=self.unit_types))
+        return hashlib.sha256(canonical_json(meant).encode()).hexdigest()
+
+    @cached_property
+    def unit_types(self) -> tuple[DeviceType, ...]:
+        """Every type beside GPUs that can be asked for, by name."""
+        return tuple(kind for _, kind in sorted(self._types.items()))
+
+    @cached_property
+    def known_types(self) -> tuple[str, ...]:
+        """The names of all types that can be asked for, GPUs too."""
+        return tuple(sorted({TYPE_GPU, *self._types}))
+
+    @cached_property
+    def device_names(self) -> frozenset[str]:
+        """Every resource name that asks for a device, in all spellings that are read."""
+        return frozenset(self._type_by_spelling)
+
+    @cached_property
+    def _types(self) -> Mapping[str, DeviceType]:
+        return {kind.name: kind for kind in (*BUILT_IN, *self.device_types)}
+
+    @cached_property
+    def _aliases(self) -> Mapping[str, str]:
+        return {alias: kind.resource for kind in self._types.values() for alias in kind.aliases}
+
+    @cached_property
+    def _released(self) -> Mapping[str, str]:
+        return {**ALIASES, **self._aliases}
+
+    @cached_property
+    def _proposal(self) -> Mapping[str, str]:
+        return {
+            name: alias
+            for alias, name in {**RELEASED_BY_PROPOSAL, **self._aliases}.items()
+            if alias.startswith(DOMAIN_KUBERNETES)
+        }
+
+    @cached_property
+    def _type_by_spelling(self) -> Mapping[str, str]:
+        types = {
+            **dict.fromkeys(GPU_NAMES, TYPE_GPU),
+            **{name: kind.name for kind in self._types.values() for name in kind.resources},
+        }
+        spelt = {alias: types[name] for alias, name in self._released.items() if name in types}
+        return {**types, **spelt}
+
+    @cached_property
+    def _byte_names(self) -> frozenset[str]:
+        memories = {GPU_MEMORY, *(kind.memory for kind in self._types.values() if kind.memory)}
+        spelt = {alias for alias, name in self._released.items() if name in memories}
+        return frozenset(memories | spelt)
+
+    def canonical(self, name: str) -> str:
+        """
+        Return the released name of a resource; a name without an alias is returned as it is.
+
+        Rule: Koordinator contract 1.1.
+        """
+        return self._released.get(name, name)
+
+    def canonical_resources(self, amounts: Mapping[str, T]) -> dict[str, T]:
+        """
+        Return the amounts under released names, sorted by name.
+
+        Rule: Koordinator contract 1.1, alias rule. Where both spellings are present the released
+        one counts; of two alias spellings the first in text order.
+        """
+        result: dict[str, T] = {}
+        for name in sorted(amounts):
+            released = self.canonical(name)
+            if released == name or (released not in amounts and released not in result):
+                result[released] = amounts[name]
+        return dict(sorted(result.items()))
+
+    def proposal_name(self, name: str) -> str:
+        """Return the `kubernetes.io/` spelling of a released device resource, or the name."""
+        return self._proposal.get(name, name)
+
+    def device_type_of(self, name: str) -> str | None:
+        """
+        Return the device type a resource belongs to, under any of its spellings, else None.
+
+        Rule: Koordinator contract 1.1.
+        """
+        return self._type_by_spelling.get(name)
+
+    def type_named(self, name: str) -> DeviceType:
+        """
+        Return the type of this name.
+
+        A type that only an inventory or an old event knows counts percent of
+        `koordinator.sh/<name>`.
+        """
+        return self._types.get(name) or DeviceType(
+            name=name, resource=f"{DOMAIN_KOORDINATOR}{name}"
+        )
+
+    def is_known_type(self, name: str) -> bool:
+        """Tell whether devices of the type can be asked for."""
+        return name == TYPE_GPU or name in self._types
+
+    def is_unique_id(self, device_type: str, device_id: str) -> bool:
+        """
+        Tell whether the id is of one device in the whole world, by the type's rule.
+
+        Rule: design section 4, "One account per physical device". GPUs have UUIDs; what is a bus
+        address or a number is of one machine alone, whatever the type says.
+        """
+        kind = self._types.get(device_type)
+        unique = device_type == TYPE_GPU or (kind is not None and kind.unique_ids)
+        return unique and bool(device_id) and not _LOCAL_ID.fullmatch(device_id)
+
+    def counts_bytes(self, name: str) -> bool:
+        """Tell whether a resource, under any of its spellings, is memory of a device in bytes."""
+        return name in self._byte_names
+
+    def must_equal_limits(self, name: str) -> bool:
+        """
+        Tell whether requests have to equal limits: extended resources and devices of both domains.
+
+        Rule: Koordinator contract 1.1, "OURS".
+        """
+        return is_extended(name) or name in self._type_by_spelling
+
+    def advertised_names(self, *, whole_cards_rewritten: bool = True) -> frozenset[str]:
+        """
+        Return every resource name by which a node of ours may offer its devices.
+
+        Rule: design section 8, "nothing else advertises the cards". `nvidia.com/gpu` is the device
+        plugins' own, unless it is left in our Pods as their users wrote it.
+        """
+        return self.device_names - ({NVIDIA_GPU} if whole_cards_rewritten else frozenset())
+
+
+DEFAULT_VOCABULARY: Final = Vocabulary()
