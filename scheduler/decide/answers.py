@@ -22,14 +22,9 @@ from ledger.domain.annotations.gpu_topology import GpuTopologyAllocation, encode
 from ledger.domain.annotations.tenure import (
     ContainerDevices,
     encode_container_devices,
-    encode_search_cut,
 )
 from ledger.domain.device_types import DeviceType, Unit
 from ledger.domain.devices import GPU, WHOLE_PERCENT, DeviceShare
-from ledger.domain.dialects.gpushare.annotations import GpuShareAnswer, encode_gpushare_answer
-from ledger.domain.dialects.gpushare.demands import UNIT_BYTES
-from ledger.domain.dialects.mgpu.annotations import CardRef, MgpuAllocation, encode_mgpu_allocation
-from ledger.domain.dialects.names import Dialect
 from ledger.domain.kube.shared_templates import Amounts, matched_template, template_amounts
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.quantity import (
@@ -38,7 +33,7 @@ from ledger.domain.quantity import (
     quantity_from_int,
     quantity_from_milli,
 )
-from ledger.domain.request.requests import ContainerNeed, PodRequest
+from ledger.domain.request.requests import PodRequest
 from ledger.domain.resources import (
     ANNOTATION_DEVICE_ALLOCATED,
     ANNOTATION_GPU_TOPOLOGY,
@@ -52,15 +47,14 @@ from ledger.domain.resources import (
 )
 from ledger.domain.vocabulary import Vocabulary
 from scheduler.decide.cards.fit import is_whole
-from scheduler.decide.cards.mgpu_search import STEPS_MAX
+from scheduler.decide.cards.shares import held_by
 from scheduler.decide.cpusets.choose import bind_policy_on
+from scheduler.decide.dialects.registry import chooser_of
 from scheduler.decide.nodes.card_amounts import card_amounts_of
 from scheduler.decide.outcome import NumaPart, Placement
-from scheduler.decide.settings import MGPUSettings, SchedulingSettings
+from scheduler.decide.settings import SchedulingSettings
 
-ID_MODE: Final = "id"
 _NO_STATUS: Final = ResourceStatus()
-_WHOLE_DIALECTS: Final = frozenset({Dialect.KOORDINATOR, Dialect.NVIDIA})
 
 
 def encode(
@@ -95,7 +89,8 @@ def encode(
         annotations |= _policy_that_counted(placement, node, settings)
     gpus = tuple(share for share in placement.shares if share.device_type == GPU)
     if gpus:
-        annotations |= _dialect_answer(placement, gpus, node, now_ns, settings)
+        chooser = chooser_of(placement.request.dialect)
+        annotations |= chooser.answer(placement, gpus, node, now_ns, settings)
         annotations |= _container_answer(placement, gpus, node)
     return dict(sorted(annotations.items()))
 
@@ -205,59 +200,6 @@ def _amounts(resources: tuple[tuple[str, int], ...]) -> tuple[tuple[str, Quantit
     return tuple((name, quantity_from_int(amount)) for name, amount in resources)
 
 
-def _dialect_answer(
-    placement: Placement,
-    gpus: tuple[DeviceShare, ...],
-    node: NodeFacts,
-    now_ns: int,
-    settings: SchedulingSettings,
-) -> dict[str, str]:
-    match placement.request.dialect:
-        case Dialect.MGPU:
-            by_id = settings.mgpu.schedule_mode == ID_MODE
-            cut = _search_cut(placement, settings.mgpu) if placement.search_cut else {}
-            return _mgpu_answer(placement, gpus, by_id=by_id) | cut
-        case Dialect.GPUSHARE:
-            unit_bytes = UNIT_BYTES[settings.vocabulary.gpushare_unit]
-            answer = GpuShareAnswer(
-                card=gpus[0].minor,
-                pod_units=placement.request.gpushare_units,
-                card_units=_units_per_card(node, unit_bytes),
-                assume_time_ns=now_ns,
-            )
-            return encode_gpushare_answer(answer)
-        case Dialect.KOORDINATOR | Dialect.NVIDIA | None:
-            return {}
-
-
-def _mgpu_answer(
-    placement: Placement, gpus: tuple[DeviceShare, ...], *, by_id: bool
-) -> dict[str, str]:
-    """Name each container's cards by index, or by UUID where the mode says so and all have one."""
-    by_id = by_id and all(share.device_id for share in gpus)
-    cards: list[tuple[str, tuple[CardRef, ...]]] = []
-    for need in placement.request.containers:
-        held = _held_by(need, gpus)
-        refs = tuple(share.device_id if by_id else share.minor for share in held)
-        cards.append((need.name, refs))
-    return encode_mgpu_allocation(MgpuAllocation(assumed=True, cards=tuple(cards)))
-
-
-def _search_cut(placement: Placement, settings: MGPUSettings) -> dict[str, str]:
-    asking = sum(demand.device_type == GPU for demand in placement.request.devices)
-    return encode_search_cut(containers=asking, levels=settings.search_levels, steps=STEPS_MAX)
-
-
-def _units_per_card(node: NodeFacts, unit_bytes: int) -> int:
-    """
-    Return the units of one card as the node daemon sees them: the mean, rounded down.
-
-    Rule: GPU-sharing contract B.1 (`..._DEV`) and B.5 (16276 MiB are 15 units of GiB).
-    """
-    units = [card.memory_bytes // unit_bytes for card in node.devices if card.device_type == GPU]
-    return sum(units) // max(1, len(units))
-
-
 def _container_answer(
     placement: Placement, gpus: tuple[DeviceShare, ...], node: NodeFacts
 ) -> dict[str, str]:
@@ -272,12 +214,12 @@ def _container_answer(
     request = placement.request
     if not request.containers and request.group is None:
         return {}
-    users = [need for need in request.containers if _held_by(need, gpus)]
+    users = [need for need in request.containers if held_by(need, gpus)]
     ids = {card.minor: card.device_id for card in node.devices if card.device_type == GPU}
     ids |= {share.minor: share.device_id for share in gpus if share.device_id}
     containers = []
     for need in users:
-        own = [share.minor for share in _held_by(need, gpus)]
+        own = [share.minor for share in held_by(need, gpus)]
         containers.append(
             _devices_of(need.place, own, sorted({*placement.visible_minors, *own}), ids)
         )
@@ -286,7 +228,7 @@ def _container_answer(
         annotations[ANNOTATION_GPU_TOPOLOGY] = encode_gpu_topology(
             GpuTopologyAllocation(
                 allocated=tuple(
-                    (int(need.place), tuple(share.minor for share in _held_by(need, gpus)))
+                    (int(need.place), tuple(share.minor for share in held_by(need, gpus)))
                     for need in users
                     if need.place.isdecimal()
                 ),
@@ -299,7 +241,7 @@ def _container_answer(
 def _holds_whole_gpus(request: PodRequest) -> bool:
     """Tell whether the proposal's annotation says all; parts and other dialects have their own."""
     gpus = [demand for demand in request.devices if demand.device_type == GPU]
-    return request.dialect in _WHOLE_DIALECTS and all(map(is_whole, gpus))
+    return chooser_of(request.dialect).has_topology and all(map(is_whole, gpus))
 
 
 def _devices_of(
@@ -322,18 +264,3 @@ def _devices_of(
         visible=tuple(map(str, seen)),
         allocated=tuple(str(seen.index(minor)) for minor in own),
     )
-
-
-def _held_by(need: ContainerNeed, gpus: Sequence[DeviceShare]) -> list[DeviceShare]:
-    """
-    Return the shares one container uses, by minor.
-
-    A share that names no container belongs to every container that asks for GPUs.
-    """
-    asks = any(count for device_type, count in need.device_counts if device_type == GPU)
-    return [
-        share
-        for share in gpus
-        if any(part.place == need.place for part in share.containers)
-        or (asks and not share.containers)
-    ]

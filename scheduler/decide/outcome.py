@@ -36,7 +36,8 @@ class CardView:
     One device of a node with what is left of it, as the card choice sees it.
 
     `closed` for unhealthy, cordoned, lost, over-full or foreign-held devices. `instances`: how
-    many mGPU containers are on the card (their cap). `vfs_in_use`: bus ids of VFs that Pods hold.
+    many containers are on the card of which it may hold so many only. `vfs_in_use`: bus ids of VFs
+    that Pods hold.
     `amounts_free`, `amounts_cap`: what else there is of the card, by resource name.
     """
 

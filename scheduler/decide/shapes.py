@@ -12,6 +12,7 @@ from ledger.domain.dialects.names import Dialect
 from ledger.domain.kube.shared_templates import Amounts, template_amounts
 from ledger.domain.request.requests import CpuSetDemand, DeviceDemand, PlacementRules, PodRequest
 from scheduler.decide.cards.fit import is_whole
+from scheduler.decide.dialects.registry import NOTHING_OWN, OWN_FIELDS, chooser_of, own_of
 
 _KNOWN_MAX: Final = 4096
 
@@ -35,8 +36,7 @@ _HELD: Final = (
     "placement",
     "cpuset",
     "dialect",
-    "mgpu_policy",
-    "mgpu_multi",
+    *OWN_FIELDS,
 )
 """What a shape holds as it is, memory aside."""
 
@@ -56,6 +56,7 @@ class StaticNeed:
 
     Attributes:
         device_types, model_names: one entry per demand.
+        own: what only single dialects read, in the order of `OWN_FIELDS`.
         whole_cards: every GPU demand is for whole cards.
         pinned: the Pod wants CPUs of its own.
         partitioned: the Pod wants whole GPUs by the node's partition table only.
@@ -67,8 +68,7 @@ class StaticNeed:
     dialect: Dialect | None = None
     device_types: tuple[str, ...] = ()
     model_names: tuple[tuple[str, ...], ...] = ()
-    mgpu_policy: str = ""
-    mgpu_multi: bool = False
+    own: tuple[Hashable, ...] = NOTHING_OWN
     whole_cards: bool = True
     pinned: bool = False
     partitioned: bool = False
@@ -129,8 +129,7 @@ class ShapeIndex:
             id(request.dialect),
             id(request.joint),
             id(request.partition),
-            request.mgpu_policy,
-            request.mgpu_multi,
+            own_of(request),
         )
         known = self._by_identity.get(key)
         if known is not None:
@@ -170,8 +169,7 @@ def shape_of(request: PodRequest, *, mixed_models: bool = False) -> Shape:
             dialect=request.dialect,
             device_types=tuple(demand.device_type for demand in request.devices),
             model_names=tuple(demand.model_names for demand in request.devices),
-            mgpu_policy=request.mgpu_policy,
-            mgpu_multi=request.mgpu_multi,
+            own=own_of(request),
             whole_cards=all(demand.exclusive for demand in gpus),
             pinned=request.cpuset is not None,
             partitioned=request.partition is not None and all(map(is_whole, gpus)),
@@ -197,7 +195,7 @@ def _plain(request: PodRequest) -> tuple[int, int]:
     demand = request.devices[0]
     plain = (
         demand.device_type == GPU
-        and request.dialect not in {Dialect.MGPU, Dialect.GPUSHARE}
+        and chooser_of(request.dialect).by_share
         and 0 < demand.core_percent == demand.memory_ratio_percent <= WHOLE_PERCENT
         and demand.memory_bytes == 0
         and demand.hint is None

@@ -16,10 +16,10 @@ from ledger.domain.annotations.device_hints import (
     TopologyScope,
 )
 from ledger.domain.devices import GPU
-from ledger.domain.dialects.names import Dialect
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.requests import CpuSetDemand, PodRequest, Toleration
 from ledger.domain.resources import TAINT_UNSCHEDULABLE
+from scheduler.decide.dialects.registry import chooser_of
 
 Change = Callable[[PodRequest], PodRequest]
 
@@ -134,14 +134,8 @@ def _of_gpus(request: PodRequest, nodes: Sequence[NodeFacts]) -> Iterator[Altern
     gpus = [item for item in request.devices if item.device_type == GPU]
     if any(item.exclusive and item.core_percent < 100 for item in gpus):
         yield Alternative(text="share the cards: ask without exclusive", apply=_shared)
-    if request.dialect is Dialect.MGPU:
-        mine = request.mgpu_policy
-        for policy in sorted({node.mgpu_policy for node in nodes} - {mine, ""}):
-            yield Alternative(
-                text=f"use the mGPU compute policy {policy}"
-                + (f" instead of {mine}" if mine else ""),
-                apply=partial(_with_mgpu_policy, policy),
-            )
+    for text, change in chooser_of(request.dialect).alternatives(request, nodes):
+        yield Alternative(text=text, apply=change)
 
 
 def _any_model(kind: str) -> Change:
@@ -222,10 +216,6 @@ def _of_placement(request: PodRequest, nodes: Sequence[NodeFacts]) -> Iterator[A
             text="uncordon a node" if cordon else f"tolerate the taint {named}",
             apply=partial(_tolerating, toleration),
         )
-
-
-def _with_mgpu_policy(policy: str, request: PodRequest) -> PodRequest:
-    return replace(request, mgpu_policy=policy)
 
 
 def _with_cpus(demand: CpuSetDemand, request: PodRequest) -> PodRequest:

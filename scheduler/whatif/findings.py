@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from ledger.domain.cpuset import CpuSet, cpuset_of
@@ -19,6 +20,7 @@ from scheduler.decide.cards.fit import asked_bytes, fits
 from scheduler.decide.cards.roots import root_of
 from scheduler.decide.cards.view import NodeView
 from scheduler.decide.cpusets.choose import demand_on
+from scheduler.decide.dialects.registry import CHOOSERS, chooser_of
 from scheduler.decide.nodes.cpu_room import load_of, policy_text, room_of
 from scheduler.decide.nodes.labels import accepts, first_untolerated
 from scheduler.decide.numa.align import effective_policy
@@ -50,7 +52,12 @@ class Finding:
     about: str = ""
 
 
-_TOGETHER: Final = frozenset({reasons.NO_COMBINATION.text, reasons.MGPU_SEARCH_CUT.text})
+_TOGETHER: Final = frozenset(
+    {
+        reasons.NO_COMBINATION.text,
+        *(reason.text for each in CHOOSERS for reason in each.search_reasons),
+    }
+)
 """Every container fits alone; the numbers are of the first that takes part."""
 _NUMA_STARTS: Final = (
     reasons.NUMA_POLICY_CONFLICT.text,
@@ -214,10 +221,9 @@ def _dialect(look: Look, name: str) -> Finding:
     return Finding(node=look.node, reason=name, about=f"asks in {asked}, serves {served or 'none'}")
 
 
-def _mgpu_policy(look: Look, name: str) -> Finding:
-    asked = look.request.mgpu_policy or "fixed-share"
-    served = look.facts.mgpu_policy or "fixed-share"
-    return Finding(node=look.node, reason=name, about=f"asks for {asked}, the node has {served}")
+def _told(about: Callable[[PodRequest, NodeFacts], str], look: Look, name: str) -> Finding:
+    """Say what the dialect says of the Pod and the node."""
+    return Finding(node=look.node, reason=name, about=about(look.request, look.facts))
 
 
 def _cpus(look: Look, name: str) -> Finding:
@@ -350,11 +356,12 @@ def _models(look: Look, name: str, kind: str) -> Finding:
 
 
 def _containers(look: Look, name: str, kind: str) -> Finding:
-    most = look.settings.mgpu.max_containers_per_card
+    limit = chooser_of(look.request.dialect).limit
+    assert limit is not None, "a reason of dialects that have one"
     counts = ", ".join(
         f"{kind}/{card.record.minor} has {card.instances}" for card in _cards(look, kind)
     )
-    about = f"at most {most} mGPU containers; {counts}"
+    about = f"at most {limit.most(look.settings)} {limit.what}; {counts}"
     return Finding(node=look.node, reason=name, about=about)
 
 
@@ -471,9 +478,8 @@ _BY_TEXT: Final[Mapping[str, Callable[[Look, str], Finding]]] = {
     reasons.INSUFFICIENT_CPUS.text: _cpus,
     reasons.NODE_NOT_OWNED.text: _plain,
     reasons.DIALECT_NOT_SERVED.text: _dialect,
-    reasons.MGPU_DISABLED.text: _plain,
-    reasons.MGPU_NODE_INVALID.text: _plain,
-    reasons.MGPU_POLICY_MISMATCH.text: _mgpu_policy,
+    **{reason.text: _plain for each in CHOOSERS for reason in each.node_reasons},
+    **{text: partial(_told, about) for each in CHOOSERS for text, about in each.abouts.items()},
     reasons.NO_PARTITION_TABLE.text: _partitions,
     reasons.PARTITION_COUNT.text: _partitions,
     reasons.NO_FREE_PARTITION.text: _partitions,

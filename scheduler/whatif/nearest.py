@@ -14,10 +14,10 @@ from typing import Final
 
 from ledger.domain.annotations.cpu import NumaPolicy
 from ledger.domain.devices import GPU
-from ledger.domain.dialects.names import Dialect
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.requests import PodRequest
 from scheduler.decide.cards.fit import is_whole
+from scheduler.decide.dialects.registry import chooser_of
 from scheduler.decide.outcome import Placement
 from scheduler.decide.settings import SchedulingSettings
 from scheduler.whatif.alternatives import alternatives
@@ -211,13 +211,7 @@ def _conversions(
     if any(node.numa_policy for node in nodes):
         loose = tuple(replace(node, numa_policy=NumaPolicy.BEST_EFFORT) for node in nodes)
         yield "let nodes align NUMA resources by BestEffort", loose, settings
-    if request.dialect is Dialect.MGPU:
-        mgpu = settings.mgpu
-        if not mgpu.enabled:
-            yield "set mgpu.enabled", nodes, replace(settings, mgpu=replace(mgpu, enabled=True))
-        most = mgpu.max_containers_per_card
-        more = replace(settings, mgpu=replace(mgpu, max_containers_per_card=1024))
-        yield f"raise mgpu.maxContainersPerCard above {most}", nodes, more
+    yield from chooser_of(request.dialect).conversions(request, nodes, settings)
 
 
 def _healed(node: NodeFacts) -> NodeFacts:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from ledger.domain.devices import GPU, WHOLE_PERCENT
-from ledger.domain.dialects.names import Dialect
 from ledger.domain.request.requests import DeviceDemand, PodRequest
+from scheduler.decide.dialects.registry import chooser_of
 from scheduler.decide.outcome import Placement
 from scheduler.whatif.bench import Bench
 
@@ -152,7 +152,7 @@ def _of_demand(request: PodRequest, place: int) -> Iterator[Dimension]:
         )
     core, ratio = demand.core_percent, demand.memory_ratio_percent
     if demand.exclusive and core >= WHOLE_PERCENT:
-        if demand.count == 1 and kind == GPU and request.dialect is Dialect.KOORDINATOR:
+        if demand.count == 1 and kind == GPU and chooser_of(request.dialect).whole_or_share:
             yield dimension(
                 "share", "percent", WHOLE_PERCENT, lambda value: _part(demand, value), counted=False
             )

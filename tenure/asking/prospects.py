@@ -9,6 +9,7 @@ from typing import Any, Final
 from ledger.domain.amounts import format_bytes, format_cores
 from ledger.domain.log.events import RefusalReason
 from ledger.domain.request.requests import PodRequest, group_name
+from scheduler.decide.dialects.registry import CHOOSERS
 from scheduler.decide.outcome import Unplaced
 from scheduler.decide.refusal import reasons
 from scheduler.whatif.bench import Bench
@@ -36,13 +37,13 @@ _NO_REQUEST: Final = (
     "the ledger has no request of it (it broke rules, or its events are in the archive): name the"
     " Pod's file by --objects to see what would help"
 )
-_UNRECORDED: Final = frozenset(
+_OF_DIALECTS: Final = frozenset(text for each in CHOOSERS for text in each.abouts)
+_UNRECORDED: Final = _OF_DIALECTS | frozenset(
     reason.text
     for reason in (
         reasons.UNSCHEDULABLE,
         reasons.TOO_MANY_PODS,
         reasons.DIALECT_NOT_SERVED,
-        reasons.MGPU_POLICY_MISMATCH,
         reasons.NO_PARTITION_TABLE,
         reasons.PARTITION_COUNT,
         reasons.NO_FREE_PARTITION,

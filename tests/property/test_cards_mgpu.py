@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from ledger.domain.request.requests import DeviceDemand
 from scheduler.decide.cards.choose import choose
-from scheduler.decide.cards.mgpu_search import best_assignment
-from scheduler.decide.cards.mgpu_states import CardStates, shape_of
 from scheduler.decide.cards.view import Choice
+from scheduler.decide.dialects.mgpu.search import best_assignment
+from scheduler.decide.dialects.mgpu.states import CardStates, shape_of
 from scheduler.decide.engine import Engine
 from scheduler.decide.outcome import CardView, Placement
 from scheduler.decide.settings import MGPUSettings, SchedulingSettings

@@ -6,24 +6,18 @@ from collections.abc import Sequence
 
 from ledger.domain.annotations.device_hints import DeviceHint, TopologyScope
 from ledger.domain.devices import GPU
-from ledger.domain.dialects.names import Dialect
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.requests import DeviceDemand, PodRequest
 from scheduler.decide.cards.fit import UNIT_CARDS, is_whole
-from scheduler.decide.cards.gpushare import choose_gpushare
 from scheduler.decide.cards.linked import in_links
-from scheduler.decide.cards.mgpu import choose_mgpu
-from scheduler.decide.cards.mgpu_partition import choose_beside_partition
 from scheduler.decide.cards.partition import in_partition
-from scheduler.decide.cards.plain import choose_plain
 from scheduler.decide.cards.roots import selected, undisturbed
 from scheduler.decide.cards.tree import in_scope
 from scheduler.decide.cards.view import Choice, NodeView
+from scheduler.decide.dialects.registry import chooser_of
 from scheduler.decide.outcome import CardView, Unfit
 from scheduler.decide.refusal import reasons
 from scheduler.decide.settings import SchedulingSettings
-
-_BY_SHARE = frozenset({Dialect.KOORDINATOR, Dialect.NVIDIA, None})
 
 
 def is_shaped(node: NodeFacts) -> bool:
@@ -61,24 +55,16 @@ def choose_gpus(
         return _crowded(kept, offered, demands)
     if only_minors is not None:
         offered = [card for card in offered if card.record.minor in only_minors]
+    chooser = chooser_of(request.dialect)
     mixed = 0 < sum(map(is_whole, demands)) < len(demands)
-    if mixed and request.dialect is Dialect.MGPU and node.facts.honors_partitions:
-        return choose_beside_partition(request, demands, offered, node, settings)
+    if mixed and chooser.choose_beside is not None and node.facts.honors_partitions:
+        return chooser.choose_beside(request, demands, offered, node, settings)
     narrowed = _narrowed(
         request, offered, node, settings, demands=demands, gpus=gpus, preferred_card=preferred_card
     )
     if isinstance(narrowed, Unfit):
         return narrowed
-    match request.dialect:
-        case Dialect.MGPU:
-            return choose_mgpu(request, demands, narrowed, node.facts, settings.mgpu)
-        case Dialect.GPUSHARE:
-            (demand,) = demands  # the whole Pod's memory
-            return choose_gpushare(request, demand, narrowed)
-        case Dialect.KOORDINATOR | Dialect.NVIDIA | None:
-            return choose_plain(
-                request, demands, narrowed, node, settings.devices, preferred_card=preferred_card
-            )
+    return chooser.choose(request, demands, narrowed, node, settings, preferred_card=preferred_card)
 
 
 def _crowded(
@@ -106,7 +92,7 @@ def _narrowed(
     preferred_card: int | None,
 ) -> Sequence[CardView] | Unfit:
     """Return the GPUs that partition table or topology tree leave to choose from."""
-    by_share = request.dialect in _BY_SHARE
+    by_share = chooser_of(request.dialect).by_share
     if all(map(is_whole, demands)) and (by_share or node.facts.honors_partitions):
         partition = in_partition(
             demands[0],

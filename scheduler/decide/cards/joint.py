@@ -6,13 +6,13 @@ import math
 from collections.abc import Callable, Sequence
 
 from ledger.domain.devices import GPU
-from ledger.domain.dialects.names import Dialect
 from ledger.domain.request.requests import DeviceDemand, PodRequest
 from ledger.domain.topology import LinkMatrix
 from scheduler.decide.cards.fit import fits
 from scheduler.decide.cards.links import pick_linked
 from scheduler.decide.cards.split import split_linked
 from scheduler.decide.cards.view import NodeView
+from scheduler.decide.dialects.registry import chooser_of
 from scheduler.decide.group.room import Rooms, one_kind, whole_demands
 
 
@@ -99,7 +99,7 @@ def _links(node: NodeView) -> LinkMatrix | None:
 def _chooses_alone(member: PodRequest) -> bool:
     """Tell whether more than links decides which whole GPUs the Pod may have."""
     wishes = any(demand.hint for demand in member.devices) or member.partition is not None
-    return wishes or member.joint is not None or member.dialect is Dialect.MGPU
+    return wishes or member.joint is not None or not chooser_of(member.dialect).by_links
 
 
 def size_of(request: PodRequest) -> tuple[int, int, int]:

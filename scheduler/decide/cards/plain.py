@@ -1,4 +1,4 @@
-"""Devices by share: Koordinator, NVIDIA's whole cards, and every type that is not a GPU."""
+"""Devices by share: whole ones and parts, of GPUs and of every other type."""
 
 from __future__ import annotations
 
@@ -14,7 +14,22 @@ from scheduler.decide.cards.shares import shares_of
 from scheduler.decide.cards.tree import has_tree
 from scheduler.decide.cards.view import Choice, NodeView
 from scheduler.decide.outcome import CardView, Unfit
-from scheduler.decide.settings import DeviceSettings
+from scheduler.decide.settings import DeviceSettings, SchedulingSettings
+
+
+def choose_by_share(
+    request: PodRequest,
+    demands: Sequence[DeviceDemand],
+    cards: Sequence[CardView],
+    node: NodeView,
+    settings: SchedulingSettings,
+    *,
+    preferred_card: int | None,
+) -> Choice | Unfit:
+    """Choose the GPUs of a Pod in a dialect that knows shares alone."""
+    return choose_plain(
+        request, demands, cards, node, settings.devices, preferred_card=preferred_card
+    )
 
 
 def choose_plain(

@@ -81,6 +81,21 @@ def whole_pod_share(request: PodRequest, card: CardView, demand: DeviceDemand) -
     return replace(_share(card, demand, ()), instances=max(1, len(running)))
 
 
+def held_by(need: ContainerNeed, gpus: Sequence[DeviceShare]) -> list[DeviceShare]:
+    """
+    Return the shares one container uses, by minor.
+
+    A share that names no container belongs to every container that asks for GPUs.
+    """
+    asks = any(count for device_type, count in need.device_counts if device_type == GPU)
+    return [
+        share
+        for share in gpus
+        if any(part.place == need.place for part in share.containers)
+        or (asks and not share.containers)
+    ]
+
+
 def _share(card: CardView, demand: DeviceDemand, needs: Sequence[ContainerNeed]) -> DeviceShare:
     record = card.record
     total = record.memory_bytes

@@ -13,11 +13,11 @@ import numpy.typing as npt
 from ledger.domain.annotations.cpu import NumaPolicy
 from ledger.domain.annotations.node_cpu import numa_policy_of
 from ledger.domain.devices import GPU, DevicePlace, DeviceRecord
-from ledger.domain.dialects.names import Dialect
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.requests import PodRequest
 from scheduler.decide.cards.fit import is_whole
 from scheduler.decide.cards.gpus import is_shaped
+from scheduler.decide.dialects.registry import chooser_of
 from scheduler.decide.nodes.arrays import BoolArray, IntArray
 from scheduler.decide.nodes.devices import DeviceArrays
 from scheduler.decide.nodes.fleet import Fleet
@@ -29,7 +29,6 @@ REFUSALS_BEFORE: Final = 8
 
 _WHAT: Final = attrgetter("device_type", "minor", "model", "core_percent", "memory_bytes")
 _WHERE: Final = attrgetter(*(each.name for each in fields(DevicePlace)))
-_BY_SHARE: Final = frozenset({Dialect.KOORDINATOR, Dialect.NVIDIA, None})
 
 
 class Alike:
@@ -38,8 +37,8 @@ class Alike:
 
     Nodes of one group have the same inventory, ids aside, and what is left of their devices is the
     same, as far as the request tells it apart: of GPUs that are asked for whole only whether they
-    are used and open. Requests for CPUs, in mGPU's and GPU share's words, and nodes
-    with policies for CPUs or NUMA nodes are not grouped: more than devices decides there.
+    are used and open. Requests for CPUs, in dialects that know more than shares,
+    and nodes with policies for CPUs or NUMA nodes are not grouped: more than devices decides there.
     """
 
     def __init__(self, fleet: Fleet, settings: SchedulingSettings) -> None:
@@ -67,7 +66,7 @@ class Alike:
         if len(gpus) == 1 and gpus[0].count == 1 and not is_whole(gpus[0]):
             return False  # the node policy may name the card
         cpus = request.cpuset is not None or request.numa is not None or request.burst_milli
-        return not (cpus or self._aligned) and request.dialect in _BY_SHARE
+        return not (cpus or self._aligned) and chooser_of(request.dialect).by_share
 
     def _state(
         self, shape: Shape, places: IntArray

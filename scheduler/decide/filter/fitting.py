@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +11,7 @@ import numpy.typing as npt
 from ledger.domain.devices import WHOLE_PERCENT
 from ledger.domain.dialects.names import Dialect
 from ledger.domain.request.requests import DeviceDemand
+from scheduler.decide.dialects.registry import CHOOSERS, chooser_of
 from scheduler.decide.filter.packing import CardColumns, can_pack, packs
 from scheduler.decide.nodes.arrays import BoolArray, IntArray, row_counts, row_maxima, row_sums
 from scheduler.decide.nodes.devices import DeviceArrays
@@ -20,6 +21,8 @@ from scheduler.decide.settings import SchedulingSettings
 from scheduler.decide.shapes import Shape
 
 T = TypeVar("T", np.int64, np.bool_)
+
+_NO_LIMIT: Final = 1 << 31
 
 
 class Fitting:
@@ -33,7 +36,9 @@ class Fitting:
     def __init__(self, fleet: Fleet, pins: CpuPins, settings: SchedulingSettings) -> None:
         self._fleet = fleet
         self._pins = pins
-        self._instances_max = settings.mgpu.max_containers_per_card
+        self._most = {
+            each.dialect: each.limit.most(settings) for each in CHOOSERS if each.limit is not None
+        }
         self._models: dict[tuple[str, tuple[str, ...]], BoolArray] = {}
 
     def feasible(self, shape: Shape, nodes: IntArray) -> BoolArray:
@@ -108,10 +113,11 @@ class Fitting:
         self, cards: BoolArray, demand: DeviceDemand, nodes: IntArray, dialect: Dialect | None
     ) -> BoolArray:
         """Return those of the cards that may hold one more container; all, where none counts."""
-        if dialect is not Dialect.MGPU:
+        most = self._most.get(dialect)
+        if most is None:
             return cards
         instances = self._rows(self._devices(demand).instances, nodes)
-        within: BoolArray = cards & (instances < self._instances_max)
+        within: BoolArray = cards & (instances < most)
         return within
 
     def capacities(self, demand: DeviceDemand, nodes: IntArray) -> BoolArray:
@@ -165,7 +171,8 @@ class Fitting:
 
     def _decides_together(self, shape: Shape) -> bool:
         """Tell whether `together` alone says all about the demands."""
-        return shape.dialect is Dialect.MGPU and can_pack(shape.demands, self._fleet.gpus.width)
+        packs_exactly = chooser_of(shape.dialect).packs
+        return packs_exactly and can_pack(shape.demands, self._fleet.gpus.width)
 
     def _together(
         self,
@@ -174,8 +181,8 @@ class Fitting:
         nodes: IntArray,
         dialect: Dialect | None,
     ) -> BoolArray:
-        if dialect is Dialect.MGPU and can_pack(demands, devices.width):
-            return self._packed(devices, demands, nodes)
+        if chooser_of(dialect).packs and can_pack(demands, devices.width):
+            return self._packed(devices, demands, nodes, self._most.get(dialect, _NO_LIMIT))
         is_open = self._rows(devices.open, nodes)
         core = row_sums(self._rows(devices.core_free, nodes) * is_open)
         memory = row_sums(self._rows(devices.memory_free, nodes) * is_open)
@@ -184,7 +191,7 @@ class Fitting:
         return fit
 
     def _packed(
-        self, devices: DeviceArrays, demands: Sequence[DeviceDemand], nodes: IntArray
+        self, devices: DeviceArrays, demands: Sequence[DeviceDemand], nodes: IntArray, most: int
     ) -> BoolArray:
         rows = self._rows
         is_open, cap = rows(devices.open, nodes), rows(devices.memory_cap, nodes)
@@ -193,7 +200,7 @@ class Fitting:
             untouched=is_open & (rows(devices.tenants, nodes) == 0),
             core_free=rows(devices.core_free, nodes),
             memory_free=rows(devices.memory_free, nodes),
-            room=self._instances_max - rows(devices.instances, nodes),
+            room=most - rows(devices.instances, nodes),
         )
         models = [rows(self.models(item), nodes) if item.model_names else None for item in demands]
         return packs(cards, demands, [asked_bytes(item, cap) for item in demands], models)

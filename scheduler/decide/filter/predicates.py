@@ -8,9 +8,9 @@ from typing import Final, TypeVar
 
 import numpy as np
 
-from ledger.domain.dialects.names import Dialect
 from ledger.domain.kube.shared_templates import kind_of_cards, matched_template
 from ledger.domain.nodes import NodeFacts
+from scheduler.decide.dialects.registry import OWN_FIELDS, chooser_of, node_own_of
 from scheduler.decide.nodes.arrays import BoolArray, IntArray
 from scheduler.decide.nodes.fleet import Fleet
 from scheduler.decide.nodes.labels import (
@@ -26,8 +26,6 @@ from scheduler.decide.settings import SchedulingSettings
 from scheduler.decide.shapes import StaticNeed
 
 _KNOWN_MAX: Final = 1024
-_MGPU_DEFAULT: Final = "fixed-share"
-_MGPU_MULTI: Final = "native-burst-share"
 
 T = TypeVar("T", bound=Hashable)
 
@@ -54,7 +52,7 @@ class Predicates:
     """
     Judges nodes by what does not change from decision to decision.
 
-    Rule: cli.md, Predicates and CPU sets; GPU-sharing contract A.4 for mGPU policies.
+    Rule: cli.md, Predicates and CPU sets; what a dialect says of nodes has the last word.
 
     Each distinct need is judged once over each distinct kind of node.
     """
@@ -133,8 +131,10 @@ class Predicates:
         if need.dialect is not None:
             if node.dialects is not None and need.dialect not in node.dialects:
                 return reasons.DIALECT_NOT_SERVED
-            if need.dialect is Dialect.MGPU:
-                return self._mgpu_misfit(need, node)
+            misfit = chooser_of(need.dialect).misfit
+            if misfit is not None:
+                own = dict(zip(OWN_FIELDS, need.own, strict=True))
+                return misfit(own, node, self._settings, whole_cards=need.whole_cards)
         templates = self._settings.devices.shared_templates
         for amounts in need.template_amounts:
             if matched_template(amounts, node.labels, templates) is None:
@@ -145,25 +145,13 @@ class Predicates:
             return reasons.NO_CPU_TOPOLOGY
         return None
 
-    def _mgpu_misfit(self, need: StaticNeed, node: NodeFacts) -> Reason | None:
-        if not self._settings.mgpu.enabled:
-            return reasons.MGPU_DISABLED
-        if node.mgpu_invalid:
-            return reasons.MGPU_NODE_INVALID
-        wanted = need.mgpu_policy or _MGPU_DEFAULT
-        served = node.mgpu_policy or _MGPU_DEFAULT
-        if need.mgpu_multi:
-            return None if wanted == served == _MGPU_MULTI else reasons.MGPU_POLICY_MISMATCH
-        return None if need.whole_cards or wanted == served else reasons.MGPU_POLICY_MISMATCH
-
 
 def _traits(node: NodeFacts) -> tuple[object, ...]:
     models = frozenset((record.device_type, record.model) for record in node.devices)
     return (
         models,
         node.dialects,
-        node.mgpu_policy,
-        node.mgpu_invalid,
+        node_own_of(node),
         node.partitions is None,
         kind_of_cards(node.labels),
         bool(node.cpu_topology),

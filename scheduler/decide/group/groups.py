@@ -14,6 +14,7 @@ from ledger.domain.request.requests import PodRequest
 from ledger.domain.resources import LABEL_ARCH
 from scheduler.decide.cards.joint import bottlenecks, joint_minors, linked_gpus, size_of
 from scheduler.decide.cards.view import NodeView
+from scheduler.decide.dialects.registry import node_own_of
 from scheduler.decide.group.cover import (
     Cover,
     Offers,
@@ -431,7 +432,7 @@ def _state_of(node: NodeView) -> tuple[object, ...]:
         facts.labels.get(LABEL_ARCH),
         facts.name if facts.cpu_amplification > 1 else "",  # there free cpu counts exactly
         facts.dialects,
-        facts.mgpu_policy,
+        node_own_of(facts),
         facts.partitions,
         facts.honors_partitions,
         facts.links,

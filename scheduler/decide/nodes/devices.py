@@ -25,7 +25,7 @@ class DeviceArrays:
         core_left, memory_left: per node, the sums of `core_free` and `memory_free`.
         core_free, memory_free: below 0 where observed holders over-fill a card.
         tenants, exclusive, instances: holders, those among them that want the card alone, and
-            mGPU containers.
+            containers of which a card may hold so many only.
         amounts_cap, amounts_free: what cards have beside core percent and memory, by resource name.
         by_cores: the card's compute is counted in AI cores and not given by percent; `left` is 0.
         unknown: holders, per node, of cards that nobody can name; they close the whole row.
@@ -102,7 +102,7 @@ class DeviceArrays:
         """
         Take a share of a card (`holders` 1) or give it back (`holders` -1).
 
-        `instances`: how many mGPU containers the share is for.
+        `instances`: how many containers that count the share is for.
         """
         self.core_free[node, column] -= holders * share.core_percent
         self.memory_free[node, column] -= holders * share.memory_bytes

@@ -10,11 +10,11 @@ from ledger.domain.annotations.cpu import CpuExclusivePolicy
 from ledger.domain.annotations.qos import QosClass
 from ledger.domain.cpuset import CpuSet
 from ledger.domain.devices import GPU, DeviceShare
-from ledger.domain.dialects.names import Dialect
 from ledger.domain.kube.shared_templates import Amounts
 from ledger.domain.log.cpu_holders import holds_alone
 from ledger.domain.log.events import PodObserved
 from scheduler.decide.cpusets.pinned import CpuHolding
+from scheduler.decide.dialects.registry import counts_containers
 from scheduler.decide.nodes.accounts import ListedCard, same_device
 from scheduler.decide.nodes.adopted_cpus import (
     exclusive_policy_of,
@@ -42,7 +42,7 @@ class _Held(NamedTuple):
     numa_parts: tuple[NumaPart, ...] = ()
     unknown_types: tuple[str, ...] = ()
     card_amounts: Mapping[int, Amounts] = {}
-    is_mgpu: bool = False
+    counts_containers: bool = False
     closes: Sequence[ListedCard] = ()
 
 
@@ -84,7 +84,7 @@ class Holdings:
             request.snapshot.qos == QosClass.LSE,
             placement.numa_parts,
             card_amounts=reserved_amounts(placement),
-            is_mgpu=request.dialect is Dialect.MGPU,
+            counts_containers=counts_containers(request.dialect),
         )
         self._enter(request.uid, held)
 
@@ -127,7 +127,7 @@ class Holdings:
             numa_parts_of(pod),
             unknown_types=(*pod.unknown_types, *(share.device_type for share in strange)),
             card_amounts=amounts,
-            is_mgpu=pod.dialect == Dialect.MGPU,
+            counts_containers=counts_containers(pod.dialect),
             closes=closes,
         )
         cpus_before = self._pins.over_held(node)
@@ -186,7 +186,7 @@ class Holdings:
             devices = fleet.devices[share.device_type]
             column = devices.column(node, share.minor)
             assert column is not None, share
-            instances = share.instances if held.is_mgpu else 0
+            instances = share.instances if held.counts_containers else 0
             devices.add(node, column, share, sign, instances=instances)
             if share.device_type == GPU:
                 self.gpu_core_percent += sign * share.core_percent

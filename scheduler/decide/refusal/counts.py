@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ledger.domain.request.requests import PodRequest
+from scheduler.decide.dialects.registry import CHOOSERS
 from scheduler.decide.nodes.arrays import UNLIMITED, BoolArray, IntArray
 from scheduler.decide.nodes.cpu_room import room_of
 from scheduler.decide.nodes.fleet import Fleet
@@ -26,6 +27,7 @@ from scheduler.decide.refusal.shortfalls import (
 )
 
 FAR: Final = (1 << 31) - 1
+_OF_DIALECTS: Final = {reason.text: reason for each in CHOOSERS for reason in each.search_reasons}
 """How far a node is from fitting when no number says so."""
 
 Codes = npt.NDArray[np.int32]
@@ -162,9 +164,14 @@ def _with_tried(
     for node, unfit in tried.items():
         code = known.setdefault(unfit.reason, len(longer))
         if code == len(longer):
-            longer.append((reasons.closer_look(unfit.reason),))
+            longer.append((_reason_of(unfit.reason),))
         codes[node] = code
     return longer, codes
+
+
+def _reason_of(text: str) -> Reason:
+    """Return the reason that a closer look gave, with its remedy if it has one."""
+    return _OF_DIALECTS.get(text) or reasons.closer_look(text)
 
 
 def _closest(

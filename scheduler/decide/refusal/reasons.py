@@ -82,20 +82,9 @@ DIALECT_NOT_SERVED: Final = Reason(
     text="DialectNotServed",
     remedy="ask in a dialect that the node advertises, or report its cards in a Device object",
 )
-MGPU_DISABLED: Final = Reason(text="MGPUDisabled", remedy="set mgpu.enabled")
-MGPU_NODE_INVALID: Final = Reason(
-    text="MGPUNodeInvalid", remedy="correct the node's mGPU schedule label"
-)
-MGPU_POLICY_MISMATCH: Final = Reason(
-    text="MGPUPolicyMismatch", remedy="give Pod and node the same mGPU compute policy"
-)
 NO_COMBINATION: Final = Reason(
     text="NoCombinationOfDevices",
     remedy="end Pods on the node, or split the Pod: its containers together ask for too much",
-)
-MGPU_SEARCH_CUT: Final = Reason(
-    text="MGPUSearchCut",
-    remedy="end Pods on the node, or split the Pod: the search for a combination was cut short",
 )
 
 
@@ -185,7 +174,6 @@ _CLOSER: Final = {
     reason.text: reason
     for reason in (
         NO_COMBINATION,
-        MGPU_SEARCH_CUT,
         NO_PARTITION_TABLE,
         PARTITION_COUNT,
         NO_FREE_PARTITION,
@@ -270,11 +258,11 @@ def fragmented(device_type: str) -> Reason:
     return _short_of(device_type, "Fragmented")
 
 
-def container_limit(device_type: str) -> Reason:
-    """Return the reason for devices that hold as many containers as they may."""
+def container_limit(device_type: str, setting: str) -> Reason:
+    """Return the reason for devices that hold as many containers as the setting says."""
     return Reason(
         text=f"{device_type.upper()}ContainerLimit",
-        remedy="end a container on the card, or raise mgpu.maxContainersPerCard",
+        remedy=f"end a container on the card, or raise {setting}",
     )
 
 

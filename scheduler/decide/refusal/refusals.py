@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ledger.domain.request.requests import DeviceDemand, PodRequest
+from scheduler.decide.dialects.registry import chooser_of
 from scheduler.decide.filter.fitting import Fitting, asked_bytes
 from scheduler.decide.filter.predicates import Predicates, StaticVerdict
 from scheduler.decide.nodes.arrays import BoolArray, IntArray, row_counts, row_maxima, row_sums
@@ -273,6 +274,8 @@ def _texts(verdict: StaticVerdict, shape: Shape) -> tuple[tuple[Reason, ...], ..
         reasons.INSUFFICIENT_MEMORY,
         reasons.INSUFFICIENT_AMPLIFIED_CPU,
     )
+    limit = chooser_of(shape.dialect).limit
+    setting = "" if limit is None else limit.setting
     texts: list[tuple[Reason, ...]] = [(reason,) for reason in verdict.reasons]
     texts.extend(
         tuple(reason for bit, reason in enumerate(fit) if bits >> bit & 1)
@@ -283,7 +286,7 @@ def _texts(verdict: StaticVerdict, shape: Shape) -> tuple[tuple[Reason, ...], ..
         texts.append((reasons.insufficient_devices(device_type),))
         texts.append((reasons.fragmented(device_type),))
         texts.append((reasons.unhealthy(device_type),))
-        texts.append((reasons.container_limit(device_type),))
+        texts.append((reasons.container_limit(device_type, setting),))
         texts.append((reasons.UNKNOWN_CARD,))
     texts.append((reasons.NO_COMBINATION,))
     texts.append((reasons.INSUFFICIENT_CPUS,))

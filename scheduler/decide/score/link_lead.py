@@ -12,12 +12,12 @@ import numpy.typing as npt
 from ledger.domain.annotations.device_hints import JointScope
 from ledger.domain.annotations.partitions import HOPPER_PARTITIONS
 from ledger.domain.devices import GPU
-from ledger.domain.dialects.names import Dialect
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.requests import PodRequest
 from scheduler.decide.cards.fit import is_whole
 from scheduler.decide.cards.joint import bottlenecks
 from scheduler.decide.cards.link_table import ALIKE_PERCENT
+from scheduler.decide.dialects.registry import chooser_of
 from scheduler.decide.group.links import Speeds
 from scheduler.decide.group.room import RoomCounter
 from scheduler.decide.nodes.arrays import BoolArray, IntArray
@@ -62,7 +62,8 @@ class LinkLead:
         if len(gpus) != 1 or gpus[0].count < 2 or not is_whole(gpus[0]) or gpus[0].hint:
             return False
         same = request.joint is not None and request.joint.required_scope is JointScope.SAME_PCIE
-        return not (same or request.partition or request.dialect is Dialect.MGPU)
+        links = chooser_of(request.dialect).by_links
+        return links and not (same or request.partition)
 
     def order(self, shape: Shape, ratings: Ratings, places: IntArray | None = None) -> Ratings:
         """

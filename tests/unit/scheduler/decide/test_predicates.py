@@ -7,6 +7,7 @@ import pytest
 from ledger.domain.dialects.names import Dialect
 from ledger.domain.nodes import NodeFacts, Taint
 from ledger.domain.request.requests import MatchExpression, PlacementRules, Toleration
+from scheduler.decide.dialects.registry import NOTHING_OWN, OWN_FIELDS
 from scheduler.decide.filter.predicates import Predicates
 from scheduler.decide.nodes.fleet import Fleet
 from scheduler.decide.nodes.labels import accepts, tolerated
@@ -167,7 +168,10 @@ def test_a_cordoned_node_comes_before_its_taints() -> None:
 
 def _gpu_need(dialect: Dialect, **fields: object) -> StaticNeed:
     values = {"placement": PlacementRules(), "device_types": ("gpu",), "model_names": ((),)}
-    return StaticNeed(**{**values, "dialect": dialect, **fields})  # type: ignore[arg-type]
+    own = dict(zip(OWN_FIELDS, NOTHING_OWN, strict=True))
+    own |= {name: fields.pop(name) for name in OWN_FIELDS if name in fields}
+    values |= {"dialect": dialect, "own": tuple(own.values()), **fields}
+    return StaticNeed(**values)  # type: ignore[arg-type]
 
 
 def test_a_node_serves_the_dialects_it_advertises() -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from scheduler.decide.dialects.registry import CHOOSERS
 from scheduler.decide.group import groups
 from scheduler.decide.group import life as group_life
 from scheduler.decide.refusal import reasons
@@ -12,8 +13,11 @@ from scheduler.decide.refusal.reasons import Reason
 
 DOC = (Path(__file__).parents[4] / "docs" / "reasons.md").read_text()
 OF_NODES = {reason.text for reason in vars(reasons).values() if isinstance(reason, Reason)}
+OF_DIALECTS = {
+    reason.text for each in CHOOSERS for reason in (*each.node_reasons, *each.search_reasons)
+}
 OF_GROUPS = {groups.MEMBERS_MISSING, groups.GANG_UNFIT, group_life.DEADLINE}
-TEXTS = sorted((OF_NODES | OF_GROUPS) - {reasons.UNEXPLAINED.text})
+TEXTS = sorted((OF_NODES | OF_DIALECTS | OF_GROUPS) - {reasons.UNEXPLAINED.text})
 
 
 @pytest.mark.parametrize("text", TEXTS)

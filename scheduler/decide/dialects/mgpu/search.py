@@ -25,7 +25,7 @@ from functools import lru_cache
 from typing import Final
 
 from ledger.domain.request.requests import DeviceDemand
-from scheduler.decide.cards.mgpu_states import (
+from scheduler.decide.dialects.mgpu.states import (
     Ask,
     CardShape,
     CardState,

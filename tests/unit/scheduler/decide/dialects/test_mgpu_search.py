@@ -9,10 +9,10 @@ from typing import Final
 import pytest
 
 from ledger.domain.request.requests import DeviceDemand
-from scheduler.decide.cards import mgpu_search
 from scheduler.decide.cards.choose import choose
-from scheduler.decide.cards.mgpu_search import best_assignment
-from scheduler.decide.cards.mgpu_states import Ask, CardStates, shape_of
+from scheduler.decide.dialects.mgpu import search as mgpu_search
+from scheduler.decide.dialects.mgpu.search import best_assignment
+from scheduler.decide.dialects.mgpu.states import Ask, CardStates, shape_of
 from scheduler.decide.engine import Engine
 from scheduler.decide.outcome import CardView, Unfit, Unplaced
 from scheduler.decide.settings import MGPUSettings, SchedulingSettings

@@ -6,10 +6,10 @@ from fractions import Fraction
 import pytest
 
 from ledger.domain.request.requests import DeviceDemand, PodRequest
-from scheduler.decide.cards import mgpu_search
 from scheduler.decide.cards.choose import choose
-from scheduler.decide.cards.mgpu_search import best_assignment
 from scheduler.decide.cards.view import Choice, NodeView
+from scheduler.decide.dialects.mgpu import search as mgpu_search
+from scheduler.decide.dialects.mgpu.search import best_assignment
 from scheduler.decide.outcome import CardView, Unfit
 from scheduler.decide.refusal import reasons
 from scheduler.decide.settings import MGPUSettings, SchedulingSettings

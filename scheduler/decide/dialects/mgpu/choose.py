@@ -16,13 +16,22 @@ from ledger.domain.dialects.mgpu.annotations import MgpuPolicy
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.requests import DeviceDemand, PodRequest
 from scheduler.decide.cards.fit import UNIT_CARDS, asked_bytes, fits, why_unfit
-from scheduler.decide.cards.mgpu_search import Assignment, SearchResult, best_assignment
 from scheduler.decide.cards.view import Choice
+from scheduler.decide.dialects.mgpu import reasons as of_mgpu
+from scheduler.decide.dialects.mgpu.search import Assignment, SearchResult, best_assignment
+from scheduler.decide.dialects.protocol import CardLimit
 from scheduler.decide.outcome import CardView, Unfit
 from scheduler.decide.refusal import reasons
+from scheduler.decide.refusal.reasons import Reason
 from scheduler.decide.settings import MGPUSettings
 
 UNIT_CONTAINERS: Final = "containers"
+
+LIMIT: Final = CardLimit(
+    most=lambda settings: settings.mgpu.max_containers_per_card,
+    what="mGPU containers",
+    setting="mgpu.maxContainersPerCard",
+)
 
 
 def choose_mgpu(
@@ -64,7 +73,7 @@ def _lack(cards: Sequence[CardView], demand: DeviceDemand, instances_max: int) -
     if below_limit >= demand.count:
         return None
     return Unfit(
-        reason=reasons.container_limit(demand.device_type).text,
+        reason=reasons.container_limit(demand.device_type, LIMIT.setting).text,
         requested=demand.count,
         available=below_limit,
         unit=UNIT_CARDS,
@@ -92,7 +101,7 @@ def _no_combination(
     ]
     at_best = best_assignment(demands, empty, replace(settings, search_levels=0))
     never = at_best.assignment is None and not at_best.cut
-    reason = reasons.MGPU_SEARCH_CUT if result.cut else reasons.NO_COMBINATION
+    reason = of_mgpu.SEARCH_CUT if result.cut else reasons.NO_COMBINATION
     return Unfit(
         reason=reason.text,
         requested=len(demands),
@@ -105,22 +114,37 @@ def _no_combination(
 def refuse_node(
     request: PodRequest, demands: Sequence[DeviceDemand], facts: NodeFacts, settings: MGPUSettings
 ) -> Unfit | None:
+    """Return why the node can never serve this mGPU Pod, whatever it holds."""
+    whole_cards = all(demand.exclusive for demand in demands)
+    reason = misfit(
+        request.mgpu_policy, facts, settings, multi=request.mgpu_multi, whole_cards=whole_cards
+    )
+    return None if reason is None else Unfit(reason=reason.text, preemptible=False)
+
+
+def misfit(
+    policy: str, facts: NodeFacts, settings: MGPUSettings, *, multi: bool, whole_cards: bool
+) -> Reason | None:
     """
-    Return why the node can never serve this mGPU Pod, whatever it holds.
+    Return why a node will not do for Pods of this compute policy.
 
     Rule: GPU-sharing contract A.1, A.4 steps 2 and 3.
+
+    Args:
+        multi: a container is spread over several cards.
+        whole_cards: the Pod asks for nothing else.
     """
     if not settings.enabled:
-        return Unfit(reason=reasons.MGPU_DISABLED.text, preemptible=False)
+        return of_mgpu.DISABLED
     if facts.mgpu_invalid:
-        return Unfit(reason=reasons.MGPU_NODE_INVALID.text, preemptible=False)
-    pod_policy = request.mgpu_policy or MgpuPolicy.FIXED_SHARE
-    node_policy = facts.mgpu_policy or MgpuPolicy.FIXED_SHARE
-    if request.mgpu_multi:
-        matches = pod_policy == node_policy == MgpuPolicy.NATIVE_BURST_SHARE
+        return of_mgpu.NODE_INVALID
+    wanted = policy or MgpuPolicy.FIXED_SHARE
+    served = facts.mgpu_policy or MgpuPolicy.FIXED_SHARE
+    if multi:
+        matches = wanted == served == MgpuPolicy.NATIVE_BURST_SHARE
     else:
-        matches = pod_policy == node_policy or all(demand.exclusive for demand in demands)
-    return None if matches else Unfit(reason=reasons.MGPU_POLICY_MISMATCH.text, preemptible=False)
+        matches = wanted == served or whole_cards
+    return None if matches else of_mgpu.POLICY_MISMATCH
 
 
 def _shares(

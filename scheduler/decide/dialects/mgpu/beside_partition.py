@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from ledger.domain.request.requests import DeviceDemand, PodRequest
 from scheduler.decide.cards.fit import is_whole
-from scheduler.decide.cards.mgpu import choose_mgpu, refuse_node
 from scheduler.decide.cards.partition import partitions_for
 from scheduler.decide.cards.view import Choice, NodeView
+from scheduler.decide.dialects.mgpu.choose import choose_mgpu, refuse_node
 from scheduler.decide.outcome import CardView, Unfit
 from scheduler.decide.settings import SchedulingSettings
 

@@ -1,0 +1,13 @@
+"""Whole cards of a vendor's device plugin."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ledger.domain.dialects.names import Dialect
+from scheduler.decide.cards.plain import choose_by_share
+from scheduler.decide.dialects.protocol import DialectChooser
+
+CHOOSER: Final = DialectChooser(
+    dialect=Dialect.NVIDIA, choose=choose_by_share, by_share=True, has_topology=True
+)
