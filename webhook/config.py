@@ -31,7 +31,7 @@ from webhook.decide.settings import (
     Takeover,
     TakeoverRule,
 )
-from webhook.decide.validating.catalogue import Advice
+from webhook.decide.validating.entries import Advice
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails

@@ -11,18 +11,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from ledger.domain.devices import WHOLE_PERCENT
-from ledger.domain.dialects.gpushare.words import GPUSHARE_COUNT
-from ledger.domain.dialects.mgpu.words import MGPU_CORE
-from ledger.domain.dialects.registry import rewritten
+from ledger.domain.dialects.registry import READERS, borrows, rewritten
 from ledger.domain.kube.pod_spec import Amounts, ContainerSpec, PodSpec
 from ledger.domain.resources import (
     AMD_GPU,
     CARD_AMOUNT_NAMES,
     DCU_GPU,
     GPU,
-    GPU_CORE,
-    GPU_MEMORY_RATIO,
-    GPU_SHARED,
     NVIDIA_GPU,
     TYPE_GPU,
     is_extended,
@@ -35,9 +30,9 @@ REQUESTS: Final = "requests."
 _LIMITS: Final = "limits."
 
 _GPUS: Final = DEFAULT_VOCABULARY  # what names GPUs is the same in every vocabulary
-_NUMBERS: Final = frozenset({NVIDIA_GPU, GPU_SHARED, GPUSHARE_COUNT})
+_NUMBERS: Final = frozenset(name for each in READERS for name in each.words.card_numbers)
 """Names whose amount is a number of cards, or of shares of cards."""
-_PERCENTS: Final = frozenset({GPU, GPU_CORE, GPU_MEMORY_RATIO, MGPU_CORE})
+_PERCENTS: Final = frozenset(name for each in READERS for name in each.words.card_percents)
 """Names whose amount is 100 for each whole card."""
 _OTHER_CARDS: Final = frozenset({AMD_GPU, DCU_GPU, *CARD_AMOUNT_NAMES})
 """Cards of vendors that no other dialect asks for: their quotas say nothing of ours."""
@@ -65,11 +60,17 @@ def evaded(
         ours: our scheduler places the Pod, so what it asks for is rewritten before it is stored.
     """
     quotas = [quota for quota in facts.quotas if card_names(quota.hard)]
+    rewrites = ours and not has_borrowed(spec)
     for quota in quotas:
         for container in spec.containers:
-            missing = _uncounted(quota.hard, _stored(container, settings, ours=ours))
+            missing = _uncounted(quota.hard, _stored(container, settings, rewrites=rewrites))
             if missing:
                 yield Evaded(quota=quota, container=container, missing=missing)
+
+
+def has_borrowed(spec: PodSpec) -> bool:
+    """Tell whether a Pod says another dialect's words in its own; then nothing is rewritten."""
+    return any(borrows(container.requests) for container in spec.containers)
 
 
 def is_card_name(name: str) -> bool:
@@ -122,14 +123,16 @@ def _percent(hard: Amounts) -> int | None:
     return min(whole or other, default=None)
 
 
-def _stored(container: ContainerSpec, settings: AdmissionSettings, *, ours: bool) -> dict[str, int]:
+def _stored(
+    container: ContainerSpec, settings: AdmissionSettings, *, rewrites: bool
+) -> dict[str, int]:
     """Return what a quota sees of the cards that a container asks for, by name as stored."""
     asked = {
         name: quantity.ceil()
         for name, quantity in container.requests.items()
         if quantity and is_card_name(name)
     }
-    if not ours:
+    if not rewrites:
         return {container.written.get(name, name): amount for name, amount in asked.items()}
     kept = NVIDIA_GPU in asked and not settings.rewrite_whole_cards
     stored = asked if kept else rewritten(asked)

@@ -6,13 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from ledger.domain.dialects.gpushare.words import (
-    ANNOTATION_GPUSHARE_IDX,
-    ANNOTATION_GPUSHARE_V2_ALLOCATION,
-    ANNOTATION_GPUSHARE_V3_MEMORY,
-    GPUSHARE_MEMORY,
-)
-from ledger.domain.dialects.mgpu.words import DOMAIN_MGPU
+from ledger.domain.dialects.names import FOREIGN_WORDS
 from ledger.domain.request.cpus import OWN_CPUS
 from ledger.domain.resources import (
     DOMAIN_GANG,
@@ -28,20 +22,19 @@ from ledger.domain.resources import (
 from webhook.decide.settings import AdmissionSettings
 
 CONTAINERS: Final = ("containers", "initContainers")
-_GPUSHARE_DOMAIN: Final = GPUSHARE_MEMORY.partition("/")[0] + "/"
-
-RESOURCE_PREFIXES: Final = (DOMAIN_KOORDINATOR, DOMAIN_MGPU, _GPUSHARE_DOMAIN, DOMAIN_TENURE)
+RESOURCE_PREFIXES: Final = (
+    DOMAIN_KOORDINATOR,
+    *(prefix for words in FOREIGN_WORDS for prefix in words.resource_prefixes),
+    DOMAIN_TENURE,
+)
 """Every resource that starts so reaches us, so that a name that is nearly right is seen too."""
 LABEL_NAMES: Final = (LABEL_QOS_CLASS, LABEL_PRIORITY_CLASS, LABEL_PRIORITY)
 LABEL_PREFIXES: Final = (DOMAIN_GPU_GROUP, LABEL_POD_GROUP, DOMAIN_TENURE)
 ANNOTATION_PREFIXES: Final = (
     DOMAIN_SCHEDULING,
     DOMAIN_GANG,
-    DOMAIN_MGPU,
     DOMAIN_TENURE,
-    ANNOTATION_GPUSHARE_IDX.partition("_")[0] + "_",
-    ANNOTATION_GPUSHARE_V2_ALLOCATION.rpartition(".")[0] + ".",
-    ANNOTATION_GPUSHARE_V3_MEMORY.partition("/")[0] + "/",
+    *(prefix for words in FOREIGN_WORDS for prefix in words.annotation_prefixes),
 )
 
 

@@ -20,8 +20,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ledger.domain.dialects.mgpu.words import ANNOTATION_MGPU_COMPUTE_POLICY, LABEL_MGPU_NODE
 from ledger.domain.resources import DOMAIN_NODE, DOMAIN_TENURE, LABEL_TENURE_MANAGED
+from webhook.decide.dialects.registry import ADMISSIONS
 from webhook.decide.settings import DEFAULT_ADMISSION, AdmissionSettings
 from webhook.manifests.cel import concerns_us, has_labels, key_matches, needs_us, text, texts
 
@@ -162,7 +162,7 @@ def _validating(options: HookOptions) -> list[dict[str, Any]]:
 
 
 def _node_labels_change() -> str:
-    names = (LABEL_MGPU_NODE, ANNOTATION_MGPU_COMPUTE_POLICY)
+    names = [label for each in ADMISSIONS for label in each.node_labels]
     prefixes = (DOMAIN_NODE, DOMAIN_TENURE)
     ours = key_matches("k", names, prefixes)
     differs = (

@@ -47,6 +47,7 @@ from webhook.manifests.cel import (
     text,
     texts,
 )
+from webhook.manifests.dialects.registry import POLICIES
 from webhook.manifests.fixed import (
     equal_limits,
     holds_cpus,
@@ -57,7 +58,6 @@ from webhook.manifests.fixed import (
     untouched,
     whole_cpus,
 )
-from webhook.manifests.mgpu import asked_anew, asks_mgpu, mgpu_validations, mgpu_variables
 from webhook.manifests.owned_nodes import owned_nodes
 from webhook.manifests.policy import Policy, PolicyOptions, objects, rule
 from webhook.manifests.sight import (
@@ -254,13 +254,7 @@ def _policies(settings: AdmissionSettings) -> list[Policy]:
                 }
             ),
         ),
-        Policy(
-            name="mgpu",
-            rules=[rule(["CREATE", "UPDATE"], ["pods"])],
-            conditions={"asks-mgpu": asks_mgpu(), "asked-anew": asked_anew(), **shown_only},
-            variables=mgpu_variables(),
-            validations=mgpu_validations(settings.vocabulary),
-        ),
+        *(policy for made in POLICIES for policy in made(settings, shown_only)),
         Policy(
             name="ephemeral",
             rules=[rule(["UPDATE"], ["pods/ephemeralcontainers"])],

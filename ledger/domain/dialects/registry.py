@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from ledger.domain.dialects.gpushare.reader import READER as GPUSHARE
@@ -33,6 +33,12 @@ def may_be_cut(dialect: str) -> bool:
     return any(each.dialect == dialect and each.bounded_search for each in READERS)
 
 
+def borrows(names: Iterable[str]) -> bool:
+    """Tell whether some of these resources are of a dialect that says other dialects' words too."""
+    words = [each.words for each in READERS if each.words.borrowed]
+    return bool(words) and any(name in each.resources for each in words for name in names)
+
+
 def rewritten(amounts: Mapping[str, int]) -> dict[str, int]:
     """
     Return one container's amounts as admission writes them: cores, memory and number of cards.
@@ -40,9 +46,7 @@ def rewritten(amounts: Mapping[str, int]) -> dict[str, int]:
     Rule: Koordinator contract 5.1, ours. Amounts come under released names and without zeros; words
     that a foreign dialect has borrowed are that dialect's, and stay.
     """
-    names = amounts.keys()
-    if not any(each.words.borrowed and each.words.resources & names for each in READERS):
-        for each in READERS:
-            if each.rewritten is not None and each.words.resources & names:
-                return each.rewritten(amounts)
+    for each in () if borrows(amounts) else READERS:
+        if each.rewritten is not None and not each.words.resources.isdisjoint(amounts):
+            return each.rewritten(amounts)
     return dict(amounts)

@@ -2,51 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from enum import StrEnum
 from typing import Final
 
 from ledger.domain.request.rule_names import Rule
-from webhook.decide.settings import RuleMode
-
-
-class Advice(StrEnum):
-    """What is only ever said, never refused. `off` silences it like a rule."""
-
-    ISOLATION_MISSING = "IsolationMissing"
-    MISSPELT_NAME = "MisspeltName"
-    MISPLACED_KEY = "MisplacedKey"
-    SUSPICIOUS_UNIT = "SuspiciousUnit"
-    UNKNOWN_VALUE = "UnknownValue"
-    NEVER_PLACED = "NeverPlaced"
-    UNASKED_DEVICES = "UnaskedDevices"
-    UNKNOWN_POD = "UnknownPod"
-    MIRROR_POD = "MirrorPod"
-    WORKLOAD_METADATA = "WorkloadMetadata"
-    WORKLOAD_REPLICAS = "WorkloadReplicas"
-
-
-class Reach(StrEnum):
-    """What a rule is for, and which of the API server's two ways keeps it."""
-
-    EVERYWHERE = "every namespace"
-    """Every Pod there is, by policy, whether its namespace has opted in or not."""
-    OURS = "our Pods"
-    """Those of managed namespaces, and by policy those with our mark or for our scheduler."""
-    MANAGED = "managed"
-    """Pods of managed namespaces, by the webhook."""
-    CLUSTER = "cluster"
-    """Objects of the cluster that say what there is and who has it."""
-
+from webhook.decide.dialects.registry import ADMISSIONS
+from webhook.decide.validating.entries import Advice, Reach, RuleEntry, advice_entry, rule_entry
 
 _EVERYWHERE: Final = frozenset(
     {
-        Rule.MGPU_NORMAL,
-        Rule.MGPU_MULTIPLE,
-        Rule.MGPU_MEMORY_UNIT,
-        Rule.MGPU_CONTAINER_NAME,
-        Rule.MGPU_INIT_CONTAINER,
-        Rule.MGPU_POLICY,
         Rule.FORGED_ALLOCATION,
         Rule.SLOT_BY_HAND,
         Rule.PINNED_NODE,
@@ -78,31 +41,12 @@ _CLUSTER: Final = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RuleEntry:
-    """One line of `docs/rules.md`."""
-
-    name: str
-    refuses: str
-    source: str
-    mode: RuleMode = RuleMode.ENFORCE
-
-    @property
-    def reach(self) -> Reach:
-        """What the rule is for."""
-        if self.name in _EVERYWHERE:
-            return Reach.EVERYWHERE
-        if self.name in _OURS:
-            return Reach.OURS
-        return Reach.CLUSTER if self.name in _CLUSTER else Reach.MANAGED
+_REACHES: Final = {Reach.EVERYWHERE: _EVERYWHERE, Reach.OURS: _OURS, Reach.CLUSTER: _CLUSTER}
 
 
 def _rule(rule: Rule, refuses: str, source: str) -> RuleEntry:
-    return RuleEntry(name=str(rule), refuses=refuses, source=source)
-
-
-def _advice(advice: Advice, says: str, source: str) -> RuleEntry:
-    return RuleEntry(name=str(advice), refuses=says, source=source, mode=RuleMode.WARN)
+    reach = next((reach for reach, rules in _REACHES.items() if rule in rules), Reach.MANAGED)
+    return rule_entry(rule, refuses, source, reach=reach)
 
 
 _KOORDINATOR: Final = "Koordinator contract"
@@ -118,67 +62,7 @@ RULES: Final = (
     ),
     _rule(Rule.DEVICE_OVERHEAD, "a device in `spec.overhead`", f"{_KOORDINATOR} 4.1"),
     _rule(Rule.ONE_DIALECT, "GPUs asked for in two dialects in one Pod", "design section 3"),
-    _rule(
-        Rule.GPU_KEYS,
-        "`gpu` beside `gpu.shared`, `gpu` or `gpu.shared` of 0, `gpu.shared` without or with two "
-        "memory units",
-        f"{_KOORDINATOR} 5.2",
-    ),
-    _rule(
-        Rule.GPU_COMBINATION,
-        "a set of GPU keys that is not in the table (core alone, memory with ratio, two vendors)",
-        f"{_KOORDINATOR} 4.2",
-    ),
-    _rule(
-        Rule.DEVICE_PERCENT,
-        "a percentage above 100 that is no multiple of 100, of GPU, RDMA or FPGA",
-        f"{_KOORDINATOR} 4.2, percent rule",
-    ),
-    _rule(
-        Rule.SHARE_DIVIDES,
-        "core, ratio or memory that does not divide over `gpu.shared` cards, or more than 100 "
-        "percent on each",
-        f"{_KOORDINATOR} 4.2, share rule; 12, Q13",
-    ),
-    _rule(
-        Rule.SAME_SHARES,
-        "containers of one Pod that ask for different shares of a card",
-        f"{_KOORDINATOR} 4.1",
-    ),
-    _rule(
-        Rule.MGPU_NORMAL,
-        "a single-card mGPU request outside `1..99` with 256 MiB or more, or whole cards without "
-        "memory (N1 to N4)",
-        f"{_SHARING} A.3; mGPU proposal, Normal MGPU Pod",
-    ),
-    _rule(
-        Rule.MGPU_MULTIPLE,
-        "a list of card counts, or a request over several cards, that does not come out even "
-        "(M0 to M9)",
-        f"{_SHARING} A.3; mGPU proposal, Multiple MGPU Pod",
-    ),
-    _rule(
-        Rule.MGPU_MEMORY_UNIT,
-        "more MiB on one card than any card has: `6Gi` where 6144 is meant",
-        f"{_SHARING} A.6",
-    ),
-    _rule(
-        Rule.MGPU_CONTAINER_NAME,
-        "an mGPU container whose name has more than 43 characters",
-        f"{_SHARING} A.6",
-    ),
-    _rule(Rule.MGPU_INIT_CONTAINER, "mGPU in an init container", f"{_SHARING} A.3"),
-    _rule(Rule.MGPU_POLICY, "a compute policy that is none of the three", f"{_SHARING} A.1"),
-    _rule(
-        Rule.GPUSHARE_CARD,
-        "a GPU share on more than one card, or without memory",
-        f"{_SHARING} B.1, B.3",
-    ),
-    _rule(
-        Rule.GPUSHARE_UNIT,
-        "more memory of one card than any card has: the wrong unit",
-        f"{_SHARING} A.6, B.5",
-    ),
+    *(entry for admission in ADMISSIONS for entry in admission.rules),
     _rule(
         Rule.QOS_PRIORITY,
         "a QoS class with a priority class it does not go with",
@@ -332,47 +216,51 @@ RULES: Final = (
 )
 
 ADVICE: Final = (
-    _advice(
+    advice_entry(
         Advice.ISOLATION_MISSING,
         "says what nothing enforces for a share of a card",
         "design section 8, Ownership of the metal",
     ),
-    _advice(Advice.MISSPELT_NAME, "a resource, label or annotation that is almost one of ours", ""),
-    _advice(Advice.MISPLACED_KEY, "a label of ours as an annotation, or the other way round", ""),
-    _advice(Advice.SUSPICIOUS_UNIT, "memory that looks like GiB or MiB where it is not", ""),
-    _advice(
+    advice_entry(
+        Advice.MISSPELT_NAME, "a resource, label or annotation that is almost one of ours", ""
+    ),
+    advice_entry(
+        Advice.MISPLACED_KEY, "a label of ours as an annotation, or the other way round", ""
+    ),
+    advice_entry(Advice.SUSPICIOUS_UNIT, "memory that looks like GiB or MiB where it is not", ""),
+    advice_entry(
         Advice.UNKNOWN_VALUE,
         "a QoS class, a policy, a device type, a JSON field or a group label that means nothing",
         f"{_KOORDINATOR} 2.1",
     ),
-    _advice(
+    advice_entry(
         Advice.NEVER_PLACED,
         "a legal Pod that no node can take: mGPU over several cards without native-burst-share, "
         "shares of several GPUs under one required scope",
         f"{_SHARING} A.4; {_KOORDINATOR} 8.4",
     ),
-    _advice(
+    advice_entry(
         Advice.UNASKED_DEVICES,
         "NVIDIA_VISIBLE_DEVICES by hand, or one of the other ways, in a managed Pod that asks for "
         "no GPU",
         "",
     ),
-    _advice(
+    advice_entry(
         Advice.UNKNOWN_POD,
         "a Binding of a Pod that could not be looked up",
         "design section 5.1",
     ),
-    _advice(
+    advice_entry(
         Advice.MIRROR_POD,
         "a static Pod that asks for something of ours",
         "design section 8, Ownership of the metal",
     ),
-    _advice(
+    advice_entry(
         Advice.WORKLOAD_METADATA,
         "a key of ours on a workload, but not on its Pod template",
         "",
     ),
-    _advice(
+    advice_entry(
         Advice.WORKLOAD_REPLICAS,
         "a group's size that differs from the workload's number of Pods",
         f"{_TOPOLOGY}, How to identify pods",

@@ -10,7 +10,7 @@ from ledger.domain.annotations.wire import an_object
 from ledger.domain.errors import FieldError
 from ledger.domain.kube.object_fields import text_at, text_map
 from webhook.decide.answers import warning
-from webhook.decide.validating.catalogue import Advice
+from webhook.decide.validating.entries import Advice
 
 _SHOWN_MAX: Final = 60
 

@@ -13,8 +13,6 @@ from ledger.domain.annotations.cpu import CpuBindPolicy, CpuExclusivePolicy
 from ledger.domain.annotations.guarded import is_allocation
 from ledger.domain.annotations.qos import PriorityClass, QosClass
 from ledger.domain.annotations.wire import annotation_path, label_path, load
-from ledger.domain.dialects.gpushare.demands import UNIT_BYTES
-from ledger.domain.dialects.gpushare.words import GPUSHARE_MEMORY
 from ledger.domain.errors import InputError
 from ledger.domain.kube.pod_spec import PodSpec
 from ledger.domain.resources import (
@@ -25,7 +23,6 @@ from ledger.domain.resources import (
     ANNOTATION_RESOURCE_SPEC,
     BATCH_CPU,
     BATCH_MEMORY,
-    GPU_MEMORY,
     LABEL_PRIORITY_CLASS,
     LABEL_QOS_CLASS,
     MID_CPU,
@@ -34,8 +31,9 @@ from ledger.domain.resources import (
     TYPE_GPU,
 )
 from ledger.domain.vocabulary import Vocabulary
+from webhook.decide.dialects.registry import ADMISSIONS
 from webhook.decide.settings import AdmissionSettings
-from webhook.decide.validating.catalogue import Advice
+from webhook.decide.validating.entries import Advice
 from webhook.decide.validating.findings import (
     Json,
     Said,
@@ -52,10 +50,6 @@ _KEYS_MAX: Final = 200
 """More labels, annotations or resources than anyone writes by hand are not looked at."""
 _NAME_LENGTH_MAX: Final = 128
 """A longer name is no misspelling of ours, and comparing it would cost time and memory."""
-
-_PLAIN_BYTES_MAX: Final = 2**20
-_GIB_AT_MOST: Final = 96
-_MIB_AT_LEAST: Final = 512
 
 _FIELDS: Final[Mapping[str, frozenset[str]]] = {
     ANNOTATION_RESOURCE_SPEC: frozenset(
@@ -85,7 +79,7 @@ _BIND: Final = frozenset({str(policy) for policy in CpuBindPolicy} - {str(CpuBin
 def near_misses(pod: Json, spec: PodSpec, settings: AdmissionSettings) -> Iterator[Said]:
     """Say everything in a Pod that is legal, means nothing, and was hardly meant to."""
     yield from _resources(spec)
-    yield from _units(spec, settings.vocabulary.gpushare_unit)
+    yield from _units(spec, settings.vocabulary)
     labels, annotations = labels_of(pod), annotations_of(pod)
     yield from _keys(labels, POD_LABELS, POD_ANNOTATIONS, label_path, "an annotation")
     yield from _keys(annotations, POD_ANNOTATIONS, POD_LABELS, annotation_path, "a label")
@@ -146,23 +140,10 @@ def _resources(spec: PodSpec) -> Iterator[Said]:
                 yield say(Advice.MISSPELT_NAME, text)
 
 
-def _units(spec: PodSpec, unit: str) -> Iterator[Said]:
+def _units(spec: PodSpec, vocabulary: Vocabulary) -> Iterator[Said]:
     for container in spec.containers:
-        amount = container.units(GPU_MEMORY)
-        if 0 < amount < _PLAIN_BYTES_MAX:
-            suffix = "Gi" if amount <= _GIB_AT_MOST else "Mi"
-            text = f"{container.field(GPU_MEMORY)}: {amount} is {amount} bytes"
-            yield say(Advice.SUSPICIOUS_UNIT, f"{text}; write {amount}{suffix} for {suffix}B")
-        shares = container.units(GPUSHARE_MEMORY)
-        field = container.field(GPUSHARE_MEMORY)
-        if unit == "MiB" and 0 < shares <= _GIB_AT_MOST:
-            more = shares * UNIT_BYTES["GiB"] // UNIT_BYTES["MiB"]
-            text = f"{field}: counts MiB here, so {shares} is {shares} MiB"
-            yield say(Advice.SUSPICIOUS_UNIT, f"{text}; for {shares} GiB write {more}")
-        elif unit == "GiB" and shares >= _MIB_AT_LEAST:
-            less = -(-shares * UNIT_BYTES["MiB"] // UNIT_BYTES["GiB"])
-            text = f"{field}: counts GiB here, so {shares} is {shares} GiB"
-            yield say(Advice.SUSPICIOUS_UNIT, f"{text}; for {shares} MiB write {less}")
+        for admission in ADMISSIONS:
+            yield from admission.units(container, vocabulary)
 
 
 def _keys(

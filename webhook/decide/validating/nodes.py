@@ -12,8 +12,6 @@ from ledger.domain.annotations.node_cpu import (
     numa_policy_of,
 )
 from ledger.domain.annotations.wire import FALSE, TRUE, label_path
-from ledger.domain.dialects.mgpu.annotations import MGPU_NODE_VALUES, MgpuPolicy
-from ledger.domain.dialects.mgpu.words import LABEL_MGPU_COMPUTE_POLICY, LABEL_MGPU_NODE
 from ledger.domain.errors import FieldError, InputError
 from ledger.domain.request.rule_names import Rule
 from ledger.domain.request.rules import of_rule, unknown_value
@@ -27,10 +25,11 @@ from ledger.domain.resources import (
     LABEL_TENURE_OWNED,
 )
 from webhook.decide.answers import unreadable
+from webhook.decide.dialects.registry import ADMISSIONS
 from webhook.decide.review import CREATE, AdmissionRequest
 from webhook.decide.settings import AdmissionSettings
 from webhook.decide.validating import forgery
-from webhook.decide.validating.catalogue import Advice
+from webhook.decide.validating.entries import Advice
 from webhook.decide.validating.findings import Findings, Json, annotations_of, labels_of, say
 from webhook.decide.validating.topology import NODE_READERS
 
@@ -48,8 +47,7 @@ NODE_LABEL_VALUES: Final[dict[str, tuple[str, ...]]] = {
     LABEL_ENABLE_NUMA_RESERVATION: _FLAGS,
     LABEL_SECONDARY_DEVICE_WELL_PLANNED: _FLAGS,
     LABEL_TENURE_OWNED: _FLAGS,
-    LABEL_MGPU_NODE: tuple(MGPU_NODE_VALUES),
-    LABEL_MGPU_COMPUTE_POLICY: tuple(map(str, MgpuPolicy)),
+    **{label: values for each in ADMISSIONS for label, values in each.node_labels.items()},
 }
 """Label -> the values that mean something. The empty text is as good as no label."""
 

@@ -8,8 +8,6 @@ from typing import Final
 from ledger.domain.annotations.tenure import is_admitted
 from ledger.domain.annotations.wire import annotation_path, label_path
 from ledger.domain.devices import WHOLE_PERCENT
-from ledger.domain.dialects.mgpu.annotations import MgpuPolicy
-from ledger.domain.dialects.mgpu.words import ANNOTATION_MGPU_COMPUTE_POLICY
 from ledger.domain.errors import FieldError
 from ledger.domain.request.requests import DeviceDemand, PodRequest
 from ledger.domain.request.rule_names import Rule
@@ -20,12 +18,14 @@ from ledger.domain.resources import (
     LABEL_GPU_ISOLATION_PROVIDER,
     TYPE_GPU,
 )
+from webhook.decide.dialects.registry import admission_of
 from webhook.decide.facts import NamespaceFacts
 from webhook.decide.mutating.takeover import asks_for_ours, is_placed_by_us
 from webhook.decide.review import AdmissionRequest
 from webhook.decide.settings import AdmissionSettings
 from webhook.decide.validating import forgery, near_misses, owned, quota, visible
-from webhook.decide.validating.catalogue import RULES, Advice, Reach
+from webhook.decide.validating.catalogue import RULES
+from webhook.decide.validating.entries import Advice, Reach
 from webhook.decide.validating.findings import (
     Findings,
     Json,
@@ -64,8 +64,8 @@ def check_create(
     """
     Return everything that speaks against a new Pod.
 
-    Who may write what, cards and slots that a Pod takes by itself, and the rules of mGPU hold in
-    every namespace (GPU-sharing contract A.3, ours); the rest is for managed Pods.
+    Who may write what, cards and slots that a Pod takes by itself, and some rules hold in every
+    namespace (GPU-sharing contract A.3, ours); the rest is for managed Pods.
     """
     pod = request.obj or {}
     managed = is_managed(pod, settings, facts)
@@ -101,7 +101,7 @@ def errors_of(
 
 
 def applicable(errors: Iterable[FieldError], *, managed: bool) -> list[FieldError]:
-    """Return the violations that count for a Pod: all of them, or only those of mGPU's rules."""
+    """Return the violations that count for a Pod: all of them, or those that bind everywhere."""
     return [error for error in errors if managed or error.rule in _EVERYWHERE]
 
 
@@ -168,12 +168,8 @@ def _without_effect(request: PodRequest | None) -> Iterator[Said]:
     """Say what is legal and can't come to anything."""
     if request is None:
         return
-    if request.mgpu_multi and request.mgpu_policy != MgpuPolicy.NATIVE_BURST_SHARE:
-        yield say(
-            Advice.NEVER_PLACED,
-            f"{annotation_path(ANNOTATION_MGPU_COMPUTE_POLICY)}: is {request.mgpu_policy}; a pod "
-            f"over several cards waits for ever unless it is {MgpuPolicy.NATIVE_BURST_SHARE}",
-        )
+    if request.dialect is not None:
+        yield from admission_of(request.dialect).hopeless(request)
     if request.group is not None and not any(
         demand.device_type == TYPE_GPU for demand in request.devices
     ):

@@ -35,7 +35,7 @@ from webhook.decide.answers import unreadable
 from webhook.decide.review import AdmissionRequest
 from webhook.decide.settings import AdmissionSettings
 from webhook.decide.validating import forgery
-from webhook.decide.validating.catalogue import Advice
+from webhook.decide.validating.entries import Advice
 from webhook.decide.validating.findings import Findings, Json, Said, annotations_of, say, shown
 
 Reader = Callable[[str], CpuSet]

@@ -18,7 +18,7 @@ from ledger.domain.resources import (
     NVIDIA_DEVICE_MOUNTS,
     SLOT,
 )
-from webhook.decide.validating.catalogue import Advice
+from webhook.decide.validating.entries import Advice
 from webhook.decide.validating.findings import (
     Json,
     Said,

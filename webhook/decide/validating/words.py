@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from ledger.domain.dialects.mgpu.words import (
-    ANNOTATION_MGPU_COMPUTE_POLICY,
-    ANNOTATION_MGPU_CONTAINER_MULTIPLE,
-)
+from ledger.domain.dialects.names import FOREIGN_WORDS
 from ledger.domain.resources import (
     ANNOTATION_DEVICE_ALLOCATE_HINT,
     ANNOTATION_DEVICE_JOINT_ALLOCATE,
@@ -63,8 +60,7 @@ PLACED_ANNOTATIONS: Final = (
     ANNOTATION_GANG_NAME,
     ANNOTATION_GANG_TOTAL_NUMBER,
     ANNOTATION_GPU_PARTITION_SPEC,
-    ANNOTATION_MGPU_COMPUTE_POLICY,
-    ANNOTATION_MGPU_CONTAINER_MULTIPLE,
+    *(key for words in FOREIGN_WORDS for key in words.request_annotations),
     ANNOTATION_NUMA_TOPOLOGY_SPEC,
     ANNOTATION_RESOURCE_SPEC,
 )

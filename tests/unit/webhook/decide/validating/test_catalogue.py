@@ -12,7 +12,8 @@ from tests.support.requests_to_admit import MANAGED, creation, judged
 from webhook.decide.answers import ALLOWED
 from webhook.decide.review import AdmissionRequest
 from webhook.decide.settings import AdmissionSettings, RuleMode
-from webhook.decide.validating.catalogue import ADVICE, CATALOGUE, RULES, Advice
+from webhook.decide.validating.catalogue import ADVICE, CATALOGUE, RULES
+from webhook.decide.validating.entries import Advice
 from webhook.decide.validating.validate import VIOLATIONS_MAX, validate
 
 DOCUMENT: Final = Path(__file__).parents[5] / "docs" / "rules.md"

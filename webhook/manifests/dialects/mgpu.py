@@ -14,12 +14,27 @@ from ledger.domain.dialects.mgpu.words import (
     MGPU_NAMES,
 )
 from ledger.domain.vocabulary import Vocabulary
+from webhook.decide.settings import AdmissionSettings
 from webhook.manifests.cel import any_container, asks, text, texts
+from webhook.manifests.policy import Policy, rule
 
 _COUNTS = text(ANNOTATION_MGPU_CONTAINER_MULTIPLE)
 _POLICY = text(ANNOTATION_MGPU_COMPUTE_POLICY)
 _ASKS = asks(MGPU_NAMES)
 _LIST = text("^-?[0-9]{1,9}(,-?[0-9]{1,9})*$")
+
+
+def policies(settings: AdmissionSettings, shown_only: Mapping[str, str]) -> list[Policy]:
+    """Return the one policy that keeps mGPU's rules."""
+    return [
+        Policy(
+            name="mgpu",
+            rules=[rule(["CREATE", "UPDATE"], ["pods"])],
+            conditions={"asks-mgpu": asks_mgpu(), "asked-anew": asked_anew(), **shown_only},
+            variables=mgpu_variables(),
+            validations=mgpu_validations(settings.vocabulary),
+        )
+    ]
 
 
 def asks_mgpu() -> str:

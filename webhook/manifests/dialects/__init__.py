@@ -1,0 +1,1 @@
+"""Policies in CEL that single dialects need. They read no file and call no API."""
