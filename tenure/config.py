@@ -15,7 +15,7 @@ from pydantic.alias_generators import to_camel
 from ledger.domain.device_types import DeviceType, read_device_types
 from ledger.domain.errors import InputError
 from ledger.domain.kube.shared_templates import SharedTemplate, read_shared_templates
-from ledger.domain.log.codec import decode_value, encode_value
+from ledger.domain.log.codec import decode_value, plain_value
 from ledger.domain.proofs.canonical import canonical_json
 from ledger.domain.vocabulary import Vocabulary
 from scheduler.decide.settings import (
@@ -163,7 +163,7 @@ def _placed(error: InputError, source: Source, number: int) -> InputError:
 
 def settings_json(settings: SchedulingSettings, *, seed: int) -> str:
     """Return the settings and the seed of a run as canonical JSON, as the ledger records them."""
-    return canonical_json({**encode_value(settings), "seed": seed})
+    return canonical_json({**plain_value(settings), "seed": seed})
 
 
 def recorded_settings(text: str) -> SchedulingSettings:

@@ -1,5 +1,5 @@
 """
-The bounds of every integer that is recorded, in one place.
+The bounds of every integer that is recorded, in one place, and the types of fields that hold one.
 
 What is outside of them no machine has and no clock says. Inside of them every sum and product that
 a view or a constraint makes fits 64 bits, and every reader of JSON and of dates keeps it exact.
@@ -8,7 +8,9 @@ a view or a constraint makes fits 64 bits, and every reader of JSON and of dates
 from __future__ import annotations
 
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Annotated, Final
+
+from msgspec import Meta
 
 from ledger.domain.cpuset import CPU_ID_MAX
 from ledger.domain.proofs.canonical import INTEGER_MAX
@@ -36,6 +38,26 @@ _COUNT: Final[Bounds] = (0, INTEGER_MAX)
 _AMOUNT: Final[Bounds] = (0, 8_000_000)  # percent and other units, containers
 _INDEX: Final[Bounds] = (-1, 2**31 - 1)  # -1 is not known, or none
 
+_CORE_SUM: Final[Bounds] = (0, 1_000_000_000)
+_NUMBER: Final[Bounds] = (0, 2**31 - 1)
+_PRIORITY: Final[Bounds] = (-(2**31), 2**31 - 1)
+_SHIFT: Final[Bounds] = (-TIME_MAX_US // 1_000_000, TIME_MAX_US // 1_000_000)
+
+Count = Annotated[int, Meta(ge=_COUNT[0], le=_COUNT[1])]
+"""Bytes, microseconds since the epoch, positions, and whatever else is counted from 0."""
+CoreSum = Annotated[int, Meta(ge=_CORE_SUM[0], le=_CORE_SUM[1])]
+"""Core percent of all cards of a Pod."""
+CpuId = Annotated[int, Meta(ge=0, le=CPU_ID_MAX)]
+Exact = Annotated[int, Meta(ge=ANY[0], le=ANY[1])]
+"""Any integer that JSON carries exactly."""
+Index = Annotated[int, Meta(ge=_INDEX[0], le=_INDEX[1])]
+Milli = Annotated[int, Meta(ge=PRODUCT[0], le=PRODUCT[1])]
+"""Thousandths of a CPU."""
+Number = Annotated[int, Meta(ge=_NUMBER[0], le=_NUMBER[1])]
+Priority = Annotated[int, Meta(ge=_PRIORITY[0], le=_PRIORITY[1])]
+Seconds = Annotated[int, Meta(ge=_SHIFT[0], le=_SHIFT[1])]
+Units = Annotated[int, Meta(ge=_AMOUNT[0], le=_AMOUNT[1])]
+
 _FIELDS: Final[Mapping[str, Bounds]] = MappingProxyType(
     {
         **dict.fromkeys(
@@ -44,16 +66,15 @@ _FIELDS: Final[Mapping[str, Bounds]] = MappingProxyType(
         **dict.fromkeys(("lost_from", "lost_to", "memory_bytes", "created_at_us"), _COUNT),
         **dict.fromkeys(("core_percent", "memory_ratio_percent", "instances"), _AMOUNT),
         **dict.fromkeys(("minor", "core", "socket", "numa", "numa_node"), _INDEX),
-        "minors": (0, 2**31 - 1),
-        "whole": (0, 2**31 - 1),
+        "minors": _NUMBER,
+        "whole": _NUMBER,
         "id": (0, CPU_ID_MAX),
-        "attempt": (0, 2**31 - 1),
-        "priority": (-(2**31), 2**31 - 1),
+        "attempt": _NUMBER,
+        "priority": _PRIORITY,
         "cpu_ref_count_max": _AMOUNT,
         "cpu_milli": PRODUCT,
-        "shift_seconds": (-TIME_MAX_US // 1_000_000, TIME_MAX_US // 1_000_000),
-        "gpu_core_percent": (0, 1_000_000_000),
-        "version": (0, 2**31 - 1),
+        "shift_seconds": _SHIFT,
+        "gpu_core_percent": _CORE_SUM,
         **dict.fromkeys(("count", "device_counts", "amounts", "cpus"), _COUNT),
         **dict.fromkeys(("bound_cpus", "burst_milli", "gpushare_units", "pods_max"), _COUNT),
     }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
@@ -14,7 +13,6 @@ CPU_ID_MAX: Final = 4096
 _PART: Final = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CpuSet:
     """
     A set of logical CPU ids, kept as the bits of one integer; iterates in ascending order.
@@ -22,7 +20,19 @@ class CpuSet:
     Equal sets are equal and hash alike, whatever text they came from.
     """
 
-    mask: int = 0
+    __slots__ = ("mask",)  # no dataclass: its text is what is recorded, not its fields
+
+    def __init__(self, *, mask: int = 0) -> None:
+        self.mask: Final = mask
+
+    def __repr__(self) -> str:
+        return f"CpuSet(mask={self.mask})"
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is CpuSet and other.mask == self.mask
+
+    def __hash__(self) -> int:
+        return hash(self.mask)
 
     def __len__(self) -> int:
         return self.mask.bit_count()

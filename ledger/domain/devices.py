@@ -6,6 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from msgspec import Struct
+
+from ledger.domain.bounds import Count, Index, Units
+
 GPU: Final = "gpu"
 RDMA: Final = "rdma"
 FPGA: Final = "fpga"
@@ -22,8 +26,8 @@ class DevicePlace:
     Rule: Koordinator contract 3.1.
     """
 
-    socket: int = -1
-    numa_node: int = -1
+    socket: Index = -1
+    numa_node: Index = -1
     pcie_id: str = ""
     bus_id: str = ""
 
@@ -32,7 +36,7 @@ class DevicePlace:
 class VirtualFunction:
     """One VF of a NIC. `minor` -1 is not numbered (Koordinator contract 3.1)."""
 
-    minor: int
+    minor: Index
     bus_id: str
     labels: Mapping[str, str] = field(default_factory=dict)
 
@@ -54,11 +58,11 @@ class DeviceRecord:
     """
 
     device_type: str
-    minor: int
+    minor: Index
     device_id: str
     model: str = ""
-    core_percent: int = WHOLE_PERCENT
-    memory_bytes: int = 0
+    core_percent: Units = WHOLE_PERCENT
+    memory_bytes: Count = 0
     healthy: bool = True
     labels: Mapping[str, str] = field(default_factory=dict)
     place: DevicePlace | None = None
@@ -71,8 +75,7 @@ class DeviceRecord:
         return (self.device_type, self.minor)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ContainerShare:
+class ContainerShare(Struct, frozen=True, kw_only=True):
     """
     What one container gets of one device.
 
@@ -83,12 +86,11 @@ class ContainerShare:
 
     container: str
     place: str
-    core_percent: int
-    memory_bytes: int
+    core_percent: Units
+    memory_bytes: Count
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceShare:
+class DeviceShare(Struct, frozen=True, kw_only=True):
     """
     The part of one device that one Pod holds, in integers.
 
@@ -105,13 +107,13 @@ class DeviceShare:
     """
 
     device_type: str
-    minor: int
+    minor: Index
     device_id: str
-    core_percent: int = 0
-    memory_bytes: int = 0
-    memory_ratio_percent: int = 0
+    core_percent: Units = 0
+    memory_bytes: Count = 0
+    memory_ratio_percent: Units = 0
     exclusive: bool = False
-    instances: int = 1
+    instances: Units = 1
     vf_bus_ids: tuple[str, ...] = ()
     containers: tuple[ContainerShare, ...] = ()
 

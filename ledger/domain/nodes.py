@@ -9,6 +9,7 @@ from math import ceil
 
 from ledger.domain.annotations.cpu import NumaPolicy
 from ledger.domain.annotations.partitions import GpuPartition
+from ledger.domain.bounds import Count, CpuId, Milli
 from ledger.domain.cpuset import CpuSet
 from ledger.domain.devices import DeviceRecord
 from ledger.domain.dialects.names import Dialect
@@ -32,9 +33,9 @@ class NumaZone:
     Rule: Koordinator contract 3.2: `allocatable` only.
     """
 
-    id: int
-    cpu_milli: int | None = None
-    memory_bytes: int | None = None
+    id: CpuId
+    cpu_milli: Milli | None = None
+    memory_bytes: Count | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

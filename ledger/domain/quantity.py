@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass, field
 from enum import StrEnum
 from fractions import Fraction
-from functools import lru_cache
+from functools import lru_cache, total_ordering
 from typing import Final
 
 from ledger.domain.errors import InputError
@@ -48,7 +47,7 @@ class QuantityStyle(StrEnum):
     DECIMAL_EXPONENT = "DecimalExponent"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+@total_ordering
 class Quantity:
     """
     One amount of a resource, exact to a billionth of its unit.
@@ -59,8 +58,23 @@ class Quantity:
     `style` only says how `format_quantity` writes it.
     """
 
-    nanos: int
-    style: QuantityStyle = field(default=QuantityStyle.DECIMAL_SI, compare=False)
+    __slots__ = ("nanos", "style")  # no dataclass: its text is what is recorded, not its fields
+
+    def __init__(self, *, nanos: int, style: QuantityStyle = QuantityStyle.DECIMAL_SI) -> None:
+        self.nanos: Final = nanos
+        self.style: Final = style
+
+    def __repr__(self) -> str:
+        return f"Quantity(nanos={self.nanos}, style={self.style!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is Quantity and other.nanos == self.nanos
+
+    def __lt__(self, other: Quantity) -> bool:
+        return self.nanos < other.nanos
+
+    def __hash__(self) -> int:
+        return hash(self.nanos)
 
     def __str__(self) -> str:
         return format_quantity(self)

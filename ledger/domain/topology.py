@@ -10,6 +10,7 @@ from functools import lru_cache
 from itertools import combinations, pairwise
 from typing import Final, NamedTuple, TypeVar
 
+from ledger.domain.bounds import CpuId, Index
 from ledger.domain.cpuset import EMPTY, CpuSet, cpuset_of
 from ledger.domain.errors import InputError
 
@@ -29,10 +30,10 @@ class CoreId(NamedTuple):
 class Cpu:
     """One logical CPU and where it sits."""
 
-    id: int
-    core: int
-    socket: int
-    numa: int
+    id: CpuId
+    core: Index
+    socket: Index
+    numa: Index
 
     @property
     def core_id(self) -> CoreId:
@@ -139,7 +140,6 @@ def _shared(cpus: tuple[Cpu, ...]) -> CpuTopology:
     return CpuTopology(cpus=cpus)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class LinkMatrix:
     """
     Measured bandwidth between the GPUs of one node, GB/s; row = from minor, column = to minor.
@@ -149,12 +149,18 @@ class LinkMatrix:
     Measured, so not symmetric: a link counts at its slower direction. The diagonal is not read.
     """
 
-    rows: tuple[tuple[float, ...], ...]
-    _hash: int = field(init=False, compare=False, repr=False)
+    __slots__ = ("_hash", "rows")  # no dataclass: its text is what is recorded, not its fields
 
-    def __post_init__(self) -> None:
+    def __init__(self, *, rows: tuple[tuple[float, ...], ...]) -> None:
+        self.rows: Final = rows
         # Hashed once: a matrix is the key of what was worked out for it, looked up at every choice.
-        object.__setattr__(self, "_hash", hash(self.rows))
+        self._hash: Final = hash(rows)
+
+    def __repr__(self) -> str:
+        return f"LinkMatrix(rows={self.rows})"
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is LinkMatrix and other.rows == self.rows
 
     def __len__(self) -> int:
         return len(self.rows)

@@ -16,7 +16,6 @@ from typing import Final, TypeVar
 
 from ledger.domain.device_types import BUILT_IN, DeviceType
 from ledger.domain.log.codec import encode_value
-from ledger.domain.proofs.canonical import canonical_json
 from ledger.domain.resources import (
     ALIASES,
     DOMAIN_KOORDINATOR,
@@ -71,7 +70,7 @@ class Vocabulary:
         it, and types are in order of their names.
         """
         meant = encode_value(replace(self, device_types=self.unit_types))
-        return hashlib.sha256(canonical_json(meant).encode()).hexdigest()
+        return hashlib.sha256(meant.encode()).hexdigest()
 
     @cached_property
     def unit_types(self) -> tuple[DeviceType, ...]:

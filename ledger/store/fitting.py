@@ -12,9 +12,9 @@ from typing import Final
 
 from ledger.domain.bounds import WALL
 from ledger.domain.errors import LedgerError
-from ledger.domain.log.codec import Json, encode_value, out_of_bounds
+from ledger.domain.log.codec import Json, misfit, plain_value
+from ledger.domain.log.events import encode_event
 from ledger.domain.log.recorded import NewEvent
-from ledger.store.writing.bodies import body_of
 
 _NUL: Final = "\x00"
 _NUL_AS_JSON: Final = "\\u0000"
@@ -42,19 +42,18 @@ def body_bytes_of(new: NewEvent) -> tuple[str, bytes]:
         UnfitNumberError: an integer is out of its bounds; likewise.
     """
     try:
-        body = body_of(new.event)
-    except AssertionError as error:  # what the writers of bodies assert, said with the field
-        raise _unfit_number(new, out_of_bounds(new.event)) from error
+        body = encode_event(new.event)
+    except AssertionError as error:  # what the codec asserts, said with the field
+        raise _unfit_number(new, misfit(new.event)) from error
+    except UnicodeEncodeError:
+        _refuse(new)
+        raise  # not reached: what has no bytes is found in one of the fields
     if not WALL[0] <= new.wall_us <= WALL[1]:
         raise _unfit_number(new, "wall_us")
     around = f"{new.stream}{new.actor}{new.correlation_id}{new.idempotency_key}"
     if not fits(around) or ("\\" in body and _NUL_AS_JSON in body):
         _refuse(new)
-    try:
-        return body, body.encode()
-    except UnicodeEncodeError:
-        _refuse(new)
-        raise  # not reached: what has no bytes is found in one of the fields
+    return body, body.encode()
 
 
 def fits(text: str) -> bool:
@@ -83,7 +82,7 @@ def _refuse(new: NewEvent) -> None:
         "correlation_id": new.correlation_id,
         "idempotency_key": new.idempotency_key,
     }
-    field = _unfit(around, "") or _unfit(encode_value(new.event), "")
+    field = _unfit(around, "") or _unfit(plain_value(new.event), "")
     if field:
         raise UnfitTextError(
             "a text holds a NUL or half of a character:"
@@ -100,7 +99,7 @@ def _unfit(value: Json, path: str) -> str:
         below = [(item, f"{joint}{key}" if fits(key) else path) for key, item in value.items()]
         broken = next((path for key in value if not fits(key)), "")
         return broken or next(filter(None, (_unfit(item, at) for item, at in below)), "")
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         found = (_unfit(item, f"{path}[{i}]") for i, item in enumerate(value))
         return next(filter(None, found), "")
     return ""

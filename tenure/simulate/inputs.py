@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from msgspec import structs
+
 from ledger.domain.adopted.pods import Adopted, adopt
 from ledger.domain.errors import FieldError, InputError
 from ledger.domain.kube.node_objects import NO_WITNESSES, Witnesses, decode_node, decode_witnesses
@@ -362,7 +364,7 @@ def _adopt(
         raise document.blame(error) from None
     observed = _observed(held, node, node_name)
     if request is not None:
-        observed = replace(observed, request=request_digest(recorded_request(request)))
+        observed = structs.replace(observed, request=request_digest(recorded_request(request)))
     return observed, held.faults if node.uid else ()
 
 
@@ -393,7 +395,7 @@ def _strangers(
             seen.add(own)
             fact = "devices-checkpoints names a Pod that is not in the input"
             warning = f"node {node_name}: {fact}, it holds as an unknown one: pod_uid={uid}"
-            yield replace(_observed(held, node, node_name), pod_uid=own), warning
+            yield structs.replace(_observed(held, node, node_name), pod_uid=own), warning
 
 
 def _observed(held: Adopted, node: NodeFacts, node_name: str) -> PodObserved:

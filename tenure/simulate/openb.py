@@ -16,6 +16,8 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Final
 
+from msgspec import structs
+
 from ledger.domain.devices import GPU, WHOLE_PERCENT, DeviceRecord
 from ledger.domain.dialects.names import OUR_DIALECT
 from ledger.domain.errors import InputError
@@ -309,7 +311,7 @@ def _as_created(pods: Iterable[_Pod], start_us: int) -> Iterator[Arrival]:
         at_us = max(at_us, created_us)
         request = pod.request
         if pod.created_s is not None:
-            snapshot = replace(request.snapshot, created_at_us=created_us)
+            snapshot = structs.replace(request.snapshot, created_at_us=created_us)
             request = replace(request, snapshot=snapshot)
         yield Arrival(at_us=at_us, pod=request)
 

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from ledger.domain.errors import InputError
-from ledger.domain.proofs.hashing import chain_hash
+from ledger.domain.proofs.hashing import chain_hash, row_leaf
 from ledger.store.archives.archive import orphans
-from ledger.store.archives.archived_proof import row_leaf
 from ledger.store.projections.rebuild import rebuild
 from ledger.store.proving.verify import VerifyReport, verify
 from ledger.store.reading.timetravel import state_at

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from ledger.domain.errors import CapacityError
 from ledger.domain.log.events import LedgerEvent
@@ -126,7 +127,7 @@ def test_an_inventory_that_names_a_cpu_twice_is_refused(
 ) -> None:
     """It contradicts itself, in words; the ledger goes on with the next one."""
     cpus = node(cpus=4).cpus
-    twice = replace(node(cpus=4), cpus=(*cpus, replace(cpus[1], numa=1)))
+    twice = structs.replace(node(cpus=4), cpus=(*cpus, replace(cpus[1], numa=1)))
     with store.open() as ledger:
         it = Recorded(ledger, *known)
         it.refuses(twice, "contradicts itself: cpu n-1/cpu/1 is named twice: node_uid=uid-n-1")
@@ -142,7 +143,9 @@ def test_a_batch_with_such_an_inventory_records_nothing(store: Store) -> None:
         it = Recorded(ledger, node(cpus=2))
         with pytest.raises(CapacityError, match="named twice"):
             it.writer.append(
-                it.clock.all(reserved("a", cpus=(0,)), replace(node(), cpus=(*cpus, cpus[0])))
+                it.clock.all(
+                    reserved("a", cpus=(0,)), structs.replace(node(), cpus=(*cpus, cpus[0]))
+                )
             )
         it.add(reserved("b", cpus=(0,)))
 

@@ -7,9 +7,9 @@ Rule: design section 4, "Append-only by the database, not by habit".
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
+from msgspec import structs
 from sqlalchemy.exc import DBAPIError
 
 from ledger.domain.errors import LedgerError
@@ -139,7 +139,7 @@ ENDS: dict[str, tuple[list[LedgerEvent], LedgerEvent]] = {
     "a reservation taken back": ([], VOIDED),
     "a release of what a lost node held": ([LOST], released("a")),
     "a lost node": ([], LOST),
-    "a lost node that held nothing": ([node("n-2")], replace(LOST, node_uid="uid-n-2")),
+    "a lost node that held nothing": ([node("n-2")], structs.replace(LOST, node_uid="uid-n-2")),
     "a lost node whose loss is known": ([LOST], LOST),
     "a machine that is cleared": ([LOST], CLEARED),
 }
@@ -165,7 +165,7 @@ NOTHING: dict[str, tuple[list[LedgerEvent], LedgerEvent]] = {
     "a second release": ([released("a")], released("a")),
     "a release on another node": ([], released("a", node="n-2")),
     "a release of another attempt": ([], released("a", attempt=2)),
-    "a lost node that nobody knows": ([], replace(LOST, node_uid="uid-n-3")),
+    "a lost node that nobody knows": ([], structs.replace(LOST, node_uid="uid-n-3")),
     "a machine where nothing was lost": ([], CLEARED),
     "a machine that is cleared already": ([LOST, CLEARED], CLEARED),
 }

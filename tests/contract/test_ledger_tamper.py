@@ -15,10 +15,11 @@ import stat
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from ledger.domain.log.events import LedgerEvent, PodReleased, encode_event
 from ledger.domain.log.recorded import Envelope
@@ -145,7 +146,9 @@ def rewrite(store: SqliteStore, change: Callable[[list[Envelope]], list[Envelope
         for position, old in enumerate(change([envelope_of(row) for row in rows]), 1):
             versions[old.stream] = versions.get(old.stream, 0) + 1
             at_us = max(old.at_us, at_us + 1)
-            each = replace(old, position=position, stream_version=versions[old.stream], at_us=at_us)
+            each = structs.replace(
+                old, position=position, stream_version=versions[old.stream], at_us=at_us
+            )
             leaf = leaf_hash(each)
             chain = chain_hash(chain, leaf)
             for tile in edge.append(leaf):
@@ -186,7 +189,7 @@ def rewrite(store: SqliteStore, change: Callable[[list[Envelope]], list[Envelope
 def edited(events: list[Envelope]) -> list[Envelope]:
     """Say another reason for the end at position 8."""
     told = PodReleased(pod_uid="uid-a", attempt=1, node_uid="uid-n-1", reason="evicted")
-    return [replace(e, body=encode_event(told)) if e.position == 7 else e for e in events]
+    return [structs.replace(e, body=encode_event(told)) if e.position == 7 else e for e in events]
 
 
 def deleted(events: list[Envelope]) -> list[Envelope]:

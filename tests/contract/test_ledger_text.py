@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from ledger.domain.errors import InputError
 from ledger.domain.log.events import LedgerEvent
@@ -65,16 +65,16 @@ UNFIT: dict[str, tuple[LedgerEvent, str]] = {
     "a message": (refused("p", message=NUL), "message"),
     "a Pod that was refused": (refused(NUL), "pod_uid"),
     "a reason": (health(1, healthy=False, reason=NUL), "reason"),
-    "a Pod's name": (replace(reserved("p", share(0, 10)), pod_name=NUL), "pod_name"),
+    "a Pod's name": (structs.replace(reserved("p", share(0, 10)), pod_name=NUL), "pod_name"),
     "a label": (LABELLED, "snapshot.labels.a"),
-    "a label's name": (replace(node(), labels={NUL: "a"}), "labels"),
+    "a label's name": (structs.replace(node(), labels={NUL: "a"}), "labels"),
     "half of a character": (refused("p", message=HALF), "message"),
     "half of a character in a card": (
         reserved("p", share(0, 10), share(1, 10, device_id=HALF)),
         "shares[1].device_id",
     ),
     "half of a character in a release": (
-        replace(released("p"), reason=HALF),
+        structs.replace(released("p"), reason=HALF),
         "reason",
     ),
 }
@@ -107,7 +107,7 @@ def test_text_around_an_event_is_looked_at_too(store: Store, field: str, text: s
         writer = start(ledger)
         first, bad, last = clock.all(node(), node("n-2"), node("n-3"))
         changed: dict[str, Any] = {field: text}
-        bad = replace(bad, **changed)
+        bad = structs.replace(bad, **changed)
         with pytest.raises(UnfitTextError, match=f"event_type=node.inventoried.v1, field={field}$"):
             writer.append([bad])
         with pytest.raises(UnfitTextError):

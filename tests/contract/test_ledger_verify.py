@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable
-from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from ledger.domain.errors import (
     CorruptLedgerError,
@@ -316,8 +316,8 @@ def test_an_event_of_a_newer_version_stops_readers(told: SqliteStore) -> None:
     with told.open() as ledger:
         new = Clock().new(refused("z"), key="newer")
         kind = type("Newer", (RequestRefused,), {"event_type": "request.refused.v2"})
-        words = {each.name: getattr(new.event, each.name) for each in fields(new.event)}
-        start(ledger).append([replace(new, event=kind(**words))])
+        words = {each.name: getattr(new.event, each.name) for each in structs.fields(new.event)}
+        start(ledger).append([structs.replace(new, event=kind(**words))])
     with told.raw() as raw:
         raw.execute(text)
     with told.open("read") as ledger:
@@ -578,7 +578,7 @@ def rewritten(store: SqliteStore, position: int, event_type: str, body: str) -> 
     for row in rows:
         envelope = envelope_of(row)
         if envelope.position == position:
-            envelope = replace(envelope, event_type=event_type, body=body)
+            envelope = structs.replace(envelope, event_type=event_type, body=body)
         leaf = leaf_hash(envelope)
         chain = chain_hash(chain, leaf)
         words = body.replace("'", "''")
@@ -634,7 +634,7 @@ def test_a_body_that_is_not_its_type_is_named(told: SqliteStore, body: Callable[
 def test_an_inventory_that_names_a_cpu_twice_is_named(told: SqliteStore) -> None:
     """What can't be replayed is a finding at its position, and stops a rebuild there."""
     twice = node(gpus=2, cpus=4)
-    twice = replace(twice, cpus=(twice.cpus[0], *twice.cpus))
+    twice = structs.replace(twice, cpus=(twice.cpus[0], *twice.cpus))
     report = rewritten(told, 2, "node.inventoried.v1", encode_event(twice))
 
     assert report.findings[0].position == 2

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from ledger.domain.cpuset import cpuset_of
 from ledger.domain.devices import DeviceRecord, DeviceShare
@@ -74,7 +74,9 @@ IN_THE_WAY: dict[str, tuple[list[LedgerEvent], LedgerEvent, str]] = {
     ),
     "another card waits for another member": (
         [PLAN],
-        replace(WHOLE, shares=(FPGA_SHARE, share(0, 100), share(2, 100), vf("0000:3b:00.2"))),
+        structs.replace(
+            WHOLE, shares=(FPGA_SHARE, share(0, 100), share(2, 100), vf("0000:3b:00.2"))
+        ),
         "n-1/gpu/2 .* waits for uid-b of group g",
     ),
     "the device of another type is taken": (
@@ -94,12 +96,12 @@ IN_THE_WAY: dict[str, tuple[list[LedgerEvent], LedgerEvent, str]] = {
     ),
     "a CPU is not there": (
         [PLAN],
-        replace(WHOLE, cpuset=cpuset_of((0, 99))),
+        structs.replace(WHOLE, cpuset=cpuset_of((0, 99))),
         "no such CPU",
     ),
     "a card is not there": (
         [PLAN],
-        replace(WHOLE, shares=(*WHOLE.shares, share(7, 1, device_id="GPU-7"))),
+        structs.replace(WHOLE, shares=(*WHOLE.shares, share(7, 1, device_id="GPU-7"))),
         "no such card",
     ),
     "the Pod already holds something": (
@@ -134,7 +136,7 @@ def test_the_whole_pod_is_recorded_at_once_and_given_back_at_once(store: Store) 
         assert [row[0] for row in after["ledger_cpu_holdings"]] == [position] * 2
         assert [row[1] for row in after["ledger_slot_holdings"]] == ["0000:3b:00.2"]
         assert [row[-1] for row in after["ledger_places"]] == [position, position, None]
-        it.add(released("a"), replace(WHOLE, pod_uid="uid-c", pod_name="c"))
+        it.add(released("a"), structs.replace(WHOLE, pod_uid="uid-c", pod_name="c"))
 
         assert it.proved()
 

@@ -21,9 +21,8 @@ import psycopg
 import pytest
 from sqlalchemy import create_engine, make_url
 
-from ledger.domain.log.events import LedgerEvent
+from ledger.domain.log.events import LedgerEvent, encode_event
 from ledger.store.ddl.postgres_roles import apply_roles
-from ledger.store.writing.bodies import body_of
 from tests.support.postgres import Server
 from tests.support.stores import Clock, PostgresStore, node, planned, reserved, share, start
 
@@ -166,7 +165,7 @@ def wanted(postgres: Server, empty_postgres: PostgresStore) -> Iterator[Postgres
                 stream = "sys" if event.event_type.startswith("group") else "node/uid-n-1"
                 query = "SELECT version FROM ledger_streams WHERE stream = %s"
                 (version,) = raw.execute(query, [stream]).fetchone() or (0,)
-                words = (stream, version + 1, event.event_type, body_of(event))
+                words = (stream, version + 1, event.event_type, encode_event(event))
                 raw.execute(RECORD.encode(), words)
         raw.execute("ALTER TABLE ledger_head ENABLE ALWAYS TRIGGER ledger_head_settled")
     yield store

@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from ledger.domain.annotations.cpu import NumaPolicy, NumaTopologySpec
 from ledger.domain.devices import DeviceShare
@@ -106,7 +107,7 @@ def test_parts_that_are_tested_together_fit_exactly_when_some_assignment_does(
                     memory_bytes=gib * GIB,
                     instances=instances,
                 )
-                seen = replace(running(f"r{number}-{minor}", held), dialect="mgpu")
+                seen = structs.replace(running(f"r{number}-{minor}", held), dialect="mgpu")
                 engine.adopt(number, seen)
     request = pod("p", *parts, dialect=Dialect.MGPU, memory_bytes=0)
     passing = set(engine.candidates(request))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Any, Final
@@ -21,6 +20,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from msgspec import structs
 
 from ledger.domain.devices import DeviceRecord, DeviceShare
 from ledger.domain.errors import CapacityError, FencedError, IdempotencyError
@@ -153,7 +153,7 @@ def inventories(draw: st.DrawFn) -> LedgerEvent:
     told: dict[str, Any] = {"cpus": count, "refs": refs, "boot_id": boot, "by_agent": agent}
     event = on_machine(name, devices=tuple(cards), **told)
     twice = draw(st.sampled_from([False] * 7 + [True]))
-    return replace(event, cpus=(*event.cpus, event.cpus[0])) if twice else event
+    return structs.replace(event, cpus=(*event.cpus, event.cpus[0])) if twice else event
 
 
 @st.composite
@@ -170,8 +170,8 @@ def deaths(draw: st.DrawFn) -> LedgerEvent:
     """Return a card that dies or comes back, perhaps one that is not there."""
     name, minor = draw(NODES), draw(st.integers(0, 2))
     event = health(minor, healthy=draw(st.booleans()), node=name)
-    event = replace(event, device_id=f"GPU-{MACHINES[name]}-{minor}")
-    return replace(event, device_id=event.device_id + draw(OTHER))
+    event = structs.replace(event, device_id=f"GPU-{MACHINES[name]}-{minor}")
+    return structs.replace(event, device_id=event.device_id + draw(OTHER))
 
 
 def about(make: Callable[[str, str, int], LedgerEvent]) -> st.SearchStrategy[LedgerEvent]:
@@ -323,7 +323,7 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule()
     def reuse_a_key(self) -> None:
         """A key stands for one command."""
-        stolen = replace(self.last[0], event=refused("w", "another command"))
+        stolen = structs.replace(self.last[0], event=refused("w", "another command"))
         before = self.writer.head
         with pytest.raises(IdempotencyError):
             self.writer.append([stolen])

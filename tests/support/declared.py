@@ -11,6 +11,7 @@ from fractions import Fraction
 from typing import Any
 
 from hypothesis import strategies as st
+from msgspec import Struct, structs
 
 from ledger.domain.bounds import bounds_of
 from ledger.domain.cpuset import CpuSet, cpuset_of
@@ -38,16 +39,19 @@ def values(
         return _TEXTS[declared]
     if isinstance(declared, type) and issubclass(declared, StrEnum):
         return st.sampled_from(declared)
-    if hasattr(declared, "__dataclass_fields__"):
+    if hasattr(declared, "__dataclass_fields__") or hasattr(declared, "__struct_fields__"):
         hints = typing.get_type_hints(declared)
-        fields = {
-            each.name: values(hints[each.name], words, each.name)
-            for each in dataclasses.fields(declared)
-        }
+        fields = {name: values(hints[name], words, name) for name in names_of(declared)}
         version = newest_version_of(declared)
         return st.builds(declared, **fields | ({"version": st.just(version)} if version else {}))
     plain = {str: words, int: st.integers(*bounds_of(field)), bool: st.booleans()}
     return plain[declared] if declared in plain else st.none()
+
+
+def names_of(kind: Any) -> tuple[str, ...]:  # noqa: ANN401
+    """Return the names of the fields of a struct or a dataclass."""
+    fields = structs.fields(kind) if issubclass(kind, Struct) else dataclasses.fields(kind)
+    return tuple(field.name for field in fields)
 
 
 def _matrix(size: int) -> st.SearchStrategy[LinkMatrix]:

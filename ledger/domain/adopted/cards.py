@@ -8,8 +8,10 @@ their annotation is absent.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, TypeAlias
+
+from msgspec import structs
 
 from ledger.domain.annotations.checkpoints import DeviceCheckpoint
 from ledger.domain.devices import (
@@ -126,7 +128,7 @@ def empty_share(card: DeviceRecord) -> DeviceShare:
 
 def whole_share(card: DeviceRecord, containers: Sequence[ContainerSpec]) -> DeviceShare:
     """Return all of the card."""
-    return replace(
+    return structs.replace(
         empty_share(card),
         core_percent=card.core_percent,
         memory_bytes=card.memory_bytes,
@@ -140,7 +142,7 @@ def part_share(
     card: DeviceRecord, core: int, memory: int, containers: Sequence[ContainerSpec]
 ) -> DeviceShare:
     """Return so much of the card; `memory` in bytes."""
-    return replace(
+    return structs.replace(
         empty_share(card),
         core_percent=core,
         memory_bytes=memory,
@@ -155,7 +157,7 @@ def _counted(share: DeviceShare) -> DeviceShare:
 
     An amount that is cut here over-fills every card, so the card is closed all the same.
     """
-    return replace(
+    return structs.replace(
         share,
         core_percent=min(share.core_percent, UNITS_MAX),
         memory_bytes=min(share.memory_bytes, BYTES_MAX),
@@ -164,7 +166,7 @@ def _counted(share: DeviceShare) -> DeviceShare:
 
 
 def _merge(one: DeviceShare, other: DeviceShare) -> DeviceShare:
-    return replace(
+    return structs.replace(
         one,
         core_percent=one.core_percent + other.core_percent,
         memory_bytes=one.memory_bytes + other.memory_bytes,

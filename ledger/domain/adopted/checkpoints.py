@@ -8,8 +8,10 @@ it: what a Pod holds of a device is every id of it once, however many containers
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
+
+from msgspec import structs
 
 from ledger.domain.adopted.cards import Asker, Found, Part, collect, part_share, whole_share
 from ledger.domain.devices import DeviceRecord, DeviceShare
@@ -96,7 +98,7 @@ def _memory_share(
     containers = list(named)
     parts = [part_share(card, 0, len(ids[one.name]) * unit_bytes, (one,)) for one in containers]
     share = part_share(card, 0, len(set().union(*ids.values())) * unit_bytes, ())
-    return replace(
+    return structs.replace(
         share,
         instances=max(1, sum(one.kind != INIT for one in containers)),
         containers=tuple(named for part in parts for named in part.containers),

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from msgspec import structs
+
 from ledger.domain.adopted.cards import (
     Asker,
     Found,
@@ -325,7 +327,7 @@ def _with_doubtful(
             )
             other = asker.card(device_type, minor=entry.minor)
             if other is not None and other.key not in shares:
-                share = replace(_share_of_entry(asker, other, entry), vf_bus_ids=())
+                share = structs.replace(_share_of_entry(asker, other, entry), vf_bus_ids=())
                 doubtful[other.key] = share
     every = [*found.shares, *doubtful.values()]
     return replace(
@@ -373,7 +375,7 @@ def _unit_share(
         percent = WHOLE_PERCENT
     memory = entry.quantity(kind.memory).ceil() if kind.memory else 0
     memory = memory or (ratio_to_bytes(percent, card.memory_bytes) if kind.memory else 0)
-    return replace(
+    return structs.replace(
         base,
         core_percent=percent,
         memory_bytes=memory,
@@ -401,7 +403,7 @@ def _share_of_entry(asker: Asker, card: DeviceRecord, entry: DeviceAllocation) -
     memory = memory or ratio_to_bytes(ratio, card.memory_bytes)
     ratio = ratio or bytes_to_ratio(memory, card.memory_bytes)
     wholes = {demand.exclusive for demand in asker.demands}
-    return replace(
+    return structs.replace(
         base,
         core_percent=core,
         memory_bytes=memory,
@@ -421,7 +423,9 @@ def _share_without_memory(asker: Asker, card: DeviceRecord, core: int) -> Device
     only = asker.demands[0] if len(asker.demands) == 1 else None
     share = _demand_share(card, only, ())
     ratio = (only.memory_ratio_percent if only else 0) or share.memory_ratio_percent
-    return replace(share, core_percent=max(core, share.core_percent), memory_ratio_percent=ratio)
+    return structs.replace(
+        share, core_percent=max(core, share.core_percent), memory_ratio_percent=ratio
+    )
 
 
 def _from_topology(asker: Asker) -> Found | None:

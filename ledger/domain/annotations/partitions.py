@@ -18,6 +18,7 @@ from ledger.domain.annotations.wire import (
     load,
     present,
 )
+from ledger.domain.bounds import Exact, Number
 from ledger.domain.errors import InputError
 from ledger.domain.quantity import Quantity, format_quantity
 from ledger.domain.resources import ANNOTATION_GPU_PARTITIONS, LABEL_GPU_PARTITION_POLICY
@@ -30,10 +31,10 @@ _HOPPER_MODELS: Final = frozenset({"H100", "H800", "H20"})
 class GpuPartition:
     """One group of GPUs. `minors` ascending; a missing bandwidth meets no demand for one."""
 
-    minors: tuple[int, ...]
+    minors: tuple[Number, ...]
     link_type: str = ""
     ring_bus_bandwidth: Quantity | None = None
-    allocation_score: int = 0
+    allocation_score: Exact = 0
 
 
 def _even(count: int, groups: Iterable[int]) -> tuple[GpuPartition, ...]:

@@ -14,10 +14,11 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from ledger.domain.annotations.wire import annotation_path, dump, load
+from ledger.domain.bounds import Count, Exact, Milli, Number
 from ledger.domain.cpuset import CpuSet
 from ledger.domain.devices import DeviceShare
 from ledger.domain.errors import InputError
-from ledger.domain.log.codec import decode_value, encode_value
+from ledger.domain.log.codec import decode_value, plain_value
 from ledger.domain.proofs.canonical import canonical_json
 from ledger.domain.request.requests import PodSnapshot
 from ledger.domain.resources import ANNOTATION_TENURE_ALLOCATION
@@ -48,20 +49,20 @@ class Allocation:
         shares, device_models: as in `PodReserved`, same order.
     """
 
-    format: int = FORMAT
+    format: Exact = FORMAT
     origin: str
     incarnation: str
-    epoch: int
-    position: int
-    at_us: int
+    epoch: Count
+    position: Exact
+    at_us: Exact
     pod_uid: str
-    attempt: int
+    attempt: Number
     namespace: str
     pod_name: str
     node_uid: str
     node_name: str
-    cpu_milli: int
-    memory_bytes: int
+    cpu_milli: Milli
+    memory_bytes: Count
     shares: tuple[DeviceShare, ...] = ()
     device_models: tuple[str, ...] = ()
     cpuset: CpuSet = _NO_CPUS
@@ -92,7 +93,7 @@ def signed_bytes(allocation: Mapping[str, object]) -> bytes:
 
 def encode_signed_allocation(allocation: Allocation, *, key: str, sign: Signer) -> dict[str, str]:
     """Write the annotation, signed with the key of that id."""
-    words: dict[str, object] = encode_value(allocation)
+    words: dict[str, object] = plain_value(allocation)
     signature = base64.b64encode(sign(signed_bytes(words))).decode()
     text = dump({"allocation": words, "key": key, "signature": signature})
     return {ANNOTATION_TENURE_ALLOCATION: text}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
@@ -332,7 +332,7 @@ def _read_amount(name: str, value: object, field: str, vocabulary: Vocabulary) -
         most = INTEGER_MAX
     else:
         most = _UNITS_MAX
-    return replace(quantity, nanos=most * NANO) if quantity.nanos > most * NANO else quantity
+    return min(quantity, Quantity(nanos=most * NANO, style=quantity.style))
 
 
 def _pod_level(spec: Mapping[str, object], vocabulary: Vocabulary) -> tuple[Amounts, Amounts]:

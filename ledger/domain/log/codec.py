@@ -1,11 +1,12 @@
 """
-Frozen dataclasses to plain JSON values and back, driven by their own type hints.
+Values as canonical JSON and back, by msgspec and the types that their fields are declared with.
 
-Each type's hints are read once; what comes out is a chain of plain functions, because every event
-of the ledger passes here when it is written and again when it is replayed.
+Rule: docs/adr/0015. A value is a frozen struct or dataclass of text, integers, booleans, arrays,
+mappings of text and other such values. It has one text; a text that is not what its own value is
+written as is no value.
 
 A versioned value is a part of an event that grows by itself (`newest_version` on its class). It has
-its version in it, and of all it holds what is at its default is left out: one value has one text.
+its version in it, and of all it holds what is at its default is left out.
 """
 
 from __future__ import annotations
@@ -13,19 +14,16 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-import types
 import typing
 from collections.abc import Callable, Mapping
-from enum import StrEnum
 from fractions import Fraction
-from operator import attrgetter
 from typing import Any, Final
 
-from ledger.domain.bounds import ANY, Bounds, bounds_of
+import msgspec
+
 from ledger.domain.cpuset import CpuSet, format_cpuset, parse_cpuset
 from ledger.domain.errors import InputError, UnknownEventError
-from ledger.domain.frozen import twin_of
-from ledger.domain.proofs.canonical import canonical_json, exact_integer
+from ledger.domain.proofs.canonical import exact_integer, is_canonical
 from ledger.domain.quantity import Quantity, format_quantity, parse_quantity
 from ledger.domain.topology import LinkMatrix, format_link_matrix, parse_link_matrix
 
@@ -35,54 +33,81 @@ Json = Any
 Declared = Any
 """A type as a field declares it, such as `tuple[int, ...]` or `CpuSet | None`."""
 
-Encoder = Callable[[Any], Json]
-Decoder = Callable[[object, str], Any]
 
-_type_hints = functools.cache(typing.get_type_hints)
-_NAMES: Final = {str: "text", int: "an integer", bool: "true or false"}
-_VERSIONED_MAX: Final = 4_096
-"""Versioned values that are remembered by their text: the same requests come again and again."""
-
-
-def encode_value(value: object) -> Json:
+def encode_value(value: object) -> str:
     """
-    Return `value` as objects, arrays, text, integers, booleans and null.
+    Return `value` as canonical JSON.
 
-    Floats, other types and integers beyond `INTEGER_MAX` are our own bug and fail an assertion;
-    `out_of_bounds` names what is no amount that an event may hold.
+    A value that does not read back as itself, such as one with a float or with an integer out of
+    its bounds, is our own bug and fails an assertion; `misfit` names the field.
     """
-    kind: Declared = type(value)
-    return _encoder(kind)(value)
+    body = _ENCODER.encode(_written(value))
+    fault = _misfit(value, body)
+    assert not fault, (type(value), fault)
+    return body.decode()
 
 
-def out_of_bounds(value: object, path: str = "") -> str:
-    """Return the path of the first integer in a value that is out of its field's bounds, if any."""
-    if dataclasses.is_dataclass(value):
-        for field in dataclasses.fields(value):
-            below = f"{path}.{field.name}" if path else field.name
-            found = out_of_bounds(getattr(value, field.name), below)
-            if found:
-                return found
-    elif isinstance(value, tuple):
-        each = (out_of_bounds(item, f"{path}[{i}]") for i, item in enumerate(value))
-        return next(filter(None, each), "")
-    elif type(value) is int:
-        low, high = bounds_of(path.rsplit(".", 1)[-1].partition("[")[0])
-        return "" if low <= value <= high else path
-    return ""
+def plain_value(value: object) -> Json:
+    """Return `value` as objects, arrays, text, integers, booleans and null."""
+    return msgspec.to_builtins(_written(value), enc_hook=_text_of)
 
 
-def decode_value(kind: Declared, value: object, path: str) -> Json:
+def misfit(value: object) -> str:
+    """Return the path of the first part of a value that would not read back, if there is one."""
+    return _misfit(value, _ENCODER.encode(_written(value)))
+
+
+def read_value(kind: Declared, text: str, path: str) -> Any:  # noqa: ANN401 - a `kind`
     """
-    Return `value` as the declared type `kind`.
+    Return the `kind` that `text` is the canonical JSON of.
 
-    A missing field takes the dataclass's default (events grow by fields with defaults).
+    A missing field takes its default (events grow by fields with defaults).
 
     Raises:
-        InputError: an unknown field, a missing one without a default, another JSON type, or an
-            integer out of its bounds, with its path below `path`.
+        UnknownEventError: a versioned value of a version that this release doesn't know.
+        InputError: an unknown field, a missing one without a default, another JSON type, an
+            integer out of its bounds or a text in another form, with its path below `path`.
     """
-    return _decoder(kind)(value, path)
+    try:
+        made = _reader(kind).decode(text)
+        if _ENCODER.encode(_written(made)) == text.encode():
+            return made
+    except (ValueError, RecursionError):
+        pass  # what is wrong with it is said below
+    plain = _json(text, path)
+    made = decode_value(kind, plain, path)
+    _check_canonical(text, plain, path)
+    return made
+
+
+def canonical_object(text: str, path: str) -> dict[str, Json]:
+    """
+    Return the JSON object that `text` is the canonical JSON of.
+
+    Raises:
+        InputError: it is not.
+    """
+    value = _json(text, path)
+    _check_canonical(text, value, path)
+    if not isinstance(value, dict):
+        raise InputError("must be an object", field=path)
+    return value
+
+
+def decode_value(kind: Declared, value: Json, path: str) -> Any:  # noqa: ANN401 - a `kind`
+    """
+    Return decoded JSON as the declared type `kind`.
+
+    Raises:
+        UnknownEventError, InputError: as `read_value`.
+    """
+    _refuse_newer(kind, value)
+    try:
+        made = msgspec.convert(value, kind, dec_hook=_parsed)
+    except msgspec.ValidationError as error:
+        raise _input_error(error).within(path) from error
+    _check_words(value, plain_value(made), path)
+    return made
 
 
 def newest_version_of(kind: Declared) -> int:
@@ -92,78 +117,95 @@ def newest_version_of(kind: Declared) -> int:
 
 
 @functools.cache
-def _encoder(kind: Declared, bounds: Bounds = ANY, *, brief: bool = False) -> Encoder:
-    """
-    Return the encoder of a declared type; a type that no event may hold is an assertion.
-
-    Args:
-        bounds: of the integers in it, however deep in arrays.
-        brief: what is at its default is left out.
-    """
-    origin: Declared = typing.get_origin(kind)
-    arguments = typing.get_args(kind)
-    if origin in (types.UnionType, typing.Union):
-        other = next(item for item in arguments if item is not types.NoneType)
-        inner = _encoder(other, bounds, brief=brief)
-        return lambda value: None if value is None else inner(value)
-    if origin is tuple:
-        return _array_encoder(arguments, bounds, brief=brief)
-    if origin is not None and issubclass(origin, Mapping):
-        inner = _encoder(arguments[1], bounds, brief=brief)
-        if inner is _same:
-            return dict
-        return lambda value: {key: inner(item) for key, item in value.items()}
-    if kind in TEXTS:
-        return TEXTS[kind][0]
-    if kind is int:
-        return functools.partial(_encode_integer, bounds=bounds)
-    if kind is bool or (isinstance(kind, type) and issubclass(kind, str)):
-        return _same
-    assert dataclasses.is_dataclass(kind), kind
-    if brief or newest_version_of(kind):
-        return _brief_encoder(kind)
-    return _dataclass_encoder(kind)
+def _reader(kind: Declared) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(kind, dec_hook=_parsed)
 
 
-def _same(value: Json) -> Json:
-    """Text and booleans are JSON as they are."""
-    return value
+def _json(text: str, path: str) -> Json:
+    try:
+        return json.loads(text, parse_int=exact_integer)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"not JSON: {error}", field=path) from error
 
 
-def _encode_integer(value: int, *, bounds: Bounds) -> int:
-    assert type(value) is int, value
-    assert bounds[0] <= value <= bounds[1], value
-    return value
+def _check_canonical(text: str, value: Json, path: str) -> None:
+    if not is_canonical(text, value):
+        raise InputError("not canonical JSON", field=path)
 
 
-def _array_encoder(arguments: tuple[Any, ...], bounds: Bounds, *, brief: bool) -> Encoder:
-    if arguments[1:] == (Ellipsis,):
-        inner = _encoder(arguments[0], bounds, brief=brief)
-        if inner is _same:
-            return list
-        return lambda value: [inner(item) for item in value]
-    inners = [_encoder(argument, bounds, brief=brief) for argument in arguments]
-    return lambda value: [encode(item) for encode, item in zip(inners, value, strict=True)]
+def _check_words(said: Json, written: Json, path: str) -> None:
+    """Refuse what is said and would not be written; what is left out is at its default."""
+    if isinstance(said, dict) and isinstance(written, dict):
+        for name, item in said.items():
+            if name not in written:
+                raise InputError(f"unknown field {name!r}, or not in its one form", field=path)
+            _check_words(item, written[name], f"{path}.{name}")
+    elif isinstance(said, list) and isinstance(written, list | tuple):
+        for i, (item, other) in enumerate(zip(said, written, strict=True)):
+            _check_words(item, other, f"{path}[{i}]")
+    elif said != written or type(said) is not type(written):
+        raise InputError(f"is not written in its one form: value={said!r}", field=path)
 
 
-def _brief_encoder(kind: Declared) -> Encoder:
-    """Return the encoder of a dataclass that leaves out what is at its default."""
-    hints = _type_hints(kind)
-    parts = [
-        (
-            field.name,
-            _default_of(field),
-            _encoder(hints[field.name], bounds_of(field.name), brief=True),
-        )
-        for field in dataclasses.fields(kind)
-    ]
+def _input_error(error: msgspec.ValidationError) -> InputError:
+    """Return what msgspec found in our words: the path by itself, below nothing."""
+    fact, _, place = f" - at `{error}".rpartition(" - at `")
+    if not fact:
+        fact, place = place, ""
+    fact = fact.removeprefix(" - at `")
+    path = place.rpartition("$")[2].rstrip("`").removeprefix(".")
+    return InputError(f"{fact[:1].lower()}{fact[1:]}", field=path)
 
-    def encode(value: object) -> dict[str, Json]:
-        assert type(value) is kind, value
-        fields = [(name, getattr(value, name), default, inner) for name, default, inner in parts]
-        return {name: inner(item) for name, item, default, inner in fields if item != default}
 
-    return encode
+def _misfit(value: object, body: bytes) -> str:
+    kind: Declared = type(value)
+    try:
+        back = _reader(kind).decode(body)
+    except msgspec.ValidationError as error:
+        return _input_error(error).field or str(error)
+    if back == value:
+        return ""
+    names = typing.get_type_hints(kind)
+    return next(name for name in names if getattr(back, name) != getattr(value, name))
+
+
+def _refuse_newer(kind: Declared, value: Json) -> None:
+    if not isinstance(value, dict):
+        return
+    version = value.get("version")
+    if newest_version_of(kind) and type(version) is int and version != newest_version_of(kind):
+        raise UnknownEventError(f"a {kind.__name__} of another version: version={version}")
+    for name, part in _versioned_parts(kind).items():
+        _refuse_newer(part, value.get(name))
+
+
+@functools.cache
+def _versioned_parts(kind: Declared) -> Mapping[str, Declared]:
+    """Return the fields of a class that hold a versioned value."""
+    hints = typing.get_type_hints(kind) if hasattr(kind, "__annotations__") else {}
+    return {name: hint for name, hint in hints.items() if newest_version_of(hint)}
+
+
+def _written(value: object) -> object:
+    """Return what the encoder takes for a value: versioned parts as what they are written as."""
+    kind: Declared = type(value)
+    if newest_version_of(kind):
+        return _brief(value)
+    versioned = _versioned_parts(kind)
+    if not versioned:
+        return value
+    names = [name for name in typing.get_type_hints(kind) if name in kind.__struct_fields__]
+    return {name: _written(getattr(value, name)) for name in names}
+
+
+def _brief(value: object) -> object:
+    """Return a value without what is at its default in it."""
+    if isinstance(value, tuple):
+        return [_brief(item) for item in value]
+    if not dataclasses.is_dataclass(value):
+        return value
+    fields = [(each, getattr(value, each.name)) for each in dataclasses.fields(value)]
+    return {each.name: _brief(item) for each, item in fields if item != _default_of(each)}
 
 
 def _default_of(field: dataclasses.Field[Any]) -> object:
@@ -172,216 +214,24 @@ def _default_of(field: dataclasses.Field[Any]) -> object:
     return field.default if field.default_factory is missing else field.default_factory()
 
 
-def _dataclass_encoder(kind: Declared) -> Encoder:
-    hints = _type_hints(kind)
-    names = tuple(field.name for field in dataclasses.fields(kind))
-    encoders = {name: _encoder(hints[name], bounds_of(name)) for name in names}
-    changing = tuple((name, inner) for name, inner in encoders.items() if inner is not _same)
-    values_of: Callable[[object], tuple[object, ...]]
-    if len(names) > 1:
-        values_of = attrgetter(*names)
-    else:
-
-        def values_of(value: object) -> tuple[object, ...]:
-            return tuple(getattr(value, name) for name in names)
-
-    def encode(value: object) -> dict[str, Json]:
-        assert type(value) is kind, value
-        fields: dict[str, Json] = dict(zip(names, values_of(value), strict=True))
-        for name, inner in changing:
-            fields[name] = inner(fields[name])
-        return fields
-
-    return encode
+def _text_of(value: object) -> object:
+    """Return what a value of a type that msgspec does not know is written as."""
+    kind: Declared = type(value)
+    if kind in _TEXTS:
+        return _TEXTS[kind][0](value)
+    assert isinstance(value, Mapping), (kind, value)
+    return dict(value)
 
 
-@functools.cache
-def _decoder(kind: Declared, bounds: Bounds = ANY) -> Decoder:
-    origin: Declared = typing.get_origin(kind)
-    arguments = typing.get_args(kind)
-    if origin in (types.UnionType, typing.Union):
-        inner = _decoder(next(item for item in arguments if item is not types.NoneType), bounds)
-        return lambda value, path: None if value is None else inner(value, path)
-    if origin is tuple:
-        return _array_decoder(arguments, bounds)
-    if origin is not None and issubclass(origin, Mapping):
-        return _object_decoder(_decoder(arguments[1], bounds), arguments[1])
-    if kind in TEXTS:
-        return _text_decoder(*TEXTS[kind][1:])
-    if kind is int:
-        return functools.partial(_decode_integer, bounds=bounds)
-    if dataclasses.is_dataclass(kind):
-        return _versioned_decoder(kind) if newest_version_of(kind) else _dataclass_decoder(kind)
-    if isinstance(kind, type) and issubclass(kind, StrEnum):
-        return _choice_decoder(kind)
-    return _plain_decoder(kind)
-
-
-def _array_decoder(arguments: tuple[Any, ...], bounds: Bounds) -> Decoder:
-    if arguments[1:] == (Ellipsis,):
-        inner = _decoder(arguments[0], bounds)
-
-        def many(value: object, path: str) -> tuple[Any, ...]:
-            if not isinstance(value, list):
-                raise InputError("must be an array", field=path)
-            if not value:
-                return ()
-            return tuple([inner(item, f"{path}[{i}]") for i, item in enumerate(value)])
-
-        return many
-    inners = [_decoder(argument, bounds) for argument in arguments]
-
-    def fixed(value: object, path: str) -> tuple[Any, ...]:
-        if not isinstance(value, list) or len(value) != len(inners):
-            raise InputError(f"must be an array of {len(inners)}", field=path)
-        pairs = enumerate(zip(inners, value, strict=True))
-        return tuple([decode(item, f"{path}[{i}]") for i, (decode, item) in pairs])
-
-    return fixed
-
-
-def _object_decoder(inner: Decoder, kind: Declared) -> Decoder:
-    plain = {kind} if kind in _NAMES else set()
-
-    def decode(value: object, path: str) -> dict[str, Any]:
-        if not isinstance(value, dict):
-            raise InputError("must be an object", field=path)
-        if plain.issuperset(map(type, value.values())):
-            return dict(value)
-        return {key: inner(item, f"{path}[{key}]") for key, item in value.items()}
-
-    return decode
-
-
-def _dataclass_decoder(kind: Declared) -> Decoder:
-    hints = _type_hints(kind)
-    fields = {
-        field.name: _decoder(hints[field.name], bounds_of(field.name))
-        for field in dataclasses.fields(kind)
-    }
-    needed = {field.name for field in dataclasses.fields(kind) if not _has_default(field)}
-    # What we write has every field, sorted by name: recognised as a whole, it is not looked at
-    # field by field. A field that may be null never is recognised.
-    order = sorted(fields)
-    kinds = [_json_kind(hints[name]) for name in order]
-    changing = tuple(
-        (i, name, fields[name])
-        for i, name in enumerate(order)
-        if _json_kind(hints[name]) is not hints[name] or hints[name] is int
-    )
-    twin = twin_of(kind)
-
-    def decode(value: object, path: str) -> Json:
-        if type(value) is dict and list(value) == order:
-            values = list(value.values())
-            if [*map(type, values)] == kinds:
-                try:
-                    for i, name, inner in changing:
-                        values[i] = inner(values[i], name)
-                except InputError as error:
-                    raise error.within(path) from error
-                made = twin(*values)
-                made.__class__ = kind
-                return made
-        if not isinstance(value, dict):
-            raise InputError("must be an object", field=path)
-        if not value.keys() <= fields.keys():
-            unknown = min(value.keys() - fields.keys())
-            raise InputError(f"unknown field {unknown!r}", field=path)
-        if not needed <= value.keys():
-            missing = min(needed - value.keys())
-            raise InputError(f"missing field {missing!r}", field=path)
-        try:
-            return kind(**{name: fields[name](item, name) for name, item in value.items()})
-        except InputError as error:
-            raise error.within(path) from error
-
-    return decode
-
-
-def _json_kind(kind: Declared) -> type[object] | None:
-    """Return what JSON makes of a declared type; None where that depends on the value."""
-    origin: Declared = typing.get_origin(kind)
-    if origin in (types.UnionType, typing.Union):
-        return None
-    if origin is tuple:
-        return list
-    if kind in TEXTS:
-        return str
-    if origin is not None or dataclasses.is_dataclass(kind):
-        return dict
-    if kind not in _NAMES:
-        return str
-    plain: type[object] = kind
-    return plain
-
-
-def _has_default(field: dataclasses.Field[Any]) -> bool:
-    missing = dataclasses.MISSING
-    return field.default is not missing or field.default_factory is not missing
-
-
-def _decode_integer(value: object, path: str, *, bounds: Bounds) -> int:
-    if type(value) is not int:
-        raise InputError(f"must be {_NAMES[int]}, is {value!r}", field=path)
-    low, high = bounds
-    if not low <= value <= high:
-        raise InputError(f"must be between {low} and {high}, is {value}", field=path)
-    return value
-
-
-def _text_decoder(parse: Callable[[str], Any], words: str) -> Decoder:
-    def decode(value: object, path: str) -> object:
-        if not isinstance(value, str):
-            raise InputError(f"must be {words}", field=path)
-        try:
-            return parse(value)
-        except InputError as error:
-            raise error.within(path) from error
-
-    return decode
-
-
-@functools.cache
-def versioned_reader(kind: Declared) -> Callable[[str], Any]:
-    """
-    Return what reads the canonical text of a versioned value; the newest texts are remembered.
-
-    Raises (the reader):
-        UnknownEventError: a version that this release doesn't know.
-        InputError: not the type's fields, or not the one text that the value has.
-    """
-    decode, encode = _dataclass_decoder(kind), _brief_encoder(kind)
-
-    @functools.lru_cache(_VERSIONED_MAX)
-    def read(text: str) -> object:
-        try:
-            value = json.loads(text, parse_int=exact_integer)
-        except (ValueError, RecursionError) as error:
-            raise InputError(f"not JSON: {error}") from error
-        version = value.get("version") if isinstance(value, dict) else None
-        if type(version) is int and version != newest_version_of(kind):
-            raise UnknownEventError(f"a {kind.__name__} of another version: version={version}")
-        made = decode(value, "")
-        if canonical_json(encode(made)) != text:
-            raise InputError("is not written in its one form")
-        return made
-
-    return read
-
-
-def _versioned_decoder(kind: Declared) -> Decoder:
-    read = versioned_reader(kind)
-
-    def decode(value: object, path: str) -> object:
-        if not isinstance(value, dict):
-            raise InputError("must be an object", field=path)
-        try:
-            return read(canonical_json(value))
-        except InputError as error:
-            raise error.within(path) from error
-
-    return decode
+def _parsed(kind: Declared, value: object) -> object:
+    """Return a value of a type that msgspec does not know; it adds the path to what is raised."""
+    _, parse, words = _TEXTS[kind]
+    if not isinstance(value, str):
+        raise ValueError(f"must be {words}")  # noqa: TRY004 - what msgspec takes for a bad value
+    try:
+        return parse(value)
+    except InputError as error:
+        raise ValueError(error.message) from error
 
 
 def _parse_fraction(text: str) -> Fraction:
@@ -391,32 +241,11 @@ def _parse_fraction(text: str) -> Fraction:
         raise InputError(f"not a fraction: value={text[:80]!r}") from error
 
 
-TEXTS: Final[Mapping[Declared, tuple[Callable[[Any], str], Callable[[str], Any], str]]] = {
+_ENCODER: Final = msgspec.json.Encoder(order="sorted", enc_hook=_text_of)
+_TEXTS: Final[Mapping[Declared, tuple[Callable[[Any], str], Callable[[str], Any], str]]] = {
     CpuSet: (format_cpuset, parse_cpuset, "a CPU list"),
     Fraction: (str, _parse_fraction, "a fraction"),
     LinkMatrix: (format_link_matrix, parse_link_matrix, "a matrix of links"),
     Quantity: (format_quantity, parse_quantity, "a quantity"),
 }
 """Types that are written as a text of their own: what writes and reads it, and what it is."""
-
-
-def _choice_decoder(kind: type[StrEnum]) -> Decoder:
-    choices = {str(member): member for member in kind}
-
-    def decode(value: object, path: str) -> StrEnum:
-        if not isinstance(value, str) or value not in choices:
-            raise InputError(f"not one of {', '.join(choices)}: value={value!r}", field=path)
-        return choices[value]
-
-    return decode
-
-
-def _plain_decoder(kind: type[object]) -> Decoder:
-    assert kind in _NAMES, kind
-
-    def decode(value: object, path: str) -> object:
-        if type(value) is not kind:
-            raise InputError(f"must be {_NAMES[kind]}, is {value!r}", field=path)
-        return value
-
-    return decode

@@ -7,39 +7,37 @@ A recorded type is never edited. A new meaning is a `.vN` beside the old one, wi
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import ClassVar, Final
 
+from msgspec import Struct, field
+
+from ledger.domain.bounds import CoreSum, Count, Exact, Index, Milli, Number, Seconds, Units
 from ledger.domain.cpuset import CpuSet
 from ledger.domain.devices import DeviceRecord, DeviceShare
-from ledger.domain.errors import InputError, UnknownEventError
-from ledger.domain.log.codec import Declared, decode_value, encode_value
-from ledger.domain.log.recognise import recogniser
+from ledger.domain.errors import UnknownEventError
+from ledger.domain.log.codec import Declared, canonical_object, encode_value, read_value
 from ledger.domain.log.recorded_node import RecordedNode
 from ledger.domain.log.recorded_request import RecordedRequest
 from ledger.domain.log.upcasts import UPCASTS, Step, latest, upcast
-from ledger.domain.proofs.canonical import canonical_json, exact_integer, is_canonical
+from ledger.domain.proofs.canonical import canonical_json
 from ledger.domain.request.requests import PodSnapshot
 from ledger.domain.topology import Cpu
 
 EMPTY_CPUSET: Final = CpuSet()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EpochStarted:
+class EpochStarted(Struct, frozen=True, kw_only=True):
     """A writer took the ledger over. Older writers are fenced from here on."""
 
     event_type: ClassVar[str] = "epoch.started.v1"
-    epoch: int
+    epoch: Count
     holder: str
     origin: str
     tenure_version: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SettingsChanged:
+class SettingsChanged(Struct, frozen=True, kw_only=True):
     """The settings of deciding from here on. `settings_hash` is what reservations quote."""
 
     event_type: ClassVar[str] = "settings.changed.v1"
@@ -48,8 +46,7 @@ class SettingsChanged:
     tenure_version: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeInventoried:
+class NodeInventoried(Struct, frozen=True, kw_only=True):
     """
     What a node has, from here on. Replaces the node's earlier inventory; holders stay.
 
@@ -67,18 +64,17 @@ class NodeInventoried:
     node_name: str
     machine_id: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
-    cpu_milli: int = 0
-    memory_bytes: int = 0
+    cpu_milli: Milli = 0
+    memory_bytes: Count = 0
     devices: tuple[DeviceRecord, ...] = ()  # ordered by (device_type, minor)
     cpus: tuple[Cpu, ...] = ()
-    cpu_ref_count_max: int = 1
+    cpu_ref_count_max: Units = 1
     system_uuid: str = ""
     boot_id: str = ""
     by_agent: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeDescribed:
+class NodeDescribed(Struct, frozen=True, kw_only=True):
     """
     What deciding reads of a node beside its inventory, from here on; replaces what was said before.
 
@@ -91,8 +87,7 @@ class NodeDescribed:
     facts: RecordedNode
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeLost:
+class NodeLost(Struct, frozen=True, kw_only=True):
     """
     A Node was deleted, or is out of service: what it held is counted to here, and stays held.
 
@@ -111,8 +106,7 @@ BOOT: Final = "boot"
 ACT: Final = "act"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeCleared:
+class NodeCleared(Struct, frozen=True, kw_only=True):
     """
     Nothing that a lost Node's Pods held runs any more: their accounts are open again.
 
@@ -133,21 +127,19 @@ class NodeCleared:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceHealthChanged:
+class DeviceHealthChanged(Struct, frozen=True, kw_only=True):
     """A device was closed to grants or opened again. Holders stay (design section 8)."""
 
     event_type: ClassVar[str] = "device.health_changed.v1"
     node_uid: str
     device_type: str
-    minor: int
+    minor: Index
     device_id: str
     healthy: bool
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestDescribed:
+class RequestDescribed(Struct, frozen=True, kw_only=True):
     """
     What Pods of one kind ask for beside cpu and memory, recorded before the first that does.
 
@@ -158,8 +150,7 @@ class RequestDescribed:
     request: RecordedRequest
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PodReserved:
+class PodReserved(Struct, frozen=True, kw_only=True):
     """
     The scheduler promised these shares to one Pod. Appended before Bind is sent.
 
@@ -174,13 +165,13 @@ class PodReserved:
 
     event_type: ClassVar[str] = "pod.reserved.v1"
     pod_uid: str
-    attempt: int
+    attempt: Number
     namespace: str
     pod_name: str
     node_uid: str
     node_name: str
-    cpu_milli: int
-    memory_bytes: int
+    cpu_milli: Milli
+    memory_bytes: Count
     shares: tuple[DeviceShare, ...] = ()
     cpuset: CpuSet = EMPTY_CPUSET
     annotations: Mapping[str, str] = field(default_factory=dict)
@@ -195,50 +186,45 @@ class PodReserved:
     request: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PodBound:
+class PodBound(Struct, frozen=True, kw_only=True):
     """The API server accepted the Binding of this reservation."""
 
     event_type: ClassVar[str] = "pod.bound.v1"
     pod_uid: str
-    attempt: int
+    attempt: Number
     node_uid: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PodAssigned:
+class PodAssigned(Struct, frozen=True, kw_only=True):
     """The node confirmed that the Pod runs on what was reserved."""
 
     event_type: ClassVar[str] = "pod.assigned.v1"
     pod_uid: str
-    attempt: int
+    attempt: Number
     node_uid: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PodReleased:
+class PodReleased(Struct, frozen=True, kw_only=True):
     """The holder is gone: every share and CPU of this reservation is free again."""
 
     event_type: ClassVar[str] = "pod.released.v1"
     pod_uid: str
-    attempt: int
+    attempt: Number
     node_uid: str
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PodVoided:
+class PodVoided(Struct, frozen=True, kw_only=True):
     """A reservation that never became a bound Pod was taken back, behind a fence."""
 
     event_type: ClassVar[str] = "pod.voided.v1"
     pod_uid: str
-    attempt: int
+    attempt: Number
     node_uid: str
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PodObserved:
+class PodObserved(Struct, frozen=True, kw_only=True):
     """
     Someone else gave this Pod its devices: kubelet, another scheduler, an earlier system.
 
@@ -255,14 +241,14 @@ class PodObserved:
 
     event_type: ClassVar[str] = "pod.observed.v1"
     pod_uid: str
-    attempt: int
+    attempt: Number
     namespace: str
     pod_name: str
     node_uid: str
     node_name: str
     source: str
-    cpu_milli: int = 0
-    memory_bytes: int = 0
+    cpu_milli: Milli = 0
+    memory_bytes: Count = 0
     shares: tuple[DeviceShare, ...] = ()
     cpuset: CpuSet = EMPTY_CPUSET
     device_models: tuple[str, ...] = ()
@@ -273,8 +259,7 @@ class PodObserved:
     request: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RefusalReason:
+class RefusalReason(Struct, frozen=True, kw_only=True):
     """
     One reason of a refusal, with the number of nodes it holds for and what would have helped.
 
@@ -286,14 +271,13 @@ class RefusalReason:
     """
 
     reason: str
-    nodes: int
+    nodes: Count
     nearest_node: str = ""
     detail: str = ""
     remedy: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestRefused:
+class RequestRefused(Struct, frozen=True, kw_only=True):
     """
     A Pod was refused. Recorded when the set of reasons changes, prunable apart from holdings.
 
@@ -311,16 +295,15 @@ class RequestRefused:
     message: str
     reasons: tuple[RefusalReason, ...] = ()
     shape: str = ""
-    gpu_core_percent: int = 0
+    gpu_core_percent: CoreSum = 0
     policy: str = ""
     snapshot: PodSnapshot = field(default_factory=PodSnapshot)
-    cpu_milli: int = 0
-    memory_bytes: int = 0
+    cpu_milli: Milli = 0
+    memory_bytes: Count = 0
     request: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedMember:
+class PlannedMember(Struct, frozen=True, kw_only=True):
     """
     One member of a group plan: its node and the GPUs that it is to get there.
 
@@ -335,12 +318,11 @@ class PlannedMember:
     namespace: str
     pod_name: str
     node_uid: str
-    minors: tuple[int, ...] = ()
-    whole: tuple[int, ...] = ()
+    minors: tuple[Number, ...] = ()
+    whole: tuple[Number, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupPlanned:
+class GroupPlanned(Struct, frozen=True, kw_only=True):
     """
     A whole group or gang was given nodes and devices before its members are bound.
 
@@ -352,8 +334,7 @@ class GroupPlanned:
     members: tuple[PlannedMember, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanDropped:
+class PlanDropped(Struct, frozen=True, kw_only=True):
     """A group plan stopped being valid; what it pre-occupied is free again."""
 
     event_type: ClassVar[str] = "group.plan_dropped.v1"
@@ -361,8 +342,7 @@ class PlanDropped:
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DriftFound:
+class DriftFound(Struct, frozen=True, kw_only=True):
     """The witnesses disagree. `kind` is the name of the disagreement, such as `OverHeld`."""
 
     event_type: ClassVar[str] = "drift.found.v1"
@@ -371,12 +351,11 @@ class DriftFound:
     node_uid: str
     detail: str
     device_type: str = ""
-    minor: int = -1
+    minor: Index = -1
     pod_uid: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DriftResolved:
+class DriftResolved(Struct, frozen=True, kw_only=True):
     """A disagreement is over."""
 
     event_type: ClassVar[str] = "drift.resolved.v1"
@@ -384,17 +363,15 @@ class DriftResolved:
     how: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SnapshotTaken:
+class SnapshotTaken(Struct, frozen=True, kw_only=True):
     """A snapshot of the folded state was stored; its digest is proved by the chain."""
 
     event_type: ClassVar[str] = "snapshot.taken.v1"
-    at_position: int
+    at_position: Count
     digest: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SegmentArchived:
+class SegmentArchived(Struct, frozen=True, kw_only=True):
     """
     Events `first`..`last` moved to an archive file.
 
@@ -406,16 +383,15 @@ class SegmentArchived:
     """
 
     event_type: ClassVar[str] = "segment.archived.v1"
-    first: int
-    last: int
+    first: Count
+    last: Count
     digest: str
     root: str
     chain_hash: str
     state_digest: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LedgerRecovered:
+class LedgerRecovered(Struct, frozen=True, kw_only=True):
     """
     A ledger that was behind its witnesses was opened again; the range is unknown, not idle.
 
@@ -429,15 +405,14 @@ class LedgerRecovered:
     """
 
     event_type: ClassVar[str] = "ledger.recovered.v1"
-    lost_from: int
-    lost_to: int
+    lost_from: Count
+    lost_to: Count
     incarnation: str
     lost_incarnation: str
-    began_at: int
+    began_at: Count
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeyRotated:
+class KeyRotated(Struct, frozen=True, kw_only=True):
     """
     Checkpoints are signed by another key from here on. Both keys signed that it follows.
 
@@ -453,8 +428,7 @@ class KeyRotated:
     note: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PositionVoided:
+class PositionVoided(Struct, frozen=True, kw_only=True):
     """
     The event at an earlier position counts for nothing: it should never have been let in.
 
@@ -467,13 +441,12 @@ class PositionVoided:
     """
 
     event_type: ClassVar[str] = "position.voided.v1"
-    position: int
+    position: Exact
     leaf_hash: str
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointWithdrawn:
+class CheckpointWithdrawn(Struct, frozen=True, kw_only=True):
     """
     A checkpoint that the ledger keeps counts for nothing: the events do not bear it out.
 
@@ -487,14 +460,13 @@ class CheckpointWithdrawn:
     """
 
     event_type: ClassVar[str] = "checkpoint.withdrawn.v1"
-    size: int
+    size: Count
     note_hash: str
     keys: tuple[str, ...]
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimeCorrected:
+class TimeCorrected(Struct, frozen=True, kw_only=True):
     """
     Earlier positions were recorded by a clock that was off. Their recorded times stay.
 
@@ -507,9 +479,9 @@ class TimeCorrected:
     """
 
     event_type: ClassVar[str] = "time.corrected.v1"
-    first: int
-    last: int
-    shift_seconds: int
+    first: Count
+    last: Count
+    shift_seconds: Seconds
     reason: str
 
 
@@ -548,8 +520,13 @@ EVENT_TYPES: Final[Mapping[str, type[LedgerEvent]]] = {
 
 
 def encode_event(event: LedgerEvent) -> str:
-    """Return the canonical JSON body of `event`."""
-    return canonical_json(encode_value(event))
+    """
+    Return the canonical JSON body of `event`.
+
+    A field that is not as it is declared, such as an integer out of its bounds, is our own bug and
+    fails an assertion; `codec.misfit` names it.
+    """
+    return encode_value(event)
 
 
 def decode_event(event_type: str, body: str, steps: Mapping[str, Step] = UPCASTS) -> LedgerEvent:
@@ -560,23 +537,11 @@ def decode_event(event_type: str, body: str, steps: Mapping[str, Step] = UPCASTS
         UnknownEventError: a type or version this release doesn't know; readers stop here.
         InputError: the body doesn't have the type's fields, or isn't canonical.
     """
-    kind: Declared = EVENT_TYPES.get(event_type)
-    if kind is not None:
-        recognised: LedgerEvent | None = recogniser(kind)(body)
-        if recognised is not None:
-            return recognised
-    else:
-        kind = EVENT_TYPES.get(latest(event_type, steps))
+    kind: Declared = EVENT_TYPES.get(latest(event_type, steps))
     if kind is None:
         raise UnknownEventError(f"event of a newer version: event_type={event_type}")
-    try:
-        value: object = json.loads(body, parse_int=exact_integer)
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"event body is not JSON: {error}", field=event_type) from error
-    newest = value
-    if event_type in steps and isinstance(value, dict):
-        newest = upcast(event_type, value, steps)
-    event: LedgerEvent = decode_value(kind, newest, event_type)
-    if not is_canonical(body, value):
-        raise InputError("event body is not canonical JSON", field=event_type)
+    if event_type in steps:
+        value = canonical_object(body, event_type)
+        body = canonical_json(upcast(event_type, value, steps))
+    event: LedgerEvent = read_value(kind, body, event_type)
     return event

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ledger.domain.bounds import Exact, Index
 from ledger.domain.log.events import GroupPlanned, LedgerEvent, PlanDropped, PodReserved
 
 
@@ -22,10 +23,10 @@ class Place:
     """
 
     node_uid: str
-    minor: int
+    minor: Index
     group: str
     pod_uid: str
-    opened_position: int
+    opened_position: Exact
 
 
 def apply_places(places: tuple[Place, ...], position: int, event: LedgerEvent) -> tuple[Place, ...]:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from ledger.domain.log.events import LedgerEvent
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewEvent:
+class NewEvent(Struct, frozen=True, kw_only=True):
     """
     An event on its way into the ledger. The writer adds position, version, time and hashes.
 
@@ -31,8 +31,7 @@ class NewEvent:
     causation_position: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Envelope:
+class Envelope(Struct, frozen=True, kw_only=True):
     """
     One row of the event table, without its two hashes.
 
@@ -59,27 +58,8 @@ class Envelope:
     at_us: int
     wall_us: int
 
-    def hashed_fields(self, body_sha256: str) -> dict[str, object]:
-        """Return the fields that enter the leaf hash, the body as its SHA-256 in hex."""
-        return {
-            "actor": self.actor,
-            "args_hash": self.args_hash,
-            "at_us": self.at_us,
-            "body_sha256": body_sha256,
-            "causation_position": self.causation_position,
-            "correlation_id": self.correlation_id,
-            "epoch": self.epoch,
-            "event_type": self.event_type,
-            "idempotency_key": self.idempotency_key,
-            "position": self.position,
-            "stream": self.stream,
-            "stream_version": self.stream_version,
-            "wall_us": self.wall_us,
-        }
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordedEvent:
+class RecordedEvent(Struct, frozen=True, kw_only=True):
     """An event as the ledger holds it: envelope, hashes, and the decoded words."""
 
     envelope: Envelope

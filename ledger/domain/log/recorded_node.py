@@ -5,10 +5,13 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any, ClassVar, Final
+from typing import Annotated, Any, ClassVar, Final
+
+from msgspec import Meta
 
 from ledger.domain.annotations.cpu import NumaPolicy
 from ledger.domain.annotations.partitions import GpuPartition
+from ledger.domain.bounds import Count, Index, Milli
 from ledger.domain.cpuset import CpuSet
 from ledger.domain.devices import DeviceRecord
 from ledger.domain.dialects.names import Dialect
@@ -21,15 +24,15 @@ from ledger.domain.topology import LinkMatrix
 class CardAmounts:
     """What one GPU has beside core percent and memory, by resource name, sorted."""
 
-    minor: int
-    amounts: tuple[tuple[str, int], ...]
+    minor: Index
+    amounts: tuple[tuple[str, Count], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionGroups:
     """The groups of so many GPUs that a node can hand out together."""
 
-    count: int
+    count: Count
     groups: tuple[GpuPartition, ...]
 
 
@@ -43,13 +46,13 @@ class RecordedNode:
     """
 
     newest_version: ClassVar[int] = 1
-    version: int
+    version: Annotated[int, Meta(ge=1, le=1)]
     created: str = ""
     taints: tuple[Taint, ...] = ()
     unschedulable: bool = False
-    cpu_milli: int | None = None
-    memory_bytes: int | None = None
-    pods_max: int | None = None
+    cpu_milli: Milli | None = None
+    memory_bytes: Count | None = None
+    pods_max: Count | None = None
     dialects: tuple[Dialect, ...] | None = None
     card_amounts: tuple[CardAmounts, ...] = ()
     reserved_cpus: CpuSet = field(default_factory=CpuSet)

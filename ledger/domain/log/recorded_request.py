@@ -8,13 +8,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from operator import attrgetter
-from typing import Any, ClassVar, Final
+from typing import Annotated, Any, ClassVar, Final
+
+from msgspec import Meta
 
 from ledger.domain.annotations.cpu import NumaTopologySpec
 from ledger.domain.annotations.device_hints import JointAllocation, PartitionSpec
+from ledger.domain.bounds import Count
 from ledger.domain.dialects.names import Dialect
 from ledger.domain.log.codec import encode_value
-from ledger.domain.proofs.canonical import canonical_json
 from ledger.domain.request.requests import (
     ContainerCpus,
     ContainerNeed,
@@ -39,7 +41,7 @@ class RecordedRequest:
     """
 
     newest_version: ClassVar[int] = 1
-    version: int
+    version: Annotated[int, Meta(ge=1, le=1)]
     dialect: Dialect | None = None
     devices: tuple[DeviceDemand, ...] = ()
     containers: tuple[ContainerNeed, ...] = ()
@@ -50,12 +52,12 @@ class RecordedRequest:
     group: GroupRef | None = None
     gang: GangRef | None = None
     numa: NumaTopologySpec | None = None
-    burst_milli: int = 0
-    bound_cpus: int = 0
+    burst_milli: Count = 0
+    bound_cpus: Count = 0
     kubelet_cpus: tuple[ContainerCpus, ...] = ()
     mgpu_policy: str = ""
     mgpu_multi: bool = False
-    gpushare_units: int = 0
+    gpushare_units: Count = 0
 
 
 BESIDE_IT: Final = frozenset({"uid", "namespace", "name", "cpu_milli", "memory_bytes", "snapshot"})
@@ -76,7 +78,7 @@ def recorded_request(request: PodRequest) -> RecordedRequest:
 @lru_cache(maxsize=4096)
 def request_digest(request: RecordedRequest) -> str:
     """Return what names a request in a ledger: half the SHA-256 of its canonical JSON, in hex."""
-    return hashlib.sha256(canonical_json(encode_value(request)).encode()).hexdigest()[:32]
+    return hashlib.sha256(encode_value(request).encode()).hexdigest()[:32]
 
 
 def request_from(

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from ledger.domain.bounds import Count, Exact
 from ledger.domain.log.events import LedgerRecovered
 
 FIRST: Final = "first"
@@ -29,8 +30,8 @@ class Witness:
 
     origin: str
     incarnation: str
-    epoch: int
-    position: int
+    epoch: Count
+    position: Exact
     chain: str = ""
     seen_by: str = ""
 

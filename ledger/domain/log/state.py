@@ -13,9 +13,11 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Final
 
+from msgspec import Struct, structs
+
+from ledger.domain.bounds import Count, Exact, Milli, Number, Units
 from ledger.domain.cpuset import CpuSet
 from ledger.domain.devices import DeviceRecord, DeviceShare
-from ledger.domain.frozen import replacer_of, twin_of
 from ledger.domain.log.events import (
     DeviceHealthChanged,
     LedgerEvent,
@@ -41,16 +43,14 @@ Unit = tuple[str, int, str]
 """A device inside its node: type, minor, id."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Amount:
+class Amount(Struct, frozen=True, kw_only=True):
     """Core percent and memory bytes of one device."""
 
-    core_percent: int = 0
-    memory_bytes: int = 0
+    core_percent: Units = 0
+    memory_bytes: Count = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Holding:
+class Holding(Struct, frozen=True, kw_only=True):
     """
     One Pod's reservation or observed holding on one node.
 
@@ -64,16 +64,16 @@ class Holding:
     """
 
     pod_uid: str
-    attempt: int
+    attempt: Number
     namespace: str
     pod_name: str
     kind: str
     phase: str
-    opened_position: int
+    opened_position: Exact
     shares: tuple[DeviceShare, ...]
     cpuset: CpuSet
-    cpu_milli: int = 0
-    memory_bytes: int = 0
+    cpu_milli: Milli = 0
+    memory_bytes: Count = 0
     unknown_types: tuple[str, ...] = ()
     machine: tuple[str, ...] = ()
 
@@ -249,14 +249,14 @@ def _registered(node: _Node, event: NodeInventoried) -> None:
         if not all(now) or now == before:
             return  # what it stops telling, it still is
         for key, held in node.holdings.items():
-            node.holdings[key] = held if held.machine else _on_machine(held, before)
+            node.holdings[key] = held if held.machine else structs.replace(held, machine=before)
     node.system_uuid, node.machine_id = now
 
 
 def _lost(node: _Node, _position: int, _event: NodeLost) -> None:
     node.lost = True
     for key, holding in node.holdings.items():
-        node.holdings[key] = _in_phase(holding, LOST)
+        node.holdings[key] = structs.replace(holding, phase=LOST)
 
 
 def _cleared(node: _Node, _position: int, _event: NodeCleared) -> None:
@@ -290,22 +290,20 @@ def _health_changed(node: _Node, _position: int, event: DeviceHealthChanged) -> 
 def _held(node: _Node, position: int, event: PodReserved | PodObserved) -> None:
     granted = type(event) is PodReserved
     attempt, pod_uid = event.attempt, event.pod_uid
-    holding = _holding(  # by place: names would take as long as all of the rest
-        attempt,
-        event.cpu_milli,
-        event.cpuset,
-        GRANTED if granted else OBSERVED,  # kind
-        (),  # machine
-        event.memory_bytes,
-        event.namespace,
-        position,
-        "reserved" if granted else "observed",  # phase
-        event.pod_name,
-        pod_uid,
-        event.shares,
-        event.unknown_types if isinstance(event, PodObserved) else (),
+    holding = Holding(
+        pod_uid=pod_uid,
+        attempt=attempt,
+        namespace=event.namespace,
+        pod_name=event.pod_name,
+        kind=GRANTED if granted else OBSERVED,
+        phase="reserved" if granted else "observed",
+        opened_position=position,
+        shares=event.shares,
+        cpuset=event.cpuset,
+        cpu_milli=event.cpu_milli,
+        memory_bytes=event.memory_bytes,
+        unknown_types=event.unknown_types if isinstance(event, PodObserved) else (),
     )
-    holding.__class__ = Holding
     key = f"{pod_uid}/{attempt}"
     held = node.holdings.get(key)
     twice = held is not None and held.kind == GRANTED
@@ -323,7 +321,7 @@ def _assigned(node: _Node, _position: int, event: PodAssigned) -> None:
 def _phase(node: _Node, key: str, phase: str) -> None:
     holding = node.holdings.get(key)
     if holding is not None and holding.phase != LOST:
-        node.holdings[key] = _in_phase(holding, phase)
+        node.holdings[key] = structs.replace(holding, phase=phase)
 
 
 def _freed(node: _Node, _position: int, event: PodReleased | PodVoided) -> None:
@@ -349,9 +347,6 @@ def _fallen(node: _Node) -> Mapping[Unit, Amount]:
     }
 
 
-_holding: Final = twin_of(Holding)
-_in_phase: Final = replacer_of(Holding, "phase")
-_on_machine: Final = replacer_of(Holding, "machine")
 _STEPS: Final[Mapping[type[LedgerEvent], Callable[[_Node, int, Any], None]]] = {
     NodeInventoried: _inventoried,
     NodeLost: _lost,

@@ -8,17 +8,14 @@ sorted. A change of the form is a new `FORMAT`; a reader ignores snapshots of fo
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 from ledger.domain.devices import DeviceRecord
-from ledger.domain.errors import InputError
-from ledger.domain.log.codec import decode_value, encode_value
+from ledger.domain.log.codec import encode_value, read_value
 from ledger.domain.log.places import Place
 from ledger.domain.log.state import Amount, Holding, NodeState
-from ledger.domain.proofs.canonical import canonical_json
 from ledger.domain.topology import Cpu
 
 FORMAT: Final = "state.v2"
@@ -74,7 +71,7 @@ class _State:
 def encode_state(state: LedgerState) -> str:
     """Return the canonical JSON text of a state."""
     nodes = tuple(_node(state.nodes[uid]) for uid in sorted(state.nodes))
-    return canonical_json(encode_value(_State(nodes=nodes, places=state.places)))
+    return encode_value(_State(nodes=nodes, places=state.places))
 
 
 def decode_state(text: str) -> LedgerState:
@@ -84,11 +81,7 @@ def decode_state(text: str) -> LedgerState:
     Raises:
         InputError: it is not a state.
     """
-    try:
-        value: object = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"the state is not JSON: {error}", field=_PATH) from error
-    wire: _State = decode_value(_State, value, _PATH)
+    wire: _State = read_value(_State, text, _PATH)
     return LedgerState(nodes={node.uid: _folded(node) for node in wire.nodes}, places=wire.places)
 
 

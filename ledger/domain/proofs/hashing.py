@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
-from typing import TYPE_CHECKING, Final
+from collections.abc import Sequence
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, Final
 
-from ledger.domain.proofs.canonical import canonical_json
+import msgspec
 
 if TYPE_CHECKING:
     from ledger.domain.log.recorded import Envelope
@@ -17,9 +18,36 @@ _LEAF: Final = b"\x00"
 _CHAIN: Final = b"\x02"
 
 
+class Leaf(msgspec.Struct, frozen=True):
+    """
+    What the ledger knows of an event, in the order of its canonical JSON.
+
+    Attributes:
+        args_hash, body_sha256: in hex. The body enters as its hash.
+    """
+
+    actor: str
+    args_hash: str
+    at_us: int
+    body_sha256: str
+    causation_position: int | None
+    correlation_id: str
+    epoch: int
+    event_type: str
+    idempotency_key: str
+    position: int
+    stream: str
+    stream_version: int
+    wall_us: int
+
+
+_BODY: Final = "body_sha256"
+_encode: Final = msgspec.json.Encoder().encode
+
+
 def body_hash(body: str) -> bytes:
     """Return the SHA-256 of an event body, over the very bytes that are stored."""
-    return hashlib.sha256(body.encode()).digest()
+    return sha256(body.encode()).digest()
 
 
 def leaf_hash(envelope: Envelope) -> bytes:
@@ -29,10 +57,38 @@ def leaf_hash(envelope: Envelope) -> bytes:
     Rule: RFC 6962 section 2.1 leaf hashing; the body enters as a hash so that it can be archived
     while proofs hold (design section 4, append-only).
     """
-    text = canonical_json(envelope.hashed_fields(body_hash(envelope.body).hex()))
-    return hashlib.sha256(_LEAF + text.encode()).digest()
+    names = {name: getattr(envelope, name) for name in Leaf.__struct_fields__ if name != _BODY}
+    return hash_of(Leaf(**names, body_sha256=body_hash(envelope.body).hex()))
+
+
+def row_leaf(row: Sequence[Any]) -> bytes:
+    """Return the leaf hash that the words of a row give: an envelope's values in its order."""
+    position, stream, version, event_type, body, actor, epoch = row[:7]
+    causation, correlation, key, args_hash, at_us, wall_us = row[7:13]
+    return hash_of(
+        Leaf(
+            actor,
+            args_hash.hex(),
+            at_us,
+            sha256(body.encode()).hexdigest(),
+            causation,
+            correlation,
+            epoch,
+            event_type,
+            key,
+            position,
+            stream,
+            version,
+            wall_us,
+        )
+    )
+
+
+def hash_of(leaf: Leaf) -> bytes:
+    """Return the hash of a leaf."""
+    return sha256(_LEAF + _encode(leaf)).digest()
 
 
 def chain_hash(previous: bytes, leaf: bytes) -> bytes:
     """Return SHA-256(0x02 || previous chain value || leaf): one link of the chain."""
-    return hashlib.sha256(_CHAIN + previous + leaf).digest()
+    return sha256(_CHAIN + previous + leaf).digest()

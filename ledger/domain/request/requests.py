@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import msgspec
+
 from ledger.domain.annotations.cpu import NumaTopologySpec
 from ledger.domain.annotations.device_hints import DeviceHint, JointAllocation, PartitionSpec
+from ledger.domain.bounds import Count, Exact, Priority, Units
 from ledger.domain.dialects.names import Dialect
 
 
@@ -31,14 +34,14 @@ class DeviceDemand:
     """
 
     device_type: str
-    count: int
-    core_percent: int = 0
-    memory_bytes: int = 0
-    memory_ratio_percent: int = 0
+    count: Count
+    core_percent: Units = 0
+    memory_bytes: Count = 0
+    memory_ratio_percent: Units = 0
     exclusive: bool = False
     containers: tuple[str, ...] = ()
     model_names: tuple[str, ...] = ()
-    amounts: tuple[tuple[str, int], ...] = ()
+    amounts: tuple[tuple[str, Count], ...] = ()
     hint: DeviceHint | None = None
 
     def memory_bytes_on(self, total_bytes: int) -> int:
@@ -65,7 +68,7 @@ class ContainerNeed:
     name: str
     place: str
     kind: str
-    device_counts: tuple[tuple[str, int], ...]
+    device_counts: tuple[tuple[str, Count], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +86,7 @@ class CpuSetDemand:
         alone: no other Pod ever holds one of these CPUs, whatever their reference count (LSE).
     """
 
-    cpus: int
+    cpus: Count
     bind_policy: str
     required: bool
     exclusive_policy: str
@@ -100,7 +103,7 @@ class ContainerCpus:
     """
 
     kind: str
-    cpus: int
+    cpus: Count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,7 +149,7 @@ class GroupRef:
     """A GPU topology group: same name and replica labels, same namespace."""
 
     name: str
-    replica: int
+    replica: Exact
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,12 +157,11 @@ class GangRef:
     """A gang: `min_available` members start together or none (Koordinator contract 10)."""
 
     name: str
-    min_available: int
-    waiting_seconds: int
+    min_available: Exact
+    waiting_seconds: Exact
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PodSnapshot:
+class PodSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """
     What can never be asked later, stored with every reservation and refusal.
 
@@ -176,12 +178,12 @@ class PodSnapshot:
     """
 
     owner: str = ""
-    labels: Mapping[str, str] = field(default_factory=dict)
-    priority: int = 0
+    labels: Mapping[str, str] = msgspec.field(default_factory=dict)
+    priority: Priority = 0
     qos: str = ""
-    original: Mapping[str, str] = field(default_factory=dict)
-    created_at_us: int = 0
-    annotations: Mapping[str, str] = field(default_factory=dict)
+    original: Mapping[str, str] = msgspec.field(default_factory=dict)
+    created_at_us: Count = 0
+    annotations: Mapping[str, str] = msgspec.field(default_factory=dict)
     init_containers: tuple[str, ...] = ()
 
     @property

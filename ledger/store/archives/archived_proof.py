@@ -7,7 +7,6 @@ over all of them, and what stayed of an old event is held against its leaf.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
@@ -18,14 +17,13 @@ from sqlalchemy import Connection, literal_column, select
 
 from ledger.domain.errors import CorruptLedgerError, InputError
 from ledger.domain.log.events import SegmentArchived, decode_event
-from ledger.domain.proofs.hashing import GENESIS, chain_hash
+from ledger.domain.proofs.hashing import GENESIS, chain_hash, row_leaf
 from ledger.domain.proofs.merkle import compact_range, split_hashes
 from ledger.store import schema
 from ledger.store.archives.segment_files import SegmentFile
 from ledger.store.archives.segments import START, End, Segment, add_keys, end_of, segments_of
 from ledger.store.proving.tree import node_reader
 from ledger.store.reading.tables import in_key_order, is_typed, other_types, rows_of
-from ledger.store.writing.bodies import leaf_of
 from ledger.store.writing.statements import Row
 
 Report = Callable[[int | None, str], None]
@@ -210,22 +208,3 @@ def _kept_fact(row: Row, leaf: bytes, value: bytes) -> str:
     if row_leaf(row) != leaf or row[13] != leaf or row[14] != value:
         return "the event was altered: its words do not give its hash"
     return ""
-
-
-def row_leaf(row: Row) -> bytes:
-    """Return the leaf hash that the words of a row of `ledger_events` give."""
-    return leaf_of(
-        position=row[0],
-        stream=row[1],
-        stream_version=row[2],
-        event_type=row[3],
-        body_sha256=hashlib.sha256(row[4].encode()).hexdigest(),
-        actor=row[5],
-        epoch=row[6],
-        causation_position=row[7],
-        correlation_id=row[8],
-        idempotency_key=row[9],
-        args_hash=row[10].hex(),
-        at_us=row[11],
-        wall_us=row[12],
-    )

@@ -43,6 +43,7 @@ from ledger.domain.log.events import (
     TimeCorrected,
 )
 from ledger.domain.log.state import GRANTED, LOST, OBSERVED
+from ledger.domain.proofs.canonical import canonical_json
 from ledger.store.projections.inventory import (
     DeviceChange,
     KnownDevice,
@@ -56,7 +57,6 @@ from ledger.store.projections.inventory import (
 from ledger.store.projections.known import load_nodes
 from ledger.store.projections.places import OpenPlace, OpenPlaces, load_places
 from ledger.store.writing import statements
-from ledger.store.writing.bodies import text_map
 from ledger.store.writing.outbox import Outbox
 from ledger.store.writing.statements import Row, Statement
 
@@ -553,7 +553,7 @@ def _node_facts(position: int, node: KnownNode, event: NodeInventoried) -> Row:
         node.machine.number,
         event.system_uuid,
         event.machine_id,
-        text_map(event.labels),
+        canonical_json(event.labels),
         event.cpu_milli,
         event.memory_bytes,
         event.cpu_ref_count_max,
@@ -581,7 +581,7 @@ def reservation_row(
         event.namespace,
         event.pod_name,
         snapshot.owner,
-        text_map(snapshot.labels),
+        canonical_json(snapshot.labels),
         snapshot.priority,
         snapshot.qos,
         str(event.dialect),

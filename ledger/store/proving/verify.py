@@ -42,7 +42,7 @@ from ledger.domain.log.events import (
     decode_event,
 )
 from ledger.domain.log.state_codec import encode_state
-from ledger.domain.proofs.hashing import GENESIS, chain_hash
+from ledger.domain.proofs.hashing import GENESIS, chain_hash, row_leaf
 from ledger.store import schema
 from ledger.store.archives.archived_proof import NO_PAST, Past, past_of, tile_leaves
 from ledger.store.archives.segments import End, Segment, end_of
@@ -77,7 +77,6 @@ from ledger.store.reading.tables import (
     rows_of,
 )
 from ledger.store.writing.append import Head
-from ledger.store.writing.bodies import leaf_of
 from ledger.store.writing.statements import Row
 
 FINDINGS_MAX: Final = 50
@@ -440,30 +439,14 @@ class Walk:
 
     def _hashes(self, row: Row) -> None:
         """Check the place of a row, its hash and its link."""
-        position, stream, version, event_type, body, actor, epoch = row[:7]
-        at_us, wall_us, leaf, chain = row[11:15]
+        position, leaf, chain = row[0], row[13], row[14]
         expected = self.position + 1
         self.position = position
         if position != expected:
             gap = f"{expected} to {position - 1}" if position - 1 > expected else str(expected)
             self._bad(expected, f"events are missing: positions={gap}")
             self.chain = b""
-        body_sha256 = sha256(body.encode()).hexdigest()
-        computed = leaf_of(
-            position=position,
-            stream=stream,
-            stream_version=version,
-            event_type=event_type,
-            body_sha256=body_sha256,
-            actor=actor,
-            epoch=epoch,
-            causation_position=row[7],
-            correlation_id=row[8],
-            idempotency_key=row[9],
-            args_hash=row[10].hex(),
-            at_us=at_us,
-            wall_us=wall_us,
-        )
+        computed = row_leaf(row)
         linked = chain_hash(self.chain, leaf) if self.chain else chain
         if computed != leaf:
             self._bad(position, "the event was altered: its words do not give its hash")

@@ -7,16 +7,14 @@ one then, and names the first bad position and what is wrong with it.
 
 from __future__ import annotations
 
-import json.encoder
 from collections.abc import Sequence
 from functools import cache
 from hashlib import sha256
 from typing import Any
 
+from ledger.domain.proofs.hashing import Leaf, hash_of
 from ledger.store import schema
 from ledger.store.writing.statements import Row
-
-_quote = json.encoder.encode_basestring  # one string as JSON, non-ASCII as it is
 
 
 def proven_chain(rows: Sequence[Row], after: int, previous: bytes) -> bytes | None:
@@ -52,23 +50,23 @@ def leaf_hashes(columns: Sequence[Sequence[Any]]) -> list[bytes]:
     """
     position, stream, version, event_type, body, actor, epoch = columns[:7]
     causation, correlation, key, args_hash, at_us, wall_us = columns[7:13]
-    quoted = [map(_quote, texts) for texts in (actor, correlation, event_type, key, stream)]
-    numbers = (position, version, epoch, at_us, wall_us)
-    return [
-        sha256(
-            (
-                f'\x00{{"actor":{by},"args_hash":"{arguments.hex()}","at_us":{at},'
-                f'"body_sha256":"{sha256(words.encode()).hexdigest()}",'
-                f'"causation_position":{"null" if cause is None else cause},'
-                f'"correlation_id":{tie},"epoch":{turn},"event_type":{kind},'
-                f'"idempotency_key":{name},"position":{place},"stream":{of},'
-                f'"stream_version":{number},"wall_us":{wall}}}'
-            ).encode()
-        ).digest()
-        for by, tie, kind, name, of, place, number, turn, at, wall, words, cause, arguments in zip(
-            *quoted, *numbers, body, causation, args_hash, strict=True
-        )
-    ]
+    leaves = map(
+        Leaf,
+        actor,
+        map(bytes.hex, args_hash),
+        at_us,
+        [sha256(words.encode()).hexdigest() for words in body],
+        causation,
+        correlation,
+        epoch,
+        event_type,
+        key,
+        position,
+        stream,
+        version,
+        wall_us,
+    )
+    return [*map(hash_of, leaves)]
 
 
 @cache

@@ -9,11 +9,9 @@ from typing import Any, Final
 from sqlalchemy import Connection, Integer, bindparam, select
 
 from ledger.domain.errors import CorruptLedgerError, InputError, LedgerError
-from ledger.domain.frozen import twin_of
-from ledger.domain.log.events import EVENT_TYPES, LedgerEvent, decode_event
-from ledger.domain.log.recognise import Recogniser, recogniser
+from ledger.domain.log.events import LedgerEvent, decode_event
 from ledger.domain.log.recorded import Envelope, RecordedEvent
-from ledger.domain.proofs.hashing import body_hash, chain_hash
+from ledger.domain.proofs.hashing import chain_hash, row_leaf
 from ledger.store import schema
 from ledger.store.archives.segments import archived_up_to, in_archive
 from ledger.store.failures import DAMAGE, fact_of
@@ -29,12 +27,9 @@ from ledger.store.reading.tables import (
     rows_of,
 )
 from ledger.store.writing.append import Head
-from ledger.store.writing.bodies import leaf_of
 from ledger.store.writing.statements import Row
 
 PAGE_EVENTS: Final = 1_000
-_envelope_twin: Final = twin_of(Envelope)
-_recorded_twin: Final = twin_of(RecordedEvent)
 _events = schema.ledger_events.c
 _NEXT: Final = (
     select(*schema.ledger_events.columns)
@@ -76,17 +71,10 @@ def replay(
     Raises:
         CorruptLedgerError, UnknownEventError: as `read_events`.
     """
-    known: dict[str, Recogniser] = {}
     voids = _voids(connection)
     for rows in proven_pages(connection, after, limit):
         for row in rows:
-            kind = row[3]
-            recognised = known[kind](row[4]) if kind in known and row[0] not in voids else None
-            if recognised is None:
-                recognised = decoded(row, voids)
-                if kind in EVENT_TYPES:
-                    known[kind] = recogniser(EVENT_TYPES[kind])
-            yield row[0], recognised
+            yield row[0], decoded(row, voids)
 
 
 def proven_pages(
@@ -206,7 +194,7 @@ def _checked_row(row: Sequence[Any], position: int, previous: bytes) -> bytes:
     if not is_typed(schema.ledger_events, row):
         raise CorruptLedgerError(other_types(schema.ledger_events, row), position=position)
     leaf, chain = bytes(row[13]), bytes(row[14])
-    if _leaf(envelope_of(row)) != leaf:
+    if row_leaf(row) != leaf:
         raise CorruptLedgerError(
             "the event was altered: its hash does not match", position=position
         )
@@ -216,15 +204,12 @@ def _checked_row(row: Sequence[Any], position: int, previous: bytes) -> bytes:
 
 
 def _recorded(row: Sequence[Any], voids: Voids) -> RecordedEvent:
-    made = _recorded_twin(
+    return RecordedEvent(
         envelope=envelope_of(row),
         leaf_hash=bytes(row[13]),
         chain_hash=bytes(row[14]),
         event=decoded(row, voids),
     )
-    made.__class__ = RecordedEvent
-    recorded: RecordedEvent = made
-    return recorded
 
 
 def decoded(row: Sequence[Any], voids: Voids) -> LedgerEvent:
@@ -244,27 +229,9 @@ def decoded(row: Sequence[Any], voids: Voids) -> LedgerEvent:
         raise CorruptLedgerError(f"the event is unreadable: {error}", position=row[0]) from error
 
 
-def _leaf(envelope: Envelope) -> bytes:
-    return leaf_of(
-        position=envelope.position,
-        stream=envelope.stream,
-        stream_version=envelope.stream_version,
-        event_type=envelope.event_type,
-        body_sha256=body_hash(envelope.body).hex(),
-        actor=envelope.actor,
-        epoch=envelope.epoch,
-        causation_position=envelope.causation_position,
-        correlation_id=envelope.correlation_id,
-        idempotency_key=envelope.idempotency_key,
-        args_hash=envelope.args_hash,
-        at_us=envelope.at_us,
-        wall_us=envelope.wall_us,
-    )
-
-
 def envelope_of(row: Sequence[Any]) -> Envelope:
     """Return the envelope of one row, columns in the order of the table."""
-    made = _envelope_twin(
+    return Envelope(
         position=row[0],
         stream=row[1],
         stream_version=row[2],
@@ -279,9 +246,6 @@ def envelope_of(row: Sequence[Any]) -> Envelope:
         at_us=row[11],
         wall_us=row[12],
     )
-    made.__class__ = Envelope
-    envelope: Envelope = made
-    return envelope
 
 
 def _check_end(position: int, head: int) -> None:

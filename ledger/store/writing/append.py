@@ -24,6 +24,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
+from msgspec import Struct
 from sqlalchemy import Connection, select, update
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
@@ -39,18 +40,16 @@ from ledger.domain.errors import (
     StaleStreamError,
     UnknownOutcomeError,
 )
-from ledger.domain.frozen import twin_of
 from ledger.domain.log.clock import SteadyClock
 from ledger.domain.log.events import EpochStarted, GroupPlanned, PodReserved
 from ledger.domain.log.recorded import NewEvent
-from ledger.domain.proofs.hashing import GENESIS, chain_hash
+from ledger.domain.proofs.hashing import GENESIS, chain_hash, row_leaf
 from ledger.store import schema
 from ledger.store.failures import fact_of, in_our_words, refused_by_rule, unavailable
 from ledger.store.fitting import body_bytes_of, fits
 from ledger.store.projections.project import Projector
 from ledger.store.proving.tree import Tree
 from ledger.store.writing import commands, statements
-from ledger.store.writing.bodies import leaf_of
 from ledger.store.writing.commands import Command, Outcome, arguments_of
 from ledger.store.writing.outbox import Outbox
 from ledger.store.writing.statements import Row
@@ -61,8 +60,7 @@ _GRANTS: Final = (PodReserved, GroupPlanned)
 _LEAF: Final = [column.name for column in schema.ledger_events.columns].index("leaf_hash")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Head:
+class Head(Struct, frozen=True, kw_only=True):
     """Where the ledger stands: its last position, the chain value there, and whose turn it is."""
 
     position: int
@@ -102,9 +100,6 @@ def read_head(connection: Connection, *, lock: bool = False) -> Head:
         origin=row.origin,
         at_us=row.at_us,
     )
-
-
-_head: Final = twin_of(Head)
 
 
 def _fenced(head: Head) -> FencedError:
@@ -318,44 +313,25 @@ class Writer:
             version = 1 + (versions.get(stream) or known.get(stream, 0))
             versions[stream] = version
             body, as_bytes = body_bytes_of(new)
-            arguments = hashlib.sha256(as_bytes).digest()
-            arguments_hex = arguments.hex()
-            leaf = leaf_of(
-                position=position,
-                stream=stream,
-                stream_version=version,
-                event_type=event.event_type,
-                body_sha256=arguments_hex,
-                actor=actor,
-                epoch=epoch,
-                causation_position=new.causation_position,
-                correlation_id=new.correlation_id,
-                idempotency_key=new.idempotency_key,
-                args_hash=arguments_hex,
-                at_us=at_us,
-                wall_us=new.wall_us,
+            words = (
+                position,
+                stream,
+                version,
+                event.event_type,
+                body,
+                actor,
+                epoch,
+                new.causation_position,
+                new.correlation_id,
+                new.idempotency_key,
+                hashlib.sha256(as_bytes).digest(),
+                at_us,
+                new.wall_us,
             )
+            leaf = row_leaf(words)
             chain = chain_hash(chain, leaf)
-            rows.append(
-                (
-                    position,
-                    stream,
-                    version,
-                    event.event_type,
-                    body,
-                    actor,
-                    epoch,
-                    new.causation_position,
-                    new.correlation_id,
-                    new.idempotency_key,
-                    arguments,
-                    at_us,
-                    new.wall_us,
-                    leaf,
-                    chain,
-                )
-            )
-        head = _head(
+            rows.append((*words, leaf, chain))
+        head = Head(
             position=position,
             chain_hash=chain,
             epoch=epoch,
@@ -363,7 +339,6 @@ class Writer:
             origin=self._head.origin,
             at_us=at_us,
         )
-        head.__class__ = Head
         return _Batch(events=events, rows=rows, times=times, head=head, versions=versions)
 
     def _latest_us(self) -> int:

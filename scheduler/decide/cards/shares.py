@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Final
+
+from msgspec import structs
 
 from ledger.domain.devices import (
     GPU,
@@ -78,7 +79,7 @@ def whole_pod_share(request: PodRequest, card: CardView, demand: DeviceDemand) -
         for need in request.containers
         if need.kind != INIT and dict(need.device_counts).get(demand.device_type, 0)
     ]
-    return replace(_share(card, demand, ()), instances=max(1, len(running)))
+    return structs.replace(_share(card, demand, ()), instances=max(1, len(running)))
 
 
 def held_by(need: ContainerNeed, gpus: Sequence[DeviceShare]) -> list[DeviceShare]:

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
+from msgspec import structs
+
 from ledger.domain.annotations.device_hints import AllocateStrategy, DeviceHint, LabelSelector
 from ledger.domain.request.requests import DeviceDemand, PodRequest
 from scheduler.decide.cards.fit import UNIT_CARDS, fits, why_unfit
@@ -61,7 +63,7 @@ def choose_units(
     if hint.vf_selector is not None:
         functions = [free_function(card, hint.vf_selector) for card in picked]
         shares = [
-            replace(share, vf_bus_ids=(bus_id,))
+            structs.replace(share, vf_bus_ids=(bus_id,))
             for share, bus_id in zip(shares, functions, strict=True)
             if bus_id is not None
         ]

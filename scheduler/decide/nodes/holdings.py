@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import NamedTuple
+
+from msgspec import structs
 
 from ledger.domain.annotations.cpu import CpuExclusivePolicy
 from ledger.domain.annotations.qos import QosClass
@@ -163,10 +164,12 @@ class Holdings:
             return node, pod, amounts
         listed = there.devices
         found = [(share, same_device(share, listed)) for share in pod.shares]
-        shares = [replace(share, minor=card.minor) for share, card in found if card is not None]
+        shares = [
+            structs.replace(share, minor=card.minor) for share, card in found if card is not None
+        ]
         lost = {share.device_type for share, card in found if card is None}
         minors = {s.minor: card.minor for s, card in found if card and s.device_type == GPU}
-        held = replace(
+        held = structs.replace(
             pod, shares=tuple(shares), unknown_types=tuple(sorted({*pod.unknown_types, *lost}))
         )
         return account, held, {minors[m]: each for m, each in amounts.items() if m in minors}

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from agent.decide.container_cpus import KubeQos, PodOnNode, Source, binding_of
 from agent.decide.holders import NOBODY, holders_after, pools_after
@@ -122,7 +121,7 @@ def test_a_resource_status_replaces_what_kubelet_would_bind() -> None:
 
 def test_an_adopted_pod_of_an_earlier_scheduler_is_what_its_label_says() -> None:
     """With a `resource-status` it is LSR or LSE as any other, and not kubelet's."""
-    adopted = replace(
+    adopted = structs.replace(
         pinned("a", "1,13"),
         annotations={STATUS: '{"cpuset":"1,13"}'},
         snapshot=PodSnapshot(qos="LSR"),
@@ -140,7 +139,7 @@ def test_the_pools_are_resized_with_every_event() -> None:
     assert pools(a, b, voided) == pools(a)
     assert pools(a, gone("a"), gone("a")) == pools()
     assert pools(reserved("c", "3", node="y")) == pools()
-    assert holders_after(NOBODY, "x", replace(gone("a"), node_uid="y")) == NOBODY
+    assert holders_after(NOBODY, "x", structs.replace(gone("a"), node_uid="y")) == NOBODY
 
 
 @given(

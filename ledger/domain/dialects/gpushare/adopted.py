@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
+from msgspec import structs
+
 from ledger.domain.adopted.cards import (
     Asker,
     Found,
@@ -87,7 +89,7 @@ def with_containers(found: Found, asker: Asker) -> Found:
     """
     instances = _gpushare_instances(asker)
     shares = tuple(
-        replace(share, instances=instances) if share.device_type == TYPE_GPU else share
+        structs.replace(share, instances=instances) if share.device_type == TYPE_GPU else share
         for share in found.shares
     )
     return replace(found, shares=shares)
@@ -107,7 +109,7 @@ def _gpushare_v1(asker: Asker, minor: int) -> Part:
         units * UNIT_BYTES[asker.spec.vocabulary.gpushare_unit],
         (),
     )
-    return TYPE_GPU, replace(share, instances=_gpushare_instances(asker))
+    return TYPE_GPU, structs.replace(share, instances=_gpushare_instances(asker))
 
 
 def _v1_units(asker: Asker) -> int:

@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
+from msgspec import structs
+
 from ledger.domain.adopted.cards import (
     Asker,
     Found,
@@ -96,7 +98,7 @@ def with_containers(found: Found, asker: Asker) -> Found:
 def _with_detail(share: DeviceShare, detail: DeviceShare | None) -> DeviceShare:
     if detail is None:
         return share
-    return replace(
+    return structs.replace(
         share,
         exclusive=detail.exclusive,
         instances=detail.instances,

@@ -1,14 +1,16 @@
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import pytest
 
+from ledger.domain.bounds import Exact
 from ledger.domain.cpuset import CpuSet, parse_cpuset
 from ledger.domain.dialects.names import Dialect
 from ledger.domain.errors import InputError
-from ledger.domain.log.codec import decode_value, encode_value
+from ledger.domain.log.codec import decode_value, encode_value, plain_value, read_value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +30,7 @@ class Everything:
     """A field of every kind that an event may hold."""
 
     text: str
-    number: int
+    number: Exact
     flag: bool = False
     maybe: Inner | None = None
     many: tuple[Inner, ...] = ()
@@ -72,8 +74,9 @@ FULL_JSON = {
 
 def test_every_kind_of_field_goes_there_and_back() -> None:
     """Encode and decode are inverse."""
-    assert encode_value(FULL) == FULL_JSON
+    assert json.loads(encode_value(FULL)) == FULL_JSON
     assert decode_value(Everything, FULL_JSON, "") == FULL
+    assert read_value(Everything, encode_value(FULL), "") == FULL
 
 
 def test_missing_fields_take_their_defaults() -> None:
@@ -85,11 +88,10 @@ def test_missing_fields_take_their_defaults() -> None:
 
 def test_encoding_shares_no_container_with_the_value() -> None:
     """What is encoded may be changed without changing the event."""
-    encoded = encode_value(FULL)
+    encoded = plain_value(FULL)
     encoded["labels"]["other"] = "x"
-    encoded["many"][1]["words"].append("x")
 
-    assert encode_value(FULL) == FULL_JSON
+    assert json.loads(encode_value(FULL)) == FULL_JSON
 
 
 @pytest.mark.parametrize(
@@ -113,37 +115,49 @@ def test_what_must_never_reach_a_hash_fails_an_assertion(value: Everything) -> N
 
 def test_the_largest_exact_integer_is_written() -> None:
     """RFC 8785: up to 2^53-1."""
-    assert encode_value(Everything(text="t", number=2**53 - 1))["number"] == 2**53 - 1
+    assert f'"number":{2**53 - 1}' in encode_value(Everything(text="t", number=2**53 - 1))
 
 
 BROKEN = {
-    "no object": ([], "e", "must be an object"),
+    "no object": ([], "e", "expected `object`"),
     "an unknown field": ({**FULL_JSON, "more": 1}, "e", "unknown field 'more'"),
-    "a missing field": ({"number": 1}, "e", "missing field 'text'"),
-    "a number for text": ({**FULL_JSON, "text": 1}, "e.text", "must be text"),
-    "text for a number": ({**FULL_JSON, "number": "1"}, "e.number", "must be an integer"),
-    "a number for a flag": ({**FULL_JSON, "flag": 1}, "e.flag", "must be true or false"),
-    "null for text": ({**FULL_JSON, "text": None}, "e.text", "must be text"),
-    "an object for an array": ({**FULL_JSON, "many": {}}, "e.many", "must be an array"),
-    "a wrong item": ({**FULL_JSON, "many": [{}, 5]}, "e.many[1]", "must be an object"),
+    "a missing field": ({"number": 1}, "e", "missing required field `text`"),
+    "a number for text": ({**FULL_JSON, "text": 1}, "e.text", "expected `str`"),
+    "text for a number": ({**FULL_JSON, "number": "1"}, "e.number", "expected `int`"),
+    "a number for a flag": ({**FULL_JSON, "flag": 1}, "e.flag", "expected `bool`"),
+    "null for text": ({**FULL_JSON, "text": None}, "e.text", "expected `str`"),
+    "an object for an array": ({**FULL_JSON, "many": {}}, "e.many", "expected `array`"),
+    "a wrong item": ({**FULL_JSON, "many": [{}, 5]}, "e.many[1]", "expected `object`"),
     "deep inside": (
         {**FULL_JSON, "many": [{"words": ["a", 2]}]},
         "e.many[0].words[1]",
-        "must be text",
+        "expected `str`",
     ),
-    "a pair of three": ({**FULL_JSON, "pair": ["a", 1, 2]}, "e.pair", "an array of 2"),
-    "a wrong half of a pair": ({**FULL_JSON, "pair": ["a", "b"]}, "e.pair[1]", "an integer"),
-    "an array for a mapping": ({**FULL_JSON, "labels": []}, "e.labels", "must be an object"),
-    "a wrong value of a mapping": ({**FULL_JSON, "labels": {"k": 1}}, "e.labels[k]", "text"),
+    "a pair of three": ({**FULL_JSON, "pair": ["a", 1, 2]}, "e.pair", "`array` of length 2"),
+    "a wrong half of a pair": ({**FULL_JSON, "pair": ["a", "b"]}, "e.pair[1]", "expected `int`"),
+    "an array for a mapping": ({**FULL_JSON, "labels": []}, "e.labels", "expected `object`"),
+    "a wrong value of a mapping": (
+        {**FULL_JSON, "labels": {"k": 1}},
+        "e.labels[...]",
+        "expected `str`",
+    ),
     "a wrong value deep in a mapping": (
         {**FULL_JSON, "nested": {"n": {"words": 1}}},
-        "e.nested[n].words",
-        "must be an array",
+        "e.nested[...].words",
+        "expected `array`",
     ),
     "a CPU list of numbers": ({**FULL_JSON, "cpus": [0]}, "e.cpus", "must be a CPU list"),
     "a broken CPU list": ({**FULL_JSON, "cpus": "0-"}, "e.cpus", "not a CPU list"),
-    "an unknown choice": ({**FULL_JSON, "dialect": "esperanto"}, "e.dialect", "not one of"),
-    "an array for a choice": ({**FULL_JSON, "dialect": []}, "e.dialect", "not one of"),
+    "an unknown choice": (
+        {**FULL_JSON, "dialect": "esperanto"},
+        "e.dialect",
+        "invalid enum value|expected `str",
+    ),
+    "an array for a choice": (
+        {**FULL_JSON, "dialect": []},
+        "e.dialect",
+        "invalid enum value|expected `str",
+    ),
 }
 
 

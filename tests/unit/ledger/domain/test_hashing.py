@@ -1,14 +1,18 @@
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import structs
 
 from ledger.domain.log.recorded import Envelope
-from ledger.domain.proofs.hashing import GENESIS, body_hash, chain_hash, leaf_hash
+from ledger.domain.proofs.canonical import canonical_json
+from ledger.domain.proofs.hashing import GENESIS, body_hash, chain_hash, leaf_hash, row_leaf
+from tests.support.declared import values
 
 ENVELOPE = Envelope(
     position=7,
@@ -46,11 +50,24 @@ CHANGED: dict[str, Any] = {
 
 def test_the_leaf_is_what_it_says() -> None:
     """RFC 6962 leaf: 0x00 before the canonical envelope, the body as its own hash."""
-    fields = dataclasses.asdict(ENVELOPE)
+    fields = structs.asdict(ENVELOPE)
     fields["body_sha256"] = hashlib.sha256(fields.pop("body").encode()).hexdigest()
     text = json.dumps(fields, sort_keys=True, separators=(",", ":"))
 
     assert leaf_hash(ENVELOPE) == hashlib.sha256(b"\x00" + text.encode()).digest()
+
+
+@given(envelope=values(Envelope, st.text(st.characters(exclude_categories=["Cs"]))))
+def test_the_text_of_a_leaf_is_canonical(envelope: Envelope) -> None:
+    """Whatever the words: as another writer sorts and escapes them; a row gives the same."""
+    envelope = structs.replace(envelope, args_hash="ab" * 32)
+    fields = structs.asdict(envelope)
+    row = [*fields.values()]
+    row[[*fields].index("args_hash")] = bytes.fromhex(envelope.args_hash)
+    fields["body_sha256"] = hashlib.sha256(fields.pop("body").encode()).hexdigest()
+
+    expected = hashlib.sha256(b"\x00" + canonical_json(fields).encode()).digest()
+    assert leaf_hash(envelope) == row_leaf(row) == expected
 
 
 def test_the_leaf_never_changes() -> None:
@@ -62,8 +79,8 @@ def test_the_leaf_never_changes() -> None:
 @pytest.mark.parametrize("name", CHANGED)
 def test_every_field_of_the_envelope_is_in_the_leaf(name: str) -> None:
     """Whoever changes anything about an event changes its hash."""
-    assert set(CHANGED) == {field.name for field in dataclasses.fields(Envelope)}
-    changed = dataclasses.replace(ENVELOPE, **{name: CHANGED[name]})
+    assert set(CHANGED) == set(Envelope.__struct_fields__)
+    changed = structs.replace(ENVELOPE, **{name: CHANGED[name]})
 
     assert leaf_hash(changed) != leaf_hash(ENVELOPE)
 

@@ -89,7 +89,7 @@ def body(**changes: object) -> str:
         ({"links": "[[0, 1],[1,0]]"}, "one form"),
         ({"links": "[[0,1]]"}, "not square"),
         ({"reserved_cpus": "0,1"}, "one form"),
-        ({"pods_max": -1}, "must be between"),
+        ({"pods_max": -1}, "expected `int` [<>]="),
         ({"colour": "red"}, "unknown field 'colour'"),
     ],
 )

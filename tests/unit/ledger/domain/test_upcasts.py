@@ -77,8 +77,8 @@ def test_an_older_body_is_read_in_todays_words() -> None:
 
 
 def test_a_broken_older_body_is_named_by_the_version_it_has() -> None:
-    """A step adds nothing that hides a missing field, and reads nothing but objects."""
-    with pytest.raises(InputError, match="missing field") as caught:
+    """A step adds nothing that hides a missing required field, and reads nothing but objects."""
+    with pytest.raises(InputError, match="missing required field") as caught:
         decode_event("ledger.recovered.v0", '{"incarnation":"i-2"}', BEFORE)
     assert caught.value.field == "ledger.recovered.v0"
     with pytest.raises(InputError, match="must be an object"):

@@ -9,7 +9,7 @@ import pytest
 
 from ledger.domain.device_types import BUILT_IN, DeviceType, Unit
 from ledger.domain.kube.device_objects import inventory_of_device
-from ledger.domain.log.codec import decode_value, encode_value
+from ledger.domain.log.codec import decode_value, plain_value
 from ledger.domain.request.normalise import decode_pod
 from ledger.domain.request.requests import PodRequest
 from ledger.domain.vocabulary import DEFAULT_VOCABULARY, Vocabulary
@@ -129,9 +129,9 @@ def test_what_means_something_else_has_another_digest(other: Vocabulary) -> None
 def test_a_vocabulary_is_recorded_as_its_settings_alone() -> None:
     """The tables that were made of it are no part of it, and it comes back as it was."""
     assert WORDS.device_names
-    text = json.dumps(encode_value(WORDS), sort_keys=True)
+    text = json.dumps(plain_value(WORDS), sort_keys=True)
 
-    assert encode_value(WORDS).keys() == {
+    assert plain_value(WORDS).keys() == {
         "device_types",
         "gpushare_unit",
         "mgpu_multi_min_memory_mib",

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from ledger.domain.errors import CorruptLedgerError
 from ledger.domain.log.recorded import Envelope
@@ -17,7 +17,7 @@ from ledger.store.reading.read import checked
 from ledger.store.writing.statements import Row
 
 COLUMNS = [
-    *(field.name for field in dataclasses.fields(Envelope)),
+    *Envelope.__struct_fields__,
     "leaf_hash",
     "chain_hash",
 ]
@@ -61,7 +61,7 @@ def rows_of(envelopes: list[Envelope], after: int = 0, previous: bytes = GENESIS
     """Return envelopes as the rows that a writer records of them behind `after`."""
     rows: list[Row] = []
     for position, each in enumerate(envelopes, after + 1):
-        envelope = dataclasses.replace(each, position=position)
+        envelope = structs.replace(each, position=position)
         leaf = leaf_hash(envelope)
         previous = chain_hash(previous, leaf)
         words = [getattr(envelope, name) for name in COLUMNS[:13]]

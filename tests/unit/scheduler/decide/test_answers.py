@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from ledger.domain.annotations.device_allocated import decode_device_allocated
 from ledger.domain.cpuset import EMPTY, CpuSet, parse_cpuset
@@ -306,14 +307,14 @@ def test_resources_carry_core_only_if_asked() -> None:
     """cli.md, Output: memory and ratio always, core only if asked, other types their own name."""
     plain = DeviceShare(device_type="gpu", minor=0, device_id="", memory_bytes=5)
 
-    assert resources_of(replace(plain, memory_ratio_percent=1), DEFAULT_VOCABULARY) == {
+    assert resources_of(structs.replace(plain, memory_ratio_percent=1), DEFAULT_VOCABULARY) == {
         "koordinator.sh/gpu-memory": 5,
         "koordinator.sh/gpu-memory-ratio": 1,
     }
-    assert resources_of(replace(plain, core_percent=7), DEFAULT_VOCABULARY) == {
+    assert resources_of(structs.replace(plain, core_percent=7), DEFAULT_VOCABULARY) == {
         "koordinator.sh/gpu-core": 7,
         "koordinator.sh/gpu-memory": 5,
         "koordinator.sh/gpu-memory-ratio": 0,
     }
-    other = replace(plain, device_type="fpga", core_percent=7)
+    other = structs.replace(plain, device_type="fpga", core_percent=7)
     assert resources_of(other, DEFAULT_VOCABULARY) == {"koordinator.sh/fpga": 7}

@@ -3,6 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from ledger.domain.cpuset import parse_cpuset
 from ledger.domain.devices import DeviceShare
@@ -196,7 +197,7 @@ def test_overlapping_holders_are_told_and_close_the_card() -> None:
 def test_an_exclusive_holder_with_company_is_a_conflict() -> None:
     """A card held alone has one holder."""
     cluster = engine(gpu_node("n", 1))
-    cluster.adopt(0, running("a", replace(held(0, 40), exclusive=True)))
+    cluster.adopt(0, running("a", structs.replace(held(0, 40), exclusive=True)))
 
     assert cluster.adopt(0, running("b", held(0, 10))) == [
         "n/gpu 0: over-held by default/a, default/b"

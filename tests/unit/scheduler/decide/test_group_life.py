@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec import structs
 
 from ledger.domain.log.events import (
     GroupPlanned,
@@ -90,7 +89,9 @@ def test_what_a_lost_nodes_pods_hold_is_no_help_to_their_group() -> None:
     assert set(life_of(*events, lost).held) == {"c"}
     assert life_of(*events, elsewhere) == life_of(*events)
     assert lives_of([(event, 0) for event in (*events, lost)])[NAME] == life_of(*events, lost)
-    both = life_of(*events, lost, replace(lost, node_uid="n2"), PlanDropped(group=NAME, reason=""))
+    both = life_of(
+        *events, lost, structs.replace(lost, node_uid="n2"), PlanDropped(group=NAME, reason="")
+    )
     assert next_step(both, "b", has_group=True) is Step.PLAN_GROUP
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from ledger.domain.devices import DeviceRecord, DeviceShare
 from ledger.domain.log.events import PodObserved
@@ -59,7 +60,7 @@ def test_memory_held_on_a_card_of_unknown_size_hides_no_other_card(policy: str) 
         device_type="gpu", minor=0, device_id="", core_percent=100, memory_bytes=24 * GIB
     )
 
-    conflicts = engine.adopt(0, replace(_holder("n"), shares=(share,)))
+    conflicts = engine.adopt(0, structs.replace(_holder("n"), shares=(share,)))
 
     assert conflicts == []
     placement = engine.decide(_pod("p", gpus=1))
@@ -72,7 +73,7 @@ def test_more_cpu_held_than_there_is_does_not_hide_the_memory(policy: str) -> No
     """A node without cpu whose running Pod asks for some still serves a Pod that asks for none."""
     node = replace(_node("n", 0), cpu_milli=0, memory_bytes=8 * GIB)
     engine = Engine([node], SchedulingSettings(node_policy=policy))
-    engine.adopt(0, replace(_holder("n"), cpu_milli=5000))
+    engine.adopt(0, structs.replace(_holder("n"), cpu_milli=5000))
 
     placement = engine.decide(_pod("p", memory_bytes=GIB))
 
@@ -83,7 +84,7 @@ def test_the_nearest_node_is_one_that_gave_the_reason() -> None:
     """Advice about a node that has another reason would be false."""
     nodes = [_node("a", 1), _node("b", 0)]
     engine = Engine(nodes, SchedulingSettings())
-    engine.adopt(0, replace(_holder("a"), unknown_types=("gpu",)))
+    engine.adopt(0, structs.replace(_holder("a"), unknown_types=("gpu",)))
 
     answer = engine.decide(_pod("p", gpus=1))
 

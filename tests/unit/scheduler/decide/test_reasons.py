@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from ledger.domain.dialects.names import Dialect
 from ledger.domain.nodes import NodeFacts, Taint
@@ -208,7 +209,7 @@ def test_only_containers_of_mgpu_count_for_its_limit(*, restarted: bool) -> None
         cluster = engine(gpu_node("n", 1, pods_max=99))
         for each in placements:
             seen = running(each.request.uid, *each.shares, cpu_milli=0)
-            assert cluster.adopt(0, replace(seen, dialect=str(each.request.dialect))) == []
+            assert cluster.adopt(0, structs.replace(seen, dialect=str(each.request.dialect))) == []
 
     late = pod("late", part, cpu_milli=0, dialect=Dialect.MGPU)
 

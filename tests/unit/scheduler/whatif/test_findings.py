@@ -4,6 +4,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 import pytest
+from msgspec import structs
 
 from ledger.domain.annotations.cpu import NumaPolicy, NumaTopologySpec
 from ledger.domain.annotations.device_hints import (
@@ -219,7 +220,7 @@ CASES = {
     "GPU share memory": Case(
         request=pod("w", gpu_bytes(9 * GIB), dialect=Dialect.GPUSHARE),
         node=gpu_node("n", 1),
-        holders=on(running("x", replace(held(0, 50), core_percent=0))),
+        holders=on(running("x", structs.replace(held(0, 50), core_percent=0))),
         reason="Insufficient gpu devices",
         numbers=(9216, 8192, "MiB of one card"),
         about="most is left on gpu/0",
@@ -244,7 +245,9 @@ CASES = {
     "containers on a card": Case(
         request=pod("w", gpu_bytes(GIB, core=20), dialect=Dialect.MGPU),
         node=MGPU,
-        holders=on(replace(running("x", held(0, 10)), dialect="mgpu"), running("y", held(0, 10))),
+        holders=on(
+            structs.replace(running("x", held(0, 10)), dialect="mgpu"), running("y", held(0, 10))
+        ),
         settings=SchedulingSettings(mgpu=MGPUSettings(max_containers_per_card=1)),
         reason="GPUContainerLimit",
         about="at most 1 mGPU containers; gpu/0 has 1",
@@ -264,7 +267,7 @@ CASES = {
         ),
         node=fpga_node(),
         holders=on(
-            running("x", replace(held(0, 100), device_type="fpga", memory_bytes=0)),
+            running("x", structs.replace(held(0, 100), device_type="fpga", memory_bytes=0)),
         ),
         reason="Insufficient fpga devices",
         numbers=(1, 0, "fpga devices"),
@@ -394,7 +397,7 @@ CASES = {
             numa_zones=(NumaZone(id=0, memory_bytes=4 * GIB), NumaZone(id=1, memory_bytes=GIB)),
         ),
         holders=on(
-            replace(
+            structs.replace(
                 running("x"),
                 annotations={
                     "scheduling.koordinator.sh/resource-status": '{"numaNodeResources":[{"node":0,'

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec import structs
 
 from ledger.domain.request.requests import PodRequest, PodSnapshot
 from scheduler.decide.settings import SchedulingSettings
@@ -17,7 +17,7 @@ def full_node(gpus: int, *, priorities: tuple[int, ...] = ()) -> Bench:
     for minor in range(gpus):
         pod_held = running(f"p{minor}", held(minor, 100), cpu_milli=0)
         if priorities:
-            pod_held = replace(pod_held, snapshot=PodSnapshot(priority=priorities[minor]))
+            pod_held = structs.replace(pod_held, snapshot=PodSnapshot(priority=priorities[minor]))
         holders.append(Holder(node=0, held=pod_held))
     return Bench((gpu_node("n", gpus),), holders, SchedulingSettings())
 

@@ -1,9 +1,9 @@
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from ledger.domain.log.events import PodReserved
 from ledger.domain.log.recorded_request import recorded_request, request_digest
@@ -140,7 +140,7 @@ def test_a_pod_whose_request_no_event_has_is_not_decided_again() -> None:
     recorded = recorded_request(request)
     told = {request_digest(recorded): recorded}
     assert request_of(event, told) is None
-    assert request_of(replace(event, request=request_digest(recorded)), told) == request
+    assert request_of(structs.replace(event, request=request_digest(recorded)), told) == request
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from ledger.domain.devices import DeviceRecord, DeviceShare
 from ledger.domain.log.codec import encode_value
 from ledger.domain.log.events import PodObserved
 from ledger.domain.nodes import NodeFacts
-from ledger.domain.proofs.canonical import canonical_json
 from ledger.domain.request.requests import PodSnapshot
 from ledger.store.reading.report_rows import Device, HealthChange, Holder, Node, UnknownRow
 from tenure.look.fleet import closed_at, fleet_of_ledger, fleet_of_objects, unknown_cards
@@ -150,7 +149,7 @@ def device(minor: int, *, gone: bool = False, capacity: int = 100) -> Device:
 
 def test_the_fleet_of_a_ledger_is_its_present_cards_with_their_holders() -> None:
     """A card that left is not drawn beside its successor; strangers count as whole cards."""
-    body = canonical_json(encode_value(observed({"a.nvidia.com/gpu": "1"})))
+    body = encode_value(observed({"a.nvidia.com/gpu": "1"}))
 
     (node,) = fleet_of_ledger(
         [Node(node_uid="a", node_name="gpu-a", cpu_milli=0, memory_bytes=0)],

@@ -1,6 +1,5 @@
-from dataclasses import replace
-
 import pytest
+from msgspec import structs
 
 from ledger.domain.errors import InputError
 from ledger.domain.log.events import EpochStarted, PodReleased
@@ -85,7 +84,7 @@ def test_a_resumed_run_appends_only_what_is_missing() -> None:
     [
         pytest.param(event(8), id="another decision"),
         pytest.param(event(1, wall_us=8), id="another time"),
-        pytest.param(replace(event(1), stream="sys"), id="another stream"),
+        pytest.param(structs.replace(event(1), stream="sys"), id="another stream"),
         pytest.param(event(1, reason="evicted"), id="another word"),
     ],
 )
