@@ -19,13 +19,13 @@ from ledger.domain.errors import InputError
 from ledger.domain.resources import (
     FPGA,
     FPGA_PROPOSAL,
+    GPU_SPELLINGS,
     RDMA,
     RDMA_PROPOSAL,
     SLOT,
     TYPE_FPGA,
     TYPE_GPU,
     TYPE_RDMA,
-    gpu_dialect_of,
     is_native,
 )
 
@@ -166,7 +166,7 @@ def _check_distinct(types: Iterable[DeviceType]) -> None:
     owners: dict[str, str] = {}
     for kind in types:
         for name in (*kind.resources, *kind.aliases):
-            if name == SLOT or name in taken or gpu_dialect_of(name) is not None:
+            if name == SLOT or name in taken or name in GPU_SPELLINGS:
                 raise InputError(f"means something already: value={name!r}", field=kind.name)
             if name in owners:
                 fact = f"named twice, here and for {owners[name]}: value={name!r}"

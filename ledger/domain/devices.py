@@ -101,7 +101,7 @@ class DeviceShare(Struct, frozen=True, kw_only=True):
         core_percent: 0 when the dialect does not ask for it (GPU share).
         memory_ratio_percent: for the wire and for display, never a constraint.
         exclusive: needs a device without any other tenant.
-        instances: containers placed on the device (mGPU's cap counts those of mGPU Pods).
+        instances: containers placed on the device, of which some dialects allow so many.
         vf_bus_ids: virtual functions held on this device.
         containers: in spec order; empty when the whole Pod shares the device.
     """

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from ledger.domain.dialects.names import FOREIGN_WORDS, Dialect
+from ledger.domain.dialects.names import FOREIGN_WORDS
 
 # --- Domains (Koordinator contract 2) ---------------------------------------------------------
 
@@ -254,13 +254,13 @@ KOORDINATOR_GPU_NAMES: Final = frozenset(
 CARD_AMOUNT_NAMES: Final = (HUAWEI_NPU_CORE, HUAWEI_NPU_CPU, HUAWEI_NPU_DVPP)
 """What a card may have beside core percent and memory; by these a share needs a template."""
 
-_DIALECTS: Final[Mapping[str, Dialect]] = {
-    **dict.fromkeys(WHOLE_CARD_NAMES, Dialect.NVIDIA),
-    **dict.fromkeys(KOORDINATOR_GPU_NAMES, Dialect.KOORDINATOR),
-    **{name: Dialect(words.name) for words in FOREIGN_WORDS for name in words.resources},
-}
-
-GPU_NAMES: Final = frozenset(_DIALECTS)
+GPU_NAMES: Final = frozenset(
+    {
+        *WHOLE_CARD_NAMES,
+        *KOORDINATOR_GPU_NAMES,
+        *(name for words in FOREIGN_WORDS for name in words.resources),
+    }
+)
 """Every released resource name that asks for GPUs."""
 
 RELEASED_BY_PROPOSAL: Final[Mapping[str, str]] = {
@@ -279,19 +279,8 @@ ALIASES: Final[Mapping[str, str]] = {
 }
 """Other spellings -> the released name, of what is no device type of the settings."""
 
-_DIALECT_BY_SPELLING: Final[Mapping[str, Dialect]] = {
-    **_DIALECTS,
-    **{alias: _DIALECTS[name] for alias, name in ALIASES.items() if name in _DIALECTS},
-}
-
-
-def gpu_dialect_of(name: str) -> Dialect | None:
-    """
-    Return the GPU dialect a resource is a word of, under any of its spellings, else None.
-
-    RDMA and FPGA mix with every dialect (Koordinator contract 4.2) and have none.
-    """
-    return _DIALECT_BY_SPELLING.get(name)
+GPU_SPELLINGS: Final = GPU_NAMES | {alias for alias, name in ALIASES.items() if name in GPU_NAMES}
+"""Every name that asks for GPUs, in all spellings that are read."""
 
 
 def is_native(name: str) -> bool:

@@ -11,11 +11,32 @@ from ledger.domain.dialects.mgpu.reader import READER as MGPU
 from ledger.domain.dialects.names import Dialect
 from ledger.domain.dialects.nvidia.reader import READER as NVIDIA
 from ledger.domain.dialects.protocol import DialectReader
+from ledger.domain.resources import ALIASES
 
 READERS: Final[tuple[DialectReader, ...]] = (MGPU, GPUSHARE, KOORDINATOR, NVIDIA)
 """In the order in which their annotations and quantities are asked (cli.md, Running Pods)."""
 
 _BY_DIALECT: Final[Mapping[Dialect, DialectReader]] = {each.dialect: each for each in READERS}
+
+
+_DIALECT_BY_NAME: Final[Mapping[str, Dialect]] = {
+    name: each.dialect for each in READERS for name in each.words.resources
+}
+_DIALECT_BY_SPELLING: Final[Mapping[str, Dialect]] = {
+    **_DIALECT_BY_NAME,
+    **{
+        alias: _DIALECT_BY_NAME[name] for alias, name in ALIASES.items() if name in _DIALECT_BY_NAME
+    },
+}
+
+
+def gpu_dialect_of(name: str) -> Dialect | None:
+    """
+    Return the GPU dialect a resource is a word of, under any of its spellings, else None.
+
+    RDMA and FPGA mix with every dialect (Koordinator contract 4.2) and have none.
+    """
+    return _DIALECT_BY_SPELLING.get(name)
 
 
 def reader_of(dialect: Dialect) -> DialectReader:

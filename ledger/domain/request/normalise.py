@@ -13,7 +13,7 @@ from typing import Final
 from ledger.domain.annotations.qos import read_qos_class
 from ledger.domain.dialects.names import Dialect
 from ledger.domain.dialects.protocol import GpuAsked
-from ledger.domain.dialects.registry import READERS, reader_of
+from ledger.domain.dialects.registry import READERS, gpu_dialect_of, reader_of
 from ledger.domain.errors import FieldError, RefusedError
 from ledger.domain.kube.original import as_written
 from ledger.domain.kube.pod_spec import APP, PodSpec, read_pod
@@ -36,7 +36,6 @@ from ledger.domain.resources import (
     LABEL_GPU_ISOLATION_PROVIDER,
     SLOT,
     TYPE_GPU,
-    gpu_dialect_of,
     is_kept_label,
 )
 from ledger.domain.vocabulary import DEFAULT_VOCABULARY, Vocabulary

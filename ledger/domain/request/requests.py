@@ -26,7 +26,7 @@ class DeviceDemand:
         memory_ratio_percent: per device; 0 when the request is by bytes.
         exclusive: needs devices without any tenant.
         containers: places of the containers that this demand serves, in spec order (see
-            `ContainerNeed`). mGPU has one demand per container; Koordinator one for the Pod.
+            `ContainerNeed`). Some dialects have one demand per container, others one for the Pod.
         model_names: GPU models allowed; empty = any.
         amounts: what else each device gives, by resource name (Huawei's AI cores and the like).
         hint: how to choose the devices; None = as the type is chosen by default. With

@@ -21,7 +21,8 @@ def linked_gpus(members: Sequence[PodRequest]) -> tuple[int, ...]:
     Return per member how many GPUs are chosen by the links between all GPUs of the group.
 
     None at all where the members' whole cards are of different kinds, or where more than links
-    decides which cards a member may have (hints, partitions, joint devices, mGPU's own search).
+    decides which cards a member may have (hints, partitions, joint devices, its dialect's own
+    search).
     """
     whole = whole_demands([member.devices for member in members])
     if not one_kind(whole) or any(map(_chooses_alone, members)):

@@ -8,12 +8,8 @@ from ledger.domain import resources
 from ledger.domain.dialects.gpushare import words as gpushare
 from ledger.domain.dialects.mgpu import words as mgpu
 from ledger.domain.dialects.names import Dialect
-from ledger.domain.resources import (
-    gpu_dialect_of,
-    is_extended,
-    is_native,
-    unhealthy_gpu_config_map,
-)
+from ledger.domain.dialects.registry import gpu_dialect_of
+from ledger.domain.resources import is_extended, is_native, unhealthy_gpu_config_map
 from ledger.domain.vocabulary import DEFAULT_VOCABULARY
 
 ALIASES = {
