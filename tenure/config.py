@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
@@ -14,10 +10,9 @@ from pydantic.alias_generators import to_camel
 
 from ledger.domain.device_types import DeviceType, read_device_types
 from ledger.domain.errors import InputError
-from ledger.domain.kube.shared_templates import SharedTemplate, read_shared_templates
-from ledger.domain.log.codec import decode_value, plain_value
-from ledger.domain.proofs.canonical import canonical_json
+from ledger.domain.kube.shared_templates import read_shared_templates
 from ledger.domain.vocabulary import Vocabulary
+from scheduler.cluster.settings import with_templates
 from scheduler.decide.settings import (
     CpuSettings,
     DeviceSettings,
@@ -34,19 +29,6 @@ API_VERSION: Final = "tenure.sh/v1alpha1"
 KIND: Final = "SchedulerConfiguration"
 _DEVICE_TYPES: Final = "deviceTypes"
 _TEMPLATES: Final = "devices.gpuSharedResourceTemplates"
-
-_PARTS_BEFORE: Final[Mapping[str, Mapping[str, str]]] = {
-    "": {"device_types": "device_types", "gpushare_unit": "gpushare_unit"},
-    "mgpu": {
-        "multi_min_memory_mib": "mgpu_multi_min_memory_mib",
-        "max_memory_mib": "mgpu_max_memory_mib",
-    },
-    "cpu": {
-        "default_bind_policy": "default_bind_policy",
-        "default_exclusive_policy": "default_exclusive_policy",
-    },
-}
-"""Section -> field -> what it is in the vocabulary, of settings that older releases recorded."""
 
 Policy = Literal["binpack", "spread", "bestfit", "fgd", "scarcity", "random"]
 POLICIES: Final[tuple[str, ...]] = get_args(Policy)
@@ -159,51 +141,6 @@ def read_settings(path: Path) -> SchedulingSettings:
 def _placed(error: InputError, source: Source, number: int) -> InputError:
     found = error.at(source.place_of(number, error.field))
     return with_next(found, "correct that setting and run it again")
-
-
-def settings_json(settings: SchedulingSettings, *, seed: int) -> str:
-    """Return the settings and the seed of a run as canonical JSON, as the ledger records them."""
-    return canonical_json({**plain_value(settings), "seed": seed})
-
-
-def recorded_settings(text: str) -> SchedulingSettings:
-    """
-    Return the settings that an event of a ledger records, the defaults for an empty text.
-
-    Releases before the vocabulary recorded its parts in four places; they are read as they stand.
-
-    Raises:
-        InputError: settings that this release does not know.
-    """
-    values = json.loads(text or "{}")
-    values.pop("seed", None)
-    words = values.get("vocabulary", {})
-    for section, names in _PARTS_BEFORE.items():
-        place = values.get(section, {}) if section else values
-        words |= {new: place.pop(old) for old, new in names.items() if old in place}
-    settings: SchedulingSettings = decode_value(
-        SchedulingSettings, {**values, "vocabulary": words}, "settings"
-    )
-    return settings
-
-
-def settings_hash(settings: SchedulingSettings, *, seed: int) -> str:
-    """Return the hex SHA-256 of the canonical JSON; reservations quote it."""
-    return hashlib.sha256(settings_json(settings, seed=seed).encode()).hexdigest()
-
-
-def with_policy(settings: SchedulingSettings, policy: str) -> SchedulingSettings:
-    """Return the settings with another node policy."""
-    return replace(settings, node_policy=policy)
-
-
-def with_templates(
-    settings: SchedulingSettings, templates: tuple[SharedTemplate, ...] | None
-) -> SchedulingSettings:
-    """Return the settings with the templates of the cluster's ConfigMap, where there is one."""
-    if templates is None:
-        return settings
-    return replace(settings, devices=replace(settings.devices, shared_templates=templates))
 
 
 def _with_sections(document: dict[str, Any]) -> dict[str, Any]:

@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from ledger.domain.errors import InputError
+from scheduler.cluster import objects
 from tenure.exits import with_next
 from tenure.sources.text import Source, read_source, read_stream
+from tenure.sources.yaml_text import yaml_documents
 
 DOCUMENTS_MAX: Final = 2_000_000
 STDIN: Final = "-"
@@ -34,52 +36,27 @@ _LIST_DEPTH_MAX: Final = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Document:
+class Document(objects.Document):
     """
     One API object of the input, with the defaults of cli.md filled in.
 
+    Objects of others are kept, and never an error; they may have no namespace, name and UID.
+
     Attributes:
-        kind: with its API group where another group has a kind of our name: `Device.acme.io`.
-        ours: it means something to Tenure; others are kept, and never an error.
-        namespace: empty for a kind that has none, and for kinds of others that name none.
-        name, uid: may be empty for kinds of others.
-        body: the object; the metadata of ours has name, namespace and uid.
         metadata: its metadata as written, without what was filled in.
         index: its place among all objects of the input, from 0.
         number, path: where it stands in its source: the document, and `items[3]` inside a List.
     """
 
-    kind: str
-    ours: bool
-    namespace: str
-    name: str
-    uid: str
-    body: dict[str, Any]
     metadata: dict[str, Any]
     index: int
     source: Source
     number: int
     path: str
 
-    @property
-    def title(self) -> str:
-        """Return the object's name for people: `Pod default/web`, `Node n1`."""
-        return (
-            f"{self.kind} {self.namespace}/{self.name}"
-            if self.namespace
-            else (f"{self.kind} {self.name}")
-        )
-
     def place(self, field: str = "") -> str:
         """Return `file:line` of a field, or of its nearest parent that exists."""
         return self.source.place_of(self.number, _join(self.path, field))
-
-    def blame(self, error: InputError) -> InputError:
-        """Return the error with file, line and object of this document."""
-        blamed = error.at(f"{self.place(error.field)}: {self.title}")
-        for step in getattr(error, "__notes__", ()):
-            blamed.add_note(step)
-        return blamed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +71,15 @@ class Manifests:
         return tuple(
             document for document in self.documents if document.ours and document.kind == kind
         )
+
+    def documents_in(self, name: str, text: str) -> tuple[Any, ...]:
+        """
+        Return the YAML documents of a text inside an object, such as a ConfigMap's.
+
+        Raises:
+            InputError: broken YAML; with its line.
+        """
+        return yaml_documents(name, text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

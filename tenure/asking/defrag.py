@@ -14,13 +14,7 @@ from ledger.domain.cpuset import CpuSet
 from ledger.domain.devices import DeviceShare
 from ledger.domain.errors import InputError
 from ledger.domain.request.requests import PodRequest
-from scheduler.decide.settings import SchedulingSettings
-from scheduler.record.events import shape_of
-from scheduler.whatif.bench import Bench
-from scheduler.whatif.defrag import DECISIONS_MAX, Move, NoPlan, Plan, plan_moves
-from tenure.asking.opening import LEDGER_VARIABLE, opened
-from tenure.asking.prospects import is_unrecorded
-from tenure.asking.scene import (
+from scheduler.cluster.scene import (
     Objects,
     Scene,
     read_objects,
@@ -28,6 +22,12 @@ from tenure.asking.scene import (
     scene_of_objects,
     settings_of,
 )
+from scheduler.decide.settings import SchedulingSettings
+from scheduler.record.events import shape_of
+from scheduler.whatif.bench import Bench
+from scheduler.whatif.defrag import DECISIONS_MAX, Move, NoPlan, Plan, plan_moves
+from tenure.asking.opening import LEDGER_VARIABLE, opened
+from tenure.asking.prospects import is_unrecorded
 from tenure.asking.wanted import (
     Wanted,
     check_wanted,

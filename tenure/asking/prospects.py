@@ -9,6 +9,7 @@ from typing import Any, Final
 from ledger.domain.amounts import format_bytes, format_cores
 from ledger.domain.log.events import RefusalReason
 from ledger.domain.request.requests import PodRequest, group_name
+from scheduler.cluster.scene import Scene
 from scheduler.decide.dialects.registry import CHOOSERS
 from scheduler.decide.outcome import Unplaced
 from scheduler.decide.refusal import reasons
@@ -17,7 +18,6 @@ from scheduler.whatif.findings import find_reasons
 from scheduler.whatif.nearest import GroupNearest, Nearest, nearest, nearest_of_group
 from scheduler.whatif.releases import Ending
 from scheduler.whatif.smaller import Smaller
-from tenure.asking.scene import Scene
 from tenure.output import Column
 
 NODE_COLUMNS: Final = (

@@ -177,8 +177,8 @@ def _prospects(
     by_rule = [reason.nodes == 0 for story in stories for reason in story.reasons]
     if len(stories) != 1 or stories[0].state != WAITING or (by_rule and all(by_rule)):
         return None
+    from scheduler.cluster.scene import read_objects, scene_of_ledger, settings_of
     from tenure.asking.prospects import prospects_of
-    from tenure.asking.scene import read_objects, scene_of_ledger, settings_of
 
     settings = settings_of(source)
     objects = None if manifests is None else read_objects(manifests, settings)

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Final
 
 from ledger.domain.errors import InputError
+from scheduler.cluster.settings import with_policy
 from scheduler.decide.settings import SchedulingSettings
-from tenure.config import POLICIES, read_settings, with_policy
+from tenure.config import POLICIES, read_settings
 from tenure.exits import AnswerIsNo, note, warn, with_next
 from tenure.output import OutputFormat
 from tenure.progress import counting_bar

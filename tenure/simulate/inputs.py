@@ -1,58 +1,19 @@
-"""Manifests as a run: nodes with their inventory, running Pods adopted, pending Pods in order."""
+"""Manifests as a run: the cluster that they describe, and its pending Pods as arrivals."""
 
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, Final
 
-from msgspec import structs
-
-from ledger.domain.adopted.pods import Adopted, adopt
-from ledger.domain.errors import FieldError, InputError
-from ledger.domain.kube.node_objects import NO_WITNESSES, Witnesses, decode_node, decode_witnesses
-from ledger.domain.kube.pod_spec import decode_quota, read_pod
-from ledger.domain.kube.shared_templates import SharedTemplate, read_shared_templates
-from ledger.domain.log.events import PodObserved
-from ledger.domain.log.recorded_request import recorded_request, request_digest
 from ledger.domain.nodes import NodeFacts
-from ledger.domain.request.normalise import examine_pod
-from ledger.domain.request.requests import PodRequest, group_name
-from ledger.domain.resources import (
-    GPU_TEMPLATES_KEY,
-    GPU_TEMPLATES_NAME,
-    GPU_TEMPLATES_NAMESPACE,
-    TYPE_GPU,
-    UNHEALTHY_GPU_KEY,
-    UNHEALTHY_GPU_NAMESPACE,
-    UNHEALTHY_GPU_PREFIX,
-)
-from ledger.domain.vocabulary import Vocabulary
-from scheduler.cluster.model import Pod, RefusedPod
+from scheduler.cluster.model import Cluster, Pod
+from scheduler.cluster.objects import asked_by, cluster_of, node_reader, pending_of
 from scheduler.decide.settings import SchedulingSettings
-from tenure.manifests import Document, Manifests, read_manifests
+from tenure.manifests import Manifests, read_manifests
 from tenure.simulate.model import Arrival, Run
 from tenure.simulate.schedule import Labels, Subjects, read_schedule, with_labels
-from tenure.sources.yaml_text import yaml_documents
-
-_NOWHERE: Final = "unknown"
-"""The namespace of a Pod of which kubelet's file is the only word."""
-
-_ENDED: Final = frozenset({"Succeeded", "Failed"})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _NodeDocuments:
-    """The objects that describe one node."""
-
-    node: Document
-    device: Document | None
-    topology: Document | None
-    unhealthy: Document | None
 
 
 def read_manifest_run(
@@ -73,25 +34,39 @@ def read_manifest_run(
     return run if schedule is None else _scheduled(run, manifests, schedule, settings)
 
 
+def manifest_run(manifests: Manifests, *, settings: SchedulingSettings, start_us: int) -> Run:
+    """
+    Return the run that these objects describe.
+
+    Rule: cli.md, `tenure simulate`, Input.
+
+    Raises:
+        InputError: an object that can't be read; with file, line and field.
+    """
+    cluster = cluster_of(manifests, settings)
+    pods = [asked_by(document, settings.vocabulary) for document in pending_of(manifests)]
+    return Run(
+        source="manifests",
+        arrivals=tuple(Arrival(at_us=start_us, pod=pod) for pod in pods),
+        start_us=start_us,
+        inputs_hash=hashlib.sha256(f"manifests {manifests.digest}".encode()).hexdigest(),
+        **{field.name: getattr(cluster, field.name) for field in fields(Cluster)},
+    )
+
+
 def _scheduled(run: Run, manifests: Manifests, schedule: Path, settings: SchedulingSettings) -> Run:
     """Return the run with what happens when; a Pod that it does not name is there at once."""
-    vocabulary = settings.vocabulary
     pending = {
-        f"{document.namespace}/{document.name}": document
-        for document in manifests.of_kind("Pod")
-        if _is_pending(document.body)
+        f"{document.namespace}/{document.name}": document for document in pending_of(manifests)
     }
-    documents = _by_node(manifests)
-    running = _running_on(manifests)
+    node = node_reader(manifests, settings)
 
     def node_with(name: str, labels: Labels) -> NodeFacts:
-        about = documents[name]
-        node = replace(about.node, body=with_labels(about.node.body, labels))
-        return _node(replace(about, node=node), settings, running.get(name, frozenset()))[0]
+        return node(name, lambda body: with_labels(body, labels))
 
     def pod_with(path: str, labels: Labels) -> Pod:
         document = pending[path]
-        return _asking(replace(document, body=with_labels(document.body, labels)), vocabulary)
+        return asked_by(document, settings.vocabulary, with_labels(document.body, labels))
 
     subjects = Subjects(
         nodes=run.nodes,
@@ -108,361 +83,3 @@ def _scheduled(run: Run, manifests: Manifests, schedule: Path, settings: Schedul
         timed=True,
         inputs_hash=hashlib.sha256(text.encode()).hexdigest(),
     )
-
-
-def _running_on(manifests: Manifests) -> dict[str, frozenset[str]]:
-    """Return node name -> UIDs of the Pods that run there."""
-    uids: dict[str, set[str]] = {}
-    for document in manifests.of_kind("Pod"):
-        if _is_running(document.body):
-            uids.setdefault(str(document.body["spec"]["nodeName"]), set()).add(document.uid)
-    return {name: frozenset(found) for name, found in uids.items()}
-
-
-def manifest_run(manifests: Manifests, *, settings: SchedulingSettings, start_us: int) -> Run:
-    """
-    Return the run that these objects describe.
-
-    Rule: cli.md, `tenure simulate`, Input and Running Pods.
-
-    Raises:
-        InputError: an object that can't be read; with file, line and field.
-    """
-    vocabulary = settings.vocabulary
-    _check_unused(manifests, vocabulary)
-    running = [document for document in manifests.of_kind("Pod") if _is_running(document.body)]
-    pending = [document for document in manifests.of_kind("Pod") if _is_pending(document.body)]
-    documents = _by_node(manifests)
-    nodes: dict[str, NodeFacts] = {}
-    witnesses: dict[str, Witnesses] = {}
-    running_on = _running_on(manifests)
-    warnings = list(_warnings(manifests, documents, running))
-    for name, about in documents.items():
-        facts, found = _node(about, settings, running_on.get(name, frozenset()))
-        nodes[name] = facts
-        witnesses[name] = _witnesses(about)
-        warnings += found
-    asked = [_examined(document, vocabulary) for document in running]
-    adopted = [
-        _adopt(document, None if errors else request, nodes, witnesses, vocabulary)
-        for document, (request, errors) in zip(running, asked, strict=True)
-    ]
-    known = {document.uid for document in manifests.of_kind("Pod")}
-    strangers = list(_strangers(nodes, witnesses, known, vocabulary))
-    warnings += [warning for _, warning in strangers]
-    groups = [group_name(request) for request, _ in asked]
-    return Run(
-        source="manifests",
-        nodes=tuple(nodes.values()),
-        arrivals=tuple(_arrival(document, vocabulary, start_us) for document in pending),
-        start_us=start_us,
-        inputs_hash=hashlib.sha256(f"manifests {manifests.digest}".encode()).hexdigest(),
-        adopted=tuple(pod for pod, _ in (*adopted, *strangers)),
-        running=_running_nodes(groups, [pod for pod, _ in adopted]),
-        running_requests=tuple(request for request, errors in asked if not errors),
-        running_cards=_running_cards(groups, [pod for pod, _ in adopted]),
-        shared_templates=_shared_templates(manifests),
-        warnings=tuple(warnings),
-        conflicts=tuple(
-            f"{pod.node_name}: held by {pod.namespace}/{pod.pod_name}: {fault}"
-            for pod, faults in adopted
-            for fault in faults
-        ),
-    )
-
-
-def _section(body: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    value = body.get(key)
-    return value if isinstance(value, dict) else {}  # what is no object is refused when decoded
-
-
-def _is_ended(body: Mapping[str, Any]) -> bool:
-    phase = _section(body, "status").get("phase")
-    return isinstance(phase, str) and phase in _ENDED
-
-
-def _is_running(body: Mapping[str, Any]) -> bool:
-    return bool(_section(body, "spec").get("nodeName")) and not _is_ended(body)
-
-
-def _is_pending(body: Mapping[str, Any]) -> bool:
-    return not _section(body, "spec").get("nodeName") and not _is_ended(body)
-
-
-def _check_unused(manifests: Manifests, vocabulary: Vocabulary) -> None:
-    """Refuse bad quantities also where nothing is decided by them (cli.md, exit code 2)."""
-    ended = [document for document in manifests.of_kind("Pod") if _is_ended(document.body)]
-    for documents, read in (
-        (ended, lambda pod: read_pod(pod, vocabulary)),
-        (manifests.of_kind("ResourceQuota"), decode_quota),
-    ):
-        for document in documents:
-            try:
-                read(document.body)
-            except InputError as error:
-                raise document.blame(error) from None
-
-
-# --- nodes ------------------------------------------------------------------------------------
-
-
-def _by_node(manifests: Manifests) -> dict[str, _NodeDocuments]:
-    """Return node name -> its objects, in the order of the Nodes."""
-    devices = {document.name: document for document in manifests.of_kind("Device")}
-    topologies = {document.name: document for document in manifests.of_kind("NodeResourceTopology")}
-    unhealthy = _unhealthy(manifests)
-    return {
-        document.name: _NodeDocuments(
-            node=document,
-            device=devices.get(document.name),
-            topology=topologies.get(document.name),
-            unhealthy=unhealthy.get(document.name),
-        )
-        for document in manifests.of_kind("Node")
-    }
-
-
-def _unhealthy(manifests: Manifests) -> dict[str, Document]:
-    """
-    Return node name -> the ConfigMap of its unhealthy cards.
-
-    Rule: GPU-sharing contract B.1.
-    """
-    return {
-        document.name.removeprefix(UNHEALTHY_GPU_PREFIX): document
-        for document in manifests.of_kind("ConfigMap")
-        if document.name.startswith(UNHEALTHY_GPU_PREFIX)
-        and document.namespace == UNHEALTHY_GPU_NAMESPACE
-    }
-
-
-def _shared_templates(manifests: Manifests) -> tuple[SharedTemplate, ...] | None:
-    """
-    Return the templates of the cluster's ConfigMap, None without one.
-
-    Rule: Koordinator contract 8.7.
-    """
-    for document in manifests.of_kind("ConfigMap"):
-        if (document.namespace, document.name) == (GPU_TEMPLATES_NAMESPACE, GPU_TEMPLATES_NAME):
-            text = _section(document.body, "data").get(GPU_TEMPLATES_KEY, "")
-            try:
-                return _templates_in(text)
-            except InputError as error:
-                field = f"data[{GPU_TEMPLATES_KEY}]"
-                within = InputError(str(error), field=field) if error.place else error.within(field)
-                raise document.blame(within) from None
-    return None
-
-
-def _templates_in(text: object) -> tuple[SharedTemplate, ...]:
-    if not isinstance(text, str):
-        raise InputError("must be text")
-    documents = yaml_documents(GPU_TEMPLATES_KEY, text)
-    if len(documents) > 1:
-        raise InputError(f"one document is needed: documents={len(documents)}")
-    return read_shared_templates(documents[0] if documents else None)
-
-
-def _warnings(
-    manifests: Manifests, documents: Mapping[str, _NodeDocuments], running: Sequence[Document]
-) -> Iterator[str]:
-    kinds = Counter(document.kind for document in manifests.documents if not document.ours)
-    for kind, count in sorted(kinds.items()):
-        yield f"not used by a simulation, ignored: kind={kind}, objects={count}"
-    for kind in ("Device", "NodeResourceTopology"):
-        for document in manifests.of_kind(kind):
-            if document.name not in documents:
-                yield f"{document.place()}: {document.title}: there is no such Node, ignored"
-    for document in manifests.of_kind("ConfigMap"):
-        named = document.name.startswith(UNHEALTHY_GPU_PREFIX)
-        if named and document.namespace != UNHEALTHY_GPU_NAMESPACE:
-            fact = f"only those of namespace {UNHEALTHY_GPU_NAMESPACE} count, ignored"
-            yield f"{document.place()}: {document.title}: {fact}"
-    for node, document in _unhealthy(manifests).items():
-        if node not in documents:
-            yield f"{document.place()}: {document.title}: there is no Node {node}, ignored"
-    away = Counter(str(document.body["spec"]["nodeName"]) for document in running)
-    for node, count in away.items():
-        if node not in documents:
-            fact = "running Pods on a Node that is not in the input"
-            known = "its uid is unknown, so the ledger does not record them"
-            yield f"{fact}: {known}: node={node}, pods={count}"
-
-
-def _node(
-    about: _NodeDocuments, settings: SchedulingSettings, known_pods: frozenset[str]
-) -> tuple[NodeFacts, list[str]]:
-    unhealthy = None if about.unhealthy is None else _unhealthy_text(about.unhealthy)
-
-    def decoded(*, device: bool, topology: bool) -> tuple[NodeFacts, list[str]]:
-        return decode_node(
-            about.node.body,
-            about.device.body if about.device and device else None,
-            about.topology.body if about.topology and topology else None,
-            unhealthy,
-            vocabulary=settings.vocabulary,
-            cpu_ref_count_max=settings.cpu.max_ref_count,
-            known_pods=known_pods,
-        )
-
-    try:
-        return decoded(device=True, topology=True)
-    except InputError as error:
-        culprit = about.node  # the field path starts in whichever object the error is in
-        if about.device is not None and not _fails(lambda: decoded(device=False, topology=False)):
-            culprit = about.device
-        if about.topology is not None and not _fails(lambda: decoded(device=True, topology=False)):
-            culprit = about.topology
-        raise culprit.blame(error) from None
-
-
-def _fails(decode: Callable[[], object]) -> bool:
-    try:
-        decode()
-    except InputError:
-        return True
-    return False
-
-
-def _unhealthy_text(document: Document) -> str:
-    data = document.body.get("data")
-    text = data.get(UNHEALTHY_GPU_KEY, "") if isinstance(data, dict) else ""
-    if not isinstance(text, str):
-        raise document.blame(InputError("must be text", field=f"data[{UNHEALTHY_GPU_KEY}]"))
-    return text
-
-
-def _witnesses(about: _NodeDocuments) -> Witnesses:
-    device = about.device.body if about.device else None
-    topology = about.topology.body if about.topology else None
-    try:
-        return decode_witnesses(device, topology)
-    except InputError as error:
-        in_device = about.device is not None and _fails(lambda: decode_witnesses(device))
-        culprit = about.device if in_device else about.topology
-        raise error if culprit is None else culprit.blame(error) from None
-
-
-# --- Pods -------------------------------------------------------------------------------------
-
-
-def _adopt(
-    document: Document,
-    request: PodRequest | None,
-    nodes: Mapping[str, NodeFacts],
-    witnesses: Mapping[str, Witnesses],
-    vocabulary: Vocabulary,
-) -> tuple[PodObserved, tuple[str, ...]]:
-    """Return what a running Pod holds, and what is wrong with the words that say so."""
-    node_name = document.body["spec"]["nodeName"]
-    if not isinstance(node_name, str):
-        raise document.blame(InputError("must be text", field="spec.nodeName"))
-    node = nodes.get(node_name) or NodeFacts(uid="", name=node_name)
-    try:
-        held = adopt(document.body, node, vocabulary, witnesses.get(node_name, NO_WITNESSES))
-    except InputError as error:
-        raise document.blame(error) from None
-    observed = _observed(held, node, node_name)
-    if request is not None:
-        observed = structs.replace(observed, request=request_digest(recorded_request(request)))
-    return observed, held.faults if node.uid else ()
-
-
-def _strangers(
-    nodes: Mapping[str, NodeFacts],
-    witnesses: Mapping[str, Witnesses],
-    known: AbstractSet[str],
-    vocabulary: Vocabulary,
-) -> Iterator[tuple[PodObserved, str]]:
-    """
-    Yield what Pods that are not in the input hold by kubelet's word, each with a warning.
-
-    Rule: Koordinator contract 2.7; the UID is that of the entry, with the node where it is known
-    already: one Pod is on one node.
-    """
-    seen = set(known)
-    for node_name, node in nodes.items():
-        for uid in witnesses[node_name].checkpoints:
-            if uid in known:
-                continue
-            metadata = {"uid": uid, "name": uid, "namespace": _NOWHERE}
-            spec = {"nodeName": node_name, "containers": [{"name": _NOWHERE}]}
-            pod = {"metadata": metadata, "spec": spec}
-            held = adopt(pod, node, vocabulary, witnesses[node_name])
-            if not (held.shares or held.unknown_types):
-                continue
-            own = uid if uid not in seen else f"{uid}@{node_name}"
-            seen.add(own)
-            fact = "devices-checkpoints names a Pod that is not in the input"
-            warning = f"node {node_name}: {fact}, it holds as an unknown one: pod_uid={uid}"
-            yield structs.replace(_observed(held, node, node_name), pod_uid=own), warning
-
-
-def _observed(held: Adopted, node: NodeFacts, node_name: str) -> PodObserved:
-    models = {device.key: device.model for device in node.devices}
-    return PodObserved(
-        pod_uid=held.uid,
-        attempt=1,
-        namespace=held.namespace,
-        pod_name=held.name,
-        node_uid=node.uid,
-        node_name=node_name,
-        source=held.source,
-        cpu_milli=held.cpu_milli,
-        memory_bytes=held.memory_bytes,
-        shares=held.shares,
-        cpuset=held.cpuset,
-        device_models=tuple(models.get(share.key, "") for share in held.shares),
-        unknown_types=held.unknown_types,
-        dialect=held.dialect,
-        snapshot=held.snapshot,
-        annotations=held.annotations,
-    )
-
-
-def _examined(
-    document: Document, vocabulary: Vocabulary
-) -> tuple[PodRequest, tuple[FieldError, ...]]:
-    """Return what a Pod asks for, and the rules that it breaks."""
-    try:
-        return examine_pod(document.body, vocabulary)
-    except InputError as error:
-        raise document.blame(error) from None
-
-
-def _arrival(document: Document, vocabulary: Vocabulary, start_us: int) -> Arrival:
-    return Arrival(at_us=start_us, pod=_asking(document, vocabulary))
-
-
-def _asking(document: Document, vocabulary: Vocabulary) -> Pod:
-    request, errors = _examined(document, vocabulary)
-    if not errors:
-        return request
-    return RefusedPod(
-        uid=request.uid,
-        namespace=request.namespace,
-        name=request.name,
-        errors=errors,
-        snapshot=request.snapshot,
-    )
-
-
-def _running_nodes(names: Sequence[str], held: Sequence[PodObserved]) -> dict[str, tuple[str, ...]]:
-    """Return the nodes of each gang's and group's running members, one for each member."""
-    nodes: dict[str, tuple[str, ...]] = {}
-    for name, pod in zip(names, held, strict=True):
-        if name:
-            nodes[name] = (*nodes.get(name, ()), pod.node_name)
-    return nodes
-
-
-def _running_cards(
-    names: Sequence[str], held: Sequence[PodObserved]
-) -> dict[str, frozenset[tuple[str, int]]]:
-    """Return the GPUs of each gang's and group's running members, as (node name, minor)."""
-    cards: dict[str, set[tuple[str, int]]] = {}
-    for name, pod in zip(names, held, strict=True):
-        minors = (share.minor for share in pod.shares if share.device_type == TYPE_GPU)
-        if name:
-            cards.setdefault(name, set()).update((pod.node_name, minor) for minor in minors)
-    return {name: frozenset(found) for name, found in cards.items()}

@@ -20,10 +20,10 @@ from ledger.domain.proofs.canonical import canonical_json
 from ledger.domain.request.requests import PodRequest
 from ledger.store.open import Ledger, open_ledger, sqlite_path
 from ledger.store.profile_postgres import is_postgres
+from scheduler.cluster.settings import settings_hash, settings_json, with_templates
 from scheduler.decide.engine import Engine
 from scheduler.decide.settings import SchedulingSettings
 from scheduler.record.events import Words
-from tenure.config import settings_hash, settings_json, with_templates
 from tenure.exits import note, with_next
 from tenure.simulate.model import Run
 from tenure.simulate.recorder import Recorder, Replay

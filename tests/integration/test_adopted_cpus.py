@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from ledger.store.open import open_ledger
+from scheduler.cluster.scene import read_objects, scene_of_ledger
 from scheduler.decide.outcome import Placement, Unplaced
 from scheduler.decide.settings import SchedulingSettings
 from scheduler.whatif.bench import Bench
-from tenure.asking.scene import read_objects, scene_of_ledger
 from tenure.manifests import read_manifests
 from tests.support.cli import CommandLine
 from tests.support.cpu_objects import (

@@ -14,10 +14,10 @@ from ledger.domain.nodes import NodeFacts
 from ledger.domain.proofs.hashing import GENESIS
 from ledger.domain.request.requests import DeviceDemand, GangRef, PodRequest
 from scheduler.cluster.model import HealthChange, RefusedPod
+from scheduler.cluster.settings import settings_hash, settings_json
 from scheduler.decide.engine import Engine
 from scheduler.decide.settings import SchedulingSettings
 from scheduler.record.events import Words
-from tenure.config import settings_hash, settings_json
 from tenure.simulate.model import Arrival, Change, Run
 from tenure.simulate.recorder import Recorder
 from tenure.simulate.results import Outcome, Placed

@@ -1,4 +1,3 @@
-import json
 from pathlib import Path
 
 import pytest
@@ -6,17 +5,11 @@ import pytest
 from ledger.domain.device_types import DeviceType, Unit
 from ledger.domain.errors import InputError
 from ledger.domain.vocabulary import Vocabulary
+from scheduler.cluster.settings import recorded_settings, settings_hash, settings_json, with_policy
 from scheduler.decide import engine
 from scheduler.decide.settings import CpuSettings, MGPUSettings, SchedulingSettings
 from tenure.commands.simulate import Policy
-from tenure.config import (
-    POLICIES,
-    read_settings,
-    recorded_settings,
-    settings_hash,
-    settings_json,
-    with_policy,
-)
+from tenure.config import POLICIES, read_settings
 
 HEAD = "apiVersion: tenure.sh/v1alpha1\nkind: SchedulerConfiguration\n"
 WHOLE = f"""{HEAD}
@@ -217,43 +210,3 @@ def test_settings_are_read_back_as_a_ledger_recorded_them() -> None:
 
     assert recorded_settings(settings_json(settings, seed=7)) == settings
     assert recorded_settings("") == SchedulingSettings()
-
-
-def test_settings_that_an_older_release_recorded_have_their_vocabulary_too() -> None:
-    """Its parts stood in four places; a ledger of then is asked by the words of then."""
-    npu = {
-        "name": "npu",
-        "resource": "example.com/npu",
-        "unit": "count",
-        "memory": "",
-        "aliases": [],
-        "virtual_functions": True,
-        "model_label": "",
-        "unique_ids": False,
-    }
-    older = {
-        "node_policy": "fgd",
-        "device_types": [npu],
-        "gpushare_unit": "GiB",
-        "mgpu": {"policy": "spread", "multi_min_memory_mib": 512, "max_memory_mib": 4096},
-        "cpu": {
-            "max_ref_count": 2,
-            "default_bind_policy": "SpreadByPCPUs",
-            "default_exclusive_policy": "PCPULevel",
-        },
-        "seed": 42,
-    }
-
-    assert recorded_settings(json.dumps(older)) == SchedulingSettings(
-        node_policy="fgd",
-        mgpu=MGPUSettings(policy="spread"),
-        cpu=CpuSettings(max_ref_count=2),
-        vocabulary=Vocabulary(
-            device_types=(DeviceType(name="npu", resource="example.com/npu", unit=Unit.COUNT),),
-            gpushare_unit="GiB",
-            mgpu_multi_min_memory_mib=512,
-            mgpu_max_memory_mib=4096,
-            default_bind_policy="SpreadByPCPUs",
-            default_exclusive_policy="PCPULevel",
-        ),
-    )

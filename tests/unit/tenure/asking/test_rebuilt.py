@@ -11,8 +11,7 @@ from ledger.domain.request.requests import MatchExpression, PlacementRules
 from ledger.domain.resources import LABEL_HOSTNAME
 from ledger.store.open import open_ledger
 from scheduler.cluster.rebuilt import request_of
-from scheduler.decide.settings import SchedulingSettings
-from tenure.asking.scene import (
+from scheduler.cluster.scene import (
     OTHERS,
     UNKNOWN,
     Objects,
@@ -22,6 +21,7 @@ from tenure.asking.scene import (
     scene_of_ledger,
     settings_of,
 )
+from scheduler.decide.settings import SchedulingSettings
 from tenure.manifests import read_manifests
 from tests.support.archives import history, move
 from tests.support.cli import CommandLine

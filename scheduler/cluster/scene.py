@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from ledger.domain.adopted.pods import DEVICE_ALLOCATED
 from ledger.domain.devices import GPU, DeviceRecord, DeviceShare
@@ -23,6 +23,7 @@ from ledger.domain.log.events import (
 from ledger.domain.log.recorded_node import RecordedNode
 from ledger.domain.log.recorded_request import RecordedRequest, request_digest
 from ledger.domain.log.state import LOST
+from ledger.domain.log.state_codec import LedgerState
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.normalise import examine_pod
 from ledger.domain.request.requests import PodRequest, PodSnapshot, group_name
@@ -31,21 +32,21 @@ from ledger.domain.resources import (
     ANNOTATION_TENURE_ADMITTED,
     LABEL_HOSTNAME,
 )
+from ledger.store.archives.segments import segments_of
+from ledger.store.open import Ledger
+from ledger.store.reading.read import replay
+from ledger.store.reading.report_queries import settings_in_force
+from ledger.store.reading.timetravel import Fold, load_state
+from scheduler.cluster.objects import Document, Documents, cluster_of
 from scheduler.cluster.rebuilt import (
     UNTOLD_BY_ARCHIVE,
     UNTOLD_OF_NODES,
     node_of,
     request_of,
 )
+from scheduler.cluster.settings import recorded_settings, with_templates
 from scheduler.decide.settings import SchedulingSettings
 from scheduler.whatif.bench import Holder
-from tenure.config import recorded_settings, with_templates
-from tenure.manifests import Document, Manifests
-from tenure.simulate.inputs import manifest_run
-
-if TYPE_CHECKING:
-    from ledger.domain.log.state_codec import LedgerState
-    from ledger.store.open import Ledger
 
 OTHERS: Final = "held by others"
 GONE: Final = "its node was lost: what it holds opens with the machine"
@@ -107,18 +108,18 @@ class Objects:
     shared_templates: tuple[SharedTemplate, ...] | None = None
 
 
-def read_objects(manifests: Manifests, settings: SchedulingSettings) -> Objects:
+def read_objects(objects: Documents, settings: SchedulingSettings) -> Objects:
     """
     Return the nodes and Pods of files, as `tenure simulate` reads them.
 
     Raises:
         InputError: an object that can't be read; with file, line and field.
     """
-    run = manifest_run(manifests, settings=settings, start_us=0)
+    cluster = cluster_of(objects, settings)
     requests: dict[str, PodRequest] = {}
     broken: dict[str, str] = {}
     managed: set[str] = set()
-    for document in manifests.of_kind("Pod"):
+    for document in objects.of_kind("Pod"):
         try:
             request, errors = examine_pod(document.body, settings.vocabulary)
         except InputError as error:
@@ -129,14 +130,14 @@ def read_objects(manifests: Manifests, settings: SchedulingSettings) -> Objects:
             requests[request.uid] = request
         if _is_managed(document):
             managed.add(request.uid)
-    managed |= {pod.pod_uid for pod in run.adopted if pod.source == DEVICE_ALLOCATED}
+    managed |= {pod.pod_uid for pod in cluster.adopted if pod.source == DEVICE_ALLOCATED}
     return Objects(
-        nodes=run.nodes,
-        adopted=tuple(pod for pod in run.adopted if pod.node_uid),
+        nodes=cluster.nodes,
+        adopted=tuple(pod for pod in cluster.adopted if pod.node_uid),
         requests=requests,
         broken=broken,
         managed=frozenset(managed),
-        shared_templates=run.shared_templates,
+        shared_templates=cluster.shared_templates,
     )
 
 
@@ -172,8 +173,6 @@ def settings_of(source: Ledger) -> SchedulingSettings:
 
     What reads objects beside this ledger is given their vocabulary: words mean what they did.
     """
-    from ledger.store.reading.report_queries import settings_in_force
-
     with source.connection.begin():
         body = settings_in_force(source.connection)
     return recorded_settings(json.loads(body).get("settings", "") if body else "")
@@ -215,11 +214,6 @@ def scene_of_ledger(source: Ledger, objects: Objects | None, settings: Schedulin
 
 def _read_events(source: Ledger) -> tuple[LedgerState, _Told]:
     """Read the live log once; what an archive took is in its state, and told no further."""
-    from ledger.domain.log.state_codec import LedgerState
-    from ledger.store.archives.segments import segments_of
-    from ledger.store.reading.read import replay
-    from ledger.store.reading.timetravel import Fold, load_state
-
     with source.connection.begin():
         archived = segments_of(source.connection)
     fold = None if archived else Fold(LedgerState())

@@ -1,0 +1,494 @@
+"""The cluster that API objects describe: nodes, running Pods adopted, and what the others ask."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from msgspec import structs
+
+from ledger.domain.adopted.pods import Adopted, adopt
+from ledger.domain.errors import FieldError, InputError
+from ledger.domain.kube.node_objects import NO_WITNESSES, Witnesses, decode_node, decode_witnesses
+from ledger.domain.kube.pod_spec import decode_quota, read_pod
+from ledger.domain.kube.shared_templates import SharedTemplate, read_shared_templates
+from ledger.domain.log.events import PodObserved
+from ledger.domain.log.recorded_request import recorded_request, request_digest
+from ledger.domain.nodes import NodeFacts
+from ledger.domain.request.normalise import examine_pod
+from ledger.domain.request.requests import PodRequest, group_name
+from ledger.domain.resources import (
+    GPU_TEMPLATES_KEY,
+    GPU_TEMPLATES_NAME,
+    GPU_TEMPLATES_NAMESPACE,
+    TYPE_GPU,
+    UNHEALTHY_GPU_KEY,
+    UNHEALTHY_GPU_NAMESPACE,
+    UNHEALTHY_GPU_PREFIX,
+)
+from ledger.domain.vocabulary import Vocabulary
+from scheduler.cluster.model import Cluster, Pod, RefusedPod
+from scheduler.decide.settings import SchedulingSettings
+
+_NOWHERE: Final = "unknown"
+"""The namespace of a Pod of which kubelet's file is the only word."""
+
+_ENDED: Final = frozenset({"Succeeded", "Failed"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """
+    One API object, as the API server gave it; one out of a file knows its place there too.
+
+    Attributes:
+        kind: with its API group where another group has a kind of our name: `Device.acme.io`.
+        ours: it means something to Tenure.
+        namespace: empty for a kind that has none.
+        body: the object; its metadata has name, namespace and uid.
+    """
+
+    kind: str
+    ours: bool
+    namespace: str
+    name: str
+    uid: str
+    body: dict[str, Any]
+
+    @property
+    def title(self) -> str:
+        """Return the object's name for people: `Pod default/web`, `Node n1`."""
+        return (
+            f"{self.kind} {self.namespace}/{self.name}"
+            if self.namespace
+            else f"{self.kind} {self.name}"
+        )
+
+    def place(self, field: str = "") -> str:
+        """Return where a field stands: in the object, wherever that is."""
+        return field or "the API"
+
+    def blame(self, error: InputError) -> InputError:
+        """Return the error with place and object of this document."""
+        blamed = error.at(f"{self.place(error.field)}: {self.title}")
+        for step in getattr(error, "__notes__", ()):
+            blamed.add_note(step)
+        return blamed
+
+
+class Documents(Protocol):
+    """The objects of one cluster, in their order."""
+
+    @property
+    def documents(self) -> Sequence[Document]:
+        """All of them."""
+        ...
+
+    def of_kind(self, kind: str) -> Sequence[Document]:
+        """Return the objects of one kind of ours."""
+        ...
+
+    def documents_in(self, name: str, text: str) -> tuple[Any, ...]:
+        """
+        Return the YAML documents of a text inside an object.
+
+        Raises:
+            InputError: broken YAML; with its line.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _NodeDocuments:
+    """The objects that describe one node."""
+
+    node: Document
+    device: Document | None
+    topology: Document | None
+    unhealthy: Document | None
+
+
+def _running_on(objects: Documents) -> dict[str, frozenset[str]]:
+    """Return node name -> UIDs of the Pods that run there."""
+    uids: dict[str, set[str]] = {}
+    for document in objects.of_kind("Pod"):
+        if _is_running(document.body):
+            uids.setdefault(str(document.body["spec"]["nodeName"]), set()).add(document.uid)
+    return {name: frozenset(found) for name, found in uids.items()}
+
+
+def cluster_of(objects: Documents, settings: SchedulingSettings) -> Cluster:
+    """
+    Return the cluster that these objects describe.
+
+    Rule: cli.md, `tenure simulate`, Input and Running Pods.
+
+    Raises:
+        InputError: an object that can't be read; with its place and field.
+    """
+    vocabulary = settings.vocabulary
+    _check_unused(objects, vocabulary)
+    running = [document for document in objects.of_kind("Pod") if _is_running(document.body)]
+    documents = _by_node(objects)
+    nodes: dict[str, NodeFacts] = {}
+    witnesses: dict[str, Witnesses] = {}
+    running_on = _running_on(objects)
+    warnings = list(_warnings(objects, documents, running))
+    for name, about in documents.items():
+        facts, found = _node(about, settings, running_on.get(name, frozenset()))
+        nodes[name] = facts
+        witnesses[name] = _witnesses(about)
+        warnings += found
+    asked = [_examined(document, vocabulary) for document in running]
+    adopted = [
+        _adopt(document, None if errors else request, nodes, witnesses, vocabulary)
+        for document, (request, errors) in zip(running, asked, strict=True)
+    ]
+    known = {document.uid for document in objects.of_kind("Pod")}
+    strangers = list(_strangers(nodes, witnesses, known, vocabulary))
+    warnings += [warning for _, warning in strangers]
+    groups = [group_name(request) for request, _ in asked]
+    return Cluster(
+        nodes=tuple(nodes.values()),
+        adopted=tuple(pod for pod, _ in (*adopted, *strangers)),
+        running=_running_nodes(groups, [pod for pod, _ in adopted]),
+        running_requests=tuple(request for request, errors in asked if not errors),
+        running_cards=_running_cards(groups, [pod for pod, _ in adopted]),
+        shared_templates=_shared_templates(objects),
+        warnings=tuple(warnings),
+        conflicts=tuple(
+            f"{pod.node_name}: held by {pod.namespace}/{pod.pod_name}: {fault}"
+            for pod, faults in adopted
+            for fault in faults
+        ),
+    )
+
+
+def pending_of(objects: Documents) -> list[Document]:
+    """Return the Pods that have no node yet and have not ended, in their order."""
+    return [document for document in objects.of_kind("Pod") if _is_pending(document.body)]
+
+
+def asked_by(
+    document: Document, vocabulary: Vocabulary, body: Mapping[str, Any] | None = None
+) -> Pod:
+    """
+    Return what a Pod asks for, or the rules that it breaks.
+
+    Args:
+        body: the Pod where it is another one by now.
+
+    Raises:
+        InputError: it can't be read; with its place and field.
+    """
+    request, errors = _examined(document, vocabulary, body)
+    if not errors:
+        return request
+    return RefusedPod(
+        uid=request.uid,
+        namespace=request.namespace,
+        name=request.name,
+        errors=errors,
+        snapshot=request.snapshot,
+    )
+
+
+def node_reader(
+    objects: Documents, settings: SchedulingSettings
+) -> Callable[[str, Callable[[dict[str, Any]], dict[str, Any]]], NodeFacts]:
+    """Return what reads one of the nodes by name, as its Node would be after a change."""
+    documents, running = _by_node(objects), _running_on(objects)
+
+    def read(name: str, change: Callable[[dict[str, Any]], dict[str, Any]]) -> NodeFacts:
+        about = documents[name]
+        body = change(about.node.body)
+        return _node(about, settings, running.get(name, frozenset()), body)[0]
+
+    return read
+
+
+def _section(body: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    value = body.get(key)
+    return value if isinstance(value, dict) else {}  # what is no object is refused when decoded
+
+
+def _is_ended(body: Mapping[str, Any]) -> bool:
+    phase = _section(body, "status").get("phase")
+    return isinstance(phase, str) and phase in _ENDED
+
+
+def _is_running(body: Mapping[str, Any]) -> bool:
+    return bool(_section(body, "spec").get("nodeName")) and not _is_ended(body)
+
+
+def _is_pending(body: Mapping[str, Any]) -> bool:
+    return not _section(body, "spec").get("nodeName") and not _is_ended(body)
+
+
+def _check_unused(objects: Documents, vocabulary: Vocabulary) -> None:
+    """Refuse bad quantities also where nothing is decided by them (cli.md, exit code 2)."""
+    ended = [document for document in objects.of_kind("Pod") if _is_ended(document.body)]
+    for documents, read in (
+        (ended, lambda pod: read_pod(pod, vocabulary)),
+        (objects.of_kind("ResourceQuota"), decode_quota),
+    ):
+        for document in documents:
+            try:
+                read(document.body)
+            except InputError as error:
+                raise document.blame(error) from None
+
+
+# --- nodes ------------------------------------------------------------------------------------
+
+
+def _by_node(objects: Documents) -> dict[str, _NodeDocuments]:
+    """Return node name -> its objects, in the order of the Nodes."""
+    devices = {document.name: document for document in objects.of_kind("Device")}
+    topologies = {document.name: document for document in objects.of_kind("NodeResourceTopology")}
+    unhealthy = _unhealthy(objects)
+    return {
+        document.name: _NodeDocuments(
+            node=document,
+            device=devices.get(document.name),
+            topology=topologies.get(document.name),
+            unhealthy=unhealthy.get(document.name),
+        )
+        for document in objects.of_kind("Node")
+    }
+
+
+def _unhealthy(objects: Documents) -> dict[str, Document]:
+    """
+    Return node name -> the ConfigMap of its unhealthy cards.
+
+    Rule: GPU-sharing contract B.1.
+    """
+    return {
+        document.name.removeprefix(UNHEALTHY_GPU_PREFIX): document
+        for document in objects.of_kind("ConfigMap")
+        if document.name.startswith(UNHEALTHY_GPU_PREFIX)
+        and document.namespace == UNHEALTHY_GPU_NAMESPACE
+    }
+
+
+def _shared_templates(objects: Documents) -> tuple[SharedTemplate, ...] | None:
+    """
+    Return the templates of the cluster's ConfigMap, None without one.
+
+    Rule: Koordinator contract 8.7.
+    """
+    for document in objects.of_kind("ConfigMap"):
+        if (document.namespace, document.name) == (GPU_TEMPLATES_NAMESPACE, GPU_TEMPLATES_NAME):
+            text = _section(document.body, "data").get(GPU_TEMPLATES_KEY, "")
+            try:
+                return _templates_in(text, objects)
+            except InputError as error:
+                field = f"data[{GPU_TEMPLATES_KEY}]"
+                within = InputError(str(error), field=field) if error.place else error.within(field)
+                raise document.blame(within) from None
+    return None
+
+
+def _templates_in(text: object, objects: Documents) -> tuple[SharedTemplate, ...]:
+    if not isinstance(text, str):
+        raise InputError("must be text")
+    documents = objects.documents_in(GPU_TEMPLATES_KEY, text)
+    if len(documents) > 1:
+        raise InputError(f"one document is needed: documents={len(documents)}")
+    return read_shared_templates(documents[0] if documents else None)
+
+
+def _warnings(
+    objects: Documents, documents: Mapping[str, _NodeDocuments], running: Sequence[Document]
+) -> Iterator[str]:
+    kinds = Counter(document.kind for document in objects.documents if not document.ours)
+    for kind, count in sorted(kinds.items()):
+        yield f"not used by a simulation, ignored: kind={kind}, objects={count}"
+    for kind in ("Device", "NodeResourceTopology"):
+        for document in objects.of_kind(kind):
+            if document.name not in documents:
+                yield f"{document.place()}: {document.title}: there is no such Node, ignored"
+    for document in objects.of_kind("ConfigMap"):
+        named = document.name.startswith(UNHEALTHY_GPU_PREFIX)
+        if named and document.namespace != UNHEALTHY_GPU_NAMESPACE:
+            fact = f"only those of namespace {UNHEALTHY_GPU_NAMESPACE} count, ignored"
+            yield f"{document.place()}: {document.title}: {fact}"
+    for node, document in _unhealthy(objects).items():
+        if node not in documents:
+            yield f"{document.place()}: {document.title}: there is no Node {node}, ignored"
+    away = Counter(str(document.body["spec"]["nodeName"]) for document in running)
+    for node, count in away.items():
+        if node not in documents:
+            fact = "running Pods on a Node that is not in the input"
+            known = "its uid is unknown, so the ledger does not record them"
+            yield f"{fact}: {known}: node={node}, pods={count}"
+
+
+def _node(
+    about: _NodeDocuments,
+    settings: SchedulingSettings,
+    known_pods: frozenset[str],
+    body: Mapping[str, Any] | None = None,
+) -> tuple[NodeFacts, list[str]]:
+    """Return a node and what to warn of; `body` is its Node where that is another one by now."""
+    unhealthy = None if about.unhealthy is None else _unhealthy_text(about.unhealthy)
+
+    def decoded(*, device: bool, topology: bool) -> tuple[NodeFacts, list[str]]:
+        return decode_node(
+            about.node.body if body is None else body,
+            about.device.body if about.device and device else None,
+            about.topology.body if about.topology and topology else None,
+            unhealthy,
+            vocabulary=settings.vocabulary,
+            cpu_ref_count_max=settings.cpu.max_ref_count,
+            known_pods=known_pods,
+        )
+
+    try:
+        return decoded(device=True, topology=True)
+    except InputError as error:
+        culprit = about.node  # the field path starts in whichever object the error is in
+        if about.device is not None and not _fails(lambda: decoded(device=False, topology=False)):
+            culprit = about.device
+        if about.topology is not None and not _fails(lambda: decoded(device=True, topology=False)):
+            culprit = about.topology
+        raise culprit.blame(error) from None
+
+
+def _fails(decode: Callable[[], object]) -> bool:
+    try:
+        decode()
+    except InputError:
+        return True
+    return False
+
+
+def _unhealthy_text(document: Document) -> str:
+    data = document.body.get("data")
+    text = data.get(UNHEALTHY_GPU_KEY, "") if isinstance(data, dict) else ""
+    if not isinstance(text, str):
+        raise document.blame(InputError("must be text", field=f"data[{UNHEALTHY_GPU_KEY}]"))
+    return text
+
+
+def _witnesses(about: _NodeDocuments) -> Witnesses:
+    device = about.device.body if about.device else None
+    topology = about.topology.body if about.topology else None
+    try:
+        return decode_witnesses(device, topology)
+    except InputError as error:
+        in_device = about.device is not None and _fails(lambda: decode_witnesses(device))
+        culprit = about.device if in_device else about.topology
+        raise error if culprit is None else culprit.blame(error) from None
+
+
+# --- Pods -------------------------------------------------------------------------------------
+
+
+def _adopt(
+    document: Document,
+    request: PodRequest | None,
+    nodes: Mapping[str, NodeFacts],
+    witnesses: Mapping[str, Witnesses],
+    vocabulary: Vocabulary,
+) -> tuple[PodObserved, tuple[str, ...]]:
+    """Return what a running Pod holds, and what is wrong with the words that say so."""
+    node_name = document.body["spec"]["nodeName"]
+    if not isinstance(node_name, str):
+        raise document.blame(InputError("must be text", field="spec.nodeName"))
+    node = nodes.get(node_name) or NodeFacts(uid="", name=node_name)
+    try:
+        held = adopt(document.body, node, vocabulary, witnesses.get(node_name, NO_WITNESSES))
+    except InputError as error:
+        raise document.blame(error) from None
+    observed = _observed(held, node, node_name)
+    if request is not None:
+        observed = structs.replace(observed, request=request_digest(recorded_request(request)))
+    return observed, held.faults if node.uid else ()
+
+
+def _strangers(
+    nodes: Mapping[str, NodeFacts],
+    witnesses: Mapping[str, Witnesses],
+    known: AbstractSet[str],
+    vocabulary: Vocabulary,
+) -> Iterator[tuple[PodObserved, str]]:
+    """
+    Yield what Pods that are not in the input hold by kubelet's word, each with a warning.
+
+    Rule: Koordinator contract 2.7; the UID is that of the entry, with the node where it is known
+    already: one Pod is on one node.
+    """
+    seen = set(known)
+    for node_name, node in nodes.items():
+        for uid in witnesses[node_name].checkpoints:
+            if uid in known:
+                continue
+            metadata = {"uid": uid, "name": uid, "namespace": _NOWHERE}
+            spec = {"nodeName": node_name, "containers": [{"name": _NOWHERE}]}
+            pod = {"metadata": metadata, "spec": spec}
+            held = adopt(pod, node, vocabulary, witnesses[node_name])
+            if not (held.shares or held.unknown_types):
+                continue
+            own = uid if uid not in seen else f"{uid}@{node_name}"
+            seen.add(own)
+            fact = "devices-checkpoints names a Pod that is not in the input"
+            warning = f"node {node_name}: {fact}, it holds as an unknown one: pod_uid={uid}"
+            yield structs.replace(_observed(held, node, node_name), pod_uid=own), warning
+
+
+def _observed(held: Adopted, node: NodeFacts, node_name: str) -> PodObserved:
+    models = {device.key: device.model for device in node.devices}
+    return PodObserved(
+        pod_uid=held.uid,
+        attempt=1,
+        namespace=held.namespace,
+        pod_name=held.name,
+        node_uid=node.uid,
+        node_name=node_name,
+        source=held.source,
+        cpu_milli=held.cpu_milli,
+        memory_bytes=held.memory_bytes,
+        shares=held.shares,
+        cpuset=held.cpuset,
+        device_models=tuple(models.get(share.key, "") for share in held.shares),
+        unknown_types=held.unknown_types,
+        dialect=held.dialect,
+        snapshot=held.snapshot,
+        annotations=held.annotations,
+    )
+
+
+def _examined(
+    document: Document, vocabulary: Vocabulary, body: Mapping[str, Any] | None = None
+) -> tuple[PodRequest, tuple[FieldError, ...]]:
+    """Return what a Pod asks for, and the rules that it breaks."""
+    try:
+        return examine_pod(document.body if body is None else body, vocabulary)
+    except InputError as error:
+        raise document.blame(error) from None
+
+
+def _running_nodes(names: Sequence[str], held: Sequence[PodObserved]) -> dict[str, tuple[str, ...]]:
+    """Return the nodes of each gang's and group's running members, one for each member."""
+    nodes: dict[str, tuple[str, ...]] = {}
+    for name, pod in zip(names, held, strict=True):
+        if name:
+            nodes[name] = (*nodes.get(name, ()), pod.node_name)
+    return nodes
+
+
+def _running_cards(
+    names: Sequence[str], held: Sequence[PodObserved]
+) -> dict[str, frozenset[tuple[str, int]]]:
+    """Return the GPUs of each gang's and group's running members, as (node name, minor)."""
+    cards: dict[str, set[tuple[str, int]]] = {}
+    for name, pod in zip(names, held, strict=True):
+        minors = (share.minor for share in pod.shares if share.device_type == TYPE_GPU)
+        if name:
+            cards.setdefault(name, set()).update((pod.node_name, minor) for minor in minors)
+    return {name: frozenset(found) for name, found in cards.items()}
