@@ -75,7 +75,7 @@ class DeviceRecord:
         return (self.device_type, self.minor)
 
 
-class ContainerShare(Struct, frozen=True, kw_only=True):
+class ContainerShare(Struct, frozen=True, kw_only=True, gc=False):
     """
     What one container gets of one device.
 
@@ -90,7 +90,7 @@ class ContainerShare(Struct, frozen=True, kw_only=True):
     memory_bytes: Count
 
 
-class DeviceShare(Struct, frozen=True, kw_only=True):
+class DeviceShare(Struct, frozen=True, kw_only=True, gc=False):
     """
     The part of one device that one Pod holds, in integers.
 

@@ -41,9 +41,10 @@ def encode_value(value: object) -> str:
     A value that does not read back as itself, such as one with a float or with an integer out of
     its bounds, is our own bug and fails an assertion; `misfit` names the field.
     """
-    body = _ENCODER.encode(_written(value))
+    kind: Declared = type(value)
+    body = _writer(kind)(value)
     fault = _misfit(value, body)
-    assert not fault, (type(value), fault)
+    assert not fault, (kind, fault)
     return body.decode()
 
 
@@ -54,7 +55,8 @@ def plain_value(value: object) -> Json:
 
 def misfit(value: object) -> str:
     """Return the path of the first part of a value that would not read back, if there is one."""
-    return _misfit(value, _ENCODER.encode(_written(value)))
+    kind: Declared = type(value)
+    return _misfit(value, _writer(kind)(value))
 
 
 def read_value(kind: Declared, text: str, path: str) -> Any:  # noqa: ANN401 - a `kind`
@@ -69,8 +71,8 @@ def read_value(kind: Declared, text: str, path: str) -> Any:  # noqa: ANN401 - a
             integer out of its bounds or a text in another form, with its path below `path`.
     """
     try:
-        made = _reader(kind).decode(text)
-        if _ENCODER.encode(_written(made)) == text.encode():
+        made = _reader(kind)(text)
+        if _writer(kind)(made) == text.encode():
             return made
     except (ValueError, RecursionError):
         pass  # what is wrong with it is said below
@@ -117,8 +119,15 @@ def newest_version_of(kind: Declared) -> int:
 
 
 @functools.cache
-def _reader(kind: Declared) -> msgspec.json.Decoder[Any]:
-    return msgspec.json.Decoder(kind, dec_hook=_parsed)
+def _reader(kind: Declared) -> Callable[[str | bytes], Any]:
+    return msgspec.json.Decoder(kind, dec_hook=_parsed).decode
+
+
+@functools.cache
+def _writer(kind: Declared) -> Callable[[Any], bytes]:
+    if newest_version_of(kind) or _versioned_parts(kind):
+        return lambda value: _ENCODER.encode(_written(value))
+    return _ENCODER.encode
 
 
 def _json(text: str, path: str) -> Json:
@@ -160,7 +169,7 @@ def _input_error(error: msgspec.ValidationError) -> InputError:
 def _misfit(value: object, body: bytes) -> str:
     kind: Declared = type(value)
     try:
-        back = _reader(kind).decode(body)
+        back = _reader(kind)(body)
     except msgspec.ValidationError as error:
         return _input_error(error).field or str(error)
     if back == value:

@@ -27,7 +27,7 @@ from ledger.domain.topology import Cpu
 EMPTY_CPUSET: Final = CpuSet()
 
 
-class EpochStarted(Struct, frozen=True, kw_only=True):
+class EpochStarted(Struct, frozen=True, kw_only=True, gc=False):
     """A writer took the ledger over. Older writers are fenced from here on."""
 
     event_type: ClassVar[str] = "epoch.started.v1"
@@ -37,7 +37,7 @@ class EpochStarted(Struct, frozen=True, kw_only=True):
     tenure_version: str
 
 
-class SettingsChanged(Struct, frozen=True, kw_only=True):
+class SettingsChanged(Struct, frozen=True, kw_only=True, gc=False):
     """The settings of deciding from here on. `settings_hash` is what reservations quote."""
 
     event_type: ClassVar[str] = "settings.changed.v1"
@@ -46,7 +46,7 @@ class SettingsChanged(Struct, frozen=True, kw_only=True):
     tenure_version: str
 
 
-class NodeInventoried(Struct, frozen=True, kw_only=True):
+class NodeInventoried(Struct, frozen=True, kw_only=True, gc=False):
     """
     What a node has, from here on. Replaces the node's earlier inventory; holders stay.
 
@@ -74,7 +74,7 @@ class NodeInventoried(Struct, frozen=True, kw_only=True):
     by_agent: bool = False
 
 
-class NodeDescribed(Struct, frozen=True, kw_only=True):
+class NodeDescribed(Struct, frozen=True, kw_only=True, gc=False):
     """
     What deciding reads of a node beside its inventory, from here on; replaces what was said before.
 
@@ -87,7 +87,7 @@ class NodeDescribed(Struct, frozen=True, kw_only=True):
     facts: RecordedNode
 
 
-class NodeLost(Struct, frozen=True, kw_only=True):
+class NodeLost(Struct, frozen=True, kw_only=True, gc=False):
     """
     A Node was deleted, or is out of service: what it held is counted to here, and stays held.
 
@@ -106,7 +106,7 @@ BOOT: Final = "boot"
 ACT: Final = "act"
 
 
-class NodeCleared(Struct, frozen=True, kw_only=True):
+class NodeCleared(Struct, frozen=True, kw_only=True, gc=False):
     """
     Nothing that a lost Node's Pods held runs any more: their accounts are open again.
 
@@ -127,7 +127,7 @@ class NodeCleared(Struct, frozen=True, kw_only=True):
     reason: str = ""
 
 
-class DeviceHealthChanged(Struct, frozen=True, kw_only=True):
+class DeviceHealthChanged(Struct, frozen=True, kw_only=True, gc=False):
     """A device was closed to grants or opened again. Holders stay (design section 8)."""
 
     event_type: ClassVar[str] = "device.health_changed.v1"
@@ -139,7 +139,7 @@ class DeviceHealthChanged(Struct, frozen=True, kw_only=True):
     reason: str
 
 
-class RequestDescribed(Struct, frozen=True, kw_only=True):
+class RequestDescribed(Struct, frozen=True, kw_only=True, gc=False):
     """
     What Pods of one kind ask for beside cpu and memory, recorded before the first that does.
 
@@ -150,7 +150,7 @@ class RequestDescribed(Struct, frozen=True, kw_only=True):
     request: RecordedRequest
 
 
-class PodReserved(Struct, frozen=True, kw_only=True):
+class PodReserved(Struct, frozen=True, kw_only=True, gc=False):
     """
     The scheduler promised these shares to one Pod. Appended before Bind is sent.
 
@@ -186,7 +186,7 @@ class PodReserved(Struct, frozen=True, kw_only=True):
     request: str = ""
 
 
-class PodBound(Struct, frozen=True, kw_only=True):
+class PodBound(Struct, frozen=True, kw_only=True, gc=False):
     """The API server accepted the Binding of this reservation."""
 
     event_type: ClassVar[str] = "pod.bound.v1"
@@ -195,7 +195,7 @@ class PodBound(Struct, frozen=True, kw_only=True):
     node_uid: str
 
 
-class PodAssigned(Struct, frozen=True, kw_only=True):
+class PodAssigned(Struct, frozen=True, kw_only=True, gc=False):
     """The node confirmed that the Pod runs on what was reserved."""
 
     event_type: ClassVar[str] = "pod.assigned.v1"
@@ -204,7 +204,7 @@ class PodAssigned(Struct, frozen=True, kw_only=True):
     node_uid: str
 
 
-class PodReleased(Struct, frozen=True, kw_only=True):
+class PodReleased(Struct, frozen=True, kw_only=True, gc=False):
     """The holder is gone: every share and CPU of this reservation is free again."""
 
     event_type: ClassVar[str] = "pod.released.v1"
@@ -214,7 +214,7 @@ class PodReleased(Struct, frozen=True, kw_only=True):
     reason: str
 
 
-class PodVoided(Struct, frozen=True, kw_only=True):
+class PodVoided(Struct, frozen=True, kw_only=True, gc=False):
     """A reservation that never became a bound Pod was taken back, behind a fence."""
 
     event_type: ClassVar[str] = "pod.voided.v1"
@@ -224,7 +224,7 @@ class PodVoided(Struct, frozen=True, kw_only=True):
     reason: str
 
 
-class PodObserved(Struct, frozen=True, kw_only=True):
+class PodObserved(Struct, frozen=True, kw_only=True, gc=False):
     """
     Someone else gave this Pod its devices: kubelet, another scheduler, an earlier system.
 
@@ -259,7 +259,7 @@ class PodObserved(Struct, frozen=True, kw_only=True):
     request: str = ""
 
 
-class RefusalReason(Struct, frozen=True, kw_only=True):
+class RefusalReason(Struct, frozen=True, kw_only=True, gc=False):
     """
     One reason of a refusal, with the number of nodes it holds for and what would have helped.
 
@@ -277,7 +277,7 @@ class RefusalReason(Struct, frozen=True, kw_only=True):
     remedy: str = ""
 
 
-class RequestRefused(Struct, frozen=True, kw_only=True):
+class RequestRefused(Struct, frozen=True, kw_only=True, gc=False):
     """
     A Pod was refused. Recorded when the set of reasons changes, prunable apart from holdings.
 
@@ -303,7 +303,7 @@ class RequestRefused(Struct, frozen=True, kw_only=True):
     request: str = ""
 
 
-class PlannedMember(Struct, frozen=True, kw_only=True):
+class PlannedMember(Struct, frozen=True, kw_only=True, gc=False):
     """
     One member of a group plan: its node and the GPUs that it is to get there.
 
@@ -322,7 +322,7 @@ class PlannedMember(Struct, frozen=True, kw_only=True):
     whole: tuple[Number, ...] = ()
 
 
-class GroupPlanned(Struct, frozen=True, kw_only=True):
+class GroupPlanned(Struct, frozen=True, kw_only=True, gc=False):
     """
     A whole group or gang was given nodes and devices before its members are bound.
 
@@ -334,7 +334,7 @@ class GroupPlanned(Struct, frozen=True, kw_only=True):
     members: tuple[PlannedMember, ...]
 
 
-class PlanDropped(Struct, frozen=True, kw_only=True):
+class PlanDropped(Struct, frozen=True, kw_only=True, gc=False):
     """A group plan stopped being valid; what it pre-occupied is free again."""
 
     event_type: ClassVar[str] = "group.plan_dropped.v1"
@@ -342,7 +342,7 @@ class PlanDropped(Struct, frozen=True, kw_only=True):
     reason: str
 
 
-class DriftFound(Struct, frozen=True, kw_only=True):
+class DriftFound(Struct, frozen=True, kw_only=True, gc=False):
     """The witnesses disagree. `kind` is the name of the disagreement, such as `OverHeld`."""
 
     event_type: ClassVar[str] = "drift.found.v1"
@@ -355,7 +355,7 @@ class DriftFound(Struct, frozen=True, kw_only=True):
     pod_uid: str = ""
 
 
-class DriftResolved(Struct, frozen=True, kw_only=True):
+class DriftResolved(Struct, frozen=True, kw_only=True, gc=False):
     """A disagreement is over."""
 
     event_type: ClassVar[str] = "drift.resolved.v1"
@@ -363,7 +363,7 @@ class DriftResolved(Struct, frozen=True, kw_only=True):
     how: str
 
 
-class SnapshotTaken(Struct, frozen=True, kw_only=True):
+class SnapshotTaken(Struct, frozen=True, kw_only=True, gc=False):
     """A snapshot of the folded state was stored; its digest is proved by the chain."""
 
     event_type: ClassVar[str] = "snapshot.taken.v1"
@@ -371,7 +371,7 @@ class SnapshotTaken(Struct, frozen=True, kw_only=True):
     digest: str
 
 
-class SegmentArchived(Struct, frozen=True, kw_only=True):
+class SegmentArchived(Struct, frozen=True, kw_only=True, gc=False):
     """
     Events `first`..`last` moved to an archive file.
 
@@ -391,7 +391,7 @@ class SegmentArchived(Struct, frozen=True, kw_only=True):
     state_digest: str
 
 
-class LedgerRecovered(Struct, frozen=True, kw_only=True):
+class LedgerRecovered(Struct, frozen=True, kw_only=True, gc=False):
     """
     A ledger that was behind its witnesses was opened again; the range is unknown, not idle.
 
@@ -412,7 +412,7 @@ class LedgerRecovered(Struct, frozen=True, kw_only=True):
     began_at: Count
 
 
-class KeyRotated(Struct, frozen=True, kw_only=True):
+class KeyRotated(Struct, frozen=True, kw_only=True, gc=False):
     """
     Checkpoints are signed by another key from here on. Both keys signed that it follows.
 
@@ -428,7 +428,7 @@ class KeyRotated(Struct, frozen=True, kw_only=True):
     note: str
 
 
-class PositionVoided(Struct, frozen=True, kw_only=True):
+class PositionVoided(Struct, frozen=True, kw_only=True, gc=False):
     """
     The event at an earlier position counts for nothing: it should never have been let in.
 
@@ -446,7 +446,7 @@ class PositionVoided(Struct, frozen=True, kw_only=True):
     reason: str
 
 
-class CheckpointWithdrawn(Struct, frozen=True, kw_only=True):
+class CheckpointWithdrawn(Struct, frozen=True, kw_only=True, gc=False):
     """
     A checkpoint that the ledger keeps counts for nothing: the events do not bear it out.
 
@@ -466,7 +466,7 @@ class CheckpointWithdrawn(Struct, frozen=True, kw_only=True):
     reason: str
 
 
-class TimeCorrected(Struct, frozen=True, kw_only=True):
+class TimeCorrected(Struct, frozen=True, kw_only=True, gc=False):
     """
     Earlier positions were recorded by a clock that was off. Their recorded times stay.
 
@@ -537,7 +537,7 @@ def decode_event(event_type: str, body: str, steps: Mapping[str, Step] = UPCASTS
         UnknownEventError: a type or version this release doesn't know; readers stop here.
         InputError: the body doesn't have the type's fields, or isn't canonical.
     """
-    kind: Declared = EVENT_TYPES.get(latest(event_type, steps))
+    kind: Declared = EVENT_TYPES.get(latest(event_type, steps) if steps else event_type)
     if kind is None:
         raise UnknownEventError(f"event of a newer version: event_type={event_type}")
     if event_type in steps:

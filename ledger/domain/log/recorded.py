@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from ledger.domain.log.events import LedgerEvent
 
 
-class NewEvent(Struct, frozen=True, kw_only=True):
+class NewEvent(Struct, frozen=True, kw_only=True, gc=False):
     """
     An event on its way into the ledger. The writer adds position, version, time and hashes.
 
@@ -31,7 +31,7 @@ class NewEvent(Struct, frozen=True, kw_only=True):
     causation_position: int | None = None
 
 
-class Envelope(Struct, frozen=True, kw_only=True):
+class Envelope(Struct, frozen=True, kw_only=True, gc=False):
     """
     One row of the event table, without its two hashes.
 
@@ -59,7 +59,7 @@ class Envelope(Struct, frozen=True, kw_only=True):
     wall_us: int
 
 
-class RecordedEvent(Struct, frozen=True, kw_only=True):
+class RecordedEvent(Struct, frozen=True, kw_only=True, gc=False):
     """An event as the ledger holds it: envelope, hashes, and the decoded words."""
 
     envelope: Envelope

@@ -43,14 +43,14 @@ Unit = tuple[str, int, str]
 """A device inside its node: type, minor, id."""
 
 
-class Amount(Struct, frozen=True, kw_only=True):
+class Amount(Struct, frozen=True, kw_only=True, gc=False):
     """Core percent and memory bytes of one device."""
 
     core_percent: Units = 0
     memory_bytes: Count = 0
 
 
-class Holding(Struct, frozen=True, kw_only=True):
+class Holding(Struct, frozen=True, kw_only=True, gc=False):
     """
     One Pod's reservation or observed holding on one node.
 

@@ -161,7 +161,7 @@ class GangRef:
     waiting_seconds: Exact
 
 
-class PodSnapshot(msgspec.Struct, frozen=True, kw_only=True):
+class PodSnapshot(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """
     What can never be asked later, stored with every reservation and refusal.
 
