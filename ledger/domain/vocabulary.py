@@ -16,6 +16,7 @@ from typing import Final, TypeVar
 
 from ledger.domain.device_types import BUILT_IN, DeviceType
 from ledger.domain.log.codec import encode_value
+from ledger.domain.proofs.canonical import INTEGER_MAX
 from ledger.domain.resources import (
     ALIASES,
     DOMAIN_KOORDINATOR,
@@ -25,10 +26,11 @@ from ledger.domain.resources import (
     NVIDIA_GPU,
     RELEASED_BY_PROPOSAL,
     TYPE_GPU,
-    is_extended,
 )
 
 T = TypeVar("T")
+
+_UNITS_MAX: Final = 8_000_000
 
 _LOCAL_ID: Final = re.compile(
     r"([0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-9a-fA-F]|[0-9]+"
@@ -58,7 +60,7 @@ class Vocabulary:
     default_exclusive_policy: str = "None"
 
     def __hash__(self) -> int:
-        """Return a hash that costs nothing the second time: what remembers words is keyed so."""
+        """Return a hash that is worked out once: what remembers words is keyed by it."""
         return hash(self.digest)
 
     @cached_property
@@ -88,16 +90,31 @@ class Vocabulary:
         return frozenset(self._type_by_spelling)
 
     @cached_property
+    def units_max(self) -> Mapping[str, int]:
+        """
+        The most that is counted of each resource that asks for a device, in all its spellings.
+
+        Rule: design section 3, base units: bytes as they are; cards, percent, MiB and GiB as many
+        as have bytes that can be counted exactly as GiB.
+        """
+        memories = {GPU_MEMORY, *(kind.memory for kind in self._types.values())}
+        return {
+            name: INTEGER_MAX if self.canonical(name) in memories else _UNITS_MAX
+            for name in self.device_names
+        }
+
+    @cached_property
+    def released(self) -> Mapping[str, str]:
+        """Other spellings of resources, of devices and not, -> the released name."""
+        return {**ALIASES, **self._aliases}
+
+    @cached_property
     def _types(self) -> Mapping[str, DeviceType]:
         return {kind.name: kind for kind in (*BUILT_IN, *self.device_types)}
 
     @cached_property
     def _aliases(self) -> Mapping[str, str]:
         return {alias: kind.resource for kind in self._types.values() for alias in kind.aliases}
-
-    @cached_property
-    def _released(self) -> Mapping[str, str]:
-        return {**ALIASES, **self._aliases}
 
     @cached_property
     def _proposal(self) -> Mapping[str, str]:
@@ -113,14 +130,8 @@ class Vocabulary:
             **dict.fromkeys(GPU_NAMES, TYPE_GPU),
             **{name: kind.name for kind in self._types.values() for name in kind.resources},
         }
-        spelt = {alias: types[name] for alias, name in self._released.items() if name in types}
+        spelt = {alias: types[name] for alias, name in self.released.items() if name in types}
         return {**types, **spelt}
-
-    @cached_property
-    def _byte_names(self) -> frozenset[str]:
-        memories = {GPU_MEMORY, *(kind.memory for kind in self._types.values() if kind.memory)}
-        spelt = {alias for alias, name in self._released.items() if name in memories}
-        return frozenset(memories | spelt)
 
     def canonical(self, name: str) -> str:
         """
@@ -128,7 +139,7 @@ class Vocabulary:
 
         Rule: Koordinator contract 1.1.
         """
-        return self._released.get(name, name)
+        return self.released.get(name, name)
 
     def canonical_resources(self, amounts: Mapping[str, T]) -> dict[str, T]:
         """
@@ -181,18 +192,6 @@ class Vocabulary:
         kind = self._types.get(device_type)
         unique = device_type == TYPE_GPU or (kind is not None and kind.unique_ids)
         return unique and bool(device_id) and not _LOCAL_ID.fullmatch(device_id)
-
-    def counts_bytes(self, name: str) -> bool:
-        """Tell whether a resource, under any of its spellings, is memory of a device in bytes."""
-        return name in self._byte_names
-
-    def must_equal_limits(self, name: str) -> bool:
-        """
-        Tell whether requests have to equal limits: extended resources and devices of both domains.
-
-        Rule: Koordinator contract 1.1, "OURS".
-        """
-        return is_extended(name) or name in self._type_by_spelling
 
     def advertised_names(self, *, whole_cards_rewritten: bool = True) -> frozenset[str]:
         """

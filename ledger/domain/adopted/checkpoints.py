@@ -66,7 +66,7 @@ def gpu_ids(asker: Asker) -> frozenset[str]:
     return frozenset(
         device_id
         for entry in asker.checkpoints
-        if asker.spec.device_type_of(entry.resource_name) == TYPE_GPU
+        if asker.spec.vocabulary.device_type_of(entry.resource_name) == TYPE_GPU
         for device_id in entry.device_ids
     )
 
@@ -76,7 +76,7 @@ def _given(asker: Asker) -> Mapping[_Device, _Ids] | None:
     given: dict[_Device, _Ids] = {}
     exists = False
     for entry in asker.checkpoints:
-        device_type = asker.spec.device_type_of(entry.resource_name)
+        device_type = asker.spec.vocabulary.device_type_of(entry.resource_name)
         if device_type is None:
             continue
         exists = True

@@ -254,7 +254,7 @@ def _asked_types(spec: PodSpec) -> frozenset[str]:
         device_type
         for container in spec.containers
         for name, quantity in container.requests.items()
-        if quantity and (device_type := spec.device_type_of(name)) is not None
+        if quantity and (device_type := spec.vocabulary.device_type_of(name)) is not None
     )
 
 

@@ -55,7 +55,7 @@ def device_units(resources: Mapping[str, object], vocabulary: Vocabulary) -> dic
     amounts = {
         key: value
         for key, value in {**limits, **requests}.items()
-        if isinstance(key, str) and vocabulary.device_type_of(key) is not None
+        if key in vocabulary.device_names
     }
     units = {
         name: a_quantity(value, name).ceil()
@@ -100,7 +100,7 @@ def _restored(
         section: {
             key: value
             for key, value in an_object(resources.get(section), section).items()
-            if vocabulary.device_type_of(key) is None
+            if key not in vocabulary.device_names
         }
         for section in _SECTIONS
     }

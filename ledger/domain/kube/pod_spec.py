@@ -23,7 +23,7 @@ from ledger.domain.kube.placement import placement_rules
 from ledger.domain.proofs.canonical import INTEGER_MAX
 from ledger.domain.quantity import NANO, Quantity
 from ledger.domain.request.requests import PlacementRules
-from ledger.domain.resources import CPU, MEMORY
+from ledger.domain.resources import CPU, MEMORY, is_extended
 from ledger.domain.vocabulary import DEFAULT_VOCABULARY, Vocabulary
 
 APP: Final = "app"
@@ -40,8 +40,6 @@ _ENDED_PHASES: Final = frozenset({"Succeeded", "Failed"})
 _POD_LEVEL_NAMES: Final = (CPU, MEMORY)
 _CPUS_MAX: Final = bounds_of("cpu_milli")[1] // 1000
 """The most whole CPUs that are counted."""
-_UNITS_MAX: Final = 8_000_000
-"""The most device units (cards, percent, MiB, GiB): as GiB their bytes can be counted exactly."""
 
 Amounts = Mapping[str, Quantity]
 
@@ -115,10 +113,6 @@ class PodSpec:
     node_name: str
     stage: str
     kube_qos: str
-
-    def device_type_of(self, resource: str) -> str | None:
-        """Return the device type that a resource of this Pod belongs to, None for any other."""
-        return self.vocabulary.device_type_of(resource)
 
 
 def pod_total(parts: Iterable[tuple[str, Mapping[str, int]]]) -> dict[str, int]:
@@ -265,7 +259,7 @@ def _container(
     limits, limit_names, limit_texts = _amounts(
         resources.get("limits"), f"{path}.resources.limits", vocabulary
     )
-    equal = vocabulary.must_equal_limits
+    devices = vocabulary.device_names
     restarts = init and text_at(container, "restartPolicy", path) == "Always"
     return ContainerSpec(
         name=name,
@@ -273,7 +267,10 @@ def _container(
         kind=SIDECAR if restarts else INIT if init else APP,
         path=path,
         requests={**limits, **requests},
-        limits={**{key: q for key, q in requests.items() if equal(key)}, **limits},
+        limits={
+            **{key: q for key, q in requests.items() if key in devices or is_extended(key)},
+            **limits,
+        },
         written={**limit_names, **names} if names or limit_names else names,
         original={
             **{key: text for key, text in limit_texts.items() if key not in original},
@@ -289,14 +286,14 @@ def _amounts(
     items = named(value, path)
     amounts = {name: _amount(name, item, path, vocabulary) for name, item in items.items()}
     texts = {name: str(item) for name, item in items.items()}
-    canonical = vocabulary.canonical
-    aliases = [name for name in amounts if canonical(name) != name]
+    released = vocabulary.released
+    aliases = [name for name in amounts if name in released]
     if not aliases:
         return amounts, {}, texts
     written = {
-        canonical(name): name
+        released[name]: name
         for name in sorted(aliases, reverse=True)  # the first in text order counts
-        if canonical(name) not in amounts
+        if released[name] not in amounts
     }
     return vocabulary.canonical_resources(amounts), written, texts
 
@@ -307,31 +304,29 @@ def _amount(name: str, value: object, path: str, vocabulary: Vocabulary) -> Quan
 
     Rule: design section 3, base units. A legal amount beyond 2^53-1 units (of CPU, thousandths)
     counts as the most there is, which no node has: the Pod does not fit, the input is no error.
-    Device units become bytes or percent later, so `_UNITS_MAX` is the most of them.
+    Device units become bytes or percent later, so there is a most of them, too.
     """
-    known = _known_amount(name, value, vocabulary) if type(value) is str else None
-    return _read_amount(name, value, f"{path}[{name}]", vocabulary) if known is None else known
+    most = vocabulary.units_max.get(name)
+    known = _known_amount(name, value, most) if type(value) is str else None
+    return _read_amount(name, value, most, f"{path}[{name}]") if known is None else known
 
 
 @lru_cache(maxsize=4096)
-def _known_amount(name: str, text: str, vocabulary: Vocabulary) -> Quantity | None:
+def _known_amount(name: str, text: str, most: int | None) -> Quantity | None:
     """Return a quantity that was read before; None for what has to be refused with its field."""
     try:
-        return _read_amount(name, text, "", vocabulary)
+        return _read_amount(name, text, most, "")
     except InputError:
         return None
 
 
-def _read_amount(name: str, value: object, field: str, vocabulary: Vocabulary) -> Quantity:
+def _read_amount(name: str, value: object, most: int | None, field: str) -> Quantity:
+    """Read one quantity; `most` is that of a device, None for any other resource."""
     quantity = a_quantity(value, field)
-    if vocabulary.must_equal_limits(name) and not quantity.is_whole():
+    if (most is not None or is_extended(name)) and not quantity.is_whole():
         raise InputError(f"must be a whole number: value={value!r}", field=field)
-    if name == CPU:
-        most = _CPUS_MAX
-    elif vocabulary.counts_bytes(name) or vocabulary.device_type_of(name) is None:
-        most = INTEGER_MAX
-    else:
-        most = _UNITS_MAX
+    if most is None:
+        most = _CPUS_MAX if name == CPU else INTEGER_MAX
     return min(quantity, Quantity(nanos=most * NANO, style=quantity.style))
 
 

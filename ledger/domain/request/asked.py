@@ -38,9 +38,10 @@ def check_device_resources(spec: PodSpec) -> Iterator[FieldError]:
 
     Rule: Koordinator contract 1.1, ours; the API server demands the same of extended resources.
     """
+    devices = spec.vocabulary.device_names
     for container in spec.containers:
         for name in container.limits:
-            if spec.device_type_of(name) is not None:
+            if name in devices:
                 yield from under(
                     Rule.REQUESTS_EQUAL_LIMITS,
                     check_equal_limits(
@@ -56,7 +57,7 @@ def check_device_resources(spec: PodSpec) -> Iterator[FieldError]:
 @of_rule(Rule.DEVICE_OVERHEAD)
 def _check_overhead(spec: PodSpec) -> Iterator[FieldError]:
     for name in spec.overhead:
-        if spec.device_type_of(name) is not None:
+        if name in spec.vocabulary.device_names:
             yield forbidden(f"spec.overhead[{name}]", "a device can't be overhead")
 
 
@@ -68,8 +69,9 @@ def check_known_words(spec: PodSpec, *, own_cpus: bool) -> Iterator[FieldError]:
     become a whole card. A MIG instance would be hidden from its container, as cards are that the
     Pod does not hold. A Pod that has a node is what it is.
     """
+    names = spec.vocabulary.device_names
     devices = own_cpus or any(
-        quantity and spec.device_type_of(name) is not None
+        quantity and name in names
         for container in spec.containers
         for name, quantity in container.requests.items()
     )

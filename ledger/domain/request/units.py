@@ -28,11 +28,12 @@ def unit_demands(spec: PodSpec, hints: Mapping[str, DeviceHint]) -> Iterator[tup
     Rule: Koordinator contract 4.2 (percent rule on the Pod's aggregate) and 8.3; docs, Device
     types.
     """
+    type_of = spec.vocabulary.device_type_of
     types = {
         found
         for container in spec.containers
         for name, quantity in container.requests.items()
-        if quantity and (found := spec.device_type_of(name)) is not None and found != TYPE_GPU
+        if quantity and (found := type_of(name)) is not None and found != TYPE_GPU
     }
     for name in sorted(types):
         yield name, _demand(spec, spec.vocabulary.type_named(name), hints.get(name, NO_HINT))

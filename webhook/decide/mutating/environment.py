@@ -59,7 +59,7 @@ def _asked(container: Container, vocabulary: Vocabulary) -> Iterator[str]:
     resources = an_object(container.get("resources"), "resources")
     for section in ("requests", "limits"):
         for name, value in an_object(resources.get(section), f"resources.{section}").items():
-            if vocabulary.device_type_of(name) is not None and quantity_of(value):
+            if name in vocabulary.device_names and quantity_of(value):
                 yield name
 
 

@@ -19,8 +19,9 @@ _TERMS: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 
 def asks_for_ours(spec: PodSpec) -> bool:
     """Tell whether a Pod asks for devices, or for CPUs of its own; zero asks for nothing."""
+    devices = spec.vocabulary.device_names
     return read_qos_class(spec.labels) in _OWN_CPUS or any(
-        quantity and spec.device_type_of(name) is not None
+        quantity and name in devices
         for container in spec.containers
         for name, quantity in container.requests.items()
     )

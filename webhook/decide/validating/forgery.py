@@ -154,9 +154,10 @@ def check_pinned(spec: PodSpec, *, managed: bool, cpuset: bool) -> Iterator[Fiel
 
 def asked_of_us(spec: PodSpec, *, managed: bool, cpuset: bool) -> str:
     """Return the first thing of ours that a Pod asks for, in its own spelling, or nothing."""
+    devices = spec.vocabulary.device_names
     for container in spec.containers:
         for name, quantity in container.requests.items():
-            if quantity and spec.device_type_of(name) and (managed or name not in WHOLE_CARD_NAMES):
+            if quantity and name in devices and (managed or name not in WHOLE_CARD_NAMES):
                 return container.written.get(name, name)
     return "CPUs of its own" if managed and cpuset else ""
 

@@ -32,7 +32,7 @@ def check_owned(pod: Json, spec: PodSpec, settings: AdmissionSettings) -> Iterat
         return
     asked = _asked(spec)
     yield from _our_names(asked, settings)
-    devices = [*filter(spec.device_type_of, asked), *_claims(pod)]
+    devices = [*filter(spec.vocabulary.device_type_of, asked), *_claims(pod)]
     offered = spec.vocabulary.advertised_names(whole_cards_rewritten=settings.rewrite_whole_cards)
     for number, toleration in enumerate(spec.placement.tolerations):
         field = f"spec.tolerations[{number}]"

@@ -43,7 +43,7 @@ class Examined:
     def asks_gpus(self) -> bool:
         """Tell whether any container names an amount of GPU."""
         return self.spec is not None and any(
-            quantity and self.spec.device_type_of(name) == TYPE_GPU
+            quantity and self.spec.vocabulary.device_type_of(name) == TYPE_GPU
             for container in self.spec.containers
             for name, quantity in container.requests.items()
         )

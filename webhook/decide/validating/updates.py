@@ -168,7 +168,7 @@ def _check_devices(spec: PodSpec, old: PodSpec) -> Iterator[FieldError]:
     for container, before in _pairs(spec, old):
         for section, now, was in _sides(container, before):
             for name in sorted({*now, *was}):
-                if spec.device_type_of(name) is not None and now.get(name) != was.get(name):
+                if name in spec.vocabulary.device_names and now.get(name) != was.get(name):
                     fact = f"devices are immutable, was {_amount(was.get(name))}"
                     field = (container if name in now else before).field(name, section)
                     yield forbidden(field, f"{fact}, not to become {_amount(now.get(name))}")

@@ -90,9 +90,10 @@ def check_slots(spec: PodSpec) -> Iterator[FieldError]:
     Rule: design section 8: one opaque slot for each container with devices, given by our webhook.
     A Pod that took more would leave the next one's container without.
     """
+    devices = spec.vocabulary.device_names
     for container in spec.containers:
         slots = container.units(SLOT)
-        holds = any(q and spec.device_type_of(name) for name, q in container.requests.items())
+        holds = any(q and name in devices for name, q in container.requests.items())
         if slots > 1 or (slots and not holds):
             fact = "each container with devices is given one slot, others none"
             yield invalid(container.field(SLOT), slots, f"{fact}; nearest legal value {int(holds)}")

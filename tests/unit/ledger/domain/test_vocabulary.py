@@ -38,9 +38,10 @@ def test_every_spelling_of_a_type_is_known_to_the_vocabulary_that_describes_it()
     assert WORDS.canonical("kubernetes.io/xpu") == "koordinator.sh/xpu"
     assert WORDS.proposal_name("koordinator.sh/xpu") == "kubernetes.io/xpu"
     assert {"example.com/npu", "kubernetes.io/xpu", "kubernetes.io/rdma"} <= WORDS.device_names
-    assert WORDS.counts_bytes("koordinator.sh/xpu-memory")
-    assert WORDS.counts_bytes("kubernetes.io/gpu-mem")
-    assert not WORDS.counts_bytes("koordinator.sh/xpu")
+    assert WORDS.units_max.keys() == WORDS.device_names
+    in_bytes = {name for name, most in WORDS.units_max.items() if most > 8_000_000}
+    assert {"koordinator.sh/xpu-memory", "kubernetes.io/gpu-mem"} <= in_bytes
+    assert "koordinator.sh/xpu" not in in_bytes
     assert WORDS.known_types == ("fpga", "gpu", "npu", "rdma", "xpu")
     assert DEFAULT_VOCABULARY.device_type_of("koordinator.sh/xpu") is None
     assert DEFAULT_VOCABULARY.canonical("kubernetes.io/xpu") == "kubernetes.io/xpu"
