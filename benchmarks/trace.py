@@ -34,6 +34,7 @@ from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.requests import PodRequest
 from scheduler.decide.engine import POLICIES, Engine
 from scheduler.decide.outcome import Placement
+from scheduler.decide.score.typical import workload_of
 from scheduler.decide.settings import SchedulingSettings
 from tenure.simulate.model import Run
 from tenure.simulate.openb import read_openb
@@ -109,7 +110,7 @@ def _measure(trace: Path, policy: str, size: int) -> Measure:
     engine = Engine(
         nodes,
         SchedulingSettings(node_policy=policy),
-        typical=run.typical,
+        workload=workload_of(run.typical),
         seed=SEED,
         rank=rank,
     )

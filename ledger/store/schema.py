@@ -67,6 +67,7 @@ KEPT: Final = (
     "device.health_changed.v1",
     "key.rotated.v1",
     "segment.archived.v1",
+    "workload.described.v1",
 )
 """Event types that stay in the log when the events around them move to an archive."""
 

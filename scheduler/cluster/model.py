@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ledger.domain.errors import FieldError
@@ -53,10 +53,7 @@ class Cluster:
         nodes: in the order that breaks ties.
         adopted: what running Pods hold before the first decision, in file order. One on a node
             that is not in the input has no node UID; it is listed and holds nothing.
-        running: gang or group (`group_name`) -> the nodes of its running Pods, by name, one for
-            each Pod.
         running_requests: what the running Pods ask for, of those that break no rule.
-        running_cards: gang or group -> these members' GPUs, as (node name, minor).
         shared_templates: what the ConfigMap says of them; None = none is in the input, the settings
             count.
         warnings: what was read and is not used, in words.
@@ -65,9 +62,7 @@ class Cluster:
 
     nodes: tuple[NodeFacts, ...]
     adopted: tuple[PodObserved, ...] = ()
-    running: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     running_requests: Sequence[PodRequest] = ()
-    running_cards: Mapping[str, frozenset[tuple[str, int]]] = field(default_factory=dict)
     shared_templates: tuple[SharedTemplate, ...] | None = None
     warnings: tuple[str, ...] = ()
     conflicts: tuple[str, ...] = ()

@@ -24,7 +24,6 @@ from ledger.domain.resources import (
     GPU_TEMPLATES_KEY,
     GPU_TEMPLATES_NAME,
     GPU_TEMPLATES_NAMESPACE,
-    TYPE_GPU,
     UNHEALTHY_GPU_KEY,
     UNHEALTHY_GPU_NAMESPACE,
     UNHEALTHY_GPU_PREFIX,
@@ -144,19 +143,16 @@ def cluster_of(objects: Documents, settings: SchedulingSettings) -> Cluster:
         warnings += found
     asked = [_examined(document, vocabulary) for document in running]
     adopted = [
-        _adopt(document, None if errors else request, nodes, witnesses, vocabulary)
+        _adopt(document, request, nodes, witnesses, vocabulary, broken=bool(errors))
         for document, (request, errors) in zip(running, asked, strict=True)
     ]
     known = {document.uid for document in objects.of_kind("Pod")}
     strangers = list(_strangers(nodes, witnesses, known, vocabulary))
     warnings += [warning for _, warning in strangers]
-    groups = [group_name(request) for request, _ in asked]
     return Cluster(
         nodes=tuple(nodes.values()),
         adopted=tuple(pod for pod, _ in (*adopted, *strangers)),
-        running=_running_nodes(groups, [pod for pod, _ in adopted]),
         running_requests=tuple(request for request, errors in asked if not errors),
-        running_cards=_running_cards(groups, [pod for pod, _ in adopted]),
         shared_templates=_shared_templates(objects),
         warnings=tuple(warnings),
         conflicts=tuple(
@@ -391,12 +387,18 @@ def _witnesses(about: _NodeDocuments) -> Witnesses:
 
 def _adopt(
     document: Document,
-    request: PodRequest | None,
+    request: PodRequest,
     nodes: Mapping[str, NodeFacts],
     witnesses: Mapping[str, Witnesses],
     vocabulary: Vocabulary,
+    *,
+    broken: bool,
 ) -> tuple[PodObserved, tuple[str, ...]]:
-    """Return what a running Pod holds, and what is wrong with the words that say so."""
+    """
+    Return what a running Pod holds, and what is wrong with the words that say so.
+
+    `broken`: its request breaks rules, so that only its group is told of it.
+    """
     node_name = document.body["spec"]["nodeName"]
     if not isinstance(node_name, str):
         raise document.blame(InputError("must be text", field="spec.nodeName"))
@@ -405,8 +407,8 @@ def _adopt(
         held = adopt(document.body, node, vocabulary, witnesses.get(node_name, NO_WITNESSES))
     except InputError as error:
         raise document.blame(error) from None
-    observed = _observed(held, node, node_name)
-    if request is not None:
+    observed = structs.replace(_observed(held, node, node_name), group=group_name(request))
+    if not broken:
         observed = structs.replace(observed, request=request_digest(recorded_request(request)))
     return observed, held.faults if node.uid else ()
 
@@ -471,24 +473,3 @@ def _examined(
         return examine_pod(document.body if body is None else body, vocabulary)
     except InputError as error:
         raise document.blame(error) from None
-
-
-def _running_nodes(names: Sequence[str], held: Sequence[PodObserved]) -> dict[str, tuple[str, ...]]:
-    """Return the nodes of each gang's and group's running members, one for each member."""
-    nodes: dict[str, tuple[str, ...]] = {}
-    for name, pod in zip(names, held, strict=True):
-        if name:
-            nodes[name] = (*nodes.get(name, ()), pod.node_name)
-    return nodes
-
-
-def _running_cards(
-    names: Sequence[str], held: Sequence[PodObserved]
-) -> dict[str, frozenset[tuple[str, int]]]:
-    """Return the GPUs of each gang's and group's running members, as (node name, minor)."""
-    cards: dict[str, set[tuple[str, int]]] = {}
-    for name, pod in zip(names, held, strict=True):
-        minors = (share.minor for share in pod.shares if share.device_type == TYPE_GPU)
-        if name:
-            cards.setdefault(name, set()).update((pod.node_name, minor) for minor in minors)
-    return {name: frozenset(found) for name, found in cards.items()}

@@ -58,7 +58,7 @@ def node_of(
 
 def request_of(event: Event, requests: Mapping[str, RecordedRequest]) -> PodRequest | None:
     """Return a Pod's request out of those described, by digest; None where it is not told."""
-    recorded = requests.get(event.request)
+    recorded = requests.get(event.request or "")
     if recorded is None:
         return None
     return request_from(

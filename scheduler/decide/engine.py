@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy.typing as npt
 
 from ledger.domain.devices import GPU
 from ledger.domain.log.events import PodObserved
+from ledger.domain.log.workload import NO_WORKLOAD, Workload
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.requests import PodRequest
 from scheduler.decide.cards.view import NodeView
@@ -34,7 +36,6 @@ from scheduler.decide.score.link_lead import LinkLead
 from scheduler.decide.score.policies import BestFit, NodePolicy, Random, UsedShare, draw
 from scheduler.decide.score.pools import Tolls
 from scheduler.decide.score.rows import RatingRows, Ratings
-from scheduler.decide.score.typical import Workload, workload_of
 from scheduler.decide.settings import SchedulingSettings
 from scheduler.decide.shapes import Shape, ShapeIndex
 
@@ -54,7 +55,7 @@ class Engine:
 
     Args:
         nodes: the cluster, in the order that breaks ties unless `rank` does.
-        typical: the workload whose usual requests fragmentation and scarcity are measured against.
+        workload: the usual requests that fragmentation and scarcity are measured against.
         rank: tie-break position of each node, 0 first.
     """
 
@@ -63,7 +64,7 @@ class Engine:
         nodes: Sequence[NodeFacts],
         settings: SchedulingSettings,
         *,
-        typical: Iterable[PodRequest] = (),
+        workload: Workload = NO_WORKLOAD,
         seed: int = 0,
         rank: Sequence[int] | None = None,
     ) -> None:
@@ -85,7 +86,6 @@ class Engine:
         self._predicates = predicates
         self._fitting = fitting
         self._seed = seed
-        workload = workload_of(typical)
         self._fragmentation = Fragmentation(fleet, predicates, workload)
         self._draws = settings.node_policy == "random"
         policy = self._policy(settings.node_policy, workload)
@@ -146,18 +146,18 @@ class Engine:
             ratings = self._by_links(request, shape, ratings)
         # A draw is out of the nodes left, so that what is remembered must not change how many.
         known = {} if self._draws else self._looks.failed(request, shape)
-        own = bool(known) or led
+        by_arrays, own = ratings, bool(known)
         if known:
-            ratings = ratings if led else ratings.copy()
+            ratings = ratings.copy()
             ratings[list(known)] = -1
         node = self._pick(ratings, request.memory_bytes, ordinal, led=led)
-        if node < 0 and not own and not (ratings >= 0).any():
+        if node < 0 and not (own or led) and not (ratings >= 0).any():
             self._rows.note_full(shape)
         refusals, alike = 0, dict[int, list[int]]()
         while node >= 0:
             answer = self._grants.grant(request, shape, node, self._order[node])
             if isinstance(answer, Placement):
-                return answer
+                return answer if self._draws else self._scored(answer, by_arrays, node)
             if not own:
                 ratings, own = ratings.copy(), True
             refusals += 1
@@ -297,6 +297,22 @@ class Engine:
             ratings = np.where(self._fleet.memory_free >= memory_bytes, ratings, -1)
             node = int(ratings.argmax())
         return node if ratings.item(node) >= 0 else -1
+
+    def _scored(self, answer: Placement, ratings: Ratings, place: int) -> Placement:
+        """
+        Return the placement with its rating and that of the next best node.
+
+        What closer looks refused is not read but for nodes rated better: it is remembered or not.
+        """
+        score = ratings.item(place)
+        others = np.where(ratings > score, np.int32(-1), ratings)
+        others[: place + 1][others[: place + 1] == score] = -1
+        second = self._pick(others, answer.request.memory_bytes, 0, led=False)
+        if second < 0:
+            return replace(answer, score=score)
+        name = self.node_names[self._order[second]]
+        rated = ratings.item(second)
+        return replace(answer, score=score, runner_up=name, runner_up_score=rated)
 
     def _takes(self, ratings: Ratings, memory_bytes: int) -> npt.NDArray[np.bool_]:
         takes: npt.NDArray[np.bool_] = ratings >= 0

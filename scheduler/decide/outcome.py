@@ -82,6 +82,8 @@ class Placement:
         search_cut: a bounded search stopped early; the answer fits but may not be the best.
         numa_parts: what the Pod takes of each NUMA node, where a NUMA policy chose them.
         shared_pools: the pools that a Pod without CPUs of its own is bound to.
+        score, runner_up, runner_up_score: what the node was rated, and the next best by the tests
+            over arrays; None where it was drawn, or chosen with or for others of its group.
     """
 
     request: PodRequest
@@ -95,6 +97,9 @@ class Placement:
     search_cut: bool = False
     numa_parts: tuple[NumaPart, ...] = ()
     shared_pools: tuple[CpuSharedPool, ...] = ()
+    score: int | None = None
+    runner_up: str = ""
+    runner_up_score: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

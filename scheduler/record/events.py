@@ -12,6 +12,7 @@ from ledger.domain.log.events import (
     ACT,
     DeviceHealthChanged,
     DriftFound,
+    GroupMember,
     GroupPlanned,
     NodeCleared,
     NodeDescribed,
@@ -27,11 +28,13 @@ from ledger.domain.log.events import (
     RequestDescribed,
     RequestRefused,
     SettingsChanged,
+    WorkloadDescribed,
 )
 from ledger.domain.log.machines import Contradiction
 from ledger.domain.log.recorded import NewEvent
 from ledger.domain.log.recorded_node import RecordedNode
 from ledger.domain.log.recorded_request import RecordedRequest
+from ledger.domain.log.workload import Workload
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.requests import DeviceDemand, PodRequest, group_name
 from scheduler.cluster.model import HealthChange, RefusedPod
@@ -68,6 +71,17 @@ def settings_changed(words: Words, settings: str, at_us: int) -> NewEvent:
     )
 
 
+def workload_described(workload: Workload, at_us: int) -> NewEvent:
+    """Return the usual Pods that a run's nodes are rated by."""
+    return NewEvent(
+        stream=SYSTEM,
+        event=WorkloadDescribed(workload=workload),
+        actor=ACTOR,
+        idempotency_key="workload",
+        wall_us=at_us,
+    )
+
+
 def inventoried(node: NodeFacts, at_us: int, number: int = 1) -> NewEvent:
     """
     Return what a node has; `number` counts the inventories of this node, from 1.
@@ -96,11 +110,15 @@ def inventoried(node: NodeFacts, at_us: int, number: int = 1) -> NewEvent:
     )
 
 
-def node_described(node: NodeFacts, facts: RecordedNode, at_us: int, number: int) -> NewEvent:
+def node_described(
+    node: NodeFacts, facts: RecordedNode, at_us: int, number: int, *, place: int, rank: int
+) -> NewEvent:
     """Return what deciding reads of a node beside its inventory; no two have a number."""
     return NewEvent(
         stream=f"node/{node.uid}",
-        event=NodeDescribed(node_uid=node.uid, node_name=node.name, facts=facts),
+        event=NodeDescribed(
+            node_uid=node.uid, node_name=node.name, facts=facts, place=place, rank=rank
+        ),
         actor=ACTOR,
         idempotency_key=f"describe:{node.uid}:{number}",
         wall_us=at_us,
@@ -188,6 +206,7 @@ def reserved(
     at_us: int,
     *,
     digest: str,
+    arrival: int,
     attempt: int = 1,
 ) -> NewEvent:
     """
@@ -217,6 +236,10 @@ def reserved(
         group=group_name(request),
         snapshot=request.snapshot,
         request=digest,
+        arrival=arrival,
+        score=placement.score,
+        runner_up=placement.runner_up,
+        runner_up_score=placement.runner_up_score,
     )
     return NewEvent(
         stream=f"node/{placement.node_uid}",
@@ -254,7 +277,9 @@ def voided(event: PodVoided, at_us: int) -> NewEvent:
     )
 
 
-def unplaced(words: Words, answer: Unplaced, number: int, at_us: int, *, digest: str) -> NewEvent:
+def unplaced(
+    words: Words, answer: Unplaced, number: int, at_us: int, *, digest: str, arrival: int
+) -> NewEvent:
     """Return a refusal; `number` counts those of this Pod, from 1; `digest` as of a reservation."""
     request = answer.request
     event = RequestRefused(
@@ -280,6 +305,7 @@ def unplaced(words: Words, answer: Unplaced, number: int, at_us: int, *, digest:
         cpu_milli=request.cpu_milli,
         memory_bytes=request.memory_bytes,
         request=digest,
+        arrival=arrival,
     )
     return _refusal(event, number, at_us)
 
@@ -322,11 +348,24 @@ def health_changed(change: HealthChange, node: NodeFacts, number: int) -> NewEve
     )
 
 
-def group_planned(group: str, placements: Sequence[Placement], number: int, at_us: int) -> NewEvent:
+def group_planned(
+    group: str,
+    placements: Sequence[Placement],
+    number: int,
+    at_us: int,
+    *,
+    waiting: Sequence[GroupMember],
+    to_come: Sequence[GroupMember],
+    running: int,
+) -> NewEvent:
     """
     Return the plan of a group or gang; `number` counts the plans of this group, from 1.
 
     A card that a member gets alone waits for it; one that it shares does not.
+
+    Args:
+        placements: of the members that got a place.
+        waiting, to_come, running: what it was made of, as the event says it.
     """
     members = tuple(
         PlannedMember(
@@ -345,11 +384,30 @@ def group_planned(group: str, placements: Sequence[Placement], number: int, at_u
     )
     return NewEvent(
         stream=SYSTEM,
-        event=GroupPlanned(group=group, members=members),
+        event=GroupPlanned(
+            group=group,
+            members=members,
+            waiting=tuple(waiting),
+            to_come=tuple(to_come),
+            running=running,
+        ),
         actor=ACTOR,
         idempotency_key=f"plan:{group}:{number}",
         wall_us=at_us,
         correlation_id=group,
+    )
+
+
+def group_member(request: PodRequest, digest: str) -> GroupMember:
+    """Return what a plan's event says of a member that it was made for."""
+    return GroupMember(
+        pod_uid=request.uid,
+        namespace=request.namespace,
+        pod_name=request.name,
+        cpu_milli=request.cpu_milli,
+        memory_bytes=request.memory_bytes,
+        qos=request.snapshot.qos,
+        request=digest,
     )
 
 

@@ -1,16 +1,23 @@
-"""The groups and gangs of a run: their plans, the places kept for members to come, deadlines."""
+"""The groups and gangs of a cluster: plans, the places kept for members to come, deadlines."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from ledger.domain.devices import GPU
-from ledger.domain.log.events import GroupPlanned, NodeLost, PlanDropped, PodReserved, PodVoided
-from ledger.domain.log.recorded import NewEvent
+from ledger.domain.log.events import (
+    GroupPlanned,
+    LedgerEvent,
+    NodeLost,
+    PlanDropped,
+    PodObserved,
+    PodReserved,
+    PodVoided,
+)
+from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.requests import GangRef, PodRequest, group_name
-from scheduler.cluster.model import Cluster
 from scheduler.decide.engine import Engine
 from scheduler.decide.group.groups import GANG_UNFIT, GroupPlan, gpu_minors, place_beside, plan
 from scheduler.decide.group.life import (
@@ -22,8 +29,8 @@ from scheduler.decide.group.life import (
     is_complete,
     review,
 )
-from scheduler.decide.outcome import Placement, Unfit
-from scheduler.record import events
+from scheduler.decide.outcome import NodeReasons, Placement, ReasonCount, Unfit, Unplaced
+from scheduler.decide.refusal.reasons import message
 
 _NOT_YET: Final = Unfit(reason=GANG_UNFIT)
 """Only members that are still to come would fit: there is nothing to begin with."""
@@ -35,42 +42,76 @@ class Ended:
     What a review of a group came to.
 
     Attributes:
-        events: to be recorded, in this order; the group's life has them already.
+        events: to be recorded and folded, in this order.
         voided: UIDs of members that lost their reservation, in the order in which they got it.
         nodes: where something became free.
         is_deadline: the gang's time is over.
     """
 
-    events: tuple[NewEvent, ...] = ()
+    events: tuple[PodVoided | PlanDropped, ...] = ()
     voided: tuple[str, ...] = ()
     nodes: tuple[int, ...] = ()
     is_deadline: bool = False
+
+
+def refused_everywhere(request: PodRequest, refusal: Unfit, nodes: int) -> Unplaced:
+    """Return a refusal for which every one of so many nodes has the same reason."""
+    asked = f"asks {refusal.requested} {refusal.unit}".rstrip()
+    detail = asked if refusal.available < 0 else f"{asked}, {refusal.available} available"
+    return Unplaced(
+        request=request,
+        message=message(nodes, [(refusal.reason, nodes)]),
+        reasons=(
+            ReasonCount(
+                reason=refusal.reason,
+                nodes=nodes,
+                detail=detail if refusal.requested >= 0 else "",
+            ),
+        ),
+        nodes=NodeReasons(texts=((refusal.reason,),), codes=(0,) * nodes),
+    )
+
+
+def past_deadline(request: PodRequest) -> Unfit:
+    """Return why a member is refused whose gang missed its deadline."""
+    assert request.gang is not None, request
+    return Unfit(reason=DEADLINE, requested=request.gang.min_available, unit="pods")
 
 
 class Grouping:
     """
     Keeps the life of every group beside the engine: an open place is taken in the engine.
 
-    Rule: design section 5, Groups; cli.md, Order. The life is folded from the events that the run
-    records, so that whoever reads them from a ledger knows the same.
+    Rule: design section 5, Groups; cli.md, Order. The life is folded from the events that are
+    recorded, so that whoever reads them from a ledger knows the same.
+
+    Args:
+        nodes: those of the engine, in its order.
+        elsewhere: group -> how many of its members run where no event tells of them.
 
     Attributes:
         lives: by name.
         engine: the cluster as it is; another one when a node changed.
     """
 
-    def __init__(self, cluster: Cluster, engine: Engine) -> None:
+    def __init__(
+        self, nodes: Sequence[NodeFacts], engine: Engine, elsewhere: Mapping[str, int]
+    ) -> None:
         self.lives: dict[str, GroupLife] = {}
-        self._cluster = cluster
-        self.engine = engine
+        self.use(nodes, engine)
+        self._elsewhere = dict(elsewhere)
         self._now: dict[str, str | None] = {}  # UID of a Pod that left -> its group, None = gone
         self._gangs: dict[str, GangRef | None] = {}
         self._member_of: dict[str, str] = {}  # UID of a member that holds -> group
         self._open: dict[str, dict[str, Placement]] = {}  # group -> UID -> the place kept for it
         self._given: dict[str, dict[str, Placement]] = {}  # group -> UID -> what it holds
         self._due: dict[str, int] = {}  # gangs that are not complete -> when their time is over
-        self._places = {node.uid: place for place, node in enumerate(cluster.nodes)}
-        self._named = {node.name: place for place, node in enumerate(cluster.nodes)}
+        self._running: dict[str, list[PodObserved]] = {}
+
+    def use(self, nodes: Sequence[NodeFacts], engine: Engine) -> None:
+        """Go on with another engine, of these nodes; what it has taken is the caller's matter."""
+        self.engine = engine
+        self._places = {node.uid: place for place, node in enumerate(nodes)}
 
     def life_of(self, request: PodRequest) -> GroupLife:
         """Return the life of a member's group."""
@@ -79,8 +120,12 @@ class Grouping:
         return self.lives.setdefault(name, GroupLife(name=name))
 
     def running(self, name: str) -> int:
-        """Return how many members ran before the first decision."""
-        return len(self._cluster.running.get(name, ()))
+        """Return how many members run that were not decided here."""
+        return len(self._running.get(name, ())) + self._elsewhere.get(name, 0)
+
+    def count_running(self, name: str, running: int) -> None:
+        """Take it that so many members run, wherever the others are than those observed."""
+        self._elsewhere[name] = running - len(self._running.get(name, ()))
 
     def is_complete(self, name: str) -> bool:
         """Tell whether the group has started: enough members of a gang hold their devices."""
@@ -133,9 +178,9 @@ class Grouping:
             for other in others.values():
                 if other.node == placement.node:
                     seen.update(gpu_minors(other))
-        here = self._cluster.nodes[placement.node].name
-        running = self._cluster.running_cards.get(name, ())
-        seen.update(minor for node, minor in running if node == here)
+        for pod in self._running.get(name, ()):
+            if pod.node_uid == placement.node_uid:
+                seen.update(share.minor for share in pod.shares if share.device_type == GPU)
         return replace(placement, visible_minors=tuple(sorted(seen)))
 
     def all_kept(self) -> Iterator[Placement]:
@@ -153,38 +198,50 @@ class Grouping:
         self._open.get(name, {}).pop(uid, None)
         self._given.setdefault(name, {})[uid] = placement
 
-    def fold(self, event: NewEvent) -> None:
-        """Take an event of the run into the life of its group; the loss of a node into each."""
-        match event.event:
+    def fold(self, event: LedgerEvent, at_us: int) -> None:
+        """Take an event into the life of its group; the loss of a node into each."""
+        match event:
             case NodeLost():
                 for name in self.lives:
-                    self._apply(name, event)
+                    self._apply(name, event, at_us)
+                return
+            case PodObserved():
+                if event.group:
+                    self._running.setdefault(event.group, []).append(event)
                 return
             case GroupPlanned() | PlanDropped():
-                name = event.event.group
+                name = event.group
             case PodReserved():
-                name = event.event.group
+                name = event.group
                 if name:
-                    self._member_of[event.event.pod_uid] = name
+                    self._member_of[event.pod_uid] = name
             case _:
-                uid = str(getattr(event.event, "pod_uid", ""))
+                uid = str(getattr(event, "pod_uid", ""))
                 name = self._member_of.get(uid, "")
         if name:
-            self._apply(name, event)
+            self._apply(name, event, at_us)
 
-    def _apply(self, name: str, event: NewEvent) -> None:
+    def _apply(self, name: str, event: LedgerEvent, at_us: int) -> None:
         life = self.lives.get(name) or GroupLife(name=name)
-        self.lives[name] = life = apply_life(life, event.event, event.wall_us)
-        due = deadline_us(life, self._gangs[name], running=self.running(name))
+        self.lives[name] = life = apply_life(life, event, at_us)
+        due = deadline_us(life, self._gangs.get(name), running=self.running(name))
         if due is not None:
             self._due[name] = due
         else:
             self._due.pop(name, None)
 
-    def released(self, request: PodRequest) -> None:
+    def released(self, name: str, uid: str) -> None:
         """Forget what a member held."""
-        self._given.get(group_name(request), {}).pop(request.uid, None)
-        self._member_of.pop(request.uid, None)
+        self._given.get(name, {}).pop(uid, None)
+        self._member_of.pop(uid, None)
+
+    def taken(self, request: PodRequest) -> Placement | None:
+        """Forget the place that is kept for a member, and return it; the engine has it."""
+        return self._open.get(group_name(request), {}).pop(request.uid, None)
+
+    def dropped(self, name: str) -> list[Placement]:
+        """Forget the places that are kept for a group, and return them; the engine has them."""
+        return list(self._open.pop(name, {}).values())
 
     def next_deadline(self) -> int | None:
         """Return when the first incomplete gang has to give back what it holds."""
@@ -204,7 +261,7 @@ class Grouping:
         ]
 
     def review(self, name: str, now_us: int) -> Ended:
-        """End what facts and time say is over: in the engine, and as events."""
+        """End in the engine what facts and time say is over; return the events that say so."""
         life = self.lives[name]
         groups = {uid: self._now.get(uid, name) for uid in life.places}
         facts = Facts(
@@ -215,23 +272,18 @@ class Grouping:
         ends = review(life, self._gangs[name], facts, now_us, running=self.running(name))
         nodes: list[int] = []
         voided: list[str] = []
-        recorded: list[NewEvent] = []
         for end in ends:
             if isinstance(end, PodVoided):
                 voided.append(end.pod_uid)
                 nodes.append(self._places[end.node_uid])
                 self.engine.release(end.pod_uid)
                 self._given[name].pop(end.pod_uid)
-                recorded.append(events.voided(end, now_us))
             else:
-                assert isinstance(end, PlanDropped), end
-                kept = self._open.pop(name, {})
-                nodes += [placement.node for placement in kept.values()]
-                for uid in kept:
-                    self.engine.release(uid)
-                recorded.append(events.plan_dropped(end, life.drops + 1, now_us))
+                for placement in self.dropped(name):
+                    nodes.append(placement.node)
+                    self.engine.release(placement.request.uid)
         return Ended(
-            events=tuple(recorded),
+            events=ends,
             voided=tuple(voided),
             nodes=tuple(nodes),
             is_deadline=any(
@@ -242,13 +294,8 @@ class Grouping:
     def _nodes_of(self, name: str) -> frozenset[int]:
         """Return the nodes where members hold something or have a place kept for them."""
         kept = (*self._given.get(name, {}).values(), *self._open.get(name, {}).values())
-        running = self._cluster.running.get(name, ())
-        return frozenset(
-            (
-                *(placement.node for placement in kept),
-                *(self._named[node] for node in running if node in self._named),
-            )
-        )
+        running = (self._places[pod.node_uid] for pod in self._running.get(name, ()))
+        return frozenset((*(placement.node for placement in kept), *running))
 
     def _usable(self, life: GroupLife) -> dict[str, frozenset[int]]:
         uids: Iterable[str] = dict.fromkeys(place.node_uid for place in life.places.values())

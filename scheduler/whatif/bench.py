@@ -13,6 +13,7 @@ from scheduler.decide.cards.view import NodeView
 from scheduler.decide.engine import Engine
 from scheduler.decide.group.groups import plan
 from scheduler.decide.outcome import Placement, Unplaced
+from scheduler.decide.score.typical import workload_of
 from scheduler.decide.settings import SchedulingSettings
 
 _STEADY: Final = "binpack"
@@ -92,11 +93,9 @@ class Bench:
         self.holders = {holder.uid: holder for holder in holders}
         policy = _STEADY if settings.node_policy == "random" else settings.node_policy
         self.settings = replace(settings, node_policy=policy)
-        requests = [holder.request for holder in self.holders.values()]
+        requests = [holder.request for holder in self.holders.values() if holder.request]
         self.decisions = 0
-        self._engine = Engine(
-            self.nodes, self.settings, typical=[request for request in requests if request]
-        )
+        self._engine = Engine(self.nodes, self.settings, workload=workload_of(requests))
         self._by_node: dict[int, list[Holder]] = {}
         for holder in self.holders.values():
             self._engine.adopt(holder.node, holder.held)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from tenure.commands import archive, clear, correct_time, proof, travel, void, withdraw
+from tenure.commands import archive, clear, correct_time, proof, replay, travel, void, withdraw
 from tenure.commands.ask import DataOutput, Ledger, Out, Output, Segments
 from tenure.output import DataFormat, OutputFormat
 
@@ -21,6 +21,7 @@ def register(app: typer.Typer) -> None:
     group.command("recover")(recover)
     proof.register(group)
     travel.register(group)
+    replay.register(group)
     archive.register(group)
     void.register(group)
     withdraw.register(group)

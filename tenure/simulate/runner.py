@@ -22,6 +22,7 @@ from ledger.store.open import Ledger, open_ledger, sqlite_path
 from ledger.store.profile_postgres import is_postgres
 from scheduler.cluster.settings import settings_hash, settings_json, with_templates
 from scheduler.decide.engine import Engine
+from scheduler.decide.score.typical import workload_of
 from scheduler.decide.settings import SchedulingSettings
 from scheduler.record.events import Words
 from tenure.exits import note, with_next
@@ -89,10 +90,10 @@ def run_simulation(
         settings_hash=settings_hash(settings, seed=seed),
         tenure_version=version,
     )
-    typical = _typical(run)
+    workload = workload_of(_typical(run))
 
     def engine_of(nodes: Sequence[NodeFacts]) -> Engine:
-        return Engine(nodes, settings, typical=typical, seed=seed, rank=run.rank)
+        return Engine(nodes, settings, workload=workload, seed=seed, rank=run.rank)
 
     origin = origin_of(run, settings, seed)
     with _opened(record) as ledger, _rare_collections():
@@ -108,7 +109,7 @@ def run_simulation(
             keep_nodes=keep_nodes,
         )
         started = clock()
-        conflicts = simulator.begin(settings_json(settings, seed=seed))
+        conflicts = simulator.begin(settings_json(settings, seed=seed), workload)
         if run.timed:
             VirtualClock(simulator).run(progress)
         else:

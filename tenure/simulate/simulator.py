@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from ledger.domain.devices import GPU
-from ledger.domain.log.events import PodObserved
+from ledger.domain.log.events import PodObserved, PodVoided
 from ledger.domain.log.machines import contradictions
 from ledger.domain.log.recorded import NewEvent
 from ledger.domain.log.recorded_node import RecordedNode, recorded_node
 from ledger.domain.log.recorded_request import recorded_request, request_digest
+from ledger.domain.log.workload import Workload
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.requests import PodRequest, group_name
 from scheduler.cluster.model import HealthChange, Pod, RefusedPod
 from scheduler.decide.answers import encode
 from scheduler.decide.engine import Engine
-from scheduler.decide.group.life import DEADLINE, Step, next_step
+from scheduler.decide.group.life import Step, next_step
 from scheduler.decide.nodes.accounts import granting_nodes, in_order_of_registration
-from scheduler.decide.outcome import NodeReasons, Placement, ReasonCount, Unfit, Unplaced
-from scheduler.decide.refusal.reasons import message
+from scheduler.decide.outcome import Placement, Unplaced
 from scheduler.decide.settings import SchedulingSettings
 from scheduler.record import events
 from scheduler.record.events import Words
-from scheduler.record.grouping import Ended, Grouping
+from scheduler.record.grouping import Ended, Grouping, past_deadline, refused_everywhere
 from tenure.simulate.model import Clearing, NodeChange, PodChange, Run
 from tenure.simulate.recorder import Recorder
 from tenure.simulate.results import Outcome, Placed, Tally
@@ -33,6 +35,9 @@ NEVER_CAME: Final = "deleted before it arrived"
 
 Progress = Callable[[int], None]
 """Called with the number of arrivals dealt with."""
+
+Refused = Callable[[int, Unplaced], None]
+"""Called with an arrival and why it has no place."""
 
 
 class Simulator:
@@ -58,7 +63,8 @@ class Simulator:
     ) -> None:
         self.run = run
         self.engine = engine_of(run.nodes)
-        self.groups = Grouping(run, self.engine)
+        elsewhere = Counter(pod.group for pod in run.adopted if pod.group and not pod.node_uid)
+        self.groups = Grouping(run.nodes, self.engine, elsewhere)
         self.pods: list[Pod | None] = [arrival.pod for arrival in run.arrivals]
         self.tally = Tally()
         self.outcomes: list[Outcome | None] = [None] * len(run.arrivals)
@@ -67,6 +73,8 @@ class Simulator:
         self._words = words
         self._keep_nodes = keep_nodes
         self._refusals: dict[str, int] = {}  # Pod UID -> refusals recorded
+        self._plans: Counter[str] = Counter()  # group -> plans recorded
+        self._plan: Callable[[], None] | None = None  # records the plan that was made last
         self._attempts: dict[str, int] = {}  # Pod UID -> reservations, of those with several
         self._described: set[str] = set()  # digests of requests
         self._facts: dict[str, RecordedNode] = {}  # UID of a node -> its newest description
@@ -77,14 +85,15 @@ class Simulator:
         self._adopted = self._adopted_first()
         self._changes = 0  # of nodes and their devices
 
-    def begin(self, settings: str) -> tuple[str, ...]:
+    def begin(self, settings: str, workload: Workload) -> tuple[str, ...]:
         """
         Record settings, inventory and what running Pods hold; return what contradicts itself.
 
-        `settings` is the canonical JSON that the first event carries.
+        `settings` is the canonical JSON that the first event carries, `workload` the engine's.
         """
         start_us = self.run.start_us
         self._recorder.add(events.settings_changed(self._words, settings, start_us))
+        self._recorder.add(events.workload_described(workload, start_us))
         nodes = self.run.nodes
         granting = granting_nodes(nodes)
         # What a machine has is what the Node says that gives it: that Node's word comes last.
@@ -92,7 +101,7 @@ class Simulator:
             for number, node in enumerate(nodes):
                 if (granting[number] == number) is last:
                     self._recorder.add(events.inventoried(node, start_us))
-                    self._describe_node(node, start_us)
+                    self._describe_node(number, start_us)
         conflicts = [*self.run.conflicts]
         claims = [nodes[number] for number in in_order_of_registration(nodes)]
         for found in contradictions(claims):
@@ -103,7 +112,7 @@ class Simulator:
         for place, pod in self._adopted:
             conflicts += self.engine.adopt(place, pod)
             self._use(place, [share.minor for share in pod.shares if share.device_type == GPU])
-            self._recorder.add(events.observed(pod, start_us))
+            self._add(events.observed(pod, start_us))
         for node in nodes:
             if node.lost:
                 self._recorder.add(events.node_lost(node, start_us))
@@ -135,7 +144,12 @@ class Simulator:
         return placed
 
     def decide_group(
-        self, indices: Sequence[int], at_us: int, *, expected: Sequence[int] = ()
+        self,
+        indices: Sequence[int],
+        at_us: int,
+        refused: Refused,
+        *,
+        expected: Sequence[int] = (),
     ) -> list[Placed | Unplaced]:
         """
         Decide members of one group or gang; one answer per index, same order.
@@ -144,8 +158,11 @@ class Simulator:
         commit, behind the plan itself.
 
         Args:
+            refused: called with a member and its refusal before anything else is decided, to
+                record it.
             expected: members that arrive later; a plan keeps places for them.
         """
+        self._plan = None
         answers: dict[int, Placed | Unplaced] = {}
         for index in indices:
             if index in answers:
@@ -156,24 +173,26 @@ class Simulator:
                 case Step.TAKE_PLACE:
                     answers[index] = self._take_place(index, at_us)
                 case Step.PLACE_ALONE:
-                    answers[index] = self.decide(index, request, at_us)
+                    answers[index] = self._decide_alone(index, request, at_us, refused)
                 case Step.PLAN_GROUP:
                     left = [other for other in indices if other not in answers]
-                    answers |= self._plan_group(left, expected, at_us)
+                    answers |= self._plan_group(left, expected, at_us, refused)
         return [answers[index] for index in indices]
 
     def end_of_wait(self, index: int) -> Unplaced:
         """Return the refusal of a member whose gang missed its deadline."""
         request = self._request(index)
-        assert request.gang is not None, request
-        refusal = Unfit(reason=DEADLINE, requested=request.gang.min_available, unit="pods")
-        return self._everywhere(request, refusal)
+        return refused_everywhere(request, past_deadline(request), len(self.run.nodes))
 
     def review_group(self, name: str, now_us: int) -> Ended:
         """End a plan that is no longer valid, or the wait of a gang; one commit."""
         ended = self.groups.review(name, now_us)
-        for event in ended.events:
-            self._add(event)
+        for end in ended.events:
+            if isinstance(end, PodVoided):
+                self._add(events.voided(end, now_us))
+            else:
+                number = self.groups.lives[name].drops + 1
+                self._add(events.plan_dropped(end, number, now_us))
         if ended.events:
             self._recorder.decided()
         self.tally.placed -= len(ended.voided)
@@ -184,9 +203,12 @@ class Simulator:
     def record_refusal(self, index: int, answer: Unplaced, at_us: int) -> None:
         """Record that a Pod has no place now."""
         self.outcomes[index] = answer if self._keep_nodes else replace(answer, nodes=None)
+        self._record_plan()
         number = self._refusals[answer.request.uid] = self.refusals_of(answer.request.uid) + 1
         digest = self._describe(answer.request, at_us)
-        self._recorder.add(events.unplaced(self._words, answer, number, at_us, digest=digest))
+        self._recorder.add(
+            events.unplaced(self._words, answer, number, at_us, digest=digest, arrival=index)
+        )
         self._recorder.decided()
 
     def refusals_of(self, uid: str) -> int:
@@ -208,7 +230,7 @@ class Simulator:
         attempt = self._attempts.get(request.uid, 1)
         reason = reason or self.run.arrivals[index].end_reason
         self.record(events.released(placed.placement, reason, at_us, attempt=attempt))
-        self.groups.released(request)
+        self.groups.released(group_name(request), request.uid)
         return placed.placement.node
 
     def change_health(self, change: HealthChange) -> None:
@@ -236,7 +258,8 @@ class Simulator:
         health = {device.key: device.healthy for device in before.devices}
         devices = [replace(each, healthy=health[each.key]) for each in change.facts.devices]
         node = self._nodes[change.node] = replace(change.facts, devices=tuple(devices))
-        self.engine = self.groups.engine = self._engine_of(self._nodes)
+        self.engine = self._engine_of(self._nodes)
+        self.groups.use(self._nodes, self.engine)
         for place, pod in self._adopted:
             self.engine.adopt(place, pod)
         for placement in (*self._held.values(), *self._stuck.values(), *self.groups.all_kept()):
@@ -248,7 +271,7 @@ class Simulator:
             self.record(lost)
         else:
             self._add(events.inventoried(node, change.at_us, self._changes + 1))
-            self._describe_node(node, change.at_us)
+            self._describe_node(change.node, change.at_us)
             self._recorder.decided()
 
     def clear(self, change: Clearing) -> None:
@@ -302,39 +325,77 @@ class Simulator:
         assert isinstance(pod, PodRequest), pod
         return pod
 
+    def _decide_alone(
+        self, index: int, request: PodRequest, at_us: int, refused: Refused
+    ) -> Placed | Unplaced:
+        answer = self.decide(index, request, at_us)
+        if isinstance(answer, Unplaced):
+            refused(index, answer)
+        return answer
+
     def _plan_group(
-        self, indices: Sequence[int], expected: Sequence[int], at_us: int
+        self, indices: Sequence[int], expected: Sequence[int], at_us: int, refused: Refused
     ) -> dict[int, Placed | Unplaced]:
         requests = [self._request(index) for index in indices]
         to_come = [self._request(index) for index in expected]
         self.tally.decisions += len(requests)
         planned = self.groups.plan(requests, to_come)
-        if planned.refusal is not None:
-            refused = planned.refusal
-            return {
-                index: self._everywhere(request, refused)
-                for index, request in zip(indices, requests, strict=True)
-            }
         taken = [placement for placement in planned.placements if placement is not None]
+        self._plan = partial(self._add_plan, requests, to_come, taken, at_us)
+        answers: dict[int, Placed | Unplaced] = {}
+        if planned.refusal is not None:
+            for index, request in zip(indices, requests, strict=True):
+                answer = refused_everywhere(request, planned.refusal, len(self.run.nodes))
+                refused(index, answer)
+                answers[index] = answer
+            return answers
         here, later = planned.placements[: len(indices)], planned.placements[len(indices) :]
         name = group_name(requests[0])
         if taken:
-            number = self.groups.life_of(requests[0]).plans + 1
-            self._add(events.group_planned(name, taken, number, at_us))
+            self._record_plan()
         for placement in later:
             if placement is not None:
                 self.groups.keep(name, placement)
-        answers: dict[int, Placed | Unplaced] = {
-            index: self._take(index, placement, at_us)
-            for index, placement in zip(indices, here, strict=True)
-            if placement is not None
-        }
+        for index, placement in zip(indices, here, strict=True):
+            if placement is not None:
+                answers[index] = self._take(index, placement, at_us)
         if taken:
             self._recorder.decided()
         for index, request in zip(indices, requests, strict=True):
             if index not in answers:
-                answers[index] = self.decide(index, request, at_us)
+                answers[index] = self._decide_alone(index, request, at_us, refused)
         return answers
+
+    def _record_plan(self) -> None:
+        """Record the plan that was made last, before the first thing that came of it."""
+        plan, self._plan = self._plan, None
+        if plan is not None:
+            plan()
+
+    def _add_plan(
+        self,
+        waiting: Sequence[PodRequest],
+        to_come: Sequence[PodRequest],
+        taken: Sequence[Placement],
+        at_us: int,
+    ) -> None:
+        name = group_name(waiting[0])
+        members = [
+            [events.group_member(request, self._describe(request, at_us)) for request in requests]
+            for requests in (waiting, to_come)
+        ]
+        self._plans[name] += 1
+        self._add(
+            events.group_planned(
+                name,
+                taken,
+                self._plans[name],
+                at_us,
+                waiting=members[0],
+                to_come=members[1],
+                running=self.groups.running(name),
+            )
+        )
 
     def _take_place(self, index: int, at_us: int) -> Placed:
         """Give a member the place that its group's plan kept for it."""
@@ -346,6 +407,7 @@ class Simulator:
         return placed
 
     def _take(self, index: int, placement: Placement, at_us: int, *, kept: bool = False) -> Placed:
+        self._record_plan()
         if not kept:
             self.engine.reserve(placement)
         request = placement.request
@@ -359,7 +421,13 @@ class Simulator:
         annotations = encode(placement, node=node, now_ns=at_us * 1000, settings=self._settings)
         self._add(
             events.reserved(
-                self._words, placement, annotations, at_us, digest=digest, attempt=attempt
+                self._words,
+                placement,
+                annotations,
+                at_us,
+                digest=digest,
+                arrival=index,
+                attempt=attempt,
             )
         )
         placed = Placed(placement=placement, annotations=annotations)
@@ -370,12 +438,22 @@ class Simulator:
             self.groups.given(placement)
         return placed
 
-    def _describe_node(self, node: NodeFacts, at_us: int) -> None:
+    def _describe_node(self, place: int, at_us: int) -> None:
         """Record what deciding reads of a node beside its inventory, unless it is as it was."""
+        node, rank = self._nodes[place], self.run.rank
         facts = recorded_node(node)
         if self._facts.get(node.uid) != facts:
             self._facts[node.uid] = facts
-            self._recorder.add(events.node_described(node, facts, at_us, self._changes + 1))
+            self._recorder.add(
+                events.node_described(
+                    node,
+                    facts,
+                    at_us,
+                    self._changes + 1,
+                    place=place,
+                    rank=place if rank is None else rank[place],
+                )
+            )
 
     def _describe(self, request: PodRequest, at_us: int) -> str:
         """Record what a Pod asks for, unless one of its kind did before; return its digest."""
@@ -388,27 +466,9 @@ class Simulator:
 
     def _add(self, event: NewEvent) -> None:
         self._recorder.add(event)
-        self.groups.fold(event)
+        self.groups.fold(event.event, event.wall_us)
 
     def _use(self, node: int, minors: Sequence[int]) -> None:
         self.tally.nodes_used.add(node)
         for minor in minors:
             self.tally.cards_used.add((node, minor))
-
-    def _everywhere(self, request: PodRequest, refusal: Unfit) -> Unplaced:
-        """Return a refusal for which every node has the same reason."""
-        count = len(self.run.nodes)
-        asked = f"asks {refusal.requested} {refusal.unit}".rstrip()
-        detail = asked if refusal.available < 0 else f"{asked}, {refusal.available} available"
-        return Unplaced(
-            request=request,
-            message=message(count, [(refusal.reason, count)]),
-            reasons=(
-                ReasonCount(
-                    reason=refusal.reason,
-                    nodes=count,
-                    detail=detail if refusal.requested >= 0 else "",
-                ),
-            ),
-            nodes=NodeReasons(texts=((refusal.reason,),), codes=(0,) * count),
-        )

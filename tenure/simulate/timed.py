@@ -254,13 +254,17 @@ class VirtualClock:
     def _try_group(self, group: str, now_us: int) -> None:
         simulator, indices = self._simulator, self._waiting[group]
         expected = [index for index in self._members[group] if index >= self._arrived]
-        answers = simulator.decide_group(indices, now_us, expected=expected)
+        answers = simulator.decide_group(
+            indices,
+            now_us,
+            lambda index, answer: self._refused(index, answer, now_us),
+            expected=expected,
+        )
         self._explained_us[group] = now_us
         left: list[int] = []
         holding = self._unstarted.pop(group, [])
         for index, answer in zip(indices, answers, strict=True):
             if isinstance(answer, Unplaced):
-                self._refused(index, answer, now_us)
                 left.append(index)
             else:
                 self._changes += 1

@@ -50,7 +50,8 @@ def _decide_group(simulator: Simulator, indices: list[int]) -> None:
     if not indices:  # decided with its first member
         return
     first = simulator.run.arrivals[indices[0]]
-    answers = simulator.decide_group(indices, first.at_us)
-    for index, answer in zip(indices, answers, strict=True):
-        if isinstance(answer, Unplaced):
-            simulator.record_refusal(index, answer, first.at_us)
+    simulator.decide_group(
+        indices,
+        first.at_us,
+        lambda index, answer: simulator.record_refusal(index, answer, first.at_us),
+    )

@@ -16,18 +16,25 @@ from tests.support.simulating import NOW, Simulate
 def simulate(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Simulate:
-    """Return what runs `tenure simulate` over objects, with settings, and reads its JSON."""
+    """
+    Return what runs `tenure simulate` over objects, with settings, and reads its JSON.
+
+    Whatever was decided is decided again from the ledger alone, and must be equal.
+    """
     monkeypatch.chdir(tmp_path)
 
     def run(*objects: Object, **settings: Mapping[str, object]) -> dict[str, Any]:
         Path("in.json").write_text(json.dumps({"kind": "List", "items": objects}), "utf-8")
         words = {"apiVersion": "tenure.sh/v1alpha1", "kind": "SchedulerConfiguration", **settings}
         Path("settings.json").write_text(json.dumps(words), "utf-8")
-        line = CommandLine(tmp_path / "run.db", capsys)
-        done = line.run(
+        number = len(list(tmp_path.glob("run-*.db")))
+        line = CommandLine(tmp_path / f"run-{number}.db", capsys)
+        done = line.ask(
             "simulate", "in.json", "--config", "settings.json", "--now", NOW, "-o", "json"
         )
         assert done.code == 0, done.err
+        replayed = line.ask("ledger", "replay")
+        assert replayed.code == 0, (replayed.out, replayed.err)
         document: dict[str, Any] = json.loads(done.out)
         return document
 

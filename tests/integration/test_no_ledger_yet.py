@@ -14,13 +14,14 @@ ON_A_LEDGER = [
     ["ledger", "upgrade"],
     ["ledger", "snapshot"],
     ["ledger", "rebuild"],
+    ["ledger", "replay"],
     ["ledger", "prove", "1"],
     ["ledger", "checkpoint", "--key", "KEY"],
     ["ledger", "export", "--out", "OUT"],
     ["verify"],
     ["status"],
 ]
-OF_EVENTS = [ON_A_LEDGER[3], ON_A_LEDGER[4], ON_A_LEDGER[5]]
+OF_EVENTS = [ON_A_LEDGER[4], ON_A_LEDGER[5], ON_A_LEDGER[6]]
 
 
 @pytest.fixture

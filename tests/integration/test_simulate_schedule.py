@@ -80,6 +80,7 @@ def test_the_ledger_says_what_happened_and_when(line: CommandLine) -> None:
         "node.inventoried",
         "node.inventoried",
         "device.health_changed",
+        "group.planned",
         "request.refused",
         "node.cleared",
     ]

@@ -10,6 +10,7 @@ from scheduler.decide.cards.choose import choose
 from scheduler.decide.cards.view import Choice
 from scheduler.decide.engine import POLICIES, Engine
 from scheduler.decide.outcome import Placement, Unfit, Unplaced
+from scheduler.decide.score.typical import workload_of
 from scheduler.decide.settings import SchedulingSettings
 from tests.support.clusters import fleets, requests, requests_of_any_dialect
 
@@ -27,7 +28,7 @@ def _engine(nodes: tuple[NodeFacts, ...], policy: str, steps: list[Step], seed: 
     return Engine(
         nodes,
         SchedulingSettings(node_policy=policy),
-        typical=[request for _, request, _ in steps[:12]],
+        workload=workload_of(request for _, request, _ in steps[:12]),
         seed=seed,
     )
 
@@ -247,8 +248,10 @@ def test_a_rank_is_the_order_of_nodes_by_another_name(
     arrivals = [step for step in steps if step[0] != "toggle"]
     settings_ = SchedulingSettings(node_policy=policy)
     typical = [request for _, request, _ in steps[:12]]
-    _, first = _play(Engine(nodes, settings_, typical=typical, rank=rank), nodes, arrivals)
-    _, second = _play(Engine(ordered, settings_, typical=typical), ordered, arrivals)
+    _, first = _play(
+        Engine(nodes, settings_, workload=workload_of(typical), rank=rank), nodes, arrivals
+    )
+    _, second = _play(Engine(ordered, settings_, workload=workload_of(typical)), ordered, arrivals)
 
     def shown(answers: list[Placement | Unplaced]) -> list[object]:
         return [

@@ -7,12 +7,13 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ledger.domain.log.workload import TypicalPod, Workload
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.requests import PodRequest
 from scheduler.decide.engine import Engine
 from scheduler.decide.outcome import Placement
 from scheduler.decide.score.gradient import Gradient
-from scheduler.decide.score.typical import TypicalPod, Workload, workload_of
+from scheduler.decide.score.typical import workload_of
 from scheduler.decide.settings import SchedulingSettings
 from tests.support.clusters import fleets, gpu_node, pod, share
 
@@ -66,7 +67,7 @@ def _state(engine: Engine, place: int) -> tuple[int, list[int]]:
 def _filled(
     nodes: tuple[NodeFacts, ...], typical: list[PodRequest], arrivals: list[PodRequest]
 ) -> Engine:
-    engine = Engine(nodes, SchedulingSettings(node_policy="fgd"), typical=typical)
+    engine = Engine(nodes, SchedulingSettings(node_policy="fgd"), workload=workload_of(typical))
     for number, request in enumerate(arrivals):
         fields = {name: getattr(request, name) for name in request.__slots__}
         answer = engine.decide(PodRequest(**{**fields, "uid": f"p{number}"}))
@@ -169,7 +170,9 @@ def test_the_table_of_gains_equals_trying_every_card(
     """The short way and the general way rate alike."""
     typical = [pod("t", share(percent), cpu_milli=1000 * cpus[0]) for percent in percents]
     engine = Engine(
-        (gpu_node("n", 4, cpu_milli=8000),), SchedulingSettings(node_policy="fgd"), typical=typical
+        (gpu_node("n", 4, cpu_milli=8000),),
+        SchedulingSettings(node_policy="fgd"),
+        workload=workload_of(typical),
     )
     for number, percent in enumerate(held):
         answer = engine.decide(pod(f"p{number}", share(percent), cpu_milli=0))

@@ -13,6 +13,7 @@ from scheduler.decide.outcome import Placement, Unplaced
 from scheduler.decide.score.expected_fill import expected_fill
 from scheduler.decide.score.market import Asks, Market
 from scheduler.decide.score.pools import Tolls
+from scheduler.decide.score.typical import workload_of
 from scheduler.decide.settings import SchedulingSettings
 from tests.support.clusters import fleets, requests, requests_of_any_dialect
 
@@ -37,7 +38,9 @@ def _fill(engine: Engine, arrivals: list[PodRequest]) -> list[Placement | Unplac
 def _engine(
     nodes: tuple[NodeFacts, ...], policy: str = "scarcity", typical: list[PodRequest] | None = None
 ) -> Engine:
-    return Engine(nodes, SchedulingSettings(node_policy=policy), typical=typical or [])
+    return Engine(
+        nodes, SchedulingSettings(node_policy=policy), workload=workload_of(typical or [])
+    )
 
 
 @given(nodes=fleets(), arrivals=st.lists(requests_of_any_dialect(), max_size=12))

@@ -25,6 +25,7 @@ from ledger.domain.request.requests import (
 from ledger.domain.topology import Cpu, CpuTopology, cpu_topology_of
 from scheduler.decide.engine import Engine
 from scheduler.decide.outcome import Placement, Unplaced
+from scheduler.decide.score.typical import workload_of
 from scheduler.decide.settings import SchedulingSettings
 
 MIB: Final = 2**20
@@ -183,7 +184,7 @@ def engine(
 ) -> Engine:
     """Return an engine with a node policy and otherwise the defaults."""
     settings = SchedulingSettings(node_policy=policy)
-    return Engine(nodes, settings, typical=typical, seed=seed, rank=rank)
+    return Engine(nodes, settings, workload=workload_of(typical), seed=seed, rank=rank)
 
 
 def placed(cluster: Engine, request: PodRequest) -> Placement:

@@ -16,6 +16,7 @@ from ledger.domain.request.normalise import decode_pod
 from scheduler.decide.answers import encode
 from scheduler.decide.engine import Engine
 from scheduler.decide.outcome import Placement
+from scheduler.decide.score.typical import workload_of
 from scheduler.decide.settings import SchedulingSettings
 from tests.support.mixed import (
     CARDS,
@@ -42,7 +43,7 @@ def answers(policy: str) -> Iterator[str]:
     pods = [asking(f"p{number}", *_asks(rng)) for number in range(ARRIVALS)]
     requests = [decode_pod(body) for body in pods]
     settings = SchedulingSettings(node_policy=policy)
-    engine = Engine(nodes, settings, typical=requests[:40], seed=SEED)
+    engine = Engine(nodes, settings, workload=workload_of(requests[:40]), seed=SEED)
     held: list[str] = []
     for number, request in enumerate(requests):
         answer = engine.decide(request, ordinal=number)

@@ -16,6 +16,7 @@ from ledger.domain.request.requests import DeviceDemand, GangRef, PodRequest
 from scheduler.cluster.model import HealthChange, RefusedPod
 from scheduler.cluster.settings import settings_hash, settings_json
 from scheduler.decide.engine import Engine
+from scheduler.decide.score.typical import workload_of
 from scheduler.decide.settings import SchedulingSettings
 from scheduler.record.events import Words
 from tenure.simulate.model import Arrival, Change, Run
@@ -24,6 +25,7 @@ from tenure.simulate.results import Outcome, Placed
 from tenure.simulate.simulator import Simulator
 from tenure.simulate.timed import VirtualClock
 from tenure.simulate.untimed import decide_all
+from tests.support.replays import differing
 
 GIB = 2**30
 START_US = 1_700_000_000_000_000
@@ -185,25 +187,26 @@ class Played:
 
 
 def play(run: Run, *, policy: str = "binpack", batch: int = 1) -> Played:
-    """Decide a run on a list."""
+    """Decide a run on a list, and all of it again from its events: equal, whatever the run."""
     settings = replace(SchedulingSettings(), node_policy=policy)
     ledger = ListLedger()
-    typical = [a.pod for a in run.arrivals if isinstance(a.pod, PodRequest)]
+    workload = workload_of(a.pod for a in run.arrivals if isinstance(a.pod, PodRequest))
     simulator = Simulator(
         run,
-        engine_of=lambda nodes: Engine(nodes, settings, typical=typical, seed=1, rank=run.rank),
+        engine_of=lambda nodes: Engine(nodes, settings, workload=workload, seed=1, rank=run.rank),
         recorder=Recorder(ledger, batch=batch),
         settings=settings,
         words=Words(
-            policy=policy, settings_hash=settings_hash(settings, seed=0), tenure_version="test"
+            policy=policy, settings_hash=settings_hash(settings, seed=1), tenure_version="test"
         ),
         keep_nodes=True,
     )
-    conflicts = simulator.begin(settings_json(settings, seed=0))
+    conflicts = simulator.begin(settings_json(settings, seed=1), workload)
     if run.timed:
         VirtualClock(simulator).run()
     else:
         decide_all(simulator)
-    return Played(
-        simulator=simulator, ledger=ledger, outcomes=simulator.finish(), conflicts=conflicts
-    )
+    outcomes = simulator.finish()
+    other = differing(ledger.recorded())
+    assert not other, other
+    return Played(simulator=simulator, ledger=ledger, outcomes=outcomes, conflicts=conflicts)

@@ -20,6 +20,7 @@ from ledger.domain.log.codec import Declared, canonical_object, encode_value, re
 from ledger.domain.log.recorded_node import RecordedNode
 from ledger.domain.log.recorded_request import RecordedRequest
 from ledger.domain.log.upcasts import UPCASTS, Step, latest, upcast
+from ledger.domain.log.workload import Workload
 from ledger.domain.proofs.canonical import canonical_json
 from ledger.domain.request.requests import PodSnapshot
 from ledger.domain.topology import Cpu
@@ -44,6 +45,17 @@ class SettingsChanged(Struct, frozen=True, kw_only=True, gc=False):
     settings_hash: str
     settings: str  # canonical JSON of the settings in force
     tenure_version: str
+
+
+class WorkloadDescribed(Struct, frozen=True, kw_only=True, gc=False):
+    """
+    The usual Pods that nodes are rated by from here on, where the node policy asks for them.
+
+    Rule: docs/adr/0011, 0009. Replaces what was said before.
+    """
+
+    event_type: ClassVar[str] = "workload.described.v1"
+    workload: Workload
 
 
 class NodeInventoried(Struct, frozen=True, kw_only=True, gc=False):
@@ -79,12 +91,18 @@ class NodeDescribed(Struct, frozen=True, kw_only=True, gc=False):
     What deciding reads of a node beside its inventory, from here on; replaces what was said before.
 
     Rule: docs/adr/0011. A decision was made on the newest description before it.
+
+    Attributes:
+        place: which of the nodes it is, in the order in which they are looked at, from 0.
+        rank: of nodes that are rated alike the one with the lowest is taken.
     """
 
     event_type: ClassVar[str] = "node.described.v1"
     node_uid: str
     node_name: str
     facts: RecordedNode
+    place: Count = 0
+    rank: Count = 0
 
 
 class NodeLost(Struct, frozen=True, kw_only=True, gc=False):
@@ -160,7 +178,11 @@ class PodReserved(Struct, frozen=True, kw_only=True, gc=False):
         shares: ordered by (device_type, minor).
         annotations: exactly the Binding's.
         request: the digest of what it asked for beside cpu and memory, as `RequestDescribed` has
-            it; empty where that is not known, as of a reservation read off a Pod after a restore.
+            it; None where that is not known, as of a reservation read off a Pod after a restore.
+        arrival: its number among those who arrived, which `random` draws by.
+        score: what the node was rated, by the node policy or in the order of links; None where a
+            draw or a group's plan chose it.
+        runner_up, runner_up_score: the same of the best node but this one, empty and None without.
     """
 
     event_type: ClassVar[str] = "pod.reserved.v1"
@@ -183,7 +205,11 @@ class PodReserved(Struct, frozen=True, kw_only=True, gc=False):
     resource_version: str = ""
     group: str = ""
     snapshot: PodSnapshot = field(default_factory=PodSnapshot)
-    request: str = ""
+    request: str | None = None
+    arrival: Count = 0
+    score: Number | None = None
+    runner_up: str = ""
+    runner_up_score: Number | None = None
 
 
 class PodBound(Struct, frozen=True, kw_only=True, gc=False):
@@ -236,7 +262,8 @@ class PodObserved(Struct, frozen=True, kw_only=True, gc=False):
             for them.
         annotations: what the Pod says beside numbers of what it holds: its `resource-status`, and
             its `device-allocated` where that names templates or AI cores.
-        request: as of a reservation; empty where its own object was not read, or breaks rules.
+        request: as of a reservation; None where its own object was not read, or breaks rules.
+        group: the name of its group or gang, empty without one.
     """
 
     event_type: ClassVar[str] = "pod.observed.v1"
@@ -256,7 +283,8 @@ class PodObserved(Struct, frozen=True, kw_only=True, gc=False):
     dialect: str = ""
     snapshot: PodSnapshot = field(default_factory=PodSnapshot)
     annotations: Mapping[str, str] = field(default_factory=dict)
-    request: str = ""
+    request: str | None = None
+    group: str = ""
 
 
 class RefusalReason(Struct, frozen=True, kw_only=True, gc=False):
@@ -284,7 +312,8 @@ class RequestRefused(Struct, frozen=True, kw_only=True, gc=False):
     Attributes:
         stage: `admission`, `takeover` or `scheduling`.
         shape: the request in short, such as `4 x whole gpu, 8 cpu, 32Gi`.
-        request: as of a reservation; empty for one that breaks rules of ours.
+        request: as of a reservation; None for one that breaks rules of ours.
+        arrival: as of a reservation.
     """
 
     event_type: ClassVar[str] = "request.refused.v1"
@@ -300,7 +329,25 @@ class RequestRefused(Struct, frozen=True, kw_only=True, gc=False):
     snapshot: PodSnapshot = field(default_factory=PodSnapshot)
     cpu_milli: Milli = 0
     memory_bytes: Count = 0
-    request: str = ""
+    request: str | None = None
+    arrival: Count = 0
+
+
+class GroupMember(Struct, frozen=True, kw_only=True, gc=False):
+    """
+    One member of a group that a plan was made for.
+
+    Attributes:
+        request: as of a reservation.
+    """
+
+    pod_uid: str
+    namespace: str
+    pod_name: str
+    cpu_milli: Milli
+    memory_bytes: Count
+    qos: str
+    request: str
 
 
 class PlannedMember(Struct, frozen=True, kw_only=True, gc=False):
@@ -326,12 +373,22 @@ class GroupPlanned(Struct, frozen=True, kw_only=True, gc=False):
     """
     A whole group or gang was given nodes and devices before its members are bound.
 
-    Replaces the group's plan before it: the places that are still open of that one are closed.
+    Replaces the group's plan before it: the places that are still open of that one are closed. A
+    plan that gives nobody a place is recorded before the refusals that it is the reason of.
+
+    Attributes:
+        members: who got a place.
+        waiting: whom it was made for, of those who are there, in their order.
+        to_come: likewise, of members that arrive later.
+        running: how many members run that were not decided here.
     """
 
     event_type: ClassVar[str] = "group.planned.v1"
     group: str
     members: tuple[PlannedMember, ...]
+    waiting: tuple[GroupMember, ...] = ()
+    to_come: tuple[GroupMember, ...] = ()
+    running: Count = 0
 
 
 class PlanDropped(Struct, frozen=True, kw_only=True, gc=False):
@@ -488,6 +545,7 @@ class TimeCorrected(Struct, frozen=True, kw_only=True, gc=False):
 LedgerEvent = (
     EpochStarted
     | SettingsChanged
+    | WorkloadDescribed
     | NodeInventoried
     | NodeDescribed
     | NodeLost

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
 if TYPE_CHECKING:
     from ledger.domain.log.events import LedgerEvent
+
+
+RECOVERY: Final = "recover/"
+"""What the idempotency keys of a recovery begin with."""
 
 
 class NewEvent(Struct, frozen=True, kw_only=True, gc=False):
@@ -57,6 +61,11 @@ class Envelope(Struct, frozen=True, kw_only=True, gc=False):
     args_hash: str
     at_us: int
     wall_us: int
+
+
+def is_recovered(envelope: Envelope) -> bool:
+    """Tell whether a recovery recorded the event again, off what a cluster still said."""
+    return envelope.idempotency_key.startswith(RECOVERY)
 
 
 class RecordedEvent(Struct, frozen=True, kw_only=True, gc=False):

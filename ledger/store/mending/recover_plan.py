@@ -23,7 +23,7 @@ from ledger.domain.log.events import (
     PodReserved,
     PodVoided,
 )
-from ledger.domain.log.recorded import NewEvent
+from ledger.domain.log.recorded import RECOVERY, NewEvent
 from ledger.domain.log.standing import Own
 from ledger.domain.log.state import GRANTED, Holding, NodeState, node_uid_of
 from ledger.domain.resources import ANNOTATION_TENURE_ALLOCATION
@@ -87,7 +87,7 @@ class Plan:
             stream=f"node/{uid}" if uid else "sys",
             event=event,
             actor=self.actor,
-            idempotency_key=f"recover/{self.name}/{key}",
+            idempotency_key=f"{RECOVERY}{self.name}/{key}",
             wall_us=self.wall_us,
         )
 

@@ -41,6 +41,7 @@ from ledger.domain.log.events import (
     SettingsChanged,
     SnapshotTaken,
     TimeCorrected,
+    WorkloadDescribed,
 )
 from ledger.domain.log.state import GRANTED, LOST, OBSERVED
 from ledger.domain.proofs.canonical import canonical_json
@@ -165,6 +166,7 @@ class Projection:
             case (
                 EpochStarted()
                 | SettingsChanged()
+                | WorkloadDescribed()
                 | RequestDescribed()
                 | NodeDescribed()
                 | DriftFound()

@@ -103,7 +103,7 @@ def apply_life(life: GroupLife, event: LedgerEvent, at_us: int) -> GroupLife:
     node's Pods hold is no help to their group: they count as gone.
     """
     match event:
-        case GroupPlanned() if event.group == life.name:
+        case GroupPlanned() if event.group == life.name and event.members:
             return replace(
                 life,
                 places={member.pod_uid: member for member in event.members},
@@ -204,7 +204,7 @@ def deadline_us(life: GroupLife, gang: GangRef | None, *, running: int = 0) -> i
 
 def review(
     life: GroupLife, gang: GangRef | None, facts: Facts, now_us: int, *, running: int = 0
-) -> tuple[LedgerEvent, ...]:
+) -> tuple[PodVoided | PlanDropped, ...]:
     """
     Return the events that facts and time call for: nothing, or the end of the plan.
 
@@ -290,6 +290,8 @@ def lives_of(events: Iterable[tuple[LedgerEvent, int]]) -> dict[str, GroupLife]:
 
 def _group_of(event: LedgerEvent, member_of: Mapping[str, str]) -> str:
     match event:
+        case GroupPlanned() if not event.members:
+            return ""
         case GroupPlanned() | PlanDropped() | PodReserved():
             return event.group
         case PodBound() | PodReleased() | PodVoided():

@@ -13,7 +13,7 @@ from ledger.domain.annotations.cpu import (
     decode_resource_status,
 )
 from ledger.domain.cpuset import EMPTY, CpuSet
-from ledger.domain.log.events import PodObserved
+from ledger.domain.log.events import PodObserved, PodReserved
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.cpus import OWN_CPUS
 from ledger.domain.resources import (
@@ -28,7 +28,7 @@ _NO_STATUS: Final = ResourceStatus()
 _OWN_CPUS: Final = frozenset(map(str, OWN_CPUS))
 
 
-def numa_parts_of(pod: PodObserved) -> tuple[NumaPart, ...]:
+def numa_parts_of(pod: PodObserved | PodReserved) -> tuple[NumaPart, ...]:
     """
     Return what the Pod takes of each NUMA node, by its `resource-status`.
 
@@ -78,7 +78,7 @@ def over_taken(node: NodeFacts, parts: Iterable[NumaPart]) -> dict[int, str]:
     }
 
 
-def _status_of(pod: PodObserved) -> ResourceStatus:
+def _status_of(pod: PodObserved | PodReserved) -> ResourceStatus:
     text = pod.annotations.get(ANNOTATION_RESOURCE_STATUS)
     return _NO_STATUS if text is None else decode_resource_status(text)
 

@@ -8,9 +8,9 @@ from typing import Final
 import numpy as np
 
 from ledger.domain.devices import WHOLE_PERCENT
+from ledger.domain.log.workload import TypicalPod
 from scheduler.decide.nodes.arrays import IntArray
 from scheduler.decide.score.fragmentation import SHARES, Fragmentation
-from scheduler.decide.score.typical import TypicalPod
 
 ARRIVALS: Final = 50
 """How many Pods a card can wait for. With 1 only the next one counts, as in the FGD paper."""

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from ledger.domain.devices import WHOLE_PERCENT
+from ledger.domain.log.workload import TypicalPod, Workload
 from scheduler.decide.filter.predicates import Predicates
 from scheduler.decide.nodes.arrays import IMPOSSIBLE, IntArray
 from scheduler.decide.nodes.fleet import Fleet
-from scheduler.decide.score.typical import TypicalPod, Workload
 from scheduler.decide.shapes import StaticNeed
 
 SHARES = WHOLE_PERCENT + 1

@@ -9,13 +9,13 @@ from typing import Final
 import numpy as np
 
 from ledger.domain.devices import GPU, WHOLE_PERCENT
+from ledger.domain.log.workload import TypicalPod, Workload
 from ledger.domain.request.requests import DeviceDemand
 from scheduler.decide.filter.predicates import Predicates
 from scheduler.decide.nodes.arrays import IntArray
 from scheduler.decide.nodes.fleet import Fleet
 from scheduler.decide.score.fragmentation import Fragmentation, asked_percents
 from scheduler.decide.score.market import CORE_STEPS, GPU_STEPS, Asks, Market, Prices
-from scheduler.decide.score.typical import TypicalPod, Workload
 from scheduler.decide.shapes import Shape, StaticNeed
 
 _POOLS_MAX: Final = 64

@@ -4,48 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Final
 
 from ledger.domain.devices import GPU
-from ledger.domain.request.requests import PlacementRules, PodRequest
+from ledger.domain.log.workload import TypicalPod, Workload
+from ledger.domain.request.requests import PodRequest
 
 COVERAGE_PERCENT: Final = 95
 """The share of all Pods that the typical ones make up together (FGD paper's simulator)."""
-
-_ANYWHERE: Final = PlacementRules()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TypicalPod:
-    """
-    One of the most frequent requests. Several GPU demands of one Pod count as one, per GPU alike.
-
-    Attributes:
-        gpu_percent: the larger of core percent and memory ratio, per GPU.
-        gpu_memory_bytes: per GPU, where the request is in bytes; turned into percent of the
-            cards at hand.
-        gpu_count: 0 for a Pod without GPUs.
-    """
-
-    cpu_milli: int
-    gpu_percent: int = 0
-    gpu_memory_bytes: int = 0
-    gpu_count: int = 0
-    model_names: tuple[str, ...] = ()
-    placement: PlacementRules = _ANYWHERE
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Workload:
-    """
-    Typical Pods with the number of times each was seen.
-
-    `pods` and `counts` run in step, the most frequent first.
-    """
-
-    pods: tuple[TypicalPod, ...] = ()
-    counts: tuple[int, ...] = ()
 
 
 def workload_of(
@@ -66,7 +32,9 @@ def workload_of(
         covered += count
         chosen.append((pod, count))
     return Workload(
-        pods=tuple(pod for pod, _ in chosen), counts=tuple(count for _, count in chosen)
+        version=Workload.newest_version,
+        pods=tuple(pod for pod, _ in chosen),
+        counts=tuple(count for _, count in chosen),
     )
 
 

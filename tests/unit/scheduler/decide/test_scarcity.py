@@ -9,6 +9,7 @@ from scheduler.decide.outcome import Placement
 from scheduler.decide.score.expected_fill import expected_fill
 from scheduler.decide.score.market import Asks, Market, Prices
 from scheduler.decide.score.pools import Tolls
+from scheduler.decide.score.typical import workload_of
 from scheduler.decide.settings import DeviceSettings, SchedulingSettings
 from tests.support.clusters import (
     GIB,
@@ -256,7 +257,7 @@ def test_of_cards_worth_the_same_the_fuller_one_is_taken() -> None:
 def test_who_asks_for_the_emptiest_card_gets_it_under_the_default_policy() -> None:
     """`devices.scoring: LeastAllocated` is a choice; the policy then names no card."""
     settings = SchedulingSettings(devices=DeviceSettings(scoring="LeastAllocated"))
-    cluster = Engine([gpu_node("n", 2)], settings, typical=[HALF, WHOLE])
+    cluster = Engine([gpu_node("n", 2)], settings, workload=workload_of([HALF, WHOLE]))
     cluster.adopt(0, running("r", held(0, 50)))
 
     assert placed(cluster, HALF).shares[0].minor == 1

@@ -120,7 +120,7 @@ def test_the_plan_and_the_first_reservation_are_one_commit() -> None:
     played = over([2], [arrival(member("w0")), arrival(member("w1"), 30)])
 
     commits = [[type(event.event) for event in commit] for commit in played.ledger.commits[1:]]
-    assert commits == [[GroupPlanned, RequestDescribed, PodReserved], [PodReserved]]
+    assert commits == [[RequestDescribed, GroupPlanned, PodReserved], [PodReserved]]
 
 
 def test_every_member_sees_the_gpus_that_the_group_has_on_its_node() -> None:
@@ -262,6 +262,7 @@ def test_an_incomplete_gang_gives_everything_back_at_its_deadline() -> None:
         (60, "voided", "g0"),
         (60, "dropped", "GangDeadlinePassed"),
         (60, "refused", "g0 GangDeadlinePassed"),
+        (60, "planned", ""),
         (60, "refused", "g0 GangMembersMissing"),
         (100, "planned", "g0,g1"),
         (100, "reserved", "g0"),
@@ -286,6 +287,7 @@ def test_nothing_is_kept_for_a_gang_of_which_nobody_present_fits() -> None:
     played = over([3], arrivals)
 
     assert [entry[1:] for entry in story(played) if entry[0] < 20] == [
+        ("planned", ""),
         ("refused", "g0 GangUnfit"),
         ("reserved", "other"),
         ("planned", "g1,g2"),

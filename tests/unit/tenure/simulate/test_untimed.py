@@ -8,6 +8,7 @@ from ledger.domain.log.events import (
     RequestDescribed,
     RequestRefused,
     SettingsChanged,
+    WorkloadDescribed,
 )
 from ledger.domain.request.requests import GangRef
 from scheduler.cluster.model import RefusedPod
@@ -22,6 +23,7 @@ def test_settings_and_inventory_come_first() -> None:
     kinds = [type(event.event) for event in played.ledger.events]
     assert kinds == [
         SettingsChanged,
+        WorkloadDescribed,
         NodeInventoried,
         NodeDescribed,
         NodeInventoried,
@@ -29,7 +31,7 @@ def test_settings_and_inventory_come_first() -> None:
         RequestDescribed,
         PodReserved,
     ]
-    assert [len(commit) for commit in played.ledger.commits] == [5, 2]
+    assert [len(commit) for commit in played.ledger.commits] == [6, 2]
 
 
 def test_every_pod_is_decided_once_in_order() -> None:
@@ -94,16 +96,16 @@ def test_a_gang_is_decided_at_its_first_member() -> None:
         None,
         "b",
     )
-    kinds = [type(event.event) for event in played.ledger.events[5:]]
+    kinds = [type(event.event) for event in played.ledger.events[6:]]
     assert kinds == [
-        GroupPlanned,
         RequestDescribed,
+        GroupPlanned,
         PodReserved,
         PodReserved,
         RequestDescribed,
         RequestRefused,
     ]
-    assert [len(commit) for commit in played.ledger.commits] == [5, 4, 2]
+    assert [len(commit) for commit in played.ledger.commits] == [6, 4, 2]
 
 
 @pytest.mark.parametrize(
@@ -135,7 +137,9 @@ def test_a_gang_that_does_not_fit_gets_nothing() -> None:
     assert isinstance(first, Unplaced)
     assert first.nodes is not None
     assert set(first.nodes.by_node(("a", "b"))) == {"a", "b"}
-    assert played.ledger.of_type(GroupPlanned) == []
+    (plan,) = (new.event for new in played.ledger.of_type(GroupPlanned))
+    assert isinstance(plan, GroupPlanned)
+    assert (plan.members, [each.pod_name for each in plan.waiting]) == ((), ["g0", "g1", "g2"])
 
 
 def test_the_series_follows_the_arrivals() -> None:
