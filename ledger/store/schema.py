@@ -3,7 +3,7 @@ The tables of the ledger, for every database alike.
 
 `ledger_events` and `ledger_head` are the ground state. All other tables are projections: the same
 transaction that appends an event writes them, and `rebuild` makes them again from the events. What
-the database itself refuses (changing an event, a second holder of a full card) is in `ddl`.
+the database itself refuses (changing an event, a second holder of a full card) is in `ddl.rules`.
 
 A projected row names its event by position without a foreign key, so that old events can move to
 an archive; that the event is there is checked when the row is written. Numbers such as `node_no`

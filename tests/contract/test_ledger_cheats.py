@@ -13,7 +13,7 @@ import sqlite3
 
 import pytest
 
-from ledger.domain.log.events import DeviceHealthChanged
+from ledger.domain.log.events import LedgerEvent
 from ledger.store.proving.verify import verify
 from tests.support.stores import (
     Clock,
@@ -61,22 +61,25 @@ EVENT = (
 )
 
 
+def full_events() -> tuple[LedgerEvent, ...]:
+    """Return a ledger whose card n-1/gpu/0 is full: events 2 to 9."""
+    return (
+        node(cpus=2),
+        reserved("a", share(0, 60), cpus=(0,)),  # position 3
+        reserved("b", share(0, 40), share(1, 50)),
+        refused("c"),
+        health(3, healthy=False),
+        reserved("d", share(2, 10)),
+        released("d"),
+        observed("x", share(4, 30)),
+    )
+
+
 @pytest.fixture
 def full(sqlite_store: SqliteStore) -> SqliteStore:
-    """A ledger whose card n-1/gpu/0 is full: events 1 to 8."""
+    """A ledger whose card n-1/gpu/0 is full."""
     with sqlite_store.open() as ledger:
-        start(ledger).append(
-            Clock().all(
-                node(cpus=2),
-                reserved("a", share(0, 60), cpus=(0,)),  # position 3
-                reserved("b", share(0, 40), share(1, 50)),
-                refused("c"),
-                health(3, healthy=False),
-                reserved("d", share(2, 10)),
-                released("d"),
-                observed("x", share(4, 30)),
-            )
-        )
+        start(ledger).append(Clock().all(*full_events()))
     return sqlite_store
 
 
@@ -407,30 +410,26 @@ def facts(on: int, **values: str | int) -> str:
     return f"UPDATE ledger_devices SET {pairs} WHERE {CARD.format(minor=on)}"
 
 
+def borrowed_events() -> tuple[LedgerEvent, ...]:
+    """Return cards whose events a cheat may point at: n-1 at 2 and 8, n-2 at 9, a death at 10."""
+    return (
+        node(cpus=2),
+        reserved("a", share(0, 100)),
+        health(3, healthy=False),  # position 4
+        health(3, healthy=True, reason="replaced"),
+        health(3, healthy=False),
+        refused("c"),
+        node(cpus=2, devices=tuple(gpu(m, healthy=m != 3) for m in range(8))),
+        node("n-2", cpus=2, refs=9, devices=(gpu(0, node="n-2", core_percent=300),)),
+        health(0, node="n-2", healthy=False),
+    )
+
+
 @pytest.fixture
 def borrowed(sqlite_store: SqliteStore) -> SqliteStore:
-    """Cards whose events a cheat may point at: n-1 at 2 and 8, n-2 at 9, a death on n-2 at 10."""
+    """Cards whose events a cheat may point at."""
     with sqlite_store.open() as ledger:
-        start(ledger).append(
-            Clock().all(
-                node(cpus=2),
-                reserved("a", share(0, 100)),
-                health(3, healthy=False),  # position 4
-                health(3, healthy=True, reason="replaced"),
-                health(3, healthy=False),
-                refused("c"),
-                node(cpus=2, devices=tuple(gpu(m, healthy=m != 3) for m in range(8))),
-                node("n-2", cpus=2, refs=9, devices=(gpu(0, node="n-2", core_percent=300),)),
-                DeviceHealthChanged(
-                    node_uid="uid-n-2",
-                    device_type="gpu",
-                    minor=0,
-                    device_id="GPU-n-2-0",
-                    healthy=False,
-                    reason="Xid79",
-                ),
-            )
-        )
+        start(ledger).append(Clock().all(*borrowed_events()))
     return sqlite_store
 
 

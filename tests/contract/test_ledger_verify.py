@@ -26,7 +26,7 @@ from ledger.domain.log.events import (
 )
 from ledger.domain.proofs.hashing import GENESIS, chain_hash, leaf_hash
 from ledger.domain.request.requests import PodSnapshot
-from ledger.store.ddl.parts import CPU_HOLDINGS_INSERT
+from ledger.store.ddl.sqlite_triggers import TRIGGERS, named
 from ledger.store.projections import project
 from ledger.store.projections.rebuild import rebuild
 from ledger.store.proving.damage import made_by_migrations, was_a_ledger
@@ -762,7 +762,7 @@ def test_a_second_holder_of_an_lse_pods_cpu_is_found(sqlite_store: SqliteStore) 
             raw.execute("DROP TRIGGER ledger_cpu_holdings_insert")
         it.add(reserved("b", cpus=(1,)), reserved("c", cpus=(2,)), reserved("d", cpus=(2,)))
     with sqlite_store.raw() as raw:
-        raw.execute(CPU_HOLDINGS_INSERT)
+        raw.execute(next(t for t in TRIGGERS if named(t) == "ledger_cpu_holdings_insert"))
 
     with sqlite_store.open("read") as ledger:
         found = [str(finding) for finding in verify(ledger).findings]

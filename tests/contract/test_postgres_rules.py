@@ -21,19 +21,25 @@ from psycopg import errors
 from sqlalchemy import Engine, create_engine, make_url
 
 from ledger.domain.errors import CapacityError, LedgerError
-from ledger.domain.log.events import DeviceHealthChanged, LedgerEvent
+from ledger.domain.log.events import LedgerEvent
 from ledger.store import schema
 from ledger.store.ddl import sqlite_triggers
 from ledger.store.ddl.postgres_roles import apply_roles
 from ledger.store.open import Ledger, Mode, open_ledger
 from ledger.store.projections.rebuild import rebuild
 from ledger.store.proving.verify import verify
-from tests.contract.test_ledger_cheats import BORROWED, EVENT, REFUSED, holding
+from tests.contract.test_ledger_cheats import (
+    BORROWED,
+    EVENT,
+    REFUSED,
+    borrowed_events,
+    full_events,
+    holding,
+)
 from tests.support.postgres import Server
 from tests.support.stores import (
     Clock,
     PostgresStore,
-    gpu,
     health,
     node,
     observed,
@@ -97,18 +103,7 @@ def written(server: Server, template: str, *events: LedgerEvent) -> Iterator[Pos
 @pytest.fixture(scope="module")
 def full(postgres: Server, empty_postgres: PostgresStore) -> Iterator[PostgresStore]:
     """A ledger whose card n-1/gpu/0 is full: events 1 to 9."""
-    with written(
-        postgres,
-        empty_postgres.database,
-        node(cpus=2),
-        reserved("a", share(0, 60), cpus=(0,)),  # position 3
-        reserved("b", share(0, 40), share(1, 50)),
-        refused("c"),
-        health(3, healthy=False),
-        reserved("d", share(2, 10)),
-        released("d"),
-        observed("x", share(4, 30)),
-    ) as store:
+    with written(postgres, empty_postgres.database, *full_events()) as store:
         engine = administrator(store)
         with engine.connect() as connection:
             apply_roles(connection)
@@ -119,27 +114,7 @@ def full(postgres: Server, empty_postgres: PostgresStore) -> Iterator[PostgresSt
 @pytest.fixture(scope="module")
 def borrowed(postgres: Server, empty_postgres: PostgresStore) -> Iterator[PostgresStore]:
     """Cards whose events a cheat may point at: n-1 at 2 and 8, n-2 at 9, a death on n-2 at 10."""
-    dead = DeviceHealthChanged(
-        node_uid="uid-n-2",
-        device_type="gpu",
-        minor=0,
-        device_id="GPU-n-2-0",
-        healthy=False,
-        reason="Xid79",
-    )
-    with written(
-        postgres,
-        empty_postgres.database,
-        node(cpus=2),
-        reserved("a", share(0, 100)),
-        health(3, healthy=False),  # position 4
-        health(3, healthy=True, reason="replaced"),
-        health(3, healthy=False),
-        refused("c"),
-        node(cpus=2, devices=tuple(gpu(m, healthy=m != 3) for m in range(8))),
-        node("n-2", cpus=2, refs=9, devices=(gpu(0, node="n-2", core_percent=300),)),
-        dead,
-    ) as store:
+    with written(postgres, empty_postgres.database, *borrowed_events()) as store:
         yield store
 
 

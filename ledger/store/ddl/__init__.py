@@ -1,5 +1,5 @@
 """
-What the database refuses by itself, and the views it answers with: one module per database.
+What the database refuses by itself (`rules`: one table for both), and the views it answers with.
 
 It may not be edited once a release has run it: a change is a new constant and a new migration.
 """

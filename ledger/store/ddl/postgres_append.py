@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from ledger.store.ddl.postgres_texts import SEARCH_PATH
+from ledger.store.ddl.postgres_text import SEARCH_PATH
 
 NOT_TOUCHED: Final = "TL002"
 """The SQLSTATE of a step that did not touch all of its rows; the message ends with its place."""

@@ -11,25 +11,18 @@ from __future__ import annotations
 
 from typing import Final
 
-from ledger.store.ddl.postgres_texts import BODY, event_is, fail, function
+from ledger.store.ddl.postgres_text import WORDS, fail, function
+from ledger.store.ddl.rules.rule import event_is, said, written
 
 _NAME: Final = "ledger_head_settled"
 _NO_EVENT: Final = fail(
-    "'tenure ledger: the head is where the events end: position ' || NEW.position"
-    " || ' is not the last event'",
-    "the head is where the events end",
+    said("the head is where the events end: position {NEW.position} is not the last event")
 )
-_NO_EPOCH: Final = fail(
-    "'tenure ledger: an epoch begins with its event: no event starts epoch ' || NEW.epoch",
-    "an epoch begins with its event",
-)
+_NO_EPOCH: Final = fail(said("an epoch begins with its event: no event starts epoch {NEW.epoch}"))
 # One row by its key, and no query for what did not move. Of several moves in one transaction each
 # leaves an event behind; none is beyond the last one, for the rules of the log refuse events in
 # front of the head.
-_NOT_ITS_ROWS: Final = fail(
-    "'tenure ledger: an event that grants has its rows: position ' || wrong",
-    "an event that grants has its rows",
-)
+_NOT_ITS_ROWS: Final = fail(said("an event that grants has its rows: position {wrong}"))
 _SHARES: Final = """(
       SELECT count(*) FROM ledger_holdings AS h
       JOIN ledger_devices AS d ON d.device_no = h.device_no
@@ -62,18 +55,13 @@ _GRANTED: Final = f"""
     SELECT e.position INTO wrong FROM ledger_events AS e
     CROSS JOIN LATERAL (SELECT e.body::json AS b OFFSET 0) AS j
     WHERE e.position > OLD.position AND e.position <= NEW.position
-      AND ({event_is("pod.reserved")} OR {event_is("pod.observed")}) AND NOT {_ITS_ROWS}
+      AND {event_is("pod.reserved", "pod.observed")} AND NOT {_ITS_ROWS}
     LIMIT 1;
     IF FOUND THEN
       {_NOT_ITS_ROWS}
     END IF;"""
-_NOT_ITS_END: Final = fail(
-    "'tenure ledger: an event that ends has ended it: position ' || wrong",
-    "an event that ends has ended it",
-)
-_ENDS: Final = " OR ".join(
-    map(event_is, ("pod.released", "pod.voided", "node.lost", "node.cleared"))
-)
+_NOT_ITS_END: Final = fail(said("an event that ends has ended it: position {wrong}"))
+_ENDS: Final = event_is("pod.released", "pod.voided", "node.lost", "node.cleared")
 # What ends a row is asked of the row, by rules of its own; here, of the event, what it left. The
 # row that a release closed is found first: as one value, which is never made a join over the whole
 # table. What was held when the event came is open now or was closed behind it, in this transaction:
@@ -100,7 +88,7 @@ _NODE_THERE: Final = f"""{event_is("node.lost")} AND EXISTS (
 _ENDED: Final = f"""
     SELECT e.position INTO wrong FROM ledger_events AS e
     CROSS JOIN LATERAL (SELECT e.body::json AS b OFFSET 0) AS j
-    WHERE e.position > OLD.position AND e.position <= NEW.position AND ({_ENDS})
+    WHERE e.position > OLD.position AND e.position <= NEW.position AND {_ENDS}
       AND CASE WHEN ({_ENDED_BY}) THEN false ELSE {_NODE_THERE} OR EXISTS ({_STILL}) END
     LIMIT 1;
     IF FOUND THEN
@@ -115,7 +103,7 @@ _SETTLED: Final = f"""
     END IF;{_GRANTED}{_ENDED}
   END IF;
   IF NEW.epoch <> OLD.epoch THEN
-    PERFORM FROM ledger_events AS e {BODY}
+    PERFORM FROM ledger_events AS e $body(e)
     WHERE e.position = NEW.position + 1 AND {event_is("epoch.started")} AND e.epoch = NEW.epoch
       AND (j.b->'epoch', j.b->'holder', j.b->'origin')
         = (to_jsonb(NEW.epoch), to_jsonb(NEW.holder), to_jsonb(NEW.origin));
@@ -126,7 +114,7 @@ _SETTLED: Final = f"""
   RETURN NULL;"""
 
 HEAD_SETTLED: Final = (
-    function(_NAME, _SETTLED, variables="wrong bigint;"),
+    function(_NAME, written(_SETTLED, WORDS), variables="wrong bigint;"),
     f"REVOKE ALL ON FUNCTION {_NAME}() FROM PUBLIC",
     (
         f'CREATE CONSTRAINT TRIGGER {_NAME} AFTER UPDATE OF "position", epoch ON ledger_head'

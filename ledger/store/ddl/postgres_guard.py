@@ -10,15 +10,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from ledger.store.ddl.postgres_texts import SEARCH_PATH, fail
+from ledger.store.ddl.postgres_text import SEARCH_PATH, fail
+from ledger.store.ddl.rules.rule import said
 
 ALLOW: Final = "SET LOCAL tenure.migration = 'on'"
 """What a migration says first: until its transaction ends it may alter tables of the ledger."""
 
 _REFUSAL: Final = fail(
-    "'tenure ledger: tables of the ledger are altered only by its migrations: '"
-    " || lower(tg_tag) || ' ' || found",
-    "tables of the ledger are altered only by its migrations",
+    said("tables of the ledger are altered only by its migrations: {lower(tg_tag)} {found}")
 )
 _DDL: Final = (
     *("ALTER TABLE", "ALTER TRIGGER", "ALTER FUNCTION", "ALTER POLICY"),

@@ -1,5 +1,5 @@
 """
-Rules on Postgres for the log itself, as `ledger.store.ddl.log` has them on SQLite.
+What Postgres does for the log beside the rules of the table: rows are looked at together.
 
 What an INSERT brings in is looked at once it is there, all rows of the statement together, and the
 streams are counted then. The table of events is made of partitions by position; whoever inserts
@@ -10,134 +10,29 @@ from __future__ import annotations
 
 from typing import Final
 
-from ledger.domain.proofs.canonical import INTEGER_MAX
-from ledger.store.ddl.postgres_texts import (
-    BODY,
-    HINT,
-    SEARCH_PATH,
-    equal,
-    event_is,
-    fail,
-    not_new,
-    refuse,
-    refuse_truncate,
-    rule,
-)
-from ledger.store.ddl.texts import ASKED, ESCAPED, TYPES
+from ledger.store.ddl.postgres_text import HINT, NOT_NEW, SEARCH_PATH, Tuned, fail, fires
+from ledger.store.ddl.rules import log
 
 PARTITION_EVENTS: Final = 10_000_000
 """How many positions one partition of the events holds."""
 AHEAD_EVENTS: Final = PARTITION_EVENTS // 10
 """How many positions before its first one a partition is made."""
 
-_APPEND_ONLY: Final = "events are append-only"
-EVENTS_NO_UPDATE: Final = refuse(
-    "ledger_events_no_update",
-    "ledger_events",
-    "UPDATE",
-    f"'tenure ledger: {_APPEND_ONLY}: position ' || OLD.position || ' cannot be changed'",
-    _APPEND_ONLY,
-)
-_NO_DELETE: Final = (
-    f"'tenure ledger: {_APPEND_ONLY}: position ' || OLD.position || ' cannot be deleted'"
-)
-EVENTS_NO_DELETE: Final = rule(
-    "ledger_events_no_delete",
-    "ledger_events",
-    "DELETE",
-    f"""
-  IF EXISTS (
-    SELECT 1 FROM ledger_archived AS a JOIN ledger_segments AS s
-    ON a.position BETWEEN s.first AND s.last
-    WHERE a.position = OLD.position AND a.idempotency_key = OLD.idempotency_key
-  ) THEN
-    RETURN OLD;
-  END IF;
-  {fail(_NO_DELETE, _APPEND_ONLY)}""",
-)
-"""What a sealed segment holds may go to its archive, and nothing else."""
-
-
-def _not_next(position: str) -> str:
-    return fail(
-        f"'tenure ledger: {_APPEND_ONLY}: the next position is ' || next || ', not ' || {position}",
-        _APPEND_ONLY,
-    )
-
-
-_BEYOND_HEAD: Final = fail(
-    "'tenure ledger: position ' || greatest(first, head + 1) || ' is beyond the head: only the"
-    " writer of the current epoch appends'",
-    "only the writer of the current epoch appends",
-)
-_OTHER_VERSION: Final = fail(
-    "'tenure ledger: stream ' || wrong.stream || ' is not at version '"
-    " || (wrong.stream_version - 1)",
-    "stream moved on",
-)
-_REPEATED: Final = fail("'tenure ledger: already recorded: ' || repeated", "already recorded")
-EVENTS_NEXT: Final = rule(
+# Says in our words what the primary key would say in its own.
+_EVENTS_NEXT: Final = fires(
     "ledger_events_next",
     "ledger_events",
     "INSERT",
     f"""
   SELECT coalesce(max(position), 0) + 1 INTO next FROM ledger_events;
   IF NEW.position < next THEN
-    {_not_next("NEW.position")}
+    {fail(log.not_next("next", "NEW.position"))}
   END IF;""",
     variables="next bigint;",
-    only_if=not_new(),
+    only_if=NOT_NEW,
 )
-"""Says in our words what the primary key would say in its own."""
-
-
-EVENTS_KNOWN: Final = rule(
-    "ledger_events_known",
-    "ledger_events",
-    "INSERT",
-    "  "
-    + fail(
-        "'tenure ledger: nobody can read such an event: position ' || NEW.position"
-        " || ', event_type=' || NEW.event_type",
-        "nobody can read such an event",
-    ),
-    only_if=f"strpos('{TYPES}', ' ' || NEW.event_type || ' ') = 0"
-    " OR strpos(NEW.event_type, ' ') > 0"
-    " OR NOT starts_with(NEW.body, '{') OR json_typeof(NEW.body::json) <> 'object'",
-)
-"""An event is a JSON object of a type that this release knows; no JSON at all the server names."""
-
-_INNER: Final = " UNION ALL ".join(
-    f"SELECT e.place, f.name FROM json_array_elements(NEW.body::json->'{name}')"
-    " WITH ORDINALITY AS e (value, place), json_object_keys("
-    "CASE json_typeof(e.value) WHEN 'object' THEN e.value ELSE '{}' END) AS f (name)"
-    f" WHERE json_typeof(NEW.body::json->'{name}') = 'array'"
-    for name in ASKED
-)
-_WORDS: Final = fail(
-    "'tenure ledger: an event says each word once, in our form: position ' || NEW.position",
-    "an event says each word once, in our form",
-)
-EVENTS_WORDS: Final = rule(
-    "ledger_events_words",
-    "ledger_events",
-    "INSERT",
-    f"""
-  IF {ESCAPED} THEN
-    {_WORDS}
-  END IF;
-  IF EXISTS (
-      SELECT 1 FROM json_each(NEW.body::json) AS f GROUP BY f.key HAVING count(*) > 1
-        OR bool_or(json_typeof(f.value) = 'number' AND (f.value::text ~ '[.eE]'
-          OR abs(f.value::text::numeric) > {INTEGER_MAX}))
-    ) OR EXISTS (SELECT 1 FROM ({_INNER}) AS i GROUP BY i.place, i.name HAVING count(*) > 1)
-  THEN
-    {_WORDS}
-  END IF;""",
-    only_if="NOT starts_with(NEW.event_type, 'pod.')"
-    " AND NOT starts_with(NEW.event_type, 'request.')",
-)
-"""What JSON functions read differently is no event."""
+_BEYOND_HEAD: Final = fail(log.beyond_head("greatest(first, head + 1)"))
+_OTHER_VERSION: Final = fail(log.other_version("wrong"))
 
 
 def _recorded(table: str) -> str:
@@ -196,7 +91,7 @@ _COUNT: Final = f"""
 def _append(*keys: str) -> tuple[str, ...]:
     """Return the rule of what may be appended; none of these tables may have its key."""
     recorded = f"coalesce({', '.join(map(_recorded, keys))})"
-    return rule(
+    return fires(
         "ledger_events_append",
         "ledger_events",
         "INSERT",
@@ -207,7 +102,7 @@ def _append(*keys: str) -> tuple[str, ...]:
   IF first <> next OR last - first + 1 <> rows THEN
     FOR place IN SELECT position FROM changed ORDER BY position LOOP
       IF place <> next THEN
-        {_not_next("place")}
+        {fail(log.not_next("next", "place"))}
       END IF;
       next := next + 1;
     END LOOP;
@@ -216,7 +111,7 @@ def _append(*keys: str) -> tuple[str, ...]:
     {_BEYOND_HEAD}
   END IF;
   IF repeated IS NOT NULL THEN
-    {_REPEATED}
+    {fail(log.recorded("repeated"))}
   END IF;{_COUNT}""",
         when="AFTER",
         level="STATEMENT",
@@ -226,127 +121,29 @@ def _append(*keys: str) -> tuple[str, ...]:
     )
 
 
-EVENTS_APPEND: Final = _append("ledger_events", "ledger_archived")
+_EVENTS_APPEND: Final = _append("ledger_events", "ledger_archived")
 """
 What is appended is next, inside of the head and new, and counts in its stream.
 
 Streams are counted by the statements that find them where the events say, every stream by one at a
 time; as many steps as there are events, or somebody's version is wrong.
 """
-_STREAM: Final = fail(
-    "'tenure ledger: a stream moves by one with each event: ' || NEW.stream",
-    "a stream moves by one with each event",
-)
-STREAMS_INSERT: Final = rule(
-    "ledger_streams_insert",
-    "ledger_streams",
-    "INSERT",
-    f"""
-  IF NEW.version <> 1 OR EXISTS (SELECT 1 FROM ledger_streams WHERE stream = NEW.stream) THEN
-    {_STREAM}
-  END IF;""",
-)
-STREAMS_UPDATE: Final = rule(
-    "ledger_streams_update",
-    "ledger_streams",
-    "UPDATE",
-    f"  {_STREAM}",
-    only_if="NEW.version <> OLD.version + 1 OR NEW.stream <> OLD.stream",
-)
-
 CHANNEL: Final = "tenure_ledger"
 """Where the readers of the feed are told that the head moved; the payload is the position."""
 
 # An expression that calls the function takes less time than a query that does.
-_TELL: Final = f"""
+HEAD_FORWARD: Final = Tuned(
+    variables="hint text;",
+    last=f"""  IF NEW.position > OLD.position THEN
+    hint := set_config('{HINT}', (OLD.position + 1)::text, true);
+  END IF;
   IF pg_notify('{CHANNEL}', NEW.position::text) IS NULL THEN
     hint := '';
-  END IF;"""
-_FORWARD: Final = fail(
-    "'tenure ledger: the head only moves forward: it is at position ' || OLD.position",
-    "the head only moves forward",
-)
-_ORIGIN: Final = fail(
-    "'tenure ledger: a ledger keeps its origin: ' || OLD.origin", "a ledger keeps its origin"
-)
-_EPOCH: Final = fail(
-    "'tenure ledger: an epoch is followed by the next one: it is epoch ' || OLD.epoch",
-    "an epoch is followed by the next one",
-)
-_HOLDER: Final = fail(
-    "'tenure ledger: the holder changes with the epoch: it is epoch ' || OLD.epoch",
-    "the holder changes with the epoch",
-)
-_FORWARD_RULE: Final = f"""
-  IF NEW.id <> OLD.id OR NEW.position < OLD.position OR NEW.at_us < OLD.at_us
-    OR NEW.epoch < OLD.epoch
-    OR (NEW.position = OLD.position
-      AND (NEW.chain_hash, NEW.at_us) IS DISTINCT FROM (OLD.chain_hash, OLD.at_us))
-  THEN
-    {_FORWARD}
-  ELSIF NEW.origin <> OLD.origin AND (OLD.epoch > 0 OR NEW.epoch = OLD.epoch) THEN
-    {_ORIGIN}
-  ELSIF NEW.epoch > OLD.epoch + 1
-    OR (NEW.epoch > OLD.epoch AND NEW.position <> OLD.position)
-  THEN
-    {_EPOCH}
-  ELSIF NEW.holder <> OLD.holder AND NEW.epoch = OLD.epoch THEN
-    {_HOLDER}
-  END IF;
-  IF NEW.position > OLD.position THEN
-    hint := set_config('{HINT}', (OLD.position + 1)::text, true);
-  END IF;"""
-
-
-HEAD_FORWARD: Final = rule(
-    "ledger_head_forward", "ledger_head", "UPDATE", _FORWARD_RULE + _TELL, variables="hint text;"
-)
-"""The head only moves forward; once it may, its move is told, whoever appends."""
-HEAD_ONE: Final = rule(
-    "ledger_head_one",
-    "ledger_head",
-    "INSERT",
-    f"""
-  IF EXISTS (SELECT 1 FROM ledger_head) THEN
-    {fail("'tenure ledger: there is one head'", "there is one head")}
   END IF;""",
 )
+"""Once the head may move, its move is told, whoever appends."""
 
-_REFUSAL_FIELDS: Final = (
-    "pod_uid",
-    "namespace",
-    "pod_name",
-    "stage",
-    "message",
-    "shape",
-    "gpu_core_percent",
-    "policy",
-)
-_SAID: Final = equal(
-    [*(f"to_jsonb(NEW.{each})" for each in _REFUSAL_FIELDS), "to_jsonb(NEW.owner)"],
-    [*(f"j.b->'{each}'" for each in _REFUSAL_FIELDS), "j.b->'snapshot'->'owner'"],
-)
-_NO_REFUSAL: Final = fail(
-    "'tenure ledger: no event at position ' || NEW.position || ' is a refusal'",
-    "no event is a refusal",
-)
-REFUSALS_INSERT: Final = rule(
-    "ledger_refusals_insert",
-    "ledger_refusals",
-    "INSERT",
-    f"""
-  IF EXISTS (SELECT 1 FROM ledger_refusals WHERE position = NEW.position)
-    OR NOT EXISTS (
-      SELECT 1 FROM ledger_events AS e {BODY}
-      WHERE e.position = NEW.position AND {event_is("request.refused")}
-        AND e.at_us = NEW.at_us AND {_SAID}
-    )
-  THEN
-    {_NO_REFUSAL}
-  END IF;""",
-)
-
-ADD_PARTITION: Final = (
+_ADD_PARTITION: Final = (
     f"""CREATE FUNCTION ledger_add_partition(first bigint) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = {SEARCH_PATH} AS $rule$
 DECLARE
@@ -398,7 +195,7 @@ def _enters(ahead: int) -> str:
     )
 
 
-HEAD_PARTITIONS: Final = rule(
+_HEAD_PARTITIONS: Final = fires(
     "ledger_head_partitions",
     "ledger_head",
     'UPDATE OF "position"',
@@ -419,29 +216,11 @@ A partition is made when a tenth of the one before it is left, and, should it be
 the head moves into it, before its events come.
 """
 
-NO_TRUNCATE: Final = refuse_truncate("ledger_events", "events")
-
-ROOM: Final = tuple(
+_ROOM: Final = tuple(
     f"ALTER TABLE {table} SET (fillfactor = {percent})"
     for table, percent in (("ledger_head", 15), ("ledger_streams", 15), ("ledger_devices", 40))
 )
 """Rows that every append writes anew: with room beside them no index has to be told."""
 
-RULES: Final = (
-    *ROOM,
-    *EVENTS_NO_UPDATE,
-    *EVENTS_NO_DELETE,
-    *EVENTS_NEXT,
-    *EVENTS_KNOWN,
-    *EVENTS_WORDS,
-    *EVENTS_APPEND,
-    *NO_TRUNCATE,
-    *STREAMS_INSERT,
-    *STREAMS_UPDATE,
-    *HEAD_FORWARD,
-    *HEAD_ONE,
-    *REFUSALS_INSERT,
-    *ADD_PARTITION,
-    *HEAD_PARTITIONS,
-)
+RULES: Final = (*_ROOM, *_EVENTS_NEXT, *_EVENTS_APPEND, *_ADD_PARTITION, *_HEAD_PARTITIONS)
 """These rules in the order in which they are made."""

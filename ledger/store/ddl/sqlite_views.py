@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from ledger.store.ddl import audit_views
-from ledger.store.ddl.holdings import claimed, unnamed_holder
+from ledger.store.ddl.rules.holdings import claimed, unnamed_holder
 
 DEVICES: Final = f"""
 CREATE VIEW audit_devices AS

@@ -1,0 +1,319 @@
+"""
+How Postgres writes the rules: a function in plpgsql, its trigger, and that it fires ALWAYS.
+
+ALWAYS is whatever `session_replication_role` says. No text holds a percent sign: drivers would read
+it as a parameter.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from ledger.domain.proofs.canonical import INTEGER_MAX
+from ledger.store.ddl.rules.rule import (
+    ALWAYS,
+    PREFIX,
+    Case,
+    Refusal,
+    Rule,
+    message,
+    said,
+    unchanged,
+    written,
+)
+
+SEARCH_PATH: Final = "pg_catalog, public, pg_temp"
+"""Where the functions look for names: never first in a schema that a caller may write."""
+REFUSED: Final = "TL001"
+"""The SQLSTATE of a refusal."""
+
+HINT: Final = "tenure.next"
+"""
+The setting by which the rule of the head says which positions are new in its transaction.
+
+It spares their rows the question whether they are there already, which keys answer too, in their
+own words. Nothing else may rest on it: anybody can set it.
+"""
+NOT_NEW: Final = (
+    f"NEW.position < coalesce(nullif(current_setting('{HINT}', true), '')::bigint,"
+    " NEW.position + 1)"
+)
+"""The condition that no head moved before the position of NEW in the transaction."""
+_ROW: Final = re.compile(r"\b(NEW|OLD)\.")
+
+When = Literal["BEFORE", "AFTER"]
+
+
+class PostgresWords:
+    """Postgres's words; see `rule.Dialect`. The body of the event `e` is `j.b`, parsed once."""
+
+    def same(self, a: str, b: str) -> str:
+        """Return that two values are the same."""
+        return f"({a} IS NOT DISTINCT FROM {b})"
+
+    def differ(self, a: str, b: str) -> str:
+        """Return that two values are not the same."""
+        return f"({a} IS DISTINCT FROM {b})"
+
+    def max(self, a: str, b: str) -> str:
+        """Return the greater number."""
+        return f"greatest({a}, {b})"
+
+    def find(self, text: str, part: str) -> str:
+        """Return where a part begins."""
+        return f"strpos({text}, {part})"
+
+    def begins(self, text: str, start: str) -> str:
+        """Return that a text begins so."""
+        return f"starts_with({text}, {start})"
+
+    def hex(self, column: str) -> str:
+        """Return bytes as digits."""
+        return f"encode({column}, 'hex')"
+
+    def body(self, event: str) -> str:
+        """Return the body of an event, which is not parsed again for each of its fields."""
+        return f"CROSS JOIN LATERAL (SELECT {event}.body::jsonb AS b OFFSET 0) AS j"
+
+    def each(self, value: str, field: str, alias: str) -> str:
+        """Return the elements of an array."""
+        return f"jsonb_array_elements({_value(value)}->'{field}') AS {alias}(value)"
+
+    def says(self, value: str, field: str, column: str) -> str:
+        """Return that a field has a column's value: as JSON, so that another kind is no error."""
+        return f"{_field(value, field)} = to_jsonb({column})"
+
+    def tells(self, value: str, field: str, column: str) -> str:
+        """Return that a truth is a column's 1 or 0."""
+        return f"{column} IN (0, 1) AND {self.says(value, field, f'{column} = 1')}"
+
+    def has(self, value: str, field: str, column: str) -> str:
+        """Return that an array has a number."""
+        return f"{_field(value, field)} @> to_jsonb({column})"
+
+    def text(self, value: str, field: str) -> str:
+        """Return a field's text."""
+        return f"({_value(value)}->>'{field}')"
+
+    def flag(self, value: str, field: str) -> str:
+        """Return a truth as 1 or 0."""
+        return f"({_field(value, field)} = 'true'::jsonb)::int"
+
+    def json(self, value: str, field: str) -> str:
+        """Return a field as it was written."""
+        return f"({value}::json->>'{field}')"
+
+    def no_object(self, text: str) -> str:
+        """Return that a text is no object; what is no JSON at all the server names itself."""
+        return f"(NOT starts_with({text}, '{{') OR json_typeof({text}::json) <> 'object')"
+
+    def unclear(self, text: str, arrays: str) -> str:
+        """Return that an object says something twice, or not exactly."""
+        inner = " UNION ALL ".join(
+            f"SELECT e.place, f.name FROM json_array_elements({text}::json->'{name}')"
+            " WITH ORDINALITY AS e (value, place), json_object_keys("
+            "CASE json_typeof(e.value) WHEN 'object' THEN e.value ELSE '{}' END) AS f (name)"
+            f" WHERE json_typeof({text}::json->'{name}') = 'array'"
+            for name in arrays.split()
+        )
+        return f"""(EXISTS (
+      SELECT 1 FROM json_each({text}::json) AS f GROUP BY f.key HAVING count(*) > 1
+        OR bool_or(json_typeof(f.value) = 'number' AND (f.value::text ~ '[.eE]'
+          OR abs(f.value::text::numeric) > {INTEGER_MAX}))
+    ) OR EXISTS (SELECT 1 FROM ({inner}) AS i GROUP BY i.place, i.name HAVING count(*) > 1))"""
+
+
+def _value(value: str) -> str:
+    return "j.b" if value == "e.body" else value
+
+
+def _field(value: str, field: str) -> str:
+    return _value(value) + "".join(f"->'{each}'" for each in field.split("."))
+
+
+WORDS: Final = PostgresWords()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tuned:
+    """
+    What the server needs beside a rule, to ask it in less time or to do more with its answer.
+
+    Attributes:
+        only_if: the rows of which this is true are asked; a condition without a query.
+        reads: the statements in the place of the one that finds what the rule reads.
+        first, last: statements before and behind the questions.
+        more: cases behind the others.
+        definer: asked with the rights of the owner.
+    """
+
+    only_if: str = ""
+    variables: str = ""
+    reads: str = ""
+    first: str = ""
+    last: str = ""
+    more: tuple[Case, ...] = ()
+    definer: bool = False
+
+
+def fail(refusal: Refusal | None) -> str:
+    """Return the statement that refuses with these words; that lets a row through for none."""
+    if refusal is None:
+        return "RETURN NEW;"
+    short = f"{PREFIX}{refusal.short}".replace("'", "''")
+    return (
+        f"RAISE EXCEPTION USING ERRCODE = '{REFUSED}',"
+        f" MESSAGE = coalesce({message(refusal)}, '{short}');"
+    )
+
+
+def questions(cases: tuple[Case, ...]) -> str:
+    """Return the statement that asks cases in turn."""
+    if cases[0].condition == ALWAYS:
+        return f"  {fail(cases[0].refusal)}"
+    lines = (f"IF ({condition}) THEN\n    {fail(refusal)}\n  " for condition, refusal in cases)
+    return f"  {'ELS'.join(lines)}END IF;"
+
+
+def function(name: str, body: str, *, variables: str = "", definer: bool = False) -> str:
+    """
+    Return the text that makes a trigger function.
+
+    A `definer` moves counters that the role which appends may not update by itself.
+    """
+    security = " SECURITY DEFINER" if definer else ""
+    declare = f"DECLARE\n  {variables}\n" if variables else ""
+    return (
+        f"CREATE FUNCTION {name}() RETURNS trigger LANGUAGE plpgsql{security}"
+        f" SET search_path = {SEARCH_PATH} AS $rule$\n"
+        f"{declare}BEGIN\n{body.strip()}\nEND\n$rule$"
+    )
+
+
+def fires(
+    name: str,
+    table: str,
+    event: str,
+    body: str,
+    *,
+    when: When = "BEFORE",
+    variables: str = "",
+    definer: bool = False,
+    level: Literal["ROW", "STATEMENT"] = "ROW",
+    only_if: str = "",
+) -> tuple[str, ...]:
+    """
+    Return the statements that make one rule: function, trigger, and that it always fires.
+
+    The function is called for rows of which `only_if` is true. A rule AFTER a whole statement
+    finds the rows that the statement left in the table `changed`.
+    """
+    condition = f" WHEN ({only_if})" if only_if else ""
+    rows = " REFERENCING NEW TABLE AS changed" if (when, level) == ("AFTER", "STATEMENT") else ""
+    calls = f"{rows} FOR EACH {level}{condition} EXECUTE FUNCTION {name}()".strip()
+    left = "OLD" if event == "DELETE" else "NEW"
+    leave = f"RETURN {left if (when, level) == ('BEFORE', 'ROW') else 'NULL'};"
+    texts = (
+        function(name, f"{body.rstrip()}\n  {leave}", variables=variables, definer=definer),
+        f"REVOKE ALL ON FUNCTION {name}() FROM PUBLIC",
+        f"CREATE TRIGGER {name} {when} {event} ON {table} {calls}",
+        f"ALTER TABLE {table} ENABLE ALWAYS TRIGGER {name}",
+    )
+    return tuple(written(each, WORDS) for each in texts)
+
+
+_PLAIN: Final = Tuned()
+
+
+def rows_of(rule: Rule, tuned: Tuned = _PLAIN) -> tuple[str, ...]:
+    """
+    Return the statements of a rule that is asked of each row before it is written.
+
+    What lets rows through at once is the trigger's own condition, and so is a single case without a
+    query: there the function is only called to refuse.
+    """
+    cases, only_if = (*rule.cases, *tuned.more), tuned.only_if
+    variables = tuned.variables
+    reads = tuned.reads
+    if cases[0].refusal is None:
+        only_if, cases = f"NOT ({cases[0].condition})", cases[1:]
+    if len(cases) == 1 and not only_if and "SELECT" not in cases[0].condition:
+        ((only_if, refusal),) = cases
+        cases = (Case(ALWAYS, refusal),)
+    if rule.reads is not None:
+        table, alias, keys = rule.reads
+        variables = f"{alias} {table}; {variables}".strip()
+        condition = " AND ".join(f"{key} = NEW.{key}" for key in keys)
+        reads = reads or f"SELECT * INTO {alias} FROM {table} WHERE {condition};"
+    body = [f"  {reads}"] if reads else []
+    body += [tuned.first] if tuned.first else []
+    body += [questions(cases)]
+    body += [tuned.last] if tuned.last else []
+    return fires(
+        rule.name,
+        rule.table,
+        f"UPDATE OF {', '.join(rule.columns)}" if rule.columns else rule.event,
+        "\n".join(body),
+        variables=variables,
+        definer=tuned.definer,
+        only_if=only_if,
+    )
+
+
+def at_changed(condition: str) -> str:
+    """Return the condition of NEW and OLD for the row `c` that a statement left."""
+    return _ROW.sub("c.", condition)
+
+
+def of_changed(*cases: Case, join: str = "") -> str:
+    """
+    Return the statements that ask cases of all rows that a statement left, in one query.
+
+    NEW and OLD in them are the row `c`; and in their words `wrong`, the first one that is met.
+    """
+    conditions = [at_changed(condition) for condition, _ in cases]
+    find = f"SELECT c.* INTO wrong FROM changed AS c {join}".rstrip() + " WHERE {} LIMIT 1;"
+    told = "".join(
+        f"""
+    {find.format(condition)}
+    IF FOUND THEN
+      {_ROW.sub("wrong.", fail(refusal))}
+    END IF;"""
+        for condition, (_, refusal) in zip(conditions, cases, strict=True)
+    )
+    if len(cases) == 1:
+        return told
+    either = " OR ".join(f"({condition})" for condition in conditions)
+    return f"\n  {find.format(either)}\n  IF FOUND THEN{told}\n  END IF;"
+
+
+def never_emptied(table: str, what: str) -> tuple[str, ...]:
+    """Return the rule that lets no one empty `table` at a stroke."""
+    refusal = questions((Case(ALWAYS, said(f"{what} are never deleted")),))
+    return fires(f"{table}_no_truncate", table, "TRUNCATE", refusal, level="STATEMENT")
+
+
+def also(name: str, calls: str, table: str, event: str, only_if: str) -> tuple[str, ...]:
+    """Return the statements that hang the function of another rule on rows before they change."""
+    when = f"FOR EACH ROW WHEN ({only_if})"
+    return (
+        f"CREATE TRIGGER {name} BEFORE {event} ON {table} {when} EXECUTE FUNCTION {calls}()",
+        f"ALTER TABLE {table} ENABLE ALWAYS TRIGGER {name}",
+    )
+
+
+def only_ends(table: str, columns: tuple[str, ...], refusal: Refusal | None) -> tuple[str, ...]:
+    """
+    Return the rule that an open row may end, and nothing else of it may change.
+
+    Two triggers, for the server reads a condition anew with each statement, and the long one is
+    asked only where a statement names one of the columns.
+    """
+    name = f"{table}_update"
+    event = f"UPDATE OF {', '.join(columns)}"
+    return (
+        *fires(name, table, event, f"  {fail(refusal)}", only_if=f"NOT {unchanged(columns)}"),
+        *also(f"{table}_ended", name, table, "UPDATE", "OLD.closed_position IS NOT NULL"),
+    )

@@ -1,0 +1,1 @@
+"""What both databases refuse: a table of rules, one text for both. It knows neither database."""

@@ -1,0 +1,414 @@
+"""Rules for reservations and for what they hold of cards: taken once, given back once."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ledger.store.ddl.rules.rule import (
+    Case,
+    Refusal,
+    Rule,
+    card_of,
+    event_is,
+    no_event,
+    node_name,
+    rule,
+    said,
+    unchanged,
+)
+
+FIRST_PHASE: Final = """NEW.phase_position = NEW.position
+      AND NEW.phase = CASE NEW.kind WHEN 'granted' THEN 'reserved' ELSE 'observed' END"""
+NOT_OPENED: Final = Case(
+    f"""NOT EXISTS (
+      SELECT 1 FROM ledger_events AS e
+      WHERE e.position = NEW.position AND substr(e.event_type, 1, 14) = CASE NEW.kind
+        WHEN 'granted' THEN 'pod.reserved.v' ELSE 'pod.observed.v' END
+      AND {FIRST_PHASE}
+    )""",
+    no_event("opens this reservation"),
+)
+OPENED_BEFORE: Final = Case(
+    "EXISTS (SELECT 1 FROM ledger_reservations WHERE position = NEW.position)",
+    NOT_OPENED.refusal,
+)
+CLOSED_AT_ONCE: Final = Case(
+    "NEW.closed_position IS NOT NULL OR NEW.lost_position IS NOT NULL",
+    said("a reservation opens before it closes: position {NEW.position}"),
+)
+NODE_LOST: Final = Case(
+    "NEW.kind = 'granted' AND n.lost_position IS NOT NULL",
+    said(f"node {{{node_name('NEW')}}} is lost", "the node is lost"),
+)
+NODE_MOVED: Final = Case(
+    """NEW.kind = 'granted' AND EXISTS (
+      SELECT 1 FROM ledger_nodes AS m
+      WHERE m.machine_no = n.machine_no AND m.moved_position IS NOT NULL AND EXISTS (
+        SELECT 1 FROM ledger_reservations AS r WHERE r.closed_position IS NULL
+          AND r.node_no = m.node_no AND r.position < m.moved_position
+      )
+    )""",
+    said(
+        f"node {{{node_name('NEW')}}} has holders from another machine",
+        "the node has holders from another machine",
+    ),
+)
+_OPENS: Final = rule(
+    "ledger_reservations_insert",
+    "ledger_reservations",
+    "INSERT",
+    OPENED_BEFORE,
+    NOT_OPENED,
+    CLOSED_AT_ONCE,
+    NODE_LOST,
+    NODE_MOVED,
+    reads=("ledger_nodes", "n", ("node_no",)),
+)
+
+FIXED: Final = (
+    *("position", "pod_uid", "attempt", "namespace", "pod_name", "owner", "labels", "priority"),
+    *("qos", "dialect", "policy", "source", "node_no", "cpu_milli", "memory_bytes"),
+    *("gpu_core_percent", "gpu_count", "device_count", "cpuset", "cpu_count", "kind"),
+    *("created_at_us", "opened_at_us"),
+)
+"""The columns of a reservation that never change."""
+ONLY_ENDS: Final = said(
+    "a reservation only ends, it does not change: position {OLD.position},"
+    " pod {OLD.namespace}/{OLD.pod_name}"
+)
+# A witness spoke after the loss, and of the machine on which the Pod got what it holds.
+_CLEARED: Final = f"""{event_is("node.cleared")} AND NEW.phase = 'released'
+          AND NEW.end_reason = 'cleared: ' || $text(e.body, evidence) AND EXISTS (
+            SELECT 1 FROM ledger_nodes AS n
+            LEFT JOIN ledger_nodes AS w ON w.machine_no = n.machine_no AND w.lost_position IS NULL
+              AND w.node_uid = $text(e.body, witness_uid)
+              AND OLD.position > coalesce(n.moved_position, 0)
+            LEFT JOIN ledger_stands AS s ON s.node_no = w.node_no AND s.machine_no = w.machine_no
+              AND s.fact_position > OLD.lost_position
+            WHERE n.node_no = OLD.node_no AND $says(e.body, node_uid, n.node_uid)
+              AND CASE $text(e.body, evidence)
+                WHEN 'act' THEN true
+                WHEN 'agent' THEN s.by_agent = 1
+                WHEN 'boot' THEN s.boot_id <> '' AND OLD.lost_boot_id <> ''
+                  AND s.boot_id <> OLD.lost_boot_id AND NOT EXISTS (
+                    SELECT 1 FROM ledger_stands AS a
+                    WHERE a.machine_no = n.machine_no AND a.by_agent = 1
+                  )
+                ELSE false
+              END
+          )"""
+ENDED: Final = f"""EXISTS (
+      SELECT 1 FROM ledger_events AS e $body(e)
+      WHERE e.position = NEW.closed_position AND e.position > OLD.position
+        AND e.at_us = NEW.closed_at_us AND CASE
+          WHEN OLD.lost_position IS NOT NULL THEN {_CLEARED}
+          ELSE {event_is("pod.released", "pod.voided")}
+            AND $says(e.body, pod_uid, OLD.pod_uid) AND $says(e.body, attempt, OLD.attempt)
+            AND $says(e.body, reason, NEW.end_reason)
+            AND $begins(e.event_type, 'pod.' || NEW.phase || '.v')
+        END
+    )"""
+"""That an event ends the reservation."""
+NOT_ENDED: Final = no_event(
+    "ends the reservation of pod {OLD.namespace}/{OLD.pod_name}",
+    "ends this reservation",
+    at="NEW.closed_position",
+)
+# The newest boot of the machine of the Node `n`, whoever told it and wherever he stands now.
+_NEWEST_BOOT: Final = """(
+        SELECT s.boot_id FROM ledger_stands AS s
+        WHERE s.machine_no = n.machine_no ORDER BY s.fact_position DESC LIMIT 1
+      )"""
+_LOST: Final = f"""EXISTS (
+    SELECT 1 FROM ledger_events AS e $body(e) JOIN ledger_nodes AS n ON n.node_no = OLD.node_no
+    WHERE e.position = NEW.lost_position AND e.position > OLD.position
+      AND {event_is("node.lost")} AND e.at_us = NEW.counted_until_us
+      AND $says(e.body, node_uid, n.node_uid) AND NEW.lost_boot_id = {_NEWEST_BOOT}
+  )"""
+IN_PHASE: Final = """NEW.phase IN ('bound', 'assigned') AND EXISTS (
+      SELECT 1 FROM ledger_events AS e $body(e) JOIN ledger_nodes AS n ON n.node_no = OLD.node_no
+      WHERE e.position = NEW.phase_position AND $begins(e.event_type, 'pod.' || NEW.phase || '.v')
+        AND $says(e.body, pod_uid, OLD.pod_uid) AND $says(e.body, attempt, OLD.attempt)
+        AND $says(e.body, node_uid, n.node_uid)
+    )"""
+"""That an event says the phase."""
+NO_PHASE: Final = no_event(
+    "says that pod {OLD.namespace}/{OLD.pod_name} is {NEW.phase}",
+    "says this phase",
+    at="NEW.phase_position",
+)
+_CHANGES: Final = (
+    rule(
+        "ledger_reservations_update",
+        "ledger_reservations",
+        "UPDATE",
+        Case("OLD.closed_position IS NOT NULL", ONLY_ENDS),
+        Case(f"NEW.closed_position IS NOT NULL AND NOT {ENDED}", NOT_ENDED),
+    ),
+    # Apart from the rule for endings, which name none of these columns.
+    rule(
+        "ledger_reservations_fixed",
+        "ledger_reservations",
+        "UPDATE",
+        Case(f"NOT {unchanged(FIXED)}", ONLY_ENDS),
+        columns=FIXED,
+    ),
+    rule(
+        "ledger_reservations_lost",
+        "ledger_reservations",
+        "UPDATE",
+        Case(
+            "OLD.lost_position IS NOT NULL OR OLD.closed_position IS NOT NULL"
+            f" OR NEW.phase <> 'lost' OR NOT {_LOST}",
+            no_event(
+                "loses the node of pod {OLD.namespace}/{OLD.pod_name}",
+                "loses the node of this reservation",
+                at="coalesce(NEW.lost_position, 0)",
+            ),
+        ),
+        columns=("lost_position", "counted_until_us", "lost_boot_id"),
+    ),
+    # What is lost or ended keeps the position: another rule asks for the event that says so.
+    rule(
+        "ledger_reservations_phase",
+        "ledger_reservations",
+        "UPDATE",
+        Case(
+            f"""NOT CASE
+    WHEN NEW.closed_position IS NOT NULL THEN NEW.phase_position = OLD.phase_position
+    WHEN NEW.lost_position IS NOT NULL
+    THEN NEW.phase = 'lost' AND NEW.phase_position = OLD.phase_position
+    ELSE NEW.phase_position > OLD.phase_position AND {IN_PHASE}
+  END""",
+            NO_PHASE,
+        ),
+        columns=("phase", "phase_position"),
+    ),
+)
+
+NOT_ASKED: Final = Case(
+    """NOT EXISTS (
+      SELECT 1 FROM ledger_reservations AS r JOIN ledger_nodes AS n ON n.node_no = r.node_no
+      JOIN ledger_devices AS d ON d.machine_no = n.machine_no
+      WHERE r.position = NEW.position AND r.kind = NEW.kind AND r.closed_position IS NULL
+        AND r.opened_at_us = NEW.opened_at_us AND d.device_no = NEW.device_no
+        AND (d.device_id <> '' OR d.node_no = n.node_no)
+        AND (NEW.kind <> 'granted' OR NEW.minor = d.minor)
+        AND r.device_count >= (
+          SELECT count(*) FROM ledger_holdings AS h WHERE h.position = NEW.position
+        )
+    )""",
+    said(
+        "no reservation at position {NEW.position} asks for this card",
+        "no reservation asks for this card",
+    ),
+)
+FIXED_HOLDING: Final = (
+    *("position", "device_no", "minor", "core_percent", "memory_bytes", "memory_ratio_percent"),
+    *("exclusive", "instances", "kind", "opened_at_us"),
+)
+"""The columns of a holding that never change."""
+_LEFT: Final = "(d.core_reported - d.core_used - d.core_observed)"
+_HELD_CARD: Final = f"""(
+      SELECT {card_of("d")} || ' has ' || {_LEFT} || ' of ' || d.core_reported
+        || ' percent core left, ' || NEW.core_percent || ' asked'
+      FROM ledger_devices AS d WHERE d.device_no = NEW.device_no
+    )"""
+
+
+def not_with_reservation(what: str) -> Case:
+    """Return the case of a holding that doesn't end with its reservation."""
+    return Case(
+        """NOT EXISTS (
+    SELECT 1 FROM ledger_reservations AS r
+    WHERE r.position = NEW.position AND r.closed_position = NEW.closed_position
+      AND r.closed_at_us = NEW.closed_at_us
+  )""",
+        said(f"{what} only ends with its reservation: position {{OLD.position}}"),
+    )
+
+
+def only_closes(table: str, columns: tuple[str, ...], what: str) -> Rule:
+    """Return the rule that lets a holding end with its reservation, and change no more."""
+    condition, refusal = not_with_reservation(what)
+    changed = f"OLD.closed_position IS NOT NULL OR NOT {unchanged(columns)}"
+    return rule(f"{table}_update", table, "UPDATE", Case(f"{changed} OR {condition}", refusal))
+
+
+_HOLDINGS: Final = (
+    rule(
+        "ledger_holdings_insert",
+        "ledger_holdings",
+        "INSERT",
+        Case(
+            "NEW.core_percent < 0 OR NEW.memory_bytes < 0",
+            said(
+                "a holding is never less than nothing: position {NEW.position},"
+                " core_percent={NEW.core_percent}, memory_bytes={NEW.memory_bytes}"
+            ),
+        ),
+        Case(
+            """NEW.closed_position IS NOT NULL OR EXISTS (
+      SELECT 1 FROM ledger_holdings
+      WHERE position = NEW.position AND device_no = NEW.device_no
+    )""",
+            said(f"a holding opens once: position {{NEW.position}}, {{{_HELD_CARD}}}"),
+        ),
+    ),
+    # Asked once the row is there, for what it takes may not be there.
+    rule("ledger_holdings_take", "ledger_holdings", "INSERT", NOT_ASKED),
+    only_closes("ledger_holdings", FIXED_HOLDING, "a holding"),
+)
+
+_CORE_ASKED: Final = "(NEW.core_used - OLD.core_used)"
+_MEMORY_ASKED: Final = "(NEW.memory_used - OLD.memory_used)"
+_CORE_LEFT: Final = "(OLD.core_reported - OLD.core_used - OLD.core_observed)"
+_MEMORY_LEFT: Final = "(OLD.memory_reported - OLD.memory_used - OLD.memory_observed)"
+_BY_OTHERS: Final = "OLD.observed_holders > 0"
+_MEMORY_FULL: Final = f"(OLD.memory_reported > 0 AND {_MEMORY_LEFT} <= 0)"
+ASKS_NOTHING: Final = f"NEW.tenants > OLD.tenants AND {_CORE_ASKED} = 0 AND {_MEMORY_ASKED} = 0"
+
+
+def full_card(fact: str, card: str = "") -> Refusal:
+    """Return the words for a card that takes no more."""
+    return said(f"{{{card or card_of('OLD')}}} {fact}", "the card is full")
+
+
+def _core(more: str = "") -> Refusal:
+    """Return the words for a card whose core is short, or that is closed by who is on it."""
+    return full_card(
+        f"has {{{_CORE_LEFT}}} of {{OLD.core_reported}} percent core left,"
+        f" {{{_CORE_ASKED}}} asked{more}"
+    )
+
+
+def _memory(more: str = "") -> Refusal:
+    """Return the words for a card whose memory is short."""
+    return full_card(
+        f"has {{{_MEMORY_LEFT}}} of {{OLD.memory_reported}} bytes memory left,"
+        f" {{{_MEMORY_ASKED}}} asked{more}"
+    )
+
+
+_WHY: Final = "{CASE WHEN OLD.exclusive_holders > 0 THEN ' (held exclusively)' ELSE '' END}"
+_HOLDERS: Final = " ({(OLD.tenants + OLD.observed_holders)} holders, an exclusive one was asked)"
+
+# An id that is unique in the world is on two machines: one of them is wrong, or has not let go yet.
+_CLAIMS: Final = """c.device_type = {row}.device_type AND c.device_id = {row}.device_id
+        AND c.machine_no <> {row}.machine_no
+        AND (c.present = 1 OR c.tenants > 0 OR c.observed_holders > 0)"""
+_CLAIMED_BY: Final = f"""(
+      SELECT n.node_name || '/' || c.device_type || '/' || c.minor
+      FROM ledger_devices AS c JOIN ledger_nodes AS n ON n.node_no = c.node_no
+      WHERE {_CLAIMS.format(row="OLD")}
+      ORDER BY c.device_no LIMIT 1
+    )"""
+
+
+def claimed(row: str) -> str:
+    """Return the condition that another machine has, or is held on by, a device of this id."""
+    return f"""{row}.unique_id = 1 AND EXISTS (
+      SELECT 1 FROM ledger_devices AS c
+      WHERE {_CLAIMS.format(row=row)}
+    )"""
+
+
+def unnamed_holder(row: str) -> str:
+    """
+    Return the condition that the node had a device without an id there, which is held: maybe this.
+
+    It is another row only where another Node of the machine told the id first.
+    """
+    return f"""{row}.device_id <> '' AND EXISTS (
+      SELECT 1 FROM ledger_devices AS c
+      WHERE c.machine_no = {row}.machine_no AND c.device_type = {row}.device_type
+        AND c.minor = {row}.minor AND c.device_id = '' AND c.node_no = {row}.node_no
+        AND (c.tenants > 0 OR c.observed_holders > 0)
+    )"""
+
+
+def clouded(row: str) -> str:
+    """Return the condition that a Pod on an unknown card of this type may hold the card."""
+    return f"""EXISTS (
+      SELECT 1 FROM ledger_slot_holdings AS s
+      WHERE s.machine_no = {row}.machine_no AND s.slot = 'unknown/' || {row}.device_type
+        AND s.closed_position IS NULL
+    )"""
+
+
+CLOUDED: Final = "may be held by a Pod on an unknown card"
+GRANTS: Final = (
+    Case("OLD.present <> 1", full_card("is gone")),
+    Case("OLD.healthy <> 1", full_card("is unhealthy")),
+    Case(f"{_CORE_ASKED} > {_CORE_LEFT}", _core(_WHY)),
+    Case(f"{_MEMORY_ASKED} > {_MEMORY_LEFT}", _memory(_WHY)),
+    Case("OLD.exclusive_holders > 0", _core(_WHY)),
+    Case(f"{_BY_OTHERS} AND OLD.core_observed >= OLD.core_reported", _core(" (held by others)")),
+    Case(
+        f"{_BY_OTHERS} AND OLD.memory_reported > 0 AND OLD.memory_observed >= OLD.memory_reported",
+        _memory(" (held by others)"),
+    ),
+    Case(f"{ASKS_NOTHING} AND {_CORE_LEFT} <= 0", _core()),
+    Case(f"{ASKS_NOTHING} AND {_MEMORY_FULL}", _memory()),
+    Case(
+        "NEW.exclusive_holders > OLD.exclusive_holders AND OLD.tenants + OLD.observed_holders > 0",
+        _core(_HOLDERS),
+    ),
+    Case(clouded("OLD"), full_card(CLOUDED)),
+    Case(claimed("OLD"), full_card(f"is also {{{_CLAIMED_BY}}}")),
+    Case(unnamed_holder("OLD"), full_card("may be held from before it had an id")),
+)
+"""A grant is compared with what the card had left before it, whoever takes it."""
+
+
+def _sum(column: str, kind: str) -> str:
+    """Return the sum of a column over holdings of a kind, as the numbers that it is made of."""
+    return f"CAST(coalesce(sum(h.{column}) FILTER (WHERE h.kind {kind}), 0) AS bigint)"
+
+
+_GRANTED: Final = "= 'granted'"
+_OBSERVED: Final = "<> 'granted'"
+SUMS: Final = f"""{_sum("core_percent", _GRANTED)} AS core_used,
+      {_sum("memory_bytes", _GRANTED)} AS memory_used,
+      count(*) FILTER (WHERE h.kind {_GRANTED}) AS tenants,
+      {_sum("exclusive", _GRANTED)} AS exclusive_holders,
+      {_sum("core_percent", _OBSERVED)} AS core_observed,
+      {_sum("memory_bytes", _OBSERVED)} AS memory_observed,
+      count(*) FILTER (WHERE h.kind {_OBSERVED}) AS observed_holders"""
+"""What the holdings `h` use of a card, by the names of its counters."""
+COUNTERS: Final = (
+    *("core_used", "memory_used", "tenants", "exclusive_holders", "core_observed"),
+    *("memory_observed", "observed_holders"),
+)
+NOT_THE_SUM: Final = Case(
+    f"""NEW.core_cap <> $max(NEW.core_reported, NEW.core_used)
+      OR NEW.memory_cap <> $max(NEW.memory_reported, NEW.memory_used)
+      OR EXISTS (
+        SELECT 1 FROM (
+          SELECT {SUMS}
+          FROM ledger_holdings AS h WHERE h.device_no = NEW.device_no AND h.closed_at_us IS NULL
+        ) AS held
+        WHERE ({", ".join(f"held.{each}" for each in COUNTERS)})
+          <> ({", ".join(f"NEW.{each}" for each in COUNTERS)})
+      )""",
+    said(
+        f"what is used of a card is the sum of its holdings: {{{node_name('OLD')}}}"
+        "/{OLD.device_type}/{OLD.minor}"
+    ),
+)
+DEVICES_COUNTERS: Final = rule(
+    "ledger_devices_counters",
+    "ledger_devices",
+    "UPDATE",
+    Case(
+        "NEW.tenants <= OLD.tenants AND NEW.core_used <= OLD.core_used"
+        " AND NEW.memory_used <= OLD.memory_used",
+        None,
+    ),
+    *GRANTS,
+    columns=("core_cap", "memory_cap", *COUNTERS),
+    besides=NOT_THE_SUM,
+)
+
+RULES: Final = (_OPENS, *_CHANGES, *_HOLDINGS, DEVICES_COUNTERS)
+"""These rules in the order in which they are made."""
