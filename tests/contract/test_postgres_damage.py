@@ -11,9 +11,10 @@ a newer server, where the rules have other words.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
-from sqlalchemy import create_engine, make_url
+from sqlalchemy import Connection, create_engine, make_url
 
 from ledger.store.ddl.postgres_guard import ALLOW
 from ledger.store.ddl.postgres_roles import apply_roles
@@ -52,23 +53,37 @@ def told(request: pytest.FixtureRequest, made: PostgresStore) -> Iterator[Postgr
     target.drop(copy.database)
 
 
-def found(store: PostgresStore, statement: str = "SELECT 1") -> list[str]:
-    """Return what is said of the rules while a statement of the superuser is in force."""
+@contextmanager
+def prompt(store: PostgresStore) -> Iterator[Connection]:
+    """Connect as the superuser."""
     engine = create_engine(make_url(store.url).set(drivername="postgresql+psycopg"))
     try:
-        with engine.connect() as connection, connection.begin() as transaction:
-            for text in (ALLOW, statement, "SET LOCAL search_path = public, pg_temp"):
-                connection.exec_driver_sql(text, execution_options={"no_parameters": True})
-            texts = list(changed_rules(connection))
-            transaction.rollback()
+        with engine.connect() as connection:
+            yield connection
     finally:
         engine.dispose()
+
+
+@pytest.fixture(scope="module")
+def superuser(told: PostgresStore) -> Iterator[Connection]:
+    """One connection for all statements: a new one reads the whole catalog first."""
+    with prompt(told) as connection:
+        yield connection
+
+
+def found(connection: Connection, statement: str = "SELECT 1") -> list[str]:
+    """Return what is said of the rules while a statement of the superuser is in force."""
+    with connection.begin() as transaction:
+        for text in (ALLOW, statement, "SET LOCAL search_path = public, pg_temp"):
+            connection.exec_driver_sql(text, execution_options={"no_parameters": True})
+        texts = list(changed_rules(connection))
+        transaction.rollback()
     return texts
 
 
-def test_a_ledger_that_nobody_touched_has_no_damage(told: PostgresStore) -> None:
+def test_a_ledger_that_nobody_touched_has_no_damage(superuser: Connection) -> None:
     """Tables, rules, views and rights are what the code says."""
-    assert found(told) == []
+    assert found(superuser) == []
 
 
 CHANGED = "a rule of the database was changed: {}"
@@ -450,9 +465,9 @@ CASES: dict[str, Case] = {
 
 
 @pytest.mark.parametrize(("statement", "words"), CASES.values(), ids=CASES)
-def test_damage_is_named(told: PostgresStore, statement: str, words: str) -> None:
+def test_damage_is_named(superuser: Connection, statement: str, words: str) -> None:
     """One thing that was done to the rules is one thing that is said of them, with its name."""
-    texts = found(told, statement)
+    texts = found(superuser, statement)
 
     assert any(words in text for text in texts), texts
 
@@ -469,15 +484,16 @@ UNTOUCHED = {
 
 
 @pytest.mark.parametrize("statement", UNTOUCHED.values(), ids=UNTOUCHED)
-def test_what_is_beside_the_ledger_is_left_alone(told: PostgresStore, statement: str) -> None:
+def test_what_is_beside_the_ledger_is_left_alone(superuser: Connection, statement: str) -> None:
     """What can't change, hide or refuse a row of ours is nobody's business."""
-    assert found(told, statement) == []
+    assert found(superuser, statement) == []
 
 
 def test_a_ledger_without_roles_has_its_own_rights(postgres_store: PostgresStore) -> None:
     """Who uses no roles of ours gives rights as they please."""
     statement = "CREATE ROLE tenure_guest; GRANT INSERT ON ledger_nodes TO tenure_guest"
-    assert found(postgres_store, statement) == []
+    with prompt(postgres_store) as connection:
+        assert found(connection, statement) == []
 
 
 def test_a_database_of_another_order_is_named(postgres: Server) -> None:
@@ -488,7 +504,8 @@ def test_a_database_of_another_order_is_named(postgres: Server) -> None:
         " LOCALE_PROVIDER icu ICU_LOCALE 'en' LC_COLLATE 'C' LC_CTYPE 'C'"
     )
     store.open("create").close()
-    texts = found(store)
+    with prompt(store) as connection:
+        texts = found(connection)
     postgres.drop(store.database)
 
     assert texts == ["text is not ordered by its bytes: encoding=UTF8, locale=en"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Final
 
 from hypothesis import strategies as st
@@ -225,27 +226,53 @@ SMALL_MACHINE: Final = cpu_topology_of(
 MODELS: Final = ("T4", "A10")
 CARD_BYTES: Final = (16 * GIB, 15109 * MIB, 1000)
 
+# A strategy is checked when it is first drawn from, which takes longer than the draw: what a
+# composite draws from is therefore made once, here or behind a cache.
+_FEW: Final = tuple(st.integers(0, most) for most in range(17))
+_EITHER: Final = st.booleans()
+_MODELS: Final = tuple(
+    st.lists(st.sampled_from(MODELS), min_size=gpus, max_size=gpus) for gpus in range(5)
+)
+_PODS_MAX: Final = st.sampled_from((None, None, 1, 3))
+_CARD_BYTES: Final = st.sampled_from(CARD_BYTES)
+_LABELS: Final = st.dictionaries(st.sampled_from("ab"), st.sampled_from("xy"), max_size=2)
+_CLOSED: Final = st.frozensets(st.integers(0, 3), max_size=1)
+_NODE_DIALECTS: Final = st.sampled_from((None, None, None, frozenset({Dialect.NVIDIA})))
+_MGPU_POLICIES: Final = st.sampled_from(("", "native-burst-share"))
+_TOPOLOGIES: Final = st.sampled_from((None, SMALL_MACHINE))
+_DIALECTS: Final = st.sampled_from(list(Dialect))
+_GPUSHARE_BYTES: Final = st.sampled_from((1, GIB, 9 * GIB))
+_WHOLE_CARDS: Final = st.integers(1, 2)
+_PINNED: Final = st.one_of(st.none(), st.integers(1, 6))
+_ONE_GIB: Final = st.sampled_from((0, GIB))
+_SOME_GIB: Final = st.sampled_from((0, GIB, 3 * GIB))
+_BIND_POLICIES: Final = st.sampled_from(("FullPCPUs", "SpreadByPCPUs"))
+_PLACEMENTS: Final = st.sampled_from(
+    (PlacementRules(), PlacementRules(), selector(a="x"), selector(b="y"))
+)
 
+
+@cache
 @st.composite
 def nodes(draw: st.DrawFn, name: str = "n") -> NodeFacts:
     """Draw a node: some without cards, without limits, closed cards, several models, NICs."""
-    gpus = draw(st.integers(0, 4))
-    limited = draw(st.booleans()) or draw(st.booleans())
+    gpus = draw(_FEW[4])
+    limited = draw(_EITHER) or draw(_EITHER)
     return gpu_node(
         name,
         gpus,
-        cpu_milli=draw(st.integers(0, 8)) * 1000 if limited else None,
-        memory_bytes=draw(st.integers(0, 16)) * GIB if limited else None,
-        pods_max=draw(st.sampled_from((None, None, 1, 3))),
-        models=draw(st.lists(st.sampled_from(MODELS), min_size=gpus, max_size=gpus)),
-        card_bytes=draw(st.sampled_from(CARD_BYTES)),
-        nics=draw(st.integers(0, 2)),
-        labels=draw(st.dictionaries(st.sampled_from("ab"), st.sampled_from("xy"), max_size=2)),
-        unschedulable=draw(st.integers(0, 9)) == 0,
-        closed=draw(st.frozensets(st.integers(0, 3), max_size=1)),
-        dialects=draw(st.sampled_from((None, None, None, frozenset({Dialect.NVIDIA})))),
-        mgpu_policy=draw(st.sampled_from(("", "native-burst-share"))),
-        cpu_topology=draw(st.sampled_from((None, SMALL_MACHINE))),
+        cpu_milli=draw(_FEW[8]) * 1000 if limited else None,
+        memory_bytes=draw(_FEW[16]) * GIB if limited else None,
+        pods_max=draw(_PODS_MAX),
+        models=draw(_MODELS[gpus]),
+        card_bytes=draw(_CARD_BYTES),
+        nics=draw(_FEW[2]),
+        labels=draw(_LABELS),
+        unschedulable=draw(_FEW[9]) == 0,
+        closed=draw(_CLOSED),
+        dialects=draw(_NODE_DIALECTS),
+        mgpu_policy=draw(_MGPU_POLICIES),
+        cpu_topology=draw(_TOPOLOGIES),
     )
 
 
@@ -256,6 +283,7 @@ def fleets(draw: st.DrawFn, most: int = 6) -> tuple[NodeFacts, ...]:
     return tuple(draw(nodes(f"n{number}")) for number in range(count))
 
 
+@cache
 def demands() -> st.SearchStrategy[tuple[DeviceDemand, ...]]:
     """Draw what a Pod asks of devices: mostly shares of GPUs, at times bytes, NICs or several."""
     percents = st.sampled_from((5, 10, 33, 47, 50, 81, 100))
@@ -283,6 +311,7 @@ def demands() -> st.SearchStrategy[tuple[DeviceDemand, ...]]:
     )
 
 
+@cache
 def _mgpu_demands() -> st.SearchStrategy[tuple[DeviceDemand, ...]]:
     """Draw one demand per container: parts of a card, parts of several, or whole cards."""
     parts = st.builds(
@@ -300,34 +329,35 @@ def _mgpu_demands() -> st.SearchStrategy[tuple[DeviceDemand, ...]]:
     )
 
 
+@cache
 @st.composite
 def requests_of_any_dialect(draw: st.DrawFn, uid: str = "p") -> PodRequest:
     """Draw a request that may speak mGPU or GPU share, or want CPUs of its own."""
-    dialect: Dialect = draw(st.sampled_from(list(Dialect)))
+    dialect: Dialect = draw(_DIALECTS)
     match dialect:
         case Dialect.MGPU:
             devices = draw(_mgpu_demands())
         case Dialect.GPUSHARE:
-            devices = (gpu_bytes(draw(st.sampled_from((1, GIB, 9 * GIB)))),)
+            devices = (gpu_bytes(draw(_GPUSHARE_BYTES)),)
         case Dialect.NVIDIA:
-            devices = (share(100, draw(st.integers(1, 2))),)
+            devices = (share(100, draw(_WHOLE_CARDS)),)
         case Dialect.KOORDINATOR:
             devices = draw(demands())
-    pinned = draw(st.one_of(st.none(), st.integers(1, 6)))
+    pinned = draw(_PINNED)
     request = pod(
         uid,
         *devices,
-        cpu_milli=1000 * (pinned or draw(st.integers(0, 2))),
-        memory_bytes=draw(st.sampled_from((0, GIB))),
+        cpu_milli=1000 * (pinned or draw(_FEW[2])),
+        memory_bytes=draw(_ONE_GIB),
         dialect=dialect,
-        mgpu_policy=draw(st.sampled_from(("", "native-burst-share"))),
+        mgpu_policy=draw(_MGPU_POLICIES),
         mgpu_multi=any(demand.count > 1 and not demand.exclusive for demand in devices),
         cpuset=None
         if pinned is None
         else CpuSetDemand(
             cpus=pinned,
-            bind_policy=draw(st.sampled_from(("FullPCPUs", "SpreadByPCPUs"))),
-            required=draw(st.booleans()),
+            bind_policy=draw(_BIND_POLICIES),
+            required=draw(_EITHER),
             exclusive_policy="None",
         ),
     )
@@ -341,16 +371,15 @@ def requests_of_any_dialect(draw: st.DrawFn, uid: str = "p") -> PodRequest:
     return replace(request, containers=needs)
 
 
+@cache
 @st.composite
 def requests(draw: st.DrawFn, uid: str = "p") -> PodRequest:
     """Draw a request in the Koordinator dialect."""
-    placement = draw(
-        st.sampled_from((PlacementRules(), PlacementRules(), selector(a="x"), selector(b="y")))
-    )
+    placement = draw(_PLACEMENTS)
     return pod(
         uid,
         *draw(demands()),
-        cpu_milli=draw(st.integers(0, 6)) * 500,
-        memory_bytes=draw(st.sampled_from((0, GIB, 3 * GIB))),
+        cpu_milli=draw(_FEW[6]) * 500,
+        memory_bytes=draw(_SOME_GIB),
         placement=placement,
     )

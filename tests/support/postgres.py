@@ -82,7 +82,7 @@ def running() -> Iterator[Server]:
     if isinstance(found, str):
         yield Server(base=found)
         return
-    with own_server() as own:
+    with own_server(durable=False) as own:
         yield own.server
 
 
@@ -143,14 +143,21 @@ def _complete(folders: Sequence[Path]) -> list[Path]:
 
 
 @contextmanager
-def own_server(programs: Path | None = None) -> Iterator[OwnServer]:
-    """Yield a running server of our own, whatever the environment names; it is stopped after."""
+def own_server(programs: Path | None = None, *, durable: bool = True) -> Iterator[OwnServer]:
+    """
+    Yield a running server of our own, whatever the environment names; it is stopped after.
+
+    One that is not `durable` waits for no disk: its files need not outlive the machine, nor itself.
+    """
     owner = _owner()
     chosen = programs or choose(None, installed(), embedded())
     assert isinstance(chosen, Path), chosen
     # Not below pytest's own folders: only root may enter those, and a socket's path is short.
     own = OwnServer(
-        folder=Path(tempfile.mkdtemp(prefix="tenure-pg-")), owner=owner, programs=chosen
+        folder=Path(tempfile.mkdtemp(prefix="tenure-pg-")),
+        owner=owner,
+        programs=chosen,
+        durable=durable,
     )
     try:
         os.chown(own.folder, owner.pw_uid, owner.pw_gid)
@@ -179,6 +186,7 @@ class OwnServer:
     folder: Path
     owner: pwd.struct_passwd
     programs: Path
+    durable: bool
     process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -207,7 +215,8 @@ class OwnServer:
             "listen_addresses": "",
             "unix_socket_directories": self.folder,
             "unix_socket_permissions": "0700",
-            "fsync": "on",
+            "fsync": "on" if self.durable else "off",
+            "full_page_writes": "on" if self.durable else "off",
             "max_connections": "200",
             "shared_buffers": "64MB",
         }
