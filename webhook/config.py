@@ -22,6 +22,7 @@ from ledger.domain.request.rule_names import Rule
 from ledger.domain.vocabulary import Vocabulary
 from webhook.decide.settings import (
     DEFAULT_ADMISSION,
+    DIALECT_SCHEDULERS,
     AdmissionSettings,
     DomainSetting,
     PodDefaults,
@@ -208,7 +209,8 @@ def _settings(read: _Configuration, types: tuple[DeviceType, ...]) -> AdmissionS
         domain=read.domain,
         rewrite_whole_cards=read.rewrite_whole_cards,
         takeover=Takeover(
-            rule=read.takeover.rule, foreign_schedulers=read.takeover.foreign_schedulers
+            rule=read.takeover.rule,
+            foreign_schedulers=read.takeover.foreign_schedulers | DIALECT_SCHEDULERS,
         ),
         scheduler_name=read.scheduler_name,
         mode=read.mode,

@@ -254,6 +254,11 @@ KOORDINATOR_GPU_NAMES: Final = frozenset(
 CARD_AMOUNT_NAMES: Final = (HUAWEI_NPU_CORE, HUAWEI_NPU_CPU, HUAWEI_NPU_DVPP)
 """What a card may have beside core percent and memory; by these a share needs a template."""
 
+SHARED_GPU_NAMES: Final = WHOLE_CARD_NAMES | frozenset(
+    name for words in FOREIGN_WORDS if words.borrowed for name in words.resources
+)
+"""Names of device plugins, by which Pods that are none of ours ask for cards, too."""
+
 GPU_NAMES: Final = frozenset(
     {
         *WHOLE_CARD_NAMES,

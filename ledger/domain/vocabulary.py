@@ -19,12 +19,14 @@ from ledger.domain.log.codec import encode_value
 from ledger.domain.proofs.canonical import INTEGER_MAX
 from ledger.domain.resources import (
     ALIASES,
+    AMD_GPU,
+    DCU_GPU,
     DOMAIN_KOORDINATOR,
     DOMAIN_KUBERNETES,
     GPU_MEMORY,
     GPU_NAMES,
-    NVIDIA_GPU,
     RELEASED_BY_PROPOSAL,
+    SHARED_GPU_NAMES,
     TYPE_GPU,
 )
 
@@ -197,10 +199,11 @@ class Vocabulary:
         """
         Return every resource name by which a node of ours may offer its devices.
 
-        Rule: design section 8, "nothing else advertises the cards". `nvidia.com/gpu` is the device
-        plugins' own, unless it is left in our Pods as their users wrote it.
+        Rule: design section 8, "nothing else advertises the cards". `nvidia.com/gpu` and what is
+        said beside it are the device plugins' own, unless left in our Pods as they were written.
         """
-        return self.device_names - ({NVIDIA_GPU} if whole_cards_rewritten else frozenset())
+        rewritten = SHARED_GPU_NAMES - {AMD_GPU, DCU_GPU}
+        return self.device_names - (rewritten if whole_cards_rewritten else frozenset())
 
 
 DEFAULT_VOCABULARY: Final = Vocabulary()

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ledger.domain.devices import WHOLE_PERCENT
-from ledger.domain.dialects.registry import READERS, borrows, rewritten
+from ledger.domain.dialects.registry import READERS, rewritten
 from ledger.domain.kube.pod_spec import Amounts, ContainerSpec, PodSpec
 from ledger.domain.resources import (
     AMD_GPU,
@@ -60,17 +60,11 @@ def evaded(
         ours: our scheduler places the Pod, so what it asks for is rewritten before it is stored.
     """
     quotas = [quota for quota in facts.quotas if card_names(quota.hard)]
-    rewrites = ours and not has_borrowed(spec)
     for quota in quotas:
         for container in spec.containers:
-            missing = _uncounted(quota.hard, _stored(container, settings, rewrites=rewrites))
+            missing = _uncounted(quota.hard, _stored(container, settings, rewrites=ours))
             if missing:
                 yield Evaded(quota=quota, container=container, missing=missing)
-
-
-def has_borrowed(spec: PodSpec) -> bool:
-    """Tell whether a Pod says another dialect's words in its own; then nothing is rewritten."""
-    return any(borrows(container.requests) for container in spec.containers)
 
 
 def is_card_name(name: str) -> bool:

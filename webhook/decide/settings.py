@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
+from ledger.domain.dialects.names import FOREIGN_WORDS
 from ledger.domain.vocabulary import DEFAULT_VOCABULARY, Vocabulary
 
 SCHEDULER_NAME: Final = "tenure"
@@ -52,6 +53,10 @@ class TakeoverRule(StrEnum):
     NONE = "none"
 
 
+DIALECT_SCHEDULERS: Final = frozenset(name for words in FOREIGN_WORDS for name in words.schedulers)
+"""Schedulers of systems whose words we speak: what they place is theirs."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Takeover:
     """
@@ -67,7 +72,7 @@ class Takeover:
     """
 
     rule: TakeoverRule = TakeoverRule.DEVICES
-    foreign_schedulers: frozenset[str] = frozenset()
+    foreign_schedulers: frozenset[str] = DIALECT_SCHEDULERS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,8 +8,8 @@ from typing import Final
 from ledger.domain.resources import (
     DOMAIN_TENURE,
     LABEL_TENURE_OWNED,
+    SHARED_GPU_NAMES,
     TAINT_TENURE_OWNED,
-    WHOLE_CARD_NAMES,
 )
 from webhook.decide.settings import AdmissionSettings
 from webhook.manifests.cel import takes, text
@@ -32,7 +32,7 @@ def owned_nodes(settings: AdmissionSettings) -> Mapping[str, str]:
     ours = settings.scheduler_name
     words = settings.vocabulary
     offered = words.advertised_names(whole_cards_rewritten=settings.rewrite_whole_cards)
-    ours_alone = words.device_names - WHOLE_CARD_NAMES
+    ours_alone = words.device_names - SHARED_GPU_NAMES
     claims = "(has(object.spec.resourceClaims) && object.spec.resourceClaims.size() > 0)"
     return {
         f"a Pod that asks for a device tolerates {TAINT_TENURE_OWNED} by the scheduler {ours}"

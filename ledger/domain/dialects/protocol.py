@@ -58,6 +58,25 @@ class Adverts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Listed:
+    """
+    The GPUs of a Node as one of its annotations lists them.
+
+    Attributes:
+        name: the annotation, for people.
+        cards: by minor; none where the annotation can't be read, which a warning then says.
+        serves: the dialects in which they can be asked for.
+        instead_of: resources whose quantity says nothing of cards beside the annotation.
+    """
+
+    name: str
+    cards: tuple[DeviceRecord, ...]
+    serves: frozenset[Dialect]
+    instead_of: frozenset[str]
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Uncounted:
     """Memory that nobody can share out where a node does not offer `least` of `cards` beside it."""
 
@@ -68,6 +87,11 @@ class Uncounted:
 
 def no_adverts(_units: Callable[[str], int], _vocabulary: Vocabulary) -> Adverts | None:
     """Take no quantity of a Node for cards."""
+    return None
+
+
+def nothing_listed(_annotations: Mapping[str, str]) -> Listed | None:
+    """Find no card in a Node's annotations."""
     return None
 
 
@@ -126,6 +150,7 @@ class DialectReader:
             card or a replica of one.
         adverts: the cards that a Node's quantities mean; the function gives whole units by name, 0
             where there are none.
+        listed: the cards that a Node's annotations list; asked where it has no Device object.
         uncounted: memory that is offered in vain without a number of cards.
         on_node: a Node with what only this dialect reads of its labels.
         node_warnings: what is wrong with a Node in this dialect, by its labels, its quantities and
@@ -145,6 +170,7 @@ class DialectReader:
     with_containers: Callable[[Found, Asker], Found] = as_found
     unit_bytes: Callable[[str, Vocabulary], int] = not_by_unit
     adverts: Callable[[Callable[[str], int], Vocabulary], Adverts | None] = no_adverts
+    listed: Callable[[Mapping[str, str]], Listed | None] = nothing_listed
     uncounted: tuple[Uncounted, ...] = ()
     on_node: Callable[[NodeFacts], NodeFacts] = as_it_is
     node_warnings: Callable[[Labels, Quantities, Sequence[DeviceRecord] | None], Iterator[str]] = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 from ledger.domain.dialects.gpushare.reader import READER as GPUSHARE
@@ -14,7 +14,10 @@ from ledger.domain.dialects.protocol import DialectReader
 from ledger.domain.resources import ALIASES
 
 READERS: Final[tuple[DialectReader, ...]] = (MGPU, GPUSHARE, KOORDINATOR, NVIDIA)
-"""In the order in which their annotations and quantities are asked (cli.md, Running Pods)."""
+"""
+In the order in which their annotations and quantities are asked (cli.md, Running Pods); who borrows
+words is before who owns them.
+"""
 
 _BY_DIALECT: Final[Mapping[Dialect, DialectReader]] = {each.dialect: each for each in READERS}
 
@@ -54,20 +57,14 @@ def may_be_cut(dialect: str) -> bool:
     return any(each.dialect == dialect and each.bounded_search for each in READERS)
 
 
-def borrows(names: Iterable[str]) -> bool:
-    """Tell whether some of these resources are of a dialect that says other dialects' words too."""
-    words = [each.words for each in READERS if each.words.borrowed]
-    return bool(words) and any(name in each.resources for each in words for name in names)
-
-
 def rewritten(amounts: Mapping[str, int]) -> dict[str, int]:
     """
     Return one container's amounts as admission writes them: cores, memory and number of cards.
 
     Rule: Koordinator contract 5.1, ours. Amounts come under released names and without zeros; words
-    that a foreign dialect has borrowed are that dialect's, and stay.
+    that a dialect has borrowed are that dialect's, so it is asked before the one that owns them.
     """
-    for each in () if borrows(amounts) else READERS:
+    for each in READERS:
         if each.rewritten is not None and not each.words.resources.isdisjoint(amounts):
             return each.rewritten(amounts)
     return dict(amounts)

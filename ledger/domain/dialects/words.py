@@ -15,6 +15,8 @@ class DialectWords:
         resources: every resource by which a Pod asks for GPUs in it.
         borrowed: resources of other dialects that a Pod says beside its own; alone they are those
             dialects'.
+        claims: annotations with which a Pod that says nothing but borrowed resources speaks this
+            dialect; blank ones count as absent.
         zeros_ask: the resources of which 0 is a request, one that breaks a rule.
         card_numbers, card_percents: resources whose amount is a number of cards or of shares of
             them, and those whose amount is 100 for each whole card (quotas).
@@ -22,12 +24,16 @@ class DialectWords:
             whatever does reaches admission.
         allocation_annotations, allocation_prefixes: annotations that say who holds what, which
             nobody but us may write.
+        schedulers: whoever places Pods in it beside us; a Pod that names one is not ours.
+        given_annotations: by these another scheduler has said where a Pod goes; it is not taken
+            over.
         request_annotations: annotations that a Pod is placed by; they stay once it has a node.
     """
 
     name: str
     resources: frozenset[str]
     borrowed: frozenset[str] = frozenset()
+    claims: frozenset[str] = frozenset()
     zeros_ask: frozenset[str] = frozenset()
     card_numbers: frozenset[str] = frozenset()
     card_percents: frozenset[str] = frozenset()
@@ -35,4 +41,6 @@ class DialectWords:
     annotation_prefixes: tuple[str, ...] = ()
     allocation_annotations: frozenset[str] = frozenset()
     allocation_prefixes: tuple[str, ...] = ()
+    schedulers: frozenset[str] = frozenset()
+    given_annotations: frozenset[str] = frozenset()
     request_annotations: tuple[str, ...] = ()

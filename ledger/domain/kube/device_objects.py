@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from ledger.domain.annotations.gpu_topology import decode_gpu_links
@@ -22,7 +22,7 @@ from ledger.domain.bounds import bounds_of
 from ledger.domain.device_types import DeviceType, Unit
 from ledger.domain.devices import WHOLE_PERCENT, DevicePlace, DeviceRecord, VirtualFunction
 from ledger.domain.dialects.names import Dialect
-from ledger.domain.dialects.protocol import Adverts
+from ledger.domain.dialects.protocol import Adverts, Listed
 from ledger.domain.dialects.registry import READERS
 from ledger.domain.errors import InputError
 from ledger.domain.kube.object_fields import named, text_map
@@ -174,6 +174,28 @@ def inventory_of_quantities(
         ),
         dialects=frozenset(dialect for dialect, _ in described),
         warnings=tuple(_disagreements(found, least.count, sizes)),
+    )
+
+
+def with_listed(inventory: Inventory, listed: Listed) -> Inventory:
+    """
+    Return what a Node's quantities describe with the GPUs that its annotation lists.
+
+    Those are the cards of every dialect that the Node offers, whatever their quantities say.
+    """
+    made_up = [item for item in inventory.devices if item.device_type == TYPE_GPU]
+    warnings = [*inventory.warnings, *listed.warnings]
+    if not listed.cards:
+        return replace(inventory, warnings=tuple(warnings))
+    if made_up and len(made_up) != len(listed.cards):
+        numbers = f"{listed.name} {len(listed.cards)}, resources {len(made_up)}"
+        warnings.append(f"different numbers of cards, those that are listed count: {numbers}")
+    others = [item for item in inventory.devices if item.device_type != TYPE_GPU]
+    return replace(
+        inventory,
+        devices=tuple(sorted((*listed.cards, *others), key=lambda record: record.key)),
+        dialects=(inventory.dialects or frozenset()) | listed.serves,
+        warnings=tuple(warnings),
     )
 
 

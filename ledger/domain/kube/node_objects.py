@@ -36,6 +36,7 @@ from ledger.domain.kube.device_objects import (
     Inventory,
     inventory_of_device,
     inventory_of_quantities,
+    with_listed,
 )
 from ledger.domain.kube.nrt_objects import (
     NodeTopology,
@@ -132,7 +133,7 @@ def decode_node(
     spec, status = an_object(node.get("spec"), "spec"), an_object(node.get("status"), "status")
     quantities = _quantities(status, vocabulary)
     if device is None:
-        inventory = _advertised(quantities or {}, labels, vocabulary)
+        inventory = _without_device(quantities or {}, labels, annotations, vocabulary)
     else:
         model = labels.get(LABEL_GPU_MODEL, "")
         inventory = _within(
@@ -271,6 +272,26 @@ def _limits(
         max(0, quantities.get(MEMORY, ZERO).nanos // NANO - memory),
         None if pods is None else pods.nanos // NANO,
     )
+
+
+def _without_device(
+    quantities: Quantities,
+    labels: Mapping[str, str],
+    annotations: Mapping[str, str],
+    vocabulary: Vocabulary,
+) -> Inventory:
+    """
+    Return the devices of a Node without a Device object.
+
+    Rule: cli.md, Inventory without a Device object; an annotation that lists GPUs with their ids
+    says more than a number of them.
+    """
+    found = (reader.listed(annotations) for reader in READERS)
+    listed = next((one for one in found if one is not None), None)
+    if listed is None:
+        return _advertised(quantities, labels, vocabulary)
+    rest = {name: units for name, units in quantities.items() if name not in listed.instead_of}
+    return with_listed(_advertised(rest, labels, vocabulary), listed)
 
 
 def _advertised(

@@ -138,7 +138,7 @@ def gpu_demands(spec: PodSpec) -> GpuAsked:
         dialects = dict.fromkeys(dialect for dialect, *_ in words)
     if len(dialects) > 1:
         return GpuAsked(asked=Asked(errors=tuple(_mixed(words))))
-    dialect = next(iter(dialects), None)
+    dialect = _claimed(spec, words) or next(iter(dialects), None)
     return GpuAsked() if dialect is None else reader_of(dialect).demands(spec)
 
 
@@ -185,6 +185,16 @@ def _without_borrowed(words: Sequence[Word], dialects: Iterable[Dialect]) -> lis
     """Return the words without those that one of the dialects has borrowed from another."""
     borrowed = {name for dialect in dialects for name in reader_of(dialect).words.borrowed}
     return [word for word in words if word[1] not in borrowed]
+
+
+def _claimed(spec: PodSpec, words: Sequence[Word]) -> Dialect | None:
+    """Return the dialect whose annotations come with words that it has borrowed, None without."""
+    names = {name for _, name, *_ in words}
+    for reader in READERS:
+        claims = (spec.annotations.get(key, "") for key in reader.words.claims)
+        if names and names <= reader.words.borrowed and any(text.strip() for text in claims):
+            return reader.dialect
+    return None
 
 
 @of_rule(Rule.ONE_DIALECT)

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from ledger.domain.dialects.names import Dialect
+from ledger.domain.errors import FieldError
 from ledger.domain.kube.pod_spec import ContainerSpec
 from ledger.domain.request.requests import PodRequest
 from ledger.domain.vocabulary import Vocabulary
+from webhook.decide.facts import NamespaceFacts
 from webhook.decide.validating.entries import RuleEntry
 from webhook.decide.validating.findings import Said
 
@@ -22,9 +25,21 @@ def never_hopeless(_request: PodRequest) -> Iterator[Said]:
     yield from ()
 
 
+def no_violations(
+    _request: PodRequest, _labels: Mapping[str, str], _facts: NamespaceFacts
+) -> Iterator[FieldError]:
+    """Know of nothing that a namespace must say."""
+    yield from ()
+
+
 def no_units(_container: ContainerSpec, _vocabulary: Vocabulary) -> Iterator[Said]:
     """Know of no amount that is hardly meant."""
     yield from ()
+
+
+Violations: TypeAlias = Callable[
+    [PodRequest, Mapping[str, str], NamespaceFacts], Iterator[FieldError]
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +51,8 @@ class DialectAdmission:
         rules: the lines of the list of rules that are about the dialect alone.
         node_labels: label of Nodes -> the values that mean something.
         hopeless: says of a legal Pod in the dialect that no node can ever take it.
+        violations: what is wrong with a Pod in the dialect that we place, by its labels and its
+            namespace; its amounts are looked at elsewhere.
         units: says of one container's amounts that they look like another unit.
     """
 
@@ -44,3 +61,4 @@ class DialectAdmission:
     node_labels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     hopeless: Callable[[PodRequest], Iterator[Said]] = never_hopeless
     units: Callable[[ContainerSpec, Vocabulary], Iterator[Said]] = no_units
+    violations: Violations = no_violations

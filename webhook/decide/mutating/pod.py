@@ -14,7 +14,7 @@ from ledger.domain.request.normalise import examine_spec, read_asked
 from ledger.domain.request.rule_names import Rule
 from ledger.domain.resources import TAINT_TENURE_OWNED
 from webhook.decide.answers import ALLOWED, Answer, Refusal, refuse, unreadable
-from webhook.decide.counting import evaded, has_borrowed
+from webhook.decide.counting import evaded
 from webhook.decide.facts import NamespaceFacts
 from webhook.decide.mutating.defaults import with_defaults, with_profiles
 from webhook.decide.mutating.dialects import filled, rewrite
@@ -153,11 +153,11 @@ def _ours(
     """Everything that a Pod needs which our scheduler places; `spec` is what it asks for."""
     replaced: dict[str, OriginalContainer] = {}
     vocabulary = settings.vocabulary
-    rewrites = _is_legal(spec) and not has_borrowed(spec)
+    legal = _is_legal(spec)
     whole_cards = settings.rewrite_whole_cards and not any(evaded(spec, settings, facts, ours=True))
 
     def written(container: Container, _: str) -> Container:
-        if not rewrites:
+        if not legal:
             return filled(container, vocabulary)
         result = rewrite(container, vocabulary, domain=settings.domain, whole_cards=whole_cards)
         if result.original is not None:

@@ -7,12 +7,21 @@ from typing import Final
 
 from ledger.domain.annotations.qos import QosClass, read_qos_class
 from ledger.domain.annotations.wire import FALSE, TRUE, a_list, an_object
+from ledger.domain.dialects.names import FOREIGN_WORDS
 from ledger.domain.kube.pod_spec import PodSpec
 from ledger.domain.resources import LABEL_TENURE_TAKEOVER
-from webhook.decide.mutating.parts import Pod, labels_of, metadata_of, scheduler_of, spec_of
+from webhook.decide.mutating.parts import (
+    Pod,
+    annotations_of,
+    labels_of,
+    metadata_of,
+    scheduler_of,
+    spec_of,
+)
 from webhook.decide.settings import AdmissionSettings, TakeoverRule
 
 _OWN_CPUS: Final = frozenset({QosClass.LSE, QosClass.LSR})
+_GIVEN: Final = frozenset(key for words in FOREIGN_WORDS for key in words.given_annotations)
 _AFFINITY: Final = "spec.affinity.nodeAffinity"
 _TERMS: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 
@@ -51,9 +60,14 @@ def is_left_alone(pod: Pod, settings: AdmissionSettings) -> bool:
     """
     Tell whether a Pod is never ours to place: it is pinned, or a foreign scheduler places it.
 
+    One that carries what another system's scheduler gave it is that one's, unless it names ours.
+
     Rule: design section 8, Guests in the cluster. A Pod that has a node is not even looked at.
     """
-    return scheduler_of(pod) in settings.takeover.foreign_schedulers or is_pinned(pod)
+    scheduler = scheduler_of(pod)
+    if scheduler in settings.takeover.foreign_schedulers or is_pinned(pod):
+        return True
+    return scheduler != settings.scheduler_name and not _GIVEN.isdisjoint(annotations_of(pod))
 
 
 def taken_over(pod: Pod, settings: AdmissionSettings, namespace_labels: Mapping[str, str]) -> bool:

@@ -19,7 +19,7 @@ from ledger.domain.request.rules import forbidden, of_rule
 from ledger.domain.resources import (
     ANNOTATION_RESERVE_POD,
     DOMAIN_TENURE,
-    WHOLE_CARD_NAMES,
+    SHARED_GPU_NAMES,
 )
 from webhook.decide.review import CREATE, AdmissionRequest, User
 from webhook.decide.settings import AdmissionSettings
@@ -157,7 +157,7 @@ def asked_of_us(spec: PodSpec, *, managed: bool, cpuset: bool) -> str:
     devices = spec.vocabulary.device_names
     for container in spec.containers:
         for name, quantity in container.requests.items():
-            if quantity and name in devices and (managed or name not in WHOLE_CARD_NAMES):
+            if quantity and name in devices and (managed or name not in SHARED_GPU_NAMES):
                 return container.written.get(name, name)
     return "CPUs of its own" if managed and cpuset else ""
 

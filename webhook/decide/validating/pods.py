@@ -118,6 +118,10 @@ def _managed_errors(
     if examined.asks_gpus:
         yield from visible.check_visible(pod)
     ours = is_placed_by_us(pod, settings, facts.labels)
+    asked = examined.request
+    if ours and asked is not None and asked.dialect is not None:
+        check = admission_of(asked.dialect).violations
+        yield from check(asked, labels_of(pod), facts)
     yield from quota.check_counted(examined.spec, settings, facts, ours=ours)
 
 
