@@ -15,7 +15,7 @@ from typing import Final
 
 from ledger.domain.vocabulary import Vocabulary
 from scheduler.decide.settings import DeviceSettings, MGPUSettings, SchedulingSettings
-from tests.oracles import draw, gpushare, koordinator, mgpu
+from tests.oracles import draw, gpushare, hami, koordinator, mgpu
 from tests.oracles.allocator import chosen, decided, requested
 from tests.oracles.machine import REFUSED, UNFIT, Ask, Device, Given, Machine
 
@@ -161,6 +161,18 @@ def _gpushare(rng: Random) -> Question:
     )
 
 
+def _hami(rng: Random) -> Question:
+    devices = DeviceSettings(scoring=rng.choice(["MostAllocated", "LeastAllocated"]))
+    machine, ask = draw.gpushare_machine(rng), draw.hami_ask(rng)
+    return Question(
+        machine=machine,
+        ask=ask,
+        settings=SchedulingSettings(devices=devices),
+        expected=hami.expected(machine, ask, devices),
+        spoken_of=_everything,
+    )
+
+
 DIALECTS: Final[dict[str, Callable[[Random], Question]]] = {
     "nvidia": _nvidia,
     "koordinator": _koordinator,
@@ -169,6 +181,7 @@ DIALECTS: Final[dict[str, Callable[[Random], Question]]] = {
     "links": _links,
     "mgpu": _mgpu,
     "gpushare": _gpushare,
+    "hami": _hami,
 }
 
 

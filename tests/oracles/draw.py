@@ -10,7 +10,7 @@ from typing import Any
 
 from ledger.domain.kube.derived_links import derive_links
 from ledger.domain.topology import LinkMatrix
-from tests.oracles import gpushare, mgpu, wanted
+from tests.oracles import gpushare, hami, mgpu, wanted
 from tests.oracles.allocator import view_of
 from tests.oracles.machine import (
     GIB,
@@ -410,3 +410,38 @@ def gpushare_ask(rng: Random, unit: str) -> Ask:
     containers = tuple({gpushare.MEMORY: max(1, each // count)} for _ in range(count))
     inits = ({gpushare.MEMORY: rng.choice([1, each, each + 1])},) if rng.random() < 0.2 else ()
     return Ask(containers=containers, inits=inits, annotations=_gold(rng))
+
+
+def hami_ask(rng: Random) -> Ask:
+    """Return a Pod of one to three containers in HAMi's words, mostly allowed, some by UUID."""
+    by_percent = rng.random() < 0.4
+    count = rng.choice([1, 1, 2, 2, 3])
+    containers = [_hami_limits(rng, by_percent=by_percent) for _ in range(count)]
+    inits = [_hami_limits(rng, by_percent=by_percent)] if rng.random() < 0.25 else []
+    if not any(limits.keys() & hami.SHARES for limits in (*containers, *inits)):
+        containers.append({hami.GPU: 1, hami.CORES: 30})  # else it is NVIDIA's dialect
+    annotations = _gold(rng)
+    if rng.random() < 0.15:
+        names = [f"gpu-{minor}" for minor in range(6)]
+        key = rng.choice([hami.USE_ID, hami.NOUSE_ID])
+        annotations[key] = ",".join(rng.sample(names, rng.randint(1, 5)))
+    return Ask(containers=tuple(containers), inits=tuple(inits), annotations=annotations)
+
+
+def _hami_limits(rng: Random, *, by_percent: bool) -> dict[str, int]:
+    odd = rng.random()
+    if odd < 0.05:
+        keys = (hami.GPU, *sorted(hami.SHARES))
+        return {key: rng.choice([0, 1, 100, 101]) for key in rng.sample(keys, rng.randint(0, 4))}
+    limits = {hami.GPU: rng.choice([1, 1, 1, 2, 3])}
+    if odd < 0.15:
+        return limits
+    if odd < 0.2:
+        del limits[hami.GPU]
+    if rng.random() < 0.8:
+        limits[hami.CORES] = rng.choice([10, 30, 50, 50, 90, 100])
+    if by_percent ^ (rng.random() < 0.03):
+        limits[hami.PERCENT] = rng.choice([*PERCENTS, 100])
+    elif rng.random() < 0.9:
+        limits[hami.MEMORY] = rng.choice([1, 2048, 8138, 12288, 16276, 24576])
+    return limits

@@ -335,7 +335,7 @@ def requests_of_any_dialect(draw: st.DrawFn, uid: str = "p") -> PodRequest:
     """Draw a request that may speak mGPU or GPU share, or want CPUs of its own."""
     dialect: Dialect = draw(_DIALECTS)
     match dialect:
-        case Dialect.MGPU:
+        case Dialect.MGPU | Dialect.HAMI:
             devices = draw(_mgpu_demands())
         case Dialect.GPUSHARE:
             devices = (gpu_bytes(draw(_GPUSHARE_BYTES)),)
@@ -366,7 +366,7 @@ def requests_of_any_dialect(draw: st.DrawFn, uid: str = "p") -> PodRequest:
             name=f"c{place}", place=str(place), kind="app", device_counts=(("gpu", demand.count),)
         )
         for place, demand in enumerate(devices)
-        if dialect is Dialect.MGPU
+        if dialect in {Dialect.MGPU, Dialect.HAMI}
     )
     return replace(request, containers=needs)
 

@@ -139,6 +139,22 @@ def _mgpu_part(core: str, size: int) -> Amounts:
     return {f"{MGPU}core": core, f"{MGPU}memory": str(size * 512)}
 
 
+def _hami() -> st.SearchStrategy[Amounts]:
+    """One container's words, never a whole card alone: that would be NVIDIA's."""
+
+    def words(cards: int, memory: Amounts, cores: str) -> Amounts:
+        return {"nvidia.com/gpu": str(cards), "nvidia.com/gpucores": cores, **memory}
+
+    memory = st.one_of(
+        st.just({}),
+        st.builds(lambda percent: {"nvidia.com/gpumem-percentage": percent}, _PERCENT),
+        st.builds(lambda size: {"nvidia.com/gpumem": str(size * 512)}, st.integers(1, 32)),
+    )
+    return st.builds(
+        words, st.sampled_from((1, 1, 2)), memory, st.sampled_from(("10", "60", "100"))
+    )
+
+
 def asked() -> st.SearchStrategy[tuple[str, tuple[Amounts, ...]]]:
     """Draw a dialect and what each container of a Pod asks in it."""
     mgpu = st.lists(
@@ -153,5 +169,6 @@ def asked() -> st.SearchStrategy[tuple[str, tuple[Amounts, ...]]]:
             lambda size: ("gpushare", ({"aliyun.com/gpu-mem": str(size * 512)},)),
             st.integers(1, 2 * CARD_GIB),
         ),
+        st.builds(lambda parts: ("hami", tuple(parts)), st.lists(_hami(), min_size=1, max_size=3)),
         st.builds(lambda cards: ("group", ({f"{KOORDINATOR}gpu": str(100 * cards)},)), _CARDS),
     )

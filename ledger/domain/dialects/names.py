@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import Final
 
 from ledger.domain.dialects.gpushare.words import WORDS as GPUSHARE_WORDS
+from ledger.domain.dialects.hami.words import WORDS as HAMI_WORDS
 from ledger.domain.dialects.mgpu.words import WORDS as MGPU_WORDS
 from ledger.domain.dialects.words import DialectWords
 
@@ -24,18 +25,17 @@ class Dialect(StrEnum):
     KOORDINATOR = "koordinator"
     MGPU = "mgpu"
     GPUSHARE = "gpushare"
+    HAMI = "hami"
 
 
 OUR_DIALECT: Final = Dialect.KOORDINATOR
 """What answers are written in, and what is meant where nobody names a dialect."""
 
-FOREIGN_WORDS: Final[tuple[DialectWords, ...]] = (MGPU_WORDS, GPUSHARE_WORDS)
+FOREIGN_WORDS: Final[tuple[DialectWords, ...]] = (MGPU_WORDS, GPUSHARE_WORDS, HAMI_WORDS)
 """In the order in which a running Pod's annotations are asked (cli.md, Running Pods)."""
 
 REFUSED_RESOURCES: Final[Mapping[str, str]] = {
-    "nvidia.com/gpumem": "HAMi's shares of a card",
-    "nvidia.com/gpumem-percentage": "HAMi's shares of a card",
-    "nvidia.com/gpucores": "HAMi's shares of a card",
+    "nvidia.com/priority": "HAMi's order of the Pods on one card",
 }
 """
 Resources of dialects that are not read -> what they would mean. They stand beside names of ours,

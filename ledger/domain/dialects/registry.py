@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from ledger.domain.dialects.gpushare.reader import READER as GPUSHARE
+from ledger.domain.dialects.hami.reader import READER as HAMI
 from ledger.domain.dialects.koordinator.reader import READER as KOORDINATOR
 from ledger.domain.dialects.mgpu.reader import READER as MGPU
 from ledger.domain.dialects.names import Dialect
@@ -13,7 +14,7 @@ from ledger.domain.dialects.nvidia.reader import READER as NVIDIA
 from ledger.domain.dialects.protocol import DialectReader
 from ledger.domain.resources import ALIASES
 
-READERS: Final[tuple[DialectReader, ...]] = (MGPU, GPUSHARE, KOORDINATOR, NVIDIA)
+READERS: Final[tuple[DialectReader, ...]] = (MGPU, GPUSHARE, HAMI, KOORDINATOR, NVIDIA)
 """
 In the order in which their annotations and quantities are asked (cli.md, Running Pods); who borrows
 words is before who owns them.

@@ -18,6 +18,7 @@ from ledger.domain.bounds import Count
 from ledger.domain.dialects.names import Dialect
 from ledger.domain.log.codec import encode_value
 from ledger.domain.request.requests import (
+    CardFilter,
     ContainerCpus,
     ContainerNeed,
     CpuSetDemand,
@@ -58,6 +59,7 @@ class RecordedRequest:
     mgpu_policy: str = ""
     mgpu_multi: bool = False
     gpushare_units: Count = 0
+    card_filter: CardFilter | None = None
 
 
 BESIDE_IT: Final = frozenset({"uid", "namespace", "name", "cpu_milli", "memory_bytes", "snapshot"})

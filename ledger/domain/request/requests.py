@@ -14,6 +14,31 @@ from ledger.domain.dialects.names import Dialect
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CardFilter:
+    """
+    Which cards a Pod takes, by model and id; an empty field says nothing.
+
+    Attributes:
+        models, not_models: texts; one of which a card's model contains, or none, whatever the case.
+        ids, not_ids: letter for letter.
+    """
+
+    models: tuple[str, ...] = ()
+    not_models: tuple[str, ...] = ()
+    ids: tuple[str, ...] = ()
+    not_ids: tuple[str, ...] = ()
+
+    def takes(self, model: str, device_id: str) -> bool:
+        """Tell whether a card of this model and id is among them."""
+        name = model.upper()
+        if self.models and not any(text.upper() in name for text in self.models):
+            return False
+        if any(text.upper() in name for text in self.not_models):
+            return False
+        return device_id not in self.not_ids and (not self.ids or device_id in self.ids)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceDemand:
     """
     `count` different devices of one type, each giving the same share.
@@ -216,6 +241,7 @@ class PodRequest:
         mgpu_policy: the Pod's mGPU compute policy; empty for other dialects.
         mgpu_multi: the Pod spreads a container over several cards (GPU-sharing contract A.4).
         gpushare_units: the whole request in the node daemon's unit; 0 for other dialects.
+        card_filter: the GPUs that will do, as HAMi's annotations say; None = all.
     """
 
     uid: str
@@ -239,6 +265,7 @@ class PodRequest:
     mgpu_policy: str = ""
     mgpu_multi: bool = False
     gpushare_units: int = 0
+    card_filter: CardFilter | None = None
     snapshot: PodSnapshot = field(default_factory=PodSnapshot)
 
     @property

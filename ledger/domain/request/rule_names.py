@@ -29,6 +29,8 @@ class Rule(StrEnum):
     MGPU_POLICY = "MgpuPolicy"
     GPUSHARE_CARD = "GpuShareCard"
     GPUSHARE_UNIT = "GpuShareUnit"
+    HAMI_SHARE = "HamiShare"
+    HAMI_WEBHOOK = "HamiWebhook"
     QOS_PRIORITY = "QosPriority"
     BATCH_QOS = "BatchQos"
     SUB_PRIORITY = "SubPriority"

@@ -11,13 +11,14 @@ from ledger.domain.dialects.names import Dialect
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.requests import PodRequest
 from scheduler.decide.dialects.gpushare.chooser import CHOOSER as GPUSHARE
+from scheduler.decide.dialects.hami.chooser import CHOOSER as HAMI
 from scheduler.decide.dialects.koordinator import CHOOSER as KOORDINATOR
 from scheduler.decide.dialects.mgpu.chooser import CHOOSER as MGPU
 from scheduler.decide.dialects.nvidia import CHOOSER as NVIDIA
 from scheduler.decide.dialects.protocol import DialectChooser
 from scheduler.decide.dialects.unnamed import CHOOSER as UNNAMED
 
-CHOOSERS: Final[tuple[DialectChooser, ...]] = (NVIDIA, KOORDINATOR, MGPU, GPUSHARE, UNNAMED)
+CHOOSERS: Final[tuple[DialectChooser, ...]] = (NVIDIA, KOORDINATOR, MGPU, GPUSHARE, HAMI, UNNAMED)
 
 _BY_DIALECT: Final[Mapping[Any, DialectChooser]] = {each.dialect: each for each in CHOOSERS}
 

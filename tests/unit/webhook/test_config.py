@@ -56,7 +56,7 @@ def test_every_setting_reaches_the_decision() -> None:
     assert found.domain is DomainSetting.KOORDINATOR
     assert not found.rewrite_whole_cards
     assert found.takeover.rule is TakeoverRule.LABELLED
-    assert found.takeover.foreign_schedulers == {"volcano"}
+    assert found.takeover.foreign_schedulers == {"volcano", "hami-scheduler"}
     assert found.scheduler_name == "other"
     assert (found.mode_of("Gang"), found.mode_of("GpuCombination")) == (
         RuleMode.WARN,

@@ -7,12 +7,13 @@ from typing import Final
 
 from ledger.domain.dialects.names import Dialect
 from webhook.decide.dialects.gpushare import ADMISSION as GPUSHARE
+from webhook.decide.dialects.hami import ADMISSION as HAMI
 from webhook.decide.dialects.koordinator import ADMISSION as KOORDINATOR
 from webhook.decide.dialects.mgpu import ADMISSION as MGPU
 from webhook.decide.dialects.nvidia import ADMISSION as NVIDIA
 from webhook.decide.dialects.protocol import DialectAdmission
 
-ADMISSIONS: Final[tuple[DialectAdmission, ...]] = (KOORDINATOR, NVIDIA, MGPU, GPUSHARE)
+ADMISSIONS: Final[tuple[DialectAdmission, ...]] = (KOORDINATOR, NVIDIA, MGPU, GPUSHARE, HAMI)
 """In the order of the list of rules."""
 
 _BY_DIALECT: Final[Mapping[Dialect, DialectAdmission]] = {each.dialect: each for each in ADMISSIONS}

@@ -40,7 +40,13 @@ from webhook.decide.validating.requests import Examined, examine
 
 _EVERYWHERE: Final = frozenset(entry.name for entry in RULES if entry.reach is Reach.EVERYWHERE)
 _OF_PLACING: Final = frozenset(
-    {Rule.GANG, Rule.TOPOLOGY_GROUP, Rule.GROUP_IS_GANG, Rule.NOT_SUPPORTED}
+    {
+        Rule.GANG,
+        Rule.TOPOLOGY_GROUP,
+        Rule.GROUP_IS_GANG,
+        Rule.HAMI_SHARE,
+        Rule.NOT_SUPPORTED,
+    }
 )
 
 

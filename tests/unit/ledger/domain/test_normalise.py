@@ -1289,15 +1289,23 @@ def test_decoding_changes_nothing_in_the_object() -> None:
 @pytest.mark.parametrize(
     "word", ["nvidia.com/gpumem", "nvidia.com/gpumem-percentage", "nvidia.com/gpucores"]
 )
-@pytest.mark.parametrize("card", ["nvidia.com/gpu", GPU])
-def test_hamis_share_of_a_card_never_becomes_a_whole_one(card: str, word: str) -> None:
-    """Until the dialect is built its words are refused, with what they are."""
-    amount = 100 if card == GPU else 1
+def test_hamis_share_of_a_card_never_becomes_a_whole_one(word: str) -> None:
+    """Beside `nvidia.com/gpu` it is HAMi's dialect; beside another's words it is refused."""
+    request = decode_pod(gpu_pod({"nvidia.com/gpu": 1, word: 50}))
 
-    with pytest.raises(RefusedError, match="HAMi's shares of a card"):
-        decode_pod(gpu_pod({card: amount, word: 50}))
-    assert decode_pod(gpu_pod({word: 50})).devices == ()  # nothing of ours
-    assert decode_pod(gpu_pod({card: amount, word: 50}, nodeName="n")).devices
+    assert request.dialect is Dialect.HAMI
+    assert [demand.exclusive for demand in request.devices] == [False]
+    with pytest.raises(RefusedError, match="in one dialect only"):
+        decode_pod(gpu_pod({GPU: 100, word: 50}))
+
+
+def test_hamis_priority_is_refused_by_name() -> None:
+    """Beside a card it would be lost; alone it is nothing of ours."""
+    word = "nvidia.com/priority"
+
+    with pytest.raises(RefusedError, match="HAMi's order of the Pods on one card"):
+        decode_pod(gpu_pod({"nvidia.com/gpu": 1, word: 1}))
+    assert decode_pod(gpu_pod({word: 1})).devices == ()
 
 
 @pytest.mark.parametrize(

@@ -82,6 +82,8 @@ BROKEN: Final[dict[Rule, Case]] = {
     ),
     Rule.GPUSHARE_CARD: new(gpu_pod({"aliyun.com/gpu-mem": 8138, "aliyun.com/gpu-count": 2})),
     Rule.GPUSHARE_UNIT: new(gpu_pod({"aliyun.com/gpu-mem": "8Gi"})),
+    Rule.HAMI_SHARE: new(gpu_pod({"nvidia.com/gpu": 1, "nvidia.com/gpucores": 101})),
+    Rule.HAMI_WEBHOOK: new(gpu_pod({"nvidia.com/gpu": 1, "nvidia.com/gpumem": 3000})),
     Rule.OWNED_NODE: new(gpu_pod(GPU, tolerations=[{"operator": "Exists"}])),
     Rule.FORGED_DEVICE: (
         creation(

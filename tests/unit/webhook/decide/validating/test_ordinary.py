@@ -49,7 +49,7 @@ def test_a_gang_of_another_scheduler_may_be_what_we_can_not_honour() -> None:
     assert judged(pod(container(limits={"cpu": 1}), annotations=annotations)).allowed
 
 
-@pytest.mark.parametrize("word", ["nvidia.com/gpumem", "nvidia.com/mig-1g.5gb"])
+@pytest.mark.parametrize("word", ["nvidia.com/priority", "nvidia.com/mig-1g.5gb"])
 def test_what_another_scheduler_places_may_use_words_that_we_do_not_read(word: str) -> None:
     """Of a Pod that we would place they are refused, by name."""
     asked = {"nvidia.com/gpu": 1, word: 1}

@@ -1,0 +1,146 @@
+"""What running Pods of HAMi hold, by the annotation of its scheduler."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from msgspec import structs
+
+from ledger.domain.adopted.cards import Asker, Found, Part, collect, part_share, unreadable
+from ledger.domain.devices import WHOLE_PERCENT, DeviceRecord, DeviceShare
+from ledger.domain.dialects.hami.annotations import GivenCard, decode_allocated
+from ledger.domain.dialects.hami.words import ALLOCATED, NODE
+from ledger.domain.errors import InputError
+from ledger.domain.kube.pod_spec import APP, INIT, ContainerSpec
+from ledger.domain.resources import NVIDIA_GPU, TYPE_GPU
+
+SOURCE: Final = "vgpu-devices-allocated"
+
+_MIB: Final = 2**20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Use:
+    """Part of one card, and the container that has it; None where nobody can tell."""
+
+    given: GivenCard
+    container: ContainerSpec | None
+
+    @property
+    def is_first(self) -> bool:
+        """Tell whether an init container has it, which has ended when the others begin."""
+        return self.container is not None and self.container.kind == INIT
+
+
+def from_hami(asker: Asker) -> Found | None:
+    """
+    Return what a Pod that HAMi's scheduler placed holds.
+
+    Rule: docs/contracts/hami.md 1, fact 13, and 3: of each card the larger of the sum of the
+    containers and the largest init container.
+    """
+    text = asker.spec.annotations.get(ALLOCATED)
+    if text is None:
+        return None
+    try:
+        allocated = decode_allocated(text)
+    except InputError as error:  # plain text that names no card
+        return unreadable(SOURCE, str(error))
+    containers, fault = _containers(asker, len(allocated))
+    uses: dict[str, list[_Use]] = {}
+    for given_to, cards in zip(containers, allocated, strict=True):
+        for given in cards:
+            use = _Use(given=given, container=given_to)
+            uses.setdefault(given.device_id, []).append(use)
+    parts = [
+        (TYPE_GPU, _share(card, of_card) if card else None)
+        for device_id, of_card in uses.items()
+        for card in [asker.card(TYPE_GPU, device_id=device_id)]
+    ]
+    faults = [*fault, *_wrong_node(asker), *_unlike(containers, allocated)]
+    return collect(SOURCE, [*parts, *_unnamed(containers, allocated)], faults)
+
+
+def with_containers(found: Found, _asker: Asker) -> Found:
+    """
+    Return the shares of a source that knows amounts only, with who is alone on a card.
+
+    Rule: docs/contracts/hami.md 1, fact 3: whoever has all of the compute, whatever the memory.
+    """
+    shares = tuple(
+        structs.replace(share, exclusive=share.core_percent >= WHOLE_PERCENT)
+        if share.device_type == TYPE_GPU
+        else share
+        for share in found.shares
+    )
+    return replace(found, shares=shares)
+
+
+def _containers(
+    asker: Asker, entries: int
+) -> tuple[Sequence[ContainerSpec | None], tuple[str, ...]]:
+    """
+    Return whose each entry is: the init containers' first, or since before v2.9.0 none of theirs.
+
+    Rule: docs/contracts/hami.md 3.
+    """
+    apps = asker.apps()
+    first = sorted(
+        (one for one in asker.spec.containers if one.kind != APP),
+        key=lambda one: int(one.place.removeprefix("init-")),
+    )
+    if entries == len(first) + len(apps):
+        return [*first, *apps], ()
+    if entries == len(apps):
+        return apps, ()
+    numbers = f"entries={entries}, containers={len(first) + len(apps)}"
+    return [None] * entries, (f"{SOURCE} has not one entry per container: {numbers}",)
+
+
+def _share(card: DeviceRecord, uses: Sequence[_Use]) -> DeviceShare:
+    beside = [use for use in uses if not use.is_first]
+    core = sum(use.given.core_percent for use in beside)
+    memory = sum(use.given.memory_mib for use in beside)
+    core = max([core, *(use.given.core_percent for use in uses)])
+    memory = max([memory, *(use.given.memory_mib for use in uses)])
+    named = [
+        named
+        for use in uses
+        if use.container is not None
+        for named in part_share(
+            card, use.given.core_percent, use.given.memory_mib * _MIB, (use.container,)
+        ).containers
+    ]
+    return structs.replace(
+        part_share(card, core, memory * _MIB, ()),
+        exclusive=any(use.given.core_percent >= WHOLE_PERCENT for use in uses),
+        instances=max(1, len(beside)),
+        containers=tuple(named),
+    )
+
+
+def _unnamed(
+    containers: Sequence[ContainerSpec | None], allocated: Sequence[Sequence[GivenCard]]
+) -> Iterator[Part]:
+    """Yield an unknown card for each container that asks for more than its entry names."""
+    for container, cards in zip(containers, allocated, strict=True):
+        if container is not None and len(cards) < container.units(NVIDIA_GPU):
+            yield TYPE_GPU, None
+
+
+def _unlike(
+    containers: Sequence[ContainerSpec | None], allocated: Sequence[Sequence[GivenCard]]
+) -> Iterator[str]:
+    for container, cards in zip(containers, allocated, strict=True):
+        asked = 0 if container is None else container.units(NVIDIA_GPU)
+        if container is not None and len(cards) != asked:
+            numbers = f"asked={asked}, named={len(cards)}"
+            yield f"container {container.name} has not the cards it asks for: {numbers}"
+
+
+def _wrong_node(asker: Asker) -> Iterator[str]:
+    named = asker.spec.annotations.get(NODE, asker.spec.node_name)
+    if named != asker.spec.node_name:
+        yield f"{NODE} names another node: value={named!r}"

@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+import pytest
+
+from tests.support.hami import ALLOCATED, REGISTER, allocated, card, registered
+from tests.support.objects import Json, Object, container, node, pod
+from tests.support.simulating import Simulate
+
+pytestmark = pytest.mark.integration
+
+GPU: Final = "nvidia.com/gpu"
+MEM: Final = "nvidia.com/gpumem"
+PERCENT: Final = "nvidia.com/gpumem-percentage"
+CORES: Final = "nvidia.com/gpucores"
+OURS: Final = "scheduling.koordinator.sh/device-allocated"
+MIB: Final = 2**20
+
+
+def hami_node(name: str, *cards: Object) -> Object:
+    """Return a node as HAMi's device plugin leaves it: ten shares a card."""
+    quantities = {"cpu": "64", "memory": "512Gi", "pods": "110", GPU: 10 * len(cards)}
+    return node(name, allocatable=quantities, annotations={REGISTER: registered(*cards)})
+
+
+TWO_CARDS: Final = hami_node("n1", card("GPU-a"), card("GPU-b", index=1))
+"""Two cards of 32768 MiB."""
+
+
+def asking(name: str, limits: dict[str, Json], **more: Json) -> Object:
+    """Return a pending Pod of one container."""
+    return pod(container(limits=limits), name=name, **more)
+
+
+def running(name: str, limits: dict[str, Json], text: str) -> Object:
+    """Return a Pod that HAMi has placed on n1."""
+    fields: Object = {"uid": f"uid-{name}", "nodeName": "n1", "phase": "Running"}
+    annotations = {ALLOCATED: text, "hami.io/vgpu-node": "n1"}
+    return pod(container(limits=limits), name=name, annotations=annotations, **fields)
+
+
+def cards_of(document: dict[str, Any], name: str) -> list[tuple[str, int, int]]:
+    """Return id, core and MiB of each card that a Pod got."""
+    placed = next(item for item in document["placements"] if item["name"] == name)
+    entries = json.loads(placed["annotations"][OURS])["gpu"]
+    return [
+        (
+            entry["id"],
+            int(entry["resources"].get("koordinator.sh/gpu-core", 0)),
+            int(entry["resources"]["koordinator.sh/gpu-memory"]) // MIB,
+        )
+        for entry in entries
+    ]
+
+
+def message_of(document: dict[str, Any], name: str) -> str:
+    """Return why a Pod waits."""
+    waiting = next(item for item in document["placements"] if item["name"] == name)
+    return str(waiting["unschedulable"]["message"])
+
+
+def test_shares_of_different_cards_are_given(simulate: Simulate) -> None:
+    """Contract 1: each amount is of each card, and nothing of HAMi's is written."""
+    document = simulate(TWO_CARDS, asking("a", {GPU: 2, MEM: 3000, CORES: 30}))
+
+    assert cards_of(document, "a") == [("GPU-a", 30, 3000), ("GPU-b", 30, 3000)]
+    annotations = document["placements"][0]["annotations"]
+    assert annotations["tenure.sh/visible.0"] == "GPU-a,GPU-b"
+    assert not [key for key in annotations if "hami" in key or "nvidia" in key]
+
+
+def test_what_hami_gave_is_not_given_again(simulate: Simulate) -> None:
+    """Contract 3: its Pods hold their cards, by UUID, beside ours."""
+    document = simulate(
+        TWO_CARDS,
+        running("theirs", {GPU: 1, MEM: 30000, CORES: 50}, allocated([("GPU-a", 30000, 50)])),
+        running("whole", {GPU: 1, CORES: 100}, allocated([("GPU-b", 32768, 100)])),
+        asking("small", {GPU: 1, MEM: 2000, CORES: 50}),
+        asking("large", {GPU: 1, MEM: 3000}),
+    )
+
+    assert cards_of(document, "small") == [("GPU-a", 50, 2000)]
+    assert message_of(document, "large").endswith(" 1 Insufficient gpu devices.")
+
+
+def test_whole_cards_are_counted_by_the_register(simulate: Simulate) -> None:
+    """Contract 4: HAMi's plugin advertises twenty of two cards."""
+    document = simulate(TWO_CARDS, asking("a", {GPU: 2}), asking("b", {GPU: 1}))
+
+    assert cards_of(document, "a") == [("GPU-a", 100, 32768), ("GPU-b", 100, 32768)]
+    assert message_of(document, "b").endswith(" 1 Insufficient gpu devices.")
+
+
+@pytest.mark.parametrize(
+    ("annotations", "given"),
+    [
+        ({"nvidia.com/use-gputype": "a100"}, "GPU-c"),
+        ({"nvidia.com/nouse-gputype": "V100"}, "GPU-c"),
+        ({"nvidia.com/use-gpuuuid": "GPU-b"}, "GPU-b"),
+        ({"nvidia.com/nouse-gpuuuid": "GPU-a"}, "GPU-b"),
+    ],
+)
+def test_a_pod_gets_the_cards_it_wishes(
+    simulate: Simulate, annotations: Object, given: str
+) -> None:
+    """Contract 2: by model and by UUID, of a share and of a whole card."""
+    another = card("GPU-c", index=2, type="NVIDIA A100-SXM4-80GB")
+    cards = hami_node("n1", card("GPU-a"), card("GPU-b", index=1), another)
+    document = simulate(
+        cards,
+        asking("share", {GPU: 1, MEM: 3000}, annotations=annotations),
+    )
+    whole = simulate(cards, asking("whole", {GPU: 1}, annotations=annotations))
+
+    assert [one[0] for one in cards_of(document, "share")] == [given]
+    assert [one[0] for one in cards_of(whole, "whole")] == [given]
+
+
+def test_a_wish_that_no_card_meets_is_the_reason(simulate: Simulate) -> None:
+    """`why` has what to drop; the message counts the nodes."""
+    wish = {"nvidia.com/use-gputype": "H100"}
+    document = simulate(TWO_CARDS, asking("a", {GPU: 1, MEM: 3000}, annotations=wish))
+
+    assert message_of(document, "a").endswith(" 1 CardFilterMismatch.")

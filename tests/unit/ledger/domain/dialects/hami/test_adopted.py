@@ -1,0 +1,198 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from ledger.domain.adopted.pods import Adopted, adopt
+from ledger.domain.kube.node_objects import decode_node
+from tests.support.hami import ALLOCATED
+from tests.support.hami import allocated as written
+from tests.support.objects import Object, container, device, gpu_device, node, pod, sidecar
+
+MIB = 2**20
+GPU = "nvidia.com/gpu"
+MEM = "nvidia.com/gpumem"
+CORES = "nvidia.com/gpucores"
+NODE = "hami.io/vgpu-node"
+FOUR_CARDS = decode_node(node(), device(*(gpu_device(minor) for minor in range(4))))[0]
+"""Cards GPU-0 to GPU-3 of 24 GiB."""
+
+
+def held(
+    *containers: Object,
+    allocated: str,
+    init: list[Object] | None = None,
+    annotations: dict[str, str] | None = None,
+) -> Adopted:
+    """Return what a running Pod of these containers holds; `allocated` is HAMi's annotation."""
+    texts = {ALLOCATED: allocated, **(annotations or {})}
+    fields: Object = {"uid": "u1", "nodeName": "n1", "phase": "Running"}
+    body = pod(*containers, annotations=texts, init=init or [], **fields)
+    return adopt(body, FOUR_CARDS)
+
+
+def asks(name: str, cards: int = 1, mib: int = 3000, cores: int = 30) -> Object:
+    """Return a container as HAMi's webhook leaves it."""
+    return container(name, limits={GPU: cards, MEM: mib, CORES: cores})
+
+
+def numbers(adopted: Adopted) -> list[tuple[int, int, int, int, bool]]:
+    """Return minor, core, MiB, instances and exclusive of every share."""
+    return [
+        (
+            share.minor,
+            share.core_percent,
+            share.memory_bytes // MIB,
+            share.instances,
+            share.exclusive,
+        )
+        for share in adopted.shares
+    ]
+
+
+def test_a_pod_holds_what_hami_gave_it() -> None:
+    """Contract 3: by UUID, MiB and percent of compute, each container its own part."""
+    found = held(
+        asks("a", mib=3000),
+        asks("b", mib=5000),
+        allocated=written([("GPU-2", 3000, 30)], [("GPU-2", 5000, 30)]),
+    )
+
+    assert numbers(found) == [(2, 60, 8000, 2, False)]
+    assert [
+        (one.container, one.place, one.core_percent, one.memory_bytes // MIB)
+        for one in found.shares[0].containers
+    ] == [("a", "0", 30, 3000), ("b", "1", 30, 5000)]
+    assert (found.source, found.dialect) == ("vgpu-devices-allocated", "hami")
+    assert (found.unknown_types, found.faults) == ((), ())
+
+
+def test_a_whole_card_is_held_alone() -> None:
+    """Contract 1, facts 2 and 3: the webhook made `gpucores: 100` of `nvidia.com/gpu` alone."""
+    found = held(
+        container("a", limits={GPU: 2, CORES: 100}),
+        allocated=written([("GPU-3", 24576, 100), ("GPU-0", 24576, 100)]),
+    )
+
+    assert numbers(found) == [(0, 100, 24576, 1, True), (3, 100, 24576, 1, True)]
+
+
+@pytest.mark.parametrize(
+    ("text", "shares"),
+    [
+        pytest.param(
+            written([("GPU-0", 9000, 10)], [("GPU-0", 3000, 30)]),
+            [(0, 30, 9000, 1, False)],
+            id="the larger of each amount",
+        ),
+        pytest.param(
+            written([("GPU-1", 9000, 10)], [("GPU-0", 3000, 30)]),
+            [(0, 30, 3000, 1, False), (1, 10, 9000, 1, False)],
+            id="on another card",
+        ),
+        pytest.param(written([("GPU-0", 3000, 30)]), [(0, 30, 3000, 1, False)], id="before v2.9.0"),
+    ],
+)
+def test_init_containers_take_turns_with_the_others(
+    text: str, shares: list[tuple[int, int, int, int, bool]]
+) -> None:
+    """Contract 1, fact 13, and 3: init containers' entries come first, or are not there."""
+    found = held(asks("a"), init=[asks("i", mib=9000, cores=10)], allocated=text)
+
+    assert numbers(found) == shares
+    assert found.faults == ()
+
+
+def test_a_sidecar_counts_beside_the_containers() -> None:
+    """Contract 1, fact 13, as ours: it runs as long as they do."""
+    found = held(
+        asks("a"),
+        init=[sidecar("s", limits={GPU: 1, MEM: 500, CORES: 5})],
+        allocated=written([("GPU-0", 500, 5)], [("GPU-0", 3000, 30)]),
+    )
+
+    assert numbers(found) == [(0, 35, 3500, 2, False)]
+
+
+@pytest.mark.parametrize(
+    ("text", "shares", "fault"),
+    [
+        pytest.param(
+            written([("GPU-9", 3000, 30)]), [], "", id="a card that the node does not have"
+        ),
+        pytest.param(
+            written([]),
+            [],
+            "container a has not the cards it asks for: asked=1, named=0",
+            id="no card",
+        ),
+        pytest.param(
+            written([("GPU-0", 3000, 30)], [("GPU-1", 1, 1)]),
+            [(0, 30, 3000, 1, False), (1, 1, 1, 1, False)],
+            "vgpu-devices-allocated has not one entry per container: entries=2, containers=1",
+            id="more entries than containers",
+        ),
+        pytest.param(
+            "GPU-0,NVIDIA,x,0:;",
+            [],
+            f"metadata.annotations[{ALLOCATED}][0][0].memory: not an integer: value='x'",
+            id="a number that is none",
+        ),
+    ],
+)
+def test_a_card_that_nobody_can_name_is_unknown(
+    text: str, shares: list[tuple[int, int, int, int, bool]], fault: str
+) -> None:
+    """Never card 0 by guess: the node is closed for GPUs."""
+    found = held(asks("a"), allocated=text)
+
+    assert numbers(found) == shares
+    assert found.unknown_types == (() if shares else ("gpu",))
+    assert found.faults == ((fault,) if fault else ())
+
+
+def test_another_nodes_name_is_a_fault() -> None:
+    """Contract 3: HAMi chose another node than the Pod is on."""
+    text = written([("GPU-0", 3000, 30)])
+    found = held(asks("a"), allocated=text, annotations={NODE: "n2"})
+
+    assert numbers(found) == [(0, 30, 3000, 1, False)]
+    assert found.faults == (f"{NODE} names another node: value='n2'",)
+
+
+def test_our_own_annotation_comes_first() -> None:
+    """Cli.md, Running Pods: `device-allocated` is asked before all others."""
+    ours = '{"gpu":[{"minor":1,"resources":{"koordinator.sh/gpu-memory":"3000Mi"}}]}'
+    found = held(
+        asks("a"),
+        allocated=written([("GPU-0", 3000, 30)]),
+        annotations={"scheduling.koordinator.sh/device-allocated": ours},
+    )
+
+    assert found.source == "device-allocated"
+    assert [share.minor for share in found.shares] == [1]
+
+
+def test_who_has_all_of_the_compute_is_alone_by_our_own_annotation_too() -> None:
+    """Contract 1, fact 3: the annotation has amounts only, and all of the memory is not all."""
+    ours = {
+        "gpu": [
+            {
+                "minor": minor,
+                "resources": {
+                    "koordinator.sh/gpu-core": str(core),
+                    "koordinator.sh/gpu-memory": f"{gib}Gi",
+                },
+            }
+            for minor, core, gib in ((0, 100, 3), (1, 50, 24))
+        ]
+    }
+    found = held(
+        asks("a", cores=100),
+        container("b", limits={GPU: 1, CORES: 50}),
+        allocated="",
+        annotations={"scheduling.koordinator.sh/device-allocated": json.dumps(ours)},
+    )
+
+    assert [(share.minor, share.exclusive) for share in found.shares] == [(0, True), (1, False)]

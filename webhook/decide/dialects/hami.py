@@ -1,0 +1,47 @@
+"""HAMi at admission: its own webhook must be kept off the Pods that we place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from ledger.domain.annotations.wire import label_path
+from ledger.domain.dialects.hami.words import LABEL_WEBHOOK, WEBHOOK_IGNORE
+from ledger.domain.dialects.names import Dialect
+from ledger.domain.errors import FieldError
+from ledger.domain.request.requests import PodRequest
+from ledger.domain.request.rule_names import Rule
+from ledger.domain.request.rules import of_rule, required
+from webhook.decide.dialects.protocol import DialectAdmission
+from webhook.decide.facts import NamespaceFacts
+from webhook.decide.validating.entries import rule_entry
+
+
+@of_rule(Rule.HAMI_WEBHOOK)
+def _violations(
+    _request: PodRequest, labels: Mapping[str, str], facts: NamespaceFacts
+) -> Iterator[FieldError]:
+    """
+    Yield the violation where HAMi's webhook may rewrite a Pod that we place.
+
+    Rule: docs/contracts/hami.md 5, ours.
+    """
+    if WEBHOOK_IGNORE not in {labels.get(LABEL_WEBHOOK), facts.labels.get(LABEL_WEBHOOK)}:
+        fact = f'"{WEBHOOK_IGNORE}", here or on the namespace: else HAMi may rewrite the pod, too'
+        yield required(label_path(LABEL_WEBHOOK), fact)
+
+
+_RULES: Final = (
+    rule_entry(
+        Rule.HAMI_SHARE,
+        "amounts in HAMi's words that are no share of a card, and lists of too few cards",
+        "HAMi contract 1, 2",
+    ),
+    rule_entry(
+        Rule.HAMI_WEBHOOK,
+        "HAMi's words without `hami.io/webhook: ignore` on the Pod or its namespace",
+        "HAMi contract 5",
+    ),
+)
+
+ADMISSION: Final = DialectAdmission(dialect=Dialect.HAMI, rules=_RULES, violations=_violations)
