@@ -34,7 +34,6 @@ REGISTRIES: Final = frozenset(
 )
 
 NAMED_FOR_A_REASON: Final = {
-    "tenure/config.py": "a section of the settings has the name of a dialect",
     "tenure/trace/week_cluster.py": "the demo week has nodes of a dialect",
     "tenure/trace/week_pods.py": "the demo week's users speak several dialects",
 }
