@@ -15,13 +15,12 @@ from pathlib import Path
 from benchmarks.ledger.measure import Spent, say, spent_by
 from benchmarks.ledger.startup import startup
 from benchmarks.ledger.work import ORIGIN, Work
-from ledger.domain.log.state_codec import LedgerState
+from ledger.domain.log.state import Folding, LedgerState
 from ledger.store.open import Ledger, open_ledger
 from ledger.store.profile import connect
 from ledger.store.projections.rebuild import rebuild
 from ledger.store.proving.verify import verify
 from ledger.store.reading.read import proven_pages, read_events, replay
-from ledger.store.reading.timetravel import Fold
 
 ALL_COLUMNS = "SELECT * FROM ledger_events ORDER BY position"
 
@@ -94,7 +93,7 @@ def _envelopes(ledger: Ledger) -> None:
 
 
 def _replay(ledger: Ledger) -> LedgerState:
-    fold = Fold(LedgerState())
+    fold = Folding(LedgerState())
     for position, event in replay(ledger.connection):
         fold.add(position, event)
     return fold.state

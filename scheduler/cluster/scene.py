@@ -22,8 +22,7 @@ from ledger.domain.log.events import (
 )
 from ledger.domain.log.recorded_node import RecordedNode
 from ledger.domain.log.recorded_request import RecordedRequest, request_digest
-from ledger.domain.log.state import LOST
-from ledger.domain.log.state_codec import LedgerState
+from ledger.domain.log.state import LOST, Folding, LedgerState
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.normalise import examine_pod
 from ledger.domain.request.requests import PodRequest, PodSnapshot, group_name
@@ -36,7 +35,7 @@ from ledger.store.archives.segments import segments_of
 from ledger.store.open import Ledger
 from ledger.store.reading.read import replay
 from ledger.store.reading.report_queries import settings_in_force
-from ledger.store.reading.timetravel import Fold, load_state
+from ledger.store.reading.timetravel import load_state
 from scheduler.cluster.objects import Document, Documents, cluster_of
 from scheduler.cluster.rebuilt import (
     UNTOLD_BY_ARCHIVE,
@@ -216,7 +215,7 @@ def _read_events(source: Ledger) -> tuple[LedgerState, _Told]:
     """Read the live log once; what an archive took is in its state, and told no further."""
     with source.connection.begin():
         archived = segments_of(source.connection)
-    fold = None if archived else Fold(LedgerState())
+    fold = None if archived else Folding(LedgerState())
     told = _Told(is_archived=bool(archived))
     for position, event in replay(source.connection, after=archived[-1].last if archived else 0):
         if fold is not None:

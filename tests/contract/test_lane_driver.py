@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-import pytest
-
 from ledger.domain.errors import CapacityError
 from ledger.store.proving.verify import verify
 from ledger.store.service import open_service
-from ledger.store.writing import direct
 from ledger.store.writing.commands import Command, Outcome, Recorded, Refused
 from ledger.store.writing.lane import Turn, open_lane
 from tests.support.stores import MONDAY_US, ORIGIN, Clock, SqliteStore, node, reserved, share
@@ -33,27 +30,8 @@ def answers(store: SqliteStore) -> list[Outcome]:
     return asyncio.run(run())
 
 
-def test_the_driver_still_has_the_words_of_the_short_way(sqlite_store: SqliteStore) -> None:
-    """A release without them would make appends slower without a word: here it is said."""
-
-    async def run() -> bool:
-        async with open_service(sqlite_store.url, write=True) as service:
-            connection = await service.connect()
-            try:
-                return await connection.run_sync(direct.is_threaded)
-            finally:
-                await connection.close()
-
-    assert asyncio.run(run()), f"aiosqlite.Connection lacks one of {direct.THREADED}"
-
-
-@pytest.mark.parametrize("words", [direct.THREADED, ("gone",)], ids=["short way", "long way"])
-def test_a_driver_without_the_short_way_is_only_slower(
-    sqlite_store: SqliteStore, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
-) -> None:
-    """The same answers, the same refusals, and a ledger that verifies."""
-    monkeypatch.setattr(direct, "THREADED", words)
-
+def test_a_lane_acts_in_the_thread_of_its_driver(sqlite_store: SqliteStore) -> None:
+    """By words that aiosqlite has and does not promise: a release without them fails here."""
     first, second, third = answers(sqlite_store)
 
     assert [first, second] == [Recorded(first=2, last=2), Recorded(first=3, last=3)]

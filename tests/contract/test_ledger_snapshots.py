@@ -7,13 +7,13 @@ import zlib
 import pytest
 
 from ledger.domain.errors import FencedError, InputError
-from ledger.domain.log.state import fold
 from ledger.domain.log.state_codec import encode_state, state_digest
 from ledger.store.open import Ledger
 from ledger.store.proving.verify import verify
 from ledger.store.reading.snapshots import take_snapshot
 from ledger.store.reading.timetravel import load_state, position_at, state_at
 from ledger.store.writing.append import Writer
+from tests.support.folding import fold
 from tests.support.stores import (
     Clock,
     SqliteStore,

@@ -14,16 +14,10 @@ from hypothesis import strategies as st
 
 from ledger.domain.errors import CapacityError
 from ledger.domain.log.events import LedgerEvent, PodReserved, PodVoided
-from ledger.domain.log.state import (
-    NodeState,
-    apply,
-    fold,
-    machine_violations,
-    node_uid_of,
-    violations,
-)
+from ledger.domain.log.state import NodeState, machine_violations, node_uid_of, violations
 from ledger.store.projections.rebuild import rebuild
 from ledger.store.proving.verify import verify
+from tests.support.folding import apply, fold
 from tests.support.stores import (
     GIB,
     Clock,

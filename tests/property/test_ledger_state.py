@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from ledger.domain.errors import CapacityError, InputError
 from ledger.domain.log import state_codec
 from ledger.domain.log.events import LedgerEvent
-from ledger.domain.log.state import NodeState
-from ledger.domain.log.state_codec import LedgerState, decode_state, encode_state
+from ledger.domain.log.state import Folding, LedgerState, NodeState
+from ledger.domain.log.state_codec import decode_state, encode_state
 from ledger.store.proving.verify import verify
 from ledger.store.reading.snapshots import take_snapshot
-from ledger.store.reading.timetravel import Fold, load_state, position_at, state_at
+from ledger.store.reading.timetravel import load_state, position_at, state_at
 from tests.property.test_ledger_histories import BATCHES, EVENTS
 from tests.support.stores import Clock, SqliteStore, node, planned, start
 
@@ -41,7 +41,7 @@ def empty(tmp_path_factory: pytest.TempPathFactory) -> SqliteStore:
 @given(events=st.lists(st.one_of(EVENTS, PLANS), max_size=30))
 def test_a_state_is_one_text_and_comes_back(events: list[LedgerEvent]) -> None:
     """Any fold, in whatever order its mappings were filled: the same text, and the state again."""
-    folded = Fold(LedgerState())
+    folded = Folding(LedgerState())
     for position, event in enumerate((node("n-1", cpus=4, gpus=3), *events), 1):
         folded.add(position, event)
     state = folded.state
@@ -90,7 +90,7 @@ def test_a_start_from_a_snapshot_is_the_full_fold(
             if number % every == 0:
                 take_snapshot(ledger, writer, wall_us=clock.now_us)
 
-        full = Fold(LedgerState())
+        full = Folding(LedgerState())
         for recorded in ledger.read_events():
             position = recorded.envelope.position
             full.add(position, recorded.event)

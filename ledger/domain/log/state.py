@@ -1,8 +1,8 @@
 """
 The state of the ledger as a fold over its events: who holds what, now or at any position.
 
-Replay is a loop over `apply`. Nothing in here refuses or forgets a holder: whether a state breaks a
-capacity is asked of `violations`, so that a proof can name the position at which it did.
+Replay is a loop over `Folding.add`. Nothing in here refuses or forgets a holder: whether a state
+breaks a capacity is asked of `violations`, so that a proof can name the position at which it did.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 from typing import Any, Final
 
 from msgspec import Struct, structs
@@ -20,6 +19,7 @@ from ledger.domain.cpuset import CpuSet
 from ledger.domain.devices import DeviceRecord, DeviceShare
 from ledger.domain.log.events import (
     DeviceHealthChanged,
+    GroupPlanned,
     LedgerEvent,
     NodeCleared,
     NodeInventoried,
@@ -32,6 +32,7 @@ from ledger.domain.log.events import (
     PodVoided,
 )
 from ledger.domain.log.machines import Machine, machine_of
+from ledger.domain.log.places import Place, apply_places
 from ledger.domain.topology import Cpu
 
 GRANTED: Final = "granted"
@@ -122,31 +123,34 @@ class Violation:
         return f"{self.node_name}/{self.unit}: {self.fact}"
 
 
-def apply(node: NodeState | None, position: int, event: LedgerEvent) -> NodeState | None:
-    """
-    Fold one event into the state of the node it is about. Pure and total.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerState:
+    """Everything that is folded from the events up to one position: nodes by UID, open places."""
 
-    Events about no node (settings, refusals, plans, drift) return the node as it is. A holder of a
-    node that was never inventoried is kept too. A second release of the same reservation changes
-    nothing.
-    """
-    uid = node_uid_of(event)
-    if uid is None:
-        return node
-    folding = Folding({} if node is None else {uid: node})
-    folding.add(position, event)
-    return folding.nodes().get(uid)
+    nodes: Mapping[str, NodeState] = field(default_factory=dict)
+    places: tuple[Place, ...] = ()
+
+
+_NOTHING: Final = LedgerState()
 
 
 class Folding:
-    """Nodes by UID that are folded in place: `apply` for those who replay many events."""
+    """
+    A state that is folded in place, one event at a time: the one fold, which every reader calls.
 
-    def __init__(self, nodes: Mapping[str, NodeState] = MappingProxyType({})) -> None:
-        self._nodes = {uid: _opened(node) for uid, node in nodes.items()}
+    Events about no node (settings, refusals, drift) change nothing. A holder of a node that was
+    never inventoried is kept too. A second release of the same reservation changes nothing.
+    """
+
+    def __init__(self, state: LedgerState = _NOTHING) -> None:
+        self._nodes = {uid: _opened(node) for uid, node in state.nodes.items()}
+        self._places = state.places
 
     def add(self, position: int, event: LedgerEvent) -> None:
-        """Fold one event into the node that it is about, if it is about one."""
+        """Fold one event into the open places and into the node that it is about, if any."""
         kind = type(event)
+        if self._places or kind is GroupPlanned:
+            self._places = apply_places(self._places, position, event)
         step = _STEPS.get(kind)
         if step is None:
             return
@@ -159,9 +163,11 @@ class Folding:
             node = self._nodes[uid] = _opened(NodeState(uid=uid, name=about.node_name))
         step(node, position, event)
 
-    def nodes(self) -> dict[str, NodeState]:
-        """Return the nodes as they are now."""
-        return {uid: _closed(node) for uid, node in self._nodes.items()}
+    @property
+    def state(self) -> LedgerState:
+        """The state as it is now."""
+        nodes = {uid: _closed(node) for uid, node in self._nodes.items()}
+        return LedgerState(nodes=nodes, places=self._places)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -220,14 +226,6 @@ def node_uid_of(event: LedgerEvent) -> str | None:
     """Return the UID of the node whose state `event` changes, or None."""
     about: Any = event
     return about.node_uid if type(event) in _STEPS else None
-
-
-def fold(events: Iterable[tuple[int, LedgerEvent]]) -> dict[str, NodeState]:
-    """Replay (position, event) pairs in order; return the nodes by UID."""
-    folding = Folding()
-    for position, event in events:
-        folding.add(position, event)
-    return folding.nodes()
 
 
 def _inventoried(node: _Node, _position: int, event: NodeInventoried) -> None:

@@ -8,26 +8,17 @@ sorted. A change of the form is a new `FORMAT`; a reader ignores snapshots of fo
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from ledger.domain.devices import DeviceRecord
 from ledger.domain.log.codec import encode_value, read_value
 from ledger.domain.log.places import Place
-from ledger.domain.log.state import Amount, Holding, NodeState
+from ledger.domain.log.state import Amount, Holding, LedgerState, NodeState
 from ledger.domain.topology import Cpu
 
 FORMAT: Final = "state.v2"
 _PATH: Final = "state"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LedgerState:
-    """Everything that is folded from the events up to one position: nodes by UID, open places."""
-
-    nodes: Mapping[str, NodeState] = field(default_factory=dict)
-    places: tuple[Place, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,8 @@ from sqlalchemy import Connection, select
 
 from ledger.domain.errors import CorruptLedgerError, InputError
 from ledger.domain.log.events import EpochStarted
-from ledger.domain.log.state_codec import LedgerState, decode_state
+from ledger.domain.log.state import LedgerState
+from ledger.domain.log.state_codec import decode_state
 from ledger.domain.proofs.canonical import canonical_json
 from ledger.domain.proofs.hashing import GENESIS
 from ledger.store import schema

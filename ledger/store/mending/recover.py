@@ -32,7 +32,7 @@ from ledger.domain.log.standing import (
     incarnations_of,
     standing,
 )
-from ledger.domain.log.state import GRANTED, OBSERVED, Holding, apply, node_uid_of
+from ledger.domain.log.state import GRANTED, OBSERVED, Folding, Holding, LedgerState
 from ledger.store import schema
 from ledger.store.archives.archived_past import archived_past
 from ledger.store.mending.recover_plan import Attempt, Past, Plan
@@ -281,9 +281,8 @@ def _past(ledger: Ledger, witnesses: Sequence[Witness], uids: set[str]) -> Past:
         before = archived_past(ledger.connection, positions, uids)
     recovered = _recoveries(ledger, before.last)
     chains = dict(before.chains)
-    past = Past(
-        own=Own(origin="", position=0, epoch=0), nodes=dict(before.nodes), known=set(before.known)
-    )
+    past = Past(own=Own(origin="", position=0, epoch=0), nodes={}, known=set(before.known))
+    folding = Folding(LedgerState(nodes=before.nodes))
     for each in ledger.read_events(after=before.last):
         event, position = each.event, each.envelope.position
         if position in positions:
@@ -292,10 +291,8 @@ def _past(ledger: Ledger, witnesses: Sequence[Witness], uids: set[str]) -> Past:
             recovered.append(event)
         if isinstance(event, (PodReserved, PodObserved)) and event.pod_uid in uids:
             past.known.add((event.pod_uid, event.attempt))
-        uid = node_uid_of(event)
-        after = apply(past.nodes.get(uid), position, event) if uid else None
-        if uid and after is not None:
-            past.nodes[uid] = after
+        folding.add(position, event)
+    past.nodes = dict(folding.state.nodes)
     lives, lost = incarnations_of(recovered)
     ends = [
         (each.incarnation, event.began_at - 1) for each, event in zip(lost, recovered, strict=True)

@@ -15,11 +15,9 @@ from typing import Any, Final
 from sqlalchemy import Connection, Select, select
 
 from ledger.domain.devices import DeviceShare
-from ledger.domain.log.state import GRANTED, Holding, NodeState
-from ledger.domain.log.state_codec import LedgerState
+from ledger.domain.log.state import GRANTED, Folding, Holding, LedgerState, NodeState
 from ledger.store import schema
 from ledger.store.reading.tables import rows_of
-from ledger.store.reading.timetravel import Fold
 from ledger.store.writing.statements import Row
 
 _open = schema.ledger_reservations.c
@@ -74,7 +72,7 @@ class HeldByFold:
 
     def __init__(self, connection: Connection, state: LedgerState = _NOTHING) -> None:
         self._connection = connection
-        self._fold = Fold(state)
+        self._fold = Folding(state)
         self.add = self._fold.add
 
     @property

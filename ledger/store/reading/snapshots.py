@@ -11,7 +11,8 @@ from sqlalchemy.exc import DBAPIError
 from ledger.domain.errors import InputError
 from ledger.domain.log.events import LedgerEvent, SnapshotTaken
 from ledger.domain.log.recorded import NewEvent
-from ledger.domain.log.state_codec import LedgerState, encode_state, state_digest
+from ledger.domain.log.state import LedgerState
+from ledger.domain.log.state_codec import encode_state, state_digest
 from ledger.store import schema
 from ledger.store.failures import unavailable
 from ledger.store.open import Ledger

@@ -17,10 +17,9 @@ from typing import Any, Final
 from sqlalchemy import Connection, func, select
 
 from ledger.domain.errors import InputError, LedgerError
-from ledger.domain.log.events import GroupPlanned, LedgerEvent, SnapshotTaken
-from ledger.domain.log.places import Place, apply_places
-from ledger.domain.log.state import Folding
-from ledger.domain.log.state_codec import FORMAT, LedgerState, decode_state, state_digest
+from ledger.domain.log.events import LedgerEvent, SnapshotTaken
+from ledger.domain.log.state import Folding, LedgerState
+from ledger.domain.log.state_codec import FORMAT, decode_state, state_digest
 from ledger.store import schema
 from ledger.store.archives.segment_files import SegmentFile
 from ledger.store.archives.segments import START, End, Segment, end_of, in_archive, segments_of
@@ -53,25 +52,6 @@ class Loaded:
     findings: tuple[str, ...]
 
 
-class Fold:
-    """A state that is folded one event at a time."""
-
-    def __init__(self, state: LedgerState) -> None:
-        self._nodes = Folding(state.nodes)
-        self._places: tuple[Place, ...] = state.places
-
-    def add(self, position: int, event: LedgerEvent) -> None:
-        """Fold one event."""
-        self._nodes.add(position, event)
-        if self._places or type(event) is GroupPlanned:
-            self._places = apply_places(self._places, position, event)
-
-    @property
-    def state(self) -> LedgerState:
-        """The state as it is now."""
-        return LedgerState(nodes=self._nodes.nodes(), places=self._places)
-
-
 def load_state(ledger: Ledger) -> Loaded:
     """
     Return the state at the head, as a process that starts needs it.
@@ -102,7 +82,7 @@ def state_at(ledger: Ledger, position: int, *, segments: Path | None = None) -> 
         return _archived_state(ledger, archived, position, segments)
     base = end_of(archived[-1]) if archived else START
     first, state, findings = _newest_proven(ledger.connection, position, base)
-    fold = Fold(state)
+    fold = Folding(state)
     for at, event in replay(ledger.connection, after=first, limit=position - first):
         fold.add(at, event)
     return Loaded(
@@ -119,7 +99,7 @@ def _archived_state(
     """Return the state inside of a segment: from the end of the one before, and its file."""
     number = next(n for n, segment in enumerate(archived) if position < segment.last)
     base = end_of(archived[number - 1]) if number else START
-    fold = Fold(base.folded())
+    fold = Folding(base.folded())
     if position > base.position:
         if folder is None:
             with ledger.connection.begin():

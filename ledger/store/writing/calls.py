@@ -15,7 +15,7 @@ from sqlalchemy import Connection
 
 from ledger.store.ddl.postgres_append import STEPS, Step
 from ledger.store.profile import driver_connection
-from ledger.store.writing.direct import is_pipelined, refused
+from ledger.store.writing.direct import is_blocking, refused
 from ledger.store.writing.statements import Row, Statement
 
 TEXT: Final = "SELECT ledger_append($1, $2, $3, $4, $5, $6)"
@@ -82,7 +82,7 @@ def call(connection: Connection, given: Call) -> None:
     """
     driver = driver_connection(connection)
     try:
-        if is_pipelined(connection):
+        if is_blocking(connection):
             _call_blocking(driver, given)
         else:
             _call_waiting(connection.connection.dbapi_connection, given)

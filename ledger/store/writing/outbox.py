@@ -12,17 +12,8 @@ from sqlalchemy.exc import DBAPIError
 from ledger.domain.errors import LedgerError
 from ledger.store.ddl.postgres_append import NOT_TOUCHED
 from ledger.store.failures import sqlstate_of
-from ledger.store.profile import driver_connection
 from ledger.store.writing.calls import Call, call, call_of
-from ledger.store.writing.direct import (
-    in_thread,
-    is_callable,
-    is_direct,
-    is_pipelined,
-    is_threaded,
-    refused,
-    touched,
-)
+from ledger.store.writing.direct import is_callable, on_driver, refused
 from ledger.store.writing.statements import EVENT, Row, Statement
 
 Otherwise = Callable[[], LedgerError]
@@ -36,8 +27,8 @@ class Outbox:
     """
     Collects statements and sends them in the order in which they came, once it is told to.
 
-    A driver with a pipeline gets all of them in one round trip, so a row that is not touched is
-    noticed only after the statements behind it have run. The transaction is rolled back then.
+    SQLite's driver gets them all at once. Postgres gets a transaction that is whole in one call
+    (docs/adr/0007), and one that is read in between statement by statement.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -68,14 +59,8 @@ class Outbox:
                 self._call(given, waiting)
                 self.committing = False
                 return
-        if len(waiting) > 1 and is_pipelined(self._connection):
-            self._send_together(waiting)
-            return
-        if is_direct(self._connection):
-            self._send_directly(driver_connection(self._connection), waiting)
-            return
-        if is_threaded(self._connection):
-            in_thread(self._connection, lambda driver: self._send_directly(driver, waiting))
+        if self._connection.dialect.name == "sqlite":
+            on_driver(self._connection, lambda driver: self._send_directly(driver, waiting))
             return
         for statement, rows, otherwise in waiting:
             if statement.run(self._connection, rows) != len(rows):
@@ -111,35 +96,6 @@ class Outbox:
             if _OF_EVENTS in _context(error):
                 error.statement = EVENT.text(self._connection)
             raise
-
-    def _send_together(self, waiting: list[_Waiting]) -> None:
-        connection = self._connection
-        driver: Any = driver_connection(connection)
-        cursors = [driver.cursor() for _ in waiting]
-        errors = connection.dialect.loaded_dbapi.Error
-        failed: Exception | None = None
-        try:
-            with driver.pipeline():
-                try:
-                    for cursor, (statement, rows, _) in zip(cursors, waiting, strict=True):
-                        text = statement.text(connection)
-                        if len(rows) == 1:
-                            cursor.execute(text, rows[0])
-                        else:
-                            cursor.executemany(text, rows)
-                except errors as error:  # not let through the pipeline's end, which would log it
-                    failed = error
-        except errors as error:
-            failed = failed or error
-        for cursor, (statement, rows, otherwise) in zip(cursors, waiting, strict=True):
-            count = touched(cursor)
-            if count == len(rows):
-                continue
-            if failed is not None and (count is None or len(rows) > 1):
-                raise refused(connection, statement.text(connection), failed) from failed
-            raise otherwise()
-        if failed is not None:
-            raise refused(connection, None, failed) from failed
 
 
 def _context(error: DBAPIError) -> str:

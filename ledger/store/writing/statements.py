@@ -14,7 +14,6 @@ from sqlalchemy.sql.dml import Insert, Update
 from sqlalchemy.sql.elements import BindParameter, Case
 
 from ledger.store import schema
-from ledger.store.writing.direct import execute, is_direct
 
 Row = tuple[Any, ...]
 
@@ -40,8 +39,6 @@ class Statement:
 
     def run(self, connection: Connection, rows: list[Row]) -> int:
         """Execute for every row in order; return how many rows of the table were touched."""
-        if is_direct(connection):
-            return execute(connection, self.text(connection), rows)
         if len(rows) == 1:
             return connection.exec_driver_sql(self.text(connection), rows[0]).rowcount
         if not connection.dialect.supports_sane_multi_rowcount:

@@ -19,7 +19,8 @@ from ledger.domain.log.events import (
     PodVoided,
     SettingsChanged,
 )
-from ledger.domain.log.state import NodeState, apply, fold, node_uid_of, violations
+from ledger.domain.log.state import NodeState, node_uid_of, violations
+from tests.support.folding import apply, fold
 
 GIB = 2**30
 NODE = "node-uid"

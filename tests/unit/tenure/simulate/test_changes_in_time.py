@@ -20,7 +20,7 @@ from ledger.domain.log.events import (
     PodReserved,
     PodVoided,
 )
-from ledger.domain.log.state import NodeState, apply, node_uid_of, violations
+from ledger.domain.log.state import NodeState, node_uid_of, violations
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.requests import GangRef, GroupRef, PlacementRules, PodRequest
 from scheduler.decide.group.life import (
@@ -34,6 +34,7 @@ from scheduler.decide.group.life import (
 from tenure.simulate.model import Arrival, Change, Clearing, NodeChange, PodChange
 from tenure.simulate.results import Placed
 from tenure.simulate.simulator import NEVER_CAME
+from tests.support.folding import apply
 from tests.support.runs import (
     SECOND_US,
     START_US,

@@ -15,10 +15,11 @@ from ledger.domain.log.events import (
     RequestRefused,
 )
 from ledger.domain.log.recorded import NewEvent
-from ledger.domain.log.state import apply, node_uid_of, violations
+from ledger.domain.log.state import node_uid_of, violations
 from ledger.domain.request.requests import GangRef
 from scheduler.cluster.model import HealthChange
 from tenure.simulate.model import Arrival
+from tests.support.folding import apply
 from tests.support.runs import (
     SECOND_US,
     START_US,
