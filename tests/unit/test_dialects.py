@@ -55,6 +55,15 @@ MGPU_WORDS: Final = {
 }
 """Modules whose code says mGPU outside its folders, of 49 before it had any."""
 
+HAMI_WORDS: Final = {
+    "ledger/domain/annotations/vendors.py": "what other vendors' daemons leave on Pods and Nodes",
+    "ledger/domain/request/rule_names.py": "one list of stable names for all rules",
+    "ledger/domain/resources.py": "names of other vendors that Koordinator writes",
+    "webhook/decide/settings.py": "a provider of isolation for every dialect",
+    "webhook/decide/validating/words.py": "a label that Koordinator writes, often misspelt",
+}
+"""The same of HAMi, which came when every dialect had its folders."""
+
 
 def _sources() -> list[str]:
     paths = (path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
@@ -146,8 +155,11 @@ def test_no_name_is_a_word_of_two_dialects() -> None:
     assert len(names) == len(set(names))
 
 
-def test_few_modules_say_mgpu() -> None:
-    """What is left outside the folders are fields and settings that are one value for all."""
-    said = {path for path in _sources() if not _is_in_a_folder(path) and _says(path, "mgpu")}
+@pytest.mark.parametrize(
+    ("word", "modules"), [("mgpu", MGPU_WORDS), ("hami", HAMI_WORDS)], ids=["mGPU", "HAMi"]
+)
+def test_few_modules_say_its_name(word: str, modules: dict[str, str]) -> None:
+    """What is left outside the folders are fields, settings and names that are one list for all."""
+    said = {path for path in _sources() if not _is_in_a_folder(path) and _says(path, word)}
 
-    assert said == set(MGPU_WORDS)
+    assert said == set(modules)

@@ -44,4 +44,9 @@ _RULES: Final = (
     ),
 )
 
-ADMISSION: Final = DialectAdmission(dialect=Dialect.HAMI, rules=_RULES, violations=_violations)
+ADMISSION: Final = DialectAdmission(
+    dialect=Dialect.HAMI,
+    rules=_RULES,
+    placing_rules=frozenset({Rule.HAMI_SHARE}),
+    violations=_violations,
+)

@@ -14,6 +14,7 @@ from ledger.domain.dialects.names import Dialect
 from ledger.domain.errors import FieldError
 from ledger.domain.kube.pod_spec import ContainerSpec
 from ledger.domain.request.requests import PodRequest
+from ledger.domain.request.rule_names import Rule
 from ledger.domain.vocabulary import Vocabulary
 from webhook.decide.facts import NamespaceFacts
 from webhook.decide.validating.entries import RuleEntry
@@ -49,6 +50,8 @@ class DialectAdmission:
 
     Attributes:
         rules: the lines of the list of rules that are about the dialect alone.
+        placing_rules: those of its rules that are about placing: no business of ours where another
+            scheduler places the Pod.
         node_labels: label of Nodes -> the values that mean something.
         hopeless: says of a legal Pod in the dialect that no node can ever take it.
         violations: what is wrong with a Pod in the dialect that we place, by its labels and its
@@ -58,6 +61,7 @@ class DialectAdmission:
 
     dialect: Dialect
     rules: tuple[RuleEntry, ...] = ()
+    placing_rules: frozenset[Rule] = frozenset()
     node_labels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     hopeless: Callable[[PodRequest], Iterator[Said]] = never_hopeless
     units: Callable[[ContainerSpec, Vocabulary], Iterator[Said]] = no_units

@@ -18,7 +18,7 @@ from ledger.domain.resources import (
     LABEL_GPU_ISOLATION_PROVIDER,
     TYPE_GPU,
 )
-from webhook.decide.dialects.registry import admission_of
+from webhook.decide.dialects.registry import ADMISSIONS, admission_of
 from webhook.decide.facts import NamespaceFacts
 from webhook.decide.mutating.takeover import asks_for_ours, is_placed_by_us
 from webhook.decide.review import AdmissionRequest
@@ -44,8 +44,8 @@ _OF_PLACING: Final = frozenset(
         Rule.GANG,
         Rule.TOPOLOGY_GROUP,
         Rule.GROUP_IS_GANG,
-        Rule.HAMI_SHARE,
         Rule.NOT_SUPPORTED,
+        *(rule for each in ADMISSIONS for rule in each.placing_rules),
     }
 )
 
