@@ -103,6 +103,14 @@ def test_a_share_is_stored_as_a_sum_over_its_cards() -> None:
     assert mutated(after, SETTINGS, MANAGED) == after
 
 
+@pytest.mark.parametrize(("mib", "said"), [(16, True), (96, True), (97, False)])
+def test_so_few_mib_are_hardly_meant(mib: int, *, said: bool) -> None:
+    """`nvidia.com/gpumem` counts MiB, and 16 of them are no share of a card."""
+    warnings = judged(gpu_pod({GPU: 1, MEM: mib}, labels=IGNORE)).warnings
+
+    assert any(f"for {mib} GiB write {mib * 1024}" in text for text in warnings) is said
+
+
 def test_pods_of_other_namespaces_use_hamis_words_as_they_like() -> None:
     """Names that HAMi's own plugin advertises are never refused by themselves."""
     facts = NamespaceFacts(managed=False)
