@@ -232,7 +232,8 @@ def rows_of(rule: Rule, tuned: Tuned = _PLAIN) -> tuple[str, ...]:
     Return the statements of a rule that is asked of each row before it is written.
 
     What lets rows through at once is the trigger's own condition, and so is a single case without a
-    query: there the function is only called to refuse.
+    query: there the function is only called to refuse. What a rule asks besides, a rule of its own
+    asks of all rows of a statement together (`of_changed`).
     """
     cases, only_if = (*rule.cases, *tuned.more), tuned.only_if
     variables = tuned.variables

@@ -376,7 +376,7 @@ SUMS: Final = f"""{_sum("core_percent", _GRANTED)} AS core_used,
       {_sum("memory_bytes", _OBSERVED)} AS memory_observed,
       count(*) FILTER (WHERE h.kind {_OBSERVED}) AS observed_holders"""
 """What the holdings `h` use of a card, by the names of its counters."""
-COUNTERS: Final = (
+_COUNTERS: Final = (
     *("core_used", "memory_used", "tenants", "exclusive_holders", "core_observed"),
     *("memory_observed", "observed_holders"),
 )
@@ -388,15 +388,15 @@ NOT_THE_SUM: Final = Case(
           SELECT {SUMS}
           FROM ledger_holdings AS h WHERE h.device_no = NEW.device_no AND h.closed_at_us IS NULL
         ) AS held
-        WHERE ({", ".join(f"held.{each}" for each in COUNTERS)})
-          <> ({", ".join(f"NEW.{each}" for each in COUNTERS)})
+        WHERE ({", ".join(f"held.{each}" for each in _COUNTERS)})
+          <> ({", ".join(f"NEW.{each}" for each in _COUNTERS)})
       )""",
     said(
         f"what is used of a card is the sum of its holdings: {{{node_name('OLD')}}}"
         "/{OLD.device_type}/{OLD.minor}"
     ),
 )
-DEVICES_COUNTERS: Final = rule(
+_DEVICES_COUNTERS: Final = rule(
     "ledger_devices_counters",
     "ledger_devices",
     "UPDATE",
@@ -406,9 +406,9 @@ DEVICES_COUNTERS: Final = rule(
         None,
     ),
     *GRANTS,
-    columns=("core_cap", "memory_cap", *COUNTERS),
+    columns=("core_cap", "memory_cap", *_COUNTERS),
     besides=NOT_THE_SUM,
 )
 
-RULES: Final = (_OPENS, *_CHANGES, *_HOLDINGS, DEVICES_COUNTERS)
+RULES: Final = (_OPENS, *_CHANGES, *_HOLDINGS, _DEVICES_COUNTERS)
 """These rules in the order in which they are made."""

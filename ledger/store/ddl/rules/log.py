@@ -53,7 +53,7 @@ def recorded(key: str) -> Refusal:
 _NEXT: Final = "(SELECT coalesce(max(position), 0) + 1 FROM ledger_events)"
 _VERSION: Final = "(SELECT version FROM ledger_streams WHERE stream = NEW.stream)"
 _KEY: Final = "WHERE idempotency_key = NEW.idempotency_key"
-APPENDED: Final = (
+_APPENDED: Final = (
     Case(f"NEW.position <> {_NEXT}", not_next(_NEXT, "NEW.position")),
     Case("NEW.position > (SELECT position FROM ledger_head)", beyond_head("NEW.position")),
     Case(f"NEW.stream_version <> coalesce({_VERSION}, 0) + 1", other_version("NEW")),
@@ -104,11 +104,10 @@ _REFUSED: Final = f"""EXISTS (
       AND $says(e.body, snapshot.owner, NEW.owner)
   )"""
 
-EVENTS_APPEND: Final = rule("ledger_events_append", "ledger_events", "INSERT", *APPENDED)
 RULES: Final = (
     rule("ledger_events_no_update", "ledger_events", "UPDATE", Case(ALWAYS, _NO_UPDATE)),
     rule("ledger_events_no_delete", "ledger_events", "DELETE", Case(_NOT_ARCHIVED, _NO_DELETE)),
-    EVENTS_APPEND,
+    rule("ledger_events_append", "ledger_events", "INSERT", *_APPENDED),
     # An event is a JSON object of a type that this release knows.
     rule("ledger_events_known", "ledger_events", "INSERT", Case(_UNKNOWN, _UNREADABLE)),
     # What the databases' JSON functions read differently is none: a view would have two answers.

@@ -7,7 +7,7 @@ from typing import Final
 from ledger.store.ddl.rules import facts, holdings, life, log, parts, places, proof
 from ledger.store.ddl.rules.rule import Rule, never_changes, never_goes
 
-PROJECTED: Final = (
+_PROJECTED: Final = (
     ("ledger_streams", "streams"),
     ("ledger_machines", "machines"),
     ("ledger_nodes", "nodes"),
@@ -25,7 +25,7 @@ PROJECTED: Final = (
 """The tables whose rows the events say, and what a row of them is called."""
 KEPT: Final = (
     ("ledger_head", "heads"),
-    *PROJECTED,
+    *_PROJECTED,
     ("ledger_tree", "trees"),
     ("ledger_tiles", "tiles"),
     ("ledger_checkpoints", "checkpoints"),
@@ -50,6 +50,6 @@ RULES: Final[tuple[Rule, ...]] = (
 REBUILDING: Final = (
     "ledger_streams_insert",
     "ledger_streams_update",
-    *(f"{table}_no_delete" for table, _ in PROJECTED),
+    *(f"{table}_no_delete" for table, _ in _PROJECTED),
 )
 """The rules that stand in the way of making the projections again from the events."""
