@@ -450,33 +450,20 @@ def test_device_wishes_round_trip(
 
 
 @given(
-    containers=st.dictionaries(
-        names, st.tuples(amounts("kubernetes.io/batch-cpu"), amounts("kubernetes.io/batch-memory"))
-    ),
     hint=st.builds(
         pods.SchedulingHint,
         node_names=st.lists(texts, max_size=3).map(tuple),
         preferred_node_names=st.lists(texts, max_size=3).map(tuple),
         extensions=st.sets(texts, max_size=3).map(lambda items: tuple(sorted(items))),
     ),
-    gpu_minors=st.lists(minors, max_size=8).map(tuple),
     replacements=st.lists(st.tuples(names, names | st.just("")), max_size=3).map(tuple),
 )
 def test_other_pod_values_round_trip(
-    containers: dict[str, tuple[tuple[tuple[str, Quantity], ...], ...]],
     hint: pods.SchedulingHint,
-    gpu_minors: tuple[int, ...],
     replacements: tuple[tuple[str, str], ...],
 ) -> None:
-    """Batch resources, hints, minors and replacements survive."""
-    spec = tuple(
-        pods.ContainerResources(name=name, requests=requests, limits=limits)
-        for name, (requests, limits) in sorted(containers.items())
-    )
-
-    assert pods.decode_extended_resource_spec(pods.encode_extended_resource_spec(spec)) == spec
+    """Hints and replacements survive."""
     assert pods.decode_scheduling_hint(pods.encode_scheduling_hint(hint)) == hint
-    assert pods.decode_gpu_minors(pods.encode_gpu_minors(gpu_minors)) == gpu_minors
     assert (
         pods.decode_replace_resources(pods.encode_replace_resources(replacements)) == replacements
     )
@@ -528,7 +515,6 @@ DECODERS: dict[str, Callable[[str], object]] = {
     "hints": device_hints.decode_device_hints,
     "joint": device_hints.decode_joint_allocation,
     "partition-spec": device_hints.decode_partition_spec,
-    "extended-resource-spec": pods.decode_extended_resource_spec,
     "scheduling-hint": pods.decode_scheduling_hint,
 }
 

@@ -158,13 +158,6 @@ def encode_gang_bind(*, group_id: str, member_count: int) -> dict[str, str]:
     }
 
 
-def read_gang_bind(annotations: Mapping[str, str]) -> tuple[str, int] | None:
-    """Return group id and member count of a bound member, None when it carries none."""
-    group_id = annotations.get(ANNOTATION_BIND_GANG_GROUP_ID)
-    count = _number(annotations, ANNOTATION_BIND_GANG_MEMBER_COUNT)
-    return None if group_id is None or count is None else (group_id, count)
-
-
 def parse_duration(text: str) -> int:
     """
     Read a Go duration such as `1h30m`, `1.5s`, `-2ms` or `0`, in nanoseconds.

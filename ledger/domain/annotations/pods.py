@@ -1,4 +1,4 @@
-"""The other annotations of Pods: bind time, minors, batch resources, scheduling hint."""
+"""The other annotations of Pods: bind time, minors, scheduling hint."""
 
 from __future__ import annotations
 
@@ -7,11 +7,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from ledger.domain.annotations.wire import (
-    Amounts,
     a_decimal,
     a_text,
-    amounts,
-    amounts_json,
     an_object,
     annotation_path,
     dump,
@@ -22,25 +19,12 @@ from ledger.domain.annotations.wire import (
 from ledger.domain.errors import InputError
 from ledger.domain.resources import (
     ANNOTATION_BIND_TIMESTAMP,
-    ANNOTATION_EXTENDED_RESOURCE_SPEC,
-    ANNOTATION_GPU_MINORS,
     ANNOTATION_REPLACE_RESOURCES,
     ANNOTATION_SCHEDULING_HINT,
     ANNOTATION_SCHEDULING_HINT_DEPRECATED,
 )
-from ledger.domain.vocabulary import DEFAULT_VOCABULARY
 
-_EXTENDED_PATH: Final = annotation_path(ANNOTATION_EXTENDED_RESOURCE_SPEC)
 _REPLACE_PATH: Final = annotation_path(ANNOTATION_REPLACE_RESOURCES)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ContainerResources:
-    """Batch and mid resources of one container."""
-
-    name: str
-    requests: Amounts = ()
-    limits: Amounts = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,48 +52,9 @@ def encode_bind_timestamp(bind_time_ns: int) -> str:
 # scheduling.koordinator.sh/gpu-minors: "0,1"
 
 
-def decode_gpu_minors(text: str) -> tuple[int, ...]:
-    """Read the minors of a Pod's GPUs, in the order written (Koordinator contract 2.2)."""
-    path = annotation_path(ANNOTATION_GPU_MINORS)
-    return tuple(a_decimal(part, path, least=0) for part in text.split(",")) if text else ()
-
-
 def encode_gpu_minors(minors: Sequence[int]) -> str:
     """Write the minors of a Pod's GPUs."""
     return ",".join(map(str, minors))
-
-
-# {"containers": {"worker": {"requests": {"kubernetes.io/batch-cpu": "2000",
-#                                         "kubernetes.io/batch-memory": "4Gi"},
-#                            "limits": {"kubernetes.io/batch-cpu": "2000"}}}}
-
-
-def decode_extended_resource_spec(text: str) -> tuple[ContainerResources, ...]:
-    """
-    Read batch and mid resources by container, sorted by name.
-
-    Rule: Koordinator contract 2.2.
-    """
-    value = an_object(load(text, _EXTENDED_PATH), _EXTENDED_PATH)
-    path = f"{_EXTENDED_PATH}.containers"
-    containers = an_object(value.get("containers"), path)
-    return tuple(
-        _decode_container(name, containers[name], f"{path}.{name}") for name in sorted(containers)
-    )
-
-
-def encode_extended_resource_spec(containers: Sequence[ContainerResources]) -> str:
-    """Write batch and mid resources by container, in canonical quantities."""
-    by_name = {
-        container.name: present(
-            {
-                "requests": amounts_json(container.requests),
-                "limits": amounts_json(container.limits),
-            }
-        )
-        for container in containers
-    }
-    return dump({"containers": by_name})
 
 
 # {"nodeNames": ["n-17"], "preferredNodeNames": ["n-17", "n-18"],
@@ -172,12 +117,3 @@ def decode_replace_resources(text: str) -> tuple[tuple[str, str], ...]:
 def encode_replace_resources(pairs: Sequence[tuple[str, str]]) -> str:
     """Write which resource names become which."""
     return ",".join(f"{old}:{new}" for old, new in pairs)
-
-
-def _decode_container(name: str, value: object, path: str) -> ContainerResources:
-    container = an_object(value, path)
-    return ContainerResources(
-        name=name,
-        requests=amounts(container.get("requests"), f"{path}.requests", DEFAULT_VOCABULARY),
-        limits=amounts(container.get("limits"), f"{path}.limits", DEFAULT_VOCABULARY),
-    )

@@ -11,10 +11,6 @@ GPUSHARE_COUNT: Final = "aliyun.com/gpu-count"
 GPUSHARE_CORE: Final = "aliyun.com/gpu-core.percentage"
 GPUSHARE_NAMES: Final = frozenset({GPUSHARE_MEMORY, GPUSHARE_COUNT, GPUSHARE_CORE})
 
-LABEL_GPUSHARE: Final = "gpushare"
-LABEL_ACK_GPU_SCHEDULE: Final = "ack.node.gpu.schedule"
-LABEL_ACK_GPU_MAX_POD: Final = "ack.node.gpu.max-pod"
-LABEL_CGPU_DISABLE_ISOLATION: Final = "cgpu.disable.isolation"
 
 ANNOTATION_GPUSHARE_IDX: Final = "ALIYUN_COM_GPU_MEM_IDX"
 ANNOTATION_GPUSHARE_ID_PROPOSAL: Final = "ALIYUN_GPU_ID"

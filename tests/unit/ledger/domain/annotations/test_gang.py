@@ -13,7 +13,6 @@ from ledger.domain.annotations.gang import (
     format_duration,
     parse_duration,
     read_gang,
-    read_gang_bind,
 )
 from ledger.domain.errors import InputError
 
@@ -240,5 +239,3 @@ def test_bind_annotations_round_trip() -> None:
         "internal.scheduling.koordinator.sh/bind-gang-group-id": "g-1",
         "internal.scheduling.koordinator.sh/bind-gang-member-count": "3",
     }
-    assert read_gang_bind(annotations) == ("g-1", 3)
-    assert read_gang_bind({}) is None
