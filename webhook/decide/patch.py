@@ -22,11 +22,6 @@ def diff(before: Mapping[str, object], after: Mapping[str, object]) -> tuple[Pat
     return tuple(found)
 
 
-def pointer(*steps: str | int) -> str:
-    """Return the JSON pointer (RFC 6901) of a place; `~` and `/` in names are escaped."""
-    return "".join(f"/{_escaped(str(step))}" for step in steps)
-
-
 def _escaped(step: str) -> str:
     return step.replace("~", "~0").replace("/", "~1")
 

@@ -150,23 +150,28 @@ def mean_the_same(connection: Connection, kind: str, pairs: Collection[Pair]) ->
     Raises:
         NoScratchError: the server can't be written, or this role may not.
     """
-    if not pairs:
+    readable = [pair for pair in pairs if _instead(kind, *pair[:2])]
+    if not readable:
         return set()
-    with _scratch(connection) as scratch:
+    with _scratch(connection, kind) as scratch:
         return {
             (key, one, other)
-            for key, one, other in pairs
+            for key, one, other in readable
             if _settled(scratch, kind, key, one) == _settled(scratch, kind, key, other)
         }
 
 
 @contextmanager
-def _scratch(connection: Connection) -> Iterator[Connection]:
-    """Yield a connection of its own on which all that our code makes stands, until it is left."""
+def _scratch(connection: Connection, kind: str = "") -> Iterator[Connection]:
+    """
+    Yield a connection of its own on which what our code makes stands, until it is left.
+
+    All of it, or what there has to be for one `kind` to be made.
+    """
     try:
         with connection.engine.connect() as other, other.begin() as transaction:
             _run(other, "SET TRANSACTION READ WRITE")
-            _make(other)
+            _make(other, kind)
             yield other
             transaction.rollback()
     except DBAPIError as error:
@@ -213,21 +218,23 @@ def _run(connection: Connection, statement: str) -> None:
     connection.exec_driver_sql(statement, execution_options={"no_parameters": True})
 
 
-def _make(connection: Connection) -> None:
+def _make(connection: Connection, kind: str) -> None:
     """
-    Make tables, functions, views and triggers, all of them temporary.
+    Make tables, functions, views and triggers, all of them temporary; for one kind, its own only.
 
     Bodies of functions are kept unread: they name the ledger's own tables, which may be locked.
     """
     _run(connection, "SET LOCAL search_path = pg_temp, public")
     _run(connection, "SET LOCAL check_function_bodies = off")
     schema.METADATA.create_all(connection, checkfirst=False)
-    _run(connection, _MAKE_NO_RULE)
-    for text in texts():
-        if VIEW.match(text) or _FUNCTION.match(text):
-            _run(connection, text)
-    for text in triggers().values():
-        _run(connection, _CALLS.sub(f"EXECUTE FUNCTION pg_temp.{_NO_RULE}()", text))
+    if kind in {"", "view"}:
+        for text in texts():
+            if VIEW.match(text) or _FUNCTION.match(text):
+                _run(connection, text)
+    if kind in {"", "trigger"}:
+        _run(connection, _MAKE_NO_RULE)
+        for text in triggers().values():
+            _run(connection, _CALLS.sub(f"EXECUTE FUNCTION pg_temp.{_NO_RULE}()", text))
 
 
 def triggers() -> dict[Key, str]:

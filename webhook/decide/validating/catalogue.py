@@ -268,4 +268,3 @@ ADVICE: Final = (
 )
 
 CATALOGUE: Final = (*RULES, *ADVICE)
-DEFAULT_MODES: Final = {entry.name: entry.mode for entry in CATALOGUE}
