@@ -27,19 +27,25 @@ def with_learned(run: Run, url: str) -> Run:
     Raises:
         InputError: no such ledger, or one that has seen no Pod.
     """
-    learned = learned_from(url)
+    learned, untold = learned_from(url)
     if not learned:
         error = InputError("the ledger has seen no Pod to learn from", place=url)
         raise with_next(error, "leave --learn out: the arrivals themselves are typical then")
     told = hashlib.sha256(run.inputs_hash.encode())
     for request in learned:
         told.update(repr((request.cpu_milli, request.devices, request.placement)).encode())
-    return replace(run, typical=learned, inputs_hash=told.hexdigest())
+    warnings = run.warnings
+    if untold:
+        fact = "what they asked for is not in the log, they are not learned from"
+        warnings = (*warnings, f"--learn {url}: {fact}: pods={untold}")
+    return replace(run, typical=learned, inputs_hash=told.hexdigest(), warnings=warnings)
 
 
-def learned_from(url: str) -> tuple[PodRequest, ...]:
+def learned_from(url: str) -> tuple[tuple[PodRequest, ...], int]:
     """
     Return the requests that a ledger recorded, each Pod once, whether it was placed or not.
+
+    And the number of Pods that it has requests of, and does not tell which.
 
     Rule: FGD paper, "typical Pods": what usually arrives.
 
@@ -48,6 +54,7 @@ def learned_from(url: str) -> tuple[PodRequest, ...]:
     """
     found: dict[str, PodRequest] = {}
     requests: dict[str, RecordedRequest] = {}
+    untold: set[str] = set()
     with open_ledger(url, mode="read") as ledger:
         for recorded in ledger.read_events():
             event = recorded.event
@@ -59,4 +66,6 @@ def learned_from(url: str) -> tuple[PodRequest, ...]:
                 request = request_of(event, requests)
                 if request is not None:
                     found[event.pod_uid] = request
-    return tuple(found.values())[-LEARNED_MAX:]
+                elif event.request is not None or isinstance(event, PodReserved):
+                    untold.add(event.pod_uid)
+    return tuple(found.values())[-LEARNED_MAX:], len(untold - found.keys())

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from ledger.domain.errors import CapacityError, InputError
 from ledger.domain.log.events import (
@@ -14,9 +15,13 @@ from ledger.domain.log.events import (
     EpochStarted,
     LedgerRecovered,
     PodObserved,
+    PodReserved,
     PodVoided,
+    RequestDescribed,
 )
+from ledger.domain.log.recorded_request import recorded_request, request_digest
 from ledger.domain.log.standing import Ahead, Behind, InStep, Lost
+from ledger.domain.request.requests import PodRequest
 from ledger.store.mending.recover import SeenPod
 from ledger.store.projections.rebuild import rebuild
 from ledger.store.proving.verify import verify
@@ -34,11 +39,14 @@ from tests.support.stores import (
     Store,
     bound,
     node,
+    refused,
     released,
     reserved,
     share,
     start,
 )
+
+ASKED = recorded_request(PodRequest(uid="", namespace="", name="", cpu_milli=1000, memory_bytes=0))
 
 
 class Story:
@@ -54,6 +62,8 @@ class Story:
                     reserved("old", share(0, 100, exclusive=True), cpus=(0, 1)),
                     bound("old"),
                     reserved("done", share(1, 50)),
+                    RequestDescribed(request=ASKED),
+                    structs.replace(refused("new"), request=request_digest(ASKED)),
                 )
             )
             self.backup_head = ledger.head().position
@@ -105,6 +115,19 @@ def test_a_restored_backup_holds_again_what_the_world_holds(story: Story) -> Non
     ]
     assert [each.pod for each in result.released] == ["team-a/done"]
     assert result.disbelieved == ()
+
+
+def test_what_a_pod_asked_for_is_told_again_where_the_ledger_still_knows(story: Story) -> None:
+    """The digest of an earlier refusal, granted again or only observed; None for the others."""
+    with story.backup.open() as ledger:
+        recovered(ledger, story.pods, [story.witness])
+        again = {
+            each.event.pod_name: each.event.request
+            for each in ledger.read_events(story.backup_head)
+            if isinstance(each.event, PodReserved | PodObserved)
+        }
+
+    assert again == {"new": request_digest(ASKED), "half": None}
 
 
 def test_the_lost_range_and_the_new_incarnation_are_recorded(story: Story) -> None:

@@ -6,6 +6,9 @@ from typing import Any
 
 import pytest
 
+from ledger.domain.log.events import RequestDescribed
+from ledger.domain.log.recorded import NewEvent
+from ledger.store.open import open_ledger
 from scheduler.decide.score.typical import workload_of
 from tenure.simulate.learning import learned_from
 from tests.support.cli import CommandLine
@@ -53,9 +56,10 @@ def test_what_a_ledger_saw_is_typical_for_the_next_run(line: CommandLine, tmp_pa
     seen = cluster(tmp_path / "seen.json", *((f"p{i}", "50") for i in range(3)), ("big", "900"))
     line.ask("simulate", seen)
 
-    learned = learned_from(str(line.ledger))
+    learned, untold = learned_from(str(line.ledger))
 
     typical = workload_of(learned)
+    assert untold == 0
     assert [(pod.gpu_percent, pod.gpu_count) for pod in typical.pods] == [(50, 1), (100, 9)]
     assert typical.counts == (3, 1)
 
@@ -84,3 +88,33 @@ def test_a_ledger_that_has_seen_nothing_teaches_nothing(line: CommandLine, tmp_p
 
     assert (answer.code, missing.code) == (2, 2)
     assert "has seen no Pod to learn from" in answer.err
+
+
+def test_pods_of_which_a_ledger_does_not_tell_what_they_asked_for_are_said(
+    line: CommandLine, tmp_path: Path
+) -> None:
+    """A workload that lacks some of them is not what usually arrives."""
+    line.ask("simulate", cluster(tmp_path / "seen.json", ("p", "50"), ("q", "30")))
+    kept = tmp_path / "kept.db"
+    with open_ledger(str(line.ledger), mode="read") as source:
+        origin, events = source.head().origin, list(source.read_events())
+    described = [each for each in events if isinstance(each.event, RequestDescribed)]
+    with open_ledger(str(kept), mode="create") as target:
+        writer = target.start_epoch("test", origin, "test", wall_us=events[0].envelope.wall_us)
+        for each in events[1:]:
+            if each is not described[-1]:
+                new = NewEvent(
+                    stream=each.envelope.stream,
+                    event=each.event,
+                    actor=each.envelope.actor,
+                    idempotency_key=each.envelope.idempotency_key,
+                    wall_us=each.envelope.wall_us,
+                )
+                writer.append([new])
+
+    answer = line.run(
+        "simulate", cluster(tmp_path / "next.json", ("n", "50")), "--learn", str(kept)
+    )
+
+    assert answer.code == 0
+    assert "what they asked for is not in the log, they are not learned from: pods=1" in answer.err

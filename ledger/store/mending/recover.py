@@ -19,7 +19,13 @@ from ledger.domain.annotations.signed_allocation import (
     decode_signed_allocation,
 )
 from ledger.domain.errors import InputError
-from ledger.domain.log.events import LedgerRecovered, PodObserved, PodReserved, decode_event
+from ledger.domain.log.events import (
+    LedgerRecovered,
+    PodObserved,
+    PodReserved,
+    RequestRefused,
+    decode_event,
+)
 from ledger.domain.log.standing import (
     Behind,
     ForeignOrigin,
@@ -291,6 +297,8 @@ def _past(ledger: Ledger, witnesses: Sequence[Witness], uids: set[str]) -> Past:
             recovered.append(event)
         if isinstance(event, (PodReserved, PodObserved)) and event.pod_uid in uids:
             past.known.add((event.pod_uid, event.attempt))
+        if isinstance(event, (PodReserved, PodObserved, RequestRefused)) and event.request:
+            past.requests[event.pod_uid] = event.request
         folding.add(position, event)
     past.nodes = dict(folding.state.nodes)
     lives, lost = incarnations_of(recovered)

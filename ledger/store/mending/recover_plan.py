@@ -41,6 +41,7 @@ class Past:
     own: Own
     nodes: dict[str, NodeState]
     known: set[tuple[str, int]]  # (pod uid, attempt) of every reservation there ever was
+    requests: dict[str, str] = field(default_factory=dict)  # pod uid -> digest of what it asked for
     cuts: Mapping[str, int] = field(default_factory=dict)  # incarnation -> where it was lost
 
     def knows(self, allocation: Allocation) -> bool:
@@ -107,11 +108,16 @@ class Plan:
                     found.append((f"void/{held.key}@{held.opened_position}", voided))
         if refused is not None:
             drift = _drift(allocation, refused)
-            return [*found, (f"hold/{key}", _observed(allocation)), (f"drift/{key}", drift)]
+            asked = self.past.requests.get(allocation.pod_uid)
+            return [*found, (f"hold/{key}", _observed(allocation, asked)), (f"drift/{key}", drift)]
         bound = PodBound(
             pod_uid=allocation.pod_uid, attempt=allocation.attempt, node_uid=allocation.node_uid
         )
-        again = _reserved(allocation, self.texts[allocation.pod_uid])
+        again = _reserved(
+            allocation,
+            self.texts[allocation.pod_uid],
+            self.past.requests.get(allocation.pod_uid),
+        )
         return [*found, (f"hold/{key}", again), (f"bound/{key}", bound)]
 
 
@@ -172,7 +178,7 @@ class Attempt:
             fits = low
 
 
-def _reserved(said: Allocation, text: str) -> PodReserved:
+def _reserved(said: Allocation, text: str, asked: str | None) -> PodReserved:
     return PodReserved(
         pod_uid=said.pod_uid,
         attempt=said.attempt,
@@ -193,10 +199,11 @@ def _reserved(said: Allocation, text: str) -> PodReserved:
         resource_version=said.resource_version,
         group=said.group,
         snapshot=said.snapshot,
+        request=asked,
     )
 
 
-def _observed(said: Allocation) -> PodObserved:
+def _observed(said: Allocation, asked: str | None) -> PodObserved:
     return PodObserved(
         pod_uid=said.pod_uid,
         attempt=said.attempt,
@@ -212,6 +219,8 @@ def _observed(said: Allocation) -> PodObserved:
         device_models=said.device_models,
         dialect=said.dialect,
         snapshot=said.snapshot,
+        request=asked,
+        group=said.group,
     )
 
 

@@ -37,10 +37,12 @@ from ledger.domain.log.events import (
     PodReserved,
     PodVoided,
     PositionVoided,
+    RequestDescribed,
     RequestRefused,
     TimeCorrected,
     decode_event,
 )
+from ledger.domain.log.recorded_request import request_digest
 from ledger.domain.log.state_codec import encode_state
 from ledger.domain.proofs.hashing import GENESIS, chain_hash, row_leaf
 from ledger.store import schema
@@ -306,6 +308,7 @@ class Walk:
         self._connection = connection
         self._report = report
         self._void: set[tuple[int, str]] = set()
+        self._described: set[str] = set()  # digests of requests
         self._start = start.position
         self._seals = past.seals
         self._kinds = kinds_of(schema.ledger_events)
@@ -478,6 +481,7 @@ class Walk:
                 self._bad(position, fact)
         assert event is not None, row
         self._writes(position, event)
+        self._quotes(position, event)
         try:
             self.proof.add(position, at_us, event)
             self._held.add(position, event)
@@ -485,6 +489,25 @@ class Walk:
         except CONTRADICTION as error:
             fact = f"{type(error).__name__}: {error}"
             self._bad(position, f"the event contradicts itself or those before it: {fact}")
+
+    def _quotes(self, position: int, event: LedgerEvent) -> None:
+        """Check that a request which is named by its digest was described before."""
+        quoted: tuple[str | None, ...] = ()
+        match event:
+            case RequestDescribed():
+                self._described.add(request_digest(event.request))
+            case PodReserved() | PodObserved() | RequestRefused():
+                quoted = (event.request,)
+            case GroupPlanned():
+                quoted = tuple(each.request for each in (*event.waiting, *event.to_come))
+            case _:
+                pass
+        if self._start:
+            return  # what an archive has described is not read
+        for digest in quoted:
+            if digest is not None and digest not in self._described:
+                fact = "the event names a request that was never described"
+                self._report(position, f"{fact}: {digest}")
 
     def _writes(self, position: int, event: LedgerEvent) -> None:
         """Check that an event is of the epoch that was started last."""

@@ -13,6 +13,7 @@ from ledger.domain.log.events import (
     GroupPlanned,
     LedgerEvent,
     NodeCleared,
+    NodeDescribed,
     NodeInventoried,
     NodeLost,
     PlanDropped,
@@ -241,3 +242,18 @@ def over_held(played: Played) -> list[str]:
             states[uid] = state = apply(states.get(uid), position, event.event)
             found += [] if state is None else map(str, violations(state))
     return found
+
+
+def test_a_node_that_is_described_otherwise_is_described_again() -> None:
+    """Labels are in the inventory; what a cordon changes is said, and decided on from then."""
+    arrivals = [arrival(gpu_pod("p0"), 0), arrival(gpu_pod("p1"), 30), arrival(gpu_pod("p2"), 50)]
+    played = over(
+        arrivals,
+        node(10, 0, labels={"zone": "y"}),
+        node(20, 0, labels={"zone": "y"}, unschedulable=True),
+        node(40, 0, labels={"zone": "y"}),
+    )
+
+    described = [new for new in played.ledger.of_type(NodeDescribed) if new.wall_us > START_US]
+    assert [(new.wall_us - START_US) // SECOND_US for new in described] == [20, 40]
+    assert [played.node_of(f"p{i}") for i in range(3)] == ["a", "b", "a"]
