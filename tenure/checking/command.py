@@ -48,6 +48,9 @@ def check_command(options: Options, *, out: TextIO | None = None) -> None:
         raise with_next(error, "tenure check new.yaml --operation UPDATE --old old.yaml")
     if options.config is not None:
         options = replace(options, settings=admission_settings(options.config))
+    if not options.files:
+        error = InputError("missing argument", field="FILE")
+        raise with_next(error, "name a file with manifests, or two --config to compare")
     manifests = read_manifests(options.files)
     if not manifests.documents:
         raise with_next(InputError("no object in the input"), "name a file with manifests")

@@ -25,13 +25,13 @@ def register(app: typer.Typer) -> None:
 
 def check(
     files: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(
             metavar="FILE",
             help="YAML, JSON, lists, directories, or - for stdin: Pods, workloads and so on.",
             show_default=False,
         ),
-    ],
+    ] = None,
     *,
     operation: Annotated[
         Operation,
@@ -50,9 +50,25 @@ def check(
         ),
     ] = "check",
     config: Annotated[
-        Path | None,
+        list[Path] | None,
         typer.Option(
-            "--config", metavar="FILE", help="AdmissionConfiguration file.", show_default=False
+            "--config",
+            metavar="FILE",
+            help="AdmissionConfiguration or TenureConfiguration file. Twice, without FILE: what "
+            "two settings files say otherwise of requests.",
+            show_default=False,
+        ),
+    ] = None,
+    ledger: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL", help="Compare --config with a ledger's settings.", show_default=False
+        ),
+    ] = None,
+    vocabulary: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SHA256", help="Compare --config with a webhook's word.", show_default=False
         ),
     ] = None,
     output: Annotated[
@@ -67,16 +83,26 @@ def check(
     One change: tenure check new.yaml --operation UPDATE --old old.yaml
 
     From a cluster: kubectl get deploy -n ml -o yaml | tenure check - -o json
+
+    Settings: tenure check --config scheduler.yaml --config admission.yaml
     """
     from tenure.checking.command import Options, check_command
 
+    configs = config or []
+    if len(configs) > 1 or ledger is not None or vocabulary is not None:
+        from tenure.checking.settings import compare_command
+
+        compare_command(
+            configs, objects=files or (), ledger=ledger, digest=vocabulary, output=output
+        )
+        return
     check_command(
         Options(
-            files=tuple(files),
+            files=tuple(files or ()),
             operation=operation.value,
             old=tuple(old or ()),
             user=user,
-            config=config,
+            config=configs[0] if configs else None,
             output=output,
         )
     )

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ledger.domain.errors import InputError
+from tenure.admission_config import read_admission
+from tenure.shared_config import ADMISSION, read_one
 from tenure.sources.text import parse_source
-from webhook.config import KIND, read_admission
 from webhook.decide.settings import DEFAULT_ADMISSION, AdmissionSettings
 
 if TYPE_CHECKING:
@@ -25,16 +26,7 @@ def read_admission_file(path: Path, content: bytes) -> AdmissionSettings:
     Raises:
         InputError: with file, line and field.
     """
-    source = parse_source(str(path), content)
-    documents = [document for document in source.documents if document is not None]
-    if len(documents) != 1:
-        raise InputError(f"one {KIND} is needed: documents={len(documents)}", place=str(path))
-    number = source.documents.index(documents[0])
-    try:
-        return read_admission(documents[0])
-    except InputError as error:
-        place = source.place_of(number, error.field)
-        raise InputError(error.message, field=error.field, place=place) from error
+    return read_one(parse_source(str(path), content), ADMISSION, read_admission)
 
 
 def admission_settings(path: Path | None) -> AdmissionSettings:
@@ -61,6 +53,12 @@ class SettingsFile:
             content = _content(path)
             self._current = read_admission_file(path, content)
             self._digest = hashlib.sha256(content).hexdigest()
+        self._show()
+
+    def _show(self) -> None:
+        """Tell by which vocabulary Pods are read, for whoever compares it with the scheduler's."""
+        self._metrics.vocabulary.clear()
+        self._metrics.vocabulary.labels(self._current.vocabulary.digest).set(1)
 
     @property
     def current(self) -> AdmissionSettings:
@@ -87,7 +85,12 @@ class SettingsFile:
             return
         self._refused = ""
         self._metrics.settings_reloads.labels("read").inc()
-        _log.info("settings read", extra={"path": str(self._path), "sha256": digest})
+        self._show()
+        words = self._current.vocabulary.digest
+        _log.info(
+            "settings read",
+            extra={"path": str(self._path), "sha256": digest, "vocabulary": words},
+        )
 
 
 def _content(path: Path) -> bytes:

@@ -7,6 +7,7 @@ from typing import Final
 import pytest
 import yaml
 
+from ledger.domain.request.normalise import decode_pod
 from tests.support.cli import Answer, CommandLine
 from tests.support.objects import Object, container, device, node, pod
 
@@ -152,6 +153,38 @@ def test_the_ledger_is_read_without_the_settings(cli: CommandLine, tmp_path: Pat
     assert "npu" in shown
     assert "xpu" in shown
     assert _rows(cli.ask("who", "n1/xpu/0", "-o", "json"))[0]["pod"] == "half"
+
+
+def test_what_one_ledger_says_of_words_is_not_left_for_the_next(
+    cli: CommandLine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A ledger with NPUs, a Pod by itself, and a ledger without: each by its own words."""
+    _simulated(cli, tmp_path, node(), device(_npu(0)), _pod("waits", {NPU: "2"}))
+    other = CommandLine(tmp_path / "other.db", capsys)
+    _simulated(other, tmp_path, node(), _pod("waits", {NPU: "2"}), configured=False)
+
+    assert "ask for npu count 1 instead of 2" in cli.ask("why", "ml/waits").out
+    assert decode_pod(_pod("waits", {NPU: "2"})).devices == ()
+    assert "npu" not in other.ask("why", "ml/waits").out
+    assert "ask for npu count 1 instead of 2" in cli.ask("why", "ml/waits").out
+
+
+def test_settings_are_compared_with_those_that_a_ledger_recorded(
+    cli: CommandLine, tmp_path: Path
+) -> None:
+    """By key; the ledger that was decided by the file says the same."""
+    _simulated(cli, tmp_path, node(), device(_npu(0)), _pod("one", {NPU: "1"}))
+    ledger = str(tmp_path / "t.db")
+    head = "apiVersion: tenure.sh/v1alpha1\nkind: AdmissionConfiguration\n"
+    same, other = tmp_path / "same.yaml", tmp_path / "other.yaml"
+    same.write_text(head + yaml.safe_dump({"deviceTypes": TYPES}))
+    other.write_text(head + yaml.safe_dump({"deviceTypes": {"npu": TYPES["npu"]}}))
+
+    assert cli.ask("check", "--config", str(same), "--ledger", ledger).code == 0
+    answer = cli.ask("check", "--config", str(other), "--ledger", ledger)
+
+    assert answer.code == 1
+    assert "deviceTypes.xpu.resource" in answer.out
 
 
 def _rows(answer: Answer) -> list[Object]:

@@ -47,10 +47,11 @@ MGPU_WORDS: Final = {
     "ledger/domain/request/rule_names.py": "one list of stable names for all rules",
     "ledger/domain/vocabulary.py": "one value holds all settings of reading",
     "scheduler/decide/settings.py": "one value holds all settings of deciding",
+    "tenure/checking/settings.py": "the keys of all settings, as they are compared",
     "tenure/config.py": "one file holds all settings",
+    "tenure/shared_config.py": "one schema of what both files say of requests",
     "tenure/trace/week_cluster.py": "the demo week has nodes of a dialect",
     "tenure/trace/week_pods.py": "the demo week's users speak several dialects",
-    "webhook/config.py": "one file holds all settings of admission",
     "webhook/decide/validating/catalogue.py": "an example in the text of an advice",
 }
 """Modules whose code says mGPU outside its folders, of 49 before it had any."""

@@ -67,6 +67,12 @@ class Metrics:
             ("outcome",),
             registry=self.registry,
         )
+        self.vocabulary = Gauge(
+            "tenure_admission_vocabulary_info",
+            "1 for the vocabulary that requests are read by, by its SHA-256.",
+            ("sha256",),
+            registry=self.registry,
+        )
         self.background_failures = Counter(
             "tenure_webhook_background_failures_total",
             "Failures of the work beside answering: certificates, rotation, settings, watches.",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from webhook.config import settings_table
+from tenure.admission_config import settings_table
 from webhook.server.metrics import Metrics
 
 DOCS = Path(__file__).parents[4] / "docs"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
 from pydantic import (
     BaseModel,
@@ -11,15 +11,18 @@ from pydantic import (
     Field,
     StrictBool,
     StrictInt,
-    ValidationError,
     model_validator,
 )
 from pydantic.alias_generators import to_camel
 
-from ledger.domain.device_types import DeviceType, read_device_types
-from ledger.domain.errors import InputError
 from ledger.domain.request.rule_names import Rule
-from ledger.domain.vocabulary import Vocabulary
+from tenure.shared_config import (
+    ADMISSION,
+    BOTH,
+    Section,
+    SharedConfiguration,
+    parsed,
+)
 from webhook.decide.settings import (
     DEFAULT_ADMISSION,
     DIALECT_SCHEDULERS,
@@ -34,23 +37,11 @@ from webhook.decide.settings import (
 )
 from webhook.decide.validating.entries import Advice
 
-if TYPE_CHECKING:
-    from pydantic_core import ErrorDetails
-
-API_VERSION: Final = "tenure.sh/v1alpha1"
-KIND: Final = "AdmissionConfiguration"
-
 _KNOWN_RULES: Final = frozenset(map(str, (*Rule, *Advice)))
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(
-        extra="forbid",
-        frozen=True,
-        alias_generator=to_camel,
-        validate_by_name=False,
-        use_attribute_docstrings=True,
-    )
+class _Model(Section):
+    model_config = ConfigDict(strict=False)  # texts are read as their enums
 
 
 class _Takeover(_Model):
@@ -98,29 +89,9 @@ class _Profile(_Model):
         return self
 
 
-class _GPUShare(_Model):
-    unit: Literal["MiB", "GiB"] = "MiB"
-    """What `aliyun.com/gpu-mem` counts."""
+class AdmissionConfiguration(SharedConfiguration):
+    """A file of admission's."""
 
-
-class _MGPU(_Model):
-    multi_min_memory_mib: StrictInt = Field(
-        default=256, ge=1, le=1 << 20, alias="multiMinMemoryMiB"
-    )
-    """Least memory on each card of a multi-card mGPU container."""
-    max_memory_mib: StrictInt = Field(default=1 << 20, ge=256, le=1 << 33, alias="maxMemoryMiB")
-    """Most mGPU memory on one card; more has the wrong unit."""
-
-
-class _Cpu(_Model):
-    default_bind_policy: Literal["FullPCPUs", "SpreadByPCPUs"] = "FullPCPUs"
-    """For LSE and LSR Pods that name none."""
-    default_exclusive_policy: Literal["None", "PCPULevel", "NUMANodeLevel"] = "None"
-    """For LSE and LSR Pods that name none."""
-
-
-class _Configuration(_Model):
-    api_version: Literal["tenure.sh/v1alpha1"]
     kind: Literal["AdmissionConfiguration"]
     domain: DomainSetting = DEFAULT_ADMISSION.domain
     """Domain that device resources are written under: `kept`, `kubernetes.io`, `koordinator.sh`."""
@@ -141,14 +112,9 @@ class _Configuration(_Model):
     """Isolation providers that enforce a share of a card."""
     slot_mode: SlotMode = DEFAULT_ADMISSION.slot_mode
     """How a container learns of its devices: `env` or `plugin`."""
-    gpushare: _GPUShare = Field(default_factory=_GPUShare)
-    mgpu: _MGPU = Field(default_factory=_MGPU)
-    cpu: _Cpu = Field(default_factory=_Cpu)
-    device_types: dict[Any, Any] = Field(default_factory=dict)
-    """Types of devices beside GPUs, RDMA and FPGA, as in the scheduler's file (device-types.md)."""
 
     @model_validator(mode="after")
-    def _known_rules(self) -> _Configuration:
+    def _known_rules(self) -> AdmissionConfiguration:
         unknown = sorted(set(self.modes) - _KNOWN_RULES)
         if unknown:
             raise ValueError(f"no such rule in modes: {', '.join(unknown)}")
@@ -166,23 +132,18 @@ def read_admission(document: object) -> AdmissionSettings:
         InputError: another kind or version, an unknown key, or a value that is not allowed; with
             the field.
     """
-    if not isinstance(document, dict):
-        raise InputError(f"not a {KIND} but another kind of value")
-    sections = {key: {} if value is None else value for key, value in document.items()}
-    try:
-        read = _Configuration.model_validate(sections)
-    except ValidationError as error:
-        raise _first_error(error) from None
-    try:
-        types = read_device_types(read.device_types)
-    except InputError as error:
-        raise error.within("deviceTypes") from None
-    return _settings(read, types)
+    from tenure.both_config import TenureConfiguration
+
+    kinds: dict[str, type[AdmissionConfiguration]] = {
+        ADMISSION: AdmissionConfiguration,
+        BOTH: TenureConfiguration,
+    }
+    return _settings(parsed(document, kinds))
 
 
 def settings_table() -> list[tuple[str, str, str]]:
     """Return every setting as path, default and meaning, in the order of the file."""
-    return list(_rows(_Configuration, ""))
+    return list(_rows(AdmissionConfiguration, ""))
 
 
 def _rows(model: type[BaseModel], path: str) -> Any:  # noqa: ANN401 - a generator of rows
@@ -204,7 +165,7 @@ def _shown(value: object) -> str:
     return "" if value in (None, {}, ()) or repr(value) == "PydanticUndefined" else str(value)
 
 
-def _settings(read: _Configuration, types: tuple[DeviceType, ...]) -> AdmissionSettings:
+def _settings(read: AdmissionConfiguration) -> AdmissionSettings:
     return AdmissionSettings(
         domain=read.domain,
         rewrite_whole_cards=read.rewrite_whole_cards,
@@ -220,34 +181,5 @@ def _settings(read: _Configuration, types: tuple[DeviceType, ...]) -> AdmissionS
         service_accounts=read.service_accounts,
         isolation_providers=read.isolation_providers,
         slot_mode=read.slot_mode,
-        vocabulary=Vocabulary(
-            device_types=types,
-            gpushare_unit=read.gpushare.unit,
-            mgpu_multi_min_memory_mib=read.mgpu.multi_min_memory_mib,
-            mgpu_max_memory_mib=read.mgpu.max_memory_mib,
-            default_bind_policy=read.cpu.default_bind_policy,
-            default_exclusive_policy=read.cpu.default_exclusive_policy,
-        ),
+        vocabulary=read.vocabulary(),
     )
-
-
-def _first_error(error: ValidationError) -> InputError:
-    # a wrong kind or version explains every other error
-    first = min(error.errors(), key=lambda one: one["loc"][:1] not in (("apiVersion",), ("kind",)))
-    return InputError(_fact(first), field=".".join(str(step) for step in first["loc"]))
-
-
-def _fact(error: ErrorDetails) -> str:
-    context = error.get("ctx", {})
-    match error["type"]:
-        case "missing":
-            return "required"
-        case "extra_forbidden":
-            return "unknown setting"
-        case "literal_error" | "enum":
-            return f"must be {context['expected']}: value={error['input']!r}"
-        case "value_error":
-            return str(context["error"])
-        case _:
-            text = error["msg"]
-            return f"{text[:1].lower()}{text[1:]}: value={error['input']!r}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ledger.domain.errors import InputError
-from webhook.config import read_admission, settings_table
+from tenure.admission_config import read_admission, settings_table
 from webhook.decide.settings import (
     DEFAULT_ADMISSION,
     DomainSetting,
