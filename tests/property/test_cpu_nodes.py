@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -32,14 +33,30 @@ Held = dict[str, Placement]
 Step = tuple[PodRequest | None, int]
 
 
+# What is drawn from is made once: each new strategy is checked, which takes longer than a draw.
+EITHER: Final = st.booleans()
+MACHINES: Final = machines()
+NUMA_STRATEGIES: Final = st.sampled_from(["", "MostAllocated", "DistributeEvenly"])
+ZONE_GIB: Final = st.sampled_from([0, 8, 16, 32])
+GPUS: Final = st.sampled_from([0, 0, 1, 2, 3])
+CPUS: Final = st.one_of(st.integers(1, 8), st.integers(1, 24))
+BIND_POLICIES: Final = st.sampled_from(["FullPCPUs", "SpreadByPCPUs"])
+ONE_IN_FOUR: Final = st.integers(0, 3)
+EXCLUSIVE_POLICIES: Final = st.sampled_from(UNBOUND)
+OWN_POLICIES: Final = st.sampled_from([NumaPolicy.NONE] * 6 + list(STRICT))
+CPU_MILLI: Final = st.integers(1, 12_000)
+POD_GIB: Final = st.sampled_from([0, 1, 4, 12, 20])
+PINNED_QOS: Final = st.sampled_from(["LSR", "LSE"])
+
+
 @st.composite
 def nodes(draw: st.DrawFn, policies: Sequence[NumaPolicy] = tuple(NumaPolicy)) -> NodeFacts:
     """Draw a node without limits of its own: what its NUMA nodes and GPUs have is all there is."""
-    machine = draw(machines())
+    machine = draw(MACHINES)
     numas = machine.numa_nodes
     places = draw(st.lists(st.sampled_from(numas), min_size=1, max_size=8))
     reserved: set[int] = set()
-    if draw(st.booleans()):
+    if draw(EITHER):
         reserved = draw(st.sets(st.sampled_from(list(machine.cpuset)), max_size=4))
     return NodeFacts(
         uid="n-0",
@@ -47,11 +64,8 @@ def nodes(draw: st.DrawFn, policies: Sequence[NumaPolicy] = tuple(NumaPolicy)) -
         cpu_topology=machine,
         reserved_cpus=cpuset_of(reserved),
         numa_policy=draw(st.sampled_from(policies)),
-        numa_strategy=draw(st.sampled_from(["", "MostAllocated", "DistributeEvenly"])),
-        numa_zones=tuple(
-            NumaZone(id=numa, memory_bytes=draw(st.sampled_from([0, 8, 16, 32])) * GIB)
-            for numa in numas
-        ),
+        numa_strategy=draw(NUMA_STRATEGIES),
+        numa_zones=tuple(NumaZone(id=numa, memory_bytes=draw(ZONE_GIB) * GIB) for numa in numas),
         devices=tuple(
             replace(
                 card(minor).record,
@@ -65,26 +79,26 @@ def nodes(draw: st.DrawFn, policies: Sequence[NumaPolicy] = tuple(NumaPolicy)) -
 @st.composite
 def pods(draw: st.DrawFn) -> PodRequest:
     """Draw a Pod with CPUs of its own or a share, memory, and maybe whole GPUs."""
-    gpus = draw(st.sampled_from([0, 0, 1, 2, 3]))
-    cpus = draw(st.one_of(st.integers(1, 8), st.integers(1, 24)))
-    pinned = draw(st.booleans())
+    gpus = draw(GPUS)
+    cpus = draw(CPUS)
+    pinned = draw(EITHER)
     demand = CpuSetDemand(
         cpus=cpus,
-        bind_policy=draw(st.sampled_from(["FullPCPUs", "SpreadByPCPUs"])),
-        required=draw(st.integers(0, 3)) == 0,
-        exclusive_policy=draw(st.sampled_from(UNBOUND)),
+        bind_policy=draw(BIND_POLICIES),
+        required=draw(ONE_IN_FOUR) == 0,
+        exclusive_policy=draw(EXCLUSIVE_POLICIES),
     )
-    own = draw(st.sampled_from([NumaPolicy.NONE] * 6 + list(STRICT)))
+    own = draw(OWN_POLICIES)
     return PodRequest(
         uid="p",
         namespace="ml",
         name="p",
-        cpu_milli=cpus * 1000 if pinned else draw(st.integers(1, 12_000)),
-        memory_bytes=draw(st.sampled_from([0, 1, 4, 12, 20])) * GIB,
+        cpu_milli=cpus * 1000 if pinned else draw(CPU_MILLI),
+        memory_bytes=draw(POD_GIB) * GIB,
         devices=(whole(gpus),) if gpus else (),
         cpuset=demand if pinned else None,
         numa=NumaTopologySpec(policy=own) if own else None,
-        snapshot=PodSnapshot(qos=draw(st.sampled_from(["LSR", "LSE"])) if pinned else "LS"),
+        snapshot=PodSnapshot(qos=draw(PINNED_QOS) if pinned else "LS"),
     )
 
 
