@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from math import ceil
 
@@ -130,6 +130,14 @@ class NodeFacts:
     derived_links: LinkMatrix | None = None
     partitions: Mapping[int, tuple[GpuPartition, ...]] | None = None
     honors_partitions: bool = False
+
+    def with_health(self, device_type: str, minor: int, *, healthy: bool) -> NodeFacts:
+        """Return the node with this device healthy, or not."""
+        devices = [
+            replace(device, healthy=healthy) if device.key == (device_type, minor) else device
+            for device in self.devices
+        ]
+        return replace(self, devices=tuple(devices))
 
     def cpu_cost_milli(self, cpu_milli: int, own_cpus: int) -> int:
         """

@@ -9,7 +9,6 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from ledger.domain.devices import GPU
 from ledger.domain.log.events import PodObserved
 from ledger.domain.log.workload import NO_WORKLOAD, Workload
 from ledger.domain.nodes import NodeFacts
@@ -22,11 +21,11 @@ from scheduler.decide.filter.fitting import Fitting
 from scheduler.decide.filter.predicates import Predicates
 from scheduler.decide.grants import Grants
 from scheduler.decide.group.room import RoomCounter, Rooms
-from scheduler.decide.nodes.accounts import granting_nodes
 from scheduler.decide.nodes.arrays import IntArray
-from scheduler.decide.nodes.fleet import Fleet
+from scheduler.decide.nodes.fleet import ABSENT, Fleet
 from scheduler.decide.nodes.holdings import Holdings
 from scheduler.decide.nodes.pins import CpuPins
+from scheduler.decide.nodes.places import Places
 from scheduler.decide.outcome import Placement, Unplaced
 from scheduler.decide.refusal.refusals import Refusals
 from scheduler.decide.score.expected_fill import ExpectedFill
@@ -49,9 +48,11 @@ class Engine:
 
     Rule: cli.md, Policies and Predicates; design section 7.
 
-    Nodes are named by their index in `nodes` throughout. Deciding changes nothing; `reserve`,
-    `release`, `adopt` and `set_health` change one node each. Same calls, same answers: the only
-    chance is `random`'s, drawn from `seed` and the ordinal.
+    Nodes are named by their number throughout: the index in `nodes`, and what `put_node` gives.
+    Deciding changes nothing; `reserve`, `release`, `adopt`, `put_node` and `drop_node` change one
+    node each. Same calls, same answers: the only chance is `random`'s, drawn from `seed` and the
+    ordinal. After any changes answers are those of an engine made anew from the nodes that are
+    there, by number and with their ranks, which was given what is held in the same order.
 
     Args:
         nodes: the cluster, in the order that breaks ties unless `rank` does.
@@ -69,16 +70,11 @@ class Engine:
         rank: Sequence[int] | None = None,
     ) -> None:
         assert settings.node_policy in POLICIES, settings.node_policy
-        assert rank is None or sorted(rank) == list(range(len(nodes))), "a rank for every node"
-        self.node_names = tuple(node.name for node in nodes)
-        self._places = list(range(len(nodes)) if rank is None else rank)
-        self._place_of: IntArray = np.array(self._places, dtype=np.int64)
-        self._order = sorted(range(len(nodes)), key=self._places.__getitem__)
-        granting = granting_nodes(nodes)
-        fleet = Fleet(
-            [nodes[node] for node in self._order],
-            [self._places[granting[node]] for node in self._order],
-        )
+        ranks = range(len(nodes)) if rank is None else rank
+        assert sorted(ranks) == list(range(len(nodes))), "a rank for every node"
+        self._places = Places([node.uid for node in nodes], ranks)
+        order = self._places.numbers
+        fleet = Fleet([nodes[number] for number in order], order)
         pins = CpuPins(fleet.nodes)
         predicates = Predicates(fleet, settings)
         fitting = Fitting(fleet, pins, settings)
@@ -87,18 +83,14 @@ class Engine:
         self._fitting = fitting
         self._seed = seed
         self._fragmentation = Fragmentation(fleet, predicates, workload)
+        self._measures = [self._fragmentation]
         self._draws = settings.node_policy == "random"
         policy = self._policy(settings.node_policy, workload)
+        self._policy_of_nodes = policy
         self._shapes = ShapeIndex(with_memory=policy.reads_memory, mixed_models=fleet.mixed_models)
         self._rows = RatingRows(fleet, predicates, policy)
         self._grants = Grants(fleet, pins, policy, settings)
-        self._refusals = Refusals(
-            fleet,
-            predicates,
-            fitting,
-            pins,
-            None if rank is None else self._place_of,
-        )
+        self._refusals = Refusals(fleet, predicates, fitting, pins, self._places)
         self._holdings = Holdings(
             fleet, pins, exclusive_policy=settings.vocabulary.default_exclusive_policy
         )
@@ -109,7 +101,7 @@ class Engine:
         self._filtering = Filtering(
             fleet,
             fitting,
-            self._order,
+            order,
             rows=self._rows,
             grants=self._grants,
             refusals=self._refusals,
@@ -117,12 +109,13 @@ class Engine:
             alike=self._alike,
             lead=self._lead,
         )
-        self.core_percent_capacity = sum(
-            record.core_percent
-            for number, node in enumerate(nodes)
-            for record in node.devices
-            if record.device_type == GPU and granting[number] == number
-        )
+
+    @property
+    def core_percent_capacity(self) -> int:
+        """Return the core percent of all GPUs, those of a machine once."""
+        fleet = self._fleet
+        own = np.array(fleet.accounts, dtype=np.int64) == fleet.everything
+        return int(fleet.gpus.core_total[own].sum())
 
     @property
     def core_percent_allocated(self) -> int:
@@ -155,7 +148,7 @@ class Engine:
             self._rows.note_full(shape)
         refusals, alike = 0, dict[int, list[int]]()
         while node >= 0:
-            answer = self._grants.grant(request, shape, node, self._order[node])
+            answer = self._grants.grant(request, shape, node, self._places.numbers[node])
             if isinstance(answer, Placement):
                 return answer if self._draws else self._scored(answer, by_arrays, node)
             if not own:
@@ -181,7 +174,7 @@ class Engine:
 
         Rule: design section 5.2. `random` has no draw here: the first of the nodes that pass.
         """
-        places = self._place_of.take(np.asarray(nodes, dtype=np.int64))
+        places = self._places.of.take(np.asarray(nodes, dtype=np.int64))
         return self._filtering.judge(request, self._shapes.shape_of(request), places)
 
     def forget(self) -> None:
@@ -199,7 +192,7 @@ class Engine:
             ratings = self._by_links(request, shape, ratings)
         fitting = np.flatnonzero(self._takes(ratings, request.memory_bytes))
         ranked = fitting[np.argsort(-ratings[fitting], kind="stable")]
-        return [self._order[node] for node in ranked.tolist()]
+        return [self._places.numbers[node] for node in ranked.tolist()]
 
     def rooms(self, requests: Sequence[PodRequest], most: Sequence[int]) -> Rooms:
         """Return what nodes have free for so many Pods like these; no node has too little."""
@@ -212,13 +205,13 @@ class Engine:
             best = fitting[np.argsort(-ratings[fitting], kind="stable")]
             ranked |= dict.fromkeys(best.tolist())
         places = np.array(list(ranked), dtype=np.int64)
-        nodes = [self._order[place] for place in ranked]
+        nodes = [self._places.numbers[place] for place in ranked]
         return self._room_counter.count(shapes, places, takes, most, nodes)
 
     def has_room(self, request: PodRequest, nodes: Sequence[int]) -> bool:
         """Tell whether one of these nodes passes every test over arrays; nothing is rated."""
         shape = self._shapes.shape_of(request)
-        places = np.array([self._places[node] for node in nodes], dtype=np.int64)
+        places = self._places.of.take(np.array(nodes, dtype=np.int64))
         admits = self._predicates.verdict(shape.static).admits
         if admits is not None:
             places = places[admits.take(places)]
@@ -235,7 +228,7 @@ class Engine:
         self, request: PodRequest, node: int, only_minors: frozenset[int] | None = None
     ) -> Placement | None:
         """Reserve the Pod on this node, on these GPUs if given; None changes nothing."""
-        shape, place = self._shapes.shape_of(request), self._places[node]
+        shape, place = self._shapes.shape_of(request), int(self._places.of[node])
         fits = self._rows.current(shape)[place] >= 0
         if not fits or not self._has_memory(place, request.memory_bytes):
             return None
@@ -251,7 +244,7 @@ class Engine:
 
     def reserve(self, placement: Placement) -> None:
         """Take what was decided from the node it is on."""
-        self._holdings.reserve(placement, self._places[placement.node])
+        self._holdings.reserve(placement, int(self._places.of[placement.node]))
 
     def release(self, pod_uid: str) -> None:
         """Give back all that a Pod holds, reserved or adopted."""
@@ -263,19 +256,75 @@ class Engine:
 
         Rule: cli.md, Running Pods. It is counted on the Node that grants what the machine has.
         """
-        return self._holdings.adopt(pod, self._places[node])
+        return self._holdings.adopt(pod, int(self._places.of[node]))
 
-    def set_health(self, node: int, device_type: str, minor: int, *, healthy: bool) -> None:
-        """Close a device to grants or open it again; its holders stay."""
-        place, devices = self._places[node], self._fleet.devices[device_type]
-        column = devices.column(place, minor)
-        assert column is not None, (node, device_type, minor)
-        devices.set_healthy(place, column, healthy=healthy)
-        self._fleet.log.append(place, gave_back=healthy)
+    def put_node(self, facts: NodeFacts, *, rank: int | None = None) -> int:
+        """
+        Let a Node come, or be what these facts say; return its number.
+
+        Rule: docs/adr/0014. A Node is known by its UID. What is held through it stays held: what
+        has no room on it any more closes what it must, as Pods that are adopted do.
+
+        Args:
+            rank: tie-break position of a Node that comes, one that is free or the next one; None =
+                the lowest of these. A Node that is there keeps its own.
+        """
+        number = self._places.number_of(facts.uid)
+        assert number is None or rank is None, f"the Node is there already: uid={facts.uid}"
+        if number is None:
+            number = self._places.take(facts.uid, rank)
+        self._change(number, facts)
+        return number
+
+    def drop_node(self, uid: str) -> tuple[str, ...]:
+        """
+        Let a Node go; return the UIDs of the Pods whose holdings are given back.
+
+        Rule: docs/adr/0014; docs/adr/0010. Where its machine has another Node, that one's account
+        keeps what is held, and nothing is given back.
+        """
+        number = self._places.number_of(uid)
+        assert number is not None, f"no such Node: uid={uid}"
+        given_back = self._change(number, ABSENT)
+        self._places.free(uid)
+        return given_back
+
+    def _change(self, number: int, facts: NodeFacts) -> tuple[str, ...]:
+        """Lay a row out anew, and those of other Nodes of its machine; all else stays."""
+        fleet, place = self._fleet, int(self._places.of[number])
+        had_mixed_models = fleet.mixed_models
+        shared = set(fleet.ids.repeated)
+        rows = sorted(fleet.put(place, facts, number))
+        lifted = self._holdings.lift(rows)
+        for row in rows:
+            fleet.lay(row)
+        given_back = self._holdings.put_back(lifted, rows)
+        fleet.bar(rows, shared | fleet.ids.repeated)
+        for row in rows:
+            fleet.facts.append(row, gave_back=True)
+            fleet.log.append(row, gave_back=True)
+            self._take_anew(row)
+        if fleet.mixed_models != had_mixed_models:
+            self._shapes = self._shapes.with_mixed_models(fleet.mixed_models)
+            self.forget()
+        return given_back
+
+    def _take_anew(self, place: int) -> None:
+        """Bring what follows from a node's facts up to date, one row in each array."""
+        self._predicates.put(place)
+        self._fitting.put(place)
+        for measure in self._measures:
+            measure.put(place)
+        self._policy_of_nodes.put(place)
+        self._rows.put()
+        self._grants.put(place)
+        self._alike.put(place)
+        self._room_counter.put(place)
+        self._lead.put(place)
 
     def view(self, node: int) -> NodeView:
         """Return what is left of one node, card by card."""
-        return self._grants.view(self._places[node])
+        return self._grants.view(int(self._places.of[node]))
 
     def _by_links(self, request: PodRequest, shape: Shape, ratings: Ratings) -> Ratings:
         """Return ratings of the nodes that take the Pod, in the order of links; a new array."""
@@ -310,7 +359,7 @@ class Engine:
         second = self._pick(others, answer.request.memory_bytes, 0, led=False)
         if second < 0:
             return replace(answer, score=score)
-        name = self.node_names[self._order[second]]
+        name = self._fleet.nodes[second].name
         rated = ratings.item(second)
         return replace(answer, score=score, runner_up=name, runner_up_score=rated)
 
@@ -331,7 +380,8 @@ class Engine:
             case "fgd":
                 return Gradient(fleet, fitting, self._fragmentation)
             case "scarcity":
-                measure = ExpectedFill(fleet, self._predicates, workload)
+                measure = ExpectedFill(fleet, self._predicates, workload, self._fragmentation.asked)
+                self._measures.append(measure)
                 tolls = Tolls(fleet, self._predicates, measure, workload)
                 return Gradient(fleet, fitting, measure, tolls)
             case "random":

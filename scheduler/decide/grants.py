@@ -60,6 +60,10 @@ class Grants:
         spreads = settings.devices.scoring == LEAST_ALLOCATED
         self._by_scoring = spreads and settings.node_policy == _NO_CHOICE_OF_CARDS
 
+    def put(self, place: int) -> None:
+        """Take a node as it is now."""
+        self._shaped[place : place + 1] = [is_shaped(self._fleet.nodes[place])]
+
     def grant(
         self,
         request: PodRequest,

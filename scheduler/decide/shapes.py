@@ -117,6 +117,10 @@ class ShapeIndex:
         self._by_identity: dict[tuple[object, ...], tuple[Shape, PodRequest]] = {}
         self._by_value: dict[Hashable, Shape] = {}
 
+    def with_mixed_models(self, mixed_models: bool) -> ShapeIndex:  # noqa: FBT001 - says it all
+        """Return an index that knows no request yet, for nodes of one model each or of several."""
+        return ShapeIndex(with_memory=self._with_memory, mixed_models=mixed_models)
+
     def shape_of(self, request: PodRequest) -> Shape:
         """Return the shape of a request."""
         memory_bytes = request.memory_bytes if self._with_memory else 0

@@ -91,7 +91,6 @@ class Grouping:
 
     Attributes:
         lives: by name.
-        engine: the cluster as it is; another one when a node changed.
     """
 
     def __init__(

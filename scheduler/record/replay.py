@@ -233,7 +233,8 @@ class Replay:
         )
         if self._engine is not None:
             place = self._places[event.node_uid]
-            self._engine.set_health(place, *key, healthy=event.healthy)
+            facts = self._engine.view(place).facts
+            self._engine.put_node(facts.with_health(*key, healthy=event.healthy))
 
     def _lose(self, event: NodeLost) -> None:
         """Let what is held on a node that is lost stay held."""

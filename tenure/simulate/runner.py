@@ -15,7 +15,6 @@ from typing import Final
 from ledger.domain.annotations.tenure import read_search_cut
 from ledger.domain.errors import InputError
 from ledger.domain.log.events import SettingsChanged
-from ledger.domain.nodes import NodeFacts
 from ledger.domain.proofs.canonical import canonical_json
 from ledger.domain.request.requests import PodRequest
 from ledger.store.open import Ledger, open_ledger, sqlite_path
@@ -91,10 +90,7 @@ def run_simulation(
         tenure_version=version,
     )
     workload = workload_of(_typical(run))
-
-    def engine_of(nodes: Sequence[NodeFacts]) -> Engine:
-        return Engine(nodes, settings, workload=workload, seed=seed, rank=run.rank)
-
+    engine = Engine(run.nodes, settings, workload=workload, seed=seed, rank=run.rank)
     origin = origin_of(run, settings, seed)
     with _opened(record) as ledger, _rare_collections():
         replay = _replay(ledger, origin)
@@ -102,7 +98,7 @@ def run_simulation(
         batch = record.batch or (TEMPORARY_BATCH if record.ledger is None else BATCH)
         simulator = Simulator(
             run,
-            engine_of=engine_of,
+            engine=engine,
             recorder=Recorder(writer, batch=batch, replay=replay),
             settings=settings,
             words=words,
@@ -116,7 +112,7 @@ def run_simulation(
             decide_all(simulator, progress)
         outcomes = simulator.finish()
         seconds = clock() - started
-        head, engine = ledger.head(), simulator.engine
+        head = ledger.head()
         return Result(
             source=run.source,
             policy=settings.node_policy,

@@ -55,16 +55,16 @@ class Simulator:
         self,
         run: Run,
         *,
-        engine_of: Callable[[Sequence[NodeFacts]], Engine],
+        engine: Engine,
         recorder: Recorder,
         settings: SchedulingSettings,
         words: Words,
         keep_nodes: bool,
     ) -> None:
         self.run = run
-        self.engine = engine_of(run.nodes)
+        self.engine = engine
         elsewhere = Counter(pod.group for pod in run.adopted if pod.group and not pod.node_uid)
-        self.groups = Grouping(run.nodes, self.engine, elsewhere)
+        self.groups = Grouping(run.nodes, engine, elsewhere)
         self.pods: list[Pod | None] = [arrival.pod for arrival in run.arrivals]
         self.tally = Tally()
         self.outcomes: list[Outcome | None] = [None] * len(run.arrivals)
@@ -78,7 +78,6 @@ class Simulator:
         self._attempts: dict[str, int] = {}  # Pod UID -> reservations, of those with several
         self._described: set[str] = set()  # digests of requests
         self._facts: dict[str, RecordedNode] = {}  # UID of a node -> its newest description
-        self._engine_of = engine_of
         self._nodes = list(run.nodes)
         self._held: dict[str, Placement] = {}  # Pod UID -> what it holds, of those placed here
         self._stuck: dict[str, Placement] = {}  # likewise, since its node was lost
@@ -236,34 +235,21 @@ class Simulator:
     def change_health(self, change: HealthChange) -> None:
         """Close a device to grants, or open it again."""
         self._changes += 1
-        self.engine.set_health(
-            change.node, change.device_type, change.minor, healthy=change.healthy
+        node = self._nodes[change.node]
+        self._put(
+            change.node,
+            node.with_health(change.device_type, change.minor, healthy=change.healthy),
         )
-        node, key = self._nodes[change.node], (change.device_type, change.minor)
-        devices = [
-            replace(device, healthy=change.healthy) if device.key == key else device
-            for device in node.devices
-        ]
-        self._nodes[change.node] = replace(node, devices=tuple(devices))
         self.record(events.health_changed(change, node, self._changes))
 
     def change_node(self, change: NodeChange) -> None:
-        """
-        Lose a node, have it back or relabel it; what is held on it stays held.
-
-        The engine is made anew, for what a node is and where Pods may go is worked out once.
-        """
+        """Lose a node, have it back or relabel it; what is held on it stays held."""
         self._changes += 1
         before = self._nodes[change.node]
         health = {device.key: device.healthy for device in before.devices}
         devices = [replace(each, healthy=health[each.key]) for each in change.facts.devices]
-        node = self._nodes[change.node] = replace(change.facts, devices=tuple(devices))
-        self.engine = self._engine_of(self._nodes)
-        self.groups.use(self._nodes, self.engine)
-        for place, pod in self._adopted:
-            self.engine.adopt(place, pod)
-        for placement in (*self._held.values(), *self._stuck.values(), *self.groups.all_kept()):
-            self.engine.reserve(placement)
+        node = replace(change.facts, devices=tuple(devices))
+        self._put(change.node, node)
         if node.lost:
             for uid in [uid for uid, held in self._held.items() if held.node == change.node]:
                 self._stuck[uid] = self._held.pop(uid)
@@ -273,6 +259,10 @@ class Simulator:
             self._add(events.inventoried(node, change.at_us, self._changes + 1))
             self._describe_node(change.node, change.at_us)
             self._recorder.decided()
+
+    def _put(self, number: int, node: NodeFacts) -> None:
+        self._nodes[number] = node
+        assert self.engine.put_node(node) == number, node.uid
 
     def clear(self, change: Clearing) -> None:
         """Give back what Pods held when their node was lost."""

@@ -58,7 +58,9 @@ def _play(
         elif kind == "toggle" and nodes[choice % len(nodes)].devices:
             place = choice % len(nodes)
             record = nodes[place].devices[choice % len(nodes[place].devices)]
-            engine.set_health(place, record.device_type, record.minor, healthy=choice % 2 == 0)
+            facts = engine.view(place).facts
+            healthy = choice % 2 == 0
+            engine.put_node(facts.with_health(record.device_type, record.minor, healthy=healthy))
     return held, answers
 
 
@@ -149,7 +151,7 @@ def test_shortcuts_on_a_node_equal_the_card_choice(
     for _, request, _ in steps:
         answer = engine.decide(request)
         if isinstance(answer, Placement) and request.devices:
-            shape, place = engine._shapes.shape_of(request), engine._places[answer.node]
+            shape, place = engine._shapes.shape_of(request), engine._places.of[answer.node]
             best = engine._grants._policy.card(shape, place)
             preferred = None if best is None else engine._fleet.gpus.records[place][best].minor
             choice = choose(

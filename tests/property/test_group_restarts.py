@@ -112,11 +112,9 @@ def made_anew(run: Run, events: Sequence[LedgerEvent], requests: dict[str, PodRe
             case PodReleased() | PodVoided():
                 engine.release(event.pod_uid)
             case DeviceHealthChanged():
-                engine.set_health(
-                    numbers[event.node_uid],
-                    event.device_type,
-                    event.minor,
-                    healthy=event.healthy,
+                facts = engine.view(numbers[event.node_uid]).facts
+                engine.put_node(
+                    facts.with_health(event.device_type, event.minor, healthy=event.healthy)
                 )
             case _:
                 pass

@@ -193,7 +193,7 @@ def play(run: Run, *, policy: str = "binpack", batch: int = 1) -> Played:
     workload = workload_of(a.pod for a in run.arrivals if isinstance(a.pod, PodRequest))
     simulator = Simulator(
         run,
-        engine_of=lambda nodes: Engine(nodes, settings, workload=workload, seed=1, rank=run.rank),
+        engine=Engine(run.nodes, settings, workload=workload, seed=1, rank=run.rank),
         recorder=Recorder(ledger, batch=batch),
         settings=settings,
         words=Words(

@@ -21,6 +21,7 @@ from scheduler.decide.dialects.registry import chooser_of
 from scheduler.decide.nodes.arrays import BoolArray, IntArray
 from scheduler.decide.nodes.devices import DeviceArrays
 from scheduler.decide.nodes.fleet import Fleet
+from scheduler.decide.nodes.labels import Kinds
 from scheduler.decide.settings import SchedulingSettings
 from scheduler.decide.shapes import Shape
 
@@ -44,9 +45,14 @@ class Alike:
     def __init__(self, fleet: Fleet, settings: SchedulingSettings) -> None:
         self._fleet = fleet
         self._aligned = bool(numa_policy_of(settings.cpu.default_numa_topology_policy))
-        self._kinds: IntArray | None = None
+        self._kinds: Kinds[Hashable] | None = None
         if any(map(is_shaped, fleet.nodes)):
             self._kind_numbers()  # now, not in the first decision that needs them
+
+    def put(self, node: int) -> None:
+        """Take a node as it is now."""
+        if self._kinds is not None:
+            self._kinds.put(node)
 
     def groups(self, request: PodRequest, shape: Shape, places: IntArray) -> dict[int, list[int]]:
         """Return place -> the places of its group among these; only groups of several."""
@@ -86,15 +92,8 @@ class Alike:
     def _kind_numbers(self) -> IntArray:
         """Return the number of each node's kind; a node that is never grouped has its own."""
         if self._kinds is None:
-            numbers: dict[Hashable, int] = {}
-            self._kinds = np.array(
-                [
-                    numbers.setdefault(place if _decides_more(node) else _kind(node), len(numbers))
-                    for place, node in enumerate(self._fleet.nodes)
-                ],
-                dtype=np.int64,
-            )
-        return self._kinds
+            self._kinds = Kinds(self._fleet.nodes, _kind)
+        return self._kinds.of
 
 
 def _amounts_left(devices: DeviceArrays, places: IntArray) -> Iterator[IntArray | BoolArray]:
@@ -130,6 +129,8 @@ def _decides_more(node: NodeFacts) -> bool:
 
 
 def _kind(node: NodeFacts) -> Hashable:
+    if _decides_more(node):
+        return node.uid
     partitions = node.partitions
     amounts = node.card_amounts
     return (

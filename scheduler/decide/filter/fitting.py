@@ -13,7 +13,14 @@ from ledger.domain.dialects.names import Dialect
 from ledger.domain.request.requests import DeviceDemand
 from scheduler.decide.dialects.registry import CHOOSERS, chooser_of
 from scheduler.decide.filter.packing import CardColumns, can_pack, packs
-from scheduler.decide.nodes.arrays import BoolArray, IntArray, row_counts, row_maxima, row_sums
+from scheduler.decide.nodes.arrays import (
+    BoolArray,
+    IntArray,
+    row_counts,
+    row_maxima,
+    row_sums,
+    with_rows,
+)
 from scheduler.decide.nodes.devices import DeviceArrays
 from scheduler.decide.nodes.fleet import Fleet
 from scheduler.decide.nodes.pins import CpuPins
@@ -40,6 +47,19 @@ class Fitting:
             each.dialect: each.limit.most(settings) for each in CHOOSERS if each.limit is not None
         }
         self._models: dict[tuple[str, tuple[str, ...]], BoolArray] = {}
+
+    def put(self, node: int) -> None:
+        """Take a node as it is now."""
+        for key, known in list(self._models.items()):
+            device_type, models = key
+            devices = self._fleet.devices.get(device_type, self._fleet.no_devices)
+            if known.shape[1] != devices.width:
+                del self._models[key]
+                continue
+            allowed = self._models[key] = with_rows(known, len(self._fleet))
+            records = devices.records[node]
+            allowed[node] = False
+            allowed[node, : len(records)] = [record.model in models for record in records]
 
     def feasible(self, shape: Shape, nodes: IntArray) -> BoolArray:
         """Return which of `nodes` have cpu, memory, devices and CPUs for the shape."""

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final
 
 import numpy as np
 
 from ledger.domain.kube.shared_templates import kind_of_cards, matched_template
 from ledger.domain.nodes import NodeFacts
+from ledger.domain.request.requests import Toleration
 from scheduler.decide.dialects.registry import OWN_FIELDS, chooser_of, node_own_of
-from scheduler.decide.nodes.arrays import BoolArray, IntArray
-from scheduler.decide.nodes.fleet import Fleet
+from scheduler.decide.nodes.arrays import BoolArray, IntArray, with_rows
+from scheduler.decide.nodes.fleet import ABSENT, Fleet
 from scheduler.decide.nodes.labels import (
+    Kinds,
     LabelIndex,
+    allows,
     first_untolerated,
     is_kept_off,
     is_owned,
@@ -27,25 +30,32 @@ from scheduler.decide.shapes import StaticNeed
 
 _KNOWN_MAX: Final = 1024
 
-T = TypeVar("T", bound=Hashable)
+_ANEW_MAX: Final = 64
+"""So many nodes are judged one by one; more are by their kinds."""
+
+_REASONS_MAX: Final = 256
+"""So many reasons are kept for nodes that were otherwise once; then all are found anew."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class StaticVerdict:
     """
-    What is wrong with each node for one need; 0 = nothing.
+    What is wrong with each node for one need; 0 = nothing. Who keeps it asks for it `as_of_now`.
 
     Attributes:
-        before, after: index into `texts`, per node, of what is checked before the resource fit
+        before, after: index into `reasons`, per node, of what is checked before the resource fit
             and after it (kube-scheduler reports the first stage that fails).
-        reasons: entry 0 is not used.
+        reasons: entry 0 is not used; there may be more than some node gives.
         admits: nothing is wrong; None when that is so for every node.
+        seen: the position in the log of facts that it stands for.
     """
 
+    need: StaticNeed
     before: IntArray
     after: IntArray
     reasons: tuple[Reason, ...]
     admits: BoolArray | None
+    seen: int
 
 
 class Predicates:
@@ -54,23 +64,27 @@ class Predicates:
 
     Rule: cli.md, Predicates and CPU sets; what a dialect says of nodes has the last word.
 
-    Each distinct need is judged once over each distinct kind of node.
+    Each distinct need is judged once over each distinct kind of node, and again on the nodes that
+    were put anew since.
     """
 
     def __init__(self, fleet: Fleet, settings: SchedulingSettings) -> None:
         self._fleet = fleet
         self._settings = settings
         self._labels = LabelIndex(fleet.nodes)
-        self._fences = _kinds(fleet.nodes, lambda node: (node.unschedulable, node.taints))
-        self._traits = _kinds(fleet.nodes, _traits)
-        again = np.array(fleet.accounts, dtype=np.int64) != fleet.everything
-        lost = np.array([node.lost for node in fleet.nodes], dtype=np.bool_)
-        self._withheld = [
-            (where, reason)
-            for where, reason in ((again, reasons.REGISTERED_AGAIN), (lost, reasons.NODE_LOST))
-            if where.any()
-        ]
+        self._fences = Kinds(fleet.nodes, lambda node: (node.unschedulable, node.taints))
+        self._traits = Kinds(fleet.nodes, _traits)
         self._verdicts: dict[StaticNeed, StaticVerdict] = {}
+        self._withheld: dict[int, Reason] = {}
+        for node in range(len(fleet)):
+            self._withhold(node)
+
+    def put(self, node: int) -> None:
+        """Take a node as it is now."""
+        self._withhold(node)
+        self._labels.put(node)
+        self._fences.put(node)
+        self._traits.put(node)
 
     def verdict(self, need: StaticNeed) -> StaticVerdict:
         """Return the verdict over every node."""
@@ -78,43 +92,93 @@ class Predicates:
         if known is None:
             if len(self._verdicts) >= _KNOWN_MAX:
                 self._verdicts.clear()
-            known = self._judge(need)
-            self._verdicts[need] = known
-        return known
+            known = self._verdicts[need] = self._judge(need)
+        return self.as_of_now(known)
+
+    def as_of_now(self, verdict: StaticVerdict) -> StaticVerdict:
+        """Bring a verdict up to date, in place, on the nodes that were put anew since."""
+        log = self._fleet.facts
+        if verdict.seen == log.position:
+            return verdict
+        nodes = log.since(verdict.seen)
+        if nodes is None or len(nodes) > _ANEW_MAX or len(verdict.reasons) > _REASONS_MAX:
+            anew = self._judge(verdict.need)
+            verdict.before, verdict.after = anew.before, anew.after
+            verdict.reasons, verdict.admits = anew.reasons, anew.admits
+        else:
+            self._judge_again(verdict, dict.fromkeys(nodes.tolist()))
+        verdict.seen = log.position
+        return verdict
+
+    def reason(self, need: StaticNeed, node: int) -> Reason | None:
+        """Return what is wrong with one node as it is now."""
+        return self._before(need, node) or self._misfit(need, self._fleet.nodes[node])
 
     def _judge(self, need: StaticNeed) -> StaticVerdict:
-        texts: dict[Reason | None, int] = {None: 0}
+        codes: dict[Reason | None, int] = {None: 0}
 
         def code(reason: Reason | None) -> int:
-            return texts.setdefault(reason, len(texts))
+            return codes.setdefault(reason, len(codes))
 
-        before = self._fenced(need, code)
-        for where, reason in self._withheld:
-            before[where] = code(reason)
+        fences = self._fences
+        found = [code(_fence(node, need.placement.tolerations)) for node in fences.examples]
+        before = _spread(found, fences.of)
+        for node, reason in self._withheld.items():
+            before[node] = code(reason)
         allowed = matches_rules(self._labels, need.placement, len(self._fleet))
         before[(before == 0) & ~allowed] = code(reasons.AFFINITY)
-        after = self._unsuitable(need, code)
+        traits = self._traits
+        after = _spread([code(self._misfit(need, node)) for node in traits.examples], traits.of)
         good = (before == 0) & (after == 0)
-        found = tuple(reasons.UNEXPLAINED if reason is None else reason for reason in texts)
         return StaticVerdict(
-            before=before, after=after, reasons=found, admits=None if good.all() else good
+            need=need,
+            before=before,
+            after=after,
+            reasons=_texts(codes),
+            admits=None if good.all() else good,
+            seen=self._fleet.facts.position,
         )
 
-    def _fenced(self, need: StaticNeed, code: Callable[[Reason | None], int]) -> IntArray:
-        examples, kinds = self._fences
-        tolerations = need.placement.tolerations
-        codes = []
-        for node in examples:
-            taint = first_untolerated(node.taints, tolerations)
-            if is_kept_off(node, tolerations):
-                codes.append(code(reasons.UNSCHEDULABLE))
-            else:
-                codes.append(code(None if taint is None else reasons.untolerated(taint)))
-        return _spread(codes, kinds)
+    def _judge_again(self, verdict: StaticVerdict, nodes: Iterable[int]) -> None:
+        codes: dict[Reason | None, int] = {None: 0}
+        for number, reason in enumerate(verdict.reasons[1:], 1):
+            codes.setdefault(reason, number)
+        need, rows = verdict.need, len(self._fleet)
+        verdict.before = with_rows(verdict.before, rows)
+        verdict.after = with_rows(verdict.after, rows)
+        if verdict.admits is not None:
+            verdict.admits = with_rows(verdict.admits, rows)
+        for node in nodes:
+            before, after = self._before(need, node), self._misfit(need, self._fleet.nodes[node])
+            verdict.before[node] = codes.setdefault(before, len(codes))
+            verdict.after[node] = codes.setdefault(after, len(codes))
+            good = before is None and after is None
+            if verdict.admits is None and not good:
+                verdict.admits = np.ones(rows, dtype=np.bool_)
+            if verdict.admits is not None:
+                verdict.admits[node] = good
+        if len(codes) > len(verdict.reasons):
+            verdict.reasons = _texts(codes)  # another tuple: who laid out codes by it sees that
 
-    def _unsuitable(self, need: StaticNeed, code: Callable[[Reason | None], int]) -> IntArray:
-        examples, kinds = self._traits
-        return _spread([code(self._misfit(need, node)) for node in examples], kinds)
+    def _withhold(self, place: int) -> None:
+        """Note whether a node takes nobody, whatever he asks for."""
+        node = self._fleet.nodes[place]
+        self._withheld.pop(place, None)
+        if node is ABSENT:
+            self._withheld[place] = reasons.NODE_ABSENT
+        elif node.lost:
+            self._withheld[place] = reasons.NODE_LOST
+        elif self._fleet.accounts[place] != place:
+            self._withheld[place] = reasons.REGISTERED_AGAIN
+
+    def _before(self, need: StaticNeed, place: int) -> Reason | None:
+        """Return what is wrong with one node before the resource fit."""
+        withheld = self._withheld.get(place)
+        if withheld is not None:
+            return withheld
+        node = self._fleet.nodes[place]
+        fence = _fence(node, need.placement.tolerations)
+        return fence or (None if allows(need.placement, node) else reasons.AFFINITY)
 
     def _misfit(self, need: StaticNeed, node: NodeFacts) -> Reason | None:
         granted = bool(need.device_types) or need.pinned
@@ -159,19 +223,16 @@ def _traits(node: NodeFacts) -> tuple[object, ...]:
     )
 
 
-def _kinds(
-    nodes: Iterable[NodeFacts], key: Callable[[NodeFacts], Hashable]
-) -> tuple[Sequence[NodeFacts], IntArray]:
-    """Return one example of each distinct kind of node, and every node's kind."""
-    numbers: dict[Hashable, int] = {}
-    examples: list[NodeFacts] = []
-    kinds = []
-    for node in nodes:
-        number = numbers.setdefault(key(node), len(examples))
-        if number == len(examples):
-            examples.append(node)
-        kinds.append(number)
-    return examples, np.array(kinds, dtype=np.int64)
+def _fence(node: NodeFacts, tolerations: Sequence[Toleration]) -> Reason | None:
+    """Return what keeps the Pod off: the cordon, or the first taint it does not tolerate."""
+    if is_kept_off(node, tolerations):
+        return reasons.UNSCHEDULABLE
+    taint = first_untolerated(node.taints, tolerations)
+    return None if taint is None else reasons.untolerated(taint)
+
+
+def _texts(codes: Iterable[Reason | None]) -> tuple[Reason, ...]:
+    return tuple([reasons.UNEXPLAINED if reason is None else reason for reason in codes])
 
 
 def _spread(codes: Sequence[int], kinds: IntArray) -> IntArray:

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ledger.domain.nodes import NodeFacts
-from scheduler.decide.nodes.arrays import BoolArray, IntArray
+from scheduler.decide.nodes.arrays import BoolArray, IntArray, with_rows
 
 WIDTH_MAX: Final = 8
 """Nodes of more GPUs are looked at one by one, out of their tables."""
@@ -33,16 +33,27 @@ class LinkStack:
     def __init__(
         self, kinds: Sequence[NodeFacts], minors: Sequence[Sequence[int]], width: int
     ) -> None:
+        self.width = width
+        self._count = 0
         self._links: Speeds = np.zeros((len(kinds), width, width), dtype=np.float64)
-        for kind, (facts, numbers) in enumerate(zip(kinds, minors, strict=True)):
+        self.add(kinds, minors)
+
+    def __len__(self) -> int:
+        """Return the number of kinds."""
+        return self._count
+
+    def add(self, kinds: Sequence[NodeFacts], minors: Sequence[Sequence[int]]) -> None:
+        """Take more kinds; their numbers follow on."""
+        first, self._count = self._count, self._count + len(kinds)
+        self._links = with_rows(self._links, self._count)
+        for kind, (facts, numbers) in enumerate(zip(kinds, minors, strict=True), first):
             links = facts.links or facts.derived_links
             if links is None or facts.honors_partitions:
                 continue
             inside = [minor for minor in numbers if minor < len(links)]  # else a link of 0 GB/s
-            if inside:
+            if 0 < len(inside) <= self.width:  # a wider one was a node's that has gone
                 rows = np.array(links.rows)[np.ix_(inside, inside)]
                 self._links[kind, : len(inside), : len(inside)] = np.minimum(rows, rows.T)
-        self._width = width
 
     def bottlenecks(self, kinds: IntArray, free: BoolArray, count: int) -> list[float]:
         """
@@ -52,12 +63,12 @@ class LinkStack:
             kinds: the kind of each node.
             free: at [node, column]; every node has `count` free GPUs at least.
         """
-        inside, pairs = _sets(self._width, count)
+        inside, pairs = _sets(self.width, count)
         result = np.zeros(len(kinds), dtype=np.float64)
         step = max(1, _CELLS // pairs.size)
         for start in range(0, len(kinds), step):
             part = slice(start, start + step)
-            links = self._links[kinds[part]].reshape(-1, self._width * self._width)
+            links = self._links[kinds[part]].reshape(-1, self.width * self.width)
             slowest = links[:, pairs].min(axis=2)
             usable = ~(inside & ~free[part, None, :]).any(axis=2)
             result[part] = np.where(usable, slowest, -1.0).max(axis=1)

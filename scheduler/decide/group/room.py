@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -16,6 +16,7 @@ from scheduler.decide.filter.fitting import Fitting, asked_bytes
 from scheduler.decide.group.links import WIDTH_MAX, LinkStack
 from scheduler.decide.nodes.arrays import BoolArray, IntArray
 from scheduler.decide.nodes.fleet import Fleet
+from scheduler.decide.nodes.labels import Kinds
 from scheduler.decide.shapes import Shape
 
 SPEEDS_MAX: Final = 1 << 18
@@ -64,9 +65,15 @@ class RoomCounter:
     def __init__(self, fleet: Fleet, fitting: Fitting) -> None:
         self._fleet = fleet
         self._fitting = fitting
-        self._link_kinds: IntArray | None = None
-        self._links: LinkStack | None = None
+        self._link_kinds: Kinds[Hashable] | None = None
+        self._renewals = 0
+        self._links = LinkStack((), (), 0)
         self._speeds: dict[tuple[object, int], float] = {}
+
+    def put(self, node: int) -> None:
+        """Take a node as it is now."""
+        if self._link_kinds is not None:
+            self._link_kinds.put(node)
 
     def count(
         self,
@@ -156,36 +163,40 @@ class RoomCounter:
 
         def bottlenecks(some: Sequence[int], count: int) -> Sequence[float]:
             kinds = self._kinds().take(places.take(some))
-            assert self._links is not None, "made with the kinds"
             return self._links.bottlenecks(kinds, free.take(some, axis=0), count)
 
         return bottlenecks
 
     def _kinds(self) -> IntArray:
         """Return a number per node that nodes share whose GPUs have equal minors and links."""
-        if self._link_kinds is None:
-            gpus, known = self._fleet.gpus, dict[object, int]()
-            kinds: list[int] = []
-            examples: list[NodeFacts] = []
-            minors: list[tuple[int, ...]] = []
-            for facts, records in zip(self._fleet.nodes, gpus.records, strict=True):
-                numbers = tuple([record.minor for record in records])
-                links = facts.links or facts.derived_links
-                kind = known.setdefault((links, numbers, facts.honors_partitions), len(known))
-                kinds.append(kind)
-                if kind == len(examples):
-                    examples.append(facts)
-                    minors.append(numbers)
-            self._link_kinds = np.array(kinds, dtype=np.int64)
-            if gpus.width <= WIDTH_MAX:
-                self._links = LinkStack(examples, minors, gpus.width)
-        return self._link_kinds
+        width = self._fleet.gpus.width
+        if self._link_kinds is None or self._links.width != width:
+            self._link_kinds = Kinds(self._fleet.nodes, _linked)
+            self._renewals = -1
+        kinds = self._link_kinds
+        if kinds.renewals != self._renewals:
+            self._renewals = kinds.renewals
+            self._links = LinkStack((), (), width)
+            self._speeds.clear()
+        if width <= WIDTH_MAX and len(self._links) < len(kinds.examples):
+            more = kinds.examples[len(self._links) :]
+            self._links.add(more, [_minors(facts) for facts in more])
+        return kinds.of
 
     def _gpus(self, place: int, free: BoolArray) -> LinkedGpus:
         facts, records = self._fleet.nodes[place], self._fleet.gpus.records[place]
         columns = zip(records, free.tolist(), strict=False)
         minors = tuple([record.minor for record, is_free in columns if is_free])
         return minors, None if facts.honors_partitions else facts.links or facts.derived_links
+
+
+def _minors(node: NodeFacts) -> tuple[int, ...]:
+    return tuple([device.minor for device in node.devices if device.device_type == GPU])
+
+
+def _linked(node: NodeFacts) -> Hashable:
+    """Return what nodes share whose GPUs have equal minors and links."""
+    return node.links or node.derived_links, _minors(node), node.honors_partitions
 
 
 def whole_demands(demands: Sequence[Sequence[DeviceDemand]]) -> list[DeviceDemand]:

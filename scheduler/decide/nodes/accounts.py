@@ -7,8 +7,8 @@ through either counts on the one that grants.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Final
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from ledger.domain.devices import DeviceRecord, DeviceShare
 from ledger.domain.log.machines import Machine, machine_of
@@ -17,7 +17,8 @@ from ledger.domain.nodes import NodeFacts
 ListedCard = tuple[int, DeviceRecord]
 """The place of a node, and a device that it lists."""
 
-_NOWHERE: Final[tuple[ListedCard, ...]] = ()
+DeviceId = tuple[str, str]
+"""The type of a device, and its id."""
 
 
 def in_order_of_registration(nodes: Sequence[NodeFacts]) -> list[int]:
@@ -54,35 +55,121 @@ def same_device(share: DeviceShare, devices: Iterable[DeviceRecord]) -> DeviceRe
     return None
 
 
+class Machines:
+    """
+    Which Nodes are one machine, and which of them its account is kept on, as Nodes come and go.
+
+    Rule: that of `granting_nodes`.
+
+    Attributes:
+        of: at [place], the machine; None where no Node is.
+        accounts: at [place], the place whose Node grants what the machine has.
+    """
+
+    def __init__(self) -> None:
+        self.of: list[Machine | None] = []
+        self.accounts: list[int] = []
+        self._nodes: dict[Machine, dict[int, tuple[bool, str, int]]] = {}
+
+    def put(self, place: int, node: NodeFacts | None, number: int) -> frozenset[int]:
+        """
+        Take a Node as it is now, None for none.
+
+        Returns:
+            Its place and those of all Nodes of its machine, before and now.
+
+        Args:
+            number: what breaks ties between Nodes that registered at once.
+        """
+        if place == len(self.of):
+            self.of.append(None)
+            self.accounts.append(place)
+        before, after = self.of[place], None if node is None else machine_of(node)
+        touched = {place}
+        if before is not None:
+            touched.update(self._nodes[before])
+            del self._nodes[before][place]
+        self.of[place], self.accounts[place] = after, place
+        if after is not None and node is not None:
+            self._nodes.setdefault(after, {})[place] = (not node.lost, node.created, number)
+            touched.update(self._nodes[after])
+        for machine in {before, after} - {None}:
+            assert machine is not None
+            self._settle(machine)
+        return frozenset(touched)
+
+    def _settle(self, machine: Machine) -> None:
+        nodes = self._nodes[machine]
+        if not nodes:
+            del self._nodes[machine]
+            return
+        account = max(nodes, key=nodes.__getitem__)
+        for place in nodes:
+            self.accounts[place] = account
+
+
 class UniqueIds:
     """
-    Who lists devices whose ids are unique in the world.
+    Who lists devices whose ids are unique in the world, and who holds one that he does not list.
 
     Rule: design section 4: a card is closed to grants while a live Node of another machine lists
     the same id, or somebody holds it there.
+
+    Attributes:
+        listed: (type, id) -> the cards of that id.
+        repeated: the ids that several Nodes list.
     """
 
-    def __init__(self, nodes: Sequence[NodeFacts]) -> None:
-        self._machines = [machine_of(node) for node in nodes]
-        self._listed: dict[tuple[str, str], list[ListedCard]] = {}
-        self._lost = [node.lost for node in nodes]
-        for place, node in enumerate(nodes):
-            for device in node.devices:
-                if device.unique_id and device.device_id:
-                    key = (device.device_type, device.device_id)
-                    self._listed.setdefault(key, []).append((place, device))
+    def __init__(self, machines: Machines) -> None:
+        self._machines = machines
+        self.listed: dict[DeviceId, list[ListedCard]] = {}
+        self.repeated: set[DeviceId] = set()
+        self._lost: set[int] = set()
+        self._unlisted: dict[DeviceId, Counter[int]] = {}
 
-    def cloned(self) -> Iterable[ListedCard]:
-        """Yield every listed card that a live Node of another machine lists too."""
-        for cards in self._listed.values():
+    def put(self, place: int, before: Iterable[DeviceRecord], after: NodeFacts) -> None:
+        """Take what a Node lists now instead of what it listed before."""
+        for key, device in _unique(before):
+            cards = self.listed[key]
+            cards.remove((place, device))
             if len(cards) < 2:
-                continue
-            live = {self._machines[place] for place, _ in cards if not self._lost[place]}
-            for place, device in cards:
-                if live - {self._machines[place]}:
-                    yield place, device
+                self.repeated.discard(key)
+            if not cards:
+                del self.listed[key]
+        for key, device in _unique(after.devices):
+            cards = self.listed.setdefault(key, [])
+            cards.append((place, device))
+            if len(cards) > 1:
+                self.repeated.add(key)
+        self._lost.discard(place)
+        if after.lost:
+            self._lost.add(place)
 
-    def elsewhere(self, place: int, share: DeviceShare) -> Sequence[ListedCard]:
-        """Return where other machines list the card that is held at this place."""
-        cards = self._listed.get((share.device_type, share.device_id), _NOWHERE)
-        return [card for card in cards if self._machines[card[0]] != self._machines[place]]
+    def hold(self, place: int, key: DeviceId, holders: int) -> None:
+        """Count a holder of an id that its Node does not list, or forget it (-1)."""
+        held = self._unlisted.setdefault(key, Counter())
+        held[place] += holders
+        if not held[place]:
+            del held[place]
+            if not held:
+                del self._unlisted[key]
+
+    def is_claimed_elsewhere(
+        self, place: int, key: DeviceId, is_held: Callable[[ListedCard], bool]
+    ) -> bool:
+        """Tell whether another machine lists the card of a Node too, or somebody holds it there."""
+        of = self._machines.of
+        if any(of[other] != of[place] for other in self._unlisted.get(key, ())):
+            return True
+        return key in self.repeated and any(
+            other not in self._lost or is_held((other, device))
+            for other, device in self.listed[key]
+            if of[other] != of[place]
+        )
+
+
+def _unique(devices: Iterable[DeviceRecord]) -> Iterator[tuple[DeviceId, DeviceRecord]]:
+    """Yield the devices with ids that are compared between machines, with these."""
+    for device in devices:
+        if device.unique_id and device.device_id:
+            yield (device.device_type, device.device_id), device

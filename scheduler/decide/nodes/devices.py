@@ -3,14 +3,44 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from ledger.domain.devices import GPU, WHOLE_PERCENT, DeviceRecord, DeviceShare
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.resources import HUAWEI_NPU_CORE
-from scheduler.decide.nodes.arrays import BoolArray, IntArray
+from scheduler.decide.nodes.arrays import BoolArray, IntArray, with_columns, with_rows
+
+_NO_COLUMNS: Final[Mapping[int, int]] = {}
+_BY_NODE: Final = (
+    "count",
+    "core_total",
+    "memory_total",
+    "core_left",
+    "memory_left",
+    "unknown",
+    "whole",
+    "left_total",
+)
+_BY_CARD: Final = (
+    "core_cap",
+    "memory_cap",
+    "present",
+    "healthy",
+    "core_free",
+    "memory_free",
+    "tenants",
+    "exclusive",
+    "instances",
+    "barred",
+    "by_cores",
+    "open",
+    "left",
+)
+"""The arrays with a row per node, by what a number in them is of."""
 
 
 class DeviceArrays:
@@ -29,7 +59,7 @@ class DeviceArrays:
         amounts_cap, amounts_free: what cards have beside core percent and memory, by resource name.
         by_cores: the card's compute is counted in AI cores and not given by percent; `left` is 0.
         unknown: holders, per node, of cards that nobody can name; they close the whole row.
-        barred: how much closes a card beside its health: another machine claims or holds its id,
+        barred: something closes a card beside its health: another machine claims or holds its id,
             or its node grants nothing.
         open: the card may be granted: healthy, not barred, not over-full, no unknown holder on the
             node.
@@ -42,50 +72,131 @@ class DeviceArrays:
 
     def __init__(self, device_type: str, nodes: Sequence[NodeFacts]) -> None:
         self.device_type = device_type
-        self.records: list[tuple[DeviceRecord, ...]] = [
-            tuple(record for record in node.devices if record.device_type == device_type)
-            for node in nodes
-        ]
-        self._columns = [
-            {record.minor: column for column, record in enumerate(records)}
-            for records in self.records
-        ]
-        width = max((len(records) for records in self.records), default=0)
-        shape = (len(nodes), max(1, width))
+        self.records: list[tuple[DeviceRecord, ...]] = [()] * len(nodes)
+        self._columns: list[Mapping[int, int]] = [_NO_COLUMNS] * len(nodes)
+        listed = [self._listed(node) for node in nodes]
+        shape = (len(nodes), max(1, max(map(len, listed), default=0)))
         self.core_cap: IntArray = np.zeros(shape, dtype=np.int64)
         self.memory_cap: IntArray = np.zeros(shape, dtype=np.int64)
         self.present: BoolArray = np.zeros(shape, dtype=np.bool_)
         self.healthy: BoolArray = np.zeros(shape, dtype=np.bool_)
-        for row, records in enumerate(self.records):
-            for column, record in enumerate(records):
-                self.core_cap[row, column] = record.core_percent
-                self.memory_cap[row, column] = record.memory_bytes
-                self.present[row, column] = True
-                self.healthy[row, column] = record.healthy
-        self.count: IntArray = self.present.sum(axis=1)
-        self.core_total: IntArray = self.core_cap.sum(axis=1)
-        self.memory_total: IntArray = self.memory_cap.sum(axis=1)
-        self.core_free = self.core_cap.copy()
-        self.memory_free = self.memory_cap.copy()
-        self.core_left = self.core_total.copy()
-        self.memory_left = self.memory_total.copy()
+        self.count: IntArray = np.zeros(len(nodes), dtype=np.int64)
+        self.core_total: IntArray = np.zeros(len(nodes), dtype=np.int64)
+        self.memory_total: IntArray = np.zeros(len(nodes), dtype=np.int64)
+        self.core_free: IntArray = np.zeros(shape, dtype=np.int64)
+        self.memory_free: IntArray = np.zeros(shape, dtype=np.int64)
+        self.core_left: IntArray = np.zeros(len(nodes), dtype=np.int64)
+        self.memory_left: IntArray = np.zeros(len(nodes), dtype=np.int64)
         self.tenants: IntArray = np.zeros(shape, dtype=np.int64)
         self.exclusive: IntArray = np.zeros(shape, dtype=np.int64)
         self.instances: IntArray = np.zeros(shape, dtype=np.int64)
         self.unknown: IntArray = np.zeros(len(nodes), dtype=np.int64)
-        self.barred: IntArray = np.zeros(shape, dtype=np.int64)
-        self.amounts_cap = _amounts(device_type, nodes, self._columns, shape)
-        self.amounts_free = {name: cap.copy() for name, cap in self.amounts_cap.items()}
-        self.by_cores: BoolArray = self.amounts_cap.get(HUAWEI_NPU_CORE, np.zeros(shape)) > 0
-        self._functions: dict[tuple[int, int], Counter[str]] = {}
-        self.open = self.healthy.copy()
+        self.barred: BoolArray = np.zeros(shape, dtype=np.bool_)
+        self.amounts_cap: dict[str, IntArray] = {}
+        self.amounts_free: dict[str, IntArray] = {}
+        self.by_cores: BoolArray = np.zeros(shape, dtype=np.bool_)
+        self.open: BoolArray = np.zeros(shape, dtype=np.bool_)
         self.left: IntArray = np.zeros(shape, dtype=np.int64)
         self.whole: IntArray = np.zeros(len(nodes), dtype=np.int64)
         self.left_total: IntArray = np.zeros(len(nodes), dtype=np.int64)
-        self.closed_count = int((self.present & ~self.open).sum())
-        for row, records in enumerate(self.records):
-            for column in range(len(records)):
-                self._derive(row, column)
+        self.closed_count = 0
+        self._functions: dict[tuple[int, int], Counter[str]] = {}
+        for place, (node, records) in enumerate(zip(nodes, listed, strict=True)):
+            if records:
+                self._list(place, records, node)
+        self._open_up(slice(None))
+
+    def put(self, node: int, facts: NodeFacts) -> None:
+        """Take what a node lists now; nothing is held of it yet."""
+        records = self._listed(facts)
+        if node == len(self.records):
+            self.records.append(())
+            self._columns.append(_NO_COLUMNS)
+            self._reshape(lambda some: with_rows(some, node + 1))
+        if records == self.records[node] and not self._is_used(node, facts):
+            return
+        self._clear(node)
+        self.count[node] = len(records)
+        width = max(1, int(self.count.max()))
+        if width != self.width:
+            self._reshape(lambda some: some if some.ndim == 1 else with_columns(some, width))
+        self._list(node, records, facts)
+        self._open_up(slice(node, node + 1))
+
+    def _is_used(self, node: int, facts: NodeFacts) -> bool:
+        """Tell whether a row may be other than these facts would make it."""
+        if facts.card_amounts or self.amounts_cap or self.unknown.item(node):
+            return True
+        return bool(self.tenants[node].any() or self.barred[node].any())
+
+    def _listed(self, node: NodeFacts) -> tuple[DeviceRecord, ...]:
+        return tuple([each for each in node.devices if each.device_type == self.device_type])
+
+    def _reshape(self, change: Callable[[npt.NDArray[Any]], npt.NDArray[Any]]) -> None:
+        for name in (*_BY_NODE, *_BY_CARD):
+            setattr(self, name, change(getattr(self, name)))
+        for amounts in (self.amounts_cap, self.amounts_free):
+            amounts.update({name: change(values) for name, values in amounts.items()})
+
+    def _clear(self, node: int) -> None:
+        """Forget a row: what it lists and what is held of it."""
+        self.closed_count -= int((self.present[node] & ~self.open[node]).sum())
+        for name in (*_BY_NODE, *_BY_CARD):
+            getattr(self, name)[node] = 0
+        for name, values in list(self.amounts_cap.items()):
+            values[node] = self.amounts_free[name][node] = 0
+            if not values.any():
+                del self.amounts_cap[name], self.amounts_free[name]
+        for column in range(len(self.records[node])):
+            self._functions.pop((node, column), None)
+
+    def _list(self, node: int, records: Sequence[DeviceRecord], facts: NodeFacts) -> None:
+        """Enter the inventory in a row that is clear."""
+        self.records[node] = tuple(records)
+        self._columns[node] = columns = {
+            record.minor: column for column, record in enumerate(records)
+        }
+        for column, record in enumerate(records):
+            self.core_cap[node, column] = record.core_percent
+            self.memory_cap[node, column] = record.memory_bytes
+            self.present[node, column] = True
+            self.healthy[node, column] = record.healthy
+        if self.device_type == GPU and facts.card_amounts:
+            self._list_amounts(node, columns, facts)
+
+    def _list_amounts(self, node: int, columns: Mapping[int, int], facts: NodeFacts) -> None:
+        """Enter what GPUs have beside core percent and memory, one array for each resource."""
+        for minor, amounts in facts.card_amounts.items():
+            column = columns.get(minor)
+            for name, amount in amounts.items() if column is not None else ():
+                if amount and name not in self.amounts_cap:
+                    for arrays in (self.amounts_cap, self.amounts_free):
+                        arrays[name] = np.zeros(self.present.shape, dtype=np.int64)
+                if amount:
+                    self.amounts_cap[name][node, column] = amount
+                    self.amounts_free[name][node, column] = amount
+        self.amounts_cap = dict(sorted(self.amounts_cap.items()))
+        self.amounts_free = dict(sorted(self.amounts_free.items()))
+        if HUAWEI_NPU_CORE in self.amounts_cap:
+            self.by_cores[node] = self.amounts_cap[HUAWEI_NPU_CORE][node] > 0
+
+    def _open_up(self, rows: slice) -> None:
+        """Work out what follows from the inventory where nobody holds anything."""
+        core, memory, present = self.core_cap[rows], self.memory_cap[rows], self.present[rows]
+        self.count[rows] = present.sum(axis=1)
+        self.core_free[rows] = core
+        self.memory_free[rows] = memory
+        self.core_total[rows] = self.core_left[rows] = core.sum(axis=1)
+        self.memory_total[rows] = self.memory_left[rows] = memory.sum(axis=1)
+        self.open[rows] = self.healthy[rows]
+        by_memory = (WHOLE_PERCENT * (memory + 1) - 1) // np.maximum(memory, 1)
+        left = np.minimum(core, WHOLE_PERCENT)
+        left = np.where(memory > 0, np.minimum(left, by_memory), left)
+        left[~self.healthy[rows] | self.by_cores[rows]] = 0
+        self.left[rows] = left
+        self.whole[rows] = np.count_nonzero(left == WHOLE_PERCENT, axis=1)
+        self.left_total[rows] = left.sum(axis=1)
+        self.closed_count += int(np.count_nonzero(present & ~self.healthy[rows]))
 
     @property
     def width(self) -> int:
@@ -135,14 +246,9 @@ class DeviceArrays:
             if not held[bus_id]:
                 del held[bus_id]
 
-    def set_healthy(self, node: int, column: int, *, healthy: bool) -> None:
-        """Open or close a card; its holders stay."""
-        self.healthy[node, column] = healthy
-        self._derive(node, column)
-
-    def bar(self, node: int, column: int, times: int) -> None:
-        """Count what closes a card beside its health, or forget it (-1)."""
-        self.barred[node, column] += times
+    def set_barred(self, node: int, column: int, *, barred: bool) -> None:
+        """Note whether something closes a card beside its health; its holders stay."""
+        self.barred[node, column] = barred
         self._derive(node, column)
 
     def add_unknown(self, node: int, holders: int) -> None:
@@ -189,25 +295,3 @@ class DeviceArrays:
             memory_free = self.memory_free.item(node, column)
             share = min(share, (WHOLE_PERCENT * (memory_free + 1) - 1) // memory_cap)
         return min(share, WHOLE_PERCENT - 1) if self.tenants.item(node, column) else share
-
-
-def _amounts(
-    device_type: str,
-    nodes: Sequence[NodeFacts],
-    columns: Sequence[Mapping[int, int]],
-    shape: tuple[int, int],
-) -> dict[str, IntArray]:
-    """Return what GPUs have beside core percent and memory, one array for each resource."""
-    found: dict[str, IntArray] = {}
-    if device_type != GPU:
-        return found
-    for row, node in enumerate(nodes):
-        for minor, amounts in node.card_amounts.items():
-            column = columns[row].get(minor)
-            if column is None:
-                continue
-            for name, amount in amounts.items():
-                if name not in found:
-                    found[name] = np.zeros(shape, dtype=np.int64)
-                found[name][row, column] = amount
-    return dict(sorted(found.items()))

@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import numpy as np
 
 from ledger.domain.devices import GPU, DeviceRecord
 from ledger.domain.nodes import NodeFacts
-from scheduler.decide.nodes.accounts import ListedCard, UniqueIds, granting_nodes
-from scheduler.decide.nodes.arrays import UNLIMITED, IntArray
+from scheduler.decide.nodes.accounts import DeviceId, ListedCard, Machines, UniqueIds
+from scheduler.decide.nodes.arrays import UNLIMITED, IntArray, with_rows
 from scheduler.decide.nodes.devices import DeviceArrays
 
 _LOG_LENGTH: Final = 1 << 15
+
+
+ABSENT: Final = NodeFacts(uid="", name="", cpu_milli=0, memory_bytes=0, pods_max=0)
+"""What a row says where no node is."""
+
+_COLUMNS: Final = (
+    "cpu_cap",
+    "memory_cap",
+    "pods_cap",
+    "cpu_free",
+    "memory_free",
+    "pods_free",
+    "without_devices",
+    "amplified",
+)
 
 
 class ChangeLog:
@@ -61,24 +76,39 @@ class Fleet:
     """
     Every node's numbers, in tie-break order: of equal nodes the first is chosen.
 
+    A row where no node is, because one went, holds `ABSENT`: it has nothing and takes nothing.
+
+    Args:
+        numbers: at [node], what breaks ties between Nodes of one machine that registered at once;
+            their order by default.
+
     Attributes:
+        count: nodes that are there.
         cpu_cap, memory_cap, pods_cap: `UNLIMITED` where the node names no limit.
         devices: device type -> arrays; `gpu` is always there, `no_devices` stands for the rest.
-        mixed_models: some node has GPUs of several models.
         without_devices: at [node], it has no device of any type.
         amplified: at [node], its cpu is more than its CPUs.
-        aligns: some node reports NUMA nodes, so that a Pod's memory may decide on a closer look.
+        limits_pods: some node limits, or limited, the number of Pods.
+        aligns: some node reports, or reported, NUMA nodes, so that a Pod's memory may decide on a
+            closer look.
+        machines: which Nodes are one machine.
         accounts: at [node], the node that what is held of its machine is counted on; another one
             than itself where the machine registered again, and then it grants nothing.
-        ids: who lists devices whose ids are unique in the world.
+        ids: who lists and holds devices whose ids are unique in the world.
         log: which nodes changed.
+        facts: which nodes came, went or are other than they were.
         everything: every node's index.
     """
 
-    def __init__(self, nodes: Sequence[NodeFacts], accounts: Sequence[int] | None = None) -> None:
-        self.nodes = tuple(nodes)
-        self.accounts = tuple(granting_nodes(nodes) if accounts is None else accounts)
-        self.ids = UniqueIds(nodes)
+    def __init__(self, nodes: Sequence[NodeFacts], numbers: Sequence[int] | None = None) -> None:
+        self.nodes = list(nodes)
+        self.count = len(self.nodes)
+        self.machines = Machines()
+        self.accounts = self.machines.accounts
+        self.ids = UniqueIds(self.machines)
+        for place, node in enumerate(nodes):
+            self.machines.put(place, node, place if numbers is None else numbers[place])
+            self.ids.put(place, (), node)
         self.cpu_cap = _column([node.cpu_milli for node in nodes])
         self.memory_cap = _column([node.memory_bytes for node in nodes])
         self.pods_cap = _column([node.pods_max for node in nodes])
@@ -92,32 +122,100 @@ class Fleet:
         }
         self.gpus = self.devices[GPU]
         self.no_devices = DeviceArrays("", nodes)
-        self.mixed_models = any(
-            len({record.model for record in records}) > 1 for records in self.gpus.records
-        )
+        self._mixed = {place for place in range(len(nodes)) if self._has_mixed_models(place)}
         self.without_devices = np.array([not node.devices for node in nodes], dtype=np.bool_)
         self.amplified = np.array([node.cpu_amplification > 1 for node in nodes], dtype=np.bool_)
-        self.aligns = any(node.numa_zones or node.cpu_topology for node in nodes)
+        self.aligns = any(map(_has_numa_nodes, nodes))
         self.log = ChangeLog()
+        self.facts = ChangeLog()
         self.everything: IntArray = np.arange(len(self.nodes), dtype=np.int64)
-        for place, device in (*self.ids.cloned(), *self._withheld()):
-            self.bar(place, device, 1)
+        withheld = {place for place in range(len(nodes)) if self._is_withheld(place)}
+        self.bar(withheld, self.ids.repeated)
 
     def __len__(self) -> int:
+        """Return the number of rows."""
         return len(self.nodes)
 
-    def bar(self, node: int, device: DeviceRecord, times: int) -> None:
-        """Close a listed device to grants, or forget that (-1)."""
-        devices = self.devices[device.device_type]
-        column = devices.column(node, device.minor)
-        assert column is not None, (node, device)
-        devices.bar(node, column, times)
+    @property
+    def mixed_models(self) -> bool:
+        """Tell whether some node has GPUs of several models."""
+        return bool(self._mixed)
 
-    def _withheld(self) -> Iterator[ListedCard]:
-        """Yield the devices of nodes that grant nothing."""
-        for place, node in enumerate(self.nodes):
-            if node.lost or self.accounts[place] != place:
-                yield from ((place, device) for device in node.devices)
+    def put(self, place: int, node: NodeFacts, number: int) -> frozenset[int]:
+        """
+        Let a node be what these facts say, `ABSENT` for none; the place is free or the next one.
+
+        Returns:
+            The places whose holders must be lifted, the rows then laid out by `lay`: its own, and
+            those of other Nodes of its machine, before and now.
+        """
+        if place == len(self.nodes):
+            self.nodes.append(ABSENT)
+        before = self.nodes[place]
+        self.nodes[place] = node
+        self.count += (node is not ABSENT) - (before is not ABSENT)
+        self.ids.put(place, before.devices, node)
+        return self.machines.put(place, None if node is ABSENT else node, number)
+
+    def lay(self, place: int) -> None:
+        """Fill the row of a node with what its facts say; nothing is held of it then."""
+        node = self.nodes[place]
+        for name in _COLUMNS:
+            setattr(self, name, with_rows(getattr(self, name), len(self.nodes)))
+        if len(self.everything) < len(self.nodes):
+            self.everything = np.arange(len(self.nodes), dtype=np.int64)
+        for name, limit in (
+            ("cpu", node.cpu_milli),
+            ("memory", node.memory_bytes),
+            ("pods", node.pods_max),
+        ):
+            cap = UNLIMITED if limit is None else limit
+            getattr(self, f"{name}_cap")[place] = getattr(self, f"{name}_free")[place] = cap
+        for device_type in sorted({record.device_type for record in node.devices}):
+            if device_type not in self.devices:
+                self.devices[device_type] = DeviceArrays(device_type, self.nodes)
+        for devices in (*self.devices.values(), self.no_devices):
+            devices.put(place, node)
+        self._mixed.discard(place)
+        if self._has_mixed_models(place):
+            self._mixed.add(place)
+        self.without_devices[place] = not node.devices and node is not ABSENT
+        self.amplified[place] = node.cpu_amplification > 1
+        self.limits_pods |= node.pods_max is not None and node is not ABSENT
+        self.aligns |= _has_numa_nodes(node)
+
+    def bar(self, places: Iterable[int], keys: Iterable[DeviceId]) -> None:
+        """Close the cards of these nodes and ids to grants, or open them, as others claim them."""
+        cards = [(place, device) for place in places for device in self.nodes[place].devices]
+        for key in keys:
+            cards += self.ids.listed.get(key, ())
+        for place, device in cards:
+            devices, column = self._where(place, device)
+            key = (device.device_type, device.device_id)
+            barred = self._is_withheld(place) or (
+                device.unique_id and self.ids.is_claimed_elsewhere(place, key, self._is_held)
+            )
+            if devices.barred.item(place, column) != barred:
+                devices.set_barred(place, column, barred=barred)
+                self.log.append(place, gave_back=not barred)
+
+    def _where(self, place: int, device: DeviceRecord) -> tuple[DeviceArrays, int]:
+        devices = self.devices[device.device_type]
+        column = devices.column(place, device.minor)
+        assert column is not None, (place, device)
+        return devices, column
+
+    def _is_held(self, card: ListedCard) -> bool:
+        """Tell whether a card has a holder."""
+        devices, column = self._where(*card)
+        return devices.tenants.item(card[0], column) > 0
+
+    def _is_withheld(self, place: int) -> bool:
+        """Tell whether a node grants nothing."""
+        return self.nodes[place].lost or self.accounts[place] != place
+
+    def _has_mixed_models(self, place: int) -> bool:
+        return len({record.model for record in self.gpus.records[place]}) > 1
 
     def add(self, node: int, *, cpu_milli: int, memory_bytes: int, pods: int) -> None:
         """Take cpu, memory and Pod places from a node, or give them back (negative numbers)."""
@@ -128,3 +226,7 @@ class Fleet:
 
 def _column(limits: Sequence[int | None]) -> IntArray:
     return np.array([UNLIMITED if limit is None else limit for limit in limits], dtype=np.int64)
+
+
+def _has_numa_nodes(node: NodeFacts) -> bool:
+    return bool(node.numa_zones or node.cpu_topology)

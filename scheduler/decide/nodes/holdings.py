@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Final, NamedTuple
 
 from msgspec import structs
 
@@ -16,7 +17,7 @@ from ledger.domain.log.cpu_holders import holds_alone
 from ledger.domain.log.events import PodObserved
 from scheduler.decide.cpusets.pinned import CpuHolding
 from scheduler.decide.dialects.registry import counts_containers
-from scheduler.decide.nodes.accounts import ListedCard, same_device
+from scheduler.decide.nodes.accounts import DeviceId, same_device
 from scheduler.decide.nodes.adopted_cpus import (
     exclusive_policy_of,
     misplaced,
@@ -24,32 +25,75 @@ from scheduler.decide.nodes.adopted_cpus import (
     over_taken,
 )
 from scheduler.decide.nodes.card_amounts import adopted_amounts, reserved_amounts
-from scheduler.decide.nodes.fleet import Fleet
+from scheduler.decide.nodes.devices import DeviceArrays
+from scheduler.decide.nodes.fleet import ABSENT, Fleet
 from scheduler.decide.nodes.pins import CpuPins
 from scheduler.decide.outcome import NumaPart, Placement
 
+_NO_AMOUNTS: Final[Mapping[int, Amounts]] = {}
+
 
 class _Held(NamedTuple):
-    """What one Pod holds. `node` is a place in the fleet."""
+    """
+    What one Pod holds, in the minors of the Node that it is held through.
 
+    Attributes:
+        number: in the order in which Pods got what they hold.
+        home: UID of that Node; `through` is its place in the fleet, or of another Node of its
+            machine once it has gone.
+        amounts: what it has of cards beside core percent and memory, by minor of its GPUs.
+    """
+
+    number: int
     path: str
-    node: int
+    home: str
+    through: int
     cpu_milli: int
     memory_bytes: int
     shares: tuple[DeviceShare, ...]
     cpuset: CpuSet
-    exclusive_policy: str = CpuExclusivePolicy.NONE
-    alone: bool = False
-    numa_parts: tuple[NumaPart, ...] = ()
+    exclusive_policy: str
+    alone: bool
+    numa_parts: tuple[NumaPart, ...]
+    amounts: Callable[[], Mapping[int, Amounts]]
+    counts_containers: bool
     unknown_types: tuple[str, ...] = ()
-    card_amounts: Mapping[int, Amounts] = {}
-    counts_containers: bool = False
-    closes: Sequence[ListedCard] = ()
+
+    @property
+    def cpus(self) -> CpuHolding:
+        """Return its CPUs as they are counted."""
+        return CpuHolding(
+            cpus=self.cpuset.mask, exclusive_policy=self.exclusive_policy, alone=self.alone
+        )
+
+
+class _Taken(NamedTuple):
+    """
+    Where and how a holding is counted now.
+
+    Attributes:
+        node: the place of the Node that grants what the machine has.
+        cards: each share in the minors of that Node, with its column and what else it takes.
+        unknown: types of the cards that nobody can name there.
+        strange: shares that the Node has no card for.
+        unlisted: ids that it holds and the Node does not list, as far as the share told one.
+    """
+
+    held: _Held
+    node: int
+    cpu_milli: int
+    cards: Sequence[tuple[DeviceArrays, int, DeviceShare, Amounts]]
+    unknown: Sequence[DeviceArrays]
+    strange: Sequence[DeviceShare]
+    unlisted: Sequence[DeviceId]
 
 
 class Holdings:
     """
     Every Pod's holdings by UID. Only the node that a Pod is on changes with it.
+
+    Rule: design section 4, "One account per physical device": what is held through one Node of a
+    machine is held on the one that grants, on the devices of the same ids.
 
     Args:
         exclusive_policy: that of LSE and LSR Pods that name none.
@@ -68,14 +112,19 @@ class Holdings:
         self._fleet = fleet
         self._exclusive_policy = exclusive_policy
         self._pins = pins
-        self._held: dict[str, _Held] = {}
+        self._taken: dict[str, _Taken] = {}
+        self._on: dict[int, dict[str, None]] = {}
+        self._number = 0
         self.gpu_core_percent = 0
 
     def reserve(self, placement: Placement, node: int) -> None:
         """Take what was placed on the node at this position."""
         request = placement.request
+        self._number += 1
         held = _Held(
+            self._number,
             f"{request.namespace}/{request.name}",
+            placement.node_uid,
             node,
             request.cpu_milli,
             request.memory_bytes,
@@ -84,16 +133,19 @@ class Holdings:
             CpuExclusivePolicy.NONE if request.cpuset is None else request.cpuset.exclusive_policy,
             request.snapshot.qos == QosClass.LSE,
             placement.numa_parts,
-            card_amounts=reserved_amounts(placement),
-            counts_containers=counts_containers(request.dialect),
+            partial(reserved_amounts, placement),
+            counts_containers(request.dialect),
         )
         self._enter(request.uid, held)
 
     def release(self, pod_uid: str) -> None:
         """Give back all that the Pod holds."""
-        held = self._held.pop(pod_uid, None)
-        assert held is not None, f"released twice or never reserved: pod_uid={pod_uid}"
-        self._count(held, -1)
+        taken = self._taken.pop(pod_uid, None)
+        assert taken is not None, f"released twice or never reserved: pod_uid={pod_uid}"
+        del self._on[taken.node][pod_uid]
+        self._count(taken, -1)
+        self._pin(taken, -1)
+        self._fleet.log.append(taken.node, gave_back=True)
 
     def adopt(self, pod: PodObserved, node: int) -> list[str]:
         """
@@ -101,124 +153,195 @@ class Holdings:
 
         Rule: cli.md, Running Pods. Over-full cards close; a card that the inventory lacks is
         unknown and closes the node for its type. CPUs and parts of NUMA nodes count as what the
-        Pod reserved would, and what the node lacks or keeps back is named. What is held through
-        one Node of a machine is held on the one that grants; what another machine lists is closed
-        there.
+        Pod reserved would, and what the node lacks or keeps back is named. What another machine
+        lists is closed there.
         """
-        devices = self._fleet.devices
-        closes = [card for share in pod.shares for card in self._fleet.ids.elsewhere(node, share)]
-        node, pod, amounts = self._on_account(node, pod)
-        known: list[DeviceShare] = []
-        strange: list[DeviceShare] = []
-        for share in pod.shares:
-            arrays = devices.get(share.device_type)
-            exists = arrays is not None and arrays.column(node, share.minor) is not None
-            (known if exists else strange).append(share)
         path = f"{pod.namespace}/{pod.pod_name}"
-        facts = self._fleet.nodes[node]
+        self._number += 1
         held = _Held(
+            self._number,
             path,
+            pod.node_uid or self._fleet.nodes[node].uid,
             node,
             pod.cpu_milli,
             pod.memory_bytes,
-            tuple(known),
+            pod.shares,
             pod.cpuset,
             exclusive_policy_of(pod, self._exclusive_policy),
             holds_alone(pod),
             numa_parts_of(pod),
-            unknown_types=(*pod.unknown_types, *(share.device_type for share in strange)),
-            card_amounts=amounts,
-            counts_containers=counts_containers(pod.dialect),
-            closes=closes,
+            partial(adopted_amounts, pod),
+            counts_containers(pod.dialect),
+            pod.unknown_types,
         )
-        cpus_before = self._pins.over_held(node)
-        taken_before = over_taken(facts, self._pins.parts(node))
-        self._enter(pod.pod_uid, held)
+        account = self._fleet.accounts[node]
+        facts = self._fleet.nodes[account]
+        cpus_before = self._pins.over_held(account)
+        taken_before = over_taken(facts, self._pins.parts(account))
+        taken = self._enter(pod.pod_uid, held)
         name = facts.name
         conflicts = [
             f"{name}/{share.device_type} {share.minor}: held by {path}, not in the inventory"
-            for share in strange
+            for share in taken.strange
         ]
         conflicts += [
             f"{name}/{share.device_type} {share.minor}: over-held by "
-            + ", ".join(self._holders(node, share.key))
-            for share in known
-            if self._is_over_full(node, share)
+            + ", ".join(self._holders(account, share.key))
+            for devices, column, share, _ in taken.cards
+            if devices.is_over_held(account, column)
         ]
-        cpus = [str(cpu) for cpu in self._pins.over_held(node) if cpu not in cpus_before]
+        cpus = [str(cpu) for cpu in self._pins.over_held(account) if cpu not in cpus_before]
         if cpus:
             conflicts.append(f"{name}: CPUs {','.join(cpus)} held by {path} and others")
         conflicts += misplaced(facts, pod)
-        taken = over_taken(facts, self._pins.parts(node))
-        conflicts += [text for numa, text in taken.items() if numa not in taken_before]
+        over = over_taken(facts, self._pins.parts(account))
+        conflicts += [text for numa, text in over.items() if numa not in taken_before]
         return conflicts
 
-    def _on_account(
-        self, node: int, pod: PodObserved
-    ) -> tuple[int, PodObserved, Mapping[int, Amounts]]:
-        """Return where the Pod's holding is counted, and what it is in that Node's minors."""
-        account = self._fleet.accounts[node]
-        there = self._fleet.nodes[account]
-        amounts = adopted_amounts(pod) if there.card_amounts else {}
-        if account == node:
-            return node, pod, amounts
-        listed = there.devices
-        found = [(share, same_device(share, listed)) for share in pod.shares]
-        shares = [
-            structs.replace(share, minor=card.minor) for share, card in found if card is not None
-        ]
-        lost = {share.device_type for share, card in found if card is None}
-        minors = {s.minor: card.minor for s, card in found if card and s.device_type == GPU}
-        held = structs.replace(
-            pod, shares=tuple(shares), unknown_types=tuple(sorted({*pod.unknown_types, *lost}))
+    def lift(self, places: Iterable[int]) -> dict[str, _Held]:
+        """
+        Forget what is held on these nodes, whose rows are then laid out anew; return it.
+
+        In the order in which it was taken.
+        """
+        lifted: dict[str, _Held] = {}
+        for place in places:
+            for uid in self._on.pop(place, ()):
+                taken = self._taken.pop(uid)
+                lifted[uid] = taken.held
+                self.gpu_core_percent -= _gpu_core_percent(taken)
+                for key in taken.unlisted:
+                    self._fleet.ids.hold(place, key, -1)
+        return dict(sorted(lifted.items(), key=lambda each: each[1].number))
+
+    def put_back(self, lifted: Mapping[str, _Held], places: Sequence[int]) -> tuple[str, ...]:
+        """
+        Take again what was lifted; `places` are the nodes whose rows were laid out anew.
+
+        Returns:
+            Who gives back what he held, for it was held through a Node that went, the last of its
+            machine.
+        """
+        by_node: dict[int, list[_Held]] = {place: [] for place in places}
+        gone = []
+        for uid, held in lifted.items():
+            through = self._now_through(held, places)
+            if through is None:
+                gone.append(uid)
+                continue
+            taken = self._count_in(uid, held._replace(through=through))
+            by_node[taken.node].append(held)
+        for node, there in by_node.items():
+            cpus = [held.cpus for held in there if held.cpuset]
+            self._pins.put(node, cpus, [part for held in there for part in held.numa_parts])
+        self._fleet.bar((), {_id(share) for held in lifted.values() for share in held.shares})
+        return tuple(gone)
+
+    def _now_through(self, held: _Held, places: Sequence[int]) -> int | None:
+        """Return the place that a holding is held through: where its Node went, its account."""
+        nodes, accounts = self._fleet.nodes, self._fleet.accounts
+        if nodes[held.through] is not ABSENT:
+            return held.through
+        return next((accounts[place] for place in places if nodes[place] is not ABSENT), None)
+
+    def _enter(self, pod_uid: str, held: _Held) -> _Taken:
+        taken = self._count_in(pod_uid, held)
+        self._pin(taken, 1)
+        self._fleet.log.append(taken.node, gave_back=False)
+        return taken
+
+    def _count_in(self, pod_uid: str, held: _Held) -> _Taken:
+        assert pod_uid not in self._taken, f"holds already: pod_uid={pod_uid}"
+        taken = self._resolve(held)
+        self._taken[pod_uid] = taken
+        self._on.setdefault(taken.node, {})[pod_uid] = None
+        self._count(taken, 1)
+        return taken
+
+    def _resolve(self, held: _Held) -> _Taken:
+        """Return where the holding is counted, and on which cards."""
+        fleet = self._fleet
+        node = fleet.accounts[held.through]
+        facts = fleet.nodes[node]
+        amounts = held.amounts() if facts.card_amounts else _NO_AMOUNTS
+        cards: list[tuple[DeviceArrays, int, DeviceShare, Amounts]] = []
+        strange: list[DeviceShare] = []
+        unlisted: list[DeviceId] = []
+        unknown = held.unknown_types
+        for share in held.shares:
+            there = share
+            if held.home != facts.uid:
+                card = same_device(share, facts.devices)
+                if card is None:
+                    unknown = (*unknown, share.device_type)
+                    unlisted.append(_id(share))
+                    continue
+                there = structs.replace(share, minor=card.minor)
+            devices = fleet.devices.get(share.device_type)
+            column = None if devices is None else devices.column(node, there.minor)
+            if devices is None or column is None:
+                strange.append(share)
+                unlisted.append(_id(share))
+                continue
+            if devices.records[node][column].device_id != share.device_id:
+                unlisted.append(_id(share))
+            gives = amounts.get(share.minor, ()) if devices is fleet.gpus else ()
+            cards.append((devices, column, there, gives))
+        if held.home != facts.uid:
+            unknown = tuple(dict.fromkeys(unknown))
+        lost = (*unknown, *(share.device_type for share in strange))
+        return _Taken(
+            held,
+            node,
+            facts.cpu_cost_milli(held.cpu_milli, len(held.cpuset)),
+            cards,
+            [fleet.devices[each] for each in lost if each in fleet.devices],
+            strange,
+            [key for key in unlisted if key[1]],
         )
-        return account, held, {minors[m]: each for m, each in amounts.items() if m in minors}
 
-    def _enter(self, pod_uid: str, held: _Held) -> None:
-        assert pod_uid not in self._held, f"holds already: pod_uid={pod_uid}"
-        self._held[pod_uid] = held
-        self._count(held, 1)
-
-    def _count(self, held: _Held, sign: int) -> None:
-        fleet, node = self._fleet, held.node
-        cpu_milli = fleet.nodes[node].cpu_cost_milli(held.cpu_milli, len(held.cpuset))
+    def _count(self, taken: _Taken, sign: int) -> None:
+        held, node, cpu_milli, cards, unknown, _, unlisted = taken
+        fleet = self._fleet
         fleet.add(
             node, cpu_milli=sign * cpu_milli, memory_bytes=sign * held.memory_bytes, pods=sign
         )
-        for share in held.shares:
-            devices = fleet.devices[share.device_type]
-            column = devices.column(node, share.minor)
-            assert column is not None, share
+        for devices, column, share, amounts in cards:
             instances = share.instances if held.counts_containers else 0
             devices.add(node, column, share, sign, instances=instances)
-            if share.device_type == GPU:
-                self.gpu_core_percent += sign * share.core_percent
-                if held.card_amounts:
-                    amounts = held.card_amounts.get(share.minor, ())
-                    devices.add_amounts(node, column, amounts, sign)
-        for device_type in held.unknown_types:
-            if device_type in fleet.devices:
-                fleet.devices[device_type].add_unknown(node, sign)
-        if held.cpuset:
-            holding = CpuHolding(
-                cpus=held.cpuset.mask, exclusive_policy=held.exclusive_policy, alone=held.alone
-            )
-            self._pins.count(node, holding, sign)
-        if held.numa_parts:
-            self._pins.count_parts(node, held.numa_parts, sign)
-        fleet.log.append(node, gave_back=sign < 0)
-        for place, device in held.closes:
-            fleet.bar(place, device, sign)
-            fleet.log.append(place, gave_back=sign < 0)
+            if amounts:
+                devices.add_amounts(node, column, amounts, sign)
+        for devices in unknown:
+            devices.add_unknown(node, sign)
+        self.gpu_core_percent += sign * _gpu_core_percent(taken)
+        for key in unlisted:
+            fleet.ids.hold(node, key, sign)
+        if unlisted or fleet.ids.repeated:
+            listed = {
+                (each.device_type, each.records[node][column].device_id)
+                for each, column, _, _ in cards
+            }
+            fleet.bar((), (listed & fleet.ids.repeated).union(unlisted))
 
-    def _is_over_full(self, node: int, share: DeviceShare) -> bool:
-        devices = self._fleet.devices[share.device_type]
-        column = devices.column(node, share.minor)
-        return column is not None and devices.is_over_held(node, column)
+    def _pin(self, taken: _Taken, sign: int) -> None:
+        held = taken.held
+        if held.cpuset:
+            self._pins.count(taken.node, held.cpus, sign)
+        if held.numa_parts:
+            self._pins.count_parts(taken.node, held.numa_parts, sign)
 
     def _holders(self, node: int, key: tuple[str, int]) -> Sequence[str]:
+        on = [self._taken[uid] for uid in self._on.get(node, ())]
         return [
-            held.path
-            for held in self._held.values()
-            if held.node == node and any(share.key == key for share in held.shares)
+            taken.held.path
+            for taken in on
+            if any(share.key == key for _, _, share, _ in taken.cards)
         ]
+
+
+def _gpu_core_percent(taken: _Taken) -> int:
+    return sum([share.core_percent for _, _, share, _ in taken.cards if share.device_type == GPU])
+
+
+def _id(share: DeviceShare) -> DeviceId:
+    return share.device_type, share.device_id

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 import numpy as np
 
@@ -12,10 +12,60 @@ from ledger.domain.annotations.wire import TRUE
 from ledger.domain.nodes import NodeFacts, Taint
 from ledger.domain.request.requests import MatchExpression, PlacementRules, Toleration
 from ledger.domain.resources import LABEL_TENURE_OWNED, TAINT_TENURE_OWNED, TAINT_UNSCHEDULABLE
-from scheduler.decide.nodes.arrays import BoolArray, IntArray
+from scheduler.decide.nodes.arrays import BoolArray, IntArray, with_rows
 
+Kind = TypeVar("Kind", bound=Hashable)
+
+_SPARE_KINDS: Final = 64
 _BLOCKING: Final = frozenset({"NoSchedule", "NoExecute"})
 _NAME_FIELD: Final = "metadata.name"
+
+
+class Kinds(Generic[Kind]):
+    """
+    The nodes by what they are alike in: a number for each kind, and every node's kind.
+
+    A kind keeps its number while no more kinds are known than twice the nodes.
+
+    Args:
+        nodes: read again when a node is put anew.
+        kind_of: what a node is.
+
+    Attributes:
+        of: at [node], the number of its kind.
+        distinct, examples: the kinds by number, and a node of each; some may be none's any more.
+        renewals: how often all numbers were given anew.
+    """
+
+    def __init__(self, nodes: Sequence[NodeFacts], kind_of: Callable[[NodeFacts], Kind]) -> None:
+        self._nodes = nodes
+        self._kind_of = kind_of
+        self.of: IntArray = np.zeros(0, dtype=np.int64)
+        self.renewals = -1
+        self._renew()
+
+    def put(self, node: int) -> None:
+        """Take a node as it is now."""
+        if len(self.distinct) > 2 * len(self._nodes) + _SPARE_KINDS:
+            self._renew()
+            return
+        self.of = with_rows(self.of, len(self._nodes))
+        self.of[node] = self._number(self._nodes[node])
+
+    def _renew(self) -> None:
+        self.renewals += 1
+        self._numbers: dict[Kind, int] = {}
+        self.distinct: list[Kind] = []
+        self.examples: list[NodeFacts] = []
+        self.of = np.array([*map(self._number, self._nodes)], dtype=np.int64)
+
+    def _number(self, node: NodeFacts) -> int:
+        kind = self._kind_of(node)
+        number = self._numbers.setdefault(kind, len(self.distinct))
+        if number == len(self.distinct):
+            self.distinct.append(kind)
+            self.examples.append(node)
+        return number
 
 
 class LabelIndex:
@@ -23,31 +73,31 @@ class LabelIndex:
 
     def __init__(self, nodes: Sequence[NodeFacts]) -> None:
         self._nodes = nodes
-        self._columns: dict[tuple[str, bool], tuple[list[str | None], IntArray]] = {}
+        self._columns: dict[tuple[str, bool], Kinds[str | None]] = {}
+
+    def put(self, node: int) -> None:
+        """Take a node as it is now."""
+        for column in self._columns.values():
+            column.put(node)
 
     def where(
         self, key: str, accepts: Callable[[str | None], bool], *, is_field: bool = False
     ) -> BoolArray:
         """Return which nodes have an accepted value under `key`; None = they lack the key."""
-        values, codes = self._column(key, is_field=is_field)
-        accepted = np.array([accepts(value) for value in values], dtype=np.bool_)
-        answer: BoolArray = accepted[codes]
+        column = self._column(key, is_field=is_field)
+        accepted = np.array([accepts(value) for value in column.distinct], dtype=np.bool_)
+        answer: BoolArray = accepted[column.of]
         return answer
 
-    def _column(self, key: str, *, is_field: bool) -> tuple[list[str | None], IntArray]:
+    def _column(self, key: str, *, is_field: bool) -> Kinds[str | None]:
         column = self._columns.get((key, is_field))
         if column is None:
-            codes: dict[str | None, int] = {}
-            of_nodes = [
-                codes.setdefault(_value(node, key, is_field=is_field), len(codes))
-                for node in self._nodes
-            ]
-            column = (list(codes), np.array(of_nodes, dtype=np.int64))
+            column = Kinds(self._nodes, partial(_value, key=key, is_field=is_field))
             self._columns[key, is_field] = column
         return column
 
 
-def _value(node: NodeFacts, key: str, *, is_field: bool) -> str | None:
+def _value(node: NodeFacts, *, key: str, is_field: bool) -> str | None:
     if is_field:
         return node.name if key == _NAME_FIELD else None
     return node.labels.get(key)
@@ -75,6 +125,18 @@ def matches_rules(index: LabelIndex, rules: PlacementRules, count: int) -> BoolA
             every &= index.where(each.key, partial(accepts, each), is_field=each.is_field)
         any_term |= every
     return allowed & any_term
+
+
+def allows(rules: PlacementRules, node: NodeFacts) -> bool:
+    """Tell whether the node selector and the required node affinity allow one node."""
+    selected = all(node.labels.get(key) == wanted for key, wanted in rules.node_selector)
+    if rules.affinity_terms is None or not selected:
+        return selected
+    return any(
+        all(accepts(each, _value(node, key=each.key, is_field=each.is_field)) for each in term)
+        for term in rules.affinity_terms
+        if term
+    )
 
 
 def accepts(expression: MatchExpression, value: str | None) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
 from typing import Final
 
 import numpy as np
@@ -14,7 +15,7 @@ from ledger.domain.request.requests import CpuSetDemand
 from scheduler.decide.cpusets.layout import CpuLayout, layout_of
 from scheduler.decide.cpusets.picker import cpus_of_free_cores, one_of_each_core
 from scheduler.decide.cpusets.pinned import NOTHING_PINNED, CpuHolding, Pinned, pinned_of
-from scheduler.decide.nodes.arrays import BoolArray, IntArray
+from scheduler.decide.nodes.arrays import BoolArray, IntArray, with_rows
 from scheduler.decide.outcome import NumaPart
 
 _POLICIES: Final = ("", str(CpuBindPolicy.FULL_PCPUS), str(CpuBindPolicy.SPREAD_BY_PCPUS))
@@ -30,11 +31,17 @@ class _Counts:
         self.whole: IntArray = np.zeros(nodes, dtype=np.int64)
         self.cores: IntArray = np.zeros(nodes, dtype=np.int64)
 
-    def set(self, node: int, layout: CpuLayout, free: int) -> None:
+    def grow(self, nodes: int) -> None:
+        """Have so many rows."""
+        self.free = with_rows(self.free, nodes)
+        self.whole = with_rows(self.whole, nodes)
+        self.cores = with_rows(self.cores, nodes)
+
+    def set(self, node: int, layout: CpuLayout | None, free: int) -> None:
         """Count the free CPUs of a node anew."""
         self.free[node] = free.bit_count()
-        self.whole[node] = cpus_of_free_cores(layout, free).bit_count()
-        self.cores[node] = one_of_each_core(layout, free).bit_count()
+        self.whole[node] = 0 if layout is None else cpus_of_free_cores(layout, free).bit_count()
+        self.cores[node] = 0 if layout is None else one_of_each_core(layout, free).bit_count()
 
 
 class CpuPins:
@@ -42,28 +49,53 @@ class CpuPins:
     Which CPUs Pods hold on each node.
 
     Rule: Koordinator contract 6.3; CPU proposal, QoS principle 2 (LSE Pods share no CPU).
+
+    Args:
+        nodes: read again when a node is put anew.
     """
 
     def __init__(self, nodes: Sequence[NodeFacts]) -> None:
         self._nodes = nodes
-        layouts = [
-            None if node.cpu_topology is None else layout_of(node.cpu_topology) for node in nodes
-        ]
-        self._layouts = layouts
+        self._layouts = [_layout(node) for node in nodes]
         self._threads: IntArray = np.array(
-            [1 if layout is None else max(1, layout.threads_per_core) for layout in layouts],
-            dtype=np.int64,
+            [_threads_per_core(layout) for layout in self._layouts], dtype=np.int64
         )
-        self._policies = np.array([_POLICIES.index(node.cpu_bind_policy) for node in nodes])
+        self._policies: IntArray = np.array(
+            [_POLICIES.index(node.cpu_bind_policy) for node in nodes], dtype=np.int64
+        )
         self._binds = bool(self._policies.any())
         self._holdings: dict[int, Counter[CpuHolding]] = {}
         self._pinned: dict[int, Pinned] = {}
         self._parts: dict[int, Counter[NumaPart]] = {}
-        shares = any(node.cpu_ref_count_max > 1 for node in nodes)
         self._shared = _Counts(len(nodes))
+        shares = any(node.cpu_ref_count_max > 1 for node in nodes)
         self._alone = _Counts(len(nodes)) if shares else self._shared
-        for node in range(len(nodes)):
-            self._recount(node)
+        for node, layout in enumerate(self._layouts):
+            if layout is not None:
+                self._recount(node)
+
+    def put(
+        self, node: int, holdings: Iterable[CpuHolding] = (), parts: Iterable[NumaPart] = ()
+    ) -> None:
+        """Take a node as it is now, with these Pods' CPUs and parts and no others."""
+        facts = self._nodes[node]
+        if node == len(self._layouts):
+            self._layouts.append(None)
+            self._threads = with_rows(self._threads, node + 1)
+            self._policies = with_rows(self._policies, node + 1)
+            self._shared.grow(node + 1)
+            self._alone.grow(node + 1)
+        self._layouts[node] = layout = _layout(facts)
+        self._threads[node] = _threads_per_core(layout)
+        self._policies[node] = policy = _POLICIES.index(facts.cpu_bind_policy)
+        self._binds |= bool(policy)
+        if facts.cpu_ref_count_max > 1 and self._alone is self._shared:
+            self._alone = deepcopy(self._shared)
+        self._holdings[node], self._parts[node] = Counter(holdings), Counter(parts)
+        self._pinned[node] = NOTHING_PINNED
+        if self._holdings[node]:
+            self._pinned[node] = pinned_of(facts, self._holdings[node].elements())
+        self._recount(node)
 
     def lacks(self, demand: CpuSetDemand, nodes: IntArray) -> BoolArray:
         """
@@ -134,11 +166,16 @@ class CpuPins:
         )
 
     def _recount(self, node: int) -> None:
-        layout = self._layouts[node]
-        if layout is None:
-            return
-        may_be_had = layout.cpus & ~self._nodes[node].reserved_cpus.mask
-        pinned = self.pinned(node)
-        self._shared.set(node, layout, may_be_had & ~pinned.closed_to(alone=False))
+        layout, pinned = self._layouts[node], self.pinned(node)
+        had = layout.cpus & ~self._nodes[node].reserved_cpus.mask if layout is not None else 0
+        self._shared.set(node, layout, had & ~pinned.closed_to(alone=False))
         if self._alone is not self._shared:
-            self._alone.set(node, layout, may_be_had & ~pinned.closed_to(alone=True))
+            self._alone.set(node, layout, had & ~pinned.closed_to(alone=True))
+
+
+def _layout(node: NodeFacts) -> CpuLayout | None:
+    return None if node.cpu_topology is None else layout_of(node.cpu_topology)
+
+
+def _threads_per_core(layout: CpuLayout | None) -> int:
+    return 1 if layout is None else max(1, layout.threads_per_core)

@@ -11,10 +11,11 @@ import numpy.typing as npt
 
 from ledger.domain.request.requests import PodRequest
 from scheduler.decide.dialects.registry import CHOOSERS
-from scheduler.decide.nodes.arrays import UNLIMITED, BoolArray, IntArray
+from scheduler.decide.nodes.arrays import UNLIMITED, BoolArray
 from scheduler.decide.nodes.cpu_room import room_of
 from scheduler.decide.nodes.fleet import Fleet
 from scheduler.decide.nodes.pins import CpuPins
+from scheduler.decide.nodes.places import Places
 from scheduler.decide.numa.state import NumaLoad
 from scheduler.decide.outcome import NodeReasons, ReasonCount, Unfit
 from scheduler.decide.refusal import reasons
@@ -29,6 +30,8 @@ from scheduler.decide.refusal.shortfalls import (
 FAR: Final = (1 << 31) - 1
 _OF_DIALECTS: Final = {reason.text: reason for each in CHOOSERS for reason in each.search_reasons}
 """How far a node is from fitting when no number says so."""
+
+_ABSENT: Final = (reasons.NODE_ABSENT,)
 
 Codes = npt.NDArray[np.int32]
 Texts = Sequence[tuple[Reason, ...]]
@@ -49,10 +52,10 @@ class Answers:
     Puts codes per node into words.
 
     Args:
-        places: where each node of the outer order stands in the fleet; None = the same order.
+        places: where the nodes stand in the fleet that answers list, by number.
     """
 
-    def __init__(self, fleet: Fleet, pins: CpuPins, places: IntArray | None) -> None:
+    def __init__(self, fleet: Fleet, pins: CpuPins, places: Places) -> None:
         self._fleet = fleet
         self._pins = pins
         self._places = places
@@ -73,7 +76,7 @@ class Answers:
         if tried:
             texts, codes = _with_tried(texts, codes, tried)
         numbers: list[int] = np.bincount(codes, minlength=len(texts)).tolist()
-        used = [code for code, number in enumerate(numbers) if number]
+        used = [code for code, number in enumerate(numbers) if number and texts[code] != _ABSENT]
         by_name: dict[str, tuple[Reason, list[int]]] = {}
         for code in used:
             for reason in texts[code]:
@@ -84,6 +87,9 @@ class Answers:
             where = _any_of(codes, members)
             place, detail, remedy = self._nearest(request, reason, where, short, tried)
             nearest.add(place)
+            if not remedy:  # in the words that are true of this node: taints differ in effect
+                told = texts[codes.item(place)]
+                remedy = next(each.remedy for each in told if each.name == reason.name)
             counts.append(
                 ReasonCount(
                     reason=reason.name,
@@ -97,20 +103,26 @@ class Answers:
         words = {name: reason.text for name, (reason, _) in by_name.items()}
         listed = [(words[count.reason], count.nodes) for count in counts]
         return Answer(
-            message=reasons.message(len(self._fleet), listed),
+            message=reasons.message(self._fleet.count, listed),
             counts=tuple(counts),
             nodes=self._by_node(texts, codes, used),
             nearest=frozenset(nearest),
         )
 
     def _by_node(self, texts: Texts, codes: Codes, used: Sequence[int]) -> NodeReasons:
-        dense = np.zeros(len(texts), dtype=np.uint8 if len(used) <= 256 else np.int64)
-        dense[used] = np.arange(len(used))
-        listed = dense.take(codes if self._places is None else codes.take(self._places))
+        """Return the reasons node by node; in the same state codes are the same, however made."""
+        words = {
+            code: tuple([(reason.text, reason.name) for reason in texts[code]]) for code in used
+        }
+        told = sorted(set(words.values()))
+        numbers = {some: number for number, some in enumerate(told)}
+        dense = np.zeros(len(texts), dtype=np.uint8 if len(told) <= 256 else np.int64)
+        dense[used] = [numbers[words[code]] for code in used]
+        listed = dense.take(codes.take(self._places.listed()))
         return NodeReasons(
-            texts=tuple([tuple([reason.text for reason in texts[code]]) for code in used]),
-            codes=listed.tobytes() if len(used) <= 256 else tuple(listed.tolist()),
-            names=tuple([tuple([reason.name for reason in texts[code]]) for code in used]),
+            texts=tuple([tuple([text for text, _ in some]) for some in told]),
+            codes=listed.tobytes() if len(told) <= 256 else tuple(listed.tolist()),
+            names=tuple([tuple([name for _, name in some]) for some in told]),
         )
 
     def _nearest(
@@ -121,7 +133,11 @@ class Answers:
         short: npt.NDArray[np.int32],
         tried: Mapping[int, Unfit],
     ) -> tuple[int, str, str]:
-        """Return the first of the nodes that lack least, the numbers there, and what would help."""
+        """
+        Return the first of the nodes that lack least, the numbers there, and what would help.
+
+        What would help is empty where the numbers do not say it.
+        """
         fleet = self._fleet
         if reason in {reasons.INSUFFICIENT_CPU, reasons.INSUFFICIENT_AMPLIFIED_CPU}:
             place = int(np.where(where, fleet.cpu_free, -UNLIMITED).argmax())
@@ -141,7 +157,7 @@ class Answers:
     def _looked_at(
         self, reason: Reason, where: BoolArray, tried: Mapping[int, Unfit], *, alone: bool
     ) -> tuple[int, str, str]:
-        """Return the node of a closer look, its numbers, and what its NUMA nodes have left."""
+        """Return the node of a closer look, and its numbers with what its NUMA nodes have left."""
         place, detail = int(where.argmax()), ""
         if reason is reasons.INSUFFICIENT_CPUS:
             free = self._pins.free_counts(alone=alone)
@@ -153,7 +169,7 @@ class Answers:
             load = NumaLoad(pinned=self._pins.pinned(place), parts=self._pins.parts(place))
             room = room_of(self._fleet.nodes[place], load, alone=alone)
             detail = "; ".join(filter(None, (detail, room.by_numa())))
-        return place, detail, reason.remedy
+        return place, detail, ""
 
 
 def _with_tried(

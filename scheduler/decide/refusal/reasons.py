@@ -51,6 +51,9 @@ REGISTERED_AGAIN: Final = Reason(
     text="MachineRegisteredAgain",
     remedy="delete the older Node object: a newer one gives what the machine has",
 )
+NODE_ABSENT: Final = Reason(text="NodeAbsent")
+"""Never said: no node is there."""
+
 AFFINITY: Final = Reason(
     text="node(s) didn't match Pod's node affinity/selector",
     remedy="change the Pod's node selector or affinity, or the node's labels",

@@ -14,10 +14,18 @@ from ledger.domain.request.requests import DeviceDemand, PodRequest
 from scheduler.decide.dialects.registry import chooser_of
 from scheduler.decide.filter.fitting import Fitting, asked_bytes
 from scheduler.decide.filter.predicates import Predicates, StaticVerdict
-from scheduler.decide.nodes.arrays import BoolArray, IntArray, row_counts, row_maxima, row_sums
+from scheduler.decide.nodes.arrays import (
+    BoolArray,
+    IntArray,
+    row_counts,
+    row_maxima,
+    row_sums,
+    with_rows,
+)
 from scheduler.decide.nodes.devices import DeviceArrays
 from scheduler.decide.nodes.fleet import Fleet
 from scheduler.decide.nodes.pins import CpuPins
+from scheduler.decide.nodes.places import Places
 from scheduler.decide.outcome import Unfit, Unplaced
 from scheduler.decide.refusal import reasons
 from scheduler.decide.refusal.counts import FAR, Answer, Answers
@@ -42,6 +50,7 @@ class _Row:
     The code of every node for one shape and memory request, as of `seen`.
 
     Attributes:
+        static: the verdict's reasons, which are those of the first codes.
         codes: index into `texts`; 0 = the node passes every test over arrays.
         short: how far a node is from fitting, where its code says too little is left of devices.
         answer: the last answer, as long as it holds: nothing was given back (`returns` of the
@@ -50,6 +59,7 @@ class _Row:
 
     shape: Shape
     verdict: StaticVerdict
+    static: tuple[Reason, ...]
     texts: tuple[tuple[Reason, ...], ...]
     codes: npt.NDArray[np.int32]
     short: npt.NDArray[np.int32]
@@ -66,7 +76,7 @@ class Refusals:
     node affinity, the resource fit (every resource that is short), then devices, then CPU sets.
 
     Args:
-        places: where each node of the outer order stands in the fleet; None = the same order.
+        places: where the nodes stand in the fleet that answers list, by number.
     """
 
     def __init__(
@@ -75,11 +85,10 @@ class Refusals:
         predicates: Predicates,
         fitting: Fitting,
         pins: CpuPins,
-        places: IntArray | None,
+        places: Places,
     ) -> None:
         self._fleet = fleet
         self._answers = Answers(fleet, pins, places)
-        self._rows_max = max(1, _BYTES_MAX // max(1, 8 * len(fleet)))
         self._predicates = predicates
         self._fitting = fitting
         self._pins = pins
@@ -119,25 +128,33 @@ class Refusals:
         """
         row = self._blank(shape)
         self._judge(row, request, nodes, all_fail=True)
-        return row.codes.take(nodes).astype(np.int64), len(row.verdict.reasons), row.texts
+        return row.codes.take(nodes).astype(np.int64), len(row.static), row.texts
 
     def _row(self, request: PodRequest, shape: Shape) -> _Row:
         key = (id(shape), request.memory_bytes)
         log = self._fleet.log
         row = self._rows.get(key)
+        if row is not None and self._is_relaid(row):
+            row = None
         if row is None:
             row = self._new_row(request, shape)
             self._rows[key] = row
-            if len(self._rows) > self._rows_max:
+            if len(self._rows) > max(1, _BYTES_MAX // max(1, 8 * len(self._fleet))):
                 self._rows.popitem(last=False)
         elif row.seen != log.position:
             self._rows.move_to_end(key)
+            row.codes = with_rows(row.codes, len(self._fleet))
+            row.short = with_rows(row.short, len(self._fleet))
             nodes = log.since(row.seen)
             if nodes is None or len(nodes) > len(self._fleet):
                 nodes = self._fleet.everything
             self._judge(row, request, nodes)
         row.seen = log.position
         return row
+
+    def _is_relaid(self, row: _Row) -> bool:
+        """Tell whether nodes have reasons now that the layout of a row's codes has no place for."""
+        return self._predicates.as_of_now(row.verdict).reasons is not row.static
 
     def _new_row(self, request: PodRequest, shape: Shape) -> _Row:
         row = self._blank(shape)
@@ -149,9 +166,10 @@ class Refusals:
         return _Row(
             shape=shape,
             verdict=verdict,
+            static=verdict.reasons,
             texts=_texts(verdict, shape),
             codes=np.zeros(len(self._fleet), dtype=np.int32),
-            short=np.full(len(self._fleet), FAR, dtype=np.int32),
+            short=np.zeros(len(self._fleet), dtype=np.int32),
             seen=0,
         )
 
@@ -164,7 +182,7 @@ class Refusals:
         With `all_fail` what no earlier stage explains is put down to the last without a test.
         """
         verdict, shape = row.verdict, row.shape
-        static = len(verdict.reasons)
+        static = len(row.static)
         bits = self._fit_bits(shape, request, nodes)
         codes = np.where(bits > 0, bits + (static - 1), _FITS)
         if verdict.admits is not None:
@@ -172,6 +190,7 @@ class Refusals:
             codes = np.where(before == _FITS, codes, before)
             codes = np.where(codes == _FITS, verdict.after.take(nodes), codes)
         first = static + _FIT_CODES
+        row.short[nodes] = FAR
         for demand in shape.demands:
             left = np.flatnonzero(codes == _FITS)
             some = nodes if len(left) == len(nodes) else nodes.take(left)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
 
 from ledger.domain.devices import WHOLE_PERCENT
-from ledger.domain.log.workload import TypicalPod
 from scheduler.decide.nodes.arrays import IntArray
 from scheduler.decide.score.fragmentation import SHARES, Fragmentation
 
@@ -28,20 +27,21 @@ class ExpectedFill(Fragmentation):
     than to wait.
     """
 
-    def _tabulate(self, typical: Sequence[tuple[TypicalPod, int]], percents: IntArray) -> None:
-        super()._tabulate(typical, percents)
+    def _tables(self, percents: IntArray) -> tuple[IntArray, IntArray]:
+        by_share, by_whole = super()._tables(percents)
         if not self.weight:
-            return
+            return by_share, by_whole
         kinds, classes = len(percents), self.cpu_classes
         often: dict[int, IntArray] = {}
-        for position, (pod, count) in enumerate(typical):
+        for position, (pod, count) in enumerate(self._typical):
             cpu_class = int(self.cpu_class(np.array(pod.cpu_milli, dtype=np.int64)))
             for kind in range(kinds) if pod.gpu_count == 1 else ():
                 percent = int(percents[kind, position])
                 if 0 < percent <= WHOLE_PERCENT:
                     counts = often.setdefault(percent, np.zeros((kinds, classes), dtype=np.int64))
                     counts[kind, cpu_class:] += count
-        self.by_share[:] = expected_fill(often, self.weight, (kinds, classes)).transpose(0, 2, 1)
+        filled = expected_fill(often, self.weight, (kinds, classes))
+        return np.ascontiguousarray(filled.transpose(0, 2, 1)), by_whole
 
 
 def expected_fill(

@@ -15,15 +15,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ledger.domain.devices import WHOLE_PERCENT
+from ledger.domain.devices import GPU, WHOLE_PERCENT
 from ledger.domain.log.workload import TypicalPod, Workload
 from scheduler.decide.filter.predicates import Predicates
-from scheduler.decide.nodes.arrays import IMPOSSIBLE, IntArray
+from scheduler.decide.nodes.arrays import IMPOSSIBLE, IntArray, with_rows
 from scheduler.decide.nodes.fleet import Fleet
 from scheduler.decide.shapes import StaticNeed
 
 SHARES = WHOLE_PERCENT + 1
 """Number of values that the percent left on a card can have."""
+
+_SPARE_KINDS = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +54,8 @@ class Fragmentation:
     Attributes:
         weight: Pods seen, all typical Pods together.
         kinds: kind of each node.
+        asked: what typical Pods ask, for another measure of the same ones.
+        renewals: how often kinds got other numbers.
         by_share: usable percent of a card, at [kind, percent left, cpu class].
         by_whole: what untouched cards are worth beyond that to Pods for several whole cards, at
             [kind, number of untouched cards, cpu class].
@@ -59,9 +63,23 @@ class Fragmentation:
         usable_now: at [node].
     """
 
-    def __init__(self, fleet: Fleet, predicates: Predicates, workload: Workload) -> None:
+    kinds: IntArray
+    by_share: IntArray
+    by_whole: IntArray
+    usable: IntArray
+    usable_now: IntArray
+    _numbers: dict[bytes, int]
+    _share_start: IntArray
+    _whole_start: IntArray
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        predicates: Predicates,
+        workload: Workload,
+        asked: AskedPercents | None = None,
+    ) -> None:
         self._fleet = fleet
-        self._seen = 0
         self.weight = sum(workload.counts)
         assert self.weight < 1 << 31, self.weight  # keeps sums far from IMPOSSIBLE
         typical = [
@@ -69,29 +87,78 @@ class Fragmentation:
             for pod, count in zip(workload.pods, workload.counts, strict=True)
             if pod.gpu_count
         ]
+        self._typical = typical
         self._ladder = np.array(sorted({0} | {pod.cpu_milli for pod, _ in typical}), dtype=np.int64)
         self._ladder_list: list[int] = self._ladder.tolist()
         self.cpu_classes = len(self._ladder) + 1
-        asked = asked_percents(fleet, predicates, [pod for pod, _ in typical])
-        rows, kinds = _distinct(asked)
-        self.kinds = kinds
-        shape = (len(rows), SHARES, self.cpu_classes)
-        self.by_share: IntArray = np.zeros(shape, dtype=np.int64)
-        self.by_whole: IntArray = np.zeros(
-            (len(rows), fleet.gpus.width + 1, self.cpu_classes), dtype=np.int64
-        )
+        self.asked = asked or AskedPercents(fleet, predicates, [pod for pod, _ in typical])
+        self.renewals = -1
+        self._build()
+
+    def put(self, node: int) -> None:
+        """Take a node as it is now, after predicates did."""
+        rows = len(self._fleet)
+        asked = self.asked.on(node)
+        kind = self._numbers.get(asked.tobytes())
+        many = len(self._numbers) > 2 * rows + _SPARE_KINDS
+        if self.by_whole.shape[1] != self._fleet.gpus.width + 1 or (kind is None and many):
+            self._build()
+            return
+        if kind is None:
+            if self.odd or self._is_odd(asked):
+                self._build()
+                return
+            kind = self._add_kind(asked)
+        self.kinds = with_rows(self.kinds, rows)
+        self.kinds[node] = kind
+        self._share_start = with_rows(self._share_start, rows)
+        self._share_start[node] = kind * SHARES
+        self._whole_start = with_rows(self._whole_start, rows)
+        self._whole_start[node] = kind * self.by_whole.shape[1]
+        self.usable = with_rows(self.usable, rows)
+        self.usable_now = with_rows(self.usable_now, rows)
+
+    def _build(self) -> None:
+        """Find the kinds of all nodes, and what cards are worth on each."""
+        fleet = self._fleet
+        self.renewals += 1
+        rows, self.kinds = _distinct(self.asked.everywhere())
+        self._numbers = {row.tobytes(): kind for kind, row in enumerate(rows)}
         self.odd: list[_Odd] = []
-        self._tabulate(typical, rows)
-        self.by_whole[:, :, 0] = IMPOSSIBLE
-        self._share_rows = self.by_share.reshape(-1, self.cpu_classes)
-        self._whole_rows = self.by_whole.reshape(-1, self.cpu_classes)
+        self.by_share, self.by_whole = self._tables(rows)
         self._share_start = self.kinds * SHARES
         self._whole_start = self.kinds * self.by_whole.shape[1]
-        self.usable: IntArray = np.zeros((len(fleet), self.cpu_classes), dtype=np.int64)
-        self.usable_now: IntArray = np.zeros(len(fleet), dtype=np.int64)
-        self._capacity_percent = int(fleet.gpus.present.sum()) * WHOLE_PERCENT
+        self._share_rows = self.by_share.reshape(-1, self.cpu_classes)
+        self._whole_rows = self.by_whole.reshape(-1, self.cpu_classes)
+        self.usable = np.zeros((len(fleet), self.cpu_classes), dtype=np.int64)
+        self.usable_now = np.zeros(len(fleet), dtype=np.int64)
         self._renew(fleet.everything)
         self._seen = fleet.log.position
+
+    def _add_kind(self, asked: IntArray) -> int:
+        """Take a kind of node that was not there before; return its number."""
+        kind = self._numbers[asked.tobytes()] = len(self._numbers)
+        by_share, by_whole = self._tables(asked[None, :])
+        self.by_share = np.concatenate([self.by_share, by_share])
+        self.by_whole = np.concatenate([self.by_whole, by_whole])
+        self._share_rows = self.by_share.reshape(-1, self.cpu_classes)
+        self._whole_rows = self.by_whole.reshape(-1, self.cpu_classes)
+        return kind
+
+    def _is_odd(self, asked: IntArray) -> bool:
+        """Tell whether a typical Pod asks parts of several cards of such a node."""
+        several = [pod.gpu_count > 1 for pod, _ in self._typical]
+        return bool((asked[several] < WHOLE_PERCENT).any())
+
+    def _tables(self, percents: IntArray) -> tuple[IntArray, IntArray]:
+        """Return `by_share` and `by_whole` for what typical Pods ask per card, at [kind, Pod]."""
+        kinds, classes = len(percents), self.cpu_classes
+        by_share: IntArray = np.zeros((kinds, SHARES, classes), dtype=np.int64)
+        by_whole: IntArray = np.zeros((kinds, self._fleet.gpus.width + 1, classes), dtype=np.int64)
+        for position, (pod, count) in enumerate(self._typical):
+            self._enter(pod, count, percents[:, position], by_share, by_whole)
+        by_whole[:, :, 0] = IMPOSSIBLE
+        return by_share, by_whole
 
     def cpu_class(self, cpu_milli: IntArray) -> IntArray:
         """Return the cpu class of each amount of free cpu; 0 below zero."""
@@ -120,7 +187,7 @@ class Fragmentation:
         """Return the fragmentation of the cluster, in percent of all its GPU."""
         self.refresh()
         idle = int(self._fleet.gpus.left_total.sum())
-        whole = self.weight * self._capacity_percent
+        whole = self.weight * int(self._fleet.gpus.count.sum()) * WHOLE_PERCENT
         lost = self.weight * idle - int(self.usable_now.sum())
         return 100 * lost / whole if whole else 0.0
 
@@ -170,23 +237,25 @@ class Fragmentation:
         worth: IntArray = np.where(enough, (left * fitting).sum(axis=1), 0) * odd.weight
         return worth
 
-    def _tabulate(self, typical: Sequence[tuple[TypicalPod, int]], percents: IntArray) -> None:
-        """Fill the tables; `percents` are what each typical Pod asks per card, at [kind, Pod]."""
-        for position, (pod, count) in enumerate(typical):
-            self._enter(pod, count, percents[:, position])
-
-    def _enter(self, pod: TypicalPod, weight: int, percents: IntArray) -> None:
+    def _enter(
+        self,
+        pod: TypicalPod,
+        weight: int,
+        percents: IntArray,
+        by_share: IntArray,
+        by_whole: IntArray,
+    ) -> None:
         """Enter one typical Pod; `percents` it asks per card, by kind, too large = can't run."""
         cpu_class = int(self._ladder.searchsorted(pod.cpu_milli, side="right"))
         shares = np.arange(SHARES)
         if pod.gpu_count == 1:
             usable = np.where(shares >= percents[:, None], shares, 0) * weight
-            self.by_share[:, :, cpu_class:] += usable[:, :, None]
+            by_share[:, :, cpu_class:] += usable[:, :, None]
         elif (percents >= WHOLE_PERCENT).all():
-            cards = np.arange(self.by_whole.shape[1])
+            cards = np.arange(by_whole.shape[1])
             runs = (cards >= pod.gpu_count) & (percents == WHOLE_PERCENT)[:, None]
             worth = np.where(runs, cards * WHOLE_PERCENT, 0) * weight
-            self.by_whole[:, :, cpu_class:] += worth[:, :, None]
+            by_whole[:, :, cpu_class:] += worth[:, :, None]
         else:
             self.odd.append(
                 _Odd(
@@ -198,24 +267,55 @@ class Fragmentation:
             )
 
 
-def asked_percents(fleet: Fleet, predicates: Predicates, pods: Sequence[TypicalPod]) -> IntArray:
-    """Return the percent each typical Pod asks of a node's cards, 101 = it can't run there."""
-    asked = np.full((len(fleet), len(pods)), SHARES, dtype=np.int64)
-    gpus = fleet.gpus
-    smallest = np.where(gpus.present, gpus.memory_cap, np.iinfo(np.int64).max).min(axis=1)
-    for position, pod in enumerate(pods):
-        need = StaticNeed(
-            placement=pod.placement,
-            device_types=(gpus.device_type,),
-            model_names=(pod.model_names,),
-        )
-        admits = predicates.verdict(need).admits
-        percent = np.full(len(fleet), pod.gpu_percent, dtype=np.int64)
-        if pod.gpu_memory_bytes:
-            by_bytes = -(-pod.gpu_memory_bytes * WHOLE_PERCENT // np.maximum(smallest, 1))
-            percent = np.maximum(percent, np.minimum(by_bytes, SHARES))
-        asked[:, position] = percent if admits is None else np.where(admits, percent, SHARES)
-    return asked
+class AskedPercents:
+    """The percent that each typical Pod asks of a node's cards, 101 = it can't run there."""
+
+    def __init__(self, fleet: Fleet, predicates: Predicates, pods: Sequence[TypicalPod]) -> None:
+        self._fleet = fleet
+        self._predicates = predicates
+        needs = [_need(pod) for pod in pods]
+        self._needs = list(dict.fromkeys(needs))
+        self._need_of: IntArray = np.array([*map(self._needs.index, needs)], dtype=np.int64)
+        self._percent = np.array([pod.gpu_percent for pod in pods], dtype=np.int64)
+        self._last: tuple[int, int, IntArray] = (-1, -1, self._need_of)
+        self._bytes = np.array([pod.gpu_memory_bytes for pod in pods], dtype=np.int64)
+
+    def everywhere(self) -> IntArray:
+        """Return the percents at [node, Pod]."""
+        smallest = self._smallest(self._fleet.everything)
+        asked: IntArray = np.empty((len(smallest), len(self._need_of)), dtype=np.int64)
+        for pod, need in enumerate(self._need_of.tolist()):
+            admits = self._predicates.verdict(self._needs[need]).admits
+            percent = self._percents(smallest, pod)
+            asked[:, pod] = percent if admits is None else np.where(admits, percent, SHARES)
+        return asked
+
+    def on(self, node: int) -> IntArray:
+        """Return the percents on one node, by Pod."""
+        if self._last[:2] == (node, self._fleet.facts.position):
+            return self._last[2]
+        reasons = [self._predicates.reason(need, node) for need in self._needs]
+        admits = np.array([reason is None for reason in reasons], dtype=np.bool_)
+        percents = self._percents(self._smallest(self._fleet.everything[node : node + 1]))
+        asked: IntArray = np.where(admits[self._need_of], percents, SHARES)
+        self._last = node, self._fleet.facts.position, asked
+        return asked
+
+    def _smallest(self, nodes: IntArray) -> IntArray:
+        """Return the bytes of each node's smallest card."""
+        gpus = self._fleet.gpus
+        present, caps = gpus.present.take(nodes, axis=0), gpus.memory_cap.take(nodes, axis=0)
+        smallest: IntArray = np.where(present, caps, np.iinfo(np.int64).max).min(axis=1)
+        return smallest
+
+    def _percents(self, smallest: IntArray, pod: int | slice = slice(None)) -> IntArray:
+        by_bytes = -(-self._bytes[pod] * WHOLE_PERCENT // np.maximum(smallest, 1))
+        percents: IntArray = np.maximum(self._percent[pod], np.minimum(by_bytes, SHARES))
+        return percents
+
+
+def _need(pod: TypicalPod) -> StaticNeed:
+    return StaticNeed(placement=pod.placement, device_types=(GPU,), model_names=(pod.model_names,))
 
 
 def _distinct(asked: IntArray) -> tuple[IntArray, IntArray]:

@@ -54,8 +54,21 @@ class Gradient:
         self._steps = score_steps(max(fragmentation.weight, 1))
         self._bounds: list[int] = self._steps.tolist()
         self._gains: OrderedDict[tuple[int, int], IntArray] = OrderedDict()
-        kinds, cards, classes = fragmentation.by_whole.shape
-        self._tables_max = _TABLE_BYTES_MAX // (8 * kinds * cards * classes * SHARES)
+        self._renewals = fragmentation.renewals
+        self._tables_of = fragmentation.by_whole.shape
+
+    @property
+    def _tables_max(self) -> int:
+        return _TABLE_BYTES_MAX // (8 * math.prod(self._tables_of) * SHARES)
+
+    def put(self, node: int) -> None:
+        """Take a node as it is now, after predicates and the measure did."""
+        measure = self._measure
+        if (measure.renewals, measure.by_whole.shape) != (self._renewals, self._tables_of):
+            self._renewals, self._tables_of = measure.renewals, measure.by_whole.shape
+            self._gains.clear()
+        if self._tolls is not None:
+            self._tolls.put(node)
 
     def rate(self, shape: Shape, nodes: IntArray) -> IntArray:
         """Return 0 to 99, 50 for an unchanged fragmentation; -1 where the shape won't fit."""

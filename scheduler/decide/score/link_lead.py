@@ -20,7 +20,7 @@ from scheduler.decide.cards.link_table import ALIKE_PERCENT
 from scheduler.decide.dialects.registry import chooser_of
 from scheduler.decide.group.links import Speeds
 from scheduler.decide.group.room import RoomCounter
-from scheduler.decide.nodes.arrays import BoolArray, IntArray
+from scheduler.decide.nodes.arrays import BoolArray, IntArray, with_rows
 from scheduler.decide.nodes.fleet import Fleet
 from scheduler.decide.score.rows import Ratings
 from scheduler.decide.shapes import Shape
@@ -53,6 +53,12 @@ class LinkLead:
         self._measured: BoolArray = np.array([_by_links(node) for node in fleet.nodes], dtype=bool)
         self._any = np.count_nonzero(self._measured) > 1
         self._known: OrderedDict[int, _Known] = OrderedDict()
+
+    def put(self, node: int) -> None:
+        """Take a node as it is now."""
+        self._measured = with_rows(self._measured, len(self._fleet))
+        self._measured[node] = _by_links(self._fleet.nodes[node])
+        self._any = np.count_nonzero(self._measured) > 1
 
     def applies(self, request: PodRequest) -> bool:
         """Tell whether the links between free GPUs alone decide which several GPUs it gets."""
@@ -108,12 +114,14 @@ class LinkLead:
             self._known.move_to_end(id(shape))
             changed = log.since(known.seen)
             some = self._fleet.everything if changed is None else np.unique(changed)
+            known.speeds = with_rows(known.speeds, len(self._fleet))
             self._measure(known, some)
             known.seen = log.position
         return known.speeds
 
     def _measure(self, known: _Known, nodes: IntArray) -> None:
         """Work out the bottlenecks of these nodes; where too few GPUs are free it is 0."""
+        known.speeds[nodes] = _NOT_MEASURED
         nodes = nodes[self._measured[nodes]]
         if not len(nodes):
             return

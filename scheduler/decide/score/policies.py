@@ -28,6 +28,10 @@ class NodePolicy(Protocol):
 
     reads_memory: bool
 
+    def put(self, node: int) -> None:
+        """Take a node as it is now, after predicates and fitting did."""
+        ...
+
     def rate(self, shape: Shape, nodes: IntArray) -> IntArray:
         """
         Return one number per node, the larger the better, from 0; -1 where the shape won't fit.
@@ -60,6 +64,9 @@ class UsedShare:
         self._fleet = fleet
         self._fitting = fitting
         self._most = most
+
+    def put(self, node: int) -> None:
+        """Do nothing: a rating depends on its node alone."""
 
     def rate(self, shape: Shape, nodes: IntArray) -> IntArray:
         """Return the mean used share, or for `spread` what is missing to all."""
@@ -117,16 +124,28 @@ class BestFit:
     def __init__(self, fleet: Fleet, fitting: Fitting) -> None:
         self._fleet = fleet
         self._fitting = fitting
-        limited = fleet.cpu_cap[fleet.cpu_cap < UNLIMITED]
-        self._cpu_max = max(int(limited.max(initial=0)), 1)
-        self._gpu_max = max(int(fleet.gpus.present.sum(axis=1).max(initial=0)) * WHOLE_PERCENT, 1)
+        self._most = self._largest()
+        self._version = 0
+
+    def put(self, node: int) -> None:  # noqa: ARG002 - the largest may be another now
+        """Take a node as it is now."""
+        most = self._largest()
+        self._version += most != self._most
+        self._most = most
+
+    def _largest(self) -> tuple[int, int]:
+        """Return the most cpu that a node has, and the most percent of GPUs."""
+        caps, gpus = self._fleet.cpu_cap, self._fleet.gpus.count
+        cpu = int(caps[caps < UNLIMITED].max(initial=0))
+        return max(cpu, 1), max(int(gpus.max(initial=0)) * WHOLE_PERCENT, 1)
 
     def rate(self, shape: Shape, nodes: IntArray) -> IntArray:
         """Return 0 (a largest node, empty) to 100 (nothing would be left)."""
-        fleet, most = self._fleet, self._cpu_max * self._gpu_max
-        cpu = np.minimum(fleet.cpu_free.take(nodes) - shape.cpu_milli, self._cpu_max)
+        fleet, (cpu_max, gpu_max) = self._fleet, self._most
+        most = cpu_max * gpu_max
+        cpu = np.minimum(fleet.cpu_free.take(nodes) - shape.cpu_milli, cpu_max)
         gpu = fleet.gpus.left_total.take(nodes) - self._gpu_percent(shape, nodes)
-        room = 50 * (cpu * self._gpu_max + gpu * self._cpu_max)
+        room = 50 * (cpu * gpu_max + gpu * cpu_max)
         rating = (100 * most - room) // most
         return np.where(self._fitting.feasible(shape, nodes), np.maximum(rating, 0), -1)
 
@@ -147,8 +166,8 @@ class BestFit:
         return asked
 
     def version(self) -> int:
-        """Return 0: a rating depends on its node alone."""
-        return 0
+        """Return a number that changes with the largest node."""
+        return self._version
 
     def card(self, shape: Shape, node: int) -> int | None:
         """Return the card with the least left that fits, for a plain share of one GPU."""
@@ -167,6 +186,9 @@ class Random:
 
     def __init__(self, fitting: Fitting) -> None:
         self._fitting = fitting
+
+    def put(self, node: int) -> None:
+        """Do nothing: a rating depends on its node alone."""
 
     def rate(self, shape: Shape, nodes: IntArray) -> IntArray:
         """Return 0 for every node that fits."""

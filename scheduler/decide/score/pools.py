@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Iterable, Sequence
-from typing import Final
+from collections import Counter, OrderedDict
+from collections.abc import Iterable
+from typing import Final, TypeAlias
 
 import numpy as np
 
 from ledger.domain.devices import GPU, WHOLE_PERCENT
-from ledger.domain.log.workload import TypicalPod, Workload
-from ledger.domain.request.requests import DeviceDemand
+from ledger.domain.log.workload import Workload
+from ledger.domain.request.requests import DeviceDemand, PlacementRules
 from scheduler.decide.filter.predicates import Predicates
-from scheduler.decide.nodes.arrays import IntArray
-from scheduler.decide.nodes.fleet import Fleet
-from scheduler.decide.score.fragmentation import Fragmentation, asked_percents
+from scheduler.decide.nodes.arrays import BoolArray, IntArray, with_rows
+from scheduler.decide.nodes.fleet import ABSENT, Fleet
+from scheduler.decide.score.fragmentation import AskedPercents, Fragmentation
 from scheduler.decide.score.market import CORE_STEPS, GPU_STEPS, Asks, Market, Prices
 from scheduler.decide.shapes import Shape, StaticNeed
 
@@ -25,7 +25,12 @@ _SHAPES_MAX: Final = 4096
 _CPU_MAX: Final = 1 << 40  # milli; nodes without a limit count as that much
 _CORE: Final = 1000
 _MILLI_MAX: Final = 1 << 20
+_MARKETS_MAX: Final = 16
 _TOLL_MAX: Final = 10 * WHOLE_PERCENT
+
+_Priced: TypeAlias = OrderedDict[tuple[tuple[int, int], ...], Prices]
+_Like: TypeAlias = tuple[int, int]
+"""The kind of a node, and its milli of cpu per card by half octaves; -1 without cards."""
 
 
 class Tolls:
@@ -44,29 +49,172 @@ class Tolls:
         self, fleet: Fleet, predicates: Predicates, measure: Fragmentation, workload: Workload
     ) -> None:
         self._fleet = fleet
+        self._predicates = predicates
+        self._measure = measure
         self._weight = measure.weight
-        self._pools, examples = _pools(fleet, measure.kinds)
-        count = len(examples)
-        self._on = 1 < count <= _POOLS_MAX and measure.weight > 0
-        most = _PODS_MAX if self._on else 0
-        pods, counts = workload.pods[:most], workload.counts[:most]
-        asks = _asks(fleet, predicates, pods, pools=self._pools, examples=examples)
-        self._market = Market(asks, counts)
-        caps = np.where(fleet.gpus.present, fleet.gpus.memory_cap, 1 << 62)
-        self._card_bytes: IntArray = caps[examples].min(axis=1)
+        self._pods = workload.pods[:_PODS_MAX]
+        self._pod_counts = workload.counts[:_PODS_MAX]
+        self._asked = AskedPercents(fleet, predicates, self._pods)
+        self._gpus: IntArray = np.array([pod.gpu_count for pod in self._pods], dtype=np.int64)
+        self._version = 0
+        self._markets: OrderedDict[tuple[bytes, bytes], tuple[Market, _Priced]] = OrderedDict()
+        self._build()
+
+    def put(self, node: int) -> None:
+        """Take a node as it is now, after predicates and the measure did."""
+        like = self._like(node)
+        before = self._likes.pop(node, None)
+        if before is not None:
+            self._counts[before] -= 1
+            if not self._counts[before]:
+                del self._counts[before]
+        if like is not None:
+            self._likes[node] = like
+            self._counts[like] += 1
+        is_other = (self._measure.renewals, self._with_cpu(), self._charges()) != self._built_for
+        if is_other or len(self._numbers) > 2 * _POOLS_MAX:
+            self._build()
+        elif self._on:
+            self._move(node)
+
+    def _build(self) -> None:
+        """Find the pools of all nodes, and what typical Pods ask of each."""
+        places = range(len(self._fleet))
+        likes = {node: self._like(node) for node in places}
+        self._likes = {node: like for node, like in likes.items() if like is not None}
+        self._counts: Counter[_Like] = Counter(self._likes.values())
+        self._on = self._charges()
+        self._built_for = self._measure.renewals, self._with_cpu(), self._on
+        self._numbers: dict[_Like, int] = {}
+        self._by_kind: dict[int, IntArray] = {}
+        self._pool_of = [self._number(node) for node in places] if self._on else []
+        self._pools: IntArray = np.array(self._pool_of, dtype=np.int64)
+        self._card_bytes: IntArray = np.zeros(0, dtype=np.int64)
+        self._ask: IntArray = np.zeros((len(self._gpus), 0), dtype=np.int64)
+        self._allowed: BoolArray = np.zeros((len(self._gpus), 0), dtype=np.bool_)
+        for pool in range(len(self._numbers)):
+            self._describe(pool)
+        self._trade()
+
+    def _trade(self) -> None:
+        """Find prices anew, for Pods ask otherwise of the pools now; what was found is kept."""
+        count = len(self._numbers)
+        key = self._ask.tobytes(), self._allowed.tobytes()
+        known = self._markets.pop(key, None)
+        if known is None:
+            asks = Asks(
+                cpu_milli=[pod.cpu_milli for pod in self._pods],
+                gpu_percent=self._ask.copy(),
+                allowed=self._allowed.copy(),
+            )
+            known = Market(asks, self._pod_counts), OrderedDict()
+        self._market, self._known = self._markets[key] = known
+        if len(self._markets) > _MARKETS_MAX:
+            self._markets.popitem(last=False)
         self._nothing: IntArray = np.zeros(count, dtype=np.int64)
         self._gpu_prices = self._core_prices = self._nothing
         self._prices = Prices(gpu=(0,) * count, core=(0,) * count)
-        self._version = 0
-        self._seen = -1
         self._picture = [(-1, -1)] * count
-        self._known: OrderedDict[tuple[tuple[int, int], ...], Prices] = OrderedDict()
         self._tolls: dict[Shape, IntArray] = {}
-        self._pool_of: list[int] = self._pools.tolist()
+        self._version += 1
+        self._seen = -1
+        self._stale: set[int] = set()
         self._idle_of: list[int] = []
         self._cpu_of: list[int] = []
         self._idle: list[int] = []
         self._cpu: list[int] = []
+
+    def _like(self, node: int) -> _Like | None:
+        """Return what nodes of one pool have in common: the kind, about as much cpu per card."""
+        if self._fleet.nodes[node] is ABSENT:
+            return None
+        cards = self._fleet.gpus.count.item(node)
+        cpu = min(max(self._fleet.cpu_cap.item(node), 0), _CPU_MAX)
+        return self._measure.kinds.item(node), _coarse(cpu // cards, _CORE) if cards else -1
+
+    def _with_cpu(self) -> bool:
+        """Tell whether cpu tells pools apart; not where that makes too many."""
+        return len(self._counts) <= _POOLS_MAX
+
+    def _charges(self) -> bool:
+        """Tell whether there is anything to charge for."""
+        likes = self._counts if self._with_cpu() else {_without_cpu(like) for like in self._counts}
+        return 1 < len(likes) <= _POOLS_MAX and self._weight > 0
+
+    def _number(self, node: int) -> int:
+        """Return the pool of a node, -1 where no node is."""
+        like = self._likes.get(node)
+        if like is None:
+            return -1
+        like = like if self._with_cpu() else _without_cpu(like)
+        return self._numbers.setdefault(like, len(self._numbers))
+
+    def _move(self, node: int) -> None:
+        """Bring the pools that a node was and is in up to date."""
+        if node == len(self._pool_of):
+            self._pool_of.append(-1)
+            self._pools = with_rows(self._pools, node + 1)
+        before, after = self._pool_of[node], self._number(node)
+        self._pool_of[node] = self._pools[node] = after
+        if self._seen >= 0:
+            self._forget_counted(node, before)
+        changed = [self._describe(pool) for pool in sorted({before, after} - {-1})]
+        if any(changed):
+            self._trade()
+
+    def _forget_counted(self, node: int, pool: int) -> None:
+        """Take what was counted of a node out of its pool."""
+        for of_pool, of_node in ((self._idle, self._idle_of), (self._cpu, self._cpu_of)):
+            if node == len(of_node):
+                of_node.append(0)
+            of_pool[pool] -= of_node[node]
+            of_node[node] = 0
+        self._stale.add(pool)
+
+    def _describe(self, pool: int) -> bool:
+        """Work out what typical Pods ask of a pool; tell whether that is other than it was."""
+        nodes = np.flatnonzero(self._pools == pool)
+        gpus, asked, allowed = self._fleet.gpus, self._gpus * 0, self._gpus < 0
+        card_bytes = 0
+        if len(nodes):
+            percents = self._percents_on(int(nodes[0]))
+            asked, allowed = percents * self._gpus, percents <= WHOLE_PERCENT
+            allowed[self._gpus == 0] = self._may_use(nodes)
+            caps = gpus.memory_cap[nodes[0]][gpus.present[nodes[0]]]
+            card_bytes = int(caps.min(initial=1 << 62))
+        is_new = pool == len(self._card_bytes)
+        if is_new:
+            self._card_bytes = np.append(self._card_bytes, 0)
+            self._ask = np.pad(self._ask, ((0, 0), (0, 1)))
+            self._allowed = np.pad(self._allowed, ((0, 0), (0, 1)))
+        changed = (
+            is_new
+            or self._card_bytes[pool] != card_bytes
+            or not np.array_equal(self._ask[:, pool], asked)
+            or not np.array_equal(self._allowed[:, pool], allowed)
+        )
+        self._card_bytes[pool] = card_bytes
+        self._ask[:, pool] = asked
+        self._allowed[:, pool] = allowed
+        return changed
+
+    def _percents_on(self, node: int) -> IntArray:
+        """Return what Pods ask of a node's cards, which is the same on all nodes of its kind."""
+        kind = self._measure.kinds.item(node)
+        known = self._by_kind.get(kind)
+        if known is None:
+            known = self._by_kind[kind] = self._asked.on(node)
+        return known
+
+    def _may_use(self, nodes: IntArray) -> list[bool]:
+        """Tell which Pods without GPUs may use one of these nodes, in their order."""
+        found: dict[PlacementRules, bool] = {}
+        for pod in self._pods:
+            if not pod.gpu_count and pod.placement not in found:
+                need = StaticNeed(placement=pod.placement)
+                admits = self._predicates.verdict(need).admits
+                found[pod.placement] = admits is None or bool(admits.take(nodes).any())
+        return [found[pod.placement] for pod in self._pods if not pod.gpu_count]
 
     def version(self) -> int:
         """Return a number that changes with the prices."""
@@ -108,7 +256,8 @@ class Tolls:
         if nodes is None or len(nodes) > len(self._fleet):
             pools = self._count_all()
         else:
-            pools = {self._count(node) for node in nodes.tolist()}
+            pools = self._stale | {self._count(node) for node in nodes.tolist()}
+        self._stale = set()
         self._seen = log.position
         changed = False
         for pool in pools:
@@ -158,45 +307,9 @@ class Tolls:
         return pool
 
 
-def _pools(fleet: Fleet, kinds: IntArray) -> tuple[IntArray, IntArray]:
-    """Return the pool of every node, and one node of each; without cpu where that is too many."""
-    cards = fleet.gpus.present.sum(axis=1).tolist()
-    caps = np.clip(fleet.cpu_cap, 0, _CPU_MAX).tolist()
-    per_card = [
-        _coarse(cap // count, _CORE) if count else -1
-        for cap, count in zip(caps, cards, strict=True)
-    ]
-    bare = [-1 if each < 0 else 0 for each in per_card]
-    for ratios in (per_card, bare):
-        keys = np.stack([kinds, np.array(ratios, dtype=np.int64)], axis=1)
-        _, examples, pools = np.unique(keys, axis=0, return_index=True, return_inverse=True)
-        if len(examples) <= _POOLS_MAX:
-            break
-    return pools.reshape(-1).astype(np.int64), examples.astype(np.int64)
-
-
-def _asks(
-    fleet: Fleet,
-    predicates: Predicates,
-    pods: Sequence[TypicalPod],
-    *,
-    pools: IntArray,
-    examples: IntArray,
-) -> Asks:
-    """Return what typical Pods ask of each pool; a Pod without GPUs may use it if any node does."""
-    percents = asked_percents(fleet, predicates, pods)[examples].T
-    allowed = percents <= WHOLE_PERCENT
-    for position, pod in enumerate(pods):
-        if not pod.gpu_count:
-            admits = predicates.verdict(StaticNeed(placement=pod.placement)).admits
-            reached = pools if admits is None else pools[admits]
-            allowed[position] = np.isin(np.arange(len(examples)), reached)
-    gpus = np.array([pod.gpu_count for pod in pods], dtype=np.int64)
-    return Asks(
-        cpu_milli=[pod.cpu_milli for pod in pods],
-        gpu_percent=percents * gpus[:, None],
-        allowed=allowed,
-    )
+def _without_cpu(like: _Like) -> _Like:
+    kind, per_card = like
+    return kind, min(per_card, 0)
 
 
 def _percents(demand: DeviceDemand, card_bytes: IntArray) -> IntArray | int:

@@ -9,8 +9,8 @@ from typing import Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from scheduler.decide.filter.predicates import Predicates
-from scheduler.decide.nodes.arrays import BoolArray, IntArray
+from scheduler.decide.filter.predicates import Predicates, StaticVerdict
+from scheduler.decide.nodes.arrays import IntArray, with_rows
 from scheduler.decide.nodes.fleet import Fleet
 from scheduler.decide.score.policies import NodePolicy
 from scheduler.decide.shapes import Shape
@@ -27,15 +27,15 @@ class _Row:
 
     Attributes:
         seen: the position in the change log that they stand for.
-        version: the policy's version that they stand for.
+        version: what they stand for beside the nodes.
         full_at: the log's count of returns when no node could take the shape, -1 = some could.
     """
 
     shape: Shape  # kept alive: rows are found by its identity
     ratings: Ratings
-    admits: BoolArray | None
+    verdict: StaticVerdict
     seen: int = 0
-    version: int = 0
+    version: tuple[int, int] = (0, 0)
     full_at: int = -1
 
 
@@ -56,10 +56,18 @@ class RatingRows:
         self._fleet = fleet
         self._predicates = predicates
         self._policy = policy
-        self._rows_max = max(1, bytes_max // max(1, 4 * len(fleet)))
+        self._bytes_max = bytes_max
         self._rows: OrderedDict[int, _Row] = OrderedDict()
-        mixed = fleet.without_devices.any() and not fleet.without_devices.all()
-        self._prefer_bare = bool(mixed)
+        self._prefer_bare = False
+        self._changes = 0
+        self.put()
+
+    def put(self) -> None:
+        """Take a node as it is now, whichever: nodes without devices come first if others have."""
+        bare = int(np.count_nonzero(self._fleet.without_devices))
+        prefer_bare = 0 < bare < self._fleet.count
+        self._changes += prefer_bare != self._prefer_bare
+        self._prefer_bare = prefer_bare
 
     def current(self, shape: Shape) -> Ratings:
         """Return the ratings as of now. The array is the row itself: read it, do not keep it."""
@@ -70,7 +78,8 @@ class RatingRows:
         else:
             self._rows.move_to_end(id(shape))
         if row.seen != log.position and row.full_at != log.returns:
-            nodes, version = log.since(row.seen), self._policy.version()
+            nodes, version = log.since(row.seen), self._version()
+            row.ratings = with_rows(row.ratings, len(self._fleet))
             if nodes is None or len(nodes) > len(self._fleet) or version != row.version:
                 nodes = self._fleet.everything
             row.ratings[nodes] = self._rate(row, nodes)
@@ -97,17 +106,21 @@ class RatingRows:
         row = self._blank(shape)
         row.ratings[:] = self._rate(row, self._fleet.everything)
         row.seen = self._fleet.log.position
-        row.version = self._policy.version()
+        row.version = self._version()
         self._rows[id(shape)] = row
-        if len(self._rows) > self._rows_max:
+        if len(self._rows) > max(1, self._bytes_max // max(1, 4 * len(self._fleet))):
             self._rows.popitem(last=False)
         return row
+
+    def _version(self) -> tuple[int, int]:
+        """Return what changes when nodes that did not change are rated otherwise."""
+        return self._policy.version(), self._changes
 
     def _blank(self, shape: Shape) -> _Row:
         return _Row(
             shape=shape,
             ratings=np.zeros(len(self._fleet), dtype=np.int32),
-            admits=self._predicates.verdict(shape.static).admits,
+            verdict=self._predicates.verdict(shape.static),
         )
 
     def _rate(self, row: _Row, nodes: IntArray) -> IntArray:
@@ -116,8 +129,9 @@ class RatingRows:
             # Without devices: nodes without devices first among equals (cli.md, Policies).
             bare = self._fleet.without_devices.take(nodes)
             ratings = np.where(ratings < 0, -1, 2 * ratings + bare)
-        if row.admits is not None:
-            ratings[~row.admits.take(nodes)] = -1
+        admits = self._predicates.as_of_now(row.verdict).admits
+        if admits is not None:
+            ratings[~admits.take(nodes)] = -1
         if self._fleet.limits_pods:
             ratings[self._fleet.pods_free.take(nodes) < 1] = -1
         return ratings

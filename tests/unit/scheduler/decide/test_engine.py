@@ -236,13 +236,14 @@ def test_a_pod_that_asks_for_nothing_fits_an_over_full_node() -> None:
 
 def test_closed_cards_get_no_new_holders() -> None:
     """Health closes a card for grants; its holders stay."""
-    cluster = engine(gpu_node("n", 2))
+    node = gpu_node("n", 2)
+    cluster = engine(node)
     placed(cluster, pod("a", share(50)))
-    cluster.set_health(0, "gpu", 0, healthy=False)
+    cluster.put_node(node.with_health("gpu", 0, healthy=False))
     answer = placed(cluster, pod("b", share(50)))
 
     assert [part.minor for part in answer.shares] == [1]
-    cluster.set_health(0, "gpu", 0, healthy=True)
+    cluster.put_node(node)
     assert [part.minor for part in placed(cluster, pod("c", share(50))).shares] == [0]
 
 

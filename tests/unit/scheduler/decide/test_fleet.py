@@ -62,13 +62,17 @@ def test_giving_back_restores_every_array() -> None:
         assert getattr(used, name).tolist() == getattr(fresh, name).tolist(), name
 
 
-def test_unhealthy_cards_are_closed_and_counted() -> None:
+def test_cards_that_grant_nothing_are_closed_and_counted() -> None:
     """A closed card has nothing left, keeps its holders, and opens again."""
-    devices = _card(held(0, 30), unhealthy=True)
+    unhealthy, barred = _card(unhealthy=True), _card(held(0, 30))
+    barred.set_barred(0, 0, barred=True)
 
-    assert (devices.left.item(0, 0), devices.closed_count) == (0, 1)
-    devices.set_healthy(0, 0, healthy=True)
-    assert (devices.left.item(0, 0), devices.closed_count) == (70, 0)
+    for devices in (unhealthy, barred):
+        assert (devices.left.item(0, 0), devices.closed_count) == (0, 1)
+    barred.set_barred(0, 0, barred=False)
+    unhealthy.put(0, gpu_node("n", 1))
+    assert (barred.left.item(0, 0), barred.closed_count) == (70, 0)
+    assert (unhealthy.left.item(0, 0), unhealthy.closed_count) == (100, 0)
 
 
 def test_a_holder_of_an_unknown_card_closes_the_whole_row() -> None:
