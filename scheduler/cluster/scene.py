@@ -34,7 +34,7 @@ from ledger.domain.resources import (
 from ledger.store.archives.segments import segments_of
 from ledger.store.open import Ledger
 from ledger.store.reading.read import replay
-from ledger.store.reading.report_queries import settings_in_force
+from ledger.store.reading.report_queries import settings_told
 from ledger.store.reading.timetravel import load_state
 from scheduler.cluster.objects import Document, Documents, cluster_of
 from scheduler.cluster.rebuilt import (
@@ -170,11 +170,25 @@ def settings_of(source: Ledger) -> SchedulingSettings:
     """
     Return the settings that the ledger's newest decisions were made by; defaults without any.
 
-    What reads objects beside this ledger is given their vocabulary: words mean what they did.
+    What reads objects beside this ledger is given their vocabulary: words mean what they did. Types
+    that only older settings have are in it too, for whoever holds or asks for such a device does so
+    still; of two that claim one name the newer counts.
     """
     with source.connection.begin():
-        body = settings_in_force(source.connection)
-    return recorded_settings(json.loads(body).get("settings", "") if body else "")
+        bodies = settings_told(source.connection)
+    told = [recorded_settings(json.loads(body)["settings"]) for body in reversed(bodies)]
+    if not told:
+        return recorded_settings("")
+    newest = told[0].vocabulary
+    for older in told[1:]:
+        known, names = set(newest.known_types), newest.device_names
+        types = tuple(
+            kind
+            for kind in older.vocabulary.device_types
+            if kind.name not in known and names.isdisjoint(kind.resources)
+        )
+        newest = replace(newest, device_types=(*newest.device_types, *types))
+    return replace(told[0], vocabulary=newest)
 
 
 def scene_of_ledger(source: Ledger, objects: Objects | None, settings: SchedulingSettings) -> Scene:

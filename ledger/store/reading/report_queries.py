@@ -395,8 +395,13 @@ def unknown_rows(
 
 def settings_in_force(connection: Connection) -> str:
     """Return the body of the newest settings event, empty without one."""
-    bodies = _bodies(connection, SettingsChanged.event_type)
+    bodies = settings_told(connection)
     return bodies[-1] if bodies else ""
+
+
+def settings_told(connection: Connection) -> list[str]:
+    """Return the bodies of the settings that decisions were made by, in order."""
+    return _bodies(connection, SettingsChanged.event_type)
 
 
 def node_descriptions(connection: Connection, until: int) -> list[str]:
