@@ -56,16 +56,14 @@ class Gradient:
         self._gains: OrderedDict[tuple[int, int], IntArray] = OrderedDict()
         self._renewals = fragmentation.renewals
         self._tables_of = fragmentation.by_whole.shape
-
-    @property
-    def _tables_max(self) -> int:
-        return _TABLE_BYTES_MAX // (8 * math.prod(self._tables_of) * SHARES)
+        self._tables_max = _tables_max(self._tables_of)
 
     def put(self, node: int) -> None:
         """Take a node as it is now, after predicates and the measure did."""
         measure = self._measure
         if (measure.renewals, measure.by_whole.shape) != (self._renewals, self._tables_of):
             self._renewals, self._tables_of = measure.renewals, measure.by_whole.shape
+            self._tables_max = _tables_max(self._tables_of)
             self._gains.clear()
         if self._tolls is not None:
             self._tolls.put(node)
@@ -276,6 +274,11 @@ class Gradient:
         by_bytes = -(-demand.memory_bytes * WHOLE_PERCENT // np.maximum(caps, 1))
         asked: IntArray = np.maximum(np.where(caps > 0, by_bytes, 0), percent)
         return asked
+
+
+def _tables_max(shape: tuple[int, ...]) -> int:
+    """Return how many tables are kept for so many kinds, cards and cpu classes."""
+    return _TABLE_BYTES_MAX // (8 * math.prod(shape) * SHARES)
 
 
 def _part_of_one(shape: Shape) -> DeviceDemand | None:
