@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -26,7 +25,7 @@ from scheduler.decide.nodes.fleet import ABSENT, Fleet
 from scheduler.decide.nodes.holdings import Holdings
 from scheduler.decide.nodes.pins import CpuPins
 from scheduler.decide.nodes.places import Places
-from scheduler.decide.outcome import Placement, Unplaced
+from scheduler.decide.outcome import NOT_RATED, Placement, Rated, Unplaced
 from scheduler.decide.refusal.refusals import Refusals
 from scheduler.decide.score.expected_fill import ExpectedFill
 from scheduler.decide.score.fragmentation import Fragmentation
@@ -34,7 +33,7 @@ from scheduler.decide.score.gradient import Gradient
 from scheduler.decide.score.link_lead import LinkLead
 from scheduler.decide.score.policies import BestFit, NodePolicy, Random, UsedShare, draw
 from scheduler.decide.score.pools import Tolls
-from scheduler.decide.score.rows import RatingRows, Ratings
+from scheduler.decide.score.rows import RatingRows, Ratings, runner_up
 from scheduler.decide.settings import SchedulingSettings
 from scheduler.decide.shapes import Shape, ShapeIndex
 
@@ -108,6 +107,7 @@ class Engine:
             looks=self._looks,
             alike=self._alike,
             lead=self._lead,
+            scores=not self._draws,
         )
 
     @property
@@ -148,9 +148,14 @@ class Engine:
             self._rows.note_full(shape)
         refusals, alike = 0, dict[int, list[int]]()
         while node >= 0:
-            answer = self._grants.grant(request, shape, node, self._places.numbers[node])
+            rated = NOT_RATED
+            if not self._draws:
+                rated = self._rated(by_arrays, node, request.memory_bytes)
+            answer = self._grants.grant(
+                request, shape, node, self._places.numbers[node], rated=rated
+            )
             if isinstance(answer, Placement):
-                return answer if self._draws else self._scored(answer, by_arrays, node)
+                return answer
             if not own:
                 ratings, own = ratings.copy(), True
             refusals += 1
@@ -347,21 +352,14 @@ class Engine:
             node = int(ratings.argmax())
         return node if ratings.item(node) >= 0 else -1
 
-    def _scored(self, answer: Placement, ratings: Ratings, place: int) -> Placement:
-        """
-        Return the placement with its rating and that of the next best node.
-
-        What closer looks refused is not read but for nodes rated better: it is remembered or not.
-        """
-        score = ratings.item(place)
-        others = np.where(ratings > score, np.int32(-1), ratings)
-        others[: place + 1][others[: place + 1] == score] = -1
-        second = self._pick(others, answer.request.memory_bytes, 0, led=False)
+    def _rated(self, ratings: Ratings, place: int, memory_bytes: int) -> Rated:
+        """Return the rating of a node, and the next best that has the memory."""
+        score, second = runner_up(ratings, place)
+        if second >= 0 and not self._has_memory(second, memory_bytes):
+            _, second = runner_up(np.where(self._takes(ratings, memory_bytes), ratings, -1), place)
         if second < 0:
-            return replace(answer, score=score)
-        name = self._fleet.nodes[second].name
-        rated = ratings.item(second)
-        return replace(answer, score=score, runner_up=name, runner_up_score=rated)
+            return Rated(score)
+        return Rated(score, self._fleet.nodes[second].name, ratings.item(second))
 
     def _takes(self, ratings: Ratings, memory_bytes: int) -> npt.NDArray[np.bool_]:
         takes: npt.NDArray[np.bool_] = ratings >= 0

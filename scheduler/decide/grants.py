@@ -29,7 +29,7 @@ from scheduler.decide.numa.align import (
 )
 from scheduler.decide.numa.burst import burst_pools
 from scheduler.decide.numa.state import NumaLoad
-from scheduler.decide.outcome import CardView, Placement, Unfit
+from scheduler.decide.outcome import NOT_RATED, CardView, Placement, Rated, Unfit
 from scheduler.decide.refusal import reasons
 from scheduler.decide.score.policies import NodePolicy
 from scheduler.decide.settings import SchedulingSettings
@@ -72,6 +72,7 @@ class Grants:
         node: int,
         *,
         only_minors: frozenset[int] | None = None,
+        rated: Rated = NOT_RATED,
     ) -> Placement | Unfit:
         """Return the placement on the node at `place`, called `node` outside, or why not."""
         facts = self._fleet.nodes[place]
@@ -81,7 +82,7 @@ class Grants:
         policy = effective_policy(request, facts, self._settings.cpu)
         if policy:
             choose_devices = partial(self._choose, request, shape, place, only_minors)
-            return self._aligned(policy, request, place, node, choose_devices)
+            return self._aligned(policy, request, place, node, choose_devices, rated=rated)
         choice = _NO_DEVICES
         if request.devices:
             plain = None
@@ -97,7 +98,8 @@ class Grants:
         cpuset = self._cpus(request, place)
         if isinstance(cpuset, Unfit):
             return cpuset
-        return self._placed(request, place, node, Alignment(choice=choice, cpuset=cpuset))
+        given = Alignment(choice=choice, cpuset=cpuset)
+        return self._placed(request, place, node, given, rated)
 
     def _aligned(
         self,
@@ -106,6 +108,8 @@ class Grants:
         place: int,
         node: int,
         choose_devices: ChooseDevices,
+        *,
+        rated: Rated,
     ) -> Placement | Unfit:
         """Return the placement under a NUMA policy."""
         if isinstance(policy, Unfit):
@@ -115,10 +119,10 @@ class Grants:
         given = align(policy, request, node_now, self._settings.cpu)
         if isinstance(given, Unfit):
             return given
-        return self._placed(request, place, node, given)
+        return self._placed(request, place, node, given, rated)
 
     def _placed(
-        self, request: PodRequest, place: int, node: int, given: Alignment
+        self, request: PodRequest, place: int, node: int, given: Alignment, rated: Rated
     ) -> Placement | Unfit:
         """Return the placement for what the node gives, if it can pay for the CPUs and pools."""
         costly = self._cost(request, given.cpuset, place)
@@ -140,6 +144,7 @@ class Grants:
             search_cut=given.choice.search_cut,
             numa_parts=given.parts,
             shared_pools=pools or given.shared_pools,
+            rated=rated,
         )
 
     def view(self, place: int) -> NodeView:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final, NamedTuple
 
 from ledger.domain.annotations.cpu import CpuSharedPool
 from ledger.domain.cpuset import CpuSet
@@ -69,6 +70,17 @@ class NumaPart:
     pinned: bool = False
 
 
+class Rated(NamedTuple):
+    """The rating of the node that was chosen, and the next best node with its own, if any."""
+
+    score: int | None = None
+    runner_up: str = ""
+    runner_up_score: int | None = None
+
+
+NOT_RATED: Final = Rated()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
     """
@@ -82,8 +94,8 @@ class Placement:
         search_cut: a bounded search stopped early; the answer fits but may not be the best.
         numa_parts: what the Pod takes of each NUMA node, where a NUMA policy chose them.
         shared_pools: the pools that a Pod without CPUs of its own is bound to.
-        score, runner_up, runner_up_score: what the node was rated, and the next best by the tests
-            over arrays; None where it was drawn, or chosen with or for others of its group.
+        rated: what the node was rated, and the next best by the tests over arrays; `NOT_RATED`
+            where it was drawn, or chosen with or for others of its group.
     """
 
     request: PodRequest
@@ -97,9 +109,7 @@ class Placement:
     search_cut: bool = False
     numa_parts: tuple[NumaPart, ...] = ()
     shared_pools: tuple[CpuSharedPool, ...] = ()
-    score: int | None = None
-    runner_up: str = ""
-    runner_up_score: int | None = None
+    rated: Rated = NOT_RATED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -237,9 +237,9 @@ def reserved(
         snapshot=request.snapshot,
         request=digest,
         arrival=arrival,
-        score=placement.score,
-        runner_up=placement.runner_up,
-        runner_up_score=placement.runner_up_score,
+        score=placement.rated.score,
+        runner_up=placement.rated.runner_up,
+        runner_up_score=placement.rated.runner_up_score,
     )
     return NewEvent(
         stream=f"node/{placement.node_uid}",

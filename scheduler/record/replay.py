@@ -50,7 +50,7 @@ from scheduler.decide.answers import encode
 from scheduler.decide.engine import Engine
 from scheduler.decide.group.life import DEADLINE, take_again
 from scheduler.decide.nodes.adopted_cpus import numa_parts_of
-from scheduler.decide.outcome import Placement, Unfit, Unplaced
+from scheduler.decide.outcome import Placement, Rated, Unfit, Unplaced
 from scheduler.decide.settings import SchedulingSettings
 from scheduler.record import events
 from scheduler.record.events import Words
@@ -405,12 +405,8 @@ class Replay:
             if given is None:
                 return Unplaced(request=request, message=NOT_THERE)
             engine.undo(given)
-            answer = replace(
-                given,
-                score=event.score,
-                runner_up=event.runner_up,
-                runner_up_score=event.runner_up_score,
-            )
+            rated = Rated(event.score, event.runner_up, event.runner_up_score)
+            answer = replace(given, rated=rated)
         return self._groups.with_seen(answer) if isinstance(answer, Placement) else answer
 
     def _decide(self, request: PodRequest, arrival: int) -> Placement | Unplaced:

@@ -14,10 +14,10 @@ from scheduler.decide.filter.fitting import Fitting
 from scheduler.decide.grants import Grants
 from scheduler.decide.nodes.arrays import BoolArray, IntArray
 from scheduler.decide.nodes.fleet import Fleet
-from scheduler.decide.outcome import Placement, Unfit
+from scheduler.decide.outcome import NOT_RATED, Placement, Rated, Unfit
 from scheduler.decide.refusal.refusals import Refusals
 from scheduler.decide.score.link_lead import LinkLead
-from scheduler.decide.score.rows import RatingRows
+from scheduler.decide.score.rows import RatingRows, Ratings, runner_up
 from scheduler.decide.shapes import Shape
 
 
@@ -57,6 +57,7 @@ class Filtering:
 
     Args:
         order: what the node at each place is called outside.
+        scores: ratings say which node is better; a policy that draws has none.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class Filtering:
         looks: CloserLooks,
         alike: Alike,
         lead: LinkLead,
+        scores: bool,
     ) -> None:
         self._fleet = fleet
         self._fitting = fitting
@@ -81,6 +83,7 @@ class Filtering:
         self._looks = looks
         self._alike = alike
         self._lead = lead
+        self._scores = scores
 
     def judge(self, request: PodRequest, shape: Shape, places: IntArray) -> Filtered:
         """Return the answer for the nodes at these places."""
@@ -94,6 +97,7 @@ class Filtering:
             failed = {place: number for place, number in failed.items() if not lacking[number]}
         if self._lead.applies(request):
             ratings = self._lead.order(shape, ratings, places)
+        by_arrays = ratings.copy() if self._scores else ratings
         ratings[list(failed.values())] = -1
         best, looks = None, 0
         alike, number_of = dict[int, list[int]](), dict[int, int]()
@@ -102,7 +106,8 @@ class Filtering:
             if ratings.item(number) < 0:
                 break
             place = places.item(number)
-            answer = self._grants.grant(request, shape, place, self._order[place])
+            rated = self._rated(by_arrays, number, places) if self._scores else NOT_RATED
+            answer = self._grants.grant(request, shape, place, self._order[place], rated=rated)
             if isinstance(answer, Placement):
                 best = answer
                 continue
@@ -130,6 +135,12 @@ class Filtering:
             hopeless=hopeless,
             reasons=reasons,
         )
+
+    def _rated(self, ratings: Ratings, number: int, places: IntArray) -> Rated:
+        score, second = runner_up(ratings, number)
+        if second < 0:
+            return Rated(score)
+        return Rated(score, self._fleet.nodes[places.item(second)].name, ratings.item(second))
 
     def _why(
         self,

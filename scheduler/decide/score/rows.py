@@ -20,6 +20,29 @@ Ratings: TypeAlias = npt.NDArray[np.int32]
 _BYTES_MAX: Final = 64 << 20
 
 
+def runner_up(ratings: npt.NDArray[np.integer], chosen: int) -> tuple[int, int]:
+    """
+    Return the rating of what was chosen, and the next best, -1 without one.
+
+    What is rated better, or as well and comes before it, was refused by a closer look; it is not
+    read, for a refusal is remembered or not. Ties go to the first.
+    """
+    score = ratings.item(chosen)
+    before, after = ratings[:chosen], ratings[chosen + 1 :]
+    ahead = int(before.argmax()) if chosen else -1
+    behind = int(after.argmax()) if len(after) else -1
+    first = before.item(ahead) if ahead >= 0 else -1
+    second = after.item(behind) if behind >= 0 else -1
+    if first >= score or second > score:
+        others = np.where(ratings > score, -1, ratings)
+        others[: chosen + 1][others[: chosen + 1] == score] = -1
+        best = int(others.argmax())
+        return score, best if others.item(best) >= 0 else -1
+    if max(first, second) < 0:
+        return score, -1
+    return score, ahead if first >= second else chosen + 1 + behind
+
+
 @dataclass(slots=True)
 class _Row:
     """

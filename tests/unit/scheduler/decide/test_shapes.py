@@ -9,6 +9,7 @@ from ledger.domain.annotations.cpu import NumaPolicy, NumaTopologySpec
 from ledger.domain.annotations.device_hints import JointAllocation, PartitionSpec
 from ledger.domain.dialects.names import Dialect
 from ledger.domain.request.requests import (
+    CardFilter,
     ContainerCpus,
     ContainerNeed,
     CpuSetDemand,
@@ -109,6 +110,7 @@ OTHER: Final[dict[str, Any]] = {
     "mgpu_policy": "fixed-share",
     "mgpu_multi": True,
     "gpushare_units": 7,
+    "card_filter": CardFilter(models=("A100",)),
     "snapshot": PodSnapshot(qos="LSE"),
 }
 """Every field of a request with a value that is not the usual one."""
