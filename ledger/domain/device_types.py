@@ -15,11 +15,13 @@ from enum import StrEnum
 from typing import Final
 
 from ledger.domain.annotations.wire import a_flag, a_list, a_text, an_object
+from ledger.domain.dialects.names import REFUSED_RESOURCES
 from ledger.domain.errors import InputError
 from ledger.domain.resources import (
     FPGA,
     FPGA_PROPOSAL,
     GPU_SPELLINGS,
+    MIG_PREFIX,
     RDMA,
     RDMA_PROPOSAL,
     SLOT,
@@ -166,7 +168,8 @@ def _check_distinct(types: Iterable[DeviceType]) -> None:
     owners: dict[str, str] = {}
     for kind in types:
         for name in (*kind.resources, *kind.aliases):
-            if name == SLOT or name in taken or name in GPU_SPELLINGS:
+            refused = name in REFUSED_RESOURCES or name.startswith(MIG_PREFIX)
+            if name == SLOT or name in taken or name in GPU_SPELLINGS or refused:
                 raise InputError(f"means something already: value={name!r}", field=kind.name)
             if name in owners:
                 fact = f"named twice, here and for {owners[name]}: value={name!r}"

@@ -398,7 +398,10 @@ class Replay:
     def _choose(self, request: PodRequest, event: PodReserved) -> Placement | Unplaced:
         engine = self._now()
         if self._whole:
-            answer = self._groups.kept(request) or self._decide(request, event.arrival)
+            kept = self._groups.kept(request)  # asked for by the plan, which has no snapshot
+            answer = (
+                replace(kept, request=request) if kept else self._decide(request, event.arrival)
+            )
         else:
             place = self._places.get(event.node_uid)
             given = None if place is None else engine.try_place(request, place)
@@ -598,6 +601,7 @@ def _text(value: Any) -> str:  # noqa: ANN401 - of whatever a field holds
             return ", ".join(map(_text, value))
         case DeviceShare():
             parts = [f"{value.core_percent}%", f"{value.memory_bytes} B"]
+            parts += [f"ratio {value.memory_ratio_percent}%", f"instances {value.instances}"]
             parts += ["alone"] if value.exclusive else []
             parts += [f"VFs {' '.join(value.vf_bus_ids)}"] if value.vf_bus_ids else []
             return f"{value.device_type}/{value.minor} ({', '.join(parts)})"

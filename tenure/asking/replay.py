@@ -36,6 +36,10 @@ _COLUMNS: Final = (
     Column(key="decided", title="DECIDED NOW"),
 )
 
+_TOLD_WHOLE: Final = (
+    "only a ledger that has every description of what was decided on can be replayed"
+)
+
 
 @dataclass(slots=True)
 class _Seen:
@@ -76,7 +80,7 @@ def answer_replay(
         try:
             seen = _walk(source, replay, position, head)
         except InputError as error:
-            step = "only a ledger that has every description of what was decided on can be replayed"
+            (step,) = getattr(error, "__notes__", ()) or (_TOLD_WHOLE,)
             raise with_next(error.at(source.url), step) from None
     _write(seen, output)
     if seen.different:

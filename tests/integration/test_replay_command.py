@@ -212,6 +212,8 @@ def test_a_position_that_is_no_decision_is_an_error(
     assert answer.code == 2
     assert fact in answer.err
     assert "next: " in answer.err
+    if "no decision" in fact:
+        assert "next: name the position of a reservation, a refusal or a plan" in answer.err
 
 
 def test_a_refusal_by_rules_is_said_to_be_one(line: CommandLine) -> None:
@@ -261,3 +263,16 @@ def test_a_ledger_with_nothing_to_decide_is_equal(line: CommandLine) -> None:
     assert line.run("ledger", "init", "--ledger", str(line.ledger)).code == 0
 
     assert line.ask("ledger", "replay").out == "equal: 0 decisions (0 placed, 0 refused)\n"
+
+
+def test_a_group_whose_members_say_how_they_were_written_is_decided_again_alike(
+    line: CommandLine,
+) -> None:
+    """The plan tells what a member asks, its own reservation how that was written."""
+    done = line.ask("simulate", "examples/cluster.yaml", "examples/group.yaml")
+    assert done.code == 0, done.err
+
+    answer = line.ask("ledger", "replay")
+
+    assert answer.code == 0, answer.out
+    assert "1 group" in answer.out

@@ -162,6 +162,14 @@ def _counted(share: DeviceShare) -> DeviceShare:
         core_percent=min(share.core_percent, UNITS_MAX),
         memory_bytes=min(share.memory_bytes, BYTES_MAX),
         memory_ratio_percent=min(share.memory_ratio_percent, UNITS_MAX),
+        containers=tuple(
+            structs.replace(
+                each,
+                core_percent=min(each.core_percent, UNITS_MAX),
+                memory_bytes=min(each.memory_bytes, BYTES_MAX),
+            )
+            for each in share.containers
+        ),
     )
 
 

@@ -82,6 +82,7 @@ POD_LABELS: Final = frozenset(
 POD_ANNOTATIONS: Final = frozenset(
     {
         *PLACED_ANNOTATIONS,
+        *(key for words in FOREIGN_WORDS for key in words.given_annotations),
         ANNOTATION_EXTENDED_RESOURCE_SPEC,
         ANNOTATION_GANG_MATCH_POLICY,
         ANNOTATION_GANG_MATCH_POLICY_ALIAS,

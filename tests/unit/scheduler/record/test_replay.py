@@ -91,8 +91,8 @@ def test_another_device_in_an_event_is_named() -> None:
 
     assert (again.kind, again.name) == ("placed", "ml/p0")
     assert told(again.differences)["devices"] == (
-        "gpu/1 (50%, 8589934592 B)",
-        "gpu/0 (50%, 8589934592 B)",
+        "gpu/1 (50%, 8589934592 B, ratio 50%, instances 1)",
+        "gpu/0 (50%, 8589934592 B, ratio 50%, instances 1)",
     )
 
 

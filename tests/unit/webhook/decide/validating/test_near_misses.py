@@ -125,6 +125,12 @@ def test_a_key_in_the_wrong_place_is_said() -> None:
     assert text == f"metadata.labels[{LEAST}]: is not read here; make it an annotation"
 
 
+def test_a_key_that_is_read_in_both_places_is_never_in_the_wrong_one() -> None:
+    """HAMi's scheduler writes where a Pod is as an annotation, and others as a label."""
+    assert said(pod(annotations={"hami.io/vgpu-node": "n1"})) == ()
+    assert said(pod(labels={"hami.io/vgpu-node": "n1"})) == ()
+
+
 UNITS: Final = {
     "8 bytes": ({MEMORY: 8}, "MiB", "8 is 8 bytes; write 8Gi for GiB"),
     "8192 bytes": ({MEMORY: 8192}, "MiB", "8192 is 8192 bytes; write 8192Mi for MiB"),

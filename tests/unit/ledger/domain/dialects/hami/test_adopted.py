@@ -196,3 +196,16 @@ def test_who_has_all_of_the_compute_is_alone_by_our_own_annotation_too() -> None
     )
 
     assert [(share.minor, share.exclusive) for share in found.shares] == [(0, True), (1, False)]
+
+
+@pytest.mark.parametrize("number", [2**31 - 1, 2_000_000_000])
+def test_absurd_amounts_close_the_card_and_can_be_recorded(number: int) -> None:
+    """Of the share and of each container: what one Pod says of itself stops nobody else."""
+    found = held(asks("a"), allocated=written([("GPU-2", number, number)]))
+
+    (share,) = found.shares
+    assert share.core_percent > 100
+    (part,) = share.containers
+    assert max(share.core_percent, part.core_percent) <= 8_000_000
+    assert max(share.memory_bytes, part.memory_bytes) <= 2**50
+    assert "more of gpu 2 than can be counted" in found.faults
