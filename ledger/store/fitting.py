@@ -48,8 +48,10 @@ def body_bytes_of(new: NewEvent) -> tuple[str, bytes]:
     except UnicodeEncodeError:
         _refuse(new)
         raise  # not reached: what has no bytes is found in one of the fields
-    if not WALL[0] <= new.wall_us <= WALL[1]:
+    if type(new.wall_us) is not int or not WALL[0] <= new.wall_us <= WALL[1]:
         raise _unfit_number(new, "wall_us")
+    if new.causation_position is not None and type(new.causation_position) is not int:
+        raise _unfit_number(new, "causation_position")
     around = f"{new.stream}{new.actor}{new.correlation_id}{new.idempotency_key}"
     if not fits(around) or ("\\" in body and _NUL_AS_JSON in body):
         _refuse(new)

@@ -45,7 +45,10 @@ def sqlite_engine(path: Path, *, write: bool) -> Engine:
     start and not in the middle. A reader's transaction is one consistent snapshot.
     """
     engine = create_engine(
-        "sqlite+pysqlite://", creator=lambda: connect(path, write=write), poolclass=NullPool
+        "sqlite+pysqlite://",
+        creator=lambda: connect(path, write=write),
+        poolclass=NullPool,
+        hide_parameters=True,  # rows are no part of an error's text
     )
 
     @event.listens_for(engine, "begin")

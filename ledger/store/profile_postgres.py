@@ -105,6 +105,7 @@ def postgres_engine(url: URL, *, write: bool) -> Engine:
         connect_args=arguments,
         paramstyle="format",
         poolclass=NullPool,
+        hide_parameters=True,  # rows are no part of an error's text
     )
 
     @event.listens_for(engine, "connect")

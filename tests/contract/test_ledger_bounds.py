@@ -85,6 +85,17 @@ def test_an_absurd_number_is_refused_with_its_field(
         assert verify(ledger).ok
 
 
+@pytest.mark.parametrize("field", ["wall_us", "causation_position"])
+@pytest.mark.parametrize("number", [1.0, True])
+def test_only_an_integer_stands_around_an_event(store: Store, field: str, number: Any) -> None:  # noqa: ANN401 - no integer
+    """What SQLite would store as another value than was hashed is refused first."""
+    with store.open() as ledger:
+        writer = start(ledger)
+        with pytest.raises(UnfitNumberError, match=rf"field={field}$"):
+            writer.append([structs.replace(at(1), **{field: number})])
+        assert verify(ledger).ok
+
+
 @pytest.mark.parametrize("wall_us", [-1, WALL_MAX_US + 1, TIME_MAX_US + 1, 2**63 - 1, 2**64])
 def test_an_absurd_clock_is_refused(store: Store, wall_us: int) -> None:
     """Before it could end every later append, or every later question."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import typing
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from msgspec import Meta, structs
 
 from ledger.domain.bounds import bounds_of
 from ledger.domain.errors import InputError, UnknownEventError
-from ledger.domain.log.codec import misfit, plain_value
+from ledger.domain.log.codec import decode_value, misfit, plain_value
 from ledger.domain.log.events import (
     EVENT_TYPES,
     GroupPlanned,
@@ -170,3 +171,24 @@ def test_only_an_integer_is_written_as_one(number: Any) -> None:  # noqa: ANN401
     with pytest.raises(AssertionError):
         encode_event(event)
     assert misfit(event) == "attempt"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param(r'{"\ud800":1}', id="as a name"),
+        pytest.param(r'{"node_uid":"u","pod_uid":"\ud800"}', id="as a text"),
+        pytest.param(r'{"attempt":"\ud800","node_uid":"u","pod_uid":"p"}', id="as a number"),
+    ],
+)
+def test_half_of_a_character_is_refused_as_everything_else_is(body: str) -> None:
+    """Wherever it stands; whoever reads a log tells the position, and has no traceback."""
+    with pytest.raises(InputError):
+        decode_event("pod.bound.v1", body)
+
+
+@pytest.mark.parametrize("text", ["1e5000", "1e999999999", "9" * 19, "1/" + "9" * 19, "0.5", " 1"])
+def test_a_fraction_is_two_whole_numbers_of_a_size(text: str) -> None:
+    """What would cost time or memory to work out is refused unread."""
+    with pytest.raises(InputError, match="not a fraction"):
+        decode_value(Fraction, text, "amplification")

@@ -14,8 +14,10 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import re
 import typing
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from fractions import Fraction
 from typing import Any, Final
 
@@ -48,6 +50,10 @@ def encode_value(value: object) -> str:
     return body.decode()
 
 
+_HALF: Final = "half of a character is no text"
+_FRACTION: Final = re.compile(r"-?[0-9]{1,18}(/[0-9]{1,18})?")
+
+
 def plain_value(value: object) -> Json:
     """Return `value` as objects, arrays, text, integers, booleans and null."""
     return msgspec.to_builtins(_written(value), enc_hook=_text_of)
@@ -78,7 +84,10 @@ def read_value(kind: Declared, text: str, path: str) -> Any:  # noqa: ANN401 - a
         pass  # what is wrong with it is said below
     plain = _json(text, path)
     made = decode_value(kind, plain, path)
-    _check_canonical(text, plain, path)
+    try:
+        _check_canonical(text, plain, path)
+    except UnicodeEncodeError as error:
+        raise InputError(_HALF, field=path) from error
     return made
 
 
@@ -106,9 +115,12 @@ def decode_value(kind: Declared, value: Json, path: str) -> Any:  # noqa: ANN401
     _refuse_newer(kind, value)
     try:
         made = msgspec.convert(value, kind, dec_hook=_parsed)
+        written = plain_value(made)
     except msgspec.ValidationError as error:
         raise _input_error(error).within(path) from error
-    _check_words(value, plain_value(made), path)
+    except UnicodeEncodeError as error:
+        raise InputError(_HALF, field=path) from error
+    _check_words(value, written, path)
     return made
 
 
@@ -244,10 +256,10 @@ def _parsed(kind: Declared, value: object) -> object:
 
 
 def _parse_fraction(text: str) -> Fraction:
-    try:
-        return Fraction(text)
-    except (ValueError, ZeroDivisionError) as error:
-        raise InputError(f"not a fraction: value={text[:80]!r}") from error
+    if _FRACTION.fullmatch(text):  # an exponent would be worked out, whatever it costs
+        with suppress(ZeroDivisionError):
+            return Fraction(text)
+    raise InputError(f"not a fraction: value={text[:80]!r}")
 
 
 _ENCODER: Final = msgspec.json.Encoder(order="sorted", enc_hook=_text_of)
