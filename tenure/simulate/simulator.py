@@ -338,6 +338,7 @@ class Simulator:
                 answer = refused_everywhere(request, planned.refusal, len(self.run.nodes))
                 refused(index, answer)
                 answers[index] = answer
+            self._plan = None  # nothing new came of it, and nothing later does
             return answers
         here, later = planned.placements[: len(indices)], planned.placements[len(indices) :]
         name = group_name(requests[0])
@@ -354,6 +355,7 @@ class Simulator:
         for index, request in zip(indices, requests, strict=True):
             if index not in answers:
                 answers[index] = self._decide_alone(index, request, at_us, refused)
+        self._plan = None
         return answers
 
     def _record_plan(self) -> None:

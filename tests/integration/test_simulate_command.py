@@ -150,7 +150,7 @@ def test_stdout_carries_the_answer_alone(line: CommandLine) -> None:
     done = line.run("simulate", "in.json", "-o", "json")
 
     json.loads(done.out)
-    assert done.err == "ledger: temporary, deleted (--ledger FILE keeps it), positions 1 to 16\n"
+    assert done.err == "ledger: temporary, deleted (--ledger FILE keeps it), positions 1 to 17\n"
 
 
 def test_strict_says_no_when_a_pod_has_no_place(line: CommandLine) -> None:
@@ -168,7 +168,7 @@ def test_a_kept_ledger_is_named_and_can_be_asked(line: CommandLine) -> None:
     assert document["summary"]["ledger"] == {
         "url": f"sqlite:///{line.ledger}",
         "from": 1,
-        "to": 16,
+        "to": 17,
     }
     assert "half" in line.ask("who", "n1/0").out
     assert line.ask("verify").code == 0
