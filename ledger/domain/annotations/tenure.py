@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final
@@ -18,6 +19,7 @@ from ledger.domain.annotations.wire import (
     present,
 )
 from ledger.domain.errors import InputError
+from ledger.domain.quantity import format_quantity, parse_quantity
 from ledger.domain.resources import (
     ANNOTATION_TENURE_ADMITTED,
     ANNOTATION_TENURE_ALLOCATED_PREFIX,
@@ -150,15 +152,28 @@ def is_admitted(annotations: Mapping[str, str]) -> bool:
 
 
 def encode_original(original: OriginalRequest) -> dict[str, str]:
-    """Write what admission has replaced; nothing replaced writes no annotation."""
+    """
+    Write what admission has replaced; nothing replaced writes no annotation.
+
+    Amounts in the writing that the API server gives them, who may have read them before us or not.
+    """
     if not original:
         return {}
     containers = {
-        name: present({"requests": dict(part.requests), "limits": dict(part.limits)})
+        name: present({"requests": _stored(part.requests), "limits": _stored(part.limits)})
         for name, part in original.containers.items()
     }
     fields = {"containers": containers, "schedulerName": original.scheduler_name}
     return {ANNOTATION_TENURE_ORIGINAL: dump(present(fields))}
+
+
+def _stored(amounts: Mapping[str, str]) -> dict[str, str]:
+    written = {}
+    for name, text in amounts.items():
+        with suppress(InputError):
+            text = format_quantity(parse_quantity(text))  # noqa: PLW2901 - or as it is
+        written[name] = text
+    return written
 
 
 def read_original(annotations: Mapping[str, str]) -> OriginalRequest:
