@@ -25,13 +25,19 @@ class InputError(TenureError):
         super().__init__(": ".join(part for part in (place, field, message) if part))
 
     def within(self, prefix: str) -> InputError:
-        """Return the same error with its field path below `prefix`."""
+        """Return the same error, notes and all, with its field path below `prefix`."""
         joint = "" if not prefix or not self.field or self.field.startswith("[") else "."
-        return InputError(self.message, field=f"{prefix}{joint}{self.field}", place=self.place)
+        return self._placed(f"{prefix}{joint}{self.field}", self.place)
 
     def at(self, place: str) -> InputError:
-        """Return the same error with the object or `file:line` it was found in."""
-        return InputError(self.message, field=self.field, place=place)
+        """Return the same error, notes and all, with the object or `file:line` it was found in."""
+        return self._placed(self.field, place)
+
+    def _placed(self, field: str, place: str) -> InputError:
+        placed = InputError(self.message, field=field, place=place)
+        for note in getattr(self, "__notes__", ()):
+            placed.add_note(note)
+        return placed
 
 
 class LedgerError(TenureError):

@@ -72,10 +72,7 @@ class Document:
 
     def blame(self, error: InputError) -> InputError:
         """Return the error with place and object of this document."""
-        blamed = error.at(f"{self.place(error.field)}: {self.title}")
-        for step in getattr(error, "__notes__", ()):
-            blamed.add_note(step)
-        return blamed
+        return error.at(f"{self.place(error.field)}: {self.title}")
 
 
 class Documents(Protocol):

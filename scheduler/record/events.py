@@ -14,6 +14,7 @@ from ledger.domain.log.events import (
     DriftFound,
     GroupMember,
     GroupPlanned,
+    LedgerEvent,
     NodeCleared,
     NodeDescribed,
     NodeInventoried,
@@ -62,24 +63,12 @@ def settings_changed(words: Words, settings: str, at_us: int) -> NewEvent:
     event = SettingsChanged(
         settings_hash=words.settings_hash, settings=settings, tenure_version=words.tenure_version
     )
-    return NewEvent(
-        stream=SYSTEM,
-        event=event,
-        actor=ACTOR,
-        idempotency_key=f"settings:{words.settings_hash}",
-        wall_us=at_us,
-    )
+    return _of_ledger(event, f"settings:{words.settings_hash}", at_us)
 
 
 def workload_described(workload: Workload, at_us: int) -> NewEvent:
     """Return the usual Pods that a run's nodes are rated by."""
-    return NewEvent(
-        stream=SYSTEM,
-        event=WorkloadDescribed(workload=workload),
-        actor=ACTOR,
-        idempotency_key="workload",
-        wall_us=at_us,
-    )
+    return _of_ledger(WorkloadDescribed(workload=workload), "workload", at_us)
 
 
 def inventoried(node: NodeFacts, at_us: int, number: int = 1) -> NewEvent:
@@ -101,51 +90,28 @@ def inventoried(node: NodeFacts, at_us: int, number: int = 1) -> NewEvent:
         system_uuid=node.system_uuid,
         boot_id=node.boot_id,
     )
-    return NewEvent(
-        stream=f"node/{node.uid}",
-        event=event,
-        actor=ACTOR,
-        idempotency_key=f"inventory:{node.uid}:{number}",
-        wall_us=at_us,
-    )
+    return _of_node(event, f"inventory:{node.uid}:{number}", at_us)
 
 
 def node_described(
     node: NodeFacts, facts: RecordedNode, at_us: int, number: int, *, place: int, rank: int
 ) -> NewEvent:
     """Return what deciding reads of a node beside its inventory; no two have a number."""
-    return NewEvent(
-        stream=f"node/{node.uid}",
-        event=NodeDescribed(
-            node_uid=node.uid, node_name=node.name, facts=facts, place=place, rank=rank
-        ),
-        actor=ACTOR,
-        idempotency_key=f"describe:{node.uid}:{number}",
-        wall_us=at_us,
+    return _of_node(
+        NodeDescribed(node_uid=node.uid, node_name=node.name, facts=facts, place=place, rank=rank),
+        f"describe:{node.uid}:{number}",
+        at_us,
     )
 
 
 def described(request: RecordedRequest, digest: str, at_us: int) -> NewEvent:
     """Return what Pods of one kind ask for; the same request, by its digest, is one event."""
-    return NewEvent(
-        stream=SYSTEM,
-        event=RequestDescribed(request=request),
-        actor=ACTOR,
-        idempotency_key=f"request:{digest}",
-        wall_us=at_us,
-    )
+    return _of_ledger(RequestDescribed(request=request), f"request:{digest}", at_us)
 
 
 def observed(event: PodObserved, at_us: int) -> NewEvent:
     """Return what a running Pod holds before the first decision."""
-    return NewEvent(
-        stream=f"node/{event.node_uid}",
-        event=event,
-        actor=ACTOR,
-        idempotency_key=f"observe:{event.pod_uid}:{event.attempt}",
-        wall_us=at_us,
-        correlation_id=f"{event.pod_uid}/{event.attempt}",
-    )
+    return _of_pod(event, "observe", at_us)
 
 
 def node_lost(
@@ -157,25 +123,13 @@ def node_lost(
     `number` counts the losses of this node, from 1.
     """
     event = NodeLost(node_uid=node.uid, node_name=node.name, reason=reason)
-    return NewEvent(
-        stream=f"node/{node.uid}",
-        event=event,
-        actor=ACTOR,
-        idempotency_key=f"lost:{node.uid}:{number}",
-        wall_us=at_us,
-    )
+    return _of_node(event, f"lost:{node.uid}:{number}", at_us)
 
 
 def node_cleared(node: NodeFacts, reason: str, at_us: int, number: int) -> NewEvent:
     """Return that nothing runs any more of what a lost node's Pods held; `number` as above."""
     event = NodeCleared(node_uid=node.uid, node_name=node.name, evidence=ACT, reason=reason)
-    return NewEvent(
-        stream=f"node/{node.uid}",
-        event=event,
-        actor=ACTOR,
-        idempotency_key=f"clear:{node.uid}:{number}",
-        wall_us=at_us,
-    )
+    return _of_node(event, f"clear:{node.uid}:{number}", at_us)
 
 
 def drift_found(found: Contradiction, at_us: int) -> NewEvent:
@@ -190,13 +144,7 @@ def drift_found(found: Contradiction, at_us: int) -> NewEvent:
         device_type=device.device_type if device else "",
         minor=device.minor if device else -1,
     )
-    return NewEvent(
-        stream=SYSTEM,
-        event=event,
-        actor=ACTOR,
-        idempotency_key=f"drift:{event.drift_id}",
-        wall_us=at_us,
-    )
+    return _of_ledger(event, f"drift:{event.drift_id}", at_us)
 
 
 def reserved(
@@ -241,40 +189,19 @@ def reserved(
         runner_up=placement.rated.runner_up,
         runner_up_score=placement.rated.runner_up_score,
     )
-    return NewEvent(
-        stream=f"node/{placement.node_uid}",
-        event=event,
-        actor=ACTOR,
-        idempotency_key=f"reserve:{uid}:{attempt}",
-        wall_us=at_us,
-        correlation_id=f"{uid}/{attempt}",
-    )
+    return _of_pod(event, "reserve", at_us)
 
 
 def released(placement: Placement, reason: str, at_us: int, *, attempt: int = 1) -> NewEvent:
     """Return the end of a reservation."""
     uid = placement.request.uid
     event = PodReleased(pod_uid=uid, attempt=attempt, node_uid=placement.node_uid, reason=reason)
-    return NewEvent(
-        stream=f"node/{placement.node_uid}",
-        event=event,
-        actor=ACTOR,
-        idempotency_key=f"release:{uid}:{attempt}",
-        wall_us=at_us,
-        correlation_id=f"{uid}/{attempt}",
-    )
+    return _of_pod(event, "release", at_us)
 
 
 def voided(event: PodVoided, at_us: int) -> NewEvent:
     """Return the end of a reservation whose gang never became complete."""
-    return NewEvent(
-        stream=f"node/{event.node_uid}",
-        event=event,
-        actor=ACTOR,
-        idempotency_key=f"void:{event.pod_uid}:{event.attempt}",
-        wall_us=at_us,
-        correlation_id=f"{event.pod_uid}/{event.attempt}",
-    )
+    return _of_pod(event, "void", at_us)
 
 
 def unplaced(
@@ -339,12 +266,8 @@ def health_changed(change: HealthChange, node: NodeFacts, number: int) -> NewEve
         healthy=change.healthy,
         reason=change.reason,
     )
-    return NewEvent(
-        stream=f"node/{node.uid}",
-        event=event,
-        actor=ACTOR,
-        idempotency_key=f"health:{node.uid}:{change.device_type}/{change.minor}:{number}",
-        wall_us=change.at_us,
+    return _of_node(
+        event, f"health:{node.uid}:{change.device_type}/{change.minor}:{number}", change.at_us
     )
 
 
@@ -382,19 +305,17 @@ def group_planned(
         )
         for placement in placements
     )
-    return NewEvent(
-        stream=SYSTEM,
-        event=GroupPlanned(
+    return _of_ledger(
+        GroupPlanned(
             group=group,
             members=members,
             waiting=tuple(waiting),
             to_come=tuple(to_come),
             running=running,
         ),
-        actor=ACTOR,
-        idempotency_key=f"plan:{group}:{number}",
-        wall_us=at_us,
-        correlation_id=group,
+        f"plan:{group}:{number}",
+        at_us,
+        about=group,
     )
 
 
@@ -413,14 +334,7 @@ def group_member(request: PodRequest, digest: str) -> GroupMember:
 
 def plan_dropped(event: PlanDropped, number: int, at_us: int) -> NewEvent:
     """Return the end of a group's plan; `number` counts them for this group, from 1."""
-    return NewEvent(
-        stream=SYSTEM,
-        event=event,
-        actor=ACTOR,
-        idempotency_key=f"drop:{event.group}:{number}",
-        wall_us=at_us,
-        correlation_id=event.group,
-    )
+    return _of_ledger(event, f"drop:{event.group}:{number}", at_us, about=event.group)
 
 
 def gpu_core_percent(request: PodRequest) -> int:
@@ -459,11 +373,36 @@ def _demand_text(demand: DeviceDemand) -> str:
 
 
 def _refusal(event: RequestRefused, number: int, at_us: int) -> NewEvent:
+    return _of_ledger(event, f"refuse:{event.pod_uid}:{number}", at_us, about=f"{event.pod_uid}/1")
+
+
+def _of_pod(
+    event: PodObserved | PodReserved | PodReleased | PodVoided, verb: str, at_us: int
+) -> NewEvent:
+    """Return an event of a Pod's holding; each attempt has one of each kind."""
+    attempt = f"{event.pod_uid}/{event.attempt}"
+    key = f"{verb}:{event.pod_uid}:{event.attempt}"
+    return _new(f"node/{event.node_uid}", event, key, at_us, about=attempt)
+
+
+def _of_node(
+    event: NodeInventoried | NodeDescribed | NodeLost | NodeCleared | DeviceHealthChanged,
+    key: str,
+    at_us: int,
+) -> NewEvent:
+    return _new(f"node/{event.node_uid}", event, key, at_us)
+
+
+def _of_ledger(event: LedgerEvent, key: str, at_us: int, *, about: str = "") -> NewEvent:
+    return _new(SYSTEM, event, key, at_us, about=about)
+
+
+def _new(stream: str, event: LedgerEvent, key: str, at_us: int, *, about: str = "") -> NewEvent:
     return NewEvent(
-        stream=SYSTEM,
+        stream=stream,
         event=event,
         actor=ACTOR,
-        idempotency_key=f"refuse:{event.pod_uid}:{number}",
+        idempotency_key=key,
         wall_us=at_us,
-        correlation_id=f"{event.pod_uid}/1",
+        correlation_id=about,
     )

@@ -80,8 +80,10 @@ def answer_replay(
         try:
             seen = _walk(source, replay, position, head)
         except InputError as error:
-            (step,) = getattr(error, "__notes__", ()) or (_TOLD_WHOLE,)
-            raise with_next(error.at(source.url), step) from None
+            placed = error.at(source.url)
+            if not hasattr(placed, "__notes__"):
+                with_next(placed, _TOLD_WHOLE)
+            raise placed from None
     _write(seen, output)
     if seen.different:
         raise AnswerIsNo
