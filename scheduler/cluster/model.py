@@ -45,6 +45,31 @@ class HealthChange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NodeChange:
+    """
+    A Node is lost, comes back or gets other labels. `node` is an index into the nodes.
+
+    Attributes:
+        facts: the Node from then on, under its UID; the health of its devices is not looked at.
+        reason: of a loss.
+    """
+
+    at_us: int
+    node: int
+    facts: NodeFacts
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clearing:
+    """Nothing runs any more of what held devices of a Node when it was lost: they are free."""
+
+    at_us: int
+    node: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
     """
     Nodes, and what runs on them before the first decision.

@@ -1,5 +1,5 @@
 """
-Decisions as they are recorded: each act as an event, and groups as their events make them.
+A scheduler at its core, and its decisions as they are recorded: acts as events, groups by events.
 
 Pure: what is decided comes from `scheduler.decide`, when it happens comes in as an argument.
 """

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.requests import PodRequest
-from scheduler.cluster.model import Cluster, HealthChange, Pod
+from scheduler.cluster.model import Clearing, Cluster, HealthChange, NodeChange, Pod
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,31 +24,6 @@ class Arrival:
     pod: Pod
     lifetime_us: int | None = None
     end_reason: str = "completed"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeChange:
-    """
-    A Node is lost, comes back or gets other labels. `node` is an index into the nodes.
-
-    Attributes:
-        facts: the Node from then on, under its UID; the health of its devices is not looked at.
-        reason: of a loss.
-    """
-
-    at_us: int
-    node: int
-    facts: NodeFacts
-    reason: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Clearing:
-    """Nothing runs any more of what held devices of a Node when it was lost: they are free."""
-
-    at_us: int
-    node: int
-    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,8 +20,9 @@ from scheduler.cluster.model import RefusedPod
 from scheduler.decide.answers import resources_of
 from scheduler.decide.nodes.card_amounts import adopted_amounts, reserved_amounts
 from scheduler.decide.outcome import NodeReasons, Unplaced
+from scheduler.record.core import Placed
 from tenure.output import Column, OutputFormat, write_csv, write_table, write_yaml
-from tenure.simulate.results import Outcome, Placed, Result
+from tenure.simulate.results import Outcome, Result
 
 ROWS_MAX: Final = 200
 """A table of more Pods is left out without `-o wide`."""

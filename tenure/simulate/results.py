@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ledger.domain.log.events import PodObserved
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.vocabulary import Vocabulary
 from scheduler.cluster.model import RefusedPod
-from scheduler.decide.outcome import Placement, Unplaced
+from scheduler.decide.outcome import Unplaced
+from scheduler.record.core import Placed
 from tenure.simulate.model import Arrival
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Placed:
-    """A Pod that got a place, with exactly the annotations of its Binding."""
-
-    placement: Placement
-    annotations: Mapping[str, str]
-
 
 Outcome = Placed | Unplaced | RefusedPod
 

@@ -23,11 +23,12 @@ from scheduler.cluster.settings import settings_hash, settings_json, with_templa
 from scheduler.decide.engine import Engine
 from scheduler.decide.score.typical import workload_of
 from scheduler.decide.settings import SchedulingSettings
+from scheduler.record.core import Placed
 from scheduler.record.events import Words
 from tenure.exits import note, with_next
 from tenure.simulate.model import Run
 from tenure.simulate.recorder import Recorder, Replay
-from tenure.simulate.results import LedgerSpan, Outcome, Placed, Result
+from tenure.simulate.results import LedgerSpan, Outcome, Result
 from tenure.simulate.simulator import Progress, Simulator
 from tenure.simulate.timed import VirtualClock
 from tenure.simulate.untimed import decide_all

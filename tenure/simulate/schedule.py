@@ -10,9 +10,9 @@ from typing import Final
 
 from ledger.domain.errors import InputError
 from ledger.domain.nodes import NodeFacts
-from scheduler.cluster.model import HealthChange
+from scheduler.cluster.model import Clearing, HealthChange, NodeChange
 from scheduler.cluster.model import Pod as AskingPod
-from tenure.simulate.model import Arrival, Change, Clearing, NodeChange, PodChange
+from tenure.simulate.model import Arrival, Change, PodChange
 
 COLUMNS: Final = ("at_seconds", "event", "object", "value")
 EVENTS: Final = ("arrive", "delete", "fail", "recover", "label", "lose", "return", "clear")

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import replace
 from typing import Final
 
 from ledger.domain.request.requests import PodRequest, group_name
-from scheduler.cluster.model import HealthChange, RefusedPod
+from scheduler.cluster.model import Clearing, HealthChange, NodeChange, RefusedPod
 from scheduler.decide.outcome import Unplaced
 from scheduler.decide.shapes import asked_by
 from scheduler.record.events import gpu_core_percent
-from tenure.simulate.model import Change, Clearing, NodeChange, PodChange
+from tenure.simulate.model import Change, PodChange
 from tenure.simulate.simulator import Progress, Simulator
 from tenure.simulate.untimed import PROGRESS_EVERY
-
-REFUSALS_PER_POD_MAX: Final = 16
-"""Changes of the reasons that are recorded for one Pod (design section 8, bounded)."""
 
 EXPLAIN_EVERY_US: Final = 3600 * 1_000_000
 """Pods that still wait are asked for their reasons again after so much virtual time."""
@@ -48,7 +44,6 @@ class VirtualClock:
         self._shapes: dict[Hashable, int] = {}
         self._waiting: dict[Unit, list[int]] = {}  # arrivals, oldest first
         self._explained_us: dict[Unit, int] = {}  # when those who wait got their reasons
-        self._reasons: dict[int, frozenset[str]] = {}  # arrival -> why it waits, as recorded
         self._members = self._members_of(range(len(self._arrivals)))
         self._arrived = 0
         self._unstarted: dict[str, list[int]] = {}  # members of incomplete gangs that hold devices
@@ -104,14 +99,14 @@ class VirtualClock:
         """Let something change; return the nodes where something became free."""
         match change:
             case HealthChange():
-                self._simulator.change_health(change)
+                self._simulator.core.change_health(change)
                 return self._after_change(change.node, now_us, opened=change.healthy)
             case NodeChange():
-                self._simulator.change_node(change)
+                self._simulator.core.change_node(change)
                 self._forget_unstarted()
                 return self._after_change(change.node, now_us, opened=not change.facts.lost)
             case Clearing():
-                self._simulator.clear(change)
+                self._simulator.core.clear(change)
                 return [change.node]
             case PodChange():
                 return self._change_pod(change, now_us)
@@ -157,7 +152,6 @@ class VirtualClock:
         for unit, waiting in list(self._waiting.items()):
             if index in waiting:
                 self._keep_waiting(unit, [other for other in waiting if other != index])
-                self._reasons.pop(index, None)
                 return True
         return False
 
@@ -181,7 +175,7 @@ class VirtualClock:
             self._keep_waiting(group, waiting)
             self._explained_us[group] = now_us
             for index in waiting:
-                self._refused(index, simulator.end_of_wait(index), now_us)
+                self._simulator.record_refusal(index, simulator.end_of_wait(index), now_us)
         return ended.nodes
 
     def _arrive(self, indices: Sequence[int], now_us: int) -> None:
@@ -216,7 +210,7 @@ class VirtualClock:
         else:
             answer = self._decide(index, shape, now_us)
         if isinstance(answer, Unplaced):
-            self._refused(index, answer, now_us)
+            self._simulator.record_refusal(index, answer, now_us)
             self._explained_us.setdefault(shape, now_us)
             self._waiting.setdefault(shape, []).append(index)
 
@@ -248,7 +242,7 @@ class VirtualClock:
         if due:
             self._explained_us[shape] = now_us
             for index in indices:
-                self._refused(index, answer, now_us)
+                self._simulator.record_refusal(index, answer, now_us)
         return False
 
     def _try_group(self, group: str, now_us: int) -> None:
@@ -257,7 +251,7 @@ class VirtualClock:
         answers = simulator.decide_group(
             indices,
             now_us,
-            lambda index, answer: self._refused(index, answer, now_us),
+            lambda index, answer: self._simulator.record_refusal(index, answer, now_us),
             expected=expected,
         )
         self._explained_us[group] = now_us
@@ -268,7 +262,6 @@ class VirtualClock:
                 left.append(index)
             else:
                 self._changes += 1
-                self._reasons.pop(index, None)
                 holding.append(index)
         if simulator.groups.is_complete(group):
             for index in holding:
@@ -278,7 +271,7 @@ class VirtualClock:
         self._keep_waiting(group, left)
 
     def _decide(self, index: int, shape: int, now_us: int) -> object:
-        answer = self._simulator.decide(index, self._request(index), now_us)
+        answer = self._simulator.decide(index, now_us)
         if isinstance(answer, Unplaced):
             self._answers[shape] = (self._changes, answer)
         else:
@@ -294,7 +287,6 @@ class VirtualClock:
 
     def _holds(self, index: int, now_us: int) -> None:
         self._changes += 1
-        self._reasons.pop(index, None)
         lifetime_us = self._arrivals[index].lifetime_us
         if lifetime_us is not None:
             heapq.heappush(self._ends, (now_us + lifetime_us, index))
@@ -306,26 +298,7 @@ class VirtualClock:
         """Tell whether one of these nodes may take one who waits."""
         indices = self._waiting[unit] if isinstance(unit, str) else self._waiting[unit][:1]
         engine = self._simulator.engine
-        return any(engine.has_room(self._request(index), nodes) for index in indices)
-
-    def _refused(self, index: int, answer: Unplaced, now_us: int) -> None:
-        """
-        Record a refusal if its reasons are others than last time.
-
-        Rule: design section 8, "Refusals are recorded when the set of reasons changes".
-        """
-        reasons = frozenset(reason.reason for reason in answer.reasons)
-        if self._reasons.get(index) == reasons:
-            return
-        request = self._request(index)
-        if self._simulator.refusals_of(request.uid) < REFUSALS_PER_POD_MAX:
-            self._reasons[index] = reasons
-            self._simulator.record_refusal(index, replace(answer, request=request), now_us)
-
-    def _request(self, index: int) -> PodRequest:
-        request = self._simulator.pods[index]
-        assert isinstance(request, PodRequest), request
-        return request
+        return any(engine.has_room(self._simulator.request(index), nodes) for index in indices)
 
     def _shape_of(self, request: PodRequest) -> int:
         """Return a number that requests share when a decision can't tell them apart."""

@@ -29,7 +29,7 @@ def decide_all(simulator: Simulator, progress: Progress | None = None) -> None:
             if pod.gang is not None or pod.group is not None:
                 _decide_group(simulator, groups.pop(group_name(pod), []))
             else:
-                answer = simulator.decide(index, pod, arrival.at_us)
+                answer = simulator.decide(index, arrival.at_us)
                 if isinstance(answer, Unplaced):
                     simulator.record_refusal(index, answer, arrival.at_us)
         tally.series.append((tally.asked_core_percent, engine.core_percent_allocated))

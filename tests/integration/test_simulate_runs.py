@@ -8,8 +8,9 @@ from ledger.domain.errors import InputError
 from ledger.domain.log.events import EpochStarted, PodReleased, PodReserved
 from ledger.store.open import open_ledger
 from scheduler.decide.settings import SchedulingSettings
+from scheduler.record.core import Placed
 from tenure.simulate.model import Run
-from tenure.simulate.results import Outcome, Placed, Result
+from tenure.simulate.results import Outcome, Result
 from tenure.simulate.runner import Record, recorded_start_us, run_simulation
 from tenure.simulate.simulator import Progress
 from tests.support.runs import START_US, arrival, gpu_node, gpu_pod, health, run_of

@@ -18,10 +18,11 @@ from scheduler.cluster.settings import settings_hash, settings_json
 from scheduler.decide.engine import Engine
 from scheduler.decide.score.typical import workload_of
 from scheduler.decide.settings import SchedulingSettings
+from scheduler.record.core import Placed
 from scheduler.record.events import Words
 from tenure.simulate.model import Arrival, Change, Run
 from tenure.simulate.recorder import Recorder
-from tenure.simulate.results import Outcome, Placed
+from tenure.simulate.results import Outcome
 from tenure.simulate.simulator import Simulator
 from tenure.simulate.timed import VirtualClock
 from tenure.simulate.untimed import decide_all

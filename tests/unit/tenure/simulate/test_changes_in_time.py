@@ -24,6 +24,7 @@ from ledger.domain.log.events import (
 from ledger.domain.log.state import NodeState, node_uid_of, violations
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.requests import GangRef, GroupRef, PlacementRules, PodRequest
+from scheduler.cluster.model import Clearing, NodeChange
 from scheduler.decide.group.life import (
     DEADLINE,
     DEVICE_UNUSABLE,
@@ -32,8 +33,8 @@ from scheduler.decide.group.life import (
     NODE_GONE,
     NODE_REFUSES,
 )
-from tenure.simulate.model import Arrival, Change, Clearing, NodeChange, PodChange
-from tenure.simulate.results import Placed
+from scheduler.record.core import Placed
+from tenure.simulate.model import Arrival, Change, PodChange
 from tenure.simulate.simulator import NEVER_CAME
 from tests.support.folding import apply
 from tests.support.runs import (

@@ -21,8 +21,8 @@ from ledger.domain.request.requests import ContainerNeed, GangRef, GroupRef, Pod
 from ledger.domain.topology import LinkMatrix
 from scheduler.cluster.model import HealthChange
 from scheduler.decide.outcome import Unplaced
+from scheduler.record.core import Placed
 from tenure.simulate.model import Arrival
-from tenure.simulate.results import Placed
 from tests.support.links import DGX_A100
 from tests.support.runs import (
     SECOND_US,

@@ -12,9 +12,10 @@ from ledger.domain.log.events import PodObserved
 from ledger.domain.vocabulary import DEFAULT_VOCABULARY
 from scheduler.cluster.model import RefusedPod
 from scheduler.decide.outcome import NodeReasons, Placement, ReasonCount, Unplaced
+from scheduler.record.core import Placed
 from tenure.output import OutputFormat
 from tenure.simulate.render import document_of, write_result
-from tenure.simulate.results import LedgerSpan, Outcome, Placed, Result, Tally
+from tenure.simulate.results import LedgerSpan, Outcome, Result, Tally
 from tests.support.runs import GIB, arrival, broken_pod, gpu_node, gpu_pod
 
 NODES = (gpu_node("a"), gpu_node("b"))

@@ -10,8 +10,8 @@ import pytest
 from ledger.domain.errors import InputError
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.requests import PodSnapshot
-from scheduler.cluster.model import HealthChange, Pod
-from tenure.simulate.model import Clearing, NodeChange, PodChange
+from scheduler.cluster.model import Clearing, HealthChange, NodeChange, Pod
+from tenure.simulate.model import PodChange
 from tenure.simulate.schedule import Labels, Schedule, Subjects, read_schedule, with_labels
 from tests.support.runs import SECOND_US, START_US, gpu_node, gpu_pod
 
