@@ -29,7 +29,10 @@ from tenure.output import Column, OutputFormat, write_answer
 from tenure.units import format_time
 
 if TYPE_CHECKING:
+    from ledger.domain.log.events import PodObserved, PodReserved
+    from ledger.domain.log.recorded_node import RecordedNode
     from ledger.store.open import Ledger
+    from ledger.store.reading.timetravel import Loaded
     from tenure.simulate.model import Run
 
 STDOUT: Final = "-"
@@ -109,26 +112,45 @@ def answer_cpus(
         run = _run_of_files(files)
         _show_cpus(cpus_of_objects(run.nodes, run.adopted), output)
         return
-    from ledger.domain.log.events import NodeDescribed, decode_event
-    from ledger.store.reading.report_queries import node_descriptions
     from ledger.store.reading.timetravel import position_at, state_at
 
     with opened(ledger) as source:
         at_us = None if at is None else moment_of(at, time_of(source), option="--at")
         position = source.head().position if at_us is None else position_at(source, at_us)
         loaded = state_at(source, position)
-        with source.connection.begin():
-            bodies = node_descriptions(source.connection, position)
+        described, holdings = _told_of_cpus(source, loaded)
         note(f"at {format_time(at_us or time_of(source).now_us)}")
     for finding in loaded.findings:
         warn(finding)
+    _show_cpus(cpus_of_states(loaded.state.nodes.values(), described, holdings), output)
+
+
+def _told_of_cpus(
+    source: Ledger, loaded: Loaded
+) -> tuple[dict[str, RecordedNode], dict[int, PodReserved | PodObserved]]:
+    """Return what was said of nodes, by UID, and what opened holdings of CPUs, by position."""
+    from ledger.domain.log.events import NodeDescribed, PodObserved, PodReserved, decode_event
+    from ledger.store.reading.report_queries import holdings_opened, node_descriptions
+
+    positions = [
+        holding.opened_position
+        for node in loaded.state.nodes.values()
+        for holding in node.holdings.values()
+        if holding.cpuset
+    ]
+    with source.connection.begin():
+        bodies = node_descriptions(source.connection, loaded.position)
+        rows = list(holdings_opened(source.connection, positions))
     described = [decode_event(NodeDescribed.event_type, body) for body in bodies]
-    reserved = {
-        event.node_uid: event.facts.reserved_cpus
-        for event in described
-        if isinstance(event, NodeDescribed)
-    }
-    _show_cpus(cpus_of_states(loaded.state.nodes.values(), reserved), output)
+    opened_by = {position: decode_event(event_type, body) for position, event_type, body in rows}
+    return (
+        {each.node_uid: each.facts for each in described if isinstance(each, NodeDescribed)},
+        {
+            position: event
+            for position, event in opened_by.items()
+            if isinstance(event, PodReserved | PodObserved)
+        },
+    )
 
 
 def _show_cpus(nodes: Sequence[CpusNow], output: OutputFormat) -> None:

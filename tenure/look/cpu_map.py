@@ -14,9 +14,10 @@ from rich.text import Text
 from agent.decide.holders import own_cpus
 from agent.decide.pools import NodeCpus, PodCpus, Pools, joined, pools_of
 from ledger.domain.cpuset import EMPTY, CpuSet, cpuset_of, format_cpuset
-from ledger.domain.log.events import PodObserved
+from ledger.domain.log.events import PodObserved, PodReserved
 from ledger.domain.log.machines import Machine, machine_of
-from ledger.domain.log.state import NodeState
+from ledger.domain.log.recorded_node import RecordedNode
+from ledger.domain.log.state import OBSERVED, NodeState
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.topology import CpuTopology, cpu_topology_of
 from tenure.output import one_line
@@ -35,11 +36,18 @@ _LABEL: Final = 18
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CpuHolder:
-    """A Pod with CPUs of its own; `observed`: someone else than Tenure gave them."""
+    """
+    A Pod with CPUs of its own.
+
+    Attributes:
+        observed: someone else than Tenure gave them.
+        own: with whom it shares them; None = nobody said, as where its event is in an archive.
+    """
 
     pod: str
     cpus: CpuSet
     observed: bool = False
+    own: PodCpus | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +58,8 @@ class CpusNow:
     Attributes:
         reserved: kept back by kubelet, the node or its system; None = nobody said, as where the
             node's description is in an archive.
-        pools: for whom the CPUs are; None where nobody said what is kept back.
+        pools: for whom the CPUs are; None where nobody said what is kept back, or with whom one
+            of the holders shares.
     """
 
     node: str
@@ -71,82 +80,134 @@ class CpusNow:
 
 
 def cpus_of_states(
-    nodes: Iterable[NodeState], reserved: Mapping[str, CpuSet] = MappingProxyType({})
+    nodes: Iterable[NodeState],
+    described: Mapping[str, RecordedNode] = MappingProxyType({}),
+    opened: Mapping[int, PodReserved | PodObserved] = MappingProxyType({}),
 ) -> tuple[CpusNow, ...]:
     """
     Return the nodes of a ledger that report CPUs, or on which Pods hold some, by name.
 
-    Rule: design section 4, "One account per physical device": the CPUs are the machine's, so that
-    each of its Nodes shows who holds them, through whichever.
-
     Args:
-        reserved: UID of a node -> what it keeps back, of those that said so.
+        described: UID of a node -> what was last said of it beside its inventory.
+        opened: position -> the event that opened a holding with CPUs.
     """
-    nodes = sorted(nodes, key=lambda node: node.name)
-    of_machine: dict[Machine, list[CpuHolder]] = {}
-    elsewhere: dict[str, list[CpuHolder]] = {}  # what stayed on a machine that its node has left
+    seen, held = [], []
     for node in nodes:
+        told = described.get(node.uid)
+        seen.append(
+            _Node(
+                uid=node.uid,
+                name=node.name,
+                machine=machine_of(node),
+                topology=cpu_topology_of(node.cpus) if node.cpus else None,
+                reserved=None if told is None else told.reserved_cpus,
+                unpooled=EMPTY if told is None else told.unpooled_cpus,
+            )
+        )
         for holding in node.holdings.values():
-            if not holding.cpuset:
-                continue
-            machine = (holding.machine[0], holding.machine[1]) if holding.machine else None
+            event = opened.get(holding.opened_position)
             holder = CpuHolder(
                 pod=f"{holding.namespace}/{holding.pod_name}",
                 cpus=holding.cpuset,
-                observed=holding.kind == "observed",
+                observed=holding.kind == OBSERVED,
+                own=None if event is None else own_cpus(event),
             )
-            of_machine.setdefault(machine or machine_of(node), []).append(holder)
-            if machine not in {None, machine_of(node)}:
-                elsewhere.setdefault(node.uid, []).append(holder)
-    found = []
-    for node in nodes:
-        holders = of_machine.get(machine_of(node), []) + elsewhere.get(node.uid, [])
-        if node.cpus or holders:
-            topology = cpu_topology_of(node.cpus)
-            found.append(
-                CpusNow(
-                    node=node.name,
-                    topology=topology,
-                    holders=_ordered(holders),
-                    reserved=reserved.get(node.uid),
-                )
-            )
-    return tuple(found)
+            stayed = (holding.machine[0], holding.machine[1]) if holding.machine else None
+            held.append((node.uid, stayed or machine_of(node), holder))
+    return _cpus_now(seen, held)
 
 
 def cpus_of_objects(
     nodes: Sequence[NodeFacts], observed: Iterable[PodObserved]
 ) -> tuple[CpusNow, ...]:
-    """Return the nodes of a cluster that report CPUs, in input order."""
-    holders: dict[str, list[CpuHolder]] = {}
-    own: dict[str, list[PodCpus]] = {}
-    for event in observed:
-        if event.cpuset:
-            path = f"{event.namespace}/{event.pod_name}"
-            holder = CpuHolder(pod=path, cpus=event.cpuset, observed=True)
-            holders.setdefault(event.node_uid, []).append(holder)
-            own.setdefault(event.node_uid, []).append(own_cpus(event))
-    return tuple(
-        CpusNow(
-            node=node.name,
-            topology=node.cpu_topology or cpu_topology_of(()),
-            holders=_ordered(holders.get(node.uid, ())),
+    """Return the nodes of a cluster that report CPUs, or on which Pods hold some, by name."""
+    machines = {node.uid: machine_of(node) for node in nodes}
+    seen = [
+        _Node(
+            uid=node.uid,
+            name=node.name,
+            machine=machines[node.uid],
+            topology=node.cpu_topology,
             reserved=node.reserved_cpus,
-            pools=_pools(node, own.get(node.uid, ())),
+            unpooled=node.unpooled_cpus,
         )
         for node in nodes
-        if node.cpu_topology is not None or node.uid in holders
-    )
+    ]
+    held = [
+        (
+            event.node_uid,
+            machines[event.node_uid],
+            CpuHolder(
+                pod=f"{event.namespace}/{event.pod_name}",
+                cpus=event.cpuset,
+                observed=True,
+                own=own_cpus(event),
+            ),
+        )
+        for event in observed
+        if event.node_uid in machines
+    ]
+    return _cpus_now(seen, held)
 
 
-def _pools(node: NodeFacts, pods: Iterable[PodCpus]) -> Pools | None:
-    """Return the node's pools as its agent computes them, None without a CPU topology."""
-    if node.cpu_topology is None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Node:
+    """What the map reads of one node; `reserved` and `unpooled` as `NodeFacts` has them."""
+
+    uid: str
+    name: str
+    machine: Machine
+    topology: CpuTopology | None
+    reserved: CpuSet | None
+    unpooled: CpuSet
+
+
+def _cpus_now(
+    nodes: Iterable[_Node], held: Iterable[tuple[str, Machine, CpuHolder]]
+) -> tuple[CpusNow, ...]:
+    """
+    Return the CPUs of these nodes.
+
+    Rule: design section 4, "One account per physical device": the CPUs are the machine's, so that
+    each of its Nodes shows who holds them, through whichever.
+
+    Args:
+        held: UID of the node, the machine whose CPUs they are, and who holds them.
+    """
+    of_machine: dict[Machine, list[CpuHolder]] = {}
+    of_node: dict[str, list[tuple[Machine, CpuHolder]]] = {}
+    for uid, machine, holder in held:
+        if holder.cpus:
+            of_machine.setdefault(machine, []).append(holder)
+            of_node.setdefault(uid, []).append((machine, holder))
+    found = []
+    for node in sorted(nodes, key=lambda node: node.name):
+        own = of_node.get(node.uid, [])
+        elsewhere = [holder for machine, holder in own if machine != node.machine]
+        holders = _ordered([*of_machine.get(node.machine, []), *elsewhere])
+        if node.topology is not None or holders:
+            found.append(
+                CpusNow(
+                    node=node.name,
+                    topology=node.topology or cpu_topology_of(()),
+                    holders=holders,
+                    reserved=node.reserved,
+                    pools=_pools(node, holders),
+                )
+            )
+    return tuple(found)
+
+
+def _pools(node: _Node, holders: Iterable[CpuHolder]) -> Pools | None:
+    """Return the node's pools as its agent computes them, None where nobody said enough."""
+    own = [holder.own for holder in holders]
+    pods = [pod for pod in own if pod is not None]
+    if node.topology is None or node.reserved is None or len(pods) < len(own):
         return None
     cpus = NodeCpus(
-        topology=node.cpu_topology,
-        kubelet_reserved=node.reserved_cpus - node.unpooled_cpus,
-        reserved=node.unpooled_cpus,
+        topology=node.topology,
+        kubelet_reserved=node.reserved - node.unpooled,
+        reserved=node.unpooled,
     )
     return pools_of(cpus, pods)
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support.cli import CommandLine
+from tests.support.cpu_objects import cpu_node, cpu_pod, kubelet_pin, written
 
 TOPOLOGY = json.dumps(
     {
@@ -160,8 +161,59 @@ def test_the_map_of_a_ledger_shows_what_was_decided(line: CommandLine, files: Pa
     assert placed["share"]["cpuSharedPools"] == [{"node": 0, "socket": 0}]
     assert shown.out.splitlines()[0].endswith("6 held, 16 free, 2 kept back")
     assert "  b ml/a: 4 CPUs, 6-7,18-19" in shown.out.splitlines()
-    assert "pool" not in shown.out
-    assert json.loads(line.ask("map", "--cpus", "-o", "json").out)[0]["pools"] is None
+    assert "  best effort: 1-11,13-23, first 0,12" not in shown.out.splitlines()
+    assert "  best effort: 0-23, first 0,12" in shown.out.splitlines()
+
+
+def test_the_map_of_a_ledger_is_that_of_the_cluster_that_the_run_leaves(
+    line: CommandLine, tmp_path: Path
+) -> None:
+    """
+    Holders, what is kept back and pools, from the ledger alone.
+
+    What was placed, written on Pods that run, gives the same map: it differs in who gave what.
+    """
+    runs = [pod("lse", "2", "LSE", on="x", cpuset="1,13"), pod("lsr", "2", on="x", cpuset="6,18")]
+    waits = [pod("own", "4"), pod("alone", "2", "LSE")]
+    before, after = tmp_path / "before.json", tmp_path / "after.json"
+    before.write_text(json.dumps({"kind": "List", "items": [*node(), *runs, *waits]}))
+    done = json.loads(line.ask("simulate", str(before), "-o", "json").out)
+    given = {entry["name"]: entry["cpuset"] for entry in done["placements"]}
+    placed = [pod("own", "4", on="x", cpuset=given["own"])]
+    placed.append(pod("alone", "2", "LSE", on="x", cpuset=given["alone"]))
+    after.write_text(json.dumps({"kind": "List", "items": [*node(), *runs, *placed]}))
+
+    (told,) = json.loads(line.ask("map", "--cpus", "-o", "json").out)
+    (shown,) = json.loads(line.run("map", "--cpus", str(after), "-o", "json").out)
+
+    assert told["pools"]["best_effort_first"] == "0,12"
+    assert [each.pop("observed") for each in told["holders"]].count(True) == 2
+    assert all(each.pop("observed") for each in shown["holders"])
+    assert told == shown
+
+
+def test_the_map_of_a_ledger_is_that_of_the_files_that_nothing_was_placed_of(
+    line: CommandLine, tmp_path: Path
+) -> None:
+    """Pods of every class that run, one that kubelet pinned; to the letter, at any moment."""
+    objects = [
+        *cpu_node(
+            cpu_manager_policy={"policy": "static", "reservedCPUs": "0,12"},
+            pod_cpu_allocs=[kubelet_pin("pinned", "7,19")],
+        ),
+        cpu_pod("lse", "2", "LSE", on="x", status={"cpuset": "1,13"}),
+        cpu_pod("lsr", "2", on="x", status={"cpuset": "6,18"}),
+        cpu_pod("pinned", "2", "", on="x"),
+    ]
+    path = written(tmp_path, objects)
+    done = line.ask("simulate", path)
+    assert done.code == 0, done.err
+
+    drawn = line.run("map", "--cpus", path)
+
+    assert "  best effort: 0,2-6,8-12,14-18,20-23, first 0,12" in drawn.out
+    assert line.ask("map", "--cpus").out == drawn.out
+    assert line.ask("map", "--cpus", "--at", "now").out == drawn.out
 
 
 def test_each_cpu_is_a_row_with_its_holders(line: CommandLine, files: Path) -> None:

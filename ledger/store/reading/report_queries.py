@@ -8,7 +8,7 @@ interval is [opened, closed).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
@@ -69,6 +69,8 @@ UNKNOWN: Final = "unknown/"
 """What the slot of a holder on an unknown device begins with; its type follows."""
 
 HOUR_US: Final = 3_600_000_000.0
+_PART: Final = 500
+"""Positions that are asked for at once."""
 
 
 def _view(name: str, columns: str) -> TableClause:
@@ -407,6 +409,15 @@ def settings_told(connection: Connection) -> list[str]:
 def node_descriptions(connection: Connection, until: int) -> list[str]:
     """Return the bodies of what was said of nodes up to a position, in order."""
     return _bodies(connection, NodeDescribed.event_type, until)
+
+
+def holdings_opened(connection: Connection, positions: Iterable[int]) -> Iterator[tuple[Any, ...]]:
+    """Yield (position, type, body) of these events, as far as they are not in an archive."""
+    e, wanted = ledger_events.c, sorted(positions)
+    for start in range(0, len(wanted), _PART):
+        part = wanted[start : start + _PART]
+        query = select(e.position, e.event_type, e.body).where(e.position.in_(part))
+        yield from (tuple(row) for row in connection.execute(query))
 
 
 def _bodies(connection: Connection, event_type: str, until: int = INTEGER_MAX) -> list[str]:

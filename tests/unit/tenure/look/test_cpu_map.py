@@ -1,0 +1,72 @@
+"""The map of CPUs where a ledger does not tell all: nothing is guessed."""
+
+from __future__ import annotations
+
+import pytest
+
+from ledger.domain.cpuset import CpuSet, cpuset_of
+from ledger.domain.log.events import PodReserved
+from ledger.domain.log.recorded_node import RecordedNode
+from ledger.domain.log.state import Holding, NodeState
+from ledger.domain.request.requests import PodSnapshot
+from ledger.domain.topology import Cpu
+from tenure.look.cpu_map import cpus_of_states
+
+CPUS = tuple(Cpu(id=number, core=number // 2, socket=0, numa=0) for number in range(8))
+OWN = cpuset_of([2, 3])
+TOLD = {"uid-x": RecordedNode(version=1, reserved_cpus=CpuSet(mask=1))}
+OPENED = {
+    7: PodReserved(
+        pod_uid="uid-p",
+        attempt=1,
+        namespace="ml",
+        pod_name="p",
+        node_uid="uid-x",
+        node_name="x",
+        cpu_milli=2_000,
+        memory_bytes=0,
+        cpuset=OWN,
+        snapshot=PodSnapshot(qos="LSE"),
+    )
+}
+
+
+def held() -> NodeState:
+    """Return a node with one holder, whose event is at position 7."""
+    holding = Holding(
+        pod_uid="uid-p",
+        attempt=1,
+        namespace="ml",
+        pod_name="p",
+        kind="granted",
+        phase="reserved",
+        opened_position=7,
+        shares=(),
+        cpuset=OWN,
+    )
+    return NodeState(uid="uid-x", name="x", cpus=CPUS, holdings={holding.key: holding})
+
+
+def test_a_node_and_its_holders_that_are_told_have_pools() -> None:
+    """The class of who holds is in the event that opened the holding."""
+    (node,) = cpus_of_states([held()], TOLD, OPENED)
+
+    assert node.pools is not None
+    assert [pool.cpus for pool in node.pools.best_effort] == [cpuset_of([0, 1, 4, 5, 6, 7])]
+    assert node.pools.best_effort_first == cpuset_of([0])
+
+
+@pytest.mark.parametrize(
+    ("described", "opened"),
+    [
+        pytest.param({}, OPENED, id="what the node keeps back"),
+        pytest.param(TOLD, {}, id="with whom a holder shares, its event is in an archive"),
+    ],
+)
+def test_what_nobody_told_leaves_the_pools_unknown(
+    described: dict[str, RecordedNode], opened: dict[int, PodReserved]
+) -> None:
+    """Who holds what is told all the same."""
+    (node,) = cpus_of_states([held()], described, opened)
+
+    assert (node.held, node.pools) == (OWN, None)
