@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from ledger.domain.errors import InputError
-from scheduler.cluster import objects
+from scheduler.cluster import documents
 from tenure.exits import with_next
 from tenure.sources.text import Source, read_source, read_stream
 from tenure.sources.yaml_text import yaml_documents
@@ -36,7 +36,7 @@ _LIST_DEPTH_MAX: Final = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Document(objects.Document):
+class Document(documents.Document):
     """
     One API object of the input, with the defaults of cli.md filled in.
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from msgspec import structs
 
 from ledger.domain.adopted.pods import Adopted, adopt
 from ledger.domain.errors import FieldError, InputError
-from ledger.domain.kube.node_objects import NO_WITNESSES, Witnesses, decode_node, decode_witnesses
+from ledger.domain.kube.node_objects import NO_WITNESSES, Witnesses
 from ledger.domain.kube.pod_spec import decode_quota, read_pod
 from ledger.domain.kube.shared_templates import SharedTemplate, read_shared_templates
 from ledger.domain.log.events import PodObserved
@@ -24,94 +23,31 @@ from ledger.domain.resources import (
     GPU_TEMPLATES_KEY,
     GPU_TEMPLATES_NAME,
     GPU_TEMPLATES_NAMESPACE,
-    UNHEALTHY_GPU_KEY,
     UNHEALTHY_GPU_NAMESPACE,
     UNHEALTHY_GPU_PREFIX,
 )
 from ledger.domain.vocabulary import Vocabulary
+from scheduler.cluster.documents import (
+    Document,
+    Documents,
+    is_ended,
+    is_pending,
+    is_running,
+    section,
+)
 from scheduler.cluster.model import Cluster, Pod, RefusedPod
+from scheduler.cluster.one_node import NodeDocuments, read_node, read_witnesses
 from scheduler.decide.settings import SchedulingSettings
 
 _NOWHERE: Final = "unknown"
 """The namespace of a Pod of which kubelet's file is the only word."""
-
-_ENDED: Final = frozenset({"Succeeded", "Failed"})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Document:
-    """
-    One API object, as the API server gave it; one out of a file knows its place there too.
-
-    Attributes:
-        kind: with its API group where another group has a kind of our name: `Device.acme.io`.
-        ours: it means something to Tenure.
-        namespace: empty for a kind that has none.
-        body: the object; its metadata has name, namespace and uid.
-    """
-
-    kind: str
-    ours: bool
-    namespace: str
-    name: str
-    uid: str
-    body: dict[str, Any]
-
-    @property
-    def title(self) -> str:
-        """Return the object's name for people: `Pod default/web`, `Node n1`."""
-        return (
-            f"{self.kind} {self.namespace}/{self.name}"
-            if self.namespace
-            else f"{self.kind} {self.name}"
-        )
-
-    def place(self, field: str = "") -> str:
-        """Return where a field stands: in the object, wherever that is."""
-        return field or "the API"
-
-    def blame(self, error: InputError) -> InputError:
-        """Return the error with place and object of this document."""
-        return error.at(f"{self.place(error.field)}: {self.title}")
-
-
-class Documents(Protocol):
-    """The objects of one cluster, in their order."""
-
-    @property
-    def documents(self) -> Sequence[Document]:
-        """All of them."""
-        ...
-
-    def of_kind(self, kind: str) -> Sequence[Document]:
-        """Return the objects of one kind of ours."""
-        ...
-
-    def documents_in(self, name: str, text: str) -> tuple[Any, ...]:
-        """
-        Return the YAML documents of a text inside an object.
-
-        Raises:
-            InputError: broken YAML; with its line.
-        """
-        ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _NodeDocuments:
-    """The objects that describe one node."""
-
-    node: Document
-    device: Document | None
-    topology: Document | None
-    unhealthy: Document | None
 
 
 def _running_on(objects: Documents) -> dict[str, frozenset[str]]:
     """Return node name -> UIDs of the Pods that run there."""
     uids: dict[str, set[str]] = {}
     for document in objects.of_kind("Pod"):
-        if _is_running(document.body):
+        if is_running(document.body):
             uids.setdefault(str(document.body["spec"]["nodeName"]), set()).add(document.uid)
     return {name: frozenset(found) for name, found in uids.items()}
 
@@ -127,16 +63,16 @@ def cluster_of(objects: Documents, settings: SchedulingSettings) -> Cluster:
     """
     vocabulary = settings.vocabulary
     _check_unused(objects, vocabulary)
-    running = [document for document in objects.of_kind("Pod") if _is_running(document.body)]
+    running = [document for document in objects.of_kind("Pod") if is_running(document.body)]
     documents = _by_node(objects)
     nodes: dict[str, NodeFacts] = {}
     witnesses: dict[str, Witnesses] = {}
     running_on = _running_on(objects)
     warnings = list(_warnings(objects, documents, running))
     for name, about in documents.items():
-        facts, found = _node(about, settings, running_on.get(name, frozenset()))
+        facts, found = read_node(about, settings, running_on.get(name, frozenset()))
         nodes[name] = facts
-        witnesses[name] = _witnesses(about)
+        witnesses[name] = read_witnesses(about)
         warnings += found
     asked = [_examined(document, vocabulary) for document in running]
     adopted = [
@@ -162,7 +98,7 @@ def cluster_of(objects: Documents, settings: SchedulingSettings) -> Cluster:
 
 def pending_of(objects: Documents) -> list[Document]:
     """Return the Pods that have no node yet and have not ended, in their order."""
-    return [document for document in objects.of_kind("Pod") if _is_pending(document.body)]
+    return [document for document in objects.of_kind("Pod") if is_pending(document.body)]
 
 
 def asked_by(
@@ -198,32 +134,14 @@ def node_reader(
     def read(name: str, change: Callable[[dict[str, Any]], dict[str, Any]]) -> NodeFacts:
         about = documents[name]
         body = change(about.node.body)
-        return _node(about, settings, running.get(name, frozenset()), body)[0]
+        return read_node(about, settings, running.get(name, frozenset()), body)[0]
 
     return read
 
 
-def _section(body: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    value = body.get(key)
-    return value if isinstance(value, dict) else {}  # what is no object is refused when decoded
-
-
-def _is_ended(body: Mapping[str, Any]) -> bool:
-    phase = _section(body, "status").get("phase")
-    return isinstance(phase, str) and phase in _ENDED
-
-
-def _is_running(body: Mapping[str, Any]) -> bool:
-    return bool(_section(body, "spec").get("nodeName")) and not _is_ended(body)
-
-
-def _is_pending(body: Mapping[str, Any]) -> bool:
-    return not _section(body, "spec").get("nodeName") and not _is_ended(body)
-
-
 def _check_unused(objects: Documents, vocabulary: Vocabulary) -> None:
     """Refuse bad quantities also where nothing is decided by them (cli.md, exit code 2)."""
-    ended = [document for document in objects.of_kind("Pod") if _is_ended(document.body)]
+    ended = [document for document in objects.of_kind("Pod") if is_ended(document.body)]
     for documents, read in (
         (ended, lambda pod: read_pod(pod, vocabulary)),
         (objects.of_kind("ResourceQuota"), decode_quota),
@@ -238,13 +156,13 @@ def _check_unused(objects: Documents, vocabulary: Vocabulary) -> None:
 # --- nodes ------------------------------------------------------------------------------------
 
 
-def _by_node(objects: Documents) -> dict[str, _NodeDocuments]:
+def _by_node(objects: Documents) -> dict[str, NodeDocuments]:
     """Return node name -> its objects, in the order of the Nodes."""
     devices = {document.name: document for document in objects.of_kind("Device")}
     topologies = {document.name: document for document in objects.of_kind("NodeResourceTopology")}
     unhealthy = _unhealthy(objects)
     return {
-        document.name: _NodeDocuments(
+        document.name: NodeDocuments(
             node=document,
             device=devices.get(document.name),
             topology=topologies.get(document.name),
@@ -276,7 +194,7 @@ def _shared_templates(objects: Documents) -> tuple[SharedTemplate, ...] | None:
     """
     for document in objects.of_kind("ConfigMap"):
         if (document.namespace, document.name) == (GPU_TEMPLATES_NAMESPACE, GPU_TEMPLATES_NAME):
-            text = _section(document.body, "data").get(GPU_TEMPLATES_KEY, "")
+            text = section(document.body, "data").get(GPU_TEMPLATES_KEY, "")
             try:
                 return _templates_in(text, objects)
             except InputError as error:
@@ -296,7 +214,7 @@ def _templates_in(text: object, objects: Documents) -> tuple[SharedTemplate, ...
 
 
 def _warnings(
-    objects: Documents, documents: Mapping[str, _NodeDocuments], running: Sequence[Document]
+    objects: Documents, documents: Mapping[str, NodeDocuments], running: Sequence[Document]
 ) -> Iterator[str]:
     kinds = Counter(document.kind for document in objects.documents if not document.ours)
     for kind, count in sorted(kinds.items()):
@@ -319,64 +237,6 @@ def _warnings(
             fact = "running Pods on a Node that is not in the input"
             known = "its uid is unknown, so the ledger does not record them"
             yield f"{fact}: {known}: node={node}, pods={count}"
-
-
-def _node(
-    about: _NodeDocuments,
-    settings: SchedulingSettings,
-    known_pods: frozenset[str],
-    body: Mapping[str, Any] | None = None,
-) -> tuple[NodeFacts, list[str]]:
-    """Return a node and what to warn of; `body` is its Node where that is another one by now."""
-    unhealthy = None if about.unhealthy is None else _unhealthy_text(about.unhealthy)
-
-    def decoded(*, device: bool, topology: bool) -> tuple[NodeFacts, list[str]]:
-        return decode_node(
-            about.node.body if body is None else body,
-            about.device.body if about.device and device else None,
-            about.topology.body if about.topology and topology else None,
-            unhealthy,
-            vocabulary=settings.vocabulary,
-            cpu_ref_count_max=settings.cpu.max_ref_count,
-            known_pods=known_pods,
-        )
-
-    try:
-        return decoded(device=True, topology=True)
-    except InputError as error:
-        culprit = about.node  # the field path starts in whichever object the error is in
-        if about.device is not None and not _fails(lambda: decoded(device=False, topology=False)):
-            culprit = about.device
-        if about.topology is not None and not _fails(lambda: decoded(device=True, topology=False)):
-            culprit = about.topology
-        raise culprit.blame(error) from None
-
-
-def _fails(decode: Callable[[], object]) -> bool:
-    try:
-        decode()
-    except InputError:
-        return True
-    return False
-
-
-def _unhealthy_text(document: Document) -> str:
-    data = document.body.get("data")
-    text = data.get(UNHEALTHY_GPU_KEY, "") if isinstance(data, dict) else ""
-    if not isinstance(text, str):
-        raise document.blame(InputError("must be text", field=f"data[{UNHEALTHY_GPU_KEY}]"))
-    return text
-
-
-def _witnesses(about: _NodeDocuments) -> Witnesses:
-    device = about.device.body if about.device else None
-    topology = about.topology.body if about.topology else None
-    try:
-        return decode_witnesses(device, topology)
-    except InputError as error:
-        in_device = about.device is not None and _fails(lambda: decode_witnesses(device))
-        culprit = about.device if in_device else about.topology
-        raise error if culprit is None else culprit.blame(error) from None
 
 
 # --- Pods -------------------------------------------------------------------------------------

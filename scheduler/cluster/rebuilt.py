@@ -13,6 +13,7 @@ from ledger.domain.kube.node_objects import decode_node
 from ledger.domain.log.events import NodeInventoried, PodObserved, PodReserved, RequestRefused
 from ledger.domain.log.recorded_node import RecordedNode, node_from
 from ledger.domain.log.recorded_request import RecordedRequest, request_from
+from ledger.domain.log.state import GRANTED
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.requests import PodRequest
 from ledger.domain.topology import cpu_topology_of
@@ -69,4 +70,24 @@ def request_of(event: Event, requests: Mapping[str, RecordedRequest]) -> PodRequ
         cpu_milli=event.cpu_milli,
         memory_bytes=event.memory_bytes,
         snapshot=event.snapshot,
+    )
+
+
+def as_observed(event: PodReserved) -> PodObserved:
+    """Return a reservation as what a running Pod holds, whether or not its node has it."""
+    return PodObserved(
+        pod_uid=event.pod_uid,
+        attempt=event.attempt,
+        namespace=event.namespace,
+        pod_name=event.pod_name,
+        node_uid=event.node_uid,
+        node_name=event.node_name,
+        source=GRANTED,
+        cpu_milli=event.cpu_milli,
+        memory_bytes=event.memory_bytes,
+        shares=event.shares,
+        cpuset=event.cpuset,
+        dialect=event.dialect,
+        snapshot=event.snapshot,
+        annotations=event.annotations,
     )

@@ -36,7 +36,8 @@ from ledger.store.open import Ledger
 from ledger.store.reading.read import replay
 from ledger.store.reading.report_queries import settings_told
 from ledger.store.reading.timetravel import load_state
-from scheduler.cluster.objects import Document, Documents, cluster_of
+from scheduler.cluster.documents import Document, Documents
+from scheduler.cluster.objects import cluster_of
 from scheduler.cluster.rebuilt import (
     UNTOLD_BY_ARCHIVE,
     UNTOLD_OF_NODES,

@@ -44,7 +44,7 @@ from ledger.domain.log.workload import NO_WORKLOAD
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.requests import PodRequest, PodSnapshot, group_name
 from ledger.domain.resources import ANNOTATION_TENURE_ALLOCATION
-from scheduler.cluster.rebuilt import node_of, request_of
+from scheduler.cluster.rebuilt import as_observed, node_of, request_of
 from scheduler.cluster.settings import recorded_settings
 from scheduler.decide.answers import encode
 from scheduler.decide.engine import Engine
@@ -319,7 +319,7 @@ class Replay:
             return
         placement = self._placement(event, place)
         if placement is None:
-            engine.adopt(place, _as_observed(event))
+            engine.adopt(place, as_observed(event))
         else:
             engine.reserve(placement)
 
@@ -543,26 +543,6 @@ def _place_of(node: _Node) -> int:
 
 def _rank_of(node: _Node) -> int:
     return 0 if node.described is None else node.described.rank
-
-
-def _as_observed(event: PodReserved) -> PodObserved:
-    """Return a reservation that names what is not there, so that it is held as strange."""
-    return PodObserved(
-        pod_uid=event.pod_uid,
-        attempt=event.attempt,
-        namespace=event.namespace,
-        pod_name=event.pod_name,
-        node_uid=event.node_uid,
-        node_name=event.node_name,
-        source=PLACED,
-        cpu_milli=event.cpu_milli,
-        memory_bytes=event.memory_bytes,
-        shares=event.shares,
-        cpuset=event.cpuset,
-        dialect=event.dialect,
-        snapshot=event.snapshot,
-        annotations=event.annotations,
-    )
 
 
 def _outcome(recorded: str, decided: str) -> Difference:

@@ -1,0 +1,92 @@
+"""API objects as decoding takes them, each with its place for messages, wherever it came from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from ledger.domain.errors import InputError
+
+_ENDED: Final = frozenset({"Succeeded", "Failed"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """
+    One API object, as the API server gave it; one out of a file knows its place there too.
+
+    Attributes:
+        kind: with its API group where another group has a kind of our name: `Device.acme.io`.
+        ours: it means something to Tenure.
+        namespace: empty for a kind that has none.
+        body: the object; its metadata has name, namespace and uid.
+    """
+
+    kind: str
+    ours: bool
+    namespace: str
+    name: str
+    uid: str
+    body: dict[str, Any]
+
+    @property
+    def title(self) -> str:
+        """Return the object's name for people: `Pod default/web`, `Node n1`."""
+        return (
+            f"{self.kind} {self.namespace}/{self.name}"
+            if self.namespace
+            else f"{self.kind} {self.name}"
+        )
+
+    def place(self, field: str = "") -> str:
+        """Return where a field stands: in the object, wherever that is."""
+        return field or "the API"
+
+    def blame(self, error: InputError) -> InputError:
+        """Return the error with place and object of this document."""
+        return error.at(f"{self.place(error.field)}: {self.title}")
+
+
+class Documents(Protocol):
+    """The objects of one cluster, in their order."""
+
+    @property
+    def documents(self) -> Sequence[Document]:
+        """All of them."""
+        ...
+
+    def of_kind(self, kind: str) -> Sequence[Document]:
+        """Return the objects of one kind of ours."""
+        ...
+
+    def documents_in(self, name: str, text: str) -> tuple[Any, ...]:
+        """
+        Return the YAML documents of a text inside an object.
+
+        Raises:
+            InputError: broken YAML; with its line.
+        """
+        ...
+
+
+def section(body: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """Return an object inside of an object; empty where there is none."""
+    value = body.get(key)
+    return value if isinstance(value, dict) else {}  # what is no object is refused when decoded
+
+
+def is_ended(body: Mapping[str, Any]) -> bool:
+    """Tell whether a Pod has ended, in whichever phase."""
+    phase = section(body, "status").get("phase")
+    return isinstance(phase, str) and phase in _ENDED
+
+
+def is_running(body: Mapping[str, Any]) -> bool:
+    """Tell whether a Pod has a node and has not ended; one that is being deleted holds on."""
+    return bool(section(body, "spec").get("nodeName")) and not is_ended(body)
+
+
+def is_pending(body: Mapping[str, Any]) -> bool:
+    """Tell whether a Pod has no node yet and has not ended."""
+    return not section(body, "spec").get("nodeName") and not is_ended(body)
