@@ -174,16 +174,6 @@ ANNOTATION_GPU_PARTITIONS: Final = "scheduling.koordinator.sh/gpu-partitions"
 ANNOTATION_DEVICES_CHECKPOINTS: Final = "node.koordinator.sh/devices-checkpoints"
 ANNOTATION_DEVICES_CHECKPOINTS_PROPOSAL: Final = "node.koordinator.sh/gpu-checkpoints"
 
-# --- Annotations: device plugins of other vendors (Koordinator contract 8.9) ------------------
-
-ANNOTATION_PREDICATE_TIME: Final = "predicate-time"
-ANNOTATION_HUAWEI_NPU_CORE: Final = "huawei.com/npu-core"  # the resource's name, reused
-ANNOTATION_HUAWEI_ASCEND_310P: Final = "huawei.com/Ascend310P"
-ANNOTATION_CAMBRICON_ASSIGNED: Final = "CAMBRICON_DSMLU_ASSIGHED"  # spelled so by the vendor
-ANNOTATION_CAMBRICON_PROFILE: Final = "CAMBRICON_DSMLU_PROFILE"
-ANNOTATION_METAX_ALLOCATED: Final = "metax-tech.com/gpu-devices-allocated"
-ANNOTATION_HAMI_LOCK: Final = "hami.io/mutex.lock"
-
 # --- Our own names (design section 3) ---------------------------------------------------------
 
 LABEL_TENURE_MANAGED: Final = "tenure.sh/managed"  # on Namespaces, value "true"
@@ -198,8 +188,6 @@ ANNOTATION_TENURE_RELEASED_AT: Final = "tenure.sh/released-at"  # on Nodes
 ANNOTATION_TENURE_SEARCH_CUT: Final = "tenure.sh/search-cut"  # on Pods, why there may be better
 TAINT_TENURE_OWNED: Final = "tenure.sh/owned"
 LABEL_TENURE_OWNED: Final = TAINT_TENURE_OWNED  # the same key, value "true", for selectors
-TAINT_TENURE_NOT_READY: Final = "tenure.sh/not-ready"
-GATE_TENURE_GANG: Final = "tenure.sh/gang"
 
 ENV_NVIDIA_VISIBLE: Final = "NVIDIA_VISIBLE_DEVICES"
 ENV_CUDA_VISIBLE: Final = "CUDA_VISIBLE_DEVICES"

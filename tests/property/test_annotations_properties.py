@@ -21,7 +21,6 @@ from ledger.domain.annotations import (
     pods,
     tenure,
     unhealthy,
-    vendors,
 )
 from ledger.domain.cpuset import cpuset_of
 from ledger.domain.dialects.gpushare import annotations as gpushare
@@ -30,6 +29,7 @@ from ledger.domain.errors import InputError
 from ledger.domain.quantity import NANO, QUANTITY_MAX, Quantity
 from ledger.domain.resources import FPGA, GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO, RDMA
 from ledger.domain.topology import Cpu, LinkMatrix, cpu_topology_of
+from tests.support import wishes
 
 # Any text a JSON document in UTF-8 can hold; names are the texts without separators.
 texts = st.text(st.characters(codec="utf-8"), max_size=12)
@@ -120,7 +120,7 @@ def test_resource_statuses_round_trip(value: cpu.ResourceStatus) -> None:
 )
 def test_resource_specs_round_trip(value: cpu.ResourceSpec) -> None:
     """Every combination of policies survives; an unknown one stays unknown."""
-    text = cpu.encode_resource_spec(value)
+    text = wishes.encode_resource_spec(value)
 
     assert cpu.decode_resource_spec(text) == value
     assert cpu.decode_resource_spec(cpu.rewrite_resource_spec(text)) == value
@@ -193,12 +193,9 @@ def test_node_cpu_settings_round_trip(
 ) -> None:
     """What a node keeps for itself survives."""
     assert (
-        node_cpu.decode_node_reservation(node_cpu.encode_node_reservation(reservation))
-        == reservation
+        node_cpu.decode_node_reservation(wishes.encode_node_reservation(reservation)) == reservation
     )
-    assert (
-        node_cpu.decode_system_qos_resource(node_cpu.encode_system_qos_resource(system)) == system
-    )
+    assert node_cpu.decode_system_qos_resource(wishes.encode_system_qos_resource(system)) == system
     assert (
         node_cpu.decode_kubelet_cpu_policy(node_cpu.encode_kubelet_cpu_policy(kubelet)) == kubelet
     )
@@ -214,10 +211,10 @@ def test_amplification_round_trips(
     """Ratios of whole hundredths are exact on the wire."""
     ratios = {name: Fraction(number, 100) for name, number in hundredths.items()}
 
-    text = node_cpu.encode_amplification_ratios(ratios)
+    text = wishes.encode_amplification_ratios(ratios)
     assert node_cpu.decode_amplification_ratios(text) == ratios
     assert json.loads(text) == {name: float(ratio) for name, ratio in ratios.items()}
-    assert node_cpu.decode_raw_allocatable(node_cpu.encode_raw_allocatable(raw)) == raw
+    assert node_cpu.decode_raw_allocatable(wishes.encode_raw_allocatable(raw)) == raw
 
 
 @given(
@@ -240,7 +237,7 @@ def test_mgpu_values_round_trip(
 
     annotations = mgpu.encode_mgpu_allocation(allocation)
     assert mgpu.read_mgpu_allocation(annotations, list(cards)) == allocation
-    assert mgpu.decode_card_counts(mgpu.encode_card_counts(counts)) == counts
+    assert mgpu.decode_card_counts(wishes.encode_card_counts(counts)) == counts
 
 
 @given(
@@ -271,8 +268,8 @@ def test_gpushare_values_round_trip(
     assert gpushare.decode_gpushare_answer(annotations) == answer
     assert allocation is not None
     assert (allocation.card, allocation.assigned) == (answer.card, answer.assigned)
-    assert gpushare.decode_card_units(gpushare.encode_card_units(shares)) == shares
-    assert unhealthy.decode_unhealthy_cards(unhealthy.encode_unhealthy_cards(closed)) == (
+    assert gpushare.decode_card_units(wishes.encode_card_units(shares)) == shares
+    assert unhealthy.decode_unhealthy_cards(wishes.encode_unhealthy_cards(closed)) == (
         closed,
         (),
     )
@@ -306,14 +303,14 @@ def test_gpu_topology_values_round_trip(
     matrix = LinkMatrix(rows=rows)
 
     assert gpu_topology.decode_gpu_topology(gpu_topology.encode_gpu_topology(value)) == value
-    assert gpu_topology.read_gpu_group(gpu_topology.encode_gpu_group(group)) == group
+    assert gpu_topology.read_gpu_group(wishes.encode_gpu_group(group)) == group
     assert gpu_topology.decode_gpu_links(gpu_topology.encode_gpu_links(matrix)) == matrix
 
 
 @given(nanoseconds=st.integers(-gang.DURATION_MAX_NS, gang.DURATION_MAX_NS))
 def test_durations_round_trip(nanoseconds: int) -> None:
     """Go's way of printing loses nothing."""
-    assert gang.parse_duration(gang.format_duration(nanoseconds)) == nanoseconds
+    assert gang.parse_duration(wishes.format_duration(nanoseconds)) == nanoseconds
 
 
 @given(
@@ -346,7 +343,7 @@ def test_gangs_round_trip(
         groups=groups,
     )
 
-    assert gang.read_gang({}, gang.encode_gang(value)) == value
+    assert gang.read_gang({}, wishes.encode_gang(value)) == value
 
 
 @given(
@@ -442,11 +439,9 @@ def test_device_wishes_round_trip(
     spec: device_hints.PartitionSpec,
 ) -> None:
     """An absent selector stays absent and an empty one empty."""
-    assert device_hints.decode_device_hints(device_hints.encode_device_hints(hints)) == hints
-    assert (
-        device_hints.decode_joint_allocation(device_hints.encode_joint_allocation(joint)) == joint
-    )
-    assert device_hints.decode_partition_spec(device_hints.encode_partition_spec(spec)) == spec
+    assert device_hints.decode_device_hints(wishes.encode_device_hints(hints)) == hints
+    assert device_hints.decode_joint_allocation(wishes.encode_joint_allocation(joint)) == joint
+    assert device_hints.decode_partition_spec(wishes.encode_partition_spec(spec)) == spec
 
 
 @given(
@@ -463,9 +458,9 @@ def test_other_pod_values_round_trip(
     replacements: tuple[tuple[str, str], ...],
 ) -> None:
     """Hints and replacements survive."""
-    assert pods.decode_scheduling_hint(pods.encode_scheduling_hint(hint)) == hint
+    assert pods.decode_scheduling_hint(wishes.encode_scheduling_hint(hint)) == hint
     assert (
-        pods.decode_replace_resources(pods.encode_replace_resources(replacements)) == replacements
+        pods.decode_replace_resources(wishes.encode_replace_resources(replacements)) == replacements
     )
 
 
@@ -487,12 +482,10 @@ def test_our_own_annotations_round_trip(
         for (init, index), (visible, allocated) in sorted(shown.items())
     )
     aware = moment.replace(tzinfo=UTC)
-    lock = vendors.NodeLock(taken_at=aware.replace(microsecond=0), namespace="ml", name="t-0")
 
     annotations = tenure.encode_container_devices(containers)
     assert tenure.read_container_devices(annotations) == containers
     assert tenure.decode_released_at(tenure.encode_released_at(aware)) == aware
-    assert vendors.decode_node_lock(vendors.encode_node_lock(lock)) == lock
 
 
 DECODERS: dict[str, Callable[[str], object]] = {

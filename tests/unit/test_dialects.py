@@ -57,7 +57,6 @@ MGPU_WORDS: Final = {
 """Modules whose code says mGPU outside its folders, of 49 before it had any."""
 
 HAMI_WORDS: Final = {
-    "ledger/domain/annotations/vendors.py": "what other vendors' daemons leave on Pods and Nodes",
     "ledger/domain/request/rule_names.py": "one list of stable names for all rules",
     "ledger/domain/resources.py": "names of other vendors that Koordinator writes",
     "webhook/decide/settings.py": "a provider of isolation for every dialect",

@@ -140,19 +140,6 @@ def decode_resource_spec(text: str) -> ResourceSpec:
     )
 
 
-def encode_resource_spec(spec: ResourceSpec) -> str:
-    """Write a Pod's CPU policies; unset ones and the exclusive policy NONE are left out."""
-    exclusive = spec.preferred_exclusive_policy
-    fields = {
-        "requiredCPUBindPolicy": str(spec.required_bind_policy),
-        "preferredCPUBindPolicy": str(spec.preferred_bind_policy),
-        "preferredCPUExclusivePolicy": (
-            "" if exclusive is CpuExclusivePolicy.NONE else str(exclusive)
-        ),
-    }
-    return dump(present(fields))
-
-
 def rewrite_resource_spec(
     text: str,
     *,
@@ -216,15 +203,6 @@ def decode_numa_topology_spec(text: str) -> NumaTopologySpec:
     if policy is not NumaPolicy.NONE and exclusive is NumaExclusive.UNSET:
         exclusive = NumaExclusive.REQUIRED
     return NumaTopologySpec(policy=policy, exclusive=exclusive)
-
-
-def encode_numa_topology_spec(spec: NumaTopologySpec) -> str:
-    """Write a Pod's NUMA policy; unset fields are left out."""
-    fields = {
-        "numaTopologyPolicy": str(spec.policy),
-        "singleNUMANodeExclusive": str(spec.exclusive),
-    }
-    return dump(present(fields))
 
 
 # {"cpuset": "4-7,28-31",

@@ -13,13 +13,11 @@ from ledger.domain.annotations.wire import (
     a_text,
     an_object,
     annotation_path,
-    dump,
     each,
     load,
-    present,
 )
 from ledger.domain.errors import InputError
-from ledger.domain.quantity import Quantity, format_quantity
+from ledger.domain.quantity import Quantity
 from ledger.domain.resources import (
     ANNOTATION_DEVICE_ALLOCATE_HINT,
     ANNOTATION_DEVICE_JOINT_ALLOCATE,
@@ -178,11 +176,6 @@ def decode_device_hints(text: str) -> dict[str, DeviceHint]:
     }
 
 
-def encode_device_hints(hints: Mapping[str, DeviceHint]) -> str:
-    """Write device type -> hint; unset fields are left out, an empty selector is `{}`."""
-    return dump({device_type: _encode_hint(hint) for device_type, hint in hints.items()})
-
-
 # {"deviceTypes": ["gpu", "rdma"], "requiredScope": "SamePCIe"}
 
 
@@ -199,12 +192,6 @@ def decode_joint_allocation(text: str) -> JointAllocation:
             value.get("requiredScope"), JointScope, f"{_JOINT_PATH}.requiredScope"
         ),
     )
-
-
-def encode_joint_allocation(joint: JointAllocation) -> str:
-    """Write which device types belong together, in the order given."""
-    fields = {"deviceTypes": list(joint.device_types), "requiredScope": str(joint.required_scope)}
-    return dump(present(fields))
 
 
 # {"allocatePolicy": "Restricted", "ringBusBandwidth": "200Gi"}
@@ -230,16 +217,6 @@ def decode_partition_spec(text: str) -> PartitionSpec:
     )
 
 
-def encode_partition_spec(spec: PartitionSpec) -> str:
-    """Write a Pod's wish about partitions; the policy is always there."""
-    bandwidth = spec.ring_bus_bandwidth
-    fields = {
-        "allocatePolicy": str(spec.allocate_policy),
-        "ringBusBandwidth": None if bandwidth is None else format_quantity(bandwidth),
-    }
-    return dump(present(fields))
-
-
 def _decode_hint(value: object, path: str) -> DeviceHint:
     hint = an_object(value, path)
     return DeviceHint(
@@ -257,21 +234,6 @@ def _decode_hint(value: object, path: str) -> DeviceHint:
     )
 
 
-def _encode_hint(hint: DeviceHint) -> dict[str, object]:
-    fields = present(
-        {
-            "allocateStrategy": str(hint.allocate_strategy),
-            "requiredTopologyScope": str(hint.required_topology_scope),
-            "exclusivePolicy": str(hint.exclusive_policy),
-        }
-    )
-    if hint.selector is not None:
-        fields["selector"] = _encode_selector(hint.selector)
-    if hint.vf_selector is not None:
-        fields["vfSelector"] = _encode_selector(hint.vf_selector)
-    return fields
-
-
 def _decode_selector(value: object, path: str) -> LabelSelector | None:
     if value is None:
         return None
@@ -286,19 +248,6 @@ def _decode_selector(value: object, path: str) -> LabelSelector | None:
             selector.get("matchExpressions"), f"{path}.matchExpressions", _decode_requirement
         ),
     )
-
-
-def _encode_selector(selector: LabelSelector) -> dict[str, object]:
-    expressions = [
-        {
-            "key": requirement.key,
-            "operator": str(requirement.operator),
-            **present({"values": list(requirement.values)}),
-        }
-        for requirement in selector.match_expressions
-    ]
-    fields = {"matchLabels": dict(selector.match_labels), "matchExpressions": expressions}
-    return present(fields)
 
 
 def _decode_requirement(value: object, path: str) -> SelectorRequirement:

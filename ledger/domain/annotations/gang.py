@@ -13,7 +13,6 @@ from ledger.domain.annotations.wire import (
     a_decimal,
     a_text,
     annotation_path,
-    dump,
     each,
     load,
     within,
@@ -129,23 +128,6 @@ def read_gang(labels: Mapping[str, str], annotations: Mapping[str, str]) -> Gang
     )
 
 
-def encode_gang(gang: Gang) -> dict[str, str]:
-    """Write the annotations that say all of this; the groups only when there are some."""
-    result = {
-        ANNOTATION_GANG_NAME: gang.name,
-        ANNOTATION_GANG_WAITING_TIME: format_duration(gang.waiting_time_ns),
-        ANNOTATION_GANG_MODE: str(gang.mode),
-        ANNOTATION_GANG_MATCH_POLICY: str(gang.match_policy),
-    }
-    if gang.min_available is not None:
-        result[ANNOTATION_GANG_MIN_AVAILABLE] = str(gang.min_available)
-    if gang.total_number is not None:
-        result[ANNOTATION_GANG_TOTAL_NUMBER] = str(gang.total_number)
-    if gang.groups:
-        result[ANNOTATION_GANG_GROUPS] = dump(list(gang.groups))
-    return result
-
-
 # internal.scheduling.koordinator.sh/bind-gang-group-id: "..."
 # internal.scheduling.koordinator.sh/bind-gang-member-count: "3"
 
@@ -176,27 +158,6 @@ def parse_duration(text: str) -> int:
     if total > DURATION_MAX_NS:
         raise InputError(f"longer than 2^63-1 nanoseconds: value={text[:80]!r}")
     return -total if text.startswith("-") else total
-
-
-def format_duration(duration_ns: int) -> str:
-    """Write a duration as Go prints it: `10m0s`, `1.5s`, `2ms`, `0s`."""
-    sign = "-" if duration_ns < 0 else ""
-    rest = abs(duration_ns)
-    for unit in ("ns", "\N{MICRO SIGN}s", "ms"):
-        if 0 < rest < 1000 * _UNITS_NS[unit]:
-            return f"{sign}{_decimal(rest, _UNITS_NS[unit])}{unit}"
-    hours, rest = divmod(rest, 3600 * SECOND_NS)
-    minutes, rest = divmod(rest, 60 * SECOND_NS)
-    seconds = f"{_decimal(rest, SECOND_NS)}s"
-    if hours:
-        return f"{sign}{hours}h{minutes}m{seconds}"
-    return f"{sign}{minutes}m{seconds}" if minutes else f"{sign}{seconds}"
-
-
-def _decimal(number: int, unit: int) -> str:
-    whole, part = divmod(number, unit)
-    digits = f"{part:0{len(str(unit)) - 1}d}".rstrip("0") if part else ""
-    return f"{whole}.{digits}" if digits else str(whole)
 
 
 def _waiting_time(annotations: Mapping[str, str]) -> int:

@@ -76,11 +76,6 @@ def read_gpu_group(labels: Mapping[str, str]) -> GpuGroup | None:
     return GpuGroup(name=name, replica=a_decimal(replica, path, least=1))
 
 
-def encode_gpu_group(group: GpuGroup) -> dict[str, str]:
-    """Write the two labels of a group."""
-    return {LABEL_GPU_GROUP_NAME: group.name, LABEL_GPU_GROUP_REPLICA: str(group.replica)}
-
-
 # {"allocatedGPUs": {"0": ["4", "5"]}, "visibleGPUs": ["4", "5", "6", "7"]}
 
 

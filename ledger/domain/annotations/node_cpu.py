@@ -17,7 +17,6 @@ from ledger.domain.annotations.wire import (
     a_quantity,
     a_text,
     amounts,
-    amounts_json,
     an_integer,
     an_object,
     annotation_path,
@@ -318,16 +317,6 @@ def decode_node_reservation(text: str) -> NodeReservation:
     )
 
 
-def encode_node_reservation(reservation: NodeReservation) -> str:
-    """Write what a node keeps for itself; empty fields are left out."""
-    fields = {
-        "resources": amounts_json(reservation.resources),
-        "reservedCPUs": format_cpuset(reservation.reserved_cpus),
-        "applyPolicy": str(reservation.apply_policy),
-    }
-    return dump(present(fields))
-
-
 # {"cpuset": "0-1", "cpusetExclusive": true}
 
 
@@ -343,12 +332,6 @@ def decode_system_qos_resource(text: str) -> SystemQosResource:
         cpus=a_cpuset(value.get("cpuset"), f"{_SYSTEM_QOS_PATH}.cpuset"),
         exclusive=a_flag(value.get("cpusetExclusive"), path, default=True),
     )
-
-
-def encode_system_qos_resource(resource: SystemQosResource) -> str:
-    """Write the CPUs of SYSTEM Pods; `cpusetExclusive` is always there."""
-    fields = {"cpusetExclusive": resource.exclusive}
-    return dump({**fields, **present({"cpuset": format_cpuset(resource.cpus)})})
 
 
 # {"cpu": 1.40}
@@ -368,16 +351,6 @@ def decode_amplification_ratios(text: str) -> dict[str, Fraction]:
     return {name: ratio for name, ratio in ratios.items() if ratio > 1}
 
 
-def encode_amplification_ratios(ratios: Mapping[str, Fraction]) -> str:
-    """
-    Write the ratios as numbers with two decimals, rounded half to even.
-
-    Rule: Koordinator contract 2.3.
-    """
-    fields = (f"{dump(name)}:{_two_decimals(ratio)}" for name, ratio in sorted(ratios.items()))
-    return "{" + ",".join(fields) + "}"
-
-
 # {"cpu": "24"}
 
 
@@ -388,11 +361,6 @@ def decode_raw_allocatable(text: str) -> Amounts:
     Rule: Koordinator contract 2.3.
     """
     return amounts(load(text, _RAW_PATH), _RAW_PATH, DEFAULT_VOCABULARY)
-
-
-def encode_raw_allocatable(resources: Amounts) -> str:
-    """Write a node's allocatable before amplification, in canonical quantities."""
-    return dump(amounts_json(resources))
 
 
 def _decode_cpu(value: object, path: str) -> Cpu:
@@ -418,8 +386,3 @@ def _decode_alloc(value: object, path: str) -> PodCpuAlloc:
         cpus=a_cpuset(entry.get(key), f"{path}.{key}"),
         managed_by_kubelet=a_flag(managed, f"{path}.managedByKubelet", default=False),
     )
-
-
-def _two_decimals(ratio: Fraction) -> str:
-    hundredths = round(ratio * 100)
-    return f"{hundredths // 100}.{hundredths % 100:02d}"

@@ -11,10 +11,8 @@ from ledger.domain.annotations.wire import (
     a_text,
     an_object,
     annotation_path,
-    dump,
     each,
     load,
-    present,
 )
 from ledger.domain.errors import InputError
 from ledger.domain.resources import (
@@ -86,16 +84,6 @@ def decode_scheduling_hint(text: str, key: str = ANNOTATION_SCHEDULING_HINT) -> 
     )
 
 
-def encode_scheduling_hint(hint: SchedulingHint) -> str:
-    """Write a scheduling hint; every extension is an empty object."""
-    fields = {
-        "nodeNames": list(hint.node_names),
-        "preferredNodeNames": list(hint.preferred_node_names),
-        "extensions": {name: {} for name in hint.extensions},
-    }
-    return dump(present(fields))
-
-
 # pod.koordinator.sh/replace-resources: "from:to,erase:"
 
 
@@ -112,8 +100,3 @@ def decode_replace_resources(text: str) -> tuple[tuple[str, str], ...]:
     if any(len(pair) != 2 or not pair[0] for pair in pairs):
         raise InputError(f"not a list of from:to pairs: value={text!r}", field=_REPLACE_PATH)
     return tuple((pair[0], pair[1]) for pair in pairs)
-
-
-def encode_replace_resources(pairs: Sequence[tuple[str, str]]) -> str:
-    """Write which resource names become which."""
-    return ",".join(f"{old}:{new}" for old, new in pairs)

@@ -22,10 +22,5 @@ def decode_unhealthy_cards(text: str) -> tuple[frozenset[int], tuple[str, ...]]:
     return frozenset(map(int, numbers)), bad
 
 
-def encode_unhealthy_cards(cards: frozenset[int]) -> str:
-    """Write the card indexes to avoid, ascending."""
-    return ",".join(map(str, sorted(cards)))
-
-
 def _is_index(token: str) -> bool:
     return token.isascii() and token.isdigit() and len(token) <= _INDEX_DIGITS_MAX

@@ -14,7 +14,6 @@ from ledger.domain.annotations.wire import (
     an_integer,
     an_object,
     annotation_path,
-    dump,
     load,
 )
 from ledger.domain.dialects.gpushare.words import (
@@ -180,14 +179,6 @@ def decode_card_units(
 def decode_core_percentages(text: str) -> tuple[CardUnits, ...]:
     """Read the percent of each card's compute, in the shape of `decode_card_units`."""
     return decode_card_units(text, ANNOTATION_GPUSHARE_CORE_PERCENTAGE)
-
-
-def encode_card_units(shares: tuple[CardUnits, ...]) -> str:
-    """Write container index -> card index -> units."""
-    by_container: dict[str, dict[str, int]] = {}
-    for share in shares:
-        by_container.setdefault(str(share.container), {})[str(share.card)] = share.units
-    return dump(by_container)
 
 
 def _read_v2(annotations: Mapping[str, str]) -> GpuShareAllocation | None:

@@ -85,11 +85,6 @@ def decode_card_counts(text: str) -> tuple[int, ...]:
     return tuple(a_decimal(part, _COUNTS_PATH) for part in text.split(","))
 
 
-def encode_card_counts(counts: Sequence[int]) -> str:
-    """Write the list of card counts."""
-    return ",".join(map(str, counts))
-
-
 # vke.volcengine.com/mgpu-compute-policy: "native-burst-share"
 
 

@@ -18,14 +18,13 @@ from ledger.domain.annotations.cpu import (
     decode_resource_spec,
     decode_resource_status,
     effective_resource_spec,
-    encode_numa_topology_spec,
-    encode_resource_spec,
     encode_resource_status,
     rewrite_resource_spec,
 )
 from ledger.domain.cpuset import parse_cpuset
 from ledger.domain.errors import InputError
 from ledger.domain.quantity import parse_quantity
+from tests.support.wishes import encode_numa_topology_spec, encode_resource_spec
 
 PREFERRED = "preferredCPUBindPolicy"
 REQUIRED = "requiredCPUBindPolicy"

@@ -19,12 +19,10 @@ from ledger.domain.annotations.device_hints import (
     decode_device_hints,
     decode_joint_allocation,
     decode_partition_spec,
-    encode_device_hints,
-    encode_joint_allocation,
-    encode_partition_spec,
 )
 from ledger.domain.errors import InputError
 from ledger.domain.quantity import parse_quantity
+from tests.support.wishes import encode_device_hints, encode_joint_allocation, encode_partition_spec
 
 HINTS = """
 {"rdma": {"selector": {"matchLabels": {"fabric": "roce"}},

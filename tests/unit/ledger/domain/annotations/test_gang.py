@@ -8,13 +8,12 @@ from ledger.domain.annotations.gang import (
     Gang,
     GangMatchPolicy,
     GangMode,
-    encode_gang,
     encode_gang_bind,
-    format_duration,
     parse_duration,
     read_gang,
 )
 from ledger.domain.errors import InputError
+from tests.support.wishes import encode_gang, format_duration
 
 PREFIX = "gang.scheduling.koordinator.sh/"
 

@@ -7,7 +7,6 @@ from ledger.domain.annotations.gpu_topology import (
     GpuTopologyAllocation,
     decode_gpu_links,
     decode_gpu_topology,
-    encode_gpu_group,
     encode_gpu_links,
     encode_gpu_topology,
     read_gpu_group,
@@ -15,6 +14,7 @@ from ledger.domain.annotations.gpu_topology import (
 from ledger.domain.errors import InputError
 from ledger.domain.topology import parse_link_matrix
 from tests.support.topologies import EIGHT_GPU_DEVICE_TEXT, EIGHT_GPU_NVLINK
+from tests.support.wishes import encode_gpu_group
 
 NAME = "gputopology.scheduling.koordinator.sh/name"
 REPLICA = "gputopology.scheduling.koordinator.sh/replica"

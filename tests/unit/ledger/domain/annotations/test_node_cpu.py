@@ -22,14 +22,10 @@ from ledger.domain.annotations.node_cpu import (
     decode_pod_cpu_allocs,
     decode_raw_allocatable,
     decode_system_qos_resource,
-    encode_amplification_ratios,
     encode_cpu_shared_pools,
     encode_cpu_topology,
     encode_kubelet_cpu_policy,
-    encode_node_reservation,
     encode_pod_cpu_allocs,
-    encode_raw_allocatable,
-    encode_system_qos_resource,
     numa_policy_of,
     read_node_cpu_policies,
 )
@@ -38,6 +34,12 @@ from ledger.domain.errors import InputError
 from ledger.domain.quantity import parse_quantity
 from ledger.domain.topology import Cpu, cpu_topology_of
 from tests.support.topologies import MACHINE_X, MACHINE_Y
+from tests.support.wishes import (
+    encode_amplification_ratios,
+    encode_node_reservation,
+    encode_raw_allocatable,
+    encode_system_qos_resource,
+)
 
 
 def test_node_labels_are_read() -> None:

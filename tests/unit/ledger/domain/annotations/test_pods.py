@@ -9,11 +9,10 @@ from ledger.domain.annotations.pods import (
     decode_scheduling_hint,
     encode_bind_timestamp,
     encode_gpu_minors,
-    encode_replace_resources,
-    encode_scheduling_hint,
     read_scheduling_hint,
 )
 from ledger.domain.errors import InputError
+from tests.support.wishes import encode_replace_resources, encode_scheduling_hint
 
 CURRENT = "internal.scheduling.koordinator.sh/scheduling-hint"
 DEPRECATED = "scheduling.koordinator.sh/scheduling-hint"

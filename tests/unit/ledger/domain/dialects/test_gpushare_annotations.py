@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from ledger.domain.annotations.unhealthy import decode_unhealthy_cards, encode_unhealthy_cards
+from ledger.domain.annotations.unhealthy import decode_unhealthy_cards
 from ledger.domain.dialects.gpushare.annotations import (
     CardUnits,
     GpuShareAllocation,
@@ -11,11 +11,11 @@ from ledger.domain.dialects.gpushare.annotations import (
     decode_core_percentages,
     decode_gpushare_answer,
     decode_pod_units,
-    encode_card_units,
     encode_gpushare_answer,
     read_gpushare_allocation,
 )
 from ledger.domain.errors import InputError
+from tests.support.wishes import encode_card_units, encode_unhealthy_cards
 
 NOW_NS = 1767225600000000000
 

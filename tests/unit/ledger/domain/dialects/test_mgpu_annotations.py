@@ -10,7 +10,6 @@ from ledger.domain.dialects.mgpu.annotations import (
     MgpuNodeKind,
     MgpuPolicy,
     decode_card_counts,
-    encode_card_counts,
     encode_mgpu_allocation,
     read_compute_policy,
     read_mgpu_allocation,
@@ -18,6 +17,7 @@ from ledger.domain.dialects.mgpu.annotations import (
     read_node_compute_policy,
 )
 from ledger.domain.errors import InputError
+from tests.support.wishes import encode_card_counts
 
 INDEX = "vke.volcengine.com/gpu-index-container-"
 ASSUMED = {"vke.volcengine.com/assumed": "true"}
