@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Self
 
@@ -19,6 +20,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import (
     Ed25519PublicKey,
 )
 
+from ledger.domain.annotations.signed import Checker
 from ledger.domain.errors import InputError
 from ledger.domain.proofs.merkle import HASH_BYTES
 
@@ -65,9 +67,14 @@ class PublicKey:
         """The first 4 bytes of SHA-256(name || newline || 0x01 || key)."""
         return hashlib.sha256(self.name.encode() + b"\n" + _ED25519 + self.key).digest()[:4]
 
+    @property
+    def key_id(self) -> str:
+        """The id by which a signature names its key: `name+hash`."""
+        return f"{self.name}+{self.key_hash.hex()}"
+
     def __str__(self) -> str:
         encoded = base64.b64encode(_ED25519 + self.key).decode()
-        return f"{self.name}+{self.key_hash.hex()}+{encoded}"
+        return f"{self.key_id}+{encoded}"
 
     def accepts(self, message: bytes, signature: bytes) -> bool:
         """Tell whether the signature over the message is of this key."""
@@ -250,6 +257,33 @@ def is_rotation(note: str, *, origin: str, old_key: str, new_key: str) -> bool:
         return False
     text = rotation_text(origin, old, new)
     return signed.text == text and signed.is_signed_by(old) and signed.is_signed_by(new)
+
+
+def published(keys: Iterable[PublicKey]) -> dict[str, str]:
+    """Return verifier keys as the data of a ConfigMap, which a node's agent keeps as a file."""
+    return {f"{key.key_hash.hex()}.vkey": str(key) for key in keys}
+
+
+def trusting(data: Mapping[str, str]) -> Checker:
+    """
+    Return who tells whether one of the published keys signed something.
+
+    Raises:
+        InputError: a value that is no verifier key.
+    """
+    keys: dict[str, PublicKey] = {}
+    for name, text in sorted(data.items()):
+        try:
+            key = PublicKey.parse(text)
+        except InputError as error:
+            raise error.within(f"data[{name}]") from error
+        keys[key.key_id] = key
+
+    def check(key_id: str, message: bytes, signature: bytes) -> bool:
+        key = keys.get(key_id)
+        return key is not None and key.accepts(message, signature)
+
+    return check
 
 
 def _key_name(name: str) -> str:

@@ -34,6 +34,7 @@ DEPOSED: Final = "another replica leads"
 MOVED: Final = "the Pod keeps changing"
 GONE: Final = "the Pod is gone"
 ELSEWHERE: Final = "the Pod is bound to another node"
+CONTRADICTED: Final = "the ledger contradicts"
 UNSETTLED: Final = "the binding was not confirmed and is taken back"
 
 
@@ -219,10 +220,7 @@ def step(state: Bind, told: Told) -> Next:
         case Stage.READING:
             return _read(state, told)
         case Stage.CONFIRMING:
-            if isinstance(told, NoAnswer):
-                return state, RecordBound(state.attempt)
-            assert isinstance(told, Done), told
-            return _answer(state, "")
+            return _confirmed(state, told)
         case Stage.VOIDING:
             return _voided(state, told)
         case Stage.ANSWERED:
@@ -237,7 +235,7 @@ def _reserved(state: Bind, told: Told) -> Next:
         case NoAnswer():
             return state, Reserve(state.attempt, state.resource_version)
         case Refused():
-            return _answer(state, told.message)
+            return _answer(state, told.message or CONTRADICTED)
         case _:
             raise AssertionError(told)
 
@@ -290,9 +288,23 @@ def _read(state: Bind, told: Told) -> Next:
             raise AssertionError(told)
 
 
+def _confirmed(state: Bind, told: Told) -> Next:
+    match told:
+        case Done():
+            return _answer(state, "")
+        case NoAnswer():
+            return state, RecordBound(state.attempt)
+        case Refused():  # somebody ended the reservation by an act: the ledger is right
+            return _answer(state, told.message or CONTRADICTED)
+        case _:
+            raise AssertionError(told)
+
+
 def _voided(state: Bind, told: Told) -> Next:
     if isinstance(told, NoAnswer):
         return state, RecordVoided(state.attempt, state.error)
+    if isinstance(told, Refused):  # as in `_confirmed`
+        return _answer(state, told.message or CONTRADICTED)
     assert isinstance(told, Done), told
     if state.error != MOVED or state.tries >= TRIES_MAX:
         return _answer(state, state.error)

@@ -1,10 +1,12 @@
-"""Decisions as events of the ledger, in a simulation's words: never `bound`, nothing is bound."""
+"""Decisions as events of the ledger: a simulation's, unless `by` says whose."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
+
+from msgspec import structs
 
 from ledger.domain.amounts import format_bytes, format_cards, format_cores
 from ledger.domain.devices import GPU
@@ -21,6 +23,7 @@ from ledger.domain.log.events import (
     NodeLost,
     PlanDropped,
     PlannedMember,
+    PodBound,
     PodObserved,
     PodReleased,
     PodReserved,
@@ -56,6 +59,11 @@ class Words:
     policy: str
     settings_hash: str
     tenure_version: str
+
+
+def by(actor: str, event: NewEvent) -> NewEvent:
+    """Return an event as this one's doing: a live scheduler is no simulation."""
+    return structs.replace(event, actor=actor)
 
 
 def settings_changed(words: Words, settings: str, at_us: int) -> NewEvent:
@@ -156,11 +164,13 @@ def reserved(
     digest: str,
     arrival: int,
     attempt: int = 1,
+    resource_version: str = "",
 ) -> NewEvent:
     """
     Return the reservation that a placement becomes.
 
-    `digest` names what was described of its request, `attempt` counts those of the Pod.
+    `digest` names what was described of its request, `attempt` counts those of the Pod, and
+    `resource_version` is the Pod's, as it was read.
     """
     request = placement.request
     uid = request.uid
@@ -181,6 +191,7 @@ def reserved(
         policy=words.policy,
         settings_hash=words.settings_hash,
         tenure_version=words.tenure_version,
+        resource_version=resource_version,
         group=group_name(request),
         snapshot=request.snapshot,
         request=digest,
@@ -192,6 +203,11 @@ def reserved(
     return _of_pod(event, "reserve", at_us)
 
 
+def bound(event: PodBound, at_us: int) -> NewEvent:
+    """Return that the API server took the Binding of a reservation."""
+    return _of_pod(event, "bind", at_us)
+
+
 def released(placement: Placement, reason: str, at_us: int, *, attempt: int = 1) -> NewEvent:
     """Return the end of a reservation."""
     uid = placement.request.uid
@@ -200,7 +216,7 @@ def released(placement: Placement, reason: str, at_us: int, *, attempt: int = 1)
 
 
 def voided(event: PodVoided, at_us: int) -> NewEvent:
-    """Return the end of a reservation whose gang never became complete."""
+    """Return the end of a reservation that never became a bound Pod."""
     return _of_pod(event, "void", at_us)
 
 
@@ -377,7 +393,7 @@ def _refusal(event: RequestRefused, number: int, at_us: int) -> NewEvent:
 
 
 def _of_pod(
-    event: PodObserved | PodReserved | PodReleased | PodVoided, verb: str, at_us: int
+    event: PodObserved | PodReserved | PodBound | PodReleased | PodVoided, verb: str, at_us: int
 ) -> NewEvent:
     """Return an event of a Pod's holding; each attempt has one of each kind."""
     attempt = f"{event.pod_uid}/{event.attempt}"

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from certs.ports import Object
+from ledger.domain.log.events import PodReserved
+from ledger.domain.log.recorded import NewEvent
 from ledger.store.writing.commands import Command, Outcome
 
 
@@ -73,3 +76,91 @@ class Clock(Protocol):
 
 Start = Callable[[Awaitable[None]], None]
 """Starts a task of the process's own; what it raises ends the process."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BindCall:
+    """What kube-scheduler asks to be bound, in the words of its ExtenderBindingArgs."""
+
+    namespace: str
+    pod_name: str
+    pod_uid: str
+    node_name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """
+    The newest reservation of a Pod that has not ended.
+
+    Attributes:
+        resource_version: the Pod's, as it was reserved with.
+        is_bound: the ledger knows that it became a bound Pod.
+    """
+
+    namespace: str
+    pod_name: str
+    pod_uid: str
+    node_name: str
+    node_uid: str
+    attempt: int
+    resource_version: str
+    is_bound: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chosen:
+    """
+    What a Pod is to get on its node.
+
+    Attributes:
+        reservation: its annotations are the Binding's, but for what tells its position.
+        events: the reservation is the last; before it what must be described first.
+        expected: stream -> version, where somebody else may have written meanwhile.
+    """
+
+    reservation: PodReserved
+    events: tuple[NewEvent, ...]
+    expected: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotChosen:
+    """Why a Pod gets nothing on its node, in words for kube-scheduler."""
+
+    message: str
+
+
+class Books(Protocol):
+    """What is held, as this process knows it, with what is on its way into the ledger."""
+
+    def standing(self, pod_uid: str) -> Standing | None:
+        """Return what is reserved for a Pod, None where nothing is."""
+        ...
+
+    def version(self, pod_uid: str) -> str | None:
+        """Return the resourceVersion of a Pod that was seen unbound; None without such a Pod."""
+        ...
+
+    def attempts(self, pod_uid: str) -> int:
+        """Return the number of the Pod's newest reservation, ended or not; 0 without one."""
+        ...
+
+    def choose(
+        self, call: BindCall, attempt: int, resource_version: str, pod: Object | None
+    ) -> Chosen | NotChosen:
+        """
+        Choose from what the ledger holds alone, without soft holds, and count it as held at once.
+
+        Args:
+            pod: as it was read at that version; None = as it was seen last.
+        """
+        ...
+
+    def refused(self, chosen: Chosen) -> None:
+        """Give back what was chosen: the ledger has not recorded it, and will not."""
+        ...
+
+    def recorded(self, events: Sequence[NewEvent], first: int) -> None:
+        """Take note of events that are durable, the first at that position."""
+        ...

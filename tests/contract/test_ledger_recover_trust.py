@@ -13,7 +13,7 @@ from ledger.domain.log.events import KeyRotated, PodReserved
 from ledger.signing import PrivateKey, PublicKey, rotation_text, sign_note
 from ledger.store.mending.recover import Recovery, SeenPod
 from ledger.store.open import Ledger
-from ledger.store.proving.trusted_keys import key_id_of, trusted_keys
+from ledger.store.proving.trusted_keys import trusted_keys
 from tests.support.recovery import allocation, open_holdings, recovered, seen_pod
 from tests.support.stores import ORIGIN, Clock, PostgresStore, Store, node, reserved, share, start
 
@@ -95,7 +95,7 @@ def forged(scene: Scene, how: str) -> SeenPod:
     """Return a Pod whose annotation somebody without our key made or moved."""
     lost, true = scene.lost, seen_pod(scene.lost, FIRST)
     abroad = replace(lost, origin="ledger/theirs")
-    ours, theirs = (key_id_of(key.public) for key in (FIRST, OUTSIDER))
+    ours, theirs = (key.public.key_id for key in (FIRST, OUTSIDER))
     ways: dict[str, Callable[[], SeenPod]] = {
         "another key under our key's name": lambda: seen_pod(lost, OUTSIDER),
         "another key that says it is ours": lambda: edited(seen_pod(lost, OUTSIDER), theirs, ours),
@@ -221,7 +221,7 @@ def test_a_key_that_was_rotated_away_names_no_other_heir(scene: Scene) -> None:
     with scene.backup.open() as ledger:
         for given in (FIRST, SECOND):
             keys = trusted_keys(ledger, [given.public])
-            assert keys.keys.keys() == {key_id_of(FIRST.public), key_id_of(SECOND.public)}
+            assert keys.keys.keys() == {FIRST.public.key_id, SECOND.public.key_id}
 
 
 def test_signing_again_with_the_first_key_gives_it_a_second_time(scene: Scene) -> None:
@@ -235,7 +235,7 @@ def test_signing_again_with_the_first_key_gives_it_a_second_time(scene: Scene) -
         )
         keys = trusted_keys(ledger, [FIRST.public])
 
-    first, second = key_id_of(FIRST.public), key_id_of(SECOND.public)
+    first, second = FIRST.public.key_id, SECOND.public.key_id
     moments = (away - 1, away, back)
     assert [not keys.doubt(first, moment) for moment in moments] == [True, False, True]
     assert [not keys.doubt(second, moment) for moment in moments] == [False, True, False]

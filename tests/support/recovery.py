@@ -15,7 +15,6 @@ from ledger.domain.resources import ANNOTATION_TENURE_ALLOCATION
 from ledger.signing import PrivateKey
 from ledger.store.mending.recover import Recovery, SeenPod, incarnations, recover
 from ledger.store.open import Ledger
-from ledger.store.proving.trusted_keys import key_id_of
 
 KEY = "test+1"
 _SECRET = b"nobody else knows"
@@ -54,7 +53,7 @@ def seen_pod(
     **changes: Any,  # noqa: ANN401
 ) -> SeenPod:
     """Return the bound Pod that carries this allocation, signed by a real key if one is given."""
-    key = KEY if signer is None else key_id_of(signer.public)
+    key = KEY if signer is None else signer.public.key_id
     by = sign if signer is None else signer.sign
     text = encode_signed_allocation(signed, key=key, sign=by)[ANNOTATION_TENURE_ALLOCATION]
     words: dict[str, Any] = {

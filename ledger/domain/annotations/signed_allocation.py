@@ -1,39 +1,25 @@
 """
 Our signed copy of a reservation on its own Pod: enough to make the reservation again.
 
-Rule: design section 8, "Restore". The signature covers the canonical JSON of the allocation; making
-and checking it is the caller's, so that no key and no cryptography is in here.
+Rule: design section 8, "Restore". The signature covers the canonical JSON of the allocation.
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from ledger.domain.annotations.wire import annotation_path, dump, load
+from ledger.domain.annotations.signed import Checker, Signer, decode_signed, encode_signed
+from ledger.domain.annotations.wire import annotation_path
 from ledger.domain.bounds import Count, Exact, Milli, Number
 from ledger.domain.cpuset import CpuSet
 from ledger.domain.devices import DeviceShare
-from ledger.domain.errors import InputError
 from ledger.domain.log.codec import decode_value, plain_value
-from ledger.domain.proofs.canonical import canonical_json
 from ledger.domain.request.requests import PodSnapshot
 from ledger.domain.resources import ANNOTATION_TENURE_ALLOCATION
 
 FORMAT: Final = 1
-BYTES_MAX: Final = 256 * 1024
-"""The API server's limit for all annotations of an object together."""
-
-Signer = Callable[[bytes], bytes]
-Checker = Callable[[str, bytes, bytes], bool]
-"""(key id, message, signature) -> the signature is that key's, and the key is one we trust."""
-
-_CONTEXT: Final = f"{ANNOTATION_TENURE_ALLOCATION}\n".encode()
-"""Before the signed text, so that no other signed text of ours can be taken for an allocation."""
-_PATH: Final = annotation_path(ANNOTATION_TENURE_ALLOCATION)
+_WORD: Final = "allocation"
 _NO_CPUS: Final = CpuSet()
 
 
@@ -86,17 +72,10 @@ class Allocation:
 #   "key":"tenure.example+9c56cc51","signature":"<base64, 64 bytes of Ed25519>"}
 
 
-def signed_bytes(allocation: Mapping[str, object]) -> bytes:
-    """Return the bytes under the signature: a context line, then canonical JSON."""
-    return _CONTEXT + canonical_json(allocation).encode()
-
-
 def encode_signed_allocation(allocation: Allocation, *, key: str, sign: Signer) -> dict[str, str]:
     """Write the annotation, signed with the key of that id."""
     words: dict[str, object] = plain_value(allocation)
-    signature = base64.b64encode(sign(signed_bytes(words))).decode()
-    text = dump({"allocation": words, "key": key, "signature": signature})
-    return {ANNOTATION_TENURE_ALLOCATION: text}
+    return encode_signed(ANNOTATION_TENURE_ALLOCATION, _WORD, words, key=key, sign=sign)
 
 
 def decode_signed_allocation(text: str, *, check: Checker) -> Allocation:
@@ -107,26 +86,7 @@ def decode_signed_allocation(text: str, *, check: Checker) -> Allocation:
         InputError: not JSON, longer than an annotation can be, a signature that does not hold or
             is of no key we trust, or a format of a newer release.
     """
-    if len(text) > BYTES_MAX:
-        raise InputError(f"longer than an annotation can be: {len(text)}", field=_PATH)
-    envelope = load(text, _PATH)
-    if not isinstance(envelope, dict) or envelope.keys() != {"allocation", "key", "signature"}:
-        raise InputError("must be an object of allocation, key and signature", field=_PATH)
-    words, key, written = envelope["allocation"], envelope["key"], envelope["signature"]
-    if not isinstance(words, dict) or not isinstance(key, str) or not isinstance(written, str):
-        raise InputError("must be an object, a key id and a signature", field=_PATH)
-    try:
-        signature = base64.b64decode(written, validate=True)
-    except (binascii.Error, ValueError) as error:
-        raise InputError("not base64", field=f"{_PATH}.signature") from error
-    try:
-        message = signed_bytes(words)
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"not valid JSON: {error}", field=_PATH) from error
-    if not check(key, message, signature):
-        raise InputError(f"the signature does not hold: key={key}", field=_PATH)
-    if words.get("format") != FORMAT:
-        fact = f"a format that this release does not know: format={words.get('format')}"
-        raise InputError(fact, field=f"{_PATH}.allocation")
-    allocation: Allocation = decode_value(Allocation, words, f"{_PATH}.allocation")
+    name = ANNOTATION_TENURE_ALLOCATION
+    words = decode_signed(name, _WORD, text, check=check, version=FORMAT)
+    allocation: Allocation = decode_value(Allocation, words, f"{annotation_path(name)}.{_WORD}")
     return allocation

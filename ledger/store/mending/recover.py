@@ -13,9 +13,9 @@ from typing import Final
 
 from sqlalchemy import select
 
+from ledger.domain.annotations.signed import Checker
 from ledger.domain.annotations.signed_allocation import (
     Allocation,
-    Checker,
     decode_signed_allocation,
 )
 from ledger.domain.errors import InputError

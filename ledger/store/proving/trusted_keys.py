@@ -47,11 +47,6 @@ class TrustedKeys:
         return f"the key did not sign any more, or not yet: key={key_id}, position={moment}"
 
 
-def key_id_of(key: PublicKey) -> str:
-    """Return the id by which a signature names its key."""
-    return f"{key.name}+{key.key_hash.hex()}"
-
-
 def trusted_keys(ledger: Ledger, given: Sequence[PublicKey]) -> TrustedKeys:
     """
     Return the keys that someone believes who was given these, with the ledger's rotations.
@@ -62,21 +57,21 @@ def trusted_keys(ledger: Ledger, given: Sequence[PublicKey]) -> TrustedKeys:
     record them.
     """
     rotations = _rotations(ledger)
-    keys = {key_id_of(key): key for key in given}
+    keys = {key.key_id: key for key in given}
     signing = dict.fromkeys(keys, 0)  # key id -> behind which position
     periods: dict[str, list[Period]] = {}
     for position, old, new in rotations:
-        after = signing.pop(key_id_of(old), None)
+        after = signing.pop(old.key_id, None)
         if after is not None:
-            periods.setdefault(key_id_of(old), []).append(Period(after=after, until=position))
-            keys[key_id_of(new)] = new
-            signing.setdefault(key_id_of(new), position)
+            periods.setdefault(old.key_id, []).append(Period(after=after, until=position))
+            keys[new.key_id] = new
+            signing.setdefault(new.key_id, position)
     for key_id, after in signing.items():
         periods.setdefault(key_id, []).append(Period(after=after))
     for position, old, new in reversed(rotations):
-        if key_id_of(new) in keys and key_id_of(old) not in keys:
-            keys[key_id_of(old)] = old
-            periods[key_id_of(old)] = [Period(until=position)]
+        if new.key_id in keys and old.key_id not in keys:
+            keys[old.key_id] = old
+            periods[old.key_id] = [Period(until=position)]
     return TrustedKeys(keys=keys, periods=periods)
 
 

@@ -8,6 +8,7 @@ from typing import Final
 import pytest
 
 from scheduler.bind.protocol import (
+    CONTRADICTED,
     DEPOSED,
     ELSEWHERE,
     GONE,
@@ -83,6 +84,14 @@ LINES: Final[dict[str, Line]] = {
     "409, and it is being deleted": (
         [DONE, REFUSED, PodNow("7", deleting=True), DONE],
         [*FIRST, ReadPod(), RecordVoided(1, GONE), Answer(GONE)],
+    ),
+    "ended by an act before it was confirmed": (
+        [DONE, DONE, Refused("ended")],
+        [*FIRST, RecordBound(1), Answer("ended")],
+    ),
+    "ended by an act before it was voided": (
+        [DONE, NotThere(), Refused()],
+        [*FIRST, RecordVoided(1, GONE), Answer(CONTRADICTED)],
     ),
     "no answer, and it was bound": (
         [DONE, NOBODY_KNOWS, DONE, PodNow("9", "n", 1), DONE],

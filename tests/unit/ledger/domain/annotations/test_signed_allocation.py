@@ -9,8 +9,8 @@ import pytest
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from ledger.domain.annotations.signed import BYTES_MAX
 from ledger.domain.annotations.signed_allocation import (
-    BYTES_MAX,
     FORMAT,
     Allocation,
     decode_signed_allocation,

@@ -1,0 +1,75 @@
+"""What the scheduler signs on a Pod: its proof for the node, its allocation for a restore."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from ledger.domain.annotations.proof import encode_proof, proof_of
+from ledger.domain.annotations.signed_allocation import Allocation, encode_signed_allocation
+from ledger.domain.log.events import PodReserved
+from ledger.signing import PrivateKey
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signing:
+    """
+    Signs what the ledger says of a reservation; see `scheduler.service.binding.Proofs`.
+
+    Args:
+        cluster: the origin of the ledger.
+        proof_key: its own, so that a node's trust in Pods and an auditor's in checkpoints end
+            apart.
+        ledger_key: of checkpoints, and of the allocations that `tenure ledger recover` believes.
+        machine_of: system UUID and machine id by the UID of a node.
+    """
+
+    cluster: str
+    incarnation: str
+    proof_key: PrivateKey
+    ledger_key: PrivateKey
+    machine_of: Callable[[str], tuple[str, str]]
+
+    def annotations(
+        self, event: PodReserved, *, epoch: int, position: int, at_us: int
+    ) -> Mapping[str, str]:
+        """Return proof and allocation of a reservation that is durable at this position."""
+        proof = proof_of(
+            event,
+            cluster=self.cluster,
+            incarnation=self.incarnation,
+            epoch=epoch,
+            position=position,
+            machine=self.machine_of(event.node_uid),
+        )
+        allocation = Allocation(
+            origin=self.cluster,
+            incarnation=self.incarnation,
+            epoch=epoch,
+            position=position,
+            at_us=at_us,
+            pod_uid=event.pod_uid,
+            attempt=event.attempt,
+            namespace=event.namespace,
+            pod_name=event.pod_name,
+            node_uid=event.node_uid,
+            node_name=event.node_name,
+            cpu_milli=event.cpu_milli,
+            memory_bytes=event.memory_bytes,
+            shares=event.shares,
+            device_models=event.device_models,
+            cpuset=event.cpuset,
+            dialect=event.dialect,
+            policy=event.policy,
+            settings_hash=event.settings_hash,
+            group=event.group,
+            resource_version=event.resource_version,
+            tenure_version=event.tenure_version,
+            snapshot=event.snapshot,
+        )
+        return {
+            **encode_proof(proof, key=self.proof_key.public.key_id, sign=self.proof_key.sign),
+            **encode_signed_allocation(
+                allocation, key=self.ledger_key.public.key_id, sign=self.ledger_key.sign
+            ),
+        }
