@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from ledger.domain.errors import FieldError
 from ledger.domain.kube.shared_templates import SharedTemplate
-from ledger.domain.log.events import PodObserved
+from ledger.domain.log.events import PodObserved, RefusalReason
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.requests import PodRequest, PodSnapshot
+from scheduler.decide.settings import SchedulingSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +29,9 @@ class RefusedPod:
         """Return every field error, as the user sees them."""
         return "; ".join(str(error) for error in self.errors)
 
+
+PLACE: Final = "place/"
+"""What the UIDs begin with that stand for cards kept for members of planned groups."""
 
 Pod = PodRequest | RefusedPod
 """A Pod that asks for a place."""
@@ -91,3 +96,71 @@ class Cluster:
     shared_templates: tuple[SharedTemplate, ...] | None = None
     warnings: tuple[str, ...] = ()
     conflicts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Holder:
+    """
+    A Pod that holds something, and what must be known to decide it again; equal only to itself.
+
+    Attributes:
+        node: index of its node.
+        held: what it holds; the Pod UID is its name here and must be there once.
+        request: its own request; None = not known, so it can't be decided again.
+        fixed: why it is never moved; empty = it may be.
+        group: its group or gang, empty without one; such Pods move together or not at all.
+    """
+
+    node: int
+    held: PodObserved
+    request: PodRequest | None = None
+    fixed: str = ""
+    group: str = ""
+
+    @property
+    def uid(self) -> str:
+        """Return the Pod's UID."""
+        return self.held.pod_uid
+
+    @property
+    def path(self) -> str:
+        """Return `namespace/name`."""
+        return f"{self.held.namespace}/{self.held.pod_name}"
+
+    @property
+    def size(self) -> tuple[int, ...]:
+        """Return a sort key, small holdings first: device shares, CPUs of its own, cpu, memory."""
+        held = self.held
+        return (
+            sum(share.core_percent for share in held.shares),
+            sum(share.memory_bytes for share in held.shares),
+            len(held.cpuset),
+            held.cpu_milli,
+            held.memory_bytes,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scene:
+    """
+    What deciding needs to know about a cluster.
+
+    Attributes:
+        requests: Pod UID -> its own request, of Pods that wait and Pods that hold.
+        broken: Pod UID -> the errors of a Pod that breaks rules of ours.
+        refused: Pod UID -> the reasons of its newest refusal.
+        untold: facts that nobody wrote down here, so that nothing was decided by them.
+    """
+
+    nodes: tuple[NodeFacts, ...]
+    holders: tuple[Holder, ...]
+    settings: SchedulingSettings
+    requests: Mapping[str, PodRequest] = field(default_factory=dict)
+    broken: Mapping[str, str] = field(default_factory=dict)
+    refused: Mapping[str, tuple[RefusalReason, ...]] = field(default_factory=dict)
+    untold: tuple[str, ...] = ()
+
+    def others(self, pod_uid: str) -> list[Holder]:
+        """Return who holds what beside one Pod; what is kept for that Pod is free for it."""
+        own = f"{PLACE}{pod_uid}/"
+        return [h for h in self.holders if h.uid != pod_uid and not h.uid.startswith(own)]

@@ -16,7 +16,6 @@ from ledger.domain.log.events import (
     NodeInventoried,
     PodObserved,
     PodReserved,
-    RefusalReason,
     RequestDescribed,
     RequestRefused,
 )
@@ -37,6 +36,7 @@ from ledger.store.reading.read import replay
 from ledger.store.reading.report_queries import settings_told
 from ledger.store.reading.timetravel import load_state
 from scheduler.cluster.documents import Document, Documents
+from scheduler.cluster.model import PLACE, Holder, Scene
 from scheduler.cluster.objects import cluster_of
 from scheduler.cluster.rebuilt import (
     UNTOLD_BY_ARCHIVE,
@@ -46,7 +46,6 @@ from scheduler.cluster.rebuilt import (
 )
 from scheduler.cluster.settings import recorded_settings, with_templates
 from scheduler.decide.settings import SchedulingSettings
-from scheduler.whatif.bench import Holder
 
 OTHERS: Final = "held by others"
 GONE: Final = "its node was lost: what it holds opens with the machine"
@@ -54,34 +53,6 @@ UNKNOWN: Final = "its request is not known"
 PINNED: Final = "its request names one node"
 DAEMON: Final = "its DaemonSet puts it there"
 _NODE_NAME: Final = "metadata.name"
-_PLACE: Final = "place/"
-"""What the UIDs begin with that stand for cards kept for members of planned groups."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scene:
-    """
-    What deciding needs to know about a cluster.
-
-    Attributes:
-        requests: Pod UID -> its own request, of Pods that wait and Pods that hold.
-        broken: Pod UID -> the errors of a Pod that breaks rules of ours.
-        refused: Pod UID -> the reasons of its newest refusal.
-        untold: facts that nobody wrote down here, so that nothing was decided by them.
-    """
-
-    nodes: tuple[NodeFacts, ...]
-    holders: tuple[Holder, ...]
-    settings: SchedulingSettings
-    requests: Mapping[str, PodRequest] = field(default_factory=dict)
-    broken: Mapping[str, str] = field(default_factory=dict)
-    refused: Mapping[str, tuple[RefusalReason, ...]] = field(default_factory=dict)
-    untold: tuple[str, ...] = ()
-
-    def others(self, pod_uid: str) -> list[Holder]:
-        """Return who holds what beside one Pod; what is kept for that Pod is free for it."""
-        own = f"{_PLACE}{pod_uid}/"
-        return [h for h in self.holders if h.uid != pod_uid and not h.uid.startswith(own)]
 
 
 @dataclass(slots=True)
@@ -329,7 +300,7 @@ def _kept(state: LedgerState, places: Mapping[str, int]) -> Iterator[Holder]:
             exclusive=True,
         )
         pod = PodObserved(
-            pod_uid=f"{_PLACE}{place.pod_uid}/{place.minor}",
+            pod_uid=f"{PLACE}{place.pod_uid}/{place.minor}",
             attempt=1,
             namespace=place.group,
             pod_name=f"place-{place.minor}",

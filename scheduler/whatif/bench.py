@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
-from ledger.domain.log.events import PodObserved
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.requests import PodRequest
+from scheduler.cluster.model import Holder, Scene
 from scheduler.decide.cards.view import NodeView
 from scheduler.decide.engine import Engine
 from scheduler.decide.group.groups import plan
@@ -16,50 +16,13 @@ from scheduler.decide.outcome import Placement, Unplaced
 from scheduler.decide.score.typical import workload_of
 from scheduler.decide.settings import SchedulingSettings
 
+KEPT: Final = "kept by --keep"
 _STEADY: Final = "binpack"
 NOT_ACCEPTED: Final = "there is a place, but none as it is wanted"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Holder:
-    """
-    A Pod that holds something, and what must be known to decide it again; equal only to itself.
-
-    Attributes:
-        node: index of its node.
-        held: what it holds; the Pod UID is its name here and must be there once.
-        request: its own request; None = not known, so it can't be decided again.
-        fixed: why it is never moved; empty = it may be.
-        group: its group or gang, empty without one; such Pods move together or not at all.
-    """
-
-    node: int
-    held: PodObserved
-    request: PodRequest | None = None
-    fixed: str = ""
-    group: str = ""
-
-    @property
-    def uid(self) -> str:
-        """Return the Pod's UID."""
-        return self.held.pod_uid
-
-    @property
-    def path(self) -> str:
-        """Return `namespace/name`."""
-        return f"{self.held.namespace}/{self.held.pod_name}"
-
-    @property
-    def size(self) -> tuple[int, ...]:
-        """Return a sort key, small holdings first: device shares, CPUs of its own, cpu, memory."""
-        held = self.held
-        return (
-            sum(share.core_percent for share in held.shares),
-            sum(share.memory_bytes for share in held.shares),
-            len(held.cpuset),
-            held.cpu_milli,
-            held.memory_bytes,
-        )
+Accepts = Callable[[Placement, NodeFacts], bool]
+"""Tells whether a place is as it is wanted, beyond what its request says."""
 
 
 class Bench:
@@ -85,7 +48,7 @@ class Bench:
         settings: SchedulingSettings,
         *,
         wanted: str = "",
-        accepts: Callable[[Placement, NodeFacts], bool] | None = None,
+        accepts: Accepts | None = None,
     ) -> None:
         self._wanted = wanted
         self._accepts = accepts
@@ -171,3 +134,37 @@ class Bench:
     def put_back(self, holder: Holder) -> None:
         """Give a lifted Pod back exactly what it held."""
         self._engine.adopt(holder.node, holder.held)
+
+
+def bench_of(
+    scene: Scene,
+    pod_uid: str,
+    *,
+    kept: frozenset[str] = frozenset(),
+    accepts: Accepts | None = None,
+) -> Bench:
+    """Return the cluster beside one Pod; `kept` names Pods that may not be moved, by path."""
+    holders = [
+        replace(holder, fixed=KEPT) if holder.path in kept and not holder.fixed else holder
+        for holder in scene.others(pod_uid)
+    ]
+    return Bench(scene.nodes, holders, scene.settings, wanted=pod_uid, accepts=accepts)
+
+
+def on_one(part: str | None) -> Accepts | None:
+    """Return what accepts a place whose CPUs are of one NUMA node (`numa`), or of one `socket`."""
+    if part is None:
+        return None
+
+    def together(placement: Placement, node: NodeFacts) -> bool:
+        topology = node.cpu_topology
+        if topology is None or not placement.cpuset:
+            return False
+        groups = (
+            [topology.cpus_in_numa(numa) for numa in topology.numa_nodes]
+            if part == "numa"
+            else [topology.cpus_in_socket(socket) for socket in topology.sockets]
+        )
+        return any(not placement.cpuset - group for group in groups)
+
+    return together

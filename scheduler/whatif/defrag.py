@@ -19,9 +19,10 @@ from typing import Final
 
 from ledger.domain.devices import GPU
 from ledger.domain.request.requests import PodRequest
+from scheduler.cluster.model import Holder
 from scheduler.decide.cards.fit import fits
 from scheduler.decide.outcome import Placement
-from scheduler.whatif.bench import Bench, Holder
+from scheduler.whatif.bench import Bench
 from scheduler.whatif.releases import minimal_set
 from scheduler.whatif.trial import (
     Trial,

@@ -8,7 +8,8 @@ from itertools import combinations
 from typing import Final
 
 from ledger.domain.request.requests import PodRequest
-from scheduler.whatif.bench import Bench, Holder
+from scheduler.cluster.model import Holder
+from scheduler.whatif.bench import Bench
 
 EXACT_MAX: Final = 3
 """So many Pods are searched for exactly; above it the first minimal set found is taken."""

@@ -12,8 +12,9 @@ from ledger.domain.cpuset import CpuSet
 from ledger.domain.devices import GPU
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.requests import PodRequest
+from scheduler.cluster.model import Holder
 from scheduler.decide.outcome import CardView, Placement
-from scheduler.whatif.bench import Bench, Holder
+from scheduler.whatif.bench import Bench
 
 _NEVER: Final = 1 << 30
 

@@ -7,16 +7,15 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from typing import Any, Final
 
 from ledger.domain.cpuset import CpuSet
 from ledger.domain.devices import DeviceShare
 from ledger.domain.errors import InputError
 from ledger.domain.request.requests import PodRequest
+from scheduler.cluster.model import Scene
 from scheduler.cluster.scene import (
     Objects,
-    Scene,
     read_objects,
     scene_of_ledger,
     scene_of_objects,
@@ -24,23 +23,20 @@ from scheduler.cluster.scene import (
 )
 from scheduler.decide.settings import SchedulingSettings
 from scheduler.record.events import shape_of
-from scheduler.whatif.bench import Bench
+from scheduler.whatif.bench import Bench, bench_of, on_one
 from scheduler.whatif.defrag import DECISIONS_MAX, Move, NoPlan, Plan, plan_moves
+from scheduler.whatif.prospects import is_blind
 from tenure.asking.opening import LEDGER_VARIABLE, opened
-from tenure.asking.prospects import is_unrecorded
 from tenure.asking.wanted import (
     Wanted,
     check_wanted,
     request_of_file,
     request_of_options,
-    scope_of,
 )
 from tenure.exits import AnswerIsNo, with_next
 from tenure.manifests import read_manifests
 from tenure.names import PodName, parse_name
 from tenure.output import Column, OutputFormat, one_line, write_answer, write_table
-
-KEPT: Final = "kept by --keep"
 
 MOVE_COLUMNS: Final = (
     Column(key="step", title="STEP", right=True),
@@ -144,9 +140,10 @@ def _waiting(name: PodName, scene: Scene) -> PodRequest:
 
 def _refuse_unrecorded(request: PodRequest, scene: Scene) -> None:
     """Refuse to plan for a Pod whose refusal is about facts that nobody wrote down."""
-    reasons = [reason.reason for reason in scene.refused.get(request.uid, ())]
-    if scene.untold and reasons and all(map(is_unrecorded, reasons)):
-        fact = f"the ledger does not record what it was refused for: {', '.join(reasons)}"
+    refused = scene.refused.get(request.uid, ())
+    if is_blind(scene, refused):
+        listed = ", ".join(reason.reason for reason in refused)
+        fact = f"the ledger does not record what it was refused for: {listed}"
         error = InputError(fact, place=request.path)
         raise with_next(error, "name the files of the Pod and of the nodes by --objects")
 
@@ -162,11 +159,7 @@ def _bench(scene: Scene, request: PodRequest, kept: frozenset[str], scope: str |
     unknown = kept - {holder.path for holder in scene.holders}
     if unknown:
         raise InputError(f"holds nothing: {', '.join(sorted(unknown))}", field="--keep")
-    holders = [
-        replace(holder, fixed=KEPT) if holder.path in kept and not holder.fixed else holder
-        for holder in scene.others(request.uid)
-    ]
-    return Bench(scene.nodes, holders, scene.settings, wanted=request.uid, accepts=scope_of(scope))
+    return bench_of(scene, request.uid, kept=kept, accepts=on_one(scope))
 
 
 # --- as data ----------------------------------------------------------------------------------

@@ -1,21 +1,13 @@
-"""What would make a waiting Pod fit: the scene is built, everything is decided, told as records."""
+"""What would make a waiting Pod fit, in words and as records."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from ledger.domain.amounts import format_bytes, format_cores
-from ledger.domain.log.events import RefusalReason
-from ledger.domain.request.requests import PodRequest, group_name
-from scheduler.cluster.scene import Scene
-from scheduler.decide.dialects.registry import CHOOSERS
-from scheduler.decide.outcome import Unplaced
-from scheduler.decide.refusal import reasons
-from scheduler.whatif.bench import Bench
-from scheduler.whatif.findings import find_reasons
-from scheduler.whatif.nearest import GroupNearest, Nearest, nearest, nearest_of_group
+from scheduler.whatif.nearest import Nearest
+from scheduler.whatif.prospects import Prospects
 from scheduler.whatif.releases import Ending
 from scheduler.whatif.smaller import Smaller
 from tenure.output import Column
@@ -37,120 +29,44 @@ _NO_REQUEST: Final = (
     "the ledger has no request of it (it broke rules, or its events are in the archive): name the"
     " Pod's file by --objects to see what would help"
 )
-_OF_DIALECTS: Final = frozenset(text for each in CHOOSERS for text in each.abouts)
-_UNRECORDED: Final = _OF_DIALECTS | frozenset(
-    reason.text
-    for reason in (
-        reasons.UNSCHEDULABLE,
-        reasons.TOO_MANY_PODS,
-        reasons.DIALECT_NOT_SERVED,
-        reasons.NO_PARTITION_TABLE,
-        reasons.PARTITION_COUNT,
-        reasons.NO_FREE_PARTITION,
-        reasons.NO_TOPOLOGY_TREE,
-        reasons.NOT_WHOLE_CORES,
-        reasons.BIND_POLICY_CONFLICT,
-    )
-)
-_UNRECORDED_STARTS: Final = (
-    "node(s) had untolerated taint",
-    reasons.NUMA_POLICY_CONFLICT.text,
-    reasons.NO_NUMA_NODES.text,
-    reasons.INSUFFICIENT_NUMA_CPU.text,
-    reasons.UNALIGNED.text,
-    reasons.UNSATISFIED.text,
-)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prospects:
-    """
-    How a Pod that waits stands now, on the cluster as it is known.
-
-    Attributes:
-        message: what a decision answers now; empty where the Pod would get a place.
-        untold: facts that nobody wrote down where we looked.
-        note: what is not looked at, in words.
-        group: of a member of a group or gang whose members are known: how far they get together.
-    """
-
-    message: str
-    nodes: tuple[dict[str, Any], ...]
-    nearest: Nearest | None
-    names: tuple[str, ...]
-    untold: tuple[str, ...]
-    note: str = ""
-    group: GroupNearest | None = None
-
-
-def prospects_of(pod_uid: str, scene: Scene, refused: Sequence[RefusalReason] = ()) -> Prospects:
-    """
-    Return what would make the Pod fit; for a member of a group, as if it came alone.
-
-    Args:
-        refused: the reasons of its newest refusal. Where all of them are about facts that nobody
-            wrote down, nothing is decided: the answer would be of another cluster.
-    """
-    names = tuple(node.name for node in scene.nodes)
-    request = scene.requests.get(pod_uid)
-    unseen = [item.reason for item in refused if scene.untold and is_unrecorded(item.reason)]
-    if request is None or (unseen and len(unseen) == len(refused)):
-        note = _NEEDS_OBJECTS if request is not None else _NO_REQUEST
-        return Prospects(
-            message="", nodes=(), nearest=None, names=names, untold=scene.untold, note=note
-        )
-    bench = Bench(scene.nodes, scene.others(pod_uid), scene.settings)
-    answer = bench.decide(request)
-    name = group_name(request)
-    members = _members(name, scene) if name else []
-    note = f"looked at alone: it is a member of {name}" if name else ""
-    if unseen:
-        note = f"taken as open here, since the ledger does not record why: {', '.join(unseen)}"
-    return Prospects(
-        message=answer.message if isinstance(answer, Unplaced) else "",
-        nodes=tuple(_rows(request, answer, bench)) if isinstance(answer, Unplaced) else (),
-        nearest=nearest(request, bench),
-        names=names,
-        untold=scene.untold,
-        note=note,
-        group=nearest_of_group(members, bench) if len(members) > 1 else None,
-    )
-
-
-def _members(name: str, scene: Scene) -> list[PodRequest]:
-    """Return the members of a group that hold nothing yet."""
-    holding = {holder.uid for holder in scene.holders}
+def node_rows(prospects: Prospects) -> list[dict[str, Any]]:
+    """Return why the Pod has no place now, node by node; keys as `NODE_COLUMNS`."""
     return [
-        request
-        for uid, request in scene.requests.items()
-        if uid not in holding and group_name(request) == name
-    ]
-
-
-def is_unrecorded(reason: str) -> bool:
-    """Tell whether a reason is about facts that the events of a ledger do not carry."""
-    return reason in _UNRECORDED or reason.startswith(_UNRECORDED_STARTS)
-
-
-def _rows(request: PodRequest, answer: Unplaced, bench: Bench) -> Iterator[dict[str, Any]]:
-    for found in find_reasons(request, answer, bench):
-        yield {
-            "node": bench.nodes[found.node].name,
+        {
+            "node": prospects.names[found.node],
             "reason": found.reason,
             "asked": found.asked,
             "available": found.available,
             "unit": found.unit,
             "about": found.about,
         }
+        for found in prospects.findings
+    ]
+
+
+def _note(prospects: Prospects) -> str:
+    """Return what was not looked at, in words."""
+    if not prospects.is_known:
+        return _NO_REQUEST
+    if prospects.nearest is None:
+        return _NEEDS_OBJECTS
+    if prospects.unseen:
+        listed = ", ".join(prospects.unseen)
+        return f"taken as open here, since the ledger does not record why: {listed}"
+    return (
+        f"looked at alone: it is a member of {prospects.member_of}" if prospects.member_of else ""
+    )
 
 
 def record_of(prospects: Prospects) -> dict[str, Any]:
     """Return the JSON keys `now`, `nodes`, `nearest` and `untold`."""
     return {
         "now": prospects.message,
-        "nodes": list(prospects.nodes),
+        "nodes": node_rows(prospects),
         "nearest": nearest_record(prospects.nearest, prospects.names),
-        "note": prospects.note,
+        "note": _note(prospects),
         "group": _group_record(prospects),
         "untold": list(prospects.untold),
     }
@@ -204,8 +120,8 @@ def _ending_record(ending: Ending | None, names: Sequence[str]) -> dict[str, Any
 def lines_of(prospects: Prospects) -> Iterator[str]:
     """Yield what would help, for people."""
     found, names = prospects.nearest, prospects.names
-    if prospects.note:
-        yield f"note: {prospects.note}"
+    if note := _note(prospects):
+        yield f"note: {note}"
     if found is not None and found.fits is not None:
         yield f"{'alone' if prospects.group else 'now'} it would fit on {names[found.fits]}"
     elif found is not None:

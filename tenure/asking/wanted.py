@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
@@ -13,7 +13,6 @@ from ledger.domain.devices import GPU
 from ledger.domain.dialects.names import OUR_DIALECT, Dialect
 from ledger.domain.dialects.registry import reader_of
 from ledger.domain.errors import InputError
-from ledger.domain.nodes import NodeFacts
 from ledger.domain.quantity import parse_quantity
 from ledger.domain.request.normalise import examine_pod
 from ledger.domain.request.requests import PodRequest
@@ -25,7 +24,6 @@ from ledger.domain.resources import (
     MEMORY,
 )
 from ledger.domain.vocabulary import Vocabulary
-from scheduler.decide.outcome import Placement
 from tenure.exits import with_next
 from tenure.manifests import read_manifests
 
@@ -166,22 +164,3 @@ def _bytes(text: str, option: str) -> int:
     if amount.nanos <= 0:
         raise InputError(f"must be above 0: value={text!r}", field=option)
     return amount.ceil()
-
-
-def scope_of(name: str | None) -> Callable[[Placement, NodeFacts], bool] | None:
-    """Return what `--cpu-scope` demands of a place: CPUs of one NUMA node, or of one socket."""
-    if name is None:
-        return None
-
-    def together(placement: Placement, node: NodeFacts) -> bool:
-        topology = node.cpu_topology
-        if topology is None or not placement.cpuset:
-            return False
-        groups = (
-            [topology.cpus_in_numa(numa) for numa in topology.numa_nodes]
-            if name == "numa"
-            else [topology.cpus_in_socket(socket) for socket in topology.sockets]
-        )
-        return any(not placement.cpuset - group for group in groups)
-
-    return together

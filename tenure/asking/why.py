@@ -35,7 +35,7 @@ from tenure.units import format_duration, format_time
 
 if TYPE_CHECKING:
     from ledger.store.open import Ledger
-    from tenure.asking.prospects import Prospects
+    from scheduler.whatif.prospects import Prospects
     from tenure.manifests import Manifests
 
 STRANGERS_MAX: Final = 4
@@ -178,7 +178,7 @@ def _prospects(
     if len(stories) != 1 or stories[0].state != WAITING or (by_rule and all(by_rule)):
         return None
     from scheduler.cluster.scene import read_objects, scene_of_ledger, settings_of
-    from tenure.asking.prospects import prospects_of
+    from scheduler.whatif.prospects import prospects_of
 
     settings = settings_of(source)
     objects = None if manifests is None else read_objects(manifests, settings)
@@ -260,12 +260,12 @@ def _write_stories(
 
 def _write_prospects(prospects: Prospects, output: OutputFormat) -> None:
     """Write what would help below the story; with `-o wide` every node's reasons too."""
-    from tenure.asking.prospects import NODE_COLUMNS, lines_of
+    from tenure.asking.prospects import NODE_COLUMNS, lines_of, node_rows
 
     out = sys.stdout
-    if output is OutputFormat.WIDE and prospects.nodes:
+    if output is OutputFormat.WIDE and prospects.findings:
         out.write("\n")
-        write_table(prospects.nodes, NODE_COLUMNS, out)
+        write_table(node_rows(prospects), NODE_COLUMNS, out)
     out.write("\n")
     for line in lines_of(prospects):
         out.write(one_line(line) + "\n")

@@ -1,4 +1,4 @@
-"""The Pods that a cluster usually sees, learned from what a ledger recorded of it."""
+"""A run whose typical Pods are those that another ledger saw."""
 
 from __future__ import annotations
 
@@ -6,16 +6,11 @@ import hashlib
 from dataclasses import replace
 
 from ledger.domain.errors import InputError
-from ledger.domain.log.events import PodObserved, PodReserved, RequestDescribed, RequestRefused
-from ledger.domain.log.recorded_request import RecordedRequest, request_digest
 from ledger.domain.request.requests import PodRequest
 from ledger.store.open import open_ledger
-from scheduler.cluster.rebuilt import request_of
+from scheduler.cluster.learned import requests_seen
 from tenure.exits import with_next
 from tenure.simulate.model import Run
-
-LEARNED_MAX = 100_000
-"""The newest Pods of a ledger are learned from; older ones are another mix."""
 
 
 def with_learned(run: Run, url: str) -> Run:
@@ -43,29 +38,10 @@ def with_learned(run: Run, url: str) -> Run:
 
 def learned_from(url: str) -> tuple[tuple[PodRequest, ...], int]:
     """
-    Return the requests that a ledger recorded, each Pod once, whether it was placed or not.
-
-    And the number of Pods that it has requests of, and does not tell which.
-
-    Rule: FGD paper, "typical Pods": what usually arrives.
+    Return the requests that a ledger recorded, and of how many Pods it does not tell them.
 
     Raises:
         InputError: no such ledger.
     """
-    found: dict[str, PodRequest] = {}
-    requests: dict[str, RecordedRequest] = {}
-    untold: set[str] = set()
     with open_ledger(url, mode="read") as ledger:
-        for recorded in ledger.read_events():
-            event = recorded.event
-            if isinstance(event, RequestDescribed):
-                requests[request_digest(event.request)] = event.request
-            if not isinstance(event, PodReserved | PodObserved | RequestRefused):
-                continue
-            if event.pod_uid not in found:
-                request = request_of(event, requests)
-                if request is not None:
-                    found[event.pod_uid] = request
-                elif event.request is not None or isinstance(event, PodReserved):
-                    untold.add(event.pod_uid)
-    return tuple(found.values())[-LEARNED_MAX:], len(untold - found.keys())
+        return requests_seen(ledger.read_events())

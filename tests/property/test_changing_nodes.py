@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from ledger.domain.request.requests import GangRef, GroupRef, PodRequest
+from scheduler.cluster.model import Holder
 from scheduler.decide.engine import POLICIES, Engine
 from scheduler.decide.group.groups import plan
 from scheduler.decide.outcome import Placement
 from scheduler.decide.score.typical import workload_of
 from scheduler.decide.settings import CpuSettings, SchedulingSettings
-from scheduler.whatif.bench import Bench, Holder
+from scheduler.whatif.bench import Bench
 from scheduler.whatif.defrag import plan_moves
 from scheduler.whatif.nearest import nearest
 from tests.property.test_cards_hints import requests as hinted

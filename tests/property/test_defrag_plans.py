@@ -10,9 +10,10 @@ import pytest
 
 from ledger.domain.devices import DeviceShare
 from ledger.domain.request.requests import PodRequest
+from scheduler.cluster.model import Holder
 from scheduler.decide.outcome import Unplaced
 from scheduler.decide.settings import SchedulingSettings
-from scheduler.whatif.bench import Bench, Holder
+from scheduler.whatif.bench import Bench
 from scheduler.whatif.defrag import NoPlan, Plan, plan_moves
 from tests.support.clusters import MIB, gpu_node, held, pod, running, share
 

@@ -8,11 +8,12 @@ from hypothesis import strategies as st
 
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.requests import PodRequest
+from scheduler.cluster.model import Holder
 from scheduler.decide.engine import Engine
 from scheduler.decide.outcome import Placement, Unplaced
 from scheduler.decide.settings import SchedulingSettings
 from scheduler.whatif.alternatives import alternatives
-from scheduler.whatif.bench import Bench, Holder
+from scheduler.whatif.bench import Bench
 from scheduler.whatif.findings import find_reasons
 from scheduler.whatif.nearest import nearest
 from scheduler.whatif.smaller import dimensions

@@ -8,9 +8,10 @@ from ledger.domain.cpuset import CpuSet, parse_cpuset
 from ledger.domain.devices import DeviceShare
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.requests import CpuSetDemand, GangRef, PodRequest
+from scheduler.cluster.model import Holder
 from scheduler.decide.outcome import Placement
 from scheduler.decide.settings import SchedulingSettings
-from scheduler.whatif.bench import Bench, Holder
+from scheduler.whatif.bench import Bench
 from scheduler.whatif.defrag import NoPlan, Plan, plan_moves
 from tests.support.clusters import (
     GIB,

@@ -21,10 +21,11 @@ from ledger.domain.devices import DevicePlace, DeviceRecord
 from ledger.domain.dialects.names import Dialect
 from ledger.domain.nodes import NodeFacts, NumaZone, Taint
 from ledger.domain.request.requests import CpuSetDemand, DeviceDemand, MatchExpression, PodRequest
+from scheduler.cluster.model import Holder
 from scheduler.decide.outcome import Unplaced
 from scheduler.decide.refusal import reasons
 from scheduler.decide.settings import MGPUSettings, SchedulingSettings
-from scheduler.whatif.bench import Bench, Holder
+from scheduler.whatif.bench import Bench
 from scheduler.whatif.findings import Finding, find_reasons
 from scheduler.whatif.nearest import nearest
 from tests.support.clusters import (

@@ -3,8 +3,9 @@ from __future__ import annotations
 from msgspec import structs
 
 from ledger.domain.request.requests import PodRequest, PodSnapshot
+from scheduler.cluster.model import Holder
 from scheduler.decide.settings import SchedulingSettings
-from scheduler.whatif.bench import Bench, Holder
+from scheduler.whatif.bench import Bench
 from scheduler.whatif.releases import fewest_endings
 from tests.support.clusters import gpu_node, held, pod, running, share
 

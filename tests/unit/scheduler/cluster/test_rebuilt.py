@@ -10,12 +10,12 @@ from ledger.domain.log.recorded_request import recorded_request, request_digest
 from ledger.domain.request.requests import MatchExpression, PlacementRules
 from ledger.domain.resources import LABEL_HOSTNAME
 from ledger.store.open import open_ledger
+from scheduler.cluster.model import Scene
 from scheduler.cluster.rebuilt import request_of
 from scheduler.cluster.scene import (
     OTHERS,
     UNKNOWN,
     Objects,
-    Scene,
     names_a_node,
     read_objects,
     scene_of_ledger,

@@ -1,0 +1,126 @@
+"""What would make a waiting Pod fit: everything is decided, on the cluster as it is known."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from ledger.domain.log.events import RefusalReason
+from ledger.domain.request.requests import PodRequest, group_name
+from scheduler.cluster.model import Scene
+from scheduler.decide.dialects.registry import CHOOSERS
+from scheduler.decide.outcome import Unplaced
+from scheduler.decide.refusal import reasons
+from scheduler.whatif.bench import bench_of
+from scheduler.whatif.findings import Finding, find_reasons
+from scheduler.whatif.nearest import GroupNearest, Nearest, nearest, nearest_of_group
+
+_OF_DIALECTS: Final = frozenset(text for each in CHOOSERS for text in each.abouts)
+_UNRECORDED: Final = _OF_DIALECTS | frozenset(
+    reason.text
+    for reason in (
+        reasons.UNSCHEDULABLE,
+        reasons.TOO_MANY_PODS,
+        reasons.DIALECT_NOT_SERVED,
+        reasons.NO_PARTITION_TABLE,
+        reasons.PARTITION_COUNT,
+        reasons.NO_FREE_PARTITION,
+        reasons.NO_TOPOLOGY_TREE,
+        reasons.NOT_WHOLE_CORES,
+        reasons.BIND_POLICY_CONFLICT,
+    )
+)
+_UNRECORDED_STARTS: Final = (
+    "node(s) had untolerated taint",
+    reasons.NUMA_POLICY_CONFLICT.text,
+    reasons.NO_NUMA_NODES.text,
+    reasons.INSUFFICIENT_NUMA_CPU.text,
+    reasons.UNALIGNED.text,
+    reasons.UNSATISFIED.text,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prospects:
+    """
+    How a Pod that waits stands now, on the cluster as it is known.
+
+    Attributes:
+        message: what a decision answers now; empty where the Pod would get a place.
+        findings: why it has none, node by node; a node is an index into `names`.
+        nearest: None where nothing was decided: its request is not known, or its newest refusal is
+            about facts that nobody wrote down, so that the answer would be of another cluster.
+        names: of the nodes.
+        untold: facts that nobody wrote down where we looked.
+        is_known: its request is.
+        unseen: reasons of its newest refusal that are about such facts.
+        member_of: its group, from which it is looked at alone; empty without one.
+        group: of a member of a group whose members are known: how far they get together.
+    """
+
+    names: tuple[str, ...]
+    untold: tuple[str, ...]
+    is_known: bool
+    message: str = ""
+    findings: tuple[Finding, ...] = ()
+    nearest: Nearest | None = None
+    unseen: tuple[str, ...] = ()
+    member_of: str = ""
+    group: GroupNearest | None = None
+
+
+def prospects_of(pod_uid: str, scene: Scene, refused: Sequence[RefusalReason] = ()) -> Prospects:
+    """
+    Return what would make the Pod fit; for a member of a group, as if it came alone.
+
+    `refused` are the reasons of its newest refusal.
+    """
+    names = tuple(node.name for node in scene.nodes)
+    request = scene.requests.get(pod_uid)
+    unseen = unseen_of(scene, refused)
+    if request is None or is_blind(scene, refused):
+        return Prospects(
+            names=names, untold=scene.untold, is_known=request is not None, unseen=unseen
+        )
+    bench = bench_of(scene, pod_uid)
+    answer = bench.decide(request)
+    name = group_name(request)
+    members = _members(name, scene) if name else []
+    refusal = answer if isinstance(answer, Unplaced) else None
+    return Prospects(
+        names=names,
+        untold=scene.untold,
+        is_known=True,
+        message="" if refusal is None else refusal.message,
+        findings=() if refusal is None else tuple(find_reasons(request, refusal, bench)),
+        nearest=nearest(request, bench),
+        unseen=unseen,
+        member_of=name,
+        group=nearest_of_group(members, bench) if len(members) > 1 else None,
+    )
+
+
+def unseen_of(scene: Scene, refused: Sequence[RefusalReason]) -> tuple[str, ...]:
+    """Return the reasons that are about facts which nobody wrote down where we looked."""
+    return tuple(
+        item.reason
+        for item in refused
+        if scene.untold
+        and (item.reason in _UNRECORDED or item.reason.startswith(_UNRECORDED_STARTS))
+    )
+
+
+def is_blind(scene: Scene, refused: Sequence[RefusalReason]) -> bool:
+    """Tell whether a refusal is about nothing else than such facts."""
+    return bool(refused) and len(unseen_of(scene, refused)) == len(refused)
+
+
+def _members(name: str, scene: Scene) -> list[PodRequest]:
+    """Return the members of a group that hold nothing yet."""
+    holding = {holder.uid for holder in scene.holders}
+    return [
+        request
+        for uid, request in scene.requests.items()
+        if uid not in holding and group_name(request) == name
+    ]
