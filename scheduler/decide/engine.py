@@ -14,8 +14,7 @@ from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.requests import PodRequest
 from scheduler.decide.cards.view import NodeView
 from scheduler.decide.filter.alike import REFUSALS_BEFORE, Alike
-from scheduler.decide.filter.closer import CloserLooks
-from scheduler.decide.filter.filtering import Filtered, Filtering
+from scheduler.decide.filter.filtering import CloserLooks, Filtered, Filtering
 from scheduler.decide.filter.fitting import Fitting
 from scheduler.decide.filter.predicates import Predicates
 from scheduler.decide.grants import Grants

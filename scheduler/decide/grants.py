@@ -11,8 +11,8 @@ from ledger.domain.cpuset import EMPTY, CpuSet
 from ledger.domain.devices import WHOLE_PERCENT, DeviceRecord, DeviceShare, ratio_to_bytes
 from ledger.domain.request.requests import DeviceDemand, PodRequest
 from scheduler.decide.cards.choose import choose
+from scheduler.decide.cards.fit import LEAST_ALLOCATED
 from scheduler.decide.cards.gpus import is_shaped
-from scheduler.decide.cards.order import LEAST_ALLOCATED
 from scheduler.decide.cards.view import Choice, NodeView
 from scheduler.decide.cpusets.choose import choose_cpus, demand_on
 from scheduler.decide.filter.kubelet import kubelet_rejects

@@ -16,8 +16,7 @@ from ledger.domain.request.requests import (
     PlacementRules,
     PodRequest,
 )
-from scheduler.decide.cards.fit import asked_bytes, fits
-from scheduler.decide.cards.roots import root_of
+from scheduler.decide.cards.fit import asked_bytes, fits, root_of
 from scheduler.decide.cards.view import NodeView
 from scheduler.decide.cpusets.choose import demand_on
 from scheduler.decide.dialects.registry import CHOOSERS, chooser_of

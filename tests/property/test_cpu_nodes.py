@@ -19,7 +19,7 @@ from ledger.domain.nodes import NodeFacts, NumaZone
 from ledger.domain.request.requests import CpuSetDemand, PodRequest, PodSnapshot
 from ledger.domain.topology import CpuTopology
 from scheduler.decide.engine import Engine
-from scheduler.decide.numa.hints import masks_of
+from scheduler.decide.numa.merge import masks_of
 from scheduler.decide.outcome import Placement, Unplaced
 from scheduler.decide.settings import SchedulingSettings
 from tests.support.cards import GIB, card, whole

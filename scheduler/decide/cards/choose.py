@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from ledger.domain.annotations.device_hints import AllocateStrategy, JointScope
 from ledger.domain.devices import GPU
 from ledger.domain.request.requests import DeviceDemand, PodRequest
+from scheduler.decide.cards.fit import root_of, roots_of
 from scheduler.decide.cards.gpus import choose_gpus
 from scheduler.decide.cards.plain import choose_plain
-from scheduler.decide.cards.roots import root_of, roots_of
 from scheduler.decide.cards.units import able_cards, choose_units
 from scheduler.decide.cards.view import Choice, NodeView
 from scheduler.decide.outcome import CardView, Unfit

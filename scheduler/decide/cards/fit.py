@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
-from ledger.domain.devices import WHOLE_PERCENT, cores_to_percent
+from ledger.domain.annotations.device_hints import DeviceExclusivePolicy, DeviceHint
+from ledger.domain.devices import GPU, WHOLE_PERCENT, cores_to_percent
 from ledger.domain.request.requests import DeviceDemand
 from ledger.domain.resources import HUAWEI_NPU_CORE
 from scheduler.decide.outcome import CardView, Unfit
@@ -14,6 +15,41 @@ from scheduler.decide.refusal import reasons
 UNIT_CARDS: Final = "cards"
 UNIT_CORE: Final = "core percent"
 UNIT_MEMORY: Final = "memory bytes"
+MOST_ALLOCATED: Final = "MostAllocated"
+LEAST_ALLOCATED: Final = "LeastAllocated"
+
+
+def root_of(card: CardView) -> str:
+    """Return the PCIe root of a device, empty where the inventory does not tell."""
+    place = card.record.place
+    return "" if place is None else place.pcie_id
+
+
+def roots_of(cards: Iterable[CardView]) -> frozenset[str]:
+    """Return the roots of these devices; the empty text is among them where one is unknown."""
+    return frozenset(map(root_of, cards))
+
+
+def selected(cards: Sequence[CardView], hint: DeviceHint | None) -> list[CardView]:
+    """Return the devices whose labels the hint's selector takes (Koordinator contract 2.1)."""
+    if hint is None or hint.selector is None:
+        return list(cards)
+    return [card for card in cards if hint.selector.matches(card.record.labels)]
+
+
+def undisturbed(
+    offered: Sequence[CardView], of_type: Sequence[CardView], hint: DeviceHint | None
+) -> list[CardView]:
+    """
+    Return the devices that are left where whole PCIe roots are asked for.
+
+    Rule: Koordinator contract, quirk Q5 as "ours": a root with any used device of the type is
+    out. A device without a known root stands for itself.
+    """
+    if hint is None or hint.exclusive_policy is not DeviceExclusivePolicy.PCIE_LEVEL:
+        return list(offered)
+    used = roots_of(card for card in of_type if card.tenants) - {""}
+    return [card for card in offered if not card.tenants and root_of(card) not in used]
 
 
 def asked_bytes(demand: DeviceDemand, total_bytes: int) -> int:
@@ -144,3 +180,32 @@ def _ratio_unguarded(demand: DeviceDemand, total_bytes: int) -> bool:
     fits.
     """
     return not total_bytes and demand.memory_ratio_percent > demand.core_percent
+
+
+def score(card: CardView, demand: DeviceDemand, *, scoring: str) -> int:
+    """
+    Return how full (MostAllocated) or else how empty the device would be, 0..100.
+
+    Rule: Koordinator contract 8.2: the integer mean over memory ratio and memory of a GPU, the
+    unit asked for alone counting as requested; one unit for other types and for GPUs that report
+    no memory. 40 GiB with 16 GiB used, ratio 25 asked: most (65 + 40) / 2 = 52, least 47.
+    """
+    most = scoring == MOST_ALLOCATED
+    record = card.record
+    total = record.memory_bytes
+    if record.device_type != GPU or not total:
+        used = record.core_percent - card.core_free + demand.core_percent
+        return _part(used, record.core_percent, most=most)
+    used = total - card.memory_free
+    ratio_used = -(-used * WHOLE_PERCENT // total)  # up: bytes came from a ratio by rounding down
+    by_ratio = _part(ratio_used + demand.memory_ratio_percent, WHOLE_PERCENT, most=most)
+    by_bytes = _part(used + demand.memory_bytes, total, most=most)
+    return (by_ratio + by_bytes) // 2
+
+
+def _part(used: int, total: int, *, most: bool) -> int:
+    """Return the percentage used or left of one resource; 0 when there is none of it."""
+    if not total:
+        return 0
+    used = min(used, total)
+    return (used if most else total - used) * WHOLE_PERCENT // total

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from ledger.domain.devices import GPU
 from ledger.domain.request.requests import DeviceDemand, PodRequest
 from ledger.domain.topology import LinkMatrix
-from scheduler.decide.cards.fit import fits, is_whole, why_unfit
+from scheduler.decide.cards.fit import fits, is_whole, score, why_unfit
 from scheduler.decide.cards.links import pick_linked
-from scheduler.decide.cards.order import score
 from scheduler.decide.cards.shares import shares_of
 from scheduler.decide.cards.tree import has_tree
 from scheduler.decide.cards.view import Choice, NodeView

@@ -7,9 +7,7 @@ from dataclasses import dataclass
 
 from ledger.domain.annotations.device_hints import TopologyScope
 from ledger.domain.request.requests import DeviceDemand
-from scheduler.decide.cards.fit import UNIT_CARDS, fits, is_whole, why_unfit
-from scheduler.decide.cards.order import score
-from scheduler.decide.cards.roots import root_of
+from scheduler.decide.cards.fit import UNIT_CARDS, fits, is_whole, root_of, score, why_unfit
 from scheduler.decide.outcome import CardView, Unfit
 from scheduler.decide.refusal import reasons
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Final
+from typing import Final, NamedTuple
 
 from ledger.domain.annotations.cpu import CpuSharedPool, NumaExclusive, NumaPolicy
 from ledger.domain.annotations.node_cpu import NumaAllocateStrategy, numa_policy_of
@@ -17,11 +17,15 @@ from ledger.domain.request.requests import PodRequest
 from scheduler.decide.cards.view import Choice, NodeView
 from scheduler.decide.cpusets.choose import CpuSearch, demand_on, search_cpus
 from scheduler.decide.cpusets.layout import layout_of
-from scheduler.decide.filter.kubelet_hints import fewest_numas, total_of
-from scheduler.decide.numa.hints import DEVICE_CHOICE_SCORE, NumaHint, hints_of, masks_of
-from scheduler.decide.numa.merge import Exclusivity, merge
-from scheduler.decide.numa.score import Usage, score
-from scheduler.decide.numa.split import split
+from scheduler.decide.filter.kubelet import fewest_numas, total_of
+from scheduler.decide.numa.merge import (
+    DEVICE_CHOICE_SCORE,
+    Exclusivity,
+    NumaHint,
+    hints_of,
+    masks_of,
+    merge,
+)
 from scheduler.decide.numa.state import (
     NUMA_NODES_MAX,
     NumaLoad,
@@ -41,6 +45,7 @@ _POOLED: Final = frozenset({QosClass.LS, QosClass.NONE})
 ChooseDevices = Callable[[NodeView], Choice | Unfit]
 Parts = tuple[NumaPart, ...]
 _NO_DEVICES: Final = Choice()
+FULL_SCORE: Final = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -361,3 +366,60 @@ def _has_any(card: CardView) -> bool:
 
 def _gpus(choice: Choice) -> frozenset[int]:
     return frozenset(share.minor for share in choice.shares if share.device_type == GPU)
+
+
+def split(amount: int, available: Mapping[int, int], unit: int = 1) -> dict[int, int] | None:
+    """
+    Return NUMA node -> its part of `amount`, None when the nodes have not enough together.
+
+    Rule: Koordinator contract 7, splitting a request over a mask; equal nodes by id (Q10).
+
+    The node with the least comes first; each gets what it has, at most an even part of what is
+    left, in whole units.
+
+    >>> split(6, {0: 12, 1: 12}, unit=2)
+    {0: 2, 1: 4}
+    >>> split(5000, {0: 1500, 1: 9000})
+    {0: 1500, 1: 3500}
+
+    Args:
+        amount: CPUs, thousandths of a CPU or bytes.
+        available: NUMA node -> what it has left of them.
+        unit: what a part is a multiple of: CPUs per core for whole cores.
+    """
+    parts: dict[int, int] = {}
+    left = amount
+    order = sorted(available, key=lambda node: (available[node], node))
+    for place, node in enumerate(order):
+        share = min(available[node], left // (len(order) - place))
+        parts[node] = share - share % unit
+        left -= parts[node]
+    return None if left else parts
+
+
+class Usage(NamedTuple):
+    """One resource on a set of NUMA nodes: capacity, what is used, what the request adds."""
+
+    capacity: int
+    used: int
+    asked: int
+
+
+def score(usages: Sequence[Usage], *, most_allocated: bool) -> int:
+    """
+    Return the mean score of the resources, all weighted alike.
+
+    Rule: Koordinator contract 7: Least (cap - req) * 100 / cap, Most req * 100 / cap, in whole
+    numbers; the request counts as used and is cut at the capacity; above it Least gives 0.
+    """
+    if not usages:
+        return 0
+    return sum(_score(usage, most_allocated=most_allocated) for usage in usages) // len(usages)
+
+
+def _score(usage: Usage, *, most_allocated: bool) -> int:
+    if usage.capacity <= 0:
+        return 0
+    requested = min(usage.used + usage.asked, usage.capacity)
+    part = requested if most_allocated else usage.capacity - requested
+    return part * FULL_SCORE // usage.capacity

@@ -9,7 +9,7 @@ from ledger.domain.annotations.node_cpu import NumaAllocateStrategy
 from ledger.domain.nodes import NodeFacts
 from scheduler.decide.cpusets.layout import layout_of
 from scheduler.decide.cpusets.pinned import Pinned
-from scheduler.decide.numa.hints import masks_of
+from scheduler.decide.numa.merge import masks_of
 from scheduler.decide.numa.state import NUMA_NODES_MAX
 from scheduler.decide.outcome import Unfit
 from scheduler.decide.refusal import reasons

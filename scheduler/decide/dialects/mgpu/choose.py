@@ -15,16 +15,27 @@ from ledger.domain.devices import (
 from ledger.domain.dialects.mgpu.annotations import MgpuPolicy
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.requests import DeviceDemand, PodRequest
-from scheduler.decide.cards.fit import UNIT_CARDS, asked_bytes, fits, why_unfit
-from scheduler.decide.cards.view import Choice
-from scheduler.decide.dialects.mgpu import reasons as of_mgpu
+from scheduler.decide.cards.fit import UNIT_CARDS, asked_bytes, fits, is_whole, why_unfit
+from scheduler.decide.cards.partition import partitions_for
+from scheduler.decide.cards.view import Choice, NodeView
 from scheduler.decide.dialects.mgpu.search import Assignment, SearchResult, best_assignment
 from scheduler.decide.dialects.protocol import CardLimit
 from scheduler.decide.outcome import CardView, Unfit
 from scheduler.decide.refusal import reasons
 from scheduler.decide.refusal.reasons import Reason
-from scheduler.decide.settings import MGPUSettings
+from scheduler.decide.settings import MGPUSettings, SchedulingSettings
 
+DISABLED: Final = Reason(text="MGPUDisabled", remedy="set mgpu.enabled")
+NODE_INVALID: Final = Reason(
+    text="MGPUNodeInvalid", remedy="correct the node's mGPU schedule label"
+)
+POLICY_MISMATCH: Final = Reason(
+    text="MGPUPolicyMismatch", remedy="give Pod and node the same mGPU compute policy"
+)
+SEARCH_CUT: Final = Reason(
+    text="MGPUSearchCut",
+    remedy="end Pods on the node, or split the Pod: the search for a combination was cut short",
+)
 UNIT_CONTAINERS: Final = "containers"
 
 LIMIT: Final = CardLimit(
@@ -101,7 +112,7 @@ def _no_combination(
     ]
     at_best = best_assignment(demands, empty, replace(settings, search_levels=0))
     never = at_best.assignment is None and not at_best.cut
-    reason = of_mgpu.SEARCH_CUT if result.cut else reasons.NO_COMBINATION
+    reason = SEARCH_CUT if result.cut else reasons.NO_COMBINATION
     return Unfit(
         reason=reason.text,
         requested=len(demands),
@@ -135,16 +146,16 @@ def misfit(
         whole_cards: the Pod asks for nothing else.
     """
     if not settings.enabled:
-        return of_mgpu.DISABLED
+        return DISABLED
     if facts.mgpu_invalid:
-        return of_mgpu.NODE_INVALID
+        return NODE_INVALID
     wanted = policy or MgpuPolicy.FIXED_SHARE
     served = facts.mgpu_policy or MgpuPolicy.FIXED_SHARE
     if multi:
         matches = wanted == served == MgpuPolicy.NATIVE_BURST_SHARE
     else:
         matches = wanted == served or whole_cards
-    return None if matches else of_mgpu.POLICY_MISMATCH
+    return None if matches else POLICY_MISMATCH
 
 
 def _shares(
@@ -189,3 +200,52 @@ def _share(card: CardView, tenants: Sequence[ContainerShare], *, exclusive: bool
         instances=len(tenants),
         containers=tuple(tenants),
     )
+
+
+def choose_beside_partition(
+    request: PodRequest,
+    demands: Sequence[DeviceDemand],
+    offered: Sequence[CardView],
+    node: NodeView,
+    settings: SchedulingSettings,
+) -> Choice | Unfit:
+    """
+    Choose the best partition beside which the parts find a place too.
+
+    Rule: DIVERGENCES, "`Honor` and mGPU's whole cards"; Koordinator contract 8.5.
+
+    Whole cards are used up, so parts are on other cards: two searches are as exact as one.
+
+    Args:
+        demands: at least one for whole cards and one for parts.
+        offered: the cards that passed the Pod's filters.
+    """
+    refusal = refuse_node(request, demands, node.facts, settings.mgpu)
+    if refusal is not None:
+        return refusal
+    wholes = [demand for demand in demands if is_whole(demand)]
+    parts = [demand for demand in demands if not is_whole(demand)]
+    partitions = partitions_for(
+        wholes[0],
+        sum(demand.count for demand in wholes),
+        offered,
+        node,
+        spec=request.partition,
+        score_order=settings.devices.partition_score_order,
+    )
+    if isinstance(partitions, Unfit):
+        return partitions
+    assert partitions, "a table that binds gives partitions or a reason"
+    first_fit = len(demands) > settings.mgpu.search_levels
+    search = replace(settings.mgpu, search_levels=0) if first_fit else settings.mgpu
+    refusals: list[Unfit] = []
+    for cards in partitions:
+        minors = {card.record.minor for card in cards}
+        others = [card for card in offered if card.record.minor not in minors]
+        beside = choose_mgpu(request, parts, others, node.facts, search)
+        whole = choose_mgpu(request, wholes, cards, node.facts, search)
+        if isinstance(beside, Choice) and isinstance(whole, Choice):
+            shares = sorted((*whole.shares, *beside.shares), key=lambda share: share.key)
+            return Choice(shares=tuple(shares), search_cut=whole.search_cut or beside.search_cut)
+        refusals += [answer for answer in (beside, whole) if isinstance(answer, Unfit)]
+    return refusals[0]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from ledger.domain.annotations.tenure import encode_search_cut
@@ -18,17 +20,49 @@ from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.requests import DeviceDemand, PodRequest
 from scheduler.decide.cards.shares import held_by
 from scheduler.decide.cards.view import Choice, NodeView
-from scheduler.decide.dialects.mgpu import reasons
-from scheduler.decide.dialects.mgpu.advice import alternatives, conversions
-from scheduler.decide.dialects.mgpu.beside_partition import choose_beside_partition
-from scheduler.decide.dialects.mgpu.choose import LIMIT, choose_mgpu, misfit
+from scheduler.decide.dialects.mgpu.choose import (
+    DISABLED,
+    LIMIT,
+    NODE_INVALID,
+    POLICY_MISMATCH,
+    SEARCH_CUT,
+    choose_beside_partition,
+    choose_mgpu,
+    misfit,
+)
 from scheduler.decide.dialects.mgpu.search import STEPS_MAX
-from scheduler.decide.dialects.protocol import DialectChooser, Own
+from scheduler.decide.dialects.protocol import DialectChooser, Nodes, Own
 from scheduler.decide.outcome import CardView, Placement, Unfit
 from scheduler.decide.refusal.reasons import Reason
 from scheduler.decide.settings import MGPUSettings, SchedulingSettings
 
 ID_MODE: Final = "id"
+
+
+def alternatives(
+    request: PodRequest, nodes: Sequence[NodeFacts]
+) -> Iterator[tuple[str, Callable[[PodRequest], PodRequest]]]:
+    """Yield every other compute policy that a node has."""
+    mine = request.mgpu_policy
+    for policy in sorted({node.mgpu_policy for node in nodes} - {mine, ""}):
+        text = f"use the mGPU compute policy {policy}" + (f" instead of {mine}" if mine else "")
+        yield text, partial(_with_policy, policy)
+
+
+def conversions(
+    _request: PodRequest, nodes: Nodes, settings: SchedulingSettings
+) -> Iterator[tuple[str, Nodes, SchedulingSettings]]:
+    """Yield the settings that keep mGPU Pods off nodes."""
+    mgpu = settings.mgpu
+    if not mgpu.enabled:
+        yield "set mgpu.enabled", nodes, replace(settings, mgpu=replace(mgpu, enabled=True))
+    most = mgpu.max_containers_per_card
+    more = replace(settings, mgpu=replace(mgpu, max_containers_per_card=1024))
+    yield f"raise mgpu.maxContainersPerCard above {most}", nodes, more
+
+
+def _with_policy(policy: str, request: PodRequest) -> PodRequest:
+    return replace(request, mgpu_policy=policy)
 
 
 def _choose(
@@ -95,9 +129,9 @@ CHOOSER: Final = DialectChooser(
     node_fields=("mgpu_policy", "mgpu_invalid"),
     misfit=_misfit,
     answer=_answer,
-    node_reasons=(reasons.DISABLED, reasons.NODE_INVALID, reasons.POLICY_MISMATCH),
-    search_reasons=(reasons.SEARCH_CUT,),
-    abouts={reasons.POLICY_MISMATCH.text: _policies},
+    node_reasons=(DISABLED, NODE_INVALID, POLICY_MISMATCH),
+    search_reasons=(SEARCH_CUT,),
+    abouts={POLICY_MISMATCH.text: _policies},
     alternatives=alternatives,
     conversions=conversions,
 )

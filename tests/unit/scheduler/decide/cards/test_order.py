@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from scheduler.decide.cards.order import score
+from scheduler.decide.cards.fit import score
 from tests.support.cards import GIB, card, nic, part, rdma
 
 

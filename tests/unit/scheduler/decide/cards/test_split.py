@@ -7,7 +7,7 @@ import random
 import pytest
 
 from ledger.domain.topology import LinkMatrix
-from scheduler.decide.cards.split import split_linked
+from scheduler.decide.cards.joint import split_linked
 from tests.oracles.links import best_split, bottleneck
 from tests.support.links import SIXTEEN_TWO_ISLANDS, matrix_of
 from tests.support.topologies import EIGHT_GPU_NVLINK

@@ -6,10 +6,18 @@ from itertools import product
 import pytest
 
 from ledger.domain.annotations.cpu import NumaPolicy
-from scheduler.decide.numa.hints import Hints, NumaHint, hints_of, masks_of
-from scheduler.decide.numa.merge import Aligned, Exclusivity, NumaUse, mask_text, merge
-from scheduler.decide.numa.score import Usage, score
-from scheduler.decide.numa.split import split
+from scheduler.decide.numa.align import Usage, score, split
+from scheduler.decide.numa.merge import (
+    Aligned,
+    Exclusivity,
+    Hints,
+    NumaHint,
+    NumaUse,
+    hints_of,
+    mask_text,
+    masks_of,
+    merge,
+)
 
 BEST_EFFORT = NumaPolicy.BEST_EFFORT
 RESTRICTED = NumaPolicy.RESTRICTED

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from ledger.domain.request.requests import DeviceDemand
 from scheduler.decide.cards.fit import fits
 from scheduler.decide.cards.view import Choice
-from scheduler.decide.dialects.hami.choose import choose_hami
+from scheduler.decide.dialects.hami import choose_hami
 from scheduler.decide.outcome import CardView, Unfit
 from scheduler.decide.settings import SchedulingSettings
 from tests.support.cards import GIB, card, need, node_of, part, pod, whole

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
-from ledger.domain.request.requests import DeviceDemand, PodRequest
-from scheduler.decide.cards.fit import UNIT_CARDS, fits, is_whole, why_unfit
-from scheduler.decide.cards.order import score
+from ledger.domain.dialects.names import Dialect
+from ledger.domain.nodes import NodeFacts
+from ledger.domain.request.requests import CardFilter, DeviceDemand, PodRequest
+from scheduler.decide.cards.fit import UNIT_CARDS, fits, is_whole, score, why_unfit
 from scheduler.decide.cards.plain import choose_plain
 from scheduler.decide.cards.shares import shares_of
 from scheduler.decide.cards.view import Choice, NodeView
+from scheduler.decide.dialects.protocol import DialectChooser
 from scheduler.decide.outcome import CardView, Unfit
 from scheduler.decide.refusal import reasons
 from scheduler.decide.settings import SchedulingSettings
@@ -24,6 +27,12 @@ Candidates = Sequence[Sequence[int]]
 NO_SUCH_CARD: Final = reasons.Reason(
     text="CardFilterMismatch",
     remedy="let use-gputype, nouse-gputype, use-gpuuuid and nouse-gpuuuid take more cards",
+)
+_WISHES: Final = (
+    ("models", "use-gputype"),
+    ("not_models", "nouse-gputype"),
+    ("ids", "use-gpuuuid"),
+    ("not_ids", "nouse-gpuuuid"),
 )
 
 
@@ -187,3 +196,30 @@ def _no_combination(
         unit=UNIT_CARDS,
         preemptible=_matched(counts, ranked) == sum(counts),
     )
+
+
+def _alternatives(
+    request: PodRequest, _nodes: Sequence[NodeFacts]
+) -> Iterator[tuple[str, Callable[[PodRequest], PodRequest]]]:
+    """Yield the request without each list of cards."""
+    for field, name in _WISHES:
+        if request.card_filter is not None and getattr(request.card_filter, field):
+            yield f"drop nvidia.com/{name}", partial(_without, field)
+
+
+def _without(field: str, request: PodRequest) -> PodRequest:
+    assert request.card_filter is not None, request.uid
+    left: CardFilter = replace(request.card_filter, **{field: ()})
+    return replace(request, card_filter=None if left == CardFilter() else left)
+
+
+CHOOSER: Final = DialectChooser(
+    dialect=Dialect.HAMI,
+    choose=choose_hami,
+    by_links=False,
+    whole_or_share=True,
+    has_topology=True,
+    request_fields=("card_filter",),
+    search_reasons=(NO_SUCH_CARD,),
+    alternatives=_alternatives,
+)

@@ -6,7 +6,7 @@ from ledger.domain.dialects.names import Dialect
 from ledger.domain.request.requests import CardFilter
 from scheduler.decide.cards.choose import choose
 from scheduler.decide.cards.view import Choice
-from scheduler.decide.dialects.hami.chooser import CHOOSER
+from scheduler.decide.dialects.hami import CHOOSER
 from scheduler.decide.outcome import Unfit
 from scheduler.decide.settings import SchedulingSettings
 from tests.support.cards import GIB, card, node_of, part, pod
