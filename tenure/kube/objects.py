@@ -121,7 +121,7 @@ class KubeObjects:
         """Create an object in the collection at `path`."""
         status, answer = await self._call("POST", path, body)
         if status == _NOT_FOUND:
-            raise ApiError(f"there is nothing to create it in: path={path}")
+            raise ApiError(f"there is nothing to create it in: path={path}", status=status)
         return answer
 
     async def replace(self, path: str, body: Object) -> Object:

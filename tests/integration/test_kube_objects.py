@@ -149,8 +149,9 @@ def test_creating_in_a_namespace_that_is_not_there_is_an_error(tmp_path: Path) -
 
     async def act(objects: KubeObjects, api: FakeApi) -> None:
         api.canned[SECRETS] = Canned(status=404)
-        with pytest.raises(ApiError, match="nothing to create it in"):
+        with pytest.raises(ApiError, match="nothing to create it in") as caught:
             await objects.create(SECRETS, named("s"))
+        assert caught.value.status == 404
 
     run(act, tmp_path)
 

@@ -1,0 +1,418 @@
+"""
+Binding: `scheduler.bind.protocol` executed, one task for each Pod on its way to a node.
+
+Rule: design section 5.3. The protocol says what is done and what comes next; in here it is done.
+A call is answered in time whether or not the protocol has ended: what is under way goes on, and a
+repeated call joins it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, Protocol, assert_never
+from urllib.parse import quote
+
+from certs.ports import ApiError, ConflictError, Object
+from ledger.domain.errors import LedgerError, StaleStreamError
+from ledger.domain.log.events import PodBound, PodReserved, PodVoided
+from ledger.domain.log.recorded import NewEvent
+from ledger.domain.resources import ANNOTATION_TENURE_FENCE
+from ledger.store.writing import commands
+from ledger.store.writing.commands import Command, Outcome, Recorded
+from scheduler.bind import protocol
+from scheduler.bind.protocol import (
+    DEPOSED,
+    ELSEWHERE,
+    TRIES_MAX,
+    Act,
+    Answer,
+    Done,
+    Next,
+    NoAnswer,
+    NotThere,
+    PatchFence,
+    PodNow,
+    PostBinding,
+    ReadPod,
+    RecordBound,
+    RecordVoided,
+    Refused,
+    Reserve,
+    Told,
+)
+from scheduler.record import events
+from scheduler.service import outcomes
+from scheduler.service.ports import (
+    Api,
+    BindCall,
+    Books,
+    Chosen,
+    Clock,
+    NotChosen,
+    Recorder,
+    Standing,
+    Start,
+)
+
+_log: Final = logging.getLogger("tenure.scheduler.binding")
+ANSWER_SECONDS: Final = 8.0
+"""Below kube-scheduler's `httpTimeout` of 10 s for an extender."""
+CALLS_MAX: Final = 64
+"""Calls to the API server at once."""
+BINDS_MAX: Final = 4_096
+"""Pods on their way at once."""
+AGAIN_SECONDS: Final = 0.05
+AGAIN_SECONDS_MAX: Final = 5.0
+
+UNDER_WAY: Final = "the binding is still under way"
+UNKNOWN_POD: Final = "no such Pod waits"
+TOO_MANY: Final = "too many Pods are being bound"
+NODE_MOVED: Final = "the node keeps changing"
+
+
+class Proofs(Protocol):
+    """Says on the Pod where the ledger has its reservation; see `scheduler.service.proofs`."""
+
+    def annotations(
+        self, event: PodReserved, *, epoch: int, position: int, at_us: int
+    ) -> Mapping[str, str]:
+        """Return what the Binding says beside the reservation's own annotations."""
+        ...
+
+
+@dataclass(slots=True, kw_only=True)
+class _Job:
+    """
+    One Pod on its way.
+
+    Attributes:
+        answer: what kube-scheduler is told in the end.
+        chosen: of the attempt that is being reserved, or was in this call.
+        unsure: what was chosen may be recorded, and nobody has said so.
+        position: of the reservation, once it is durable.
+        read: the Pod as it was last read.
+        failures: of the same act, one after another.
+    """
+
+    call: BindCall
+    node_uid: str
+    attempt: int
+    answer: asyncio.Future[str]
+    chosen: Chosen | None = None
+    unsure: bool = False
+    position: int = 0
+    read: Object | None = None
+    failures: int = 0
+
+    @property
+    def path(self) -> str:
+        """Return the path of the Pod."""
+        return pod_path(self.call.namespace, self.call.pod_name)
+
+
+@dataclass(slots=True, kw_only=True)
+class Binder:
+    """
+    Binds Pods, and settles what nobody knows to be bound.
+
+    Args:
+        actor: whose doing the events are, such as `scheduler/<replica>`.
+
+    Attributes:
+        counts: what every act came to, as `<act> <told>`.
+    """
+
+    recorder: Recorder
+    api: Api
+    clock: Clock
+    books: Books
+    proofs: Proofs
+    actor: str
+    start: Start
+    answer_seconds: float = ANSWER_SECONDS
+    calls_max: int = CALLS_MAX
+    binds_max: int = BINDS_MAX
+    counts: Counter[str] = field(default_factory=Counter)
+    _jobs: dict[str, _Job] = field(default_factory=dict)
+    _calls: asyncio.Semaphore = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._calls = asyncio.Semaphore(self.calls_max)
+
+    def is_under_way(self, pod_uid: str) -> bool:
+        """Tell whether a Pod is being bound or settled: what it holds is not for others to end."""
+        return pod_uid in self._jobs
+
+    async def bind(self, call: BindCall) -> str:
+        """
+        Bind a Pod to a node; return why not, empty when it is bound there.
+
+        The same call again joins the one under way, or answers what came of it. For another node
+        the first one is ended before: bound, or taken back behind the fence.
+        """
+        try:
+            async with asyncio.timeout(self.answer_seconds):
+                return await self._bind(call)
+        except TimeoutError:
+            return UNDER_WAY
+
+    def settle(self, standing: Standing) -> None:
+        """Find out in the background what became of a reservation that is not known as bound."""
+        if standing.pod_uid not in self._jobs:
+            self._begin_to_settle(standing)
+
+    async def _bind(self, call: BindCall) -> str:
+        uid = call.pod_uid
+        while True:
+            job = self._jobs.get(uid)
+            standing = self.books.standing(uid)
+            if job is None and standing is not None:
+                if standing.is_bound:
+                    return "" if standing.node_name == call.node_name else ELSEWHERE
+                job = self._begin_to_settle(standing)
+            if job is None:
+                break
+            answer = await asyncio.shield(job.answer)
+            if job.call.node_name == call.node_name or answer == DEPOSED:
+                return answer
+        if len(self._jobs) >= self.binds_max:
+            return TOO_MANY
+        return await self._first(call)
+
+    async def _first(self, call: BindCall) -> str:
+        """Begin with a Pod that nothing is reserved for and nobody binds."""
+        job = self._job(call)  # from here on a second call joins this one
+        self.start(self._run(job, None))
+        return await asyncio.shield(job.answer)
+
+    async def _begun(self, job: _Job) -> Next | None:
+        """Return the first act for a Pod that waits, None where none does."""
+        call = job.call
+        version = self.books.version(call.pod_uid)
+        if version is None:  # kube-scheduler may have heard of it before us
+            told = await self._read(job)
+            if not (isinstance(told, PodNow) and not told.node and not told.deleting):
+                return None
+            version = told.resource_version
+        attempt = self.books.attempts(call.pod_uid) + 1
+        return protocol.begin(node=call.node_name, attempt=attempt, resource_version=version)
+
+    def _begin_to_settle(self, standing: Standing) -> _Job:
+        call = BindCall(
+            namespace=standing.namespace,
+            pod_name=standing.pod_name,
+            pod_uid=standing.pod_uid,
+            node_name=standing.node_name,
+        )
+        job = self._job(call, node_uid=standing.node_uid, attempt=standing.attempt)
+        first = protocol.settle(
+            node=standing.node_name,
+            attempt=standing.attempt,
+            resource_version=standing.resource_version,
+        )
+        self.start(self._run(job, first))
+        return job
+
+    def _job(self, call: BindCall, *, node_uid: str = "", attempt: int = 0) -> _Job:
+        answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        job = _Job(call=call, node_uid=node_uid, attempt=attempt, answer=answer)
+        self._jobs[call.pod_uid] = job
+        return job
+
+    def _end(self, job: _Job, error: str) -> None:
+        del self._jobs[job.call.pod_uid]
+        job.answer.set_result(error)
+        words = {
+            "pod_uid": job.call.pod_uid,
+            "node_name": job.call.node_name,
+            "attempt": job.attempt,
+            "position": job.position,
+            "error": error,
+        }
+        _log.info("a Pod was not bound" if error else "a Pod was bound", extra=words)
+
+    async def _run(self, job: _Job, first: Next | None) -> None:
+        """Do what the protocol says until it answers; None = it begins with a Pod that waits."""
+        error = UNKNOWN_POD
+        try:
+            following = first or await self._begun(job)
+            while following is not None:
+                state, act = following
+                if isinstance(act, Answer):
+                    error = act.error
+                    break
+                told = await self._done(job, act)
+                self.counts[f"{type(act).__name__} {type(told).__name__}"] += 1
+                following = protocol.step(state, told)
+        except asyncio.CancelledError:
+            job.answer.cancel()
+            raise
+        except Exception as fault:  # ours: whoever waits hears of it, and the process ends
+            job.answer.set_exception(fault)
+            job.answer.exception()
+            raise
+        self._end(job, error)
+
+    async def _done(self, job: _Job, act: Act) -> Told:
+        """Do one act; what got no answer waits before it is done again."""
+        match act:
+            case Reserve(attempt, version):
+                told = await self._reserve(job, attempt, version)
+            case PostBinding(attempt, version):
+                return await self._post(job, attempt, version)
+            case PatchFence():
+                told = await self._fence(job)
+            case ReadPod():
+                told = await self._read(job)
+            case RecordBound(attempt):
+                bound = PodBound(pod_uid=job.call.pod_uid, attempt=attempt, node_uid=job.node_uid)
+                told = await self._note(events.bound(bound, self.clock.wall_us()))
+            case RecordVoided(attempt, reason):
+                voided = PodVoided(
+                    pod_uid=job.call.pod_uid,
+                    attempt=attempt,
+                    node_uid=job.node_uid,
+                    reason=reason,
+                )
+                told = await self._note(events.voided(voided, self.clock.wall_us()))
+            case Answer():
+                raise AssertionError("an answer is not done")
+            case _:
+                assert_never(act)
+        job.failures = job.failures + 1 if isinstance(told, NoAnswer) else 0
+        if job.failures:
+            pause = AGAIN_SECONDS * 2 ** min(job.failures - 1, 16)
+            await self.clock.sleep(min(pause, AGAIN_SECONDS_MAX))
+        return told
+
+    # --- the ledger ---------------------------------------------------------------------------
+
+    async def _reserve(self, job: _Job, attempt: int, version: str) -> Told:
+        """Choose and reserve; what was decided on a node that moved on is decided again."""
+        for _ in range(TRIES_MAX):
+            if not job.unsure:
+                chosen = self.books.choose(job.call, attempt, version, job.read)
+                if isinstance(chosen, NotChosen):
+                    return Refused(chosen.message)
+                job.chosen, job.attempt = chosen, attempt
+                job.node_uid = chosen.reservation.node_uid
+            assert job.chosen is not None, job.call
+            answer = await self._record(job.chosen.events, job.chosen.expected)
+            told = outcomes.of_command(answer, is_new=not job.unsure)
+            job.unsure = isinstance(told, NoAnswer)
+            if isinstance(answer, Recorded):
+                job.position = answer.last
+            if isinstance(told, Refused):
+                self.books.refused(job.chosen)
+            if not _is_stale(answer):
+                return told
+        return Refused(NODE_MOVED)
+
+    async def _note(self, event: NewEvent) -> Told:
+        return outcomes.of_command(await self._record((event,)), is_new=False)
+
+    async def _record(
+        self, new: tuple[NewEvent, ...], expected: Mapping[str, int] | None = None
+    ) -> Outcome | LedgerError:
+        ours = tuple(events.by(self.actor, event) for event in new)
+        try:
+            answer = await self.recorder.record(Command(events=ours, expected=expected or {}))
+        except LedgerError as error:
+            return error
+        if isinstance(answer, Recorded):
+            self.books.recorded(ours, answer.first)
+        return answer
+
+    # --- the API server -----------------------------------------------------------------------
+
+    async def _post(self, job: _Job, attempt: int, version: str) -> Told:
+        assert job.chosen is not None, job.call
+        event = job.chosen.reservation
+        assert (event.attempt, event.resource_version) == (attempt, version), (attempt, version)
+        signed = self.proofs.annotations(
+            event,
+            epoch=self.recorder.epoch,
+            position=job.position,
+            at_us=job.chosen.events[-1].wall_us,
+        )
+        body = binding(job.call, version, {**event.annotations, **signed})
+        try:
+            async with self._calls:
+                await self.api.create(f"{job.path}/binding", body)
+        except (ConflictError, ApiError) as error:
+            return outcomes.of_binding(error)
+        return outcomes.of_binding(None)
+
+    async def _fence(self, job: _Job) -> Told:
+        """
+        Move the Pod's version.
+
+        Every attempt has a value of its own: a patch that changes nothing moves no version. A
+        patch that is refused may be of a Pod that is gone, has another UID or no annotations yet,
+        or may have lost a race: reading tells, and only the first two are an end.
+        """
+        mark = f"{self.recorder.epoch}/{job.attempt}"
+        try:
+            async with self._calls:
+                await self.api.patch(job.path, fence(job.call.pod_uid, mark, job.read))
+        except (ConflictError, ApiError) as error:
+            if isinstance(error, ApiError) and not outcomes.is_definite(error):
+                return NoAnswer()
+            told = await self._read(job)
+            return told if isinstance(told, NotThere) else NoAnswer()
+        return Done()
+
+    async def _read(self, job: _Job) -> Told:
+        try:
+            async with self._calls:
+                job.read = await self.api.read(job.path)
+        except ApiError:
+            return NoAnswer()
+        return outcomes.of_pod(job.read, job.call.pod_uid)
+
+
+def binding(call: BindCall, version: str, annotations: Mapping[str, str]) -> Object:
+    """Return a Binding that only this Pod takes, and only at this version."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Binding",
+        "metadata": {
+            "name": call.pod_name,
+            "namespace": call.namespace,
+            "uid": call.pod_uid,
+            "resourceVersion": version,
+            "annotations": dict(annotations),
+        },
+        "target": {"apiVersion": "v1", "kind": "Node", "name": call.node_name},
+    }
+
+
+def fence(pod_uid: str, mark: str, seen: Object | None) -> list[Object]:
+    """
+    Return the patch that moves a Pod's version.
+
+    Args:
+        seen: the Pod as it was last read. One without annotations gets some at that version, so
+            that none which it gets meanwhile is lost.
+    """
+    uid = {"op": "test", "path": "/metadata/uid", "value": pod_uid}
+    metadata = (seen or {}).get("metadata", {})
+    if seen is None or metadata.get("annotations"):
+        key = ANNOTATION_TENURE_FENCE.replace("/", "~1")
+        return [uid, {"op": "add", "path": f"/metadata/annotations/{key}", "value": mark}]
+    at = {"op": "test", "path": "/metadata/resourceVersion", "value": metadata["resourceVersion"]}
+    words = {ANNOTATION_TENURE_FENCE: mark}
+    return [uid, at, {"op": "add", "path": "/metadata/annotations", "value": words}]
+
+
+def pod_path(namespace: str, name: str) -> str:
+    """Return the path of a Pod."""
+    return f"/api/v1/namespaces/{quote(namespace, safe='')}/pods/{quote(name, safe='')}"
+
+
+def _is_stale(answer: Outcome | LedgerError) -> bool:
+    return isinstance(answer, commands.Refused) and isinstance(answer.error, StaleStreamError)
