@@ -12,9 +12,9 @@ from ledger.domain.errors import InputError
 from ledger.domain.log.clock import SKEW_MAX_US
 from ledger.store.mending.recover import incarnations
 from ledger.store.reading import report_queries as queries
+from scheduler.usage.fleet import GONE
 from tenure.asking.opening import ledger_url, opened
 from tenure.exits import AnswerIsNo
-from tenure.look.fleet import GONE
 from tenure.output import Column, OutputFormat, one_line, write_answer
 from tenure.progress import progress_bar
 from tenure.times import iso_time

@@ -9,22 +9,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from agent.decide.cpus_now import CpusNow, cpus_of_objects, cpus_of_states
 from ledger.domain.errors import InputError
 from ledger.domain.resources import TYPE_GPU
 from ledger.store.reading import report_queries as queries
 from ledger.store.reading.report_queries import When
+from scheduler.usage.fleet import closed_at, fleet_of_ledger, fleet_of_objects
+from scheduler.usage.model import NodeNow
 from tenure.asking.opening import clock_us, moment_of, opened, time_of
 from tenure.exits import AnswerIsNo, note, stdout, warn, with_next
-from tenure.look.cpu_map import (
-    CpusNow,
-    cpu_records,
-    cpu_rows,
-    cpus_of_objects,
-    cpus_of_states,
-    draw_cpus,
-)
-from tenure.look.fleet import closed_at, fleet_of_ledger, fleet_of_objects
-from tenure.look.model import NodeNow
+from tenure.look.cpu_map import cpu_records, cpu_rows, draw_cpus
 from tenure.output import Column, OutputFormat, write_answer
 from tenure.units import format_time
 

@@ -11,11 +11,11 @@ from ledger.domain.errors import InputError
 from ledger.store.reading import report_queries as queries
 from ledger.store.reading.report_queries import UsageGroup
 from ledger.store.reading.report_rows import Span, Usage
+from scheduler.usage.capacity import capacity_over
+from scheduler.usage.model import CapacityPoint
 from tenure.asking.opening import moment_of, opened, time_of
 from tenure.exits import note, with_next
 from tenure.look.build import load_history
-from tenure.look.capacity import capacity_over
-from tenure.look.model import CapacityPoint
 from tenure.output import Column, OutputFormat, write_answer
 from tenure.parquet import Parquet
 from tenure.times import LedgerTime, iso_time

@@ -12,6 +12,7 @@ from ledger.domain.resources import TYPE_GPU
 from ledger.store.reading import report_queries as queries
 from ledger.store.reading.report_queries import When
 from ledger.store.reading.report_rows import Device, Holder
+from scheduler.usage.fleet import GONE, unknown_cards
 from tenure.asking.opening import moment_of, opened, time_of
 from tenure.asking.records import (
     HOLDER_COLUMNS,
@@ -21,7 +22,6 @@ from tenure.asking.records import (
     shown,
 )
 from tenure.exits import with_next
-from tenure.look.fleet import GONE, unknown_cards
 from tenure.names import (
     CardName,
     CpuName,

@@ -17,11 +17,11 @@ from ledger.domain.log.state import LOST
 from ledger.store.reading import report_queries as queries
 from ledger.store.reading.report_queries import When
 from ledger.store.reading.report_rows import Device, HealthChange, Holder, PodSummary, Refusal
+from scheduler.usage.fleet import GONE
 from tenure.asking.opening import opened, time_of
 from tenure.asking.records import HOLDER_COLUMNS, held_text, holder_record, shown
 from tenure.asking.who import find_holders, first_known, may_hold, unknown_lines, write_lines
 from tenure.exits import with_next
-from tenure.look.fleet import GONE
 from tenure.names import CardName, CpuName, NodeName, OwnerName, PodName, card_text, parse_name
 from tenure.output import (
     Column,

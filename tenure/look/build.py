@@ -11,10 +11,11 @@ from ledger.domain.errors import InputError
 from ledger.domain.log.events import RequestRefused, decode_event
 from ledger.store.reading import report_queries as queries
 from ledger.store.reading.report_rows import Refusal, Span
+from scheduler.usage.capacity import capacity_over, cards_over
+from scheduler.usage.history import history_of
+from scheduler.usage.model import History
 from tenure.exits import with_next
-from tenure.look.capacity import capacity_over, cards_over
-from tenure.look.history import history_of
-from tenure.look.model import FailureRow, History, Report, Source, Totals, UsageRow
+from tenure.look.model import FailureRow, Report, Source, Totals, UsageRow
 from tenure.look.page import render
 from tenure.version import tenure_version
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from tenure.look.model import WHOLE, CapacityPoint, History
+from scheduler.usage.model import WHOLE, CapacityPoint, History
 from tenure.units import MICROSECONDS
 
 TICKS_MAX: Final = 8

@@ -27,7 +27,7 @@ from itertools import accumulate, chain, pairwise
 from math import gcd
 from typing import Any, Final
 
-from tenure.look.model import CardInfo, Ending, History, Hold, NodeInfo, Outage, Share
+from scheduler.usage.model import CardInfo, Ending, History, Hold, NodeInfo, Outage, Share
 
 VERSION: Final = 1
 _DIGITS: Final = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"

@@ -14,8 +14,9 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from ledger.domain.resources import TYPE_GPU
+from scheduler.usage.model import WHOLE, CapacityPoint, History
 from tenure.look.charts import Area, Tick, areas, axis_ticks, cards_of, local, utc_offsets, y_ticks
-from tenure.look.model import WHOLE, CapacityPoint, History, Report, Totals, UsageRow
+from tenure.look.model import Report, Totals, UsageRow
 from tenure.look.thin import PAYLOAD_BYTES_MAX, Fitted, fit
 from tenure.units import format_time
 

@@ -11,7 +11,7 @@ from typing import Final
 from rich.text import Text
 
 from ledger.domain.resources import TYPE_GPU
-from tenure.look.model import WHOLE, CardNow, NodeNow
+from scheduler.usage.model import WHOLE, CardNow, NodeNow
 from tenure.output import one_line
 
 DETAILED_NODES_MAX: Final = 24

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from tenure.look.model import Ending, History, Hold, Share
+from scheduler.usage.model import Ending, History, Hold, Share
 from tenure.look.packing import pack, tick_of
 
 STEPS_MAX: Final = 2000

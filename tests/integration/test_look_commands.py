@@ -13,8 +13,8 @@ from ledger.store.proving.verify import verify
 from ledger.store.reading import report_queries as queries
 from ledger.store.reading.report_queries import When
 from scheduler.decide.settings import SchedulingSettings
+from scheduler.usage.model import History
 from tenure.look.build import write_report
-from tenure.look.model import History
 from tenure.look.packing import unpack
 from tenure.simulate.runner import Record, run_simulation
 from tenure.trace.reader import read_trace

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import random
 
-from tenure.look.capacity import capacity_over
-from tenure.look.model import (
+from scheduler.usage.capacity import capacity_over
+from scheduler.usage.model import (
     CardInfo,
     Claim,
     Ending,
-    FailureRow,
     History,
     Hold,
     NodeInfo,
     Outage,
-    Report,
     Shape,
     Share,
-    Source,
-    Totals,
-    UsageRow,
 )
+from tenure.look.model import FailureRow, Report, Source, Totals, UsageRow
 
 MONDAY = 1_772_409_600_000_000  # 2026-03-02T00:00:00Z
 SECOND = 1_000_000

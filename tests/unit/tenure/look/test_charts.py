@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 
 import pytest
 
+from scheduler.usage.model import CapacityPoint, History
 from tenure.look.charts import areas, axis_ticks, nice_step, utc_offsets, y_ticks
-from tenure.look.model import CapacityPoint, History
 
 SECOND = 1_000_000
 HOUR = 3600 * SECOND

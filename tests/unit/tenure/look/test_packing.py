@@ -3,7 +3,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tenure.look.model import CardInfo, Ending, History, Hold, NodeInfo, Outage, Share
+from scheduler.usage.model import CardInfo, Ending, History, Hold, NodeInfo, Outage, Share
 from tenure.look.packing import pack, tick_of, unpack
 
 MONDAY = 1_772_409_600_000_000

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from tenure.look.model import FailureRow, History, NodeInfo, Report, UsageRow
+from scheduler.usage.model import History, NodeInfo
+from tenure.look.model import FailureRow, Report, UsageRow
 from tenure.look.packing import unpack
 from tenure.look.page import headline, render
 from tests.support.histories import report, week

@@ -1,6 +1,6 @@
 import pytest
 
-from tenure.look.model import CardNow, NodeNow
+from scheduler.usage.model import CardNow, NodeNow
 from tenure.look.terminal import draw_map, totals_of
 
 

@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import pytest
 
-from tenure.look.model import History
+from scheduler.usage.model import History
 from tenure.look.packing import unpack
 from tenure.look.thin import fit, levels_at_steps, step_moments
 from tests.support.histories import SECOND, week

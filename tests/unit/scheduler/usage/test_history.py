@@ -10,8 +10,8 @@ from ledger.store.reading.report_rows import (
     Node,
     Span,
 )
-from tenure.look.history import axis_of, history_of
-from tenure.look.model import History, Shape
+from scheduler.usage.history import axis_of, history_of
+from scheduler.usage.model import History, Shape
 
 SECOND = 1_000_000
 DAY = 86_400 * SECOND

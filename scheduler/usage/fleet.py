@@ -14,7 +14,7 @@ from ledger.domain.quantity import parse_quantity
 from ledger.domain.request.requests import PodSnapshot
 from ledger.domain.resources import TYPE_GPU, WHOLE_CARD_NAMES
 from ledger.store.reading.report_rows import Device, HealthChange, Holder, Node, UnknownRow
-from tenure.look.model import WHOLE, CardNow, NodeNow
+from scheduler.usage.model import WHOLE, CardNow, NodeNow
 
 GONE: Final = "gone"
 """The closed reason of a device that left its node; another may have its minor now."""

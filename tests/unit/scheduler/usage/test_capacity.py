@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tenure.look.capacity import capacity_over, cards_over
-from tenure.look.model import (
+from scheduler.usage.capacity import capacity_over, cards_over
+from scheduler.usage.model import (
     CardInfo,
     Claim,
     Ending,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from agent.decide.cpus_now import cpus_of_states
 from ledger.domain.cpuset import CpuSet, cpuset_of
 from ledger.domain.log.events import PodReserved
 from ledger.domain.log.recorded_node import RecordedNode
 from ledger.domain.log.state import Holding, NodeState
 from ledger.domain.request.requests import PodSnapshot
 from ledger.domain.topology import Cpu
-from tenure.look.cpu_map import cpus_of_states
 
 CPUS = tuple(Cpu(id=number, core=number // 2, socket=0, numa=0) for number in range(8))
 OWN = cpuset_of([2, 3])

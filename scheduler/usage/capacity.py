@@ -19,7 +19,16 @@ import numpy as np
 import numpy.typing as npt
 
 from ledger.domain.resources import TYPE_GPU
-from tenure.look.model import WHOLE, CapacityPoint, CardInfo, Claim, History, Loss, Outage, Shape
+from scheduler.usage.model import (
+    WHOLE,
+    CapacityPoint,
+    CardInfo,
+    Claim,
+    History,
+    Loss,
+    Outage,
+    Shape,
+)
 
 SHAPES_MAX: Final = 64
 """Kinds of Pods that are weighed, the most frequent first."""

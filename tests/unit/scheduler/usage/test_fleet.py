@@ -6,7 +6,7 @@ from ledger.domain.log.events import PodObserved
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.requests import PodSnapshot
 from ledger.store.reading.report_rows import Device, HealthChange, Holder, Node, UnknownRow
-from tenure.look.fleet import closed_at, fleet_of_ledger, fleet_of_objects, unknown_cards
+from scheduler.usage.fleet import closed_at, fleet_of_ledger, fleet_of_objects, unknown_cards
 
 
 def observed(

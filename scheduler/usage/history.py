@@ -15,8 +15,8 @@ from ledger.store.reading.report_rows import (
     Node,
     Span,
 )
-from tenure.look.fleet import GONE, DeviceKey, places_of
-from tenure.look.model import (
+from scheduler.usage.fleet import GONE, DeviceKey, places_of
+from scheduler.usage.model import (
     WHOLE,
     Axis,
     CardInfo,
@@ -30,8 +30,8 @@ from tenure.look.model import (
     Shape,
     Share,
 )
-from tenure.units import MICROSECONDS
 
+SECOND_US: Final = 1_000_000
 OBSERVED: Final = "observed"
 T = TypeVar("T")
 
@@ -52,7 +52,7 @@ def axis_of(span: Span) -> Axis:
     as many microseconds as it has events: it has an order, but no time.
     """
     lasted = span.last_at_us - span.first_at_us
-    return "time" if lasted >= max(MICROSECONDS, 2 * span.last_position) else "position"
+    return "time" if lasted >= max(SECOND_US, 2 * span.last_position) else "position"
 
 
 def history_of(

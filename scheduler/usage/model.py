@@ -1,0 +1,217 @@
+"""What was held, as plain values: of cards at a moment, and over time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+WHOLE: Final = 100
+"""Percent of one whole card."""
+
+Axis = Literal["time", "position"]
+"""
+What a history runs along: microseconds since the epoch, or positions in the ledger.
+
+A run without a clock records every decision at one moment; there the order is all there is.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CardNow:
+    """
+    One device at one moment.
+
+    Attributes:
+        level_percent: what is held of it, 0..100; see `Share.percent`.
+        by_memory: it has tenants, and none of them asked for core.
+        unhealthy: closed by its health or by an operator.
+    """
+
+    device_type: str
+    minor: int
+    model: str = ""
+    level_percent: int = 0
+    by_memory: bool = False
+    tenants: int = 0
+    unhealthy: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeNow:
+    """
+    One node at one moment.
+
+    Attributes:
+        cards: ordered by (device_type, minor).
+        unknown_holders: Pods that hold cards of this node which nobody can name, as
+            `namespace/name`.
+        unknown_cards: how many cards they hold together.
+    """
+
+    name: str
+    cards: tuple[CardNow, ...]
+    unknown_holders: tuple[str, ...] = ()
+    unknown_cards: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CardInfo:
+    """One device of the inventory. Its place in `History.cards` is its index everywhere else."""
+
+    node: int
+    device_type: str
+    minor: int
+    model: str = ""
+    core_capacity_percent: int = WHOLE
+    memory_capacity_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeInfo:
+    """One node of the inventory; `cards` are indexes into `History.cards`, ascending."""
+
+    name: str
+    cpu_milli: int = 0
+    memory_bytes: int = 0
+    cards: range = range(0)
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """
+    One Pod's part of one device, over one interval of the axis: [opened, closed).
+
+    There are hundreds of thousands of them, so the fields go by place too.
+
+    Attributes:
+        card: index into `History.cards`.
+        pod: index into `History.pods`.
+        closed: None while it is held.
+        position: of the event that opened it.
+        share: index into `History.shares`.
+        ending: index into `History.endings`.
+    """
+
+    card: int
+    pod: int
+    opened: int
+    closed: int | None
+    position: int
+    share: int
+    ending: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """What a hold takes of its card. A run has few different ones."""
+
+    core_percent: int
+    memory_bytes: int
+    memory_ratio_percent: int
+    exclusive: bool = False
+    observed: bool = False
+
+    @property
+    def percent(self) -> int:
+        """Return what it counts as: core percent, or the memory ratio where no core is asked."""
+        return self.core_percent or self.memory_ratio_percent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """Why a hold is there and why it ended; empty text while it is held."""
+
+    policy: str = ""
+    end_reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outage:
+    """A card was closed over [opened, closed) of the axis; `closed` None = still is."""
+
+    card: int
+    opened: int
+    closed: int | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """
+    The end of a hold whose node was lost: held over [opened, closed), and used by nobody.
+
+    `percent` of the card is closed then; `closed` None = still is.
+    """
+
+    card: int
+    opened: int
+    closed: int | None
+    percent: int
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """One reservation's CPU and memory on a node, over [opened, closed) of the axis."""
+
+    node: int
+    opened: int
+    closed: int | None
+    cpu_milli: int
+    memory_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """What a Pod of the workload asks for, and how many Pods asked for it."""
+
+    cpu_milli: int
+    memory_bytes: int
+    gpu_count: int
+    core_percent_each: int
+    pods: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class History:
+    """
+    Everything that was held, from `start` to `end` of the axis.
+
+    Attributes:
+        pods: (namespace, name).
+        holds: ordered by (opened, position, card).
+        losses: what of them no usage counts; read by `capacity` alone.
+    """
+
+    axis: Axis
+    start: int
+    end: int
+    nodes: Sequence[NodeInfo]
+    cards: Sequence[CardInfo]
+    pods: Sequence[tuple[str, str]] = ()
+    shares: Sequence[Share] = ()
+    endings: Sequence[Ending] = ()
+    holds: Sequence[Hold] = ()
+    losses: Sequence[Loss] = ()
+    outages: Sequence[Outage] = ()
+    claims: Sequence[Claim] = ()
+    shapes: Sequence[Shape] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CapacityPoint:
+    """
+    The GPUs of the fleet at one moment, in core percent; the four parts add up to the capacity.
+
+    Attributes:
+        allocated: held by Pods.
+        stranded: free, but no use to the workload where it lies.
+        usable: free and of use.
+        closed: free share of cards that are closed.
+    """
+
+    at: int
+    allocated: int
+    stranded: int
+    usable: int
+    closed: int
