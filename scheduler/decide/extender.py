@@ -10,8 +10,9 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from ledger.domain.annotations.wire import an_object, wrong
+from ledger.domain.annotations.wire import an_object, each, wrong
 from ledger.domain.errors import InputError
+from ledger.domain.kube.object_fields import text_at
 from scheduler.decide.filter.filtering import Filtered
 from scheduler.decide.nodes.arrays import BoolArray, IntArray
 
@@ -25,10 +26,16 @@ Texts = npt.NDArray[np.object_]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExtenderArguments:
-    """The Pod to place, as JSON says it, and the names of the nodes that are left for it."""
+    """
+    The Pod to place, as JSON says it, and the names of the nodes that are left for it.
+
+    Attributes:
+        nodes: name -> the whole node as it came, from a kube-scheduler that wants these back.
+    """
 
     pod: Mapping[str, object]
     node_names: Sequence[str]
+    nodes: Mapping[str, object] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,50 +60,107 @@ def read_arguments(body: bytes) -> ExtenderArguments:
     Read the body of a filter or prioritize call.
 
     Raises:
-        InputError: no such JSON, or whole nodes instead of names.
+        InputError: no such JSON.
+    """
+    return arguments_of(read_json(body))
+
+
+def read_json(body: bytes) -> object:
+    """
+    Return the JSON of a call's body.
+
+    Raises:
+        InputError: it is none.
     """
     try:
-        value = json.loads(body)
+        value: object = json.loads(body)
     except (ValueError, RecursionError) as error:
         raise InputError(f"not valid JSON: {error}") from error
-    return arguments_of(value)
+    return value
 
 
 def arguments_of(value: object) -> ExtenderArguments:
     """
     Return the question that a body says which someone has parsed.
 
-    Rule: kube-scheduler v1, ExtenderArgs with `nodeCacheCapable`: names, never whole nodes.
+    Rule: kube-scheduler v1, ExtenderArgs; GPU-sharing contract C.2: names with `nodeCacheCapable`,
+    whole nodes without; keys in any letter case.
 
     Raises:
-        InputError: another shape, or whole nodes instead of names.
+        InputError: another shape.
     """
     arguments = an_object(value, "")
-    names = arguments.get("NodeNames")
-    if names is None:
-        raise InputError("missing; set nodeCacheCapable on the extender", field="NodeNames")
-    if not isinstance(names, list):
-        wrong("a list", names, "NodeNames")
-    pod = arguments.get("Pod")
+    pod = member(arguments, "Pod")
     if not isinstance(pod, dict):
         wrong("an object", pod, "Pod")
-    return ExtenderArguments(pod=pod, node_names=names)
+    names = member(arguments, "NodeNames")
+    if names is not None:
+        if not isinstance(names, list):
+            wrong("a list", names, "NodeNames")
+        return ExtenderArguments(pod=pod, node_names=names)
+    whole = member(arguments, "Nodes")
+    if whole is None:
+        raise InputError("missing, as are Nodes", field="NodeNames")
+    nodes = dict(each(an_object(whole, "Nodes").get("items"), "Nodes.items", _named))
+    return ExtenderArguments(pod=pod, node_names=list(nodes), nodes=nodes)
+
+
+def member(value: Mapping[str, object], key: str) -> object:
+    """Return a member of a message by its key, in whatever letter case that is; None without."""
+    if key in value:
+        return value[key]
+    folded = key.lower()
+    return next((found for name, found in value.items() if name.lower() == folded), None)
+
+
+def _named(value: object, path: str) -> tuple[str, object]:
+    metadata = an_object(an_object(value, path).get("metadata"), f"{path}.metadata")
+    return text_at(metadata, "name", f"{path}.metadata"), value
 
 
 class NodeDirectory:
     """
-    The names of an engine's nodes, ready to be written.
+    The names of an engine's nodes as they come and go, ready to be written.
 
     Args:
         names: in the engine's order, distinct.
     """
 
-    def __init__(self, names: Sequence[str]) -> None:
+    def __init__(self, names: Sequence[str] = ()) -> None:
         # Fresh copies lie side by side in memory: a look-up of thousands then costs half.
         copies: list[str] = json.loads(json.dumps(list(names)))
         self._number_of = {name: number for number, name in enumerate(copies)}
         self._quoted: Texts = np.empty(len(names), dtype=np.object_)
         self._quoted[:] = [json.dumps(name) for name in names]
+        self._closed: dict[str, str] = {}
+
+    def put(self, number: int, name: str) -> None:
+        """Name a node that came, or one that is open again."""
+        if number >= len(self._quoted):
+            grown: Texts = np.empty(max(64, 2 * (number + 1)), dtype=np.object_)
+            grown[: len(self._quoted)] = self._quoted
+            self._quoted = grown
+        self._quoted[number] = json.dumps(name)
+        self._number_of[name] = number
+        self._closed.pop(name, None)
+
+    def drop(self, name: str) -> None:
+        """Forget a name whose node went."""
+        self._number_of.pop(name, None)
+        self._closed.pop(name, None)
+
+    def close(self, name: str, reason: str) -> None:
+        """Let a node take nothing, for a reason that is about none of its Pods."""
+        self._number_of.pop(name, None)
+        self._closed[name] = reason
+
+    def number(self, name: str) -> int | None:
+        """Return the engine's number of a node that is open, None for any other."""
+        return self._number_of.get(name)
+
+    def closed(self, name: str) -> str:
+        """Return why a name can't be asked about."""
+        return self._closed.get(name, UNKNOWN_NODE)
 
     def ask(self, names: Sequence[str]) -> Asked:
         """
@@ -119,19 +183,26 @@ class NodeDirectory:
     def _numbers(numbers: Iterable[int], count: int) -> IntArray:
         return np.fromiter(numbers, dtype=np.int64, count=count)
 
-    def filter_result(self, asked: Asked, filtered: Filtered) -> bytes:
+    def filter_result(
+        self, asked: Asked, filtered: Filtered, nodes: Mapping[str, object] | None = None
+    ) -> bytes:
         """
         Write the answer of a filter: the nodes that pass, and a reason for every other.
 
         Rule: kube-scheduler v1, ExtenderFilterResult; Koordinator contract 13: nodes where the end
         of other Pods can't help go to `FailedAndUnresolvableNodes`.
+
+        Args:
+            nodes: whole nodes that were asked about, to be given back so.
         """
         quoted = self._quoted.take(asked.nodes)
         failed = quoted.take(filtered.failing)
         hopeless = self._reasons(filtered, failed, filtered.hopeless)
-        hopeless += [f"{json.dumps(name)}:{_UNKNOWN_TEXT}" for name in asked.unknown]
+        hopeless += [
+            f"{json.dumps(name)}:{json.dumps(self.closed(name))}" for name in asked.unknown
+        ]
         helped = self._reasons(filtered, failed, ~filtered.hopeless)
-        return _filter_result(hopeless, helped, quoted.take(filtered.passing).tolist())
+        return _filter_result(hopeless, helped, quoted.take(filtered.passing).tolist(), nodes)
 
     def refusal(self, asked: Asked, message: str) -> bytes:
         """Write the answer for a Pod that no node can take, whatever is on it: broken rules."""
@@ -169,14 +240,25 @@ class NodeDirectory:
         return parts
 
 
-_UNKNOWN_TEXT: Final = json.dumps(UNKNOWN_NODE)
+def failed_filter(error: str) -> bytes:
+    """Write the answer of a filter that could not be made: the Pod's attempt ends with this."""
+    return json.dumps({"Error": error}).encode()
 
 
-def _filter_result(hopeless: Iterable[str], failed: Iterable[str], passing: Iterable[str]) -> bytes:
+def _filter_result(
+    hopeless: Iterable[str],
+    failed: Iterable[str],
+    passing: Sequence[str],
+    nodes: Mapping[str, object] | None = None,
+) -> bytes:
     """Return an ExtenderFilterResult out of members and elements that are JSON already."""
+    whole = ""
+    if nodes is not None:
+        items = [nodes[json.loads(name)] for name in passing]
+        whole = f',"Nodes":{json.dumps({"items": items})}'
     return (
         f'{{"Error":"","FailedAndUnresolvableNodes":{{{",".join(hopeless)}}},'
-        f'"FailedNodes":{{{",".join(failed)}}},"NodeNames":[{",".join(passing)}]}}'
+        f'"FailedNodes":{{{",".join(failed)}}},"NodeNames":[{",".join(passing)}]{whole}}}'
     ).encode()
 
 

@@ -163,6 +163,11 @@ class Folding:
             node = self._nodes[uid] = _opened(NodeState(uid=uid, name=about.node_name))
         step(node, position, event)
 
+    def node(self, uid: str) -> NodeState | None:
+        """Return one node as it is now; None where no event founded it."""
+        node = self._nodes.get(uid)
+        return None if node is None else _closed(node)
+
     @property
     def state(self) -> LedgerState:
         """The state as it is now."""

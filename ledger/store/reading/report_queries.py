@@ -38,7 +38,7 @@ from sqlalchemy import (
     union_all,
 )
 
-from ledger.domain.log.events import NodeDescribed, SettingsChanged
+from ledger.domain.log.events import NodeDescribed, NodeInventoried, SettingsChanged
 from ledger.domain.proofs.canonical import INTEGER_MAX
 from ledger.store.mending.voids import void_event, voids_of
 from ledger.store.reading.report_rows import (
@@ -409,6 +409,11 @@ def settings_told(connection: Connection) -> list[str]:
 def node_descriptions(connection: Connection, until: int) -> list[str]:
     """Return the bodies of what was said of nodes up to a position, in order."""
     return _bodies(connection, NodeDescribed.event_type, until)
+
+
+def node_inventories(connection: Connection, until: int) -> list[str]:
+    """Return the bodies of the inventories of nodes up to a position, in order."""
+    return _bodies(connection, NodeInventoried.event_type, until)
 
 
 def holdings_opened(connection: Connection, positions: Iterable[int]) -> Iterator[tuple[Any, ...]]:

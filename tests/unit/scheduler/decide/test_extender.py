@@ -157,13 +157,17 @@ def test_a_pod_that_breaks_rules_fails_on_every_node_for_good() -> None:
     [
         (b"{", ""),
         (b"[]", ""),
-        (b'{"Pod": {}, "Nodes": {"items": []}, "NodeNames": null}', "NodeNames"),
+        (b'{"Pod": {}, "Nodes": null, "NodeNames": null}', "NodeNames"),
+        (
+            b'{"Pod": {}, "Nodes": {"items": [{"metadata": {"name": 1}}]}}',
+            "Nodes.items[0].metadata.name",
+        ),
         (b'{"Pod": {}, "NodeNames": "n"}', "NodeNames"),
         (b'{"Pod": null, "NodeNames": []}', "Pod"),
     ],
 )
 def test_a_question_that_can_not_be_read_is_refused_with_its_field(body: bytes, field: str) -> None:
-    """Whole nodes instead of names are refused: reading 12 MB per Pod would stop everything."""
+    """Neither names nor whole nodes, or something else in their place."""
     with pytest.raises(InputError) as caught:
         read_arguments(body)
     assert caught.value.field == field
@@ -173,3 +177,42 @@ def test_a_node_name_that_is_no_text_is_refused() -> None:
     """A number in the list of names is an error of the caller, not an unknown node."""
     with pytest.raises(InputError):
         _directory().ask([["n"]])  # type: ignore[list-item]
+
+
+def test_whole_nodes_are_asked_about_by_their_names_and_given_back_whole() -> None:
+    """Without nodeCacheCapable kube-scheduler takes the nodes that pass from `Nodes` alone."""
+    whole = [{"metadata": {"name": node.name}, "spec": {"podCIDR": node.name}} for node in NODES]
+    arguments = read_arguments(json.dumps({"Pod": POD, "Nodes": {"items": whole}}).encode())
+    directory = _directory()
+    asked = directory.ask(arguments.node_names)
+    filtered = _cluster().filter(decode_pod(arguments.pod), asked.nodes)
+    answer = json.loads(directory.filter_result(asked, filtered, arguments.nodes))
+    assert answer["NodeNames"] == ["empty", 'odd"name']
+    assert answer["Nodes"] == {"items": [whole[0], whole[5]]}
+
+
+def test_keys_come_in_any_letter_case() -> None:
+    """Go matches keys so; the Pod inside is ordinary JSON of Kubernetes."""
+    arguments = read_arguments(json.dumps({"pod": POD, "nodenames": ["empty"]}).encode())
+    assert arguments.pod == POD
+    assert arguments.node_names == ["empty"]
+
+
+def test_nodes_come_go_and_close_under_the_directory() -> None:
+    """A name is asked about while it has a node that is open; a closed one says why."""
+    directory, cluster = NodeDirectory(), engine(*NODES)
+    for number, node in enumerate(NODES):
+        directory.put(number, node.name)
+    directory.close("empty", "NodeUnreadable")
+    directory.drop('odd"name')
+    asked = directory.ask(["empty", "half", 'odd"name'])
+    filtered = cluster.filter(decode_pod(POD), asked.nodes)
+    answer = json.loads(directory.filter_result(asked, filtered))
+    assert answer["NodeNames"] == ["half"]
+    assert answer["FailedAndUnresolvableNodes"] == {
+        "empty": "NodeUnreadable",
+        'odd"name': "NodeNotInInventory",
+    }
+    directory.put(0, "empty")
+    assert directory.ask(["empty"]).unknown == ()
+    assert (directory.number("empty"), directory.number('odd"name')) == (0, None)

@@ -1,0 +1,102 @@
+"""What a ledger tells a process that starts: who holds what, and what it said of every node."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ledger.domain.log.events import (
+    NodeDescribed,
+    NodeInventoried,
+    PodObserved,
+    PodReserved,
+    decode_event,
+)
+from ledger.domain.log.state import LedgerState
+from ledger.domain.nodes import NodeFacts
+from ledger.store.open import Ledger
+from ledger.store.reading.report_queries import (
+    holdings_opened,
+    node_descriptions,
+    node_inventories,
+    settings_in_force,
+)
+from ledger.store.reading.timetravel import load_state
+from scheduler.cluster.rebuilt import node_of
+
+
+@dataclass(slots=True, kw_only=True)
+class Said:
+    """What the ledger was told of one node last."""
+
+    inventory: NodeInventoried | None = None
+    described: NodeDescribed | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beginning:
+    """
+    A ledger at its head.
+
+    Attributes:
+        opened: position -> the event that opened a holding that is there still, unless archived.
+        said: by UID of the node.
+        settings: the body of the newest event of settings, empty without one.
+    """
+
+    position: int
+    state: LedgerState
+    opened: Mapping[int, PodReserved | PodObserved] = field(default_factory=dict)
+    said: Mapping[str, Said] = field(default_factory=dict)
+    settings: str = ""
+
+    def gone(self) -> list[NodeFacts]:
+        """Return the nodes with holders, as they were told of."""
+        nodes = []
+        for uid, node in self.state.nodes.items():
+            told = self.said.get(uid, Said())
+            if node.holdings:
+                inventory = told.inventory or NodeInventoried(
+                    node_uid=uid, node_name=node.name, devices=node.devices
+                )
+                described = None if told.described is None else told.described.facts
+                nodes.append(node_of(inventory, node.devices, described))
+        return nodes
+
+
+def begin(ledger: Ledger) -> Beginning:
+    """
+    Read a ledger at its head.
+
+    Raises:
+        LedgerError: it can't be read.
+    """
+    loaded = load_state(ledger)
+    held = [
+        holding.opened_position
+        for node in loaded.state.nodes.values()
+        for holding in node.holdings.values()
+    ]
+    said: dict[str, Said] = {}
+    opened: dict[int, PodReserved | PodObserved] = {}
+    with ledger.connection.begin():
+        for position, kind, body in holdings_opened(ledger.connection, held):
+            event = decode_event(kind, body)
+            assert isinstance(event, PodReserved | PodObserved), kind
+            opened[position] = event
+        for body in node_inventories(ledger.connection, loaded.position):
+            inventory = decode_event(NodeInventoried.event_type, body)
+            assert isinstance(inventory, NodeInventoried), inventory
+            said.setdefault(inventory.node_uid, Said()).inventory = inventory
+        for body in node_descriptions(ledger.connection, loaded.position):
+            described = decode_event(NodeDescribed.event_type, body)
+            assert isinstance(described, NodeDescribed), described
+            said.setdefault(described.node_uid, Said()).described = described
+        settings = settings_in_force(ledger.connection)
+    return Beginning(
+        position=loaded.position,
+        state=loaded.state,
+        opened=opened,
+        said=said,
+        settings=settings,
+    )

@@ -1,0 +1,186 @@
+"""Records what nodes are, and only then lets the view decide by it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from msgspec import structs
+
+from ledger.domain.errors import FencedError, InputError, LedgerError
+from ledger.domain.log.events import NodeDescribed, NodeInventoried
+from ledger.domain.log.recorded import NewEvent
+from ledger.domain.log.recorded_node import recorded_node
+from ledger.domain.nodes import NodeFacts
+from ledger.store.writing.commands import Command, Recorded
+from scheduler.record import events
+from scheduler.service.beginning import Beginning, Said
+from scheduler.service.ports import Clock, Recorder
+from scheduler.service.view import UNREADABLE, UNRECORDED, ClusterView
+
+ACTOR: Final = "scheduler"
+DELETED: Final = "deleted"
+TOGETHER: Final = 200
+"""Nodes that are recorded at once; the writer takes on about a thousand commands."""
+
+_log: Final = logging.getLogger("tenure.scheduler.inventory")
+
+
+class Inventory:
+    """
+    Keeps ledger and view told of every node of the API.
+
+    Rule: design section 4, "Events say what was decided on". A node is recorded where it is other
+    than it was recorded last, and the view decides by it once that is durable. One that can't be
+    read or recorded takes nothing, with a reason of its own; the others go on.
+
+    Args:
+        synced: every list that describes nodes was read once: before that a node may look as if it
+            had no devices.
+
+    Attributes:
+        settled: all nodes that the first lists had were dealt with.
+        faults: name of a node -> why it can't be read or recorded, in words.
+    """
+
+    def __init__(
+        self,
+        view: ClusterView,
+        recorder: Recorder,
+        clock: Clock,
+        begun: Beginning,
+        *,
+        synced: Callable[[], bool],
+    ) -> None:
+        self._view = view
+        self._recorder = recorder
+        self._clock = clock
+        self._synced = synced
+        self._said: dict[str, Said] = dict(begun.said)
+        self._live: Mapping[str, str] = {
+            uid: node.name for uid, node in begun.state.nodes.items() if not node.lost
+        }
+        self._number = 0
+        self.settled = False
+        self.faults: dict[str, str] = {}
+
+    async def settle(self) -> None:
+        """
+        Deal with every node that changed, and with those that could not be recorded before.
+
+        Raises:
+            FencedError: another writer took over.
+            LedgerError: the ledger is away; the nodes are dealt with when it is called again.
+        """
+        if not self._synced():
+            return
+        view = self._view
+        view.nodes.note(self.faults)
+        names = view.nodes.take_changed()
+        if not self.settled:
+            there = view.nodes.uids()
+            for uid, name in self._live.items():
+                if uid not in there:
+                    await self._lose(uid, name, DELETED)
+        facts = self._read(names)
+        failures: list[LedgerError] = []
+        order = sorted(facts, key=lambda name: facts[name].created)
+        for start in range(0, len(order), TOGETHER):
+            part = order[start : start + TOGETHER]
+            outcomes = await asyncio.gather(
+                *(self._put(facts[name]) for name in part), return_exceptions=True
+            )
+            for name, outcome in zip(part, outcomes, strict=True):
+                if isinstance(outcome, LedgerError):
+                    failures.append(outcome)
+                    view.nodes.note([name])
+                elif isinstance(outcome, BaseException):
+                    raise outcome
+        if failures:
+            raise next((one for one in failures if isinstance(one, FencedError)), failures[0])
+        for name in names:
+            if name not in facts and name not in self.faults:
+                await self._gone(name)
+        self.settled = True
+
+    def _read(self, names: list[str]) -> dict[str, NodeFacts]:
+        read: dict[str, NodeFacts] = {}
+        for name in names:
+            try:
+                facts = self._view.read(name)
+            except InputError as error:
+                self._fault(name, UNREADABLE, str(error))
+                continue
+            self.faults.pop(name, None)
+            if facts is not None:
+                read[name] = facts
+        return read
+
+    async def _gone(self, name: str) -> None:
+        """Record that a Node was deleted, and let it go."""
+        uid = self._view.uid(name)
+        if uid is not None:
+            await self._lose(uid, name, DELETED)
+            self._view.drop_node(uid)
+
+    async def _put(self, facts: NodeFacts) -> None:
+        before = self._view.uid(facts.name)
+        if before is not None and before != facts.uid:
+            await self._gone(facts.name)
+        if not await self._tell(facts):
+            return
+        if facts.lost:
+            await self._lose(facts.uid, facts.name, events.OUT_OF_SERVICE)
+        self._view.put_node(facts)
+
+    async def _tell(self, facts: NodeFacts) -> bool:
+        """Record what is new of a node; tell whether the ledger has it now."""
+        said = self._said.get(facts.uid, Said())
+        state = self._view.recorded(facts.uid)
+        back = state is not None and state.lost and not facts.lost
+        new = []
+        at_us = self._clock.wall_us()
+        inventory = events.inventoried(facts, at_us)
+        if back or inventory.event != said.inventory:
+            new.append(self._ours(inventory, "inventory", facts.uid))
+        words = recorded_node(facts)
+        if said.described is None or said.described.facts != words:
+            described = events.node_described(facts, words, at_us, 0, place=0, rank=0)
+            new.append(self._ours(described, "describe", facts.uid))
+        return not new or await self._record(facts.uid, facts.name, new)
+
+    async def _lose(self, uid: str, name: str, reason: str) -> None:
+        state = self._view.recorded(uid)
+        if state is None or state.lost:
+            return
+        node = NodeFacts(uid=uid, name=name)
+        lost = events.node_lost(node, self._clock.wall_us(), reason=reason)
+        await self._record(uid, name, [self._ours(lost, "lost", uid)])
+
+    async def _record(self, uid: str, name: str, new: list[NewEvent]) -> bool:
+        outcome = await self._recorder.record(Command(events=tuple(new)))
+        if not isinstance(outcome, Recorded):
+            self._fault(name, UNRECORDED, str(outcome.error))
+            return False
+        for position, one in enumerate(new, start=outcome.first):
+            self._view.take(position, one.event)
+            said = self._said.setdefault(uid, Said())
+            if isinstance(one.event, NodeInventoried):
+                said.inventory = one.event
+            elif isinstance(one.event, NodeDescribed):
+                said.described = one.event
+        return True
+
+    def _ours(self, new: NewEvent, verb: str, uid: str) -> NewEvent:
+        """Return the event with a key that no other change of the node has."""
+        self._number += 1
+        key = f"{verb}:{uid}:{self._recorder.epoch}.{self._number}"
+        return structs.replace(events.by(ACTOR, new), idempotency_key=key)
+
+    def _fault(self, name: str, reason: str, words: str) -> None:
+        self._view.close_node(name, reason)
+        if self.faults.get(name) != words:
+            self.faults[name] = words
+            _log.error(reason, extra={"node_name": name, "reason": words})

@@ -1,0 +1,259 @@
+"""What is kept of the API's objects: as little as deciding reads, as bytes, by who it is about."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+from certs.ports import Object
+from ledger.domain.resources import UNHEALTHY_GPU_PREFIX
+from scheduler.cluster.documents import Document, is_ended, is_pending
+from scheduler.cluster.one_node import NodeDocuments
+
+NODE: Final = "Node"
+DEVICE: Final = "Device"
+TOPOLOGY: Final = "NodeResourceTopology"
+UNHEALTHY: Final = "ConfigMap"
+_METADATA: Final = ("name", "uid", "labels", "annotations", "creationTimestamp")
+_STATUS: Final = ("capacity", "allocatable", "nodeInfo")
+_LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
+"""A copy of the object that kubectl leaves in it."""
+
+
+class NodeBook:
+    """
+    The objects that describe nodes, by the node's name.
+
+    Rule: design section 6, "one comparison with the API's Nodes, Devices". What only says that a
+    node is alive is not kept, so that a heartbeat changes nothing.
+
+    Attributes:
+        nodes, devices, topologies, unhealthy: sinks; the last takes ConfigMaps of one namespace.
+        changed: names of the nodes of which something changed since somebody took them.
+    """
+
+    def __init__(self, wake: Callable[[], None] = lambda: None) -> None:
+        self._wake = wake
+        self.changed: dict[str, None] = {}
+        self.nodes = Kept(_node, self._note)
+        self.devices = Kept(_inventory, self._note)
+        self.topologies = Kept(_inventory, self._note)
+        self.unhealthy = Kept(_unhealthy, self._note)
+
+    def take_changed(self) -> list[str]:
+        """Return the names of the nodes that changed, and take them for seen."""
+        names = list(self.changed)
+        self.changed.clear()
+        return names
+
+    def note(self, names: Iterable[str]) -> None:
+        """Let these nodes be looked at again."""
+        for name in names:
+            self._note(name)
+
+    def uid(self, name: str) -> str | None:
+        """Return the UID of the Node of this name, None where there is none."""
+        return self.nodes.uid(name)
+
+    def uids(self) -> frozenset[str]:
+        """Return the UIDs of the Nodes that are there."""
+        return self.nodes.uids()
+
+    def documents(self, name: str) -> NodeDocuments | None:
+        """Return what describes a node, None where there is no such Node."""
+        node = self.nodes.document(NODE, name)
+        if node is None:
+            return None
+        return NodeDocuments(
+            node=node,
+            device=self.devices.document(DEVICE, name),
+            topology=self.topologies.document(TOPOLOGY, name),
+            unhealthy=self.unhealthy.document(UNHEALTHY, name),
+        )
+
+    def _note(self, name: str) -> None:
+        self.changed[name] = None
+        self._wake()
+
+
+class Kept:
+    """
+    A sink that keeps a part of each object, by the name of what it is about.
+
+    Args:
+        keep: an object -> the name that it is about and what is kept of it; None = nothing.
+        changed: told the name wherever what is kept is another thing now.
+    """
+
+    def __init__(
+        self,
+        keep: Callable[[Object], tuple[str, Object] | None],
+        changed: Callable[[str], None],
+    ) -> None:
+        self._keep = keep
+        self._changed = changed
+        self._texts: dict[str, bytes] = {}
+        self._uids: dict[str, str] = {}  # name -> UID of the object that is kept
+        self._names: dict[str, str] = {}
+
+    def __len__(self) -> int:
+        return len(self._texts)
+
+    def put(self, uid: str, item: Object) -> None:
+        """Take an object that came or changed."""
+        kept = self._keep(item)
+        if kept is None:
+            self.drop(uid)
+            return
+        name, part = kept
+        text = msgspec.json.encode(part)
+        if self._texts.get(name) == text:
+            return
+        self._texts[name], self._uids[name], self._names[uid] = text, uid, name
+        self._changed(name)
+
+    def drop(self, uid: str) -> None:
+        """Forget an object that is gone."""
+        name = self._names.pop(uid, None)
+        if name is None or self._uids.get(name) != uid:
+            return
+        del self._texts[name], self._uids[name]
+        self._changed(name)
+
+    def uid(self, name: str) -> str | None:
+        """Return the UID of the object about this name."""
+        return self._uids.get(name)
+
+    def uids(self) -> frozenset[str]:
+        """Return the UIDs of the objects that are kept."""
+        return frozenset(self._uids.values())
+
+    def body(self, name: str) -> dict[str, Any] | None:
+        """Return what is kept about a name."""
+        text = self._texts.get(name)
+        if text is None:
+            return None
+        body: dict[str, Any] = msgspec.json.decode(text)
+        return body
+
+    def document(self, kind: str, name: str) -> Document | None:
+        """Return what is kept about a name as decoding takes it."""
+        body = self.body(name)
+        if body is None:
+            return None
+        metadata = body["metadata"]
+        return Document(
+            kind=kind,
+            ours=True,
+            namespace=metadata.get("namespace", ""),
+            name=metadata["name"],
+            uid=self._uids[name],
+            body=body,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodSeen:
+    """
+    A Pod as the API last told of it.
+
+    Attributes:
+        node: where it is bound; empty while it is not.
+        ended: in a terminal phase.
+    """
+
+    uid: str
+    namespace: str
+    name: str
+    node: str
+    ended: bool
+    priority: int
+
+
+class PodBook:
+    """
+    Every Pod in short, and those without a node whole: they are asked about again.
+
+    Attributes:
+        seen: by UID.
+    """
+
+    def __init__(self) -> None:
+        self.seen: dict[str, PodSeen] = {}
+        self._on: dict[str, dict[str, None]] = {}
+        self._pending: dict[str, bytes] = {}
+
+    def put(self, uid: str, item: Object) -> None:
+        """Take a Pod that came or changed."""
+        self.drop(uid)
+        metadata, spec = item["metadata"], item.get("spec") or {}
+        pod = self.seen[uid] = PodSeen(
+            uid=uid,
+            namespace=str(metadata.get("namespace") or ""),
+            name=str(metadata["name"]),
+            node=str(spec.get("nodeName") or ""),
+            ended=is_ended(item),
+            priority=int(spec.get("priority") or 0),
+        )
+        if pod.node and not pod.ended:
+            self._on.setdefault(pod.node, {})[uid] = None
+        if is_pending(item):
+            metadata = {key: value for key, value in metadata.items() if key != "managedFields"}
+            self._pending[uid] = msgspec.json.encode({**item, "metadata": metadata})
+
+    def drop(self, uid: str) -> None:
+        """Forget a Pod that is gone."""
+        pod = self.seen.pop(uid, None)
+        self._pending.pop(uid, None)
+        if pod is not None and pod.node in self._on:
+            there = self._on[pod.node]
+            there.pop(uid, None)
+            if not there:
+                del self._on[pod.node]
+
+    def running_on(self, node: str) -> frozenset[str]:
+        """Return the UIDs of the Pods that are bound to a node and have not ended."""
+        return frozenset(self._on.get(node, ()))
+
+    def pending(self, uid: str) -> Mapping[str, Any] | None:
+        """Return a Pod that has no node, None for any other."""
+        text = self._pending.get(uid)
+        if text is None:
+            return None
+        body: dict[str, Any] = msgspec.json.decode(text)
+        return body
+
+
+def _metadata(item: Object) -> dict[str, Any]:
+    metadata = item["metadata"]
+    kept = {key: metadata[key] for key in _METADATA if metadata.get(key) is not None}
+    annotations = kept.get("annotations")
+    if isinstance(annotations, dict) and _LAST_APPLIED in annotations:
+        kept["annotations"] = {k: v for k, v in annotations.items() if k != _LAST_APPLIED}
+    return kept
+
+
+def _node(item: Object) -> tuple[str, Object]:
+    spec, status = item.get("spec") or {}, item.get("status") or {}
+    body = {
+        "metadata": _metadata(item),
+        "spec": {key: spec[key] for key in ("taints", "unschedulable") if key in spec},
+        "status": {key: status[key] for key in _STATUS if key in status},
+    }
+    return str(item["metadata"]["name"]), body
+
+
+def _inventory(item: Object) -> tuple[str, Object]:
+    parts = {key: value for key, value in item.items() if key not in ("metadata", "managedFields")}
+    return str(item["metadata"]["name"]), {"metadata": _metadata(item), **parts}
+
+
+def _unhealthy(item: Object) -> tuple[str, Object] | None:
+    name = str(item["metadata"]["name"])
+    if not name.startswith(UNHEALTHY_GPU_PREFIX):
+        return None
+    body = {"metadata": _metadata(item), "data": item.get("data") or {}}
+    return name.removeprefix(UNHEALTHY_GPU_PREFIX), body

@@ -1,0 +1,357 @@
+"""
+The cluster as the live scheduler decides on it: the API's nodes, and the ledger's holders.
+
+Nothing in here waits: the API's changes are taken by `books`, the ledger's events by `take`, and a
+node counts once what it is has been recorded (`inventory`). Who holds what is what the events say,
+never an annotation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from msgspec import structs
+
+from ledger.domain.errors import InputError
+from ledger.domain.log.events import LedgerEvent, PodObserved, PodReserved
+from ledger.domain.log.state import Folding, Holding, LedgerState, NodeState, node_uid_of
+from ledger.domain.log.workload import NO_WORKLOAD, Workload
+from ledger.domain.nodes import NodeFacts
+from ledger.domain.request.normalise import examine_pod
+from ledger.domain.request.requests import PodRequest
+from scheduler.cluster.model import RefusedPod
+from scheduler.cluster.one_node import read_node
+from scheduler.cluster.rebuilt import as_observed
+from scheduler.decide.engine import Engine
+from scheduler.decide.extender import Asked, NodeDirectory
+from scheduler.decide.filter.filtering import Filtered
+from scheduler.decide.outcome import Placement
+from scheduler.decide.settings import SchedulingSettings
+from scheduler.service.kept import NodeBook, PodBook
+
+UNREADABLE: Final = "NodeUnreadable"
+UNRECORDED: Final = "NodeNotRecorded"
+UNKNOWN_POD: Final = "the Pod is not known here: it was not filtered, and no watch told of it"
+NOT_SERVED: Final = "groups and gangs are not placed live by this release"
+ASKED_MAX: Final = 10_000
+"""Requests that are remembered, of the Pods that were asked about last."""
+
+Opened = PodReserved | PodObserved
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """The nodes that a filter asked about, and what became of them."""
+
+    request: PodRequest
+    asked: Asked
+    filtered: Filtered
+
+
+class ClusterView:
+    """
+    Nodes, holders and requests, kept current change by change.
+
+    Attributes:
+        engine: what decides; soft holds are taken in it by whoever keeps them.
+        directory: the names of the nodes that may be asked about.
+        nodes, pods: what the API tells; their sinks are handed to reflectors.
+        position: every event up to it is folded.
+        given_back: told the UIDs of Pods whose soft holds went with a node.
+    """
+
+    def __init__(
+        self,
+        settings: SchedulingSettings,
+        *,
+        workload: Workload = NO_WORKLOAD,
+        wake: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.settings = settings
+        self.engine = Engine((), settings, workload=workload)
+        self.directory = NodeDirectory()
+        self.nodes = NodeBook(wake)
+        self.pods = PodBook()
+        self.position = 0
+        self.given_back: Callable[[Sequence[str]], None] = lambda _: None
+        self._ahead: set[int] = set()
+        self._fold = Folding()
+        self._opened: dict[int, Opened] = {}  # position -> the event that opened a holding
+        self._facts: dict[str, NodeFacts] = {}  # UID -> as recorded last, of Nodes in the engine
+        self._laid: dict[str, NodeFacts] = {}  # UID -> as the engine has it
+        self._numbers: dict[str, int] = {}  # UID -> number in the engine
+        self._named: dict[str, str] = {}  # name -> UID of the Node that has it
+        self._held: dict[str, dict[str, Holding]] = {}  # UID -> holdings in the engine, by key
+        self._asked: dict[str, tuple[str, PodRequest | RefusedPod]] = {}  # Pod UID -> version, it
+
+    # --- the ledger -----------------------------------------------------------------------------
+
+    def begin(
+        self,
+        position: int,
+        state: LedgerState,
+        opened: Mapping[int, Opened],
+        gone: Sequence[NodeFacts] = (),
+    ) -> None:
+        """
+        Begin with what a ledger tells.
+
+        Args:
+            opened: the events that opened what is held, as far as they are at hand.
+            gone: nodes with holders, as the ledger knows them; they take nothing until the API
+                tells of them.
+        """
+        assert not self._facts, "a view begins once"
+        self.position = position
+        self._fold = Folding(state)
+        self._opened = dict(opened)
+        for facts in gone:
+            self._lay(replace(facts, lost=True))
+
+    def take(self, position: int, event: LedgerEvent) -> None:
+        """Fold an event in, each once, whoever tells of it first."""
+        if position <= self.position or position in self._ahead:
+            return
+        self._ahead.add(position)
+        while self.position + 1 in self._ahead:
+            self.position += 1
+            self._ahead.discard(self.position)
+        if isinstance(event, PodReserved | PodObserved):
+            self._opened[position] = event
+        self._fold.add(position, event)
+        uid = node_uid_of(event)
+        if uid is not None and uid in self._facts:
+            self._lay(self._facts[uid])
+
+    def recorded(self, uid: str) -> NodeState | None:
+        """Return what the ledger says of a node."""
+        return self._fold.node(uid)
+
+    def holdings(self, uid: str) -> Mapping[str, Holding]:
+        """Return what is held on a node, by Pod UID and attempt."""
+        return self._held.get(uid, {})
+
+    # --- nodes ----------------------------------------------------------------------------------
+
+    def read(self, name: str) -> NodeFacts | None:
+        """
+        Return what the API's objects say of a node, None where there is no such Node.
+
+        Raises:
+            InputError: an object that can't be read.
+        """
+        documents = self.nodes.documents(name)
+        if documents is None:
+            return None
+        facts, _ = read_node(documents, self.settings, self.pods.running_on(name))
+        return facts
+
+    def uid(self, name: str) -> str | None:
+        """Return the UID of the Node of this name that is decided on, open or closed."""
+        return self._named.get(name)
+
+    def facts(self, name: str) -> NodeFacts | None:
+        """Return the node of this name as it is decided on, None where there is none."""
+        uid = self._named.get(name)
+        return None if uid is None else self._laid[uid]
+
+    def put_node(self, facts: NodeFacts) -> None:
+        """Decide by these facts, which were recorded."""
+        before = self._named.get(facts.name)
+        if before is not None and before != facts.uid:
+            self.drop_node(before)
+        self._named[facts.name] = facts.uid
+        self._lay(facts)
+        self.directory.put(self._numbers[facts.uid], facts.name)
+
+    def drop_node(self, uid: str) -> None:
+        """Let a Node go, whose loss was recorded; while it has holders its account stays."""
+        facts = self._facts.get(uid)
+        if facts is None:
+            return
+        if self._named.get(facts.name) == uid:
+            del self._named[facts.name]
+            self.directory.drop(facts.name)
+        self._lay(replace(facts, lost=True))
+
+    def close_node(self, name: str, reason: str) -> None:
+        """Let a node take nothing while its objects can't be read or recorded."""
+        self.directory.close(name, reason)
+
+    def _lay(self, facts: NodeFacts) -> None:
+        """Bring the engine's node and its holders in line with facts and ledger."""
+        uid = facts.uid
+        self._facts[uid] = facts
+        state = self._fold.node(uid)
+        laid = facts if state is None else _with_ledger(facts, state)
+        if self._laid.get(uid) != laid:
+            self._numbers[uid] = self.engine.put_node(laid)
+            self._laid[uid] = laid
+        self._hold(uid, {} if state is None else state.holdings)
+        if not self._held.get(uid) and self._named.get(facts.name) != uid:
+            self._forget(uid)
+
+    def _hold(self, uid: str, wanted: Mapping[str, Holding]) -> None:
+        held = self._held.setdefault(uid, {})
+        for key, holding in list(held.items()):
+            now = wanted.get(key)
+            if now is None or now.opened_position != holding.opened_position:
+                self._opened.pop(held.pop(key).opened_position, None)
+                self.engine.release(_name_of(key, uid))
+        for key, holding in wanted.items():
+            if key not in held:
+                self.engine.adopt(self._numbers[uid], self._observed(uid, key, holding))
+            held[key] = holding
+
+    def _forget(self, uid: str) -> None:
+        given_back = self.engine.drop_node(uid)
+        del self._facts[uid], self._laid[uid], self._numbers[uid], self._held[uid]
+        if given_back:
+            self.given_back(given_back)
+
+    def _observed(self, uid: str, key: str, holding: Holding) -> PodObserved:
+        event = self._opened.get(holding.opened_position)
+        if event is None:
+            observed = PodObserved(
+                pod_uid=holding.pod_uid,
+                attempt=holding.attempt,
+                namespace=holding.namespace,
+                pod_name=holding.pod_name,
+                node_uid=uid,
+                node_name=self._facts[uid].name,
+                source=holding.kind,
+                cpu_milli=holding.cpu_milli,
+                memory_bytes=holding.memory_bytes,
+                shares=holding.shares,
+                cpuset=holding.cpuset,
+                unknown_types=holding.unknown_types,
+            )
+        else:
+            observed = as_observed(event) if isinstance(event, PodReserved) else event
+        return structs.replace(observed, pod_uid=_name_of(key, uid))
+
+    # --- Pods -----------------------------------------------------------------------------------
+
+    def asks(self, pod: Mapping[str, Any]) -> PodRequest | RefusedPod:
+        """
+        Return what a Pod asks for, or the rules that it breaks; remembered for its bind.
+
+        Raises:
+            InputError: it can't be read.
+        """
+        metadata = pod.get("metadata")
+        metadata = metadata if isinstance(metadata, dict) else {}
+        uid, version = metadata.get("uid"), metadata.get("resourceVersion")
+        known = self._asked.get(uid) if isinstance(uid, str) and version else None
+        if known is not None and known[0] == version:
+            return known[1]
+        request, errors = examine_pod(pod, self.settings.vocabulary)
+        asked: PodRequest | RefusedPod = request
+        if errors:
+            asked = RefusedPod(
+                uid=request.uid,
+                namespace=request.namespace,
+                name=request.name,
+                errors=errors,
+                snapshot=request.snapshot,
+            )
+        self._asked.pop(request.uid, None)
+        self._asked[request.uid] = (str(version), asked)
+        if len(self._asked) > ASKED_MAX:
+            del self._asked[next(iter(self._asked))]
+        return asked
+
+    def request(self, pod_uid: str) -> PodRequest | str:
+        """Return what a Pod that was asked about asks for, or why it is not known."""
+        known = self._asked.get(pod_uid)
+        if known is None:
+            pod = self.pods.pending(pod_uid)
+            if pod is None:
+                return UNKNOWN_POD
+            try:
+                asked = self.asks(pod)
+            except InputError as error:
+                return str(error)
+        else:
+            asked = known[1]
+        if isinstance(asked, RefusedPod):
+            return asked.message
+        return why_not_served(asked) or asked
+
+    # --- decisions ------------------------------------------------------------------------------
+
+    def judge(self, request: PodRequest, names: Sequence[str]) -> Judged:
+        """
+        Judge these nodes for a Pod; change nothing.
+
+        Raises:
+            InputError: a name that is no text.
+        """
+        asked = self.directory.ask(names)
+        return Judged(
+            request=request, asked=asked, filtered=self.engine.filter(request, asked.nodes)
+        )
+
+    def choose(self, pod_uid: str, node_name: str) -> Placement | str:
+        """
+        Return what a Pod gets on the node that was named, or why it gets nothing there.
+
+        Rule: design section 5.3; whoever keeps soft holds lifts them around the call, so that it is
+        decided from the ledger's state alone.
+        """
+        request = self.request(pod_uid)
+        if isinstance(request, str):
+            return request
+        number = self.directory.number(node_name)
+        if number is None:
+            return self.directory.closed(node_name)
+        placement = self.engine.try_place(request, number)
+        if placement is not None:
+            self.engine.undo(placement)
+            return placement
+        filtered = self.engine.filter(request, [number])
+        assert len(filtered.codes), "what is placed nowhere has a reason"
+        return filtered.reasons[filtered.codes.item(0)]
+
+    @contextmanager
+    def without(self, node_name: str, pod_uids: Sequence[str]) -> Iterator[None]:
+        """Decide as if these Pods held nothing on a node, until the block ends."""
+        uid = self._named[node_name]
+        lifted = {
+            key: holding
+            for key, holding in self._held[uid].items()
+            if holding.pod_uid in frozenset(pod_uids)
+        }
+        for key in lifted:
+            self.engine.release(_name_of(key, uid))
+        try:
+            yield
+        finally:
+            for key, holding in lifted.items():
+                self.engine.adopt(self._numbers[uid], self._observed(uid, key, holding))
+
+
+def why_not_served(request: PodRequest) -> str:
+    """Return why a request can't be honoured live, empty where it can."""
+    return NOT_SERVED if request.group is not None or request.gang is not None else ""
+
+
+def _with_ledger(facts: NodeFacts, state: NodeState) -> NodeFacts:
+    """Return a node with what the ledger alone knows: cards that were closed, and its loss."""
+    closed = {device.key for device in state.devices if not device.healthy}
+    # What is held on a machine that the node has left closes it as a loss does.
+    lost = facts.lost or state.lost or any(held.machine for held in state.holdings.values())
+    if closed:
+        devices = (
+            replace(each, healthy=False) if each.key in closed else each for each in facts.devices
+        )
+        facts = replace(facts, devices=tuple(devices))
+    return facts if lost == facts.lost else replace(facts, lost=lost)
+
+
+def _name_of(key: str, node_uid: str) -> str:
+    """Return what the engine calls a holding; a soft hold is called by its Pod's UID alone."""
+    return f"{key}@{node_uid}"

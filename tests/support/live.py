@@ -1,0 +1,187 @@
+"""The live scheduler's view with a ledger in memory: nodes by a call, and who holds what."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ledger.domain.errors import LedgerError
+from ledger.domain.log.events import (
+    LedgerEvent,
+    NodeDescribed,
+    NodeInventoried,
+    PodReleased,
+    PodReserved,
+)
+from ledger.domain.log.state import Folding
+from ledger.domain.request.requests import PodRequest
+from ledger.store.writing.commands import Command, Outcome, Recorded, Refused
+from scheduler.decide.outcome import Placement
+from scheduler.decide.settings import SchedulingSettings
+from scheduler.record import events
+from scheduler.record.events import Words
+from scheduler.service.beginning import Beginning, Said
+from scheduler.service.inventory import Inventory
+from scheduler.service.view import ClusterView
+from tests.support.objects import Json, device, gpu_device, node
+
+WORDS = Words(policy="binpack", settings_hash="", tenure_version="test")
+
+
+@dataclass(slots=True)
+class MemoryLedger:
+    """
+    A `Recorder` without a database.
+
+    Attributes:
+        log: what was recorded; the first has position 1.
+        away: why nothing can be recorded now.
+        refuses: what it refuses, by UID of the node.
+    """
+
+    log: list[LedgerEvent] = field(default_factory=list)
+    keys: list[str] = field(default_factory=list)
+    away: LedgerError | None = None
+    refuses: dict[str, str] = field(default_factory=dict)
+    epoch: int = 1
+
+    @property
+    def position(self) -> int:
+        """The last position."""
+        return len(self.log)
+
+    async def record(self, command: Command) -> Outcome:
+        """Record a command whole or not at all."""
+        await asyncio.sleep(0)
+        if self.away is not None:
+            raise self.away
+        about: Any = command.events[0].event
+        why = self.refuses.get(getattr(about, "node_uid", ""))
+        if why is not None:
+            return Refused(error=LedgerError(why))
+        for new in command.events:
+            assert new.idempotency_key not in self.keys, new.idempotency_key
+            self.keys.append(new.idempotency_key)
+            self.log.append(new.event)
+        return Recorded(first=len(self.log) - len(command.events) + 1, last=len(self.log))
+
+    def beginning(self) -> Beginning:
+        """Return what a process that starts now is told."""
+        fold, opened, said = Folding(), {}, dict[str, Said]()
+        for position, event in enumerate(self.log, start=1):
+            fold.add(position, event)
+            if isinstance(event, PodReserved):
+                opened[position] = event
+        for event in self.log:
+            if isinstance(event, NodeInventoried):
+                said.setdefault(event.node_uid, Said()).inventory = event
+            elif isinstance(event, NodeDescribed):
+                said.setdefault(event.node_uid, Said()).described = event
+        return Beginning(position=len(self.log), state=fold.state, opened=opened, said=said)
+
+
+class StillClock:
+    """A `Clock` that a test moves."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        """Return seconds."""
+        return self.now
+
+    def wall_us(self) -> int:
+        """Return microseconds."""
+        return 1_800_000_000_000_000 + int(self.now * 1e6)
+
+    async def sleep(self, seconds: float) -> None:
+        """Let the time pass at once."""
+        self.now += seconds
+        await asyncio.sleep(0)
+
+
+class Live:
+    """A view, its inventory and the ledger under both."""
+
+    def __init__(self, ledger: MemoryLedger | None = None, *, policy: str = "binpack") -> None:
+        self.ledger = ledger or MemoryLedger()
+        self.settings = SchedulingSettings(node_policy=policy)
+        self.view = ClusterView(self.settings)
+        self.clock = StillClock()
+        self.synced = True
+        self.ledger.epoch += 1
+        begun = self.ledger.beginning()
+        self.view.begin(begun.position, begun.state, begun.opened, begun.gone())
+        self.inventory = Inventory(
+            self.view, self.ledger, self.clock, begun, synced=lambda: self.synced
+        )
+        self._versions = itertools.count(1)
+
+    def settle(self) -> None:
+        """Record what changed, and decide by it."""
+        asyncio.run(self.inventory.settle())
+
+    def add_node(self, name: str, gpus: int = 2, *, uid: str = "", **spec: Json) -> None:
+        """Let a Node come with its Device, or be another than it was."""
+        amounts = {"cpu": "64", "memory": "256Gi", "pods": "110"}
+        self.tell("nodes", node(name, allocatable=amounts, **spec), uid=uid or f"uid-{name}")
+        cards = [gpu_device(minor, id=f"GPU-{name}-{minor}") for minor in range(gpus)]
+        self.tell("devices", device(*cards, name=name), uid=f"device-{name}")
+
+    def tell(self, kind: str, item: dict[str, Any], *, uid: str) -> None:
+        """Tell the sink of a kind that an object came or changed."""
+        metadata = {**item["metadata"], "uid": uid, "resourceVersion": str(next(self._versions))}
+        getattr(self.view.nodes, kind).put(uid, {**item, "metadata": metadata})
+
+    def drop_node(self, name: str, *, uid: str = "") -> None:
+        """Let a Node and its Device go."""
+        self.view.nodes.nodes.drop(uid or f"uid-{name}")
+        self.view.nodes.devices.drop(f"device-{name}")
+
+    def reserve(self, placement: Placement, *, attempt: int = 1) -> PodReserved:
+        """Record a reservation, and tell the view."""
+        new = events.reserved(
+            WORDS, placement, {}, self.clock.wall_us(), digest="", arrival=0, attempt=attempt
+        )
+        event = new.event
+        assert isinstance(event, PodReserved)
+        self.record(event)
+        return event
+
+    def release(self, event: PodReserved) -> None:
+        """Record the end of a reservation, and tell the view."""
+        self.record(
+            PodReleased(
+                pod_uid=event.pod_uid,
+                attempt=event.attempt,
+                node_uid=event.node_uid,
+                reason="deleted",
+            )
+        )
+
+    def record(self, event: LedgerEvent) -> None:
+        """Record an event as another writer of this ledger would."""
+        self.ledger.log.append(event)
+        self.view.take(len(self.ledger.log), event)
+
+    def passing(self, pod: dict[str, Any], *names: str) -> list[str]:
+        """Return the names of the nodes that a Pod passes."""
+        asked = self.view.asks(pod)
+        assert isinstance(asked, PodRequest), asked
+        judged = self.view.judge(asked, names)
+        return [names[number] for number in judged.filtered.passing.tolist()]
+
+    def placement(self, pod: dict[str, Any], name: str) -> Placement:
+        """Return what a Pod gets on a node, which it must."""
+        self.view.asks(pod)
+        chosen = self.view.choose(pod["metadata"]["uid"], name)
+        assert isinstance(chosen, Placement), chosen
+        return chosen
+
+
+def types(log: Sequence[LedgerEvent]) -> list[str]:
+    """Return the types of events, without their versions."""
+    return [event.event_type.rpartition(".")[0] for event in log]

@@ -1,0 +1,255 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ledger.domain.errors import LedgerError
+from ledger.domain.log.events import DeviceHealthChanged, NodeInventoried, PodReserved
+from scheduler.service.view import UNKNOWN_POD, UNREADABLE, UNRECORDED
+from tests.support.live import Live, MemoryLedger, types
+from tests.support.objects import container, pod
+
+
+def _pod(name: str, gpus: int = 1) -> dict[str, Any]:
+    return pod(container(limits={"koordinator.sh/gpu": 100 * gpus}), name=name, uid=f"pod-{name}")
+
+
+def test_a_node_is_recorded_before_anything_is_decided_by_it() -> None:
+    """Until it is durable the node is not in the inventory; then the ledger has said all of it."""
+    live = Live()
+    live.add_node("a")
+    assert live.passing(_pod("p")) == []
+    assert live.view.directory.number("a") is None
+    live.settle()
+    assert types(live.ledger.log) == ["node.inventoried", "node.described"]
+    assert live.passing(_pod("p"), "a") == ["a"]
+
+
+def test_only_what_changed_is_recorded() -> None:
+    """A heartbeat, and a start of another process, say nothing new of a node."""
+    live = Live()
+    live.add_node("a")
+    live.settle()
+    live.add_node("a")
+    live.settle()
+    again = Live(live.ledger)
+    again.add_node("a")
+    again.settle()
+    assert len(live.ledger.log) == 2
+    again.add_node("a", 1)
+    again.settle()
+    assert types(live.ledger.log)[2:] == ["node.inventoried"]
+
+
+def test_nothing_is_recorded_before_every_list_was_read() -> None:
+    """A Node whose Device was not listed yet looks as if it had no cards."""
+    live = Live()
+    live.synced = False
+    live.add_node("a")
+    live.settle()
+    assert not live.ledger.log
+    assert not live.inventory.settled
+
+
+def test_what_events_say_is_held_and_given_back() -> None:
+    """The card is taken from the reservation's event on, and free from its release on."""
+    live = Live()
+    live.add_node("a", 1)
+    live.settle()
+    event = live.reserve(live.placement(_pod("p"), "a"))
+    assert live.passing(_pod("q"), "a") == []
+    live.release(event)
+    assert live.passing(_pod("q"), "a") == ["a"]
+
+
+def test_an_event_counts_once_whoever_tells_of_it_first() -> None:
+    """Own commands are taken at once, and the feed tells of them again, in order."""
+    live = Live()
+    live.add_node("a", 1)
+    live.settle()
+    first = live.reserve(live.placement(_pod("p"), "a"))
+    live.release(first)
+    for position, event in enumerate(live.ledger.log, start=1):
+        live.view.take(position, event)
+    assert live.view.position == len(live.ledger.log)
+    assert live.passing(_pod("q"), "a") == ["a"]
+
+
+def test_a_process_that_starts_knows_what_the_one_before_knew() -> None:
+    """Holdings come from the ledger alone: no annotation is read."""
+    live = Live()
+    for name in "ab":
+        live.add_node(name, 1)
+    live.settle()
+    live.reserve(live.placement(_pod("p"), "a"))
+    again = Live(live.ledger)
+    for name in "ab":
+        again.add_node(name, 1)
+    again.settle()
+    assert again.passing(_pod("q"), "a", "b") == ["b"]
+    assert set(again.view.holdings("uid-a")) == {"pod-p/1"}
+
+
+def test_a_node_that_can_not_be_read_takes_nothing_and_stops_nobody() -> None:
+    """Its reason is its own; what it holds stays held, and it is back once it can be read."""
+    live = Live()
+    for name in "ab":
+        live.add_node(name, 1)
+    live.settle()
+    live.add_node("a", 1, annotations={"node.koordinator.sh/reservation": "{"})
+    live.add_node("c", 1)
+    live.settle()
+    assert live.view.directory.closed("a") == UNREADABLE
+    assert "reservation" in live.inventory.faults["a"]
+    assert live.passing(_pod("p"), "b", "c") == ["b", "c"]
+    assert live.view.choose("pod-p", "a") == UNREADABLE
+    live.add_node("a", 1)
+    live.settle()
+    assert live.passing(_pod("p"), "a") == ["a"]
+    assert not live.inventory.faults
+
+
+def test_a_node_that_the_ledger_refuses_takes_nothing_until_it_is_recorded() -> None:
+    """Nothing is decided by facts that are not in the log."""
+    ledger = MemoryLedger(refuses={"uid-a": "it contradicts another node"})
+    live = Live(ledger)
+    for name in "ab":
+        live.add_node(name, 1)
+    live.settle()
+    assert live.view.directory.closed("a") == UNRECORDED
+    assert live.passing(_pod("p"), "b") == ["b"]
+    ledger.refuses.clear()
+    live.settle()
+    assert live.passing(_pod("p"), "a") == ["a"]
+
+
+def test_what_could_not_be_recorded_is_recorded_once_the_ledger_is_back() -> None:
+    """The ledger's absence loses no change."""
+    live = Live()
+    live.add_node("a", 1)
+    live.ledger.away = LedgerError("the database is away")
+    with pytest.raises(LedgerError):
+        live.settle()
+    live.ledger.away = None
+    live.settle()
+    assert live.passing(_pod("p"), "a") == ["a"]
+
+
+def test_a_node_that_was_deleted_takes_nothing_and_its_account_stays() -> None:
+    """Its loss is recorded; the same machine under another Node still has what is held."""
+    live = Live()
+    live.add_node("a", 1)
+    live.settle()
+    live.reserve(live.placement(_pod("p"), "a"))
+    live.drop_node("a")
+    live.settle()
+    assert types(live.ledger.log)[-1] == "node.lost"
+    assert live.view.directory.number("a") is None
+    assert set(live.view.holdings("uid-a")) == {"pod-p/1"}
+
+
+def test_a_node_that_was_made_anew_under_its_name_is_another_one() -> None:
+    """The old one's loss is recorded first; what was held there is not held by the new one."""
+    live = Live()
+    live.add_node("a", 1)
+    live.settle()
+    live.drop_node("a")
+    live.add_node("a", 1, uid="second")
+    live.settle()
+    assert types(live.ledger.log)[2:] == ["node.lost", "node.inventoried", "node.described"]
+    assert live.view.uid("a") == "second"
+    assert live.passing(_pod("p"), "a") == ["a"]
+
+
+def test_a_node_that_went_while_nobody_looked_is_lost_at_the_start() -> None:
+    """The ledger and the API are compared once, when all lists were read."""
+    live = Live()
+    live.add_node("a", 1)
+    live.settle()
+    live.reserve(live.placement(_pod("p"), "a"))
+    again = Live(live.ledger)
+    again.settle()
+    assert types(live.ledger.log)[-1] == "node.lost"
+    assert set(again.view.holdings("uid-a")) == {"pod-p/1"}
+    assert again.view.directory.number("a") is None
+
+
+def test_a_card_that_an_event_closed_stays_closed_whatever_the_device_object_says() -> None:
+    """Cordons are in the ledger alone; the next inventory speaks of the card anew."""
+    live = Live()
+    live.add_node("a", 1)
+    live.settle()
+    closed = DeviceHealthChanged(
+        node_uid="uid-a",
+        device_type="gpu",
+        minor=0,
+        device_id="GPU-a-0",
+        healthy=False,
+        reason="cordon",
+    )
+    live.record(closed)
+    assert live.passing(_pod("p"), "a") == []
+    live.add_node("a", 1)
+    live.settle()
+    assert live.passing(_pod("p"), "a") == []
+
+
+def test_a_choice_is_decided_on_the_named_node_and_changes_nothing() -> None:
+    """The same call gives the same answer; what does not fit says why."""
+    live = Live()
+    live.add_node("a", 1)
+    live.settle()
+    first = live.placement(_pod("p"), "a")
+    assert live.placement(_pod("p"), "a") == first
+    live.reserve(first)
+    live.view.asks(_pod("q"))
+    assert live.view.choose("pod-q", "a") == "Insufficient gpu devices"
+    assert live.view.choose("pod-q", "z") == "NodeNotInInventory"
+    assert live.view.choose("pod-z", "a") == UNKNOWN_POD
+
+
+def test_a_pod_that_was_never_filtered_here_is_known_by_its_watch() -> None:
+    """A process that took over between filter and bind has it from the API."""
+    live = Live()
+    live.add_node("a", 1)
+    live.settle()
+    live.view.pods.put("pod-p", _pod("p"))
+    chosen = live.view.choose("pod-p", "a")
+    assert not isinstance(chosen, str)
+    live.view.pods.drop("pod-p")
+
+
+def test_groups_and_gangs_are_refused_not_placed_one_by_one() -> None:
+    """A request that can't be honoured is never placed as if it had not asked."""
+    live = Live()
+    live.add_node("a", 1)
+    live.settle()
+    member = _pod("g")
+    member["metadata"]["annotations"] = {"gang.scheduling.koordinator.sh/name": "g"}
+    member["metadata"]["labels"] = {"gang.scheduling.koordinator.sh/name": "g"}
+    live.view.asks(member)
+    chosen = live.view.choose("pod-g", "a")
+    assert isinstance(chosen, str)
+
+
+def test_without_some_holders_a_node_is_judged_as_if_they_had_gone() -> None:
+    """For the end of the block all is as it was."""
+    live = Live()
+    live.add_node("a", 1)
+    live.settle()
+    live.reserve(live.placement(_pod("p"), "a"))
+    with live.view.without("a", ["pod-p"]):
+        assert live.passing(_pod("q"), "a") == ["a"]
+    assert live.passing(_pod("q"), "a") == []
+
+
+def test_the_inventory_says_what_the_device_object_says() -> None:
+    """The event holds the cards by their ids."""
+    live = Live()
+    live.add_node("a", 2)
+    live.settle()
+    event = live.ledger.log[0]
+    assert isinstance(event, NodeInventoried)
+    assert [card.device_id for card in event.devices] == ["GPU-a-0", "GPU-a-1"]
+    assert not any(isinstance(one, PodReserved) for one in live.ledger.log)
