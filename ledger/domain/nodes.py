@@ -145,6 +145,8 @@ class NodeFacts:
 
         Rule: Koordinator contract 6.6: CPU sets cost ceil(milli * ratio), shares what they ask.
         """
+        if not own_cpus:
+            return cpu_milli
         own_milli = own_cpus * 1000
         return cpu_milli - own_milli + self.amplified(own_milli)
 

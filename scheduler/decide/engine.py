@@ -133,18 +133,21 @@ class Engine:
         one, why not, node by node. `ordinal` is the number of the arrival, read by `random`.
         """
         shape = self._shapes.shape_of(request)
-        ratings = self._rows.current(shape)
+        row = ratings = self._rows.current(shape)
         if led := self._lead.applies(request):
             ratings = self._by_links(request, shape, ratings)
         # A draw is out of the nodes left, so that what is remembered must not change how many.
         known = {} if self._draws else self._looks.failed(request, shape)
-        by_arrays, own = ratings, bool(known)
+        by_arrays = ratings
         if known:
             ratings = ratings.copy()
             ratings[list(known)] = -1
-        node = self._pick(ratings, request.memory_bytes, ordinal, led=led)
-        if node < 0 and not (own or led) and not (ratings >= 0).any():
+        node, left = self._pick(ratings, request.memory_bytes, ordinal, led=led)
+        if node < 0 and ratings is row and not (row >= 0).any():
             self._rows.note_full(shape)
+        if ratings is by_arrays:
+            by_arrays = left
+        ratings = left
         refusals, alike = 0, dict[int, list[int]]()
         while node >= 0:
             rated = NOT_RATED
@@ -155,16 +158,16 @@ class Engine:
             )
             if isinstance(answer, Placement):
                 return answer
-            if not own:
-                ratings, own = ratings.copy(), True
+            if ratings is by_arrays:
+                ratings = ratings.copy()
             refusals += 1
             if refusals == REFUSALS_BEFORE and not self._draws:
-                left = np.flatnonzero(self._takes(ratings, request.memory_bytes))
-                alike = self._alike.groups(request, shape, left)
+                others = np.flatnonzero(self._takes(ratings, request.memory_bytes))
+                alike = self._alike.groups(request, shape, others)
             for other in alike.get(node, (node,)):
                 known[other] = answer
                 ratings[other] = -1
-            node = self._pick(ratings, request.memory_bytes, ordinal, led=led)
+            node, ratings = self._pick(ratings, request.memory_bytes, ordinal, led=led)
         tried = {
             node: unfit
             for node, unfit in known.items()
@@ -336,29 +339,45 @@ class Engine:
         put = self._lead.draw if self._draws else self._lead.order
         return put(shape, taking)
 
-    def _pick(self, ratings: Ratings, memory_bytes: int, ordinal: int, *, led: bool) -> int:
-        """Return the place of the best node, -1 for none; `led`: a draw is among the best alone."""
+    def _pick(
+        self, ratings: Ratings, memory_bytes: int, ordinal: int, *, led: bool
+    ) -> tuple[int, Ratings]:
+        """
+        Return the place of the best node, -1 for none, and the ratings that it is the best of.
+
+        `led`: a draw is among the best alone. Where the best lacks the memory the ratings are
+        others, without every node that does.
+        """
         if not len(ratings):
-            return -1
+            return -1, ratings
         if self._draws:
             fitting = np.flatnonzero(self._takes(ratings, memory_bytes))
             if led:
                 fitting = fitting[ratings[fitting] == ratings.max()]
-            return int(fitting[draw(self._seed, ordinal, len(fitting))]) if len(fitting) else -1
+            if not len(fitting):
+                return -1, ratings
+            return int(fitting[draw(self._seed, ordinal, len(fitting))]), ratings
         node = int(ratings.argmax())
         if ratings.item(node) >= 0 and not self._has_memory(node, memory_bytes):
-            ratings = np.where(self._fleet.memory_free >= memory_bytes, ratings, -1)
+            ratings = self._with_memory(ratings, memory_bytes)
             node = int(ratings.argmax())
-        return node if ratings.item(node) >= 0 else -1
+        return node if ratings.item(node) >= 0 else -1, ratings
 
     def _rated(self, ratings: Ratings, place: int, memory_bytes: int) -> Rated:
         """Return the rating of a node, and the next best that has the memory."""
         score, second = runner_up(ratings, place)
         if second >= 0 and not self._has_memory(second, memory_bytes):
-            _, second = runner_up(np.where(self._takes(ratings, memory_bytes), ratings, -1), place)
+            _, second = runner_up(self._with_memory(ratings, memory_bytes), place)
         if second < 0:
             return Rated(score)
         return Rated(score, self._fleet.nodes[second].name, ratings.item(second))
+
+    def _with_memory(self, ratings: Ratings, memory_bytes: int) -> Ratings:
+        """Return a copy of the ratings with -1, all bits set, where the memory is not free."""
+        free = self._fleet.memory_free >= memory_bytes
+        left: Ratings = np.subtract(free, 1, dtype=np.int32)  # half the time of `np.where`
+        left |= ratings
+        return left
 
     def _takes(self, ratings: Ratings, memory_bytes: int) -> npt.NDArray[np.bool_]:
         takes: npt.NDArray[np.bool_] = ratings >= 0

@@ -235,9 +235,11 @@ class Grants:
 
         Rule: Koordinator contract 6.6.
         """
+        if not cpuset:
+            return None
         facts, free = self._fleet.nodes[place], self._fleet.cpu_free.item(place)
         cost = facts.cpu_cost_milli(request.cpu_milli, len(cpuset))
-        if not cpuset or cost <= free or facts.cpu_milli is None:
+        if cost <= free or facts.cpu_milli is None:
             return None
         return Unfit(
             reason=reasons.INSUFFICIENT_AMPLIFIED_CPU.text,

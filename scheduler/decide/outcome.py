@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from msgspec import Struct
+
 from ledger.domain.annotations.cpu import CpuSharedPool
-from ledger.domain.cpuset import CpuSet
+from ledger.domain.cpuset import EMPTY, CpuSet
 from ledger.domain.devices import DeviceRecord, DeviceShare
 from ledger.domain.request.requests import PodRequest
 
@@ -81,8 +83,7 @@ class Rated(NamedTuple):
 NOT_RATED: Final = Rated()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Placement:
+class Placement(Struct, frozen=True, kw_only=True):
     """
     Where one Pod goes and what it gets there.
 
@@ -104,7 +105,7 @@ class Placement:
     node_name: str
     shares: tuple[DeviceShare, ...] = ()
     devices: tuple[DeviceRecord, ...] = ()
-    cpuset: CpuSet = field(default_factory=CpuSet)
+    cpuset: CpuSet = EMPTY
     visible_minors: tuple[int, ...] = ()
     search_cut: bool = False
     numa_parts: tuple[NumaPart, ...] = ()

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from msgspec import structs
+
 from ledger.domain.devices import GPU
 from ledger.domain.log.events import (
     GroupPlanned,
@@ -180,7 +182,7 @@ class Grouping:
         for pod in self._running.get(name, ()):
             if pod.node_uid == placement.node_uid:
                 seen.update(share.minor for share in pod.shares if share.device_type == GPU)
-        return replace(placement, visible_minors=tuple(sorted(seen)))
+        return structs.replace(placement, visible_minors=tuple(sorted(seen)))
 
     def all_kept(self) -> Iterator[Placement]:
         """Yield every place that is kept for a member to come."""

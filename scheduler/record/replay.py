@@ -400,7 +400,9 @@ class Replay:
         if self._whole:
             kept = self._groups.kept(request)  # asked for by the plan, which has no snapshot
             answer = (
-                replace(kept, request=request) if kept else self._decide(request, event.arrival)
+                structs.replace(kept, request=request)
+                if kept
+                else self._decide(request, event.arrival)
             )
         else:
             place = self._places.get(event.node_uid)
@@ -409,7 +411,7 @@ class Replay:
                 return Unplaced(request=request, message=NOT_THERE)
             engine.undo(given)
             rated = Rated(event.score, event.runner_up, event.runner_up_score)
-            answer = replace(given, rated=rated)
+            answer = structs.replace(given, rated=rated)
         return self._groups.with_seen(answer) if isinstance(answer, Placement) else answer
 
     def _decide(self, request: PodRequest, arrival: int) -> Placement | Unplaced:

@@ -17,6 +17,8 @@ from dataclasses import dataclass, field, replace
 from itertools import permutations
 from typing import Final
 
+from msgspec import structs
+
 from ledger.domain.devices import GPU
 from ledger.domain.request.requests import PodRequest
 from scheduler.cluster.model import Holder
@@ -462,7 +464,7 @@ class _Search:
 
     def _has_room_first(self, goal: Placement) -> bool:
         """Tell whether the new place is free while the old one is still held."""
-        twin = replace(goal, request=replace(goal.request, uid=f"{goal.request.uid}/again"))
+        twin = structs.replace(goal, request=replace(goal.request, uid=f"{goal.request.uid}/again"))
         placed = self.trial.place_as(twin)
         if placed is not None:
             self.trial.undo(placed)

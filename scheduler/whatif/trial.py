@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from itertools import combinations
 from typing import Final
+
+from msgspec import structs
 
 from ledger.domain.cpuset import CpuSet
 from ledger.domain.devices import GPU
@@ -59,7 +60,7 @@ class Trial:
         self.undo(placed)
         if not self._may_be_held(goal):
             return None
-        planned = replace(placed, cpuset=goal.cpuset)
+        planned = structs.replace(placed, cpuset=goal.cpuset)
         self.reserve(planned)
         return planned
 

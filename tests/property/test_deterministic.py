@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.normalise import decode_pod
@@ -142,7 +143,7 @@ def test_another_node_never_changes_what_a_pod_gets_on_a_node(
     at = data.draw(st.integers(0, len(fleet)))
     large = _engine((*fleet[:at], stranger, *fleet[at:]))
     for placement in placements:
-        large.reserve(replace(placement, node=placement.node + (placement.node >= at)))
+        large.reserve(structs.replace(placement, node=placement.node + (placement.node >= at)))
     for node in range(len(fleet)):
         there = node + (node >= at)
         one, other = small.try_place(request, node), large.try_place(request, there)

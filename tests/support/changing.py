@@ -8,6 +8,8 @@ from fractions import Fraction
 from random import Random
 from typing import Any, Final
 
+from msgspec import structs
+
 from ledger.domain.annotations.cpu import NumaPolicy
 from ledger.domain.annotations.partitions import HOPPER_PARTITIONS, GpuPartition
 from ledger.domain.cpuset import cpuset_of
@@ -73,7 +75,7 @@ class Cluster:
         for number, what in self.held.values():
             here = numbers.index(number)
             if isinstance(what, Placement):
-                fresh.reserve(replace(what, node=here))
+                fresh.reserve(structs.replace(what, node=here))
             else:
                 fresh.adopt(here, what)
         return fresh
@@ -204,14 +206,14 @@ class Renumbered:
 
     def reserve(self, placement: Placement) -> None:
         """Reserve in the engine."""
-        self._engine.reserve(replace(placement, node=self._numbers[placement.node]))
+        self._engine.reserve(structs.replace(placement, node=self._numbers[placement.node]))
 
     def adopt(self, node: int, pod: PodObserved) -> list[str]:
         """Adopt in the engine."""
         return self._engine.adopt(self._numbers[node], pod)
 
     def _inside(self, placement: Placement) -> Placement:
-        return replace(placement, node=self._new[placement.node])
+        return structs.replace(placement, node=self._new[placement.node])
 
 
 # --- Nodes out of a seed ------------------------------------------------------------------------

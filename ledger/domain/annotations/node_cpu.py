@@ -52,6 +52,7 @@ _RESERVATION_PATH: Final = annotation_path(ANNOTATION_NODE_RESERVATION)
 _SYSTEM_QOS_PATH: Final = annotation_path(ANNOTATION_SYSTEM_QOS_RESOURCE)
 _RATIO_PATH: Final = annotation_path(ANNOTATION_AMPLIFICATION_RATIO)
 _RAW_PATH: Final = annotation_path(ANNOTATION_RAW_ALLOCATABLE)
+_NUMA_POLICIES: Final = {str(policy): policy for policy in NumaPolicy}
 
 
 class NodeCpuBindPolicy(StrEnum):
@@ -174,7 +175,7 @@ def numa_policy_of(text: str) -> NumaPolicy:
     same three; any other text (`None` too) is no policy.
     """
     base = text.removesuffix("PodLevel").removesuffix("ContainerLevel")
-    return NumaPolicy(base) if base in set(NumaPolicy) else NumaPolicy.NONE
+    return _NUMA_POLICIES.get(base, NumaPolicy.NONE)
 
 
 # {"detail": [{"id": 0, "core": 0, "socket": 0, "node": 0},

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from msgspec import Struct
+
 from ledger.domain.devices import DeviceShare
 from ledger.domain.nodes import NodeFacts
 from scheduler.decide.outcome import CardView, NumaPart
@@ -29,8 +31,7 @@ class NodeView:
     numa_parts: tuple[NumaPart, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class Choice(Struct, frozen=True, kw_only=True):
     """
     The shares a node would give one Pod.
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 import numpy as np
+from msgspec import structs
 
 from ledger.domain.devices import GPU
 from ledger.domain.request.requests import PodRequest
@@ -371,7 +372,7 @@ def with_visible(placements: Sequence[Placement | None]) -> tuple[Placement | No
     return tuple(
         placement
         if placement is None or placement.request.group is None
-        else replace(placement, visible_minors=tuple(sorted(seen[placement.node])))
+        else structs.replace(placement, visible_minors=tuple(sorted(seen[placement.node])))
         for placement in placements
     )
 

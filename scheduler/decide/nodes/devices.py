@@ -215,12 +215,14 @@ class DeviceArrays:
 
         `instances`: how many containers that count the share is for.
         """
-        self.core_free[node, column] -= holders * share.core_percent
-        self.memory_free[node, column] -= holders * share.memory_bytes
-        self.core_left[node] -= holders * share.core_percent
-        self.memory_left[node] -= holders * share.memory_bytes
+        core_percent, memory_bytes = holders * share.core_percent, holders * share.memory_bytes
+        self.core_free[node, column] -= core_percent
+        self.memory_free[node, column] -= memory_bytes
+        self.core_left[node] -= core_percent
+        self.memory_left[node] -= memory_bytes
         self.tenants[node, column] += holders
-        self.instances[node, column] += holders * instances
+        if instances:
+            self.instances[node, column] += holders * instances
         if share.exclusive:
             self.exclusive[node, column] += holders
         if share.vf_bus_ids:
@@ -279,11 +281,14 @@ class DeviceArrays:
         )
         left = self._share_left(node, column) if is_open else 0
         before = self.left.item(node, column)
-        self.closed_count += self.open.item(node, column) - is_open
-        self.open[node, column] = is_open
-        self.left[node, column] = left
-        self.left_total[node] += left - before
-        self.whole[node] += (left == WHOLE_PERCENT) - (before == WHOLE_PERCENT)
+        if is_open != self.open.item(node, column):
+            self.closed_count += -1 if is_open else 1
+            self.open[node, column] = is_open
+        if left != before:
+            self.left[node, column] = left
+            self.left_total[node] += left - before
+        if WHOLE_PERCENT in {left, before}:
+            self.whole[node] += (left == WHOLE_PERCENT) - (before == WHOLE_PERCENT)
 
     def _share_left(self, node: int, column: int) -> int:
         if self.exclusive.item(node, column) or self.by_cores.item(node, column):

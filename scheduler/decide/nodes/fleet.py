@@ -39,6 +39,7 @@ class ChangeLog:
     everything may have changed.
 
     Attributes:
+        position: after the newest change.
         returns: how many changes gave something back. As long as it stays, what did not fit
             before does not fit now.
     """
@@ -46,30 +47,25 @@ class ChangeLog:
     def __init__(self) -> None:
         self._nodes: IntArray = np.zeros(_LOG_LENGTH, dtype=np.int64)
         self._first = 0
-        self._length = 0
+        self.position = 0
         self.returns = 0
-
-    @property
-    def position(self) -> int:
-        """Return the position after the newest change."""
-        return self._first + self._length
 
     def append(self, node: int, *, gave_back: bool) -> None:
         """Note that a node changed, and whether anything on it became free or open."""
         self.returns += gave_back
-        if self._length == _LOG_LENGTH:
-            kept = _LOG_LENGTH // 2
-            self._nodes[:kept] = self._nodes[kept:]
-            self._first += kept
-            self._length = kept
-        self._nodes[self._length] = node
-        self._length += 1
+        length = self.position - self._first
+        if length == _LOG_LENGTH:
+            length = _LOG_LENGTH // 2
+            self._nodes[:length] = self._nodes[length:]
+            self._first = self.position - length
+        self._nodes[length] = node
+        self.position += 1
 
     def since(self, position: int) -> IntArray | None:
         """Return the nodes changed since `position`, repeats included; None = unknown."""
         if position < self._first:
             return None
-        return self._nodes[position - self._first : self._length]
+        return self._nodes[position - self._first : self.position - self._first]
 
 
 class Fleet:

@@ -267,10 +267,10 @@ class Holdings:
         cards: list[tuple[DeviceArrays, int, DeviceShare, Amounts]] = []
         strange: list[DeviceShare] = []
         unlisted: list[DeviceId] = []
-        unknown = held.unknown_types
+        unknown, is_elsewhere = held.unknown_types, held.home != facts.uid
         for share in held.shares:
             there = share
-            if held.home != facts.uid:
+            if is_elsewhere:
                 card = same_device(share, facts.devices)
                 if card is None:
                     unknown = (*unknown, share.device_type)
@@ -287,9 +287,9 @@ class Holdings:
                 unlisted.append(_id(share))
             gives = amounts.get(share.minor, ()) if devices is fleet.gpus else ()
             cards.append((devices, column, there, gives))
-        if held.home != facts.uid:
+        if is_elsewhere:
             unknown = tuple(dict.fromkeys(unknown))
-        lost = (*unknown, *(share.device_type for share in strange))
+        lost = (*unknown, *[share.device_type for share in strange])
         return _Taken(
             held,
             node,

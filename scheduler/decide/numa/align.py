@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final, NamedTuple
 
+from msgspec import Struct
+
 from ledger.domain.annotations.cpu import CpuSharedPool, NumaExclusive, NumaPolicy
 from ledger.domain.annotations.node_cpu import NumaAllocateStrategy, numa_policy_of
 from ledger.domain.annotations.qos import QosClass
@@ -62,8 +64,7 @@ class NodeNow:
     choose_devices: ChooseDevices
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Alignment:
+class Alignment(Struct, frozen=True, kw_only=True):
     """
     What a node gives a Pod.
 

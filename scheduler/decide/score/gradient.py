@@ -89,7 +89,7 @@ class Gradient:
         return self._score(gain)
 
     def version(self) -> int:
-        """Return a number that changes with the prices, without them 0."""
+        """Return a number that grows when prices change, without them 0."""
         return 0 if self._tolls is None else self._tolls.version()
 
     def card(self, shape: Shape, node: int) -> int | None:

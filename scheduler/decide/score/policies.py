@@ -42,7 +42,7 @@ class NodePolicy(Protocol):
         ...
 
     def version(self) -> int:
-        """Return a number that changes when nodes that did not change are rated otherwise."""
+        """Return a number that grows when nodes that did not change are rated otherwise."""
         ...
 
     def card(self, shape: Shape, node: int) -> int | None:
@@ -166,7 +166,7 @@ class BestFit:
         return asked
 
     def version(self) -> int:
-        """Return a number that changes with the largest node."""
+        """Return a number that grows when the largest node is another."""
         return self._version
 
     def card(self, shape: Shape, node: int) -> int | None:

@@ -28,19 +28,16 @@ def runner_up(ratings: npt.NDArray[np.integer], chosen: int) -> tuple[int, int]:
     read, for a refusal is remembered or not. Ties go to the first.
     """
     score = ratings.item(chosen)
-    before, after = ratings[:chosen], ratings[chosen + 1 :]
-    ahead = int(before.argmax()) if chosen else -1
-    behind = int(after.argmax()) if len(after) else -1
-    first = before.item(ahead) if ahead >= 0 else -1
-    second = after.item(behind) if behind >= 0 else -1
-    if first >= score or second > score:
+    ratings[chosen] = -1  # for one look: a copy costs more, and so does a look at either side
+    second = int(ratings.argmax())
+    best = ratings.item(second)
+    ratings[chosen] = score
+    if best > score or (best == score and second < chosen):
         others = np.where(ratings > score, -1, ratings)
         others[: chosen + 1][others[: chosen + 1] == score] = -1
-        best = int(others.argmax())
-        return score, best if others.item(best) >= 0 else -1
-    if max(first, second) < 0:
-        return score, -1
-    return score, ahead if first >= second else chosen + 1 + behind
+        second = int(others.argmax())
+        best = others.item(second)
+    return score, second if best >= 0 else -1
 
 
 @dataclass(slots=True)
@@ -58,7 +55,7 @@ class _Row:
     ratings: Ratings
     verdict: StaticVerdict
     seen: int = 0
-    version: tuple[int, int] = (0, 0)
+    version: int = 0
     full_at: int = -1
 
 
@@ -101,9 +98,9 @@ class RatingRows:
         else:
             self._rows.move_to_end(id(shape))
         if row.seen != log.position and row.full_at != log.returns:
-            nodes, version = log.since(row.seen), self._version()
-            row.ratings = with_rows(row.ratings, len(self._fleet))
-            if nodes is None or len(nodes) > len(self._fleet) or version != row.version:
+            nodes, version, count = log.since(row.seen), self._version(), len(self._fleet)
+            row.ratings = with_rows(row.ratings, count)
+            if nodes is None or len(nodes) > count or version != row.version:
                 nodes = self._fleet.everything
             row.ratings[nodes] = self._rate(row, nodes)
             row.seen = log.position
@@ -135,9 +132,9 @@ class RatingRows:
             self._rows.popitem(last=False)
         return row
 
-    def _version(self) -> tuple[int, int]:
-        """Return what changes when nodes that did not change are rated otherwise."""
-        return self._policy.version(), self._changes
+    def _version(self) -> int:
+        """Return a number that grows when nodes that did not change are rated otherwise."""
+        return self._policy.version() + self._changes
 
     def _blank(self, shape: Shape) -> _Row:
         return _Row(
