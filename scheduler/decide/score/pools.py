@@ -94,6 +94,11 @@ class Tolls:
         self._allowed: BoolArray = np.zeros((len(self._gpus), 0), dtype=np.bool_)
         for pool in range(len(self._numbers)):
             self._describe(pool)
+        self._seen = -1
+        self._idle_of: list[int] = []
+        self._cpu_of: list[int] = []
+        self._idle: list[int] = []
+        self._cpu: list[int] = []
         self._trade()
 
     def _trade(self) -> None:
@@ -117,12 +122,9 @@ class Tolls:
         self._picture = [(-1, -1)] * count
         self._tolls: dict[Shape, IntArray] = {}
         self._version += 1
-        self._seen = -1
-        self._stale: set[int] = set()
-        self._idle_of: list[int] = []
-        self._cpu_of: list[int] = []
-        self._idle: list[int] = []
-        self._cpu: list[int] = []
+        self._stale = set(range(count))
+        for of_pool in (self._idle, self._cpu):
+            of_pool += [0] * (count - len(of_pool))
 
     def _like(self, node: int) -> _Like | None:
         """Return what nodes of one pool have in common: the kind, about as much cpu per card."""
