@@ -123,8 +123,8 @@ class Tolls:
         self._tolls: dict[Shape, IntArray] = {}
         self._version += 1
         self._stale = set(range(count))
-        for of_pool in (self._idle, self._cpu):
-            of_pool += [0] * (count - len(of_pool))
+        self._idle += [0] * (count - len(self._idle))
+        self._cpu += [0] * (count - len(self._cpu))
 
     def _like(self, node: int) -> _Like | None:
         """Return what nodes of one pool have in common: the kind, about as much cpu per card."""
