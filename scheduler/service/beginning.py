@@ -16,6 +16,7 @@ from ledger.domain.log.state import LedgerState
 from ledger.domain.nodes import NodeFacts
 from ledger.store.open import Ledger
 from ledger.store.reading.report_queries import (
+    attempts_that_count,
     holdings_opened,
     node_descriptions,
     node_inventories,
@@ -41,6 +42,7 @@ class Beginning:
     Attributes:
         opened: position -> the event that opened a holding that is there still, unless archived.
         said: by UID of the node.
+        attempts: Pod UID -> number of its newest reservation, of Pods that may ask again.
         settings: the body of the newest event of settings, empty without one.
     """
 
@@ -48,6 +50,7 @@ class Beginning:
     state: LedgerState
     opened: Mapping[int, PodReserved | PodObserved] = field(default_factory=dict)
     said: Mapping[str, Said] = field(default_factory=dict)
+    attempts: Mapping[str, int] = field(default_factory=dict)
     settings: str = ""
 
     def gone(self) -> list[NodeFacts]:
@@ -92,11 +95,13 @@ def begin(ledger: Ledger) -> Beginning:
             described = decode_event(NodeDescribed.event_type, body)
             assert isinstance(described, NodeDescribed), described
             said.setdefault(described.node_uid, Said()).described = described
+        attempts = attempts_that_count(ledger.connection)
         settings = settings_in_force(ledger.connection)
     return Beginning(
         position=loaded.position,
         state=loaded.state,
         opened=opened,
         said=said,
+        attempts=attempts,
         settings=settings,
     )

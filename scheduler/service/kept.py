@@ -163,6 +163,7 @@ class PodSeen:
     Attributes:
         node: where it is bound; empty while it is not.
         ended: in a terminal phase.
+        version: its resourceVersion.
     """
 
     uid: str
@@ -171,6 +172,7 @@ class PodSeen:
     node: str
     ended: bool
     priority: int
+    version: str
 
 
 class PodBook:
@@ -197,6 +199,7 @@ class PodBook:
             node=str(spec.get("nodeName") or ""),
             ended=is_ended(item),
             priority=int(spec.get("priority") or 0),
+            version=str(metadata.get("resourceVersion") or ""),
         )
         if pod.node and not pod.ended:
             self._on.setdefault(pod.node, {})[uid] = None

@@ -28,7 +28,7 @@ from scheduler.cluster.rebuilt import as_observed
 from scheduler.decide.engine import Engine
 from scheduler.decide.extender import Asked, NodeDirectory
 from scheduler.decide.filter.filtering import Filtered
-from scheduler.decide.outcome import Placement
+from scheduler.decide.outcome import NOT_RATED, Placement, Rated
 from scheduler.decide.settings import SchedulingSettings
 from scheduler.service.kept import NodeBook, PodBook
 
@@ -38,6 +38,9 @@ UNKNOWN_POD: Final = "the Pod is not known here: it was not filtered, and no wat
 NOT_SERVED: Final = "groups and gangs are not placed live by this release"
 ASKED_MAX: Final = 10_000
 """Requests that are remembered, of the Pods that were asked about last."""
+
+JUDGED_MAX: Final = 256
+"""Filters that are remembered, for prioritize and bind that follow."""
 
 Opened = PodReserved | PodObserved
 
@@ -85,6 +88,8 @@ class ClusterView:
         self._numbers: dict[str, int] = {}  # UID -> number in the engine
         self._named: dict[str, str] = {}  # name -> UID of the Node that has it
         self._held: dict[str, dict[str, Holding]] = {}  # UID -> holdings in the engine, by key
+        self._expected: dict[tuple[str, str], PodReserved] = {}  # by UID of the node and key
+        self._judged: dict[str, Judged] = {}  # by Pod UID
         self._asked: dict[str, tuple[str, PodRequest | RefusedPod]] = {}  # Pod UID -> version, it
 
     # --- the ledger -----------------------------------------------------------------------------
@@ -129,6 +134,20 @@ class ClusterView:
     def recorded(self, uid: str) -> NodeState | None:
         """Return what the ledger says of a node."""
         return self._fold.node(uid)
+
+    def expect(self, event: PodReserved) -> None:
+        """Count a reservation as held that is on its way into the ledger."""
+        uid, key = event.node_uid, f"{event.pod_uid}/{event.attempt}"
+        self._expected[uid, key] = event
+        held = structs.replace(as_observed(event), pod_uid=_name_of(key, uid))
+        self.engine.adopt(self._numbers[uid], held)
+
+    def forget_expected(self, event: PodReserved) -> None:
+        """Give back what was expected: it is not recorded, and will not be."""
+        uid, key = event.node_uid, f"{event.pod_uid}/{event.attempt}"
+        if self._expected.pop((uid, key), None) is not None and uid in self._numbers:
+            self.engine.release(_name_of(key, uid))
+            self._lay(self._facts[uid])
 
     def holdings(self, uid: str) -> Mapping[str, Holding]:
         """Return what is held on a node, by Pod UID and attempt."""
@@ -191,7 +210,7 @@ class ClusterView:
             self._numbers[uid] = self.engine.put_node(laid)
             self._laid[uid] = laid
         self._hold(uid, {} if state is None else state.holdings)
-        if not self._held.get(uid) and self._named.get(facts.name) != uid:
+        if not (self._held.get(uid) or self._named.get(facts.name) == uid or self._expects(uid)):
             self._forget(uid)
 
     def _hold(self, uid: str, wanted: Mapping[str, Holding]) -> None:
@@ -202,9 +221,12 @@ class ClusterView:
                 self._opened.pop(held.pop(key).opened_position, None)
                 self.engine.release(_name_of(key, uid))
         for key, holding in wanted.items():
-            if key not in held:
+            if key not in held and self._expected.pop((uid, key), None) is None:
                 self.engine.adopt(self._numbers[uid], self._observed(uid, key, holding))
             held[key] = holding
+
+    def _expects(self, uid: str) -> bool:
+        return any(node == uid for node, _ in self._expected)
 
     def _forget(self, uid: str) -> None:
         given_back = self.engine.drop_node(uid)
@@ -291,9 +313,22 @@ class ClusterView:
             InputError: a name that is no text.
         """
         asked = self.directory.ask(names)
-        return Judged(
-            request=request, asked=asked, filtered=self.engine.filter(request, asked.nodes)
-        )
+        filtered = self.engine.filter(request, asked.nodes)
+        self._judged.pop(request.uid, None)
+        judged = self._judged[request.uid] = Judged(request=request, asked=asked, filtered=filtered)
+        if len(self._judged) > JUDGED_MAX:
+            del self._judged[next(iter(self._judged))]
+        return judged
+
+    def judged(self, pod_uid: str) -> Judged | None:
+        """Return the last filter of a Pod, if it was not long ago."""
+        return self._judged.get(pod_uid)
+
+    def rated(self, pod_uid: str, node_name: str) -> Rated:
+        """Return what a node was rated by the Pod's last filter, where it was the best."""
+        judged = self._judged.get(pod_uid)
+        best = None if judged is None else judged.filtered.best
+        return NOT_RATED if best is None or best.node_name != node_name else best.rated
 
     def choose(self, pod_uid: str, node_name: str) -> Placement | str:
         """
@@ -315,6 +350,14 @@ class ClusterView:
         filtered = self.engine.filter(request, [number])
         assert len(filtered.codes), "what is placed nowhere has a reason"
         return filtered.reasons[filtered.codes.item(0)]
+
+    def fits(self, request: PodRequest, node_name: str) -> bool:
+        """Tell whether a node that is open takes a Pod now; change nothing."""
+        number = self.directory.number(node_name)
+        placement = None if number is None else self.engine.try_place(request, number)
+        if placement is not None:
+            self.engine.undo(placement)
+        return placement is not None
 
     @contextmanager
     def without(self, node_name: str, pod_uids: Sequence[str]) -> Iterator[None]:

@@ -60,6 +60,7 @@ from ledger.store.schema import (
     ledger_devices,
     ledger_events,
     ledger_nodes,
+    ledger_reservations,
     ledger_slot_holdings,
     ledger_stands,
 )
@@ -414,6 +415,21 @@ def node_descriptions(connection: Connection, until: int) -> list[str]:
 def node_inventories(connection: Connection, until: int) -> list[str]:
     """Return the bodies of the inventories of nodes up to a position, in order."""
     return _bodies(connection, NodeInventoried.event_type, until)
+
+
+def attempts_that_count(connection: Connection) -> dict[str, int]:
+    """
+    Return Pod UID -> its newest attempt, of Pods that may be reserved for again.
+
+    A Pod whose reservation was released was bound, and asks no more.
+    """
+    r = ledger_reservations.c
+    query = (
+        select(r.pod_uid, func.max(r.attempt))
+        .where(r.closed_position.is_(None) | (r.phase == "voided"))
+        .group_by(r.pod_uid)
+    )
+    return dict(map(tuple, connection.execute(query)))
 
 
 def holdings_opened(connection: Connection, positions: Iterable[int]) -> Iterator[tuple[Any, ...]]:

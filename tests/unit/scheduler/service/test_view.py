@@ -6,7 +6,7 @@ import pytest
 
 from ledger.domain.errors import LedgerError
 from ledger.domain.log.events import DeviceHealthChanged, NodeInventoried, PodReserved
-from scheduler.service.view import UNKNOWN_POD, UNREADABLE, UNRECORDED
+from scheduler.service.view import NOT_SERVED, UNKNOWN_POD, UNREADABLE, UNRECORDED
 from tests.support.live import Live, MemoryLedger, types
 from tests.support.objects import container, pod
 
@@ -226,11 +226,10 @@ def test_groups_and_gangs_are_refused_not_placed_one_by_one() -> None:
     live.add_node("a", 1)
     live.settle()
     member = _pod("g")
-    member["metadata"]["annotations"] = {"gang.scheduling.koordinator.sh/name": "g"}
-    member["metadata"]["labels"] = {"gang.scheduling.koordinator.sh/name": "g"}
+    gang = "gang.scheduling.koordinator.sh"
+    member["metadata"]["annotations"] = {f"{gang}/name": "g", f"{gang}/min-available": "1"}
     live.view.asks(member)
-    chosen = live.view.choose("pod-g", "a")
-    assert isinstance(chosen, str)
+    assert live.view.choose("pod-g", "a") == NOT_SERVED
 
 
 def test_without_some_holders_a_node_is_judged_as_if_they_had_gone() -> None:

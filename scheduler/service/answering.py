@@ -1,0 +1,185 @@
+"""kube-scheduler's calls answered from memory: bytes in, bytes out, nothing waits but a bind."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from typing import Final, Protocol
+
+import numpy as np
+
+from ledger.domain.annotations.wire import an_object
+from ledger.domain.errors import InputError
+from ledger.domain.kube.object_fields import text_at
+from scheduler.cluster.model import RefusedPod
+from scheduler.decide.extender import (
+    ExtenderArguments,
+    arguments_of,
+    failed_filter,
+    member,
+    read_json,
+)
+from scheduler.decide.outcome import Placement
+from scheduler.service.ports import BindCall
+from scheduler.service.preempting import preempt
+from scheduler.service.view import ClusterView, Judged, why_not_served
+
+_log: Final = logging.getLogger("tenure.scheduler.answering")
+
+
+class NotNowError(Exception):
+    """Nothing is answered now; kube-scheduler tries again."""
+
+
+class Binds(Protocol):
+    """Who binds Pods; see `scheduler.service.binding.Binder`."""
+
+    async def bind(self, call: BindCall) -> str:
+        """Bind a Pod; return why not, empty when it is bound there."""
+        ...
+
+
+class Holds(Protocol):
+    """Who keeps soft holds between the choice of a node and its bind (design section 5.2)."""
+
+    def asked_again(self, pod_uid: str) -> None:
+        """Take back what a Pod was expected to get: it is filtered anew."""
+        ...
+
+    def expected(self, placement: Placement) -> None:
+        """Keep what a Pod would get on the node that is expected to win."""
+        ...
+
+
+class NoHolds:
+    """Keeps none."""
+
+    def asked_again(self, pod_uid: str) -> None:
+        """Do nothing."""
+
+    def expected(self, placement: Placement) -> None:
+        """Do nothing."""
+
+
+class Extender:
+    """
+    Answers filter, prioritize, preempt and bind.
+
+    Rule: GPU-sharing contract C.3 to C.5; design section 5.2. What is expected to win is held once
+    prioritize was answered, or filter with one node, for then kube-scheduler asks no further.
+
+    Args:
+        why_not: why nothing is answered now, empty when it is.
+    """
+
+    def __init__(
+        self,
+        view: ClusterView,
+        binds: Binds,
+        *,
+        why_not: Callable[[], str],
+        holds: Holds | None = None,
+    ) -> None:
+        self._view = view
+        self._binds = binds
+        self._why_not = why_not
+        self._holds = holds or NoHolds()
+
+    def filter(self, body: bytes) -> bytes:
+        """
+        Answer which nodes may take a Pod, with a reason for every other.
+
+        Raises:
+            InputError: the call can't be read.
+        """
+        arguments = arguments_of(read_json(body))
+        why = self._why_not()
+        if why:
+            return failed_filter(why)
+        view = self._view
+        try:
+            request = view.asks(arguments.pod)
+        except InputError as error:
+            return view.directory.refusal(view.directory.ask(arguments.node_names), str(error))
+        refusal = request.message if isinstance(request, RefusedPod) else why_not_served(request)
+        if isinstance(request, RefusedPod) or refusal:
+            return view.directory.refusal(view.directory.ask(arguments.node_names), refusal)
+        self._holds.asked_again(request.uid)
+        judged = view.judge(request, arguments.node_names)
+        best = judged.filtered.best
+        if best is not None and len(judged.filtered.passing) == 1:
+            self._holds.expected(best)
+        return view.directory.filter_result(judged.asked, judged.filtered, arguments.nodes)
+
+    def prioritize(self, body: bytes) -> bytes:
+        """
+        Answer how good the nodes are that are left, by what the filter before found.
+
+        Raises:
+            InputError: the call can't be read, or is about a Pod that no node can take.
+            NotNowError: nothing is answered now.
+        """
+        arguments = arguments_of(read_json(body))
+        self._check_now()
+        judged = self._judged(arguments)
+        if judged.filtered.best is not None:
+            self._holds.expected(judged.filtered.best)
+        return self._view.directory.priorities(judged.asked, judged.filtered)
+
+    def _judged(self, arguments: ExtenderArguments) -> Judged:
+        view = self._view
+        request = view.asks(arguments.pod)
+        if isinstance(request, RefusedPod):
+            raise InputError(request.message, field="Pod")
+        judged = view.judged(request.uid)
+        if judged is not None:
+            asked = view.directory.ask(arguments.node_names)
+            passing = judged.asked.nodes.take(judged.filtered.passing)
+            if not asked.unknown and np.array_equal(asked.nodes, passing):
+                return judged
+        self._holds.asked_again(request.uid)
+        return view.judge(request, arguments.node_names)
+
+    def preempt(self, body: bytes) -> bytes:
+        """
+        Answer which Pods would have to go, node by node.
+
+        Raises:
+            InputError: the call can't be read.
+            NotNowError: nothing is answered now.
+        """
+        value = an_object(read_json(body), "")
+        self._check_now()
+        return json.dumps({"NodeNameToMetaVictims": preempt(self._view, value)}).encode()
+
+    async def bind(self, body: bytes) -> bytes:
+        """
+        Bind a Pod, or say why not.
+
+        Raises:
+            InputError: the call can't be read.
+        """
+        value = an_object(read_json(body), "")
+        words = {
+            key: text_at({key: member(value, key)}, key, "")
+            for key in ("PodNamespace", "PodName", "PodUID", "Node")
+        }
+        missing = [key for key, word in words.items() if not word]
+        if missing:
+            raise InputError("missing", field=missing[0])
+        error = self._why_not()
+        if not error:
+            call = BindCall(
+                namespace=words["PodNamespace"],
+                pod_name=words["PodName"],
+                pod_uid=words["PodUID"],
+                node_name=words["Node"],
+            )
+            error = await self._binds.bind(call)
+        return json.dumps({"Error": error}).encode()
+
+    def _check_now(self) -> None:
+        why = self._why_not()
+        if why:
+            raise NotNowError(why)

@@ -1,0 +1,187 @@
+"""What is held and what is on its way into the ledger, as whoever binds needs it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+
+from msgspec import structs
+
+from certs.ports import Object
+from ledger.domain.errors import InputError
+from ledger.domain.log.events import (
+    PodAssigned,
+    PodBound,
+    PodReleased,
+    PodReserved,
+    PodVoided,
+    RequestDescribed,
+)
+from ledger.domain.log.recorded import NewEvent
+from ledger.domain.log.recorded_request import recorded_request, request_digest
+from ledger.domain.log.state import GRANTED, LedgerState
+from scheduler.decide.answers import encode
+from scheduler.record import events
+from scheduler.record.events import Words
+from scheduler.service.beginning import Beginning
+from scheduler.service.ports import BindCall, Chosen, Clock, NotChosen, Standing
+from scheduler.service.view import ClusterView
+
+
+class LiveBooks:
+    """
+    The `Books` of a service, over its view.
+
+    Args:
+        words: what every reservation repeats.
+        why_not: why nothing may be decided now, empty when it may.
+
+    Attributes:
+        lifted: lifts the soft holds of a node for the length of a block.
+    """
+
+    def __init__(
+        self,
+        view: ClusterView,
+        clock: Clock,
+        words: Words,
+        begun: Beginning,
+        *,
+        why_not: Callable[[], str] = str,
+    ) -> None:
+        self._view = view
+        self._clock = clock
+        self._words = words
+        self._why_not = why_not
+        self._described: set[str] = set()
+        self._attempts: dict[str, int] = dict(begun.attempts)
+        self._standing = _standing(begun.state, begun.opened)
+        self.lifted: Callable[[str], AbstractContextManager[None]] = lambda _: nullcontext()
+
+    def standing(self, pod_uid: str) -> Standing | None:
+        """Return what is reserved for a Pod, None where nothing is."""
+        return self._standing.get(pod_uid)
+
+    def unsettled(self) -> list[Standing]:
+        """Return the reservations of which nobody knows whether they were bound."""
+        return [each for each in self._standing.values() if not each.is_bound]
+
+    def version(self, pod_uid: str) -> str | None:
+        """Return the resourceVersion of a Pod that was seen unbound; None without such a Pod."""
+        seen = self._view.pods.seen.get(pod_uid)
+        return None if seen is None or seen.node or seen.ended else seen.version
+
+    def attempts(self, pod_uid: str) -> int:
+        """Return the number of the Pod's newest reservation, ended or not; 0 without one."""
+        return self._attempts.get(pod_uid, 0)
+
+    def choose(
+        self, call: BindCall, attempt: int, resource_version: str, pod: Object | None
+    ) -> Chosen | NotChosen:
+        """Choose from what the ledger holds alone; see `ports.Books.choose`."""
+        why = self._why_not()
+        if why:
+            return NotChosen(message=why)
+        if pod is not None:
+            try:
+                self._view.asks(pod)
+            except InputError as error:
+                return NotChosen(message=str(error))
+        with self.lifted(call.node_name):
+            placement = self._view.choose(call.pod_uid, call.node_name)
+        if isinstance(placement, str):
+            return NotChosen(message=placement)
+        node = self._view.facts(call.node_name)
+        assert node is not None, "a node that gives something is there"
+        at_us = self._clock.wall_us()
+        settings = self._view.settings
+        recorded = recorded_request(placement.request)
+        digest = request_digest(recorded)
+        reservation = events.reserved(
+            self._words,
+            replace(placement, rated=self._view.rated(call.pod_uid, call.node_name)),
+            encode(placement, node=node, now_ns=at_us * 1000, settings=settings),
+            at_us,
+            digest=digest,
+            arrival=0,
+            attempt=attempt,
+            resource_version=resource_version,
+        )
+        assert isinstance(reservation.event, PodReserved)
+        new = [reservation]
+        if digest not in self._described:
+            # Named by who needs it: a command that repeats a part of another one is refused.
+            described = events.described(recorded, digest, at_us)
+            key = f"{described.idempotency_key}:{call.pod_uid}:{attempt}"
+            new.insert(0, structs.replace(described, idempotency_key=key))
+        self._view.expect(reservation.event)
+        return Chosen(reservation=reservation.event, events=tuple(new))
+
+    def refused(self, chosen: Chosen) -> None:
+        """Give back what was chosen: the ledger has not recorded it, and will not."""
+        self._view.forget_expected(chosen.reservation)
+
+    def recorded(self, events: Sequence[NewEvent], first: int) -> None:
+        """Take note of events that are durable, the first at that position."""
+        for position, new in enumerate(events, start=first):
+            self.take(position, new)
+
+    def take(self, position: int, new: NewEvent) -> None:
+        """Take note of one event, whoever tells of it; each counts once."""
+        event = new.event
+        match event:
+            case PodReserved():
+                if event.attempt > self.attempts(event.pod_uid):
+                    self._attempts[event.pod_uid] = event.attempt
+                    self._standing[event.pod_uid] = _reserved(event)
+            case PodBound() | PodAssigned():
+                standing = self._standing.get(event.pod_uid)
+                if standing is not None and standing.attempt == event.attempt:
+                    self._standing[event.pod_uid] = replace(standing, is_bound=True)
+            case PodReleased() | PodVoided():
+                standing = self._standing.get(event.pod_uid)
+                if standing is not None and standing.attempt == event.attempt:
+                    del self._standing[event.pod_uid]
+            case RequestDescribed():
+                self._described.add(request_digest(event.request))
+            case _:
+                pass
+        self._view.take(position, event)
+
+
+def _standing(state: LedgerState, opened: Mapping[int, object]) -> dict[str, Standing]:
+    """Return the newest reservation of every Pod that has one."""
+    found: dict[str, Standing] = {}
+    for uid, node in state.nodes.items():
+        for holding in node.holdings.values():
+            if holding.kind != GRANTED:
+                continue
+            event = opened.get(holding.opened_position)
+            known = found.get(holding.pod_uid)
+            if known is not None and known.attempt > holding.attempt:
+                continue
+            found[holding.pod_uid] = Standing(
+                namespace=holding.namespace,
+                pod_name=holding.pod_name,
+                pod_uid=holding.pod_uid,
+                node_name=node.name,
+                node_uid=uid,
+                attempt=holding.attempt,
+                resource_version=event.resource_version if isinstance(event, PodReserved) else "",
+                is_bound=holding.phase in ("bound", "assigned"),
+            )
+    return found
+
+
+def _reserved(event: PodReserved) -> Standing:
+    return Standing(
+        namespace=event.namespace,
+        pod_name=event.pod_name,
+        pod_uid=event.pod_uid,
+        node_name=event.node_name,
+        node_uid=event.node_uid,
+        attempt=event.attempt,
+        resource_version=event.resource_version,
+        is_bound=False,
+    )

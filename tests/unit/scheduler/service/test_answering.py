@@ -1,0 +1,277 @@
+"""Every message of the extender's contract (C.3), as bytes, and every error (C.4)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from ledger.domain.errors import InputError
+from scheduler.decide.outcome import Placement
+from scheduler.service.answering import Extender, NotNowError
+from scheduler.service.ports import BindCall
+from scheduler.service.view import NOT_SERVED
+from tests.support.live import Live
+from tests.support.objects import Json, container, pod
+
+GANG = "gang.scheduling.koordinator.sh"
+STALE = "ClusterViewStale: nodes"
+
+
+@dataclass(slots=True)
+class Told:
+    """Takes binds and soft holds, and remembers them."""
+
+    error: str = ""
+    calls: list[BindCall] = field(default_factory=list)
+    held: list[str] = field(default_factory=list)
+
+    async def bind(self, call: BindCall) -> str:
+        """Answer as told."""
+        self.calls.append(call)
+        return self.error
+
+    def asked_again(self, pod_uid: str) -> None:
+        """Note it."""
+        self.held.append(f"-{pod_uid}")
+
+    def expected(self, placement: Placement) -> None:
+        """Note it."""
+        self.held.append(f"{placement.request.uid}@{placement.node_name}")
+
+
+class Scene:
+    """Two nodes, one with a card that is half held, and an extender over them."""
+
+    def __init__(self) -> None:
+        self.live = Live()
+        for name in ("a", "b"):
+            self.live.add_node(name, 1)
+        self.live.settle()
+        self.live.reserve(self.live.placement(_pod("h", percent=50), "a"))
+        self.told = Told()
+        self.why = ""
+        self.extender = Extender(
+            self.live.view, self.told, why_not=lambda: self.why, holds=self.told
+        )
+
+    def filter(self, **message: Json) -> Json:
+        """Ask, and return the answer."""
+        return json.loads(self.extender.filter(json.dumps(message).encode()))
+
+    def prioritize(self, **message: Json) -> Json:
+        """Ask, and return the answer."""
+        return json.loads(self.extender.prioritize(json.dumps(message).encode()))
+
+    def preempt(self, **message: Json) -> Json:
+        """Ask, and return the answer."""
+        return json.loads(self.extender.preempt(json.dumps(message).encode()))
+
+    def bind(self, **message: Json) -> Json:
+        """Ask, and return the answer."""
+        return json.loads(asyncio.run(self.extender.bind(json.dumps(message).encode())))
+
+
+def _pod(name: str, percent: int = 100, **more: Json) -> dict[str, Any]:
+    limits = {"koordinator.sh/gpu": percent}
+    return pod(container(limits=limits), name=name, uid=f"pod-{name}", **more)
+
+
+def test_a_filter_by_names_tells_who_passes_and_why_the_others_do_not() -> None:
+    """The bytes have exactly the keys of ExtenderFilterResult."""
+    answer = Scene().filter(Pod=_pod("p"), Nodes=None, NodeNames=["a", "b", "z"])
+    assert answer == {
+        "NodeNames": ["b"],
+        "FailedNodes": {"a": "Insufficient gpu devices"},
+        "FailedAndUnresolvableNodes": {"z": "NodeNotInInventory"},
+        "Error": "",
+    }
+
+
+def test_a_filter_by_whole_nodes_gives_these_back() -> None:
+    """Without nodeCacheCapable kube-scheduler reads `Nodes`."""
+    items = [{"metadata": {"name": name, "labels": {"x": name}}} for name in ("a", "b")]
+    answer = Scene().filter(Pod=_pod("p"), Nodes={"items": items}, NodeNames=None)
+    assert answer["Nodes"] == {"items": [items[1]]}
+    assert answer["FailedNodes"] == {"a": "Insufficient gpu devices"}
+
+
+def test_keys_come_in_any_letter_case_and_go_in_theirs() -> None:
+    """Go reads keys in any case; others write them as they like."""
+    scene = Scene()
+    answer = scene.filter(pod=_pod("p"), nodenames=["b"])
+    assert set(answer) >= {"NodeNames", "FailedNodes", "FailedAndUnresolvableNodes", "Error"}
+    scene.bind(podname="p", podnamespace="ml", poduid="pod-p", node="b")
+    assert scene.told.calls == [
+        BindCall(namespace="ml", pod_name="p", pod_uid="pod-p", node_name="b")
+    ]
+
+
+def test_a_prioritize_scores_by_rank_what_the_filter_before_found() -> None:
+    """HostPriorityList is a bare array; the best has 1000 and no two are alike."""
+    scene = Scene()
+    names = scene.filter(Pod=_pod("p", 25), NodeNames=["a", "b"])["NodeNames"]
+    scores = scene.prioritize(Pod=_pod("p", 25), NodeNames=names)
+    assert scores == [{"Host": "a", "Score": 1000}, {"Host": "b", "Score": 999}]
+
+
+def test_a_prioritize_without_its_filter_is_answered_all_the_same() -> None:
+    """Another replica may have filtered; a plugin between may have taken nodes out."""
+    scene = Scene()
+    assert scene.prioritize(Pod=_pod("p", 25), NodeNames=["b"]) == [{"Host": "b", "Score": 1000}]
+    scene.filter(Pod=_pod("p", 25), NodeNames=["a", "b"])
+    assert scene.prioritize(Pod=_pod("p", 25), NodeNames=["b"]) == [{"Host": "b", "Score": 1000}]
+
+
+def test_what_is_expected_to_win_is_held_after_prioritize_or_after_a_filter_with_one_node() -> None:
+    """With one node left kube-scheduler does not ask for priorities."""
+    scene = Scene()
+    scene.filter(Pod=_pod("p"), NodeNames=["a", "b"])
+    assert scene.told.held == ["-pod-p", "pod-p@b"]
+    scene.filter(Pod=_pod("q", 25), NodeNames=["a", "b"])
+    assert scene.told.held[2:] == ["-pod-q"]
+    scene.prioritize(Pod=_pod("q", 25), NodeNames=["a", "b"])
+    assert scene.told.held[3:] == ["pod-q@a"]
+
+
+def test_a_pod_with_a_nominated_node_is_judged_on_that_node_alone() -> None:
+    """kube-scheduler asks about it first, and skips prioritize if it passes."""
+    scene = Scene()
+    nominated = {**_pod("p"), "status": {"nominatedNodeName": "b"}}
+    assert scene.filter(Pod=nominated, NodeNames=["b"])["NodeNames"] == ["b"]
+    assert scene.told.held == ["-pod-p", "pod-p@b"]
+
+
+@pytest.mark.parametrize(
+    ("asks", "words"),
+    [
+        (_pod("p", annotations={"scheduling.koordinator.sh/device-joint-allocate": "{"}), "JSON"),
+        (_pod("p", 150), "must be"),
+        (
+            _pod("p", annotations={f"{GANG}/name": "g", f"{GANG}/min-available": "1"}),
+            NOT_SERVED,
+        ),
+    ],
+    ids=["unreadable", "breaks a rule", "of a gang"],
+)
+def test_a_pod_that_can_not_be_honoured_fails_on_every_node_for_good(
+    asks: dict[str, Any], words: str
+) -> None:
+    """No preemption helps, and it is only itself unschedulable."""
+    answer = Scene().filter(Pod=asks, NodeNames=["a", "z"])
+    assert answer["NodeNames"] == []
+    assert set(answer["FailedAndUnresolvableNodes"]) == {"a", "z"}
+    text = answer["FailedAndUnresolvableNodes"]["a"]
+    assert words in text, text
+
+
+def test_nothing_is_answered_while_the_view_is_behind() -> None:
+    """Filter and bind say so in their answers, the others have no place for it."""
+    scene = Scene()
+    scene.why = STALE
+    assert scene.filter(Pod=_pod("p"), NodeNames=["a"]) == {"Error": STALE}
+    assert scene.bind(PodName="p", PodNamespace="ml", PodUID="u", Node="a") == {"Error": STALE}
+    with pytest.raises(NotNowError, match="ClusterViewStale"):
+        scene.prioritize(Pod=_pod("p"), NodeNames=["a"])
+    with pytest.raises(NotNowError, match="ClusterViewStale"):
+        scene.preempt(Pod=_pod("p"), NodeNameToMetaVictims={})
+    assert not scene.told.calls
+
+
+def test_a_bind_is_answered_with_what_came_of_it() -> None:
+    """An empty error is success."""
+    scene = Scene()
+    message = {"PodName": "p", "PodNamespace": "ml", "PodUID": "u", "Node": "a"}
+    assert scene.bind(**message) == {"Error": ""}
+    scene.told.error = "the Pod is gone"
+    assert scene.bind(**message) == {"Error": "the Pod is gone"}
+    with pytest.raises(InputError, match="PodUID"):
+        scene.bind(PodName="p", PodNamespace="ml", Node="a")
+
+
+@pytest.mark.parametrize("body", [b"", b"[", b"[]", b"{}", b'{"Pod":1,"NodeNames":[]}'])
+def test_a_call_that_can_not_be_read_is_refused(body: bytes) -> None:
+    """It is answered by its status, for a body that is no 200's is not read."""
+    extender = Scene().extender
+    for ask in (extender.filter, extender.prioritize, extender.preempt):
+        with pytest.raises(InputError):
+            ask(body)
+    with pytest.raises(InputError):
+        asyncio.run(extender.bind(body))
+
+
+class TestPreempt:
+    """Rule: GPU-sharing contract C.5, "Ours"."""
+
+    def _scene(self) -> Scene:
+        scene = Scene()
+        live = scene.live
+        live.add_node("c", 2)
+        live.settle()
+        for name, priority, percent in (("low", 1, 60), ("mid", 5, 60), ("high", 9, 30)):
+            body = _pod(name, percent)
+            live.reserve(live.placement(body, "c"))
+            body["spec"] |= {"nodeName": "c", "priority": priority}
+            live.view.pods.put(f"pod-{name}", body)
+        return scene
+
+    def _ask(self, scene: Scene, *victims: str, priority: int = 7, gpus: int = 1) -> Json:
+        asks = pod(
+            container(limits={"koordinator.sh/gpu": 100 * gpus}),
+            name="p",
+            uid="pod-p",
+            priority=priority,
+        )
+        entry = {"Pods": [{"UID": f"pod-{name}"} for name in victims], "NumPDBViolations": 2}
+        answer = scene.preempt(Pod=asks, NodeNameToMetaVictims={"c": entry})
+        return answer["NodeNameToMetaVictims"]
+
+    def test_an_entry_whose_victims_suffice_is_kept(self) -> None:
+        """Their cards are enough."""
+        scene = self._scene()
+        free = [
+            name
+            for name in ("low", "mid")
+            if self._ask(scene, name)
+            == {"c": {"Pods": [{"UID": f"pod-{name}"}], "NumPDBViolations": 2}}
+        ]
+        assert free
+
+    def test_further_victims_are_of_lower_priority_and_no_more_than_needed(self) -> None:
+        """The highest stays, whatever it holds."""
+        scene = self._scene()
+        answer = self._ask(scene)
+        assert [len(entry["Pods"]) for entry in answer.values()] == [1]
+        assert "pod-high" not in json.dumps(answer)
+
+    def test_a_node_where_nothing_helps_is_dropped(self) -> None:
+        """A Pod of the lowest priority ends nobody."""
+        scene = self._scene()
+        assert self._ask(scene, priority=0) == {}
+        assert self._ask(scene, gpus=3) == {}
+
+    def test_whole_pods_are_victims_by_their_uids(self) -> None:
+        """Without nodeCacheCapable they come whole; the answer is by UID always."""
+        scene = self._scene()
+        whole = {"Pods": [_pod("low"), _pod("mid")], "NumPDBViolations": 0}
+        answer = scene.preempt(
+            Pod=_pod("p", priority=7), NodeNameToVictims={"c": whole, "z": whole}
+        )
+        assert answer == {
+            "NodeNameToMetaVictims": {
+                "c": {
+                    "Pods": [{"UID": "pod-low"}, {"UID": "pod-mid"}],
+                    "NumPDBViolations": 0,
+                }
+            }
+        }
+
+    def test_asking_changes_nothing(self) -> None:
+        """What was lifted for the question is held again."""
+        scene = self._scene()
+        before = scene.filter(Pod=_pod("q"), NodeNames=["a", "b", "c"])
+        self._ask(scene)
+        assert scene.filter(Pod=_pod("q"), NodeNames=["a", "b", "c"]) == before
