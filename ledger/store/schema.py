@@ -12,12 +12,13 @@ and `device_no` are given out in the order of the events, so that a replay gives
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from sqlalchemy import (
     BigInteger,
     CheckConstraint,
     Column,
+    ColumnElement,
     ForeignKey,
     Index,
     Integer,
@@ -28,6 +29,7 @@ from sqlalchemy import (
     UniqueConstraint,
     or_,
 )
+from sqlalchemy.schema import SchemaItem
 
 from ledger.domain.bounds import AT, POSITION, PRODUCT, SUM, WALL, Bounds, bounds_of
 
@@ -83,8 +85,27 @@ def _text(name: str, *, null: bool = False) -> Column[str]:
     return Column(name, Text, nullable=null)
 
 
+def _bytes(name: str) -> Column[bytes]:
+    return Column(name, LargeBinary, nullable=False)
+
+
+def _of(table: Table, name: str, *, key: bool = False) -> Column[int]:
+    """Return the column that names a row of another table as that table does."""
+    return Column(name, BIG, ForeignKey(f"{table.name}.{name}"), nullable=False, primary_key=key)
+
+
 def _key(name: str) -> Column[int]:
     return Column(name, BIG, primary_key=True, autoincrement=False)
+
+
+def _table(name: str, *parts: SchemaItem, rowid: bool = True) -> Table:
+    """Return a table whose columns take their own type only, on SQLite too."""
+    return Table(name, METADATA, *parts, sqlite_strict=True, sqlite_with_rowid=rowid)
+
+
+def _where(condition: ColumnElement[bool]) -> dict[str, Any]:
+    """Return what makes an index one of those rows alone."""
+    return {"sqlite_where": condition, "postgresql_where": condition}
 
 
 def _check(name: str, condition: str) -> CheckConstraint:
@@ -104,26 +125,23 @@ def _like(*columns: str) -> dict[str, Bounds]:
     return {column: bounds_of(column) for column in columns}
 
 
-ledger_head: Final = Table(
+ledger_head: Final = _table(
     "ledger_head",
-    METADATA,
     _key("id"),
     _text("origin"),
     _number("epoch"),
     _text("holder"),
     _number("position"),
     _number("at_us"),
-    Column("chain_hash", LargeBinary, nullable=False),
+    _bytes("chain_hash"),
     _check("one_row", "id = 1"),
     _check("chain_hash_length", "length(chain_hash) = 32"),
     *_within(at_us=AT),
-    sqlite_strict=True,
 )
 """One row: the last position, its chain value, and who may write (the epoch)."""
 
-ledger_events: Final = Table(
+ledger_events: Final = _table(
     "ledger_events",
-    METADATA,
     _key("position"),
     _text("stream"),
     _number("stream_version"),
@@ -134,18 +152,17 @@ ledger_events: Final = Table(
     _number("causation_position", null=True),
     _text("correlation_id"),
     _text("idempotency_key"),
-    Column("args_hash", LargeBinary, nullable=False),
+    _bytes("args_hash"),
     _number("at_us"),
     _number("wall_us"),
-    Column("leaf_hash", LargeBinary, nullable=False),
-    Column("chain_hash", LargeBinary, nullable=False),
+    _bytes("leaf_hash"),
+    _bytes("chain_hash"),
     UniqueConstraint("idempotency_key"),
     Index(
         "ix_ledger_events_seldom",
         "event_type",
         "position",
-        sqlite_where=or_(*(Column("event_type") == name for name in SELDOM)),
-        postgresql_where=or_(*(Column("event_type") == name for name in SELDOM)),
+        **_where(or_(*(Column("event_type") == name for name in SELDOM))),
     ),
     _check("args_hash_length", "length(args_hash) = 32"),
     _check("leaf_hash_length", "length(leaf_hash) = 32"),
@@ -157,29 +174,25 @@ ledger_events: Final = Table(
         at_us=AT,
         wall_us=WALL,
     ),
-    sqlite_strict=True,
 )
 """
 The log. Columns as `ledger.domain.log.recorded.Envelope`, hashes as 32 bytes. No index on a hash:
 one over random keys would be the dearest part of an append.
 """
 
-ledger_streams: Final = Table(
+ledger_streams: Final = _table(
     "ledger_streams",
-    METADATA,
     Column("stream", Text, primary_key=True),
     _number("version"),
-    sqlite_strict=True,
-    sqlite_with_rowid=False,
+    rowid=False,
 )
 """
 The last version of every stream, moved by trigger with each event. It makes (stream, version)
 unique without an index over every event, whose random leaves would cost a page write per event.
 """
 
-ledger_machines: Final = Table(
+ledger_machines: Final = _table(
     "ledger_machines",
-    METADATA,
     _key("machine_no"),
     _text("system_uuid"),
     _text("machine_id"),
@@ -189,11 +202,9 @@ ledger_machines: Final = Table(
         "system_uuid",
         "machine_id",
         unique=True,
-        sqlite_where=Column("system_uuid") != "",
-        postgresql_where=Column("system_uuid") != "",
+        **_where(Column("system_uuid") != ""),
     ),
     _check("identity", "(system_uuid = '') = (machine_id = '')"),
-    sqlite_strict=True,
 )
 """
 Machines, by (systemUUID, machineID): the metal of which accounts are kept, whatever Node is on it.
@@ -201,13 +212,12 @@ Machines, by (systemUUID, machineID): the metal of which accounts are kept, what
 A Node that does not tell both is a machine of its own, equal to no other, until it tells them.
 """
 
-ledger_nodes: Final = Table(
+ledger_nodes: Final = _table(
     "ledger_nodes",
-    METADATA,
     _key("node_no"),
     _text("node_uid"),
     _text("node_name"),
-    Column("machine_no", BIG, ForeignKey("ledger_machines.machine_no"), nullable=False),
+    _of(ledger_machines, "machine_no"),
     _text("system_uuid"),
     _text("machine_id"),
     _text("labels"),
@@ -221,7 +231,6 @@ ledger_nodes: Final = Table(
     Index(None, "node_name"),
     *_within(**_like("cpu_milli", "memory_bytes"), cpu_ref_max=bounds_of("cpu_ref_count_max")),
     Index(None, "machine_no"),
-    sqlite_strict=True,
 )
 """
 Nodes as last inventoried. A node made again under the same name is another row.
@@ -230,17 +239,15 @@ Nodes as last inventoried. A node made again under the same name is another row.
 was lost, until it is inventoried again.
 """
 
-ledger_stands: Final = Table(
+ledger_stands: Final = _table(
     "ledger_stands",
-    METADATA,
-    Column("node_no", BIG, ForeignKey("ledger_nodes.node_no"), primary_key=True),
-    Column("machine_no", BIG, ForeignKey("ledger_machines.machine_no"), primary_key=True),
+    _of(ledger_nodes, "node_no", key=True),
+    _of(ledger_machines, "machine_no", key=True),
     _text("boot_id"),
     _number("by_agent"),
     _number("fact_position"),
     Index(None, "machine_no", "fact_position"),
-    sqlite_strict=True,
-    sqlite_with_rowid=False,
+    rowid=False,
 )
 """
 Which Node stood on which machine, ever, and what it told last while it did.
@@ -249,12 +256,11 @@ Which Node stood on which machine, ever, and what it told last while it did.
 machine is what all of them told, wherever they stand now.
 """
 
-ledger_devices: Final = Table(
+ledger_devices: Final = _table(
     "ledger_devices",
-    METADATA,
     _key("device_no"),
-    Column("machine_no", BIG, ForeignKey("ledger_machines.machine_no"), nullable=False),
-    Column("node_no", BIG, ForeignKey("ledger_nodes.node_no"), nullable=False),
+    _of(ledger_machines, "machine_no"),
+    _of(ledger_nodes, "node_no"),
     _text("device_type"),
     _number("minor"),
     _text("device_id"),
@@ -281,8 +287,7 @@ ledger_devices: Final = Table(
         "device_id",
         "machine_no",
         unique=True,
-        sqlite_where=Column("device_id") != "",
-        postgresql_where=Column("device_id") != "",
+        **_where(Column("device_id") != ""),
     ),
     Index(
         "uq_ledger_devices_minor",
@@ -290,8 +295,7 @@ ledger_devices: Final = Table(
         "device_type",
         "minor",
         unique=True,
-        sqlite_where=Column("device_id") == "",
-        postgresql_where=Column("device_id") == "",
+        **_where(Column("device_id") == ""),
     ),
     _check("core_within_cap", "core_used BETWEEN 0 AND core_cap"),
     _check("memory_within_cap", "memory_used BETWEEN 0 AND memory_cap"),
@@ -305,7 +309,6 @@ ledger_devices: Final = Table(
         core_observed=SUM,
         memory_observed=SUM,
     ),
-    sqlite_strict=True,
 )
 """
 Devices, by (machine, UUID), or by (node, minor) where the inventory knows no UUID.
@@ -317,12 +320,11 @@ a device that shrank under its holders takes no grants, and its cap falls as the
 `tenants` and `exclusive_holders` count what was granted, `*_observed` what others hold.
 """
 
-ledger_cpus: Final = Table(
+ledger_cpus: Final = _table(
     "ledger_cpus",
-    METADATA,
-    Column("machine_no", BIG, ForeignKey("ledger_machines.machine_no"), primary_key=True),
+    _of(ledger_machines, "machine_no", key=True),
     _key("cpu"),
-    Column("node_no", BIG, ForeignKey("ledger_nodes.node_no"), nullable=False),
+    _of(ledger_nodes, "node_no"),
     _number("core"),
     _number("socket"),
     _number("numa"),
@@ -340,14 +342,12 @@ ledger_cpus: Final = Table(
         **_like("core", "socket", "numa"),
         ref_reported=bounds_of("cpu_ref_count_max"),
     ),
-    sqlite_strict=True,
-    sqlite_with_rowid=False,
+    rowid=False,
 )
 """Logical CPUs of machines and their holders; `ref_max` is to `ref_reported` as cap above."""
 
-ledger_reservations: Final = Table(
+ledger_reservations: Final = _table(
     "ledger_reservations",
-    METADATA,
     _key("position"),
     _text("pod_uid"),
     _number("attempt"),
@@ -360,7 +360,7 @@ ledger_reservations: Final = Table(
     _text("dialect"),
     _text("policy"),
     _text("source"),
-    Column("node_no", BIG, ForeignKey("ledger_nodes.node_no"), nullable=False),
+    _of(ledger_nodes, "node_no"),
     _number("cpu_milli"),
     _number("memory_bytes"),
     _number("gpu_core_percent"),
@@ -382,8 +382,7 @@ ledger_reservations: Final = Table(
     Index(
         "ix_ledger_reservations_open",
         "position",
-        sqlite_where=Column("closed_position").is_(None),
-        postgresql_where=Column("closed_position").is_(None),
+        **_where(Column("closed_position").is_(None)),
     ),
     Index(None, "namespace", "pod_name"),
     Index(None, "closed_position"),
@@ -404,7 +403,6 @@ ledger_reservations: Final = Table(
         "(lost_position IS NULL) = (counted_until_us IS NULL)"
         " AND (lost_position IS NULL) = (lost_boot_id IS NULL)",
     ),
-    sqlite_strict=True,
 )
 """
 One row per reservation or observed holding of a Pod, with its interval; position = event.
@@ -417,11 +415,10 @@ No index has the random Pod UID in front: its leaves would cost an append a page
 is found by namespace and name, and the writer knows what is open by heart.
 """
 
-ledger_holdings: Final = Table(
+ledger_holdings: Final = _table(
     "ledger_holdings",
-    METADATA,
-    Column("position", BIG, ForeignKey("ledger_reservations.position"), primary_key=True),
-    Column("device_no", BIG, ForeignKey("ledger_devices.device_no"), primary_key=True),
+    _of(ledger_reservations, "position", key=True),
+    _of(ledger_devices, "device_no", key=True),
     _number("minor"),
     _number("core_percent"),
     _number("memory_bytes"),
@@ -438,15 +435,13 @@ ledger_holdings: Final = Table(
     _check("kind", "kind IN ('granted', 'observed')"),
     _check("exclusive", "exclusive IN (0, 1)"),
     *_within(**_like("minor", "core_percent", "memory_bytes", "memory_ratio_percent", "instances")),
-    sqlite_strict=True,
-    sqlite_with_rowid=False,
+    rowid=False,
 )
 """One row per reservation and device. Inserting it takes from the device, closing gives back."""
 
-ledger_cpu_holdings: Final = Table(
+ledger_cpu_holdings: Final = _table(
     "ledger_cpu_holdings",
-    METADATA,
-    Column("position", BIG, ForeignKey("ledger_reservations.position"), primary_key=True),
+    _of(ledger_reservations, "position", key=True),
     _key("cpu"),
     _number("machine_no"),
     _text("kind"),
@@ -455,15 +450,13 @@ ledger_cpu_holdings: Final = Table(
     _number("closed_position", null=True),
     Index(None, "machine_no", "cpu", "closed_at_us"),
     _check("kind", "kind IN ('granted', 'observed')"),
-    sqlite_strict=True,
-    sqlite_with_rowid=False,
+    rowid=False,
 )
 """One row per reservation and logical CPU."""
 
-ledger_slot_holdings: Final = Table(
+ledger_slot_holdings: Final = _table(
     "ledger_slot_holdings",
-    METADATA,
-    Column("position", BIG, ForeignKey("ledger_reservations.position"), primary_key=True),
+    _of(ledger_reservations, "position", key=True),
     Column("slot", Text, primary_key=True),
     _number("machine_no"),
     _number("device_no", null=True),
@@ -476,19 +469,16 @@ ledger_slot_holdings: Final = Table(
         "machine_no",
         "slot",
         unique=True,
-        sqlite_where=(Column("closed_position").is_(None)) & (Column("kind") == "granted"),
-        postgresql_where=(Column("closed_position").is_(None)) & (Column("kind") == "granted"),
+        **_where((Column("closed_position").is_(None)) & (Column("kind") == "granted")),
     ),
     Index(
         "ix_ledger_slot_holdings_open",
         "machine_no",
         "slot",
-        sqlite_where=Column("closed_position").is_(None),
-        postgresql_where=Column("closed_position").is_(None),
+        **_where(Column("closed_position").is_(None)),
     ),
     _check("kind", "kind IN ('granted', 'observed')"),
-    sqlite_strict=True,
-    sqlite_with_rowid=False,
+    rowid=False,
 )
 """
 Indivisible parts, one granted holder each: virtual functions by bus id, unique in their machine.
@@ -497,23 +487,20 @@ An observed holder of cards that nobody can name has the slot `unknown/<device t
 open, the machine grants nothing of that type.
 """
 
-ledger_device_health: Final = Table(
+ledger_device_health: Final = _table(
     "ledger_device_health",
-    METADATA,
     _key("position"),
-    Column("device_no", BIG, ForeignKey("ledger_devices.device_no"), primary_key=True),
+    _of(ledger_devices, "device_no", key=True),
     _number("at_us"),
     _number("healthy"),
     _text("reason"),
     Index(None, "device_no", "at_us"),
-    sqlite_strict=True,
-    sqlite_with_rowid=False,
+    rowid=False,
 )
 """When a device was closed to grants or opened again, by an event of its own or an inventory."""
 
-ledger_refusals: Final = Table(
+ledger_refusals: Final = _table(
     "ledger_refusals",
-    METADATA,
     _key("position"),
     _number("at_us"),
     _text("pod_uid"),
@@ -528,79 +515,68 @@ ledger_refusals: Final = Table(
     Index(None, "namespace", "pod_name"),
     Index(None, "pod_uid"),
     *_within(**_like("gpu_core_percent")),
-    sqlite_strict=True,
 )
 """Pods that were refused, and in which words; the reasons as values are in the event body."""
 
-ledger_tree: Final = Table(
+ledger_tree: Final = _table(
     "ledger_tree",
-    METADATA,
     _key("id"),
     _number("size"),
-    Column("range", LargeBinary, nullable=False),
+    _bytes("range"),
     _check("one_row", "id = 1"),
     _check("range_hashes", "length(range) % 32 = 0"),
-    sqlite_strict=True,
 )
 """
 One row: the Merkle tree over the leaf hashes of positions 1..size, as its compact range: the roots
 of its perfect subtrees, largest first, 32 bytes each. Moves in the commit that appends.
 """
 
-ledger_tiles: Final = Table(
+ledger_tiles: Final = _table(
     "ledger_tiles",
-    METADATA,
     _key("level"),
     _key("number"),
-    Column("hashes", LargeBinary, nullable=False),
+    _bytes("hashes"),
     _check("full", "length(hashes) = 8192"),
-    sqlite_strict=True,
-    sqlite_with_rowid=False,
+    rowid=False,
 )
 """
 Full tiles of the Merkle tree: 256 hashes of level `8 * level`, the `number`th from the left. They
 stay when events move to an archive, so that a proof about an archived event still works.
 """
 
-ledger_checkpoints: Final = Table(
+ledger_checkpoints: Final = _table(
     "ledger_checkpoints",
-    METADATA,
     _key("size"),
     _text("note"),
-    sqlite_strict=True,
 )
 """Signed checkpoints (C2SP signed notes) by the size of the tree that they sign."""
 
-ledger_snapshots: Final = Table(
+ledger_snapshots: Final = _table(
     "ledger_snapshots",
-    METADATA,
     _key("position"),
     _text("format"),
-    Column("body", LargeBinary, nullable=False),
-    Column("digest", LargeBinary, nullable=False),
+    _bytes("body"),
+    _bytes("digest"),
     _check("digest_length", "length(digest) = 32"),
-    sqlite_strict=True,
 )
 """The folded state after `position`, compressed; the log commits to its digest (snapshot.taken)."""
 
-ledger_segments: Final = Table(
+ledger_segments: Final = _table(
     "ledger_segments",
-    METADATA,
     _key("last"),
     _number("first"),
     _number("position"),
     _text("file_name"),
-    Column("digest", LargeBinary, nullable=False),
-    Column("root", LargeBinary, nullable=False),
-    Column("chain_hash", LargeBinary, nullable=False),
-    Column("state_digest", LargeBinary, nullable=False),
-    Column("state", LargeBinary, nullable=False),
+    _bytes("digest"),
+    _bytes("root"),
+    _bytes("chain_hash"),
+    _bytes("state_digest"),
+    _bytes("state"),
     _number("at_us"),
     _check("digest_length", "length(digest) = 32"),
     _check("root_length", "length(root) = 32"),
     _check("chain_hash_length", "length(chain_hash) = 32"),
     _check("state_digest_length", "length(state_digest) = 32"),
-    sqlite_strict=True,
 )
 """
 Events `first`..`last` that moved to an archive file, as the event at `position` says.
@@ -609,27 +585,24 @@ Events `first`..`last` that moved to an archive file, as the event at `position`
 the last event. `state` is what a reader that starts behind it must know, compressed.
 """
 
-ledger_archived: Final = Table(
+ledger_archived: Final = _table(
     "ledger_archived",
-    METADATA,
     _key("position"),
     _text("idempotency_key"),
     _text("stream"),
     _text("event_type"),
-    Column("args_hash", LargeBinary, nullable=False),
+    _bytes("args_hash"),
     _number("at_us"),
     UniqueConstraint("idempotency_key"),
     _check("args_hash_length", "length(args_hash) = 32"),
-    sqlite_strict=True,
 )
 """What stays of an event that moved: enough to know its command when it comes again."""
 
-ledger_places: Final = Table(
+ledger_places: Final = _table(
     "ledger_places",
-    METADATA,
     _key("position"),
-    Column("device_no", BIG, ForeignKey("ledger_devices.device_no"), primary_key=True),
-    Column("node_no", BIG, ForeignKey("ledger_nodes.node_no"), nullable=False),
+    _of(ledger_devices, "device_no", key=True),
+    _of(ledger_nodes, "node_no"),
     _text("group_name"),
     _text("pod_uid"),
     _number("opened_at_us"),
@@ -639,11 +612,9 @@ ledger_places: Final = Table(
         "uq_ledger_places_open",
         "device_no",
         unique=True,
-        sqlite_where=Column("closed_position").is_(None),
-        postgresql_where=Column("closed_position").is_(None),
+        **_where(Column("closed_position").is_(None)),
     ),
-    sqlite_strict=True,
-    sqlite_with_rowid=False,
+    rowid=False,
 )
 """Whole devices that wait for one member of a planned group; one open place per device."""
 

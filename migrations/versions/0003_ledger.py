@@ -9,7 +9,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-from ledger.store.ddl import postgres, sqlite_triggers, sqlite_views
+from ledger.store.ddl import audit_views, postgres, sqlite_triggers
 
 revision = "0003"
 down_revision = None
@@ -46,7 +46,7 @@ def upgrade() -> None:
             sa.bindparam("none", b"", sa.LargeBinary)
         )
     )
-    sqlite = (*sqlite_triggers.TRIGGERS, *sqlite_views.VIEWS)
+    sqlite = (*sqlite_triggers.TRIGGERS, *audit_views.create_views("sqlite"))
     for text in sqlite if _on_sqlite() else postgres.RULES:
         op.get_bind().exec_driver_sql(text, execution_options={"no_parameters": True})
 

@@ -13,7 +13,7 @@ from sqlalchemy.pool import NullPool
 
 from ledger.domain.errors import InputError
 from ledger.store import schema
-from ledger.store.ddl import postgres_views, sqlite_views
+from ledger.store.ddl.audit_views import create_views
 from ledger.store.ddl.postgres_roles import apply_roles
 from ledger.store.open import open_ledger
 from ledger.store.projections.rebuild import rebuild
@@ -151,7 +151,7 @@ def test_the_migrator_archives_and_the_writer_may_not(
 
 def test_what_the_audit_views_read_from_the_log_stays_there() -> None:
     """Every type of event that a view looks for is one that does not move."""
-    words = "\n".join((*sqlite_views.VIEWS, *postgres_views.VIEWS))
+    words = "\n".join((*create_views("sqlite"), *create_views("postgresql")))
     looked_for = set(re.findall(r"event_type = '([a-z_.0-9]+)'", words))
     assert len(looked_for) >= 9
     assert looked_for <= set(schema.KEPT)

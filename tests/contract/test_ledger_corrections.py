@@ -23,7 +23,7 @@ from ledger.domain.log.events import (
     TimeCorrected,
     encode_event,
 )
-from ledger.store.ddl import sqlite_views
+from ledger.store.ddl.audit_views import corrected_views
 from ledger.store.mending.correcting import check_correction, correct
 from ledger.store.mending.voiding import declare_void, impossible_event
 from ledger.store.open import Ledger
@@ -168,7 +168,7 @@ def test_every_time_of_every_view_is_a_true_one_on_both_databases(
             )
             corrected(ledger, wrong, wrong)
             found = {}
-            for view in sqlite_views.CORRECTED:
+            for view in corrected_views("sqlite"):
                 names, values = run_sql(ledger, f"SELECT * FROM {view}")
                 for row in values:
                     for name, value in zip(names, row, strict=True):
@@ -293,7 +293,7 @@ def test_without_a_correction_every_question_has_the_plan_that_it_had(
                         + (f" WHERE {at}" if view == "audit_holdings" else "")
                     )
                 )
-                for view in sqlite_views.CORRECTED
+                for view in corrected_views("sqlite")
             }
 
     before = plans()

@@ -20,8 +20,9 @@ import pytest
 from ledger.store.ddl import postgres, sqlite_text, sqlite_triggers
 from ledger.store.ddl.postgres_guard import ALLOW
 from ledger.store.ddl.rules import table
-from ledger.store.ddl.rules.rule import Refusal, Rule, written
+from ledger.store.ddl.rules.rule import Refusal, Rule
 from ledger.store.ddl.sqlite_triggers import named
+from ledger.store.ddl.words import OF_RULES, written
 from ledger.store.failures import words_of
 from tests.contract.test_ledger_cheats import BORROWED, REFUSED, borrowed_events, full_events
 from tests.contract.test_postgres_rules import CHEATS as REFUSED_THERE
@@ -202,7 +203,7 @@ def test_every_cheat_is_refused_in_the_same_words(on_sqlite: Tried, on_postgres:
 def test_a_refusal_that_is_silent_is_missed(on_sqlite: Tried, rule: Rule, refusal: Refusal) -> None:
     """Of what it stopped on SQLite, something goes through or is stopped in other words."""
     (text,) = [each for each in sqlite_triggers.TRIGGERS if named(each) == rule.name]
-    silent = text.replace(written(sqlite_text.fail(refusal), sqlite_text.WORDS), "NULL")
+    silent = text.replace(written(sqlite_text.fail(refusal), OF_RULES, "sqlite"), "NULL")
     assert silent != text
     _check(on_sqlite, refusal, (f"DROP TRIGGER {rule.name}", silent))
 

@@ -19,7 +19,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import create_engine
 
 from ledger.domain.errors import InputError
-from ledger.store.ddl import sqlite_triggers, sqlite_views
+from ledger.store.ddl import audit_views, sqlite_triggers
 from ledger.store.migrate import configuration, upgrade
 from ledger.store.open import Mode, open_ledger
 from ledger.store.proving.verify import verify
@@ -42,7 +42,7 @@ def test_migrations_make_what_the_metadata_says(sqlite_store: SqliteStore) -> No
     engine = create_engine("sqlite://")
     with engine.connect() as connection:
         METADATA.create_all(connection)
-        for text in (*sqlite_triggers.TRIGGERS, *sqlite_views.VIEWS):
+        for text in (*sqlite_triggers.TRIGGERS, *audit_views.create_views("sqlite")):
             connection.exec_driver_sql(text)
         declared = connection.exec_driver_sql(DEFINITIONS).all()
     engine.dispose()

@@ -1,5 +1,5 @@
 """
-The audit views: one text for every database, with the words in which they differ.
+The audit views: one text for every database, in the words of `words.OF_VIEWS`.
 
 Names, columns, their order and units are an interface (docs/audit.md); a column is only ever added
 at the end. Amounts are summed as integers and become hours last, so that every database gives the
@@ -9,49 +9,19 @@ same number to the last bit.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
-from typing import Final, Protocol
+from typing import Final
 
 from ledger.store import schema
+from ledger.store.ddl.rules.holdings import claimed, unnamed_holder
+from ledger.store.ddl.words import OF_VIEWS, Database, written
 
 DAY_US: Final = 86_400_000_000
 PERCENT_HOUR: Final = 360_000_000_000.0
 """Core percent times microseconds in one GPU-hour."""
 CPU_HOUR: Final = 3_600_000_000.0
 """CPUs times microseconds in one CPU-hour."""
-
-
-class Words(Protocol):
-    """What databases say differently. `body` is an expression with JSON in it."""
-
-    def iso(self, us: str) -> str:
-        """Return the moment as text, `2026-03-02T14:05:00Z`; NULL stays NULL."""
-
-    def date(self, day: str) -> str:
-        """Return the day that is the expression's number since 1970 as `YYYY-MM-DD`."""
-
-    def least(self, a: str, b: str) -> str:
-        """Return the smaller of two numbers."""
-
-    def greatest(self, a: str, b: str) -> str:
-        """Return the greater of two numbers."""
-
-    def text(self, body: str, name: str) -> str:
-        """Return a field of an object as text."""
-
-    def number(self, body: str, name: str) -> str:
-        """Return a field of an object as an integer; true is 1."""
-
-    def json(self, body: str, name: str) -> str:
-        """Return a field of an object as JSON text."""
-
-    def elements(self, body: str, name: str, alias: str) -> str:
-        """Return what to select the elements of an array from: `alias.value`."""
-
-    def pairs(self, body: str, alias: str) -> str:
-        """Return what to select the fields of an object from: `alias.key`, `alias.value`."""
-
 
 _AT: Final = {"at_us": "position"}
 _OPENED: Final = {"opened_at_us": "position", "closed_at_us": "closed_position"}
@@ -71,35 +41,31 @@ _TIMES: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
 _READ: Final = re.compile(rf"\b(FROM|JOIN) ({'|'.join(_TIMES)})\b( AS \w+)?")
 
 
-def _interval(words: Words, row: str = "") -> str:
-    opened, closed = words.iso(f"{row}opened_at_us"), words.iso(f"{row}closed_at_us")
-    return f"{opened} AS opened_at, {closed} AS closed_at"
+def _interval(row: str) -> str:
+    return f"$iso({row}opened_at_us) AS opened_at, $iso({row}closed_at_us) AS closed_at"
 
 
 def _of_type(event_type: str, alias: str = "e") -> str:
     return f"{alias}.event_type = '{event_type}'"
 
 
-def _is_valid(words: Words, alias: str) -> str:
+def _is_valid(alias: str) -> str:
     """Return that no event declares this one void; numbers as text, for nobody may have read it."""
     return f"""NOT EXISTS (
     SELECT 1 FROM ledger_events AS v WHERE {_of_type("position.voided.v1", "v")}
-      AND CAST({words.text("v.body", "position")} AS text) = CAST({alias}.position AS text)
+      AND CAST($text(v.body, position) AS text) = CAST({alias}.position AS text)
   )"""
 
 
-def holdings(words: Words) -> str:
-    """
-    Return one row per Pod and device, with its interval.
-
-    What a question about a moment asks (card, minor, from, to) is `i`: all of it is in one index,
-    so a long history is searched there, and only the rows that fit are looked up as `h`.
-    """
-    return f"""
+# One row per Pod and device, with its interval.
+#
+# What a question about a moment asks (card, minor, from, to) is `i`: all of it is in one index,
+# so a long history is searched there, and only the rows that fit are looked up as `h`.
+_HOLDINGS: Final = f"""
 SELECT i.position, r.pod_uid, r.attempt, r.namespace, r.pod_name, r.owner, n.node_uid,
   n.node_name, d.device_type, i.minor, d.device_id, d.model, h.core_percent, h.memory_bytes,
   h.memory_ratio_percent, h.exclusive, h.kind, r.phase, r.dialect, i.opened_at_us, i.closed_at_us,
-  h.closed_position, r.end_reason, {_interval(words, "i.")},
+  h.closed_position, r.end_reason, {_interval("i.")},
   coalesce(r.counted_until_us, i.closed_at_us) AS counted_until_us, i.device_no
 FROM ledger_holdings AS i
 JOIN ledger_holdings AS h ON h.position = i.position AND h.device_no = i.device_no
@@ -109,27 +75,23 @@ JOIN ledger_stands AS s ON s.machine_no = d.machine_no AND s.node_no = r.node_no
 JOIN ledger_nodes AS n ON n.node_no = s.node_no
 """
 
-
-def cpu_holdings(words: Words) -> str:
-    """Return one row per Pod and logical CPU, with its interval."""
-    return f"""
+# One row per Pod and logical CPU, with its interval.
+_CPU_HOLDINGS: Final = f"""
 SELECT c.position, r.pod_uid, r.attempt, r.namespace, r.pod_name, n.node_uid, n.node_name, c.cpu,
-  c.opened_at_us, c.closed_at_us, r.end_reason, {_interval(words, "c.")}
+  c.opened_at_us, c.closed_at_us, r.end_reason, {_interval("c.")}
 FROM ledger_cpu_holdings AS c
 JOIN ledger_reservations AS r ON r.position = c.position
 JOIN ledger_stands AS s ON s.machine_no = c.machine_no AND s.node_no = r.node_no
 JOIN ledger_nodes AS n ON n.node_no = s.node_no
 """
 
-
-def intervals(words: Words) -> str:
-    """Return devices and CPUs in one: which unit, which Pod, from, to, why it ended."""
-    return f"""
+# Devices and CPUs in one: which unit, which Pod, from, to, why it ended.
+_INTERVALS: Final = f"""
 SELECT h.position, d.device_type AS unit_type, h.minor AS unit_number,
   CASE WHEN d.device_type = 'gpu' THEN n.node_name || '/' || h.minor
     ELSE n.node_name || '/' || d.device_type || '/' || h.minor END AS unit_name,
   r.pod_uid, r.attempt, r.namespace, r.pod_name, n.node_uid, n.node_name, h.kind, h.opened_at_us,
-  h.closed_at_us, r.end_reason, {_interval(words, "h.")}
+  h.closed_at_us, r.end_reason, {_interval("h.")}
 FROM ledger_holdings AS h
 JOIN ledger_reservations AS r ON r.position = h.position
 JOIN ledger_devices AS d ON d.device_no = h.device_no
@@ -138,131 +100,111 @@ JOIN ledger_nodes AS n ON n.node_no = s.node_no
 UNION ALL
 SELECT c.position, 'cpu', c.cpu, n.node_name || '/cpu/' || c.cpu, r.pod_uid, r.attempt,
   r.namespace, r.pod_name, n.node_uid, n.node_name, c.kind, c.opened_at_us, c.closed_at_us,
-  r.end_reason, {words.iso("c.opened_at_us")}, {words.iso("c.closed_at_us")}
+  r.end_reason, $iso(c.opened_at_us), $iso(c.closed_at_us)
 FROM ledger_cpu_holdings AS c
 JOIN ledger_reservations AS r ON r.position = c.position
 JOIN ledger_stands AS s ON s.machine_no = c.machine_no AND s.node_no = r.node_no
 JOIN ledger_nodes AS n ON n.node_no = s.node_no
 """
 
-
-def reservations(words: Words) -> str:
-    """Return one row per reservation of a Pod and per observed holder."""
-    return f"""
+# One row per reservation of a Pod and per observed holder.
+_RESERVATIONS: Final = f"""
 SELECT r.position, r.pod_uid, r.attempt, r.namespace, r.pod_name, r.owner, r.labels, r.priority,
   r.qos, r.dialect, r.policy, r.source, n.node_uid, n.node_name, r.cpu_milli, r.memory_bytes,
   r.gpu_core_percent, r.gpu_count, r.cpuset, r.kind, r.phase, r.created_at_us, r.opened_at_us,
-  r.closed_at_us, r.closed_position, r.end_reason, {_interval(words, "r.")},
+  r.closed_at_us, r.closed_position, r.end_reason, {_interval("r.")},
   coalesce(r.counted_until_us, r.closed_at_us) AS counted_until_us
 FROM ledger_reservations AS r
 JOIN ledger_nodes AS n ON n.node_no = r.node_no
 """
 
-
-def device_health(words: Words) -> str:
-    """Return when a device was closed to grants or opened again."""
-    return f"""
+# When a device was closed to grants or opened again.
+_DEVICE_HEALTH: Final = """
 SELECT x.position, x.at_us, n.node_uid, n.node_name, d.device_type, d.minor, x.healthy, x.reason,
-  {words.iso("x.at_us")} AS at
+  $iso(x.at_us) AS at
 FROM ledger_device_health AS x
 JOIN ledger_devices AS d ON d.device_no = x.device_no
 JOIN ledger_nodes AS n ON n.node_no = d.node_no
 """
 
-
-def refusals(words: Words) -> str:
-    """Return the Pods that were refused."""
-    return f"""
+# The Pods that were refused.
+_REFUSALS: Final = """
 SELECT position, at_us, pod_uid, namespace, pod_name, stage, message, shape, gpu_core_percent,
-  policy, owner, {words.iso("at_us")} AS at
+  policy, owner, $iso(at_us) AS at
 FROM ledger_refusals
 """
 
-
-def takeovers(words: Words) -> str:
-    """Return the Bindings of managed Pods that someone else tried."""
-    return f"""
-SELECT position, at_us, pod_uid, namespace, pod_name, message, owner, {words.iso("at_us")} AS at
+# The Bindings of managed Pods that someone else tried.
+_TAKEOVERS: Final = """
+SELECT position, at_us, pod_uid, namespace, pod_name, message, owner, $iso(at_us) AS at
 FROM ledger_refusals
 WHERE stage = 'takeover'
 """
 
-
-def events(words: Words) -> str:
-    """Return the log itself."""
-    return f"""
+# The log itself.
+_EVENTS: Final = """
 SELECT position, at_us, stream, stream_version, event_type, actor, correlation_id, body,
-  {words.iso("at_us")} AS at
+  $iso(at_us) AS at
 FROM ledger_events
 """
 
-
-def _parts(words: Words) -> str:
-    """Return `parts`: every reservation, cut at midnight."""
-    return f"""parts (position, day, from_us, until_us) AS (
+# `parts`: every reservation, cut at midnight.
+_PARTS: Final = f"""parts (position, day, from_us, until_us) AS (
   SELECT r.position, r.opened_at_us / {DAY_US}, r.opened_at_us,
     coalesce(r.counted_until_us, r.closed_at_us,
-      {words.greatest("r.opened_at_us", "(SELECT at_us FROM ledger_head)")})
+      $greatest(r.opened_at_us, (SELECT at_us FROM ledger_head)))
   FROM ledger_reservations AS r
   UNION ALL
   SELECT p.position, p.day + 1, (p.day + 1) * {DAY_US}, p.until_us
   FROM parts AS p WHERE (p.day + 1) * {DAY_US} < p.until_us
 )"""
 
+_LASTED: Final = f"($least(p.until_us, (p.day + 1) * {DAY_US}) - p.from_us)"
 
-def _hours(words: Words) -> str:
-    lasted = f"({words.least('p.until_us', f'(p.day + 1) * {DAY_US}')} - p.from_us)"
-    return f"""CAST(sum(r.gpu_core_percent * {lasted}) AS double precision) / {PERCENT_HOUR}
+_HOURS: Final = f"""CAST(sum(r.gpu_core_percent * {_LASTED}) AS double precision) / {PERCENT_HOUR}
     AS gpu_hours,
-  CAST(sum(r.cpu_milli * {lasted} / 1000) AS double precision) / {CPU_HOUR} AS cpu_hours"""
+  CAST(sum(r.cpu_milli * {_LASTED} / 1000) AS double precision) / {CPU_HOUR} AS cpu_hours"""
 
-
-def usage_days(words: Words) -> str:
-    """Return hours of GPU and CPU by namespace and day."""
-    return f"""
-WITH RECURSIVE {_parts(words)}
-SELECT r.namespace, {words.date("p.day")} AS day,
-  {_hours(words)}
+# Hours of GPU and CPU by namespace and day.
+_USAGE_DAYS: Final = f"""
+WITH RECURSIVE {_PARTS}
+SELECT r.namespace, $date(p.day) AS day,
+  {_HOURS}
 FROM parts AS p
 JOIN ledger_reservations AS r ON r.position = p.position
 GROUP BY r.namespace, p.day
 """
 
-
-def usage_labels_days(words: Words) -> str:
-    """Return hours of GPU and CPU by label, its value, namespace and day."""
-    return f"""
-WITH RECURSIVE {_parts(words)}
-SELECT x.key AS label, x.value AS label_value, r.namespace, {words.date("p.day")} AS day,
-  {_hours(words)}
+# Hours of GPU and CPU by label, its value, namespace and day.
+_USAGE_LABELS_DAYS: Final = f"""
+WITH RECURSIVE {_PARTS}
+SELECT x.key AS label, x.value AS label_value, r.namespace, $date(p.day) AS day,
+  {_HOURS}
 FROM parts AS p
 JOIN ledger_reservations AS r ON r.position = p.position
-CROSS JOIN {words.pairs("r.labels", "x")}
+CROSS JOIN $pairs(r.labels, x)
 GROUP BY x.key, x.value, r.namespace, p.day
 """
 
+_DEVICE_ID: Final = "$text(x.value, device_id)"
 
-def _inventories(words: Words) -> str:
-    """Return the devices of every inventory, each with the number that its row has."""
-    device = words.text("x.value", "device_id")
-    return f"""
-  SELECT e.position, e.at_us, {words.number("x.value", "core_percent")} AS core_percent,
-    {words.number("x.value", "memory_bytes")} AS memory_bytes,
-    {words.number("x.value", "healthy")} AS healthy,
+# The devices of every inventory, each with the number that its row has.
+_INVENTORIES: Final = f"""
+  SELECT e.position, e.at_us, $number(x.value, core_percent) AS core_percent,
+    $number(x.value, memory_bytes) AS memory_bytes,
+    $number(x.value, healthy) AS healthy,
     (SELECT d.device_no FROM ledger_devices AS d
-     WHERE d.machine_no = n.machine_no AND d.device_type = {words.text("x.value", "device_type")}
-       AND CASE WHEN {device} <> '' THEN d.device_id = {device}
-         ELSE d.node_no = n.node_no AND d.minor = {words.number("x.value", "minor")} END
+     WHERE d.machine_no = n.machine_no AND d.device_type = $text(x.value, device_type)
+       AND CASE WHEN {_DEVICE_ID} <> '' THEN d.device_id = {_DEVICE_ID}
+         ELSE d.node_no = n.node_no AND d.minor = $number(x.value, minor) END
      ORDER BY d.device_id, d.device_no LIMIT 1) AS device_no
   FROM ledger_events AS e
-  JOIN ledger_nodes AS n ON n.node_uid = {words.text("e.body", "node_uid")}
-  CROSS JOIN {words.elements("e.body", "devices", "x")}
+  JOIN ledger_nodes AS n ON n.node_uid = $text(e.body, node_uid)
+  CROSS JOIN $elements(e.body, devices, x)
   WHERE {_of_type("node.inventoried.v1")}"""
 
-
-def device_timeline(words: Words) -> str:
-    """Return every change of a device: inventoried, closed, opened, held, freed."""
-    return f"""
+# Every change of a device: inventoried, closed, opened, held, freed.
+_DEVICE_TIMELINE: Final = f"""
 WITH changes AS (
   SELECT h.position, h.opened_at_us AS at_us, h.device_no, 'held' AS change, r.namespace,
     r.pod_name, r.pod_uid, h.core_percent, h.memory_bytes, h.kind AS reason
@@ -279,51 +221,45 @@ WITH changes AS (
   UNION ALL
   SELECT i.position, i.at_us, i.device_no, 'inventoried', NULL, NULL, NULL, i.core_percent,
     i.memory_bytes, ''
-  FROM ({_inventories(words)}
+  FROM ({_INVENTORIES}
   ) AS i
 )
 SELECT c.position, c.at_us, n.node_uid, n.node_name, d.device_type, d.minor, d.device_id, c.change,
   c.namespace, c.pod_name, c.pod_uid, c.core_percent, c.memory_bytes, c.reason,
-  {words.iso("c.at_us")} AS at
+  $iso(c.at_us) AS at
 FROM changes AS c
 JOIN ledger_devices AS d ON d.device_no = c.device_no
 JOIN ledger_nodes AS n ON n.node_no = d.node_no
 """
 
-
-def _unknown(words: Words) -> str:
-    """Return the ranges that recoveries named, and the time between the last event and each."""
-    lost_from, began_at = words.number("e.body", "lost_from"), words.number("e.body", "began_at")
-    return f"""
-  SELECT e.position, {lost_from} AS lost_from, {words.number("e.body", "lost_to")} AS lost_to,
-    {words.text("e.body", "lost_incarnation")} AS lost_incarnation,
-    {words.text("e.body", "incarnation")} AS incarnation,
+# The ranges that recoveries named, and the time between the last event and each.
+_UNKNOWN: Final = f"""
+  SELECT e.position, $number(e.body, lost_from) AS lost_from, $number(e.body, lost_to) AS lost_to,
+    $text(e.body, lost_incarnation) AS lost_incarnation,
+    $text(e.body, incarnation) AS incarnation,
     coalesce((SELECT l.at_us FROM ledger_events AS l
-      WHERE l.position = coalesce({began_at}, {lost_from}) - 1),
+      WHERE l.position = coalesce($number(e.body, began_at), $number(e.body, lost_from)) - 1),
       (SELECT a.at_us FROM ledger_archived AS a
-      WHERE a.position = coalesce({began_at}, {lost_from}) - 1), e.at_us) AS opened_at_us,
+      WHERE a.position = coalesce($number(e.body, began_at), $number(e.body, lost_from)) - 1),
+      e.at_us) AS opened_at_us,
     e.at_us AS closed_at_us
   FROM ledger_events AS e
   WHERE {_of_type("ledger.recovered.v1")}"""
 
-
-def unknown_ranges(words: Words) -> str:
-    """Return what a ledger that was restored does not know."""
-    return f"""
+# What a ledger that was restored does not know.
+_UNKNOWN_RANGES: Final = f"""
 SELECT u.position, u.lost_from, u.lost_to, u.lost_incarnation, u.incarnation, u.opened_at_us,
-  u.closed_at_us, {_interval(words, "u.")}
-FROM ({_unknown(words)}
+  u.closed_at_us, {_interval("u.")}
+FROM ({_UNKNOWN}
 ) AS u
 """
 
-
-def _steps(words: Words) -> str:
-    """Return every moment at which something about a GPU changed, and by how much."""
-    percent = "CASE WHEN h.core_percent > 0 THEN h.core_percent ELSE h.memory_ratio_percent END"
-    return f"""
+_PERCENT: Final = "CASE WHEN h.core_percent > 0 THEN h.core_percent ELSE h.memory_ratio_percent END"
+# Every moment at which something about a GPU changed, and by how much.
+_STEPS: Final = f"""
   SELECT i.device_no, i.at_us, i.core_percent AS capacity, i.healthy, 0 AS held, 0 AS blocked,
     0 AS lost
-  FROM ({_inventories(words)}
+  FROM ({_INVENTORIES}
   ) AS i
   UNION ALL
   SELECT x.device_no, x.at_us,
@@ -332,9 +268,9 @@ def _steps(words: Words) -> str:
       THEN 0 END, x.healthy, 0, 0, 0
   FROM ledger_device_health AS x LEFT JOIN ledger_events AS e ON e.position = x.position
   UNION ALL
-  SELECT h.device_no, h.opened_at_us, NULL, NULL, {percent}, 0, 0 FROM ledger_holdings AS h
+  SELECT h.device_no, h.opened_at_us, NULL, NULL, {_PERCENT}, 0, 0 FROM ledger_holdings AS h
   UNION ALL
-  SELECT h.device_no, coalesce(r.counted_until_us, h.closed_at_us), NULL, NULL, -{percent}, 0, 0
+  SELECT h.device_no, coalesce(r.counted_until_us, h.closed_at_us), NULL, NULL, -{_PERCENT}, 0, 0
   FROM ledger_holdings AS h JOIN ledger_reservations AS r ON r.position = h.position
   WHERE coalesce(r.counted_until_us, h.closed_at_us) IS NOT NULL
   UNION ALL
@@ -355,25 +291,20 @@ def _steps(words: Words) -> str:
   WHERE s.slot = 'unknown/gpu' AND s.closed_at_us IS NOT NULL
   UNION ALL
   SELECT d.device_no, u.opened_at_us, NULL, NULL, 0, 0, 1
-  FROM ({_unknown(words)}
+  FROM ({_UNKNOWN}
   ) AS u CROSS JOIN ledger_devices AS d
   UNION ALL
   SELECT d.device_no, u.closed_at_us, NULL, NULL, 0, 0, -1
-  FROM ({_unknown(words)}
+  FROM ({_UNKNOWN}
   ) AS u CROSS JOIN ledger_devices AS d"""
 
-
-def capacity_days(words: Words) -> str:
-    """Return what the GPUs of a node could have given, and what became of it, by day."""
-
-    def hours(name: str) -> str:
-        lasted = f"({words.least('p.until_us', f'(p.day + 1) * {DAY_US}')} - p.from_us)"
-        total = f"CAST(sum(p.{name} * {lasted}) AS double precision)"
-        return f"{total} / {PERCENT_HOUR} AS {name}_gpu_hours"
-
-    names = ("capacity", "used", "idle", "stranded", "unknown")
-    return f"""
-WITH RECURSIVE steps AS ({_steps(words)}
+_GPU_HOURS: Final = ",\n  ".join(
+    f"CAST(sum(p.{name} * {_LASTED}) AS double precision) / {PERCENT_HOUR} AS {name}_gpu_hours"
+    for name in ("capacity", "used", "idle", "stranded", "unknown")
+)
+# What the GPUs of a node could have given, and what became of it, by day.
+_CAPACITY_DAYS: Final = f"""
+WITH RECURSIVE steps AS ({_STEPS}
 ),
 moments AS (
   SELECT s.device_no, s.at_us, max(s.capacity) AS capacity, min(s.healthy) AS healthy,
@@ -399,12 +330,12 @@ states AS (
 ),
 parts (device_no, day, from_us, until_us, capacity, used, idle, stranded, unknown) AS (
   SELECT t.device_no, t.from_us / {DAY_US}, t.from_us, t.until_us, t.capacity,
-    {words.least("t.held", "t.capacity")},
+    $least(t.held, t.capacity),
     CASE WHEN t.lost = 0 AND t.held = 0 AND t.healthy = 1 AND t.blocked = 0
       THEN t.capacity ELSE 0 END,
     CASE WHEN t.lost = 0 AND (t.held > 0 OR t.healthy = 0 OR t.blocked > 0)
-      THEN t.capacity - {words.least("t.held", "t.capacity")} ELSE 0 END,
-    CASE WHEN t.lost > 0 THEN t.capacity - {words.least("t.held", "t.capacity")} ELSE 0 END
+      THEN t.capacity - $least(t.held, t.capacity) ELSE 0 END,
+    CASE WHEN t.lost > 0 THEN t.capacity - $least(t.held, t.capacity) ELSE 0 END
   FROM (
     SELECT s.device_no, s.from_us, s.held, s.blocked, s.lost, s.capacity, s.healthy,
       coalesce(s.until_us, (SELECT at_us FROM ledger_head)) AS until_us
@@ -416,56 +347,49 @@ parts (device_no, day, from_us, until_us, capacity, used, idle, stranded, unknow
     p.stranded, p.unknown
   FROM parts AS p WHERE (p.day + 1) * {DAY_US} < p.until_us
 )
-SELECT n.node_uid, n.node_name, {words.date("p.day")} AS day,
-  {("," + chr(10) + "  ").join(hours(name) for name in names)}
+SELECT n.node_uid, n.node_name, $date(p.day) AS day,
+  {_GPU_HOURS}
 FROM parts AS p
 JOIN ledger_devices AS d ON d.device_no = p.device_no
 JOIN ledger_nodes AS n ON n.node_no = d.node_no
 GROUP BY n.node_uid, n.node_name, p.day
 """
 
-
-def drift(words: Words) -> str:
-    """Return disagreements of the witnesses, with their end."""
-    following = "ORDER BY e.position ROWS BETWEEN 1 FOLLOWING AND UNBOUNDED FOLLOWING"
-    drift_id = words.text("e.body", "drift_id")
-    return f"""
+# Disagreements of the witnesses, with their end.
+_DRIFT: Final = f"""
 WITH both_ends AS (
-  SELECT e.position, e.at_us, e.event_type, e.body, {drift_id} AS drift_id,
+  SELECT e.position, e.at_us, e.event_type, e.body, $text(e.body, drift_id) AS drift_id,
     min(CASE WHEN {_of_type("drift.resolved.v1")} THEN e.position END)
-      OVER (PARTITION BY {drift_id} {following}) AS closed_position
+      OVER (PARTITION BY $text(e.body, drift_id) ORDER BY e.position
+        ROWS BETWEEN 1 FOLLOWING AND UNBOUNDED FOLLOWING) AS closed_position
   FROM ledger_events AS e
   WHERE {_of_type("drift.found.v1")} OR {_of_type("drift.resolved.v1")}
 )
-SELECT f.position, f.drift_id, {words.text("f.body", "kind")} AS kind,
-  {words.text("f.body", "node_uid")} AS node_uid, n.node_name,
-  {words.text("f.body", "device_type")} AS device_type,
-  nullif({words.number("f.body", "minor")}, -1) AS minor,
-  {words.text("f.body", "pod_uid")} AS pod_uid, {words.text("f.body", "detail")} AS detail,
+SELECT f.position, f.drift_id, $text(f.body, kind) AS kind,
+  $text(f.body, node_uid) AS node_uid, n.node_name,
+  $text(f.body, device_type) AS device_type,
+  nullif($number(f.body, minor), -1) AS minor,
+  $text(f.body, pod_uid) AS pod_uid, $text(f.body, detail) AS detail,
   f.at_us AS opened_at_us, r.at_us AS closed_at_us, f.closed_position,
-  {words.text("r.body", "how")} AS end_reason, {words.iso("f.at_us")} AS opened_at,
-  {words.iso("r.at_us")} AS closed_at
+  $text(r.body, how) AS end_reason, $iso(f.at_us) AS opened_at,
+  $iso(r.at_us) AS closed_at
 FROM both_ends AS f
 LEFT JOIN ledger_events AS r ON r.position = f.closed_position
-LEFT JOIN ledger_nodes AS n ON n.node_uid = {words.text("f.body", "node_uid")}
+LEFT JOIN ledger_nodes AS n ON n.node_uid = $text(f.body, node_uid)
 WHERE f.event_type = 'drift.found.v1'
 """
 
-
-def settings(words: Words) -> str:
-    """Return the settings of deciding, from which event on, and who changed them."""
-    return f"""
-SELECT e.position, e.at_us, e.actor, {words.text("e.body", "settings_hash")} AS settings_hash,
-  {words.text("e.body", "settings")} AS settings,
-  {words.text("e.body", "tenure_version")} AS tenure_version, {words.iso("e.at_us")} AS at
+# The settings of deciding, from which event on, and who changed them.
+_SETTINGS: Final = f"""
+SELECT e.position, e.at_us, e.actor, $text(e.body, settings_hash) AS settings_hash,
+  $text(e.body, settings) AS settings,
+  $text(e.body, tenure_version) AS tenure_version, $iso(e.at_us) AS at
 FROM ledger_events AS e
 WHERE {_of_type("settings.changed.v1")}
 """
 
-
-def epochs(words: Words) -> str:
-    """Return who wrote when."""
-    return f"""
+# Who wrote when.
+_EPOCHS: Final = f"""
 WITH starts AS (
   SELECT e.position, e.at_us AS opened_at_us, e.body, lead(e.position) OVER w AS next_position,
     lead(e.at_us) OVER w AS closed_at_us
@@ -473,37 +397,34 @@ WITH starts AS (
   WHERE {_of_type("epoch.started.v1")}
   WINDOW w AS (ORDER BY e.position)
 )
-SELECT s.position, {words.number("s.body", "epoch")} AS epoch,
-  {words.text("s.body", "holder")} AS holder, {words.text("s.body", "origin")} AS origin,
-  {words.text("s.body", "tenure_version")} AS tenure_version, s.opened_at_us, s.closed_at_us,
+SELECT s.position, $number(s.body, epoch) AS epoch,
+  $text(s.body, holder) AS holder, $text(s.body, origin) AS origin,
+  $text(s.body, tenure_version) AS tenure_version, s.opened_at_us, s.closed_at_us,
   coalesce(s.next_position - 1, (SELECT position FROM ledger_head)) AS last_position,
-  {_interval(words, "s.")}
+  {_interval("s.")}
 FROM starts AS s
 """
 
-
-def plans(words: Words) -> str:
-    """Return the members of planned groups and the devices that wait for them."""
-    group = words.text("e.body", "group")
-    return f"""
+# The members of planned groups and the devices that wait for them.
+_PLANS: Final = f"""
 WITH both_ends AS (
-  SELECT e.position, e.at_us, e.event_type, e.body, {group} AS group_name,
+  SELECT e.position, e.at_us, e.event_type, e.body, $text(e.body, group) AS group_name,
     lead(e.position) OVER w AS closed_position, lead(e.at_us) OVER w AS closed_at_us,
     lead(CASE WHEN {_of_type("group.planned.v1")} THEN 'planned again'
-      ELSE {words.text("e.body", "reason")} END) OVER w AS end_reason
+      ELSE $text(e.body, reason) END) OVER w AS end_reason
   FROM ledger_events AS e
   WHERE {_of_type("group.planned.v1")} OR {_of_type("group.plan_dropped.v1")}
-  WINDOW w AS (PARTITION BY {group} ORDER BY e.position)
+  WINDOW w AS (PARTITION BY $text(e.body, group) ORDER BY e.position)
 ),
 members AS (
-  SELECT b.position, b.group_name, {words.text("x.value", "pod_uid")} AS pod_uid,
-    {words.text("x.value", "namespace")} AS namespace,
-    {words.text("x.value", "pod_name")} AS pod_name,
-    {words.text("x.value", "node_uid")} AS node_uid,
-    {words.json("x.value", "minors")} AS minors, b.at_us AS opened_at_us, b.closed_at_us,
+  SELECT b.position, b.group_name, $text(x.value, pod_uid) AS pod_uid,
+    $text(x.value, namespace) AS namespace,
+    $text(x.value, pod_name) AS pod_name,
+    $text(x.value, node_uid) AS node_uid,
+    $json(x.value, minors) AS minors, b.at_us AS opened_at_us, b.closed_at_us,
     b.closed_position, b.end_reason
   FROM both_ends AS b
-  CROSS JOIN {words.elements("b.body", "members", "x")}
+  CROSS JOIN $elements(b.body, members, x)
   WHERE b.event_type = 'group.planned.v1'
 ),
 ends AS (
@@ -521,18 +442,16 @@ ends AS (
 )
 SELECT z.position, z.group_name, z.pod_uid, z.namespace, z.pod_name, z.node_uid, z.node_name,
   z.minors, z.opened_at_us, z.closed_at_us, z.closed_position, z.end_reason,
-  {_interval(words, "z.")}
+  {_interval("z.")}
 FROM ends AS z
 """
 
-
-def checkpoints(words: Words) -> str:
-    """Return the signed checkpoints, up to which moment each speaks, and which are withdrawn."""
-    return f"""
-SELECT c.size, c.note, c.at_us, {words.iso("c.at_us")} AS at, (
+# The signed checkpoints, up to which moment each speaks, and which are withdrawn.
+_CHECKPOINTS: Final = f"""
+SELECT c.size, c.note, c.at_us, $iso(c.at_us) AS at, (
     SELECT min(w.position) FROM ledger_events AS w
-    WHERE {_of_type("checkpoint.withdrawn.v1", "w")} AND {_is_valid(words, "w")}
-      AND CAST({words.text("w.body", "size")} AS text) = CAST(c.size AS text)
+    WHERE {_of_type("checkpoint.withdrawn.v1", "w")} AND {_is_valid("w")}
+      AND CAST($text(w.body, size) AS text) = CAST(c.size AS text)
   ) AS withdrawn_position
 FROM (
   SELECT k.size, k.note, coalesce(e.at_us, a.at_us) AS at_us
@@ -542,21 +461,16 @@ FROM (
 ) AS c
 """
 
-
-def times(words: Words) -> str:
-    """
-    Return the true times of the events that a correction of the clock concerns.
-
-    That is of the first corrected one and all behind it, and of the one before, whose own is right.
-    An event that no clock gave a time has the one before it.
-    """
-    shift = f"{words.number('e.body', 'shift_seconds')} * 1000000"
-    return f"""
+# The true times of the events that a correction of the clock concerns.
+#
+# That is of the first corrected one and all behind it, and of the one before, whose own is right.
+# An event that no clock gave a time has the one before it.
+_TRUE_TIMES: Final = f"""
 WITH corrections AS (
-  SELECT e.position, {words.number("e.body", "first")} AS first_position,
-    {words.number("e.body", "last")} AS last_position, {shift} AS shift_us
+  SELECT e.position, $number(e.body, first) AS first_position,
+    $number(e.body, last) AS last_position, $number(e.body, shift_seconds) * 1000000 AS shift_us
   FROM ledger_events AS e
-  WHERE {_of_type("time.corrected.v1")} AND {_is_valid(words, "e")}
+  WHERE {_of_type("time.corrected.v1")} AND {_is_valid("e")}
 ),
 shifts AS (
   SELECT e.position, e.at_us, e.wall_us, f.first_position, (
@@ -571,51 +485,93 @@ SELECT s.position, s.at_us AS recorded_at_us, max(CASE
     WHEN s.position < s.first_position THEN s.at_us
     WHEN s.shift_us IS NOT NULL
       THEN CASE WHEN s.wall_us > 0 THEN s.wall_us ELSE s.at_us END + s.shift_us
-    WHEN s.wall_us > 0 THEN {words.least("s.at_us", "s.wall_us")}
+    WHEN s.wall_us > 0 THEN $least(s.at_us, s.wall_us)
   END) OVER (ORDER BY s.position ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW) AS at_us
 FROM shifts AS s
 """
 
+# The devices as they are now, and why one is closed to grants.
+_DEVICES: Final = f"""
+SELECT n.node_uid, n.node_name, d.device_type, d.minor, d.device_id, d.model,
+  d.core_reported AS core_capacity_percent, d.memory_reported AS memory_capacity_bytes,
+  d.core_used AS core_used_percent, d.memory_used AS memory_used_bytes, d.tenants,
+  d.core_observed AS core_observed_percent, d.memory_observed AS memory_observed_bytes,
+  d.observed_holders, d.healthy,
+  CASE
+    WHEN n.lost_position IS NOT NULL THEN 'lost'
+    WHEN d.present = 0 THEN 'gone'
+    WHEN d.healthy = 0 THEN 'unhealthy'
+    WHEN d.core_used + d.core_observed > d.core_reported
+      OR d.memory_used + d.memory_observed > d.memory_reported THEN 'over-full'
+    WHEN d.observed_holders > 0 AND (d.core_observed >= d.core_reported
+      OR (d.memory_reported > 0 AND d.memory_observed >= d.memory_reported)) THEN 'held by others'
+    WHEN EXISTS (
+      SELECT 1 FROM ledger_slot_holdings AS s
+      WHERE s.machine_no = d.machine_no AND s.slot = 'unknown/' || d.device_type
+        AND s.closed_position IS NULL
+    ) THEN 'unknown holder'
+    WHEN {claimed("d")} THEN 'claimed twice'
+    WHEN {unnamed_holder("d")} THEN 'held before its id'
+  END AS closed_reason, d.device_no
+FROM ledger_devices AS d
+JOIN ledger_nodes AS n ON n.node_no = d.node_no
+"""
+
+# The nodes as they are now, each on its machine.
+_NODES: Final = """
+SELECT n.node_uid, n.node_name, n.cpu_milli, n.memory_bytes, n.machine_id, n.labels,
+  n.system_uuid, s.boot_id, n.machine_no, n.lost_position
+FROM ledger_nodes AS n
+JOIN ledger_stands AS s ON s.node_no = n.node_no AND s.machine_no = n.machine_no
+"""
 
 VIEWS: Final = {
-    "audit_times": times,
-    "audit_holdings": holdings,
-    "audit_cpu_holdings": cpu_holdings,
-    "audit_intervals": intervals,
-    "audit_reservations": reservations,
-    "audit_device_health": device_health,
-    "audit_device_timeline": device_timeline,
-    "audit_refusals": refusals,
-    "audit_takeovers": takeovers,
-    "audit_usage_days": usage_days,
-    "audit_usage_labels_days": usage_labels_days,
-    "audit_capacity_days": capacity_days,
-    "audit_unknown_ranges": unknown_ranges,
-    "audit_drift": drift,
-    "audit_settings": settings,
-    "audit_epochs": epochs,
-    "audit_plans": plans,
-    "audit_checkpoints": checkpoints,
-    "audit_events": events,
+    "audit_devices": _DEVICES,
+    "audit_nodes": _NODES,
+    "audit_times": _TRUE_TIMES,
+    "audit_holdings": _HOLDINGS,
+    "audit_cpu_holdings": _CPU_HOLDINGS,
+    "audit_intervals": _INTERVALS,
+    "audit_reservations": _RESERVATIONS,
+    "audit_device_health": _DEVICE_HEALTH,
+    "audit_device_timeline": _DEVICE_TIMELINE,
+    "audit_refusals": _REFUSALS,
+    "audit_takeovers": _TAKEOVERS,
+    "audit_usage_days": _USAGE_DAYS,
+    "audit_usage_labels_days": _USAGE_LABELS_DAYS,
+    "audit_capacity_days": _CAPACITY_DAYS,
+    "audit_unknown_ranges": _UNKNOWN_RANGES,
+    "audit_drift": _DRIFT,
+    "audit_settings": _SETTINGS,
+    "audit_epochs": _EPOCHS,
+    "audit_plans": _PLANS,
+    "audit_checkpoints": _CHECKPOINTS,
+    "audit_events": _EVENTS,
 }
-"""Every view whose text has words of its own."""
+"""Every view with its query, in an order in which they can be made."""
+_UNTIMED: Final = ("audit_devices", "audit_nodes", "audit_times")
+"""The views without a time that could be corrected, and the one that corrects."""
 
 
-def create_views(words: Words) -> tuple[str, ...]:
-    """Return the statements that make every view, in an order that works."""
-    return tuple(f"CREATE VIEW {name} AS{text(words).rstrip()}" for name, text in VIEWS.items())
+def create_views(database: Database) -> tuple[str, ...]:
+    """Return the statements that make every view."""
+    return tuple(f"CREATE VIEW {name} AS{text}" for name, text in _texts(database))
 
 
-def corrected_views(words: Words) -> Mapping[str, str]:
+def corrected_views(database: Database) -> Mapping[str, str]:
     """
     Return the statements that make the views of a ledger whose clock was corrected, by name.
 
     Rule: docs/adr/0012. They read every time through `audit_times`; those of a ledger without a
     correction do not, so that the database looks for a moment in the rows' own indexes.
     """
-    texts = ((name, text(words).rstrip()) for name, text in VIEWS.items() if text is not times)
+    texts = ((name, text) for name, text in _texts(database) if name not in _UNTIMED)
     made = ((name, f"CREATE VIEW {name} AS{_READ.sub(_corrected, text)}") for name, text in texts)
     return {name: text for name, text in made if "audit_times" in text}
+
+
+def _texts(database: Database) -> Iterator[tuple[str, str]]:
+    return ((name, written(text, OF_VIEWS, database).rstrip()) for name, text in VIEWS.items())
 
 
 def _corrected(read: re.Match[str]) -> str:

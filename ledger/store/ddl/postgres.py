@@ -12,12 +12,12 @@ from collections.abc import Mapping
 from typing import Final
 
 from ledger.store.ddl import (
+    audit_views,
     postgres_append,
     postgres_deferred,
     postgres_guard,
     postgres_holdings,
     postgres_log,
-    postgres_views,
 )
 from ledger.store.ddl.postgres_text import Tuned, never_emptied, rows_of
 from ledger.store.ddl.rules import table
@@ -57,7 +57,7 @@ RULES: Final[tuple[str, ...]] = (
     ),
     *postgres_log.RULES,
     _FIRST_PARTITION,
-    *postgres_views.VIEWS,
+    *audit_views.create_views("postgresql"),
     *postgres_deferred.HEAD_SETTLED,
     *postgres_append.APPEND,
     *postgres_guard.RULES,

@@ -9,45 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
+from sqlalchemy import Column, LargeBinary, Text
+
+from ledger.store import schema
 from ledger.store.ddl.postgres_text import SEARCH_PATH
+from ledger.store.writing import statements
+from ledger.store.writing.statements import Statement
 
 NOT_TOUCHED: Final = "TL002"
 """The SQLSTATE of a step that did not touch all of its rows; the message ends with its place."""
-
-_COLUMNS: Final = {
-    "ledger_events": (
-        "position bigint, stream text, stream_version bigint, event_type text, body text,"
-        " actor text, epoch bigint, causation_position maybe, correlation_id text,"
-        " idempotency_key text, args_hash bytea, at_us bigint, wall_us bigint, leaf_hash bytea,"
-        " chain_hash bytea"
-    ),
-    "ledger_reservations": (
-        "position bigint, pod_uid text, attempt bigint, namespace text, pod_name text, owner text,"
-        " labels text, priority bigint, qos text, dialect text, policy text, source text,"
-        " node_no bigint, cpu_milli bigint, memory_bytes bigint, gpu_core_percent bigint,"
-        " gpu_count bigint, device_count bigint, cpuset text, cpu_count bigint, kind text,"
-        " phase text, phase_position bigint, created_at_us bigint, opened_at_us bigint"
-    ),
-    "ledger_holdings": (
-        "position bigint, device_no bigint, minor bigint, core_percent bigint,"
-        " memory_bytes bigint, memory_ratio_percent bigint, exclusive bigint, instances bigint,"
-        " kind text, opened_at_us bigint"
-    ),
-    "ledger_cpu_holdings": (
-        "position bigint, cpu bigint, machine_no bigint, kind text, opened_at_us bigint"
-    ),
-    "ledger_slot_holdings": (
-        "position bigint, slot text, machine_no bigint, device_no maybe, kind text,"
-        " opened_at_us bigint"
-    ),
-    "ledger_refusals": (
-        "position bigint, at_us bigint, pod_uid text, namespace text, pod_name text, stage text,"
-        " message text, shape text, gpu_core_percent bigint, policy text, owner text"
-    ),
-    "ledger_tiles": "level bigint, number bigint, hashes bytea",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,13 +45,23 @@ def _columns(words: str) -> tuple[tuple[str, str], ...]:
     return tuple((name, kind) for name, kind in pairs)
 
 
-def _insert(table: str, *, alone: Sequence[str] = ()) -> Step:
-    columns = _columns(_COLUMNS[table])
+def _kind(column: Column[Any]) -> str:
+    if isinstance(column.type, LargeBinary):
+        return "bytea"
+    if isinstance(column.type, Text):
+        return "text"
+    return "maybe" if column.nullable else "bigint"
+
+
+def _insert(statement: Statement, *, alone: Sequence[str] = ()) -> Step:
+    """Return the step that does what the store's statement does."""
+    table = schema.METADATA.tables[str(statement.construct.table)]
+    columns = tuple((name, _kind(table.c[name])) for name in statement.parameters)
     names = ", ".join(f'"{name}"' for name, _ in columns)
     return Step(
-        table=table,
+        table=table.name,
         columns=columns,
-        text=f"INSERT INTO public.{table} ({names}) SELECT * FROM {{rows}} AS r",
+        text=f"INSERT INTO public.{table.name} ({names}) SELECT * FROM {{rows}} AS r",
         alone=tuple(alone),
     )
 
@@ -102,15 +84,15 @@ STEPS: Final = (
         "UPDATE public.ledger_head AS t SET position = r.position, at_us = r.at_us,"
         " chain_hash = r.hash {from} WHERE t.epoch = r.e AND t.position = r.p",
     ),
-    _insert("ledger_events"),
+    _insert(statements.EVENT),
     _update(
         "ledger_tree",
         "to_size bigint, to_range bytea, before bigint",
         "UPDATE public.ledger_tree AS t SET size = r.to_size, range = r.to_range {from}"
         " WHERE t.size = r.before",
     ),
-    _insert("ledger_reservations"),
-    _insert("ledger_holdings", alone=("device_no",)),
+    _insert(statements.RESERVATION),
+    _insert(statements.HOLDING, alone=("device_no",)),
     _update(
         "ledger_reservations",
         "phase text, at bigint, end_position bigint, reason text, p bigint",
@@ -125,10 +107,10 @@ STEPS: Final = (
         " phase_position = r.phase_position {from} WHERE t.position = r.p",
         alone=("p",),
     ),
-    _insert("ledger_tiles"),
-    _insert("ledger_cpu_holdings", alone=("machine_no", "cpu")),
-    _insert("ledger_slot_holdings"),
-    _insert("ledger_refusals"),
+    _insert(statements.TILE),
+    _insert(statements.CPU_HOLDING, alone=("machine_no", "cpu")),
+    _insert(statements.SLOT_HOLDING),
+    _insert(statements.REFUSAL),
 )
 """What a call can do, by number from 1; the first ones are the hottest."""
 

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from ledger.store.ddl.postgres_text import WORDS, fail, function
-from ledger.store.ddl.rules.rule import event_is, said, written
+from ledger.store.ddl.postgres_text import fail, function
+from ledger.store.ddl.rules.rule import event_is, said
+from ledger.store.ddl.words import OF_RULES, written
 
 _NAME: Final = "ledger_head_settled"
 _NO_EVENT: Final = fail(
@@ -114,7 +115,7 @@ _SETTLED: Final = f"""
   RETURN NULL;"""
 
 HEAD_SETTLED: Final = (
-    function(_NAME, written(_SETTLED, WORDS), variables="wrong bigint;"),
+    function(_NAME, written(_SETTLED, OF_RULES, "postgresql"), variables="wrong bigint;"),
     f"REVOKE ALL ON FUNCTION {_NAME}() FROM PUBLIC",
     (
         f'CREATE CONSTRAINT TRIGGER {_NAME} AFTER UPDATE OF "position", epoch ON ledger_head'

@@ -11,7 +11,6 @@ import re
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from ledger.domain.proofs.canonical import INTEGER_MAX
 from ledger.store.ddl.rules.rule import (
     ALWAYS,
     PREFIX,
@@ -21,8 +20,8 @@ from ledger.store.ddl.rules.rule import (
     message,
     said,
     unchanged,
-    written,
 )
+from ledger.store.ddl.words import OF_RULES, written
 
 SEARCH_PATH: Final = "pg_catalog, public, pg_temp"
 """Where the functions look for names: never first in a schema that a caller may write."""
@@ -44,96 +43,6 @@ NOT_NEW: Final = (
 _ROW: Final = re.compile(r"\b(NEW|OLD)\.")
 
 When = Literal["BEFORE", "AFTER"]
-
-
-class PostgresWords:
-    """Postgres's words; see `rule.Dialect`. The body of the event `e` is `j.b`, parsed once."""
-
-    def same(self, a: str, b: str) -> str:
-        """Return that two values are the same."""
-        return f"({a} IS NOT DISTINCT FROM {b})"
-
-    def differ(self, a: str, b: str) -> str:
-        """Return that two values are not the same."""
-        return f"({a} IS DISTINCT FROM {b})"
-
-    def max(self, a: str, b: str) -> str:
-        """Return the greater number."""
-        return f"greatest({a}, {b})"
-
-    def find(self, text: str, part: str) -> str:
-        """Return where a part begins."""
-        return f"strpos({text}, {part})"
-
-    def begins(self, text: str, start: str) -> str:
-        """Return that a text begins so."""
-        return f"starts_with({text}, {start})"
-
-    def hex(self, column: str) -> str:
-        """Return bytes as digits."""
-        return f"encode({column}, 'hex')"
-
-    def body(self, event: str) -> str:
-        """Return the body of an event, which is not parsed again for each of its fields."""
-        return f"CROSS JOIN LATERAL (SELECT {event}.body::jsonb AS b OFFSET 0) AS j"
-
-    def each(self, value: str, field: str, alias: str) -> str:
-        """Return the elements of an array."""
-        return f"jsonb_array_elements({_value(value)}->'{field}') AS {alias}(value)"
-
-    def says(self, value: str, field: str, column: str) -> str:
-        """Return that a field has a column's value: as JSON, so that another kind is no error."""
-        return f"{_field(value, field)} = to_jsonb({column})"
-
-    def tells(self, value: str, field: str, column: str) -> str:
-        """Return that a truth is a column's 1 or 0."""
-        return f"{column} IN (0, 1) AND {self.says(value, field, f'{column} = 1')}"
-
-    def has(self, value: str, field: str, column: str) -> str:
-        """Return that an array has a number."""
-        return f"{_field(value, field)} @> to_jsonb({column})"
-
-    def text(self, value: str, field: str) -> str:
-        """Return a field's text."""
-        return f"({_value(value)}->>'{field}')"
-
-    def flag(self, value: str, field: str) -> str:
-        """Return a truth as 1 or 0."""
-        return f"({_field(value, field)} = 'true'::jsonb)::int"
-
-    def json(self, value: str, field: str) -> str:
-        """Return a field as it was written."""
-        return f"({value}::json->>'{field}')"
-
-    def no_object(self, text: str) -> str:
-        """Return that a text is no object; what is no JSON at all the server names itself."""
-        return f"(NOT starts_with({text}, '{{') OR json_typeof({text}::json) <> 'object')"
-
-    def unclear(self, text: str, arrays: str) -> str:
-        """Return that an object says something twice, or not exactly."""
-        inner = " UNION ALL ".join(
-            f"SELECT e.place, f.name FROM json_array_elements({text}::json->'{name}')"
-            " WITH ORDINALITY AS e (value, place), json_object_keys("
-            "CASE json_typeof(e.value) WHEN 'object' THEN e.value ELSE '{}' END) AS f (name)"
-            f" WHERE json_typeof({text}::json->'{name}') = 'array'"
-            for name in arrays.split()
-        )
-        return f"""(EXISTS (
-      SELECT 1 FROM json_each({text}::json) AS f GROUP BY f.key HAVING count(*) > 1
-        OR bool_or(json_typeof(f.value) = 'number' AND (f.value::text ~ '[.eE]'
-          OR abs(f.value::text::numeric) > {INTEGER_MAX}))
-    ) OR EXISTS (SELECT 1 FROM ({inner}) AS i GROUP BY i.place, i.name HAVING count(*) > 1))"""
-
-
-def _value(value: str) -> str:
-    return "j.b" if value == "e.body" else value
-
-
-def _field(value: str, field: str) -> str:
-    return _value(value) + "".join(f"->'{each}'" for each in field.split("."))
-
-
-WORDS: Final = PostgresWords()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,7 +130,7 @@ def fires(
         f"CREATE TRIGGER {name} {when} {event} ON {table} {calls}",
         f"ALTER TABLE {table} ENABLE ALWAYS TRIGGER {name}",
     )
-    return tuple(written(each, WORDS) for each in texts)
+    return tuple(written(each, OF_RULES, "postgresql") for each in texts)
 
 
 _PLAIN: Final = Tuned()

@@ -9,84 +9,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from ledger.domain.proofs.canonical import INTEGER_MAX
 from ledger.store import schema
-from ledger.store.ddl.rules.rule import ALWAYS, PREFIX, Case, Refusal, Rule, message, written
+from ledger.store.ddl.rules.rule import ALWAYS, PREFIX, Case, Refusal, Rule, message
+from ledger.store.ddl.words import OF_RULES, written
 
 _ROW_ID: Final = ("rowid", "_rowid_", "oid")
 """A key that is one number has these names too, and UPDATE OF goes by the name that was written."""
-
-
-class SqliteWords:
-    """SQLite's words; see `rule.Dialect`."""
-
-    def same(self, a: str, b: str) -> str:
-        """Return that two values are the same."""
-        return f"{a} IS {b}"
-
-    def differ(self, a: str, b: str) -> str:
-        """Return that two values are not the same."""
-        return f"{a} IS NOT {b}"
-
-    def max(self, a: str, b: str) -> str:
-        """Return the greater number."""
-        return f"max({a}, {b})"
-
-    def find(self, text: str, part: str) -> str:
-        """Return where a part begins."""
-        return f"instr({text}, {part})"
-
-    def begins(self, text: str, start: str) -> str:
-        """Return that a text begins so."""
-        return f"{text} LIKE {start.removesuffix(chr(39))}%'"
-
-    def hex(self, column: str) -> str:
-        """Return bytes as digits."""
-        return f"lower(hex({column}))"
-
-    def body(self, event: str) -> str:
-        """Return nothing: SQLite keeps what it parsed."""
-        del event
-        return ""
-
-    def each(self, value: str, field: str, alias: str) -> str:
-        """Return the elements of an array."""
-        return f"json_each({value}, '$.{field}') AS {alias}"
-
-    def says(self, value: str, field: str, column: str) -> str:
-        """Return that a field has a column's value."""
-        return f"{self.text(value, field)} = {column}"
-
-    def has(self, value: str, field: str, column: str) -> str:
-        """Return that an array has a number."""
-        return f"EXISTS (SELECT 1 FROM {self.each(value, field, 'w')} WHERE w.value = {column})"
-
-    def text(self, value: str, field: str) -> str:
-        """Return a field's value."""
-        return f"json_extract({value}, '$.{field}')"
-
-    tells = says
-    flag = text
-    json = text
-
-    def no_object(self, text: str) -> str:
-        """Return that a text is no object."""
-        return f"(substr({text}, 1, 1) <> '{{' OR NOT json_valid({text}))"
-
-    def unclear(self, text: str, arrays: str) -> str:
-        """Return that an object says something twice, or not exactly."""
-        inner = " UNION ALL ".join(
-            f"SELECT e.key AS place, f.key AS name FROM json_each({text}, '$.{name}') AS e,"
-            " json_each(CASE e.type WHEN 'object' THEN e.value ELSE '{}' END) AS f"
-            for name in arrays.split()
-        )
-        inexact = f"max(type = 'real' OR type = 'integer' AND abs(value) > {INTEGER_MAX})"
-        return f"""(EXISTS (
-        SELECT 1 FROM json_each({text}) GROUP BY key HAVING count(*) > 1 OR {inexact}
-      ) OR EXISTS (SELECT 1 FROM ({inner}) GROUP BY place, name HAVING count(*) > 1))"""
-
-
-WORDS: Final = SqliteWords()
 
 
 def fail(refusal: Refusal | None) -> str:
@@ -124,7 +52,7 @@ def trigger(rule: Rule, *, does: str = "") -> str:
         f"CREATE TRIGGER {rule.name} {'AFTER' if does else 'BEFORE'} {event} ON {rule.table}\n"
         f"{when}BEGIN\n{does}{asked}END"
     )
-    return written(text, WORDS)
+    return written(text, OF_RULES, "sqlite")
 
 
 def _choice(cases: tuple[Case, ...]) -> str:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final
 
 from sqlalchemy import ColumnElement, Connection, column, func, literal_column, select, table
 
 from ledger.domain.log.events import TimeCorrected
 from ledger.store import schema
-from ledger.store.ddl import postgres_views, sqlite_views
+from ledger.store.ddl.audit_views import corrected_views
+from ledger.store.ddl.words import Database
 from ledger.store.mending.voids import void_event, voids_of
 
 TIMES: Final = table("audit_times", column("position"), column("recorded_at_us"), column("at_us"))
@@ -45,16 +45,11 @@ def true_time(connection: Connection, position: int, at_us: int) -> int:
     return at_us if found is None else found
 
 
-def corrected_views(dialect: str) -> Mapping[str, str]:
-    """Return the statements that make the views of a corrected ledger, by name."""
-    return postgres_views.CORRECTED if dialect == "postgresql" else sqlite_views.CORRECTED
-
-
 def tell_true_times(connection: Connection) -> None:
     """Put the views of a corrected ledger in their places, in the transaction that is open."""
-    postgres = connection.dialect.name == "postgresql"
-    for name, text in corrected_views(connection.dialect.name).items():
-        if postgres:  # in place, for its rights stay
+    database: Database = "postgresql" if connection.dialect.name == "postgresql" else "sqlite"
+    for name, text in corrected_views(database).items():
+        if database == "postgresql":  # in place, for its rights stay
             text = text.replace("CREATE VIEW", "CREATE OR REPLACE VIEW", 1)  # noqa: PLW2901
         else:
             connection.exec_driver_sql(f"DROP VIEW {name}")

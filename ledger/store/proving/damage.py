@@ -10,8 +10,9 @@ from typing import Final
 from sqlalchemy import Connection, create_engine
 
 from ledger.store import schema
+from ledger.store.ddl.audit_views import corrected_views
 from ledger.store.failures import DAMAGE, fact_of
-from ledger.store.mending.corrections import corrected_views, is_corrected
+from ledger.store.mending.corrections import is_corrected
 from ledger.store.migrate import upgrade
 from ledger.store.proving import damage_postgres
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Final
 
-from sqlalchemy import Connection, bindparam, insert, literal_column, select, update
+from sqlalchemy import Connection, bindparam, literal_column, select, update
 
 from ledger.domain.errors import CorruptLedgerError
 from ledger.domain.proofs.merkle import (
@@ -24,7 +24,7 @@ from ledger.domain.proofs.merkle import (
 )
 from ledger.store import schema
 from ledger.store.writing.outbox import Outbox
-from ledger.store.writing.statements import Row, Statement
+from ledger.store.writing.statements import TILE, Row, Statement
 
 TILE_LEVELS: Final = 8
 TILE_HASHES: Final = 1 << TILE_LEVELS
@@ -37,7 +37,6 @@ _GROW: Final = Statement(
     .values({"size": bindparam("to_size"), "range": bindparam("to_range")}),
     *("to_size", "to_range", "before"),
 )
-_TILE: Final = Statement(insert(schema.ledger_tiles), "level", "number", "hashes")
 
 
 class TileGrower:
@@ -126,7 +125,7 @@ class Tree:
         self._outbox.add(_GROW, [row], changed)
         if tiles:
             lost = partial(CorruptLedgerError, "a tile was not written", position=before)
-            self._outbox.add(_TILE, tiles, lost)
+            self._outbox.add(TILE, tiles, lost)
 
 
 def stored_range(connection: Connection) -> CompactRange:

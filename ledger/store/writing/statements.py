@@ -7,11 +7,22 @@ functions), so the hot statements are handed to the driver as text with tuples.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Final
 
-from sqlalchemy import Column, Connection, Table, bindparam, case, insert, literal_column, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Table,
+    bindparam,
+    case,
+    insert,
+    literal_column,
+    update,
+)
 from sqlalchemy.sql.dml import Insert, Update
-from sqlalchemy.sql.elements import BindParameter, Case
+from sqlalchemy.sql.elements import BindParameter
 
 from ledger.store import schema
 
@@ -51,18 +62,35 @@ def _insert(table: Table, *, without: tuple[str, ...] = ()) -> Statement:
     return Statement(insert(table), *names)
 
 
+def _update(
+    table: Table,
+    *columns: str,
+    where: tuple[str, ...],
+    not_below: Mapping[str, str] = MappingProxyType({}),
+) -> Statement:
+    """
+    Return the statement that takes new values of these columns, in the table's order, then the key.
+
+    One that is never below another column of the row takes its value twice.
+    """
+    parameters: list[str] = []
+    values: dict[str, ColumnElement[Any]] = {}
+    for name in columns:
+        given: list[BindParameter[Any]] = [bindparam(f"to_{name}")]
+        values[name] = given[0]
+        if name in not_below:
+            least = table.c[not_below[name]]
+            given.append(bindparam(f"else_{name}"))
+            values[name] = case((least > given[0], least), else_=given[1])
+        parameters += [each.key for each in given]
+    found = (table.c[name] == bindparam(f"of_{name}") for name in where)
+    construct = update(table).where(*found).values(values)
+    return Statement(construct, *parameters, *(f"of_{name}" for name in where))
+
+
 _CLOSING: Final = ("closed_at_us", "closed_position")
 _LATER: Final = ("lost_position", "counted_until_us", "lost_boot_id", *_CLOSING, "end_reason")
-_head, _open = schema.ledger_head.c, schema.ledger_reservations.c
-_nodes, _devices, _cpus = schema.ledger_nodes.c, schema.ledger_devices.c, schema.ledger_cpus.c
-
-
-def _not_below(used: Column[int], reported: str) -> Case[int]:
-    """Return what the unit must be taken to have: what is reported, or what is still promised."""
-    first: BindParameter[int] = bindparam(f"{reported}_a")  # one value, given twice
-    second: BindParameter[int] = bindparam(f"{reported}_b")
-    return case((used > first, used), else_=second)
-
+_head: Final = schema.ledger_head.c
 
 MOVE_HEAD: Final = Statement(
     update(schema.ledger_head)
@@ -89,128 +117,48 @@ SLOT_HOLDING: Final = _insert(schema.ledger_slot_holdings, without=_CLOSING)
 HEALTH: Final = _insert(schema.ledger_device_health)
 REFUSAL: Final = _insert(schema.ledger_refusals)
 PLACE: Final = _insert(schema.ledger_places, without=_CLOSING)
+TILE: Final = _insert(schema.ledger_tiles)
 
-PHASE: Final = Statement(
-    update(schema.ledger_reservations)
-    .where(_open.position == bindparam("p"))
-    .values(phase=bindparam("phase"), phase_position=bindparam("said")),
-    *("phase", "said", "p"),
-)
-CLOSE: Final = Statement(
-    update(schema.ledger_reservations)
-    .where(_open.position == bindparam("p"))
-    .values(
-        phase=bindparam("phase"),
-        closed_at_us=bindparam("at"),
-        closed_position=bindparam("end"),
-        end_reason=bindparam("reason"),
-    ),
-    *("phase", "at", "end", "reason", "p"),
+PHASE: Final = _update(schema.ledger_reservations, "phase", "phase_position", where=("position",))
+CLOSE: Final = _update(
+    schema.ledger_reservations, "phase", *_CLOSING, "end_reason", where=("position",)
 )
 """Ends a reservation; triggers end its holdings with it and give back what they took."""
 
-LOSE: Final = Statement(
-    update(schema.ledger_reservations)
-    .where(_open.position == bindparam("p"))
-    .values(
-        phase=bindparam("phase"),
-        lost_position=bindparam("lost"),
-        counted_until_us=bindparam("until"),
-        lost_boot_id=bindparam("boot"),
-    ),
-    *("phase", "lost", "until", "boot", "p"),
+LOSE: Final = _update(
+    schema.ledger_reservations,
+    *("phase", "lost_position", "counted_until_us", "lost_boot_id"),
+    where=("position",),
 )
 """What a lost node's Pods hold is counted no further, and stays held."""
 
-_places: Final = schema.ledger_places.c
-CLOSE_PLACE: Final = Statement(
-    update(schema.ledger_places)
-    .where(_places.position == bindparam("p"), _places.device_no == bindparam("d"))
-    .values(closed_at_us=bindparam("at"), closed_position=bindparam("end")),
-    *("at", "end", "p", "d"),
-)
+CLOSE_PLACE: Final = _update(schema.ledger_places, *_CLOSING, where=("position", "device_no"))
 
-_NODE_FACTS: Final = tuple(column.name for column in schema.ledger_nodes.columns)[2:]
-UPDATE_NODE: Final = Statement(
-    update(schema.ledger_nodes)
-    .where(_nodes.node_no == bindparam("no"))
-    .values({name: bindparam(f"to_{name}") for name in _NODE_FACTS}),
-    *(f"to_{name}" for name in _NODE_FACTS),
-    "no",
+UPDATE_NODE: Final = _update(
+    schema.ledger_nodes,
+    *schema.ledger_nodes.columns.keys()[2:],
+    where=("node_no",),
 )
-_machines: Final = schema.ledger_machines.c
-UPDATE_MACHINE: Final = Statement(
-    update(schema.ledger_machines)
-    .where(_machines.machine_no == bindparam("no"))
-    .values(
-        system_uuid=bindparam("to_uuid"),
-        machine_id=bindparam("to_id"),
-        fact_position=bindparam("fact"),
-    ),
-    *("to_uuid", "to_id", "fact", "no"),
+UPDATE_MACHINE: Final = _update(
+    schema.ledger_machines, "system_uuid", "machine_id", "fact_position", where=("machine_no",)
 )
-_stands: Final = schema.ledger_stands.c
-UPDATE_STAND: Final = Statement(
-    update(schema.ledger_stands)
-    .where(_stands.node_no == bindparam("no"), _stands.machine_no == bindparam("machine"))
-    .values(
-        boot_id=bindparam("to_boot"),
-        by_agent=bindparam("to_agent"),
-        fact_position=bindparam("fact"),
-    ),
-    *("to_boot", "to_agent", "fact", "no", "machine"),
+UPDATE_STAND: Final = _update(
+    schema.ledger_stands,
+    *("boot_id", "by_agent", "fact_position"),
+    where=("node_no", "machine_no"),
 )
-LOSE_NODE: Final = Statement(
-    update(schema.ledger_nodes)
-    .where(_nodes.node_no == bindparam("no"))
-    .values(lost_position=bindparam("lost")),
-    *("lost", "no"),
+LOSE_NODE: Final = _update(schema.ledger_nodes, "lost_position", where=("node_no",))
+UPDATE_DEVICE: Final = _update(
+    schema.ledger_devices,
+    *("node_no", "minor", "device_id", "unique_id", "model", "present", "healthy"),
+    *("core_reported", "memory_reported", "core_cap", "memory_cap", "fact_position"),
+    where=("device_no",),
+    not_below={"core_cap": "core_used", "memory_cap": "memory_used"},
 )
-UPDATE_DEVICE: Final = Statement(
-    update(schema.ledger_devices)
-    .where(_devices.device_no == bindparam("no"))
-    .values(
-        node_no=bindparam("to_node"),
-        minor=bindparam("to_minor"),
-        device_id=bindparam("to_id"),
-        unique_id=bindparam("to_unique"),
-        model=bindparam("to_model"),
-        present=bindparam("to_present"),
-        healthy=bindparam("to_healthy"),
-        core_reported=bindparam("core"),
-        memory_reported=bindparam("memory"),
-        core_cap=_not_below(_devices.core_used, "core"),
-        memory_cap=_not_below(_devices.memory_used, "memory"),
-        fact_position=bindparam("fact"),
-    ),
-    *("to_node", "to_minor", "to_id", "to_unique", "to_model", "to_present", "to_healthy"),
-    *("core", "memory"),
-    *("core_a", "core_b", "memory_a", "memory_b", "fact", "no"),
-)
-UPDATE_CPU: Final = Statement(
-    update(schema.ledger_cpus)
-    .where(_cpus.machine_no == bindparam("no"), _cpus.cpu == bindparam("id"))
-    .values(
-        node_no=bindparam("to_node"),
-        core=bindparam("to_core"),
-        socket=bindparam("to_socket"),
-        numa=bindparam("to_numa"),
-        present=bindparam("to_present"),
-        ref_reported=bindparam("refs"),
-        ref_max=_not_below(_cpus.ref_used, "refs"),
-        fact_position=bindparam("fact"),
-    ),
-    *(
-        "to_node",
-        "to_core",
-        "to_socket",
-        "to_numa",
-        "to_present",
-        "refs",
-        "refs_a",
-        "refs_b",
-        "fact",
-    ),
-    *("no", "id"),
+UPDATE_CPU: Final = _update(
+    schema.ledger_cpus,
+    *("node_no", "core", "socket", "numa", "present", "ref_reported", "ref_max", "fact_position"),
+    where=("machine_no", "cpu"),
+    not_below={"ref_max": "ref_used"},
 )
 """Facts follow the inventory; what is used stays, and what there is never falls below it."""

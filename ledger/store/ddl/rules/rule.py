@@ -2,78 +2,21 @@
 A rule of the database as a value: where it is asked, in which case it refuses, and in which words.
 
 Conditions and messages are SQL that both databases read alike. What they do not is a word with a
-dollar in front, `$says(e.body, reason, NEW.reason)`, that `Dialect` names and each one writes out.
+dollar in front, `$says(e.body, reason, NEW.reason)`: `words.OF_RULES` has what each one writes.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final, Literal, NamedTuple, Protocol
+from typing import Final, Literal, NamedTuple
 
 Event = Literal["INSERT", "UPDATE", "DELETE"]
 PREFIX: Final = "tenure ledger: "
 ALWAYS: Final = ""
 """The condition of what is refused whatever the row is."""
-_WORD: Final = re.compile(r"\$(\w+)\(")
 _HOLE: Final = re.compile(r"\{(.*?)\}", re.DOTALL)
-
-
-class Dialect(Protocol):
-    """What databases say differently. `value` is `e.body` of an event, or `r.value` of an array."""
-
-    def same(self, a: str, b: str) -> str:
-        """Return that two values or rows are the same, NULL for NULL."""
-
-    def differ(self, a: str, b: str) -> str:
-        """Return that they are not."""
-
-    def max(self, a: str, b: str) -> str:
-        """Return the greater number."""
-
-    def find(self, text: str, part: str) -> str:
-        """Return where the part begins in the text, from 1; 0 if nowhere."""
-
-    def begins(self, text: str, start: str) -> str:
-        """Return that the text begins so; `start` ends with a literal."""
-
-    def hex(self, column: str) -> str:
-        """Return bytes as small hexadecimal digits."""
-
-    def body(self, event: str) -> str:
-        """Return what stands behind an event in FROM, so that its body is parsed once."""
-
-    def each(self, value: str, field: str, alias: str) -> str:
-        """Return the elements of an array, `alias.value`, to select from."""
-
-    def says(self, value: str, field: str, column: str) -> str:
-        """Return that the field has the value of the column: one of the same kind."""
-
-    def tells(self, value: str, field: str, column: str) -> str:
-        """Return that a truth in the field is what the column has as 1 or 0."""
-
-    def has(self, value: str, field: str, column: str) -> str:
-        """Return that the array in the field has the number of the column in it."""
-
-    def text(self, value: str, field: str) -> str:
-        """Return the field's text."""
-
-    def flag(self, value: str, field: str) -> str:
-        """Return a truth in the field as 1 or 0."""
-
-    def json(self, value: str, field: str) -> str:
-        """Return the field's JSON as it was written."""
-
-    def no_object(self, text: str) -> str:
-        """Return that the text is no JSON object."""
-
-    def unclear(self, text: str, arrays: str) -> str:
-        """
-        Return that JSON functions could read this object differently.
-
-        A name is there twice, in it or in an object of these `arrays`, or a number is not exact.
-        """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,27 +146,3 @@ def message(refusal: Refusal) -> str:
     literals = ["'" + part.replace("'", "''") + "'" for part in parts[::2]]
     woven = [text for pair in zip(literals, [*parts[1::2], "''"], strict=True) for text in pair]
     return " || ".join(each for each in woven if each != "''")
-
-
-def written(text: str, dialect: Dialect) -> str:
-    """Return a text of the rules with the dialect's words in the place of the common ones."""
-    found = _WORD.search(text)
-    if found is None:
-        return text
-    *given, rest = _arguments(text[found.end() :])
-    word: str = getattr(dialect, found[1])(*(written(each, dialect) for each in given))
-    return text[: found.start()] + word + written(rest, dialect)
-
-
-def _arguments(text: str) -> Iterator[str]:
-    """Yield what stands between commas up to the closing parenthesis, then what is behind it."""
-    depth = start = 0
-    for place, letter in enumerate(text):
-        if depth == 0 and letter in ",)":
-            yield text[start:place].strip()
-            start = place + 1
-            if letter == ")":
-                yield text[start:]
-                return
-        depth += {"(": 1, ")": -1}.get(letter, 0)
-    raise AssertionError(text)
