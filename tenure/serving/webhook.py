@@ -8,23 +8,21 @@ import os
 import re
 import signal
 import socket
-import ssl
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from aiohttp import web
+from prometheus_client import Counter
 
 from certs.files import Folder
 from certs.following import Follower
-from certs.material import CertificateError
 from certs.plan import Phase
 from certs.plan import Settings as RotationSettings
-from certs.ports import ApiError, ConflictError, Objects
+from certs.ports import ApiError, Objects
 from certs.reports import Reports
 from certs.rotator import Place, Rotator, configuration_paths
 from certs.serving import Serving
@@ -33,17 +31,17 @@ from tenure.exits import with_next
 from tenure.kube.lease import Leadership, LeaseSettings
 from tenure.kube.lookups import KubeLookups, KubeWatches
 from tenure.kube.objects import KubeObjects, connected
+from tenure.serving.background import as_coroutine, every, first, tasks_of_process
+from tenure.serving.listening import Connections, announced
+from tenure.serving.probes import probes_app
 from tenure.serving.refusals import RefusalQueue
 from tenure.serving.settings_file import SettingsFile
-from webhook.server.app import Admission, hooks_app, probes_app
-from webhook.server.listening import Connections, listening
+from webhook.server.app import Admission, hooks_app
 from webhook.server.metrics import Metrics
 
 LOOK_SECONDS: Final = 2.0
 LOOKUP_SECONDS: Final = 1.0
 """How long one attempt of a look-up may take: all of them together leave time for the answer."""
-FINISH_SECONDS: Final = 25.0
-"""How long requests in flight may take once we stop listening."""
 GOODBYE_SECONDS: Final = 3.0
 """How long signing off may take: what is left of the grace period is for requests."""
 STALE: Final = timedelta(minutes=5)
@@ -123,7 +121,8 @@ async def serve_webhook(options: WebhookOptions) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     async with AsyncExitStack() as stack:
-        metrics = Metrics()
+        metrics, connections = Metrics(), Connections()
+        failures = metrics.background_failures
         settings = SettingsFile(options.config, metrics)
         objects = await stack.enter_async_context(connected(options.kubeconfig))
         serving = Serving()
@@ -137,24 +136,30 @@ async def serve_webhook(options: WebhookOptions) -> None:
             metrics=metrics,
             clock=_now,
             why_not_ready=readiness.why_not,
+            connections=connections,
         )
         await stack.enter_async_context(
-            _listening(probes_app(admission), options.probes, "probes", Connections())
+            announced(
+                probes_app(metrics.registry, readiness.why_not),
+                options.probes,
+                "probes",
+                Connections(),
+            )
         )
-        tasks = await stack.enter_async_context(_tasks())
-        tasks.append(_every(LOOK_SECONDS, "settings", _as_coroutine(settings.look), metrics))
-        tasks.append(_every(LOOK_SECONDS, "certificates", keeper.look, metrics))
-        tasks.append(_every(LOOK_SECONDS, "namespaces", watches.namespaces.follow, metrics))
-        tasks.append(_every(LOOK_SECONDS, "resourcequotas", watches.quotas.follow, metrics))
-        tasks.append(_every(LOOK_SECONDS, "metrics", _gauge(serving, keeper, metrics), metrics))
+        tasks = await stack.enter_async_context(tasks_of_process())
+        tasks.append(every(LOOK_SECONDS, "settings", as_coroutine(settings.look), failures))
+        tasks.append(every(LOOK_SECONDS, "certificates", keeper.look, failures))
+        tasks.append(every(LOOK_SECONDS, "namespaces", watches.namespaces.follow, failures))
+        tasks.append(every(LOOK_SECONDS, "resourcequotas", watches.quotas.follow, failures))
+        tasks.append(every(LOOK_SECONDS, "metrics", _gauge(serving, keeper, metrics), failures))
         if options.certificates is None:
-            tasks.append(_rotating(options, objects, metrics))
+            tasks.append(_rotating(options, objects, failures))
         tasks.start()
-        await _first(keeper.keeps_one, stopping)
+        await first(keeper.keeps_one, stopping)
         if stopping.is_set():
             return  # nobody was told to come here
-        app, connections = hooks_app(admission), admission.connections
-        async with _listening(app, options.hooks, "hooks", connections, serving.context):
+        app = hooks_app(admission)
+        async with announced(app, options.hooks, "hooks", connections, serving.context):
             await stopping.wait()
             _log.info("draining", extra={"seconds": options.drain_seconds})
             await asyncio.sleep(options.drain_seconds)
@@ -184,7 +189,7 @@ async def _keeper(
         folder.look()
         keeps_one = asyncio.Event()
         keeps_one.set()
-        yield Keeper(look=_as_coroutine(folder.look), keeps_one=keeps_one)
+        yield Keeper(look=as_coroutine(folder.look), keeps_one=keeps_one)
         return
     follower = Follower(
         objects,
@@ -197,7 +202,7 @@ async def _keeper(
     )
 
     keeper = Keeper(
-        look=_as_coroutine(lambda: None),
+        look=as_coroutine(lambda: None),
         keeps_one=asyncio.Event(),
         confirmed_at=lambda: follower.confirmed_at,
         phase=lambda: follower.phase,
@@ -251,7 +256,7 @@ def _place(options: WebhookOptions) -> Place:
     )
 
 
-async def _rotating(options: WebhookOptions, objects: KubeObjects, metrics: Metrics) -> None:
+async def _rotating(options: WebhookOptions, objects: KubeObjects, failures: Counter) -> None:
     """Compete for the Lease, and rotate while it is ours."""
     rotator = Rotator(
         objects,
@@ -270,98 +275,10 @@ async def _rotating(options: WebhookOptions, objects: KubeObjects, metrics: Metr
         await rotator.advance()
 
     async def lead() -> None:
-        await _every(LOOK_SECONDS, "rotation", advance, metrics)
+        await every(LOOK_SECONDS, "rotation", advance, failures)
 
     leadership = Leadership(objects, settings, _now, time.monotonic, objects.skew)
     await leadership.run(lead)
-
-
-@asynccontextmanager
-async def _listening(
-    app: web.Application,
-    where: tuple[str, int],
-    what: str,
-    connections: Connections,
-    tls: ssl.SSLContext | None = None,
-) -> AsyncIterator[None]:
-    """Listen until the block ends, then let requests in flight finish."""
-    async with listening(app, where, connections, tls=tls, finish_seconds=FINISH_SECONDS) as port:
-        _log.info("listening", extra={"what": what, "host": where[0], "port": port})
-        yield
-
-
-class _Tasks(list[Coroutine[Any, Any, None]]):
-    """Tasks that run for as long as the process; one that ends is an error."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.running: list[asyncio.Task[None]] = []
-
-    def start(self) -> None:
-        """Start what was collected."""
-        main = asyncio.current_task()
-        assert main is not None, "started within a task"
-        for one in self:
-            task = asyncio.create_task(one)
-            task.add_done_callback(lambda done: None if done.cancelled() else main.cancel())
-            self.running.append(task)
-
-
-@asynccontextmanager
-async def _tasks() -> AsyncIterator[_Tasks]:
-    tasks = _Tasks()
-    try:
-        yield tasks
-    finally:
-        for task in tasks.running:
-            task.cancel()
-        ended = await asyncio.gather(*tasks.running, return_exceptions=True)
-        for result in ended:
-            if isinstance(result, Exception):
-                raise result
-
-
-async def _every(
-    seconds: float, what: str, act: Callable[[], Awaitable[None]], metrics: Metrics
-) -> None:
-    """
-    Act again and again, whatever goes wrong: it is counted, said once, and tried again.
-
-    Nothing of this may take the answers down with it, so a mistake of ours is caught here too.
-    """
-    reason = ""
-    while True:
-        try:
-            await act()
-            reason = ""
-        except (ApiError, ConflictError, CertificateError) as error:
-            metrics.background_failures.labels(what).inc()
-            if str(error) != reason:
-                reason = str(error)
-                _log.error("failed", extra={"what": what, "reason": reason})
-        except Exception as error:  # noqa: BLE001 - the edge of this task
-            metrics.background_failures.labels(what).inc()
-            if repr(error) != reason:
-                reason = repr(error)
-                _log.exception("failed, and it is our mistake", extra={"what": what})
-        await asyncio.sleep(seconds)
-
-
-async def _first(*events: asyncio.Event) -> None:
-    """Wait until one of the events is set."""
-    waiting = [asyncio.ensure_future(event.wait()) for event in events]
-    try:
-        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for one in waiting:
-            one.cancel()
-
-
-def _as_coroutine(act: Callable[[], object]) -> Callable[[], Awaitable[None]]:
-    async def acting() -> None:
-        act()
-
-    return acting
 
 
 def _gauge(serving: Serving, keeper: Keeper, metrics: Metrics) -> Callable[[], Awaitable[None]]:

@@ -19,13 +19,14 @@ from typing import Any
 import aiohttp
 import pytest
 
+from tenure.serving.listening import Connection, ConnectionLimits, Connections, listening
+from tenure.serving.probes import probes_app
 from tests.support.loops import until
 from webhook.decide.facts import QuotaFact
 from webhook.decide.review import ReviewLimits
 from webhook.decide.settings import DEFAULT_ADMISSION, AdmissionSettings
-from webhook.server.app import Admission, hooks_app, probes_app
+from webhook.server.app import Admission, hooks_app
 from webhook.server.limits import ServerLimits
-from webhook.server.listening import Connection, ConnectionLimits, Connections, listening
 from webhook.server.metrics import Metrics
 from webhook.server.ports import LookupFailedError, RefusalRecord
 
@@ -166,7 +167,12 @@ async def served(fakes: Fakes, limits: ServerLimits, connections: Counted) -> As
     )
     async with (
         listening(hooks_app(admission), LOOPBACK, connections, finish_seconds=60.0) as hooks,
-        listening(probes_app(admission), LOOPBACK, Connections(), finish_seconds=60.0) as probes,
+        listening(
+            probes_app(metrics.registry, admission.why_not_ready),
+            LOOPBACK,
+            Connections(),
+            finish_seconds=60.0,
+        ) as probes,
         aiohttp.ClientSession() as session,
     ):
         urls = [f"http://127.0.0.1:{port}" for port in (hooks, probes)]

@@ -1,4 +1,4 @@
-"""The admission server: two hooks, the probes and the metrics, as aiohttp applications."""
+"""The admission server: two hooks as an aiohttp application."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from datetime import datetime
 from typing import Final
 
 from aiohttp import web
-from prometheus_client import generate_latest
-from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from ledger.domain.errors import InputError
 from webhook.decide.answers import Answer
@@ -24,14 +22,15 @@ from webhook.decide.settings import AdmissionSettings
 from webhook.decide.validating.validate import validate
 from webhook.server.gathering import Needs, gather_facts, needs_of
 from webhook.server.limits import Gates, ServerLimits, budget_of_query, takes_long
-from webhook.server.listening import Connections
 from webhook.server.metrics import Metrics
 from webhook.server.ports import (
+    Callers,
     LookupFailedError,
     Lookups,
     RefusalRecord,
     RefusalSink,
     SettingsSource,
+    UnmindedCallers,
 )
 from webhook.server.reading import read_review
 from webhook.server.remembering import Memory, Remembered, cut_of, decided
@@ -66,7 +65,7 @@ class Admission:
     limits: ServerLimits = field(default_factory=ServerLimits)
     why_not_ready: Callable[[], str] = str
     memory: Memory = field(default_factory=Memory)
-    connections: Connections = field(default_factory=Connections)
+    connections: Callers = field(default_factory=UnmindedCallers)
     aside: Executor = field(default_factory=lambda: ThreadPoolExecutor(1, "large"))
 
 
@@ -84,27 +83,6 @@ def hooks_app(admission: Admission) -> web.Application:
     app = web.Application(client_max_size=admission.limits.review.bytes_max)
     for hook in _DECISIONS:
         app.router.add_post(f"/{hook}", _handler(admission, hook))
-    return app
-
-
-def probes_app(admission: Admission) -> web.Application:
-    """Return the application for kubelet and Prometheus: `/livez`, `/readyz`, `/metrics`."""
-
-    async def livez(_: web.Request) -> web.Response:
-        return web.Response(text="ok\n")
-
-    async def readyz(_: web.Request) -> web.Response:
-        why = admission.why_not_ready()
-        return web.Response(text=f"{why or 'ok'}\n", status=503 if why else 200)
-
-    async def metrics(_: web.Request) -> web.Response:
-        body = generate_latest(admission.metrics.registry)
-        return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
-
-    app = web.Application()
-    app.router.add_get("/livez", livez)
-    app.router.add_get("/readyz", readyz)
-    app.router.add_get("/metrics", metrics)
     return app
 
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
+
+from aiohttp.web_protocol import RequestHandler
 
 from webhook.decide.facts import QuotaFact
 from webhook.decide.settings import AdmissionSettings
@@ -74,3 +77,20 @@ class RefusalSink(Protocol):
     def put(self, record: RefusalRecord) -> None:
         """Take a refusal; when too many wait it is dropped and counted, never waited for."""
         ...
+
+
+class Callers(Protocol):
+    """Who minds connections, that one which has a request is not closed for another."""
+
+    def answering(self, connection: RequestHandler | None) -> AbstractContextManager[None]:
+        """Keep a connection until the block ends."""
+        ...
+
+
+class UnmindedCallers:
+    """Minds none."""
+
+    def answering(self, connection: RequestHandler | None) -> AbstractContextManager[None]:
+        """Do nothing."""
+        del connection
+        return nullcontext()
