@@ -63,6 +63,39 @@ def test_a_body_with_one_character_changed_is_never_read_wrongly(
     assert changed == canonical_json({name: plain_value(found)[name] for name in said})
 
 
+@settings(max_examples=500)
+@given(event=EVENTS, data=st.data())
+def test_a_body_that_lacks_fields_is_read_as_the_standard_library_reads_it(
+    event: LedgerEvent, data: st.DataObject
+) -> None:
+    """At any depth, with a character changed or not: the same event, or refused by both."""
+    body = canonical_json(_without_some(json.loads(encode_event(event)), data))
+    if data.draw(st.booleans()):
+        at = data.draw(st.integers(0, len(body) - 1))
+        body = body[:at] + data.draw(st.sampled_from([*' "\\{}[]:,0-9.etn'])) + body[at + 1 :]
+    try:
+        said = json.loads(body)
+        found = decode_value(type(event), said, event.event_type)
+        expected = found if canonical_json(said) == body else None
+    except (InputError, UnknownEventError, ValueError):
+        expected = None
+    try:
+        read = decode_event(event.event_type, body)
+    except (InputError, UnknownEventError):
+        read = None
+
+    assert read == expected
+
+
+def _without_some(value: Any, data: st.DataObject) -> Any:  # noqa: ANN401 - JSON
+    """Return JSON without some of what its objects say."""
+    if isinstance(value, dict):
+        left_out = data.draw(st.sets(st.sampled_from(sorted(value)), max_size=2)) if value else ()
+        kept = {name: item for name, item in value.items() if name not in left_out}
+        return {name: _without_some(item, data) for name, item in kept.items()}
+    return [_without_some(item, data) for item in value] if isinstance(value, list) else value
+
+
 @pytest.mark.parametrize("minors", [(1_000_000_000,), (0, 2**31 - 1, 12_345_678, 1_234_567_890)])
 def test_a_number_in_a_list_is_read_to_its_end(minors: tuple[int, ...]) -> None:
     """One with as many digits as the largest begins like a smaller one."""

@@ -77,8 +77,9 @@ def read_value(kind: Declared, text: str, path: str) -> Any:  # noqa: ANN401 - a
             integer out of its bounds or a text in another form, with its path below `path`.
     """
     try:
-        made = _reader(kind)(text)
-        if _writer(kind)(made) == text.encode():
+        made, said = _reader(kind)(text), text.encode()
+        written = _writer(kind)(made)
+        if written == said or _as_far_as_said(written, said) == said:
             return made
     except (ValueError, RecursionError):
         pass  # what is wrong with it is said below
@@ -128,6 +129,29 @@ def newest_version_of(kind: Declared) -> int:
     """Return the version in which a versioned value is written, 0 for other types."""
     version: int = getattr(kind, "newest_version", 0)
     return version
+
+
+def _as_far_as_said(written: bytes, said: bytes) -> bytes:
+    """
+    Return what is written of a value without the fields that another text of it does not have.
+
+    That is the other text, unless it says anything that is not written, or otherwise: then it is
+    some other text than both.
+    """
+    first = written[:1]
+    if written == said or said[:1] != first or first not in b"{[":
+        return written
+    if first == b"[":
+        items = zip(_items_of(written), _items_of(said), strict=True)
+        parts = [_as_far_as_said(bytes(each), bytes(other)) for each, other in items]
+        return b"[" + b",".join(parts) + b"]"
+    names = _fields_of(said)
+    fields = [
+        _ENCODER.encode(name) + b":" + _as_far_as_said(bytes(item), bytes(names[name]))
+        for name, item in _fields_of(written).items()
+        if name in names
+    ]
+    return b"{" + b",".join(fields) + b"}"
 
 
 @functools.cache
@@ -263,6 +287,8 @@ def _parse_fraction(text: str) -> Fraction:
 
 
 _ENCODER: Final = msgspec.json.Encoder(order="sorted", enc_hook=_text_of)
+_fields_of: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_items_of: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _TEXTS: Final[Mapping[Declared, tuple[Callable[[Any], str], Callable[[str], Any], str]]] = {
     CpuSet: (format_cpuset, parse_cpuset, "a CPU list"),
     Fraction: (str, _parse_fraction, "a fraction"),
