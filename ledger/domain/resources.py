@@ -58,6 +58,9 @@ MID_MEMORY: Final = "kubernetes.io/mid-memory"
 
 SLOT: Final = "tenure.sh/slot"
 
+SCHEDULER_NAME: Final = "tenure"
+"""Our `spec.schedulerName`, where settings name no other."""
+
 # --- Labels on Pods ---------------------------------------------------------------------------
 
 LABEL_QOS_CLASS: Final = "koordinator.sh/qosClass"

@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
+from ledger.domain.dialects.names import FOREIGN_WORDS
 from ledger.domain.errors import InputError
+from ledger.domain.resources import SCHEDULER_NAME
 
 _ENDED: Final = frozenset({"Succeeded", "Failed"})
 
@@ -82,11 +84,28 @@ def is_ended(body: Mapping[str, Any]) -> bool:
     return isinstance(phase, str) and phase in _ENDED
 
 
-def is_running(body: Mapping[str, Any]) -> bool:
-    """Tell whether a Pod has a node and has not ended; one that is being deleted holds on."""
-    return bool(section(body, "spec").get("nodeName")) and not is_ended(body)
+def node_of(body: Mapping[str, Any]) -> str:
+    """
+    Return the node that a Pod is on, empty while it has none.
+
+    One that another system's scheduler has given cards is on the node that it names, bound or not
+    (docs/contracts/hami.md 3); admission leaves it to that one unless it names our scheduler.
+
+    Raises:
+        InputError: its node is no text.
+    """
+    bound = section(body, "spec").get("nodeName")
+    if bound:
+        if not isinstance(bound, str):
+            raise InputError("must be text", field="spec.nodeName")
+        return bound
+    if section(body, "spec").get("schedulerName") == SCHEDULER_NAME:
+        return ""
+    annotations = section(section(body, "metadata"), "annotations")
+    given = (annotations.get(words.given_node) for words in FOREIGN_WORDS if words.given_node)
+    return next((name for name in given if isinstance(name, str) and name), "")
 
 
 def is_pending(body: Mapping[str, Any]) -> bool:
-    """Tell whether a Pod has no node yet and has not ended."""
+    """Tell whether a Pod is not bound to a node yet and has not ended."""
     return not section(body, "spec").get("nodeName") and not is_ended(body)

@@ -31,8 +31,7 @@ from scheduler.cluster.documents import (
     Document,
     Documents,
     is_ended,
-    is_pending,
-    is_running,
+    node_of,
     section,
 )
 from scheduler.cluster.model import Cluster, Pod, RefusedPod
@@ -43,12 +42,29 @@ _NOWHERE: Final = "unknown"
 """The namespace of a Pod of which kubelet's file is the only word."""
 
 
-def _running_on(objects: Documents) -> dict[str, frozenset[str]]:
-    """Return node name -> UIDs of the Pods that run there."""
-    uids: dict[str, set[str]] = {}
+def _placed(objects: Documents) -> list[tuple[Document, str]]:
+    """
+    Return the Pods that hold something, each with its node; one that is being deleted holds on.
+
+    Raises:
+        InputError: a node that is no text; with its place and field.
+    """
+    placed = []
     for document in objects.of_kind("Pod"):
-        if is_running(document.body):
-            uids.setdefault(str(document.body["spec"]["nodeName"]), set()).add(document.uid)
+        try:
+            node = "" if is_ended(document.body) else node_of(document.body)
+        except InputError as error:
+            raise document.blame(error) from None
+        if node:
+            placed.append((document, node))
+    return placed
+
+
+def _running_on(placed: Sequence[tuple[Document, str]]) -> dict[str, frozenset[str]]:
+    """Return node name -> UIDs of the Pods that are there."""
+    uids: dict[str, set[str]] = {}
+    for document, node in placed:
+        uids.setdefault(node, set()).add(document.uid)
     return {name: frozenset(found) for name, found in uids.items()}
 
 
@@ -63,21 +79,28 @@ def cluster_of(objects: Documents, settings: SchedulingSettings) -> Cluster:
     """
     vocabulary = settings.vocabulary
     _check_unused(objects, vocabulary)
-    running = [document for document in objects.of_kind("Pod") if is_running(document.body)]
+    placed = _placed(objects)
     documents = _by_node(objects)
     nodes: dict[str, NodeFacts] = {}
     witnesses: dict[str, Witnesses] = {}
-    running_on = _running_on(objects)
-    warnings = list(_warnings(objects, documents, running))
+    running_on = _running_on(placed)
+    warnings = list(_warnings(objects, documents, Counter(node for _, node in placed)))
     for name, about in documents.items():
         facts, found = read_node(about, settings, running_on.get(name, frozenset()))
         nodes[name] = facts
         witnesses[name] = read_witnesses(about)
         warnings += found
-    asked = [_examined(document, vocabulary) for document in running]
+    asked = [_examined(document, vocabulary) for document, _ in placed]
     adopted = [
-        _adopt(document, request, nodes, witnesses, vocabulary, broken=bool(errors))
-        for document, (request, errors) in zip(running, asked, strict=True)
+        _adopt(
+            document,
+            request,
+            nodes.get(node) or NodeFacts(uid="", name=node),
+            witnesses.get(node, NO_WITNESSES),
+            vocabulary,
+            broken=bool(errors),
+        )
+        for (document, node), (request, errors) in zip(placed, asked, strict=True)
     ]
     known = {document.uid for document in objects.of_kind("Pod")}
     strangers = list(_strangers(nodes, witnesses, known, vocabulary))
@@ -97,8 +120,9 @@ def cluster_of(objects: Documents, settings: SchedulingSettings) -> Cluster:
 
 
 def pending_of(objects: Documents) -> list[Document]:
-    """Return the Pods that have no node yet and have not ended, in their order."""
-    return [document for document in objects.of_kind("Pod") if is_pending(document.body)]
+    """Return the Pods that nobody has given a node yet and that have not ended, in their order."""
+    pods = objects.of_kind("Pod")
+    return [pod for pod in pods if not is_ended(pod.body) and not node_of(pod.body)]
 
 
 def asked_by(
@@ -129,7 +153,7 @@ def node_reader(
     objects: Documents, settings: SchedulingSettings
 ) -> Callable[[str, Callable[[dict[str, Any]], dict[str, Any]]], NodeFacts]:
     """Return what reads one of the nodes by name, as its Node would be after a change."""
-    documents, running = _by_node(objects), _running_on(objects)
+    documents, running = _by_node(objects), _running_on(_placed(objects))
 
     def read(name: str, change: Callable[[dict[str, Any]], dict[str, Any]]) -> NodeFacts:
         about = documents[name]
@@ -214,7 +238,7 @@ def _templates_in(text: object, objects: Documents) -> tuple[SharedTemplate, ...
 
 
 def _warnings(
-    objects: Documents, documents: Mapping[str, NodeDocuments], running: Sequence[Document]
+    objects: Documents, documents: Mapping[str, NodeDocuments], away: Mapping[str, int]
 ) -> Iterator[str]:
     kinds = Counter(document.kind for document in objects.documents if not document.ours)
     for kind, count in sorted(kinds.items()):
@@ -231,7 +255,6 @@ def _warnings(
     for node, document in _unhealthy(objects).items():
         if node not in documents:
             yield f"{document.place()}: {document.title}: there is no Node {node}, ignored"
-    away = Counter(str(document.body["spec"]["nodeName"]) for document in running)
     for node, count in away.items():
         if node not in documents:
             fact = "running Pods on a Node that is not in the input"
@@ -245,8 +268,8 @@ def _warnings(
 def _adopt(
     document: Document,
     request: PodRequest,
-    nodes: Mapping[str, NodeFacts],
-    witnesses: Mapping[str, Witnesses],
+    node: NodeFacts,
+    witnesses: Witnesses,
     vocabulary: Vocabulary,
     *,
     broken: bool,
@@ -256,15 +279,11 @@ def _adopt(
 
     `broken`: its request breaks rules, so that only its group is told of it.
     """
-    node_name = document.body["spec"]["nodeName"]
-    if not isinstance(node_name, str):
-        raise document.blame(InputError("must be text", field="spec.nodeName"))
-    node = nodes.get(node_name) or NodeFacts(uid="", name=node_name)
     try:
-        held = adopt(document.body, node, vocabulary, witnesses.get(node_name, NO_WITNESSES))
+        held = adopt(document.body, node, vocabulary, witnesses)
     except InputError as error:
         raise document.blame(error) from None
-    observed = structs.replace(_observed(held, node, node_name), group=group_name(request))
+    observed = structs.replace(_observed(held, node), group=group_name(request))
     if not broken:
         observed = structs.replace(observed, request=request_digest(recorded_request(request)))
     return observed, held.faults if node.uid else ()
@@ -297,10 +316,10 @@ def _strangers(
             seen.add(own)
             fact = "devices-checkpoints names a Pod that is not in the input"
             warning = f"node {node_name}: {fact}, it holds as an unknown one: pod_uid={uid}"
-            yield structs.replace(_observed(held, node, node_name), pod_uid=own), warning
+            yield structs.replace(_observed(held, node), pod_uid=own), warning
 
 
-def _observed(held: Adopted, node: NodeFacts, node_name: str) -> PodObserved:
+def _observed(held: Adopted, node: NodeFacts) -> PodObserved:
     models = {device.key: device.model for device in node.devices}
     return PodObserved(
         pod_uid=held.uid,
@@ -308,7 +327,7 @@ def _observed(held: Adopted, node: NodeFacts, node_name: str) -> PodObserved:
         namespace=held.namespace,
         pod_name=held.name,
         node_uid=node.uid,
-        node_name=node_name,
+        node_name=node.name,
         source=held.source,
         cpu_milli=held.cpu_milli,
         memory_bytes=held.memory_bytes,

@@ -41,6 +41,13 @@ def running(name: str, limits: dict[str, Json], text: str) -> Object:
     return pod(container(limits=limits), name=name, annotations=annotations, **fields)
 
 
+def given(name: str, limits: dict[str, Json], text: str, **more: Json) -> Object:
+    """Return a Pod that HAMi's scheduler has given cards of n1, and not bound yet."""
+    annotations = {ALLOCATED: text, "hami.io/vgpu-node": "n1", "hami.io/bind-phase": "allocating"}
+    fields: Object = {"uid": f"uid-{name}", "phase": "Pending", "schedulerName": "hami-scheduler"}
+    return pod(container(limits=limits), name=name, annotations=annotations, **{**fields, **more})
+
+
 def cards_of(document: dict[str, Any], name: str) -> list[tuple[str, int, int]]:
     """Return id, core and MiB of each card that a Pod got."""
     placed = next(item for item in document["placements"] if item["name"] == name)
@@ -83,6 +90,42 @@ def test_what_hami_gave_is_not_given_again(simulate: Simulate) -> None:
 
     assert cards_of(document, "small") == [("GPU-a", 50, 2000)]
     assert message_of(document, "large").endswith(" 1 Insufficient gpu devices.")
+
+
+def test_what_hami_gave_and_has_not_bound_yet_is_not_given_again(simulate: Simulate) -> None:
+    """Contract 3: HAMi counts it from when it chooses, and whoever comes later in the file too."""
+    text = allocated([("GPU-a", 30000, 0)])
+    document = simulate(
+        TWO_CARDS,
+        asking("ours", {GPU: 1, MEM: 20000}),
+        asking("second", {GPU: 1, MEM: 20000}),
+        given("theirs", {GPU: 1, MEM: 30000}, text),
+    )
+
+    assert cards_of(document, "ours") == [("GPU-b", 0, 20000)]
+    assert message_of(document, "second").endswith(" 1 Insufficient gpu devices.")
+    (held,) = document["adopted"]
+    assert (held["name"], held["node"]) == ("theirs", "n1")
+    assert held["source"] == "vgpu-devices-allocated"
+    assert document["summary"]["conflicts"] == []
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        pytest.param({"schedulerName": "tenure"}, id="a Pod that names our scheduler"),
+        pytest.param({"phase": "Failed"}, id="a Pod that has ended"),
+    ],
+)
+def test_who_is_not_hamis_holds_nothing_before_it_is_bound(
+    simulate: Simulate, fields: dict[str, Json]
+) -> None:
+    """As at admission: whoever names our scheduler is ours, whatever it carries."""
+    limits = {GPU: 1, MEM: 30000}
+    document = simulate(TWO_CARDS, given("p", limits, allocated([("GPU-a", 30000, 0)]), **fields))
+
+    assert document["adopted"] == []
+    assert [item["name"] for item in document["placements"]] == ([] if "phase" in fields else ["p"])
 
 
 def test_whole_cards_are_counted_by_the_register(simulate: Simulate) -> None:

@@ -8,9 +8,9 @@ from enum import StrEnum
 from typing import Final
 
 from ledger.domain.dialects.names import FOREIGN_WORDS
+from ledger.domain.resources import SCHEDULER_NAME
 from ledger.domain.vocabulary import DEFAULT_VOCABULARY, Vocabulary
 
-SCHEDULER_NAME: Final = "tenure"
 DEFAULT_SCHEDULER: Final = "default-scheduler"
 SERVICE_ACCOUNTS: Final = frozenset(
     f"system:serviceaccount:tenure-system:tenure-{name}"

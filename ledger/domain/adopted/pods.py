@@ -46,6 +46,7 @@ from ledger.domain.devices import (
     ratio_to_bytes,
 )
 from ledger.domain.dialects.registry import READERS, reader_of
+from ledger.domain.errors import InputError
 from ledger.domain.kube.node_objects import NO_WITNESSES, Witnesses
 from ledger.domain.kube.pod_spec import ContainerSpec, PodSpec, read_pod
 from ledger.domain.nodes import NodeFacts
@@ -166,7 +167,7 @@ def adopt(
         uid=spec.uid,
         namespace=spec.namespace,
         name=spec.name,
-        node_name=spec.node_name,
+        node_name=node.name,
         cpu_milli=spec.cpu_milli,
         memory_bytes=spec.memory_bytes,
         source=found.source or ("" if unknown else cpus.source),
@@ -213,18 +214,48 @@ def _few(faults: Sequence[str]) -> tuple[str, ...]:
 
 
 def _first(asker: Asker) -> Found:
-    readers: tuple[Callable[[Asker], Found | None], ...] = (
-        _from_device_allocated,
-        *(reader.adopted for reader in READERS),
-        _from_topology,
-        from_checkpoints,
-    )
-    for read in readers:
-        found = read(asker)
-        if found is not None:
-            return found
+    """Return what the first source says, and what those after it say against it."""
+    readers = iter(_WRITTEN)
+    found = next((one for read in readers if (one := read(asker)) is not None), None)
+    if found is not None:
+        return replace(found, faults=(*found.faults, *_against(found, readers, asker)))
+    by_kubelet = from_checkpoints(asker)
+    if by_kubelet is not None:
+        return by_kubelet
     faults = [fault for reader in READERS for fault in reader.unread(asker)]
     return Found(source=NO_SOURCE, faults=tuple(faults))
+
+
+def _against(
+    found: Found, later: Iterator[Callable[[Asker], Found | None]], asker: Asker
+) -> Iterator[str]:
+    """
+    Yield where a later source names other GPUs than the one that counts.
+
+    Kubelet's file is not asked: it has the ids that kubelet chose, not the cards that were given.
+    """
+    cards = _gpus(found)
+    for read in later:
+        try:
+            other = read(asker)
+        except InputError as error:
+            yield str(error)
+            continue
+        if other is None:
+            continue
+        yield from other.faults
+        named = _gpus(other)
+        if TYPE_GPU in other.lost_types and TYPE_GPU not in found.lost_types:
+            named = (*named, "unknown")
+        if named and named != cards:
+            texts = [",".join(map(str, minors)) or "none" for minors in (cards, named)]
+            yield f"{found.source} names cards {texts[0]}, {other.source} names {texts[1]}"
+
+
+def _gpus(found: Found) -> tuple[int | str, ...]:
+    """Return the minors of the GPUs that a source names for certain."""
+    certain = (share for share in found.shares if share.key not in found.doubtful)
+    return tuple(share.minor for share in certain if share.device_type == TYPE_GPU)
 
 
 def _whole_answer(found: Found, asker: Asker) -> Found:
@@ -454,3 +485,11 @@ def _demand_share(
         return whole_share(card, containers)
     memory = demand.memory_bytes_on(card.memory_bytes)
     return part_share(card, demand.core_percent, memory, containers)
+
+
+_WRITTEN: Final[tuple[Callable[[Asker], Found | None], ...]] = (
+    _from_device_allocated,
+    *(reader.adopted for reader in READERS),
+    _from_topology,
+)
+"""What reads annotations, in the order of `SOURCES`."""

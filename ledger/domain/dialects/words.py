@@ -27,6 +27,7 @@ class DialectWords:
         schedulers: whoever places Pods in it beside us; a Pod that names one is not ours.
         given_annotations: by these another scheduler has said where a Pod goes; it is not taken
             over.
+        given_node: the one of them that names the node, from when it is chosen and not only bound.
         request_annotations: annotations that a Pod is placed by; they stay once it has a node.
     """
 
@@ -43,4 +44,5 @@ class DialectWords:
     allocation_prefixes: tuple[str, ...] = ()
     schedulers: frozenset[str] = frozenset()
     given_annotations: frozenset[str] = frozenset()
+    given_node: str = ""
     request_annotations: tuple[str, ...] = ()

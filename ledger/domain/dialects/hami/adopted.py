@@ -11,7 +11,7 @@ from msgspec import structs
 from ledger.domain.adopted.cards import Asker, Found, Part, collect, part_share, unreadable
 from ledger.domain.devices import WHOLE_PERCENT, DeviceRecord, DeviceShare
 from ledger.domain.dialects.hami.annotations import GivenCard, decode_allocated
-from ledger.domain.dialects.hami.words import ALLOCATED, NODE
+from ledger.domain.dialects.hami.words import ALLOCATED, CORES, MEMORY, NODE, SHARE_NAMES
 from ledger.domain.errors import InputError
 from ledger.domain.kube.pod_spec import APP, INIT, ContainerSpec
 from ledger.domain.resources import NVIDIA_GPU, TYPE_GPU
@@ -63,19 +63,32 @@ def from_hami(asker: Asker) -> Found | None:
     return collect(SOURCE, [*parts, *_unnamed(containers, allocated)], faults)
 
 
-def with_containers(found: Found, _asker: Asker) -> Found:
+def with_containers(found: Found, asker: Asker) -> Found:
     """
     Return the shares of a source that knows amounts only, with who is alone on a card.
 
     Rule: docs/contracts/hami.md 1, fact 3: whoever has all of the compute, whatever the memory.
+    Where HAMi's annotation says other amounts of a card the source's count, which is named.
     """
+    given = from_hami(asker)
+    by_key = {share.key: share for share in given.shares} if given else {}
+    faults = tuple(
+        f"{found.source} gives {_amounts(share)} of gpu {share.minor},"
+        f" {SOURCE} gives {_amounts(by_key[share.key])}"
+        for share in found.shares
+        if share.key in by_key and _amounts(share) != _amounts(by_key[share.key])
+    )
     shares = tuple(
         structs.replace(share, exclusive=share.core_percent >= WHOLE_PERCENT)
         if share.device_type == TYPE_GPU
         else share
         for share in found.shares
     )
-    return replace(found, shares=shares)
+    return replace(found, shares=shares, faults=(*found.faults, *faults))
+
+
+def _amounts(share: DeviceShare) -> str:
+    return f"{share.core_percent} % and {share.memory_bytes // _MIB} MiB"
 
 
 def _containers(
@@ -126,21 +139,40 @@ def _unnamed(
 ) -> Iterator[Part]:
     """Yield an unknown card for each container that asks for more than its entry names."""
     for container, cards in zip(containers, allocated, strict=True):
-        if container is not None and len(cards) < container.units(NVIDIA_GPU):
+        if container is not None and len(cards) < _cards_asked(container):
             yield TYPE_GPU, None
 
 
 def _unlike(
     containers: Sequence[ContainerSpec | None], allocated: Sequence[Sequence[GivenCard]]
 ) -> Iterator[str]:
+    """Yield where a container got other cards, or other amounts, than it says that it asks for."""
     for container, cards in zip(containers, allocated, strict=True):
-        asked = 0 if container is None else container.units(NVIDIA_GPU)
-        if container is not None and len(cards) != asked:
+        if container is None:
+            continue
+        asked = _cards_asked(container)
+        if len(cards) != asked:
             numbers = f"asked={asked}, named={len(cards)}"
             yield f"container {container.name} has not the cards it asks for: {numbers}"
+        memory, core = container.units(MEMORY), container.units(CORES)
+        for card in cards:
+            if memory and card.memory_mib != memory:
+                yield _not_asked(container, MEMORY, memory, card.memory_mib)
+            if core and card.core_percent != core:
+                yield _not_asked(container, CORES, core, card.core_percent)
+
+
+def _not_asked(container: ContainerSpec, name: str, asked: int, given: int) -> str:
+    return f"container {container.name} asks for {asked} of {name} and has {given}"
+
+
+def _cards_asked(container: ContainerSpec) -> int:
+    """Return how many cards a container asks for: one, where it says parts and no number."""
+    names = [name for name in SHARE_NAMES if container.units(name)]
+    return container.units(NVIDIA_GPU) or bool(names)
 
 
 def _wrong_node(asker: Asker) -> Iterator[str]:
-    named = asker.spec.annotations.get(NODE, asker.spec.node_name)
-    if named != asker.spec.node_name:
+    named = asker.spec.annotations.get(NODE, asker.node.name)
+    if named != asker.node.name:
         yield f"{NODE} names another node: value={named!r}"

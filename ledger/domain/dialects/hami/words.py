@@ -44,6 +44,7 @@ WORDS: Final = DialectWords(
     annotation_prefixes=("nvidia.com/",),
     schedulers=frozenset({SCHEDULER}),
     given_annotations=frozenset({ALLOCATED, NODE}),
+    given_node=NODE,
     request_annotations=WISHES,
 )
 """Who holds what is written by HAMi on Pods of its own, so nobody is kept from writing it."""

@@ -82,16 +82,9 @@ def with_containers(found: Found, asker: Asker) -> Found:
     if detail is None:
         return found
     by_key = {share.key: share for share in detail.shares}
-    cards = {share.key for share in found.shares if share.device_type == TYPE_GPU}
-    faults = detail.faults
-    if detail.shares and by_key.keys() != cards:
-        named = [",".join(str(minor) for _, minor in sorted(keys)) for keys in (cards, by_key)]
-        text = f"{found.source} names cards {named[0]}, {detail.source} names {named[1]}"
-        faults = (*faults, text)
     return replace(
         found,
         shares=tuple(_with_detail(share, by_key.get(share.key)) for share in found.shares),
-        faults=(*found.faults, *faults),
     )
 
 

@@ -172,6 +172,67 @@ def test_our_own_annotation_comes_first() -> None:
 
     assert found.source == "device-allocated"
     assert [share.minor for share in found.shares] == [1]
+    assert found.faults == ("device-allocated names cards 1, vgpu-devices-allocated names 0",)
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        pytest.param(
+            written([("GPU-9", 3000, 30)]),
+            "device-allocated names cards 1, vgpu-devices-allocated names unknown",
+            id="a card that the node does not have",
+        ),
+        pytest.param(
+            "GPU-1,NVIDIA,x,0:;",
+            f"metadata.annotations[{ALLOCATED}][0][0].memory: not an integer: value='x'",
+            id="no amount",
+        ),
+        pytest.param(
+            written([("GPU-1", 3000, 40)]),
+            "device-allocated gives 30 % and 3000 MiB of gpu 1,"
+            " vgpu-devices-allocated gives 40 % and 3000 MiB",
+            id="another amount",
+        ),
+    ],
+)
+def test_what_hami_says_against_our_annotation_is_named(text: str, fault: str) -> None:
+    """Cli.md, Running Pods: the first source counts; the second is not passed over in silence."""
+    amounts = {"koordinator.sh/gpu-core": "30", "koordinator.sh/gpu-memory": "3000Mi"}
+    ours = json.dumps({"gpu": [{"minor": 1, "resources": amounts}]})
+    found = held(
+        asks("a"),
+        allocated=text,
+        annotations={"scheduling.koordinator.sh/device-allocated": ours},
+    )
+
+    assert numbers(found) == [(1, 30, 3000, 1, False)]
+    assert fault in found.faults
+
+
+@pytest.mark.parametrize(
+    ("mib", "cores", "fault"),
+    [
+        (300, 30, f"container a asks for 3000 of {MEM} and has 300"),
+        (3000, 3, f"container a asks for 30 of {CORES} and has 3"),
+    ],
+)
+def test_another_amount_than_asked_is_named_and_counts(mib: int, cores: int, fault: str) -> None:
+    """Contract 3: the annotation is what the container may use."""
+    found = held(asks("a"), allocated=written([("GPU-0", mib, cores)]))
+
+    assert numbers(found) == [(0, cores, mib, 1, False)]
+    assert found.faults == (fault,)
+
+
+def test_parts_without_a_number_of_cards_are_of_one() -> None:
+    """Contract 1: `nvidia.com/gpu` is 1 where only another word is there."""
+    found = held(
+        container("a", limits={MEM: 2000}),
+        allocated=written([("GPU-0", 2000, 0)]),
+    )
+
+    assert found.faults == ()
 
 
 def test_who_has_all_of_the_compute_is_alone_by_our_own_annotation_too() -> None:
