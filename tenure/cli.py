@@ -6,20 +6,17 @@ import sys
 
 import typer
 
-from tenure.commands import (
-    ask,
-    certs,
-    check,
-    defrag,
-    demo,
-    ledger,
-    look,
-    manifests,
-    quota,
-    serve,
-    simulate,
-    trace,
-)
+from tenure.admin import ledger, verify
+from tenure.check import options as check
+from tenure.check import quota
+from tenure.query import status, usage, who, why
+from tenure.report import map as fleet_map
+from tenure.report import report
+from tenure.serving import certs, manifests, serve
+from tenure.simulate import demo
+from tenure.simulate import options as simulate
+from tenure.simulate.trace import generate
+from tenure.whatif import defrag
 
 app = typer.Typer(
     name="tenure",
@@ -29,21 +26,26 @@ app = typer.Typer(
     add_completion=True,
     rich_markup_mode="rich",
 )
-for group in (
+for verb in (
     simulate,
     check,
-    ask,
+    who,
+    why,
+    usage,
+    verify,
+    status,
     defrag,
-    look,
+    fleet_map,
+    report,
     ledger,
-    trace,
+    generate,
     demo,
     quota,
     serve,
     manifests,
     certs,
 ):
-    group.register(app)
+    verb.register(app)
 
 
 def main() -> None:

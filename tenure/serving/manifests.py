@@ -1,33 +1,70 @@
-"""Objects for a cluster as YAML on stdout."""
+"""`tenure manifests ...`: what a cluster is told of Tenure, as YAML to apply."""
 
 from __future__ import annotations
 
 import re
 import sys
+from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-import yaml
+import typer
 
 from ledger.domain.errors import InputError
 from tenure.exits import with_next
-from tenure.serving.settings_file import admission_settings
-from webhook.manifests.hooks import HookOptions, webhook_configurations
-from webhook.manifests.policies import policies
-from webhook.manifests.policy import PolicyOptions
-from webhook.manifests.rights import rights
+
+MANIFESTS = typer.Typer(
+    name="manifests", help="Print objects to apply to a cluster.", no_args_is_help=True
+)
+
+Config = Annotated[
+    Path | None, typer.Option("--config", help="AdmissionConfiguration file to write them for.")
+]
+Name = Annotated[
+    str,
+    typer.Option("--name", help="What the objects are called; another one for a second release."),
+]
+Namespace = Annotated[str, typer.Option("--namespace", help="Namespace of our own.")]
+
+_NAMESPACE = "tenure-system"
 
 
-def print_webhook(
-    *, config: Path | None, name: str, url: str, namespace: str, service: str, cert_manager: str
+class Action(StrEnum):
+    """What a violation of a policy does; to warn is to let through and say what it would refuse."""
+
+    ENFORCE = "enforce"
+    WARN = "warn"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to `tenure`."""
+    MANIFESTS.command("webhook")(webhook)
+    MANIFESTS.command("policies")(policies)
+    MANIFESTS.command("rbac")(rbac)
+    app.add_typer(MANIFESTS)
+
+
+def webhook(
+    *,
+    config: Config = None,
+    name: Name = "tenure",
+    url: Annotated[
+        str, typer.Option(help="Base URL of a server outside the cluster, instead of the Service.")
+    ] = "",
+    namespace: Namespace = _NAMESPACE,
+    service: Annotated[str, typer.Option(help="Service of the webhook.")] = "tenure-webhook",
+    cert_manager: Annotated[
+        str, typer.Option(help="NAMESPACE/NAME of the Certificate whose CA cert-manager injects.")
+    ] = "",
 ) -> None:
     """
-    Print the webhook configurations.
+    Print the webhook configurations; the caBundle is written by rotation or by cert-manager.
 
-    Raises:
-        InputError: the settings file is wrong, the URL is not one the API server would call, or
-            `cert_manager` is no NAMESPACE/NAME.
+    Example: tenure manifests webhook | kubectl apply -f -
     """
+    from tenure.serving.settings_file import admission_settings
+    from webhook.manifests.hooks import HookOptions, webhook_configurations
+
     if cert_manager and not re.fullmatch(r"[^/\s]+/[^/\s]+", cert_manager):
         raise InputError(f"expected NAMESPACE/NAME: value={cert_manager!r}", field="--cert-manager")
     if url and not url.startswith("https://"):
@@ -47,23 +84,48 @@ def print_webhook(
     _print(things)
 
 
-def print_policies(*, config: Path | None, name: str, namespace: str, warn: bool) -> None:
+def policies(
+    *,
+    config: Config = None,
+    name: Name = "tenure",
+    namespace: Namespace = _NAMESPACE,
+    action: Annotated[Action, typer.Option(help="What a violation does.")] = Action.ENFORCE,
+) -> None:
     """
-    Print the policies with their bindings; to warn is to let through and say what would be refused.
+    Print the ValidatingAdmissionPolicies, which hold while our own Pods are down.
 
-    Raises:
-        InputError: the settings file is wrong.
+    Example: tenure manifests policies --action warn | kubectl apply -f -
     """
-    actions = ("Warn", "Audit") if warn else ("Deny",)
+    from tenure.serving.settings_file import admission_settings
+    from webhook.manifests.policies import policies
+    from webhook.manifests.policy import PolicyOptions
+
+    actions = ("Warn", "Audit") if action is Action.WARN else ("Deny",)
     settings = admission_settings(config)
     options = PolicyOptions(name=name, namespace=namespace, actions=actions, settings=settings)
     _print(policies(options))
 
 
-def print_rights(*, name: str, namespace: str, secret: str) -> None:
-    """Print service account, roles and bindings."""
+def rbac(
+    *,
+    name: Name = "tenure",
+    namespace: Namespace = _NAMESPACE,
+    secret: Annotated[
+        str, typer.Option(help="Secret that holds the certificates.")
+    ] = "tenure-webhook-certs",  # noqa: S107 - the name of a Secret is none
+) -> None:
+    """
+    Print the webhook's service account with exactly the rights it needs.
+
+    Example: tenure manifests rbac | kubectl apply -f -
+    """
+    from webhook.manifests.hooks import HookOptions
+    from webhook.manifests.rights import rights
+
     _print(rights(HookOptions(name=name, namespace=namespace), secret=secret))
 
 
 def _print(things: list[dict[str, Any]]) -> None:
+    import yaml
+
     yaml.safe_dump_all(things, sys.stdout, sort_keys=False, width=100, explicit_start=True)

@@ -146,7 +146,7 @@ def _read(options: Options, settings: SchedulingSettings) -> Run:
             start_us=OPENB_START_US if now_us is None else now_us,
         )
     if options.trace is not None:
-        from tenure.trace.reader import read_trace
+        from tenure.simulate.trace.reader import read_trace
 
         if now_us is not None:
             raise InputError("a trace has its own time", field="--now")

@@ -25,7 +25,7 @@ from ledger.domain.kube.object_fields import default_uid
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.requests import DeviceDemand, PodRequest, PodSnapshot
 from tenure.simulate.model import Arrival, Run
-from tenure.trace.shapes import CARD_MEMORY_MIB
+from tenure.simulate.trace.shapes import CARD_MEMORY_MIB
 
 NAMESPACE: Final = "default"
 

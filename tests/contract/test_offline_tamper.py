@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from ledger.domain.proofs.hashing import chain_hash
-from tenure.asking.export import answer_export
+from tenure.admin.export import answer_export
 from tenure.offline import NotProvedError, check
 from tests.support.archives import KEY, archive_up_to, history
 from tests.support.stores import Clock, SqliteStore

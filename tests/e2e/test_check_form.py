@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from ledger.domain.quantity import quantity_of
-from tenure.checking.api_rules import with_api_defaults
+from tenure.check.api_rules import with_api_defaults
 from tests.support.kube.control_plane import MALLORY, ControlPlane
 from tests.support.kube.pods import GPUSHARE, HALF, MGPU, WHOLE, pod, pods_in
 from tests.support.kube.webhooks import Webhooks, serving

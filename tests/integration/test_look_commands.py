@@ -14,11 +14,11 @@ from ledger.store.reading import report_queries as queries
 from ledger.store.reading.report_queries import When
 from scheduler.decide.settings import SchedulingSettings
 from scheduler.usage.model import History
-from tenure.look.build import write_report
-from tenure.look.packing import unpack
+from tenure.report.build import write_report
+from tenure.report.packing import unpack
 from tenure.simulate.runner import Record, run_simulation
-from tenure.trace.reader import read_trace
-from tenure.trace.week import write_week
+from tenure.simulate.trace.reader import read_trace
+from tenure.simulate.trace.week import write_week
 from tests.support.cli import CommandLine
 from tests.support.ledgers import morning, write_ledger
 from tests.support.objects import container, node, pod

@@ -11,7 +11,7 @@ import pytest
 
 from ledger.domain.log.events import LedgerEvent, NodeCleared, NodeInventoried, NodeLost
 from ledger.store.open import open_ledger
-from tenure.look.build import read_report
+from tenure.report.build import read_report
 from tests.support.cli import CommandLine
 from tests.support.stores import (
     HOUR_US,

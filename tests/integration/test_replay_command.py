@@ -15,8 +15,8 @@ from ledger.domain.log.events import LedgerEvent, PodReserved, RequestDescribed
 from ledger.domain.log.recorded import NewEvent
 from ledger.signing import PrivateKey
 from ledger.store.open import open_ledger
-from tenure.trace.openb_like import write_openb_like
-from tenure.trace.week import write_week
+from tenure.simulate.trace.openb_like import write_openb_like
+from tenure.simulate.trace.week import write_week
 from tests.support.cli import CommandLine
 from tests.support.objects import Object, container, device, gpu_device, node, pod
 

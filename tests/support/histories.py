@@ -16,7 +16,7 @@ from scheduler.usage.model import (
     Shape,
     Share,
 )
-from tenure.look.model import FailureRow, Report, Source, Totals, UsageRow
+from tenure.report.model import FailureRow, Report, Source, Totals, UsageRow
 
 MONDAY = 1_772_409_600_000_000  # 2026-03-02T00:00:00Z
 SECOND = 1_000_000

@@ -34,8 +34,8 @@ REGISTRIES: Final = frozenset(
 )
 
 NAMED_FOR_A_REASON: Final = {
-    "tenure/trace/week_cluster.py": "the demo week has nodes of a dialect",
-    "tenure/trace/week_pods.py": "the demo week's users speak several dialects",
+    "tenure/simulate/trace/week_cluster.py": "the demo week has nodes of a dialect",
+    "tenure/simulate/trace/week_pods.py": "the demo week's users speak several dialects",
 }
 """Modules that name a single dialect outside its folders and the registries."""
 
@@ -47,11 +47,11 @@ MGPU_WORDS: Final = {
     "ledger/domain/request/rule_names.py": "one list of stable names for all rules",
     "ledger/domain/vocabulary.py": "one value holds all settings of reading",
     "scheduler/decide/settings.py": "one value holds all settings of deciding",
-    "tenure/checking/settings.py": "the keys of all settings, as they are compared",
+    "tenure/check/settings.py": "the keys of all settings, as they are compared",
     "tenure/config.py": "one file holds all settings",
     "tenure/shared_config.py": "one schema of what both files say of requests",
-    "tenure/trace/week_cluster.py": "the demo week has nodes of a dialect",
-    "tenure/trace/week_pods.py": "the demo week's users speak several dialects",
+    "tenure/simulate/trace/week_cluster.py": "the demo week has nodes of a dialect",
+    "tenure/simulate/trace/week_pods.py": "the demo week's users speak several dialects",
     "webhook/decide/validating/catalogue.py": "an example in the text of an advice",
 }
 """Modules whose code says mGPU outside its folders, of 49 before it had any."""

@@ -8,8 +8,8 @@ from ledger.domain.vocabulary import Vocabulary
 from scheduler.cluster.settings import recorded_settings, settings_hash, settings_json, with_policy
 from scheduler.decide import engine
 from scheduler.decide.settings import CpuSettings, MGPUSettings, SchedulingSettings
-from tenure.commands.simulate import Policy
 from tenure.config import POLICIES, read_settings
+from tenure.simulate.options import Policy
 
 HEAD = "apiVersion: tenure.sh/v1alpha1\nkind: SchedulerConfiguration\n"
 WHOLE = f"""{HEAD}

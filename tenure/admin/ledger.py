@@ -1,0 +1,199 @@
+"""`tenure ledger ...`: make, upgrade, rebuild and query a ledger."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from ledger.domain.errors import InputError
+from tenure.admin import (
+    archive,
+    checkpoint,
+    clear,
+    correct_time,
+    export,
+    recover,
+    replay,
+    state,
+    void,
+    withdraw,
+)
+from tenure.admin.verify import FINDINGS_SHOWN
+from tenure.exits import AnswerIsNo, with_next
+from tenure.opening import ledger_url, opened
+from tenure.options import DataOutput, LedgerUrl, Out, Output, Segments
+from tenure.output import Column, DataFormat, OutputFormat, one_line, write_answer
+from tenure.parquet import Parquet
+
+
+def register(app: typer.Typer) -> None:
+    """Add the group to the command line."""
+    group = typer.Typer(help="Make, upgrade, rebuild and query a ledger.", no_args_is_help=True)
+    group.command("init")(init)
+    group.command("upgrade")(upgrade)
+    group.command("rebuild")(rebuild)
+    group.command("sql")(sql)
+    for verb in (
+        recover,
+        checkpoint,
+        export,
+        state,
+        replay,
+        archive,
+        void,
+        withdraw,
+        correct_time,
+        clear,
+    ):
+        verb.register(group)
+    app.add_typer(group, name="ledger")
+
+
+def init(*, ledger: LedgerUrl = None) -> None:
+    """
+    Make a new, empty ledger.
+
+    Example: tenure ledger init --ledger tenure.db
+    """
+    answer_init(ledger=ledger)
+
+
+def upgrade(*, ledger: LedgerUrl = None) -> None:
+    """
+    Bring the schema of a ledger to this release. Events are never touched.
+
+    Example: tenure ledger upgrade --ledger tenure.db
+    """
+    answer_upgrade(ledger=ledger)
+
+
+def rebuild(
+    *, segments: Segments = None, ledger: LedgerUrl = None, output: Output = OutputFormat.TABLE
+) -> None:
+    """
+    Make every projection again from the events. Exit 1 if it was not equal to the one before.
+
+    Example: tenure ledger rebuild --ledger run.db
+    """
+    answer_rebuild(ledger=ledger, output=output, segments=segments)
+
+
+def sql(
+    statement: Annotated[str, typer.Argument(metavar="SELECT", help="One SELECT statement.")],
+    *,
+    ledger: LedgerUrl = None,
+    output: DataOutput = DataFormat.TABLE,
+    out: Out = None,
+) -> None:
+    """
+    Ask in SQL, read-only. The views audit_* are stable and documented.
+
+    Example: tenure ledger sql "SELECT namespace, sum(gpu_hours) FROM audit_usage_days GROUP BY 1"
+    """
+    from tenure.parquet import parquet_target
+
+    parquet = parquet_target(output, out)
+    answer_sql(statement, ledger=ledger, output=output.text_form, parquet=parquet)
+
+
+_VIEWS: Final = "SELECT name, sql FROM sqlite_schema WHERE type = 'view'"
+_DIFFERENCE_COLUMNS: Final = (Column(key="difference", title="DIFFERENCE"),)
+
+
+def answer_init(*, ledger: str | None) -> None:
+    """
+    Make a new, empty ledger.
+
+    Raises:
+        InputError: there is one already, or the place can't be written.
+    """
+    from ledger.store.open import open_ledger
+
+    url = ledger_url(ledger)
+    try:
+        with open_ledger(url, mode="create") as made:
+            sys.stdout.write(f"made {made.url}\n")
+    except InputError as error:
+        raise with_next(error, "name a file that does not exist yet: --ledger FILE") from None
+
+
+def answer_upgrade(*, ledger: str | None) -> None:
+    """Bring the schema of a ledger to this release; events are never touched."""
+    from ledger.store.migrate import upgrade
+
+    with opened(ledger, mode="upgrade") as source:
+        upgrade(source.connection)
+        sys.stdout.write("schema is that of this release\n")
+
+
+def answer_rebuild(
+    *, ledger: str | None, output: OutputFormat, segments: Path | None = None
+) -> None:
+    """
+    Make the projections again from the events, and say whether they were equal.
+
+    Args:
+        segments: the folder of the archive, for a ledger whose first events moved there.
+
+    Raises:
+        InputError: events are in an archive, and its files are not at hand.
+        AnswerIsNo: they were not; the differences are printed.
+    """
+    from ledger.store.projections.rebuild import rebuild
+
+    with opened(ledger, mode="write") as source:
+        report = rebuild(source, segments=segments)
+    rows = [{"difference": str(difference)} for difference in report.differences]
+    if output.is_table and report.equal:
+        sys.stdout.write("projections rebuilt, byte for byte equal to the ones before\n")
+    else:
+        document = {"equal": report.equal, "differences": [row["difference"] for row in rows]}
+        write_answer(output, rows[:FINDINGS_SHOWN], _DIFFERENCE_COLUMNS, document=document)
+    if not report.equal:
+        raise AnswerIsNo
+
+
+def answer_sql(
+    statement: str, *, ledger: str | None, output: OutputFormat, parquet: Parquet | None = None
+) -> None:
+    """
+    Print the rows of a SELECT over the ledger, opened read-only, or write them as Parquet.
+
+    Raises:
+        InputError: SQL that does not run, or that would write.
+    """
+    from ledger.store.reading.query import run_sql
+
+    with opened(ledger) as source:
+        try:
+            names, rows = run_sql(source, statement)
+        except InputError as error:
+            raise with_next(error, f'the views to ask: tenure ledger sql "{_VIEWS}"') from None
+    keys = _distinct(names)
+    records = [{key: _value(value) for key, value in zip(keys, row, strict=True)} for row in rows]
+    if parquet is not None:
+        parquet.write(records, keys)
+        return
+    columns = [Column(key=name, title=one_line(name)) for name in keys]
+    write_answer(output, records, columns)
+
+
+def _distinct(names: Sequence[str]) -> list[str]:
+    """Return the column names, a second `x` as `x_2`, so that a record can carry both."""
+    result: list[str] = []
+    for name in names:
+        number, candidate = 1, name
+        while candidate in result:
+            number += 1
+            candidate = f"{name}_{number}"
+        result.append(candidate)
+    return result
+
+
+def _value(value: object) -> object:
+    """Return a value that every form of output can carry: bytes as hex."""
+    return value.hex() if isinstance(value, bytes) else value

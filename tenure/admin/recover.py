@@ -1,0 +1,247 @@
+"""`tenure ledger recover`: a restored ledger beside the Pods and witnesses of its cluster."""
+
+from __future__ import annotations
+
+import secrets
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from ledger.domain.errors import InputError
+from ledger.domain.resources import ANNOTATION_TENURE_ALLOCATION
+from tenure.admin.checkpoint import public_key as read_key
+from tenure.exits import AnswerIsNo, with_next
+from tenure.opening import clock_us, ledger_url, opened
+from tenure.options import LedgerUrl, Output
+from tenure.output import Column, OutputFormat, write_answer
+from tenure.version import tenure_version
+
+if TYPE_CHECKING:
+    from ledger.domain.log.standing import Standing, Witness
+    from ledger.store.mending.recover import Outcome, Recovery, SeenPod
+    from tenure.manifests import Document
+
+
+def register(group: typer.Typer) -> None:
+    """Add the command to `tenure ledger`."""
+    group.command("recover")(recover)
+
+
+def recover(
+    *,
+    pods: Annotated[
+        str, typer.Option("--pods", metavar="FILE", help="The cluster's Pods: YAML or JSON, or -.")
+    ],
+    public_keys: Annotated[
+        list[str],
+        typer.Option(
+            "--public-key",
+            metavar="VKEY",
+            help="The key that signs allocations, or its file; again for another that did.",
+        ),
+    ],
+    witness: Annotated[
+        str | None,
+        typer.Option(
+            "--witness",
+            metavar="FILE",
+            help="What agents and ConfigMaps have seen of the ledger.",
+            show_default=False,
+        ),
+    ] = None,
+    all_pods: Annotated[
+        bool,
+        typer.Option("--all-pods", help="FILE is every Pod there is: release the other holdings."),
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be done, record nothing.")
+    ] = False,
+    ledger: LedgerUrl = None,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """
+    Open a restored ledger again: name what it lost, hold again what signed Pods hold.
+
+    Exit 1 when a Pod's allocation is not believed.
+
+    Example: tenure ledger recover --pods pods.yaml --public-key tenure.vkey --dry-run
+    """
+    answer_recover(
+        ledger=ledger,
+        pods=pods,
+        public_keys=public_keys,
+        witness=witness,
+        all_pods=all_pods,
+        dry_run=dry_run,
+        output=output,
+    )
+
+
+HOLDER: Final = "tenure ledger recover"
+_ENDED: Final = ("Succeeded", "Failed")
+_COLUMNS: Final = (
+    Column(key="what", title="WHAT"),
+    Column(key="pod", title="POD"),
+    Column(key="node", title="NODE"),
+    Column(key="cards", title="CARDS", right=True),
+    Column(key="cpus", title="CPUS", right=True),
+    Column(key="fact", title="FACT"),
+)
+
+
+def answer_recover(
+    *,
+    ledger: str | None,
+    pods: str,
+    public_keys: Sequence[str],
+    witness: str | None,
+    all_pods: bool,
+    dry_run: bool,
+    output: OutputFormat,
+) -> None:
+    """
+    Recover a ledger in a local file and print what was lost, held again and not believed.
+
+    Args:
+        public_keys: verifier keys or their files; the ledger's own rotations tell until when each
+            of them, and the keys joined to them, are believed.
+
+    Raises:
+        AnswerIsNo: an allocation is not believed; the rest is recovered.
+        InputError: the ledger is no local file, is foreign, or has another history.
+    """
+    from ledger.store.mending.recover import recover
+    from ledger.store.open import sqlite_path
+    from ledger.store.proving.trusted_keys import trusted_keys
+    from tenure.manifests import read_manifests
+
+    sqlite_path(ledger_url(ledger))
+    keys = [read_key(text) for text in public_keys]
+    seen = [_pod(document) for document in read_manifests([pods]).of_kind("Pod")]
+    witnesses = _witnesses(Path(witness)) if witness else []
+    with opened(ledger, mode="write") as source:
+        trusted = trusted_keys(source, keys)
+        try:
+            found = recover(
+                source,
+                seen,
+                witnesses,
+                incarnation=f"i-{secrets.token_hex(4)}",
+                check=trusted.check,
+                doubt=trusted.doubt,
+                holder=HOLDER,
+                version=tenure_version(),
+                wall_us=0 if source.is_simulation else clock_us(),
+                all_pods=all_pods,
+                dry_run=dry_run,
+            )
+        except InputError as error:
+            raise with_next(error, "restore a copy of this cluster's own ledger") from None
+    _write(found, dry_run=dry_run, output=output)
+    if found.disbelieved:
+        raise AnswerIsNo
+
+
+def _pod(document: Document) -> SeenPod:
+    from ledger.store.mending.recover import SeenPod
+
+    spec, status = document.body.get("spec"), document.body.get("status")
+    node = spec.get("nodeName") if isinstance(spec, dict) else None
+    phase = status.get("phase") if isinstance(status, dict) else None
+    annotations = document.body["metadata"].get("annotations") or {}
+    return SeenPod(
+        uid=document.uid,
+        namespace=document.namespace,
+        name=document.name,
+        node_name=node if isinstance(node, str) else "",
+        running=phase not in _ENDED,
+        allocation=annotations.get(ANNOTATION_TENURE_ALLOCATION),
+    )
+
+
+def _witnesses(path: Path) -> list[Witness]:
+    """Read documents of one witness each, or lists of them."""
+    from ledger.domain.log.codec import decode_value
+    from ledger.domain.log.standing import Witness
+    from tenure.sources.text import read_source
+
+    source = read_source(path)
+    found: list[Witness] = []
+    for number, document in enumerate(source.documents):
+        if document is None:
+            continue
+        several = isinstance(document, list)
+        for place, item in enumerate(document if several else [document]):
+            at = f"[{place}]" if several else ""
+            try:
+                found.append(decode_value(Witness, item, at))
+            except InputError as error:
+                raise error.at(source.place_of(number, error.field)) from None
+    return found
+
+
+def _write(found: Recovery, *, dry_run: bool, output: OutputFormat) -> None:
+    rows = [
+        *(_row(f"{each.kind} again", each) for each in found.recreated),
+        *(_row("released", each) for each in found.released),
+        *(_row("unconfirmed", each) for each in found.unconfirmed),
+        *(_row("not believed", each) for each in found.disbelieved),
+    ]
+    if output.is_table:
+        sys.stdout.write(_summary(found, dry_run=dry_run))
+        if not rows:
+            return
+    write_answer(output, rows, _COLUMNS, document=_document(found, rows, dry_run=dry_run))
+
+
+def _row(what: str, each: Outcome) -> dict[str, Any]:
+    return {
+        "what": what,
+        "pod": each.pod,
+        "pod_uid": each.pod_uid,
+        "attempt": each.attempt or None,
+        "node": each.node,
+        "cards": each.cards if each.attempt else None,
+        "cpus": each.cpus if each.attempt else None,
+        "fact": each.fact,
+    }
+
+
+def _document(found: Recovery, rows: list[dict[str, Any]], *, dry_run: bool) -> dict[str, Any]:
+    return {
+        "standing": _standing(found.standing),
+        "lost": _lost(found.standing),
+        "incarnation": found.incarnation,
+        "opened": found.opened,
+        "dry_run": dry_run,
+        "head": found.position,
+        "epoch": found.epoch,
+        "pods": rows,
+    }
+
+
+def _standing(standing: Standing) -> str:
+    from ledger.domain.log.standing import Behind
+
+    return "behind" if isinstance(standing, Behind) else "whole"
+
+
+def _lost(standing: Standing) -> list[dict[str, Any]]:
+    from ledger.domain.log.standing import Behind
+
+    lost = standing.lost if isinstance(standing, Behind) else ()
+    return [{"incarnation": e.incarnation, "from": e.first, "to": e.last} for e in lost]
+
+
+def _summary(found: Recovery, *, dry_run: bool) -> str:
+    lines = [
+        f"lost: positions {each['from']} to {each['to']} of incarnation {each['incarnation']}"
+        for each in _lost(found.standing)
+    ] or ["lost: nothing that anybody has seen"]
+    if found.opened and not dry_run:
+        lines.append(f"opened: incarnation {found.incarnation}, epoch {found.epoch}")
+    lines.append("dry run: nothing is recorded" if dry_run else f"head: position {found.position}")
+    return "".join(f"{line}\n" for line in lines)

@@ -1,0 +1,283 @@
+"""`tenure verify`: whether a ledger proves itself."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from ledger.domain.errors import InputError
+from tenure.exits import AnswerIsNo
+from tenure.opening import ledger_url, opened
+from tenure.options import LedgerUrl, Output, Segments
+from tenure.output import Column, OutputFormat, one_line, write_answer
+from tenure.progress import progress_bar
+from tenure.units import format_duration
+
+if TYPE_CHECKING:
+    from ledger.store.mending.withdrawals import Withdrawal
+    from ledger.store.open import Ledger
+    from ledger.store.proving.tree_proof import Witness
+    from ledger.store.proving.verify import VerifyReport
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the command line."""
+    app.command("verify")(verify)
+
+
+def verify(
+    *,
+    checkpoint: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--checkpoint",
+            metavar="FILE",
+            help="A signed note that was kept elsewhere. May be given several times.",
+            show_default=False,
+        ),
+    ] = None,
+    export: Annotated[
+        Path | None,
+        typer.Option(
+            "--export",
+            metavar="FILE",
+            help="An exported file: names the first position that differs.",
+            show_default=False,
+        ),
+    ] = None,
+    public_key: Annotated[
+        str | None,
+        typer.Option(
+            "--public-key",
+            metavar="VKEY",
+            help="Who is trusted, and signed them: a public key or its file.",
+            show_default=False,
+        ),
+    ] = None,
+    segments: Segments = None,
+    ledger: LedgerUrl = None,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """
+    Prove the ledger: hash chain, constraints at every position, projection equal to the events.
+
+    Exit 1 when it does not prove itself; the findings name positions.
+
+    Example: tenure verify --ledger run.db
+
+    Against a rewritten or shortened ledger: tenure verify --checkpoint NOTE --public-key VKEY
+    """
+    if (checkpoint or export) and public_key is None:
+        raise typer.BadParameter("--checkpoint and --export go with --public-key")
+    answer_verify(
+        ledger=ledger,
+        output=output,
+        checkpoints=checkpoint or (),
+        export=export,
+        public_key=public_key,
+        segments=segments,
+    )
+
+
+FINDINGS_SHOWN: Final = 50
+
+_FINDING_COLUMNS: Final = (
+    Column(key="position", title="POSITION", right=True),
+    Column(key="finding", title="FINDING"),
+)
+
+
+def answer_verify(
+    *,
+    ledger: str | None,
+    output: OutputFormat,
+    checkpoints: Sequence[Path] = (),
+    export: Path | None = None,
+    public_key: str | None = None,
+    segments: Path | None = None,
+) -> None:
+    """
+    Prove the ledger: chain, constraints at every position, projection equal to the fold.
+
+    Rule: cli.md, Commands: exit 1 when the answer is no.
+
+    Args:
+        checkpoints: signed notes that were kept outside of the ledger.
+        export: an exported file, whose events name the first position that differs.
+        public_key: who signed them: a verifier key or its file.
+        segments: the folder of the archive, to read archived events too.
+
+    Raises:
+        AnswerIsNo: it does not prove itself, or that key did not sign what was kept outside; the
+            findings are printed.
+        InputError: a checkpoint is none.
+    """
+    from ledger.domain.log.clock import SKEW_MAX_US
+
+    report = _proved(ledger, checkpoints, export, public_key, segments)
+    findings = [
+        {"position": finding.position, "finding": finding.text} for finding in report.findings
+    ]
+    document = {
+        "ok": report.ok,
+        "events": report.events,
+        "archived_unread": report.unread,
+        "seconds": round(report.seconds, 3),
+        "ahead_of_clock_us": report.ahead_us,
+        "ahead_at_position": report.ahead_position,
+        "withdrawn": [
+            {
+                "size": each.event.size,
+                "position": each.position,
+                "actor": each.actor,
+                "reason": each.event.reason,
+                "keys": list(each.event.keys),
+            }
+            for each in report.withdrawn
+        ],
+        "findings": findings,
+    }
+    if not output.is_table:
+        write_answer(output, findings, _FINDING_COLUMNS, document=document)
+    elif report.ok:
+        sys.stdout.write(
+            f"{report.events:,} events, chain ok, 0 over-commits at every position,"
+            f" projection = fold, {report.seconds:.1f} s\n"
+        )
+        if report.unread:
+            sys.stdout.write(
+                f"events 1 to {report.unread:,} are in an archive: their hashes were proved, their"
+                " words were not read; --segments DIR reads them\n"
+            )
+    else:
+        sys.stdout.write(f"{report.events:,} events, NOT PROVED: {len(findings)} findings\n")
+        write_answer(output, findings[:FINDINGS_SHOWN], _FINDING_COLUMNS)
+    if output.is_table:
+        for each in report.withdrawn:
+            sys.stdout.write(_withdrawn(each))
+    if output.is_table and report.ahead_us > SKEW_MAX_US:
+        ahead = format_duration(report.ahead_us)
+        at = f"position {report.ahead_position:,}"
+        sys.stdout.write(f"time runs up to {ahead} ahead of the recorded clock, at {at}\n")
+    if not report.ok:
+        raise AnswerIsNo
+
+
+def _withdrawn(withdrawal: Withdrawal) -> str:
+    """Return the line about a checkpoint that counts for nothing: by whom, why, who was tried."""
+    event = withdrawal.event
+    tried = f", not signed by {', '.join(event.keys)}" if event.keys else ""
+    by = one_line(f"{withdrawal.actor}: {event.reason}{tried}")
+    return (
+        f"checkpoint of size {event.size} withdrawn at position {withdrawal.position:,} by {by}\n"
+    )
+
+
+def _proved(
+    ledger: str | None,
+    checkpoints: Sequence[Path],
+    export: Path | None,
+    public_key: str | None,
+    segments: Path | None,
+) -> VerifyReport:
+    """Prove a ledger; where there is none any more, what tells that there was is a finding."""
+    from ledger.store.proving.verify import unopened
+
+    try:
+        with opened(ledger) as source:
+            witness, refusals = _witness(source, checkpoints, export, public_key)
+            return _with(run_verify(source, witness, segments), refusals)
+    except InputError as error:
+        if not error.message.startswith("not a ledger"):
+            raise
+        kept = _kept(checkpoints, export, public_key)
+        if not kept and not _was_a_ledger(ledger_url(ledger)):
+            raise
+        fact = error.message.removeprefix("not a ledger: ")
+        return _with(unopened(fact), kept)
+
+
+def _was_a_ledger(url: str) -> bool:
+    """Tell whether a file still has a ledger's words; a server answers for itself."""
+    from ledger.store.open import sqlite_path
+    from ledger.store.profile_postgres import is_postgres
+    from ledger.store.proving.damage import was_a_ledger
+
+    return not is_postgres(url) and was_a_ledger(sqlite_path(url))
+
+
+def _kept(checkpoints: Sequence[Path], export: Path | None, public_key: str | None) -> list[str]:
+    """Return what was kept of a ledger that is none any more, whoever signed it, as findings."""
+    from tenure.admin.checkpoint import NotSignedError, parsed_checkpoint
+    from tenure.admin.checkpoint import public_key as read_key
+    from tenure.admin.export import proved_export
+
+    found = []
+    for path in checkpoints:
+        signed = parsed_checkpoint(path.read_text(encoding="utf-8"), place=str(path))
+        found.append(f"there is no ledger, and the checkpoint says {signed.size} events: {path}")
+    if export is not None and public_key is not None:
+        try:
+            last = proved_export(export, read_key(public_key)).last
+            found.append(f"there is no ledger, and the export has events up to {last}: {export}")
+        except NotSignedError as error:
+            found.append(str(error))
+    return found
+
+
+def run_verify(
+    source: Ledger, witness: Witness | None = None, segments: Path | None = None
+) -> VerifyReport:
+    """Prove a ledger, with a progress bar where someone is watching."""
+    from ledger.store.proving.tree_proof import NO_WITNESS
+    from ledger.store.proving.verify import verify
+
+    with progress_bar("verifying") as progress:
+        return verify(source, progress, witness=witness or NO_WITNESS, segments=segments)
+
+
+def _witness(
+    source: Ledger, checkpoints: Sequence[Path], export: Path | None, public_key: str | None
+) -> tuple[Witness | None, list[str]]:
+    """Read what was kept outside; return what is signed, and why the rest is no witness."""
+    if public_key is None:
+        return None, []
+    from ledger.store.proving.tree_proof import Witness
+    from ledger.store.proving.trusted_keys import trusted_keys
+    from tenure.admin.checkpoint import NotSignedError, checkpoint_of, parsed_checkpoint
+    from tenure.admin.checkpoint import public_key as read_key
+    from tenure.admin.export import proved_export
+
+    key = read_key(public_key)
+    trusted = tuple(trusted_keys(source, [key]).keys.values())
+    leaves: Sequence[bytes] = ()
+    first, signed, refusals = 1, [], []
+    for path in checkpoints:
+        text = path.read_text(encoding="utf-8")
+        try:
+            signed.append(checkpoint_of(source, text, key, place=str(path)))
+        except NotSignedError as error:
+            refusals.append(str(error))
+    if export is not None:
+        try:
+            told = proved_export(export, key)
+        except NotSignedError as error:
+            refusals.append(str(error))
+        else:
+            signed.append(parsed_checkpoint(told.note, place=str(export)))
+            leaves, first = told.leaves, told.first
+    witness = Witness(checkpoints=tuple(signed), leaves=leaves, first=first, keys=trusted)
+    return witness, refusals
+
+
+def _with(report: VerifyReport, refusals: Sequence[str]) -> VerifyReport:
+    """Return the report with what its witnesses are refused for, as findings."""
+    from ledger.store.proving.verify import Finding
+
+    found = tuple(Finding(position=None, text=each) for each in refusals)
+    return replace(report, findings=(*report.findings, *found))

@@ -1,0 +1,75 @@
+"""`tenure ledger withdraw`: a false checkpoint that the ledger keeps counts for nothing."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Final
+
+import typer
+
+from tenure.admin.checkpoint import public_key
+from tenure.opening import opened, taken_over
+from tenure.options import LedgerUrl
+
+
+def register(group: typer.Typer) -> None:
+    """Add the command to `tenure ledger`."""
+    group.command("withdraw")(withdraw)
+
+
+def withdraw(
+    *,
+    size: Annotated[int, typer.Argument(min=0, help="Of a kept checkpoint that `verify` names.")],
+    reason: Annotated[str, typer.Option("--reason", help="Who found it, and why it is false.")],
+    public_keys: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--public-key",
+            metavar="VKEY",
+            help="A key that is trusted, or its file; again for another. None of them signed it.",
+            show_default=False,
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say whether it may be withdrawn.")
+    ] = False,
+    ledger: LedgerUrl = None,
+) -> None:
+    """
+    Withdraw a checkpoint that the ledger keeps and its events do not bear out. It stays there.
+
+    Takes the ledger over: a process that writes it meanwhile is fenced.
+
+    Example: tenure ledger withdraw 300 --public-key cluster-1.pub --reason "put in, ticket 12"
+    """
+    answer_withdraw(
+        size=size, reason=reason, public_keys=public_keys or (), dry_run=dry_run, ledger=ledger
+    )
+
+
+_HOLDER: Final = "tenure ledger withdraw"
+
+
+def answer_withdraw(
+    *, size: int, reason: str, public_keys: Sequence[str], dry_run: bool, ledger: str | None
+) -> None:
+    """
+    Withdraw the checkpoint of a size, if `verify` names it and no trusted key signed it.
+
+    Raises:
+        InputError: there is no such checkpoint, it is right, or it was signed by a trusted key.
+    """
+    from ledger.store.mending.withdrawing import false_checkpoint, withdraw
+
+    trusted = [public_key(text) for text in public_keys]
+    with opened(ledger, mode="read" if dry_run else "write") as source:
+        found = false_checkpoint(source, size, trusted)
+        for finding in found.findings:
+            sys.stdout.write(f"{finding}\n")
+        if dry_run:
+            sys.stdout.write(f"would be withdrawn: the checkpoint of size {size}\n")
+            return
+        writer, wall_us = taken_over(source, _HOLDER)
+        at = withdraw(writer, found, reason, wall_us=wall_us)
+    sys.stdout.write(f"withdrawn: the checkpoint of size {size}, by the event at {at}\n")

@@ -1,0 +1,271 @@
+"""One object through both webhooks, as the API server would send it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from ledger.domain.errors import FieldError, InputError
+from ledger.domain.request.rules import one_of_each
+from tenure.check.api_rules import check_amounts, with_api_defaults
+from tenure.check.facts import UNNAMED, written
+from tenure.check.workloads import Template, template_of
+from tenure.exits import with_next
+from tenure.manifests import Document
+from webhook.decide.answers import ALLOWED, Answer, PatchOperation, refusal_message, warning
+from webhook.decide.facts import NamespaceFacts
+from webhook.decide.mutating.pod import EPHEMERAL, mutate_pod, mutated, with_blind_ephemeral
+from webhook.decide.patch import diff
+from webhook.decide.review import CREATE, UPDATE, AdmissionRequest, User
+from webhook.decide.settings import AdmissionSettings
+from webhook.decide.validating.findings import spec_of
+from webhook.decide.validating.validate import validate
+from webhook.decide.validating.workloads import workload_advice
+
+DEFAULT_NAMESPACE: Final = "default"
+
+_EPHEMERAL: Final = "ephemeralContainers"
+_CHECKED: Final = frozenset({"Pod", "Device", "NodeResourceTopology", "Node", "Binding"})
+_GROUP_OF: Final = {
+    "Device": "scheduling.koordinator.sh",
+    "NodeResourceTopology": "topology.node.k8s.io",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """
+    What becomes of one object (cli.md, tenure check).
+
+    Attributes:
+        body: the object after the patch.
+    """
+
+    kind: str
+    namespace: str
+    name: str
+    body: Mapping[str, Any]
+    message: str = ""
+    causes: tuple[FieldError, ...] = ()
+    warnings: tuple[str, ...] = ()
+    patch: tuple[PatchOperation, ...] = ()
+
+    @property
+    def allowed(self) -> bool:
+        """Tell whether the object may be stored."""
+        return not self.causes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checker:
+    """
+    Both webhooks, offline.
+
+    Attributes:
+        user: who asks; groups follow from a name of Kubernetes' own.
+        facts: namespace -> what the input says of it.
+        pods: (namespace, name) -> Pods of the input, which Bindings name; as they are after our
+            own changes, since a Binding comes after them.
+        old: (kind, namespace, name) -> objects before an UPDATE.
+    """
+
+    operation: str
+    user: User
+    settings: AdmissionSettings
+    facts: Mapping[str, NamespaceFacts]
+    pods: Mapping[tuple[str, str], Mapping[str, Any]]
+    old: Mapping[tuple[str, str, str], Document]
+
+    def check(self, document: Document) -> Checked:
+        """
+        Return what becomes of one object.
+
+        Raises:
+            InputError: the object can't be read at all, or is not among the old ones.
+        """
+        body = written(document)
+        try:
+            if document.kind in _CHECKED:
+                return self._object(document, body)
+            template = template_of(body, name=document.name)
+            if template is not None:
+                return self._workload(document, template)
+        except InputError as error:
+            raise (error if error.place else document.blame(error)) from None
+        return _checked(document, body, causes=(), warnings=())
+
+    def _object(self, document: Document, body: Mapping[str, Any]) -> Checked:
+        request = self._request(document, body)
+        facts = self._facts(document)
+        if document.kind == "Pod" and self.operation == CREATE:
+            return self._pod(document, request, facts, body)
+        answer = validate(request, self.settings, facts)
+        api = tuple(check_amounts(request.obj or {})) if document.kind == "Pod" else ()
+        after, debugged = self._ephemeral(request, facts, body)
+        return _checked(
+            document,
+            after,
+            causes=one_of_each([*_together(api, answer, answer), *debugged.causes]),
+            warnings=(*answer.warnings, *debugged.warnings),
+            patch=diff(body, after),
+            namespace=request.namespace,
+        )
+
+    def _ephemeral(
+        self, request: AdmissionRequest, facts: NamespaceFacts, body: Mapping[str, Any]
+    ) -> tuple[Mapping[str, Any], Answer]:
+        """Answer for ephemeral containers, which only come by a subresource of their own."""
+        now, was = (spec_of(pod).get(_EPHEMERAL) for pod in (request.obj, request.old))
+        if (request.group, request.kind) != ("", "Pod") or now == was:
+            return body, ALLOWED
+        after = body
+        if facts.managed:
+            after = with_blind_ephemeral(body, request.old or {}, self.settings)
+        asked = replace(request, subresource=EPHEMERAL, obj=after)
+        return after, validate(asked, self.settings, facts)
+
+    def _pod(
+        self,
+        document: Document,
+        request: AdmissionRequest,
+        facts: NamespaceFacts,
+        body: Mapping[str, Any],
+    ) -> Checked:
+        after, causes, warnings = self._decide(request, facts, body)
+        patch = diff(body, after)
+        return _checked(document, after, causes=causes, warnings=warnings, patch=patch)
+
+    def _workload(self, document: Document, template: Template) -> Checked:
+        namespace = document.namespace or DEFAULT_NAMESPACE
+        request = AdmissionRequest(
+            uid=document.title,
+            operation=CREATE,
+            kind="Pod",
+            resource="pods",
+            namespace=namespace,
+            user=self.user,
+            obj=template.pod,
+        )
+        facts = self.facts.get(namespace, UNNAMED)
+        try:
+            after, causes, warnings = self._decide(request, facts, template.pod)
+        except InputError as error:
+            raise error.within(template.path) from error
+        advice = workload_advice(template.workload, template.body, template.path)
+        below = tuple(replace(cause, field=f"{template.path}.{cause.field}") for cause in causes)
+        result = template.with_pod(after)
+        return _checked(
+            document,
+            result,
+            causes=below,
+            warnings=(*warnings, *(item.text for item in advice)),
+            patch=diff(template.workload, result),
+            namespace=namespace,
+        )
+
+    def _decide(
+        self, request: AdmissionRequest, facts: NamespaceFacts, pod: Mapping[str, Any]
+    ) -> tuple[Mapping[str, Any], tuple[FieldError, ...], tuple[str, ...]]:
+        """
+        Default, mutate, apply the API server's rules, validate: the Pod, what refuses it, warnings.
+
+        In a cluster the API server's rules alone would refuse; here everything is said at once.
+        """
+        sent = with_api_defaults(pod)
+        first = mutate_pod(replace(request, obj=sent), self.settings, facts)
+        after = pod
+        if first.allowed and first.patch:
+            after = mutated(sent, self.settings, facts, namespace=request.namespace)
+        whole = with_api_defaults(after)
+        filled_in = () if first.allowed else self.settings.vocabulary.device_names
+        api = tuple(check_amounts(whole, filled_in=filled_in))
+        second = validate(replace(request, obj=whole), self.settings, facts)
+        return after, _together(api, first, second), (*first.warnings, *second.warnings)
+
+    def _request(self, document: Document, body: Mapping[str, Any]) -> AdmissionRequest:
+        version = body.get("apiVersion")
+        group, _, number = (version if isinstance(version, str) else "v1").rpartition("/")
+        if document.kind == "Pod":
+            body = with_api_defaults(body) if self.operation == UPDATE else body
+        return AdmissionRequest(
+            uid=document.uid or document.title,
+            operation=self.operation,
+            kind=document.kind,
+            group=group or _GROUP_OF.get(document.kind, ""),
+            version=number,
+            namespace=_namespace(document),
+            name=document.metadata.get("name", ""),
+            user=self.user,
+            obj=body,
+            old=self._old(document) if self.operation == UPDATE else None,
+        )
+
+    def _old(self, document: Document) -> Mapping[str, Any]:
+        key = (document.kind, document.namespace, document.name)
+        if key not in self.old:
+            error = InputError("not among the objects of --old", field="metadata.name")
+            raise with_next(error, "name a file with --old that holds the object before the update")
+        old = self.old[key]
+        body = written(old)
+        try:
+            if document.kind != "Pod":
+                return body
+            pod = with_api_defaults(body)
+            tuple(check_amounts(pod))  # only for what can't be read
+        except InputError as error:
+            raise old.blame(error) from None
+        return pod
+
+    def _facts(self, document: Document) -> NamespaceFacts:
+        if document.kind != "Binding":
+            return self.facts.get(document.namespace, UNNAMED)
+        namespace = _namespace(document)
+        facts = self.facts.get(namespace, UNNAMED)
+        pod = self.pods.get((namespace, document.name))
+        if pod is not None and facts.managed:
+            with contextlib.suppress(InputError):  # the Pod's own entry says what is wrong with it
+                pod = mutated(pod, self.settings, facts, namespace=namespace)
+        return replace(facts, pod=pod)
+
+
+def _namespace(document: Document) -> str:
+    return document.namespace or (DEFAULT_NAMESPACE if document.kind == "Binding" else "")
+
+
+def _together(api: Sequence[FieldError], first: Answer, second: Answer) -> tuple[FieldError, ...]:
+    """
+    Return every violation once: the API server's words count where both name a field.
+
+    What the mutating webhook refuses alone, the validating one names too, with all the rest.
+    """
+    named = {cause.field for cause in api}
+    ours = second.causes or first.causes
+    return one_of_each([*api, *(cause for cause in ours if cause.field not in named)])
+
+
+def _checked(
+    document: Document,
+    body: Mapping[str, Any],
+    *,
+    causes: Sequence[FieldError],
+    warnings: Sequence[str],
+    patch: tuple[PatchOperation, ...] = (),
+    namespace: str = "",
+) -> Checked:
+    kind = str(document.body["kind"])
+    return Checked(
+        kind=kind,
+        namespace=namespace or document.namespace,
+        name=document.name,
+        body=body,
+        message=refusal_message(kind, document.name, causes) if causes else "",
+        causes=tuple(causes),
+        warnings=tuple(_texts(warnings)),
+        patch=patch,
+    )
+
+
+def _texts(warnings: Sequence[str]) -> Iterator[str]:
+    yield from dict.fromkeys(map(warning, warnings))

@@ -1,0 +1,59 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tenure.output import DataFormat, OutputFormat
+
+LedgerUrl = Annotated[
+    str | None,
+    typer.Option(
+        "--ledger",
+        metavar="URL",
+        help="The ledger to ask: a file or sqlite:///FILE. Default: TENURE_LEDGER, else tenure.db.",
+        show_default=False,
+    ),
+]
+Output = Annotated[OutputFormat, typer.Option("--output", "-o", help="Form of the answer.")]
+DataOutput = Annotated[DataFormat, typer.Option("--output", "-o", help="Form of the answer.")]
+Out = Annotated[
+    Path | None,
+    typer.Option(
+        "--out", metavar="FILE", help="With -o parquet: the file to write.", show_default=False
+    ),
+]
+At = Annotated[
+    str | None,
+    typer.Option(
+        "--at",
+        metavar="TIME",
+        help='ISO 8601 with a zone, or "2h ago". Default: now.',
+        show_default=False,
+    ),
+]
+
+Segments = Annotated[
+    Path | None,
+    typer.Option(
+        "--segments",
+        metavar="DIR",
+        help="The folder of the archive, to read the events that moved there.",
+        show_default=False,
+    ),
+]
+ObjectFiles = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--objects",
+        metavar="FILE",
+        help="Nodes, Devices and Pods (YAML, JSON, a directory, - for stdin): tells what a ledger"
+        " does not record. May be given several times.",
+        show_default=False,
+    ),
+]
+
+Key = Annotated[Path, typer.Option("--key", metavar="FILE", help="The file of a signer key.")]

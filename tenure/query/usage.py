@@ -1,0 +1,213 @@
+"""`tenure usage`: GPU-hours and CPU-hours by group, and what was left idle or stranded."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Final, cast
+
+import typer
+
+from ledger.domain.errors import InputError
+from tenure.exits import note, with_next
+from tenure.opening import moment_of, opened, time_of
+from tenure.options import DataOutput, LedgerUrl, Out
+from tenure.output import Column, DataFormat, OutputFormat, write_answer
+from tenure.parquet import Parquet
+from tenure.times import LedgerTime, iso_time
+from tenure.units import format_time
+
+if TYPE_CHECKING:
+    from ledger.store.reading.report_queries import UsageGroup
+    from ledger.store.reading.report_rows import Span, Usage
+    from scheduler.usage.model import CapacityPoint
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the command line."""
+    app.command("usage")(usage)
+
+
+def usage(
+    *,
+    by: Annotated[
+        str, typer.Option("--by", metavar="GROUP", help="namespace, owner, model or label:KEY.")
+    ] = "namespace",
+    since: Annotated[
+        str | None,
+        typer.Option(
+            "--since",
+            metavar="TIME",
+            help='ISO 8601 with a zone, or "7d ago". Default: the ledger\'s beginning.',
+            show_default=False,
+        ),
+    ] = None,
+    until: Annotated[
+        str | None,
+        typer.Option("--until", metavar="TIME", help="Default: now.", show_default=False),
+    ] = None,
+    ledger: LedgerUrl = None,
+    output: DataOutput = DataFormat.TABLE,
+    out: Out = None,
+) -> None:
+    """
+    GPU-hours and CPU-hours by group, with what was idle or stranded.
+
+    Example: tenure usage --by namespace --since "7d ago"
+
+    By the label team: tenure usage --by label:team -o csv
+    """
+    from tenure.parquet import parquet_target
+
+    parquet = parquet_target(output, out)
+    answer_usage(
+        by=by,
+        since=since,
+        until=until,
+        ledger=ledger,
+        output=output.text_form,
+        parquet=parquet,
+    )
+
+
+LABEL: Final = "label:"
+GROUPS: Final = ("namespace", "owner", "model")
+SAMPLES: Final = 500
+"""Moments at which idle and stranded capacity are looked at."""
+
+_COLUMNS: Final = (
+    Column(key="group", title="GROUP"),
+    Column(key="pods", title="PODS", right=True, show="{:,}".format),
+    Column(key="gpu_hours", title="GPU-HOURS", right=True, show="{:,.1f}".format),
+    Column(key="share_percent", title="SHARE", right=True, show="{:.1f}%".format),
+    Column(key="cpu_hours", title="CPU-HOURS", right=True, show="{:,.1f}".format),
+)
+
+
+def answer_usage(
+    *,
+    by: str,
+    since: str | None,
+    until: str | None,
+    ledger: str | None,
+    output: OutputFormat,
+    parquet: Parquet | None = None,
+) -> None:
+    """
+    Print what each group used in a window of time.
+
+    Rule: cli.md, Commands, `usage`.
+
+    Raises:
+        InputError: an unknown grouping, a time that can't be read, or a window that ends before
+            it begins.
+    """
+    from ledger.store.reading import report_queries as queries
+    from scheduler.usage.capacity import capacity_over
+    from tenure.report.build import load_history
+
+    group = _group(by)
+    with opened(ledger) as source:
+        now = time_of(source)
+        with source.connection.begin():
+            span = queries.span(source.connection)
+            since_us, until_us = _window(since, until, now, span)
+            rows = queries.usage(source.connection, group, since_us, until_us)
+            history = load_history(source, span)
+    if group == "labels":
+        rows = by_label(rows, by.removeprefix(LABEL))
+    records = [_record(row, rows) for row in sorted(rows, key=_by_hours)]
+    if parquet is not None:
+        parquet.write(records, [column.key for column in _COLUMNS])
+        return
+    points = capacity_over(history, _moments(since_us, until_us)) if history.cards else ()
+    has_time = history.axis == "time"
+    parts = capacity_parts(points) if has_time else None
+    window = {"since": iso_time(since_us), "until": iso_time(until_us)}
+    columns = [Column(key="group", title=by.upper()), *_COLUMNS[1:]]
+    write_answer(
+        output,
+        records,
+        columns,
+        document={**window, "by": by, "groups": records, "capacity_percent": parts},
+    )
+    note(f"window: {format_time(since_us)} to {format_time(until_us)}")
+    if parts is not None and output.is_table:
+        words = ", ".join(f"{name} {part} %" for name, part in parts.items())
+        sys.stdout.write(f"GPU capacity, mean: {words}\n")
+    if not has_time:
+        note("every decision was made at one moment, so nothing lasted for hours")
+
+
+def capacity_parts(points: Sequence[CapacityPoint]) -> dict[str, float] | None:
+    """Return the mean parts of the GPU capacity in percent, None without any capacity."""
+    names = ("allocated", "stranded", "usable", "closed")
+    sums = {name: sum(getattr(point, name) for point in points) for name in names}
+    whole = sum(sums.values())
+    if not whole:
+        return None
+    share = {name: round(part * 100 / whole, 1) for name, part in sums.items()}
+    return {
+        "allocated": share["allocated"],
+        "stranded": share["stranded"],
+        "idle": share["usable"],
+        "closed": share["closed"],
+    }
+
+
+def by_label(rows: Iterable[Usage], key: str) -> list[Usage]:
+    """Return usage by label set as usage by the value of one label; "" for Pods without it."""
+    from ledger.store.reading.report_rows import Usage
+
+    groups: dict[str, list[Usage]] = {}
+    for row in rows:
+        labels = json.loads(row.group or "{}")
+        groups.setdefault(str(labels.get(key, "")), []).append(row)
+    return [
+        Usage(
+            group=value,
+            pods=sum(row.pods for row in members),
+            gpu_hours=sum(row.gpu_hours for row in members),
+            cpu_hours=sum(row.cpu_hours or 0.0 for row in members),
+        )
+        for value, members in groups.items()
+    ]
+
+
+def _group(by: str) -> UsageGroup:
+    if by.startswith(LABEL) and len(by) > len(LABEL):
+        return "labels"
+    if by not in GROUPS:
+        error = InputError(f"unknown group: {by!r}", field="--by")
+        raise with_next(error, f"use {', '.join(GROUPS)} or label:KEY, such as label:team")
+    return cast("UsageGroup", by)
+
+
+def _window(since: str | None, until: str | None, now: LedgerTime, span: Span) -> tuple[int, int]:
+    since_us = span.first_at_us if since is None else moment_of(since, now, option="--since")
+    until_us = now.now_us if until is None else moment_of(until, now, option="--until")
+    if until_us < since_us:
+        raise InputError("the window ends before it begins", field="--until")
+    return max(since_us, span.first_at_us), max(since_us, min(until_us, now.now_us))
+
+
+def _moments(since_us: int, until_us: int) -> list[int]:
+    """Return moments in the middle of equal parts of the window."""
+    width = until_us - since_us
+    return [since_us + width * (2 * i + 1) // (2 * SAMPLES) for i in range(SAMPLES)]
+
+
+def _by_hours(row: Usage) -> tuple[float, float, str]:
+    return -row.gpu_hours, -(row.cpu_hours or 0.0), row.group
+
+
+def _record(row: Usage, rows: Sequence[Usage]) -> dict[str, Any]:
+    total = sum(each.gpu_hours for each in rows)
+    return {
+        "group": row.group,
+        "pods": row.pods,
+        "gpu_hours": round(row.gpu_hours, 3),
+        "share_percent": round(row.gpu_hours * 100 / total, 2) if total else 0.0,
+        "cpu_hours": None if row.cpu_hours is None else round(row.cpu_hours, 3),
+    }

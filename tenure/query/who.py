@@ -1,0 +1,364 @@
+"""`tenure who`: who holds, or held, a name, and why; as people read it and as records."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ledger.domain.errors import InputError
+from ledger.domain.resources import TYPE_GPU
+from tenure.exits import with_next
+from tenure.names import (
+    CardName,
+    CpuName,
+    Name,
+    NodeName,
+    OwnerName,
+    PodName,
+    card_text,
+    parse_name,
+)
+from tenure.opening import moment_of, opened, time_of
+from tenure.options import At, DataOutput, LedgerUrl, Out
+from tenure.output import (
+    DataFormat,
+    OutputFormat,
+    one_line,
+    write_csv,
+    write_json,
+    write_table,
+    write_yaml,
+)
+from tenure.parquet import Parquet
+from tenure.query.records import HOLDER_COLUMNS, HOLDER_KEYS, cpu_record, holder_record, shown
+from tenure.times import iso_or_none
+
+if TYPE_CHECKING:
+    from ledger.store.open import Ledger
+    from ledger.store.reading.report_queries import When
+    from ledger.store.reading.report_rows import Device, Holder
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the command line."""
+    app.command("who")(who)
+
+
+def who(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME", help="NODE/CARD, NODE, NODE/cpu/N, NAMESPACE/POD or job/NAME."
+        ),
+    ],
+    *,
+    at: At = None,
+    history: Annotated[
+        bool, typer.Option("--history", help="Everyone who ever held it, not one moment.")
+    ] = False,
+    ledger: LedgerUrl = None,
+    output: DataOutput = DataFormat.TABLE,
+    out: Out = None,
+) -> None:
+    """
+    Who holds, or held, a card, a CPU or a node: since when, until when, and why.
+
+    Example: tenure who gpu-a/3 --at 2026-03-03T14:05:00+01:00
+
+    Everyone who ever held it: tenure who gpu-a/3 --history
+
+    What a Pod holds: tenure who ml/train-7
+    """
+    from tenure.parquet import parquet_target
+
+    if history and at is not None:
+        raise typer.BadParameter("--history and --at exclude each other")
+    parquet = parquet_target(output, out)
+    answer_who(
+        name,
+        at=at,
+        history=history,
+        ledger=ledger,
+        output=output.text_form,
+        parquet=parquet,
+    )
+
+
+def answer_who(
+    text: str,
+    *,
+    at: str | None,
+    history: bool,
+    ledger: str | None,
+    output: OutputFormat,
+    parquet: Parquet | None = None,
+) -> None:
+    """
+    Print who holds what `text` names.
+
+    Rule: cli.md, Commands, `who`.
+
+    Raises:
+        InputError: no such thing in the ledger, or a time that can't be read.
+    """
+    from ledger.store.reading.report_queries import When
+
+    readings = parse_name(text)
+    with opened(ledger) as source:
+        now = time_of(source)
+        at_us = None if at is None else moment_of(at, now, option="--at")
+        when = When(at_us=at_us, ever=history)
+        with source.connection.begin():
+            name = first_known(source, readings)
+            holders = find_holders(source, name, when)
+            free = _free_devices(source, name, holders) if at_us is None else []
+            last = None if holders or history else _last_before(source, name, at_us)
+            unknown = unknown_lines(source, name, when, holders)
+    asked_us = now.now_us if at_us is None else at_us
+    records = [_record(holder, name, asked_us) for holder in holders]
+    if parquet is not None:
+        parquet.write(records, HOLDER_KEYS)
+        return
+    match output:
+        case OutputFormat.JSON | OutputFormat.YAML:
+            document = {"name": str(name), "at": iso_or_none(at_us), "holders": records}
+            write = write_json if output is OutputFormat.JSON else write_yaml
+            write(document, sys.stdout)
+        case OutputFormat.CSV:
+            write_csv(records, HOLDER_KEYS, sys.stdout)
+        case _:
+            rows = [*map(shown, records), *map(_free_row, free)]
+            _write_table(rows, name, last, wide=output is OutputFormat.WIDE)
+            write_lines(unknown)
+
+
+def first_known(source: Ledger, readings: Sequence[Name]) -> Name:
+    """
+    Return the first reading of a name that the ledger knows.
+
+    Raises:
+        InputError: it knows none of them.
+    """
+    for name in readings:
+        if _is_known(source, name):
+            return name
+    text = " or ".join(_in_words(name) for name in readings)
+    error = InputError(f"the ledger knows no {text}")
+    raise with_next(error, "`tenure map` shows the nodes and cards that it knows")
+
+
+def find_holders(source: Ledger, name: Name, when: When) -> list[Holder]:
+    """
+    Return who holds what `name` names, by what is held and when it was given.
+
+    Last, those who may: a Pod on cards that nobody can name may hold any of its node's.
+    """
+    from ledger.store.reading import report_queries as queries
+
+    match name:
+        case CardName(node=node, device_type=device_type, minor=minor):
+            held = queries.device_holders(
+                source.connection, when, node=node, device_type=device_type, minor=minor
+            )
+            return held + may_hold(source, when, node=node, device_type=device_type)
+        case CpuName(node=node, cpu=cpu):
+            return queries.cpu_holders(source.connection, when, node=node, cpu=cpu)
+        case NodeName(node=node):
+            held = queries.device_holders(source.connection, when, node=node)
+            return held + _beside_cards(queries.pod_holders(source.connection, when, node=node))
+        case PodName(namespace=namespace, name=pod):
+            path = (namespace, pod)
+            held = queries.device_holders(source.connection, when, pod=path)
+            whole = queries.pod_holders(source.connection, when, pod=path)
+            return held + (_beside_cards(whole) if held else whole)
+        case OwnerName():
+            pods = queries.pods(
+                source.connection, owner=_owner(name), namespace=name.namespace or None
+            )
+            paths = dict.fromkeys((pod.namespace, pod.pod_name) for pod in pods)
+            return [
+                holder
+                for namespace, pod in paths
+                for holder in find_holders(source, PodName(namespace=namespace, name=pod), when)
+            ]
+
+
+def may_hold(
+    source: Ledger, when: When, *, node: str, device_type: str | None = None
+) -> list[Holder]:
+    """Return who holds devices of a node that nobody can name, of one type or of any."""
+    from ledger.store.reading import report_queries as queries
+
+    return [
+        holder
+        for holder in queries.pod_holders(source.connection, when, node=node)
+        if holder.unknown_types
+        and (device_type is None or device_type in holder.unknown_types.split(","))
+    ]
+
+
+def unknown_lines(
+    source: Ledger, name: Name, when: When, holders: Sequence[Holder]
+) -> tuple[str, ...]:
+    """Return a line for each Pod that may hold a card, with how many of the node's it holds."""
+    from ledger.store.reading import report_queries as queries
+    from scheduler.usage.fleet import GONE
+
+    strangers = [holder for holder in holders if holder.unknown_types]
+    if not isinstance(name, CardName) or not strangers:
+        return ()
+    rows = queries.unknown_rows(source.connection, when, node=name.node)
+    bodies = {row.position: row.body for row in rows}
+    devices = queries.devices(source.connection, node=name.node, device_type=name.device_type)
+    present = [device.node_uid for device in devices if device.closed_reason != GONE]
+    return tuple(
+        _unknown_line(
+            holder, name.device_type, bodies[holder.position], present.count(holder.node_uid)
+        )
+        for holder in strangers
+    )
+
+
+def _unknown_line(holder: Holder, device_type: str, body: str, present: int) -> str:
+    from ledger.domain.log.events import PodObserved, decode_event
+    from scheduler.usage.fleet import unknown_cards
+
+    event = decode_event(PodObserved.event_type, body)
+    assert isinstance(event, PodObserved), body
+    verb = "holds" if holder.closed_at_us is None else "held"
+    what = f"{device_type} devices"
+    if device_type == TYPE_GPU:
+        what = f"{min(present, unknown_cards(event)) or 'some'} of {present} cards"
+    return f"card unknown: {holder.namespace}/{holder.pod_name} {verb} {what} of {holder.node_name}"
+
+
+def write_lines(lines: Sequence[str]) -> None:
+    """Write lines with names in them, each on one line."""
+    for line in lines:
+        sys.stdout.write(one_line(line) + "\n")
+
+
+def _owner(name: OwnerName) -> str:
+    return f"{name.kind}/{name.name}"
+
+
+def _beside_cards(holders: Sequence[Holder]) -> list[Holder]:
+    """Return the reservations that have CPUs of their own, or cards that nobody can name."""
+    return [holder for holder in holders if holder.cpuset or holder.unknown_types]
+
+
+def _is_known(source: Ledger, name: Name) -> bool:
+    from ledger.store.reading import report_queries as queries
+    from ledger.store.reading.report_queries import When
+
+    match name:
+        case NodeName(node=node):
+            return bool(queries.nodes(source.connection, name=node))
+        case CardName(node=node, device_type=device_type, minor=minor):
+            connection, ever = source.connection, When(ever=True)
+            return bool(
+                queries.devices(connection, node=node, device_type=device_type, minor=minor)
+                or queries.device_holders(
+                    connection, ever, node=node, device_type=device_type, minor=minor
+                )
+            )
+        case CpuName(node=node, cpu=cpu):
+            return bool(queries.has_cpu(source.connection, node=node, cpu=cpu))
+        case PodName(namespace=namespace, name=pod):
+            return bool(queries.pods(source.connection, pod=(namespace, pod)))
+        case OwnerName(namespace=namespace):
+            return bool(
+                queries.pods(source.connection, owner=_owner(name), namespace=namespace or None)
+            )
+
+
+def _in_words(name: Name) -> str:
+    match name:
+        case NodeName():
+            return f"node {name}"
+        case CardName():
+            return f"card {name}"
+        case CpuName():
+            return f"CPU {name}"
+        case PodName():
+            return f"Pod {name}"
+        case OwnerName():
+            return f"Pod of {name}"
+
+
+def _free_devices(source: Ledger, name: Name, holders: Sequence[Holder]) -> list[Device]:
+    """Return the devices of a node that nobody holds, so that its table shows all of them."""
+    from ledger.store.reading import report_queries as queries
+    from scheduler.usage.fleet import GONE
+
+    if not isinstance(name, NodeName):
+        return []
+    held = {holder.device_no for holder in holders}
+    return [
+        device
+        for device in queries.devices(source.connection, node=name.node)
+        if device.device_no not in held and device.closed_reason != GONE
+    ]
+
+
+def _last_before(source: Ledger, name: Name, at_us: int | None) -> Holder | None:
+    """Return who held it last before it was free."""
+    from ledger.store.reading.report_queries import When
+
+    ever = find_holders(source, name, When(ever=True))
+    ended = [
+        holder
+        for holder in ever
+        if holder.closed_at_us is not None and (at_us is None or holder.closed_at_us <= at_us)
+    ]
+    return max(ended, key=lambda holder: (holder.closed_at_us or 0, holder.position), default=None)
+
+
+def _record(holder: Holder, name: Name, now_us: int) -> dict[str, Any]:
+    record = holder_record(holder, now_us=now_us)
+    return cpu_record(record, name) if isinstance(name, CpuName) else record
+
+
+def _free_row(device: Device) -> dict[str, Any]:
+    reason = f"closed: {device.closed_reason}" if device.closed_reason else "free"
+    return {
+        "held": card_text(device.node_name, device.device_type, device.minor),
+        "node": device.node_name,
+        "device_type": device.device_type,
+        "minor": device.minor,
+        "pod_path": "",
+        "why": reason,
+        "model": device.model,
+        "device_id": device.device_id,
+    }
+
+
+def _write_table(
+    rows: Sequence[dict[str, Any]], name: Name, last: Holder | None, *, wide: bool
+) -> None:
+    if not rows:
+        _write_nobody(name, last)
+        return
+    columns = [c for c in HOLDER_COLUMNS if wide or not c.wide]
+    columns = [c for c in columns if any(row.get(c.key) for row in rows) or c.key == "pod_path"]
+    write_table(sorted(rows, key=_place), columns, sys.stdout)
+
+
+def _place(row: Mapping[str, Any]) -> tuple[str, bool, str, int]:
+    """Return where a row stands: by node, GPUs first, then other devices, then CPUs."""
+    device_type = row["device_type"]
+    rank = "" if device_type == TYPE_GPU else device_type or "~"
+    return row["node"], device_type is None, rank, row["minor"] or 0
+
+
+def _write_nobody(name: Name, last: Holder | None) -> None:
+    holds = "holds nothing" if isinstance(name, (PodName, OwnerName)) else "is held by nobody"
+    sys.stdout.write(f"{name} {holds}\n")
+    if last is not None:
+        sys.stdout.write("last:\n")
+        record = holder_record(last, now_us=last.closed_at_us or 0)
+        row = shown(record)
+        write_table([row], [c for c in HOLDER_COLUMNS if not c.wide and row[c.key]], sys.stdout)

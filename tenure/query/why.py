@@ -1,0 +1,542 @@
+"""`tenure why`: why a Pod waits or where it went, and why a card is not free."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from shlex import quote
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from ledger.domain.amounts import format_bytes
+from ledger.domain.errors import InputError
+from tenure.exits import with_next
+from tenure.names import CardName, CpuName, NodeName, OwnerName, PodName, card_text, parse_name
+from tenure.opening import opened, time_of
+from tenure.options import LedgerUrl, ObjectFiles, Output
+from tenure.output import Column, OutputFormat, one_line, write_answer, write_table
+from tenure.query.records import HOLDER_COLUMNS, held_text, holder_record, shown
+from tenure.query.who import find_holders, first_known, may_hold, unknown_lines, write_lines
+from tenure.times import iso_time
+from tenure.units import format_duration, format_time
+
+if TYPE_CHECKING:
+    from ledger.domain.log.events import RefusalReason
+    from ledger.store.open import Ledger
+    from ledger.store.reading.report_rows import Device, HealthChange, Holder, PodSummary, Refusal
+    from scheduler.whatif.prospects import Prospects
+    from tenure.manifests import Manifests
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the command line."""
+    app.command("why")(why)
+
+
+def why(
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="NAMESPACE/POD, job/NAME, NODE/CARD or NODE.")
+    ],
+    *,
+    objects: ObjectFiles = None,
+    ledger: LedgerUrl = None,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """
+    Why a Pod waits, or where it went; why a card is not free.
+
+    For a Pod that waits also what would make it fit now: a smaller request, another wish, Pods
+    that would have to end.
+
+    Example: tenure why ml/big-1
+
+    Node by node, with numbers: tenure why ml/big-1 -o wide
+
+    All Pods of a job: tenure why job/train-7
+
+    A card: tenure why gpu-a/3
+    """
+    answer_why(name, ledger=ledger, output=output, objects=objects or ())
+
+
+STRANGERS_MAX: Final = 4
+"""Pods named in one cell; the rest are counted."""
+
+UNKNOWN_HOLDER: Final = "unknown holder"
+"""The closed reason of a device that a Pod may hold whose device nobody can name."""
+
+INVENTORY: Final = "inventory"
+"""The reason of a change of health that an inventory said, not a message about the card."""
+
+WAITING: Final = "waiting"
+PLACED: Final = "placed"
+ENDED: Final = "ended"
+
+REASON_COLUMNS: Final = (
+    Column(key="nodes", title="NODES", right=True, show=lambda nodes: str(nodes or "-")),
+    Column(key="reason", title="REASON"),
+    Column(key="detail", title="CLOSEST"),
+    Column(key="remedy", title="WOULD FIT IF"),
+)
+POD_COLUMNS: Final = (
+    Column(key="path", title="POD"),
+    Column(key="state", title="STATE"),
+    Column(key="since_text", title="SINCE"),
+    Column(key="held_text", title="HOLDS"),
+    Column(key="message", title="WHY"),
+    Column(key="pod_uid", title="POD UID", wide=True),
+)
+DEVICE_COLUMNS: Final = (
+    Column(key="card", title="CARD"),
+    Column(key="state", title="STATE"),
+    Column(key="core_left_percent", title="CORE LEFT", right=True, show="{}%".format),
+    Column(key="memory_left_bytes", title="MEMORY LEFT", right=True, show=format_bytes),
+    Column(key="holders_text", title="HOLDERS"),
+    Column(key="why", title="WHY"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodStory:
+    """Where one Pod stands, and the events that say so."""
+
+    pod: PodSummary
+    state: str
+    holders: tuple[Holder, ...]
+    refusal: Refusal | None
+    refusals: int
+    note: str = ""
+
+    @property
+    def path(self) -> str:
+        """Return `namespace/name`."""
+        return f"{self.pod.namespace}/{self.pod.pod_name}"
+
+    @property
+    def lost(self) -> Holder | None:
+        """Return what it holds of a lost node, if that is where it stands."""
+        from ledger.domain.log.state import LOST
+
+        return next((each for each in self.holders if each.phase == LOST), None)
+
+    @property
+    def reasons(self) -> tuple[RefusalReason, ...]:
+        """Return the reasons of the newest refusal, by number of nodes."""
+        from ledger.domain.log.events import RequestRefused, decode_event
+
+        if self.refusal is None:
+            return ()
+        event = decode_event(RequestRefused.event_type, self.refusal.body)
+        assert isinstance(event, RequestRefused), self.refusal
+        return tuple(sorted(event.reasons, key=lambda reason: (-reason.nodes, reason.reason)))
+
+
+def answer_why(
+    text: str, *, ledger: str | None, output: OutputFormat, objects: Sequence[str] = ()
+) -> None:
+    """
+    Print why a Pod waits, or where it went; or why a card is not free.
+
+    Rule: cli.md, Commands, `why`.
+
+    For a Pod that waits: every node's first rule with numbers (`-o wide`, `-o json`), and the
+    nearest changes that would make it fit now, each of them decided.
+
+    Args:
+        objects: files with Nodes, Devices and Pods, for what a ledger does not record.
+
+    Raises:
+        InputError: no such thing in the ledger, or a file that can't be read.
+    """
+    from ledger.store.reading import report_queries as queries
+
+    readings = parse_name(text)
+    manifests = _manifests(objects)
+    with opened(ledger) as source:
+        now_us = time_of(source).now_us
+        stories: list[PodStory] = []
+        with source.connection.begin():
+            name = first_known(source, readings)
+            match name:
+                case PodName(namespace=namespace, name=pod):
+                    stories = _stories(source, pod=(namespace, pod))[-1:]
+                case OwnerName(kind=kind, name=owner, namespace=namespace):
+                    found = queries.pods(
+                        source.connection, owner=f"{kind}/{owner}", namespace=namespace or None
+                    )
+                    stories = [_story(source, pod) for pod in found]
+                case CardName(node=node, device_type=device_type, minor=minor):
+                    _why_devices(
+                        source,
+                        now_us,
+                        output,
+                        node,
+                        device_type=device_type,
+                        minor=minor,
+                    )
+                case NodeName(node=node):
+                    _why_devices(source, now_us, output, node)
+                case CpuName():
+                    error = InputError("why asks about Pods, nodes and cards", place=repr(text))
+                    raise with_next(error, f"ask who holds it: tenure who {name}")
+        if stories:
+            stories = [_with_note(source, story) for story in stories]
+            prospects = _prospects(source, stories, manifests)
+            _write_stories(stories, now_us, output, prospects)
+
+
+def _manifests(objects: Sequence[str]) -> Manifests | None:
+    if not objects:
+        return None
+    from tenure.manifests import read_manifests
+
+    return read_manifests(objects)
+
+
+def _prospects(
+    source: Ledger, stories: Sequence[PodStory], manifests: Manifests | None
+) -> Prospects | None:
+    """
+    Return what would make the one Pod fit now.
+
+    None for several Pods, for one with a place, and for one that breaks rules: no node is asked.
+    """
+    by_rule = [reason.nodes == 0 for story in stories for reason in story.reasons]
+    if len(stories) != 1 or stories[0].state != WAITING or (by_rule and all(by_rule)):
+        return None
+    from scheduler.cluster.scene import read_objects, scene_of_ledger, settings_of
+    from scheduler.whatif.prospects import prospects_of
+
+    settings = settings_of(source)
+    objects = None if manifests is None else read_objects(manifests, settings)
+    scene = scene_of_ledger(source, objects, settings)
+    return prospects_of(stories[0].pod.pod_uid, scene, stories[0].reasons)
+
+
+def _stories(source: Ledger, *, pod: tuple[str, str]) -> list[PodStory]:
+    from ledger.store.reading import report_queries as queries
+
+    return [_story(source, found) for found in queries.pods(source.connection, pod=pod)]
+
+
+def _story(source: Ledger, pod: PodSummary) -> PodStory:
+    from ledger.store.reading import report_queries as queries
+    from ledger.store.reading.report_queries import When
+
+    path = PodName(namespace=pod.namespace, name=pod.pod_name)
+    ever = [
+        holder
+        for holder in find_holders(source, path, When(ever=True))
+        if holder.pod_uid == pod.pod_uid and holder.position == pod.reserved_position
+    ]
+    refusal = None
+    if pod.refused_position:
+        refusal = next(queries.refusals(source.connection, position=pod.refused_position), None)
+    if any(holder.closed_at_us is None for holder in ever):
+        state = PLACED
+    else:
+        state = WAITING if pod.refused_position > pod.reserved_position else ENDED
+    return PodStory(
+        pod=pod,
+        state=state,
+        holders=tuple(ever),
+        refusal=refusal,
+        refusals=queries.refusal_count(source.connection, pod_uid=pod.pod_uid),
+    )
+
+
+def _with_note(source: Ledger, story: PodStory) -> PodStory:
+    """Return the story with what its lost node means, or that the search for cards was cut."""
+    from ledger.domain.dialects.registry import may_be_cut
+    from ledger.domain.log.events import PodReserved
+
+    lost = story.lost
+    if lost is not None:
+        held = ", ".join(dict.fromkeys(map(held_text, story.holders)))
+        return replace(
+            story,
+            note=f"still held, and not counted: {held}. It opens when the machine registers again"
+            " and nothing of it runs there, or by your word: tenure ledger clear"
+            f" {quote(lost.node_name)} --reason WHY",
+        )
+    if story.state != PLACED or not may_be_cut(story.holders[0].dialect):
+        return story
+    for recorded in source.read_events(after=story.pod.reserved_position - 1, limit=1):
+        if isinstance(recorded.event, PodReserved):
+            from ledger.domain.annotations.tenure import read_search_cut
+
+            why = read_search_cut(recorded.event.annotations)
+            note = f"the search for cards was cut short: {why}" if why else ""
+            return replace(story, note=note)
+    return story
+
+
+def _write_stories(
+    stories: Sequence[PodStory],
+    now_us: int,
+    output: OutputFormat,
+    prospects: Prospects | None,
+) -> None:
+    records = [_story_record(story, now_us) for story in stories]
+    if output.is_table and len(stories) == 1:
+        _write_story(stories[0], now_us)
+        if prospects is not None:
+            _write_prospects(prospects, output)
+        return
+    if prospects is not None:
+        from tenure.query.prospects import record_of
+
+        records[0] |= record_of(prospects)
+    rows = [
+        {**record, **_story_texts(story)} for record, story in zip(records, stories, strict=True)
+    ]
+    document = records[0] if len(records) == 1 else records
+    columns = POD_COLUMNS if output.is_table else POD_CSV
+    write_answer(output, rows, columns, document=document)
+
+
+def _write_prospects(prospects: Prospects, output: OutputFormat) -> None:
+    """Write what would help below the story; with `-o wide` every node's reasons too."""
+    from tenure.query.prospects import NODE_COLUMNS, lines_of, node_rows
+
+    out = sys.stdout
+    if output is OutputFormat.WIDE and prospects.findings:
+        out.write("\n")
+        write_table(node_rows(prospects), NODE_COLUMNS, out)
+    out.write("\n")
+    for line in lines_of(prospects):
+        out.write(one_line(line) + "\n")
+
+
+POD_CSV: Final = tuple(
+    Column(key=key, title=key)
+    for key in ("path", "pod_uid", "state", "since", "message", "refusals", "event", "policy")
+)
+
+
+def _story_record(story: PodStory, now_us: int) -> dict[str, Any]:
+    refusal = story.refusal
+    waits = story.state == WAITING
+    event = refusal.position if waits and refusal else story.pod.reserved_position
+    return {
+        "path": story.path,
+        "pod_uid": story.pod.pod_uid,
+        "owner": story.pod.owner,
+        "state": story.state,
+        "since": iso_time(_since_us(story)),
+        "message": refusal.message if waits and refusal else story.note,
+        "shape": refusal.shape if refusal else "",
+        "reasons": [_reason_record(reason) for reason in story.reasons] if waits else [],
+        "refusals": story.refusals,
+        "event": event,
+        "policy": refusal.policy if waits and refusal else _policy(story),
+        "holders": [holder_record(holder, now_us=now_us) for holder in story.holders],
+    }
+
+
+def _reason_record(reason: RefusalReason) -> dict[str, Any]:
+    return {
+        "reason": reason.reason,
+        "nodes": reason.nodes,
+        "nearest_node": reason.nearest_node,
+        "detail": reason.detail,
+        "remedy": reason.remedy,
+    }
+
+
+def _story_texts(story: PodStory) -> dict[str, Any]:
+    first = story.reasons[0] if story.reasons and story.state == WAITING else None
+    held = ", ".join(held_text(holder) for holder in story.holders)
+    ended = next((h.end_reason for h in story.holders if h.end_reason), "")
+    return {
+        "since_text": format_time(_since_us(story)),
+        "held_text": held if story.state == PLACED else "",
+        "message": first.reason if first else ended or _policy(story),
+    }
+
+
+def _since_us(story: PodStory) -> int:
+    if story.state == WAITING and story.refusal is not None:
+        return story.refusal.at_us
+    ends = [h.closed_at_us for h in story.holders if h.closed_at_us is not None]
+    if story.state == ENDED and ends:
+        return max(ends)
+    return min((h.opened_at_us for h in story.holders), default=0)
+
+
+def _policy(story: PodStory) -> str:
+    return story.holders[0].policy if story.holders else ""
+
+
+def _write_story(story: PodStory, now_us: int) -> None:
+    out, path = sys.stdout, one_line(story.path)
+    if story.state == WAITING and story.refusal is not None:
+        for line in _waiting_lines(story, story.refusal, now_us):
+            out.write(one_line(line) + "\n")
+        if story.reasons:
+            rows = [_reason_record(reason) for reason in story.reasons]
+            columns = [c for c in REASON_COLUMNS if any(row[c.key] for row in rows)]
+            write_table(rows, columns, out)
+        return
+    since = format_time(_since_us(story))
+    if story.state == ENDED:
+        reason = next((h.end_reason for h in story.holders if h.end_reason), "")
+        out.write(
+            f"{path} holds nothing since {since}{f': {one_line(reason)}' if reason else ''}\n"
+        )
+    else:
+        waited = f", after {story.refusals} refusals" if story.refusals else ""
+        by = f" by policy {_policy(story)}" if _policy(story) else ""
+        given = f"since {since}: event {story.pod.reserved_position}{by}{waited}"
+        lost = story.lost
+        if lost is None:
+            out.write(f"{path} has its place {given}\n")
+        else:
+            when = format_time(lost.counted_until_us or 0)
+            out.write(
+                f"{path} lost its node {one_line(lost.node_name)} at {when}; placed {given}\n"
+            )
+        if story.note:
+            out.write(f"{one_line(story.note)}\n")
+    rows = [shown(holder_record(holder, now_us=now_us)) for holder in story.holders]
+    columns = [c for c in HOLDER_COLUMNS if not c.wide and any(row.get(c.key) for row in rows)]
+    write_table(rows, columns, out)
+
+
+def _waiting_lines(story: PodStory, refusal: Refusal, now_us: int) -> Iterator[str]:
+    waits = format_duration(max(0, now_us - refusal.at_us))
+    asks = f", asks for {refusal.shape}" if refusal.shape else ""
+    times = "once" if story.refusals == 1 else f"{story.refusals} times"
+    at = f"{format_time(refusal.at_us)} ({waits} ago)"
+    yield f"{story.path} waits{asks}; refused {times}, last {at}: event {refusal.position}"
+    yield refusal.message
+
+
+def _why_devices(
+    source: Ledger,
+    now_us: int,
+    output: OutputFormat,
+    node: str,
+    *,
+    device_type: str | None = None,
+    minor: int | None = None,
+) -> None:
+    from ledger.store.reading import report_queries as queries
+    from ledger.store.reading.report_queries import When
+    from scheduler.usage.fleet import GONE
+
+    devices = queries.devices(source.connection, node=node, device_type=device_type, minor=minor)
+    changes = queries.health_changes(source.connection, node=node)
+    holders = queries.device_holders(
+        source.connection, node=node, device_type=device_type, minor=minor
+    )
+    unknown = may_hold(source, When(), node=node, device_type=device_type)
+    rows, records = [], []
+    for device in devices:
+        mine = [
+            h
+            for h in holders
+            if (h.node_uid, h.device_type, h.minor)
+            == (device.node_uid, device.device_type, device.minor)
+        ]
+        strangers = [] if device.closed_reason == GONE else _of_device(unknown, device)
+        record = _device_record(device, changes, mine, strangers)
+        each = [holder_record(h, now_us=now_us) for h in (*mine, *strangers)]
+        records.append({**record, "holders": each})
+        left = record["memory_left_bytes"] if record["memory_capacity_bytes"] else None
+        count = f"{len(mine) or ''}{'?' if strangers else ''}"
+        rows.append({**record, "memory_left_bytes": left, "holders_text": count})
+    document = records[0] if minor is not None and len(records) == 1 else records
+    write_answer(output, rows, DEVICE_COLUMNS, document=document)
+    if device_type is None or minor is None:
+        return
+    holders += unknown
+    if output.is_table and holders:
+        sys.stdout.write("\n")
+        texts = [shown(holder_record(holder, now_us=now_us)) for holder in holders]
+        columns = [c for c in HOLDER_COLUMNS if not c.wide and any(t.get(c.key) for t in texts)]
+        write_table(texts, columns, sys.stdout)
+        card = CardName(node=node, device_type=device_type, minor=minor)
+        write_lines(unknown_lines(source, card, When(), holders))
+
+
+def _of_device(unknown: Sequence[Holder], device: Device) -> list[Holder]:
+    """Return who may hold a device: a Pod on unknown devices of its type, on its node."""
+    return [
+        holder
+        for holder in unknown
+        if holder.node_uid == device.node_uid
+        and device.device_type in holder.unknown_types.split(",")
+    ]
+
+
+def _device_record(
+    device: Device,
+    changes: Sequence[HealthChange],
+    holders: Sequence[Holder],
+    strangers: Sequence[Holder],
+) -> dict[str, Any]:
+    observed = [holder for holder in holders if holder.kind == "observed"]
+    core = device.core_used_percent + sum(holder.core_percent for holder in observed)
+    memory = device.memory_used_bytes + sum(holder.memory_bytes for holder in observed)
+    core_left = max(0, device.core_capacity_percent - core)
+    memory_left = max(0, device.memory_capacity_bytes - memory)
+    state, why = _device_state(device, changes, holders, core_left, memory_left)
+    if strangers:
+        closed = f"{why}; " if state == "closed" and why != UNKNOWN_HOLDER else ""
+        state, why = "closed", f"{closed}{UNKNOWN_HOLDER}: {_names(strangers)} may hold it"
+    return {
+        "card": card_text(device.node_name, device.device_type, device.minor),
+        "state": state,
+        "why": why,
+        "model": device.model,
+        "device_id": device.device_id,
+        "core_capacity_percent": device.core_capacity_percent,
+        "core_left_percent": core_left,
+        "memory_capacity_bytes": device.memory_capacity_bytes,
+        "memory_left_bytes": memory_left,
+        "healthy": device.healthy,
+        "closed_reason": device.closed_reason,
+    }
+
+
+def _names(strangers: Sequence[Holder]) -> str:
+    names = [f"{holder.namespace}/{holder.pod_name}" for holder in strangers]
+    more = len(names) - STRANGERS_MAX
+    return ", ".join(names[:STRANGERS_MAX]) + (f" and {more} more" if more > 0 else "")
+
+
+def _device_state(
+    device: Device,
+    changes: Sequence[HealthChange],
+    holders: Sequence[Holder],
+    core_left: int,
+    memory_left: int,
+) -> tuple[str, str]:
+    """Return the state of a device in a word, and why it is so in a sentence."""
+    if device.closed_reason:
+        change = _last_change(device, changes)
+        if not device.healthy and change is not None and not change.healthy:
+            since = format_time(change.at_us)
+            reason = change.reason or "unhealthy"
+            if reason == INVENTORY:
+                reason = "unhealthy in the inventory"
+            return "closed", f"{reason} since {since}, event {change.position}"
+        return "closed", device.closed_reason
+    if not holders:
+        return "free", "nobody holds it"
+    if any(holder.exclusive for holder in holders):
+        return "full", "its holder has it alone"
+    if core_left == 0 and device.core_capacity_percent:
+        return "full", "its core is given out"
+    if memory_left == 0 and device.memory_capacity_bytes:
+        return "full", "its memory is given out"
+    return "shared", "a Pod that asks for no more than what is left fits"
+
+
+def _last_change(device: Device, changes: Sequence[HealthChange]) -> HealthChange | None:
+    key = (device.node_uid, device.device_type, device.minor)
+    mine = [c for c in changes if (c.node_uid, c.device_type, c.minor) == key]
+    return mine[-1] if mine else None

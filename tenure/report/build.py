@@ -1,0 +1,175 @@
+"""The report of an open ledger."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from ledger.domain.errors import InputError
+from ledger.domain.log.events import RequestRefused, decode_event
+from ledger.store.reading import report_queries as queries
+from ledger.store.reading.report_rows import Refusal, Span
+from scheduler.usage.capacity import capacity_over, cards_over
+from scheduler.usage.history import history_of
+from scheduler.usage.model import History
+from tenure.exits import with_next
+from tenure.report.model import FailureRow, Report, Source, Totals, UsageRow
+from tenure.report.page import render
+from tenure.version import tenure_version
+
+if TYPE_CHECKING:
+    from ledger.store.open import Ledger
+    from ledger.store.proving.verify import VerifyReport
+
+SAMPLES: Final = 360
+"""Moments of the capacity chart."""
+
+
+def write_report(
+    ledger: Ledger, path: Path, *, proof: VerifyReport | None, command: str, seed: str = ""
+) -> int:
+    """
+    Write the page of an open ledger and return its size in bytes.
+
+    `proof` is what `verify` found; without it the page says "not verified".
+
+    Raises:
+        InputError: a ledger without events, or a path that can't be written.
+    """
+    page = page_of(ledger, proof=proof, command=command, seed=seed).encode()
+    try:
+        path.write_bytes(page)
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise InputError(f"can't write the report: {reason}", place=str(path)) from error
+    return len(page)
+
+
+def page_of(ledger: Ledger, *, proof: VerifyReport | None, command: str, seed: str = "") -> str:
+    """Return the page of an open ledger."""
+    return render(read_report(ledger, proof=proof, command=command, seed=seed))
+
+
+def read_report(
+    ledger: Ledger, *, proof: VerifyReport | None, command: str, seed: str = ""
+) -> Report:
+    """
+    Return the report of an open ledger, everything in it from one transaction.
+
+    `seed` is shown in the footer; without it the one of the settings in force, if they have one.
+    """
+    head, connection = ledger.head(), ledger.connection
+    if not head.position:
+        error = InputError("the ledger has no events yet", place=ledger.url)
+        raise with_next(error, "`tenure simulate FILE... --ledger FILE` makes one that has")
+    with connection.begin():
+        span = queries.span(connection)
+        counts = queries.counts(connection)
+        history = load_history(ledger, span)
+        failures = failure_rows(queries.refusals(connection))
+        settings = queries.settings_in_force(connection)
+        usage = queries.usage(connection, "namespace", span.first_at_us, span.last_at_us)
+    length = history.end - history.start
+    moments = sorted({history.start + length * i // SAMPLES for i in range(SAMPLES + 1)})
+    return Report(
+        totals=Totals(
+            decided=counts.decided,
+            placed=counts.placed,
+            refused=counts.refused,
+            waiting=counts.waiting,
+            events=head.position,
+            over=len(cards_over(history)) if proof and proof.ok else None,
+            verified_seconds=proof.seconds if proof else None,
+            findings=tuple(_finding(f.position, f.text) for f in proof.findings) if proof else (),
+        ),
+        history=history,
+        source=Source(
+            command=command,
+            ledger=ledger.url,
+            origin=head.origin,
+            seed=seed or setting(settings, "seed"),
+            chain_head=head.chain_hash.hex(),
+            position=head.position,
+            head_at_us=ledger.now_us(),
+            version=tenure_version(),
+        ),
+        capacity=capacity_over(history, moments) if history.cards else (),
+        failures=failures,
+        usage=tuple(
+            UsageRow(
+                group=row.group,
+                pods=row.pods,
+                gpu_hours=row.gpu_hours,
+                cpu_hours=row.cpu_hours or 0.0,
+            )
+            for row in usage
+        ),
+    )
+
+
+def load_history(ledger: Ledger, span: Span) -> History:
+    """Return everything the ledger knows of devices and their holders; inside a transaction."""
+    connection = ledger.connection
+    return history_of(
+        span=span,
+        nodes=queries.nodes(connection),
+        devices=queries.devices(connection),
+        health=queries.health_changes(connection),
+        holdings=list(queries.holding_rows(connection)),
+        claims=list(queries.claim_rows(connection)),
+    )
+
+
+def failure_rows(refusals: Iterable[Refusal]) -> tuple[FailureRow, ...]:
+    """Return the reasons of refusals, each with its newest example that says how it would fit."""
+    pods: dict[str, set[str]] = {}
+    seen: dict[str, int] = {}
+    examples: dict[str, FailureRow] = {}
+    for refusal in refusals:
+        event = decode_event(RequestRefused.event_type, refusal.body)
+        assert isinstance(event, RequestRefused), refusal
+        for reason in event.reasons:
+            pods.setdefault(reason.reason, set()).add(refusal.pod_uid)
+            seen[reason.reason] = seen.get(reason.reason, 0) + 1
+            before = examples.get(reason.reason)
+            if before is None or reason.remedy or not before.remedy:
+                examples[reason.reason] = FailureRow(
+                    reason=reason.reason,
+                    pods=0,
+                    refusals=0,
+                    nodes=reason.nodes,
+                    example_pod=f"{refusal.namespace}/{refusal.pod_name}",
+                    detail=_closest(reason.detail, reason.nearest_node),
+                    remedy=reason.remedy,
+                )
+    return tuple(
+        FailureRow(
+            reason=reason,
+            pods=len(pods[reason]),
+            refusals=seen[reason],
+            nodes=row.nodes,
+            example_pod=row.example_pod,
+            detail=row.detail,
+            remedy=row.remedy,
+        )
+        for reason, row in sorted(examples.items())
+    )
+
+
+def setting(body: str, key: str) -> str:
+    """Return one setting in force as text, from the event's body; empty if it is not there."""
+    if not body:
+        return ""
+    settings = json.loads(json.loads(body)["settings"] or "{}")
+    value = settings.get(key) if isinstance(settings, dict) else None
+    return "" if value is None else str(value)
+
+
+def _closest(detail: str, node: str) -> str:
+    return f"{detail} on {node}" if detail and node and node not in detail else detail or node
+
+
+def _finding(position: int | None, text: str) -> str:
+    return text if position is None else f"position {position:,}: {text}"

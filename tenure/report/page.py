@@ -1,0 +1,349 @@
+"""The report as one HTML page that fetches nothing and can be read without its script."""
+
+from __future__ import annotations
+
+import json
+from base64 import b64encode
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Final
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from ledger.domain.resources import TYPE_GPU
+from scheduler.usage.model import WHOLE, CapacityPoint, History
+from tenure.report.charts import (
+    Area,
+    Tick,
+    areas,
+    axis_ticks,
+    cards_of,
+    local,
+    utc_offsets,
+    y_ticks,
+)
+from tenure.report.model import Report, Totals, UsageRow
+from tenure.report.thin import PAYLOAD_BYTES_MAX, Fitted, fit
+from tenure.units import format_time
+
+TEMPLATES: Final = Path(__file__).parent / "templates"
+FAILURES_MAX: Final = 60
+USAGE_MAX: Final = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Figure:
+    label: str
+    value: str
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Chart:
+    areas: tuple[Area, ...]
+    y_ticks: tuple[Tick, ...]
+    summary: str
+    shapes: int
+    has_closed: bool
+
+
+def render(report: Report, *, budget_bytes: int = PAYLOAD_BYTES_MAX) -> str:
+    """Return the page. Every text of the ledger is escaped: a Pod may be called anything."""
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+    )
+    return environment.get_template("report.html.j2").render(page=_page(report, budget_bytes))
+
+
+def headline(totals: Totals) -> str:
+    """Return the one sentence that matters; it says "proved" only of a proof that was made."""
+    decided = f"{totals.decided:,} Pods decided, {totals.placed:,} placed"
+    if totals.findings:
+        return f"{decided}, but the ledger does not prove itself"
+    if totals.over is None or totals.verified_seconds is None:
+        return f"{decided}, not verified"
+    return f"{decided}, {totals.over:,} cards ever above 100 %, proved at every position"
+
+
+def _page(report: Report, budget_bytes: int) -> dict[str, Any]:
+    history, script = report.history, _template("report.js")
+    fitted = fit(history, budget_bytes)
+    by_time = history.axis == "time"
+    return {
+        "script": Markup(script),  # noqa: S704 - our own file
+        "script_hash": f"sha256-{b64encode(sha256(script.encode()).digest()).decode()}",
+        "style": Markup(_template("report.css")),  # noqa: S704 - our own file
+        "headline": headline(report.totals),
+        "findings": report.totals.findings[:20],
+        "period": _period(history),
+        "by_time": by_time,
+        "figures": _figures(report),
+        "map_notes": [fitted.note] if fitted.note else [],
+        "data": _data(report, fitted) if history.cards else None,
+        "has_observed": any(share.observed for share in history.shares),
+        "end_words": "at the end" if by_time else "after the last event",
+        "models": _models(history),
+        "ticks": axis_ticks(history),
+        "chart": _chart(report),
+        **_failures(report),
+        **_usage(report),
+        "source": _source(report),
+        "notes": report.notes,
+    }
+
+
+def _template(name: str) -> str:
+    return (TEMPLATES / name).read_text(encoding="utf-8")
+
+
+def _data(report: Report, fitted: Fitted) -> Markup | None:
+    """Return the packed history as JSON that no name in it can end early."""
+    history = report.history
+    if fitted.document is None:
+        return None
+    extras = {
+        "zone": utc_offsets(history.start, history.end) if history.axis == "time" else [],
+        "first": _first_step(report, fitted.steps),
+    }
+    text = json.dumps({**fitted.document, **extras}, separators=(",", ":"), ensure_ascii=True)
+    return Markup(text.replace("<", "\\u003c"))  # noqa: S704 - no tag is left in it
+
+
+def _first_step(report: Report, steps: int) -> int:
+    """Return where the slider stands at first: the end, or the busiest moment if all is over."""
+    points, history = report.capacity, report.history
+    busiest = max(points, key=lambda point: point.allocated, default=None)
+    span = history.end - history.start
+    if busiest is None or not span or points[-1].allocated * 4 >= busiest.allocated:
+        return steps
+    return (busiest.at - history.start) * steps // span
+
+
+def _period(history: History) -> str:
+    if history.axis == "position":
+        return f"events {history.start:,} to {history.end:,}"
+    start, end = (format_time(at).replace("T", " ") for at in (history.start, history.end))
+    return f"{start} to {end}"
+
+
+def _figures(report: Report) -> list[_Figure]:
+    totals, history = report.totals, report.history
+    figures = [
+        _Figure(
+            label="Cards",
+            value=f"{sum(card.device_type == TYPE_GPU for card in history.cards):,}",
+            detail=f"GPUs on {_counted(len(history.nodes), 'node')}",
+        )
+    ]
+    if report.capacity and _capacity(report.capacity[-1]):
+        allocated = [_share(p.allocated, p) for p in report.capacity]
+        stranded = [_share(p.stranded, p) for p in report.capacity]
+        figures += [
+            _Figure(
+                label="GPU allocated, mean",
+                value=_percent(_mean(allocated)),
+                detail=f"highest {_percent(max(allocated))}, at the end {_percent(allocated[-1])}",
+            ),
+            _Figure(
+                label="GPU stranded, mean",
+                value=_percent(_mean(stranded)),
+                detail=f"highest {_percent(max(stranded))}, at the end {_percent(stranded[-1])}",
+            ),
+        ]
+    figures.append(
+        _Figure(
+            label="Pods waiting at the end",
+            value=f"{totals.waiting:,}",
+            detail=f"{totals.refused:,} refused at least once",
+        )
+    )
+    if totals.verified_seconds is None:
+        figures.append(_Figure(label="Events", value=f"{totals.events:,}", detail="not verified"))
+    else:
+        outcome = "verification failed" if totals.findings else "chain and capacity checked"
+        figures.append(
+            _Figure(
+                label="Events",
+                value=f"{totals.events:,}",
+                detail=f"{outcome} in {totals.verified_seconds:.1f} s",
+            )
+        )
+    return figures
+
+
+def _models(history: History) -> list[dict[str, Any]]:
+    levels, closed = _at_the_end(history)
+    rows: dict[str, dict[str, Any]] = {}
+    for index, card in enumerate(history.cards):
+        row = rows.setdefault(
+            card.model or card.device_type,
+            {
+                "gpu": card.device_type == TYPE_GPU,
+                "nodes": set(),
+                "cards": 0,
+                "full": 0,
+                "partly": 0,
+                "free": 0,
+                "closed": 0,
+                "held": 0,
+            },
+        )
+        level = min(WHOLE, levels[index])
+        row["nodes"].add(card.node)
+        row["cards"] += 1
+        row["held"] += level
+        row["closed"] += index in closed
+        if level or index not in closed:
+            row["full" if level == WHOLE else "partly" if level else "free"] += 1
+    return [
+        {
+            **row,
+            "model": model,
+            "nodes": len(row["nodes"]),
+            "percent": round(row["held"] / row["cards"], 1),
+        }
+        for model, row in sorted(rows.items(), key=_models_order)
+    ]
+
+
+def _models_order(item: tuple[str, dict[str, Any]]) -> tuple[bool, int, str]:
+    return not item[1]["gpu"], -item[1]["cards"], item[0]
+
+
+def _at_the_end(history: History) -> tuple[list[int], set[int]]:
+    """Return how full each card is at the end, in percent, and which ones are closed."""
+    levels = [0] * len(history.cards)
+    for hold in history.holds:
+        if hold.closed is None or hold.closed > history.end:
+            whole = history.cards[hold.card].core_capacity_percent or WHOLE
+            levels[hold.card] += history.shares[hold.share].percent * WHOLE // whole
+    closed = {o.card for o in history.outages if o.closed is None or o.closed > history.end}
+    return levels, closed
+
+
+def _chart(report: Report) -> _Chart | None:
+    history, points = report.history, report.capacity
+    bands = areas(history, points)
+    if not bands:
+        return None
+    kinds = sum(1 for shape in report.history.shapes if shape.gpu_count)
+    allocated = [_share(p.allocated, p) for p in points]
+    stranded = [_share(p.stranded, p) for p in points]
+    summary = (
+        f"Of {cards_of(_capacity(points[-1])):,.0f} cards {_mean(allocated):.1f} % were allocated"
+        f" and {_mean(stranded):.1f} % stranded in the mean over {_run(history)}."
+    )
+    return _Chart(
+        areas=bands,
+        y_ticks=y_ticks(max(1, max(_capacity(p) for p in points) // WHOLE)),
+        summary=summary,
+        shapes=min(kinds, 64),
+        has_closed=any(point.closed for point in points),
+    )
+
+
+def _run(history: History) -> str:
+    return "the period" if history.axis == "time" else "the events"
+
+
+def _failures(report: Report) -> dict[str, Any]:
+    rows = sorted(report.failures, key=lambda row: (-row.pods, row.reason))
+    most = max((row.pods for row in rows), default=0) or 1
+    words = (
+        f"{_counted(report.totals.refused, 'Pod')} refused at least once,"
+        f" {report.totals.waiting:,} still waiting at the end. A Pod counts under every reason it"
+        " was given; nodes are those of the refusal quoted."
+    )
+    if len(rows) > FAILURES_MAX:
+        words += f" The {FAILURES_MAX} most frequent of {len(rows):,} reasons are listed."
+    return {
+        "failures_words": words,
+        "failures": [
+            {
+                "reason": row.reason,
+                "pods": f"{row.pods:,}",
+                "percent": round(row.pods * 100 / most, 1),
+                "nodes": f"{row.nodes:,}" if row.nodes else "-",
+                "example_pod": row.example_pod,
+                "detail": row.detail,
+                "remedy": row.remedy,
+            }
+            for row in rows[:FAILURES_MAX]
+        ],
+    }
+
+
+def _usage(report: Report) -> dict[str, Any]:
+    rows = sorted(report.usage, key=lambda row: (-row.gpu_hours, -row.cpu_hours, row.group))
+    total = UsageRow(
+        group="",
+        pods=sum(row.pods for row in rows),
+        gpu_hours=sum(row.gpu_hours for row in rows),
+        cpu_hours=sum(row.cpu_hours for row in rows),
+    )
+    most = max((row.gpu_hours for row in rows), default=0.0) or 1.0
+    note = ""
+    if report.history.axis == "position":
+        rows, note = [], "Every decision was made at one moment, so nothing lasted for hours."
+    elif len(rows) > USAGE_MAX:
+        note = f"The first {USAGE_MAX} of {len(rows):,} namespaces."
+    return {
+        "usage_note": note,
+        "usage_total": _usage_row(total, total, most),
+        "usage": [_usage_row(row, total, most) for row in rows[:USAGE_MAX]],
+    }
+
+
+def _usage_row(row: UsageRow, total: UsageRow, most: float) -> dict[str, Any]:
+    share = row.gpu_hours * 100 / total.gpu_hours if total.gpu_hours else 0.0
+    return {
+        "group": row.group,
+        "pods": f"{row.pods:,}",
+        "gpu_hours": f"{row.gpu_hours:,.1f}",
+        "cpu_hours": f"{row.cpu_hours:,.1f}",
+        "share": f"{share:.1f}",
+        "percent": round(min(100.0, row.gpu_hours * 100 / most), 1),
+    }
+
+
+def _source(report: Report) -> list[dict[str, str]]:
+    source = report.source
+    items = (
+        ("Command", source.command),
+        ("Ledger", source.ledger),
+        ("Origin", source.origin),
+        ("Seed", source.seed),
+        ("Head", f"position {source.position:,}, {local(source.head_at_us).isoformat()}"),
+        ("Chain head", source.chain_head),
+        ("Tenure", source.version),
+    )
+    return [{"label": label, "value": value} for label, value in items if value]
+
+
+def _capacity(point: CapacityPoint) -> int:
+    return point.allocated + point.stranded + point.usable + point.closed
+
+
+def _share(part: int, point: CapacityPoint) -> float:
+    whole = _capacity(point)
+    return part * 100 / whole if whole else 0.0
+
+
+def _mean(values: Sequence[float] | Iterable[float]) -> float:
+    numbers = list(values)
+    return sum(numbers) / len(numbers) if numbers else 0.0
+
+
+def _percent(value: float) -> str:
+    """Return a percentage that no line break takes apart."""
+    return f"{value:.1f}\u00a0%"
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"

@@ -1,0 +1,453 @@
+"""`tenure defrag plan`: the scene, the request, and the plan as a table or as data."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from ledger.domain.cpuset import CpuSet
+from ledger.domain.dialects.names import OUR_DIALECT, Dialect
+from ledger.domain.errors import InputError
+from tenure.exits import AnswerIsNo, with_next
+from tenure.names import PodName, parse_name
+from tenure.opening import LEDGER_VARIABLE, opened
+from tenure.options import LedgerUrl, ObjectFiles, Output
+from tenure.output import Column, OutputFormat, one_line, write_answer, write_table
+
+if TYPE_CHECKING:
+    from ledger.domain.devices import DeviceShare
+    from ledger.domain.request.requests import PodRequest
+    from scheduler.cluster.model import Scene
+    from scheduler.cluster.scene import Objects
+    from scheduler.whatif.bench import Bench
+    from scheduler.whatif.defrag import Move, NoPlan, Plan
+    from tenure.whatif.wanted import Wanted
+
+REQUEST = "The request"
+SEARCH = "The search"
+
+
+class CpuScope(StrEnum):
+    """Where CPUs of its own must be together."""
+
+    NUMA = "numa"
+    SOCKET = "socket"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the `defrag` group to the command line."""
+    group = typer.Typer(help="Make room by moving Pods.", no_args_is_help=True)
+    group.callback()(_group)
+    group.command("plan")(plan)
+    app.add_typer(group, name="defrag")
+
+
+def _group() -> None:
+    """Make room by moving Pods."""
+
+
+def plan(
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="NAMESPACE/POD",
+            help="A Pod that waits, of the ledger or of --objects.",
+            show_default=False,
+        ),
+    ] = None,
+    *,
+    file: Annotated[
+        Path | None,
+        typer.Option(
+            "--file", "-f", metavar="FILE", help="A Pod manifest.", rich_help_panel=REQUEST
+        ),
+    ] = None,
+    dialect: Annotated[
+        Dialect,
+        typer.Option(help="The words of the options below.", rich_help_panel=REQUEST),
+    ] = OUR_DIALECT,
+    gpus: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N",
+            help="GPUs: whole ones, or a part of one such as 0.5.",
+            show_default=False,
+            rich_help_panel=REQUEST,
+        ),
+    ] = None,
+    gpu_memory: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE",
+            help="GPU memory in all, such as 20Gi.",
+            show_default=False,
+            rich_help_panel=REQUEST,
+        ),
+    ] = None,
+    gpu_model: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODEL",
+            help="Only GPUs of this model.",
+            show_default=False,
+            rich_help_panel=REQUEST,
+        ),
+    ] = None,
+    cpu: Annotated[
+        str | None,
+        typer.Option(metavar="N", help="CPUs.", show_default=False, rich_help_panel=REQUEST),
+    ] = None,
+    memory: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE", help="Memory, such as 8Gi.", show_default=False, rich_help_panel=REQUEST
+        ),
+    ] = None,
+    own_cpus: Annotated[
+        bool,
+        typer.Option("--own-cpus", help="The CPUs for itself (LSR).", rich_help_panel=REQUEST),
+    ] = False,
+    cpu_scope: Annotated[
+        CpuScope | None,
+        typer.Option(
+            help="Its own CPUs on one NUMA node or socket.",
+            show_default=False,
+            rich_help_panel=REQUEST,
+        ),
+    ] = None,
+    keep: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAMESPACE/POD",
+            help="A Pod that may not be moved. May be given several times.",
+            show_default=False,
+            rich_help_panel=SEARCH,
+        ),
+    ] = None,
+    decisions: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=10_000_000,
+            help="Bound of the exact search. Default: 20000.",
+            show_default=False,
+            rich_help_panel=SEARCH,
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Accepted as with every act: a plan never acts.")
+    ] = True,
+    objects: ObjectFiles = None,
+    ledger: LedgerUrl = None,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """
+    Propose the fewest moves that make room for a request. Nothing is moved, nothing is written.
+
+    Exit 0: a plan, or no move is needed. Exit 1: there is none, and why.
+
+    Example: tenure defrag plan ml/big-1
+
+    For what does not exist yet: tenure defrag plan --gpus 4 --dialect nvidia --cpu 32
+
+    Eight CPUs of one NUMA node: tenure defrag plan --cpu 8 --own-cpus --cpu-scope numa
+
+    A live cluster without a ledger: kubectl get nodes,pods -A -o json | tenure defrag plan
+    -f pod.yaml --objects -
+    """
+    from tenure.whatif.wanted import Wanted
+
+    del dry_run
+    wanted = Wanted(
+        name=name,
+        file=file,
+        dialect=dialect,
+        gpus=gpus,
+        gpu_memory=gpu_memory,
+        gpu_model=gpu_model,
+        cpu=cpu,
+        memory=memory,
+        own_cpus=own_cpus,
+        cpu_scope=None if cpu_scope is None else cpu_scope.value,
+    )
+    answer_defrag(
+        wanted,
+        keep=keep or (),
+        decisions=decisions,
+        objects=objects or (),
+        ledger=ledger,
+        output=output,
+    )
+
+
+MOVE_COLUMNS: Final = (
+    Column(key="step", title="STEP", right=True),
+    Column(key="pod", title="POD"),
+    Column(key="from_text", title="FROM"),
+    Column(key="to_text", title="TO"),
+    Column(key="room_text", title="ROOM FIRST"),
+    Column(key="group", title="GROUP", wide=True),
+    Column(key="pod_uid", title="POD UID", wide=True),
+)
+MOVE_CSV: Final = tuple(
+    Column(key=key, title=key)
+    for key in ("step", "pod", "pod_uid", "group", "from", "to", "room_first")
+)
+
+
+def answer_defrag(
+    wanted: Wanted,
+    *,
+    keep: Sequence[str],
+    decisions: int | None,
+    objects: Sequence[str],
+    ledger: str | None,
+    output: OutputFormat,
+) -> None:
+    """
+    Print the fewest moves that make room. Nothing is moved, and nothing is written.
+
+    Rule: cli.md, Acts, `defrag plan`; exit codes 0, 1 and 2.
+
+    The ledger says who holds what, and files say what it does not record. With files and neither
+    `--ledger` nor its variable, the files alone are the cluster.
+
+    Raises:
+        InputError: not one request, or something that can't be read.
+        AnswerIsNo: there is no plan.
+    """
+    from scheduler.whatif.defrag import DECISIONS_MAX, NoPlan, plan_moves
+    from tenure.whatif.wanted import check_wanted
+
+    check_wanted(wanted)
+    kept = frozenset(str(_pod_name(name, "--keep")) for name in keep)
+    scene = _scene(objects, ledger)
+    request = _request(wanted, scene)
+    bench = _bench(scene, request, kept, wanted.cpu_scope)
+    answer = plan_moves(request, bench, decisions_max=decisions or DECISIONS_MAX)
+    document = _document(request, answer, bench, scene)
+    if output.is_table:
+        _write(request, answer, document, output)
+    else:
+        rows = [] if isinstance(answer, NoPlan) else document["plan"]["moves"]
+        write_answer(output, rows, MOVE_CSV, document=document)
+    if isinstance(answer, NoPlan):
+        raise AnswerIsNo
+
+
+def _scene(objects: Sequence[str], ledger: str | None) -> Scene:
+    from scheduler.cluster.scene import read_objects, scene_of_ledger, scene_of_objects, settings_of
+    from scheduler.decide.settings import SchedulingSettings
+    from tenure.manifests import read_manifests
+
+    manifests = read_manifests(objects) if objects else None
+    settings = SchedulingSettings()
+    if manifests is not None and ledger is None and not os.environ.get(LEDGER_VARIABLE):
+        return scene_of_objects(read_objects(manifests, settings), settings)
+    with ExitStack() as stack:
+        source = stack.enter_context(opened(ledger))
+        settings = settings_of(source)
+        told: Objects | None = None
+        if manifests is not None:
+            told = read_objects(manifests, settings)
+        return scene_of_ledger(source, told, settings)
+
+
+def _request(wanted: Wanted, scene: Scene) -> PodRequest:
+    """Return the request that room is wanted for, alone even where it is of a group."""
+    from tenure.whatif.wanted import request_of_file, request_of_options
+
+    vocabulary = scene.settings.vocabulary
+    if wanted.file is not None:
+        request = request_of_file(wanted.file, vocabulary)
+    elif wanted.name is not None:
+        request = _waiting(_pod_name(wanted.name, "NAMESPACE/POD"), scene)
+    else:
+        request = request_of_options(wanted, vocabulary)
+    if wanted.cpu_scope is not None and request.cpuset is None:
+        fact = "only for a request for CPUs of its own"
+        raise with_next(InputError(fact, field="--cpu-scope"), "add --own-cpus, or ask as LSR")
+    return request
+
+
+def _waiting(name: PodName, scene: Scene) -> PodRequest:
+    holding = {holder.uid for holder in scene.holders}
+    found = [
+        request
+        for uid, request in scene.requests.items()
+        if (request.namespace, request.name) == (name.namespace, name.name)
+    ]
+    waiting = [request for request in found if request.uid not in holding]
+    if waiting:
+        _refuse_unrecorded(waiting[-1], scene)
+        return waiting[-1]
+    if found:
+        raise with_next(
+            InputError("it holds its place already", place=str(name)), f"see `tenure why {name}`"
+        )
+    error = InputError("no request of this name is known", place=str(name))
+    raise with_next(error, "name its manifest by --file, or what it asks for by --gpus and --cpu")
+
+
+def _refuse_unrecorded(request: PodRequest, scene: Scene) -> None:
+    """Refuse to plan for a Pod whose refusal is about facts that nobody wrote down."""
+    from scheduler.whatif.prospects import is_blind
+
+    refused = scene.refused.get(request.uid, ())
+    if is_blind(scene, refused):
+        listed = ", ".join(reason.reason for reason in refused)
+        fact = f"the ledger does not record what it was refused for: {listed}"
+        error = InputError(fact, place=request.path)
+        raise with_next(error, "name the files of the Pod and of the nodes by --objects")
+
+
+def _pod_name(text: str, field: str) -> PodName:
+    for reading in parse_name(text):
+        if isinstance(reading, PodName):
+            return reading
+    raise InputError(f"not NAMESPACE/POD: value={text!r}", field=field)
+
+
+def _bench(scene: Scene, request: PodRequest, kept: frozenset[str], scope: str | None) -> Bench:
+    from scheduler.whatif.bench import bench_of, on_one
+
+    unknown = kept - {holder.path for holder in scene.holders}
+    if unknown:
+        raise InputError(f"holds nothing: {', '.join(sorted(unknown))}", field="--keep")
+    return bench_of(scene, request.uid, kept=kept, accepts=on_one(scope))
+
+
+# --- as data ----------------------------------------------------------------------------------
+
+
+def _document(
+    request: PodRequest, answer: Plan | NoPlan, bench: Bench, scene: Scene
+) -> dict[str, Any]:
+    """Return the answer as JSON shows it; every key is always there."""
+    from scheduler.record.events import shape_of
+    from scheduler.whatif.defrag import Plan
+
+    fixed = Counter(holder.fixed for holder in bench.holders.values() if holder.fixed)
+    plan = None
+    if isinstance(answer, Plan):
+        place = answer.place
+        plan = {
+            "moves": [_move(move) for move in answer.moves],
+            "place": _place(place.node_name, place.shares, place.cpuset),
+        }
+    return {
+        "request": {
+            "namespace": request.namespace,
+            "name": request.name,
+            "uid": request.uid,
+            "shape": shape_of(request),
+        },
+        "plan": plan,
+        "exact": answer.exact if isinstance(answer, Plan) else answer.proved,
+        "why": "" if isinstance(answer, Plan) else answer.why,
+        "cut": list(answer.cut),
+        "not_moved": dict(sorted(fixed.items())),
+        "untold": list(scene.untold),
+    }
+
+
+def _move(move: Move) -> dict[str, Any]:
+    held, to = move.holder.held, move.to
+    return {
+        "step": move.step,
+        "pod": move.holder.path,
+        "pod_uid": held.pod_uid,
+        "group": move.holder.group,
+        "from": _place(held.node_name or to.node_name, held.shares, held.cpuset),
+        "to": _place(to.node_name, to.shares, to.cpuset),
+        "room_first": move.room_first,
+    }
+
+
+def _place(node: str, shares: Sequence[DeviceShare], cpuset: CpuSet) -> dict[str, Any]:
+    return {
+        "node": node,
+        "devices": [
+            {
+                "type": share.device_type,
+                "minor": share.minor,
+                "id": share.device_id,
+                "core_percent": share.core_percent,
+                "memory_bytes": share.memory_bytes,
+            }
+            for share in shares
+        ],
+        "cpuset": str(cpuset),
+    }
+
+
+# --- for people -------------------------------------------------------------------------------
+
+
+def _write(
+    request: PodRequest, answer: Plan | NoPlan, document: dict[str, Any], output: OutputFormat
+) -> None:
+    from scheduler.whatif.defrag import Plan
+
+    lines = _lines(request, answer)
+    sys.stdout.write(one_line(next(lines)) + "\n")
+    if isinstance(answer, Plan) and answer.moves:
+        rows = [
+            {
+                **move,
+                "from_text": _text(move["from"]),
+                "to_text": _text(move["to"]),
+                "room_text": "yes" if move["room_first"] else "no",
+            }
+            for move in document["plan"]["moves"]
+        ]
+        shown = [c for c in MOVE_COLUMNS if output is OutputFormat.WIDE or not c.wide]
+        write_table(rows, shown, sys.stdout)
+    if isinstance(answer, Plan):
+        place = _text(document["plan"]["place"])
+        sys.stdout.write(one_line(f"then {request.path} fits on {place}") + "\n")
+    for line in (*lines, *_asides(document)):
+        sys.stdout.write(one_line(line) + "\n")
+
+
+def _lines(request: PodRequest, answer: Plan | NoPlan) -> Iterator[str]:
+    from scheduler.record.events import shape_of
+    from scheduler.whatif.defrag import NoPlan
+
+    asks = f"{request.path}, which asks for {shape_of(request)}"
+    if isinstance(answer, NoPlan):
+        yield f"no plan makes room for {asks}: {answer.why}"
+    elif not answer.moves:
+        yield f"no move is needed for {asks}"
+    else:
+        count = len(answer.moves)
+        moves = "1 move makes" if count == 1 else f"{count} moves make"
+        sure = "no fewer do" if answer.exact else "perhaps fewer do"
+        yield f"{moves} room, {sure}, for {asks}"
+    yield from (f"bound met: {text}" for text in answer.cut)
+
+
+def _asides(document: dict[str, Any]) -> Iterator[str]:
+    for why, count in document["not_moved"].items():
+        yield f"not moved: {count} Pod{'' if count == 1 else 's'}: {why}"
+    for text in document["untold"]:
+        yield f"not recorded, so not looked at (--objects FILE tells): {text}"
+
+
+def _text(place: dict[str, Any]) -> str:
+    """Return a place as people read it: `n-1 gpu:0,gpu:1(50%) cpus 0-3`."""
+    devices = ",".join(
+        f"{device['type']}:{device['minor']}"
+        + ("" if device["core_percent"] in {0, 100} else f"({device['core_percent']}%)")
+        for device in place["devices"]
+    )
+    cpus = f"cpus {place['cpuset']}" if place["cpuset"] else ""
+    return " ".join(part for part in (place["node"], devices, cpus) if part)

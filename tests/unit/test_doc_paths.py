@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import re
+from itertools import product
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+ROOT: Final = Path(__file__).parents[2]
+FOLDERS: Final = (
+    "agent|benchmarks|certs|docs|examples|ledger|migrations|scheduler|tenure|tests|webhook"
+)
+NAMED: Final = re.compile(
+    rf"(?<![\w./-])(?:{FOLDERS})/(?:[\w./{{}},*<>-]*(?:/|\.(?:py|md|csv|yaml|sql|go))(?![\w/])|adr/\d+)"
+)
+PAGES: Final = sorted(
+    [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")], key=lambda page: page.relative_to(ROOT)
+)
+
+
+def spelled(path: str) -> list[str]:
+    """Return every path that `a/{b,c}.py` stands for."""
+    parts = [part.split(",") for part in re.split(r"[{}]", path)]
+    plain = re.split(r"\{[^}]*\}", path)
+    chosen = [part for number, part in enumerate(parts) if number % 2]
+    return [
+        "".join(a + b for a, b in zip(plain, (*choice, ""), strict=True))
+        for choice in product(*chosen)
+    ]
+
+
+def missing(text: str) -> list[str]:
+    """Return the files and folders of ours that a text names and that are not there."""
+    named = {path for match in NAMED.findall(text) for path in spelled(match)}
+    return sorted(path for path in named if not any(ROOT.glob(pattern(path))))
+
+
+def pattern(path: str) -> str:
+    """Return what finds a path; `<name>` is any, and an ADR is named by its number."""
+    end = "" if "." in path or path.endswith("/") else "*"
+    return re.sub("<[^>]*>", "*", path).rstrip("/") + end
+
+
+@pytest.mark.parametrize(
+    "page", [pytest.param(page, id=str(page.relative_to(ROOT))) for page in PAGES]
+)
+def test_every_file_that_a_page_names_is_there(page: Path) -> None:
+    """A reader can open what the text sends to, after every move."""
+    assert missing(page.read_text()) == []
+
+
+def test_a_path_that_is_not_there_is_found() -> None:
+    """In every way in which pages write them."""
+    text = "`tenure/{cli,none}.py` docs/adr/0001, `ledger/domain/dialects/<name>/words.py` tests/x/"
+
+    assert missing(text) == ["tenure/none.py", "tests/x/"]
