@@ -9,6 +9,7 @@ from typing import Final, Protocol
 
 import numpy as np
 
+from certs.ports import Object
 from ledger.domain.annotations.wire import an_object
 from ledger.domain.errors import InputError
 from ledger.domain.kube.object_fields import text_at
@@ -47,7 +48,7 @@ class Holds(Protocol):
         """Take back what a Pod was expected to get: it is filtered anew."""
         ...
 
-    def expected(self, placement: Placement) -> None:
+    def expected(self, placement: Placement, pod: Object) -> None:
         """Keep what a Pod would get on the node that is expected to win."""
         ...
 
@@ -58,7 +59,7 @@ class NoHolds:
     def asked_again(self, pod_uid: str) -> None:
         """Do nothing."""
 
-    def expected(self, placement: Placement) -> None:
+    def expected(self, placement: Placement, pod: Object) -> None:
         """Do nothing."""
 
 
@@ -109,7 +110,7 @@ class Extender:
         judged = view.judge(request, arguments.node_names)
         best = judged.filtered.best
         if best is not None and len(judged.filtered.passing) == 1:
-            self._holds.expected(best)
+            self._holds.expected(best, arguments.pod)
         return view.directory.filter_result(judged.asked, judged.filtered, arguments.nodes)
 
     def prioritize(self, body: bytes) -> bytes:
@@ -124,7 +125,7 @@ class Extender:
         self._check_now()
         judged = self._judged(arguments)
         if judged.filtered.best is not None:
-            self._holds.expected(judged.filtered.best)
+            self._holds.expected(judged.filtered.best, arguments.pod)
         return self._view.directory.priorities(judged.asked, judged.filtered)
 
     def _judged(self, arguments: ExtenderArguments) -> Judged:

@@ -38,7 +38,7 @@ class LiveBooks:
         why_not: why nothing may be decided now, empty when it may.
 
     Attributes:
-        lifted: lifts the soft holds of a node for the length of a block.
+        lifted: lifts the soft holds in the way of a Pod on a node for the length of a block.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class LiveBooks:
         self._described: set[str] = set()
         self._attempts: dict[str, int] = dict(begun.attempts)
         self._standing = _standing(begun.state, begun.opened)
-        self.lifted: Callable[[str], AbstractContextManager[None]] = lambda _: nullcontext()
+        self.lifted: Callable[[str, str], AbstractContextManager[None]] = _no_holds
 
     def standing(self, pod_uid: str) -> Standing | None:
         """Return what is reserved for a Pod, None where nothing is."""
@@ -88,8 +88,14 @@ class LiveBooks:
                 self._view.asks(pod)
             except InputError as error:
                 return NotChosen(message=str(error))
-        with self.lifted(call.node_name):
-            placement = self._view.choose(call.pod_uid, call.node_name)
+        with self.lifted(call.pod_uid, call.node_name):
+            chosen = self._chosen(call, attempt, resource_version)
+            if isinstance(chosen, Chosen):
+                self._view.expect(chosen.reservation)
+        return chosen
+
+    def _chosen(self, call: BindCall, attempt: int, resource_version: str) -> Chosen | NotChosen:
+        placement = self._view.choose(call.pod_uid, call.node_name)
         if isinstance(placement, str):
             return NotChosen(message=placement)
         node = self._view.facts(call.node_name)
@@ -100,7 +106,7 @@ class LiveBooks:
         digest = request_digest(recorded)
         reservation = events.reserved(
             self._words,
-            replace(placement, rated=self._view.rated(call.pod_uid, call.node_name)),
+            structs.replace(placement, rated=self._view.rated(call.pod_uid, call.node_name)),
             encode(placement, node=node, now_ns=at_us * 1000, settings=settings),
             at_us,
             digest=digest,
@@ -115,7 +121,6 @@ class LiveBooks:
             described = events.described(recorded, digest, at_us)
             key = f"{described.idempotency_key}:{call.pod_uid}:{attempt}"
             new.insert(0, structs.replace(described, idempotency_key=key))
-        self._view.expect(reservation.event)
         return Chosen(reservation=reservation.event, events=tuple(new))
 
     def refused(self, chosen: Chosen) -> None:
@@ -148,6 +153,10 @@ class LiveBooks:
             case _:
                 pass
         self._view.take(position, event)
+
+
+def _no_holds(_pod_uid: str, _node_name: str) -> AbstractContextManager[None]:
+    return nullcontext()
 
 
 def _standing(state: LedgerState, opened: Mapping[int, object]) -> dict[str, Standing]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from certs.ports import Object
 from ledger.domain.errors import InputError
 from scheduler.decide.outcome import Placement
 from scheduler.service.answering import Extender, NotNowError
@@ -38,8 +39,9 @@ class Told:
         """Note it."""
         self.held.append(f"-{pod_uid}")
 
-    def expected(self, placement: Placement) -> None:
-        """Note it."""
+    def expected(self, placement: Placement, pod: Object) -> None:
+        """Note it, with the Pod that it is for."""
+        assert pod["metadata"]["uid"] == placement.request.uid
         self.held.append(f"{placement.request.uid}@{placement.node_name}")
 
 

@@ -1,0 +1,211 @@
+"""
+Soft holds: what kube-scheduler was told a Pod would get, until it says where the Pod goes.
+
+Rule: design section 5.2. Kube-scheduler asks for the next Pod before it binds the last one, so that
+a burst would be sent to one card. A hold takes room in the engine that filters are answered from.
+It is never a source of truth: what is bound is chosen from what the ledger holds alone, and nobody
+is refused a place at bind for a hold's sake.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+from certs.ports import Object
+from scheduler.decide.engine import Engine
+from scheduler.decide.outcome import Placement
+
+HOLD_SECONDS: Final = 30.0
+HOLD_WITH_VOLUMES_SECONDS: Final = 660.0
+"""Binding volumes may take kube-scheduler ten minutes."""
+HOLDS_MAX: Final = 4_096
+
+BOUND: Final = "bound"
+ASKED_AGAIN: Final = "asked again"
+DELETED: Final = "deleted"
+UNSCHEDULABLE: Final = "unschedulable"
+TOO_OLD: Final = "too old"
+MOVED: Final = "moved"
+CROWDED_OUT: Final = "crowded out"
+NODE_GONE: Final = "node gone"
+TOO_MANY: Final = "too many"
+NO_ROOM: Final = "no room"
+
+
+@dataclass(frozen=True, slots=True)
+class _Hold:
+    """A place that is taken until a moment, and the Pod's PodScheduled as it was then."""
+
+    placement: Placement
+    until: float
+    condition: str
+
+
+class Holds:
+    """
+    The soft holds of one engine, and a sink of Pods that may end or move them.
+
+    Args:
+        now: seconds that never run backwards.
+        number_of: the engine's number of a node by its name; None for one that is not there.
+        most: so many at once; who comes then has none.
+
+    Attributes:
+        ended: why holds ended, and how often; `TOO_MANY` and `NO_ROOM` of those that never began.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        now: Callable[[], float],
+        number_of: Callable[[str], int | None],
+        *,
+        most: int = HOLDS_MAX,
+    ) -> None:
+        self._engine = engine
+        self._now = now
+        self._number_of = number_of
+        self._most = most
+        self._holds: dict[str, _Hold] = {}
+        self.ended: Counter[str] = Counter()
+
+    def __len__(self) -> int:
+        return len(self._holds)
+
+    def node_of(self, pod_uid: str) -> str:
+        """Return the node that a Pod has a hold on, empty without one."""
+        hold = self._holds.get(pod_uid)
+        return "" if hold is None else hold.placement.node_name
+
+    def placements(self) -> list[Placement]:
+        """Return what is held, in the order in which it was taken."""
+        return [hold.placement for hold in self._holds.values()]
+
+    def asked_again(self, pod_uid: str) -> None:
+        """Take back what a Pod was expected to get, for it is filtered anew, and what is too old."""
+        self.end(pod_uid, ASKED_AGAIN)
+        self.expire()
+
+    def expected(self, placement: Placement, pod: Object) -> None:
+        """
+        Hold what a filter found best, on the node that is expected to win.
+
+        Room that somebody took since the filter is not held twice.
+
+        Args:
+            pod: as kube-scheduler sent it.
+        """
+        uid = placement.request.uid
+        self.end(uid, ASKED_AGAIN)
+        if len(self._holds) >= self._most:
+            self.ended[TOO_MANY] += 1
+            return
+        taken = self._engine.try_place(placement.request, placement.node)
+        if taken is None:
+            self.ended[NO_ROOM] += 1
+            return
+        seconds = HOLD_WITH_VOLUMES_SECONDS if _claims_volumes(pod) else HOLD_SECONDS
+        self._holds[uid] = _Hold(taken, self._now() + seconds, _condition(pod))
+
+    def end(self, pod_uid: str, why: str) -> None:
+        """End a Pod's hold, if it has one."""
+        hold = self._holds.pop(pod_uid, None)
+        if hold is not None:
+            self._engine.release(pod_uid)
+            self.ended[why] += 1
+
+    def expire(self) -> None:
+        """End what is older than a hold may be."""
+        now = self._now()
+        for uid in [uid for uid, hold in self._holds.items() if hold.until <= now]:
+            self.end(uid, TOO_OLD)
+
+    def put(self, uid: str, item: Object) -> None:
+        """
+        Take a Pod that came or changed.
+
+        Its hold ends when it is bound, is being deleted, or became unschedulable; a condition that
+        it had when it was asked about says nothing of what came of that. The hold follows the Pod
+        to the node that kube-scheduler nominated it to, and ends where that one has no room.
+        """
+        hold = self._holds.get(uid)
+        if hold is None:
+            return
+        condition = _condition(item)
+        if (item.get("spec") or {}).get("nodeName"):
+            self.end(uid, BOUND)
+        elif item["metadata"].get("deletionTimestamp"):
+            self.end(uid, DELETED)
+        elif condition.startswith("False") and condition != hold.condition:
+            self.end(uid, UNSCHEDULABLE)
+        else:
+            nominated = (item.get("status") or {}).get("nominatedNodeName")
+            if nominated and nominated != hold.placement.node_name:
+                self._move(uid, hold, nominated)
+
+    def drop(self, uid: str) -> None:
+        """Take note of a Pod that is gone."""
+        self.end(uid, DELETED)
+
+    def dropped(self, pod_uids: Iterable[str]) -> None:
+        """Forget holds that the engine gave back when their node went."""
+        for uid in pod_uids:
+            if self._holds.pop(uid, None) is not None:
+                self.ended[NODE_GONE] += 1
+
+    @contextmanager
+    def lifted(self, pod_uid: str, node_name: str) -> Iterator[None]:
+        """
+        Let the block choose for a Pod that is bound to this node, and take what it chose.
+
+        The Pod's own hold ends. The other holds on the node are lifted, and put back after the
+        block where they still fit, on other cards if need be.
+        """
+        self.end(pod_uid, BOUND)
+        lifted = [
+            (uid, hold)
+            for uid, hold in self._holds.items()
+            if hold.placement.node_name == node_name
+        ]
+        for uid, _ in lifted:
+            self._engine.release(uid)
+            del self._holds[uid]
+        try:
+            yield
+        finally:
+            for uid, hold in lifted:
+                self._take(uid, hold, hold.placement.node, CROWDED_OUT)
+
+    def _move(self, uid: str, hold: _Hold, node_name: str) -> None:
+        self.end(uid, MOVED)
+        number = self._number_of(node_name)
+        if number is not None:
+            self._take(uid, hold, number, NO_ROOM)
+
+    def _take(self, uid: str, hold: _Hold, node: int, otherwise: str) -> None:
+        """Let a hold that was given back take room again, or end."""
+        taken = self._engine.try_place(hold.placement.request, node)
+        if taken is None:
+            self.ended[otherwise] += 1
+        else:
+            self._holds[uid] = _Hold(taken, hold.until, hold.condition)
+
+
+def _claims_volumes(pod: Object) -> bool:
+    """Tell whether kube-scheduler may have to wait for the Pod's volumes before it binds."""
+    volumes = (pod.get("spec") or {}).get("volumes") or ()
+    return any("persistentVolumeClaim" in each or "ephemeral" in each for each in volumes)
+
+
+def _condition(pod: Object) -> str:
+    """Return the Pod's PodScheduled as a text that is another one whenever it is set anew."""
+    conditions: list[dict[str, Any]] = (pod.get("status") or {}).get("conditions") or []
+    for each in conditions:
+        if each.get("type") == "PodScheduled":
+            words = ("status", "lastTransitionTime", "lastProbeTime", "reason", "message")
+            return " ".join(str(each.get(word) or "") for word in words)
+    return ""
