@@ -86,7 +86,7 @@ class Holds:
         return [hold.placement for hold in self._holds.values()]
 
     def asked_again(self, pod_uid: str) -> None:
-        """Take back what a Pod was expected to get, for it is filtered anew, and what is too old."""
+        """Take back what a Pod was expected to get: it is filtered anew. End what is too old."""
         self.end(pod_uid, ASKED_AGAIN)
         self.expire()
 
