@@ -120,6 +120,7 @@ class NoScratchError(Exception):
 
 
 _known: Final[dict[object, Mapping[str, Words]]] = {}
+_same: Final[dict[object, set[Pair]]] = {}
 
 
 def expected(connection: Connection) -> Mapping[str, Words]:
@@ -145,20 +146,21 @@ def expected(connection: Connection) -> Mapping[str, Words]:
 
 def mean_the_same(connection: Connection, kind: str, pairs: Collection[Pair]) -> set[Pair]:
     """
-    Return the pairs whose two wordings are of one meaning.
+    Return the pairs whose two wordings are of one meaning, read once per version of the server.
 
     Raises:
         NoScratchError: the server can't be written, or this role may not.
     """
-    readable = [pair for pair in pairs if _instead(kind, *pair[:2])]
-    if not readable:
-        return set()
-    with _scratch(connection, kind) as scratch:
-        return {
-            (key, one, other)
-            for key, one, other in readable
-            if _settled(scratch, kind, key, one) == _settled(scratch, kind, key, other)
-        }
+    same = _same.setdefault((connection.dialect.server_version_info, kind), set())
+    readable = [pair for pair in pairs if pair not in same and _instead(kind, *pair[:2])]
+    if readable:
+        with _scratch(connection, kind) as scratch:
+            same |= {
+                (key, one, other)
+                for key, one, other in readable
+                if _settled(scratch, kind, key, one) == _settled(scratch, kind, key, other)
+            }
+    return same.intersection(pairs)
 
 
 @contextmanager
