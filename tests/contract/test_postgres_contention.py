@@ -10,6 +10,7 @@ what both want, and the other one hears so, in words or as a conflict of transac
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -141,6 +142,7 @@ GRANTED: Final = (
     "SELECT (SELECT count(*) FROM ledger_reservations WHERE position > 3 AND pod_name = 'p')"
     " + (SELECT count(*) FROM ledger_places)"
 )
+WAITS: Final = "SELECT %s = ANY (pg_blocking_pids(%s))"
 REFUSED: Final = {"TL001", "23505", "23514", "40001"}
 """A rule of ours, a key or a condition of a table, and a conflict of transactions."""
 
@@ -185,13 +187,9 @@ class Person:
         """Send the statements of a step, behind those that still wait."""
         self.asked.append(self.thread.submit(self._run, self.steps[step]))
 
-    def waits(self, seconds: float) -> bool:
-        """Tell whether something asked has no answer yet."""
-        try:
-            self.asked[-1].exception(seconds)
-        except TimeoutError:
-            return True
-        return False
+    def is_answered(self) -> bool:
+        """Tell whether all that was asked has its answer."""
+        return all(each.done() for each in self.asked)
 
     def refusals(self) -> list[psycopg.Error]:
         """Return what was refused, the first one of which ended the transaction's work."""
@@ -216,13 +214,16 @@ def person(store: PostgresStore, level: str, statements: list[str], end: str) ->
         raw.execute("ROLLBACK")
 
 
-def carry_out(first: Person, second: Person, schedule: str) -> None:
+def carry_out(onlooker: Raw, first: Person, second: Person, schedule: str) -> None:
     """Let two people go on in this order; who waits for the other one is not waited for."""
-    people = {"first": first, "second": second}
+    people = {"first": (first, second), "second": (second, first)}
     for move in schedule.split():
         who, step = move.split(".")
-        people[who].ask(step)
-        people[who].waits(0.15)
+        one, other = people[who]
+        one.ask(step)
+        pids = [other.raw.info.backend_pid, one.raw.info.backend_pid]
+        while not one.is_answered() and onlooker.execute(WAITS, pids).fetchone() != (True,):
+            time.sleep(0.002)
 
 
 CASES: Final = {
@@ -242,7 +243,8 @@ def test_never_do_two_have_it(
         person(store, level, WANTED[what][0], ends[0]) as first,
         person(store, level, WANTED[what][1], ends[1]) as second,
     ):
-        carry_out(first, second, SCHEDULES[schedule])
+        with store.raw() as onlooker:
+            carry_out(onlooker, first, second, SCHEDULES[schedule])
         refusals = [first.refusals(), second.refusals()]
     with store.raw() as raw:
         double = raw.execute(DOUBLE.encode()).fetchall()
