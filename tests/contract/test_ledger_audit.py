@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -194,9 +195,32 @@ def recovered() -> LedgerRecovered:
     )
 
 
-@pytest.fixture
-def monday(store: Store) -> Store:
-    """One day of two nodes, known by heart; the last event is at midnight."""
+@pytest.fixture(scope="module", params=["sqlite", "postgres"])
+def empty(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Store]:
+    """A ledger without events on each database, to be asked and nothing else."""
+    if request.param == "sqlite":
+        made: SqliteStore = request.getfixturevalue("empty_ledger")
+        yield made.copy(tmp_path_factory.mktemp("empty") / "ledger.db")
+        return
+    store: PostgresStore = request.getfixturevalue("empty_postgres").copy()
+    yield store
+    store.server.drop(store.database)
+
+
+@pytest.fixture(scope="module")
+def monday(empty: Store, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    """The ledger of that day, to be asked and nothing else."""
+    store = empty.copy(tmp_path_factory.mktemp("monday") / "ledger.db")
+    record_monday(store)
+    yield store
+    if isinstance(store, PostgresStore):
+        store.server.drop(store.database)
+
+
+def record_monday(store: Store) -> None:
+    """Record one day of two nodes, known by heart; the last event is at midnight."""
     clock = Clock()
     day: list[tuple[float, LedgerEvent]] = [
         (9, node(gpus=4, cpus=2)),
@@ -224,26 +248,25 @@ def monday(store: Store) -> Store:
         start(ledger).append(
             [clock.new(event, at_us=MONDAY_US + int(hour * HOUR_US)) for hour, event in day]
         )
-    return store
 
 
 @pytest.mark.parametrize("view", VIEWS)
-def test_a_view_has_the_documented_columns(store: Store, view: str) -> None:
+def test_a_view_has_the_documented_columns(empty: Store, view: str) -> None:
     """Names and order of the columns are those of the table under the view's heading."""
     documented = re.findall(r"^\| `(\w+)` \|", VIEWS[view], re.MULTILINE)
-    with store.open("read") as ledger:
+    with empty.open("read") as ledger:
         columns, rows = run_sql(ledger, f"SELECT * FROM {view}")
 
     assert list(columns) == documented
     assert rows == []
 
 
-def test_every_view_is_documented(store: Store) -> None:
+def test_every_view_is_documented(empty: Store) -> None:
     """No audit view without a heading, no heading without a view."""
     catalogue = "SELECT viewname FROM pg_views WHERE schemaname = 'public'"
-    if isinstance(store, SqliteStore):
+    if isinstance(empty, SqliteStore):
         catalogue = "SELECT name FROM sqlite_master WHERE type = 'view'"
-    with store.open("read") as ledger:
+    with empty.open("read") as ledger:
         _, rows = run_sql(ledger, catalogue)
 
     assert {name for (name,) in rows} == set(VIEWS)
@@ -313,9 +336,10 @@ def contents(store: Store) -> list[str]:
     return [repr(names), *map(repr, rows)]
 
 
-def test_a_query_reads_what_is_committed(monday: Store) -> None:
+def test_a_query_reads_what_is_committed(store: Store) -> None:
     """Columns by name, rows as tuples; a writer beside it does not matter."""
-    with monday.open() as ledger:
+    record_monday(store)
+    with store.open() as ledger:
         start(ledger)
         columns, rows = run_sql(ledger, "SELECT epoch, position AS last FROM ledger_head")
 

@@ -103,23 +103,41 @@ def grow(store: SqliteStore, events: int) -> None:
         writer.append(clock.all(*(refused(f"r-{number}") for number in range(left))))
 
 
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of what is made once, by the first test that needs it."""
+    return tmp_path_factory.mktemp("signed")
+
+
 @pytest.fixture
-def signed(sqlite_store: SqliteStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Signed:
-    """A ledger of EVENTS events, signed and exported."""
-    grow(sqlite_store, EVENTS)
-    cli = CommandLine(sqlite_store.path, capsys)
-    folder = tmp_path / "kept"
+def signed(
+    original: Path,
+    empty_ledger: SqliteStore,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> Signed:
+    """A ledger of EVENTS events, signed and exported: a copy of one that is made once."""
+    if not any(original.iterdir()):
+        sign(empty_ledger.copy(original / "ledger.db"), original / "kept", capsys)
+    store = SqliteStore(path=original / "ledger.db").copy(tmp_path / "ledger.db")
+    folder = shutil.copytree(original / "kept", tmp_path / "kept")
+    return Signed(store=store, cli=CommandLine(store.path, capsys), folder=folder)
+
+
+def sign(store: SqliteStore, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Record EVENTS events, sign and export them; what is kept is put into `folder`."""
+    grow(store, EVENTS)
+    cli = CommandLine(store.path, capsys)
     folder.mkdir()
     made = cli.run("ledger", "key", "new", "--name", "k-1", "--out", str(folder / "key"))
     assert made.code == 0, made
     (folder / "key.pub").write_text(made.out)
-    kept = Signed(store=sqlite_store, cli=cli, folder=folder)
+    kept = Signed(store=store, cli=cli, folder=folder)
     key = str(folder / "key")
     answer = cli.ask("ledger", "checkpoint", "--key", key, "--out", str(kept.note))
     assert answer.out == kept.note.read_text()
     assert cli.ask("ledger", "export", "--out", str(kept.export), "--key", key).code == 0
     assert kept.verify("--checkpoint", str(kept.note), "--export", str(kept.export)).code == 0
-    return kept
 
 
 def without_rules(store: SqliteStore, change: Callable[[sqlite3.Connection], None]) -> None:

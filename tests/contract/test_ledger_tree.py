@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Iterator
 
 import psycopg
 import pytest
@@ -138,6 +139,17 @@ def test_a_tree_left_behind_is_caught_up(sqlite_store: SqliteStore, size: int) -
         assert verify(ledger).ok
 
 
+@pytest.fixture(scope="module")
+def full(empty_postgres: PostgresStore) -> Iterator[PostgresStore]:
+    """A ledger with a full tile and a checkpoint, which every test leaves as it was."""
+    store = empty_postgres.copy()
+    filled(store, 300)
+    with store.raw() as raw:
+        raw.execute("INSERT INTO ledger_checkpoints VALUES (7, 'a note')")
+    yield store
+    store.server.drop(store.database)
+
+
 @pytest.mark.parametrize(
     ("statement", "words"),
     [
@@ -199,14 +211,10 @@ def test_the_database_refuses_every_other_move(
     ],
     ids=lambda value: value if "tenure" not in value else "",
 )
-def test_postgres_refuses_every_other_move(
-    postgres_store: PostgresStore, statement: str, words: str
-) -> None:
+def test_postgres_refuses_every_other_move(full: PostgresStore, statement: str, words: str) -> None:
     """Trees, tiles and checkpoints only grow there too, with the triggers of replication off."""
-    filled(postgres_store, 300)
-    with postgres_store.raw() as raw:
+    with full.raw() as raw, raw.transaction(force_rollback=True):
         raw.execute("SET session_replication_role = replica")
-        raw.execute("INSERT INTO ledger_checkpoints VALUES (7, 'a note')")
         with pytest.raises(psycopg.DatabaseError, match=f"tenure ledger: .*{words}"):
             raw.execute(statement)
 
