@@ -7,6 +7,7 @@ import pytest
 
 from tenure.cli import app
 from tenure.exits import run
+from tests.support.cli import CommandLine
 from tests.support.process import tenure
 
 pytestmark = pytest.mark.integration
@@ -31,6 +32,15 @@ spec:
 """
 NODES_CSV: Final = "sn,cpu_milli,memory_mib,gpu,model\nn0,64000,262144,2,P100\n"
 PODS_CSV: Final = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec\np0,1000,1024,1,500,\n"
+
+
+@pytest.fixture
+def cli(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> CommandLine:
+    """The command line, run in the folder of the test with `run.db` as its ledger."""
+    monkeypatch.chdir(tmp_path)
+    return CommandLine(Path("run.db"), capsys)
 
 
 @pytest.mark.parametrize(
@@ -83,16 +93,16 @@ PODS_CSV: Final = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec\np0,1000
     ],
 )
 def test_a_bad_manifest_is_one_message_with_file_line_and_field(
-    tmp_path: Path, text: str, place: str, fact: str
+    tmp_path: Path, cli: CommandLine, text: str, place: str, fact: str
 ) -> None:
     """Exit code 2, one error and one next step, no traceback, nothing written."""
     (tmp_path / "in.yaml").write_text(text, encoding="utf-8")
 
-    done = tenure("simulate", "in.yaml", "--ledger", "run.db", cwd=tmp_path)
+    done = cli.ask("simulate", "in.yaml")
 
-    error, step = done.stderr.splitlines()
-    assert done.returncode == 2
-    assert done.stdout == ""
+    error, step = done.err.splitlines()
+    assert done.code == 2
+    assert done.out == ""
     assert error.startswith(f"error: {place}")
     assert fact in error
     assert step.startswith("next: ")
@@ -121,21 +131,21 @@ def test_a_bad_manifest_is_one_message_with_file_line_and_field(
     ],
 )
 def test_a_bad_trace_is_one_message_with_file_line_and_column(
-    tmp_path: Path, nodes: str, pods: str, place: str, fact: str
+    cli: CommandLine, nodes: str, pods: str, place: str, fact: str
 ) -> None:
     """The same for the CSV files of a trace."""
-    (tmp_path / "nodes.csv").write_text(nodes, encoding="utf-8")
-    (tmp_path / "pods.csv").write_text(pods, encoding="utf-8")
+    Path("nodes.csv").write_text(nodes, encoding="utf-8")
+    Path("pods.csv").write_text(pods, encoding="utf-8")
     files = ("--openb-nodes", "nodes.csv", "--openb-pods", "pods.csv")
 
-    done = tenure("simulate", *files, "--ledger", "run.db", cwd=tmp_path)
+    done = cli.ask("simulate", *files)
 
-    error, step = done.stderr.splitlines()
-    assert (done.returncode, done.stdout) == (2, "")
+    error, step = done.err.splitlines()
+    assert (done.code, done.out) == (2, "")
     assert error.startswith(f"error: {place}")
     assert fact in error
     assert step.startswith("next: ")
-    assert not (tmp_path / "run.db").exists()
+    assert not Path("run.db").exists()
 
 
 @pytest.mark.parametrize(
@@ -208,28 +218,24 @@ def test_wrong_usage_is_one_message(
 
 
 @pytest.fixture
-def ledger(tmp_path: Path) -> Path:
+def ledger(tmp_path: Path, cli: CommandLine) -> Path:
     """A finished run's ledger."""
     (tmp_path / "in.yaml").write_text(NODE + POD, encoding="utf-8")
-    assert tenure("simulate", "in.yaml", "--ledger", "run.db", cwd=tmp_path).returncode == 0
+    assert cli.ask("simulate", "in.yaml").code == 0
     return tmp_path / "run.db"
 
 
-def test_a_ledger_of_a_newer_version_is_refused(ledger: Path) -> None:
+def test_a_ledger_of_a_newer_version_is_refused(ledger: Path, cli: CommandLine) -> None:
     """Its events may mean what this release can't know; every command says the same."""
     with sqlite3.connect(ledger) as connection:
         connection.execute("UPDATE alembic_version SET version_num = '9999'")
     connection.close()
     before = ledger.read_bytes()
 
-    for command in (
-        ("simulate", "in.yaml", "--ledger", "run.db", "--resume"),
-        ("verify", "--ledger", "run.db"),
-        ("status", "--ledger", "run.db"),
-    ):
-        done = tenure(*command, cwd=ledger.parent)
-        error = done.stderr.splitlines()[-2]
-        assert (done.returncode, done.stdout) == (2, "")
+    for command in (("simulate", "in.yaml", "--resume"), ("verify",), ("status",)):
+        done = cli.ask(*command)
+        error = done.err.splitlines()[-2]
+        assert (done.code, done.out) == (2, "")
         assert error.startswith("error: run.db: written by a newer version")
     assert ledger.read_bytes() == before
 
@@ -241,31 +247,33 @@ def test_a_ledger_of_a_newer_version_is_refused(ledger: Path) -> None:
         pytest.param(b"", "", id="an empty file"),
     ],
 )
-def test_a_file_that_is_no_ledger_is_refused(tmp_path: Path, content: bytes, fact: str) -> None:
+def test_a_file_that_is_no_ledger_is_refused(
+    tmp_path: Path, cli: CommandLine, content: bytes, fact: str
+) -> None:
     """It is not overwritten: only an empty file may become a ledger."""
     (tmp_path / "in.yaml").write_text(NODE + POD, encoding="utf-8")
     (tmp_path / "run.db").write_bytes(content)
 
-    done = tenure("simulate", "in.yaml", "--ledger", "run.db", cwd=tmp_path)
+    done = cli.ask("simulate", "in.yaml")
 
     if content:
-        assert done.returncode == 2
-        assert f"run.db: {fact}" in done.stderr
+        assert done.code == 2
+        assert f"run.db: {fact}" in done.err
         assert (tmp_path / "run.db").read_bytes() == content
     else:
-        assert done.returncode == 0
+        assert done.code == 0
 
 
-def test_a_new_run_does_not_write_into_a_ledger(ledger: Path) -> None:
+def test_a_new_run_does_not_write_into_a_ledger(ledger: Path, cli: CommandLine) -> None:
     """Nor does it read TENURE_LEDGER or ./tenure.db, which may be a live one."""
     before = ledger.read_bytes()
 
-    again = tenure("simulate", "in.yaml", "--ledger", "run.db", cwd=ledger.parent)
+    again = cli.ask("simulate", "in.yaml")
     (ledger.parent / "tenure.db").write_bytes(before)
     aside = tenure("simulate", "in.yaml", cwd=ledger.parent, env={"TENURE_LEDGER": str(ledger)})
 
-    assert again.returncode == 2
-    assert "--resume" in again.stderr.splitlines()[-1]
+    assert again.code == 2
+    assert "--resume" in again.err.splitlines()[-1]
     assert aside.returncode == 0
     assert "temporary" in aside.stderr
     assert ledger.read_bytes() == (ledger.parent / "tenure.db").read_bytes() == before

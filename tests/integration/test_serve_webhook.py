@@ -20,6 +20,8 @@ import pytest
 
 from certs.material import KeyPair, facts_of, issue_authority, issue_leaf
 from certs.record import read_record
+from tenure.cli import app
+from tenure.exits import run
 from tests.support.kube.control_plane import free_port
 from tests.support.kube.fake_api import HANG, Canned, FakeApi, fake_api
 from tests.support.process import COMMAND, environment, tenure
@@ -380,15 +382,12 @@ def test_it_comes_up_when_the_api_comes_back(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "fact"),
     [
-        pytest.param(["--listen", "8443"], "--listen: expected HOST:PORT", id="no host"),
-        pytest.param(["--probes", "[::]:x"], "--probes: expected HOST:PORT", id="no port"),
         pytest.param(["--kubeconfig", "absent"], "no such kubeconfig", id="no kubeconfig"),
         pytest.param(["--replica", "A_b"], "--replica: not a name", id="a replica's name"),
         pytest.param(["--secret", "../x"], "--secret: not a name", id="a Secret's name"),
         pytest.param(["--secret", "s" * 64], "--secret: not a name", id="too long a name"),
         pytest.param(["--config", "absent.yaml"], "can't read it", id="no settings file"),
         pytest.param(["--certificates", "absent"], "can't be read", id="no certificates"),
-        pytest.param(["--drain-seconds", "-1"], "drain-seconds", id="a time before now"),
     ],
 )
 def test_what_it_can_not_start_with_is_one_clear_error(
@@ -404,8 +403,30 @@ def test_what_it_can_not_start_with_is_one_clear_error(
     assert done.stdout == ""
 
 
-def test_an_option_comes_from_the_environment_too(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "fact"),
+    [
+        pytest.param(["--listen", "8443"], "--listen: expected HOST:PORT", id="no host"),
+        pytest.param(["--probes", "[::]:x"], "--probes: expected HOST:PORT", id="no port"),
+        pytest.param(["--drain-seconds", "-1"], "drain-seconds", id="a time before now"),
+    ],
+)
+def test_options_that_say_nothing_are_refused_before_anything_is_looked_at(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], fact: str
+) -> None:
+    """Exit 2, no traceback."""
+    kubeconfig = FakeApi(url="http://127.0.0.1:1").kubeconfig(tmp_path)
+    code = run(app, ["serve", "webhook", "--kubeconfig", str(kubeconfig), *arguments])
+    told = capsys.readouterr()
+    assert (code, told.out) == (2, ""), told.err
+    assert fact in told.err.replace("\n", " ")
+    assert "Traceback" not in told.err
+
+
+def test_an_option_comes_from_the_environment_too(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """As a Deployment sets it; the error names the option all the same."""
-    done = tenure("serve", "webhook", cwd=tmp_path, env={"TENURE_WEBHOOK_LISTEN": "nowhere"})
-    assert done.returncode == 2
-    assert "--listen: expected HOST:PORT: value='nowhere'" in done.stderr
+    monkeypatch.setenv("TENURE_WEBHOOK_LISTEN", "nowhere")
+    assert run(app, ["serve", "webhook"]) == 2
+    assert "--listen: expected HOST:PORT: value='nowhere'" in capsys.readouterr().err
