@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 
 import typer
@@ -52,4 +53,5 @@ def main() -> None:
     """Run the command line: exit 0 done, 1 the answer is no, 2 wrong usage or unreadable input."""
     from tenure.exits import run
 
+    gc.set_threshold(50_000, 20, 100)  # what we keep is no cycles: a tenth of `verify` and `replay`
     sys.exit(run(app))

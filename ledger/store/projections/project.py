@@ -44,7 +44,7 @@ from ledger.domain.log.events import (
     WorkloadDescribed,
 )
 from ledger.domain.log.state import GRANTED, LOST, OBSERVED
-from ledger.domain.proofs.canonical import canonical_json
+from ledger.domain.proofs.canonical import labels_json
 from ledger.store.projections.inventory import (
     DeviceChange,
     KnownDevice,
@@ -555,7 +555,7 @@ def _node_facts(position: int, node: KnownNode, event: NodeInventoried) -> Row:
         node.machine.number,
         event.system_uuid,
         event.machine_id,
-        canonical_json(event.labels),
+        labels_json(event.labels),
         event.cpu_milli,
         event.memory_bytes,
         event.cpu_ref_count_max,
@@ -583,7 +583,7 @@ def reservation_row(
         event.namespace,
         event.pod_name,
         snapshot.owner,
-        canonical_json(snapshot.labels),
+        labels_json(snapshot.labels),
         snapshot.priority,
         snapshot.qos,
         str(event.dialect),

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import compress
 from typing import Any, Final
 
 from sqlalchemy import Connection, Select, Table
@@ -199,7 +200,7 @@ class Proof:
             statements.PLACE: self._waits,
             statements.CLOSE_PLACE: self._waits_no_more,
         }
-        self._waiting = tuple(self._projection.rows.items())
+        self._waits_for(self._projection)
 
     def add(self, position: int, at_us: int, event: LedgerEvent) -> None:
         """Check one event against the state that the events before it left."""
@@ -228,13 +229,19 @@ class Proof:
         for recorded in self._recorded.values():
             recorded.close()
 
+    def _waits_for(self, projection: Projection) -> None:
+        """Take the rows that this projection collects; its lists stay the same."""
+        self._projection = projection
+        self._collected = tuple(projection.rows.values())
+        self._handled = tuple(
+            (self._handlers[each], rows) for each, rows in projection.rows.items()
+        )
+
     def _take(self) -> None:
-        for statement, rows in self._waiting:
-            if rows:
-                handle = self._handlers[statement]
-                for row in sorted(rows, key=_by_key) if len(rows) > 1 else rows:
-                    handle(row)
-                rows.clear()
+        for handle, rows in compress(self._handled, self._collected):  # few of them hold any
+            for row in sorted(rows, key=_by_key) if len(rows) > 1 else rows:
+                handle(row)
+            rows.clear()
 
     def _compare(self, table: Table, expected: Iterable[list[Any]]) -> None:
         recorded = Recorded(self._connection, table, lambda _, text: self._report(None, text))
@@ -409,6 +416,8 @@ class Proof:
     def _claimed_twice(self, device: list[Any]) -> bool:
         """Tell whether another machine has, or is held on by, a device of the same id."""
         twins = self._twins.get((device[_D_TYPE], device[_D_ID]), ())
+        if len(twins) < 2:
+            return False
         others = (self._devices[number] for number in twins if number != device[0])
         return any(each[_D_PRESENT] or each[_D_TENANTS] or each[_D_OTHERS] for each in others)
 

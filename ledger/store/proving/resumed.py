@@ -79,8 +79,7 @@ class ResumedProof(Proof):
         }
         held = schema.ledger_reservations
         nodes, machines = known(facts, columns_of(held, OPEN, rows[held.name]))
-        self._projection = Projection(nodes, self._take, _places(rows), machines)
-        self._waiting = tuple(self._projection.rows.items())
+        self._waits_for(Projection(nodes, self._take, _places(rows), machines))
         self._recorded = self._readers(_open_at(end.position))
         for row in rows["ledger_reservations"]:
             self._reserved(row)

@@ -4,9 +4,17 @@ import math
 
 import pytest
 import rfc8785
+from hypothesis import given
+from hypothesis import strategies as st
 
-from ledger.domain.proofs.canonical import INTEGER_MAX, annotation_json, canonical_json
+from ledger.domain.proofs.canonical import (
+    INTEGER_MAX,
+    annotation_json,
+    canonical_json,
+    labels_json,
+)
 
+WORDS = st.text(st.characters(exclude_categories=["Cs"], max_codepoint=0xFFFF), max_size=9)
 SAMPLES = {
     "empty": {},
     "keys are sorted": {"b": 1, "a": {"d": [], "c": {}}},
@@ -22,6 +30,13 @@ SAMPLES = {
 def test_the_text_is_that_of_rfc_8785(value: dict[str, object]) -> None:
     """The fast path equals an independent implementation on the subset we write."""
     assert canonical_json(value).encode() == rfc8785.dumps(value)  # type: ignore[arg-type]
+
+
+@given(labels=st.dictionaries(WORDS, WORDS, max_size=5))
+def test_labels_have_the_same_text(labels: dict[str, str]) -> None:
+    """Whichever of both writes them, and any words are in them."""
+    assert labels_json(labels) == canonical_json(labels)
+    assert labels_json(labels).encode() == rfc8785.dumps(labels)
 
 
 def test_not_a_number_is_no_json() -> None:
