@@ -11,8 +11,6 @@ from msgspec import Struct
 from ledger.domain.bounds import Count, Index, Units
 
 GPU: Final = "gpu"
-RDMA: Final = "rdma"
-FPGA: Final = "fpga"
 
 WHOLE_PERCENT: Final = 100
 """Core percent and memory ratio of one whole device."""

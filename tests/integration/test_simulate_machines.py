@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from ledger.domain.log.events import DriftFound, LedgerEvent, NodeInventoried, PodReserved
-from ledger.domain.log.state import machine_violations
 from ledger.store.open import open_ledger
 from tests.support.cli import CommandLine
 from tests.support.folding import fold
 from tests.support.objects import Json, Object, container, device, gpu_device, node, nrt, pod
+from tests.support.violations import machine_violations
 
 pytestmark = pytest.mark.integration
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from ledger.domain.errors import CapacityError
 from ledger.domain.log.events import LedgerEvent, PodReserved, PodVoided
-from ledger.domain.log.state import NodeState, machine_violations, node_uid_of, violations
+from ledger.domain.log.state import NodeState, node_uid_of
 from ledger.store.projections.rebuild import rebuild
 from ledger.store.proving.verify import verify
 from tests.support.folding import apply, fold
@@ -33,6 +33,7 @@ from tests.support.stores import (
     share,
     start,
 )
+from tests.support.violations import machine_violations, violations
 
 PODS = st.sampled_from([f"p{i}" for i in range(8)])
 NODES = st.sampled_from(["n-1", "n-2"])

@@ -68,7 +68,6 @@ from webhook.manifests.sight import (
     told_of_none,
 )
 
-_BLIND: Final = ("none", "void")
 _PERCENT_NAMES: Final = (GPU, GPU_CORE, GPU_MEMORY_RATIO)
 
 

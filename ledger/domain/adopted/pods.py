@@ -73,14 +73,6 @@ RESOURCE_STATUS: Final = "resource-status"
 POD_CPU_ALLOCS: Final = "pod-cpu-allocs"
 NO_SOURCE: Final = ""
 
-SOURCES: Final = (
-    DEVICE_ALLOCATED,
-    *(source for reader in READERS for source in reader.sources),
-    TOPOLOGY,
-    DEVICES_CHECKPOINTS,
-)
-"""Where a holding may be read from, in the order asked (cli.md, Running Pods)."""
-
 _WITHOUT_CONTAINERS: Final = (DEVICE_ALLOCATED, TOPOLOGY, DEVICES_CHECKPOINTS)
 """Sources that are not compared with what each container asks."""
 
@@ -96,8 +88,9 @@ class Adopted:
     What one running Pod holds on its node.
 
     Attributes:
-        source: one of `SOURCES`; of a Pod without devices where its CPUs are written down,
-            `resource-status` or `pod-cpu-allocs`; empty when nobody wrote anything down.
+        source: where its holding was read (cli.md, Running Pods); of a Pod without devices where
+            its CPUs are written down, `resource-status` or `pod-cpu-allocs`; empty when nobody
+            wrote anything down.
         shares: ordered by (device_type, minor).
         unknown_types: device types it holds on a card that can't be named.
         dialect: the GPU dialect it asked in, empty when it asks for no GPU.

@@ -70,7 +70,6 @@ from ledger.domain.vocabulary import DEFAULT_VOCABULARY, Vocabulary
 T = TypeVar("T")
 
 _COPIED_LABELS: Final = (LABEL_GPU_VENDOR, LABEL_GPU_MODEL, LABEL_GPU_DRIVER_VERSION)
-_MIB: Final = 1 << 20
 _CPUS_MAX: Final = bounds_of("cpu_milli")[1] // 1000 - 1
 """Less than what a Pod's wish without bounds is cut to: that fits nowhere."""
 _EFFECTS: Final = frozenset({"NoSchedule", "PreferNoSchedule", "NoExecute"})

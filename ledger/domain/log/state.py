@@ -2,14 +2,13 @@
 The state of the ledger as a fold over its events: who holds what, now or at any position.
 
 Replay is a loop over `Folding.add`. Nothing in here refuses or forgets a holder: whether a state
-breaks a capacity is asked of `violations`, so that a proof can name the position at which it did.
+breaks a capacity is for the proofs to ask, which can name the position at which it did.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final
 
 from msgspec import Struct, structs
@@ -31,7 +30,6 @@ from ledger.domain.log.events import (
     PodReserved,
     PodVoided,
 )
-from ledger.domain.log.machines import Machine, machine_of
 from ledger.domain.log.places import Place, apply_places
 from ledger.domain.topology import Cpu
 
@@ -112,18 +110,6 @@ class NodeState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Violation:
-    """A promise beyond what a device or CPU has. There must never be one."""
-
-    node_name: str
-    unit: str  # `gpu/3` or `cpu/17`
-    fact: str
-
-    def __str__(self) -> str:
-        return f"{self.node_name}/{self.unit}: {self.fact}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerState:
     """Everything that is folded from the events up to one position: nodes by UID, open places."""
 
@@ -193,38 +179,17 @@ class _Node:
     lost: bool
 
 
+_SAME: Final = tuple(item.name for item in fields(NodeState) if item.name != "holdings")
+
+
 def _opened(node: NodeState) -> _Node:
-    return _Node(
-        uid=node.uid,
-        name=node.name,
-        devices=node.devices,
-        cpus=node.cpus,
-        cpu_ref_count_max=node.cpu_ref_count_max,
-        holdings=dict(node.holdings),
-        caps=node.caps,
-        system_uuid=node.system_uuid,
-        machine_id=node.machine_id,
-        boot_id=node.boot_id,
-        by_agent=node.by_agent,
-        lost=node.lost,
-    )
+    same: dict[str, Any] = {name: getattr(node, name) for name in _SAME}
+    return _Node(holdings=dict(node.holdings), **same)
 
 
 def _closed(node: _Node) -> NodeState:
-    return NodeState(
-        uid=node.uid,
-        name=node.name,
-        devices=node.devices,
-        cpus=node.cpus,
-        cpu_ref_count_max=node.cpu_ref_count_max,
-        holdings=dict(node.holdings),
-        caps=node.caps,
-        system_uuid=node.system_uuid,
-        machine_id=node.machine_id,
-        boot_id=node.boot_id,
-        by_agent=node.by_agent,
-        lost=node.lost,
-    )
+    same: dict[str, Any] = {name: getattr(node, name) for name in _SAME}
+    return NodeState(holdings=dict(node.holdings), **same)
 
 
 def node_uid_of(event: LedgerEvent) -> str | None:
@@ -271,7 +236,7 @@ def _cleared(node: _Node, _position: int, _event: NodeCleared) -> None:
 def _caps(node: _Node) -> Mapping[Unit, Amount]:
     """Return what is promised of devices that have less than that."""
     return {
-        use.unit: use.promised for use in _uses(node) if not _within(use.promised, use.reported)
+        use.unit: use.promised for use in uses_of(node) if not _within(use.promised, use.reported)
     }
 
 
@@ -368,7 +333,7 @@ _FOUNDING: Final = frozenset({NodeInventoried, PodReserved, PodObserved})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Use:
+class Use:
     """What is promised of one device, by how many holders, and what it has."""
 
     unit: Unit
@@ -378,7 +343,7 @@ class _Use:
     exclusive: bool
 
 
-def _uses(node: NodeState | _Node) -> Iterator[_Use]:
+def uses_of(node: NodeState | _Node) -> Iterator[Use]:
     """
     Yield every device with granted holders, those that the node no longer has included.
 
@@ -401,7 +366,7 @@ def _uses(node: NodeState | _Node) -> Iterator[_Use]:
             shares.setdefault(unit, []).append(share)
     for unit, held in shares.items():
         record = records.get(unit)
-        yield _Use(
+        yield Use(
             unit=unit,
             promised=Amount(
                 core_percent=sum(share.core_percent for share in held),
@@ -413,128 +378,3 @@ def _uses(node: NodeState | _Node) -> Iterator[_Use]:
             holders=len(held),
             exclusive=any(share.exclusive for share in held),
         )
-
-
-def violations(node: NodeState) -> Iterator[Violation]:
-    """
-    Yield every device and CPU of the node that is promised beyond what it has.
-
-    Rule: design section 4. Only granted holdings count (observed ones are facts, not promises). A
-    device that shrank or left under its holders is no broken promise, but promises nothing more
-    until they leave; a device that the node never had promises nothing at all.
-    """
-    for use in _uses(node):
-        yield from _device_violations(node, use)
-    yield from _cpu_violations(node)
-
-
-def _device_violations(node: NodeState, use: _Use) -> Iterator[Violation]:
-    return _broken(node.name, f"{use.unit[0]}/{use.unit[1]}", use, _most(node, use))
-
-
-def _most(node: NodeState, use: _Use) -> Amount:
-    """Return what may be promised of a device: what it has, or what it had to its holders."""
-    return _amount(max, [node.caps.get(use.unit, Amount()), use.reported])
-
-
-def _broken(node_name: str, unit: str, use: _Use, most: Amount) -> Iterator[Violation]:
-    core, memory = use.promised.core_percent, use.promised.memory_bytes
-    if core > most.core_percent:
-        fact = f"core promised beyond capacity: {core} of {most.core_percent} percent"
-        yield Violation(node_name=node_name, unit=unit, fact=fact)
-    if memory > most.memory_bytes:
-        fact = f"memory promised beyond capacity: {memory} of {most.memory_bytes} bytes"
-        yield Violation(node_name=node_name, unit=unit, fact=fact)
-    if use.holders > 1 and use.exclusive:
-        fact = f"exclusive holder is not alone: holders={use.holders}"
-        yield Violation(node_name=node_name, unit=unit, fact=fact)
-
-
-def _cpu_violations(node: NodeState) -> Iterator[Violation]:
-    counts: dict[int, int] = {}
-    for holding in node.holdings.values():
-        for cpu in holding.cpuset if holding.kind == GRANTED else ():
-            counts[cpu] = counts.get(cpu, 0) + 1
-    for cpu in sorted(counts):
-        if counts[cpu] > node.cpu_ref_count_max:
-            fact = f"more holders than allowed: {counts[cpu]} of {node.cpu_ref_count_max}"
-            yield Violation(node_name=node.name, unit=f"cpu/{cpu}", fact=fact)
-
-
-def machine_violations(nodes: Iterable[NodeState]) -> Iterator[Violation]:
-    """
-    Yield every device and CPU of one machine that several Nodes promise beyond what it has.
-
-    Rule: design section 4, "One account per physical device". What one Node promises alone is for
-    `violations` to judge. Devices are known by their ids; what a lost Node holds counts. Of two
-    Nodes that say different sizes, the larger counts.
-    """
-    machines: dict[Machine, list[NodeState]] = {}
-    for node in nodes:
-        for machine, part in _by_machine(node):
-            machines.setdefault(machine, []).append(part)
-    for _, parts in sorted(machines.items()):
-        if len(parts) > 1:
-            yield from _shared_device_violations(parts)
-            yield from _shared_cpu_violations(parts)
-
-
-def _by_machine(node: NodeState) -> Iterator[tuple[Machine, NodeState]]:
-    """Yield a node with what it holds, for each machine that it holds something of."""
-    found: dict[Machine, dict[str, Holding]] = {}
-    for key, held in node.holdings.items():
-        if held.kind == GRANTED:
-            machine = (held.machine[0], held.machine[1]) if held.machine else machine_of(node)
-            found.setdefault(machine, {})[key] = held
-    for machine, holdings in found.items():
-        yield machine, replace(node, holdings=holdings)
-
-
-def _shared_device_violations(parts: Sequence[NodeState]) -> Iterator[Violation]:
-    uses: dict[tuple[str, str], list[tuple[NodeState, _Use]]] = {}
-    for part in parts:
-        for use in _uses(part):
-            device_type, _, device_id = use.unit
-            if device_id:
-                uses.setdefault((device_type, device_id), []).append((part, use))
-    for (device_type, device_id), shared in uses.items():
-        if len(shared) > 1:
-            names = "+".join(part.name for part, _ in shared)
-            most = [_most(part, use) for part, use in shared]
-            most += [use.promised for _, use in shared]  # what one Node promises is not judged here
-            yield from _broken(
-                names,
-                f"{device_type}/{device_id}",
-                replace(
-                    shared[0][1],
-                    promised=_amount(sum, [use.promised for _, use in shared]),
-                    holders=sum(use.holders for _, use in shared),
-                    exclusive=any(use.exclusive for _, use in shared),
-                ),
-                _amount(max, most),
-            )
-
-
-def _amount(of: Callable[[list[int]], int], amounts: Sequence[Amount]) -> Amount:
-    return Amount(
-        core_percent=of([each.core_percent for each in amounts]),
-        memory_bytes=of([each.memory_bytes for each in amounts]),
-    )
-
-
-def _shared_cpu_violations(parts: Sequence[NodeState]) -> Iterator[Violation]:
-    counts = [
-        Counter(cpu for held in part.holdings.values() for cpu in held.cpuset) for part in parts
-    ]
-    total: Counter[int] = Counter()
-    for each in counts:
-        total.update(each)
-    most = max(part.cpu_ref_count_max for part in parts)
-    for cpu in sorted(total):
-        alone = max(each[cpu] for each in counts)
-        if total[cpu] > max(most, alone):
-            names = "+".join(
-                part.name for part, each in zip(parts, counts, strict=True) if each[cpu]
-            )
-            fact = f"more holders than allowed: {total[cpu]} of {most}"
-            yield Violation(node_name=names, unit=f"cpu/{cpu}", fact=fact)

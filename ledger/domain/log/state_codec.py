@@ -8,8 +8,8 @@ sorted. A change of the form is a new `FORMAT`; a reader ignores snapshots of fo
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, fields
+from typing import Any, Final
 
 from ledger.domain.devices import DeviceRecord
 from ledger.domain.log.codec import encode_value, read_value
@@ -81,39 +81,28 @@ def state_digest(text: str) -> bytes:
     return hashlib.sha256(text.encode()).digest()
 
 
+_SAME: Final = tuple(
+    item.name for item in fields(NodeState) if item.name not in {"holdings", "caps"}
+)
+
+
 def _node(node: NodeState) -> _Node:
+    same: dict[str, Any] = {name: getattr(node, name) for name in _SAME}
     held = sorted(node.holdings.items(), key=lambda item: (item[1].opened_position, item[0]))
     return _Node(
-        uid=node.uid,
-        name=node.name,
-        devices=node.devices,
-        cpus=node.cpus,
-        cpu_ref_count_max=node.cpu_ref_count_max,
         holdings=tuple(_Held(key=key, holding=holding) for key, holding in held),
         caps=tuple(
             _Cap(device_type=unit[0], minor=unit[1], device_id=unit[2], amount=node.caps[unit])
             for unit in sorted(node.caps)
         ),
-        system_uuid=node.system_uuid,
-        machine_id=node.machine_id,
-        boot_id=node.boot_id,
-        by_agent=node.by_agent,
-        lost=node.lost,
+        **same,
     )
 
 
 def _folded(node: _Node) -> NodeState:
+    same: dict[str, Any] = {name: getattr(node, name) for name in _SAME}
     return NodeState(
-        uid=node.uid,
-        name=node.name,
-        devices=node.devices,
-        cpus=node.cpus,
-        cpu_ref_count_max=node.cpu_ref_count_max,
         holdings={each.key: each.holding for each in node.holdings},
         caps={(each.device_type, each.minor, each.device_id): each.amount for each in node.caps},
-        system_uuid=node.system_uuid,
-        machine_id=node.machine_id,
-        boot_id=node.boot_id,
-        by_agent=node.by_agent,
-        lost=node.lost,
+        **same,
     )

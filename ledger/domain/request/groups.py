@@ -32,9 +32,6 @@ class GroupsAsked:
     errors: tuple[FieldError, ...] = ()
 
 
-ALONE = GroupsAsked()
-
-
 def groups_of(spec: PodSpec) -> GroupsAsked:
     """
     Return the group and the gang of a Pod.

@@ -8,8 +8,9 @@ over all of them, and what stayed of an old event is held against its leaf.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,17 +18,75 @@ from sqlalchemy import Connection, literal_column, select
 
 from ledger.domain.errors import CorruptLedgerError, InputError
 from ledger.domain.log.events import SegmentArchived, decode_event
+from ledger.domain.log.state import NodeState
 from ledger.domain.proofs.hashing import GENESIS, chain_hash, row_leaf
 from ledger.domain.proofs.merkle import compact_range, split_hashes
 from ledger.store import schema
 from ledger.store.archives.segment_files import SegmentFile
-from ledger.store.archives.segments import START, End, Segment, add_keys, end_of, segments_of
+from ledger.store.archives.segments import (
+    START,
+    End,
+    Segment,
+    add_keys,
+    end_of,
+    last_segment,
+    segments_of,
+)
 from ledger.store.proving.tree import node_reader
 from ledger.store.reading.tables import in_key_order, is_typed, other_types, rows_of
 from ledger.store.writing.statements import Row
 
+_reservations = schema.ledger_reservations.c
 Report = Callable[[int | None, str], None]
 _LEAF: Final = [column.name for column in schema.ledger_events.columns].index("leaf_hash")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchivedPast:
+    """
+    What was before the first event that is in the log.
+
+    Attributes:
+        last: the last archived position, 0 for none.
+        nodes: the folded nodes there.
+        chains: chain values in hex, at the positions that were asked for.
+        known: (Pod UID, attempt) of the reservations of the Pods that were asked for.
+    """
+
+    last: int = 0
+    nodes: Mapping[str, NodeState] = field(default_factory=dict)
+    chains: Mapping[int, str] = field(default_factory=dict)
+    known: AbstractSet[tuple[str, int]] = frozenset()
+
+
+def archived_past(
+    connection: Connection, positions: AbstractSet[int], uids: AbstractSet[str]
+) -> ArchivedPast:
+    """
+    Return what is known of archived events, in the transaction that is open.
+
+    Raises:
+        CorruptLedgerError: the segment, its state or a tile is damaged.
+    """
+    segment = last_segment(connection)
+    if segment is None:
+        return ArchivedPast()
+    query = select(_reservations.pod_uid, _reservations.attempt).where(
+        _reservations.position <= segment.last
+    )
+    known = {(uid, attempt) for uid, attempt in connection.execute(query) if uid in uids}
+    chains: dict[int, str] = {}
+    if any(position <= segment.last for position in positions):
+        value = GENESIS
+        for position, leaf in enumerate(tile_leaves(connection, segment.last), 1):
+            value = chain_hash(value, leaf)
+            if position in positions:
+                chains[position] = value.hex()
+    return ArchivedPast(
+        last=segment.last, nodes=end_of(segment).folded().nodes, chains=chains, known=known
+    )
+
+
 _tiles, _events = schema.ledger_tiles.c, schema.ledger_events.c
 
 

@@ -40,7 +40,7 @@ from ledger.domain.log.standing import (
 )
 from ledger.domain.log.state import GRANTED, OBSERVED, Folding, Holding, LedgerState
 from ledger.store import schema
-from ledger.store.archives.archived_past import archived_past
+from ledger.store.archives.archived_proof import archived_past
 from ledger.store.mending.recover_plan import Attempt, Past, Plan
 from ledger.store.open import Ledger
 

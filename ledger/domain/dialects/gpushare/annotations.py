@@ -129,25 +129,6 @@ def encode_gpushare_answer(answer: GpuShareAnswer) -> dict[str, str]:
     }
 
 
-def decode_gpushare_answer(annotations: Mapping[str, str]) -> GpuShareAnswer:
-    """
-    Read back what `encode_gpushare_answer` wrote.
-
-    Raises:
-        InputError: a number that is missing or does not parse.
-    """
-    index = annotations.get(
-        ANNOTATION_GPUSHARE_IDX, annotations.get(ANNOTATION_GPUSHARE_ID_PROPOSAL, "")
-    )
-    return GpuShareAnswer(
-        card=a_decimal(index, annotation_path(ANNOTATION_GPUSHARE_IDX), least=0),
-        pod_units=_number(annotations, ANNOTATION_GPUSHARE_POD),
-        card_units=_number(annotations, ANNOTATION_GPUSHARE_DEV),
-        assume_time_ns=_number(annotations, ANNOTATION_GPUSHARE_ASSUME_TIME),
-        assigned=_assigned(annotations, ANNOTATION_GPUSHARE_ASSIGNED),
-    )
-
-
 def decode_card_units(
     text: str, key: str = ANNOTATION_GPUSHARE_V2_ALLOCATION
 ) -> tuple[CardUnits, ...]:

@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
-from ledger.domain.devices import WHOLE_PERCENT
+from ledger.domain.annotations.wire import annotation_path
+from ledger.domain.devices import WHOLE_PERCENT, DeviceRecord
 from ledger.domain.dialects.hami.adopted import SOURCE, from_hami, with_containers
+from ledger.domain.dialects.hami.annotations import (
+    MIG_MODE,
+    RegisteredCard,
+    decode_register,
+    words_of,
+)
 from ledger.domain.dialects.hami.demands import MIB, card_filter, hami_demands, part_of
-from ledger.domain.dialects.hami.nodes import registered
-from ledger.domain.dialects.hami.words import CARDS, CORES, MEMORY, MEMORY_PERCENT, WORDS
+from ledger.domain.dialects.hami.words import (
+    CARDS,
+    CORDON,
+    CORES,
+    MEMORY,
+    MEMORY_PERCENT,
+    REGISTER,
+    WORDS,
+)
 from ledger.domain.dialects.names import Dialect
-from ledger.domain.dialects.protocol import DialectReader, GpuAsked
+from ledger.domain.dialects.protocol import DialectReader, GpuAsked, Listed
 from ledger.domain.errors import InputError
 from ledger.domain.kube.pod_spec import PodSpec
 from ledger.domain.request.requests import MatchExpression
@@ -21,14 +35,62 @@ from ledger.domain.resources import (
     GPU_MEMORY_RATIO,
     GPU_SHARED,
     LABEL_GPU_VENDOR,
+    TYPE_GPU,
 )
 from ledger.domain.vocabulary import Vocabulary
 
+_MINOR_MAX: Final = 1023
 _NVIDIA_CARDS: Final = (
     (MatchExpression(key=LABEL_GPU_VENDOR, operator="DoesNotExist", values=()),),
     (MatchExpression(key=LABEL_GPU_VENDOR, operator="In", values=("", "nvidia")),),
 )
 """What a node's labels must say (Koordinator contract 1.2), as for `nvidia.com/gpu` alone."""
+_WORDS: Final = WORDS.resources | WORDS.borrowed
+
+
+def registered(annotations: Mapping[str, str]) -> Listed | None:
+    """
+    Return the cards that a Node's annotation lists, None without one.
+
+    Rule: docs/contracts/hami.md 4, as "ours". A card that is not healthy, in MIG mode or cordoned
+    is closed. A text that can't be read lists none: it is another system's, and stops nobody.
+    """
+    text = annotations.get(REGISTER)
+    if text is None:
+        return None
+    cordoned = frozenset(words_of(annotations.get(CORDON, "")))
+    warnings: tuple[str, ...] = ()
+    try:
+        cards = decode_register(text)
+    except InputError as error:
+        cards, warnings = (), (f"{error}; no card of it is offered",)
+    records = [
+        DeviceRecord(
+            device_type=TYPE_GPU,
+            minor=minor,
+            device_id=card.device_id,
+            model=card.model,
+            memory_bytes=card.memory_mib * MIB,
+            healthy=card.healthy and card.mode != MIG_MODE and card.device_id not in cordoned,
+            unique_id=True,
+        )
+        for minor, card in _numbered(cards)
+    ]
+    return Listed(
+        name=annotation_path(REGISTER),
+        cards=tuple(sorted(records, key=lambda record: record.minor)),
+        serves=frozenset({Dialect.HAMI, Dialect.NVIDIA}),
+        instead_of=frozenset({CARDS}),
+        warnings=warnings,
+    )
+
+
+def _numbered(cards: Sequence[RegisteredCard]) -> Sequence[tuple[int, RegisteredCard]]:
+    """Return the cards with minors: their indexes, else their places in the order of the ids."""
+    indexes = [card.index for card in cards if card.index is not None]
+    if len(set(indexes)) == len(cards) and max(indexes, default=0) <= _MINOR_MAX:
+        return list(zip(indexes, cards, strict=True))
+    return list(enumerate(sorted(cards, key=lambda card: card.device_id)))
 
 
 def _demands(spec: PodSpec) -> GpuAsked:
@@ -53,9 +115,6 @@ def _rewritten(amounts: Mapping[str, int]) -> dict[str, int]:
     kept = {name: amount for name, amount in amounts.items() if name not in _WORDS}
     sums = {name: amount * cards for name, amount in each.items() if amount}
     return {**kept, **sums, GPU_SHARED: cards}
-
-
-_WORDS: Final = WORDS.resources | WORDS.borrowed
 
 
 def _amounts(percent: int | None, size: int | None, _vocabulary: Vocabulary) -> Mapping[str, str]:

@@ -11,9 +11,9 @@ from ledger.domain.log.events import (
     PodReserved,
 )
 from ledger.domain.log.machines import cloned_ids, contradictions, machine_of
-from ledger.domain.log.state import machine_violations, violations
 from ledger.domain.nodes import NodeFacts
 from tests.support.folding import fold
+from tests.support.violations import machine_violations, violations
 
 SYSTEM, MACHINE = "4c4c4544-0042", "b4a1"
 

@@ -19,8 +19,9 @@ from ledger.domain.log.events import (
     PodVoided,
     SettingsChanged,
 )
-from ledger.domain.log.state import NodeState, node_uid_of, violations
+from ledger.domain.log.state import NodeState, node_uid_of
 from tests.support.folding import apply, fold
+from tests.support.violations import violations
 
 GIB = 2**30
 NODE = "node-uid"

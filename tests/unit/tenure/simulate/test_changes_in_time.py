@@ -21,7 +21,7 @@ from ledger.domain.log.events import (
     PodReserved,
     PodVoided,
 )
-from ledger.domain.log.state import NodeState, node_uid_of, violations
+from ledger.domain.log.state import NodeState, node_uid_of
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.requests import GangRef, GroupRef, PlacementRules, PodRequest
 from scheduler.cluster.model import Clearing, NodeChange
@@ -48,6 +48,7 @@ from tests.support.runs import (
     play,
     run_of,
 )
+from tests.support.violations import violations
 
 NODES = [replace(gpu_node(name, 2), labels={"zone": "x"}) for name in "ab"]
 IN_X = PlacementRules(node_selector=(("zone", "x"),))

@@ -15,7 +15,7 @@ from ledger.domain.log.events import (
     RequestRefused,
 )
 from ledger.domain.log.recorded import NewEvent
-from ledger.domain.log.state import node_uid_of, violations
+from ledger.domain.log.state import node_uid_of
 from ledger.domain.request.requests import GangRef
 from scheduler.cluster.model import HealthChange
 from tenure.simulate.model import Arrival
@@ -31,6 +31,7 @@ from tests.support.runs import (
     play,
     run_of,
 )
+from tests.support.violations import violations
 
 
 def week(

@@ -9,7 +9,6 @@ from ledger.domain.dialects.gpushare.annotations import (
     GpuShareAnswer,
     decode_card_units,
     decode_core_percentages,
-    decode_gpushare_answer,
     decode_pod_units,
     encode_gpushare_answer,
     read_gpushare_allocation,
@@ -40,14 +39,15 @@ def test_the_answer_is_written_under_all_names() -> None:
     answer = GpuShareAnswer(card=1, pod_units=8138, card_units=16276, assume_time_ns=NOW_NS)
 
     assert encode_gpushare_answer(answer) == V1
-    assert decode_gpushare_answer(V1) == answer
 
 
 def test_the_answer_is_read_under_the_proposals_name_alone() -> None:
     """The alias stands in for the index where that is missing."""
     alone = {key: text for key, text in V1.items() if key != "ALIYUN_COM_GPU_MEM_IDX"}
 
-    assert decode_gpushare_answer(alone).card == 1
+    allocation = read_gpushare_allocation(alone)
+    assert allocation is not None
+    assert allocation.card == 1
 
 
 def test_version_1_is_read() -> None:
@@ -163,11 +163,3 @@ def test_units_that_no_card_has_are_an_error(text: str) -> None:
         decode_pod_units(text)
     with pytest.raises(InputError):
         decode_card_units(f'{{"0":{{"1":{text}}}}}')
-
-
-def test_an_answer_with_a_missing_number_is_an_error() -> None:
-    """What we wrote is complete."""
-    with pytest.raises(InputError, match="ALIYUN_COM_GPU_MEM_DEV"):
-        decode_gpushare_answer(
-            {key: text for key, text in V1.items() if key != "ALIYUN_COM_GPU_MEM_DEV"}
-        )
