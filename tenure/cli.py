@@ -7,6 +7,7 @@ import sys
 
 import typer
 
+from tenure import demo
 from tenure.admin import ledger, verify
 from tenure.check import options as check
 from tenure.check import quota
@@ -14,7 +15,6 @@ from tenure.query import status, usage, who, why
 from tenure.report import map as fleet_map
 from tenure.report import report
 from tenure.serving import certs, manifests, serve
-from tenure.simulate import demo
 from tenure.simulate import options as simulate
 from tenure.simulate.trace import generate
 from tenure.whatif import defrag

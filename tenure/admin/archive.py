@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from ledger.store.open import Ledger
 
 
+_HOLDER: Final = "tenure ledger archive"
+
+
 def register(group: typer.Typer) -> None:
     """Add the command to `tenure ledger`."""
     group.command("archive")(archive)
@@ -59,28 +62,6 @@ def archive(
     Takes the ledger over for one event: stop the service first. Whole blocks of 256 events go.
 
     Example: tenure ledger archive --to /archive --keep 1000000 --key cluster-1.key
-    """
-    answer_archive(ledger=ledger, to=to, key=key, before=before, keep=keep)
-
-
-_HOLDER: Final = "tenure ledger archive"
-
-
-def answer_archive(
-    *, ledger: str | None, to: Path, key: Path, before: str | None, keep: int | None
-) -> None:
-    """
-    Move the events before a time or position, or all but the newest, to a file in a folder.
-
-    The file is on the disk, read back and proved by the offline verifier before a row goes. Takes
-    the ledger over for the event that tells of it.
-
-    Args:
-        before: a time, or a position; the events before it may go.
-        keep: how many events stay in any case, in place of `before`.
-
-    Raises:
-        InputError: there is no such folder, the role may not archive, or another file is there.
     """
     from ledger.signing import sign_note
     from ledger.store.archives.archive import archive, orphans

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from ledger.store.open import Ledger
 
 
+_HOLDER: Final = "tenure ledger key rotate"
+
+
 def register(group: typer.Typer) -> None:
     """Add the commands to `tenure ledger`."""
     keys = typer.Typer(help="Make and change the keys that sign checkpoints.", no_args_is_help=True)
@@ -45,7 +48,19 @@ def new(
 
     Example: tenure ledger key new --name cluster-1 --out cluster-1.key
     """
-    answer_key_new(name=name, out=out)
+    from ledger.signing import PrivateKey
+
+    key = PrivateKey.new(name)
+    try:
+        descriptor = os.open(out, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError as error:
+        found = InputError("there is a file already", place=str(out))
+        raise with_next(found, "keys are never overwritten: name a new file") from error
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(f"{key.text()}\n")
+        file.flush()
+        os.fsync(file.fileno())
+    sys.stdout.write(f"{key.public}\n")
 
 
 def rotate(
@@ -63,7 +78,43 @@ def rotate(
 
     Example: tenure ledger key rotate --old 2026.key --new 2027.key --ledger tenure.db
     """
-    answer_key_rotate(ledger=ledger, old_key=old, new_key=new_key)
+    from ledger.domain.log.events import KeyRotated
+    from ledger.domain.log.recorded import NewEvent
+    from ledger.signing import rotation_text, sign_note
+    from ledger.store.proving.checkpoints import key_at
+
+    before, after = private_key(old), private_key(new_key)
+    url = ledger_url(ledger)
+    if "://" in url and not url.startswith("sqlite:///"):
+        raise InputError("only a local SQLite ledger is written from here", place=url)
+    if str(before.public) == str(after.public):
+        raise InputError("the new key is the old one", place=str(new_key))
+    with opened(ledger, mode="write") as target:
+        origin = target.head().origin
+        if not origin:
+            raise nothing_recorded(target)
+        follows = key_at(target, before.public, origin, target.head().position)
+        if str(follows) != str(before.public):
+            found = InputError(f"the old key signs no more: {follows} follows it", place=url)
+            raise with_next(found, "rotate from the key that signs now")
+        event = KeyRotated(
+            old_key=str(before.public),
+            new_key=str(after.public),
+            note=sign_note(rotation_text(origin, before.public, after.public), before, after),
+        )
+        writer = target.start_epoch(_HOLDER, origin, tenure_version(), wall_us=clock_us())
+        position = writer.append(
+            [
+                NewEvent(
+                    stream="sys",
+                    event=event,
+                    actor=_HOLDER,
+                    idempotency_key=f"key:{before.public}:{after.public}",
+                    wall_us=clock_us(),
+                )
+            ]
+        )
+    sys.stdout.write(f"position {position}: {after.public} follows {before.public}\n")
 
 
 def checkpoint(
@@ -82,7 +133,16 @@ def checkpoint(
 
     Example: tenure ledger checkpoint --key cluster-1.key --out monday.checkpoint
     """
-    answer_checkpoint(ledger=ledger, key=key, out=out)
+    from ledger.signing import sign_note
+    from ledger.store.proving.checkpoints import checkpoint_at
+
+    signer = private_key(key)
+    with opened(ledger) as source:
+        expect_events(source)
+        signed = sign_note(checkpoint_at(source).text(), signer)
+    if out is not None:
+        out.write_text(signed, encoding="utf-8")
+    sys.stdout.write(signed)
 
 
 def prove(
@@ -111,56 +171,6 @@ def prove(
 
     Example: tenure ledger prove 1042 --from 1000
     """
-    answer_prove(position, start=start, size=size, ledger=ledger)
-
-
-_HOLDER: Final = "tenure ledger key rotate"
-
-
-def answer_key_new(*, name: str, out: Path) -> None:
-    """
-    Make a signer key in a file that only its owner can read; print the verifier key.
-
-    Raises:
-        InputError: the file is there already, or the name is no word.
-    """
-    from ledger.signing import PrivateKey
-
-    key = PrivateKey.new(name)
-    try:
-        descriptor = os.open(out, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError as error:
-        found = InputError("there is a file already", place=str(out))
-        raise with_next(found, "keys are never overwritten: name a new file") from error
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        file.write(f"{key.text()}\n")
-        file.flush()
-        os.fsync(file.fileno())
-    sys.stdout.write(f"{key.public}\n")
-
-
-def answer_checkpoint(*, ledger: str | None, key: Path, out: Path | None) -> None:
-    """Sign the ledger as it is now, and print the signed note; the ledger is only read."""
-    from ledger.signing import sign_note
-    from ledger.store.proving.checkpoints import checkpoint_at
-
-    signer = private_key(key)
-    with opened(ledger) as source:
-        expect_events(source)
-        signed = sign_note(checkpoint_at(source).text(), signer)
-    if out is not None:
-        out.write_text(signed, encoding="utf-8")
-    sys.stdout.write(signed)
-
-
-def answer_prove(position: int, *, start: int | None, size: int | None, ledger: str | None) -> None:
-    """
-    Print, as JSON, that an event is in the ledger, and that an older ledger is a prefix of it.
-
-    Args:
-        start: the size of the older tree; None for no consistency proof.
-        size: the size of the tree to prove in; None for all events.
-    """
     from ledger.store.proving.checkpoints import checkpoint_at, prove_consistency, prove_inclusion
 
     with opened(ledger) as source:
@@ -186,55 +196,6 @@ def answer_prove(position: int, *, start: int | None, size: int | None, ledger: 
                 "proof": [each.hex() for each in older.proof],
             }
     sys.stdout.write(json.dumps(document, indent=2) + "\n")
-
-
-def answer_key_rotate(*, ledger: str | None, old_key: Path, new_key: Path) -> None:
-    """
-    Record that another key signs from here on, signed by both keys.
-
-    Takes the ledger over for this one event, so a service that writes it must be stopped.
-
-    Raises:
-        InputError: the ledger is not a local file, nobody ever wrote to it, or another key has
-            followed the old one already.
-    """
-    from ledger.domain.log.events import KeyRotated
-    from ledger.domain.log.recorded import NewEvent
-    from ledger.signing import rotation_text, sign_note
-    from ledger.store.proving.checkpoints import key_at
-
-    old, new = private_key(old_key), private_key(new_key)
-    url = ledger_url(ledger)
-    if "://" in url and not url.startswith("sqlite:///"):
-        raise InputError("only a local SQLite ledger is written from here", place=url)
-    if str(old.public) == str(new.public):
-        raise InputError("the new key is the old one", place=str(new_key))
-    with opened(ledger, mode="write") as target:
-        origin = target.head().origin
-        if not origin:
-            raise nothing_recorded(target)
-        follows = key_at(target, old.public, origin, target.head().position)
-        if str(follows) != str(old.public):
-            found = InputError(f"the old key signs no more: {follows} follows it", place=url)
-            raise with_next(found, "rotate from the key that signs now")
-        event = KeyRotated(
-            old_key=str(old.public),
-            new_key=str(new.public),
-            note=sign_note(rotation_text(origin, old.public, new.public), old, new),
-        )
-        writer = target.start_epoch(_HOLDER, origin, tenure_version(), wall_us=clock_us())
-        position = writer.append(
-            [
-                NewEvent(
-                    stream="sys",
-                    event=event,
-                    actor=_HOLDER,
-                    idempotency_key=f"key:{old.public}:{new.public}",
-                    wall_us=clock_us(),
-                )
-            ]
-        )
-    sys.stdout.write(f"position {position}: {new.public} follows {old.public}\n")
 
 
 def expect_events(source: Ledger) -> None:

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from ledger.store.open import Ledger
 
 
+_HOLDER: Final = "tenure ledger clear"
+
+
 def register(group: typer.Typer) -> None:
     """Add the command to `tenure ledger`."""
     group.command("clear")(clear)
@@ -37,21 +40,6 @@ def clear(
     Takes the ledger over: a process that writes it meanwhile is fenced.
 
     Example: tenure ledger clear gpu-0042 --reason "powered off, ticket 12" --ledger tenure.db
-    """
-    answer_clear(node=node, reason=reason, dry_run=dry_run, ledger=ledger)
-
-
-_HOLDER: Final = "tenure ledger clear"
-
-
-def answer_clear(*, node: str, reason: str, dry_run: bool, ledger: str | None) -> None:
-    """
-    Record the act for every lost Node of this name or UID, and say which holders it ends.
-
-    Rule: design section 4, "One account per physical device".
-
-    Raises:
-        InputError: no reason, or no Node of that name whose Pods are lost.
     """
     from ledger.domain.log.state import LOST
 

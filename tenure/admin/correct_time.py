@@ -15,6 +15,9 @@ from tenure.times import iso_time
 _SHIFT_MIN, _SHIFT_MAX = bounds_of("shift_seconds")
 
 
+_HOLDER: Final = "tenure ledger correct-time"
+
+
 def register(group: typer.Typer) -> None:
     """Add the command to `tenure ledger`."""
     group.command("correct-time")(correct_time)
@@ -47,31 +50,10 @@ def correct_time(
 
     Example: tenure ledger correct-time --first 12 --last 12 --shift -31536000 --reason "ticket 12"
     """
-    answer_correct_time(
-        first=first,
-        last=last,
-        shift_seconds=shift,
-        reason=reason,
-        dry_run=dry_run,
-        ledger=ledger,
-    )
-
-
-_HOLDER: Final = "tenure ledger correct-time"
-
-
-def answer_correct_time(
-    *, first: int, last: int, shift_seconds: int, reason: str, dry_run: bool, ledger: str | None
-) -> None:
-    """
-    Record by how much the clock was off at these positions; the views tell true times from then on.
-
-    Raises:
-        InputError: there are no such positions, the times are none, or the role may not.
-    """
     from ledger.domain.log.events import TimeCorrected
     from ledger.store.mending.correcting import check_correction, correct
 
+    shift_seconds = shift
     event = TimeCorrected(first=first, last=last, shift_seconds=shift_seconds, reason=reason)
     with opened(ledger, mode="read" if dry_run else "write") as source:
         from_us, to_us = check_correction(source, event)

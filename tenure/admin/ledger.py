@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Annotated, Final
 
 import typer
@@ -28,6 +27,9 @@ from tenure.opening import ledger_url, opened
 from tenure.options import DataOutput, LedgerUrl, Out, Output, Segments
 from tenure.output import Column, DataFormat, OutputFormat, one_line, write_answer
 from tenure.parquet import Parquet
+
+_VIEWS: Final = "SELECT name, sql FROM sqlite_schema WHERE type = 'view'"
+_DIFFERENCE_COLUMNS: Final = (Column(key="difference", title="DIFFERENCE"),)
 
 
 def register(app: typer.Typer) -> None:
@@ -59,7 +61,14 @@ def init(*, ledger: LedgerUrl = None) -> None:
 
     Example: tenure ledger init --ledger tenure.db
     """
-    answer_init(ledger=ledger)
+    from ledger.store.open import open_ledger
+
+    url = ledger_url(ledger)
+    try:
+        with open_ledger(url, mode="create") as made:
+            sys.stdout.write(f"made {made.url}\n")
+    except InputError as error:
+        raise with_next(error, "name a file that does not exist yet: --ledger FILE") from None
 
 
 def upgrade(*, ledger: LedgerUrl = None) -> None:
@@ -68,7 +77,11 @@ def upgrade(*, ledger: LedgerUrl = None) -> None:
 
     Example: tenure ledger upgrade --ledger tenure.db
     """
-    answer_upgrade(ledger=ledger)
+    from ledger.store.migrate import upgrade
+
+    with opened(ledger, mode="upgrade") as source:
+        upgrade(source.connection)
+        sys.stdout.write("schema is that of this release\n")
 
 
 def rebuild(
@@ -79,7 +92,18 @@ def rebuild(
 
     Example: tenure ledger rebuild --ledger run.db
     """
-    answer_rebuild(ledger=ledger, output=output, segments=segments)
+    from ledger.store.projections.rebuild import rebuild
+
+    with opened(ledger, mode="write") as source:
+        report = rebuild(source, segments=segments)
+    rows = [{"difference": str(difference)} for difference in report.differences]
+    if output.is_table and report.equal:
+        sys.stdout.write("projections rebuilt, byte for byte equal to the ones before\n")
+    else:
+        document = {"equal": report.equal, "differences": [row["difference"] for row in rows]}
+        write_answer(output, rows[:FINDINGS_SHOWN], _DIFFERENCE_COLUMNS, document=document)
+    if not report.equal:
+        raise AnswerIsNo
 
 
 def sql(
@@ -98,63 +122,6 @@ def sql(
 
     parquet = parquet_target(output, out)
     answer_sql(statement, ledger=ledger, output=output.text_form, parquet=parquet)
-
-
-_VIEWS: Final = "SELECT name, sql FROM sqlite_schema WHERE type = 'view'"
-_DIFFERENCE_COLUMNS: Final = (Column(key="difference", title="DIFFERENCE"),)
-
-
-def answer_init(*, ledger: str | None) -> None:
-    """
-    Make a new, empty ledger.
-
-    Raises:
-        InputError: there is one already, or the place can't be written.
-    """
-    from ledger.store.open import open_ledger
-
-    url = ledger_url(ledger)
-    try:
-        with open_ledger(url, mode="create") as made:
-            sys.stdout.write(f"made {made.url}\n")
-    except InputError as error:
-        raise with_next(error, "name a file that does not exist yet: --ledger FILE") from None
-
-
-def answer_upgrade(*, ledger: str | None) -> None:
-    """Bring the schema of a ledger to this release; events are never touched."""
-    from ledger.store.migrate import upgrade
-
-    with opened(ledger, mode="upgrade") as source:
-        upgrade(source.connection)
-        sys.stdout.write("schema is that of this release\n")
-
-
-def answer_rebuild(
-    *, ledger: str | None, output: OutputFormat, segments: Path | None = None
-) -> None:
-    """
-    Make the projections again from the events, and say whether they were equal.
-
-    Args:
-        segments: the folder of the archive, for a ledger whose first events moved there.
-
-    Raises:
-        InputError: events are in an archive, and its files are not at hand.
-        AnswerIsNo: they were not; the differences are printed.
-    """
-    from ledger.store.projections.rebuild import rebuild
-
-    with opened(ledger, mode="write") as source:
-        report = rebuild(source, segments=segments)
-    rows = [{"difference": str(difference)} for difference in report.differences]
-    if output.is_table and report.equal:
-        sys.stdout.write("projections rebuilt, byte for byte equal to the ones before\n")
-    else:
-        document = {"equal": report.equal, "differences": [row["difference"] for row in rows]}
-        write_answer(output, rows[:FINDINGS_SHOWN], _DIFFERENCE_COLUMNS, document=document)
-    if not report.equal:
-        raise AnswerIsNo
 
 
 def answer_sql(

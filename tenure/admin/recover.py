@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -23,6 +22,18 @@ if TYPE_CHECKING:
     from ledger.domain.log.standing import Standing, Witness
     from ledger.store.mending.recover import Outcome, Recovery, SeenPod
     from tenure.manifests import Document
+
+
+HOLDER: Final = "tenure ledger recover"
+_ENDED: Final = ("Succeeded", "Failed")
+_COLUMNS: Final = (
+    Column(key="what", title="WHAT"),
+    Column(key="pod", title="POD"),
+    Column(key="node", title="NODE"),
+    Column(key="cards", title="CARDS", right=True),
+    Column(key="cpus", title="CPUS", right=True),
+    Column(key="fact", title="FACT"),
+)
 
 
 def register(group: typer.Typer) -> None:
@@ -68,50 +79,6 @@ def recover(
     Exit 1 when a Pod's allocation is not believed.
 
     Example: tenure ledger recover --pods pods.yaml --public-key tenure.vkey --dry-run
-    """
-    answer_recover(
-        ledger=ledger,
-        pods=pods,
-        public_keys=public_keys,
-        witness=witness,
-        all_pods=all_pods,
-        dry_run=dry_run,
-        output=output,
-    )
-
-
-HOLDER: Final = "tenure ledger recover"
-_ENDED: Final = ("Succeeded", "Failed")
-_COLUMNS: Final = (
-    Column(key="what", title="WHAT"),
-    Column(key="pod", title="POD"),
-    Column(key="node", title="NODE"),
-    Column(key="cards", title="CARDS", right=True),
-    Column(key="cpus", title="CPUS", right=True),
-    Column(key="fact", title="FACT"),
-)
-
-
-def answer_recover(
-    *,
-    ledger: str | None,
-    pods: str,
-    public_keys: Sequence[str],
-    witness: str | None,
-    all_pods: bool,
-    dry_run: bool,
-    output: OutputFormat,
-) -> None:
-    """
-    Recover a ledger in a local file and print what was lost, held again and not believed.
-
-    Args:
-        public_keys: verifier keys or their files; the ledger's own rotations tell until when each
-            of them, and the keys joined to them, are believed.
-
-    Raises:
-        AnswerIsNo: an allocation is not believed; the rest is recovered.
-        InputError: the ledger is no local file, is foreign, or has another history.
     """
     from ledger.store.mending.recover import recover
     from ledger.store.open import sqlite_path

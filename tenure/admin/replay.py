@@ -1,4 +1,9 @@
-"""`tenure ledger replay`: what was decided, decided again from the events of the ledger alone."""
+"""
+`tenure ledger replay`: what was decided, decided again from the events of the ledger alone.
+
+Rule: docs/adr/0011. In a simulation's ledger the whole decision; of a cluster at work the cards and
+CPUs on the node that was named.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +29,22 @@ if TYPE_CHECKING:
     from ledger.domain.log.recorded import RecordedEvent
     from ledger.store.open import Ledger
     from scheduler.record.replay import Again, InForce, Replay
+
+
+BY_RULES: Final = "a refusal by rules, which the Pod's manifest decides"
+RECOVERED: Final = "a reservation that a recovery read off its Pod"
+ON_ANOTHER: Final = "no choice of cards and CPUs, and this ledger is of a cluster at work"
+_PROGRESS_EVENTS: Final = 200
+_COLUMNS: Final = (
+    Column(key="position", title="POSITION", right=True),
+    Column(key="name", title="POD"),
+    Column(key="what", title="WHAT"),
+    Column(key="recorded", title="RECORDED"),
+    Column(key="decided", title="DECIDED NOW"),
+)
+_TOLD_WHOLE: Final = (
+    "only a ledger that has every description of what was decided on can be replayed"
+)
 
 
 def register(group: typer.Typer) -> None:
@@ -59,24 +80,23 @@ def replay(
 
     Example: tenure ledger replay 1042 --ledger run.db
     """
-    answer_replay(position, config=config, ledger=ledger, output=output)
+    from scheduler.record.replay import Replay
 
-
-BY_RULES: Final = "a refusal by rules, which the Pod's manifest decides"
-RECOVERED: Final = "a reservation that a recovery read off its Pod"
-ON_ANOTHER: Final = "no choice of cards and CPUs, and this ledger is of a cluster at work"
-_PROGRESS_EVENTS: Final = 200
-_COLUMNS: Final = (
-    Column(key="position", title="POSITION", right=True),
-    Column(key="name", title="POD"),
-    Column(key="what", title="WHAT"),
-    Column(key="recorded", title="RECORDED"),
-    Column(key="decided", title="DECIDED NOW"),
-)
-
-_TOLD_WHOLE: Final = (
-    "only a ledger that has every description of what was decided on can be replayed"
-)
+    with opened(ledger) as source:
+        head = source.head().position
+        _refuse_unreadable(source, position, head)
+        given = None if config is None else _settings(source, config)
+        replay = Replay(whole=source.is_simulation, by=given)
+        try:
+            seen = _walk(source, replay, position, head)
+        except InputError as error:
+            placed = error.at(source.url)
+            if not hasattr(placed, "__notes__"):
+                with_next(placed, _TOLD_WHOLE)
+            raise placed from None
+    _write(seen, output)
+    if seen.different:
+        raise AnswerIsNo
 
 
 @dataclass(slots=True)
@@ -95,38 +115,6 @@ class _Seen:
         self.kinds[again.kind] += 1
         if again.differences:
             self.different.append(again)
-
-
-def answer_replay(
-    position: int | None, *, config: Path | None, ledger: str | None, output: OutputFormat
-) -> None:
-    """
-    Decide every decision of a ledger again, or one of them, and print what is not equal.
-
-    Rule: docs/adr/0011. In a simulation's ledger the whole decision; of a cluster at work the cards
-    and CPUs on the node that was named.
-
-    Raises:
-        AnswerIsNo: something is not equal, or the settings are not those of the ledger.
-        InputError: no such position, no decision, or the log does not tell what it was made on.
-    """
-    from scheduler.record.replay import Replay
-
-    with opened(ledger) as source:
-        head = source.head().position
-        _refuse_unreadable(source, position, head)
-        given = None if config is None else _settings(source, config)
-        replay = Replay(whole=source.is_simulation, by=given)
-        try:
-            seen = _walk(source, replay, position, head)
-        except InputError as error:
-            placed = error.at(source.url)
-            if not hasattr(placed, "__notes__"):
-                with_next(placed, _TOLD_WHOLE)
-            raise placed from None
-    _write(seen, output)
-    if seen.different:
-        raise AnswerIsNo
 
 
 def _refuse_unreadable(source: Ledger, position: int | None, head: int) -> None:

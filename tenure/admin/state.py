@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -19,6 +18,22 @@ from tenure.output import Column, OutputFormat, write_answer
 if TYPE_CHECKING:
     from ledger.domain.log.state import Holding, NodeState
     from ledger.store.reading.timetravel import Loaded
+
+
+_HOLDER: Final = "tenure ledger snapshot"
+_COLUMNS: Final = (
+    Column(key="node", title="NODE"),
+    Column(key="pod_path", title="POD"),
+    Column(key="kind", title="KIND"),
+    Column(key="phase", title="PHASE"),
+    Column(key="devices", title="DEVICES"),
+    Column(key="cpuset", title="CPUS"),
+    Column(key="event", title="EVENT", right=True),
+)
+_TAKEN_COLUMNS: Final = (
+    Column(key="position", title="POSITION", right=True),
+    Column(key="digest", title="DIGEST"),
+)
 
 
 def register(group: typer.Typer) -> None:
@@ -44,53 +59,6 @@ def state(
 
     Example: tenure ledger state --at 2026-03-02T14:05:00Z -o json
     """
-    answer_state(at=at, position=position, ledger=ledger, output=output, segments=segments)
-
-
-def snapshot(*, ledger: LedgerUrl = None, output: Output = OutputFormat.TABLE) -> None:
-    """
-    Store the folded state in a ledger file, so that a start reads only the events after it.
-
-    Takes the file over: a process that writes it meanwhile is fenced.
-
-    Example: tenure ledger snapshot --ledger tenure.db
-    """
-    answer_snapshot(ledger=ledger, output=output)
-
-
-_HOLDER: Final = "tenure ledger snapshot"
-_COLUMNS: Final = (
-    Column(key="node", title="NODE"),
-    Column(key="pod_path", title="POD"),
-    Column(key="kind", title="KIND"),
-    Column(key="phase", title="PHASE"),
-    Column(key="devices", title="DEVICES"),
-    Column(key="cpuset", title="CPUS"),
-    Column(key="event", title="EVENT", right=True),
-)
-_TAKEN_COLUMNS: Final = (
-    Column(key="position", title="POSITION", right=True),
-    Column(key="digest", title="DIGEST"),
-)
-
-
-def answer_state(
-    *,
-    at: str | None,
-    position: int | None,
-    ledger: str | None,
-    output: OutputFormat,
-    segments: Path | None = None,
-) -> None:
-    """
-    Print who held what on every node after one event.
-
-    Args:
-        segments: the folder of the archive, for a moment whose events moved there.
-
-    Raises:
-        InputError: both a time and a position, no such position, or one in an archive.
-    """
     from ledger.store.reading.timetravel import position_at, state_at
 
     if at is not None and position is not None:
@@ -114,12 +82,13 @@ def answer_state(
     write_answer(output, list(_rows(document)), _COLUMNS, document=document)
 
 
-def answer_snapshot(*, ledger: str | None, output: OutputFormat) -> None:
+def snapshot(*, ledger: LedgerUrl = None, output: Output = OutputFormat.TABLE) -> None:
     """
-    Store the folded state of a ledger file.
+    Store the folded state in a ledger file, so that a start reads only the events after it.
 
-    Raises:
-        InputError: not a file, or a ledger that nobody has written to.
+    Takes the file over: a process that writes it meanwhile is fenced.
+
+    Example: tenure ledger snapshot --ledger tenure.db
     """
     from ledger.store.reading.snapshots import take_snapshot
 

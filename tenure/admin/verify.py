@@ -25,6 +25,13 @@ if TYPE_CHECKING:
     from ledger.store.proving.verify import VerifyReport
 
 
+FINDINGS_SHOWN: Final = 50
+_FINDING_COLUMNS: Final = (
+    Column(key="position", title="POSITION", right=True),
+    Column(key="finding", title="FINDING"),
+)
+
+
 def register(app: typer.Typer) -> None:
     """Add the command to the command line."""
     app.command("verify")(verify)
@@ -72,54 +79,11 @@ def verify(
 
     Against a rewritten or shortened ledger: tenure verify --checkpoint NOTE --public-key VKEY
     """
-    if (checkpoint or export) and public_key is None:
-        raise typer.BadParameter("--checkpoint and --export go with --public-key")
-    answer_verify(
-        ledger=ledger,
-        output=output,
-        checkpoints=checkpoint or (),
-        export=export,
-        public_key=public_key,
-        segments=segments,
-    )
-
-
-FINDINGS_SHOWN: Final = 50
-
-_FINDING_COLUMNS: Final = (
-    Column(key="position", title="POSITION", right=True),
-    Column(key="finding", title="FINDING"),
-)
-
-
-def answer_verify(
-    *,
-    ledger: str | None,
-    output: OutputFormat,
-    checkpoints: Sequence[Path] = (),
-    export: Path | None = None,
-    public_key: str | None = None,
-    segments: Path | None = None,
-) -> None:
-    """
-    Prove the ledger: chain, constraints at every position, projection equal to the fold.
-
-    Rule: cli.md, Commands: exit 1 when the answer is no.
-
-    Args:
-        checkpoints: signed notes that were kept outside of the ledger.
-        export: an exported file, whose events name the first position that differs.
-        public_key: who signed them: a verifier key or its file.
-        segments: the folder of the archive, to read archived events too.
-
-    Raises:
-        AnswerIsNo: it does not prove itself, or that key did not sign what was kept outside; the
-            findings are printed.
-        InputError: a checkpoint is none.
-    """
     from ledger.domain.log.clock import SKEW_MAX_US
 
-    report = _proved(ledger, checkpoints, export, public_key, segments)
+    if (checkpoint or export) and public_key is None:
+        raise typer.BadParameter("--checkpoint and --export go with --public-key")
+    report = _proved(ledger, checkpoint or (), export, public_key, segments)
     findings = [
         {"position": finding.position, "finding": finding.text} for finding in report.findings
     ]

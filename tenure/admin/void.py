@@ -10,6 +10,8 @@ import typer
 from tenure.opening import opened, taken_over
 from tenure.options import LedgerUrl
 
+_HOLDER: Final = "tenure ledger void"
+
 
 def register(group: typer.Typer) -> None:
     """Add the command to `tenure ledger`."""
@@ -31,19 +33,6 @@ def void(
     Takes the ledger over: a process that writes it meanwhile is fenced.
 
     Example: tenure ledger void 4711 --reason "put in by hand, see ticket 12" --ledger tenure.db
-    """
-    answer_void(position=position, reason=reason, dry_run=dry_run, ledger=ledger)
-
-
-_HOLDER: Final = "tenure ledger void"
-
-
-def answer_void(*, position: int, reason: str, dry_run: bool, ledger: str | None) -> None:
-    """
-    Declare the event at a position void, if `verify` names it as impossible.
-
-    Raises:
-        InputError: there is no such event, or it is a good one.
     """
     from ledger.store.mending.voiding import declare_void, impossible_event
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from typing import Annotated, Final
 
 import typer
@@ -11,6 +10,8 @@ import typer
 from tenure.admin.checkpoint import public_key
 from tenure.opening import opened, taken_over
 from tenure.options import LedgerUrl
+
+_HOLDER: Final = "tenure ledger withdraw"
 
 
 def register(group: typer.Typer) -> None:
@@ -43,26 +44,9 @@ def withdraw(
 
     Example: tenure ledger withdraw 300 --public-key cluster-1.pub --reason "put in, ticket 12"
     """
-    answer_withdraw(
-        size=size, reason=reason, public_keys=public_keys or (), dry_run=dry_run, ledger=ledger
-    )
-
-
-_HOLDER: Final = "tenure ledger withdraw"
-
-
-def answer_withdraw(
-    *, size: int, reason: str, public_keys: Sequence[str], dry_run: bool, ledger: str | None
-) -> None:
-    """
-    Withdraw the checkpoint of a size, if `verify` names it and no trusted key signed it.
-
-    Raises:
-        InputError: there is no such checkpoint, it is right, or it was signed by a trusted key.
-    """
     from ledger.store.mending.withdrawing import false_checkpoint, withdraw
 
-    trusted = [public_key(text) for text in public_keys]
+    trusted = [public_key(text) for text in public_keys or ()]
     with opened(ledger, mode="read" if dry_run else "write") as source:
         found = false_checkpoint(source, size, trusted)
         for finding in found.findings:

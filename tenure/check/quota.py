@@ -18,6 +18,13 @@ if TYPE_CHECKING:
     from webhook.decide.settings import DomainSetting
 
 
+KIND: Final = "ResourceQuota"
+_SERVERS: Final = frozenset(
+    {"uid", "resourceVersion", "creationTimestamp", "generation", "managedFields", "selfLink"}
+)
+"""Metadata that the API server writes; a manifest to apply has none of it."""
+
+
 class QuotaFormat(StrEnum):
     """The forms of a manifest."""
 
@@ -64,14 +71,6 @@ def translate(
     Everything else in them is kept. Other kinds in the input are left out.
     """
     answer_translate(files, domain=domain.value, as_json=output is QuotaFormat.JSON)
-
-
-KIND: Final = "ResourceQuota"
-
-_SERVERS: Final = frozenset(
-    {"uid", "resourceVersion", "creationTimestamp", "generation", "managedFields", "selfLink"}
-)
-"""Metadata that the API server writes; a manifest to apply has none of it."""
 
 
 def answer_translate(

@@ -24,6 +24,19 @@ if TYPE_CHECKING:
     from scheduler.usage.model import CapacityPoint
 
 
+LABEL: Final = "label:"
+GROUPS: Final = ("namespace", "owner", "model")
+SAMPLES: Final = 500
+"""Moments at which idle and stranded capacity are looked at."""
+_COLUMNS: Final = (
+    Column(key="group", title="GROUP"),
+    Column(key="pods", title="PODS", right=True, show="{:,}".format),
+    Column(key="gpu_hours", title="GPU-HOURS", right=True, show="{:,.1f}".format),
+    Column(key="share_percent", title="SHARE", right=True, show="{:.1f}%".format),
+    Column(key="cpu_hours", title="CPU-HOURS", right=True, show="{:,.1f}".format),
+)
+
+
 def register(app: typer.Typer) -> None:
     """Add the command to the command line."""
     app.command("usage")(usage)
@@ -69,20 +82,6 @@ def usage(
         output=output.text_form,
         parquet=parquet,
     )
-
-
-LABEL: Final = "label:"
-GROUPS: Final = ("namespace", "owner", "model")
-SAMPLES: Final = 500
-"""Moments at which idle and stranded capacity are looked at."""
-
-_COLUMNS: Final = (
-    Column(key="group", title="GROUP"),
-    Column(key="pods", title="PODS", right=True, show="{:,}".format),
-    Column(key="gpu_hours", title="GPU-HOURS", right=True, show="{:,.1f}".format),
-    Column(key="share_percent", title="SHARE", right=True, show="{:.1f}%".format),
-    Column(key="cpu_hours", title="CPU-HOURS", right=True, show="{:,.1f}".format),
-)
 
 
 def answer_usage(

@@ -30,6 +30,43 @@ if TYPE_CHECKING:
     from tenure.manifests import Manifests
 
 
+STRANGERS_MAX: Final = 4
+"""Pods named in one cell; the rest are counted."""
+UNKNOWN_HOLDER: Final = "unknown holder"
+"""The closed reason of a device that a Pod may hold whose device nobody can name."""
+INVENTORY: Final = "inventory"
+"""The reason of a change of health that an inventory said, not a message about the card."""
+WAITING: Final = "waiting"
+PLACED: Final = "placed"
+ENDED: Final = "ended"
+REASON_COLUMNS: Final = (
+    Column(key="nodes", title="NODES", right=True, show=lambda nodes: str(nodes or "-")),
+    Column(key="reason", title="REASON"),
+    Column(key="detail", title="CLOSEST"),
+    Column(key="remedy", title="WOULD FIT IF"),
+)
+POD_COLUMNS: Final = (
+    Column(key="path", title="POD"),
+    Column(key="state", title="STATE"),
+    Column(key="since_text", title="SINCE"),
+    Column(key="held_text", title="HOLDS"),
+    Column(key="message", title="WHY"),
+    Column(key="pod_uid", title="POD UID", wide=True),
+)
+DEVICE_COLUMNS: Final = (
+    Column(key="card", title="CARD"),
+    Column(key="state", title="STATE"),
+    Column(key="core_left_percent", title="CORE LEFT", right=True, show="{}%".format),
+    Column(key="memory_left_bytes", title="MEMORY LEFT", right=True, show=format_bytes),
+    Column(key="holders_text", title="HOLDERS"),
+    Column(key="why", title="WHY"),
+)
+POD_CSV: Final = tuple(
+    Column(key=key, title=key)
+    for key in ("path", "pod_uid", "state", "since", "message", "refusals", "event", "policy")
+)
+
+
 def register(app: typer.Typer) -> None:
     """Add the command to the command line."""
     app.command("why")(why)
@@ -59,43 +96,6 @@ def why(
     A card: tenure why gpu-a/3
     """
     answer_why(name, ledger=ledger, output=output, objects=objects or ())
-
-
-STRANGERS_MAX: Final = 4
-"""Pods named in one cell; the rest are counted."""
-
-UNKNOWN_HOLDER: Final = "unknown holder"
-"""The closed reason of a device that a Pod may hold whose device nobody can name."""
-
-INVENTORY: Final = "inventory"
-"""The reason of a change of health that an inventory said, not a message about the card."""
-
-WAITING: Final = "waiting"
-PLACED: Final = "placed"
-ENDED: Final = "ended"
-
-REASON_COLUMNS: Final = (
-    Column(key="nodes", title="NODES", right=True, show=lambda nodes: str(nodes or "-")),
-    Column(key="reason", title="REASON"),
-    Column(key="detail", title="CLOSEST"),
-    Column(key="remedy", title="WOULD FIT IF"),
-)
-POD_COLUMNS: Final = (
-    Column(key="path", title="POD"),
-    Column(key="state", title="STATE"),
-    Column(key="since_text", title="SINCE"),
-    Column(key="held_text", title="HOLDS"),
-    Column(key="message", title="WHY"),
-    Column(key="pod_uid", title="POD UID", wide=True),
-)
-DEVICE_COLUMNS: Final = (
-    Column(key="card", title="CARD"),
-    Column(key="state", title="STATE"),
-    Column(key="core_left_percent", title="CORE LEFT", right=True, show="{}%".format),
-    Column(key="memory_left_bytes", title="MEMORY LEFT", right=True, show=format_bytes),
-    Column(key="holders_text", title="HOLDERS"),
-    Column(key="why", title="WHY"),
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -308,12 +308,6 @@ def _write_prospects(prospects: Prospects, output: OutputFormat) -> None:
     out.write("\n")
     for line in lines_of(prospects):
         out.write(one_line(line) + "\n")
-
-
-POD_CSV: Final = tuple(
-    Column(key=key, title=key)
-    for key in ("path", "pod_uid", "state", "since", "message", "refusals", "event", "policy")
-)
 
 
 def _story_record(story: PodStory, now_us: int) -> dict[str, Any]:

@@ -28,6 +28,29 @@ if TYPE_CHECKING:
     from tenure.simulate.model import Run
 
 
+_MAP_COLUMNS: Final = (
+    Column(key="node", title="NODE"),
+    Column(key="device_type", title="TYPE"),
+    Column(key="minor", title="MINOR"),
+    Column(key="model", title="MODEL"),
+    Column(key="level_percent", title="HELD"),
+    Column(key="by_memory", title="BY MEMORY"),
+    Column(key="tenants", title="TENANTS"),
+    Column(key="closed", title="CLOSED"),
+    Column(key="unknown_holders", title="UNKNOWN HOLDERS"),
+    Column(key="unknown_cards", title="UNKNOWN CARDS"),
+)
+_CPU_COLUMNS: Final = (
+    Column(key="node", title="NODE"),
+    Column(key="socket", title="SOCKET", right=True),
+    Column(key="numa", title="NUMA", right=True),
+    Column(key="core", title="CORE", right=True),
+    Column(key="cpu", title="CPU", right=True),
+    Column(key="reserved", title="RESERVED"),
+    Column(key="holders", title="HOLDERS"),
+)
+
+
 def register(app: typer.Typer) -> None:
     """Add the command to the command line."""
     app.command("map")(draw)
@@ -69,29 +92,6 @@ def draw(
     answer_map(
         tuple(files or ()), at=at, watch=watch, interval=interval, ledger=ledger, output=output
     )
-
-
-_MAP_COLUMNS: Final = (
-    Column(key="node", title="NODE"),
-    Column(key="device_type", title="TYPE"),
-    Column(key="minor", title="MINOR"),
-    Column(key="model", title="MODEL"),
-    Column(key="level_percent", title="HELD"),
-    Column(key="by_memory", title="BY MEMORY"),
-    Column(key="tenants", title="TENANTS"),
-    Column(key="closed", title="CLOSED"),
-    Column(key="unknown_holders", title="UNKNOWN HOLDERS"),
-    Column(key="unknown_cards", title="UNKNOWN CARDS"),
-)
-_CPU_COLUMNS: Final = (
-    Column(key="node", title="NODE"),
-    Column(key="socket", title="SOCKET", right=True),
-    Column(key="numa", title="NUMA", right=True),
-    Column(key="core", title="CORE", right=True),
-    Column(key="cpu", title="CPU", right=True),
-    Column(key="reserved", title="RESERVED"),
-    Column(key="holders", title="HOLDERS"),
-)
 
 
 def answer_map(

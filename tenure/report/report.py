@@ -12,6 +12,8 @@ from tenure.exits import AnswerIsNo, note, warn
 from tenure.opening import opened
 from tenure.options import LedgerUrl
 
+STDOUT: Final = "-"
+
 
 def register(app: typer.Typer) -> None:
     """Add the command to the command line."""
@@ -34,33 +36,18 @@ def report(
     Example: tenure report -o report.html --ledger run.db
     """
     import shlex
-    import sys
 
-    command = shlex.join(["tenure", *sys.argv[1:]])
-    write_page(output, ledger=ledger, verified=verify, command=command)
-
-
-STDOUT: Final = "-"
-
-
-def write_page(path: str, *, ledger: str | None, verified: bool, command: str) -> None:
-    """
-    Write the report page of a ledger to `path`, or to stdout for `-`.
-
-    Raises:
-        InputError: no ledger, one without events, or a path that can't be written.
-        AnswerIsNo: the page is written, and the ledger does not prove itself.
-    """
     from tenure.admin.verify import run_verify
     from tenure.report.build import page_of, write_report
 
+    command = shlex.join(["tenure", *sys.argv[1:]])
     with opened(ledger) as source:
-        proof = run_verify(source) if verified else None
-        if path == STDOUT:
+        proof = run_verify(source) if verify else None
+        if output == STDOUT:
             sys.stdout.write(page_of(source, proof=proof, command=command))
             return
-        size = write_report(source, Path(path), proof=proof, command=command)
-    note(f"report: {path}, {size / 1e6:.1f} MB; open it in a browser")
+        size = write_report(source, Path(output), proof=proof, command=command)
+    note(f"report: {output}, {size / 1e6:.1f} MB; open it in a browser")
     if proof is not None and not proof.ok:
         warn("the ledger does not prove itself, and the page says so: run `tenure verify`")
         raise AnswerIsNo

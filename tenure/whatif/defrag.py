@@ -35,6 +35,21 @@ REQUEST = "The request"
 SEARCH = "The search"
 
 
+MOVE_COLUMNS: Final = (
+    Column(key="step", title="STEP", right=True),
+    Column(key="pod", title="POD"),
+    Column(key="from_text", title="FROM"),
+    Column(key="to_text", title="TO"),
+    Column(key="room_text", title="ROOM FIRST"),
+    Column(key="group", title="GROUP", wide=True),
+    Column(key="pod_uid", title="POD UID", wide=True),
+)
+MOVE_CSV: Final = tuple(
+    Column(key=key, title=key)
+    for key in ("step", "pod", "pod_uid", "group", "from", "to", "room_first")
+)
+
+
 class CpuScope(StrEnum):
     """Where CPUs of its own must be together."""
 
@@ -186,21 +201,6 @@ def plan(
         ledger=ledger,
         output=output,
     )
-
-
-MOVE_COLUMNS: Final = (
-    Column(key="step", title="STEP", right=True),
-    Column(key="pod", title="POD"),
-    Column(key="from_text", title="FROM"),
-    Column(key="to_text", title="TO"),
-    Column(key="room_text", title="ROOM FIRST"),
-    Column(key="group", title="GROUP", wide=True),
-    Column(key="pod_uid", title="POD UID", wide=True),
-)
-MOVE_CSV: Final = tuple(
-    Column(key=key, title=key)
-    for key in ("step", "pod", "pod_uid", "group", "from", "to", "room_first")
-)
 
 
 def answer_defrag(

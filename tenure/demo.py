@@ -22,6 +22,12 @@ if TYPE_CHECKING:
     from tenure.simulate.results import Result
 
 
+TUESDAY_1405: Final = timedelta(days=1, hours=14, minutes=5)
+"""A busy moment of the week, from its start."""
+BATCH: Final = 200
+"""Decisions per durable commit."""
+
+
 class Size(StrEnum):
     """How large the demonstration is."""
 
@@ -47,13 +53,6 @@ def demo(
     Example: tenure demo --size small --out demo
     """
     run_demo(size=size.value, directory=out, seed=seed)
-
-
-TUESDAY_1405: Final = timedelta(days=1, hours=14, minutes=5)
-"""A busy moment of the week, from its start."""
-
-BATCH: Final = 200
-"""Decisions per durable commit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
