@@ -123,8 +123,8 @@ def parsed(document: object, kinds: Mapping[str, type[Read]]) -> Read:
         kinds: kind -> its model; the first is meant where a document is of none of them.
 
     Raises:
-        InputError: another kind or version, an unknown key, or a value that is not allowed; with
-            the field.
+        InputError: another kind or version, or every unknown key and value that is not allowed;
+            with the field of the first.
     """
     meant = next(iter(kinds))
     if not isinstance(document, dict):
@@ -135,13 +135,20 @@ def parsed(document: object, kinds: Mapping[str, type[Read]]) -> Read:
     try:
         return model.model_validate(sections)
     except ValidationError as error:
-        raise _first_error(error) from None
+        raise _every_error(error) from None
 
 
-def _first_error(error: ValidationError) -> InputError:
+def _every_error(error: ValidationError) -> InputError:
+    found = error.errors()
     # a wrong kind or version explains every other error
-    first = min(error.errors(), key=lambda one: one["loc"][:1] not in (("apiVersion",), ("kind",)))
-    return InputError(_fact(first), field=".".join(str(step) for step in first["loc"]))
+    whole = [one for one in found if one["loc"][:1] in {("apiVersion",), ("kind",)}]
+    first, *others = whole[:1] or found
+    facts = [_fact(first), *(f"{_field(one)}: {_fact(one)}" for one in others)]
+    return InputError("; ".join(facts), field=_field(first))
+
+
+def _field(error: ErrorDetails) -> str:
+    return ".".join(str(step) for step in error["loc"])
 
 
 def _fact(error: ErrorDetails) -> str:

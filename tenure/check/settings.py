@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, TextIO
 
@@ -24,11 +24,22 @@ _DIGEST_LENGTH: Final = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told:
-    """What one place says requests mean; of a webhook only the digest is known."""
+    """
+    What one place says requests mean; of a webhook only the digest is known.
+
+    Attributes:
+        is_path: the name is a file's, and is written as it is.
+    """
 
     name: str
     digest: str
     keys: Mapping[str, str] | None = None
+    is_path: bool = False
+
+    @property
+    def title(self) -> str:
+        """Return the name as the head of a column."""
+        return self.name if self.is_path else self.name.upper()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +114,7 @@ def compare_command(
     if objects:
         error = InputError("settings are compared by themselves", field="FILE")
         raise with_next(error, "leave the objects out, or give one --config alone")
-    told = [told_by(str(path), vocabulary_of_file(path)) for path in files]
+    told = [replace(told_by(str(path), vocabulary_of_file(path)), is_path=True) for path in files]
     if ledger is not None:
         told.append(_of_ledger(ledger))
     if digest is not None:
@@ -115,8 +126,8 @@ def compare_command(
     found = differences(first, second)
     columns = (
         Column(key="key", title="KEY"),
-        Column(key="first", title=first.name.upper()),
-        Column(key="second", title=second.name.upper()),
+        Column(key="first", title=first.title),
+        Column(key="second", title=second.title),
     )
     rows = [{"key": one.key, "first": one.first, "second": one.second} for one in found]
     stream = out or sys.stdout

@@ -108,6 +108,12 @@ compat: {{proposalDomain: true}}
             id="a number for a boolean",
         ),
         pytest.param(
+            f"{HEAD}node: {{polcy: fgd, policy: best}}\nmgpus: {{}}\n",
+            "s.yaml:3: node.policy: must be 'binpack', 'spread', 'bestfit', 'fgd', 'scarcity' or "
+            "'random': value='best'; node.polcy: unknown setting; mgpus: unknown setting",
+            id="several at once, each by its field",
+        ),
+        pytest.param(
             "apiVersion: v1\nkind: Pod\nspec: {}\n",
             "s.yaml:1: apiVersion: must be 'tenure.sh/v1alpha1': value='v1'",
             id="another kind of object",

@@ -120,6 +120,17 @@ def test_two_files_that_agree_are_one_and_those_that_do_not_are_told_apart(folde
     ]
 
 
+def test_a_file_heads_its_column_by_its_path_as_it_is_written(folder: Path) -> None:
+    """A path in capitals names another file, or none."""
+    scheduler, admission = folder / f"{SCHEDULER}.yaml", folder / f"{ADMISSION}.yaml"
+    admission.write_text(admission.read_text().replace("GiB", "MiB"))
+
+    head = compared(scheduler, admission).splitlines()[1]
+
+    assert head.split() == ["KEY", str(scheduler), str(admission)]
+    assert "THE WEBHOOK" in compared(scheduler, digest="0" * 64)
+
+
 def test_a_file_is_compared_with_what_a_webhook_reports(folder: Path) -> None:
     """By the digest alone: which key differs nobody can tell then."""
     path = folder / f"{SCHEDULER}.yaml"
