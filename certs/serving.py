@@ -19,14 +19,24 @@ _MINIMUM: Final = ssl.TLSVersion.TLSv1_3
 
 
 class Serving:
-    """Serves one leaf at a time; connections that are open keep the one they began with."""
+    """
+    Serves one leaf at a time; connections that are open keep the one they began with.
 
-    def __init__(self) -> None:
+    Args:
+        clients: whose leaves callers must show, as PEM; None lets everybody in.
+
+    Raises:
+        CertificateError: `clients` holds no certificate.
+    """
+
+    def __init__(self, *, clients: bytes | None = None) -> None:
+        self._clients = clients
         self._current: ssl.SSLContext | None = None
         self._facts: Facts | None = None
         self._outer = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self._outer.minimum_version = _MINIMUM
         self._outer.sni_callback = self._choose
+        self._ask_callers(self._outer)
 
     @property
     def context(self) -> ssl.SSLContext:
@@ -50,11 +60,21 @@ class Serving:
         check_pair(pair, bundle, names, now=now)
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = _MINIMUM
+        self._ask_callers(context)
         _load(context, pair)
         if self._current is None:
             _load(self._outer, pair)  # so that OpenSSL knows which kinds of keys there are
         self._current = context
         self._facts = facts_of(pair.certificate)
+
+    def _ask_callers(self, context: ssl.SSLContext) -> None:
+        if self._clients is None:
+            return
+        try:
+            context.load_verify_locations(cadata=self._clients.decode("ascii"))
+        except (ValueError, ssl.SSLError) as error:
+            raise CertificateError(f"callers' authority can't be read: {error}") from error
+        context.verify_mode = ssl.CERT_REQUIRED
 
     def _choose(
         self, connection: ssl.SSLObject | ssl.SSLSocket, _name: str | None, _: ssl.SSLContext

@@ -61,9 +61,13 @@ class Words:
     tenure_version: str
 
 
-def by(actor: str, event: NewEvent) -> NewEvent:
-    """Return an event as this one's doing: a live scheduler is no simulation."""
-    return structs.replace(event, actor=actor)
+def by(actor: str, event: NewEvent, *, key: str = "") -> NewEvent:
+    """
+    Return an event as this one's doing: a live scheduler is no simulation.
+
+    With a `key` of its own, for who may come to the same event again.
+    """
+    return structs.replace(event, actor=actor, idempotency_key=key or event.idempotency_key)
 
 
 def settings_changed(words: Words, settings: str, at_us: int) -> NewEvent:

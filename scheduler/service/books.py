@@ -11,6 +11,7 @@ from msgspec import structs
 from certs.ports import Object
 from ledger.domain.errors import InputError
 from ledger.domain.log.events import (
+    LedgerEvent,
     PodAssigned,
     PodBound,
     PodReleased,
@@ -130,11 +131,10 @@ class LiveBooks:
     def recorded(self, events: Sequence[NewEvent], first: int) -> None:
         """Take note of events that are durable, the first at that position."""
         for position, new in enumerate(events, start=first):
-            self.take(position, new)
+            self.take(position, new.event)
 
-    def take(self, position: int, new: NewEvent) -> None:
+    def take(self, position: int, event: LedgerEvent) -> None:
         """Take note of one event, whoever tells of it; each counts once."""
-        event = new.event
         match event:
             case PodReserved():
                 if event.attempt > self.attempts(event.pod_uid):

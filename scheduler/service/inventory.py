@@ -7,8 +7,6 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from msgspec import structs
-
 from ledger.domain.errors import FencedError, InputError, LedgerError
 from ledger.domain.log.events import NodeDescribed, NodeInventoried
 from ledger.domain.log.recorded import NewEvent
@@ -177,7 +175,7 @@ class Inventory:
         """Return the event with a key that no other change of the node has."""
         self._number += 1
         key = f"{verb}:{uid}:{self._recorder.epoch}.{self._number}"
-        return structs.replace(events.by(ACTOR, new), idempotency_key=key)
+        return events.by(ACTOR, new, key=key)
 
     def _fault(self, name: str, reason: str, words: str) -> None:
         self._view.close_node(name, reason)

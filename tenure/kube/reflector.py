@@ -22,6 +22,8 @@ PAUSE_SECONDS_MAX: Final = 30.0
 HEALTHY_SECONDS: Final = 120.0
 """A watch that was open for so long has recovered: the next failure is a first one."""
 RETRY_AFTER_SECONDS_MAX: Final = 60.0
+ABSENT_SECONDS: Final = 10.0
+"""How long a kind that the API server does not serve is left alone."""
 
 GONE: Final = 410
 _DOUBLINGS_MAX: Final = 16
@@ -74,14 +76,23 @@ class Reflector:
         monotonic: Callable[[], float],
         jitter: Callable[[], float] = random.random,
         objects_max: int | None = None,
+        may_be_absent: bool = False,
     ) -> None:
-        """Make one; `jitter` draws from [0, 1)."""
+        """
+        Make one.
+
+        Args:
+            jitter: draws from [0, 1).
+            may_be_absent: where the API server does not serve the kind, there is no object of it.
+        """
         self._source = source
         self._path = path
         self._sink = sink
         self._monotonic = monotonic
         self._jitter = jitter
         self._objects_max = OBJECTS_MAX if objects_max is None else objects_max
+        self._may_be_absent = may_be_absent
+        self._absent = False
         self._versions: dict[str, str] = {}  # UID -> resourceVersion of what the sink was told
         self._named: dict[tuple[str, str], str] = {}  # namespace and name -> UID
         self._names: dict[str, tuple[str, str]] = {}
@@ -101,7 +112,7 @@ class Reflector:
     @property
     def synced(self) -> bool:
         """Tell whether the sink has all there was at some moment, and hears of changes since."""
-        return bool(self._version)
+        return bool(self._version) or self._absent
 
     def age(self) -> float | None:
         """Return for how many seconds no watch has been open; None where none was before."""
@@ -125,6 +136,9 @@ class Reflector:
             while True:
                 if not self._version:
                     await self._list()
+                if self._absent:
+                    await asyncio.sleep(ABSENT_SECONDS)
+                    continue
                 self._opened_at = self._monotonic()
                 await self._watch()
         except ApiError as error:
@@ -160,6 +174,7 @@ class Reflector:
         version: str = ""
         while True:
             page = await self._source.read(f"{self._path}?limit={PAGE}&continue={quote(following)}")
+            self._absent = page is None and self._may_be_absent
             for item in (page or {}).get("items") or ():
                 seen.add(self._put(item))
             metadata = (page or {}).get("metadata") or {}
@@ -167,7 +182,7 @@ class Reflector:
             version = metadata.get("resourceVersion") or ""
             if not following:
                 break
-        if not version:
+        if not (version or self._absent):
             raise ApiError(f"not a list: path={self._path}")
         for uid in [uid for uid in self._versions if uid not in seen]:
             self._drop(uid)

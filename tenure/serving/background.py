@@ -22,16 +22,31 @@ class Tasks(list[Coroutine[Any, Any, None]]):
 
     def __init__(self) -> None:
         super().__init__()
-        self.running: list[asyncio.Task[None]] = []
+        main = asyncio.current_task()
+        assert main is not None, "made within a task"
+        self._main = main
+        self.passing: set[asyncio.Future[None]] = set()
+        self.running: list[asyncio.Future[None]] = []
 
     def start(self) -> None:
         """Start what was collected."""
-        main = asyncio.current_task()
-        assert main is not None, "started within a task"
         for one in self:
             task = asyncio.create_task(one)
-            task.add_done_callback(lambda done: None if done.cancelled() else main.cancel())
+            task.add_done_callback(lambda done: None if done.cancelled() else self._main.cancel())
             self.running.append(task)
+
+    def run(self, work: Awaitable[None]) -> None:
+        """Start what ends by itself; what it raises ends the process."""
+        task = asyncio.ensure_future(work)
+        self.passing.add(task)
+
+        def ended(done: asyncio.Future[None]) -> None:
+            self.passing.discard(done)
+            if not done.cancelled() and done.exception() is not None:
+                self.running.append(done)
+                self._main.cancel()
+
+        task.add_done_callback(ended)
 
 
 @asynccontextmanager
@@ -41,9 +56,10 @@ async def tasks_of_process() -> AsyncIterator[Tasks]:
     try:
         yield tasks
     finally:
-        for task in tasks.running:
+        running = [*tasks.running, *tasks.passing]
+        for task in running:
             task.cancel()
-        ended = await asyncio.gather(*tasks.running, return_exceptions=True)
+        ended = await asyncio.gather(*running, return_exceptions=True)
         for result in ended:
             if isinstance(result, Exception):
                 raise result

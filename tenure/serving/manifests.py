@@ -41,6 +41,7 @@ def register(app: typer.Typer) -> None:
     MANIFESTS.command("webhook")(webhook)
     MANIFESTS.command("policies")(policies)
     MANIFESTS.command("rbac")(rbac)
+    MANIFESTS.command("scheduler")(scheduler)
     app.add_typer(MANIFESTS)
 
 
@@ -123,6 +124,34 @@ def rbac(
     from webhook.manifests.rights import rights
 
     _print(rights(HookOptions(name=name, namespace=namespace), secret=secret))
+
+
+def scheduler(
+    *,
+    version: Annotated[
+        str, typer.Option("--kube-version", help="The cluster's own version, such as v1.36.3.")
+    ],
+    name: Name = "tenure",
+    namespace: Namespace = _NAMESPACE,
+    service: Annotated[str, typer.Option(help="Service of the extender.")] = "tenure-scheduler",
+    secret: Annotated[
+        str, typer.Option(help="Secret with kube-scheduler's tls.crt, tls.key and our ca.crt.")
+    ] = "tenure-kube-scheduler-certs",  # noqa: S107 - the name of a Secret is none
+) -> None:
+    """
+    Print a second kube-scheduler that asks `tenure serve scheduler`, and the rights of both.
+
+    Example: tenure manifests scheduler --kube-version v1.36.3 | kubectl apply -f -
+    """
+    from scheduler.service.manifests import SchedulerManifests, manifests
+
+    if not re.fullmatch(r"v1\.\d+\.\d+", version):
+        fact = f"expected a version of Kubernetes: value={version!r}"
+        raise with_next(InputError(fact, field="--kube-version"), "give one such as v1.36.3")
+    options = SchedulerManifests(
+        name=name, namespace=namespace, service=service, version=version, secret=secret
+    )
+    _print(manifests(options))
 
 
 def _print(things: list[dict[str, Any]]) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import re
+import socket
 from collections.abc import Callable
 from typing import Final
 
@@ -44,3 +47,9 @@ def run_service(serve: Callable[[], None]) -> None:
     except OSError as error:
         step = "choose another address"
         raise with_next(InputError(f"can't listen: {error}"), step) from error
+
+
+def default_replica() -> str:
+    """Return what tells this replica from others: the Pod's name, else host and process."""
+    host = re.sub(r"[^a-z0-9]+", "-", socket.gethostname().lower()).strip("-") or "replica"
+    return os.environ.get("POD_NAME") or f"{host}-{os.getpid()}"

@@ -8,12 +8,15 @@ from typing import Annotated
 
 import typer
 
+from tenure.options import LedgerUrl
+
 SERVE = typer.Typer(name="serve", help="Run one of the services.", no_args_is_help=True)
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands to `tenure`."""
     SERVE.command("webhook")(webhook)
+    SERVE.command("scheduler")(scheduler)
     app.add_typer(SERVE)
 
 
@@ -108,8 +111,8 @@ def webhook(
 
     with needs("service"):
         from tenure.serving.logs import set_up_logs
-        from tenure.serving.run import address, run_service
-        from tenure.serving.webhook import WebhookOptions, default_replica, serve_webhook
+        from tenure.serving.run import address, default_replica, run_service
+        from tenure.serving.webhook import WebhookOptions, serve_webhook
 
     options = WebhookOptions(
         hooks=address(listen, "--listen"),
@@ -127,3 +130,114 @@ def webhook(
     )
     set_up_logs(debug=debug)
     run_service(lambda: asyncio.run(serve_webhook(options)))
+
+
+def scheduler(
+    *,
+    ledger: LedgerUrl = None,
+    extender: Annotated[
+        str,
+        typer.Option(
+            envvar="TENURE_SCHEDULER_EXTENDER", help="HOST:PORT that kube-scheduler calls, TLS."
+        ),
+    ] = "0.0.0.0:8443",
+    probes: Annotated[
+        str,
+        typer.Option(
+            envvar="TENURE_SCHEDULER_PROBES",
+            help="HOST:PORT for /livez, /readyz and /metrics, plain.",
+        ),
+    ] = "0.0.0.0:8080",
+    config: Annotated[
+        Path | None,
+        typer.Option(envvar="TENURE_SCHEDULER_CONFIG", help="SchedulerConfiguration file."),
+    ] = None,
+    kubeconfig: Annotated[
+        str | None,
+        typer.Option(
+            envvar="TENURE_SCHEDULER_KUBECONFIG", help="Credentials; the default is the Pod's own."
+        ),
+    ] = None,
+    certificates: Annotated[
+        Path,
+        typer.Option(
+            envvar="TENURE_SCHEDULER_CERTIFICATES",
+            help="Folder with tls.crt, tls.key and ca.crt that somebody else keeps.",
+        ),
+    ],
+    client_ca: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="TENURE_SCHEDULER_CLIENT_CA",
+            help="The authority of kube-scheduler's own certificate; the default is ca.crt.",
+        ),
+    ] = None,
+    proof_key: Annotated[
+        Path,
+        typer.Option(
+            envvar="TENURE_SCHEDULER_PROOF_KEY", help="Signer key of the proofs that Pods carry."
+        ),
+    ],
+    ledger_key: Annotated[
+        Path,
+        typer.Option(
+            envvar="TENURE_SCHEDULER_LEDGER_KEY",
+            help="Signer key of what Pods carry for a restore of the ledger.",
+        ),
+    ],
+    name: Annotated[
+        list[str] | None,
+        typer.Option(
+            envvar="TENURE_SCHEDULER_NAME",
+            help="DNS name or address that kube-scheduler uses; may be given again.",
+        ),
+    ] = None,
+    replica: Annotated[
+        str | None,
+        typer.Option(
+            envvar="TENURE_SCHEDULER_REPLICA", help="What tells this replica from others."
+        ),
+    ] = None,
+    drain_seconds: Annotated[
+        float,
+        typer.Option(
+            envvar="TENURE_SCHEDULER_DRAIN_SECONDS",
+            min=0,
+            help="How long after SIGTERM calls are still answered.",
+        ),
+    ] = 5.0,
+    debug: Annotated[bool, typer.Option("--debug", help="Log more.")] = False,
+) -> None:
+    """
+    Serve as the extender of a kube-scheduler: decide, record in the ledger, bind.
+
+    One replica at a time; `tenure manifests scheduler` prints the kube-scheduler that asks it.
+
+    Example: tenure serve scheduler --certificates tls --proof-key pods.key --ledger-key my.key
+    """
+    import asyncio
+
+    from tenure.extras import needs
+    from tenure.opening import ledger_url
+
+    with needs("service"):
+        from tenure.serving.logs import set_up_logs
+        from tenure.serving.run import address, default_replica, run_service
+        from tenure.serving.scheduler import SchedulerOptions, serve_scheduler
+
+    options = SchedulerOptions(
+        ledger=ledger_url(ledger),
+        extender=address(extender, "--extender"),
+        probes=address(probes, "--probes"),
+        config=config,
+        kubeconfig=kubeconfig,
+        certificates=certificates,
+        clients=client_ca,
+        names=tuple(name or ("tenure-scheduler.tenure-system.svc",)),
+        proof_key=proof_key,
+        ledger_key=ledger_key,
+        replica=replica or default_replica(),
+        drain_seconds=drain_seconds,
+    )
+    set_up_logs(debug=debug)
+    run_service(lambda: asyncio.run(serve_scheduler(options)))

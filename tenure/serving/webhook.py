@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import re
 import signal
-import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -79,12 +77,6 @@ class WebhookOptions:
     replica: str
     drain_seconds: float = 5.0
     settle: timedelta = timedelta(seconds=30)
-
-
-def default_replica() -> str:
-    """Return what tells this replica from others: the Pod's name, else host and process."""
-    host = re.sub(r"[^a-z0-9]+", "-", socket.gethostname().lower()).strip("-") or "replica"
-    return os.environ.get("POD_NAME") or f"{host}-{os.getpid()}"
 
 
 def check_names(options: WebhookOptions) -> None:

@@ -1,0 +1,123 @@
+"""The parts of one live scheduler put together over its ports; a simulation puts several."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from certs.ports import Object
+from scheduler.decide.settings import SchedulingSettings
+from scheduler.record.events import Words
+from scheduler.service.answering import Extender
+from scheduler.service.beginning import Beginning
+from scheduler.service.binding import Binder, Proofs
+from scheduler.service.books import LiveBooks
+from scheduler.service.freshness import Freshness
+from scheduler.service.holds import Holds
+from scheduler.service.inventory import Inventory
+from scheduler.service.ports import Api, Clock, Recorder, Start
+from scheduler.service.view import ClusterView
+
+
+class Sink(Protocol):
+    """Who is told of a collection's objects; see `tenure.kube.reflector.Sink`."""
+
+    def put(self, uid: str, item: Object) -> None:
+        """Take an object that came or changed."""
+        ...
+
+    def drop(self, uid: str) -> None:
+        """Forget an object that is gone."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Each:
+    """A sink that tells several others, in order."""
+
+    sinks: tuple[Sink, ...]
+
+    def put(self, uid: str, item: Object) -> None:
+        """Tell of an object that came or changed."""
+        for sink in self.sinks:
+            sink.put(uid, item)
+
+    def drop(self, uid: str) -> None:
+        """Tell of an object that is gone."""
+        for sink in self.sinks:
+            sink.drop(uid)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assembly:
+    """One live scheduler. Made by `assemble`."""
+
+    view: ClusterView
+    holds: Holds
+    books: LiveBooks
+    inventory: Inventory
+    binder: Binder
+    extender: Extender
+
+    def sinks(self) -> dict[str, Sink]:
+        """Return who is to be told of which collection of the API."""
+        nodes = self.view.nodes
+        return {
+            "nodes": nodes.nodes,
+            "devices": nodes.devices,
+            "noderesourcetopologies": nodes.topologies,
+            "configmaps": nodes.unhealthy,
+            "pods": Each((self.view.pods, self.holds)),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ports:
+    """
+    What a live scheduler works with.
+
+    Attributes:
+        words: what every reservation repeats.
+        proofs: made once the view is there, which knows machines.
+        wake: told whenever a node changed.
+        actor: whose doing the events are.
+    """
+
+    recorder: Recorder
+    api: Api
+    clock: Clock
+    freshness: Freshness
+    words: Words
+    proofs: Callable[[ClusterView], Proofs]
+    start: Start
+    wake: Callable[[], None]
+    actor: str
+
+
+def assemble(settings: SchedulingSettings, begun: Beginning, ports: Ports) -> Assembly:
+    """Put a live scheduler together that begins with what a ledger tells."""
+    why_not, clock = ports.freshness.why_not, ports.clock
+    view = ClusterView(settings, wake=ports.wake)
+    view.begin(begun.position, begun.state, begun.opened, begun.gone())
+    holds = Holds(view.engine, clock.monotonic, view.directory.number)
+    view.given_back = holds.dropped
+    books = LiveBooks(view, clock, ports.words, begun, why_not=why_not)
+    books.lifted = holds.lifted
+    binder = Binder(
+        recorder=ports.recorder,
+        api=ports.api,
+        clock=clock,
+        books=books,
+        proofs=ports.proofs(view),
+        actor=ports.actor,
+        start=ports.start,
+    )
+    return Assembly(
+        view=view,
+        holds=holds,
+        books=books,
+        inventory=Inventory(view, ports.recorder, clock, begun, synced=ports.freshness.synced),
+        binder=binder,
+        extender=Extender(view, binder, why_not=why_not, holds=holds),
+    )

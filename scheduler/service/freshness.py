@@ -1,0 +1,56 @@
+"""Whether the view is fresh enough to be decided by."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, Protocol
+
+STALE: Final = "ClusterViewStale"
+AWAY: Final = "LedgerUnavailable"
+SILENT_SECONDS_MAX: Final = 75.0
+"""A watch lasts half a minute and ends with a bookmark: silence for twice as long is a fault."""
+
+
+class Followed(Protocol):
+    """A collection that is followed; see `tenure.kube.reflector.Reflector`."""
+
+    @property
+    def synced(self) -> bool:
+        """Tell whether everything was told at some moment."""
+        ...
+
+    def staleness(self) -> float | None:
+        """Return the seconds since anything was told."""
+        ...
+
+
+class Freshness:
+    """
+    Says why nothing may be decided now.
+
+    Rule: design section 8, "When parts are down".
+
+    Attributes:
+        followed: name -> collection; nothing may be decided without any.
+        away: the ledger is not there.
+        settled: what the first lists had is recorded.
+    """
+
+    def __init__(self) -> None:
+        self.followed: Mapping[str, Followed] = {}
+        self.away = False
+        self.settled = False
+
+    def synced(self) -> bool:
+        """Tell whether every collection was listed."""
+        return bool(self.followed) and all(one.synced for one in self.followed.values())
+
+    def why_not(self) -> str:
+        """Return why nothing may be decided, empty when it may."""
+        if self.away:
+            return AWAY
+        for name, one in self.followed.items():
+            staleness = one.staleness()
+            if not one.synced or staleness is None or staleness > SILENT_SECONDS_MAX:
+                return f"{STALE}: {name}"
+        return "" if self.settled else f"{STALE}: nodes are being recorded"

@@ -1,0 +1,244 @@
+"""
+The second kube-scheduler that asks Tenure, and what both may do, as API objects.
+
+Rule: design section 8, "Guests in the cluster": a stock kube-scheduler of the cluster's own minor
+version with the profile `tenure` alone; the default scheduler is never touched.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+PROFILE: Final = "tenure"
+RBAC: Final = "rbac.authorization.k8s.io/v1"
+HTTP_TIMEOUT: Final = "10s"
+WEIGHT: Final = 5
+QPS: Final = 1000
+SCORES_OFF: Final = ("NodeResourcesFit", "NodeResourcesBalancedAllocation", "ImageLocality")
+"""They would rate nodes by what Tenure's policy rates them by, and otherwise."""
+_MOUNT: Final = "/etc/tenure"
+
+Thing = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerManifests:
+    """
+    What the objects say.
+
+    Attributes:
+        name: what they are called.
+        service: of Tenure's extender.
+        version: of the cluster, such as v1.36.3: kube-scheduler has the same.
+        secret: with kube-scheduler's `tls.crt`, `tls.key` and the `ca.crt` of the extender.
+    """
+
+    name: str = "tenure"
+    namespace: str = "tenure-system"
+    service: str = "tenure-scheduler"
+    version: str = ""
+    secret: str = "tenure-kube-scheduler-certs"  # noqa: S105 - the name of a Secret is none
+    replicas: int = 1
+
+
+def extender(url: str, folder: str) -> Thing:
+    """
+    Return the extender's entry of a kube-scheduler's configuration.
+
+    Rule: GPU-sharing contract C.1, "Ours". No managedResources: a Pod with a CPU set asks for no
+    extended resource, and the profile decides who comes.
+
+    Args:
+        folder: with `tls.crt`, `tls.key` and `ca.crt`.
+    """
+    return {
+        "urlPrefix": url,
+        "filterVerb": "filter",
+        "prioritizeVerb": "prioritize",
+        "preemptVerb": "preempt",
+        "bindVerb": "bind",
+        "weight": WEIGHT,
+        "enableHTTPS": True,
+        "tlsConfig": {
+            "certFile": f"{folder}/tls.crt",
+            "keyFile": f"{folder}/tls.key",
+            "caFile": f"{folder}/ca.crt",
+        },
+        "httpTimeout": HTTP_TIMEOUT,
+        "nodeCacheCapable": True,
+        "ignorable": False,
+    }
+
+
+def configuration(url: str, folder: str, *, namespace: str, kubeconfig: str = "") -> Thing:
+    """Return the KubeSchedulerConfiguration; without a kubeconfig it runs in the cluster."""
+    return {
+        "apiVersion": "kubescheduler.config.k8s.io/v1",
+        "kind": "KubeSchedulerConfiguration",
+        "clientConnection": {"kubeconfig": kubeconfig, "qps": QPS, "burst": 2 * QPS},
+        "leaderElection": {
+            "leaderElect": not kubeconfig,
+            "resourceNamespace": namespace,
+            "resourceName": "tenure-kube-scheduler",
+        },
+        "percentageOfNodesToScore": 100,
+        "profiles": [
+            {
+                "schedulerName": PROFILE,
+                "plugins": {"score": {"disabled": [{"name": name} for name in SCORES_OFF]}},
+            }
+        ],
+        "extenders": [extender(url, folder)],
+    }
+
+
+def manifests(options: SchedulerManifests) -> list[Thing]:
+    """Return all objects, in an order in which they can be applied."""
+    return [*_tenure(options), *_kube_scheduler(options)]
+
+
+def _tenure(options: SchedulerManifests) -> list[Thing]:
+    """
+    Return the account of `tenure serve scheduler` with the rights that it needs, and its Service.
+
+    No wildcard, no Secret: its certificates and keys are files.
+    """
+    name, account = f"{options.name}-scheduler", f"{options.name}-scheduler"
+    inventory = (
+        ("devices", "scheduling.koordinator.sh"),
+        (
+            "noderesourcetopologies",
+            "topology.node.k8s.io",
+        ),
+    )
+    rules = [
+        _may(["get", "list", "watch", "patch"], "", ["pods"]),
+        _may(["create"], "", ["pods/binding"]),
+        _may(["list", "watch"], "", ["nodes"]),
+        *(_may(["list", "watch"], group, [kind]) for kind, group in inventory),
+        _may(["get"], "", ["namespaces"], names=["kube-system"]),
+    ]
+    return [
+        _account(account, options.namespace),
+        _role("ClusterRole", name, "", rules),
+        _bound("ClusterRole", name, name, account, options.namespace),
+        _role("Role", name, "kube-system", [_may(["list", "watch"], "", ["configmaps"])]),
+        _bound("Role", name, name, account, options.namespace, within="kube-system"),
+        {
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": _metadata(options.service, options.namespace),
+            "spec": {
+                "selector": {"app.kubernetes.io/name": name},
+                "ports": [{"name": "extender", "port": 443, "targetPort": 8443}],
+            },
+        },
+    ]
+
+
+def _kube_scheduler(options: SchedulerManifests) -> list[Thing]:
+    name, namespace = f"{options.name}-kube-scheduler", options.namespace
+    url = f"https://{options.service}.{namespace}.svc"
+    config = configuration(url, f"{_MOUNT}/certs", namespace=namespace)
+    leases = [
+        _may(["create"], "coordination.k8s.io", ["leases"]),
+        _may(["get", "update"], "coordination.k8s.io", ["leases"], names=["tenure-kube-scheduler"]),
+    ]
+    reader = "extension-apiserver-authentication-reader"
+    return [
+        _account(name, namespace),
+        _bound("ClusterRole", name, "system:kube-scheduler", name, namespace),
+        _bound("ClusterRole", f"{name}-volumes", "system:volume-scheduler", name, namespace),
+        _bound("Role", name, reader, name, namespace, within="kube-system"),
+        _role("Role", name, namespace, leases),
+        _bound("Role", name, name, name, namespace, within=namespace),
+        {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": _metadata(name, namespace),
+            "data": {"config.yaml": json.dumps(config, indent=2)},  # JSON is YAML
+        },
+        _deployment(options, name),
+    ]
+
+
+def _deployment(options: SchedulerManifests, name: str) -> Thing:
+    labels = {"app.kubernetes.io/name": name}
+    container = {
+        "name": "kube-scheduler",
+        "image": f"registry.k8s.io/kube-scheduler:{options.version}",
+        "args": [f"--config={_MOUNT}/config/config.yaml"],
+        "livenessProbe": {"httpGet": {"path": "/livez", "port": 10259, "scheme": "HTTPS"}},
+        "readinessProbe": {"httpGet": {"path": "/readyz", "port": 10259, "scheme": "HTTPS"}},
+        "resources": {"requests": {"cpu": "200m", "memory": "256Mi"}},
+        "volumeMounts": [
+            {"name": "config", "mountPath": f"{_MOUNT}/config", "readOnly": True},
+            {"name": "certs", "mountPath": f"{_MOUNT}/certs", "readOnly": True},
+        ],
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "runAsNonRoot": True,
+            "runAsUser": 65532,
+            "capabilities": {"drop": ["ALL"]},
+        },
+    }
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {**_metadata(name, options.namespace), "labels": labels},
+        "spec": {
+            "replicas": options.replicas,
+            "selector": {"matchLabels": labels},
+            "template": {
+                "metadata": {"labels": labels},
+                "spec": {
+                    "serviceAccountName": name,
+                    "priorityClassName": "system-cluster-critical",
+                    "containers": [container],
+                    "volumes": [
+                        {"name": "config", "configMap": {"name": name}},
+                        {"name": "certs", "secret": {"secretName": options.secret}},
+                    ],
+                },
+            },
+        },
+    }
+
+
+def _may(verbs: list[str], group: str, kinds: list[str], names: Sequence[str] = ()) -> Thing:
+    rule: Thing = {"apiGroups": [group], "resources": kinds, "verbs": verbs}
+    return {**rule, "resourceNames": list(names)} if names else rule
+
+
+def _account(name: str, namespace: str) -> Thing:
+    return {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": _metadata(name, namespace)}
+
+
+def _role(kind: str, name: str, namespace: str, rules: list[Thing]) -> Thing:
+    return {
+        "apiVersion": RBAC,
+        "kind": kind,
+        "metadata": _metadata(name, namespace),
+        "rules": rules,
+    }
+
+
+def _bound(
+    kind: str, name: str, role: str, account: str, namespace: str, *, within: str = ""
+) -> Thing:
+    """Return the binding of a role, in a namespace or in all of the cluster."""
+    return {
+        "apiVersion": RBAC,
+        "kind": f"{kind if not within else 'Role'}Binding",
+        "metadata": _metadata(name, within),
+        "roleRef": {"apiGroup": RBAC.partition("/")[0], "kind": kind, "name": role},
+        "subjects": [{"kind": "ServiceAccount", "name": account, "namespace": namespace}],
+    }
+
+
+def _metadata(name: str, namespace: str) -> Thing:
+    return {"name": name, "namespace": namespace} if namespace else {"name": name}

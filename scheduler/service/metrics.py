@@ -1,0 +1,72 @@
+"""What the scheduler counts and times. Names and units as Prometheus asks; one registry each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from scheduler.service.freshness import Followed
+
+_SECONDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
+
+
+class Metrics:
+    """The metrics of one process."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.seconds = Histogram(
+            "tenure_extender_duration_seconds",
+            "Time from the first byte of a call to its answer.",
+            ("verb",),
+            buckets=_SECONDS,
+            registry=self.registry,
+        )
+        self.broken = Counter(
+            "tenure_extender_broken_calls_total",
+            "Calls that were not answered, by reason.",
+            ("verb", "reason"),
+            registry=self.registry,
+        )
+        self.background_failures = Counter(
+            "tenure_scheduler_background_failures_total",
+            "Failures of the work beside answering: watches, ledger, settings, certificates.",
+            ("what",),
+            registry=self.registry,
+        )
+        self.certificate_not_after = Gauge(
+            "tenure_certificate_not_after_seconds",
+            "End of the serving certificate, Unix time.",
+            registry=self.registry,
+        )
+        self._read = Gauge(
+            "tenure_scheduler_view",
+            "What the view has: Nodes, those with faults, soft holds, ledger position.",
+            ("what",),
+            registry=self.registry,
+        )
+        self._stale = Gauge(
+            "tenure_reflector_staleness_seconds",
+            "Time since the API server last told anything of a collection.",
+            ("collection",),
+            registry=self.registry,
+        )
+
+    def read(self, **values: Callable[[], float]) -> None:
+        """Read these numbers of the view whenever somebody asks."""
+        for what, value in values.items():
+            self._read.labels(what).set_function(value)
+
+    def watch_staleness(self, followed: Mapping[str, Followed]) -> None:
+        """Read how old these collections are whenever somebody asks."""
+        for name, one in followed.items():
+            self._stale.labels(name).set_function(partial(_age, one))
+
+
+def _age(one: Followed) -> float:
+    age = one.staleness()
+    return math.inf if age is None else age

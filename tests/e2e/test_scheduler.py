@@ -1,0 +1,162 @@
+"""A stock kube-scheduler asks, Tenure decides and binds, the ledger remembers."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ledger.domain.log.events import PodBound, PodReserved
+from ledger.store.open import open_ledger
+from ledger.store.reading.timetravel import load_state
+from tests.support.kube.control_plane import ControlPlane
+from tests.support.kube.inventory import DEVICES, TOPOLOGIES, know
+from tests.support.kube.pods import pod, pods_in
+from tests.support.kube.schedulers import (
+    Identities,
+    add_gpu_node,
+    asking,
+    extender,
+    issue,
+    remove_node,
+)
+from tests.support.process import tenure
+
+NODES = tuple(f"gpu-{number}" for number in range(6))
+SETTLE_SECONDS = 60.0
+ALLOCATED = "scheduling.koordinator.sh/device-allocated"
+STATUS = "scheduling.koordinator.sh/resource-status"
+DIALECTS: dict[str, dict[str, Any]] = {
+    "nvidia": {"amounts": {"nvidia.com/gpu": "1"}},
+    "koordinator": {
+        "amounts": {"koordinator.sh/gpu-core": "50", "koordinator.sh/gpu-memory-ratio": "50"}
+    },
+    "mgpu": {
+        "amounts": {"vke.volcengine.com/mgpu-core": "30", "vke.volcengine.com/mgpu-memory": "4096"},
+        "annotations": {"vke.volcengine.com/mgpu-compute-policy": "native-burst-share"},
+    },
+    "gpushare": {"amounts": {"aliyun.com/gpu-mem": "8138"}},
+    "hami": {
+        "amounts": {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "8000", "nvidia.com/gpucores": "30"}
+    },
+    "cpuset": {
+        "amounts": {"cpu": "4", "memory": "1Gi"},
+        "labels": {
+            "koordinator.sh/qosClass": "LSR",
+            "koordinator.sh/priority-class": "koord-prod",
+        },
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def identities(tmp_path_factory: pytest.TempPathFactory) -> Identities:
+    """Certificates and signer keys."""
+    return issue(tmp_path_factory.mktemp("identities"))
+
+
+@pytest.fixture
+def nodes(plane: ControlPlane) -> Iterator[tuple[str, ...]]:
+    """Nodes with eight cards each."""
+    know(plane, DEVICES, "Device")
+    know(plane, TOPOLOGIES, "NodeResourceTopology")
+    for name in NODES:
+        add_gpu_node(plane, name)
+    yield NODES
+    for name in NODES:
+        remove_node(plane, name)
+
+
+def new_ledger(folder: Path) -> str:
+    """Make a ledger, as `tenure ledger init` does."""
+    url = f"sqlite:///{folder / 'live.db'}"
+    made = tenure("ledger", "init", "--ledger", url, cwd=folder)
+    assert made.returncode == 0, made.stderr
+    return url
+
+
+def burst(plane: ControlPlane, where: str, each: int) -> list[str]:
+    """Submit that many Pods of every dialect, mixed."""
+    names = []
+    for number in range(each):
+        for dialect, asked in DIALECTS.items():
+            name = f"{dialect}-{number}"
+            made = plane.api().create(
+                where, pod(name, schedulerName="tenure", **{"labels": {}, **asked})
+            )
+            assert made.ok, made.message
+            names.append(name)
+    return names
+
+
+def settled(plane: ControlPlane, where: str, count: int) -> list[dict[str, Any]]:
+    """Return the Pods once that many have a node."""
+    until = time.monotonic() + SETTLE_SECONDS
+    while True:
+        found: list[dict[str, Any]] = plane.api().get(where).body["items"]
+        bound = [one for one in found if one["spec"].get("nodeName")]
+        if len(bound) >= count or time.monotonic() > until:
+            return bound
+        time.sleep(0.2)
+
+
+def shares_on_pods(pods: list[dict[str, Any]]) -> Counter[tuple[str, int]]:
+    """Recount from annotations alone what is held of every card, in bytes of memory."""
+    held: Counter[tuple[str, int]] = Counter()
+    for one in pods:
+        text = one["metadata"].get("annotations", {}).get(ALLOCATED)
+        for share in json.loads(text)["gpu"] if text else ():
+            bytes_held = int(share["resources"]["koordinator.sh/gpu-memory"])
+            held[one["spec"]["nodeName"], share["minor"]] += bytes_held
+    return held
+
+
+def shares_in_ledger(url: str) -> Counter[tuple[str, int]]:
+    """Recount from the ledger's fold what is held of every card, in bytes of memory."""
+    held: Counter[tuple[str, int]] = Counter()
+    with open_ledger(url, mode="read") as ledger:
+        for node in load_state(ledger).state.nodes.values():
+            for holding in node.holdings.values():
+                for share in holding.shares:
+                    held[node.name, share.minor] += share.memory_bytes
+    return held
+
+
+@pytest.mark.usefixtures("nodes")
+def test_a_burst_of_every_dialect_is_bound_recorded_and_annotated_alike(
+    plane: ControlPlane,
+    namespace: Callable[..., str],
+    identities: Identities,
+    tmp_path: Path,
+) -> None:
+    """Every Pod has a node and our annotations; ledger and Pods say the same, none is twice."""
+    url, where = new_ledger(tmp_path), pods_in(namespace(managed=False))
+    with extender(plane, url, identities) as served:
+        with plane.scheduler(asking(plane, served, identities)):
+            names = burst(plane, where, 6)
+            bound = settled(plane, where, len(names))
+        words = f"{served.words()}\n{(plane.folder / 'scheduler.log').read_text()[-3_000:]}"
+        missing = set(names) - {one["metadata"]["name"] for one in bound}
+        assert not missing, f"{sorted(missing)}\n{words}"
+    with open_ledger(url, mode="read") as ledger:
+        recorded = [one.event for one in ledger.read_events()]
+    reserved = {event.pod_uid: event for event in recorded if isinstance(event, PodReserved)}
+    ended = [event.pod_uid for event in recorded if isinstance(event, PodBound)]
+    assert sorted(ended) == sorted(reserved), "each is bound once"
+    for one in bound:
+        event = reserved[one["metadata"]["uid"]]
+        assert event.node_name == one["spec"]["nodeName"]
+        annotations = one["metadata"]["annotations"]
+        assert event.annotations.items() <= annotations.items()
+        assert "tenure.sh/proof" in annotations
+        key = STATUS if one["metadata"]["name"].startswith("cpuset") else ALLOCATED
+        assert key in event.annotations, one["metadata"]["name"]
+    on_pods = shares_on_pods(bound)
+    assert on_pods == shares_in_ledger(url)
+    assert max(on_pods.values()) <= 16 * 2**30
+    assert tenure("verify", "--ledger", url, cwd=tmp_path).returncode == 0
