@@ -34,6 +34,8 @@ _NUMBERS: Final = frozenset(name for each in READERS for name in each.words.card
 """Names whose amount is a number of cards, or of shares of cards."""
 _PERCENTS: Final = frozenset(name for each in READERS for name in each.words.card_percents)
 """Names whose amount is 100 for each whole card."""
+_SUMS: Final = {word: amount for each in READERS for word, amount in each.sums.items()}
+"""Words that are rewritten -> what one of their units is in which resource of ours."""
 _OTHER_CARDS: Final = frozenset({AMD_GPU, DCU_GPU, *CARD_AMOUNT_NAMES})
 """Cards of vendors that no other dialect asks for: their quotas say nothing of ours."""
 
@@ -93,6 +95,14 @@ def in_cards(hard: Amounts, name: str) -> int | None:
         return percent
     cards, part = divmod(percent, WHOLE_PERCENT)
     return cards + 1 if part and released != NVIDIA_GPU else cards
+
+
+def in_sums(hard: Amounts) -> Iterator[tuple[str, int]]:
+    """Yield what a quota's words are in the resources that admission writes in their place."""
+    for key, quantity in hard.items():
+        if resource_of(key) in _SUMS:
+            name, unit = _SUMS[resource_of(key)]
+            yield name, quantity.ceil() * unit
 
 
 def resource_of(key: str) -> str:

@@ -139,6 +139,8 @@ class DialectReader:
             where it is not said. Raises `InputError` where the dialect can't say it.
         rewritten: one container's amounts as admission writes them, under released names and
             without zeros; None = as their user did. Amounts of other words are kept.
+        sums: what a unit of a word is in a resource that `rewritten` writes in its place, whatever
+            stands beside it (quotas).
         takes_wishes: scopes, exclusive parts and partitions can be wished for.
         bounded_search: the search for cards may be cut short, of which the Pod then tells.
         sources: the names of what `adopted` reads, in the order asked.
@@ -162,6 +164,7 @@ class DialectReader:
     demands: Callable[[PodSpec], GpuAsked]
     amounts: Callable[[int | None, int | None, Vocabulary], Mapping[str, str]]
     rewritten: Callable[[Mapping[str, int]], dict[str, int]] | None = None
+    sums: Mapping[str, tuple[str, int]] = field(default_factory=dict)
     takes_wishes: bool = True
     bounded_search: bool = False
     sources: tuple[str, ...] = ()

@@ -26,6 +26,7 @@ from webhook.decide.counting import (
     card_names,
     evaded,
     in_cards,
+    in_sums,
     is_card_name,
     resource_of,
 )
@@ -45,16 +46,20 @@ def translated(hard: Amounts, domain: DomainSetting = DomainSetting.KEPT) -> dic
 
     Rule: design section 3 and 8: n cards are core and memory ratio 100 n, shared n. The number of
     cards is among them because a request for bytes of memory names neither core nor ratio.
+    Words that are rewritten to sums over the cards are those sums; the least of two amounts counts.
 
     A name that the quota counts already is left out.
     """
     rename = DEFAULT_VOCABULARY.proposal_name if domain is DomainSetting.KUBERNETES else str
     counted = {resource_of(name) for name in hard}
-    amounts = {rename(name): in_cards(hard, name) for name in _TRANSLATED}
+    cards = ((name, in_cards(hard, name)) for name in _TRANSLATED)
+    amounts = {name: amount for name, amount in cards if amount is not None}
+    for name, amount in in_sums(hard):
+        amounts[name] = min(amount, amounts.get(name, amount))
     return {
-        f"{REQUESTS}{name}": amount
+        f"{REQUESTS}{rename(name)}": amount
         for name, amount in amounts.items()
-        if amount is not None and name not in counted
+        if rename(name) not in counted
     }
 
 
@@ -105,13 +110,14 @@ def _fact(one: Evaded, domain: DomainSetting) -> str:
     if not written.issuperset(one.missing):
         names = "none of the names it is rewritten to"
     hard = one.quota.hard
-    amounts = {name: in_cards(hard, name) for name in one.missing if is_extended(name)}
-    added = {f"{REQUESTS}{name}": amount for name, amount in amounts.items()}
+    sums = translated(hard, domain)
+    names_to_add = {f"{REQUESTS}{name}": name for name in one.missing if is_extended(name)}
+    added = {key: sums.get(key, in_cards(hard, name)) for key, name in names_to_add.items()}
     texts = (f"{key}: {_SOME if amount is None else amount}" for key, amount in added.items())
     to_set = f"add to its {_HARD}: {', '.join(texts)}" if added else _NATIVE
     how = " (`tenure quota translate` writes it)"
     fact = f"ResourceQuota {shown(one.quota.name)} counts {card_names(hard)[0]} but {names}"
-    return f"{fact}; {to_set}{how if added.keys() <= translated(hard, domain).keys() else ''}"
+    return f"{fact}; {to_set}{how if added.keys() <= sums.keys() else ''}"
 
 
 def _whole(value: object, field: str) -> Quantity:

@@ -137,6 +137,7 @@ READER: Final = DialectReader(
     demands=_demands,
     amounts=_amounts,
     rewritten=_rewritten,
+    sums={MEMORY: (GPU_MEMORY, MIB), MEMORY_PERCENT: (GPU_MEMORY_RATIO, 1), CORES: (GPU_CORE, 1)},
     takes_wishes=False,
     sources=(SOURCE,),
     adopted=from_hami,

@@ -202,6 +202,24 @@ TRANSLATED: Final = {
         DomainSetting.KEPT,
         {},
     ),
+    "sums of HAMi's, whatever they are counted by": (
+        {
+            "requests.nvidia.com/gpumem": "40000",
+            "limits.nvidia.com/gpucores": "200",
+            "requests.nvidia.com/gpumem-percentage": "300",
+        },
+        DomainSetting.KEPT,
+        {
+            "requests.koordinator.sh/gpu-core": "200",
+            "requests.koordinator.sh/gpu-memory": str(40000 * 2**20),
+            "requests.koordinator.sh/gpu-memory-ratio": "300",
+        },
+    ),
+    "the least of cards and sums": (
+        {CARDS: "4", "requests.nvidia.com/gpucores": "200"},
+        DomainSetting.KEPT,
+        {**ADDED, "requests.koordinator.sh/gpu-core": "200"},
+    ),
     "zero cards": (
         {CARDS: "0"},
         DomainSetting.KEPT,
