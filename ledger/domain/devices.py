@@ -139,6 +139,11 @@ def ratio_to_bytes(ratio_percent: int, total_bytes: int) -> int:
     return ratio_percent * total_bytes // WHOLE_PERCENT
 
 
+def level_percent(core_percent: int, memory_ratio_percent: int) -> int:
+    """Return what a share counts as: core percent, or the memory ratio where no core is asked."""
+    return core_percent or memory_ratio_percent
+
+
 def bytes_to_ratio(memory_bytes: int, total_bytes: int) -> int:
     """
     Return the ratio shown for a request in bytes: truncated, but never 0 for a tenant.

@@ -118,8 +118,13 @@ class Engine:
 
     @property
     def core_percent_allocated(self) -> int:
-        """Return the core percent of GPUs that Pods hold."""
-        return self._holdings.gpu_core_percent
+        """Return the core percent of GPUs that Pods hold, of each card at most all of it."""
+        return self._holdings.gpu_core_percent - self._fleet.gpus.core_over
+
+    @property
+    def gpu_percent_held(self) -> int:
+        """Return what Pods hold of the GPUs as `map` counts it, by memory where no core is."""
+        return self._holdings.gpu_percent_held()
 
     def fragmentation_percent(self) -> float:
         """Return how much of all GPU is idle and of no use to typical Pods, in percent."""

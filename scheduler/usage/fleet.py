@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from ledger.domain.devices import level_percent
 from ledger.domain.errors import InputError
 from ledger.domain.kube.pod_spec import APP, pod_total
 from ledger.domain.log.events import PodObserved, decode_event
@@ -32,7 +33,7 @@ class _Held:
     core_asked: bool = False
 
     def add(self, core_percent: int, memory_ratio_percent: int) -> None:
-        self.percent += core_percent or memory_ratio_percent
+        self.percent += level_percent(core_percent, memory_ratio_percent)
         self.tenants += 1
         self.core_asked = self.core_asked or core_percent > 0
 

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from ledger.domain.devices import level_percent
+
 WHOLE: Final = 100
 """Percent of one whole card."""
 
@@ -115,7 +117,7 @@ class Share:
     @property
     def percent(self) -> int:
         """Return what it counts as: core percent, or the memory ratio where no core is asked."""
-        return self.core_percent or self.memory_ratio_percent
+        return level_percent(self.core_percent, self.memory_ratio_percent)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -251,8 +251,8 @@ def _summary_lines(result: Result, *, wide: bool) -> Iterator[str]:
         yield f"{_pods(len(result.adopted))} running already, adopted before the first decision"
     if result.core_percent_capacity:
         yield (
-            f"GPU: {format_cards(result.core_percent_allocated)} of {result.cards} cards allocated"
-            f" ({result.allocated_percent:.2f}%), {result.fragmentation_percent:.2f}% fragmented"
+            f"GPU: {format_cards(result.gpu_percent_held)} of {result.cards} cards allocated"
+            f" ({result.held_percent:.2f}%), {result.fragmentation_percent:.2f}% fragmented"
         )
     if result.source == "openb":
         series = result.allocated_at_arrived_percent()

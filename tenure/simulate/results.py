@@ -57,7 +57,8 @@ class Result:
     Attributes:
         outcomes: one per arrival, same order; of a Pod that was tried again the last one, and a
             place once had is never replaced.
-        core_percent_allocated: at the end, GPUs only.
+        core_percent_allocated: at the end, GPUs only, of each at most all of it.
+        gpu_percent_held: the levels of all GPUs at the end, as `map` shows them.
         fragmentation_percent: of all GPU capacity, at the end.
         seconds: deciding and recording, without reading the inputs.
     """
@@ -73,6 +74,7 @@ class Result:
     tally: Tally
     core_percent_capacity: int
     core_percent_allocated: int
+    gpu_percent_held: int
     fragmentation_percent: float
     conflicts: tuple[str, ...]
     warnings: tuple[str, ...]
@@ -88,6 +90,11 @@ class Result:
     def arrived_percent(self) -> float:
         """Return the GPU share of all arrivals in percent of the capacity."""
         return _percent(self.tally.asked_core_percent, self.core_percent_capacity)
+
+    @property
+    def held_percent(self) -> float:
+        """Return what is held of the GPUs, by memory where no core is, in percent of them all."""
+        return _percent(self.gpu_percent_held, self.core_percent_capacity)
 
     @property
     def allocated_percent(self) -> float:

@@ -126,6 +126,7 @@ def run_simulation(
             tally=simulator.tally,
             core_percent_capacity=engine.core_percent_capacity,
             core_percent_allocated=engine.core_percent_allocated,
+            gpu_percent_held=engine.gpu_percent_held,
             fragmentation_percent=engine.fragmentation_percent(),
             conflicts=conflicts,
             warnings=(*run.warnings, *_cut_short(outcomes)),

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
+from tests.support.cli import CommandLine
 from tests.support.hami import ALLOCATED, REGISTER, allocated, card, registered
 from tests.support.objects import Json, Object, container, node, pod
 from tests.support.simulating import Simulate
@@ -108,6 +110,27 @@ def test_what_hami_gave_and_has_not_bound_yet_is_not_given_again(simulate: Simul
     assert (held["name"], held["node"]) == ("theirs", "n1")
     assert held["source"] == "vgpu-devices-allocated"
     assert document["summary"]["conflicts"] == []
+
+
+def test_an_over_held_card_is_full_and_no_more(
+    simulate: Simulate, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As `map` draws it: a card gives at most what it has, by memory where no core is asked."""
+    objects = [
+        TWO_CARDS,
+        running("a", {GPU: 1, MEM: 9000, CORES: 80}, allocated([("GPU-a", 9000, 80)])),
+        running("b", {GPU: 1, MEM: 9000, CORES: 50}, allocated([("GPU-a", 9000, 50)])),
+        running("c", {GPU: 1, MEM: 16384}, allocated([("GPU-b", 16384, 0)])),
+    ]
+    document = simulate(*objects)
+
+    assert document["summary"]["gpu"]["core_percent_allocated"] == 100
+    assert document["summary"]["conflicts"] == ["n1/gpu 0: over-held by ml/a, ml/b"]
+
+    line = CommandLine(tmp_path / "none.db", capsys)
+    shown = {command: line.ask(command, "in.json").out for command in ("simulate", "map")}
+    assert "GPU: 1.5 of 2 cards allocated (75.00%)" in shown["simulate"]
+    assert "1 node, 2 cards: 75 % held" in shown["map"]
 
 
 @pytest.mark.parametrize(

@@ -68,6 +68,7 @@ class DeviceArrays:
         whole: untouched cards per node, by `left`.
         left_total: sum of `left` per node.
         closed_count: cards of the whole fleet that are not open.
+        core_over: core percent that is held beyond what cards have, of the whole fleet.
     """
 
     def __init__(self, device_type: str, nodes: Sequence[NodeFacts]) -> None:
@@ -100,6 +101,7 @@ class DeviceArrays:
         self.whole: IntArray = np.zeros(len(nodes), dtype=np.int64)
         self.left_total: IntArray = np.zeros(len(nodes), dtype=np.int64)
         self.closed_count = 0
+        self.core_over = 0
         self._functions: dict[tuple[int, int], Counter[str]] = {}
         for place, (node, records) in enumerate(zip(nodes, listed, strict=True)):
             if records:
@@ -141,6 +143,7 @@ class DeviceArrays:
     def _clear(self, node: int) -> None:
         """Forget a row: what it lists and what is held of it."""
         self.closed_count -= int((self.present[node] & ~self.open[node]).sum())
+        self.core_over += int(np.minimum(self.core_free[node], 0).sum())
         for name in (*_BY_NODE, *_BY_CARD):
             getattr(self, name)[node] = 0
         for name, values in list(self.amounts_cap.items()):
@@ -216,7 +219,9 @@ class DeviceArrays:
         `instances`: how many containers that count the share is for.
         """
         core_percent, memory_bytes = holders * share.core_percent, holders * share.memory_bytes
-        self.core_free[node, column] -= core_percent
+        free = self.core_free.item(node, column)
+        self.core_over += max(0, core_percent - free) - max(0, -free)
+        self.core_free[node, column] = free - core_percent
         self.memory_free[node, column] -= memory_bytes
         self.core_left[node] -= core_percent
         self.memory_left[node] -= memory_bytes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final, NamedTuple
@@ -11,7 +12,7 @@ from msgspec import structs
 from ledger.domain.annotations.cpu import CpuExclusivePolicy
 from ledger.domain.annotations.qos import QosClass
 from ledger.domain.cpuset import CpuSet
-from ledger.domain.devices import GPU, DeviceShare
+from ledger.domain.devices import GPU, DeviceShare, level_percent
 from ledger.domain.kube.shared_templates import Amounts
 from ledger.domain.log.cpu_holders import holds_alone
 from ledger.domain.log.events import PodObserved
@@ -116,6 +117,18 @@ class Holdings:
         self._on: dict[int, dict[str, None]] = {}
         self._number = 0
         self.gpu_core_percent = 0
+
+    def gpu_percent_held(self) -> int:
+        """Return the levels of all GPUs together; a card is full at most (`level_percent`)."""
+        levels: Counter[tuple[int, int]] = Counter()
+        for taken in self._taken.values():
+            for devices, column, share, _ in taken.cards:
+                if devices is self._fleet.gpus:
+                    percent = level_percent(share.core_percent, share.memory_ratio_percent)
+                    levels[taken.node, column] += percent
+        return sum(
+            min(percent, self._fleet.gpus.core_cap.item(key)) for key, percent in levels.items()
+        )
 
     def reserve(self, placement: Placement, node: int) -> None:
         """Take what was placed on the node at this position."""
