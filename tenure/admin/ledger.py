@@ -26,7 +26,6 @@ from tenure.exits import AnswerIsNo, with_next
 from tenure.opening import ledger_url, opened
 from tenure.options import DataOutput, LedgerUrl, Out, Output, Segments
 from tenure.output import Column, DataFormat, OutputFormat, one_line, write_answer
-from tenure.parquet import Parquet
 
 _VIEWS: Final = "SELECT name, sql FROM sqlite_schema WHERE type = 'view'"
 _DIFFERENCE_COLUMNS: Final = (Column(key="difference", title="DIFFERENCE"),)
@@ -118,23 +117,10 @@ def sql(
 
     Example: tenure ledger sql "SELECT namespace, sum(gpu_hours) FROM audit_usage_days GROUP BY 1"
     """
+    from ledger.store.reading.query import run_sql
     from tenure.parquet import parquet_target
 
     parquet = parquet_target(output, out)
-    answer_sql(statement, ledger=ledger, output=output.text_form, parquet=parquet)
-
-
-def answer_sql(
-    statement: str, *, ledger: str | None, output: OutputFormat, parquet: Parquet | None = None
-) -> None:
-    """
-    Print the rows of a SELECT over the ledger, opened read-only, or write them as Parquet.
-
-    Raises:
-        InputError: SQL that does not run, or that would write.
-    """
-    from ledger.store.reading.query import run_sql
-
     with opened(ledger) as source:
         try:
             names, rows = run_sql(source, statement)
@@ -146,7 +132,7 @@ def answer_sql(
         parquet.write(records, keys)
         return
     columns = [Column(key=name, title=one_line(name)) for name in keys]
-    write_answer(output, records, columns)
+    write_answer(output.text_form, records, columns)
 
 
 def _distinct(names: Sequence[str]) -> list[str]:

@@ -13,8 +13,7 @@ from ledger.domain.errors import InputError
 from tenure.exits import note, with_next
 from tenure.opening import moment_of, opened, time_of
 from tenure.options import DataOutput, LedgerUrl, Out
-from tenure.output import Column, DataFormat, OutputFormat, write_answer
-from tenure.parquet import Parquet
+from tenure.output import Column, DataFormat, write_answer
 from tenure.times import LedgerTime, iso_time
 from tenure.units import format_time
 
@@ -71,41 +70,12 @@ def usage(
 
     By the label team: tenure usage --by label:team -o csv
     """
-    from tenure.parquet import parquet_target
-
-    parquet = parquet_target(output, out)
-    answer_usage(
-        by=by,
-        since=since,
-        until=until,
-        ledger=ledger,
-        output=output.text_form,
-        parquet=parquet,
-    )
-
-
-def answer_usage(
-    *,
-    by: str,
-    since: str | None,
-    until: str | None,
-    ledger: str | None,
-    output: OutputFormat,
-    parquet: Parquet | None = None,
-) -> None:
-    """
-    Print what each group used in a window of time.
-
-    Rule: cli.md, Commands, `usage`.
-
-    Raises:
-        InputError: an unknown grouping, a time that can't be read, or a window that ends before
-            it begins.
-    """
     from ledger.store.reading import report_queries as queries
     from scheduler.usage.capacity import capacity_over
+    from tenure.parquet import parquet_target
     from tenure.report.build import load_history
 
+    parquet = parquet_target(output, out)
     group = _group(by)
     with opened(ledger) as source:
         now = time_of(source)
@@ -126,13 +96,13 @@ def answer_usage(
     window = {"since": iso_time(since_us), "until": iso_time(until_us)}
     columns = [Column(key="group", title=by.upper()), *_COLUMNS[1:]]
     write_answer(
-        output,
+        output.text_form,
         records,
         columns,
         document={**window, "by": by, "groups": records, "capacity_percent": parts},
     )
     note(f"window: {format_time(since_us)} to {format_time(until_us)}")
-    if parts is not None and output.is_table:
+    if parts is not None and output.text_form.is_table:
         words = ", ".join(f"{name} {part} %" for name, part in parts.items())
         sys.stdout.write(f"GPU capacity, mean: {words}\n")
     if not has_time:

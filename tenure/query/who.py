@@ -32,7 +32,6 @@ from tenure.output import (
     write_table,
     write_yaml,
 )
-from tenure.parquet import Parquet
 from tenure.query.records import HOLDER_COLUMNS, HOLDER_KEYS, cpu_record, holder_record, shown
 from tenure.times import iso_or_none
 
@@ -72,66 +71,39 @@ def who(
 
     What a Pod holds: tenure who ml/train-7
     """
+    from ledger.store.reading.report_queries import When
     from tenure.parquet import parquet_target
 
     if history and at is not None:
         raise typer.BadParameter("--history and --at exclude each other")
     parquet = parquet_target(output, out)
-    answer_who(
-        name,
-        at=at,
-        history=history,
-        ledger=ledger,
-        output=output.text_form,
-        parquet=parquet,
-    )
-
-
-def answer_who(
-    text: str,
-    *,
-    at: str | None,
-    history: bool,
-    ledger: str | None,
-    output: OutputFormat,
-    parquet: Parquet | None = None,
-) -> None:
-    """
-    Print who holds what `text` names.
-
-    Rule: cli.md, Commands, `who`.
-
-    Raises:
-        InputError: no such thing in the ledger, or a time that can't be read.
-    """
-    from ledger.store.reading.report_queries import When
-
-    readings = parse_name(text)
+    form = output.text_form
+    readings = parse_name(name)
     with opened(ledger) as source:
         now = time_of(source)
         at_us = None if at is None else moment_of(at, now, option="--at")
         when = When(at_us=at_us, ever=history)
         with source.connection.begin():
-            name = first_known(source, readings)
-            holders = find_holders(source, name, when)
-            free = _free_devices(source, name, holders) if at_us is None else []
-            last = None if holders or history else _last_before(source, name, at_us)
-            unknown = unknown_lines(source, name, when, holders)
+            meant = first_known(source, readings)
+            holders = find_holders(source, meant, when)
+            free = _free_devices(source, meant, holders) if at_us is None else []
+            last = None if holders or history else _last_before(source, meant, at_us)
+            unknown = unknown_lines(source, meant, when, holders)
     asked_us = now.now_us if at_us is None else at_us
-    records = [_record(holder, name, asked_us) for holder in holders]
+    records = [_record(holder, meant, asked_us) for holder in holders]
     if parquet is not None:
         parquet.write(records, HOLDER_KEYS)
         return
-    match output:
+    match form:
         case OutputFormat.JSON | OutputFormat.YAML:
-            document = {"name": str(name), "at": iso_or_none(at_us), "holders": records}
-            write = write_json if output is OutputFormat.JSON else write_yaml
+            document = {"name": str(meant), "at": iso_or_none(at_us), "holders": records}
+            write = write_json if form is OutputFormat.JSON else write_yaml
             write(document, sys.stdout)
         case OutputFormat.CSV:
             write_csv(records, HOLDER_KEYS, sys.stdout)
         case _:
             rows = [*map(shown, records), *map(_free_row, free)]
-            _write_table(rows, name, last, wide=output is OutputFormat.WIDE)
+            _write_table(rows, meant, last, wide=form is OutputFormat.WIDE)
             write_lines(unknown)
 
 

@@ -95,7 +95,41 @@ def why(
 
     A card: tenure why gpu-a/3
     """
-    answer_why(name, ledger=ledger, output=output, objects=objects or ())
+    from ledger.store.reading import report_queries as queries
+
+    readings = parse_name(name)
+    manifests = _manifests(objects or ())
+    with opened(ledger) as source:
+        now_us = time_of(source).now_us
+        stories: list[PodStory] = []
+        with source.connection.begin():
+            meant = first_known(source, readings)
+            match meant:
+                case PodName(namespace=namespace, name=pod):
+                    stories = _stories(source, pod=(namespace, pod))[-1:]
+                case OwnerName(kind=kind, name=owner, namespace=namespace):
+                    found = queries.pods(
+                        source.connection, owner=f"{kind}/{owner}", namespace=namespace or None
+                    )
+                    stories = [_story(source, pod) for pod in found]
+                case CardName(node=node, device_type=device_type, minor=minor):
+                    _why_devices(
+                        source,
+                        now_us,
+                        output,
+                        node,
+                        device_type=device_type,
+                        minor=minor,
+                    )
+                case NodeName(node=node):
+                    _why_devices(source, now_us, output, node)
+                case CpuName():
+                    error = InputError("why asks about Pods, nodes and cards", place=repr(name))
+                    raise with_next(error, f"ask who holds it: tenure who {meant}")
+        if stories:
+            stories = [_with_note(source, story) for story in stories]
+            prospects = _prospects(source, stories, manifests)
+            _write_stories(stories, now_us, output, prospects)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,60 +165,6 @@ class PodStory:
         event = decode_event(RequestRefused.event_type, self.refusal.body)
         assert isinstance(event, RequestRefused), self.refusal
         return tuple(sorted(event.reasons, key=lambda reason: (-reason.nodes, reason.reason)))
-
-
-def answer_why(
-    text: str, *, ledger: str | None, output: OutputFormat, objects: Sequence[str] = ()
-) -> None:
-    """
-    Print why a Pod waits, or where it went; or why a card is not free.
-
-    Rule: cli.md, Commands, `why`.
-
-    For a Pod that waits: every node's first rule with numbers (`-o wide`, `-o json`), and the
-    nearest changes that would make it fit now, each of them decided.
-
-    Args:
-        objects: files with Nodes, Devices and Pods, for what a ledger does not record.
-
-    Raises:
-        InputError: no such thing in the ledger, or a file that can't be read.
-    """
-    from ledger.store.reading import report_queries as queries
-
-    readings = parse_name(text)
-    manifests = _manifests(objects)
-    with opened(ledger) as source:
-        now_us = time_of(source).now_us
-        stories: list[PodStory] = []
-        with source.connection.begin():
-            name = first_known(source, readings)
-            match name:
-                case PodName(namespace=namespace, name=pod):
-                    stories = _stories(source, pod=(namespace, pod))[-1:]
-                case OwnerName(kind=kind, name=owner, namespace=namespace):
-                    found = queries.pods(
-                        source.connection, owner=f"{kind}/{owner}", namespace=namespace or None
-                    )
-                    stories = [_story(source, pod) for pod in found]
-                case CardName(node=node, device_type=device_type, minor=minor):
-                    _why_devices(
-                        source,
-                        now_us,
-                        output,
-                        node,
-                        device_type=device_type,
-                        minor=minor,
-                    )
-                case NodeName(node=node):
-                    _why_devices(source, now_us, output, node)
-                case CpuName():
-                    error = InputError("why asks about Pods, nodes and cards", place=repr(text))
-                    raise with_next(error, f"ask who holds it: tenure who {name}")
-        if stories:
-            stories = [_with_note(source, story) for story in stories]
-            prospects = _prospects(source, stories, manifests)
-            _write_stories(stories, now_us, output, prospects)
 
 
 def _manifests(objects: Sequence[str]) -> Manifests | None:
