@@ -35,7 +35,7 @@ from webhook.decide.settings import (
     Takeover,
     TakeoverRule,
 )
-from webhook.decide.validating.entries import Advice
+from webhook.decide.validating.findings import Advice
 
 _KNOWN_RULES: Final = frozenset(map(str, (*Rule, *Advice)))
 

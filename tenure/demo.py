@@ -171,20 +171,20 @@ def _headline(result: Result, proof: VerifyReport) -> str:
 
 
 def _hints(ledger: Ledger, paths: _Paths) -> str:
-    from ledger.store.reading.highlights import busiest_card, waiting_pods
+    from ledger.store.reading.highlights import busiest_card, waiting_pod
     from tenure.simulate.trace.week import WEEK_START
 
     moment = WEEK_START + TUESDAY_1405
     tuesday = f"{moment:%Y-%m-%dT%H:%MZ}"
     at_us = round(moment.timestamp() * 1_000_000)
     card = busiest_card(ledger.connection, at_us) or "gpu-0000/0"
-    waiting = waiting_pods(ledger.connection, limit=1)
+    waiting = waiting_pod(ledger.connection)
     option = f"--ledger {paths.ledger}"
     lines = [
         "",
         "Ask it:",
         f"  .venv/bin/tenure who {card} --at {tuesday} {option}",
-        *(f"  .venv/bin/tenure why {pod.path} {option}" for pod in waiting),
+        *([f"  .venv/bin/tenure why {waiting.path} {option}"] if waiting else []),
         f"  .venv/bin/tenure usage --by namespace {option}",
         f"  .venv/bin/tenure map {option}",
         f"  open {paths.report}   (one file, no network)",

@@ -16,14 +16,13 @@ from typing import Final
 
 from prometheus_client import Counter
 
-from certs.files import Folder
 from certs.following import Follower
 from certs.plan import Phase
 from certs.plan import Settings as RotationSettings
 from certs.ports import ApiError, Objects
 from certs.reports import Reports
 from certs.rotator import Place, Rotator, configuration_paths
-from certs.serving import Serving
+from certs.serving import Folder, Serving
 from ledger.domain.errors import InputError
 from tenure.exits import with_next
 from tenure.kube.lease import Leadership, LeaseSettings

@@ -16,7 +16,7 @@ from tests.support.kube.pods import HALF, MGPU, pod, pods_in
 from tests.support.kube.policies import in_force
 from tests.support.requests_to_admit import UNMANAGED, creation
 from webhook.decide.validating.catalogue import RULES
-from webhook.decide.validating.entries import Reach
+from webhook.decide.validating.findings import Reach
 from webhook.decide.validating.validate import validate
 
 Namespace = Callable[..., str]

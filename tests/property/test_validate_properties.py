@@ -17,8 +17,7 @@ from webhook.decide.answers import Answer
 from webhook.decide.mutating.parts import scheduler_of
 from webhook.decide.mutating.pod import mutated
 from webhook.decide.mutating.takeover import asks_for_ours, is_placed_by_us
-from webhook.decide.objects import readable_pod
-from webhook.decide.review import AdmissionRequest
+from webhook.decide.review import AdmissionRequest, readable_pod
 from webhook.decide.settings import AdmissionSettings, DomainSetting, RuleMode, SlotMode
 from webhook.decide.validating.validate import validate
 

@@ -25,8 +25,7 @@ from tests.support.objects import Json, Object, container, device, gpu_device, n
 from webhook.decide.answers import Answer
 from webhook.decide.facts import NamespaceFacts
 from webhook.decide.mutating.pod import mutate_pod
-from webhook.decide.objects import readable_pod
-from webhook.decide.review import AdmissionRequest, decode_review, encode_review
+from webhook.decide.review import AdmissionRequest, decode_review, encode_review, readable_pod
 from webhook.decide.settings import DEFAULT_ADMISSION, AdmissionSettings, SlotMode
 from webhook.decide.validating.validate import validate
 

@@ -29,6 +29,9 @@ _SURROGATE_ESCAPE: Final = re.compile(r"\\u[dD][89a-fA-F]")
 _CODES: Final = {FORBIDDEN: 403}
 _CODE_INVALID: Final = 422
 _POD_LISTS: Final = ("containers", "initContainers", "ephemeralContainers")
+_ENCODER: Final = json.JSONEncoder(separators=(",", ":"))
+"""Made once: `json.loads` with hooks, `json.dumps` with separators make one for each call."""
+_UNNAMED: Final = "unnamed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,8 +239,6 @@ def _finite(text: str) -> float:
 _DECODER: Final = json.JSONDecoder(
     object_pairs_hook=_object, parse_constant=_refuse_constant, parse_float=_finite
 )
-_ENCODER: Final = json.JSONEncoder(separators=(",", ":"))
-"""Made once: `json.loads` with hooks, `json.dumps` with separators make one for each call."""
 
 
 def _check_depth(value: object, limits: ReviewLimits) -> None:
@@ -356,3 +357,21 @@ def _check_containers(request: AdmissionRequest, limits: ReviewLimits) -> None:
 def _shown(value: object) -> str:
     shown = repr(value)
     return shown if len(shown) <= 80 else f"{shown[:77]}..."
+
+
+def readable_pod(pod: Mapping[str, object], namespace: str = "") -> Mapping[str, object]:
+    """
+    Return a Pod with the name and the namespace that it has only once it is stored.
+
+    On CREATE a Pod may carry a `generateName` alone, and no namespace: the request names that.
+
+    Raises:
+        InputError: `metadata` is no object.
+    """
+    metadata = an_object(pod.get("metadata"), "metadata")
+    missing: dict[str, object] = {}
+    if not metadata.get("name"):
+        missing["name"] = metadata.get("generateName") or _UNNAMED
+    if namespace and not metadata.get("namespace"):
+        missing["namespace"] = namespace
+    return {**pod, "metadata": {**metadata, **missing}} if missing else pod

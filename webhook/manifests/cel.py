@@ -48,18 +48,18 @@ def texts(values: Iterable[str]) -> str:
     return f"[{', '.join(text(value) for value in sorted(set(values)))}]"
 
 
-def key_matches(key: str, names: Iterable[str], prefixes: Iterable[str]) -> str:
-    """Return that a key is one of the names or starts with one of the prefixes."""
-    parts = [f"{key}.startsWith({text(prefix)})" for prefix in sorted(set(prefixes))]
+def key_matches(names: Iterable[str], prefixes: Iterable[str]) -> str:
+    """Return that the key `k` is one of the names or starts with one of the prefixes."""
+    parts = [f"k.startsWith({text(prefix)})" for prefix in sorted(set(prefixes))]
     names = set(names)
     if names:
-        parts.insert(0, f"{key} in {texts(names)}")
+        parts.insert(0, f"k in {texts(names)}")
     return f"({' || '.join(parts) or 'false'})"
 
 
 def any_key(mapping: str, names: Iterable[str], prefixes: Iterable[str]) -> str:
     """Return that a map that may be absent has such a key; `mapping` is a path of fields."""
-    test = key_matches("k", names, prefixes)
+    test = key_matches(names, prefixes)
     return f"(has({mapping}) && {mapping}.exists(k, {test}))"
 
 
@@ -82,7 +82,7 @@ def asks(names: Iterable[str], prefixes: Iterable[str] = ()) -> str:
 def _some(amounts: str, names: Iterable[str], prefixes: Iterable[str]) -> str:
     """Return that a map of amounts has some of such a resource; zero asks for nothing."""
     some = f"quantity({amounts}[k]).isGreaterThan(quantity('0'))"
-    test = key_matches("k", names, prefixes)
+    test = key_matches(names, prefixes)
     return f"(has({amounts}) && {amounts}.exists(k, {test} && {some}))"
 
 

@@ -164,7 +164,7 @@ def _validating(options: HookOptions) -> list[dict[str, Any]]:
 def _node_labels_change() -> str:
     names = [label for each in ADMISSIONS for label in each.node_labels]
     prefixes = (DOMAIN_NODE, DOMAIN_TENURE)
-    ours = key_matches("k", names, prefixes)
+    ours = key_matches(names, prefixes)
     differs = (
         "oldObject == null || !has(oldObject.metadata.{field})"
         " || !(k in oldObject.metadata.{field})"

@@ -136,7 +136,7 @@ def _policies(settings: AdmissionSettings) -> list[Policy]:
             variables=_before_and_after(),
             validations={
                 "device checkpoints are written by Tenure alone": _unchanged(
-                    key_matches("k", CHECKPOINT_ANNOTATIONS, (DOMAIN_TENURE,))
+                    key_matches(CHECKPOINT_ANNOTATIONS, (DOMAIN_TENURE,))
                 ),
                 "who holds a device is said in its status by Tenure alone": (
                     f"{_allocations('object')} == {_allocations('oldObject')}"
@@ -158,7 +158,7 @@ def _policies(settings: AdmissionSettings) -> list[Policy]:
             variables=_before_and_after(),
             validations={
                 "the CPUs that kubelet pinned are written by Tenure alone": _unchanged(
-                    key_matches("k", TOPOLOGY_ANNOTATIONS, (DOMAIN_TENURE,))
+                    key_matches(TOPOLOGY_ANNOTATIONS, (DOMAIN_TENURE,))
                 )
             },
         ),
@@ -169,7 +169,7 @@ def _policies(settings: AdmissionSettings) -> list[Policy]:
             variables=_before_and_after(),
             validations={
                 f"annotations of a Node in {DOMAIN_TENURE} are written by Tenure alone": _unchanged(
-                    key_matches("k", (), (DOMAIN_TENURE,))
+                    key_matches((), (DOMAIN_TENURE,))
                 )
             },
         ),
@@ -379,7 +379,7 @@ def _before_and_after() -> dict[str, str]:
 
 
 def _guarded() -> str:
-    return key_matches("k", ALLOCATION_ANNOTATIONS, ALLOCATION_PREFIXES)
+    return key_matches(ALLOCATION_ANNOTATIONS, ALLOCATION_PREFIXES)
 
 
 def _unchanged(guarded: str, *, admitted: bool = False) -> str:

@@ -26,16 +26,8 @@ UPDATES: Final[Mapping[str, tuple[str, ...]]] = {
         *("core_reported", "memory_reported", "core_cap", "memory_cap", "fact_position"),
     ),
     "ledger_cpus": (
-        *(
-            "node_no",
-            "core",
-            "socket",
-            "numa",
-            "present",
-            "ref_reported",
-            "ref_max",
-            "fact_position",
-        ),
+        *("node_no", "core", "socket", "numa", "present", "ref_reported", "ref_max"),
+        "fact_position",
     ),
     "ledger_reservations": (
         *("phase", "phase_position", "lost_position", "counted_until_us", "lost_boot_id"),

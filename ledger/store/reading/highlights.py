@@ -31,15 +31,17 @@ def busiest_card(connection: Connection, at_us: int) -> str | None:
     return None if row is None else f"{row.node_name}/{row.minor}"
 
 
-def waiting_pods(connection: Connection, limit: int) -> list[Waiting]:
-    """Return Pods that were refused after a scheduling attempt and never placed, latest first."""
+def waiting_pod(connection: Connection) -> Waiting | None:
+    """Return the last Pod that was refused after a scheduling attempt and never placed."""
     query = text(
         "SELECT namespace, pod_name, message FROM audit_refusals WHERE stage = 'scheduling' "
         "AND pod_uid NOT IN (SELECT pod_uid FROM audit_reservations) "
-        "ORDER BY position DESC LIMIT :limit"
+        "ORDER BY position DESC LIMIT 1"
     )
-    rows = connection.execute(query, {"limit": limit})
-    return [Waiting(path=f"{row.namespace}/{row.pod_name}", message=row.message) for row in rows]
+    row = connection.execute(query).one_or_none()
+    if row is None:
+        return None
+    return Waiting(path=f"{row.namespace}/{row.pod_name}", message=row.message)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

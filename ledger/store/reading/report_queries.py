@@ -200,7 +200,6 @@ def pod_holders(
     *,
     node: str | None = None,
     pod: tuple[str, str] | None = None,
-    pod_uid: str | None = None,
 ) -> list[Holder]:
     """Return whole reservations, of a node those of its whole machine, by position."""
     r = RESERVATIONS
@@ -208,7 +207,7 @@ def pod_holders(
     if node is not None:
         names = select(NODES.c.node_name).where(NODES.c.machine_no.in_(_machines_of(node)))
         query = query.where(r.c.node_name.in_(names))
-    holders = _holders(connection, _matching(query, r, {"pod_uid": pod_uid, **_pod(pod)}))
+    holders = _holders(connection, _matching(query, r, _pod(pod)))
     return [_with_unknown_types(connection, holder) for holder in holders]
 
 

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from certs.files import Folder
 from certs.material import CertificateError, KeyPair, facts_of, issue_authority, issue_leaf
-from certs.serving import Serving
+from certs.serving import Folder, Serving
 from tests.support.certs import START, Clock
 from tests.support.leaves import foreign_authority, foreign_leaf
 

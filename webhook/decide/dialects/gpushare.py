@@ -12,8 +12,7 @@ from ledger.domain.kube.pod_spec import ContainerSpec
 from ledger.domain.request.rule_names import Rule
 from ledger.domain.vocabulary import Vocabulary
 from webhook.decide.dialects.protocol import DialectAdmission
-from webhook.decide.validating.entries import Advice, rule_entry
-from webhook.decide.validating.findings import Said, say
+from webhook.decide.validating.findings import Advice, Said, rule_entry, say
 
 _GIB_AT_MOST: Final = 96
 _MIB_AT_LEAST: Final = 512

@@ -16,8 +16,7 @@ from ledger.domain.request.rules import of_rule, required
 from ledger.domain.vocabulary import Vocabulary
 from webhook.decide.dialects.protocol import DialectAdmission
 from webhook.decide.facts import NamespaceFacts
-from webhook.decide.validating.entries import Advice, rule_entry
-from webhook.decide.validating.findings import Said, say
+from webhook.decide.validating.findings import Advice, Said, rule_entry, say
 
 _GIB_AT_MOST: Final = 96
 

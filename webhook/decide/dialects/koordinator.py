@@ -11,8 +11,7 @@ from ledger.domain.request.rule_names import Rule
 from ledger.domain.resources import GPU_MEMORY
 from ledger.domain.vocabulary import Vocabulary
 from webhook.decide.dialects.protocol import DialectAdmission
-from webhook.decide.validating.entries import Advice, rule_entry
-from webhook.decide.validating.findings import Said, say
+from webhook.decide.validating.findings import Advice, Said, rule_entry, say
 
 _PLAIN_BYTES_MAX: Final = 2**20
 _GIB_AT_MOST: Final = 96

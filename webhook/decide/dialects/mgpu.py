@@ -17,8 +17,7 @@ from ledger.domain.dialects.names import Dialect
 from ledger.domain.request.requests import PodRequest
 from ledger.domain.request.rule_names import Rule
 from webhook.decide.dialects.protocol import DialectAdmission
-from webhook.decide.validating.entries import Advice, Reach, rule_entry
-from webhook.decide.validating.findings import Said, say
+from webhook.decide.validating.findings import Advice, Reach, Said, rule_entry, say
 
 _rule = partial(rule_entry, reach=Reach.EVERYWHERE)
 

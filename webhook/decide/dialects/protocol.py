@@ -17,8 +17,7 @@ from ledger.domain.request.requests import PodRequest
 from ledger.domain.request.rule_names import Rule
 from ledger.domain.vocabulary import Vocabulary
 from webhook.decide.facts import NamespaceFacts
-from webhook.decide.validating.entries import RuleEntry
-from webhook.decide.validating.findings import Said
+from webhook.decide.validating.findings import RuleEntry, Said
 
 
 def never_hopeless(_request: PodRequest) -> Iterator[Said]:

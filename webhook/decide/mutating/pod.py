@@ -34,9 +34,8 @@ from webhook.decide.mutating.takeover import (
     is_left_alone,
     taken_over,
 )
-from webhook.decide.objects import readable_pod
 from webhook.decide.patch import diff
-from webhook.decide.review import CREATE, UPDATE, AdmissionRequest
+from webhook.decide.review import CREATE, UPDATE, AdmissionRequest, readable_pod
 from webhook.decide.settings import DEFAULT_SCHEDULER, AdmissionSettings, RuleMode, SlotMode
 
 EPHEMERAL: Final = "ephemeralcontainers"

@@ -13,8 +13,7 @@ from webhook.decide.facts import NamespaceFacts
 from webhook.decide.review import AdmissionRequest
 from webhook.decide.settings import AdmissionSettings
 from webhook.decide.validating import forgery
-from webhook.decide.validating.entries import Advice
-from webhook.decide.validating.findings import Findings, Said, say, scheduler_of, shown
+from webhook.decide.validating.findings import Advice, Findings, Said, say, scheduler_of, shown
 
 
 def check_binding(

@@ -6,7 +6,7 @@ from typing import Final
 
 from ledger.domain.request.rule_names import Rule
 from webhook.decide.dialects.registry import ADMISSIONS
-from webhook.decide.validating.entries import Advice, Reach, RuleEntry, advice_entry, rule_entry
+from webhook.decide.validating.findings import Advice, Reach, RuleEntry, advice_entry, rule_entry
 
 _EVERYWHERE: Final = frozenset(
     {

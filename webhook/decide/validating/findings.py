@@ -1,21 +1,78 @@
-"""What the checks of one request found, before the settings say what becomes of it."""
+"""
+What the checks of one request found, before the settings say what becomes of it.
+
+Rules and advice are named as the list of rules has them, a line for each.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Final
 
 from ledger.domain.annotations.wire import an_object
 from ledger.domain.errors import FieldError
 from ledger.domain.kube.object_fields import text_at, text_map
+from ledger.domain.request.rule_names import Rule
 from webhook.decide.answers import warning
-from webhook.decide.validating.entries import Advice
+from webhook.decide.settings import RuleMode
 
 _SHOWN_MAX: Final = 60
-
 Json = Mapping[str, object]
 EMPTY: Final[Mapping[str, str]] = {}
+_ANNOTATIONS: Final = "metadata.annotations"
+_LABELS: Final = "metadata.labels"
+
+
+class Advice(StrEnum):
+    """What is only ever said, never refused. `off` silences it like a rule."""
+
+    ISOLATION_MISSING = "IsolationMissing"
+    MISSPELT_NAME = "MisspeltName"
+    MISPLACED_KEY = "MisplacedKey"
+    SUSPICIOUS_UNIT = "SuspiciousUnit"
+    UNKNOWN_VALUE = "UnknownValue"
+    NEVER_PLACED = "NeverPlaced"
+    UNASKED_DEVICES = "UnaskedDevices"
+    UNKNOWN_POD = "UnknownPod"
+    MIRROR_POD = "MirrorPod"
+    WORKLOAD_METADATA = "WorkloadMetadata"
+    WORKLOAD_REPLICAS = "WorkloadReplicas"
+
+
+class Reach(StrEnum):
+    """What a rule is for, and which of the API server's two ways keeps it."""
+
+    EVERYWHERE = "every namespace"
+    """Every Pod there is, by policy, whether its namespace has opted in or not."""
+    OURS = "our Pods"
+    """Those of managed namespaces, and by policy those with our mark or for our scheduler."""
+    MANAGED = "managed"
+    """Pods of managed namespaces, by the webhook."""
+    CLUSTER = "cluster"
+    """Objects of the cluster that say what there is and who has it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuleEntry:
+    """One line of `docs/rules.md`."""
+
+    name: str
+    refuses: str
+    source: str
+    mode: RuleMode = RuleMode.ENFORCE
+    reach: Reach = Reach.MANAGED
+
+
+def rule_entry(rule: Rule, refuses: str, source: str, *, reach: Reach = Reach.MANAGED) -> RuleEntry:
+    """Return the line of a rule that refuses."""
+    return RuleEntry(name=str(rule), refuses=refuses, source=source, reach=reach)
+
+
+def advice_entry(advice: Advice, says: str, source: str) -> RuleEntry:
+    """Return the line of what is only ever said."""
+    return RuleEntry(name=str(advice), refuses=says, source=source, mode=RuleMode.WARN)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,10 +136,6 @@ def scheduler_of(obj: Json | None) -> str:
 def node_of(obj: Json | None) -> str:
     """Return a Pod's node, empty while it has none."""
     return text_at(spec_of(obj), "nodeName", "spec")
-
-
-_ANNOTATIONS: Final = "metadata.annotations"
-_LABELS: Final = "metadata.labels"
 
 
 def _metadata(obj: Json) -> Json:

@@ -33,8 +33,8 @@ from ledger.domain.resources import (
 from ledger.domain.vocabulary import Vocabulary
 from webhook.decide.dialects.registry import ADMISSIONS
 from webhook.decide.settings import AdmissionSettings
-from webhook.decide.validating.entries import Advice
 from webhook.decide.validating.findings import (
+    Advice,
     Json,
     Said,
     annotations_of,

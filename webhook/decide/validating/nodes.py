@@ -29,8 +29,14 @@ from webhook.decide.dialects.registry import ADMISSIONS
 from webhook.decide.review import CREATE, AdmissionRequest
 from webhook.decide.settings import AdmissionSettings
 from webhook.decide.validating import forgery
-from webhook.decide.validating.entries import Advice
-from webhook.decide.validating.findings import Findings, Json, annotations_of, labels_of, say
+from webhook.decide.validating.findings import (
+    Advice,
+    Findings,
+    Json,
+    annotations_of,
+    labels_of,
+    say,
+)
 from webhook.decide.validating.topology import NODE_READERS
 
 _NONE: Final = "None"

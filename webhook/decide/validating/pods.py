@@ -1,4 +1,4 @@
-"""A new Pod: what it asks for, what it claims to hold, where it wants to be."""
+"""A new Pod: what it asks for, claims to hold, where it wants to be; and who debugs it later."""
 
 from __future__ import annotations
 
@@ -25,10 +25,11 @@ from webhook.decide.review import AdmissionRequest
 from webhook.decide.settings import AdmissionSettings
 from webhook.decide.validating import forgery, near_misses, owned, quota, visible
 from webhook.decide.validating.catalogue import RULES
-from webhook.decide.validating.entries import Advice, Reach
 from webhook.decide.validating.findings import (
+    Advice,
     Findings,
     Json,
+    Reach,
     Said,
     annotations_of,
     labels_of,
@@ -224,3 +225,18 @@ def unenforced(
         f"nothing enforces this share of a card: {amounts} are booked, not limited{said}; "
         f"label {LABEL_GPU_ISOLATION_PROVIDER} (known: {known}) lets a provider limit them",
     )
+
+
+def check_ephemeral(
+    request: AdmissionRequest, settings: AdmissionSettings, facts: NamespaceFacts
+) -> Findings:
+    """
+    Return everything that speaks against new ephemeral containers.
+
+    Rule: design section 5.1.
+    """
+    pod = request.obj or {}
+    errors = [*forgery.check_allocations(request, settings)]
+    if is_managed(pod, settings, facts):
+        errors += visible.check_ephemeral(pod, request.old)
+    return Findings(errors=tuple(errors))

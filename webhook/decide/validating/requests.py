@@ -17,7 +17,7 @@ from ledger.domain.request.rule_names import Rule
 from ledger.domain.resources import TYPE_GPU
 from ledger.domain.vocabulary import Vocabulary
 from webhook.decide.answers import unreadable
-from webhook.decide.objects import readable_pod
+from webhook.decide.review import readable_pod
 from webhook.decide.validating.findings import Json
 
 _PREFIX: Final = "metadata.annotations["

@@ -35,8 +35,15 @@ from webhook.decide.answers import unreadable
 from webhook.decide.review import AdmissionRequest
 from webhook.decide.settings import AdmissionSettings
 from webhook.decide.validating import forgery
-from webhook.decide.validating.entries import Advice
-from webhook.decide.validating.findings import Findings, Json, Said, annotations_of, say, shown
+from webhook.decide.validating.findings import (
+    Advice,
+    Findings,
+    Json,
+    Said,
+    annotations_of,
+    say,
+    shown,
+)
 
 Reader = Callable[[str], CpuSet]
 """An annotation's text to the CPUs that it names."""

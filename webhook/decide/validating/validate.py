@@ -20,7 +20,7 @@ from webhook.decide.answers import (
 from webhook.decide.facts import NamespaceFacts
 from webhook.decide.review import CREATE, UPDATE, AdmissionRequest
 from webhook.decide.settings import DEFAULT_ADMISSION, AdmissionSettings, RuleMode
-from webhook.decide.validating import bindings, devices, ephemeral, nodes, pods, topology, updates
+from webhook.decide.validating import bindings, devices, nodes, pods, topology, updates
 from webhook.decide.validating.findings import NOTHING, Findings, Said
 
 Check = Callable[[AdmissionRequest, AdmissionSettings, NamespaceFacts], Findings]
@@ -180,7 +180,7 @@ _CHECKS: Final[dict[tuple[str, str, str], Check]] = {
     ("pods", "", UPDATE): updates.check_update,
     ("pods", "resize", UPDATE): updates.check_update,
     ("pods", "status", UPDATE): _check_pod_status,
-    ("pods", "ephemeralcontainers", UPDATE): ephemeral.check_ephemeral,
+    ("pods", "ephemeralcontainers", UPDATE): pods.check_ephemeral,
     (_BINDING, "", CREATE): bindings.check_binding,
     ("devices", "", CREATE): _check_device,
     ("devices", "", UPDATE): _check_device,

@@ -18,8 +18,8 @@ from ledger.domain.resources import (
     NVIDIA_DEVICE_MOUNTS,
     SLOT,
 )
-from webhook.decide.validating.entries import Advice
 from webhook.decide.validating.findings import (
+    Advice,
     Json,
     Said,
     annotations_of,

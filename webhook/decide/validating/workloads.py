@@ -14,8 +14,15 @@ from ledger.domain.resources import (
     LABEL_PRIORITY_CLASS,
     LABEL_QOS_CLASS,
 )
-from webhook.decide.validating.entries import Advice
-from webhook.decide.validating.findings import Json, Said, annotations_of, labels_of, say, shown
+from webhook.decide.validating.findings import (
+    Advice,
+    Json,
+    Said,
+    annotations_of,
+    labels_of,
+    say,
+    shown,
+)
 from webhook.decide.validating.words import PLACED_ANNOTATIONS, PLACED_LABELS
 
 _SHARED_LABELS: Final = frozenset({LABEL_POD_GROUP, LABEL_POD_GROUP_NAME})

@@ -62,11 +62,11 @@ _MACHINE_SAYS: Final = f"""EXISTS (
   )"""
 
 
-def _inventory_says(row: str, condition: str) -> str:
+def _inventory_says(condition: str) -> str:
     """Return that the newest inventory of the row's node is the row's event, and says so."""
     return f"""EXISTS (
     SELECT 1 FROM ledger_nodes AS n {_OWN_EVENT}
-    WHERE n.node_no = {row}.node_no AND n.fact_position = NEW.fact_position
+    WHERE n.node_no = NEW.node_no AND n.fact_position = NEW.fact_position
       AND {_INVENTORIED} AND {condition}
   )"""
 
@@ -239,7 +239,6 @@ _RECORD: Final = f"""{_says("r.value", "device_type", "minor", "model")}
         AND $says(r.value, memory_bytes, NEW.memory_reported)"""
 _DEVICES_TOLD: Final = "SELECT 1 FROM $each(e.body, devices, r)"
 _BORN_INVENTORIED: Final = _inventory_says(
-    "NEW",
     f"NEW.present = 1 AND EXISTS ({_DEVICES_TOLD} WHERE {_RECORD}"
     " AND $says(r.value, device_id, NEW.device_id))",
 )
@@ -358,7 +357,7 @@ _DEVICES: Final = (
             f"""NOT {unchanged(["device_no", "machine_no", "device_type"])}
       OR NEW.device_id <> OLD.device_id AND OLD.device_id <> ''
       OR NEW.node_no <> OLD.node_no AND OLD.device_id = '' OR {_LATER}
-      OR NOT ({_inventory_says("NEW", f"(({_FOUND_AGAIN}) OR ({_GONE}))")}
+      OR NOT ({_inventory_says(f"(({_FOUND_AGAIN}) OR ({_GONE}))")}
         OR {_LOST} OR {_HEALTH})""",
             _not_changed("facts of a card"),
         ),
@@ -417,7 +416,7 @@ _CPUS: Final = (
     SELECT 1 FROM ledger_cpus WHERE machine_no = NEW.machine_no AND cpu = NEW.cpu
   ) OR NEW.machine_no <> {_MACHINE_OF_NODE}
   OR $differ((NEW.ref_used, NEW.ref_observed, NEW.ref_max), (0, 0, NEW.ref_reported))
-  OR NOT ({_inventory_says("NEW", _CPU_SAYS)}
+  OR NOT ({_inventory_says(_CPU_SAYS)}
     OR {_event_says("NEW", "pod.observed", _CPU_UNNAMED)})""",
             _not_brought_in("a CPU"),
         ),
@@ -428,7 +427,7 @@ _CPUS: Final = (
         "UPDATE",
         Case(
             f"NOT {unchanged(['machine_no', 'cpu'])} OR {_LATER} OR NOT "
-            + _inventory_says("NEW", f"(({_SAME_MACHINE} AND {_CPU_SAYS}) OR {_CPU_GONE})"),
+            + _inventory_says(f"(({_SAME_MACHINE} AND {_CPU_SAYS}) OR {_CPU_GONE})"),
             _not_changed("facts of a CPU"),
         ),
         columns=(

@@ -13,7 +13,7 @@ from webhook.decide.answers import ALLOWED
 from webhook.decide.review import AdmissionRequest
 from webhook.decide.settings import AdmissionSettings, RuleMode
 from webhook.decide.validating.catalogue import ADVICE, CATALOGUE, RULES
-from webhook.decide.validating.entries import Advice
+from webhook.decide.validating.findings import Advice
 from webhook.decide.validating.validate import VIOLATIONS_MAX, validate
 
 DOCUMENT: Final = Path(__file__).parents[5] / "docs" / "rules.md"
