@@ -14,9 +14,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
-from certs.files import Folder
 from certs.ports import ApiError
-from certs.serving import Serving
+from certs.serving import Folder, Serving
 from ledger.domain.errors import (
     CorruptLedgerError,
     FencedError,
