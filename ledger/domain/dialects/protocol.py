@@ -95,6 +95,13 @@ def nothing_listed(_annotations: Mapping[str, str]) -> Listed | None:
     return None
 
 
+def no_witness(
+    _annotations: Mapping[str, str], _devices: Sequence[DeviceRecord]
+) -> tuple[frozenset[str], Sequence[str]]:
+    """Say nothing of the cards that a Device object lists."""
+    return frozenset(), ()
+
+
 def nothing_adopted(_asker: Asker) -> Found | None:
     """Find no annotation of the dialect's own."""
     return None
@@ -153,6 +160,8 @@ class DialectReader:
         adverts: the cards that a Node's quantities mean; the function gives whole units by name, 0
             where there are none.
         listed: the cards that a Node's annotations list; asked where it has no Device object.
+        beside_device: the ids of the cards that a Node's annotations close beside its Device
+            object, whose devices are given, and what is to be said of them.
         uncounted: memory that is offered in vain without a number of cards.
         on_node: a Node with what only this dialect reads of its labels.
         node_warnings: what is wrong with a Node in this dialect, by its labels, its quantities and
@@ -174,6 +183,9 @@ class DialectReader:
     unit_bytes: Callable[[str, Vocabulary], int] = not_by_unit
     adverts: Callable[[Callable[[str], int], Vocabulary], Adverts | None] = no_adverts
     listed: Callable[[Mapping[str, str]], Listed | None] = nothing_listed
+    beside_device: Callable[
+        [Mapping[str, str], Sequence[DeviceRecord]], tuple[frozenset[str], Sequence[str]]
+    ] = no_witness
     uncounted: tuple[Uncounted, ...] = ()
     on_node: Callable[[NodeFacts], NodeFacts] = as_it_is
     node_warnings: Callable[[Labels, Quantities, Sequence[DeviceRecord] | None], Iterator[str]] = (

@@ -139,6 +139,9 @@ def decode_node(
             f"Device {name}", lambda: inventory_of_device(device, model, vocabulary)
         )
     devices, health_warnings = _with_health(inventory.devices, unhealthy_gpus, name)
+    if device is not None:
+        devices, said = _with_witnesses(devices, annotations)
+        health_warnings += said
     topology = _within(f"NodeResourceTopology {name}", lambda: read_topology(nrt, known_pods))
     own = {**topology.copies, **annotations}
     cpu_milli, memory_bytes, pods_max = _limits(quantities, read_node_reservation(own))
@@ -325,6 +328,23 @@ def _with_health(
         for record in devices
     )
     return marked, warnings
+
+
+def _with_witnesses(
+    devices: tuple[DeviceRecord, ...], annotations: Mapping[str, str]
+) -> tuple[tuple[DeviceRecord, ...], list[str]]:
+    """Close the GPUs that a dialect's annotations on the Node close beside a Device object."""
+    warnings: list[str] = []
+    for reader in READERS:
+        closed, said = reader.beside_device(annotations, devices)
+        warnings += said
+        devices = tuple(
+            replace(record, healthy=False)
+            if record.device_type == TYPE_GPU and record.device_id in closed
+            else record
+            for record in devices
+        )
+    return devices, warnings
 
 
 def _partitions(

@@ -39,6 +39,7 @@ from ledger.domain.resources import (
 )
 from ledger.domain.vocabulary import Vocabulary
 
+_CORDON: Final = annotation_path(CORDON)
 _MINOR_MAX: Final = 1023
 _NVIDIA_CARDS: Final = (
     (MatchExpression(key=LABEL_GPU_VENDOR, operator="DoesNotExist", values=()),),
@@ -58,12 +59,17 @@ def registered(annotations: Mapping[str, str]) -> Listed | None:
     text = annotations.get(REGISTER)
     if text is None:
         return None
-    cordoned = frozenset(words_of(annotations.get(CORDON, "")))
-    warnings: tuple[str, ...] = ()
+    cordoned = _cordoned(annotations)
+    cards: tuple[RegisteredCard, ...] = ()
     try:
         cards = decode_register(text)
+        unsized = (card.device_id for card in cards if not card.memory_mib)
+        path = annotation_path(REGISTER)
+        warnings = [f"{path}: no memory is told of {one}; it takes no Pods" for one in unsized]
+        known = {card.device_id for card in cards}
+        warnings += [f"{_CORDON}: no such card: {one}" for one in sorted(cordoned - known)]
     except InputError as error:
-        cards, warnings = (), (f"{error}; no card of it is offered",)
+        warnings = [f"{error}; no card of it is offered"]
     records = [
         DeviceRecord(
             device_type=TYPE_GPU,
@@ -71,7 +77,7 @@ def registered(annotations: Mapping[str, str]) -> Listed | None:
             device_id=card.device_id,
             model=card.model,
             memory_bytes=card.memory_mib * MIB,
-            healthy=card.healthy and card.mode != MIG_MODE and card.device_id not in cordoned,
+            healthy=_takes_pods(card) and card.device_id not in cordoned,
             unique_id=True,
         )
         for minor, card in _numbered(cards)
@@ -81,8 +87,43 @@ def registered(annotations: Mapping[str, str]) -> Listed | None:
         cards=tuple(sorted(records, key=lambda record: record.minor)),
         serves=frozenset({Dialect.HAMI, Dialect.NVIDIA}),
         instead_of=frozenset({CARDS}),
-        warnings=warnings,
+        warnings=tuple(warnings),
     )
+
+
+def beside_device(
+    annotations: Mapping[str, str], devices: Sequence[DeviceRecord]
+) -> tuple[frozenset[str], Sequence[str]]:
+    """
+    Return the cards of a Device object that HAMi closes, and where the two tell of other cards.
+
+    Rule: docs/contracts/hami.md 4, as "ours": whoever says that a card takes no Pods is believed.
+    """
+    known = {one.device_id for one in devices if one.device_type == TYPE_GPU}
+    cordoned = _cordoned(annotations)
+    closed = dict.fromkeys(cordoned, _CORDON)
+    warnings = [f"{_CORDON}: no such card: {one}" for one in sorted(cordoned - known)]
+    path = annotation_path(REGISTER)
+    try:
+        cards = decode_register(annotations.get(REGISTER, ""))
+    except InputError as error:
+        cards, warnings = (), [*warnings, f"{error}; the Device object counts"]
+    for card in cards:
+        if card.device_id not in known:
+            warnings.append(f"{path}: not in the Device object, which counts: {card.device_id}")
+        elif card.memory_mib and not _takes_pods(card):
+            closed[card.device_id] = path
+    at_hand = sorted(closed.keys() & known)
+    warnings += [f"{closed[one]}: takes no Pods: {one}" for one in at_hand]
+    return frozenset(at_hand), warnings
+
+
+def _cordoned(annotations: Mapping[str, str]) -> frozenset[str]:
+    return frozenset(words_of(annotations.get(CORDON, "")))
+
+
+def _takes_pods(card: RegisteredCard) -> bool:
+    return card.healthy and card.mode != MIG_MODE and card.memory_mib > 0
 
 
 def _numbered(cards: Sequence[RegisteredCard]) -> Sequence[tuple[int, RegisteredCard]]:
@@ -143,4 +184,5 @@ READER: Final = DialectReader(
     adopted=from_hami,
     with_containers=with_containers,
     listed=registered,
+    beside_device=beside_device,
 )

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Final
+
 import pytest
 
 from ledger.domain.dialects.names import Dialect
@@ -58,7 +60,7 @@ def test_indexes_that_are_not_unique_say_nothing() -> None:
     [
         pytest.param({"health": False}, "", id="not healthy"),
         pytest.param({"mode": "mig"}, "", id="in MIG mode"),
-        pytest.param({}, "GPU-x, GPU-a", id="cordoned"),
+        pytest.param({}, ", GPU-a", id="cordoned"),
     ],
 )
 def test_a_card_that_takes_no_pods_is_closed(more: Object, cordon: str) -> None:
@@ -83,6 +85,79 @@ def test_a_device_object_says_more() -> None:
 
     assert [one.device_id for one in facts.devices] == ["GPU-0", "GPU-1"]
     assert facts.dialects is None
+
+
+BESIDE_DEVICE: Final = {
+    "a cordoned card": (
+        {CORDON: "GPU-1"},
+        [True, False],
+        [f"metadata.annotations[{CORDON}]: takes no Pods: GPU-1"],
+    ),
+    "a card that is not there": (
+        {CORDON: "GPU-9"},
+        [True, True],
+        [f"metadata.annotations[{CORDON}]: no such card: GPU-9"],
+    ),
+    "a card that is not healthy": (
+        {REGISTER: registered(card("GPU-0", health=False), card("GPU-1", index=1))},
+        [False, True],
+        [f"metadata.annotations[{REGISTER}]: takes no Pods: GPU-0"],
+    ),
+    "more cards": (
+        {REGISTER: registered(card("GPU-0"), card("GPU-5", index=5))},
+        [True, True],
+        [f"metadata.annotations[{REGISTER}]: not in the Device object, which counts: GPU-5"],
+    ),
+    "a text that is none": (
+        {REGISTER: "GPU-0,10"},
+        [True, True],
+        [f"metadata.annotations[{REGISTER}][0]: 2 fields, not 7 or 9; the Device object counts"],
+    ),
+    "the same cards": (
+        {REGISTER: registered(card("GPU-0", mib=0), card("GPU-1", index=1))},
+        [True, True],
+        [],
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("annotations", "healthy", "said"), BESIDE_DEVICE.values(), ids=list(BESIDE_DEVICE)
+)
+def test_what_hami_closes_is_closed_beside_a_device_object(
+    annotations: dict[str, str], healthy: list[bool], said: list[str]
+) -> None:
+    """Contract 4, as ours: the Device object counts, and whoever closes a card is believed."""
+    facts, warnings = decode_node(
+        node(annotations=annotations), device(gpu_device(0), gpu_device(1))
+    )
+
+    assert [one.healthy for one in facts.devices] == healthy
+    assert warnings == [f"node n1: {text}" for text in said]
+
+
+@pytest.mark.parametrize(
+    ("cards", "cordon", "said"),
+    [
+        (
+            [card("GPU-a", mib=0)],
+            "",
+            f"metadata.annotations[{REGISTER}]: no memory is told of GPU-a; it takes no Pods",
+        ),
+        (
+            [card("GPU-a", health=False)],
+            "GPU-b",
+            f"metadata.annotations[{CORDON}]: no such card: GPU-b",
+        ),
+    ],
+)
+def test_what_is_odd_in_a_register_is_said(cards: list[Object], cordon: str, said: str) -> None:
+    """A card without memory would give any share of nothing."""
+    text = registered(*cards)
+    facts, warnings = decode_node(node(annotations={REGISTER: text, CORDON: cordon}))
+
+    assert warnings == [f"node n1: {said}"]
+    assert [one.healthy for one in facts.devices] == [False]
 
 
 def test_other_dialects_quantities_count_beside_it() -> None:
