@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from ledger.domain.errors import InputError, LedgerError
-from tenure.admin.checkpoint import private_key
 from tenure.exits import note, warn, with_next
+from tenure.keys import private_key
 from tenure.opening import clock_us, ledger_url, moment_of, time_of
 from tenure.options import Key, LedgerUrl
 from tenure.version import tenure_version

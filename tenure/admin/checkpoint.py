@@ -12,12 +12,13 @@ import typer
 
 from ledger.domain.errors import InputError
 from tenure.exits import with_next
+from tenure.keys import private_key
 from tenure.opening import clock_us, ledger_url, opened
 from tenure.options import Key, LedgerUrl
 from tenure.version import tenure_version
 
 if TYPE_CHECKING:
-    from ledger.signing import Checkpoint, PrivateKey, PublicKey
+    from ledger.signing import Checkpoint, PublicKey
     from ledger.store.open import Ledger
 
 
@@ -213,43 +214,6 @@ def nothing_recorded(source: Ledger) -> InputError:
     """Return the error for a ledger that nobody ever wrote to."""
     found = InputError("the ledger has no events yet: nobody wrote to it", place=source.url)
     return with_next(found, "name a ledger with events: --ledger FILE")
-
-
-def private_key(path: Path) -> PrivateKey:
-    """
-    Read a signer key from its file.
-
-    Raises:
-        InputError: it holds none; the message never tells what it holds.
-    """
-    from ledger.signing import PrivateKey
-
-    try:
-        return PrivateKey.parse(path.read_text(encoding="utf-8"))
-    except UnicodeDecodeError as error:
-        raise InputError("not a signer key", place=str(path)) from error
-    except InputError as error:
-        raise error.at(str(path)) from None
-
-
-def public_key(text: str) -> PublicKey:
-    """
-    Read a verifier key, or the file that holds one.
-
-    Raises:
-        InputError: it is none.
-    """
-    from ledger.signing import PublicKey
-
-    path = Path(text)
-    if "+" in text and not path.is_file():
-        return PublicKey.parse(text)
-    try:
-        return PublicKey.parse(path.read_text(encoding="utf-8"))
-    except UnicodeDecodeError as error:
-        raise InputError("not a verifier key", place=text) from error
-    except InputError as error:
-        raise error.at(text) from None
 
 
 class NotSignedError(InputError):

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ledger.domain.errors import InputError, LedgerError
-from tenure.admin.checkpoint import NotSignedError, expect_events, parsed_checkpoint, private_key
+from tenure.admin.checkpoint import NotSignedError, expect_events, parsed_checkpoint
 from tenure.exits import with_next
+from tenure.keys import private_key
 from tenure.opening import opened
 from tenure.options import LedgerUrl
 

@@ -11,8 +11,8 @@ import typer
 
 from ledger.domain.errors import InputError
 from ledger.domain.resources import ANNOTATION_TENURE_ALLOCATION
-from tenure.admin.checkpoint import public_key as read_key
 from tenure.exits import AnswerIsNo, with_next
+from tenure.keys import public_key as read_key
 from tenure.opening import clock_us, ledger_url, opened
 from tenure.options import LedgerUrl, Output
 from tenure.output import Column, OutputFormat, write_answer

@@ -178,8 +178,8 @@ def _was_a_ledger(url: str) -> bool:
 def _kept(checkpoints: Sequence[Path], export: Path | None, public_key: str | None) -> list[str]:
     """Return what was kept of a ledger that is none any more, whoever signed it, as findings."""
     from tenure.admin.checkpoint import NotSignedError, parsed_checkpoint
-    from tenure.admin.checkpoint import public_key as read_key
     from tenure.admin.export import proved_export
+    from tenure.keys import public_key as read_key
 
     found = []
     for path in checkpoints:
@@ -214,8 +214,8 @@ def _witness(
     from ledger.store.proving.tree_proof import Witness
     from ledger.store.proving.trusted_keys import trusted_keys
     from tenure.admin.checkpoint import NotSignedError, checkpoint_of, parsed_checkpoint
-    from tenure.admin.checkpoint import public_key as read_key
     from tenure.admin.export import proved_export
+    from tenure.keys import public_key as read_key
 
     key = read_key(public_key)
     trusted = tuple(trusted_keys(source, [key]).keys.values())

@@ -7,7 +7,7 @@ from typing import Annotated, Final
 
 import typer
 
-from tenure.admin.checkpoint import public_key
+from tenure.keys import public_key
 from tenure.opening import opened, taken_over
 from tenure.options import LedgerUrl
 

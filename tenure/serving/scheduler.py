@@ -46,9 +46,9 @@ from scheduler.service.inventory import Inventory
 from scheduler.service.metrics import Metrics
 from scheduler.service.proofs import Signing
 from scheduler.service.view import ClusterView
-from tenure.admin.checkpoint import private_key
 from tenure.config import read_settings
 from tenure.exits import with_next
+from tenure.keys import private_key
 from tenure.kube.objects import KubeObjects, connected
 from tenure.kube.reflector import Reflector
 from tenure.serving.background import as_coroutine, every, tasks_of_process
