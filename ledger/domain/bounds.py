@@ -54,6 +54,7 @@ Index = Annotated[int, Meta(ge=_INDEX[0], le=_INDEX[1])]
 Milli = Annotated[int, Meta(ge=PRODUCT[0], le=PRODUCT[1])]
 """Thousandths of a CPU."""
 Number = Annotated[int, Meta(ge=_NUMBER[0], le=_NUMBER[1])]
+Position = Annotated[int, Meta(ge=POSITION[0], le=POSITION[1])]
 Priority = Annotated[int, Meta(ge=_PRIORITY[0], le=_PRIORITY[1])]
 Seconds = Annotated[int, Meta(ge=_SHIFT[0], le=_SHIFT[1])]
 Units = Annotated[int, Meta(ge=_AMOUNT[0], le=_AMOUNT[1])]
@@ -81,6 +82,7 @@ _FIELDS: Final[Mapping[str, Bounds]] = MappingProxyType(
         **dict.fromkeys(("arrival", "running"), _COUNT),
         **dict.fromkeys(("score", "runner_up_score"), _NUMBER),
         "gpu_percent": _AMOUNT,
+        "decided_on": POSITION,
     }
 )
 

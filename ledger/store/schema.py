@@ -59,6 +59,7 @@ SELDOM: Final = (
     "node.described.v1",
     "node.inventoried.v1",
     "position.voided.v1",
+    "request.described.v1",
     "settings.changed.v1",
     "time.corrected.v1",
 )
@@ -373,6 +374,7 @@ ledger_reservations: Final = _table(
     _number("phase_position"),
     _number("created_at_us"),
     _number("opened_at_us"),
+    _number("decided_on", null=True),
     _number("lost_position", null=True),
     _number("counted_until_us", null=True),
     _text("lost_boot_id", null=True),
@@ -397,6 +399,10 @@ ledger_reservations: Final = _table(
         **_like("attempt", "priority", "cpu_milli", "memory_bytes"),
         gpu_core_percent=PRODUCT,
         **_like("created_at_us"),
+    ),
+    _check(
+        "decided_on",
+        "decided_on IS NULL OR (kind = 'granted' AND decided_on BETWEEN 1 AND position - 1)",
     ),
     _check(
         "lost",

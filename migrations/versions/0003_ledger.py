@@ -377,6 +377,7 @@ def _tables() -> None:
         sa.Column("phase_position", BIG, nullable=False),
         sa.Column("created_at_us", BIG, nullable=False),
         sa.Column("opened_at_us", BIG, nullable=False),
+        sa.Column("decided_on", BIG, nullable=True),
         sa.Column("lost_position", BIG, nullable=True),
         sa.Column("counted_until_us", BIG, nullable=True),
         sa.Column("lost_boot_id", sa.Text(), nullable=True),
@@ -404,6 +405,10 @@ def _tables() -> None:
             memory_bytes=_ANY,
             gpu_core_percent=_PRODUCT,
             created_at_us=_ANY,
+        ),
+        sa.CheckConstraint(
+            "decided_on IS NULL OR (kind = 'granted' AND decided_on BETWEEN 1 AND position - 1)",
+            name=op.f("ck_ledger_reservations_decided_on"),
         ),
         sa.CheckConstraint(
             "(lost_position IS NULL) = (counted_until_us IS NULL)"
@@ -569,6 +574,7 @@ def _seldom() -> None:
         "node.described.v1",
         "node.inventoried.v1",
         "position.voided.v1",
+        "request.described.v1",
         "settings.changed.v1",
         "time.corrected.v1",
     )

@@ -150,6 +150,7 @@ class Scene:
         broken: Pod UID -> the errors of a Pod that breaks rules of ours.
         refused: Pod UID -> the reasons of its newest refusal.
         untold: facts that nobody wrote down here, so that nothing was decided by them.
+        knows_nodes: every node is told as deciding reads it.
     """
 
     nodes: tuple[NodeFacts, ...]
@@ -159,6 +160,7 @@ class Scene:
     broken: Mapping[str, str] = field(default_factory=dict)
     refused: Mapping[str, tuple[RefusalReason, ...]] = field(default_factory=dict)
     untold: tuple[str, ...] = ()
+    knows_nodes: bool = True
 
     def others(self, pod_uid: str) -> list[Holder]:
         """Return who holds what beside one Pod; what is kept for that Pod is free for it."""

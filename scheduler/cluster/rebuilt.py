@@ -25,7 +25,7 @@ UNTOLD_OF_NODES: Final = (
     " is taken as no limit"
 )
 UNTOLD_BY_ARCHIVE: Final = (
-    "what moved to the archive: labels, cpu and memory of nodes, requests and dialects of Pods"
+    "what moved to the archive: requests and dialects of Pods that held something before it"
 )
 
 Event = PodReserved | PodObserved | RequestRefused

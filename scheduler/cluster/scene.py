@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -12,12 +11,14 @@ from ledger.domain.devices import GPU, DeviceRecord, DeviceShare
 from ledger.domain.errors import InputError
 from ledger.domain.kube.shared_templates import SharedTemplate
 from ledger.domain.log.events import (
+    LedgerEvent,
     NodeDescribed,
     NodeInventoried,
     PodObserved,
     PodReserved,
     RequestDescribed,
     RequestRefused,
+    SettingsChanged,
 )
 from ledger.domain.log.recorded_node import RecordedNode
 from ledger.domain.log.recorded_request import RecordedRequest, request_digest
@@ -32,8 +33,8 @@ from ledger.domain.resources import (
 )
 from ledger.store.archives.segments import segments_of
 from ledger.store.open import Ledger
+from ledger.store.reading.kept import events_of
 from ledger.store.reading.read import replay
-from ledger.store.reading.report_queries import settings_told
 from ledger.store.reading.timetravel import load_state
 from scheduler.cluster.documents import Document, Documents
 from scheduler.cluster.model import PLACE, Holder, Scene
@@ -65,6 +66,26 @@ class _Told:
     requests: dict[str, RecordedRequest] = field(default_factory=dict)  # by digest
     described: dict[str, RecordedNode] = field(default_factory=dict)  # by UID of the node
     is_archived: bool = False
+
+    def add(self, event: LedgerEvent) -> None:
+        """Take the next event."""
+        match event:
+            case NodeInventoried():
+                self.inventories[event.node_uid] = event
+            case PodReserved() | PodObserved():
+                self.holdings[event.pod_uid] = event
+            case NodeDescribed():
+                self.described[event.node_uid] = event.facts
+            case RequestDescribed():
+                self.requests[request_digest(event.request)] = event.request
+            case RequestRefused():
+                self.refusals[event.pod_uid] = event
+            case _:
+                pass
+
+
+_STAYS: Final[tuple[type[LedgerEvent], ...]] = (NodeInventoried, NodeDescribed, RequestDescribed)
+"""Of what is told, what stays in the log when the events around it move to an archive."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,8 +168,8 @@ def settings_of(source: Ledger) -> SchedulingSettings:
     still; of two that claim one name the newer counts.
     """
     with source.connection.begin():
-        bodies = settings_told(source.connection)
-    told = [recorded_settings(json.loads(body)["settings"]) for body in reversed(bodies)]
+        changes = events_of(source.connection, SettingsChanged)
+    told = [recorded_settings(change.settings) for change in reversed(changes)]
     if not told:
         return recorded_settings("")
     newest = told[0].vocabulary
@@ -181,10 +202,13 @@ def scene_of_ledger(source: Ledger, objects: Objects | None, settings: Schedulin
         request = None if told_by_files else request_of(event, told.requests)
         if request is not None:
             known[uid] = request
-    untold = []
-    if any(uid not in facts and uid not in told.described for uid in state.nodes):
-        untold.append(UNTOLD_OF_NODES)
-    if told.is_archived:
+    knows_nodes = all(uid in facts or uid in told.described for uid in state.nodes)
+    untold = [] if knows_nodes else [UNTOLD_OF_NODES]
+    if told.is_archived and any(
+        holding.pod_uid not in told.holdings and holding.pod_uid not in known
+        for node in state.nodes.values()
+        for holding in node.holdings.values()
+    ):
         untold.append(UNTOLD_BY_ARCHIVE)
     return Scene(
         nodes=tuple(nodes),
@@ -194,31 +218,24 @@ def scene_of_ledger(source: Ledger, objects: Objects | None, settings: Schedulin
         broken=objects.broken if objects else {},
         refused={uid: event.reasons for uid, event in told.refusals.items()},
         untold=tuple(untold),
+        knows_nodes=knows_nodes,
     )
 
 
 def _read_events(source: Ledger) -> tuple[LedgerState, _Told]:
-    """Read the live log once; what an archive took is in its state, and told no further."""
+    """Read the live log once; what an archive took is in its state, or stayed in the log."""
     with source.connection.begin():
         archived = segments_of(source.connection)
+        last = archived[-1].last if archived else 0
+        told = _Told(is_archived=bool(archived))
+        for kind in _STAYS if archived else ():
+            for event in events_of(source.connection, kind, last):
+                told.add(event)
     fold = None if archived else Folding(LedgerState())
-    told = _Told(is_archived=bool(archived))
-    for position, event in replay(source.connection, after=archived[-1].last if archived else 0):
+    for position, event in replay(source.connection, after=last):
         if fold is not None:
             fold.add(position, event)
-        match event:
-            case NodeInventoried():
-                told.inventories[event.node_uid] = event
-            case PodReserved() | PodObserved():
-                told.holdings[event.pod_uid] = event
-            case NodeDescribed():
-                told.described[event.node_uid] = event.facts
-            case RequestDescribed():
-                told.requests[request_digest(event.request)] = event.request
-            case RequestRefused():
-                told.refusals[event.pod_uid] = event
-            case _:
-                pass
+        told.add(event)
     return load_state(source).state if fold is None else fold.state, told
 
 

@@ -169,12 +169,13 @@ def reserved(
     arrival: int,
     attempt: int = 1,
     resource_version: str = "",
+    decided_on: int | None = None,
 ) -> NewEvent:
     """
     Return the reservation that a placement becomes.
 
-    `digest` names what was described of its request, `attempt` counts those of the Pod, and
-    `resource_version` is the Pod's, as it was read.
+    `digest` names what was described of its request, `attempt` counts those of the Pod,
+    `resource_version` is the Pod's, as it was read, and `decided_on` the event's.
     """
     request = placement.request
     uid = request.uid
@@ -203,6 +204,7 @@ def reserved(
         score=placement.rated.score,
         runner_up=placement.rated.runner_up,
         runner_up_score=placement.rated.runner_up_score,
+        decided_on=decided_on,
     )
     return _of_pod(event, "reserve", at_us)
 

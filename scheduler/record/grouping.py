@@ -189,9 +189,13 @@ class Grouping:
         for places in self._open.values():
             yield from places.values()
 
-    def left(self, request: PodRequest, now: str | None) -> None:
+    def left(self, uid: str, now: str | None) -> None:
         """Note that a Pod left its group for this one, or is gone (None)."""
-        self._now[request.uid] = now
+        self._now[uid] = now
+
+    def group_of(self, uid: str) -> str:
+        """Return the group of a member that holds its devices, empty for other Pods."""
+        return self._member_of.get(uid, "")
 
     def given(self, placement: Placement) -> None:
         """Note what a member holds now; its place is over."""
@@ -236,9 +240,12 @@ class Grouping:
         self._given.get(name, {}).pop(uid, None)
         self._member_of.pop(uid, None)
 
-    def taken(self, request: PodRequest) -> Placement | None:
-        """Forget the place that is kept for a member, and return it; the engine has it."""
-        return self._open.get(group_name(request), {}).pop(request.uid, None)
+    def taken(self, uid: str) -> Placement | None:
+        """Forget the place that is kept for a Pod, and return it; the engine has it."""
+        for places in self._open.values():
+            if uid in places:
+                return places.pop(uid)
+        return None
 
     def dropped(self, name: str) -> list[Placement]:
         """Forget the places that are kept for a group, and return them; the engine has them."""
@@ -263,14 +270,7 @@ class Grouping:
 
     def review(self, name: str, now_us: int) -> Ended:
         """End in the engine what facts and time say is over; return the events that say so."""
-        life = self.lives[name]
-        groups = {uid: self._now.get(uid, name) for uid in life.places}
-        facts = Facts(
-            groups={uid: group for uid, group in groups.items() if group is not None},
-            usable=self._usable(life),
-            refused=frozenset(self._refused(name)),
-        )
-        ends = review(life, self._gangs[name], facts, now_us, running=self.running(name))
+        ends = self.ends(name, now_us)
         nodes: list[int] = []
         voided: list[str] = []
         for end in ends:
@@ -291,6 +291,17 @@ class Grouping:
                 isinstance(end, PlanDropped) and end.reason == DEADLINE for end in ends
             ),
         )
+
+    def ends(self, name: str, now_us: int) -> tuple[PodVoided | PlanDropped, ...]:
+        """Return the events that facts and time call for; the engine is as it was."""
+        life = self.lives[name]
+        groups = {uid: self._now.get(uid, name) for uid in life.places}
+        facts = Facts(
+            groups={uid: group for uid, group in groups.items() if group is not None},
+            usable=self._usable(life),
+            refused=frozenset(self._refused(name)),
+        )
+        return review(life, self._gangs[name], facts, now_us, running=self.running(name))
 
     def _nodes_of(self, name: str) -> frozenset[int]:
         """Return the nodes where members hold something or have a place kept for them."""

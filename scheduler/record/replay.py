@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 from msgspec import structs
 
-from ledger.domain.devices import DeviceShare
 from ledger.domain.errors import InputError
 from ledger.domain.log.events import (
     DeviceHealthChanged,
@@ -27,19 +26,17 @@ from ledger.domain.log.events import (
     NodeInventoried,
     NodeLost,
     PlanDropped,
-    PlannedMember,
     PodObserved,
     PodReleased,
     PodReserved,
     PodVoided,
-    RefusalReason,
     RequestDescribed,
     RequestRefused,
     SettingsChanged,
     WorkloadDescribed,
 )
 from ledger.domain.log.recorded import RecordedEvent, is_recovered
-from ledger.domain.log.recorded_request import RecordedRequest, request_digest, request_from
+from ledger.domain.log.recorded_request import request_digest, request_from
 from ledger.domain.log.workload import NO_WORKLOAD
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.requests import PodRequest, PodSnapshot, group_name
@@ -48,38 +45,34 @@ from scheduler.cluster.rebuilt import as_observed, node_of, request_of
 from scheduler.cluster.settings import recorded_settings
 from scheduler.decide.answers import encode
 from scheduler.decide.engine import Engine
-from scheduler.decide.group.life import DEADLINE, take_again
+from scheduler.decide.group.life import DEADLINE, MEMBER_CHANGED, MEMBER_GONE, take_again
 from scheduler.decide.nodes.adopted_cpus import numa_parts_of
 from scheduler.decide.outcome import Placement, Rated, Unfit, Unplaced
 from scheduler.decide.settings import SchedulingSettings
 from scheduler.record import events
+from scheduler.record.ahead import Ahead, Later
+from scheduler.record.differences import (
+    OUTCOME,
+    STAYS,
+    Difference,
+    End,
+    difference,
+    end_differences,
+    field_differences,
+    outcome,
+    where,
+)
 from scheduler.record.events import Words
 from scheduler.record.grouping import Grouping, past_deadline, refused_everywhere
 
 PLACED: Final = "placed"
 REFUSED: Final = "refused"
 PLANNED: Final = "planned"
-OUTCOME: Final = "outcome"
+ENDED: Final = "ended"
 NOT_THERE: Final = "the node that was named would not take it"
-_CALLED: Final = {
-    "node_name": "node",
-    "shares": "devices",
-    "cpuset": "cpus",
-    "device_models": "models",
-    "members": "places",
-}
-"""What fields of events are called where a difference is told."""
-
-Decision = PodReserved | RequestRefused | GroupPlanned
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
-    """One fact of a decision that comes out otherwise now, in words."""
-
-    what: str
-    recorded: str
-    decided: str
+HELD: Final = "the Pod held something already"
+NOT_BEFORE: Final = "a position before its own"
+SOMEBODY: Final = "a plan is made for somebody"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +81,7 @@ class Again:
     One decision, decided again.
 
     Attributes:
-        kind: what was recorded: `placed`, `refused` or `planned`.
+        kind: what was recorded: `placed`, `refused`, `planned`, or `ended` for a plan's end.
         name: `namespace/name` of the Pod, or the name of the group.
         differences: none where it comes out the same.
     """
@@ -133,24 +126,28 @@ class Replay:
     reservations that a recovery read off a Pod. The hash of settings is that of their words.
 
     Args:
-        whole: the choice of node too, refusals and plans of groups, as in a simulation. Otherwise
-            the choice of cards and CPUs on the node that was named, and nothing else.
+        ahead: of a cluster at work, where cards and CPUs on the node that was named are decided
+            again, and nothing else; None = a simulation: the choice of node too, refusals, plans
+            of groups and their ends.
         by: decide by these settings, whatever was recorded; None = by those in force.
     """
 
-    def __init__(self, *, whole: bool, by: InForce | None = None) -> None:
-        self._whole = whole
+    def __init__(self, *, ahead: Ahead | None = None, by: InForce | None = None) -> None:
+        self._ahead = ahead
         self._by = by
         self._in_force = by or InForce(settings=SchedulingSettings(), settings_hash="")
         self._workload = NO_WORKLOAD
         self._nodes: dict[str, _Node] = {}  # by UID, in the order of their first inventories
-        self._facts: tuple[NodeFacts, ...] = ()  # as the engine has them
+        self._facts: list[NodeFacts] = []  # as the engine has them
         self._places: dict[str, int] = {}  # UID of a node -> its number in the engine
-        self._requests: dict[str, RecordedRequest] = {}  # by digest
+        self._changed: dict[str, None] = {}  # UIDs of nodes that the engine has as they were
+        self._requests = {} if ahead is None else ahead.requests  # by digest
+        self._made: dict[int, tuple[Difference, ...]] = {}  # position -> what differs there
         self._held: dict[str, _Held] = {}  # Pod UID -> what it holds
         self._refusals: dict[str, Unfit | None] = {}  # group -> why its newest plan gave nothing
         self._past_deadline: set[str] = set()  # gangs whose last plan ended so
-        self._engine: Engine | None = None  # None = facts changed since it was made
+        self._ends: dict[str, tuple[Sequence[End], list[End]]] = {}  # as decided, and as recorded
+        self._engine: Engine | None = None  # None = what it was made for has changed
         self._groups = Grouping((), Engine((), self._in_force.settings), {})
 
     def take(self, recorded: RecordedEvent, *, decide: bool = True) -> Again | None:
@@ -163,20 +160,29 @@ class Replay:
         Raises:
             InputError: the ledger does not tell what the decision was made on.
         """
-        event, position = recorded.event, recorded.envelope.position
+        position = recorded.envelope.position
         try:
-            match event:
-                case PodReserved():
-                    return self._reserved(recorded, event, decide=decide)
-                case RequestRefused():
-                    return self._refused(recorded, event) if decide else None
-                case GroupPlanned():
-                    return self._planned(recorded, event, decide=decide)
-                case _:
-                    self._apply(event, recorded.envelope.wall_us)
-                    return None
+            again = self._take(recorded, decide=decide)
+            if self._ahead is not None:
+                self._decide_on(self._ahead, position)
         except InputError as error:
             raise InputError(f"{error.message}: position={position}", field=error.field) from error
+        return again
+
+    def _take(self, recorded: RecordedEvent, *, decide: bool) -> Again | None:
+        event = recorded.event
+        match event:
+            case PodReserved():
+                return self._reserved(recorded, event, decide=decide)
+            case RequestRefused():
+                return self._refused(recorded, event) if decide else None
+            case GroupPlanned():
+                return self._planned(recorded, event, decide=decide)
+            case PlanDropped() | PodVoided() if self._is_end(event):
+                return self._ended(recorded, event, decide=decide)
+            case _:
+                self._apply(event, recorded.envelope.wall_us)
+                return None
 
     # --- what is no decision ------------------------------------------------------------------
 
@@ -199,11 +205,11 @@ class Replay:
                 known = self._nodes.get(event.node_uid)
                 told = None if known is None else known.described
                 self._nodes[event.node_uid] = _Node(event, told)
-                self._engine = None
+                self._change(event.node_uid)
             case NodeDescribed():
                 if event.node_uid in self._nodes:
                     self._nodes[event.node_uid].described = event
-                    self._engine = None
+                    self._change(event.node_uid)
             case DeviceHealthChanged():
                 self._change_health(event)
             case NodeLost():
@@ -227,20 +233,19 @@ class Replay:
         node.inventory = structs.replace(
             node.inventory,
             devices=tuple(
-                replace(device, healthy=event.healthy) if device.key == key else device
+                replace(device, healthy=event.healthy)
+                if device.key == key and event.device_id in {"", device.device_id}
+                else device
                 for device in node.inventory.devices
             ),
         )
-        if self._engine is not None:
-            place = self._places[event.node_uid]
-            facts = self._engine.view(place).facts
-            self._engine.put_node(facts.with_health(*key, healthy=event.healthy))
+        self._change(event.node_uid)
 
     def _lose(self, event: NodeLost) -> None:
         """Let what is held on a node that is lost stay held."""
         if event.node_uid in self._nodes:
             self._nodes[event.node_uid].lost = True
-            self._engine = None
+            self._change(event.node_uid)
         for uid, held in self._held.items():
             if held.event.node_uid == event.node_uid:
                 self._held[uid] = replace(held, lost=True)
@@ -270,9 +275,11 @@ class Replay:
             return  # an observed holding of a node without inventory: no engine has it
         if event.pod_uid in self._held:
             self._give_back(event.pod_uid)
+        if self._groups.taken(event.pod_uid) is not None and self._engine is not None:
+            self._engine.release(event.pod_uid)
         held = self._held[event.pod_uid] = _Held(event)
         if self._engine is not None:
-            self._enter(self._engine, held)
+            self._enter(self._now(), held)
 
     def _give_back(self, uid: str) -> None:
         del self._held[uid]
@@ -281,27 +288,49 @@ class Replay:
 
     # --- the engine ---------------------------------------------------------------------------
 
+    def _change(self, uid: str) -> None:
+        """Note that a node is another now; one that comes has its place among the others."""
+        if uid in self._places:
+            self._changed[uid] = None
+        elif self._ahead is None:
+            self._engine = None
+        else:
+            self._changed[uid] = None  # where the choice of node is not made, any place will do
+
     def _now(self) -> Engine:
         """Return the engine, with all that the events so far say."""
-        if self._engine is None:
-            order = sorted(self._nodes, key=lambda uid: _place_of(self._nodes[uid]))
-            self._facts = tuple(self._node(uid) for uid in order)
-            self._places = {uid: place for place, uid in enumerate(order)}
-            ranked = sorted(range(len(order)), key=lambda i: _rank_of(self._nodes[order[i]]))
-            rank = sorted(range(len(order)), key=ranked.__getitem__)
-            self._engine = Engine(
-                self._facts,
-                self._in_force.settings,
-                workload=self._workload,
-                seed=self._in_force.seed,
-                rank=None if rank == list(range(len(order))) else rank,
-            )
-            self._groups.use(self._facts, self._engine)
-            for held in self._held.values():
-                self._enter(self._engine, held)
-            for placement in self._groups.all_kept():
-                self._engine.reserve(placement)
-        return self._engine
+        engine = self._engine
+        if engine is None:
+            engine = self._engine = self._engine_anew()
+        for uid in self._changed:
+            facts = self._node(uid)
+            number = self._places[uid] = engine.put_node(facts)
+            self._facts[number : number + 1] = [facts]
+        if self._changed:
+            self._changed.clear()
+            self._groups.use(self._facts, engine)
+        return engine
+
+    def _engine_anew(self) -> Engine:
+        order = sorted(self._nodes, key=lambda uid: _place_of(self._nodes[uid]))
+        self._facts = [self._node(uid) for uid in order]
+        self._places = {uid: place for place, uid in enumerate(order)}
+        self._changed.clear()
+        ranked = sorted(range(len(order)), key=lambda i: _rank_of(self._nodes[order[i]]))
+        rank = sorted(range(len(order)), key=ranked.__getitem__)
+        engine = Engine(
+            self._facts,
+            self._in_force.settings,
+            workload=self._workload,
+            seed=self._in_force.seed,
+            rank=None if rank == list(range(len(order))) else rank,
+        )
+        self._groups.use(self._facts, engine)
+        for held in self._held.values():
+            self._enter(engine, held)
+        for placement in self._groups.all_kept():
+            engine.reserve(placement)
+        return engine
 
     def _node(self, uid: str) -> NodeFacts:
         node = self._nodes[uid]
@@ -379,44 +408,95 @@ class Replay:
     ) -> Again | None:
         """Decide a reservation again, and apply the one that was recorded."""
         differences: tuple[Difference, ...] | None = None
+        position = recorded.envelope.position
         if decide and not is_recovered(recorded.envelope):
-            request = self._request(event)
-            answer = self._choose(request, event)
-            if isinstance(answer, Unplaced):
-                differences = (_outcome(_where(event), f"refused: {answer.message}"),)
-            else:
-                expected = self._expected(event, answer, recorded.envelope.wall_us)
-                differences = tuple(_differences(event, expected))
+            if self._ahead is None:
+                answer = self._choose(self._request(event), event)
+                differences = self._compared(recorded, event, answer)
+            elif event.decided_on is not None and event.decided_on >= position:
+                differences = (difference("decided_on", event.decided_on, NOT_BEFORE),)
+            elif event.decided_on is not None:
+                differences = self._made[position]
+        self._made.pop(position, None)
         self._take_reservation(event, recorded.envelope.wall_us)
         if differences is None:
             return None
         name = f"{event.namespace}/{event.pod_name}"
-        return Again(
-            position=recorded.envelope.position, kind=PLACED, name=name, differences=differences
+        return Again(position=position, kind=PLACED, name=name, differences=differences)
+
+    def _compared(
+        self, recorded: RecordedEvent, event: PodReserved, answer: Placement | Unplaced
+    ) -> tuple[Difference, ...]:
+        """Return where a reservation differs from what is decided now."""
+        if isinstance(answer, Unplaced):
+            return (outcome(where(event), f"refused: {answer.message}"),)
+        answer = self._groups.with_seen(answer)
+        return tuple(
+            field_differences(event, self._expected(event, answer, recorded.envelope.wall_us))
         )
 
     def _choose(self, request: PodRequest, event: PodReserved) -> Placement | Unplaced:
+        self._now()
+        kept = self._groups.kept(request)  # asked for by the plan, which has no snapshot
+        return (
+            structs.replace(kept, request=request) if kept else self._decide(request, event.arrival)
+        )
+
+    def _decide_on(self, ahead: Ahead, position: int) -> None:
+        """Make the choices that were made on the state at this position; a group's in turn."""
+        by_group: dict[str, list[Later]] = {}
+        for later in ahead.decided_on.pop(position, ()):
+            if later.position > position:
+                by_group.setdefault(later.group or f"/{later.position}", []).append(later)
+        for made in by_group.values():
+            given: list[Placement] = []
+            kept: list[Placement] = []
+            for later in made:
+                recorded = ahead.event_at(later.position)
+                event = recorded.event
+                assert isinstance(event, PodReserved), recorded
+                request = self._request(event)
+                place = self._groups.kept(request)
+                if place is not None:
+                    kept.append(place)
+                    self._now().release(request.uid)
+                answer = self._choose_on_named(request, event, later.minors)
+                self._made[later.position] = self._compared(recorded, event, answer)
+                if len(made) > 1:
+                    given += self._given_meanwhile(event)
+            for placement in given:
+                self._now().release(placement.request.uid)
+            for place in kept:
+                self._now().reserve(place)
+
+    def _given_meanwhile(self, event: PodReserved) -> Iterator[Placement]:
+        """Let a Pod hold what it was given, for those of its group that were decided beside it."""
+        place = self._places.get(event.node_uid)
+        placement = None if place is None else self._placement(event, place)
+        if placement is not None and event.pod_uid not in self._held:
+            self._now().reserve(placement)
+            yield placement
+
+    def _choose_on_named(
+        self, request: PodRequest, event: PodReserved, minors: frozenset[int] | None
+    ) -> Placement | Unplaced:
+        """Choose cards and CPUs on the node that was named; how that was rated is not asked."""
         engine = self._now()
-        if self._whole:
-            kept = self._groups.kept(request)  # asked for by the plan, which has no snapshot
-            answer = (
-                structs.replace(kept, request=request)
-                if kept
-                else self._decide(request, event.arrival)
-            )
-        else:
-            place = self._places.get(event.node_uid)
-            given = None if place is None else engine.try_place(request, place)
-            if given is None:
-                return Unplaced(request=request, message=NOT_THERE)
-            engine.undo(given)
-            rated = Rated(event.score, event.runner_up, event.runner_up_score)
-            answer = structs.replace(given, rated=rated)
-        return self._groups.with_seen(answer) if isinstance(answer, Placement) else answer
+        if request.uid in self._held:
+            return Unplaced(request=request, message=HELD)
+        place = self._places.get(event.node_uid)
+        given = None if place is None else engine.try_place(request, place, minors)
+        if given is None:
+            return Unplaced(request=request, message=NOT_THERE)
+        engine.undo(given)
+        rated = Rated(event.score, event.runner_up, event.runner_up_score)
+        return structs.replace(given, rated=rated)
 
     def _decide(self, request: PodRequest, arrival: int) -> Placement | Unplaced:
         """Decide one Pod, beside its group if it has one."""
         engine = self._now()
+        if request.uid in self._held:
+            return Unplaced(request=request, message=HELD)
         return self._groups.beside(request) or engine.decide(request, ordinal=arrival)
 
     def _expected(self, event: PodReserved, answer: Placement, at_us: int) -> PodReserved:
@@ -438,6 +518,7 @@ class Replay:
             digest=event.request or "",
             arrival=event.arrival,
             attempt=event.attempt,
+            decided_on=None if self._ahead is None else event.decided_on,
         )
         assert isinstance(new.event, PodReserved), new
         return structs.replace(new.event, resource_version=event.resource_version)
@@ -446,8 +527,6 @@ class Replay:
         request = request_of(event, self._requests)
         if event.group and request is not None:
             self._groups.life_of(request)
-            if self._groups.taken(request) is not None and self._engine is not None:
-                self._engine.release(event.pod_uid)
         self._hold(event)
         if event.group and event.node_uid in self._nodes:
             self._now()
@@ -458,7 +537,7 @@ class Replay:
 
     def _refused(self, recorded: RecordedEvent, event: RequestRefused) -> Again | None:
         """Decide a refusal again; one by rules of a Pod is none of ours."""
-        if event.stage != events.STAGE or not self._whole:
+        if event.stage != events.STAGE or self._ahead is not None:
             return None
         request = self._request(event)
         self._now()
@@ -472,14 +551,14 @@ class Replay:
         if isinstance(answer, Placement):
             recorded_as = f"refused: {event.message}"
             differences: tuple[Difference, ...] = (
-                _outcome(recorded_as, f"placed on {answer.node_name}"),
+                outcome(recorded_as, f"placed on {answer.node_name}"),
             )
         else:
             new = events.unplaced(
                 self._words(event), answer, 1, 0, digest=event.request or "", arrival=event.arrival
             )
             assert isinstance(new.event, RequestRefused), new
-            differences = tuple(_differences(event, new.event))
+            differences = tuple(field_differences(event, new.event))
         return Again(
             position=recorded.envelope.position,
             kind=REFUSED,
@@ -491,11 +570,23 @@ class Replay:
         self, recorded: RecordedEvent, event: GroupPlanned, *, decide: bool
     ) -> Again | None:
         """Decide a group's plan again, and keep the places that were recorded."""
-        if not self._whole or not event.waiting:
+        name, position = event.group, recorded.envelope.position
+        for member in (*event.waiting, *event.to_come):
+            self._groups.left(member.pod_uid, name)  # whatever group it was in before
+        wrong: tuple[Difference, ...] = ()
+        if not event.waiting:
+            wrong = (difference("waiting", event.waiting, SOMEBODY),)
+        holds = [each for each in (*event.waiting, *event.to_come) if each.pod_uid in self._held]
+        if holds:
+            wrong = (difference("waiting", tuple(holds), HELD),)
+        if self._ahead is not None or wrong:
             self._groups.fold(event, recorded.envelope.wall_us)
-            return None
+            members = [self._member(member) for member in (*event.waiting, *event.to_come)]
+            self._keep(event, members, None)
+            if self._ahead is not None or not decide:
+                return None
+            return Again(position=position, kind=PLANNED, name=name, differences=wrong)
         self._now()
-        name = event.group
         waiting = [self._member(member) for member in event.waiting]
         to_come = [self._member(member) for member in event.to_come]
         self._groups.count_running(name, event.running)
@@ -511,15 +602,56 @@ class Replay:
             running=self._groups.running(name),
         )
         assert isinstance(new.event, GroupPlanned), new
-        differences = tuple(_differences(event, new.event))
+        differences = tuple(field_differences(event, new.event))
         self._past_deadline.discard(name)
         self._refusals[name] = answer.refusal
         self._groups.fold(event, recorded.envelope.wall_us)
         self._keep(event, [*waiting, *to_come], None if differences else taken)
         if not decide:
             return None
+        return Again(position=position, kind=PLANNED, name=name, differences=differences)
+
+    def _is_end(self, event: End) -> bool:
+        """Tell whether a plan's end is decided again: that of a simulation's is."""
+        if self._ahead is not None:
+            return False
+        return isinstance(event, PlanDropped) or (
+            event.reason == DEADLINE and bool(self._groups.group_of(event.pod_uid))
+        )
+
+    def _ended(self, recorded: RecordedEvent, event: End, *, decide: bool) -> Again | None:
+        """
+        Decide the end of a plan or a wait again, and apply the one that was recorded.
+
+        That a Pod left its group is a fact from outside, which the event has.
+        """
+        at_us = recorded.envelope.wall_us
+        name = (
+            event.group if isinstance(event, PlanDropped) else self._groups.group_of(event.pod_uid)
+        )
+        if name not in self._groups.lives:
+            self._apply(event, at_us)
+            unknown = (difference(OUTCOME, event.reason, STAYS),)
+            position = recorded.envelope.position
+            return Again(position=position, kind=ENDED, name=name, differences=unknown)
+        if name not in self._ends:
+            self._now()
+            if event.reason in {MEMBER_GONE, MEMBER_CHANGED} and isinstance(event, PlanDropped):
+                self._groups.left(event.pod_uid, "" if event.reason == MEMBER_CHANGED else None)
+            self._ends[name] = (self._groups.ends(name, at_us), [])
+        decided, ended = self._ends[name]
+        ended.append(event)
+        self._apply(event, at_us)
+        if isinstance(event, PodVoided):
+            return None
+        del self._ends[name]
+        if not decide:
+            return None
         return Again(
-            position=recorded.envelope.position, kind=PLANNED, name=name, differences=differences
+            position=recorded.envelope.position,
+            kind=ENDED,
+            name=name,
+            differences=tuple(end_differences(ended, decided)),
         )
 
     def _keep(
@@ -530,7 +662,7 @@ class Replay:
         for placement in self._groups.dropped(name):
             engine.release(placement.request.uid)
         if taken is None:
-            known = {member.uid: member for member in members}
+            known = {member.uid: member for member in members if member.uid not in self._held}
             again = take_again(self._groups.lives[name], known, self._places, engine)
             taken = list((again or {}).values())
             for placement in taken:
@@ -545,53 +677,3 @@ def _place_of(node: _Node) -> int:
 
 def _rank_of(node: _Node) -> int:
     return 0 if node.described is None else node.described.rank
-
-
-def _outcome(recorded: str, decided: str) -> Difference:
-    return Difference(what=OUTCOME, recorded=recorded, decided=decided)
-
-
-def _where(event: PodReserved) -> str:
-    given = [_text(event.shares)] if event.shares else []
-    given += [f"CPUs {event.cpuset}"] if event.cpuset else []
-    return f"placed on {event.node_name}" + (f": {', '.join(given)}" if given else "")
-
-
-def _differences(recorded: Decision, decided: Decision) -> Iterator[Difference]:
-    """Yield the fields of two events of one type that are not the same, in words."""
-    for name in recorded.__struct_fields__:
-        before, after = getattr(recorded, name), getattr(decided, name)
-        if before == after:
-            continue
-        if isinstance(before, Mapping):
-            for key in sorted(before.keys() | after.keys()):
-                if before.get(key) != after.get(key):
-                    yield _difference(key, before.get(key), after.get(key))
-        else:
-            yield _difference(_CALLED.get(name, name), before, after)
-
-
-def _difference(what: str, before: object, after: object) -> Difference:
-    return Difference(what=what, recorded=_text(before), decided=_text(after))
-
-
-def _text(value: Any) -> str:  # noqa: ANN401 - of whatever a field holds
-    match value:
-        case None | "" | ():
-            return "none"
-        case tuple():
-            return ", ".join(map(_text, value))
-        case DeviceShare():
-            parts = [f"{value.core_percent}%", f"{value.memory_bytes} B"]
-            parts += [f"ratio {value.memory_ratio_percent}%", f"instances {value.instances}"]
-            parts += ["alone"] if value.exclusive else []
-            parts += [f"VFs {' '.join(value.vf_bus_ids)}"] if value.vf_bus_ids else []
-            return f"{value.device_type}/{value.minor} ({', '.join(parts)})"
-        case RefusalReason():
-            near = f" ({value.nearest_node}: {value.detail})" if value.nearest_node else ""
-            return f"{value.nodes} {value.reason}{near}"
-        case PlannedMember():
-            cards = ",".join(map(str, value.minors))
-            return f"{value.pod_name} on {value.node_uid} gpu/{cards}"
-        case _:
-            return str(value)

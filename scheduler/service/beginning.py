@@ -10,18 +10,13 @@ from ledger.domain.log.events import (
     NodeInventoried,
     PodObserved,
     PodReserved,
-    decode_event,
+    SettingsChanged,
 )
 from ledger.domain.log.state import LedgerState
 from ledger.domain.nodes import NodeFacts
 from ledger.store.open import Ledger
-from ledger.store.reading.report_queries import (
-    attempts_that_count,
-    holdings_opened,
-    node_descriptions,
-    node_inventories,
-    settings_in_force,
-)
+from ledger.store.reading.kept import events_at, events_of
+from ledger.store.reading.report_queries import attempts_that_count
 from ledger.store.reading.timetravel import load_state
 from scheduler.cluster.rebuilt import node_of
 
@@ -43,7 +38,7 @@ class Beginning:
         opened: position -> the event that opened a holding that is there still, unless archived.
         said: by UID of the node.
         attempts: Pod UID -> number of its newest reservation, of Pods that may ask again.
-        settings: the body of the newest event of settings, empty without one.
+        settings: the newest settings that decisions were made by, empty without any.
     """
 
     position: int
@@ -83,25 +78,20 @@ def begin(ledger: Ledger) -> Beginning:
     said: dict[str, Said] = {}
     opened: dict[int, PodReserved | PodObserved] = {}
     with ledger.connection.begin():
-        for position, kind, body in holdings_opened(ledger.connection, held):
-            event = decode_event(kind, body)
-            assert isinstance(event, PodReserved | PodObserved), kind
+        for position, event in events_at(ledger.connection, held).items():
+            assert isinstance(event, PodReserved | PodObserved), event
             opened[position] = event
-        for body in node_inventories(ledger.connection, loaded.position):
-            inventory = decode_event(NodeInventoried.event_type, body)
-            assert isinstance(inventory, NodeInventoried), inventory
+        for inventory in events_of(ledger.connection, NodeInventoried, loaded.position):
             said.setdefault(inventory.node_uid, Said()).inventory = inventory
-        for body in node_descriptions(ledger.connection, loaded.position):
-            described = decode_event(NodeDescribed.event_type, body)
-            assert isinstance(described, NodeDescribed), described
+        for described in events_of(ledger.connection, NodeDescribed, loaded.position):
             said.setdefault(described.node_uid, Said()).described = described
         attempts = attempts_that_count(ledger.connection)
-        settings = settings_in_force(ledger.connection)
+        settings = events_of(ledger.connection, SettingsChanged)
     return Beginning(
         position=loaded.position,
         state=loaded.state,
         opened=opened,
         said=said,
         attempts=attempts,
-        settings=settings,
+        settings=settings[-1].settings if settings else "",
     )

@@ -106,7 +106,7 @@ def unseen_of(scene: Scene, refused: Sequence[RefusalReason]) -> tuple[str, ...]
     return tuple(
         item.reason
         for item in refused
-        if scene.untold
+        if not scene.knows_nodes
         and (item.reason in _UNRECORDED or item.reason.startswith(_UNRECORDED_STARTS))
     )
 

@@ -95,13 +95,17 @@ def rebuild(
 
     with opened(ledger, mode="write") as source:
         report = rebuild(source, segments=segments)
-    rows = [{"difference": str(difference)} for difference in report.differences]
+    rows = [{"difference": text} for text in (*report.differences, *report.untold)]
     if output.is_table and report.equal:
         sys.stdout.write("projections rebuilt, byte for byte equal to the ones before\n")
-    else:
-        document = {"equal": report.equal, "differences": [row["difference"] for row in rows]}
+    if rows or not output.is_table:
+        document = {
+            "equal": report.equal,
+            "differences": list(report.differences),
+            "untold": list(report.untold),
+        }
         write_answer(output, rows[:FINDINGS_SHOWN], _DIFFERENCE_COLUMNS, document=document)
-    if not report.equal:
+    if rows:
         raise AnswerIsNo
 
 

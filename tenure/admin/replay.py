@@ -28,12 +28,14 @@ from tenure.progress import progress_bar
 if TYPE_CHECKING:
     from ledger.domain.log.recorded import RecordedEvent
     from ledger.store.open import Ledger
+    from scheduler.record.ahead import Ahead
     from scheduler.record.replay import Again, InForce, Replay
 
 
 BY_RULES: Final = "a refusal by rules, which the Pod's manifest decides"
 RECOVERED: Final = "a reservation that a recovery read off its Pod"
 ON_ANOTHER: Final = "no choice of cards and CPUs, and this ledger is of a cluster at work"
+NOT_SAID: Final = "a reservation that does not say on which position it was decided"
 _PROGRESS_EVENTS: Final = 200
 _COLUMNS: Final = (
     Column(key="position", title="POSITION", right=True),
@@ -86,9 +88,9 @@ def replay(
         head = source.head().position
         _refuse_unreadable(source, position, head)
         given = None if config is None else _settings(source, config)
-        replay = Replay(whole=source.is_simulation, by=given)
         try:
-            seen = _walk(source, replay, position, head)
+            ahead = None if source.is_simulation else _ahead(source, position)
+            seen = _walk(source, Replay(ahead=ahead, by=given), position, head)
         except InputError as error:
             placed = error.at(source.url)
             if not hasattr(placed, "__notes__"):
@@ -166,6 +168,21 @@ def _other(path: str, recorded: Any, given: Any) -> Iterator[str]:  # noqa: ANN4
         yield f"{path}: recorded {json.dumps(recorded)}, given {json.dumps(given)}"
 
 
+def _ahead(source: Ledger, position: int | None) -> Ahead:
+    """Read what later events say of the positions that decisions were made on."""
+    from scheduler.record.ahead import Ahead
+
+    def event_at(at: int) -> RecordedEvent:
+        return next(source.read_events(after=at - 1, limit=1))
+
+    ahead = Ahead(event_at=event_at)
+    for recorded in source.read_events(limit=position):
+        ahead.add(recorded)
+    if position is not None:
+        ahead.only(position)
+    return ahead
+
+
 def _walk(source: Ledger, replay: Replay, position: int | None, head: int) -> _Seen:
     seen = _Seen()
     with progress_bar("deciding again", total=position or head) as progress:
@@ -186,16 +203,21 @@ def _walk(source: Ledger, replay: Replay, position: int | None, head: int) -> _S
 
 def _why_not(recorded: RecordedEvent, *, simulated: bool) -> str:
     """Return why what looks like a decision is not decided again, empty for other events."""
-    from ledger.domain.log.events import PodReserved, RequestRefused
+    from ledger.domain.log.events import GroupPlanned, PlanDropped, PodReserved, RequestRefused
     from ledger.domain.log.recorded import is_recovered
     from scheduler.record.events import STAGE
 
-    event = recorded.event
-    if is_recovered(recorded.envelope) and isinstance(event, PodReserved):
-        return RECOVERED
-    if isinstance(event, RequestRefused):
-        return BY_RULES if event.stage != STAGE else "" if simulated else ON_ANOTHER
-    return ""
+    match recorded.event:
+        case PodReserved() if is_recovered(recorded.envelope):
+            return RECOVERED
+        case PodReserved():
+            return NOT_SAID
+        case RequestRefused(stage=stage) if stage != STAGE:
+            return BY_RULES
+        case RequestRefused() | GroupPlanned() | PlanDropped() if not simulated:
+            return ON_ANOTHER
+        case _:
+            return ""
 
 
 def _no_decision(recorded: RecordedEvent, seen: _Seen) -> InputError:
@@ -207,7 +229,7 @@ def _no_decision(recorded: RecordedEvent, seen: _Seen) -> InputError:
 
 
 def _write(seen: _Seen, output: OutputFormat) -> None:
-    from scheduler.record.replay import PLACED, PLANNED, REFUSED
+    from scheduler.record.replay import ENDED, PLACED, PLANNED, REFUSED
 
     differences = [
         {
@@ -227,6 +249,7 @@ def _write(seen: _Seen, output: OutputFormat) -> None:
         PLACED: seen.kinds[PLACED],
         REFUSED: seen.kinds[REFUSED],
         PLANNED: seen.kinds[PLANNED],
+        ENDED: seen.kinds[ENDED],
         "first": seen.first,
         "last": seen.last,
         "not_decided_again": dict(sorted(seen.left_out.items())),
@@ -245,11 +268,13 @@ def _write(seen: _Seen, output: OutputFormat) -> None:
 
 
 def _summary(seen: _Seen) -> str:
-    from scheduler.record.replay import PLACED, PLANNED, REFUSED
+    from scheduler.record.replay import ENDED, PLACED, PLANNED, REFUSED
 
     parts = [f"{seen.kinds[PLACED]:,} placed", f"{seen.kinds[REFUSED]:,} refused"]
     if seen.kinds[PLANNED]:
         parts.append(f"{seen.kinds[PLANNED]:,} groups planned")
+    if seen.kinds[ENDED]:
+        parts.append(f"{seen.kinds[ENDED]:,} plans ended")
     total = seen.kinds.total()
     what = f"{total:,} decision{'' if total == 1 else 's'} ({', '.join(parts)})"
     where = f" from position {seen.first} to {seen.last}" if total else ""

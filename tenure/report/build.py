@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ledger.domain.errors import InputError
-from ledger.domain.log.events import RequestRefused, decode_event
+from ledger.domain.log.events import RequestRefused, SettingsChanged, decode_event
 from ledger.store.reading import report_queries as queries
+from ledger.store.reading.kept import events_of
 from ledger.store.reading.report_rows import Refusal, Span
 from scheduler.usage.capacity import capacity_over, cards_over
 from scheduler.usage.history import history_of
@@ -69,7 +70,7 @@ def read_report(
         counts = queries.counts(connection)
         history = load_history(ledger, span)
         failures = failure_rows(queries.refusals(connection))
-        settings = queries.settings_in_force(connection)
+        told = events_of(connection, SettingsChanged)
         usage = queries.usage(connection, "namespace", span.first_at_us, span.last_at_us)
     length = history.end - history.start
     moments = sorted({history.start + length * i // SAMPLES for i in range(SAMPLES + 1)})
@@ -89,7 +90,7 @@ def read_report(
             command=command,
             ledger=ledger.url,
             origin=head.origin,
-            seed=seed or setting(settings, "seed"),
+            seed=seed or setting(told[-1].settings if told else "", "seed"),
             chain_head=head.chain_hash.hex(),
             position=head.position,
             head_at_us=ledger.now_us(),
@@ -158,11 +159,9 @@ def failure_rows(refusals: Iterable[Refusal]) -> tuple[FailureRow, ...]:
     )
 
 
-def setting(body: str, key: str) -> str:
-    """Return one setting in force as text, from the event's body; empty if it is not there."""
-    if not body:
-        return ""
-    settings = json.loads(json.loads(body)["settings"] or "{}")
+def setting(text: str, key: str) -> str:
+    """Return one setting as text, from the event's settings; empty if it is not there."""
+    settings = json.loads(text or "{}")
     value = settings.get(key) if isinstance(settings, dict) else None
     return "" if value is None else str(value)
 

@@ -165,8 +165,8 @@ def _told_of_cpus(
     source: Ledger, loaded: Loaded
 ) -> tuple[dict[str, RecordedNode], dict[int, PodReserved | PodObserved]]:
     """Return what was said of nodes, by UID, and what opened holdings of CPUs, by position."""
-    from ledger.domain.log.events import NodeDescribed, PodObserved, PodReserved, decode_event
-    from ledger.store.reading.report_queries import holdings_opened, node_descriptions
+    from ledger.domain.log.events import NodeDescribed, PodObserved, PodReserved
+    from ledger.store.reading.kept import events_at, events_of
 
     positions = [
         holding.opened_position
@@ -175,12 +175,10 @@ def _told_of_cpus(
         if holding.cpuset
     ]
     with source.connection.begin():
-        bodies = node_descriptions(source.connection, loaded.position)
-        rows = list(holdings_opened(source.connection, positions))
-    described = [decode_event(NodeDescribed.event_type, body) for body in bodies]
-    opened_by = {position: decode_event(event_type, body) for position, event_type, body in rows}
+        described = events_of(source.connection, NodeDescribed, loaded.position)
+        opened_by = events_at(source.connection, positions)
     return (
-        {each.node_uid: each.facts for each in described if isinstance(each, NodeDescribed)},
+        {event.node_uid: event.facts for event in described},
         {
             position: event
             for position, event in opened_by.items()

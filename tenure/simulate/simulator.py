@@ -138,7 +138,7 @@ class Simulator:
         old, new = group_name(before), group_name(after) if isinstance(after, PodRequest) else ""
         if not old or old == new:
             return ""
-        self.groups.left(before, None if after is None else new)
+        self.groups.left(before.uid, None if after is None else new)
         return old
 
     def note_gone(self, index: int) -> None:

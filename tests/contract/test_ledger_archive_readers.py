@@ -15,7 +15,6 @@ from ledger.domain.log.events import (
     KeyRotated,
     NodeDescribed,
     SettingsChanged,
-    encode_event,
 )
 from ledger.domain.log.recorded_node import RecordedNode
 from ledger.domain.proofs.merkle import includes, is_prefix
@@ -30,8 +29,8 @@ from ledger.store.proving.checkpoints import (
 from ledger.store.proving.tree_proof import Witness as Kept
 from ledger.store.proving.verify import verify
 from ledger.store.reading.feed import follow
+from ledger.store.reading.kept import events_of
 from ledger.store.reading.query import run_sql
-from ledger.store.reading.report_queries import node_descriptions
 from ledger.store.reading.snapshots import take_snapshot
 from ledger.store.reading.timetravel import load_state
 from ledger.store.service import open_service
@@ -139,9 +138,9 @@ def test_what_nodes_are_stays_in_the_log(store: Store, tmp_path: Path) -> None:
         move(ledger, tmp_path)
         last = ledger.head().position
         with ledger.connection.begin():
-            bodies = node_descriptions(ledger.connection, last)
+            kept = events_of(ledger.connection, NodeDescribed, last)
 
-        assert bodies == [encode_event(told)]
+        assert kept == [told]
         assert verify(ledger, segments=tmp_path).findings == ()
 
 

@@ -19,16 +19,13 @@ from ledger.domain.errors import (
 )
 from ledger.domain.log.events import (
     EpochStarted,
-    LedgerEvent,
     PodObserved,
     PodReserved,
-    RequestDescribed,
     RequestRefused,
     encode_event,
 )
-from ledger.domain.log.recorded_request import recorded_request, request_digest
 from ledger.domain.proofs.hashing import GENESIS, chain_hash, leaf_hash
-from ledger.domain.request.requests import PodRequest, PodSnapshot
+from ledger.domain.request.requests import PodSnapshot
 from ledger.store.ddl.sqlite_triggers import TRIGGERS, named
 from ledger.store.projections import project
 from ledger.store.projections.rebuild import rebuild
@@ -126,27 +123,6 @@ def test_an_empty_ledger_is_proved(store: Store) -> None:
     """Nothing recorded, nothing wrong."""
     with store.open("read") as ledger:
         assert verify(ledger).ok
-
-
-ASKED = recorded_request(
-    PodRequest(uid="u", namespace="ml", name="p", cpu_milli=1000, memory_bytes=0)
-)
-
-
-@pytest.mark.parametrize("said", [(0, 1), (1, 0), (1,)], ids=["before", "behind", "never"])
-def test_a_request_that_is_named_and_was_not_described_before_is_found(
-    store: Store, said: tuple[int, ...]
-) -> None:
-    """Whoever decides again, or learns, would not know what the Pod asked for."""
-    digest = request_digest(ASKED)
-    named = structs.replace(reserved("a", share(0, 60)), request=digest)
-    events: list[LedgerEvent] = [RequestDescribed(request=ASKED), named]
-    with store.open() as ledger:
-        start(ledger).append(Clock().all(node(gpus=2), *(events[i] for i in said)))
-        findings = [(each.position, each.text) for each in verify(ledger).findings]
-
-    fact = f"the event names a request that was never described: {digest}"
-    assert findings == ([] if said == (0, 1) else [(3, fact)])
 
 
 COLUMNS = {

@@ -15,15 +15,17 @@ from ledger.domain.log.events import (
     DriftFound,
     LedgerEvent,
     NodeCleared,
+    NodeDescribed,
     NodeLost,
     PodVoided,
     PositionVoided,
+    SettingsChanged,
     encode_event,
 )
 from ledger.store.mending.voiding import declare_void, impossible_event
 from ledger.store.projections.rebuild import rebuild
 from ledger.store.proving.verify import verify
-from ledger.store.reading.report_queries import node_descriptions, settings_in_force
+from ledger.store.reading.kept import events_of
 from ledger.store.reading.snapshots import take_snapshot
 from ledger.store.reading.timetravel import load_state, state_at
 from tenure import offline
@@ -88,15 +90,15 @@ def test_facts_and_settings_that_are_void_are_nobodys(
     """What was said before counts, and no question stops at words that nobody can read."""
     fill(sqlite_store)
     with sqlite_store.open("read") as ledger, ledger.connection.begin():
-        before = settings_in_force(ledger.connection)
+        before = events_of(ledger.connection, SettingsChanged)
     facts = '{"facts":{"pods_max":-5,"version":1},"node_name":"n-1","node_uid":"uid-n-1"}'
     void(sqlite_store, forge(sqlite_store, "node.described.v1", facts))
     settings = '{"policy":0,"settings":"x","settings_hash":""}'
     void(sqlite_store, forge(sqlite_store, "settings.changed.v1", settings))
 
     with sqlite_store.open("read") as ledger, ledger.connection.begin():
-        assert settings_in_force(ledger.connection) == before
-        assert node_descriptions(ledger.connection, 99) == []
+        assert events_of(ledger.connection, SettingsChanged) == before
+        assert events_of(ledger.connection, NodeDescribed) == []
     answer = CommandLine(sqlite_store.path, capsys).ask("map", "--cpus")
     assert answer.code == 0, answer
 

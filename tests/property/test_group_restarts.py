@@ -161,7 +161,7 @@ def test_places_survive_a_restart_after_any_commit(
         for life in lives.values():
             taken = take_again(life, requests, numbers, engine)
             if taken is None:  # its end is the next event
-                assert why_invalid(life, facts_of(run, engine, life)) == DEVICE_UNUSABLE
+                assert why_invalid(life, facts_of(run, engine, life))[0] == DEVICE_UNUSABLE
             promised |= taken or {}
 
 

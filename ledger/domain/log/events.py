@@ -12,7 +12,17 @@ from typing import ClassVar, Final
 
 from msgspec import Struct, field
 
-from ledger.domain.bounds import CoreSum, Count, Exact, Index, Milli, Number, Seconds, Units
+from ledger.domain.bounds import (
+    CoreSum,
+    Count,
+    Exact,
+    Index,
+    Milli,
+    Number,
+    Position,
+    Seconds,
+    Units,
+)
 from ledger.domain.cpuset import CpuSet
 from ledger.domain.devices import DeviceRecord, DeviceShare
 from ledger.domain.errors import UnknownEventError
@@ -183,6 +193,10 @@ class PodReserved(Struct, frozen=True, kw_only=True, gc=False):
         score: what the node was rated, by the node policy or in the order of links; None where a
             draw or a group's plan chose it.
         runner_up, runner_up_score: the same of the best node but this one, empty and None without.
+        decided_on: the position of the ledger on whose state alone its cards and CPUs were chosen,
+            on the node that kube-scheduler named; what its group was given on that same position
+            counts, too. None where nobody named the node, as in a simulation: all of the decision
+            was made on the state before its commit; and of what was read off a Pod.
     """
 
     event_type: ClassVar[str] = "pod.reserved.v1"
@@ -210,6 +224,7 @@ class PodReserved(Struct, frozen=True, kw_only=True, gc=False):
     score: Number | None = None
     runner_up: str = ""
     runner_up_score: Number | None = None
+    decided_on: Position | None = None
 
 
 class PodBound(Struct, frozen=True, kw_only=True, gc=False):
@@ -392,11 +407,18 @@ class GroupPlanned(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class PlanDropped(Struct, frozen=True, kw_only=True, gc=False):
-    """A group plan stopped being valid; what it pre-occupied is free again."""
+    """
+    A group plan stopped being valid; what it pre-occupied is free again.
+
+    Attributes:
+        pod_uid: the first member, in the order of the plan, whose place can't stand; empty where
+            the time of a gang is over.
+    """
 
     event_type: ClassVar[str] = "group.plan_dropped.v1"
     group: str
     reason: str
+    pod_uid: str = ""
 
 
 class DriftFound(Struct, frozen=True, kw_only=True, gc=False):

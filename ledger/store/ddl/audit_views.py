@@ -113,7 +113,7 @@ SELECT r.position, r.pod_uid, r.attempt, r.namespace, r.pod_name, r.owner, r.lab
   r.qos, r.dialect, r.policy, r.source, n.node_uid, n.node_name, r.cpu_milli, r.memory_bytes,
   r.gpu_core_percent, r.gpu_count, r.cpuset, r.kind, r.phase, r.created_at_us, r.opened_at_us,
   r.closed_at_us, r.closed_position, r.end_reason, {_interval("r.")},
-  coalesce(r.counted_until_us, r.closed_at_us) AS counted_until_us
+  coalesce(r.counted_until_us, r.closed_at_us) AS counted_until_us, r.decided_on
 FROM ledger_reservations AS r
 JOIN ledger_nodes AS n ON n.node_no = r.node_no
 """

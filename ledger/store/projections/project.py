@@ -602,6 +602,7 @@ def reservation_row(
         position,
         snapshot.created_at_us,
         at_us,
+        event.decided_on if isinstance(event, PodReserved) else None,
     )
 
 

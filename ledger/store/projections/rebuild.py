@@ -16,6 +16,7 @@ from sqlalchemy.exc import DBAPIError
 
 from ledger.domain.errors import CapacityError, CorruptLedgerError, LedgerError
 from ledger.domain.log.events import LedgerEvent
+from ledger.domain.log.quotes import Quotes
 from ledger.domain.proofs.hashing import GENESIS
 from ledger.store import schema
 from ledger.store.ddl import postgres_guard, sqlite_triggers
@@ -45,12 +46,14 @@ class RebuildReport:
     Attributes:
         equal: the projections were already what the events say; nothing was written.
         differences: the first rows that were not, in words.
+        untold: the first events that name what no event before them tells, in words.
         digest: SHA-256 over every row of the projections as they are now.
     """
 
     events: int
     equal: bool
     differences: tuple[str, ...]
+    untold: tuple[str, ...]
     digest: str
 
 
@@ -111,7 +114,8 @@ def _rebuilt(
     for each in reversed(_TABLES):
         connection.execute(each.delete())
     with whole_log(connection, segments):
-        events = _replay(connection, progress)
+        untold: list[str] = []
+        events = _replay(connection, progress, untold)
         _count_streams(connection)
     for text in put_back:
         connection.exec_driver_sql(text)
@@ -128,6 +132,7 @@ def _rebuilt(
         events=events,
         equal=not differences,
         differences=tuple(differences),
+        untold=tuple(untold[:DIFFERENCES_MAX]),
         digest=digest.hexdigest(),
     )
 
@@ -150,8 +155,8 @@ def _rules_put_aside(connection: Connection) -> tuple[str, ...]:
     return tuple(f"ALTER TABLE {each} ENABLE ALWAYS TRIGGER {name}" for each, name in inward)
 
 
-def _replay(connection: Connection, progress: Callable[[int], None]) -> int:
-    projector, voids = Projector(connection), voids_of(connection)
+def _replay(connection: Connection, progress: Callable[[int], None], untold: list[str]) -> int:
+    projector, voids, quotes = Projector(connection), voids_of(connection), Quotes()
     head = checked_head(connection)
     position, at_us, previous = 0, 0, GENESIS
     with closing(rows_of(connection, in_key_order(schema.ledger_events))) as rows:
@@ -159,7 +164,10 @@ def _replay(connection: Connection, progress: Callable[[int], None]) -> int:
             page = checked(found, position, previous)
             for row in page.rows:
                 position, at_us = row[0], row[_AT]
-                _project(projector, position, at_us, decoded(row, voids))
+                event = decoded(row, voids)
+                facts = quotes.untold(position, event)
+                untold += (f"position {position}: {fact}" for fact in facts)
+                _project(projector, position, at_us, event)
             if page.error is not None:
                 raise page.error
             previous = page.chain_hash

@@ -19,7 +19,12 @@ from typing import Final
 from sqlalchemy import Connection
 
 from ledger.domain.bounds import AT, WALL
-from ledger.domain.errors import CorruptLedgerError, InputError, UnknownEventError
+from ledger.domain.errors import (
+    CorruptLedgerError,
+    InputError,
+    LedgerError,
+    UnknownEventError,
+)
 from ledger.domain.log.events import (
     CheckpointWithdrawn,
     DeviceHealthChanged,
@@ -42,7 +47,7 @@ from ledger.domain.log.events import (
     TimeCorrected,
     decode_event,
 )
-from ledger.domain.log.recorded_request import request_digest
+from ledger.domain.log.quotes import Quotes
 from ledger.domain.log.state_codec import encode_state
 from ledger.domain.proofs.hashing import GENESIS, chain_hash, row_leaf
 from ledger.store import schema
@@ -65,6 +70,7 @@ from ledger.store.proving.damage import changed_rules, damaged_pages, other_revi
 from ledger.store.proving.proof import Report
 from ledger.store.proving.resumed import ResumedProof
 from ledger.store.proving.tree_proof import NO_WITNESS, TreeProof, Witness
+from ledger.store.reading.kept import events_of
 from ledger.store.reading.proven import proven_chain
 from ledger.store.reading.read import checked_head
 from ledger.store.reading.snapshots import SnapshotProof
@@ -266,6 +272,14 @@ def _declared(connection: Connection) -> Voids:
         return NO_VOIDS
 
 
+def _described(connection: Connection, until: int) -> list[RequestDescribed]:
+    """Return what was described up to a position, none where it can't be read."""
+    try:
+        return events_of(connection, RequestDescribed, until) if until else []
+    except (*DAMAGE, *CONTRADICTION, LedgerError):
+        return []
+
+
 def _voidable(position: int, event: LedgerEvent) -> bool:
     """Tell whether an event that can be read may be declared void all the same."""
     if isinstance(event, TimeCorrected):
@@ -308,7 +322,7 @@ class Walk:
         self._connection = connection
         self._report = report
         self._void: set[tuple[int, str]] = set()
-        self._described: set[str] = set()  # digests of requests
+        self._quotes = Quotes(_described(connection, start.position))
         self._start = start.position
         self._seals = past.seals
         self._kinds = kinds_of(schema.ledger_events)
@@ -481,7 +495,8 @@ class Walk:
                 self._bad(position, fact)
         assert event is not None, row
         self._writes(position, event)
-        self._quotes(position, event)
+        for fact in self._quotes.untold(position, event):
+            self._report(position, fact)
         try:
             self.proof.add(position, at_us, event)
             self._held.add(position, event)
@@ -489,25 +504,6 @@ class Walk:
         except CONTRADICTION as error:
             fact = f"{type(error).__name__}: {error}"
             self._bad(position, f"the event contradicts itself or those before it: {fact}")
-
-    def _quotes(self, position: int, event: LedgerEvent) -> None:
-        """Check that a request which is named by its digest was described before."""
-        quoted: tuple[str | None, ...] = ()
-        match event:
-            case RequestDescribed():
-                self._described.add(request_digest(event.request))
-            case PodReserved() | PodObserved() | RequestRefused():
-                quoted = (event.request,)
-            case GroupPlanned():
-                quoted = tuple(each.request for each in (*event.waiting, *event.to_come))
-            case _:
-                pass
-        if self._start:
-            return  # what an archive has described is not read
-        for digest in quoted:
-            if digest is not None and digest not in self._described:
-                fact = "the event names a request that was never described"
-                self._report(position, f"{fact}: {digest}")
 
     def _writes(self, position: int, event: LedgerEvent) -> None:
         """Check that an event is of the epoch that was started last."""

@@ -8,7 +8,7 @@ interval is [opened, closed).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
@@ -38,9 +38,6 @@ from sqlalchemy import (
     union_all,
 )
 
-from ledger.domain.log.events import NodeDescribed, NodeInventoried, SettingsChanged
-from ledger.domain.proofs.canonical import INTEGER_MAX
-from ledger.store.mending.voids import void_event, voids_of
 from ledger.store.reading.report_rows import (
     ClaimRow,
     Counts,
@@ -70,8 +67,6 @@ UNKNOWN: Final = "unknown/"
 """What the slot of a holder on an unknown device begins with; its type follows."""
 
 HOUR_US: Final = 3_600_000_000.0
-_PART: Final = 500
-"""Positions that are asked for at once."""
 
 
 def _view(name: str, columns: str) -> TableClause:
@@ -395,27 +390,6 @@ def unknown_rows(
     return [UnknownRow._make(row) for row in connection.execute(query)]
 
 
-def settings_in_force(connection: Connection) -> str:
-    """Return the body of the newest settings event, empty without one."""
-    bodies = settings_told(connection)
-    return bodies[-1] if bodies else ""
-
-
-def settings_told(connection: Connection) -> list[str]:
-    """Return the bodies of the settings that decisions were made by, in order."""
-    return _bodies(connection, SettingsChanged.event_type)
-
-
-def node_descriptions(connection: Connection, until: int) -> list[str]:
-    """Return the bodies of what was said of nodes up to a position, in order."""
-    return _bodies(connection, NodeDescribed.event_type, until)
-
-
-def node_inventories(connection: Connection, until: int) -> list[str]:
-    """Return the bodies of the inventories of nodes up to a position, in order."""
-    return _bodies(connection, NodeInventoried.event_type, until)
-
-
 def attempts_that_count(connection: Connection) -> dict[str, int]:
     """
     Return Pod UID -> its newest attempt, of Pods that may be reserved for again.
@@ -429,31 +403,6 @@ def attempts_that_count(connection: Connection) -> dict[str, int]:
         .group_by(r.pod_uid)
     )
     return dict(map(tuple, connection.execute(query)))
-
-
-def holdings_opened(connection: Connection, positions: Iterable[int]) -> Iterator[tuple[Any, ...]]:
-    """Yield (position, type, body) of these events, as far as they are not in an archive."""
-    e, wanted = ledger_events.c, sorted(positions)
-    for start in range(0, len(wanted), _PART):
-        part = wanted[start : start + _PART]
-        query = select(e.position, e.event_type, e.body).where(e.position.in_(part))
-        yield from (tuple(row) for row in connection.execute(query))
-
-
-def _bodies(connection: Connection, event_type: str, until: int = INTEGER_MAX) -> list[str]:
-    """Return the bodies of a type up to a position, in order; without what is declared void."""
-    e, voids = ledger_events.c, voids_of(connection)
-    of_type: ColumnElement[str] = literal_column(f"'{event_type}'")  # a value would hide the index
-    query = (
-        select(e.position, e.body, e.leaf_hash)
-        .where(e.event_type == of_type, e.position <= until)
-        .order_by(e.position)
-    )
-    return [
-        body
-        for position, body, leaf in connection.execute(query)
-        if void_event(voids, position, bytes(leaf)) is None
-    ]
 
 
 def _as_holder(r: TableClause) -> list[ColumnElement[Any]]:

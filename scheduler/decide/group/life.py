@@ -154,9 +154,9 @@ def next_step(life: GroupLife, pod_uid: str, *, has_group: bool) -> Step:
     return Step.PLAN_GROUP
 
 
-def why_invalid(life: GroupLife, facts: Facts) -> str:
+def why_invalid(life: GroupLife, facts: Facts) -> tuple[str, str]:
     """
-    Return why the plan is no longer valid, empty while it is.
+    Return why the plan is no longer valid and by whose place, empty while it is.
 
     Rule: GPU-topology proposal, "main steps"; design section 5: a plan is dropped when it stops
     being valid. It is as a whole: every member that still waits for its place must exist, in this
@@ -164,17 +164,23 @@ def why_invalid(life: GroupLife, facts: Facts) -> str:
     with GPUs that may be granted. Members that hold their devices are past it.
     """
     for uid, place in life.places.items():
-        if uid not in facts.groups:
-            return MEMBER_GONE
-        if facts.groups[uid] != life.name:
-            return MEMBER_CHANGED
-        if place.node_uid not in facts.usable:
-            return NODE_GONE
-        if not facts.usable[place.node_uid].issuperset(place.minors):
-            return DEVICE_UNUSABLE
-        if uid in facts.refused:
-            return NODE_REFUSES
-    return ""
+        reason = _why_not_there(uid, place, life.name, facts)
+        if reason:
+            return reason, uid
+    return "", ""
+
+
+def _why_not_there(uid: str, place: PlannedMember, group: str, facts: Facts) -> str:
+    """Return why a member can't take its place any more, empty while it can."""
+    if uid not in facts.groups:
+        return MEMBER_GONE
+    if facts.groups[uid] != group:
+        return MEMBER_CHANGED
+    if place.node_uid not in facts.usable:
+        return NODE_GONE
+    if not facts.usable[place.node_uid].issuperset(place.minors):
+        return DEVICE_UNUSABLE
+    return NODE_REFUSES if uid in facts.refused else ""
 
 
 def is_complete(life: GroupLife, gang: GangRef | None, *, running: int = 0) -> bool:
@@ -220,8 +226,8 @@ def review(
             if not held.bound
         ]
         return (*voided, PlanDropped(group=life.name, reason=DEADLINE))
-    reason = why_invalid(life, facts)
-    return (PlanDropped(group=life.name, reason=reason),) if reason else ()
+    reason, uid = why_invalid(life, facts)
+    return (PlanDropped(group=life.name, reason=reason, pod_uid=uid),) if reason else ()
 
 
 class Restorable(Protocol):

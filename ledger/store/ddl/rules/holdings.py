@@ -69,7 +69,7 @@ FIXED: Final = (
     *("position", "pod_uid", "attempt", "namespace", "pod_name", "owner", "labels", "priority"),
     *("qos", "dialect", "policy", "source", "node_no", "cpu_milli", "memory_bytes"),
     *("gpu_core_percent", "gpu_count", "device_count", "cpuset", "cpu_count", "kind"),
-    *("created_at_us", "opened_at_us"),
+    *("created_at_us", "opened_at_us", "decided_on"),
 )
 """The columns of a reservation that never change."""
 ONLY_ENDS: Final = said(

@@ -5,9 +5,11 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from ledger.domain.log.events import PodReserved
+from ledger.domain.log.events import NodeDescribed, PodReserved, RequestDescribed
+from ledger.domain.log.recorded_node import RecordedNode
 from ledger.domain.log.recorded_request import recorded_request, request_digest
-from ledger.domain.request.requests import MatchExpression, PlacementRules
+from ledger.domain.nodes import Taint
+from ledger.domain.request.requests import MatchExpression, PlacementRules, PodRequest
 from ledger.domain.resources import LABEL_HOSTNAME
 from ledger.store.open import open_ledger
 from scheduler.cluster.model import Scene
@@ -27,7 +29,7 @@ from tests.support.archives import history, move
 from tests.support.cli import CommandLine
 from tests.support.clusters import held, nic, pod, share
 from tests.support.ledgers import morning, write_ledger
-from tests.support.stores import Clock
+from tests.support.stores import Clock, node, reserved, start
 
 EXAMPLES = Path(__file__).parents[4] / "examples"
 
@@ -119,6 +121,33 @@ def test_what_an_archive_took_is_still_held_but_said_to_be_untold(tmp_path: Path
     assert any("moved to the archive" in text for text in told.untold)
     closed = [r.minor for node in told.nodes for r in node.devices if not r.healthy]
     assert closed == [3]
+
+
+def test_what_was_described_before_an_archive_is_known_behind_it(tmp_path: Path) -> None:
+    """Nodes as deciding reads them, and requests that are named later."""
+    clock = Clock()
+    taint = Taint(key="owned", value="", effect="NoSchedule")
+    facts = RecordedNode(version=1, taints=(taint,), pods_max=7)
+    asked = recorded_request(
+        PodRequest(uid="u", namespace="ml", name="p", cpu_milli=1000, memory_bytes=0)
+    )
+    with open_ledger(str(tmp_path / "run.db"), mode="create") as source:
+        start(source).append(
+            clock.all(
+                node("n-1", gpus=4, cpus=8, refs=2),
+                NodeDescribed(node_uid="uid-n-1", node_name="n-1", facts=facts),
+                RequestDescribed(request=asked),
+            )
+        )
+        history(source, clock, events=300)
+        move(source, tmp_path)
+        later = structs.replace(reserved("later"), request=request_digest(asked))
+        start(source, "next").append(clock.all(later))
+        told = scene_of_ledger(source, None, SchedulingSettings())
+
+    (n_1,) = (each for each in told.nodes if each.name == "n-1")
+    assert (n_1.taints, n_1.pods_max, n_1.cpu_milli) == ((taint,), 7, None)
+    assert told.requests["uid-later"].cpu_milli == later.cpu_milli
 
 
 def test_a_pod_whose_request_no_event_has_is_not_decided_again() -> None:

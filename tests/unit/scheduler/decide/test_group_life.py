@@ -145,30 +145,33 @@ def test_a_gang_without_topology_labels_plans_who_waits_together() -> None:
 
 
 @pytest.mark.parametrize(
-    ("known", "reason"),
+    ("known", "reason", "uid"),
     [
-        pytest.param(facts(), "", id="nothing changed"),
-        pytest.param(facts(b=None), "PlannedMemberGone", id="a member was deleted"),
+        pytest.param(facts(), "", "", id="nothing changed"),
+        pytest.param(facts(b=None), "PlannedMemberGone", "b", id="a member was deleted"),
         pytest.param(
-            facts(b="group/ml/job/4"), "PlannedMemberChanged", id="its replica label changed"
+            facts(b="group/ml/job/4"), "PlannedMemberChanged", "b", id="its replica label changed"
         ),
-        pytest.param(facts(n2=None), "PlannedNodeGone", id="a node is gone"),
+        pytest.param(facts(n2=None), "PlannedNodeGone", "c", id="a node is gone"),
         pytest.param(
-            facts(n1=frozenset({0, 2, 3})), "PlannedDeviceUnusable", id="a GPU is unhealthy"
+            facts(n1=frozenset({0, 2, 3})), "PlannedDeviceUnusable", "b", id="a GPU is unhealthy"
         ),
-        pytest.param(facts(n1=frozenset({0, 1})), "", id="a GPU of nobody is unhealthy"),
+        pytest.param(facts(n1=frozenset({0, 1})), "", "", id="a GPU of nobody is unhealthy"),
         pytest.param(
-            facts("c"), "PlannedNodeRefuses", id="the node is not among those that fit the Pod"
+            facts("c"),
+            "PlannedNodeRefuses",
+            "c",
+            id="the node is not among those that fit the Pod",
         ),
-        pytest.param(facts("a"), "", id="the node of a member that is there refuses it"),
+        pytest.param(facts("a"), "", "", id="the node of a member that is there refuses it"),
     ],
 )
-def test_a_plan_is_dropped_when_it_stops_being_valid(known: Facts, reason: str) -> None:
-    """As a whole, with the reason; what is held stays."""
+def test_a_plan_is_dropped_when_it_stops_being_valid(known: Facts, reason: str, uid: str) -> None:
+    """As a whole, with the reason and the member that it is about; what is held stays."""
     life = life_of(PLAN, reserved("a"))
 
-    assert why_invalid(life, known) == reason
-    expected = (PlanDropped(group=NAME, reason=reason),) if reason else ()
+    assert why_invalid(life, known) == (reason, uid)
+    expected = (PlanDropped(group=NAME, reason=reason, pod_uid=uid),) if reason else ()
     assert review(life, None, known, 10**15) == expected
 
 
@@ -176,7 +179,7 @@ def test_what_happens_to_members_that_hold_their_devices_is_no_matter_of_the_pla
     """Their Pod, label, node and GPU may change: the places of the others are as good as before."""
     life = life_of(PLAN, reserved("c", "n2"))
 
-    assert why_invalid(life, facts(c=None, n2=None)) == ""
+    assert why_invalid(life, facts(c=None, n2=None)) == ("", "")
 
 
 def test_the_deadline_of_a_gang_is_counted_from_its_plan() -> None:

@@ -19,19 +19,33 @@ from ledger.domain.log.events import (
     GroupPlanned,
     LedgerEvent,
     NodeDescribed,
+    PlanDropped,
     PodReserved,
+    PodVoided,
     RequestDescribed,
     RequestRefused,
     SettingsChanged,
 )
 from ledger.domain.log.recorded import RecordedEvent
 from ledger.domain.request.requests import GangRef, GroupRef
-from ledger.domain.resources import ANNOTATION_TENURE_ALLOCATION
+from scheduler.cluster.model import NodeChange
 from scheduler.decide.engine import POLICIES
+from scheduler.decide.group.life import DEADLINE, NODE_GONE, NODE_REFUSES
 from scheduler.decide.settings import SchedulingSettings
-from scheduler.record.replay import NOT_THERE, Difference, InForce, Replay
+from scheduler.record.differences import Difference
+from scheduler.record.replay import InForce, Replay
 from tests.support.replays import differing, replayed
-from tests.support.runs import Played, arrival, gpu_node, gpu_pod, play, recorded, run_of
+from tests.support.runs import (
+    SECOND_US,
+    START_US,
+    Played,
+    arrival,
+    gpu_node,
+    gpu_pod,
+    play,
+    recorded,
+    run_of,
+)
 
 NODES = [gpu_node(name, 2) for name in "abc"]
 ARRIVALS = [
@@ -186,7 +200,7 @@ def test_one_decision_alone_is_the_same_as_among_all() -> None:
     played = play(run_of(NODES, ARRIVALS))
     events = words(played, on(1, "p3"))
     for chosen in (each.envelope.position for each in events):
-        replay = Replay(whole=True)
+        replay = Replay()
         found = [
             again
             for each in events[:chosen]
@@ -261,38 +275,6 @@ def test_another_place_in_a_plan_is_named_and_its_members_take_what_was_recorded
     )
 
 
-def test_of_a_cluster_at_work_the_choice_on_the_named_node_is_decided_again() -> None:
-    """Whatever the order of nodes was: cards and CPUs alone, and no refusals."""
-    played = play(run_of(NODES, ARRIVALS), policy="spread")
-
-    def elsewhere(event: LedgerEvent) -> LedgerEvent:
-        if isinstance(event, PodReserved):
-            signed = {**event.annotations, ANNOTATION_TENURE_ALLOCATION: "signed"}
-            return structs.replace(
-                event, annotations=signed, score=3, runner_up="x", runner_up_score=2
-            )
-        return event
-
-    kinds = [again.kind for again in replayed(words(played, elsewhere), whole=False)]
-    (again,) = differing(words(played, on(None, "p3")), whole=False)
-
-    assert kinds == ["placed"] * 4
-    assert "devices" in told(again.differences)
-
-
-def test_a_node_that_would_not_take_what_was_given_there_is_named() -> None:
-    """Of a cluster at work, too."""
-    played = play(run_of(NODES[:1], [arrival(gpu_pod("p0", 2))]))
-    events = list(played.ledger.recorded())
-    event = events[-1].event
-    assert isinstance(event, PodReserved)
-    twice = structs.replace(events[-1], event=structs.replace(event, pod_uid="uid-x", pod_name="x"))
-
-    (again,) = differing([*events, twice], whole=False)
-
-    assert told(again.differences)["outcome"][1] == f"refused: {NOT_THERE}"
-
-
 def test_what_a_recovery_read_off_a_pod_is_applied_and_not_decided() -> None:
     """Nobody knows on what it was decided."""
     played = play(run_of(NODES, ARRIVALS[:2]))
@@ -322,3 +304,90 @@ def test_the_only_node_that_fits_has_no_runner_up() -> None:
     (reserved,) = (new.event for new in played.ledger.of_type(PodReserved))
     assert isinstance(reserved, PodReserved)
     assert (reserved.runner_up, reserved.runner_up_score) == ("", None)
+
+
+GANG = GangRef(name="g", min_available=2, waiting_seconds=60)
+
+
+def a_wait_that_ends() -> Played:
+    """Return a run in which a gang of two has one member until its time is over."""
+    pods = [gpu_pod(f"w{i}", 1, gang=GANG) for i in range(2)]
+    return play(run_of(NODES[:1], [arrival(pods[0]), arrival(pods[1], 300)], timed=True))
+
+
+def a_plan_that_ends() -> Played:
+    """Return a run in which the node is lost that a plan keeps a place on."""
+    group = GroupRef(name="job", replica=2)
+    pods = [replace(gpu_pod(f"w{i}", 1), group=group) for i in range(2)]
+    lost = NodeChange(at_us=START_US + SECOND_US, node=0, facts=replace(NODES[0], lost=True))
+    arrivals = [arrival(pods[0]), arrival(pods[1], 300)]
+    return play(run_of(NODES[:1], arrivals, changes=[lost], timed=True))
+
+
+def test_the_end_of_a_plan_is_decided_again() -> None:
+    """That of a gang whose time is over, and that of a plan whose node was lost."""
+    for played, reason in ((a_wait_that_ends(), DEADLINE), (a_plan_that_ends(), NODE_GONE)):
+        ends = [new.event for new in played.ledger.of_type(PlanDropped)]
+        kinds = [again.kind for again in replayed(played.ledger.recorded())]
+
+        assert [end.reason for end in ends if isinstance(end, PlanDropped)] == [reason]
+        assert kinds.count("ended") == 1
+
+
+def test_another_reason_of_an_end_is_named() -> None:
+    """And another member by whose place the plan can't stand."""
+
+    def change(event: LedgerEvent) -> LedgerEvent:
+        return (
+            structs.replace(event, reason=NODE_REFUSES, pod_uid="uid-x")
+            if isinstance(event, PlanDropped)
+            else event
+        )
+
+    (late,) = differing(words(a_wait_that_ends(), change))[:1]
+    (gone,) = differing(words(a_plan_that_ends(), change))[:1]
+
+    assert told(late.differences) == {"outcome": (f"{NODE_REFUSES} uid-x", DEADLINE)}
+    assert told(gone.differences) == {"outcome": (f"{NODE_REFUSES} uid-x", f"{NODE_GONE} uid-w1")}
+
+
+def test_a_member_that_does_not_give_back_at_the_end_is_named() -> None:
+    """Its reservation was to be void."""
+    played = a_wait_that_ends()
+
+    found = differing(words(played, lambda event: None if isinstance(event, PodVoided) else event))
+
+    assert (found[0].kind, found[0].name) == ("ended", "gang/ml/g")
+    assert told(found[0].differences) == {"voided": ("none", "uid-w0")}
+
+
+def test_an_end_that_nothing_calls_for_is_named() -> None:
+    """A plan that stands is over for whoever reads it."""
+    group = GroupRef(name="job", replica=2)
+    pods = [replace(gpu_pod(f"w{i}", 1), group=group) for i in range(2)]
+    run = run_of(NODES[:1], [arrival(pods[0]), arrival(pods[1], 300)], timed=True)
+    events = list(play(run).ledger.recorded())
+    plan = next(n for n, each in enumerate(events) if isinstance(each.event, GroupPlanned))
+    dropped = PlanDropped(group="group/ml/job/2", reason=NODE_GONE, pod_uid="uid-w1")
+    end = structs.replace(events[plan + 1], event=dropped)
+
+    (again, *_) = differing([*events[: plan + 2], end, *events[plan + 2 :]])
+
+    assert told(again.differences) == {"outcome": (f"{NODE_GONE} uid-w1", "the plan stands")}
+
+
+def test_a_node_that_is_lost_and_comes_back_changes_a_row_of_the_engine() -> None:
+    """It is the same engine before and after, as in the run."""
+    lost = NodeChange(at_us=START_US + SECOND_US, node=0, facts=replace(NODES[0], lost=True))
+    back = NodeChange(at_us=START_US + 2 * SECOND_US, node=0, facts=NODES[0])
+    arrivals = [arrival(gpu_pod(name), at) for name, at in (("p0", 0), ("p1", 1), ("p2", 2))]
+    played = play(run_of(NODES, arrivals, changes=[lost, back], timed=True))
+    replay = Replay()
+    engines = []
+    for each in played.ledger.recorded():
+        replay.take(each)
+        if isinstance(each.event, PodReserved):
+            engines.append(replay._engine)
+
+    assert len(engines) == 3
+    assert len(set(map(id, engines))) == 1

@@ -1,0 +1,51 @@
+"""What events name by reference, which only events before them can tell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from ledger.domain.log.events import (
+    GroupPlanned,
+    LedgerEvent,
+    PodObserved,
+    PodReserved,
+    RequestDescribed,
+    RequestRefused,
+)
+from ledger.domain.log.recorded_request import request_digest
+
+
+class Quotes:
+    """
+    Finds events that name what no event before them tells, in the order of the log.
+
+    Rule: docs/adr/0011. Who reads such an event can't know what was decided on.
+
+    Args:
+        described: what was described before the first event that is taken.
+    """
+
+    def __init__(self, described: Iterable[LedgerEvent] = ()) -> None:
+        self._described = {
+            request_digest(event.request)
+            for event in described
+            if isinstance(event, RequestDescribed)
+        }
+
+    def untold(self, position: int, event: LedgerEvent) -> Iterator[str]:
+        """Take the event at a position; yield what it names that is not told before it."""
+        quoted: tuple[str | None, ...] = ()
+        match event:
+            case RequestDescribed():
+                self._described.add(request_digest(event.request))
+            case PodReserved() | PodObserved() | RequestRefused():
+                quoted = (event.request,)
+            case GroupPlanned():
+                quoted = tuple(each.request for each in (*event.waiting, *event.to_come))
+            case _:
+                pass
+        for digest in quoted:
+            if digest is not None and digest not in self._described:
+                yield f"the event names a request that was never described: {digest}"
+        if isinstance(event, PodReserved) and (event.decided_on or 0) >= position:
+            yield f"the event was decided on a position that is not before it: {event.decided_on}"

@@ -1,0 +1,54 @@
+"""Events that are read by what they are: those that stay in the log, and what opened holdings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, TypeVar
+
+from sqlalchemy import ColumnElement, Connection, literal_column, select
+
+from ledger.domain.log.events import EVENT_TYPES, LedgerEvent, decode_event
+from ledger.domain.proofs.canonical import INTEGER_MAX
+from ledger.store.mending.voids import void_event, voids_of
+from ledger.store.schema import ledger_events
+
+_PART: Final = 500
+"""Positions that are asked for at once."""
+_Kind = TypeVar("_Kind")
+
+
+def events_of(connection: Connection, kind: type[_Kind], until: int = INTEGER_MAX) -> list[_Kind]:
+    """
+    Return the events of a type up to a position, in order; without what is declared void.
+
+    Of the types that an archive leaves in the log these are all there ever were.
+
+    Raises:
+        InputError: a body that nobody can read.
+    """
+    (event_type,) = (name for name, each in EVENT_TYPES.items() if each is kind)
+    e, voids = ledger_events.c, voids_of(connection)
+    of_type: ColumnElement[str] = literal_column(f"'{event_type}'")  # a value would hide the index
+    query = (
+        select(e.position, e.body, e.leaf_hash)
+        .where(e.event_type == of_type, e.position <= until)
+        .order_by(e.position)
+    )
+    events = (
+        decode_event(event_type, body)
+        for position, body, leaf in connection.execute(query)
+        if void_event(voids, position, bytes(leaf)) is None
+    )
+    return [event for event in events if isinstance(event, kind)]
+
+
+def events_at(connection: Connection, positions: Iterable[int]) -> dict[int, LedgerEvent]:
+    """Return the events at these positions, as far as they are not in an archive."""
+    e, wanted = ledger_events.c, sorted(positions)
+    found: dict[int, LedgerEvent] = {}
+    for start in range(0, len(wanted), _PART):
+        part = wanted[start : start + _PART]
+        query = select(e.position, e.event_type, e.body).where(e.position.in_(part))
+        for position, event_type, body in connection.execute(query):
+            found[position] = decode_event(event_type, body)
+    return found

@@ -1,0 +1,79 @@
+"""What a ledger of a cluster at work says later than decisions were made on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from ledger.domain.log.events import (
+    GroupPlanned,
+    PlanDropped,
+    PlannedMember,
+    PodReserved,
+    RequestDescribed,
+)
+from ledger.domain.log.recorded import RecordedEvent, is_recovered
+from ledger.domain.log.recorded_request import RecordedRequest, request_digest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Later:
+    """
+    A reservation that was decided on a state before it.
+
+    Attributes:
+        minors: the GPUs that a plan of its group gives it there; None without one.
+    """
+
+    position: int
+    group: str
+    minors: frozenset[int] | None
+
+
+@dataclass(slots=True)
+class Ahead:
+    """
+    What a ledger of a cluster at work says later than it was decided on: read before the replay.
+
+    Rule: docs/adr/0011. Cards and CPUs on the node that was named were chosen on the state at the
+    position that the reservation tells, which others may lie behind.
+
+    Args:
+        event_at: returns the event at a position.
+    """
+
+    event_at: Callable[[int], RecordedEvent]
+    requests: dict[str, RecordedRequest] = field(default_factory=dict)  # by digest
+    decided_on: dict[int, list[Later]] = field(default_factory=dict)  # by that position
+    _places: dict[str, dict[str, PlannedMember]] = field(default_factory=dict)  # open, by group
+
+    def add(self, recorded: RecordedEvent) -> None:
+        """Take the next event."""
+        match event := recorded.event:
+            case RequestDescribed():
+                self.requests[request_digest(event.request)] = event.request
+            case GroupPlanned():
+                self._places[event.group] = {place.pod_uid: place for place in event.members}
+            case PlanDropped():
+                self._places.pop(event.group, None)
+            case PodReserved():
+                place = self._places.get(event.group, {}).pop(event.pod_uid, None)
+                if event.decided_on is None or is_recovered(recorded.envelope):
+                    return
+                there = place is not None and place.node_uid == event.node_uid
+                later = Later(
+                    position=recorded.envelope.position,
+                    group=event.group,
+                    minors=frozenset(place.minors) or None if place and there else None,
+                )
+                self.decided_on.setdefault(event.decided_on, []).append(later)
+            case _:
+                pass
+
+    def only(self, position: int) -> None:
+        """Leave out what need not be decided for the reservation at this position."""
+        self.decided_on = {
+            on: made
+            for on, made in self.decided_on.items()
+            if any(later.position == position for later in made)
+        }
