@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from typing import Any, Final
 
+from psycopg import errors
 from psycopg.abc import Buffer
 from psycopg.adapt import Loader
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
@@ -100,6 +102,7 @@ def postgres_engine(url: URL, *, write: bool) -> Engine:
         "connect_timeout": CONNECT_SECONDS,
         "client_encoding": "utf8",
     }
+    logging.getLogger("psycopg").addFilter(_is_news)
     engine = create_engine(
         url.difference_update_query(["options", "application_name", "connect_timeout"]),
         connect_args=arguments,
@@ -113,6 +116,17 @@ def postgres_engine(url: URL, *, write: bool) -> Engine:
         connection.adapters.register_loader("numeric", _Number)
 
     return engine
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """
+    Tell whether a word of the driver says anything that no error does.
+
+    Many rows go as a pipeline. Where one is refused, which is raised, the driver warns as well that
+    those behind it were not written.
+    """
+    words = record.args if isinstance(record.args, tuple) else ()
+    return not any(isinstance(each, errors.PipelineAborted) for each in words)
 
 
 class _Number(Loader):

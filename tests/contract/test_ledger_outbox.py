@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from functools import partial
 
 import pytest
@@ -71,3 +72,19 @@ def test_what_the_database_refuses_is_an_error_of_the_driver(store: Store) -> No
         with pytest.raises(DBAPIError):
             sent(ledger, move(7, 1), event)
         assert sent(ledger, move(7, 1)) == 7
+
+
+def test_nothing_is_said_beside_the_refusal_of_many_rows(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The driver of Postgres has sent rows behind the refused one; that they are not is no news."""
+    with store.open() as ledger:
+        start(ledger)
+        outbox = Outbox(ledger.connection)
+        with caplog.at_level(logging.WARNING), ledger.connection.begin() as transaction:
+            outbox.add(statements.TILE, [(0, 0, bytes(8192))] * 2_000, NOT_THERE)
+            with pytest.raises(DBAPIError):
+                outbox.send()
+            transaction.rollback()
+
+    assert caplog.messages == []
