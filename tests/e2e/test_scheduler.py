@@ -18,6 +18,8 @@ from tests.support.kube.control_plane import ControlPlane
 from tests.support.kube.inventory import DEVICES, TOPOLOGIES, know
 from tests.support.kube.pods import pod, pods_in
 from tests.support.kube.schedulers import (
+    CARD_GIB,
+    GIB,
     Identities,
     add_gpu_node,
     asking,
@@ -26,6 +28,7 @@ from tests.support.kube.schedulers import (
     remove_node,
 )
 from tests.support.process import tenure
+from tests.support.stores import PostgresStore
 
 NODES = tuple(f"gpu-{number}" for number in range(6))
 SETTLE_SECONDS = 60.0
@@ -72,12 +75,19 @@ def nodes(plane: ControlPlane) -> Iterator[tuple[str, ...]]:
         remove_node(plane, name)
 
 
-def new_ledger(folder: Path) -> str:
-    """Make a ledger, as `tenure ledger init` does."""
-    url = f"sqlite:///{folder / 'live.db'}"
-    made = tenure("ledger", "init", "--ledger", url, cwd=folder)
+@pytest.fixture(params=["sqlite", "postgres"])
+def ledger(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """A new ledger's URL, on either database."""
+    if request.param == "postgres":
+        empty: PostgresStore = request.getfixturevalue("empty_postgres")
+        copy = empty.copy()
+        yield copy.url
+        copy.server.run(f"DROP DATABASE {copy.database} WITH (FORCE)")
+        return
+    url = f"sqlite:///{tmp_path / 'live.db'}"
+    made = tenure("ledger", "init", "--ledger", url, cwd=tmp_path)
     assert made.returncode == 0, made.stderr
-    return url
+    yield url
 
 
 def burst(plane: ControlPlane, where: str, each: int) -> list[str]:
@@ -105,6 +115,12 @@ def settled(plane: ControlPlane, where: str, count: int) -> list[dict[str, Any]]
         time.sleep(0.2)
 
 
+def remove_pods(plane: ControlPlane, where: str, names: list[str]) -> None:
+    """Delete Pods, so that the nodes are empty for the next test."""
+    for name in names:
+        plane.api().delete(f"{where}/{name}")
+
+
 def shares_on_pods(pods: list[dict[str, Any]]) -> Counter[tuple[str, int]]:
     """Recount from annotations alone what is held of every card, in bytes of memory."""
     held: Counter[tuple[str, int]] = Counter()
@@ -127,29 +143,15 @@ def shares_in_ledger(url: str) -> Counter[tuple[str, int]]:
     return held
 
 
-@pytest.mark.usefixtures("nodes")
-def test_a_burst_of_every_dialect_is_bound_recorded_and_annotated_alike(
-    plane: ControlPlane,
-    namespace: Callable[..., str],
-    identities: Identities,
-    tmp_path: Path,
-) -> None:
-    """Every Pod has a node and our annotations; ledger and Pods say the same, none is twice."""
-    url, where = new_ledger(tmp_path), pods_in(namespace(managed=False))
-    with extender(plane, url, identities) as served:
-        with plane.scheduler(asking(plane, served, identities)):
-            names = burst(plane, where, 6)
-            bound = settled(plane, where, len(names))
-        words = f"{served.words()}\n{(plane.folder / 'scheduler.log').read_text()[-3_000:]}"
-        missing = set(names) - {one["metadata"]["name"] for one in bound}
-        assert not missing, f"{sorted(missing)}\n{words}"
+def check(url: str, bound: list[dict[str, Any]], folder: Path) -> None:
+    """Compare ledger, events and Pods: each bound once, with its annotations, no card twice."""
     with open_ledger(url, mode="read") as ledger:
         recorded = [one.event for one in ledger.read_events()]
-    reserved = {event.pod_uid: event for event in recorded if isinstance(event, PodReserved)}
-    ended = [event.pod_uid for event in recorded if isinstance(event, PodBound)]
-    assert sorted(ended) == sorted(reserved), "each is bound once"
+    held = {event.pod_uid: event for event in recorded if isinstance(event, PodReserved)}
+    ended = Counter(event.pod_uid for event in recorded if isinstance(event, PodBound))
+    assert ended == Counter(one["metadata"]["uid"] for one in bound), "each is bound once"
     for one in bound:
-        event = reserved[one["metadata"]["uid"]]
+        event = held[one["metadata"]["uid"]]
         assert event.node_name == one["spec"]["nodeName"]
         annotations = one["metadata"]["annotations"]
         assert event.annotations.items() <= annotations.items()
@@ -158,5 +160,81 @@ def test_a_burst_of_every_dialect_is_bound_recorded_and_annotated_alike(
         assert key in event.annotations, one["metadata"]["name"]
     on_pods = shares_on_pods(bound)
     assert on_pods == shares_in_ledger(url)
-    assert max(on_pods.values()) <= 16 * 2**30
-    assert tenure("verify", "--ledger", url, cwd=tmp_path).returncode == 0
+    assert max(on_pods.values()) <= CARD_GIB * GIB
+    verified = tenure("verify", "--ledger", url, cwd=folder)
+    assert verified.returncode == 0, verified.stdout + verified.stderr
+
+
+@pytest.mark.usefixtures("nodes")
+def test_a_burst_of_every_dialect_is_bound_recorded_and_annotated_alike(
+    plane: ControlPlane,
+    namespace: Callable[..., str],
+    ledger: str,
+    identities: Identities,
+    tmp_path: Path,
+) -> None:
+    """Every Pod has a node and our annotations; ledger and Pods say the same, none is twice."""
+    where = pods_in(namespace(managed=False))
+    with extender(plane, ledger, identities) as served:
+        with plane.scheduler(asking(plane, served, identities)):
+            names = burst(plane, where, 6)
+            bound = settled(plane, where, len(names))
+        words = f"{served.words()}\n{(plane.folder / 'scheduler.log').read_text()[-3_000:]}"
+    missing = set(names) - {one["metadata"]["name"] for one in bound}
+    assert not missing, f"{sorted(missing)}\n{words}"
+    check(ledger, bound, tmp_path)
+    remove_pods(plane, where, names)
+
+
+@pytest.mark.usefixtures("nodes")
+@pytest.mark.parametrize("ledger", ["sqlite"], indirect=True)
+def test_a_scheduler_that_is_killed_in_a_burst_goes_on_from_its_ledger(
+    plane: ControlPlane,
+    namespace: Callable[..., str],
+    ledger: str,
+    identities: Identities,
+    tmp_path: Path,
+) -> None:
+    """SIGKILL between two effects: what was reserved is settled, and no card is given twice."""
+    where = pods_in(namespace(managed=False))
+    with (
+        extender(plane, ledger, identities) as served,
+        plane.scheduler(asking(plane, served, identities)),
+    ):
+        names = burst(plane, where, 6)
+        settled(plane, where, len(names) // 4)
+        served.kill()
+        with extender(plane, ledger, identities, port=served.port) as again:
+            bound = settled(plane, where, len(names))
+            words = again.words()
+    missing = set(names) - {one["metadata"]["name"] for one in bound}
+    assert not missing, f"{sorted(missing)}\n{words}"
+    check(ledger, bound, tmp_path)
+    remove_pods(plane, where, names)
+
+
+@pytest.mark.usefixtures("nodes")
+@pytest.mark.parametrize("ledger", ["sqlite"], indirect=True)
+def test_every_pod_is_asked_about_however_alike_they_are(
+    plane: ControlPlane, namespace: Callable[..., str], ledger: str, identities: Identities
+) -> None:
+    """OpportunisticBatching would give Pods alike the nodes that an earlier one was told."""
+    where, count = pods_in(namespace(managed=False)), 12
+    names = [f"alike-{number}" for number in range(count)]
+    with extender(plane, ledger, identities) as served:
+        for name in names:
+            made = plane.api().create(
+                where, pod(name, schedulerName="tenure", **DIALECTS["nvidia"])
+            )
+            assert made.ok, made.message
+        config = asking(plane, served, identities)
+        with plane.scheduler(config, "--feature-gates", "OpportunisticBatching=true"):
+            bound = settled(plane, where, count)
+        assert len(bound) == count, (plane.folder / "scheduler.log").read_text()[-3_000:]
+        [line] = [
+            line
+            for line in served.probe("metrics").splitlines()
+            if line.startswith('tenure_extender_duration_seconds_count{verb="filter"}')
+        ]
+    assert float(line.split()[-1]) >= count
+    remove_pods(plane, where, names)

@@ -17,10 +17,12 @@ class ScriptedWatch:
     Attributes:
         listed: path -> the objects there, told as a list of pages of `page` objects.
         opened: every path that was read or watched, with its query.
+        absent: paths that the API server does not serve.
         failures: what the next watches fail with before they open, one each.
     """
 
     listed: dict[str, list[Object]] = field(default_factory=dict)
+    absent: set[str] = field(default_factory=set)
     page: int = 2
     version: int = 100
     opened: list[str] = field(default_factory=list)
@@ -31,6 +33,8 @@ class ScriptedWatch:
         """Return one page of a list."""
         self.opened.append(path)
         collection, _, query = path.partition("?")
+        if collection in self.absent:
+            return None
         start = int(query.rpartition("continue=")[2] or 0)
         there = self.listed.get(collection, [])
         end = start + self.page

@@ -73,12 +73,13 @@ class ControlPlane:
         return path
 
     @contextlib.contextmanager
-    def scheduler(self, config: Path) -> Iterator[None]:
+    def scheduler(self, config: Path, *arguments: str) -> Iterator[None]:
         """Run kube-scheduler with this configuration file until the block ends."""
         command = [
             *(str(self.programs / SCHEDULER), "--config", str(config)),
             *("--authentication-skip-lookup", "--bind-address", "127.0.0.1"),
             *("--secure-port", str(free_port()), "--cert-dir", str(self.folder / "scheduler")),
+            *arguments,
         ]
         with _running(command, self.folder / "scheduler.log"):
             yield

@@ -127,7 +127,9 @@ class Served:
 
 
 @contextlib.contextmanager
-def extender(plane: ControlPlane, ledger: str, identities: Identities) -> Iterator[Served]:
+def extender(
+    plane: ControlPlane, ledger: str, identities: Identities, *, port: int = 0
+) -> Iterator[Served]:
     """Run `tenure serve scheduler` until the block ends; it waits until that is ready."""
     know(plane, DEVICES, "Device")
     know(plane, TOPOLOGIES, "NodeResourceTopology")
@@ -138,7 +140,7 @@ def extender(plane: ControlPlane, ledger: str, identities: Identities) -> Iterat
     ]
     apply(plane, rights)
     log = plane.folder / f"extender-{free_port()}.log"
-    served_at, probes = free_port(), free_port()
+    served_at, probes = port or free_port(), free_port()
     command = [
         *(sys.executable, "-m", "tenure", "serve", "scheduler", "--ledger", ledger),
         *("--extender", f"127.0.0.1:{served_at}", "--probes", f"127.0.0.1:{probes}"),

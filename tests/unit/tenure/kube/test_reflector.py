@@ -11,6 +11,7 @@ import pytest
 
 from certs.ports import ApiError, Object
 from tenure.kube.reflector import (
+    ABSENT_SECONDS,
     HEALTHY_SECONDS,
     PAUSE_SECONDS,
     PAUSE_SECONDS_MAX,
@@ -317,5 +318,26 @@ def test_whatever_fails_the_sink_ends_with_what_is_there(seed: int) -> None:
         there = {one["metadata"]["uid"]: one["metadata"]["name"] for one in server.objects.values()}
         assert told.known == there
         assert len(told.words) > 20
+
+    run_in_virtual_time(main())
+
+
+def test_a_kind_that_is_not_served_has_no_objects_until_it_is() -> None:
+    """A cluster without our kinds is no fault; once they are there, their objects are told."""
+
+    async def main() -> None:
+        source, told = ScriptedWatch(absent={PATH}, listed={PATH: [thing("x")]}), Told()
+        loop = asyncio.get_running_loop()
+        reflector = Reflector(source, PATH, told, monotonic=loop.time, may_be_absent=True)
+        task = asyncio.create_task(again_and_again(reflector))
+        await source.told()
+        assert reflector.synced
+        assert not told.known
+        source.absent.clear()
+        await asyncio.sleep(ABSENT_SECONDS + 1)
+        assert told.known == {"uid-x": "x"}
+        assert reflector.open
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
     run_in_virtual_time(main())

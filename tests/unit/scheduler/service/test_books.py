@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+from typing import Any
+
+from ledger.domain.log.events import LedgerEvent, PodBound, PodReleased, PodReserved, PodVoided
+from scheduler.service.books import LiveBooks
+from scheduler.service.ports import BindCall, Chosen, NotChosen
+from tests.support.live import WORDS, Live, MemoryLedger, types
+from tests.support.objects import container, pod
+
+
+class Scene:
+    """One node with one card, and books over its view."""
+
+    def __init__(self, ledger: MemoryLedger | None = None) -> None:
+        self.live = Live(ledger)
+        self.live.add_node("a", 1)
+        self.live.settle()
+        self.why = ""
+        begun = self.live.ledger.beginning()
+        self.books = LiveBooks(
+            self.live.view, self.live.clock, WORDS, begun, why_not=lambda: self.why
+        )
+
+    def choose(self, name: str = "p", attempt: int = 1) -> Chosen | NotChosen:
+        """Choose for a Pod on the node."""
+        call = BindCall(namespace="ml", pod_name=name, pod_uid=f"pod-{name}", node_name="a")
+        return self.books.choose(call, attempt, "7", _pod(name))
+
+    def chosen(self, name: str = "p", attempt: int = 1) -> Chosen:
+        """Choose for a Pod that gets something."""
+        chosen = self.choose(name, attempt)
+        assert isinstance(chosen, Chosen), chosen
+        return chosen
+
+    def record(self, *events: LedgerEvent) -> None:
+        """Let events be durable."""
+        for event in events:
+            self.live.ledger.log.append(event)
+            self.books.take(len(self.live.ledger.log), event)
+
+    def reserve(self, chosen: Chosen) -> PodReserved:
+        """Let what was chosen be durable."""
+        first = len(self.live.ledger.log) + 1
+        self.live.ledger.log += [new.event for new in chosen.events]
+        self.books.recorded(chosen.events, first)
+        return chosen.reservation
+
+
+def _pod(name: str) -> dict[str, Any]:
+    return pod(container(limits={"koordinator.sh/gpu": 100}), name=name, uid=f"pod-{name}")
+
+
+def test_what_is_chosen_counts_at_once_and_what_was_refused_is_given_back() -> None:
+    """Two Pods on their way to one card: the second is told before the ledger has to."""
+    scene = Scene()
+    first = scene.chosen("p")
+    assert scene.choose("q") == NotChosen(message="Insufficient gpu devices")
+    scene.books.refused(first)
+    assert isinstance(scene.choose("q"), Chosen)
+
+
+def test_a_reservation_says_by_what_it_was_made_and_what_it_asked_for() -> None:
+    """The request is described once, before the first reservation that is of its kind."""
+    scene = Scene()
+    chosen = scene.chosen()
+    assert types([new.event for new in chosen.events]) == ["request.described", "pod.reserved"]
+    assert (chosen.reservation.attempt, chosen.reservation.resource_version) == (1, "7")
+    assert chosen.reservation.annotations
+    assert chosen.reservation.request
+    event = scene.reserve(chosen)
+    scene.record(
+        PodReleased(pod_uid=event.pod_uid, attempt=1, node_uid=event.node_uid, reason="deleted")
+    )
+    assert types([new.event for new in scene.chosen("q").events]) == ["pod.reserved"]
+
+
+def test_two_commands_never_share_a_key() -> None:
+    """Each describes a request under a key of its own until one is durable."""
+    scene = Scene()
+    first = scene.chosen("p")
+    scene.books.refused(first)
+    second = scene.chosen("q")
+    keys = [new.idempotency_key for new in (*first.events, *second.events)]
+    assert len(set(keys)) == len(keys)
+
+
+def test_what_is_durable_stays_held_and_is_counted_once() -> None:
+    """What was expected becomes what is held, without a second holder in between."""
+    scene = Scene()
+    event = scene.reserve(scene.chosen())
+    assert scene.live.passing(_pod("q"), "a") == []
+    scene.record(
+        PodVoided(pod_uid=event.pod_uid, attempt=1, node_uid=event.node_uid, reason="test")
+    )
+    assert scene.live.passing(_pod("q"), "a") == ["a"]
+
+
+def test_the_standing_of_a_pod_is_its_newest_reservation_until_that_ends() -> None:
+    """Reserved, bound, released: what a repeated bind is answered by."""
+    scene = Scene()
+    assert scene.books.standing("pod-p") is None
+    assert scene.books.attempts("pod-p") == 0
+    event = scene.reserve(scene.chosen())
+    standing = scene.books.standing("pod-p")
+    assert standing is not None
+    assert (standing.attempt, standing.is_bound, standing.node_name) == (1, False, "a")
+    assert scene.books.unsettled() == [standing]
+    scene.record(PodBound(pod_uid="pod-p", attempt=1, node_uid=event.node_uid))
+    bound = scene.books.standing("pod-p")
+    assert bound is not None
+    assert bound.is_bound
+    assert not scene.books.unsettled()
+    scene.record(PodReleased(pod_uid="pod-p", attempt=1, node_uid=event.node_uid, reason="deleted"))
+    assert scene.books.standing("pod-p") is None
+    assert scene.books.attempts("pod-p") == 1
+
+
+def test_a_process_that_starts_settles_what_nobody_knows_to_be_bound() -> None:
+    """It has no memory of what was sent; the version is that of the reservation."""
+    scene = Scene()
+    scene.reserve(scene.chosen())
+    again = Scene(scene.live.ledger)
+    [standing] = again.books.unsettled()
+    assert (standing.pod_uid, standing.resource_version) == ("pod-p", "7")
+
+
+def test_nothing_is_chosen_while_the_view_is_behind() -> None:
+    """The reason is the answer."""
+    scene = Scene()
+    scene.why = "LedgerUnavailable"
+    assert scene.choose() == NotChosen(message="LedgerUnavailable")
+
+
+def test_the_version_of_a_pod_is_told_while_it_waits() -> None:
+    """Of one that has a node, or that nobody told of, there is none."""
+    scene = Scene()
+    assert scene.books.version("pod-p") is None
+    body = _pod("p")
+    body["metadata"]["resourceVersion"] = "12"
+    scene.live.view.pods.put("pod-p", body)
+    assert scene.books.version("pod-p") == "12"
+    body["spec"]["nodeName"] = "a"
+    scene.live.view.pods.put("pod-p", body)
+    assert scene.books.version("pod-p") is None
