@@ -6,7 +6,6 @@ import time
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -15,6 +14,7 @@ import typer
 from ledger.domain.errors import InputError
 from tenure.exits import AnswerIsNo, with_next
 from tenure.progress import counting_bar, progress_bar
+from tenure.version import tenure_version
 
 if TYPE_CHECKING:
     from ledger.store.open import Ledger
@@ -150,7 +150,7 @@ def _decide(paths: _Paths, seed: int) -> Result:
             run,
             settings=settings,
             seed=seed,
-            version=version("tenure"),
+            version=tenure_version(),
             clock=time.perf_counter,
             record=Record(ledger=str(paths.ledger), batch=BATCH),
             progress=progress,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import sys
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -73,6 +72,8 @@ def _lost(source: Ledger, node: str) -> list[NodeState]:
 
 
 def _record(source: Ledger, found: list[NodeState], reason: str) -> None:
+    import getpass
+
     from ledger.domain.log.events import ACT, NodeCleared
     from ledger.domain.log.recorded import NewEvent
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import os
 import sys
 from collections.abc import Iterator
@@ -183,6 +182,8 @@ def _record(event: RecordedEvent) -> dict[str, Any]:
 
 def _write(out: Path, lines: Iterator[str]) -> Export:
     """Write the lines under a temporary name, force them to disk, and read them back."""
+    import gzip
+
     from tenure.offline import NotProvedError, read
 
     partial = _partial(out)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -80,6 +79,8 @@ def recover(
 
     Example: tenure ledger recover --pods pods.yaml --public-key tenure.vkey --dry-run
     """
+    import secrets
+
     from ledger.store.mending.recover import recover
     from ledger.store.open import sqlite_path
     from ledger.store.proving.trusted_keys import trusted_keys

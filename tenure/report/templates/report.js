@@ -1,5 +1,5 @@
 "use strict";
-// Unpacks the history (the document of tenure/look/packing.py), draws the cards at one moment, and
+// Unpacks the history (the document of tenure/report/packing.py), draws the cards at one moment, and
 // shows the holders of one card over time. Nothing is fetched; everything works by keyboard.
 (() => {
   const holder = document.getElementById("history");
