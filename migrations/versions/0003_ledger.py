@@ -6,8 +6,13 @@ Runs before the first code that it serves. Revisions 0001 and 0002 were never re
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
 import sqlalchemy as sa
 from alembic import op
+from sqlalchemy.schema import SchemaItem
 
 from ledger.store.ddl import audit_views, postgres, sqlite_triggers
 
@@ -25,16 +30,41 @@ _AMOUNT = (0, 8000000)
 _INDEX = (-1, 2147483647)
 _PRODUCT = (0, 100000000)
 
-BIG = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
+_SELDOM = " OR ".join(
+    f"event_type = '{name}'"
+    for name in (
+        "checkpoint.withdrawn.v1",
+        "drift.found.v1",
+        "drift.resolved.v1",
+        "epoch.started.v1",
+        "group.plan_dropped.v1",
+        "group.planned.v1",
+        "ledger.recovered.v1",
+        "node.described.v1",
+        "node.inventoried.v1",
+        "position.voided.v1",
+        "request.described.v1",
+        "settings.changed.v1",
+        "time.corrected.v1",
+    )
+)
+_NAMES = {
+    "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+    "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+    "ck": "ck_%(table_name)s_%(constraint_name)s",
+    "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+    "pk": "pk_%(table_name)s",
+}
+_TYPES: dict[str, sa.types.TypeEngine[Any]] = {
+    "number": sa.BigInteger().with_variant(sa.Integer(), "sqlite"),
+    "text": sa.Text(),
+    "bytes": sa.LargeBinary(),
+}
 
 
 def upgrade() -> None:
     """Make the tables, the first head, the rules and the views."""
-    _tables()
-    _seldom()
-    _proof()
-    _life()
-    _places()
+    _tables().create_all(op.get_bind())
     op.execute(
         sa.text(
             "INSERT INTO ledger_head (id, origin, epoch, holder, position, at_us, chain_hash)"
@@ -59,346 +89,222 @@ def _one_per_key() -> tuple[sa.UniqueConstraint, ...]:
     """On Postgres every partition has its own; the rules look into all of them."""
     if not _on_sqlite():
         return ()
-    name = op.f("uq_ledger_events_idempotency_key")
-    return (sa.UniqueConstraint("idempotency_key", name=name),)
+    return (sa.UniqueConstraint("idempotency_key"),)
 
 
-def _within(table: str, **bounds: tuple[int, int]) -> tuple[sa.CheckConstraint, ...]:
+def _check(name: str, condition: str) -> sa.CheckConstraint:
+    return sa.CheckConstraint(condition, name=name)
+
+
+def _within(**bounds: tuple[int, int]) -> tuple[sa.CheckConstraint, ...]:
     """Return a constraint per column."""
     return tuple(
-        sa.CheckConstraint(
-            f"{column} BETWEEN {low} AND {high}", name=op.f(f"ck_{table}_{column}_bounds")
-        )
+        _check(f"{column}_bounds", f"{column} BETWEEN {low} AND {high}")
         for column, (low, high) in bounds.items()
     )
 
 
-def _tables() -> None:
-    op.create_table(
+def _index(
+    columns: str, *, name: str | None = None, unique: bool = False, where: str | None = None
+) -> sa.Index:
+    """Return an index of these columns, and of the rows alone of which a condition is true."""
+    only = None if where is None else sa.text(where)
+    return sa.Index(name, *columns.split(), unique=unique, sqlite_where=only, postgresql_where=only)
+
+
+def _table(
+    metadata: sa.MetaData,
+    name: str,
+    columns: str,
+    *parts: SchemaItem,
+    key: str,
+    of: Mapping[str, str] = MappingProxyType({}),
+    rowid: bool = True,
+    partition_by: str | None = None,
+) -> None:
+    """
+    Describe a table.
+
+    Args:
+        columns: with their types; one that may be null has a question mark.
+        key: the columns of its primary key.
+        of: the columns that name a row of another table, which it has for itself.
+    """
+    described: list[SchemaItem] = []
+    for column, kind in (each.split() for each in columns.split(", ")):
+        names = [sa.ForeignKey(f"{of[column]}.{column}")] if column in of else []
+        described.append(
+            sa.Column(
+                column,
+                _TYPES[kind.removesuffix("?")],
+                *names,
+                nullable=kind.endswith("?"),
+                primary_key=column in key.split(),
+                autoincrement=False,
+            )
+        )
+    sa.Table(
+        name,
+        metadata,
+        *described,
+        *parts,
+        sqlite_strict=True,
+        sqlite_with_rowid=rowid,
+        postgresql_partition_by=partition_by,
+    )
+
+
+def _tables() -> sa.MetaData:
+    """Return the tables as they were first released."""
+    metadata = sa.MetaData(naming_convention=_NAMES)
+    _table(
+        metadata,
+        "ledger_head",
+        "id number, origin text, epoch number, holder text, position number, at_us number, "
+        "chain_hash bytes",
+        _check("one_row", "id = 1"),
+        _check("chain_hash_length", "length(chain_hash) = 32"),
+        *_within(at_us=_AT),
+        key="id",
+    )
+    _table(
+        metadata,
         "ledger_events",
-        sa.Column("position", BIG, autoincrement=False, nullable=False),
-        sa.Column("stream", sa.Text(), nullable=False),
-        sa.Column("stream_version", BIG, nullable=False),
-        sa.Column("event_type", sa.Text(), nullable=False),
-        sa.Column("body", sa.Text(), nullable=False),
-        sa.Column("actor", sa.Text(), nullable=False),
-        sa.Column("epoch", BIG, nullable=False),
-        sa.Column("causation_position", BIG, nullable=True),
-        sa.Column("correlation_id", sa.Text(), nullable=False),
-        sa.Column("idempotency_key", sa.Text(), nullable=False),
-        sa.Column("args_hash", sa.LargeBinary(), nullable=False),
-        sa.Column("at_us", BIG, nullable=False),
-        sa.Column("wall_us", BIG, nullable=False),
-        sa.Column("leaf_hash", sa.LargeBinary(), nullable=False),
-        sa.Column("chain_hash", sa.LargeBinary(), nullable=False),
-        sa.PrimaryKeyConstraint("position", name=op.f("pk_ledger_events")),
+        "position number, stream text, stream_version number, event_type text, body text, "
+        "actor text, epoch number, causation_position number?, correlation_id text, "
+        "idempotency_key text, args_hash bytes, at_us number, wall_us number, leaf_hash bytes, "
+        "chain_hash bytes",
         *_one_per_key(),
-        sa.CheckConstraint(
-            "length(args_hash) = 32", name=op.f("ck_ledger_events_args_hash_length")
-        ),
-        sa.CheckConstraint(
-            "length(leaf_hash) = 32", name=op.f("ck_ledger_events_leaf_hash_length")
-        ),
-        sa.CheckConstraint(
-            "length(chain_hash) = 32", name=op.f("ck_ledger_events_chain_hash_length")
-        ),
+        _check("args_hash_length", "length(args_hash) = 32"),
+        _check("leaf_hash_length", "length(leaf_hash) = 32"),
+        _check("chain_hash_length", "length(chain_hash) = 32"),
         *_within(
-            "ledger_events",
             stream_version=_POSITION,
             epoch=_POSITION,
             causation_position=_POSITION,
             at_us=_AT,
             wall_us=_WALL,
         ),
-        sqlite_strict=True,
-        postgresql_partition_by="RANGE (position)",
+        _index("event_type position", name="ix_ledger_events_seldom", where=_SELDOM),
+        key="position",
+        partition_by="RANGE (position)",
     )
-    op.create_table(
-        "ledger_head",
-        sa.Column("id", BIG, autoincrement=False, nullable=False),
-        sa.Column("origin", sa.Text(), nullable=False),
-        sa.Column("epoch", BIG, nullable=False),
-        sa.Column("holder", sa.Text(), nullable=False),
-        sa.Column("position", BIG, nullable=False),
-        sa.Column("at_us", BIG, nullable=False),
-        sa.Column("chain_hash", sa.LargeBinary(), nullable=False),
-        sa.PrimaryKeyConstraint("id", name=op.f("pk_ledger_head")),
-        sa.CheckConstraint("id = 1", name=op.f("ck_ledger_head_one_row")),
-        sa.CheckConstraint(
-            "length(chain_hash) = 32", name=op.f("ck_ledger_head_chain_hash_length")
-        ),
-        *_within("ledger_head", at_us=_AT),
-        sqlite_strict=True,
-    )
-    op.create_table(
-        "ledger_machines",
-        sa.Column("machine_no", BIG, autoincrement=False, nullable=False),
-        sa.Column("system_uuid", sa.Text(), nullable=False),
-        sa.Column("machine_id", sa.Text(), nullable=False),
-        sa.Column("fact_position", BIG, nullable=False),
-        sa.PrimaryKeyConstraint("machine_no", name=op.f("pk_ledger_machines")),
-        sa.CheckConstraint(
-            "(system_uuid = '') = (machine_id = '')", name=op.f("ck_ledger_machines_identity")
-        ),
-        sqlite_strict=True,
-    )
-    op.create_index(
-        op.f("uq_ledger_machines_identity"),
-        "ledger_machines",
-        ["system_uuid", "machine_id"],
-        unique=True,
-        sqlite_where=sa.text("system_uuid != ''"),
-        postgresql_where=sa.text("system_uuid != ''"),
-    )
-    op.create_table(
-        "ledger_nodes",
-        sa.Column("node_no", BIG, autoincrement=False, nullable=False),
-        sa.Column("node_uid", sa.Text(), nullable=False),
-        sa.Column("node_name", sa.Text(), nullable=False),
-        sa.Column("machine_no", BIG, nullable=False),
-        sa.Column("system_uuid", sa.Text(), nullable=False),
-        sa.Column("machine_id", sa.Text(), nullable=False),
-        sa.Column("labels", sa.Text(), nullable=False),
-        sa.Column("cpu_milli", BIG, nullable=False),
-        sa.Column("memory_bytes", BIG, nullable=False),
-        sa.Column("cpu_ref_max", BIG, nullable=False),
-        sa.Column("moved_position", BIG, nullable=True),
-        sa.Column("lost_position", BIG, nullable=True),
-        sa.Column("fact_position", BIG, nullable=False),
-        sa.PrimaryKeyConstraint("node_no", name=op.f("pk_ledger_nodes")),
-        sa.UniqueConstraint("node_uid", name=op.f("uq_ledger_nodes_node_uid")),
-        *_within("ledger_nodes", cpu_milli=_PRODUCT, memory_bytes=_ANY, cpu_ref_max=_AMOUNT),
-        sa.ForeignKeyConstraint(
-            ["machine_no"],
-            ["ledger_machines.machine_no"],
-            name=op.f("fk_ledger_nodes_machine_no"),
-        ),
-        sqlite_strict=True,
-    )
-    op.create_index(op.f("ix_ledger_nodes_machine_no"), "ledger_nodes", ["machine_no"])
-    op.create_index(op.f("ix_ledger_nodes_node_name"), "ledger_nodes", ["node_name"])
-    op.create_table(
-        "ledger_stands",
-        sa.Column("node_no", BIG, nullable=False),
-        sa.Column("machine_no", BIG, nullable=False),
-        sa.Column("boot_id", sa.Text(), nullable=False),
-        sa.Column("by_agent", BIG, nullable=False),
-        sa.Column("fact_position", BIG, nullable=False),
-        sa.PrimaryKeyConstraint("node_no", "machine_no", name=op.f("pk_ledger_stands")),
-        sa.ForeignKeyConstraint(
-            ["node_no"], ["ledger_nodes.node_no"], name=op.f("fk_ledger_stands_node_no")
-        ),
-        sa.ForeignKeyConstraint(
-            ["machine_no"],
-            ["ledger_machines.machine_no"],
-            name=op.f("fk_ledger_stands_machine_no"),
-        ),
-        sqlite_with_rowid=False,
-        sqlite_strict=True,
-    )
-    op.create_index(
-        op.f("ix_ledger_stands_machine_no_fact_position"),
-        "ledger_stands",
-        ["machine_no", "fact_position"],
-    )
-    op.create_table(
-        "ledger_refusals",
-        sa.Column("position", BIG, autoincrement=False, nullable=False),
-        sa.Column("at_us", BIG, nullable=False),
-        sa.Column("pod_uid", sa.Text(), nullable=False),
-        sa.Column("namespace", sa.Text(), nullable=False),
-        sa.Column("pod_name", sa.Text(), nullable=False),
-        sa.Column("stage", sa.Text(), nullable=False),
-        sa.Column("message", sa.Text(), nullable=False),
-        sa.Column("shape", sa.Text(), nullable=False),
-        sa.Column("gpu_core_percent", BIG, nullable=False),
-        sa.Column("policy", sa.Text(), nullable=False),
-        sa.Column("owner", sa.Text(), nullable=False),
-        sa.PrimaryKeyConstraint("position", name=op.f("pk_ledger_refusals")),
-        *_within("ledger_refusals", gpu_core_percent=(0, 1000000000)),
-        sqlite_strict=True,
-    )
-    op.create_index(
-        op.f("ix_ledger_refusals_namespace_pod_name"), "ledger_refusals", ["namespace", "pod_name"]
-    )
-    op.create_index(op.f("ix_ledger_refusals_pod_uid"), "ledger_refusals", ["pod_uid"])
-    op.create_table(
+    _table(
+        metadata,
         "ledger_streams",
-        sa.Column("stream", sa.Text(), nullable=False),
-        sa.Column("version", BIG, nullable=False),
-        sa.PrimaryKeyConstraint("stream", name=op.f("pk_ledger_streams")),
-        sqlite_with_rowid=False,
-        sqlite_strict=True,
+        "stream text, version number",
+        key="stream",
+        rowid=False,
     )
-    op.create_table(
-        "ledger_cpus",
-        sa.Column("machine_no", BIG, nullable=False),
-        sa.Column("cpu", BIG, autoincrement=False, nullable=False),
-        sa.Column("node_no", BIG, nullable=False),
-        sa.Column("core", BIG, nullable=False),
-        sa.Column("socket", BIG, nullable=False),
-        sa.Column("numa", BIG, nullable=False),
-        sa.Column("present", BIG, nullable=False),
-        sa.Column("ref_reported", BIG, nullable=False),
-        sa.Column("ref_max", BIG, nullable=False),
-        sa.Column("ref_used", BIG, nullable=False),
-        sa.Column("ref_observed", BIG, nullable=False),
-        sa.Column("fact_position", BIG, nullable=False),
-        sa.PrimaryKeyConstraint("machine_no", "cpu", name=op.f("pk_ledger_cpus")),
-        sa.CheckConstraint(
-            "ref_used BETWEEN 0 AND ref_max", name=op.f("ck_ledger_cpus_refs_within_max")
+    _table(
+        metadata,
+        "ledger_machines",
+        "machine_no number, system_uuid text, machine_id text, fact_position number",
+        _check("identity", "(system_uuid = '') = (machine_id = '')"),
+        _index(
+            "system_uuid machine_id",
+            name="uq_ledger_machines_identity",
+            unique=True,
+            where="system_uuid != ''",
         ),
-        sa.CheckConstraint(
-            "ref_reported <= ref_max", name=op.f("ck_ledger_cpus_reported_within_max")
-        ),
-        sa.CheckConstraint("ref_observed >= 0", name=op.f("ck_ledger_cpus_observed")),
-        *_within(
-            "ledger_cpus",
-            cpu=(0, 4096),
-            core=_INDEX,
-            socket=_INDEX,
-            numa=_INDEX,
-            ref_reported=_AMOUNT,
-        ),
-        sa.ForeignKeyConstraint(
-            ["machine_no"], ["ledger_machines.machine_no"], name=op.f("fk_ledger_cpus_machine_no")
-        ),
-        sa.ForeignKeyConstraint(
-            ["node_no"], ["ledger_nodes.node_no"], name=op.f("fk_ledger_cpus_node_no")
-        ),
-        sqlite_with_rowid=False,
-        sqlite_strict=True,
+        key="machine_no",
     )
-    op.create_table(
+    _table(
+        metadata,
+        "ledger_nodes",
+        "node_no number, node_uid text, node_name text, machine_no number, system_uuid text, "
+        "machine_id text, labels text, cpu_milli number, memory_bytes number, "
+        "cpu_ref_max number, moved_position number?, lost_position number?, "
+        "fact_position number",
+        sa.UniqueConstraint("node_uid"),
+        *_within(cpu_milli=_PRODUCT, memory_bytes=_ANY, cpu_ref_max=_AMOUNT),
+        _index("machine_no"),
+        _index("node_name"),
+        key="node_no",
+        of={"machine_no": "ledger_machines"},
+    )
+    _table(
+        metadata,
+        "ledger_stands",
+        "node_no number, machine_no number, boot_id text, by_agent number, fact_position number",
+        _index("machine_no fact_position"),
+        key="node_no machine_no",
+        of={"node_no": "ledger_nodes", "machine_no": "ledger_machines"},
+        rowid=False,
+    )
+    _table(
+        metadata,
         "ledger_devices",
-        sa.Column("device_no", BIG, autoincrement=False, nullable=False),
-        sa.Column("machine_no", BIG, nullable=False),
-        sa.Column("node_no", BIG, nullable=False),
-        sa.Column("device_type", sa.Text(), nullable=False),
-        sa.Column("minor", BIG, nullable=False),
-        sa.Column("device_id", sa.Text(), nullable=False),
-        sa.Column("unique_id", BIG, nullable=False),
-        sa.Column("model", sa.Text(), nullable=False),
-        sa.Column("present", BIG, nullable=False),
-        sa.Column("healthy", BIG, nullable=False),
-        sa.Column("core_reported", BIG, nullable=False),
-        sa.Column("memory_reported", BIG, nullable=False),
-        sa.Column("core_cap", BIG, nullable=False),
-        sa.Column("memory_cap", BIG, nullable=False),
-        sa.Column("core_used", BIG, nullable=False),
-        sa.Column("memory_used", BIG, nullable=False),
-        sa.Column("tenants", BIG, nullable=False),
-        sa.Column("exclusive_holders", BIG, nullable=False),
-        sa.Column("core_observed", BIG, nullable=False),
-        sa.Column("memory_observed", BIG, nullable=False),
-        sa.Column("observed_holders", BIG, nullable=False),
-        sa.Column("fact_position", BIG, nullable=False),
-        sa.PrimaryKeyConstraint("device_no", name=op.f("pk_ledger_devices")),
-        sa.CheckConstraint(
-            "core_used BETWEEN 0 AND core_cap", name=op.f("ck_ledger_devices_core_within_cap")
-        ),
-        sa.CheckConstraint(
-            "memory_used BETWEEN 0 AND memory_cap", name=op.f("ck_ledger_devices_memory_within_cap")
-        ),
-        sa.CheckConstraint(
+        "device_no number, machine_no number, node_no number, device_type text, minor number, "
+        "device_id text, unique_id number, model text, present number, healthy number, "
+        "core_reported number, memory_reported number, core_cap number, memory_cap number, "
+        "core_used number, memory_used number, tenants number, exclusive_holders number, "
+        "core_observed number, memory_observed number, observed_holders number, "
+        "fact_position number",
+        _check("core_within_cap", "core_used BETWEEN 0 AND core_cap"),
+        _check("memory_within_cap", "memory_used BETWEEN 0 AND memory_cap"),
+        _check(
+            "reported_within_cap",
             "core_reported <= core_cap AND memory_reported <= memory_cap",
-            name=op.f("ck_ledger_devices_reported_within_cap"),
         ),
-        sa.CheckConstraint(
-            "exclusive_holders = 0 OR tenants = 1", name=op.f("ck_ledger_devices_exclusive_alone")
-        ),
-        sa.CheckConstraint(
-            "tenants >= 0 AND exclusive_holders >= 0 AND observed_holders >= 0",
-            name=op.f("ck_ledger_devices_counts"),
-        ),
+        _check("exclusive_alone", "exclusive_holders = 0 OR tenants = 1"),
+        _check("counts", "tenants >= 0 AND exclusive_holders >= 0 AND observed_holders >= 0"),
         *_within(
-            "ledger_devices",
             minor=_INDEX,
             core_reported=_AMOUNT,
             memory_reported=_ANY,
             core_observed=_SUM,
             memory_observed=_SUM,
         ),
-        sa.ForeignKeyConstraint(
-            ["machine_no"],
-            ["ledger_machines.machine_no"],
-            name=op.f("fk_ledger_devices_machine_no"),
+        _index("machine_no device_type minor"),
+        _index(
+            "device_type device_id machine_no",
+            name="uq_ledger_devices_id",
+            unique=True,
+            where="device_id != ''",
         ),
-        sa.ForeignKeyConstraint(
-            ["node_no"], ["ledger_nodes.node_no"], name=op.f("fk_ledger_devices_node_no")
+        _index(
+            "node_no device_type minor",
+            name="uq_ledger_devices_minor",
+            unique=True,
+            where="device_id = ''",
         ),
-        sqlite_strict=True,
+        key="device_no",
+        of={"machine_no": "ledger_machines", "node_no": "ledger_nodes"},
     )
-    op.create_index(
-        op.f("ix_ledger_devices_machine_no_device_type_minor"),
-        "ledger_devices",
-        ["machine_no", "device_type", "minor"],
+    _table(
+        metadata,
+        "ledger_cpus",
+        "machine_no number, cpu number, node_no number, core number, socket number, "
+        "numa number, present number, ref_reported number, ref_max number, ref_used number, "
+        "ref_observed number, fact_position number",
+        _check("refs_within_max", "ref_used BETWEEN 0 AND ref_max"),
+        _check("reported_within_max", "ref_reported <= ref_max"),
+        _check("observed", "ref_observed >= 0"),
+        *_within(cpu=(0, 4096), core=_INDEX, socket=_INDEX, numa=_INDEX, ref_reported=_AMOUNT),
+        key="machine_no cpu",
+        of={"machine_no": "ledger_machines", "node_no": "ledger_nodes"},
+        rowid=False,
     )
-    op.create_index(
-        op.f("uq_ledger_devices_id"),
-        "ledger_devices",
-        ["device_type", "device_id", "machine_no"],
-        unique=True,
-        sqlite_where=sa.text("device_id != ''"),
-        postgresql_where=sa.text("device_id != ''"),
-    )
-    op.create_index(
-        op.f("uq_ledger_devices_minor"),
-        "ledger_devices",
-        ["node_no", "device_type", "minor"],
-        unique=True,
-        sqlite_where=sa.text("device_id = ''"),
-        postgresql_where=sa.text("device_id = ''"),
-    )
-    op.create_table(
+    _table(
+        metadata,
         "ledger_reservations",
-        sa.Column("position", BIG, autoincrement=False, nullable=False),
-        sa.Column("pod_uid", sa.Text(), nullable=False),
-        sa.Column("attempt", BIG, nullable=False),
-        sa.Column("namespace", sa.Text(), nullable=False),
-        sa.Column("pod_name", sa.Text(), nullable=False),
-        sa.Column("owner", sa.Text(), nullable=False),
-        sa.Column("labels", sa.Text(), nullable=False),
-        sa.Column("priority", BIG, nullable=False),
-        sa.Column("qos", sa.Text(), nullable=False),
-        sa.Column("dialect", sa.Text(), nullable=False),
-        sa.Column("policy", sa.Text(), nullable=False),
-        sa.Column("source", sa.Text(), nullable=False),
-        sa.Column("node_no", BIG, nullable=False),
-        sa.Column("cpu_milli", BIG, nullable=False),
-        sa.Column("memory_bytes", BIG, nullable=False),
-        sa.Column("gpu_core_percent", BIG, nullable=False),
-        sa.Column("gpu_count", BIG, nullable=False),
-        sa.Column("device_count", BIG, nullable=False),
-        sa.Column("cpuset", sa.Text(), nullable=False),
-        sa.Column("cpu_count", BIG, nullable=False),
-        sa.Column("kind", sa.Text(), nullable=False),
-        sa.Column("phase", sa.Text(), nullable=False),
-        sa.Column("phase_position", BIG, nullable=False),
-        sa.Column("created_at_us", BIG, nullable=False),
-        sa.Column("opened_at_us", BIG, nullable=False),
-        sa.Column("decided_on", BIG, nullable=True),
-        sa.Column("lost_position", BIG, nullable=True),
-        sa.Column("counted_until_us", BIG, nullable=True),
-        sa.Column("lost_boot_id", sa.Text(), nullable=True),
-        sa.Column("closed_at_us", BIG, nullable=True),
-        sa.Column("closed_position", BIG, nullable=True),
-        sa.Column("end_reason", sa.Text(), nullable=True),
-        sa.PrimaryKeyConstraint("position", name=op.f("pk_ledger_reservations")),
-        sa.CheckConstraint(
-            "kind IN ('granted', 'observed')", name=op.f("ck_ledger_reservations_kind")
-        ),
-        sa.CheckConstraint(
-            "(closed_at_us IS NULL) = (closed_position IS NULL)",
-            name=op.f("ck_ledger_reservations_closed"),
-        ),
-        sa.CheckConstraint(
-            "closed_position IS NOT NULL"
-            " OR (end_reason IS NULL AND phase NOT IN ('released', 'voided'))",
-            name=op.f("ck_ledger_reservations_open"),
+        "position number, pod_uid text, attempt number, namespace text, pod_name text, "
+        "owner text, labels text, priority number, qos text, dialect text, policy text, "
+        "source text, node_no number, cpu_milli number, memory_bytes number, "
+        "gpu_core_percent number, gpu_count number, device_count number, cpuset text, "
+        "cpu_count number, kind text, phase text, phase_position number, created_at_us number, "
+        "opened_at_us number, decided_on number?, lost_position number?, "
+        "counted_until_us number?, lost_boot_id text?, closed_at_us number?, "
+        "closed_position number?, end_reason text?",
+        _check("kind", "kind IN ('granted', 'observed')"),
+        _check("closed", "(closed_at_us IS NULL) = (closed_position IS NULL)"),
+        _check(
+            "open",
+            "closed_position IS NOT NULL OR (end_reason IS NULL"
+            " AND phase NOT IN ('released', 'voided'))",
         ),
         *_within(
-            "ledger_reservations",
             attempt=(0, 2147483647),
             priority=(-2147483648, 2147483647),
             cpu_milli=_PRODUCT,
@@ -406,295 +312,149 @@ def _tables() -> None:
             gpu_core_percent=_PRODUCT,
             created_at_us=_ANY,
         ),
-        sa.CheckConstraint(
+        _check(
+            "decided_on",
             "decided_on IS NULL OR (kind = 'granted' AND decided_on BETWEEN 1 AND position - 1)",
-            name=op.f("ck_ledger_reservations_decided_on"),
         ),
-        sa.CheckConstraint(
+        _check(
+            "lost",
             "(lost_position IS NULL) = (counted_until_us IS NULL)"
             " AND (lost_position IS NULL) = (lost_boot_id IS NULL)",
-            name=op.f("ck_ledger_reservations_lost"),
         ),
-        sa.ForeignKeyConstraint(
-            ["node_no"], ["ledger_nodes.node_no"], name=op.f("fk_ledger_reservations_node_no")
-        ),
-        sqlite_strict=True,
+        _index("closed_position"),
+        _index("namespace pod_name"),
+        _index("position", name="ix_ledger_reservations_open", where="closed_position IS NULL"),
+        key="position",
+        of={"node_no": "ledger_nodes"},
     )
-    op.create_index(
-        op.f("ix_ledger_reservations_namespace_pod_name"),
-        "ledger_reservations",
-        ["namespace", "pod_name"],
-    )
-    op.create_index(
-        op.f("ix_ledger_reservations_closed_position"),
-        "ledger_reservations",
-        ["closed_position"],
-    )
-    op.create_index(
-        op.f("ix_ledger_reservations_open"),
-        "ledger_reservations",
-        ["position"],
-        sqlite_where=sa.text("closed_position IS NULL"),
-        postgresql_where=sa.text("closed_position IS NULL"),
-    )
-    op.create_table(
-        "ledger_cpu_holdings",
-        sa.Column("position", BIG, nullable=False),
-        sa.Column("cpu", BIG, autoincrement=False, nullable=False),
-        sa.Column("machine_no", BIG, nullable=False),
-        sa.Column("kind", sa.Text(), nullable=False),
-        sa.Column("opened_at_us", BIG, nullable=False),
-        sa.Column("closed_at_us", BIG, nullable=True),
-        sa.Column("closed_position", BIG, nullable=True),
-        sa.PrimaryKeyConstraint("position", "cpu", name=op.f("pk_ledger_cpu_holdings")),
-        sa.CheckConstraint(
-            "kind IN ('granted', 'observed')", name=op.f("ck_ledger_cpu_holdings_kind")
-        ),
-        sa.ForeignKeyConstraint(
-            ["position"],
-            ["ledger_reservations.position"],
-            name=op.f("fk_ledger_cpu_holdings_position"),
-        ),
-        sqlite_with_rowid=False,
-        sqlite_strict=True,
-    )
-    op.create_index(
-        op.f("ix_ledger_cpu_holdings_machine_no_cpu_closed_at_us"),
-        "ledger_cpu_holdings",
-        ["machine_no", "cpu", "closed_at_us"],
-    )
-    op.create_table(
-        "ledger_device_health",
-        sa.Column("position", BIG, autoincrement=False, nullable=False),
-        sa.Column("device_no", BIG, nullable=False),
-        sa.Column("at_us", BIG, nullable=False),
-        sa.Column("healthy", BIG, nullable=False),
-        sa.Column("reason", sa.Text(), nullable=False),
-        sa.PrimaryKeyConstraint("position", "device_no", name=op.f("pk_ledger_device_health")),
-        sa.ForeignKeyConstraint(
-            ["device_no"],
-            ["ledger_devices.device_no"],
-            name=op.f("fk_ledger_device_health_device_no"),
-        ),
-        sqlite_with_rowid=False,
-        sqlite_strict=True,
-    )
-    op.create_index(
-        op.f("ix_ledger_device_health_device_no_at_us"),
-        "ledger_device_health",
-        ["device_no", "at_us"],
-    )
-    op.create_table(
+    _table(
+        metadata,
         "ledger_holdings",
-        sa.Column("position", BIG, nullable=False),
-        sa.Column("device_no", BIG, nullable=False),
-        sa.Column("minor", BIG, nullable=False),
-        sa.Column("core_percent", BIG, nullable=False),
-        sa.Column("memory_bytes", BIG, nullable=False),
-        sa.Column("memory_ratio_percent", BIG, nullable=False),
-        sa.Column("exclusive", BIG, nullable=False),
-        sa.Column("instances", BIG, nullable=False),
-        sa.Column("kind", sa.Text(), nullable=False),
-        sa.Column("opened_at_us", BIG, nullable=False),
-        sa.Column("closed_at_us", BIG, nullable=True),
-        sa.Column("closed_position", BIG, nullable=True),
-        sa.PrimaryKeyConstraint("position", "device_no", name=op.f("pk_ledger_holdings")),
-        sa.CheckConstraint("kind IN ('granted', 'observed')", name=op.f("ck_ledger_holdings_kind")),
-        sa.CheckConstraint("exclusive IN (0, 1)", name=op.f("ck_ledger_holdings_exclusive")),
+        "position number, device_no number, minor number, core_percent number, "
+        "memory_bytes number, memory_ratio_percent number, exclusive number, instances number, "
+        "kind text, opened_at_us number, closed_at_us number?, closed_position number?",
+        _check("kind", "kind IN ('granted', 'observed')"),
+        _check("exclusive", "exclusive IN (0, 1)"),
         *_within(
-            "ledger_holdings",
             minor=_INDEX,
             core_percent=_AMOUNT,
             memory_bytes=_ANY,
             memory_ratio_percent=_AMOUNT,
             instances=_AMOUNT,
         ),
-        sa.ForeignKeyConstraint(
-            ["position"], ["ledger_reservations.position"], name=op.f("fk_ledger_holdings_position")
-        ),
-        sa.ForeignKeyConstraint(
-            ["device_no"], ["ledger_devices.device_no"], name=op.f("fk_ledger_holdings_device_no")
-        ),
-        sqlite_with_rowid=False,
-        sqlite_strict=True,
+        _index("device_no closed_at_us opened_at_us minor"),
+        key="position device_no",
+        of={"position": "ledger_reservations", "device_no": "ledger_devices"},
+        rowid=False,
     )
-    op.create_index(
-        op.f("ix_ledger_holdings_device_no_closed_at_us_opened_at_us_minor"),
-        "ledger_holdings",
-        ["device_no", "closed_at_us", "opened_at_us", "minor"],
+    _table(
+        metadata,
+        "ledger_cpu_holdings",
+        "position number, cpu number, machine_no number, kind text, opened_at_us number, "
+        "closed_at_us number?, closed_position number?",
+        _check("kind", "kind IN ('granted', 'observed')"),
+        _index("machine_no cpu closed_at_us"),
+        key="position cpu",
+        of={"position": "ledger_reservations"},
+        rowid=False,
     )
-    op.create_table(
+    _table(
+        metadata,
         "ledger_slot_holdings",
-        sa.Column("position", BIG, nullable=False),
-        sa.Column("slot", sa.Text(), nullable=False),
-        sa.Column("machine_no", BIG, nullable=False),
-        sa.Column("device_no", BIG, nullable=True),
-        sa.Column("kind", sa.Text(), nullable=False),
-        sa.Column("opened_at_us", BIG, nullable=False),
-        sa.Column("closed_at_us", BIG, nullable=True),
-        sa.Column("closed_position", BIG, nullable=True),
-        sa.PrimaryKeyConstraint("position", "slot", name=op.f("pk_ledger_slot_holdings")),
-        sa.CheckConstraint(
-            "kind IN ('granted', 'observed')", name=op.f("ck_ledger_slot_holdings_kind")
+        "position number, slot text, machine_no number, device_no number?, kind text, "
+        "opened_at_us number, closed_at_us number?, closed_position number?",
+        _check("kind", "kind IN ('granted', 'observed')"),
+        _index(
+            "machine_no slot", name="ix_ledger_slot_holdings_open", where="closed_position IS NULL"
         ),
-        sa.ForeignKeyConstraint(
-            ["position"],
-            ["ledger_reservations.position"],
-            name=op.f("fk_ledger_slot_holdings_position"),
+        _index(
+            "machine_no slot",
+            name="uq_ledger_slot_holdings_granted",
+            unique=True,
+            where="closed_position IS NULL AND kind = 'granted'",
         ),
-        sqlite_with_rowid=False,
-        sqlite_strict=True,
+        key="position slot",
+        of={"position": "ledger_reservations"},
+        rowid=False,
     )
-    op.create_index(
-        op.f("ix_ledger_slot_holdings_open"),
-        "ledger_slot_holdings",
-        ["machine_no", "slot"],
-        sqlite_where=sa.text("closed_position IS NULL"),
-        postgresql_where=sa.text("closed_position IS NULL"),
+    _table(
+        metadata,
+        "ledger_device_health",
+        "position number, device_no number, at_us number, healthy number, reason text",
+        _index("device_no at_us"),
+        key="position device_no",
+        of={"device_no": "ledger_devices"},
+        rowid=False,
     )
-    op.create_index(
-        op.f("uq_ledger_slot_holdings_granted"),
-        "ledger_slot_holdings",
-        ["machine_no", "slot"],
-        unique=True,
-        sqlite_where=sa.text("closed_position IS NULL AND kind = 'granted'"),
-        postgresql_where=sa.text("closed_position IS NULL AND kind = 'granted'"),
+    _table(
+        metadata,
+        "ledger_refusals",
+        "position number, at_us number, pod_uid text, namespace text, pod_name text, "
+        "stage text, message text, shape text, gpu_core_percent number, policy text, owner text",
+        *_within(gpu_core_percent=(0, 1000000000)),
+        _index("namespace pod_name"),
+        _index("pod_uid"),
+        key="position",
     )
-
-
-def _seldom() -> None:
-    types = (
-        "checkpoint.withdrawn.v1",
-        "drift.found.v1",
-        "drift.resolved.v1",
-        "epoch.started.v1",
-        "group.plan_dropped.v1",
-        "group.planned.v1",
-        "ledger.recovered.v1",
-        "node.described.v1",
-        "node.inventoried.v1",
-        "position.voided.v1",
-        "request.described.v1",
-        "settings.changed.v1",
-        "time.corrected.v1",
-    )
-    condition = " OR ".join(f"event_type = '{name}'" for name in types)
-    op.create_index(
-        op.f("ix_ledger_events_seldom"),
-        "ledger_events",
-        ["event_type", "position"],
-        sqlite_where=sa.text(condition),
-        postgresql_where=sa.text(condition),
-    )
-
-
-def _proof() -> None:
-    op.create_table(
+    _table(
+        metadata,
         "ledger_tree",
-        sa.Column("id", BIG, autoincrement=False, nullable=False),
-        sa.Column("size", BIG, nullable=False),
-        sa.Column("range", sa.LargeBinary(), nullable=False),
-        sa.PrimaryKeyConstraint("id", name=op.f("pk_ledger_tree")),
-        sa.CheckConstraint("id = 1", name=op.f("ck_ledger_tree_one_row")),
-        sa.CheckConstraint("length(range) % 32 = 0", name=op.f("ck_ledger_tree_range_hashes")),
-        sqlite_strict=True,
+        "id number, size number, range bytes",
+        _check("one_row", "id = 1"),
+        _check("range_hashes", "length(range) % 32 = 0"),
+        key="id",
     )
-    op.create_table(
+    _table(
+        metadata,
         "ledger_tiles",
-        sa.Column("level", BIG, autoincrement=False, nullable=False),
-        sa.Column("number", BIG, autoincrement=False, nullable=False),
-        sa.Column("hashes", sa.LargeBinary(), nullable=False),
-        sa.PrimaryKeyConstraint("level", "number", name=op.f("pk_ledger_tiles")),
-        sa.CheckConstraint("length(hashes) = 8192", name=op.f("ck_ledger_tiles_full")),
-        sqlite_strict=True,
-        sqlite_with_rowid=False,
+        "level number, number number, hashes bytes",
+        _check("full", "length(hashes) = 8192"),
+        key="level number",
+        rowid=False,
     )
-    op.create_table(
+    _table(
+        metadata,
         "ledger_checkpoints",
-        sa.Column("size", BIG, autoincrement=False, nullable=False),
-        sa.Column("note", sa.Text(), nullable=False),
-        sa.PrimaryKeyConstraint("size", name=op.f("pk_ledger_checkpoints")),
-        sqlite_strict=True,
+        "size number, note text",
+        key="size",
     )
-
-
-def _life() -> None:
-    op.create_table(
+    _table(
+        metadata,
         "ledger_snapshots",
-        sa.Column("position", BIG, autoincrement=False, nullable=False),
-        sa.Column("format", sa.Text(), nullable=False),
-        sa.Column("body", sa.LargeBinary(), nullable=False),
-        sa.Column("digest", sa.LargeBinary(), nullable=False),
-        sa.PrimaryKeyConstraint("position", name=op.f("pk_ledger_snapshots")),
-        sa.CheckConstraint("length(digest) = 32", name=op.f("ck_ledger_snapshots_digest_length")),
-        sqlite_strict=True,
+        "position number, format text, body bytes, digest bytes",
+        _check("digest_length", "length(digest) = 32"),
+        key="position",
     )
-    op.create_table(
+    _table(
+        metadata,
         "ledger_segments",
-        sa.Column("last", BIG, autoincrement=False, nullable=False),
-        sa.Column("first", BIG, nullable=False),
-        sa.Column("position", BIG, nullable=False),
-        sa.Column("file_name", sa.Text(), nullable=False),
-        sa.Column("digest", sa.LargeBinary(), nullable=False),
-        sa.Column("root", sa.LargeBinary(), nullable=False),
-        sa.Column("chain_hash", sa.LargeBinary(), nullable=False),
-        sa.Column("state_digest", sa.LargeBinary(), nullable=False),
-        sa.Column("state", sa.LargeBinary(), nullable=False),
-        sa.Column("at_us", BIG, nullable=False),
-        sa.PrimaryKeyConstraint("last", name=op.f("pk_ledger_segments")),
-        sa.CheckConstraint("length(digest) = 32", name=op.f("ck_ledger_segments_digest_length")),
-        sa.CheckConstraint("length(root) = 32", name=op.f("ck_ledger_segments_root_length")),
-        sa.CheckConstraint(
-            "length(chain_hash) = 32", name=op.f("ck_ledger_segments_chain_hash_length")
-        ),
-        sa.CheckConstraint(
-            "length(state_digest) = 32", name=op.f("ck_ledger_segments_state_digest_length")
-        ),
-        sqlite_strict=True,
+        "last number, first number, position number, file_name text, digest bytes, root bytes, "
+        "chain_hash bytes, state_digest bytes, state bytes, at_us number",
+        _check("digest_length", "length(digest) = 32"),
+        _check("root_length", "length(root) = 32"),
+        _check("chain_hash_length", "length(chain_hash) = 32"),
+        _check("state_digest_length", "length(state_digest) = 32"),
+        key="last",
     )
-    op.create_table(
+    _table(
+        metadata,
         "ledger_archived",
-        sa.Column("position", BIG, autoincrement=False, nullable=False),
-        sa.Column("idempotency_key", sa.Text(), nullable=False),
-        sa.Column("stream", sa.Text(), nullable=False),
-        sa.Column("event_type", sa.Text(), nullable=False),
-        sa.Column("args_hash", sa.LargeBinary(), nullable=False),
-        sa.Column("at_us", BIG, nullable=False),
-        sa.PrimaryKeyConstraint("position", name=op.f("pk_ledger_archived")),
-        sa.UniqueConstraint("idempotency_key", name=op.f("uq_ledger_archived_idempotency_key")),
-        sa.CheckConstraint(
-            "length(args_hash) = 32", name=op.f("ck_ledger_archived_args_hash_length")
-        ),
-        sqlite_strict=True,
+        "position number, idempotency_key text, stream text, event_type text, args_hash bytes, "
+        "at_us number",
+        sa.UniqueConstraint("idempotency_key"),
+        _check("args_hash_length", "length(args_hash) = 32"),
+        key="position",
     )
-
-
-def _places() -> None:
-    op.create_table(
+    _table(
+        metadata,
         "ledger_places",
-        sa.Column("position", BIG, autoincrement=False, nullable=False),
-        sa.Column("device_no", BIG, nullable=False),
-        sa.Column("node_no", BIG, nullable=False),
-        sa.Column("group_name", sa.Text(), nullable=False),
-        sa.Column("pod_uid", sa.Text(), nullable=False),
-        sa.Column("opened_at_us", BIG, nullable=False),
-        sa.Column("closed_at_us", BIG, nullable=True),
-        sa.Column("closed_position", BIG, nullable=True),
-        sa.ForeignKeyConstraint(
-            ["device_no"], ["ledger_devices.device_no"], name=op.f("fk_ledger_places_device_no")
+        "position number, device_no number, node_no number, group_name text, pod_uid text, "
+        "opened_at_us number, closed_at_us number?, closed_position number?",
+        _index(
+            "device_no", name="uq_ledger_places_open", unique=True, where="closed_position IS NULL"
         ),
-        sa.ForeignKeyConstraint(
-            ["node_no"], ["ledger_nodes.node_no"], name=op.f("fk_ledger_places_node_no")
-        ),
-        sa.PrimaryKeyConstraint("position", "device_no", name=op.f("pk_ledger_places")),
-        sqlite_strict=True,
-        sqlite_with_rowid=False,
+        key="position device_no",
+        of={"device_no": "ledger_devices", "node_no": "ledger_nodes"},
+        rowid=False,
     )
-    op.create_index(
-        op.f("uq_ledger_places_open"),
-        "ledger_places",
-        ["device_no"],
-        unique=True,
-        sqlite_where=sa.text("closed_position IS NULL"),
-        postgresql_where=sa.text("closed_position IS NULL"),
-    )
+    return metadata
