@@ -30,9 +30,9 @@ from ledger.domain.log.events import PodObserved
 from ledger.domain.nodes import NodeFacts, Taint
 from ledger.domain.request.requests import DeviceDemand, PlacementRules, PodRequest
 from ledger.domain.topology import Cpu, cpu_topology_of
-from scheduler.decide.engine import POLICIES, Engine
+from scheduler.decide.engine import Engine
 from scheduler.decide.score.typical import workload_of
-from scheduler.decide.settings import SchedulingSettings
+from scheduler.decide.settings import POLICIES, SchedulingSettings
 
 SEED: Final = 11
 LIMIT_NODES: Final = 5000

@@ -32,10 +32,10 @@ from pathlib import Path
 
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.requests import PodRequest
-from scheduler.decide.engine import POLICIES, Engine
+from scheduler.decide.engine import Engine
 from scheduler.decide.outcome import Placement
 from scheduler.decide.score.typical import workload_of
-from scheduler.decide.settings import SchedulingSettings
+from scheduler.decide.settings import POLICIES, SchedulingSettings
 from tenure.simulate.model import Run
 from tenure.simulate.openb import read_openb
 from tenure.simulate.trace.openb_like import write_openb_like

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, Literal
 
 from pydantic import Field, field_validator
 
@@ -14,6 +14,7 @@ from scheduler.decide.settings import (
     CpuSettings,
     DeviceSettings,
     MGPUSettings,
+    PolicyName,
     SchedulingSettings,
 )
 from tenure.shared_config import (
@@ -30,12 +31,9 @@ from tenure.sources.text import read_source
 
 _TEMPLATES: Final = "devices.gpuSharedResourceTemplates"
 
-Policy = Literal["binpack", "spread", "bestfit", "fgd", "scarcity", "random"]
-POLICIES: Final[tuple[str, ...]] = get_args(Policy)
-
 
 class _Node(Section):
-    policy: Policy = "scarcity"
+    policy: PolicyName = Field(default=PolicyName.SCARCITY, strict=False)
     bottleneck_first: bool = True
     owned_only: bool = False
 
@@ -122,7 +120,7 @@ def read_scheduling(document: object) -> SchedulingSettings:
 
 def _scheduling(read: SchedulerConfiguration) -> SchedulingSettings:
     return SchedulingSettings(
-        node_policy=read.node.policy,
+        node_policy=str(read.node.policy),
         bottleneck_first=read.node.bottleneck_first,
         owned_nodes_only=read.node.owned_only,
         devices=DeviceSettings(

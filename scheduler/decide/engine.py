@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -33,11 +32,8 @@ from scheduler.decide.score.link_lead import LinkLead
 from scheduler.decide.score.policies import BestFit, NodePolicy, Random, UsedShare, draw
 from scheduler.decide.score.pools import Tolls
 from scheduler.decide.score.rows import RatingRows, Ratings, runner_up
-from scheduler.decide.settings import SchedulingSettings
+from scheduler.decide.settings import POLICIES, SchedulingSettings
 from scheduler.decide.shapes import Shape, ShapeIndex
-
-POLICIES: Final = ("binpack", "spread", "bestfit", "fgd", "scarcity", "random")
-"""What `node.policy` may be."""
 
 
 class Engine:

@@ -3,9 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
 
 from ledger.domain.kube.shared_templates import SharedTemplate
 from ledger.domain.vocabulary import DEFAULT_VOCABULARY, Vocabulary
+
+
+class PolicyName(StrEnum):
+    """How nodes are chosen (cli.md, Policies)."""
+
+    BINPACK = "binpack"
+    SPREAD = "spread"
+    BESTFIT = "bestfit"
+    FGD = "fgd"
+    SCARCITY = "scarcity"
+    RANDOM = "random"
+
+
+POLICIES: Final = tuple(str(policy) for policy in PolicyName)
+"""What `node.policy` may be."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

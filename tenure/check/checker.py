@@ -9,6 +9,8 @@ from typing import Any, Final
 
 from ledger.domain.errors import FieldError, InputError
 from ledger.domain.request.rules import one_of_each
+from ledger.domain.resources import ANNOTATION_TENURE_VOCABULARY
+from scheduler.cluster.documents import section
 from tenure.check.api_rules import check_amounts, with_api_defaults
 from tenure.check.facts import UNNAMED, written
 from tenure.check.workloads import Template, template_of
@@ -94,7 +96,19 @@ class Checker:
                 return self._workload(document, template)
         except InputError as error:
             raise (error if error.place else document.blame(error)) from None
-        return _checked(document, body, causes=(), warnings=())
+        return _checked(document, body, causes=(), warnings=self._made_for(document))
+
+    def _made_for(self, document: Document) -> tuple[str, ...]:
+        """Say of a policy or a webhook that it was made for other words than those of our own."""
+        annotations = document.metadata.get("annotations")
+        digest = section({"annotations": annotations}, "annotations").get(
+            ANNOTATION_TENURE_VOCABULARY
+        )
+        own = self.settings.vocabulary.digest
+        if digest in {None, own}:
+            return ()
+        fact = f"made for another vocabulary than --config says: {digest} is not {own}"
+        return (f"{fact}; print it again with `tenure manifests` and the same --config",)
 
     def _object(self, document: Document, body: Mapping[str, Any]) -> Checked:
         request = self._request(document, body)

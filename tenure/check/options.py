@@ -68,7 +68,9 @@ def check(
     vocabulary: Annotated[
         str | None,
         typer.Option(
-            metavar="SHA256", help="Compare --config with a webhook's word.", show_default=False
+            metavar="SHA256",
+            help="Compare --config with a webhook's or a policy's word.",
+            show_default=False,
         ),
     ] = None,
     output: Annotated[

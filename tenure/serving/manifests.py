@@ -81,7 +81,7 @@ def webhook(
     things = webhook_configurations(options)
     if cert_manager:
         for thing in things:
-            thing["metadata"]["annotations"] = {"cert-manager.io/inject-ca-from": cert_manager}
+            thing["metadata"]["annotations"]["cert-manager.io/inject-ca-from"] = cert_manager
     _print(things)
 
 

@@ -11,8 +11,8 @@ from typing import Final
 
 from ledger.domain.errors import InputError
 from scheduler.cluster.settings import with_policy
-from scheduler.decide.settings import SchedulingSettings
-from tenure.config import POLICIES, read_settings
+from scheduler.decide.settings import POLICIES, SchedulingSettings
+from tenure.config import read_settings
 from tenure.exits import AnswerIsNo, note, warn, with_next
 from tenure.output import OutputFormat
 from tenure.progress import counting_bar

@@ -2,29 +2,18 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from scheduler.decide.settings import PolicyName
 from tenure.output import OutputFormat
 
 INPUT = "Input"
 DECIDING = "Deciding"
 RECORDING = "Recording and output"
 SEED = 42
-
-
-class Policy(StrEnum):
-    """How nodes are chosen (cli.md, Policies)."""
-
-    BINPACK = "binpack"
-    SPREAD = "spread"
-    BESTFIT = "bestfit"
-    FGD = "fgd"
-    SCARCITY = "scarcity"
-    RANDOM = "random"
 
 
 def register(app: typer.Typer) -> None:
@@ -92,7 +81,7 @@ def simulate(
         ),
     ] = None,
     policy: Annotated[
-        Policy | None,
+        PolicyName | None,
         typer.Option(
             help="Node policy; default: the settings', else scarcity.", rich_help_panel=DECIDING
         ),

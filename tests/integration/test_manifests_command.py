@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
+from ledger.domain.vocabulary import DEFAULT_VOCABULARY
 from tests.support.cli import CommandLine
 
 pytestmark = pytest.mark.integration
@@ -40,8 +41,30 @@ def test_cert_manager_is_told_which_certificate(cli: CommandLine) -> None:
     """By the annotation that its injector looks for."""
     for one in printed(cli, "webhook", "--cert-manager", "tenure-system/webhook"):
         assert one["metadata"]["annotations"] == {
-            "cert-manager.io/inject-ca-from": "tenure-system/webhook"
+            "cert-manager.io/inject-ca-from": "tenure-system/webhook",
+            "tenure.sh/vocabulary": DEFAULT_VOCABULARY.digest,
         }
+
+
+def test_check_tells_what_was_made_for_another_vocabulary(cli: CommandLine, tmp_path: Path) -> None:
+    """An installed policy goes on reading requests by the words that it was made with."""
+    config = tmp_path / "admission.yaml"
+    config.write_text(
+        "apiVersion: tenure.sh/v1alpha1\nkind: AdmissionConfiguration\n"
+        "mgpu: {multiMinMemoryMiB: 1024}\n"
+    )
+    for command, count in (("policies", None), ("webhook", 2)):
+        made = printed(cli, command)
+        installed = tmp_path / f"{command}.yaml"
+        installed.write_text(yaml.safe_dump_all(made))
+
+        alike = cli.run("check", str(installed), "-o", "json")
+        other = cli.run("check", str(installed), "--config", str(config), "-o", "json")
+
+        assert (alike.code, other.code) == (0, 0)
+        assert "another vocabulary" not in alike.out + alike.err
+        said = (other.out + other.err).count("made for another vocabulary than --config says")
+        assert said == (count or len(made))
 
 
 def test_the_settings_decide_which_pods_reach_us(cli: CommandLine, tmp_path: Path) -> None:

@@ -14,11 +14,11 @@ from msgspec import structs
 
 from ledger.domain.request.requests import GangRef, GroupRef, PodRequest
 from scheduler.cluster.model import Holder
-from scheduler.decide.engine import POLICIES, Engine
+from scheduler.decide.engine import Engine
 from scheduler.decide.group.groups import plan
 from scheduler.decide.outcome import Placement
 from scheduler.decide.score.typical import workload_of
-from scheduler.decide.settings import CpuSettings, SchedulingSettings
+from scheduler.decide.settings import POLICIES, CpuSettings, SchedulingSettings
 from scheduler.whatif.bench import Bench
 from scheduler.whatif.defrag import plan_moves
 from scheduler.whatif.nearest import nearest

@@ -17,10 +17,10 @@ from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.normalise import decode_pod
 from ledger.domain.request.requests import PodRequest
 from scheduler.decide.answers import encode
-from scheduler.decide.engine import POLICIES, Engine
+from scheduler.decide.engine import Engine
 from scheduler.decide.nodes.fleet import Fleet
 from scheduler.decide.outcome import Placement, Unplaced
-from scheduler.decide.settings import SchedulingSettings
+from scheduler.decide.settings import POLICIES, SchedulingSettings
 from tests.support.clusters import fleets, nodes, requests_of_any_dialect
 from tests.support.decided import answers, digest
 from tests.support.mixed import (

@@ -8,10 +8,10 @@ from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.requests import PodRequest
 from scheduler.decide.cards.choose import choose
 from scheduler.decide.cards.view import Choice
-from scheduler.decide.engine import POLICIES, Engine
+from scheduler.decide.engine import Engine
 from scheduler.decide.outcome import Placement, Unfit, Unplaced
 from scheduler.decide.score.typical import workload_of
-from scheduler.decide.settings import SchedulingSettings
+from scheduler.decide.settings import POLICIES, SchedulingSettings
 from tests.support.clusters import fleets, requests, requests_of_any_dialect
 
 Step = tuple[str, PodRequest, int]

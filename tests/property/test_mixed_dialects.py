@@ -17,9 +17,9 @@ from ledger.domain.request.normalise import decode_pod
 from ledger.domain.request.requests import PodRequest
 from ledger.domain.request.rule_names import Rule
 from scheduler.decide.answers import encode
-from scheduler.decide.engine import POLICIES, Engine
+from scheduler.decide.engine import Engine
 from scheduler.decide.outcome import Placement
-from scheduler.decide.settings import MGPUSettings, SchedulingSettings
+from scheduler.decide.settings import POLICIES, MGPUSettings, SchedulingSettings
 from tests.support.mixed import (
     CARD_GIB,
     GIB,

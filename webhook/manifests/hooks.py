@@ -20,7 +20,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ledger.domain.resources import DOMAIN_NODE, DOMAIN_TENURE, LABEL_TENURE_MANAGED
+from ledger.domain.resources import (
+    ANNOTATION_TENURE_VOCABULARY,
+    DOMAIN_NODE,
+    DOMAIN_TENURE,
+    LABEL_TENURE_MANAGED,
+)
 from webhook.decide.dialects.registry import ADMISSIONS
 from webhook.decide.settings import DEFAULT_ADMISSION, AdmissionSettings
 from webhook.manifests.cel import concerns_us, has_labels, key_matches, needs_us, text, texts
@@ -61,6 +66,15 @@ class HookOptions:
     def never_sent(self) -> list[str]:
         """Namespaces that are never sent to us, our own among them."""
         return sorted({*self.excluded_namespaces, self.namespace})
+
+
+def metadata(name: str, settings: AdmissionSettings) -> dict[str, Any]:
+    """Return the metadata of what is made for these settings: it tells by which words it reads."""
+    return {
+        "name": name,
+        "labels": {"app.kubernetes.io/name": "tenure"},
+        "annotations": {ANNOTATION_TENURE_VOCABULARY: settings.vocabulary.digest},
+    }
 
 
 def webhook_configurations(options: HookOptions) -> list[dict[str, Any]]:
@@ -189,7 +203,7 @@ def _configuration(
     return {
         "apiVersion": GROUP,
         "kind": kind,
-        "metadata": {"name": options.name, "labels": {"app.kubernetes.io/name": "tenure"}},
+        "metadata": metadata(options.name, options.settings),
         "webhooks": list(hooks),
     }
 

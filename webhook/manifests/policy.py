@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from ledger.domain.resources import LABEL_TENURE_MANAGED
 from webhook.decide.settings import DEFAULT_ADMISSION, AdmissionSettings
-from webhook.manifests.hooks import EXCLUDED_NAMESPACES, OWN_NAMESPACE
+from webhook.manifests.hooks import EXCLUDED_NAMESPACES, OWN_NAMESPACE, metadata
 
 GROUP: Final = "admissionregistration.k8s.io/v1"
 WARNINGS: Final = ("Warn", "Audit")
@@ -80,8 +80,8 @@ def objects(policy: Policy, options: PolicyOptions) -> list[dict[str, Any]]:
         "matchResources": {"namespaceSelector": _namespaces(policy, options)},
     }
     return [
-        _object("ValidatingAdmissionPolicy", name, spec),
-        _object("ValidatingAdmissionPolicyBinding", name, bound),
+        _object("ValidatingAdmissionPolicy", name, spec, options),
+        _object("ValidatingAdmissionPolicyBinding", name, bound, options),
     ]
 
 
@@ -95,12 +95,13 @@ def _namespaces(policy: Policy, options: PolicyOptions) -> dict[str, Any]:
     return {"matchExpressions": [name]}
 
 
-def _object(kind: str, name: str, spec: Mapping[str, Any]) -> dict[str, Any]:
-    labels = {"app.kubernetes.io/name": "tenure"}
+def _object(
+    kind: str, name: str, spec: Mapping[str, Any], options: PolicyOptions
+) -> dict[str, Any]:
     return {
         "apiVersion": GROUP,
         "kind": kind,
-        "metadata": {"name": name, "labels": labels},
+        "metadata": metadata(name, options.settings),
         "spec": {key: value for key, value in spec.items() if value != []},
     }
 

@@ -1,4 +1,6 @@
 from pathlib import Path
+from types import NoneType
+from typing import get_args, get_type_hints
 
 import pytest
 
@@ -6,10 +8,16 @@ from ledger.domain.device_types import DeviceType, Unit
 from ledger.domain.errors import InputError
 from ledger.domain.vocabulary import Vocabulary
 from scheduler.cluster.settings import recorded_settings, settings_hash, settings_json, with_policy
-from scheduler.decide import engine
-from scheduler.decide.settings import CpuSettings, MGPUSettings, SchedulingSettings
-from tenure.config import POLICIES, read_settings
-from tenure.simulate.options import Policy
+from scheduler.decide.engine import Engine
+from scheduler.decide.settings import (
+    POLICIES,
+    CpuSettings,
+    MGPUSettings,
+    PolicyName,
+    SchedulingSettings,
+)
+from tenure.config import read_settings
+from tenure.simulate.options import simulate
 
 HEAD = "apiVersion: tenure.sh/v1alpha1\nkind: SchedulerConfiguration\n"
 WHOLE = f"""{HEAD}
@@ -136,9 +144,15 @@ def test_a_wrong_setting_is_an_error_with_its_line(tmp_path: Path, text: str, me
     assert refusal(tmp_path, text).startswith(message)
 
 
-def test_every_policy_can_be_set_and_asked_for() -> None:
-    """The settings file, the option and the engine know the same policies."""
-    assert set(POLICIES) == set(engine.POLICIES) == {policy.value for policy in Policy}
+def test_every_policy_can_be_set_and_asked_for(tmp_path: Path) -> None:
+    """The settings file, the option and the engine know the same policies: there is one list."""
+    for policy in POLICIES:
+        settings = settings_of(tmp_path, f"{HEAD}node: {{policy: {policy}}}\n")
+        assert (settings.node_policy, type(settings.node_policy)) == (policy, str)
+        Engine((), settings)
+    option = get_type_hints(simulate, include_extras=True)["policy"]
+    assert get_args(get_args(option)[0]) == (PolicyName, NoneType)
+    assert set(POLICIES) == set(PolicyName)
 
 
 def test_the_hash_tells_settings_apart() -> None:

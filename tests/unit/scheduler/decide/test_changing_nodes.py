@@ -9,7 +9,8 @@ from ledger.domain.devices import DeviceShare
 from ledger.domain.log.events import PodObserved
 from ledger.domain.nodes import NodeFacts, Taint
 from ledger.domain.request.requests import CpuSetDemand
-from scheduler.decide.engine import POLICIES, Engine
+from scheduler.decide.engine import Engine
+from scheduler.decide.settings import POLICIES
 from tests.support.clusters import (
     GIB,
     SMALL_MACHINE,

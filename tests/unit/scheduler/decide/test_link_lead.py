@@ -18,10 +18,10 @@ from ledger.domain.annotations.device_hints import (
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.requests import PodRequest
 from ledger.domain.topology import LinkMatrix
-from scheduler.decide.engine import POLICIES, Engine
+from scheduler.decide.engine import Engine
 from scheduler.decide.outcome import Placement
 from scheduler.decide.score.link_lead import lead
-from scheduler.decide.settings import SchedulingSettings
+from scheduler.decide.settings import POLICIES, SchedulingSettings
 from tests.oracles.links import node_order
 from tests.support.clusters import gpu_node, held, nic, pod, running, share
 from tests.support.links import DGX_A100, SIXTEEN_TWO_ISLANDS

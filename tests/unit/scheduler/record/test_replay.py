@@ -29,9 +29,8 @@ from ledger.domain.log.events import (
 from ledger.domain.log.recorded import RecordedEvent
 from ledger.domain.request.requests import GangRef, GroupRef
 from scheduler.cluster.model import NodeChange
-from scheduler.decide.engine import POLICIES
 from scheduler.decide.group.life import DEADLINE, NODE_GONE, NODE_REFUSES
-from scheduler.decide.settings import SchedulingSettings
+from scheduler.decide.settings import POLICIES, SchedulingSettings
 from scheduler.record.differences import Difference
 from scheduler.record.replay import InForce, Replay
 from tests.support.replays import differing, replayed
