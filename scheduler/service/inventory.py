@@ -116,21 +116,24 @@ class Inventory:
                 read[name] = facts
         return read
 
-    async def _gone(self, name: str) -> None:
-        """Record that a Node was deleted, and let it go."""
+    async def _gone(self, name: str) -> bool:
+        """Record that a Node was deleted, and let it go; tell whether it is gone."""
         uid = self._view.uid(name)
-        if uid is not None:
-            await self._lose(uid, name, DELETED)
-            self._view.drop_node(uid)
+        if uid is None:
+            return True
+        if not await self._lose(uid, name, DELETED):
+            return False
+        self._view.drop_node(uid)
+        return True
 
     async def _put(self, facts: NodeFacts) -> None:
         before = self._view.uid(facts.name)
-        if before is not None and before != facts.uid:
-            await self._gone(facts.name)
+        if before != facts.uid and not await self._gone(facts.name):
+            return
         if not await self._tell(facts):
             return
-        if facts.lost:
-            await self._lose(facts.uid, facts.name, events.OUT_OF_SERVICE)
+        if facts.lost and not await self._lose(facts.uid, facts.name, events.OUT_OF_SERVICE):
+            return
         self._view.put_node(facts)
 
     async def _tell(self, facts: NodeFacts) -> bool:
@@ -149,13 +152,14 @@ class Inventory:
             new.append(self._ours(described, "describe", facts.uid))
         return not new or await self._record(facts.uid, facts.name, new)
 
-    async def _lose(self, uid: str, name: str, reason: str) -> None:
+    async def _lose(self, uid: str, name: str, reason: str) -> bool:
+        """Record a loss that is new; tell whether the ledger has it now."""
         state = self._view.recorded(uid)
         if state is None or state.lost:
-            return
+            return True
         node = NodeFacts(uid=uid, name=name)
         lost = events.node_lost(node, self._clock.wall_us(), reason=reason)
-        await self._record(uid, name, [self._ours(lost, "lost", uid)])
+        return await self._record(uid, name, [self._ours(lost, "lost", uid)])
 
     async def _record(self, uid: str, name: str, new: list[NewEvent]) -> bool:
         outcome = await self._recorder.record(Command(events=tuple(new)))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import signal
 import time
@@ -330,7 +329,7 @@ async def _say_settings(
 ) -> None:
     """Record what is decided by, where it is other than before."""
     text = settings_json(settings, seed=0)
-    if begun.settings and json.loads(begun.settings)["settings"] == text:
+    if begun.settings == text:
         return
     new = events.settings_changed(words, text, clock.wall_us())
     key = f"{new.idempotency_key}:{recorder.epoch}"

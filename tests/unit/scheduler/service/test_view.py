@@ -162,6 +162,40 @@ def test_a_node_that_was_made_anew_under_its_name_is_another_one() -> None:
     assert live.passing(_pod("p"), "a") == ["a"]
 
 
+def test_a_loss_that_can_not_be_recorded_is_recorded_later() -> None:
+    """Until then the node takes nothing, and nobody takes its name."""
+    live = Live()
+    live.add_node("a", 1)
+    live.settle()
+    live.drop_node("a")
+    live.ledger.refuses["uid-a"] = "not now"
+    live.settle()
+    assert live.view.directory.number("a") is None
+    live.add_node("a", 1, uid="second")
+    live.settle()
+    assert live.view.directory.closed("a") == UNRECORDED
+    live.ledger.refuses.clear()
+    live.settle()
+    assert types(live.ledger.log)[2:] == ["node.lost", "node.inventoried", "node.described"]
+    assert live.passing(_pod("p"), "a") == ["a"]
+
+
+def test_a_node_that_is_out_of_service_takes_nothing_until_it_is_back() -> None:
+    """By its taint; the ledger is told of both."""
+    live = Live()
+    live.add_node("a", 1)
+    live.settle()
+    taint = {"key": "node.kubernetes.io/out-of-service", "effect": "NoExecute"}
+    live.add_node("a", 1, taints=[taint])
+    live.settle()
+    assert types(live.ledger.log)[-1] == "node.lost"
+    assert live.passing(_pod("p"), "a") == []
+    live.add_node("a", 1)
+    live.settle()
+    assert types(live.ledger.log)[-2] == "node.inventoried"
+    assert live.passing(_pod("p"), "a") == ["a"]
+
+
 def test_a_node_that_went_while_nobody_looked_is_lost_at_the_start() -> None:
     """The ledger and the API are compared once, when all lists were read."""
     live = Live()

@@ -1,0 +1,100 @@
+"""What a live scheduler begins with, out of either database."""
+
+from __future__ import annotations
+
+from ledger.domain.log.events import NodeDescribed, PodVoided, RequestDescribed, SettingsChanged
+from ledger.domain.log.recorded_node import recorded_node
+from ledger.domain.nodes import NodeFacts
+from ledger.store.writing.append import Writer
+from scheduler.service.beginning import begin
+from tests.support.clusters import gpu_node
+from tests.support.stores import (
+    Clock,
+    Store,
+    bound,
+    node,
+    observed,
+    released,
+    reserved,
+    share,
+    start,
+)
+
+
+def _described(name: str, *, unschedulable: bool = False) -> NodeDescribed:
+    facts: NodeFacts = gpu_node(name, unschedulable=unschedulable)
+    return NodeDescribed(node_uid=f"uid-{name}", node_name=name, facts=recorded_node(facts))
+
+
+def _voided(pod: str, attempt: int) -> PodVoided:
+    return PodVoided(pod_uid=f"uid-{pod}", attempt=attempt, node_uid="uid-n-1", reason="test")
+
+
+def _lived(writer: Writer) -> None:
+    """Let a node be told of twice, and Pods come and go."""
+    clock = Clock()
+    for event in (
+        SettingsChanged(settings_hash="1", settings="{}", tenure_version="0.1.0"),
+        node(gpus=1),
+        _described("n-1"),
+        node(gpus=4),
+        _described("n-1", unschedulable=True),
+        reserved("bound", share(0, 50)),
+        bound("bound"),
+        reserved("ended", share(1, 50)),
+        released("ended"),
+        reserved("voided", share(1, 50)),
+        _voided("voided", 1),
+        reserved("voided", share(1, 50), attempt=2),
+        _voided("voided", 2),
+        observed("other", share(2, 100)),
+    ):
+        writer.append([clock.new(event)])
+
+
+def test_a_ledger_tells_who_holds_what_and_what_was_said_of_nodes_last(store: Store) -> None:
+    """Holdings with the events that opened them; of each node the newest words."""
+    with store.open() as ledger:
+        _lived(start(ledger))
+        begun = begin(ledger)
+        assert begun.position == ledger.head().position
+    held = begun.state.nodes["uid-n-1"].holdings
+    assert set(held) == {"uid-bound/1", "uid-other/1"}
+    opened = {holding.opened_position: holding.pod_uid for holding in held.values()}
+    assert {position: event.pod_uid for position, event in begun.opened.items()} == opened
+    said = begun.said["uid-n-1"]
+    assert said.inventory is not None
+    assert said.described is not None
+    assert len(said.inventory.devices) == 4
+    assert said.described.facts.unschedulable
+    assert begun.settings == "{}"
+
+
+def test_an_attempt_that_was_voided_is_not_made_again(store: Store) -> None:
+    """A second reservation under the key of a voided one would be answered as that one."""
+    with store.open() as ledger:
+        _lived(start(ledger))
+        begun = begin(ledger)
+    assert begun.attempts["uid-voided"] == 2
+    assert "uid-ended" not in begun.attempts, "it was bound, and asks no more"
+
+
+def test_nodes_with_holders_are_told_as_the_ledger_knows_them(store: Store) -> None:
+    """The API may not have them any more."""
+    with store.open() as ledger:
+        _lived(start(ledger))
+        [gone] = begin(ledger).gone()
+    assert (gone.uid, gone.name, len(gone.devices), gone.unschedulable) == (
+        "uid-n-1",
+        "n-1",
+        4,
+        True,
+    )
+
+
+def test_an_empty_ledger_is_a_beginning_too(store: Store) -> None:
+    """Nothing is held, and nothing was said."""
+    with store.open() as ledger:
+        begun = begin(ledger)
+    assert (begun.position, dict(begun.opened), dict(begun.said), begun.settings) == (0, {}, {}, "")
+    assert not any(isinstance(event, RequestDescribed) for event in begun.opened.values())
