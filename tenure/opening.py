@@ -43,10 +43,15 @@ def opened(option: str | None, mode: Mode = "read") -> Iterator[Ledger]:
     Raises:
         InputError: there is none, or it can't be read; with what to do next.
     """
-    from ledger.store.open import open_ledger
+    from ledger.store.place import expect_file
 
+    url = ledger_url(option)
     try:
-        ledger = open_ledger(ledger_url(option), mode=mode)
+        if mode != "create":
+            expect_file(url)  # before the databases are imported, which takes a second
+        from ledger.store.open import open_ledger
+
+        ledger = open_ledger(url, mode=mode)
     except InputError as error:
         raise with_next(error, _NO_LEDGER) from None
     with ledger:

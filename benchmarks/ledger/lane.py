@@ -26,7 +26,7 @@ from benchmarks.ledger.measure import say, say_machine
 from benchmarks.ledger.work import CARDS, NODES, ORIGIN, Work
 from ledger.domain.log.recorded import NewEvent
 from ledger.store.open import open_ledger
-from ledger.store.profile_postgres import is_postgres
+from ledger.store.place import is_postgres
 from ledger.store.service import Service, open_service
 from ledger.store.writing.commands import Command, Recorded
 from ledger.store.writing.lane import Lane, Turn, open_lane

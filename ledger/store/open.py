@@ -18,14 +18,9 @@ from ledger.domain.log.recorded import RecordedEvent
 from ledger.store import schema
 from ledger.store.failures import DAMAGE, fact_of, is_locked, refused_by_rule, unavailable
 from ledger.store.mending.corrections import true_time
+from ledger.store.place import expect_file, is_postgres, sqlite_path
 from ledger.store.profile import create_file, sqlite_engine
-from ledger.store.profile_postgres import (
-    is_postgres,
-    postgres_engine,
-    postgres_url,
-    shown,
-    without_password,
-)
+from ledger.store.profile_postgres import postgres_engine, postgres_url, shown
 from ledger.store.reading.read import checked_head, read_events
 from ledger.store.writing.append import Head, Writer, start_epoch
 
@@ -33,7 +28,6 @@ Mode = Literal["read", "write", "create", "upgrade"]
 
 SIMULATION: Final = "simulation/"
 """What the origin of a simulation's ledger begins with; services refuse such a ledger."""
-_SQLITE_URL: Final = "sqlite:///"
 _Connect = Callable[[Literal["reading", "writing"]], "Ledger"]
 
 
@@ -178,30 +172,13 @@ def unreadable(error: DBAPIError | UnicodeDecodeError) -> LedgerError:
     return found
 
 
-def sqlite_path(url: str) -> Path:
-    """
-    Return the file that a ledger URL names.
-
-    Raises:
-        InputError: another database than SQLite.
-    """
-    if url.startswith(_SQLITE_URL):
-        return Path(url.removeprefix(_SQLITE_URL))
-    if "://" in url:
-        raise InputError(
-            "not a ledger URL: use sqlite:///PATH, a path or postgresql://user@host/database",
-            place=without_password(url),
-        )
-    return Path(url)
-
-
 def _file(url: str, mode: Mode) -> tuple[_Connect, str]:
     """Return how to connect to a file, which is there or is made, and its name for messages."""
     path = sqlite_path(url)
     if mode == "create":
         _make_file(path)
-    elif not path.is_file():
-        raise InputError("no such ledger", place=str(path))
+    else:
+        expect_file(url)
     return partial(_connected, path), str(path)
 
 
@@ -244,8 +221,7 @@ def _connected(path: Path, purpose: Literal["reading", "writing"]) -> Ledger:
         connection = engine.connect()
     except (*DAMAGE, sqlite3.Error) as error:
         raise _not_opened(path, error) from error
-    url = f"{_SQLITE_URL}{path}"
-    return Ledger(url=url, engine=engine, connection=connection, writable=writable)
+    return Ledger(url=f"sqlite:///{path}", engine=engine, connection=connection, writable=writable)
 
 
 def _not_opened(path: Path, error: Exception) -> TenureError:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 from typing import Any, Final
 
 from psycopg import errors
@@ -14,11 +13,10 @@ from sqlalchemy.exc import ArgumentError
 from sqlalchemy.pool import NullPool
 
 from ledger.domain.errors import InputError
+from ledger.store.place import without_password
 
-SCHEMES: Final = ("postgresql://", "postgres://")
 CONNECT_SECONDS: Final = 5
 APPLICATION: Final = "tenure"
-_CREDENTIALS: Final = re.compile("//.*@", re.DOTALL)
 
 _ALWAYS: Final = {
     "lock_timeout": "5s",
@@ -45,11 +43,6 @@ _READING: Final = {
 }
 
 
-def is_postgres(url: str) -> bool:
-    """Tell whether a ledger URL names a database of Postgres."""
-    return url.startswith(SCHEMES)
-
-
 def postgres_url(url: str) -> URL:
     """
     Return the parts of a ledger URL, for the driver of synchronous callers.
@@ -67,11 +60,6 @@ def postgres_url(url: str) -> URL:
     if not parsed.database:
         raise InputError("the URL names no database", place=shown(parsed))
     return parsed.set(drivername="postgresql+psycopg")
-
-
-def without_password(url: str) -> str:
-    """Return a URL that we can't read, for messages: without whatever may be a credential."""
-    return _CREDENTIALS.sub("//", url).split("?")[0]
 
 
 def shown(url: URL) -> str:

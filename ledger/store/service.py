@@ -15,7 +15,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 from sqlalchemy.pool import NullPool
 
 from ledger.store import profile, profile_postgres
-from ledger.store.open import open_ledger, sqlite_path
+from ledger.store.open import open_ledger
+from ledger.store.place import is_postgres, sqlite_path
 
 _ROWS_PER_HOP: Final = 64
 
@@ -60,7 +61,7 @@ async def open_service(url: str, *, write: bool = False) -> AsyncIterator[Servic
         InputError: as `open_ledger`.
     """
     open_ledger(url, mode="write" if write else "read").close()  # is it one of ours?
-    if profile_postgres.is_postgres(url):
+    if is_postgres(url):
         engine = _postgres_engine(url, write=write)
     else:
         engine = _sqlite_engine(sqlite_path(url), write=write)

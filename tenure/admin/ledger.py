@@ -91,9 +91,9 @@ def rebuild(
 
     Example: tenure ledger rebuild --ledger run.db
     """
-    from ledger.store.projections.rebuild import rebuild
-
     with opened(ledger, mode="write") as source:
+        from ledger.store.projections.rebuild import rebuild
+
         report = rebuild(source, segments=segments)
     rows = [{"difference": text} for text in (*report.differences, *report.untold)]
     if output.is_table and report.equal:
@@ -121,11 +121,12 @@ def sql(
 
     Example: tenure ledger sql "SELECT namespace, sum(gpu_hours) FROM audit_usage_days GROUP BY 1"
     """
-    from ledger.store.reading.query import run_sql
     from tenure.parquet import parquet_target
 
     parquet = parquet_target(output, out)
     with opened(ledger) as source:
+        from ledger.store.reading.query import run_sql
+
         try:
             names, rows = run_sql(source, statement)
         except InputError as error:

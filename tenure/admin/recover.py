@@ -82,7 +82,7 @@ def recover(
     import secrets
 
     from ledger.store.mending.recover import recover
-    from ledger.store.open import sqlite_path
+    from ledger.store.place import sqlite_path
     from ledger.store.proving.trusted_keys import trusted_keys
     from tenure.manifests import read_manifests
 

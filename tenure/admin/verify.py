@@ -150,8 +150,6 @@ def _proved(
     segments: Path | None,
 ) -> VerifyReport:
     """Prove a ledger; where there is none any more, what tells that there was is a finding."""
-    from ledger.store.proving.verify import unopened
-
     try:
         with opened(ledger) as source:
             witness, refusals = _witness(source, checkpoints, export, public_key)
@@ -162,14 +160,15 @@ def _proved(
         kept = _kept(checkpoints, export, public_key)
         if not kept and not _was_a_ledger(ledger_url(ledger)):
             raise
+        from ledger.store.proving.verify import unopened
+
         fact = error.message.removeprefix("not a ledger: ")
         return _with(unopened(fact), kept)
 
 
 def _was_a_ledger(url: str) -> bool:
     """Tell whether a file still has a ledger's words; a server answers for itself."""
-    from ledger.store.open import sqlite_path
-    from ledger.store.profile_postgres import is_postgres
+    from ledger.store.place import is_postgres, sqlite_path
     from ledger.store.proving.damage import was_a_ledger
 
     return not is_postgres(url) and was_a_ledger(sqlite_path(url))

@@ -70,14 +70,15 @@ def usage(
 
     By the label team: tenure usage --by label:team -o csv
     """
-    from ledger.store.reading import report_queries as queries
-    from scheduler.usage.capacity import capacity_over
     from tenure.parquet import parquet_target
-    from tenure.report.build import load_history
 
     parquet = parquet_target(output, out)
     group = _group(by)
     with opened(ledger) as source:
+        from ledger.store.reading import report_queries as queries
+        from scheduler.usage.capacity import capacity_over
+        from tenure.report.build import load_history
+
         now = time_of(source)
         with source.connection.begin():
             span = queries.span(source.connection)

@@ -71,7 +71,6 @@ def who(
 
     What a Pod holds: tenure who ml/train-7
     """
-    from ledger.store.reading.report_queries import When
     from tenure.parquet import parquet_target
 
     if history and at is not None:
@@ -80,6 +79,8 @@ def who(
     form = output.text_form
     readings = parse_name(name)
     with opened(ledger) as source:
+        from ledger.store.reading.report_queries import When
+
         now = time_of(source)
         at_us = None if at is None else moment_of(at, now, option="--at")
         when = When(at_us=at_us, ever=history)

@@ -17,8 +17,8 @@ from ledger.domain.errors import InputError
 from ledger.domain.log.events import SettingsChanged
 from ledger.domain.proofs.canonical import canonical_json
 from ledger.domain.request.requests import PodRequest
-from ledger.store.open import Ledger, open_ledger, sqlite_path
-from ledger.store.profile_postgres import is_postgres
+from ledger.store.open import Ledger, open_ledger
+from ledger.store.place import is_postgres, sqlite_path
 from scheduler.cluster.settings import settings_hash, settings_json, with_templates
 from scheduler.decide.engine import Engine
 from scheduler.decide.score.typical import workload_of

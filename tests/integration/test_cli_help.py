@@ -67,6 +67,31 @@ def test_help_is_light(arguments: list[str]) -> None:
     assert "Usage: tenure" in done.stdout
 
 
+def test_a_missing_ledger_is_named_before_a_database_is_imported(tmp_path: Path) -> None:
+    """Whoever mistyped its name is told so at once, whatever was asked."""
+    commands = ["status", "verify", "usage", "who gpu-a", "map", "ledger sql x", "ledger rebuild"]
+    program = (
+        "import sys\n"
+        "from tenure.cli import app\n"
+        "from tenure.exits import run\n"
+        f"for command in {commands!r}:\n"
+        "    code = run(app, [*command.split(), '--ledger', 'none.db'])\n"
+        f"    heavy = [name for name in {HEAVY!r} if name in sys.modules]\n"
+        "    print(command, code, heavy)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.stdout.splitlines() == [f"{command} 2 []" for command in commands], done.stderr
+    assert done.stderr.count("none.db: no such ledger") == len(commands)
+
+
 @pytest.mark.parametrize(
     "words", [pytest.param(words, id=" ".join(words)) for words in command_lines()]
 )

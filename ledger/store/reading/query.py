@@ -10,7 +10,8 @@ from typing import Any, Final
 from sqlalchemy.exc import DBAPIError
 
 from ledger.domain.errors import InputError
-from ledger.store.open import Ledger, sqlite_path
+from ledger.store.open import Ledger
+from ledger.store.place import sqlite_path
 from ledger.store.profile import driver_connection, sqlite_engine
 from ledger.store.reading.query_postgres import run_sql_on_postgres
 from ledger.store.writing.statements import Row
