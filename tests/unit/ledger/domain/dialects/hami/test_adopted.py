@@ -5,7 +5,8 @@ import json
 import pytest
 
 from ledger.domain.adopted.pods import Adopted, adopt
-from ledger.domain.kube.node_objects import decode_node
+from ledger.domain.annotations.checkpoints import DeviceCheckpoint
+from ledger.domain.kube.node_objects import Witnesses, decode_node
 from tests.support.hami import ALLOCATED
 from tests.support.hami import allocated as written
 from tests.support.objects import Object, container, device, gpu_device, node, pod, sidecar
@@ -257,6 +258,26 @@ def test_who_has_all_of_the_compute_is_alone_by_our_own_annotation_too() -> None
     )
 
     assert [(share.minor, share.exclusive) for share in found.shares] == [(0, True), (1, False)]
+
+
+def test_kubelets_ids_of_hamis_shares_name_no_card() -> None:
+    """Contract 3: `<uuid>-<n>` is kubelet's choice among shares; HAMi gives another card."""
+    entry = DeviceCheckpoint(
+        pod_uid="u1", container_name="a", resource_name=GPU, device_ids=("GPU-1-3",)
+    )
+    witnesses = Witnesses(checkpoints={"u1": (entry,)}, cpus={})
+    fields: Object = {"uid": "u1", "nodeName": "n1", "phase": "Running"}
+    alone = adopt(pod(asks("a"), **fields), FOUR_CARDS, witnesses=witnesses)
+    texts = {ALLOCATED: written([("GPU-2", 3000, 30)])}
+    told = adopt(pod(asks("a"), annotations=texts, **fields), FOUR_CARDS, witnesses=witnesses)
+
+    assert (alone.source, alone.shares, alone.unknown_types) == (
+        "devices-checkpoints",
+        (),
+        ("gpu",),
+    )
+    assert (numbers(told), told.unknown_types) == ([(2, 30, 3000, 1, False)], ())
+    assert told.faults == ()
 
 
 @pytest.mark.parametrize("number", [2**31 - 1, 2_000_000_000])
