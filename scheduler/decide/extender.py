@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -73,8 +74,8 @@ def read_json(body: bytes) -> object:
         InputError: it is none.
     """
     try:
-        value: object = json.loads(body)
-    except (ValueError, RecursionError) as error:
+        value: object = msgspec.json.decode(body)
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise InputError(f"not valid JSON: {error}") from error
     return value
 
@@ -127,9 +128,8 @@ class NodeDirectory:
     """
 
     def __init__(self, names: Sequence[str] = ()) -> None:
-        # Fresh copies lie side by side in memory: a look-up of thousands then costs half.
-        copies: list[str] = json.loads(json.dumps(list(names)))
-        self._number_of = {name: number for number, name in enumerate(copies)}
+        self._number_of = {name: number for number, name in enumerate(names)}
+        self._scattered = True
         self._quoted: Texts = np.empty(len(names), dtype=np.object_)
         self._quoted[:] = [json.dumps(name) for name in names]
         self._closed: dict[str, str] = {}
@@ -140,8 +140,10 @@ class NodeDirectory:
             grown: Texts = np.empty(max(64, 2 * (number + 1)), dtype=np.object_)
             grown[: len(self._quoted)] = self._quoted
             self._quoted = grown
-        self._quoted[number] = json.dumps(name)
-        self._number_of[name] = number
+        if self._number_of.get(name) != number:
+            self._quoted[number] = json.dumps(name)
+            self._number_of[name] = number
+            self._scattered = True
         self._closed.pop(name, None)
 
     def drop(self, name: str) -> None:
@@ -169,6 +171,11 @@ class NodeDirectory:
         Raises:
             InputError: a name that is no text.
         """
+        if self._scattered:
+            # Fresh copies lie side by side in memory: a look-up of thousands then costs half.
+            copies: list[str] = json.loads(json.dumps(list(self._number_of)))
+            self._number_of = dict(zip(copies, self._number_of.values(), strict=True))
+            self._scattered = False
         try:
             return Asked(nodes=self._numbers(map(self._number_of.__getitem__, names), len(names)))
         except KeyError:
