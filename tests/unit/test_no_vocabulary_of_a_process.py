@@ -30,8 +30,8 @@ CHANGING: Final = frozenset(
         "update",
     ]
 )
-REMEMBERED: Final = {"ledger/store/proving/damage_postgres_scratch.py": {"_known"}}
-"""What a server of one version says of our schema: nobody sets it, and no other answer exists."""
+REMEMBERED: Final = {"ledger/store/proving/damage_postgres_scratch.py": {"_known", "_same"}}
+"""What a server of one version says of our words: nobody sets it, and no other answer exists."""
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
