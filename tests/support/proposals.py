@@ -24,9 +24,10 @@ _HEADER: Final = (
 _INTRO: Final = """\
 # The proposals, statement by statement
 
-What each proposal says, in our words, where it is built and the tests that show it; of HAMi, which has
-none, its [contract](contracts/hami.md). The page is made from [proposals.csv](proposals.csv) by `python -m tests.support.proposals`;
-`tests/unit/test_proposals_doc.py` checks that each file and test is there.
+What each proposal says, in our words, where it is built and the tests that show it; of HAMi, which
+has none, its [contract](contracts/hami.md). The page is made from [proposals.csv](proposals.csv) by
+`python -m tests.support.proposals`; `tests/unit/test_proposals_doc.py` checks that each file and
+test is there.
 
 - **holds**: built as the proposal says.
 - **differs**: ours is another reading, with its reason in [divergences](DIVERGENCES.md).
