@@ -85,7 +85,11 @@ def _ending(ends: Sequence[End]) -> str:
 
 
 def _gives_back(ends: Sequence[End]) -> str:
-    return ", ".join(end.pod_uid for end in ends if isinstance(end, PodVoided))
+    return ", ".join(
+        f"{end.pod_uid}/{end.attempt} on {end.node_uid}: {end.reason}"
+        for end in ends
+        if isinstance(end, PodVoided)
+    )
 
 
 def difference(what: str, before: object, after: object) -> Difference:

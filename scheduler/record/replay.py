@@ -71,6 +71,7 @@ PLANNED: Final = "planned"
 ENDED: Final = "ended"
 NOT_THERE: Final = "the node that was named would not take it"
 HELD: Final = "the Pod held something already"
+KEPT: Final = "a plan that stands keeps places for them"
 NOT_BEFORE: Final = "a position before its own"
 SOMEBODY: Final = "a plan is made for somebody"
 
@@ -508,7 +509,8 @@ class Replay:
             settings=self._in_force.settings,
         )
         signed = event.annotations.get(ANNOTATION_TENURE_ALLOCATION)
-        if signed is not None:
+        at_work = self._ahead is not None
+        if at_work and signed is not None:
             annotations[ANNOTATION_TENURE_ALLOCATION] = signed
         new = events.reserved(
             self._words(event),
@@ -518,10 +520,11 @@ class Replay:
             digest=event.request or "",
             arrival=event.arrival,
             attempt=event.attempt,
-            decided_on=None if self._ahead is None else event.decided_on,
+            resource_version=event.resource_version if at_work else "",
+            decided_on=event.decided_on if at_work else None,
         )
         assert isinstance(new.event, PodReserved), new
-        return structs.replace(new.event, resource_version=event.resource_version)
+        return new.event
 
     def _take_reservation(self, event: PodReserved, at_us: int) -> None:
         request = request_of(event, self._requests)
@@ -537,7 +540,7 @@ class Replay:
 
     def _refused(self, recorded: RecordedEvent, event: RequestRefused) -> Again | None:
         """Decide a refusal again; one by rules of a Pod is none of ours."""
-        if event.stage != events.STAGE or self._ahead is not None:
+        if self._ahead is not None or (event.stage != events.STAGE and event.request is None):
             return None
         request = self._request(event)
         self._now()
@@ -573,12 +576,7 @@ class Replay:
         name, position = event.group, recorded.envelope.position
         for member in (*event.waiting, *event.to_come):
             self._groups.left(member.pod_uid, name)  # whatever group it was in before
-        wrong: tuple[Difference, ...] = ()
-        if not event.waiting:
-            wrong = (difference("waiting", event.waiting, SOMEBODY),)
-        holds = [each for each in (*event.waiting, *event.to_come) if each.pod_uid in self._held]
-        if holds:
-            wrong = (difference("waiting", tuple(holds), HELD),)
+        wrong = self._wrong_members(event)
         if self._ahead is not None or wrong:
             self._groups.fold(event, recorded.envelope.wall_us)
             members = [self._member(member) for member in (*event.waiting, *event.to_come)]
@@ -611,13 +609,25 @@ class Replay:
             return None
         return Again(position=position, kind=PLANNED, name=name, differences=differences)
 
+    def _wrong_members(self, event: GroupPlanned) -> tuple[Difference, ...]:
+        """Return why a plan can't be for these members; let places go that they have already."""
+        members = (*event.waiting, *event.to_come)
+        if not event.waiting:
+            return (difference("waiting", event.waiting, SOMEBODY),)
+        kept = [self._groups.taken(member.pod_uid) for member in members]
+        places = [*filter(None, kept), *self._groups.dropped(event.group)]
+        for placement in places:
+            self._now().release(placement.request.uid)
+        holds = tuple(member for member in members if member.pod_uid in self._held)
+        if holds:
+            return (difference("waiting", holds, HELD),)
+        return (difference("waiting", members, KEPT),) if places else ()
+
     def _is_end(self, event: End) -> bool:
-        """Tell whether a plan's end is decided again: that of a simulation's is."""
+        """Tell whether the end of a plan or a wait is decided again: in a simulation it is."""
         if self._ahead is not None:
             return False
-        return isinstance(event, PlanDropped) or (
-            event.reason == DEADLINE and bool(self._groups.group_of(event.pod_uid))
-        )
+        return isinstance(event, PlanDropped) or bool(self._groups.group_of(event.pod_uid))
 
     def _ended(self, recorded: RecordedEvent, event: End, *, decide: bool) -> Again | None:
         """

@@ -357,7 +357,45 @@ def test_a_member_that_does_not_give_back_at_the_end_is_named() -> None:
     found = differing(words(played, lambda event: None if isinstance(event, PodVoided) else event))
 
     assert (found[0].kind, found[0].name) == ("ended", "gang/ml/g")
-    assert told(found[0].differences) == {"voided": ("none", "uid-w0")}
+    assert told(found[0].differences) == {
+        "voided": ("none", f"uid-w0/1 on uid-a: {DEADLINE}"),
+    }
+
+
+def test_a_wait_that_ends_for_another_reason_is_named() -> None:
+    """What is void in a simulation is void because the time of a gang was over."""
+
+    def change(event: LedgerEvent) -> LedgerEvent:
+        return structs.replace(event, reason="x") if isinstance(event, PodVoided) else event
+
+    (again,) = differing(words(a_wait_that_ends(), change))
+
+    assert told(again.differences)["voided"][0] == "uid-w0/1 on uid-a: x"
+
+
+@pytest.mark.parametrize("of", [GroupPlanned, PlanDropped])
+def test_a_plan_or_an_end_of_another_group_is_named(of: type[LedgerEvent]) -> None:
+    """Its members have places already when they are planned again, and that ends nothing."""
+    played = a_wait_that_ends()
+
+    def change(event: LedgerEvent) -> LedgerEvent:
+        return structs.replace(event, group="gang/ml/x") if type(event) is of else event
+
+    assert {again.kind for again in differing(words(played, change))} >= {"planned"}
+
+
+def test_what_a_simulation_never_writes_is_a_difference() -> None:
+    """A version of the Pod, and a refusal by rules of a Pod that a request is told of."""
+
+    def change(event: LedgerEvent) -> LedgerEvent:
+        if isinstance(event, PodReserved) and event.pod_name == "p0":
+            return structs.replace(event, resource_version="7")
+        return structs.replace(event, stage="x") if isinstance(event, RequestRefused) else event
+
+    versioned, refused = differing(words(play(run_of(NODES, ARRIVALS)), change))
+
+    assert told(versioned.differences) == {"resource_version": ("7", "none")}
+    assert told(refused.differences) == {"stage": ("x", "scheduling")}
 
 
 def test_an_end_that_nothing_calls_for_is_named() -> None:
