@@ -221,6 +221,11 @@ def released(placement: Placement, reason: str, at_us: int, *, attempt: int = 1)
     return _of_pod(event, "release", at_us)
 
 
+def ended(event: PodReleased, at_us: int) -> NewEvent:
+    """Return that a holder is gone."""
+    return _of_pod(event, "release", at_us)
+
+
 def voided(event: PodVoided, at_us: int) -> NewEvent:
     """Return the end of a reservation that never became a bound Pod."""
     return _of_pod(event, "void", at_us)

@@ -85,7 +85,7 @@ class Extender:
         self._view = view
         self._binds = binds
         self._why_not = why_not
-        self._holds = holds or NoHolds()
+        self._holds = NoHolds() if holds is None else holds
 
     def filter(self, body: bytes) -> bytes:
         """

@@ -179,6 +179,8 @@ class Binder:
             answer = await asyncio.shield(job.answer)
             if job.call.node_name == call.node_name or answer == DEPOSED:
                 return answer
+            if standing is not None and standing == self.books.standing(uid):
+                return answer  # nothing came of it
         if len(self._jobs) >= self.binds_max:
             return TOO_MANY
         return await self._first(call)

@@ -21,7 +21,7 @@ from ledger.domain.log.events import (
 )
 from ledger.domain.log.recorded import NewEvent
 from ledger.domain.log.recorded_request import recorded_request, request_digest
-from ledger.domain.log.state import GRANTED, LedgerState
+from ledger.domain.log.state import GRANTED, LOST, LedgerState
 from scheduler.decide.answers import encode
 from scheduler.record import events
 from scheduler.record.events import Words
@@ -61,12 +61,22 @@ class LiveBooks:
         self.lifted: Callable[[str, str], AbstractContextManager[None]] = _no_holds
 
     def standing(self, pod_uid: str) -> Standing | None:
-        """Return what is reserved for a Pod, None where nothing is."""
-        return self._standing.get(pod_uid)
+        """
+        Return what is reserved for a Pod, None where nothing is.
+
+        What was held through a lost node stays held there, and nobody can bind or void it.
+        """
+        standing = self._standing.get(pod_uid)
+        if standing is None:
+            return None
+        node = self._view.recorded(standing.node_uid)
+        held = None if node is None else node.holdings.get(f"{pod_uid}/{standing.attempt}")
+        return None if held is None or held.phase == LOST else standing
 
     def unsettled(self) -> list[Standing]:
         """Return the reservations of which nobody knows whether they were bound."""
-        return [each for each in self._standing.values() if not each.is_bound]
+        known = map(self.standing, list(self._standing))
+        return [each for each in known if each is not None and not each.is_bound]
 
     def version(self, pod_uid: str) -> str | None:
         """Return the resourceVersion of a Pod that was seen unbound; None without such a Pod."""
@@ -164,7 +174,7 @@ def _standing(state: LedgerState, opened: Mapping[int, object]) -> dict[str, Sta
     found: dict[str, Standing] = {}
     for uid, node in state.nodes.items():
         for holding in node.holdings.values():
-            if holding.kind != GRANTED:
+            if holding.kind != GRANTED or holding.phase == LOST:
                 continue
             event = opened.get(holding.opened_position)
             known = found.get(holding.pod_uid)

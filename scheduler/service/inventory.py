@@ -77,6 +77,14 @@ class Inventory:
         view = self._view
         view.nodes.note(self.faults)
         names = view.nodes.take_changed()
+        try:
+            await self._settle(names)
+        except LedgerError:
+            view.nodes.note(names)
+            raise
+
+    async def _settle(self, names: list[str]) -> None:
+        view = self._view
         if not self.settled:
             there = view.nodes.uids()
             for uid, name in self._live.items():
@@ -90,10 +98,9 @@ class Inventory:
             outcomes = await asyncio.gather(
                 *(self._put(facts[name]) for name in part), return_exceptions=True
             )
-            for name, outcome in zip(part, outcomes, strict=True):
+            for outcome in outcomes:
                 if isinstance(outcome, LedgerError):
                     failures.append(outcome)
-                    view.nodes.note([name])
                 elif isinstance(outcome, BaseException):
                     raise outcome
         if failures:

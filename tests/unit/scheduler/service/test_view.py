@@ -136,6 +136,22 @@ def test_what_could_not_be_recorded_is_recorded_once_the_ledger_is_back() -> Non
     assert live.passing(_pod("p"), "a") == ["a"]
 
 
+def test_a_loss_that_meets_a_ledger_that_is_away_loses_no_other_change() -> None:
+    """At a takeover the first thing to record may be that a Node went; the others wait for it."""
+    live = Live()
+    live.add_node("a")
+    live.settle()
+    after = Live(live.ledger)
+    after.add_node("b")
+    after.ledger.away = LedgerError("the database is away")
+    with pytest.raises(LedgerError, match="away"):
+        after.settle()
+    after.ledger.away = None
+    after.settle()
+
+    assert (after.view.facts("a"), after.view.uid("b")) == (None, "uid-b")
+
+
 def test_a_node_that_was_deleted_takes_nothing_and_its_account_stays() -> None:
     """Its loss is recorded; the same machine under another Node still has what is held."""
     live = Live()

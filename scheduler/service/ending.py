@@ -1,0 +1,237 @@
+"""
+What has ended and what nobody recorded: the API's Pods beside the ledger's holdings.
+
+Rule: design section 5.5 and 8, "When parts are down": hold early, release late. Functions of what
+is known, keyed by UID; who calls them records what they say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from certs.ports import Object
+from ledger.domain.log.events import PodReleased
+from ledger.domain.log.state import LOST, NodeState
+
+SUCCEEDED, FAILED = "Succeeded", "Failed"
+DELETED: Final = "deleted"
+COMPLETED: Final = "completed"
+WAKE_SECONDS: Final = 1.0
+_MIRROR: Final = "kubernetes.io/config.mirror"
+_RESERVED: Final = "reserved"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodLife:
+    """
+    As much of a Pod as says whether it has ended.
+
+    Attributes:
+        node: where it is bound; empty while it is not.
+        ended: why it has ended, in one word; empty while it has not.
+        terminated: kubelet says of every container that it is not running.
+        static_uid: of a mirror, the UID of the Pod that kubelet runs from a file: 32 hex digits,
+            which its checkpoints say.
+    """
+
+    uid: str
+    namespace: str
+    name: str
+    node: str
+    ended: str = ""
+    terminated: bool = False
+    static_uid: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeWord:
+    """
+    What a node says of what runs there.
+
+    Attributes:
+        has_agent: an agent has reported once for it.
+        agent_ready: its agent reports now.
+        kubelet_ready: its Node is Ready.
+        gone: UIDs of Pods of which the agent says that nothing is left.
+    """
+
+    has_agent: bool = False
+    agent_ready: bool = False
+    kubelet_ready: bool = False
+    gone: frozenset[str] = frozenset()
+
+
+SILENT: Final = NodeWord()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ends:
+    """
+    What is to be done about holdings.
+
+    Attributes:
+        releases: what nobody holds any more.
+        waiting: keys of holdings whose Pod has ended, and whose node has not confirmed it.
+        settles: Pods with a reservation of which nobody knows whether it was bound.
+        adopts: Pods that run on a node of ours and hold nothing by the ledger.
+    """
+
+    releases: tuple[PodReleased, ...] = ()
+    waiting: tuple[str, ...] = ()
+    settles: tuple[str, ...] = ()
+    adopts: tuple[str, ...] = ()
+
+
+def life_of(pod: Object) -> PodLife:
+    """Return what a Pod object says of its life."""
+    metadata, spec, status = pod["metadata"], pod.get("spec") or {}, pod.get("status") or {}
+    phase, reason = status.get("phase") or "", status.get("reason") or ""
+    ended = ""
+    if phase in {SUCCEEDED, FAILED}:
+        ended = reason or (COMPLETED if phase == SUCCEEDED else FAILED)
+    return PodLife(
+        uid=metadata["uid"],
+        namespace=metadata.get("namespace") or "",
+        name=metadata["name"],
+        node=spec.get("nodeName") or "",
+        ended=ended,
+        terminated=_terminated(status),
+        static_uid=(metadata.get("annotations") or {}).get(_MIRROR) or "",
+    )
+
+
+def _terminated(status: Mapping[str, Any]) -> bool:
+    kinds = ("containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses")
+    statuses = [each for kind in kinds for each in status.get(kind) or ()]
+    return not any("running" in (each.get("state") or {}) for each in statuses)
+
+
+def ends(
+    pods: Mapping[str, PodLife],
+    nodes: Iterable[NodeState],
+    words: Mapping[str, NodeWord],
+    *,
+    is_under_way: Callable[[str], bool],
+    last_seen: Mapping[str, PodLife],
+    holds_devices: Callable[[PodLife], bool],
+) -> Ends:
+    """
+    Compare the API's Pods with the ledger's holdings.
+
+    Rule: design section 5.5: a release needs that the Pod is terminal or gone and, where an agent
+    has reported for its node, that the node has confirmed it. What was held through a lost node
+    opens with its machine alone, and is none of this.
+
+    Args:
+        pods: of the whole API, by UID; the list must be complete.
+        words: by UID of the node; one without a word never had an agent.
+        is_under_way: the Pod is being bound or settled.
+        last_seen: Pods that are gone, as they were seen last, as far as somebody did.
+        holds_devices: whether a running Pod has what the ledger must know of.
+    """
+    known = {**pods, **{pod.static_uid: pod for pod in pods.values() if pod.static_uid}}
+    releases: list[PodReleased] = []
+    waiting: list[str] = []
+    settles: list[str] = []
+    names: set[str] = set()
+    held: set[str] = set()
+    for node in nodes:
+        if not node.lost:
+            names.add(node.name)
+        for key, holding in node.holdings.items():
+            uid = holding.pod_uid
+            held.add(uid)
+            if holding.phase == LOST or holding.machine or is_under_way(uid):
+                continue
+            if holding.phase == _RESERVED:
+                settles.append(uid)
+                continue
+            pod = known.get(uid)
+            why = DELETED if pod is None else pod.ended
+            if not why:
+                continue
+            seen = pod or last_seen.get(uid)
+            if _is_confirmed(uid, seen, words.get(node.uid, SILENT)):
+                releases.append(
+                    PodReleased(pod_uid=uid, attempt=holding.attempt, node_uid=node.uid, reason=why)
+                )
+            else:
+                waiting.append(key)
+    adopts = [
+        pod.uid
+        for pod in pods.values()
+        if pod.node in names
+        and held.isdisjoint({pod.uid, pod.static_uid})
+        and not pod.ended
+        and not is_under_way(pod.uid)
+        and holds_devices(pod)
+    ]
+    return Ends(
+        releases=tuple(releases),
+        waiting=tuple(waiting),
+        settles=tuple(settles),
+        adopts=tuple(adopts),
+    )
+
+
+def _is_confirmed(uid: str, seen: PodLife | None, word: NodeWord) -> bool:
+    """
+    Tell whether nothing of an ended Pod is left on its node.
+
+    Rule: design section 8: a silent agent is replaced by kubelet's own word, if kubelet is ready;
+    without that the release waits, visible with its age, for the node or for an act.
+    """
+    if not word.has_agent or uid in word.gone:
+        return True
+    if word.agent_ready or not word.kubelet_ready:
+        return False
+    return seen is not None and seen.terminated
+
+
+class Wakes:
+    """
+    When to tell waiting Pods that room came free, by an annotation of the Node.
+
+    Rule: design section 5: at most once a second for each node; what is released meanwhile is told
+    with the next one, so that none is lost.
+    """
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._due: dict[str, None] = {}
+        self._told: dict[str, float] = {}
+
+    def released(self, node_name: str) -> None:
+        """Take note that something was released on a node."""
+        self._due[node_name] = None
+
+    def take(self) -> list[str]:
+        """Return the nodes that are to be annotated now."""
+        now = self._now()
+        self._told = {name: at for name, at in self._told.items() if now - at < WAKE_SECONDS}
+        ready = [name for name in self._due if name not in self._told]
+        for name in ready:
+            del self._due[name]
+            self._told[name] = now
+        return ready
+
+    def again(self, node_name: str) -> None:
+        """Take note that a node could not be annotated."""
+        self._due[node_name] = None
+
+
+def namespace_labels(labelled: Mapping[str, bool], nodes: Iterable[NodeState]) -> dict[str, bool]:
+    """
+    Return the namespaces whose label `tenure.sh/holding` must change, and whether to set it.
+
+    Rule: design section 5.1: a namespace can't leave Tenure while some Pod there holds something.
+
+    Args:
+        labelled: every namespace that there is, and whether it has the label.
+    """
+    holding = {holding.namespace for node in nodes for holding in node.holdings.values()}
+    return {
+        name: name in holding for name, has in sorted(labelled.items()) if has != (name in holding)
+    }

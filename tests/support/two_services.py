@@ -1,0 +1,634 @@
+"""
+Two schedulers of Tenure in one process, in virtual time, and all that can go wrong around them.
+
+Real: view, books, holds, extender, binder and ending, over a ledger in SQLite. Played: the API
+server, its watches, kube-scheduler, kubelet, and faults that a seed draws: lost and late answers,
+refusals, crashes between any two effects, leaders that are deposed and go on, Pods and nodes that
+are re-created under their names, watch events that come twice, late or in another order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+
+from ledger.domain.errors import LedgerError, OverloadedError, UnknownOutcomeError
+from ledger.domain.log.events import PodReleased
+from ledger.domain.log.state import LOST as LOST_PHASE
+from ledger.domain.resources import ANNOTATION_DEVICE_ALLOCATED
+from ledger.store.open import Ledger, open_ledger
+from ledger.store.writing import commands
+from ledger.store.writing.append import Writer
+from ledger.store.writing.commands import Command, Outcome
+from scheduler.decide.settings import SchedulingSettings
+from scheduler.record import events
+from scheduler.record.events import Words
+from scheduler.service.answering import Extender
+from scheduler.service.beginning import begin
+from scheduler.service.binding import Binder
+from scheduler.service.books import LiveBooks
+from scheduler.service.ending import PodLife, ends, life_of
+from scheduler.service.holds import Holds
+from scheduler.service.inventory import Inventory
+from scheduler.service.view import ClusterView
+from tests.support import fake_api, objects
+from tests.support.binding import LoopClock, Tasks, Unsigned
+from tests.support.fake_api import ANSWERED, ApiClient, ApiServer, Json
+from tests.support.stores import ORIGIN
+
+WORDS: Final = Words(policy="binpack", settings_hash="", tenure_version="test")
+HTTP_SECONDS: Final = 10.0
+NODES: Final = ("a", "b")
+CARDS: Final = 2
+ASKS: Final = (25, 50, 50, 100, 100, 200)
+PODS: Final = 9
+CHAOS_SECONDS: Final = 60.0
+CALM_SECONDS: Final = 400.0
+_RESERVED: Final = "reserved"
+WEIGHTS: Final = {"crash": 0.2, "api create": 4.0, "answer of append lost": 2.0, "deposed": 3.0}
+LATE_SECONDS: Final = (2.1, 2.3, 4.0, 12.0, 40.0)
+FATES: Final[tuple[str | int, ...]] = (
+    *(fake_api.LOST, fake_api.DROPPED, fake_api.LATE, fake_api.LATE),
+    *(429, 500),
+)
+DELAYS: Final = (0.0, 0.0, 0.01, 0.5, 5.0)
+
+
+class CrashedError(BaseException):
+    """The process ended here; nothing of it runs any more."""
+
+
+@dataclass(slots=True)
+class Faults:
+    """
+    What goes wrong, and how often; nothing once `calm`.
+
+    Attributes:
+        rate: of every effect, how many in a thousand are hit.
+    """
+
+    rng: Random
+    rate: int
+    calm: bool = False
+    counts: Counter[str] = field(default_factory=Counter)
+
+    def hits(self, what: str) -> bool:
+        """Draw whether this is hit; a process ends less often than an answer is lost."""
+        times = next((many for word, many in WEIGHTS.items() if what.startswith(word)), 1.0)
+        hit = not self.calm and self.rng.random() * 1000 < self.rate * times
+        self.counts[what] += hit
+        return hit
+
+    def fate(self, verb: str) -> str | int:
+        """Draw what becomes of a call of the API."""
+        if not self.hits(f"api {verb}"):
+            return ANSWERED
+        return self.rng.choice(FATES)
+
+
+class Recorder:
+    """A lane without threads: the real writer on the real file, and answers that get lost."""
+
+    def __init__(self, writer: Writer, faults: Faults, crash: Callable[[str], None]) -> None:
+        self._writer = writer
+        self._faults = faults
+        self._crash = crash
+
+    @property
+    def epoch(self) -> int:
+        """Return the writer's epoch."""
+        return self._writer.head.epoch
+
+    @property
+    def position(self) -> int:
+        """Return the writer's position."""
+        return self._writer.head.position
+
+    async def record(self, command: Command) -> Outcome:
+        """Record a command, with whatever a database can do to it."""
+        self._crash("before append")
+        await asyncio.sleep(0.002)
+        if self._faults.hits("ledger away"):
+            raise self._faults.rng.choice([LedgerError("down"), OverloadedError("many")])
+        if self._faults.hits("append lost on its way"):
+            raise UnknownOutcomeError("lost on its way")
+        [outcome] = commands.record(self._writer, [command])
+        self._crash("after append")
+        if self._faults.hits("answer of append lost"):
+            raise UnknownOutcomeError("the answer was lost")
+        return outcome
+
+
+class Service:
+    """One process: what `tenure serve scheduler` is made of, while it believes to lead."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self.world = world
+        self.alive = True
+        self.tasks = Tasks()
+        self.ledger: Ledger = open_ledger(world.url, mode="write")
+        writer = self.ledger.start_epoch(name, ORIGIN, "0.1.0", wall_us=LoopClock().wall_us())
+        self.recorder = Recorder(writer, world.faults, self.crash_maybe)
+        begun = begin(self.ledger)
+        clock = LoopClock()
+        self.view = ClusterView(world.settings)
+        self.view.begin(begun.position, begun.state, begun.opened, begun.gone())
+        self.inventory = Inventory(self.view, self.recorder, clock, begun, synced=lambda: True)
+        self.books = LiveBooks(self.view, clock, WORDS, begun)
+        self.holds = Holds(self.view.engine, clock.monotonic, self.view.directory.number)
+        self.view.given_back = self.holds.dropped
+        self.books.lifted = self.holds.lifted
+        self.api = ApiClient(world.server, asyncio.sleep, fate=self._fate, later=world.later)
+        self.binder = world.binder(
+            recorder=self.recorder,
+            api=self.api,
+            clock=clock,
+            books=self.books,
+            proofs=Unsigned(),
+            actor=f"scheduler/{name}",
+            start=self.tasks.start,
+        )
+        self.extender = Extender(self.view, self.binder, why_not=self._why_not, holds=self.holds)
+        self.ready = False
+        self.gone: dict[str, PodLife] = {}
+
+    def _why_not(self) -> str:
+        return "" if self.ready else "not ready"
+
+    def _fate(self, verb: str) -> str | int:
+        self.crash_maybe(f"before {verb}")
+        self.api.late_seconds = self.world.faults.rng.choice(LATE_SECONDS)
+        return self.world.faults.fate(verb)
+
+    def crash_maybe(self, where: str) -> None:
+        """End the process here, if the seed says so."""
+        if not self.alive:
+            raise CrashedError
+        if self.world.faults.hits(f"crash {where}"):
+            self.crash()
+            raise CrashedError
+
+    def crash(self) -> None:
+        """End the process: its tasks stop where they are, its memory is gone."""
+        if self.alive:
+            self.alive = False
+            for task in list(self.tasks.running):
+                task.cancel()
+            self.ledger.close()
+
+    async def run(self) -> None:
+        """Begin with the lists, then settle, release and follow until the end."""
+        self.relist()
+        while self.alive:
+            try:
+                await self.inventory.settle()
+                if not self.ready:
+                    for standing in self.books.unsettled():
+                        self.binder.settle(standing)
+                    self.ready = True
+                await self.release()
+            except LedgerError:
+                if self.world.leader is not self:
+                    self.crash()
+            await asyncio.sleep(1.0)
+
+    async def release(self) -> None:
+        """Record what has ended, as the API tells it."""
+        pods = {
+            value["metadata"]["uid"]: life_of(value)
+            for path, value in self.world.server.objects.items()
+            if "/pods/" in path
+        }
+        states = [
+            state
+            for name in NODES
+            for uid in self.world.uids[name]
+            if (state := self.view.recorded(uid)) is not None
+        ]
+        found = ends(
+            pods,
+            states,
+            {},
+            is_under_way=self.binder.is_under_way,
+            last_seen={},
+            holds_devices=lambda _: False,
+        )
+        for uid in found.settles:
+            standing = self.books.standing(uid)
+            if standing is not None and not standing.is_bound:
+                self.binder.settle(standing)
+        for event in found.releases:
+            await self.record_release(event)
+
+    async def record_release(self, event: PodReleased) -> None:
+        """Record one release."""
+        new = events.by("scheduler", events.ended(event, LoopClock().wall_us()))
+        outcome = await self.recorder.record(Command(events=(new,)))
+        if isinstance(outcome, commands.Recorded):
+            self.books.recorded([new], outcome.first)
+
+    def relist(self) -> None:
+        """Take all that the API server has, and forget all that it has not."""
+        there = {value["metadata"]["uid"]: value for value in self.world.server.objects.values()}
+        for uid in set(self.view.pods.seen) - there.keys():
+            self.told("DELETED", {"kind": "Pod", "metadata": {"uid": uid}})
+        for name in NODES:
+            known = self.view.nodes.uid(name)
+            if known is not None and known not in there:
+                self.told("DELETED", {"kind": "Node", "metadata": {"uid": known}})
+        for value in there.values():
+            self.told("MODIFIED", value)
+
+    def told(self, kind: str, value: Json) -> None:
+        """Take a watch event."""
+        uid = value["metadata"]["uid"]
+        sinks: list[Any] = (
+            [self.view.pods, self.holds]
+            if value["kind"] == "Pod"
+            else [getattr(self.view.nodes, {"Node": "nodes", "Device": "devices"}[value["kind"]])]
+        )
+        for sink in sinks:
+            if kind == "DELETED":
+                sink.drop(uid)
+            else:
+                sink.put(uid, value)
+
+
+class World:
+    """
+    The cluster, its two services and what a seed does to them.
+
+    Args:
+        binder: makes what binds; a mutant's is another one.
+        rate: faults in a thousand effects.
+
+    Attributes:
+        broken: what must not be, in words.
+        stranded: Pods that hold something through a node that was lost.
+    """
+
+    def __init__(
+        self, seed: int, folder: Path, *, rate: int = 50, binder: Callable[..., Binder] = Binder
+    ) -> None:
+        self.rng = Random(seed)
+        self.faults = Faults(Random(seed + 1), rate)
+        self.url = f"sqlite:///{folder / f'{seed}.db'}"
+        self.settings = SchedulingSettings(node_policy="binpack")
+        self.server = ApiServer()
+        self.binder = binder
+        self.leader: Service | None = None
+        self.services: list[Service] = []
+        self.tasks = Tasks()
+        self.uids: dict[str, list[str]] = {name: [] for name in NODES}
+        self.made: Counter[str] = Counter()
+        self.broken: list[str] = []
+        self.stranded: set[str] = set()
+        open_ledger(self.url, mode="create").close()
+        self.server.watchers.append(self._changed)
+        for name in NODES:
+            self.put_node(name)
+
+    # --- the cluster --------------------------------------------------------------------------
+
+    def put_node(self, name: str) -> None:
+        """Let a node come, or come again under its name, on a machine of its own."""
+        number = len(self.uids[name])
+        uid = f"uid-{name}-{number}"
+        self.uids[name].append(uid)
+        node = objects.node(name, allocatable={"cpu": "64", "memory": "256Gi", "pods": "110"})
+        cards = [
+            objects.gpu_device(minor, id=f"GPU-{name}-{number}-{minor}") for minor in range(CARDS)
+        ]
+        device = objects.device(*cards, name=name)
+        node["kind"], device["kind"] = "Node", "Device"
+        node["metadata"]["uid"], device["metadata"]["uid"] = uid, f"device-{name}-{number}"
+        self.server.put(f"/devices/{name}", device)
+        self.server.put(f"/nodes/{name}", node)
+
+    def put_pod(self, name: str) -> None:
+        """Create a Pod, perhaps another one under a name that was there."""
+        self.made[name] += 1
+        uid = f"{name}-{self.made[name]}"
+        percent = self.rng.choice(ASKS)
+        pod = objects.pod(
+            objects.container(limits={"koordinator.sh/gpu": str(percent)}),
+            name=name,
+            uid=uid,
+            annotations={"tenure.sh/admitted": "true"},
+            schedulerName="tenure",
+        )
+        pod["status"] = {"phase": "Pending"}
+        self.server.put(fake_api.path_of(pod), pod)
+
+    def pods(self) -> list[Json]:
+        """Return the Pods that there are."""
+        return [value for path, value in self.server.objects.items() if "/pods/" in path]
+
+    def _changed(self, kind: str, value: Json) -> None:
+        """Tell every service, each after a time of its own, and sometimes twice."""
+        for service in self.services:
+            if not service.alive:
+                continue
+            times = 2 if self.faults.hits("watch event twice") else 1
+            for _ in range(times):
+                delay = 0.001
+                if self.faults.hits("watch event late"):
+                    delay = self.faults.rng.choice(DELAYS)
+                self.later(delay, partial(self._tell, service, kind, value))
+
+    def _tell(self, service: Service, kind: str, value: Json) -> None:
+        if service.alive:
+            service.told(kind, value)
+
+    def later(self, seconds: float, act: Callable[[], object]) -> object:
+        """Do something after a time."""
+        return asyncio.get_running_loop().call_later(seconds, act)
+
+    # --- the actors ---------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start a service, which takes the lead; the one before is not told."""
+        service = Service(self, f"s{len(self.services)}")
+        self.services.append(service)
+        self.leader = service
+        service.tasks.start(self._guarded(service))
+
+    async def _guarded(self, service: Service) -> None:
+        try:
+            await service.run()
+        except CrashedError:
+            return
+
+    async def kube_scheduler(self) -> None:
+        """Ask about one Pod after the other, and bind beside that."""
+        waits: dict[str, float] = {}
+        loop = asyncio.get_running_loop()
+        binding: set[str] = set()
+        while True:
+            await asyncio.sleep(0.05)
+            for pod in self.pods():
+                uid = pod["metadata"]["uid"]
+                unbound = (
+                    not pod["spec"].get("nodeName") and "deletionTimestamp" not in pod["metadata"]
+                )
+                if not unbound or uid in binding or waits.get(uid, 0) > loop.time():
+                    continue
+                waits[uid] = loop.time() + 1.0
+                node = await self._ask(pod)
+                if node:
+                    binding.add(uid)
+                    self.tasks.start(self._bind(pod, node, binding))
+
+    def _asked(self) -> Service | None:
+        """Return who is asked: the leader, or one that still believes to be."""
+        alive = [service for service in self.services if service.alive]
+        if len(alive) > 1 and self.faults.hits("deposed leader asked"):
+            return alive[0]
+        return self.leader if self.leader is not None and self.leader.alive else None
+
+    async def _ask(self, pod: Json) -> str:
+        service = self._asked()
+        if service is None:
+            return ""
+        try:
+            body = json.dumps({"Pod": pod, "NodeNames": list(NODES)}).encode()
+            names = json.loads(service.extender.filter(body)).get("NodeNames") or []
+            if len(names) > 1:
+                body = json.dumps({"Pod": pod, "NodeNames": names}).encode()
+                best = json.loads(service.extender.prioritize(body))
+                names = [max(best, key=lambda each: each["Score"])["Host"]] if best else names
+        except CrashedError:
+            return ""
+        if names and self.faults.hits("another node than was best"):
+            return self.faults.rng.choice(NODES)
+        return str(names[0]) if names else ""
+
+    async def _bind(self, pod: Json, node: str, binding: set[str]) -> None:
+        metadata = pod["metadata"]
+        body = {
+            "PodNamespace": metadata["namespace"],
+            "PodName": metadata["name"],
+            "PodUID": metadata["uid"],
+            "Node": node,
+        }
+        service = self._asked()
+        try:
+            if service is not None:
+                async with asyncio.timeout(HTTP_SECONDS):
+                    await service.extender.bind(json.dumps(body).encode())
+        except (TimeoutError, CrashedError):
+            pass
+        except asyncio.CancelledError:
+            if service is not None and service.alive:
+                raise
+        finally:
+            binding.discard(metadata["uid"])
+
+    async def chaos(self) -> None:
+        """Do to the cluster what its users, nodes and operators do."""
+        for name in (f"p{number}" for number in range(PODS)):
+            self.put_pod(name)
+        acts: Sequence[Callable[[], None]] = (
+            self._end_a_pod,
+            self._end_a_pod,
+            self._recreate_a_pod,
+            self._recreate_a_pod,
+            self._touch_a_pod,
+            self._touch_a_pod,
+            self._recreate_a_node,
+            self._depose,
+            self._crash,
+            self._relist,
+        )
+        end = asyncio.get_running_loop().time() + CHAOS_SECONDS
+        while asyncio.get_running_loop().time() < end:
+            await asyncio.sleep(self.rng.choice((0.005, 0.02, 0.1, 1.0, 3.0)))
+            self.rng.choice(acts)()
+            self.faults.counts["act"] += 1
+            self.check()
+            if self.leader is None or not self.leader.alive:
+                self.later(self.rng.choice((0.1, 2.0)), self._lead)
+
+    def _lead(self) -> None:
+        if self.leader is None or not self.leader.alive:
+            self.start()
+
+    def _end_a_pod(self) -> None:
+        pods = self.pods()
+        if not pods:
+            return
+        pod = self.rng.choice(pods)
+        path, how = fake_api.path_of(pod), self.rng.randrange(3)
+        if how == 0 and pod["spec"].get("nodeName"):
+            reason = self.rng.choice(("", "Evicted", "OutOfcpu"))
+            self.server.change(
+                path, lambda value: value["status"].update(phase="Failed", reason=reason)
+            )
+        elif how == 1:
+            self.server.change(
+                path, lambda value: value["metadata"].update(deletionTimestamp="now")
+            )
+            self.later(2.0, lambda: self._delete(path, pod["metadata"]["uid"]))
+        else:
+            self.server.delete(path)
+
+    def _delete(self, path: str, uid: str) -> None:
+        value = self.server.read(path)
+        if value is not None and value["metadata"]["uid"] == uid:
+            self.server.delete(path)
+
+    def _recreate_a_pod(self) -> None:
+        name = f"p{self.rng.randrange(PODS)}"
+        self.server.delete(f"/api/v1/namespaces/ml/pods/{name}")
+        self.put_pod(name)
+
+    def _touch_a_pod(self) -> None:
+        pods = self.pods()
+        if pods:
+            path = fake_api.path_of(self.rng.choice(pods))
+            stamp = str(self.server.version)
+            self.server.change(path, lambda value: value["metadata"]["annotations"].update(t=stamp))
+
+    def _recreate_a_node(self) -> None:
+        if self.rng.randrange(4):
+            return
+        name = self.rng.choice(NODES)
+        for pod in self.pods():
+            if pod["spec"].get("nodeName") == name:
+                self.server.delete(fake_api.path_of(pod))
+        self.server.delete(f"/nodes/{name}")
+        self.put_node(name)
+
+    def _depose(self) -> None:
+        alive = [service for service in self.services if service.alive]
+        if len(alive) < 2 and not self.rng.randrange(4):
+            self.start()
+
+    def _crash(self) -> None:
+        alive = [service for service in self.services if service.alive]
+        if alive and not self.rng.randrange(4):
+            self.rng.choice(alive).crash()
+
+    def _relist(self) -> None:
+        for service in self.services:
+            if service.alive:
+                service.relist()
+
+    # --- what must hold -----------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Note every card that bound Pods have more of than there is, by their annotations."""
+        taken: Counter[str] = Counter()
+        for pod in self.pods():
+            if pod["spec"].get("nodeName") and pod["status"]["phase"] not in (
+                "Failed",
+                "Succeeded",
+            ):
+                for card, percent in cards_of(pod):
+                    taken[card] += percent
+        over = {card: percent for card, percent in taken.items() if percent > 100}
+        if over:
+            self.broken.append(f"given twice: {over}")
+
+    def check_settled(self) -> None:
+        """
+        Note every difference between the ledger, what bound Pods say, and what there is.
+
+        Whoever holds something through a lost node holds it until the machine is cleared, and that
+        is all that is known of it: it is reserved nowhere else, and where its Binding met a Node
+        that was re-created under the name, that Node's agent refuses its proof.
+        """
+        self.check()
+        with open_ledger(self.url, mode="read") as ledger:
+            state = begin(ledger).state
+        held: dict[str, list[tuple[str, int]]] = {}
+        for node in state.nodes.values():
+            for holding in node.holdings.values():
+                if holding.phase == LOST_PHASE:
+                    self.stranded.add(holding.pod_uid)
+                    continue
+                if holding.phase == _RESERVED:
+                    self.broken.append(f"nobody settles {holding.key}")
+                if holding.pod_uid in held:
+                    self.broken.append(f"held twice: {holding.pod_uid}")
+                held[holding.pod_uid] = sorted(
+                    (share.device_id, share.core_percent) for share in holding.shares
+                )
+        there = {pod["metadata"]["uid"]: pod for pod in self.pods()}
+        for uid in held.keys() - there.keys():
+            self.broken.append(f"leaked: {uid}")
+        for uid, pod in there.items():
+            if uid in self.stranded:
+                continue
+            bound = bool(pod["spec"].get("nodeName"))
+            ended = pod["status"]["phase"] in ("Failed", "Succeeded")
+            if (bound and not ended) is not (uid in held):
+                self.broken.append(f"bound={bound}, ended={ended}, held={uid in held}: {uid}")
+            if uid in held and held[uid] != sorted(cards_of(pod)):
+                self.broken.append(f"has other cards than the ledger says: {uid}")
+        leader = self.leader
+        assert leader is not None
+        if len(leader.holds):
+            self.broken.append(f"soft holds are left: {len(leader.holds)}")
+        self._check_room(held)
+
+    def _check_room(self, held: dict[str, list[tuple[str, int]]]) -> None:
+        """No Pod waits that the free cards take."""
+        used: Counter[str] = Counter()
+        for shares in held.values():
+            for card, percent in shares:
+                used[card] += percent
+        for pod in self.pods():
+            waits = pod["status"]["phase"] == "Pending" and not pod["spec"].get("nodeName")
+            if not waits or pod["metadata"]["uid"] in self.stranded:
+                continue
+            limits = pod["spec"]["containers"][0]["resources"]["limits"]
+            percent = int(limits["koordinator.sh/gpu"])
+            for name in NODES:
+                number = len(self.uids[name]) - 1
+                free = [100 - used[f"GPU-{name}-{number}-{minor}"] for minor in range(CARDS)]
+                if sum(each >= min(percent, 100) for each in free) >= max(1, percent // 100):
+                    self.broken.append(f"waits though {name} has room: {pod['metadata']['uid']}")
+
+    async def run(self) -> None:
+        """Let all of it happen, then let all go well, then look."""
+        self.start()
+        asking = asyncio.ensure_future(self.kube_scheduler())
+        await self.chaos()
+        self.faults.calm = True
+        self._lead()
+        for service in self.services:
+            if service.alive and service is not self.leader:
+                service.crash()
+        await asyncio.sleep(30.0)  # what is late has come
+        self._relist()
+        await asyncio.sleep(CALM_SECONDS)
+        asking.cancel()
+        await self.tasks.all_done()
+        self.check_settled()
+        for tasks in (self.tasks, *(service.tasks for service in self.services)):
+            self.broken += [
+                f"failed: {error!r}"
+                for error in tasks.failed
+                if not isinstance(error, CrashedError)
+            ]
+        for service in self.services:
+            service.crash()
+
+
+def cards_of(pod: Json) -> list[tuple[str, int]]:
+    """Return the cards that a bound Pod says it has, with their percent."""
+    text = pod["metadata"]["annotations"].get(ANNOTATION_DEVICE_ALLOCATED)
+    if text is None:
+        return []
+    return [
+        (each["id"], int(each["resources"]["koordinator.sh/gpu-core"]))
+        for each in json.loads(text)["gpu"]
+    ]

@@ -1,0 +1,255 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from msgspec import structs
+
+from ledger.domain.log.events import LedgerEvent, PodBound, PodReserved
+from ledger.domain.log.state import Folding, NodeState
+from scheduler.service.ending import (
+    COMPLETED,
+    DELETED,
+    SILENT,
+    Ends,
+    NodeWord,
+    PodLife,
+    Wakes,
+    ends,
+    life_of,
+    namespace_labels,
+)
+from tests.support.stores import bound, node, observed, released, reserved, share
+
+AGENT = NodeWord(has_agent=True, agent_ready=True, kubelet_ready=True)
+AGENT_DOWN = replace(AGENT, agent_ready=False)
+BOTH_DOWN = replace(AGENT_DOWN, kubelet_ready=False)
+GONE = replace(AGENT, gone=frozenset({"uid-p"}))
+RUNNING = PodLife(uid="uid-p", namespace="team-a", name="p", node="n-1")
+STATIC_UID = "0123456789abcdef0123456789abcdef"
+
+
+def folded(*events: LedgerEvent) -> list[NodeState]:
+    """Return the nodes that events come to."""
+    fold = Folding()
+    for position, event in enumerate((node(), *events), start=1):
+        fold.add(position, event)
+    return list(fold.state.nodes.values())
+
+
+def compared(
+    nodes: list[NodeState],
+    *pods: PodLife,
+    word: NodeWord = SILENT,
+    under_way: frozenset[str] = frozenset(),
+    last_seen: PodLife | None = None,
+    has_devices: bool = True,
+) -> Ends:
+    """Compare Pods with holdings."""
+    return ends(
+        {pod.uid: pod for pod in pods},
+        nodes,
+        {"uid-n-1": word},
+        is_under_way=under_way.__contains__,
+        last_seen={} if last_seen is None else {last_seen.uid: last_seen},
+        holds_devices=lambda _: has_devices,
+    )
+
+
+HELD = (reserved("p", share(0)), bound("p"))
+
+
+def reasons(found: Ends) -> list[str]:
+    """Return why holdings are released."""
+    return [event.reason for event in found.releases]
+
+
+def status(phase: str, reason: str = "", **more: Any) -> dict[str, Any]:  # noqa: ANN401 - a field
+    """Return a bound Pod in this phase."""
+    return {
+        "metadata": {"uid": "uid-p", "name": "p", "namespace": "team-a"},
+        "spec": {"nodeName": "n-1"},
+        "status": {"phase": phase, "reason": reason, **more},
+    }
+
+
+LIVES: dict[str, tuple[dict[str, Any], str]] = {
+    "completed": (status("Succeeded"), COMPLETED),
+    "failed": (status("Failed"), "Failed"),
+    "evicted": (status("Failed", "Evicted"), "Evicted"),
+    "rejected by kubelet for CPUs": (status("Failed", "OutOfcpu"), "OutOfcpu"),
+    "rejected by kubelet for memory": (status("Failed", "OutOfmemory"), "OutOfmemory"),
+    "rejected for alignment": (
+        status("Failed", "TopologyAffinityError"),
+        "TopologyAffinityError",
+    ),
+    "rejected for SMT": (status("Failed", "SMTAlignmentError"), "SMTAlignmentError"),
+    "rejected for another cause": (
+        status("Failed", "UnexpectedAdmissionError"),
+        "UnexpectedAdmissionError",
+    ),
+    "preempted, and ended": (status("Failed", "Preempting"), "Preempting"),
+}
+
+
+@pytest.mark.parametrize(("pod", "reason"), LIVES.values(), ids=LIVES)
+def test_whoever_has_ended_in_any_phase_is_released(pod: dict[str, Any], reason: str) -> None:
+    """Once, with the reason that kubelet or the phase gives."""
+    found = compared(folded(*HELD), life_of(pod))
+
+    assert reasons(found) == [reason]
+    assert found.releases[0].attempt == 1
+    assert compared(folded(*HELD, released("p")), life_of(pod)) == Ends()
+
+
+@pytest.mark.parametrize("phase", ["Pending", "Running", "Unknown", ""])
+def test_who_has_not_ended_holds(phase: str) -> None:
+    """A Pod that is being preempted or deleted runs until it is gone."""
+    pod = status(phase)
+    pod["metadata"]["deletionTimestamp"] = "2026-01-05T14:00:00Z"
+
+    assert compared(folded(*HELD), life_of(pod)) == Ends()
+
+
+def test_a_pod_that_is_gone_is_released() -> None:
+    """Deleted, evicted by the API, or preempted and deleted: no object has its UID."""
+    assert reasons(compared(folded(*HELD))) == [DELETED]
+
+
+def test_a_pod_re_created_under_its_name_is_somebody_else() -> None:
+    """Keyed by UID: the old one is released, the new one has nothing."""
+    found = compared(folded(*HELD), replace(RUNNING, uid="uid-later", node=""))
+
+    assert (reasons(found), found.adopts) == ([DELETED], ())
+
+
+ENDED = replace(RUNNING, ended=COMPLETED, terminated=True)
+CONFIRMS: dict[str, tuple[NodeWord, PodLife | None, PodLife | None, bool]] = {
+    "no agent ever reported": (SILENT, None, None, True),
+    "the agent has not said so": (AGENT, ENDED, None, False),
+    "the agent says that nothing is left": (GONE, ENDED, None, True),
+    "and the Pod is gone": (GONE, None, None, True),
+    "the agent is silent, kubelet says terminated": (AGENT_DOWN, ENDED, None, True),
+    "and a container still runs": (AGENT_DOWN, replace(ENDED, terminated=False), None, False),
+    "gone, and last seen terminated": (AGENT_DOWN, None, ENDED, True),
+    "gone by force, and last seen running": (AGENT_DOWN, None, RUNNING, False),
+    "gone, and nobody saw it": (AGENT_DOWN, None, None, False),
+    "neither agent nor kubelet": (BOTH_DOWN, ENDED, None, False),
+    "neither, but it was said before": (replace(GONE, agent_ready=False), ENDED, None, True),
+}
+
+
+@pytest.mark.parametrize(("word", "pod", "seen", "is_released"), CONFIRMS.values(), ids=CONFIRMS)
+def test_a_release_needs_its_node(
+    word: NodeWord, pod: PodLife | None, seen: PodLife | None, *, is_released: bool
+) -> None:
+    """What is not confirmed waits, and is seen to wait."""
+    found = compared(folded(*HELD), *(() if pod is None else (pod,)), word=word, last_seen=seen)
+
+    assert bool(found.releases) is is_released
+    assert found.waiting == (() if is_released else ("uid-p/1",))
+
+
+def test_a_running_container_is_not_terminated() -> None:
+    """Of any kind; one without a state never ran."""
+    state: list[dict[str, Any]] = [{"state": {"terminated": {}}}, {"state": {"running": {}}}]
+
+    assert not life_of(status("Failed", containerStatuses=state)).terminated
+    assert not life_of(status("Failed", initContainerStatuses=state)).terminated
+    assert life_of(status("Failed", containerStatuses=state[:1])).terminated
+    assert life_of(status("Failed")).terminated
+
+
+def test_what_a_lost_node_holds_opens_with_its_machine_alone() -> None:
+    """A Node that is gone releases nobody; the account stays held."""
+    nodes = [
+        replace(
+            each,
+            lost=True,
+            holdings={
+                key: structs.replace(held, phase="lost") for key, held in each.holdings.items()
+            },
+        )
+        for each in folded(*HELD)
+    ]
+
+    assert compared(nodes) == Ends()
+
+
+def test_a_reservation_that_nobody_knows_to_be_bound_is_settled() -> None:
+    """Whether its Pod is there or not: only behind the fence is it void."""
+    nodes = folded(reserved("p", share(0)))
+
+    assert compared(nodes) == Ends(settles=("uid-p",))
+    assert compared(nodes, replace(RUNNING, node="")) == Ends(settles=("uid-p",))
+
+
+@pytest.mark.parametrize("events", [HELD, HELD[:1]], ids=["bound", "reserved"])
+def test_what_is_under_way_is_left_to_who_is_at_it(
+    events: tuple[PodReserved | PodBound, ...],
+) -> None:
+    """A Pod may end between its Binding and the word that it is bound."""
+    assert compared(folded(*events), under_way=frozenset({"uid-p"})) == Ends()
+
+
+def test_a_pod_bound_before_tenure_came_is_adopted() -> None:
+    """It runs on a node of ours, has devices, and holds nothing by the ledger."""
+    assert compared(folded(), RUNNING).adopts == ("uid-p",)
+    assert compared(folded(), RUNNING, has_devices=False).adopts == ()
+    assert compared(folded(), replace(RUNNING, ended=COMPLETED)).adopts == ()
+    assert compared(folded(), replace(RUNNING, node="")).adopts == ()
+    assert compared(folded(), replace(RUNNING, node="n-of-others")).adopts == ()
+    assert compared(folded(), RUNNING, under_way=frozenset({"uid-p"})).adopts == ()
+    assert compared(folded(*HELD), RUNNING).adopts == ()
+
+
+def test_an_observed_holder_is_released_when_it_ends() -> None:
+    """Whoever gave it its cards."""
+    nodes = folded(observed("p", share(0)))
+
+    assert compared(nodes, RUNNING) == Ends()
+    assert reasons(compared(nodes)) == [DELETED]
+
+
+def test_a_static_pod_is_known_by_the_uid_of_its_file() -> None:
+    """Kubelet's checkpoints have 32 hex digits, the mirror in the API a UID of its own."""
+    mirror = status("Running")
+    mirror["metadata"]["annotations"] = {"kubernetes.io/config.mirror": STATIC_UID}
+    life = life_of(mirror)
+    nodes = folded(observed("p", share(0), pod_uid=STATIC_UID))
+
+    assert life.static_uid == STATIC_UID
+    assert compared(nodes, life) == Ends()
+    assert reasons(compared(nodes, replace(life, ended=COMPLETED))) == [COMPLETED]
+    assert reasons(compared(nodes)) == [DELETED]
+
+
+def test_a_node_is_told_of_releases_once_a_second() -> None:
+    """What is released meanwhile is told with the next one; what failed is told again."""
+    now = 0.0
+    wakes = Wakes(lambda: now)
+    wakes.released("a")
+    wakes.released("a")
+    assert wakes.take() == ["a"]
+    now = 0.5
+    wakes.released("a")
+    wakes.released("b")
+    assert wakes.take() == ["b"]
+    now = 1.0
+    assert wakes.take() == ["a"]
+    now = 2.0
+    assert wakes.take() == []
+    wakes.again("a")
+    assert wakes.take() == ["a"]
+
+
+def test_a_namespace_has_the_label_while_somebody_there_holds() -> None:
+    """Only what differs is changed."""
+    nodes = folded(*HELD)
+
+    assert namespace_labels({"team-a": False, "team-b": True, "team-c": False}, nodes) == {
+        "team-a": True,
+        "team-b": False,
+    }
+    assert namespace_labels({"team-a": True}, nodes) == {}
