@@ -70,6 +70,14 @@ def is_left_alone(pod: Pod, settings: AdmissionSettings) -> bool:
     return scheduler != settings.scheduler_name and not _GIVEN.isdisjoint(annotations_of(pod))
 
 
+def given_by(pod: Pod, settings: AdmissionSettings) -> str:
+    """Return the annotation for which alone a Pod is left to another system, empty without one."""
+    scheduler = scheduler_of(pod)
+    if scheduler in settings.takeover.foreign_schedulers | {settings.scheduler_name}:
+        return ""
+    return min(_GIVEN & annotations_of(pod).keys(), default="")
+
+
 def taken_over(pod: Pod, settings: AdmissionSettings, namespace_labels: Mapping[str, str]) -> bool:
     """Tell whether a Pod that asks for something of ours gets our scheduler by the rule."""
     wish = labels_of(pod).get(LABEL_TENURE_TAKEOVER, namespace_labels.get(LABEL_TENURE_TAKEOVER))

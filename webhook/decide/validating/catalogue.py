@@ -236,7 +236,8 @@ ADVICE: Final = (
     advice_entry(
         Advice.NEVER_PLACED,
         "a legal Pod that no node can take: mGPU over several cards without native-burst-share, "
-        "shares of several GPUs under one required scope",
+        "shares of several GPUs under one required scope, another system's annotation without its "
+        "scheduler",
         f"{_SHARING} A.4; {_KOORDINATOR} 8.4",
     ),
     advice_entry(

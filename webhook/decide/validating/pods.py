@@ -20,8 +20,8 @@ from ledger.domain.resources import (
 )
 from webhook.decide.dialects.registry import ADMISSIONS, admission_of
 from webhook.decide.facts import NamespaceFacts
-from webhook.decide.mutating.takeover import asks_for_ours, is_placed_by_us
-from webhook.decide.review import AdmissionRequest
+from webhook.decide.mutating.takeover import asks_for_ours, given_by, is_placed_by_us
+from webhook.decide.review import CREATE, AdmissionRequest
 from webhook.decide.settings import AdmissionSettings
 from webhook.decide.validating import forgery, near_misses, owned, quota, visible
 from webhook.decide.validating.catalogue import RULES
@@ -171,8 +171,20 @@ def _said(
     yield from unenforced(examined.request, labels_of(pod), settings)
     if not examined.asks_gpus:
         yield from visible.unasked(pod)
+    if request.operation == CREATE:
+        yield from _left_over(pod, asked, settings)
     yield from _without_effect(examined.request)
     yield from near_misses.near_misses(pod, spec, settings)
+
+
+def _left_over(pod: Json, asked: str, settings: AdmissionSettings) -> Iterator[Said]:
+    """Say that a new Pod is nobody's: what another system wrote came along, its name did not."""
+    given = given_by(pod, settings)
+    if asked and given:
+        fact = "another system's scheduler writes it, so the pod is left to that one, which"
+        way = f"take it out, or name that scheduler or {settings.scheduler_name}"
+        text = f"{annotation_path(given)}: {fact} spec.schedulerName does not name; {way}"
+        yield say(Advice.NEVER_PLACED, text)
 
 
 def _without_effect(request: PodRequest | None) -> Iterator[Said]:

@@ -73,6 +73,20 @@ def test_a_pod_of_hamis_stays_as_it_is(body: Object) -> None:
     assert after["spec"] == body["spec"]
 
 
+@pytest.mark.parametrize(
+    ("scheduler", "said"),
+    [("", True), ("default-scheduler", True), ("hami-scheduler", False), ("tenure", False)],
+)
+def test_hamis_annotation_without_its_scheduler_is_said(scheduler: str, *, said: bool) -> None:
+    """A Pod that was copied out of a cluster with HAMi would be nobody's, and wait for ever."""
+    more = {"schedulerName": scheduler} if scheduler else {}
+    body = gpu_pod(SHARE, annotations={"hami.io/vgpu-node": "n1"}, labels=IGNORE, **more)
+
+    texts = [text for text in judged(body).warnings if "is left to that one" in text]
+    assert bool(texts) is said
+    assert not said or texts[0].startswith("metadata.annotations[hami.io/vgpu-node]: ")
+
+
 def test_a_pod_that_names_our_scheduler_is_ours_whatever_it_carries() -> None:
     """Nobody gets a card of ours unseen by bringing an annotation along."""
     body = gpu_pod(SHARE, schedulerName="tenure", annotations={ALLOCATED: "x"}, labels=IGNORE)
