@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -22,11 +23,12 @@ class Later:
     A reservation that was decided on a state before it.
 
     Attributes:
+        meanwhile: positions of what was reserved on its node between that state and itself.
         minors: the GPUs that a plan of its group gives it there; None without one.
     """
 
     position: int
-    group: str
+    meanwhile: tuple[int, ...]
     minors: frozenset[int] | None
 
 
@@ -36,7 +38,8 @@ class Ahead:
     What a ledger of a cluster at work says later than it was decided on: read before the replay.
 
     Rule: docs/adr/0011. Cards and CPUs on the node that was named were chosen on the state at the
-    position that the reservation tells, which others may lie behind.
+    position that the reservation tells, and on what was reserved since: one process decides, and
+    knows what it has chosen before it is recorded.
 
     Args:
         event_at: returns the event at a position.
@@ -45,6 +48,7 @@ class Ahead:
     event_at: Callable[[int], RecordedEvent]
     requests: dict[str, RecordedRequest] = field(default_factory=dict)  # by digest
     decided_on: dict[int, list[Later]] = field(default_factory=dict)  # by that position
+    _reserved: dict[str, list[int]] = field(default_factory=dict)  # positions, by UID of the node
     _places: dict[str, dict[str, PlannedMember]] = field(default_factory=dict)  # open, by group
 
     def add(self, recorded: RecordedEvent) -> None:
@@ -58,12 +62,14 @@ class Ahead:
                 self._places.pop(event.group, None)
             case PodReserved():
                 place = self._places.get(event.group, {}).pop(event.pod_uid, None)
+                before = self._reserved.setdefault(event.node_uid, [])
+                before.append(recorded.envelope.position)
                 if event.decided_on is None or is_recovered(recorded.envelope):
                     return
                 there = place is not None and place.node_uid == event.node_uid
                 later = Later(
                     position=recorded.envelope.position,
-                    group=event.group,
+                    meanwhile=tuple(before[bisect_right(before, event.decided_on) : -1]),
                     minors=frozenset(place.minors) or None if place and there else None,
                 )
                 self.decided_on.setdefault(event.decided_on, []).append(later)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -50,7 +51,7 @@ from scheduler.decide.nodes.adopted_cpus import numa_parts_of
 from scheduler.decide.outcome import Placement, Rated, Unfit, Unplaced
 from scheduler.decide.settings import SchedulingSettings
 from scheduler.record import events
-from scheduler.record.ahead import Ahead, Later
+from scheduler.record.ahead import Ahead
 from scheduler.record.differences import (
     OUTCOME,
     STAYS,
@@ -444,39 +445,47 @@ class Replay:
         )
 
     def _decide_on(self, ahead: Ahead, position: int) -> None:
-        """Make the choices that were made on the state at this position; a group's in turn."""
-        by_group: dict[str, list[Later]] = {}
+        """Make the choices that were made on the state at this position, ahead of their events."""
         for later in ahead.decided_on.pop(position, ()):
-            if later.position > position:
-                by_group.setdefault(later.group or f"/{later.position}", []).append(later)
-        for made in by_group.values():
-            given: list[Placement] = []
-            kept: list[Placement] = []
-            for later in made:
-                recorded = ahead.event_at(later.position)
-                event = recorded.event
-                assert isinstance(event, PodReserved), recorded
-                request = self._request(event)
-                place = self._groups.kept(request)
-                if place is not None:
-                    kept.append(place)
-                    self._now().release(request.uid)
-                answer = self._choose_on_named(request, event, later.minors)
+            if later.position <= position:
+                continue  # said where the event is met
+            recorded = ahead.event_at(later.position)
+            event = recorded.event
+            assert isinstance(event, PodReserved), recorded
+            with ExitStack() as meanwhile:
+                for at in later.meanwhile:
+                    meanwhile.enter_context(self._given_meanwhile(ahead.event_at(at).event))
+                meanwhile.enter_context(self._without_place(event.pod_uid))
+                answer = self._choose_on_named(self._request(event), event, later.minors)
                 self._made[later.position] = self._compared(recorded, event, answer)
-                if len(made) > 1:
-                    given += self._given_meanwhile(event)
-            for placement in given:
-                self._now().release(placement.request.uid)
-            for place in kept:
-                self._now().reserve(place)
 
-    def _given_meanwhile(self, event: PodReserved) -> Iterator[Placement]:
-        """Let a Pod hold what it was given, for those of its group that were decided beside it."""
+    @contextmanager
+    def _given_meanwhile(self, event: LedgerEvent) -> Iterator[None]:
+        """Let a Pod hold inside of the block what it was chosen before, and is recorded later."""
+        assert isinstance(event, PodReserved), event
         place = self._places.get(event.node_uid)
         placement = None if place is None else self._placement(event, place)
-        if placement is not None and event.pod_uid not in self._held:
+        if placement is None or event.pod_uid in self._held:
+            yield
+            return
+        with self._without_place(event.pod_uid):
             self._now().reserve(placement)
-            yield placement
+            if event.group:
+                self._groups.given(placement)
+            yield
+            self._now().release(event.pod_uid)
+            if event.group:
+                self._groups.released(event.group, event.pod_uid)
+
+    @contextmanager
+    def _without_place(self, uid: str) -> Iterator[None]:
+        """Let no place be kept for a Pod inside of the block."""
+        place = self._groups.taken(uid)
+        if place is not None:
+            self._now().release(uid)
+        yield
+        if place is not None:
+            self._groups.keep(group_name(place.request), place)
 
     def _choose_on_named(
         self, request: PodRequest, event: PodReserved, minors: frozenset[int] | None

@@ -124,6 +124,7 @@ class LiveBooks:
             arrival=0,
             attempt=attempt,
             resource_version=resource_version,
+            decided_on=self._view.position,
         )
         assert isinstance(reservation.event, PodReserved)
         new = [reservation]

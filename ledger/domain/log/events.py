@@ -194,9 +194,9 @@ class PodReserved(Struct, frozen=True, kw_only=True, gc=False):
             draw or a group's plan chose it.
         runner_up, runner_up_score: the same of the best node but this one, empty and None without.
         decided_on: the position of the ledger on whose state alone its cards and CPUs were chosen,
-            on the node that kube-scheduler named; what its group was given on that same position
-            counts, too. None where nobody named the node, as in a simulation: all of the decision
-            was made on the state before its commit; and of what was read off a Pod.
+            on the node that kube-scheduler named; what was reserved between the two counts, too,
+            and nothing else. None where nobody named the node, as in a simulation: all of the
+            decision was made on the state before its commit; and of what was read off a Pod.
     """
 
     event_type: ClassVar[str] = "pod.reserved.v1"

@@ -204,6 +204,16 @@ def test_a_pod_that_held_something_then_is_named() -> None:
     assert told(found.differences)["outcome"][1] == f"refused: {HELD}"
 
 
+def test_what_was_reserved_since_counts() -> None:
+    """Who decides knows what he has chosen before it is recorded: two tell one position."""
+    events = recorded_of("p0", "p1")
+    at = reservations(events)
+    start = min(at.values()) - 1
+
+    assert at["p1"] > at["p0"]
+    assert differing(log(events, dict.fromkeys(at, start)), whole=False) == []
+
+
 def of_a_group(*, apart: bool) -> list[NewEvent]:
     """Return the events of a group of two, each with half a card; `apart`: the second later."""
     group = GroupRef(name="job", replica=2)
