@@ -2,11 +2,22 @@ from __future__ import annotations
 
 from typing import Any
 
-from ledger.domain.log.events import LedgerEvent, PodBound, PodReleased, PodReserved, PodVoided
+from ledger.domain.log.events import (
+    DeviceHealthChanged,
+    LedgerEvent,
+    PodBound,
+    PodReleased,
+    PodReserved,
+    PodVoided,
+)
+from ledger.domain.log.recorded import NewEvent
+from scheduler.record.replay import InForce
 from scheduler.service.books import LiveBooks
 from scheduler.service.ports import BindCall, Chosen, NotChosen
 from tests.support.live import WORDS, Live, MemoryLedger, types
 from tests.support.objects import container, pod
+from tests.support.replays import replayed
+from tests.support.runs import recorded
 
 
 class Scene:
@@ -22,14 +33,14 @@ class Scene:
             self.live.view, self.live.clock, WORDS, begun, why_not=lambda: self.why
         )
 
-    def choose(self, name: str = "p", attempt: int = 1) -> Chosen | NotChosen:
+    def choose(self, name: str = "p", attempt: int = 1, node: str = "a") -> Chosen | NotChosen:
         """Choose for a Pod on the node."""
-        call = BindCall(namespace="ml", pod_name=name, pod_uid=f"pod-{name}", node_name="a")
+        call = BindCall(namespace="ml", pod_name=name, pod_uid=f"pod-{name}", node_name=node)
         return self.books.choose(call, attempt, "7", _pod(name))
 
-    def chosen(self, name: str = "p", attempt: int = 1) -> Chosen:
+    def chosen(self, name: str = "p", attempt: int = 1, node: str = "a") -> Chosen:
         """Choose for a Pod that gets something."""
-        chosen = self.choose(name, attempt)
+        chosen = self.choose(name, attempt, node)
         assert isinstance(chosen, Chosen), chosen
         return chosen
 
@@ -143,3 +154,32 @@ def test_the_version_of_a_pod_is_told_while_it_waits() -> None:
     body["spec"]["nodeName"] = "a"
     scene.live.view.pods.put("pod-p", body)
     assert scene.books.version("pod-p") is None
+
+
+def test_a_replay_chooses_the_same_again_from_the_ledger_alone() -> None:
+    """
+    Cards are chosen on the position that the reservation tells, and on what was chosen since.
+
+    The second is chosen before the first is durable, and a card dies before either is.
+    """
+    scene = Scene()
+    scene.live.add_node("b", 3)
+    scene.live.settle()
+    first, second = scene.chosen("p", node="b"), scene.chosen("q", node="b")
+    dead = DeviceHealthChanged(
+        node_uid="uid-b", device_type="gpu", minor=2, device_id="", healthy=False, reason="Xid"
+    )
+    scene.record(dead)
+    for chosen in (first, second):
+        scene.reserve(chosen)
+    scene.reserve(scene.chosen("r"))
+    log = [
+        recorded(NewEvent(stream="s", event=event, actor="a", idempotency_key=str(n), wall_us=0), n)
+        for n, event in enumerate(scene.live.ledger.log, start=1)
+    ]
+    by = InForce(settings=scene.live.view.settings, settings_hash=WORDS.settings_hash)
+
+    again = replayed(log, whole=False, by=by)
+
+    assert [each.name for each in again] == ["ml/p", "ml/q", "ml/r"]
+    assert [each.differences for each in again if each.differences] == []
