@@ -121,6 +121,8 @@ class Inventory:
             self.faults.pop(name, None)
             if facts is not None:
                 read[name] = facts
+            elif self._view.uid(name) is None:
+                self._view.forget_fault(name)
         return read
 
     async def _gone(self, name: str) -> bool:

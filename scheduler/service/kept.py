@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
 
 from certs.ports import Object
-from ledger.domain.resources import UNHEALTHY_GPU_PREFIX
+from ledger.domain.request.cpus import OWN_CPUS
+from ledger.domain.resources import LABEL_QOS_CLASS, UNHEALTHY_GPU_PREFIX
 from scheduler.cluster.documents import Document, is_ended, is_pending
 from scheduler.cluster.one_node import NodeDocuments
 
@@ -164,6 +166,7 @@ class PodSeen:
         node: where it is bound; empty while it is not.
         ended: in a terminal phase.
         version: its resourceVersion.
+        holds: it asks for devices, or for CPUs of its own.
     """
 
     uid: str
@@ -173,24 +176,33 @@ class PodSeen:
     ended: bool
     priority: int
     version: str
+    holds: bool
 
 
 class PodBook:
     """
     Every Pod in short, and those without a node whole: they are asked about again.
 
+    Args:
+        device_names: every resource name that asks for a device.
+        changed: told the node on which another Pod holds something now, or no more.
+
     Attributes:
         seen: by UID.
     """
 
-    def __init__(self) -> None:
+    def __init__(
+        self, device_names: AbstractSet[str], changed: Callable[[str], None] = lambda _: None
+    ) -> None:
+        self._device_names = device_names
+        self._changed = changed
         self.seen: dict[str, PodSeen] = {}
         self._on: dict[str, dict[str, None]] = {}
         self._pending: dict[str, bytes] = {}
 
     def put(self, uid: str, item: Object) -> None:
         """Take a Pod that came or changed."""
-        self.drop(uid)
+        before = self._forget(uid)
         metadata, spec = item["metadata"], item.get("spec") or {}
         pod = self.seen[uid] = PodSeen(
             uid=uid,
@@ -200,15 +212,30 @@ class PodBook:
             ended=is_ended(item),
             priority=int(spec.get("priority") or 0),
             version=str(metadata.get("resourceVersion") or ""),
+            holds=_holds(item, self._device_names),
         )
         if pod.node and not pod.ended:
             self._on.setdefault(pod.node, {})[uid] = None
+        self._tell(before, pod)
         if is_pending(item):
             metadata = {key: value for key, value in metadata.items() if key != "managedFields"}
             self._pending[uid] = msgspec.json.encode({**item, "metadata": metadata})
 
     def drop(self, uid: str) -> None:
         """Forget a Pod that is gone."""
+        self._tell(self._forget(uid), None)
+
+    def _tell(self, before: PodSeen | None, now: PodSeen | None) -> None:
+        """Tell of the node whose holders are others now."""
+        nodes = [
+            pod.node if pod is not None and pod.holds and not pod.ended else ""
+            for pod in (before, now)
+        ]
+        if nodes[0] != nodes[1]:
+            for node in filter(None, nodes):
+                self._changed(node)
+
+    def _forget(self, uid: str) -> PodSeen | None:
         pod = self.seen.pop(uid, None)
         self._pending.pop(uid, None)
         if pod is not None and pod.node in self._on:
@@ -216,6 +243,11 @@ class PodBook:
             there.pop(uid, None)
             if not there:
                 del self._on[pod.node]
+        return pod
+
+    def holding_on(self, node: str) -> list[str]:
+        """Return the UIDs of the Pods that run on a node and hold something of it alone."""
+        return [uid for uid in self._on.get(node, ()) if self.seen[uid].holds]
 
     def running_on(self, node: str) -> frozenset[str]:
         """Return the UIDs of the Pods that are bound to a node and have not ended."""
@@ -228,6 +260,20 @@ class PodBook:
             return None
         body: dict[str, Any] = msgspec.json.decode(text)
         return body
+
+
+def _holds(item: Object, device_names: AbstractSet[str]) -> bool:
+    """Tell whether a Pod asks for devices, or for CPUs of its own."""
+    labels = item["metadata"].get("labels") or {}
+    if labels.get(LABEL_QOS_CLASS) in OWN_CPUS:
+        return True
+    spec = item.get("spec") or {}
+    for container in (*(spec.get("initContainers") or ()), *(spec.get("containers") or ())):
+        resources = container.get("resources") or {}
+        for amounts in (resources.get("limits"), resources.get("requests")):
+            if amounts and not device_names.isdisjoint(amounts):
+                return True
+    return False
 
 
 def _metadata(item: Object) -> dict[str, Any]:

@@ -34,6 +34,8 @@ from scheduler.service.kept import NodeBook, PodBook
 
 UNREADABLE: Final = "NodeUnreadable"
 UNRECORDED: Final = "NodeNotRecorded"
+STRANGERS: Final = "NodeHasUnknownHolders"
+"""A Pod runs there that asks for devices or CPUs of its own, and the ledger knows nothing of it."""
 UNKNOWN_POD: Final = "the Pod is not known here: it was not filtered, and no watch told of it"
 NOT_SERVED: Final = "groups and gangs are not placed live by this release"
 ASKED_MAX: Final = 10_000
@@ -77,7 +79,7 @@ class ClusterView:
         self.engine = Engine((), settings, workload=workload)
         self.directory = NodeDirectory()
         self.nodes = NodeBook(wake)
-        self.pods = PodBook()
+        self.pods = PodBook(settings.vocabulary.device_names, self._open_or_close)
         self.position = 0
         self.given_back: Callable[[Sequence[str]], None] = lambda _: None
         self._ahead: set[int] = set()
@@ -86,6 +88,7 @@ class ClusterView:
         self._facts: dict[str, NodeFacts] = {}  # UID -> as recorded last, of Nodes in the engine
         self._laid: dict[str, NodeFacts] = {}  # UID -> as the engine has it
         self._numbers: dict[str, int] = {}  # UID -> number in the engine
+        self._faults: dict[str, str] = {}  # name -> why the Node can't be decided on
         self._named: dict[str, str] = {}  # name -> UID of the Node that has it
         self._held: dict[str, dict[str, Holding]] = {}  # UID -> holdings in the engine, by key
         self._expected: dict[tuple[str, str], PodReserved] = {}  # by UID of the node and key
@@ -183,8 +186,8 @@ class ClusterView:
         if before is not None and before != facts.uid:
             self.drop_node(before)
         self._named[facts.name] = facts.uid
+        self._faults.pop(facts.name, None)
         self._lay(facts)
-        self.directory.put(self._numbers[facts.uid], facts.name)
 
     def drop_node(self, uid: str) -> None:
         """Let a Node go, whose loss was recorded; while it has holders its account stays."""
@@ -193,12 +196,36 @@ class ClusterView:
             return
         if self._named.get(facts.name) == uid:
             del self._named[facts.name]
-            self.directory.drop(facts.name)
         self._lay(replace(facts, lost=True))
 
     def close_node(self, name: str, reason: str) -> None:
         """Let a node take nothing while its objects can't be read or recorded."""
-        self.directory.close(name, reason)
+        self._faults[name] = reason
+        self._open_or_close(name)
+
+    def forget_fault(self, name: str) -> None:
+        """Forget why a Node could not be decided on that is gone."""
+        self._faults.pop(name, None)
+        self._open_or_close(name)
+
+    def _open_or_close(self, name: str) -> None:
+        """Let a node be asked about, or say why it takes nothing."""
+        uid = self._named.get(name)
+        if name in self._faults:
+            self.directory.close(name, self._faults[name])
+        elif uid is None:
+            self.directory.drop(name)
+        elif self._has_strangers(name, uid):
+            self.directory.close(name, STRANGERS)
+        else:
+            self.directory.put(self._numbers[uid], name)
+
+    def _has_strangers(self, name: str, uid: str) -> bool:
+        there = self.pods.holding_on(name)
+        if not there:
+            return False
+        known = {holding.pod_uid for holding in self._held.get(uid, {}).values()}
+        return any(pod not in known for pod in there)
 
     def _lay(self, facts: NodeFacts) -> None:
         """Bring the engine's node and its holders in line with facts and ledger."""
@@ -210,6 +237,7 @@ class ClusterView:
             self._numbers[uid] = self.engine.put_node(laid)
             self._laid[uid] = laid
         self._hold(uid, {} if state is None else state.holdings)
+        self._open_or_close(facts.name)
         if not (self._held.get(uid) or self._named.get(facts.name) == uid or self._expects(uid)):
             self._forget(uid)
 

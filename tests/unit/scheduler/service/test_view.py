@@ -6,7 +6,8 @@ import pytest
 
 from ledger.domain.errors import LedgerError
 from ledger.domain.log.events import DeviceHealthChanged, NodeInventoried, PodReserved
-from scheduler.service.view import NOT_SERVED, UNKNOWN_POD, UNREADABLE, UNRECORDED
+from ledger.domain.request.requests import PodRequest
+from scheduler.service.view import NOT_SERVED, STRANGERS, UNKNOWN_POD, UNREADABLE, UNRECORDED
 from tests.support.live import Live, MemoryLedger, types
 from tests.support.objects import container, pod
 
@@ -302,3 +303,45 @@ def test_the_inventory_says_what_the_device_object_says() -> None:
     assert isinstance(event, NodeInventoried)
     assert [card.device_id for card in event.devices] == ["GPU-a-0", "GPU-a-1"]
     assert not any(isinstance(one, PodReserved) for one in live.ledger.log)
+
+
+def test_a_node_with_a_holder_that_the_ledger_does_not_know_takes_nothing() -> None:
+    """Its cards would be given twice: until the ledger is told of it, or it is gone."""
+    live = Live()
+    live.add_node("a", 2)
+    live.settle()
+    stranger = _pod("s")
+    stranger["spec"]["nodeName"] = "a"
+    live.view.pods.put("pod-s", stranger)
+    assert live.view.directory.closed("a") == STRANGERS
+    live.settle()
+    assert live.view.choose("pod-p", "a") == UNKNOWN_POD
+    live.view.pods.put("pod-s", {**stranger, "status": {"phase": "Succeeded"}})
+    assert live.passing(_pod("p"), "a") == ["a"]
+    live.view.pods.put("pod-s", stranger)
+    best = live.view.engine.filter(_request(live, stranger), [0]).best
+    assert best is not None
+    live.reserve(best)
+    assert live.passing(_pod("p"), "a") == ["a"], "it is held, and counted"
+    live.view.pods.drop("pod-s")
+    assert live.passing(_pod("p"), "a") == ["a"]
+
+
+def test_a_pod_without_devices_is_no_stranger_and_one_with_cpus_of_its_own_is() -> None:
+    """Daemons run everywhere; an LSR Pod's CPUs would be given twice."""
+    live = Live()
+    live.add_node("a", 2)
+    live.settle()
+    daemon = pod(container(limits={"cpu": "1"}), name="d", uid="pod-d", nodeName="a")
+    live.view.pods.put("pod-d", daemon)
+    assert live.passing(_pod("p"), "a") == ["a"]
+    labels = {"koordinator.sh/qosClass": "LSR"}
+    pinned = pod(container(limits={"cpu": "1"}), name="d", uid="pod-d", labels=labels, nodeName="a")
+    live.view.pods.put("pod-d", pinned)
+    assert live.view.directory.closed("a") == STRANGERS
+
+
+def _request(live: Live, body: dict[str, Any]) -> PodRequest:
+    asked = live.view.asks(body)
+    assert isinstance(asked, PodRequest)
+    return asked
