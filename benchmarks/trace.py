@@ -175,7 +175,11 @@ def _scaled(
         return run.nodes, pods, run.rank
     rng = random.Random(SEED)
     copies = range(size)
-    nodes = [replace(node, name=f"{node.name}-{copy}") for copy in copies for node in run.nodes]
+    nodes = [
+        replace(node, uid=f"{node.uid}-{copy}", name=f"{node.name}-{copy}")
+        for copy in copies
+        for node in run.nodes
+    ]
     pods = [replace(pod, uid=f"{pod.uid}-{copy}") for copy in copies for pod in pods]
     rank = list(range(len(nodes)))
     rng.shuffle(pods)
