@@ -18,7 +18,9 @@ from ledger.store.open import open_ledger
 from tenure.simulate.trace.openb_like import write_openb_like
 from tenure.simulate.trace.week import write_week
 from tests.support.cli import CommandLine
+from tests.support.forging import forge
 from tests.support.objects import Object, container, device, gpu_device, node, pod
+from tests.support.stores import SqliteStore
 
 pytestmark = pytest.mark.integration
 
@@ -276,3 +278,25 @@ def test_a_group_whose_members_say_how_they_were_written_is_decided_again_alike(
 
     assert answer.code == 0, answer.out
     assert "1 group" in answer.out
+
+
+def test_acts_over_a_wrong_ledger_change_no_decision(line: CommandLine) -> None:
+    """
+    What is declared void is not met, a corrected time is not what was decided by.
+
+    A snapshot, an epoch and a checkpoint in between are no decisions.
+    """
+    of_two_cards(line)
+    before = line.ask("ledger", "replay").out
+    store = SqliteStore(path=line.ledger)
+    facts = '{"facts":{"pods_max":-5,"version":1},"node_name":"a","node_uid":"uid-a"}'
+    at = forge(store, "node.described.v1", facts)
+    assert line.ask("ledger", "replay").code == 2, "nobody can read it"
+    act = ("--reason", "test", "--ledger", str(line.ledger))
+    assert line.run("ledger", "void", str(at), *act).code == 0
+    shift = ("--first", "2", "--last", "3", "--shift", "30")
+    done = line.run("ledger", "correct-time", *shift, *act)
+    assert done.code == 0, done.err
+    assert line.run("ledger", "snapshot", "--ledger", str(line.ledger)).code == 0
+
+    assert line.ask("ledger", "replay").out == before
