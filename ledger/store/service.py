@@ -14,9 +14,11 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool
 
+from ledger.domain.errors import LedgerError
 from ledger.store import profile, profile_postgres
 from ledger.store.open import open_ledger
 from ledger.store.place import is_postgres, sqlite_path
+from ledger.store.writing.append import read_head
 
 _ROWS_PER_HOP: Final = 64
 
@@ -44,6 +46,24 @@ class Service:
     async def connect(self) -> AsyncConnection:
         """Return a connection of its own; there is no pool. The caller closes it."""
         return await self.engine.connect()
+
+    async def probe(self, seconds: float) -> None:
+        """
+        Read the head on a connection of its own.
+
+        Raises:
+            LedgerError: the database does not answer, or not in time.
+        """
+        try:
+            async with asyncio.timeout(seconds):
+                connection = await self.connect()
+                try:
+                    await connection.run_sync(read_head)
+                finally:
+                    await let_go(connection, seconds, broken=self.is_postgres)
+        except (SQLAlchemyError, OSError) as error:  # TimeoutError is an OSError
+            fact = str(error) or type(error).__name__
+            raise LedgerError(f"the database can't be reached: {fact}") from error
 
     async def tell(self) -> None:
         """Wake every reader of this process."""

@@ -29,7 +29,6 @@ from ledger.store.mending.recover import incarnations
 from ledger.store.open import open_ledger
 from ledger.store.reading.feed import follow
 from ledger.store.service import Service, open_service
-from ledger.store.writing.append import read_head
 from ledger.store.writing.commands import Command, Outcome
 from ledger.store.writing.lane import Lane, Turn, open_lane
 from scheduler.cluster.settings import settings_hash, settings_json
@@ -157,10 +156,10 @@ class ProbedLane:
 
     async def probe(self) -> None:
         """Look whether a ledger that was away is back."""
-        if self._freshness.away:
-            async with asyncio.timeout(PROBE_SECONDS), await self._service.connect() as connection:
-                await connection.run_sync(read_head)
-            self._freshness.away = False
+        if not self._freshness.away:
+            return
+        await self._service.probe(PROBE_SECONDS)
+        self._freshness.away = False
 
 
 async def serve_scheduler(options: SchedulerOptions) -> None:

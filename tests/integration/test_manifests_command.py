@@ -111,3 +111,21 @@ def test_what_is_wrong_is_one_clear_error(
     answer = cli.run("manifests", *arguments)
     assert (answer.code, answer.out) == (2, "")
     assert fact in answer.err
+
+
+def test_the_second_kube_scheduler_has_the_version_of_the_cluster(cli: CommandLine) -> None:
+    """Its image, and the Service that its extender's URL names."""
+    made = printed(cli, "scheduler", "--kube-version", "v1.36.3", "--namespace", "ours")
+    by_kind = {one["kind"]: one for one in made}
+    [container] = by_kind["Deployment"]["spec"]["template"]["spec"]["containers"]
+    assert container["image"].endswith(":v1.36.3")
+    service = by_kind["Service"]["metadata"]
+    assert f"https://{service['name']}.ours.svc" in by_kind["ConfigMap"]["data"]["config.yaml"]
+
+
+def test_a_version_that_is_none_is_refused_with_what_to_give(cli: CommandLine) -> None:
+    """kube-scheduler has the cluster's minor version, so it is asked for."""
+    answer = cli.run("manifests", "scheduler", "--kube-version", "latest")
+    assert answer.code == 2
+    assert "--kube-version" in answer.err
+    assert "v1.36.3" in answer.err
