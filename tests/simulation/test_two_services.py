@@ -13,7 +13,7 @@ from tests.support.loops import run_in_virtual_time
 from tests.support.two_services import World
 
 SAMPLE = 3
-CAMPAIGN = 60
+CAMPAIGN = 40
 FAULTS = 1_000
 SEEDS_MAX = 60
 

@@ -53,7 +53,7 @@ CHAOS_SECONDS: Final = 60.0
 CALM_SECONDS: Final = 400.0
 _RESERVED: Final = "reserved"
 WEIGHTS: Final = {"crash": 0.2, "api create": 4.0, "answer of append lost": 2.0, "deposed": 3.0}
-LATE_SECONDS: Final = (2.1, 2.3, 4.0, 12.0, 40.0)
+LATE_SECONDS: Final = (2.04, 2.3, 4.0, 12.0, 40.0)
 FATES: Final[tuple[str | int, ...]] = (
     *(fake_api.LOST, fake_api.DROPPED, fake_api.LATE, fake_api.LATE),
     *(429, 500),
@@ -385,6 +385,9 @@ class World:
                 if node:
                     binding.add(uid)
                     self.tasks.start(self._bind(pod, node, binding))
+                    if self.faults.hits("bind asked twice"):
+                        node = self.faults.rng.choice(NODES)
+                        self.tasks.start(self._bind(pod, node, binding))
 
     def _asked(self) -> Service | None:
         """Return who is asked: the leader, or one that still believes to be."""
