@@ -15,7 +15,7 @@ from tests.support.two_services import World
 SAMPLE = 3
 CAMPAIGN = 40
 FAULTS = 1_000
-SEEDS_MAX = 60
+SEEDS_MAX = 150
 
 
 @pytest.fixture(autouse=True)
