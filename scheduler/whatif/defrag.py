@@ -27,6 +27,7 @@ from scheduler.decide.outcome import Placement
 from scheduler.whatif.bench import Bench
 from scheduler.whatif.releases import minimal_set
 from scheduler.whatif.trial import (
+    NEVER,
     Trial,
     Unit,
     cost_of,
@@ -63,6 +64,7 @@ class Move:
 
     Attributes:
         step: from 1; members of a group share one.
+        holder: the Pod with what it holds before this move; a Pod may move twice.
         room_first: the new place is free while the old one is still held.
     """
 
@@ -103,6 +105,10 @@ class NoPlan:
     cut: tuple[str, ...] = ()
 
 
+_Step = tuple[Unit, tuple[Placement, ...]]
+_Steps = tuple[_Step, ...]
+
+
 class _SpentError(Exception):
     """The search met its bound."""
 
@@ -112,7 +118,7 @@ class _Found:
     """The request's place, and where lifted units go, in the order in which they got there."""
 
     place: Placement
-    units: list[tuple[Unit, tuple[Placement, ...]]] = field(default_factory=list)
+    units: list[_Step] = field(default_factory=list)
 
 
 def plan_moves(
@@ -129,6 +135,10 @@ def plan_moves(
     smaller number of moves up to `exact_moves`, exactly: all nodes, all sets of Pods on them, all
     places for these, and again whoever is in the way there. Ties: the node that has to lose fewest,
     then node order, then Pods by size.
+
+    In these plans a Pod moves once. Where such moves make room but can be taken in no order, as of
+    two Pods that change places, one may have to move twice: then every sequence of moves is tried,
+    breadth first, as far as the same bounds allow.
 
     The devices of a place are what the engine picks, with every other set of GPUs that is not
     alike. CPUs, other devices, several demands for GPUs and groups that move are looked at as the
@@ -151,6 +161,8 @@ class _Search:
         self.end = bench.decisions + decisions_max
         self.cut: set[str] = set()
         self.failed: set[object] = set()  # where the exact search has been, in vain
+        self.searched = 0  # no plan has so many moves, or fewer
+        self.blocked = NEVER  # fewest moves that make room, but can be taken in no order
         self.units = units_of(bench)
         self.movable = frozenset(holder.uid for unit in self.units for holder in unit)
         self.by_node: dict[int, list[Unit]] = {}
@@ -166,31 +178,36 @@ class _Search:
         if not roots and not self.cut:
             return self._hopeless()
         best = self._greedy(roots)
-        most = min(exact_moves, len(self.movable) if best is None else len(best.moves) - 1)
         self.end = self.bench.decisions + self.decisions_max
-        searched = 0
         try:
-            for count in range(1, most + 1):
-                found = self._exact(roots, count)
-                self.trial.reset()
-                if found is not None:
-                    best = found
-                    break
-                searched = count
+            most = min(exact_moves, len(self.movable), self._enough(best))
+            best = self._once_each(roots, most) or best
+            most = min(exact_moves, self._enough(best))
+            if self.blocked < most:
+                best = self._one_by_one(roots, most) or best
         except _SpentError:
             self.trial.reset()
             self.cut.add(f"exact search: after {self.decisions_max} decisions")
-        enough = len(self.movable) if best is None else len(best.moves) - 1
-        exact = enough == 0 or (not self.cut and searched >= enough)
-        if searched < enough:
-            self.cut.add(f"exact search: up to {searched} moves")
+        enough = self._enough(best)
+        exact = enough == 0 or (not self.cut and self.searched >= enough)
+        if self.searched < enough:
+            self.cut.add(f"exact search: up to {self.searched} moves")
         cut = () if exact else tuple(sorted(self.cut))
         if best is not None:
             return replace(best, exact=exact, cut=cut)
-        more = "" if exact else ", and the greedy search found no way with more"
-        return NoPlan(
-            why=f"moving up to {searched} Pods makes no room{more}", proved=exact, cut=cut
-        )
+        why = f"moving up to {self.searched} Pods makes no room"
+        if not exact:
+            why = (
+                f"up to {self.searched} moves make no room, "
+                "and the greedy search found no way with more"
+            )
+        return NoPlan(why=why, proved=exact, cut=cut)
+
+    def _enough(self, best: Plan | None) -> int:
+        """Return how many moves must be searched in vain to prove that there is nothing better."""
+        if best is not None:
+            return len(best.moves) - 1
+        return len(self.movable) if self.blocked == NEVER else NEVER
 
     def _hopeless(self) -> NoPlan:
         fixed = len(self.bench.holders) - len(self.movable)
@@ -220,23 +237,25 @@ class _Search:
 
     def _greedy(self, roots: Sequence[int]) -> Plan | None:
         best: Plan | None = None
-        for node in roots:
-            if self.bench.decisions >= self.end:
-                self.cut.add(f"greedy search: after {self.decisions_max} decisions")
-                break
-            needed = {holder.uid for holder in self._in_the_way(node) or ()}
-            units = [
-                unit
-                for unit in self.by_node.get(node, ())
-                if any(holder.uid in needed for holder in unit)
-            ]
-            if best is not None and sum(map(len, units)) >= len(best.moves):
-                continue
-            found = self._clear(node, units)
+        try:
+            for node in roots:
+                self._check()
+                needed = {holder.uid for holder in self._in_the_way(node) or ()}
+                units = [
+                    unit
+                    for unit in self.by_node.get(node, ())
+                    if any(holder.uid in needed for holder in unit)
+                ]
+                if best is not None and sum(map(len, units)) >= len(best.moves):
+                    continue
+                found = self._clear(node, units)
+                self.trial.reset()
+                plan = None if found is None else self._in_order(found)
+                if plan is not None and (best is None or len(plan.moves) < len(best.moves)):
+                    best = plan
+        except _SpentError:
             self.trial.reset()
-            plan = None if found is None else self._sequence(found)
-            if plan is not None and (best is None or len(plan.moves) < len(best.moves)):
-                best = plan
+            self.cut.add(f"greedy search: after {self.decisions_max} decisions")
         return best
 
     def _clear(self, node: int, units: Sequence[Unit]) -> _Found | None:
@@ -254,7 +273,17 @@ class _Search:
             found.units.append((unit, placed))
         return found
 
-    # --- exact --------------------------------------------------------------------------------
+    # --- exact, a Pod moves once --------------------------------------------------------------
+
+    def _once_each(self, roots: Sequence[int], most: int) -> Plan | None:
+        """Return the shortest plan of at most so many moves."""
+        for count in range(1, most + 1):
+            plan = self._exact(roots, count)
+            self.trial.reset()
+            if plan is not None:
+                return plan
+            self.searched = min(count, self.blocked)
+        return None
 
     def _exact(self, roots: Sequence[int], budget: int) -> Plan | None:
         """Return a plan of at most so many moves; what stands then is left standing."""
@@ -330,7 +359,7 @@ class _Search:
     ) -> Plan | None:
         if not pending:
             standing = self.trial.rewind()
-            plan = self._sequence(found)
+            plan = self._in_order(found)
             if plan is None:
                 self.trial.restore(standing)
             return plan
@@ -358,6 +387,68 @@ class _Search:
             if plan is not None:
                 return plan
         return None
+
+    # --- exact, one move after the other ------------------------------------------------------
+
+    def _one_by_one(self, roots: Sequence[int], most: int) -> Plan | None:
+        """
+        Return the shortest plan of at most so many moves, whoever moves however often.
+
+        Breadth first over the states that moves lead to, each reached by its first shortest way.
+        """
+        ways: dict[int, dict[object, _Steps]] = {0: {frozenset(): ()}}
+        seen: set[object] = set()
+        for count in range(most + 1):
+            for state, way in ways.pop(count, {}).items():
+                if state in seen:
+                    continue
+                seen.add(state)
+                self._stand(way)
+                place = self._first_place(roots)
+                if place is not None:
+                    standing = self.trial.rewind()
+                    plan = self._done(way, place)
+                    if plan is not None:
+                        return plan
+                    self.trial.restore(standing)
+                for step in self._next_steps(way):
+                    after = (*way, step)
+                    reached = ways.setdefault(count + len(step[0]), {})
+                    reached.setdefault(_state_after(after), after)
+                self.trial.reset()
+            self.searched = max(self.searched, count)
+            if not ways:
+                self.searched = max(self.searched, len(self.movable))
+                self.blocked = NEVER  # what it leads to can't be reached
+                break
+        return None
+
+    def _stand(self, way: _Steps) -> None:
+        """Let every unit stand where its last step led."""
+        for unit, placements in dict(way).items():
+            self.trial.lift(unit)
+            for placement in placements:
+                self.trial.reserve(placement)
+
+    def _first_place(self, roots: Sequence[int]) -> Placement | None:
+        """Return a place for the request as all stands now; nothing is reserved."""
+        for node in roots:
+            for place in self._on_node(self.request, node):
+                self.trial.undo(place)
+                return place
+        return None
+
+    def _next_steps(self, way: _Steps) -> Iterator[_Step]:
+        """Yield every step that can be taken after these."""
+        standing = dict(way)
+        for unit in self.units:
+            self.trial.lift(unit)
+            for placements in self._places(unit):
+                yield unit, placements
+            if unit not in standing:
+                self.trial.put_back(unit)
+            for placement in standing.get(unit, ()):
+                self.trial.reserve(placement)
 
     # --- places -------------------------------------------------------------------------------
 
@@ -431,7 +522,7 @@ class _Search:
 
     # --- the order ----------------------------------------------------------------------------
 
-    def _sequence(self, found: _Found) -> Plan | None:
+    def _in_order(self, found: _Found) -> Plan | None:
         """Return the plan in an order in which every step is feasible; nothing stands before it."""
         steps = [step for step in found.units if not all(map(_stays, *step))]
         if len(steps) > _ORDERS_MAX:
@@ -440,26 +531,37 @@ class _Search:
             permutations(steps) if len(steps) <= _ORDERS_MAX else (steps, list(reversed(steps)))
         )
         for order in orders:
-            moves = self._walk(order)
-            place = None
-            if moves is not None:
-                place = self.trial.place(self.request, found.place.node, gpus_of(found.place))
-            self.trial.reset()
-            if moves is not None and place is not None:
-                return Plan(moves=moves, place=place, exact=False)
+            plan = self._done(order, found.place)
+            if plan is not None:
+                return plan
+        self.blocked = min(self.blocked, sum(len(unit) for unit, _ in steps))
         return None
 
-    def _walk(self, order: Sequence[tuple[Unit, tuple[Placement, ...]]]) -> tuple[Move, ...] | None:
-        """Do the steps one after the other; None where one is not feasible."""
+    def _done(self, steps: Sequence[_Step], goal: Placement) -> Plan | None:
+        """Return the plan of these steps in this order; None where one of them is not feasible."""
+        moves = self._walk(steps)
+        place = None
+        if moves is not None:
+            place = self.trial.place(self.request, goal.node, gpus_of(goal))
+        self.trial.reset()
+        return (
+            None if moves is None or place is None else Plan(moves=moves, place=place, exact=False)
+        )
+
+    def _walk(self, steps: Sequence[_Step]) -> tuple[Move, ...] | None:
+        """Take the steps one after the other; None where one is not feasible."""
         moves: list[Move] = []
-        for number, (unit, planned) in enumerate(order, 1):
+        standing: dict[str, Holder] = {}
+        for number, (unit, planned) in enumerate(steps, 1):
             first = len(unit) == 1 and self._has_room_first(planned[0])
             self.trial.lift(unit)
             for holder, goal in zip(unit, planned, strict=True):
                 placed = self.trial.place_as(goal)
                 if placed is None:
                     return None
-                moves.append(Move(step=number, holder=holder, to=placed, room_first=first))
+                before = standing.get(holder.uid, holder)
+                moves.append(Move(step=number, holder=before, to=placed, room_first=first))
+                standing[holder.uid] = _moved(before, placed)
         return tuple(moves)
 
     def _has_room_first(self, goal: Placement) -> bool:
@@ -481,16 +583,30 @@ def _stays(holder: Holder, placement: Placement) -> bool:
     )
 
 
+def _moved(holder: Holder, to: Placement) -> Holder:
+    """Return the Pod as it stands after a move."""
+    held = structs.replace(holder.held, node_name=to.node_name, shares=to.shares, cpuset=to.cpuset)
+    return replace(holder, node=to.node, held=held)
+
+
 def _key(placement: Placement) -> object:
     return (tuple(share.key for share in placement.shares), placement.cpuset)
 
 
 def _state(found: _Found, pending: Sequence[Unit], budget: int) -> object:
     """Return what tells two moments of the search apart, whatever led there."""
-    placed = [(found.place.node, _key(found.place)), *_places_of(found)]
+    placed = [(found.place.node, _key(found.place)), *_places_of(found.units)]
     return placed[0], frozenset(placed[1:]), frozenset(pending), budget
 
 
-def _places_of(found: _Found) -> Iterator[tuple[object, object]]:
-    for unit, placements in found.units:
+def _state_after(way: _Steps) -> object:
+    """Return what tells two states apart that steps lead to."""
+    moved = [
+        (unit, places) for unit, places in dict(way).items() if not all(map(_stays, unit, places))
+    ]
+    return frozenset(_places_of(moved))
+
+
+def _places_of(steps: Iterable[_Step]) -> Iterator[tuple[object, object]]:
+    for unit, placements in steps:
         yield unit, tuple((placement.node, _key(placement)) for placement in placements)

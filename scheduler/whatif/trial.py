@@ -17,7 +17,8 @@ from scheduler.cluster.model import Holder
 from scheduler.decide.outcome import CardView, Placement
 from scheduler.whatif.bench import Bench
 
-_NEVER: Final = 1 << 30
+NEVER: Final = 1 << 30
+"""More Pods and moves than there ever are."""
 
 Unit = tuple[Holder, ...]
 """What moves together: one Pod, or all members of a group."""
@@ -32,8 +33,12 @@ class Trial:
         self._placed: dict[str, Placement] = {}
 
     def lift(self, unit: Unit) -> None:
-        """Take the Pods of a unit away."""
+        """Take the Pods of a unit away, from where they stand now."""
         for holder in unit:
+            placed = self._placed.get(holder.uid)
+            if placed is not None:
+                self.undo(placed)
+                continue
             self._bench.lift(holder)
             self._lifted[holder.uid] = holder
 
@@ -150,7 +155,7 @@ def least_of(amounts: Iterable[int], lacking: int) -> int:
             break
         lacking -= amount
         taken += 1
-    return taken if lacking <= 0 else _NEVER
+    return taken if lacking <= 0 else NEVER
 
 
 def has_one_choice(request: PodRequest) -> bool:

@@ -167,7 +167,7 @@ def plan(
     """
     Propose the fewest moves that make room for a request. Nothing is moved, nothing is written.
 
-    Exit 0: a plan, or no move is needed. Exit 1: there is none, and why.
+    Exit 0: a plan, or no move is needed. Exit 1: none was found, and why.
 
     Example: tenure defrag plan ml/big-1
 
@@ -222,7 +222,7 @@ def answer_defrag(
 
     Raises:
         InputError: not one request, or something that can't be read.
-        AnswerIsNo: there is no plan.
+        AnswerIsNo: no plan was found.
     """
     from scheduler.whatif.defrag import DECISIONS_MAX, NoPlan, plan_moves
     from tenure.whatif.wanted import check_wanted
@@ -424,7 +424,8 @@ def _lines(request: PodRequest, answer: Plan | NoPlan) -> Iterator[str]:
 
     asks = f"{request.path}, which asks for {shape_of(request)}"
     if isinstance(answer, NoPlan):
-        yield f"no plan makes room for {asks}: {answer.why}"
+        none = "no plan makes room" if answer.proved else "no plan was found that makes room"
+        yield f"{none} for {asks}: {answer.why}"
     elif not answer.moves:
         yield f"no move is needed for {asks}"
     else:

@@ -208,6 +208,17 @@ def test_a_kept_pod_stays(tenure: CommandLine, loose: tuple[str, str]) -> None:
     assert "not moved: 4 Pods: kept by --keep" in none.out
 
 
+def test_no_plan_for_want_of_decisions_is_not_called_none(
+    tenure: CommandLine, loose: tuple[str, str]
+) -> None:
+    """None was found, and the bound is named."""
+    answer = tenure.ask("defrag", "plan", "--gpus", "2", "--decisions", "1", *loose)
+
+    assert answer.code == 1
+    assert answer.out.startswith("no plan was found that makes room for default/wanted")
+    assert "bound met: exact search: after 1 decisions" in answer.out
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -19,6 +19,8 @@ from tests.support.clusters import MIB, gpu_node, held, pod, running, share
 
 CARD_BYTES = 100 * MIB
 PODS_MAX = 5
+MOVES_MAX = 2 * PODS_MAX
+"""More than any of these clusters needs, also where a Pod moves twice."""
 
 Spot = tuple[int, tuple[int, ...]]
 """A node and minors on it."""
@@ -176,7 +178,7 @@ def disagreements(seeds: range) -> list[str]:
         world = draw_world(Random(seed))
         bench = world.bench()
         answer = plan_moves(
-            world.wanted.request("wanted"), bench, exact_moves=PODS_MAX, decisions_max=10**7
+            world.wanted.request("wanted"), bench, exact_moves=MOVES_MAX, decisions_max=10**7
         )
         fewest = world.fewest_moves()
         if isinstance(answer, NoPlan):

@@ -9,7 +9,7 @@ from ledger.domain.devices import DeviceShare
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.requests import CpuSetDemand, GangRef, PodRequest
 from scheduler.cluster.model import Holder
-from scheduler.decide.outcome import Placement
+from scheduler.decide.outcome import Placement, Unplaced
 from scheduler.decide.settings import SchedulingSettings
 from scheduler.whatif.bench import Bench
 from scheduler.whatif.defrag import NoPlan, Plan, plan_moves
@@ -116,6 +116,63 @@ def test_a_chain_moves_first_who_is_in_the_way_of_another() -> None:
         (1, "y", "c"),
         (2, "x", "b"),
     ]
+
+
+def swap(*, aside: bool = True) -> tuple[PodRequest, Bench]:
+    """
+    Return a request, and a cluster where `x` and `y` have to change places before it fits.
+
+    `a` has a card for the request, but `x` holds its cpu. The other card of `a` and the one of `b`
+    have room for either `x` or `y` beside what stays. Without `aside` so little is asked, and left
+    of the first card, that neither of them can wait there.
+    """
+
+    def part(uid: str, percent: int, cpu_milli: int = 0) -> PodRequest:
+        return pod(uid, share(percent), cpu_milli=cpu_milli, memory_bytes=0)
+
+    holders = [
+        holder(0, part("stays-a", 50), held(1, 50), fixed="fixed"),
+        holder(0, part("x", 20, 1000), held(1, 20)),
+        holder(1, part("stays-b", 50), held(0, 50), fixed="fixed"),
+        holder(1, part("y", 40), held(0, 40)),
+    ]
+    if not aside:
+        holders.append(holder(0, part("in-between", 85), held(0, 85), fixed="fixed"))
+    nodes = (gpu_node("a", 2, cpu_milli=1000), gpu_node("b", 1, cpu_milli=1000))
+    return part("wanted", 70 if aside else 15, 1000), bench_of(nodes, *holders)
+
+
+def test_two_pods_change_places_by_way_of_a_third_place() -> None:
+    """Neither can go first, so one of them moves twice; its second move is from where it went."""
+    wanted, bench = swap()
+
+    plan = planned(wanted, bench)
+
+    assert (len(plan.moves), plan.exact, plan.cut) == (3, True, ())
+    third = plan.moves[2].holder
+    (before,) = [move.to for move in plan.moves[:2] if move.holder.uid == third.uid]
+    assert (third.node, third.held.node_name) == (before.node, before.node_name)
+    assert third.held.shares == before.shares
+
+
+def test_that_two_pods_cannot_change_places_is_proved() -> None:
+    """With the whole card taken nobody can step aside: every state that can be reached was seen."""
+    wanted, bench = swap(aside=False)
+
+    answer = plan_moves(wanted, bench)
+
+    assert isinstance(answer, NoPlan)
+    assert (answer.proved, answer.cut) == (True, ())
+
+
+def test_a_change_of_places_beyond_the_bounds_is_not_called_impossible() -> None:
+    """Two moves do not suffice, three are not looked at: nothing is proved, and the bound named."""
+    wanted, bench = swap()
+
+    answer = plan_moves(wanted, bench, exact_moves=2)
+
+    assert isinstance(answer, NoPlan)
+    assert (answer.proved, answer.cut) == (False, ("exact search: up to 2 moves",))
 
 
 def test_a_pod_that_moves_leaves_the_scarce_card_to_the_one_that_needs_it() -> None:
@@ -234,6 +291,21 @@ def test_what_no_move_can_free_is_said_with_numbers() -> None:
     assert isinstance(answer, NoPlan)
     assert answer.proved
     assert "asks 200 % core of gpu, all nodes have 140 left" in answer.why
+
+
+def test_wherever_the_decisions_end_the_search_answers() -> None:
+    """It says what it has found, or that it proved nothing, and leaves the bench as it was."""
+    wanted, bench = swap()
+    found = []
+
+    for decisions in range(1, 200):
+        answer = plan_moves(wanted, bench, decisions_max=decisions)
+
+        found.append(isinstance(answer, Plan))
+        assert len(answer.moves) == 3 if isinstance(answer, Plan) else not answer.proved
+        assert isinstance(bench.decide(wanted), Unplaced)
+    assert found == sorted(found)
+    assert {*found} == {False, True}
 
 
 def test_a_bound_that_ended_the_search_is_named() -> None:
