@@ -137,8 +137,8 @@ def plan_moves(
     then node order, then Pods by size.
 
     In these plans a Pod moves once. Where such moves make room but can be taken in no order, as of
-    two Pods that change places, one may have to move twice: then every sequence of moves is tried,
-    breadth first, as far as the same bounds allow.
+    two Pods that change places, one may have to move twice: then for each number above theirs every
+    sequence of moves is tried too, as far as the same bounds allow.
 
     The devices of a place are what the engine picks, with every other set of GPUs that is not
     alike. CPUs, other devices, several demands for GPUs and groups that move are looked at as the
@@ -163,6 +163,10 @@ class _Search:
         self.failed: set[object] = set()  # where the exact search has been, in vain
         self.searched = 0  # no plan has so many moves, or fewer
         self.blocked = NEVER  # fewest moves that make room, but can be taken in no order
+        self.level = 0  # so many moves lead to the states that `standing` leads to
+        self.standing: list[_Steps] = [()]
+        self.ways: dict[int, dict[object, _Steps]] = {}  # longer ones, by the number of moves
+        self.seen: set[object] = {frozenset()}
         self.units = units_of(bench)
         self.movable = frozenset(holder.uid for unit in self.units for holder in unit)
         self.by_node: dict[int, list[Unit]] = {}
@@ -180,11 +184,13 @@ class _Search:
         best = self._greedy(roots)
         self.end = self.bench.decisions + self.decisions_max
         try:
-            most = min(exact_moves, len(self.movable), self._enough(best))
-            best = self._once_each(roots, most) or best
-            most = min(exact_moves, self._enough(best))
-            if self.blocked < most:
-                best = self._one_by_one(roots, most) or best
+            while self.searched < min(exact_moves, self._enough(best)):
+                count = self.searched + 1
+                plan = self._once_each(roots, count) or self._one_by_one(roots, count)
+                if plan is None:
+                    self.searched = max(self.searched, count)
+                else:
+                    best = plan
         except _SpentError:
             self.trial.reset()
             self.cut.add(f"exact search: after {self.decisions_max} decisions")
@@ -275,15 +281,13 @@ class _Search:
 
     # --- exact, a Pod moves once --------------------------------------------------------------
 
-    def _once_each(self, roots: Sequence[int], most: int) -> Plan | None:
-        """Return the shortest plan of at most so many moves."""
-        for count in range(1, most + 1):
-            plan = self._exact(roots, count)
-            self.trial.reset()
-            if plan is not None:
-                return plan
-            self.searched = min(count, self.blocked)
-        return None
+    def _once_each(self, roots: Sequence[int], count: int) -> Plan | None:
+        """Return a plan of at most so many moves, each of another Pod."""
+        if count > len(self.movable):
+            return None
+        plan = self._exact(roots, count)
+        self.trial.reset()
+        return plan
 
     def _exact(self, roots: Sequence[int], budget: int) -> Plan | None:
         """Return a plan of at most so many moves; what stands then is left standing."""
@@ -392,36 +396,40 @@ class _Search:
 
     def _one_by_one(self, roots: Sequence[int], most: int) -> Plan | None:
         """
-        Return the shortest plan of at most so many moves, whoever moves however often.
+        Return a plan of at most so many moves, whoever moves however often.
 
         Breadth first over the states that moves lead to, each reached by its first shortest way.
+        It goes on where it ended with fewer moves.
         """
-        ways: dict[int, dict[object, _Steps]] = {0: {frozenset(): ()}}
-        seen: set[object] = set()
-        for count in range(most + 1):
-            for state, way in ways.pop(count, {}).items():
-                if state in seen:
-                    continue
-                seen.add(state)
-                self._stand(way)
-                place = self._first_place(roots)
-                if place is not None:
-                    standing = self.trial.rewind()
-                    plan = self._done(way, place)
-                    if plan is not None:
-                        return plan
-                    self.trial.restore(standing)
+        if self.blocked >= most:
+            return None
+        while self.level < most:
+            for way in self.standing:
                 for step in self._next_steps(way):
                     after = (*way, step)
-                    reached = ways.setdefault(count + len(step[0]), {})
-                    reached.setdefault(_state_after(after), after)
-                self.trial.reset()
-            self.searched = max(self.searched, count)
-            if not ways:
-                self.searched = max(self.searched, len(self.movable))
-                self.blocked = NEVER  # what it leads to can't be reached
-                break
+                    longer = self.ways.setdefault(self.level + len(step[0]), {})
+                    longer.setdefault(_state_after(after), after)
+            self.level += 1
+            self.standing = []
+            for state, way in self.ways.pop(self.level, {}).items():
+                if state in self.seen:
+                    continue
+                self.seen.add(state)
+                self.standing.append(way)
+                plan = self._there(way, roots)
+                if plan is not None:
+                    return plan
+        if not self.ways and not self.standing:
+            self.searched = max(most, len(self.movable))
+            self.blocked = NEVER  # what it leads to can't be reached
         return None
+
+    def _there(self, way: _Steps, roots: Sequence[int]) -> Plan | None:
+        """Return these steps as a plan if they make room."""
+        self._stand(way)
+        place = self._first_place(roots)
+        self.trial.reset()
+        return None if place is None else self._done(way, place)
 
     def _stand(self, way: _Steps) -> None:
         """Let every unit stand where its last step led."""
@@ -440,15 +448,12 @@ class _Search:
 
     def _next_steps(self, way: _Steps) -> Iterator[_Step]:
         """Yield every step that can be taken after these."""
-        standing = dict(way)
         for unit in self.units:
+            self._stand(way)
             self.trial.lift(unit)
             for placements in self._places(unit):
                 yield unit, placements
-            if unit not in standing:
-                self.trial.put_back(unit)
-            for placement in standing.get(unit, ()):
-                self.trial.reserve(placement)
+            self.trial.reset()
 
     # --- places -------------------------------------------------------------------------------
 
