@@ -141,7 +141,7 @@ class Holder:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scene:
+class ClusterSnapshot:
     """
     What deciding needs to know about a cluster.
 

@@ -11,16 +11,16 @@ from ledger.domain.log.events import PodObserved
 from ledger.domain.log.workload import NO_WORKLOAD, Workload
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.requests import PodRequest
+from scheduler.decide.allocator import Allocator
 from scheduler.decide.cards.view import NodeView
-from scheduler.decide.filter.alike import REFUSALS_BEFORE, Alike
-from scheduler.decide.filter.filtering import CloserLooks, Filtered, Filtering
+from scheduler.decide.filter.equivalence import REFUSALS_BEFORE, EquivalenceClasses
+from scheduler.decide.filter.filtering import Filtered, Filtering, UnfitCache
 from scheduler.decide.filter.fitting import Fitting
 from scheduler.decide.filter.predicates import Predicates
-from scheduler.decide.grants import Grants
 from scheduler.decide.group.room import RoomCounter, Rooms
 from scheduler.decide.nodes.arrays import IntArray
-from scheduler.decide.nodes.fleet import ABSENT, Fleet
 from scheduler.decide.nodes.holdings import Holdings
+from scheduler.decide.nodes.node_arrays import ABSENT, NodeArrays
 from scheduler.decide.nodes.pins import CpuPins
 from scheduler.decide.nodes.places import Places
 from scheduler.decide.outcome import NOT_RATED, Placement, Rated, Unplaced
@@ -30,7 +30,7 @@ from scheduler.decide.score.fragmentation import Fragmentation
 from scheduler.decide.score.gradient import Gradient
 from scheduler.decide.score.link_lead import LinkLead
 from scheduler.decide.score.policies import BestFit, NodePolicy, Random, UsedShare, draw
-from scheduler.decide.score.pools import Tolls
+from scheduler.decide.score.pools import PoolPrices
 from scheduler.decide.score.rows import RatingRows, Ratings, runner_up
 from scheduler.decide.settings import POLICIES, SchedulingSettings
 from scheduler.decide.shapes import Shape, ShapeIndex
@@ -68,39 +68,41 @@ class Engine:
         assert sorted(ranks) == list(range(len(nodes))), "a rank for every node"
         self._places = Places([node.uid for node in nodes], ranks)
         order = self._places.numbers
-        fleet = Fleet([nodes[number] for number in order], order)
-        pins = CpuPins(fleet.nodes)
-        predicates = Predicates(fleet, settings)
-        fitting = Fitting(fleet, pins, settings)
-        self._fleet = fleet
+        arrays = NodeArrays([nodes[number] for number in order], order)
+        pins = CpuPins(arrays.nodes)
+        predicates = Predicates(arrays, settings)
+        fitting = Fitting(arrays, pins, settings)
+        self._arrays = arrays
         self._predicates = predicates
         self._fitting = fitting
         self._seed = seed
-        self._fragmentation = Fragmentation(fleet, predicates, workload)
+        self._fragmentation = Fragmentation(arrays, predicates, workload)
         self._measures = [self._fragmentation]
         self._draws = settings.node_policy == "random"
         policy = self._policy(settings.node_policy, workload)
         self._policy_of_nodes = policy
-        self._shapes = ShapeIndex(with_memory=policy.reads_memory, mixed_models=fleet.mixed_models)
-        self._rows = RatingRows(fleet, predicates, policy)
-        self._grants = Grants(fleet, pins, policy, settings)
-        self._refusals = Refusals(fleet, predicates, fitting, pins, self._places)
+        self._shapes = ShapeIndex(with_memory=policy.reads_memory, mixed_models=arrays.mixed_models)
+        self._rows = RatingRows(arrays, predicates, policy)
+        self._allocator = Allocator(arrays, pins, policy, settings)
+        self._refusals = Refusals(arrays, predicates, fitting, pins, self._places)
         self._holdings = Holdings(
-            fleet, pins, exclusive_policy=settings.vocabulary.default_exclusive_policy
+            arrays, pins, exclusive_policy=settings.vocabulary.default_exclusive_policy
         )
-        self._looks = CloserLooks(fleet)
-        self._alike = Alike(fleet, settings)
-        self._room_counter = RoomCounter(fleet, fitting)
-        self._lead = LinkLead(fleet, self._room_counter, bottleneck_first=settings.bottleneck_first)
+        self._unfit = UnfitCache(arrays)
+        self._classes = EquivalenceClasses(arrays, settings)
+        self._room_counter = RoomCounter(arrays, fitting)
+        self._lead = LinkLead(
+            arrays, self._room_counter, bottleneck_first=settings.bottleneck_first
+        )
         self._filtering = Filtering(
-            fleet,
+            arrays,
             fitting,
             order,
             rows=self._rows,
-            grants=self._grants,
+            allocator=self._allocator,
             refusals=self._refusals,
-            looks=self._looks,
-            alike=self._alike,
+            unfit=self._unfit,
+            classes=self._classes,
             lead=self._lead,
             scores=not self._draws,
         )
@@ -108,14 +110,14 @@ class Engine:
     @property
     def core_percent_capacity(self) -> int:
         """Return the core percent of all GPUs, those of a machine once."""
-        fleet = self._fleet
-        own = np.array(fleet.accounts, dtype=np.int64) == fleet.everything
-        return int(fleet.gpus.core_total[own].sum())
+        arrays = self._arrays
+        own = np.array(arrays.accounts, dtype=np.int64) == arrays.everything
+        return int(arrays.gpus.core_total[own].sum())
 
     @property
     def core_percent_allocated(self) -> int:
         """Return the core percent of GPUs that Pods hold, of each card at most all of it."""
-        return self._holdings.gpu_core_percent - self._fleet.gpus.core_over
+        return self._holdings.gpu_core_percent - self._arrays.gpus.core_over
 
     @property
     def gpu_percent_held(self) -> int:
@@ -138,7 +140,7 @@ class Engine:
         if led := self._lead.applies(request):
             ratings = self._by_links(request, shape, ratings)
         # A draw is out of the nodes left, so that what is remembered must not change how many.
-        known = {} if self._draws else self._looks.failed(request, shape)
+        known = {} if self._draws else self._unfit.failed(request, shape)
         by_arrays = ratings
         if known:
             ratings = ratings.copy()
@@ -154,7 +156,7 @@ class Engine:
             rated = NOT_RATED
             if not self._draws:
                 rated = self._rated(by_arrays, node, request.memory_bytes)
-            answer = self._grants.grant(
+            answer = self._allocator.allocate(
                 request, shape, node, self._places.numbers[node], rated=rated
             )
             if isinstance(answer, Placement):
@@ -164,7 +166,7 @@ class Engine:
             refusals += 1
             if refusals == REFUSALS_BEFORE and not self._draws:
                 others = np.flatnonzero(self._takes(ratings, request.memory_bytes))
-                alike = self._alike.groups(request, shape, others)
+                alike = self._classes.groups(request, shape, others)
             for other in alike.get(node, (node,)):
                 known[other] = answer
                 ratings[other] = -1
@@ -189,7 +191,7 @@ class Engine:
         """Drop all that is remembered of earlier requests; answers stay, their time does not."""
         self._rows.forget()
         self._refusals.forget()
-        self._looks.forget()
+        self._unfit.forget()
         self._lead.forget()
 
     def candidates(self, request: PodRequest) -> Sequence[int]:
@@ -227,9 +229,9 @@ class Engine:
             return False
         fits = self._fitting.feasible(shape, places)
         if request.memory_bytes:
-            fits &= self._fleet.memory_free.take(places) >= request.memory_bytes
-        if self._fleet.limits_pods:
-            fits &= self._fleet.pods_free.take(places) >= 1
+            fits &= self._arrays.memory_free.take(places) >= request.memory_bytes
+        if self._arrays.limits_pods:
+            fits &= self._arrays.pods_free.take(places) >= 1
         return bool(fits.any())
 
     def try_place(
@@ -240,7 +242,7 @@ class Engine:
         fits = self._rows.current(shape)[place] >= 0
         if not fits or not self._has_memory(place, request.memory_bytes):
             return None
-        answer = self._grants.grant(request, shape, place, node, only_minors=only_minors)
+        answer = self._allocator.allocate(request, shape, place, node, only_minors=only_minors)
         if not isinstance(answer, Placement):
             return None
         self.reserve(answer)
@@ -299,21 +301,21 @@ class Engine:
 
     def _change(self, number: int, facts: NodeFacts) -> tuple[str, ...]:
         """Lay a row out anew, and those of other Nodes of its machine; all else stays."""
-        fleet, place = self._fleet, int(self._places.of[number])
-        had_mixed_models = fleet.mixed_models
-        shared = set(fleet.ids.repeated)
-        rows = sorted(fleet.put(place, facts, number))
+        arrays, place = self._arrays, int(self._places.of[number])
+        had_mixed_models = arrays.mixed_models
+        shared = set(arrays.ids.repeated)
+        rows = sorted(arrays.put(place, facts, number))
         lifted = self._holdings.lift(rows)
         for row in rows:
-            fleet.lay(row)
+            arrays.lay(row)
         given_back = self._holdings.put_back(lifted, rows)
-        fleet.bar(rows, shared | fleet.ids.repeated)
+        arrays.bar(rows, shared | arrays.ids.repeated)
         for row in rows:
-            fleet.facts.append(row, gave_back=True)
-            fleet.log.append(row, gave_back=True)
+            arrays.facts.append(row, gave_back=True)
+            arrays.log.append(row, gave_back=True)
             self._take_anew(row)
-        if fleet.mixed_models != had_mixed_models:
-            self._shapes = self._shapes.with_mixed_models(fleet.mixed_models)
+        if arrays.mixed_models != had_mixed_models:
+            self._shapes = self._shapes.with_mixed_models(arrays.mixed_models)
             self.forget()
         return given_back
 
@@ -325,14 +327,14 @@ class Engine:
             measure.put(place)
         self._policy_of_nodes.put(place)
         self._rows.put()
-        self._grants.put(place)
-        self._alike.put(place)
+        self._allocator.put(place)
+        self._classes.put(place)
         self._room_counter.put(place)
         self._lead.put(place)
 
     def view(self, node: int) -> NodeView:
         """Return what is left of one node, card by card."""
-        return self._grants.view(int(self._places.of[node]))
+        return self._allocator.view(int(self._places.of[node]))
 
     def _by_links(self, request: PodRequest, shape: Shape, ratings: Ratings) -> Ratings:
         """Return ratings of the nodes that take the Pod, in the order of links; a new array."""
@@ -371,11 +373,11 @@ class Engine:
             _, second = runner_up(self._with_memory(ratings, memory_bytes), place)
         if second < 0:
             return Rated(score)
-        return Rated(score, self._fleet.nodes[second].name, ratings.item(second))
+        return Rated(score, self._arrays.nodes[second].name, ratings.item(second))
 
     def _with_memory(self, ratings: Ratings, memory_bytes: int) -> Ratings:
         """Return a copy of the ratings with -1, all bits set, where the memory is not free."""
-        free = self._fleet.memory_free >= memory_bytes
+        free = self._arrays.memory_free >= memory_bytes
         left: Ratings = np.subtract(free, 1, dtype=np.int32)  # half the time of `np.where`
         left |= ratings
         return left
@@ -383,25 +385,27 @@ class Engine:
     def _takes(self, ratings: Ratings, memory_bytes: int) -> npt.NDArray[np.bool_]:
         takes: npt.NDArray[np.bool_] = ratings >= 0
         if memory_bytes:
-            takes &= self._fleet.memory_free >= memory_bytes
+            takes &= self._arrays.memory_free >= memory_bytes
         return takes
 
     def _has_memory(self, place: int, memory_bytes: int) -> bool:
-        return not memory_bytes or self._fleet.memory_free.item(place) >= memory_bytes
+        return not memory_bytes or self._arrays.memory_free.item(place) >= memory_bytes
 
     def _policy(self, name: str, workload: Workload) -> NodePolicy:
-        fleet, fitting = self._fleet, self._fitting
+        arrays, fitting = self._arrays, self._fitting
         match name:
             case "bestfit":
-                return BestFit(fleet, fitting)
+                return BestFit(arrays, fitting)
             case "fgd":
-                return Gradient(fleet, fitting, self._fragmentation)
+                return Gradient(arrays, fitting, self._fragmentation)
             case "scarcity":
-                measure = ExpectedFill(fleet, self._predicates, workload, self._fragmentation.asked)
+                measure = ExpectedFill(
+                    arrays, self._predicates, workload, self._fragmentation.asked
+                )
                 self._measures.append(measure)
-                tolls = Tolls(fleet, self._predicates, measure, workload)
-                return Gradient(fleet, fitting, measure, tolls)
+                pool_prices = PoolPrices(arrays, self._predicates, measure, workload)
+                return Gradient(arrays, fitting, measure, pool_prices)
             case "random":
                 return Random(fitting)
             case _:
-                return UsedShare(fleet, fitting, most=name == "binpack")
+                return UsedShare(arrays, fitting, most=name == "binpack")

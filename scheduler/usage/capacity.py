@@ -1,5 +1,5 @@
 """
-How the GPU share of a fleet was used over time: allocated, stranded, usable, closed.
+How the GPU share of a cluster was used over time: allocated, stranded, usable, closed.
 
 Stranded is the free share that an average GPU Pod of the workload could not have used where it
 lies. For one kind of Pod that is all that is free on a node where it does not fit, and on a node
@@ -38,16 +38,16 @@ Integers = npt.NDArray[np.int64]
 
 def capacity_over(history: History, moments: Sequence[int]) -> tuple[CapacityPoint, ...]:
     """Return the use of the GPUs at each moment; `moments` ascend."""
-    fleet = _Fleet(history)
-    edges = sorted(_edges(history, fleet))
+    cards = _Cards(history)
+    edges = sorted(_edges(history, cards))
     times = [edge[0] for edge in edges]
     points, done = [], 0
     for moment in moments:
         upto = bisect_right(times, moment)
         for _, kind, index, amount, memory in edges[done:upto]:
-            fleet.apply(kind, index, amount, memory)
+            cards.apply(kind, index, amount, memory)
         done = upto
-        points.append(fleet.point(moment))
+        points.append(cards.point(moment))
     return tuple(points)
 
 
@@ -55,20 +55,20 @@ _CARD, _CLAIM, _OUTAGE, _LOSS = range(4)
 _Edge = tuple[int, int, int, int, int]  # moment, kind, card or node, percent or milli, bytes
 
 
-def _edges(history: History, fleet: _Fleet) -> Iterator[_Edge]:
+def _edges(history: History, cards: _Cards) -> Iterator[_Edge]:
     for hold in history.holds:
-        if fleet.is_gpu(hold.card):
+        if cards.is_gpu(hold.card):
             amount = history.shares[hold.share].percent
             yield hold.opened, _CARD, hold.card, amount, 0
             if hold.closed is not None:
                 yield hold.closed, _CARD, hold.card, -amount, 0
     for loss in history.losses:
-        if fleet.is_gpu(loss.card):
+        if cards.is_gpu(loss.card):
             yield from _loss_edges(loss)
     for claim in history.claims:
         yield from _claim_edges(claim)
     for outage in history.outages:
-        if fleet.is_gpu(outage.card):
+        if cards.is_gpu(outage.card):
             yield from _outage_edges(outage)
 
 
@@ -90,7 +90,7 @@ def _outage_edges(outage: Outage) -> Iterator[_Edge]:
         yield outage.closed, _OUTAGE, outage.card, -1, 0
 
 
-class _Fleet:
+class _Cards:
     """What is left of every node, and how much of it is stranded; only changed nodes are redone."""
 
     def __init__(self, history: History) -> None:

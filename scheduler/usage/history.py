@@ -15,7 +15,7 @@ from ledger.store.reading.report_rows import (
     Node,
     Span,
 )
-from scheduler.usage.fleet import GONE, DeviceKey, places_of
+from scheduler.usage.cluster_now import GONE, DeviceKey, places_of
 from scheduler.usage.model import (
     WHOLE,
     Axis,

@@ -203,7 +203,7 @@ class History:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapacityPoint:
     """
-    The GPUs of the fleet at one moment, in core percent; the four parts add up to the capacity.
+    The GPUs of the cluster at one moment, in core percent; the four parts add up to the capacity.
 
     Attributes:
         allocated: held by Pods.

@@ -24,7 +24,6 @@ from ledger.domain.request.requests import PodRequest
 from scheduler.cluster.model import Holder
 from scheduler.decide.cards.fit import fits
 from scheduler.decide.outcome import Placement
-from scheduler.whatif.bench import Bench
 from scheduler.whatif.releases import minimal_set
 from scheduler.whatif.trial import (
     NEVER,
@@ -41,6 +40,7 @@ from scheduler.whatif.trial import (
     size_of,
     units_of,
 )
+from scheduler.whatif.what_if import WhatIf
 
 EXACT_MOVES: Final = 5
 """Plans of so many moves are searched for exactly, as long as the decisions last."""
@@ -123,7 +123,7 @@ class _Found:
 
 def plan_moves(
     request: PodRequest,
-    bench: Bench,
+    what_if: WhatIf,
     *,
     decisions_max: int = DECISIONS_MAX,
     exact_moves: int = EXACT_MOVES,
@@ -144,21 +144,21 @@ def plan_moves(
     alike. CPUs, other devices, several demands for GPUs and groups that move are looked at as the
     engine picks them first, and a plan with more than one move is then not called exact.
     """
-    answer = bench.decide(request)
+    answer = what_if.decide(request)
     if isinstance(answer, Placement):
         return Plan(moves=(), place=answer, exact=True)
-    return _Search(request, bench, decisions_max).run(exact_moves)
+    return _Search(request, what_if, decisions_max).run(exact_moves)
 
 
 class _Search:
     """One search for a plan. What stands on the bench at any moment is known, and taken back."""
 
-    def __init__(self, request: PodRequest, bench: Bench, decisions_max: int) -> None:
+    def __init__(self, request: PodRequest, what_if: WhatIf, decisions_max: int) -> None:
         self.request = request
-        self.trial = Trial(bench)
-        self.bench = bench
+        self.trial = Trial(what_if)
+        self.what_if = what_if
         self.decisions_max = decisions_max
-        self.end = bench.decisions + decisions_max
+        self.end = what_if.decisions + decisions_max
         self.cut: set[str] = set()
         self.failed: set[object] = set()  # where the exact search has been, in vain
         self.searched = 0  # no plan has so many moves, or fewer
@@ -167,7 +167,7 @@ class _Search:
         self.standing: list[_Steps] = [()]
         self.ways: dict[int, dict[object, _Steps]] = {}  # longer ones, by the number of moves
         self.seen: set[object] = {frozenset()}
-        self.units = units_of(bench)
+        self.units = units_of(what_if)
         self.movable = frozenset(holder.uid for unit in self.units for holder in unit)
         self.by_node: dict[int, list[Unit]] = {}
         for unit in self.units:
@@ -175,14 +175,14 @@ class _Search:
                 self.by_node.setdefault(node, []).append(unit)
 
     def run(self, exact_moves: int) -> Plan | NoPlan:
-        lacking = lacking_in_all(self.request, self.bench)
+        lacking = lacking_in_all(self.request, self.what_if)
         if lacking:
             return NoPlan(why=f"moving Pods frees nothing in all: {lacking}", proved=True)
         roots = self._roots()
         if not roots and not self.cut:
             return self._hopeless()
         best = self._greedy(roots)
-        self.end = self.bench.decisions + self.decisions_max
+        self.end = self.what_if.decisions + self.decisions_max
         try:
             while self.searched < min(exact_moves, self._enough(best)):
                 count = self.searched + 1
@@ -216,7 +216,7 @@ class _Search:
         return len(self.movable) if self.blocked == NEVER else NEVER
 
     def _hopeless(self) -> NoPlan:
-        fixed = len(self.bench.holders) - len(self.movable)
+        fixed = len(self.what_if.holders) - len(self.movable)
         pods = "1 Pod" if fixed == 1 else f"{fixed} Pods"
         kept = f"; {pods} may not be moved" if fixed else ""
         why = f"no node takes it even without all Pods that may be moved{kept}"
@@ -225,9 +225,9 @@ class _Search:
     def _roots(self) -> list[int]:
         """Return the nodes that could take the request, those that lose fewest Pods first."""
         sizes: dict[int, int] = {}
-        for node in range(len(self.bench.nodes)):
-            if self.bench.decisions >= self.end:
-                self.cut.add(f"nodes looked at: {node} of {len(self.bench.nodes)}")
+        for node in range(len(self.what_if.nodes)):
+            if self.what_if.decisions >= self.end:
+                self.cut.add(f"nodes looked at: {node} of {len(self.what_if.nodes)}")
                 break
             needed = self._in_the_way(node)
             if needed is not None:
@@ -236,7 +236,7 @@ class _Search:
 
     def _in_the_way(self, node: int) -> list[Holder] | None:
         return minimal_set(
-            self.request, self.bench, node, lambda holder: holder.uid in self.movable
+            self.request, self.what_if, node, lambda holder: holder.uid in self.movable
         )
 
     # --- greedy -------------------------------------------------------------------------------
@@ -327,11 +327,11 @@ class _Search:
 
     def _least(self, request: PodRequest, node: int, there: Sequence[Unit]) -> int:
         """Return a number of Pods; with fewer of them lifted the node has too little, by sums."""
-        facts = self.bench.nodes[node]
+        facts = self.what_if.nodes[node]
         held = [holder for unit in there for holder in unit if holder.node == node]
         most = 0
         for demand in request.devices:
-            kind, cards = demand.device_type, self.bench.view(node).cards
+            kind, cards = demand.device_type, self.what_if.view(node).cards
             fitting = sum(card.record.device_type == kind and fits(card, demand) for card in cards)
             touched = (sum(s.device_type == kind for s in holder.held.shares) for holder in held)
             if demand.hint is None:
@@ -380,7 +380,7 @@ class _Search:
             return None
         request = unit[0].request
         assert request is not None, unit
-        nodes = range(len(self.bench.nodes)) if budget else ()
+        nodes = range(len(self.what_if.nodes)) if budget else ()
         for place, lifted in self._rooms(request, nodes, budget, gone):
             if not lifted:
                 continue
@@ -470,12 +470,12 @@ class _Search:
             self.cut.add("groups that move: one plan each")
             yield from self._together(requests)
             return
-        for node in self.bench.candidates(requests[0]):
+        for node in self.what_if.candidates(requests[0]):
             for placement in self._on_node(requests[0], node):
                 yield (placement,)
 
     def _together(self, requests: Sequence[PodRequest]) -> Iterator[tuple[Placement, ...]]:
-        planned = self.bench.plan_together(requests)
+        planned = self.what_if.plan_together(requests)
         if any(placement is None for placement in planned):
             return
         placed = tuple(placement for placement in planned if placement is not None)
@@ -509,9 +509,9 @@ class _Search:
         demands = [demand for demand in request.devices if demand.device_type == GPU]
         if len(demands) != 1:
             return
-        facts = self.bench.nodes[node]
+        facts = self.what_if.nodes[node]
         by_kind: dict[object, list[int]] = {}
-        for card in self.bench.view(node).cards:
+        for card in self.what_if.view(node).cards:
             if card.record.device_type == GPU and fits(card, demands[0]):
                 by_kind.setdefault(kind_of(card, facts), []).append(card.record.minor)
         for number, minors in enumerate(picks(list(by_kind.values()), demands[0].count)):
@@ -522,7 +522,7 @@ class _Search:
                 yield frozenset(minors)
 
     def _check(self) -> None:
-        if self.bench.decisions >= self.end:
+        if self.what_if.decisions >= self.end:
             raise _SpentError
 
     # --- the order ----------------------------------------------------------------------------

@@ -21,9 +21,9 @@ from scheduler.decide.dialects.registry import chooser_of
 from scheduler.decide.outcome import Placement
 from scheduler.decide.settings import SchedulingSettings
 from scheduler.whatif.alternatives import alternatives
-from scheduler.whatif.bench import Bench
 from scheduler.whatif.releases import EXACT_MAX, Ending, fewest_endings
 from scheduler.whatif.smaller import Smaller, smaller_requests
+from scheduler.whatif.what_if import WhatIf
 
 DECISIONS_MAX: Final = 10_000
 """Decisions per kind of change."""
@@ -86,7 +86,7 @@ class GroupNearest:
 
 
 def nearest_of_group(
-    members: Sequence[PodRequest], bench: Bench, *, decisions_max: int = DECISIONS_MAX
+    members: Sequence[PodRequest], what_if: WhatIf, *, decisions_max: int = DECISIONS_MAX
 ) -> GroupNearest:
     """
     Return how many members of a group fit together, and what the next one lacks.
@@ -97,23 +97,23 @@ def nearest_of_group(
     low, high = 0, len(members)
     while low < high:
         middle = (low + high + 1) // 2
-        placed = bench.plan_together(members[:middle])
+        placed = what_if.plan_together(members[:middle])
         if all(placement is not None for placement in placed):
             low = middle
         else:
             high = middle - 1
     if low == len(members):
         return GroupNearest(members=low, together=low, next_one=None)
-    standing = [p for p in (bench.plan_together(members[:low]) if low else ()) if p is not None]
+    standing = [p for p in (what_if.plan_together(members[:low]) if low else ()) if p is not None]
     for placement in standing:
-        bench.reserve(placement)
-    found = nearest(members[low], bench, decisions_max=decisions_max)
+        what_if.reserve(placement)
+    found = nearest(members[low], what_if, decisions_max=decisions_max)
     for placement in standing:
-        bench.undo(placement)
+        what_if.undo(placement)
     return GroupNearest(members=len(members), together=low, next_one=found)
 
 
-def nearest(request: PodRequest, bench: Bench, *, decisions_max: int = DECISIONS_MAX) -> Nearest:
+def nearest(request: PodRequest, what_if: WhatIf, *, decisions_max: int = DECISIONS_MAX) -> Nearest:
     """
     Return the nearest changes of the request, the nodes or their holders.
 
@@ -122,19 +122,19 @@ def nearest(request: PodRequest, bench: Bench, *, decisions_max: int = DECISIONS
     Args:
         decisions_max: bound of each of the three searches.
     """
-    answer = bench.decide(request)
+    answer = what_if.decide(request)
     if isinstance(answer, Placement):
         return Nearest(fits=answer.node)
     cut: list[str] = []
-    smaller, was_cut = smaller_requests(request, bench, decisions_max=decisions_max)
+    smaller, was_cut = smaller_requests(request, what_if, decisions_max=decisions_max)
     if was_cut:
         cut.append(f"smaller requests: after {decisions_max} decisions")
-    ending = _ending(request, bench, decisions_max, cut)
-    others = _others(request, bench, cut)
+    ending = _ending(request, what_if, decisions_max, cut)
+    others = _others(request, what_if, cut)
     at_most: list[Smaller] = []
     if not (smaller or others or ending):
-        others = _with_endings(request, bench, decisions_max, cut)
-        empty = Bench(bench.nodes, (), bench.settings)
+        others = _with_endings(request, what_if, decisions_max, cut)
+        empty = WhatIf(what_if.nodes, (), what_if.settings)
         at_most, _ = smaller_requests(request, empty, decisions_max=decisions_max)
     return Nearest(
         fits=None,
@@ -146,8 +146,10 @@ def nearest(request: PodRequest, bench: Bench, *, decisions_max: int = DECISIONS
     )
 
 
-def _ending(request: PodRequest, bench: Bench, decisions_max: int, cut: list[str]) -> Ending | None:
-    ending = fewest_endings(request, bench, decisions_max=decisions_max)
+def _ending(
+    request: PodRequest, what_if: WhatIf, decisions_max: int, cut: list[str]
+) -> Ending | None:
+    ending = fewest_endings(request, what_if, decisions_max=decisions_max)
     if ending is not None and not ending.exact:
         cut.append(
             f"fewest Pods: exact up to {EXACT_MAX} Pods and {decisions_max} decisions,"
@@ -157,48 +159,48 @@ def _ending(request: PodRequest, bench: Bench, decisions_max: int, cut: list[str
 
 
 def _with_endings(
-    request: PodRequest, bench: Bench, decisions_max: int, cut: list[str]
+    request: PodRequest, what_if: WhatIf, decisions_max: int, cut: list[str]
 ) -> list[Otherwise]:
     """Return changes of wishes that help once Pods have ended, the fewest Pods first."""
     found: list[Otherwise] = []
-    for wish in list(alternatives(request, bench.nodes))[:WISHES_MAX]:
-        ending = _ending(wish.apply(request), bench, decisions_max, cut)
+    for wish in list(alternatives(request, what_if.nodes))[:WISHES_MAX]:
+        ending = _ending(wish.apply(request), what_if, decisions_max, cut)
         if ending is not None:
             found.append(Otherwise(texts=(wish.text,), node=ending.node, ending=ending))
     return sorted(found, key=lambda other: len(other.ending.holders) if other.ending else 0)
 
 
-def _others(request: PodRequest, bench: Bench, cut: list[str]) -> list[Otherwise]:
-    wishes = list(alternatives(request, bench.nodes))
+def _others(request: PodRequest, what_if: WhatIf, cut: list[str]) -> list[Otherwise]:
+    wishes = list(alternatives(request, what_if.nodes))
     found: list[Otherwise] = []
     for wish in wishes:
-        answer = bench.decide(wish.apply(request))
+        answer = what_if.decide(wish.apply(request))
         if isinstance(answer, Placement):
             found.append(Otherwise(texts=(wish.text,), node=answer.node))
-    found += _other_nodes(request, bench)
+    found += _other_nodes(request, what_if)
     if found or len(wishes) < 2:
         return found
     if len(wishes) > WISHES_MAX:
         cut.append(f"pairs of other wishes: the first {WISHES_MAX} of {len(wishes)}")
     for one, other in combinations(wishes[:WISHES_MAX], 2):
-        answer = bench.decide(other.apply(one.apply(request)))
+        answer = what_if.decide(other.apply(one.apply(request)))
         if isinstance(answer, Placement):
             found.append(Otherwise(texts=(one.text, other.text), node=answer.node))
     return found
 
 
-def _other_nodes(request: PodRequest, bench: Bench) -> Iterator[Otherwise]:
+def _other_nodes(request: PodRequest, what_if: WhatIf) -> Iterator[Otherwise]:
     """Yield what whoever runs the cluster could change: health, partition policy, settings."""
-    for text, nodes, settings in _conversions(request, bench):
-        answer = Bench(nodes, bench.holders.values(), settings).decide(request)
+    for text, nodes, settings in _conversions(request, what_if):
+        answer = WhatIf(nodes, what_if.holders.values(), settings).decide(request)
         if isinstance(answer, Placement):
             yield Otherwise(texts=(text,), node=answer.node)
 
 
 def _conversions(
-    request: PodRequest, bench: Bench
+    request: PodRequest, what_if: WhatIf
 ) -> Iterator[tuple[str, tuple[NodeFacts, ...], SchedulingSettings]]:
-    nodes, settings = bench.nodes, bench.settings
+    nodes, settings = what_if.nodes, what_if.settings
     gpus = [demand for demand in request.devices if demand.device_type == GPU]
     asked = {demand.device_type for demand in request.devices}
     if any(

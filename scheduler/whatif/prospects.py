@@ -8,13 +8,13 @@ from typing import Final
 
 from ledger.domain.log.events import RefusalReason
 from ledger.domain.request.requests import PodRequest, group_name
-from scheduler.cluster.model import Scene
+from scheduler.cluster.model import ClusterSnapshot
 from scheduler.decide.dialects.registry import CHOOSERS
 from scheduler.decide.outcome import Unplaced
 from scheduler.decide.refusal import reasons
-from scheduler.whatif.bench import bench_of
-from scheduler.whatif.findings import Finding, find_reasons
 from scheduler.whatif.nearest import GroupNearest, Nearest, nearest, nearest_of_group
+from scheduler.whatif.obstacles import Obstacle, find_reasons
+from scheduler.whatif.what_if import what_if_of
 
 _OF_DIALECTS: Final = frozenset(text for each in CHOOSERS for text in each.abouts)
 _UNRECORDED: Final = _OF_DIALECTS | frozenset(
@@ -63,64 +63,66 @@ class Prospects:
     untold: tuple[str, ...]
     is_known: bool
     message: str = ""
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[Obstacle, ...] = ()
     nearest: Nearest | None = None
     unseen: tuple[str, ...] = ()
     member_of: str = ""
     group: GroupNearest | None = None
 
 
-def prospects_of(pod_uid: str, scene: Scene, refused: Sequence[RefusalReason] = ()) -> Prospects:
+def prospects_of(
+    pod_uid: str, cluster: ClusterSnapshot, refused: Sequence[RefusalReason] = ()
+) -> Prospects:
     """
     Return what would make the Pod fit; for a member of a group, as if it came alone.
 
     `refused` are the reasons of its newest refusal.
     """
-    names = tuple(node.name for node in scene.nodes)
-    request = scene.requests.get(pod_uid)
-    unseen = unseen_of(scene, refused)
-    if request is None or is_blind(scene, refused):
+    names = tuple(node.name for node in cluster.nodes)
+    request = cluster.requests.get(pod_uid)
+    unseen = unseen_of(cluster, refused)
+    if request is None or is_blind(cluster, refused):
         return Prospects(
-            names=names, untold=scene.untold, is_known=request is not None, unseen=unseen
+            names=names, untold=cluster.untold, is_known=request is not None, unseen=unseen
         )
-    bench = bench_of(scene, pod_uid)
-    answer = bench.decide(request)
+    what_if = what_if_of(cluster, pod_uid)
+    answer = what_if.decide(request)
     name = group_name(request)
-    members = _members(name, scene) if name else []
+    members = _members(name, cluster) if name else []
     refusal = answer if isinstance(answer, Unplaced) else None
     return Prospects(
         names=names,
-        untold=scene.untold,
+        untold=cluster.untold,
         is_known=True,
         message="" if refusal is None else refusal.message,
-        findings=() if refusal is None else tuple(find_reasons(request, refusal, bench)),
-        nearest=nearest(request, bench),
+        findings=() if refusal is None else tuple(find_reasons(request, refusal, what_if)),
+        nearest=nearest(request, what_if),
         unseen=unseen,
         member_of=name,
-        group=nearest_of_group(members, bench) if len(members) > 1 else None,
+        group=nearest_of_group(members, what_if) if len(members) > 1 else None,
     )
 
 
-def unseen_of(scene: Scene, refused: Sequence[RefusalReason]) -> tuple[str, ...]:
+def unseen_of(cluster: ClusterSnapshot, refused: Sequence[RefusalReason]) -> tuple[str, ...]:
     """Return the reasons that are about facts which nobody wrote down where we looked."""
     return tuple(
         item.reason
         for item in refused
-        if not scene.knows_nodes
+        if not cluster.knows_nodes
         and (item.reason in _UNRECORDED or item.reason.startswith(_UNRECORDED_STARTS))
     )
 
 
-def is_blind(scene: Scene, refused: Sequence[RefusalReason]) -> bool:
+def is_blind(cluster: ClusterSnapshot, refused: Sequence[RefusalReason]) -> bool:
     """Tell whether a refusal is about nothing else than such facts."""
-    return bool(refused) and len(unseen_of(scene, refused)) == len(refused)
+    return bool(refused) and len(unseen_of(cluster, refused)) == len(refused)
 
 
-def _members(name: str, scene: Scene) -> list[PodRequest]:
+def _members(name: str, cluster: ClusterSnapshot) -> list[PodRequest]:
     """Return the members of a group that hold nothing yet."""
-    holding = {holder.uid for holder in scene.holders}
+    holding = {holder.uid for holder in cluster.holders}
     return [
         request
-        for uid, request in scene.requests.items()
+        for uid, request in cluster.requests.items()
         if uid not in holding and group_name(request) == name
     ]

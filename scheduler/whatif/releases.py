@@ -9,7 +9,7 @@ from typing import Final
 
 from ledger.domain.request.requests import PodRequest
 from scheduler.cluster.model import Holder
-from scheduler.whatif.bench import Bench
+from scheduler.whatif.what_if import WhatIf
 
 EXACT_MAX: Final = 3
 """So many Pods are searched for exactly; above it the first minimal set found is taken."""
@@ -31,7 +31,7 @@ class Ending:
 
 def fewest_endings(
     request: PodRequest,
-    bench: Bench,
+    what_if: WhatIf,
     *,
     may_end: Callable[[Holder], bool] = lambda _: True,
     decisions_max: int,
@@ -46,14 +46,14 @@ def fewest_endings(
     Args:
         decisions_max: the search ends after so many decisions; what it found so far is not exact.
     """
-    end = bench.decisions + decisions_max
+    end = what_if.decisions + decisions_max
     minimal: dict[int, list[Holder]] = {}
     complete = True
-    for node in range(len(bench.nodes)):
-        if bench.decisions >= end:
+    for node in range(len(what_if.nodes)):
+        if what_if.decisions >= end:
             complete = False
             break
-        found = minimal_set(request, bench, node, may_end)
+        found = minimal_set(request, what_if, node, may_end)
         if found is not None and len(found) <= 1:
             return Ending(node=node, holders=tuple(found), exact=True)  # fewer is what there is now
         if found is not None:
@@ -67,37 +67,37 @@ def fewest_endings(
             complete = False
             break
         for node in minimal:
-            there = _by_priority(bench, node, may_end)
+            there = _by_priority(what_if, node, may_end)
             for some in combinations(there, count):
-                if bench.decisions >= end:
+                if what_if.decisions >= end:
                     return Ending(node=best, holders=tuple(fewest), exact=False)
-                if fits_without(request, bench, node, some):
+                if fits_without(request, what_if, node, some):
                     return Ending(node=node, holders=some, exact=True)
     return Ending(node=best, holders=tuple(fewest), exact=complete)
 
 
 def minimal_set(
-    request: PodRequest, bench: Bench, node: int, may_end: Callable[[Holder], bool]
+    request: PodRequest, what_if: WhatIf, node: int, may_end: Callable[[Holder], bool]
 ) -> list[Holder] | None:
     """Return Pods of the node that must all end, none of them in vain; None for a lost cause."""
-    lifted = [holder for holder in bench.on(node) if may_end(holder)]
+    lifted = [holder for holder in what_if.on(node) if may_end(holder)]
     for holder in lifted:
-        bench.lift(holder)
+        what_if.lift(holder)
     try:
-        if not bench.fits_on(request, node):
+        if not what_if.fits_on(request, node):
             return None
         needed = list(lifted)
         for holder in _to_put_back(lifted):
-            bench.put_back(holder)
+            what_if.put_back(holder)
             needed.remove(holder)
-            if not bench.fits_on(request, node):
-                bench.lift(holder)
+            if not what_if.fits_on(request, node):
+                what_if.lift(holder)
                 needed.append(holder)
         lifted = needed
         return sorted(needed, key=lambda holder: holder.path)
     finally:
         for holder in lifted:
-            bench.put_back(holder)
+            what_if.put_back(holder)
 
 
 def _to_put_back(lifted: Sequence[Holder]) -> list[Holder]:
@@ -106,16 +106,18 @@ def _to_put_back(lifted: Sequence[Holder]) -> list[Holder]:
     return sorted(by_name, key=lambda holder: (holder.size, -holder.held.snapshot.priority))
 
 
-def fits_without(request: PodRequest, bench: Bench, node: int, holders: Sequence[Holder]) -> bool:
+def fits_without(
+    request: PodRequest, what_if: WhatIf, node: int, holders: Sequence[Holder]
+) -> bool:
     """Tell whether the node takes the request once these Pods have ended."""
     for holder in holders:
-        bench.lift(holder)
-    fits = bench.fits_on(request, node)
+        what_if.lift(holder)
+    fits = what_if.fits_on(request, node)
     for holder in holders:
-        bench.put_back(holder)
+        what_if.put_back(holder)
     return fits
 
 
-def _by_priority(bench: Bench, node: int, may_end: Callable[[Holder], bool]) -> list[Holder]:
-    there = [holder for holder in bench.on(node) if may_end(holder)]
+def _by_priority(what_if: WhatIf, node: int, may_end: Callable[[Holder], bool]) -> list[Holder]:
+    there = [holder for holder in what_if.on(node) if may_end(holder)]
     return sorted(there, key=lambda holder: (holder.held.snapshot.priority, holder.path))

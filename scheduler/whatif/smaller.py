@@ -10,7 +10,7 @@ from ledger.domain.devices import GPU, WHOLE_PERCENT
 from ledger.domain.request.requests import DeviceDemand, PodRequest
 from scheduler.decide.dialects.registry import chooser_of
 from scheduler.decide.outcome import Placement
-from scheduler.whatif.bench import Bench
+from scheduler.whatif.what_if import WhatIf
 
 _MIB: Final = 1 << 20
 _MILLI: Final = 1000
@@ -49,23 +49,23 @@ class Smaller:
 
 
 def smaller_requests(
-    request: PodRequest, bench: Bench, *, decisions_max: int
+    request: PodRequest, what_if: WhatIf, *, decisions_max: int
 ) -> tuple[list[Smaller], bool]:
     """Return each dimension that helps alone with its largest value, and if a bound cut it."""
-    end = bench.decisions + decisions_max
+    end = what_if.decisions + decisions_max
     found: list[Smaller] = []
     for dimension in dimensions(request):
-        if bench.decisions >= end:
+        if what_if.decisions >= end:
             return found, True
-        answer = _largest(dimension, bench)
+        answer = _largest(dimension, what_if)
         if answer is not None:
             found.append(answer)
     return found, False
 
 
-def _largest(dimension: Dimension, bench: Bench) -> Smaller | None:
+def _largest(dimension: Dimension, what_if: WhatIf) -> Smaller | None:
     def try_value(value: int) -> Smaller | None:
-        answer = bench.decide(dimension.apply(value))
+        answer = what_if.decide(dimension.apply(value))
         if not isinstance(answer, Placement):
             return None
         return Smaller(

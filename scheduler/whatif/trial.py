@@ -15,7 +15,7 @@ from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.requests import PodRequest
 from scheduler.cluster.model import Holder
 from scheduler.decide.outcome import CardView, Placement
-from scheduler.whatif.bench import Bench
+from scheduler.whatif.what_if import WhatIf
 
 NEVER: Final = 1 << 30
 """More Pods and moves than there ever are."""
@@ -27,8 +27,8 @@ Unit = tuple[Holder, ...]
 class Trial:
     """The bench with a record of what is lifted and placed on it, so that all can be undone."""
 
-    def __init__(self, bench: Bench) -> None:
-        self._bench = bench
+    def __init__(self, what_if: WhatIf) -> None:
+        self._what_if = what_if
         self._lifted: dict[str, Holder] = {}
         self._placed: dict[str, Placement] = {}
 
@@ -39,20 +39,20 @@ class Trial:
             if placed is not None:
                 self.undo(placed)
                 continue
-            self._bench.lift(holder)
+            self._what_if.lift(holder)
             self._lifted[holder.uid] = holder
 
     def put_back(self, unit: Unit) -> None:
         """Give them back what they held."""
         for holder in unit:
             del self._lifted[holder.uid]
-            self._bench.put_back(holder)
+            self._what_if.put_back(holder)
 
     def place(
         self, request: PodRequest, node: int, minors: frozenset[int] | None = None
     ) -> Placement | None:
         """Reserve a Pod on a node; None changes nothing."""
-        placement = self._bench.place(request, node, minors)
+        placement = self._what_if.place(request, node, minors)
         if placement is not None:
             self._placed[request.uid] = placement
         return placement
@@ -71,7 +71,7 @@ class Trial:
 
     def _may_be_held(self, goal: Placement) -> bool:
         """Tell whether one more Pod may hold these CPUs; those of LSE Pods nobody may."""
-        view, asked = self._bench.view(goal.node), goal.request.cpuset
+        view, asked = self._what_if.view(goal.node), goal.request.cpuset
         most = 1 if asked is not None and asked.alone else view.facts.cpu_ref_count_max
         if goal.cpuset.mask & view.cpus_alone:
             return False
@@ -79,19 +79,19 @@ class Trial:
 
     def reserve(self, placement: Placement) -> None:
         """Reserve exactly this."""
-        self._bench.reserve(placement)
+        self._what_if.reserve(placement)
         self._placed[placement.request.uid] = placement
 
     def undo(self, placement: Placement) -> None:
         """Take back what was reserved."""
         del self._placed[placement.request.uid]
-        self._bench.undo(placement)
+        self._what_if.undo(placement)
 
     def used(self, node: int) -> tuple[int, int]:
         """Return cpu in thousandths and memory that are held on a node now."""
-        facts = self._bench.nodes[node]
+        facts = self._what_if.nodes[node]
         cpu_milli = memory_bytes = 0
-        for holder in self._bench.on(node):
+        for holder in self._what_if.on(node):
             if holder.uid not in self._lifted:
                 cpu_milli += cost_of(facts, holder.held.cpu_milli, holder.held.cpuset)
                 memory_bytes += holder.held.memory_bytes
@@ -122,7 +122,7 @@ class Trial:
             self.reserve(placement)
 
 
-def lacking_in_all(request: PodRequest, bench: Bench) -> str:
+def lacking_in_all(request: PodRequest, what_if: WhatIf) -> str:
     """Return what all nodes together have too little of, empty for nothing; moves change no sum."""
     asked: Counter[tuple[str, str]] = Counter()
     left: Counter[tuple[str, str]] = Counter()
@@ -130,8 +130,8 @@ def lacking_in_all(request: PodRequest, bench: Bench) -> str:
         if demand.hint is None:
             asked[demand.device_type, "% core"] += demand.count * demand.core_percent
             asked[demand.device_type, "bytes"] += demand.count * demand.memory_bytes
-    for node in range(len(bench.nodes)):
-        for card in bench.view(node).cards:
+    for node in range(len(what_if.nodes)):
+        for card in what_if.view(node).cards:
             if not card.closed:
                 left[card.record.device_type, "% core"] += card.core_free
                 left[card.record.device_type, "bytes"] += card.memory_free
@@ -164,10 +164,10 @@ def has_one_choice(request: PodRequest) -> bool:
     return request.cpuset is None and types in ([], [GPU])
 
 
-def units_of(bench: Bench) -> list[Unit]:
+def units_of(what_if: WhatIf) -> list[Unit]:
     """Return what may be moved: Pods with a request that are not fixed, groups as a whole."""
     groups: dict[str, list[Holder]] = {}
-    for holder in bench.holders.values():
+    for holder in what_if.holders.values():
         groups.setdefault(holder.group or f"pod {holder.uid}", []).append(holder)
     units = [
         tuple(unit)

@@ -145,7 +145,7 @@ def _kind_of(source: Source) -> object:
 
 
 def _of_ledger(url: str) -> Told:
-    from scheduler.cluster.scene import settings_of
+    from scheduler.cluster.snapshot import settings_of
     from tenure.opening import opened
 
     with opened(url) as source:

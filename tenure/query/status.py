@@ -38,7 +38,7 @@ def status_record(source: Ledger) -> dict[str, Any]:
     """Return where a ledger stands, as one record."""
     from ledger.store.mending.recover import incarnations
     from ledger.store.reading import report_queries as queries
-    from scheduler.usage.fleet import GONE
+    from scheduler.usage.cluster_now import GONE
 
     head = source.head()
     with source.connection.begin():

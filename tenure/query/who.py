@@ -178,7 +178,7 @@ def unknown_lines(
 ) -> tuple[str, ...]:
     """Return a line for each Pod that may hold a card, with how many of the node's it holds."""
     from ledger.store.reading import report_queries as queries
-    from scheduler.usage.fleet import GONE
+    from scheduler.usage.cluster_now import GONE
 
     strangers = [holder for holder in holders if holder.unknown_types]
     if not isinstance(name, CardName) or not strangers:
@@ -197,7 +197,7 @@ def unknown_lines(
 
 def _unknown_line(holder: Holder, device_type: str, body: str, present: int) -> str:
     from ledger.domain.log.events import PodObserved, decode_event
-    from scheduler.usage.fleet import unknown_cards
+    from scheduler.usage.cluster_now import unknown_cards
 
     event = decode_event(PodObserved.event_type, body)
     assert isinstance(event, PodObserved), body
@@ -265,7 +265,7 @@ def _in_words(name: Name) -> str:
 def _free_devices(source: Ledger, name: Name, holders: Sequence[Holder]) -> list[Device]:
     """Return the devices of a node that nobody holds, so that its table shows all of them."""
     from ledger.store.reading import report_queries as queries
-    from scheduler.usage.fleet import GONE
+    from scheduler.usage.cluster_now import GONE
 
     if not isinstance(name, NodeName):
         return []

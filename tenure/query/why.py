@@ -186,13 +186,13 @@ def _prospects(
     by_rule = [reason.nodes == 0 for story in stories for reason in story.reasons]
     if len(stories) != 1 or stories[0].state != WAITING or (by_rule and all(by_rule)):
         return None
-    from scheduler.cluster.scene import read_objects, scene_of_ledger, settings_of
+    from scheduler.cluster.snapshot import read_objects, settings_of, snapshot_of_ledger
     from scheduler.whatif.prospects import prospects_of
 
     settings = settings_of(source)
     objects = None if manifests is None else read_objects(manifests, settings)
-    scene = scene_of_ledger(source, objects, settings)
-    return prospects_of(stories[0].pod.pod_uid, scene, stories[0].reasons)
+    cluster = snapshot_of_ledger(source, objects, settings)
+    return prospects_of(stories[0].pod.pod_uid, cluster, stories[0].reasons)
 
 
 def _stories(source: Ledger, *, pod: tuple[str, str]) -> list[PodStory]:
@@ -399,7 +399,7 @@ def _why_devices(
 ) -> None:
     from ledger.store.reading import report_queries as queries
     from ledger.store.reading.report_queries import When
-    from scheduler.usage.fleet import GONE
+    from scheduler.usage.cluster_now import GONE
 
     devices = queries.devices(source.connection, node=node, device_type=device_type, minor=minor)
     changes = queries.health_changes(source.connection, node=node)

@@ -104,7 +104,7 @@ def answer_map(
     output: OutputFormat,
 ) -> None:
     """
-    Draw the fleet: from manifests if there are any, else from the ledger.
+    Draw the cluster: from manifests if there are any, else from the ledger.
 
     Raises:
         InputError: input that can't be read, or options that do not go together.
@@ -199,14 +199,14 @@ def _show_cpus(nodes: Sequence[CpusNow], output: OutputFormat) -> None:
 
 
 def read_fleet(source: Ledger, at_us: int | None) -> tuple[NodeNow, ...]:
-    """Return the fleet of a ledger, now or at a moment, from one transaction."""
+    """Return the cluster of a ledger, now or at a moment, from one transaction."""
     from ledger.store.reading import report_queries as queries
     from ledger.store.reading.report_queries import When
-    from scheduler.usage.fleet import closed_at, fleet_of_ledger
+    from scheduler.usage.cluster_now import closed_at, cluster_now_of_ledger
 
     connection, when = source.connection, When(at_us=at_us)
     with connection.begin():
-        return fleet_of_ledger(
+        return cluster_now_of_ledger(
             queries.nodes(connection),
             queries.devices(connection),
             queries.device_holders(connection, when),
@@ -216,10 +216,10 @@ def read_fleet(source: Ledger, at_us: int | None) -> tuple[NodeNow, ...]:
 
 
 def _fleet_of_files(files: Sequence[str]) -> tuple[NodeNow, ...]:
-    from scheduler.usage.fleet import fleet_of_objects
+    from scheduler.usage.cluster_now import cluster_now_of_objects
 
     run = _run_of_files(files)
-    return fleet_of_objects(run.nodes, run.adopted)
+    return cluster_now_of_objects(run.nodes, run.adopted)
 
 
 def _run_of_files(files: Sequence[str]) -> Run:

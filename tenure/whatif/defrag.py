@@ -25,10 +25,10 @@ from tenure.output import Column, OutputFormat, one_line, write_answer, write_ta
 if TYPE_CHECKING:
     from ledger.domain.devices import DeviceShare
     from ledger.domain.request.requests import PodRequest
-    from scheduler.cluster.model import Scene
-    from scheduler.cluster.scene import Objects
-    from scheduler.whatif.bench import Bench
+    from scheduler.cluster.model import ClusterSnapshot
+    from scheduler.cluster.snapshot import FileObjects
     from scheduler.whatif.defrag import Move, NoPlan, Plan
+    from scheduler.whatif.what_if import WhatIf
     from tenure.whatif.wanted import Wanted
 
 REQUEST = "The request"
@@ -229,11 +229,11 @@ def answer_defrag(
 
     check_wanted(wanted)
     kept = frozenset(str(_pod_name(name, "--keep")) for name in keep)
-    scene = _scene(objects, ledger)
-    request = _request(wanted, scene)
-    bench = _bench(scene, request, kept, wanted.cpu_scope)
-    answer = plan_moves(request, bench, decisions_max=decisions or DECISIONS_MAX)
-    document = _document(request, answer, bench, scene)
+    cluster = _scene(objects, ledger)
+    request = _request(wanted, cluster)
+    what_if = _what_if(cluster, request, kept, wanted.cpu_scope)
+    answer = plan_moves(request, what_if, decisions_max=decisions or DECISIONS_MAX)
+    document = _document(request, answer, what_if, cluster)
     if output.is_table:
         _write(request, answer, document, output)
     else:
@@ -243,33 +243,38 @@ def answer_defrag(
         raise AnswerIsNo
 
 
-def _scene(objects: Sequence[str], ledger: str | None) -> Scene:
-    from scheduler.cluster.scene import read_objects, scene_of_ledger, scene_of_objects, settings_of
+def _scene(objects: Sequence[str], ledger: str | None) -> ClusterSnapshot:
+    from scheduler.cluster.snapshot import (
+        read_objects,
+        settings_of,
+        snapshot_of_ledger,
+        snapshot_of_objects,
+    )
     from scheduler.decide.settings import SchedulingSettings
     from tenure.manifests import read_manifests
 
     manifests = read_manifests(objects) if objects else None
     settings = SchedulingSettings()
     if manifests is not None and ledger is None and not os.environ.get(LEDGER_VARIABLE):
-        return scene_of_objects(read_objects(manifests, settings), settings)
+        return snapshot_of_objects(read_objects(manifests, settings), settings)
     with ExitStack() as stack:
         source = stack.enter_context(opened(ledger))
         settings = settings_of(source)
-        told: Objects | None = None
+        told: FileObjects | None = None
         if manifests is not None:
             told = read_objects(manifests, settings)
-        return scene_of_ledger(source, told, settings)
+        return snapshot_of_ledger(source, told, settings)
 
 
-def _request(wanted: Wanted, scene: Scene) -> PodRequest:
+def _request(wanted: Wanted, cluster: ClusterSnapshot) -> PodRequest:
     """Return the request that room is wanted for, alone even where it is of a group."""
     from tenure.whatif.wanted import request_of_file, request_of_options
 
-    vocabulary = scene.settings.vocabulary
+    vocabulary = cluster.settings.vocabulary
     if wanted.file is not None:
         request = request_of_file(wanted.file, vocabulary)
     elif wanted.name is not None:
-        request = _waiting(_pod_name(wanted.name, "NAMESPACE/POD"), scene)
+        request = _waiting(_pod_name(wanted.name, "NAMESPACE/POD"), cluster)
     else:
         request = request_of_options(wanted, vocabulary)
     if wanted.cpu_scope is not None and request.cpuset is None:
@@ -278,16 +283,16 @@ def _request(wanted: Wanted, scene: Scene) -> PodRequest:
     return request
 
 
-def _waiting(name: PodName, scene: Scene) -> PodRequest:
-    holding = {holder.uid for holder in scene.holders}
+def _waiting(name: PodName, cluster: ClusterSnapshot) -> PodRequest:
+    holding = {holder.uid for holder in cluster.holders}
     found = [
         request
-        for uid, request in scene.requests.items()
+        for uid, request in cluster.requests.items()
         if (request.namespace, request.name) == (name.namespace, name.name)
     ]
     waiting = [request for request in found if request.uid not in holding]
     if waiting:
-        _refuse_unrecorded(waiting[-1], scene)
+        _refuse_unrecorded(waiting[-1], cluster)
         return waiting[-1]
     if found:
         raise with_next(
@@ -297,12 +302,12 @@ def _waiting(name: PodName, scene: Scene) -> PodRequest:
     raise with_next(error, "name its manifest by --file, or what it asks for by --gpus and --cpu")
 
 
-def _refuse_unrecorded(request: PodRequest, scene: Scene) -> None:
+def _refuse_unrecorded(request: PodRequest, cluster: ClusterSnapshot) -> None:
     """Refuse to plan for a Pod whose refusal is about facts that nobody wrote down."""
     from scheduler.whatif.prospects import is_blind
 
-    refused = scene.refused.get(request.uid, ())
-    if is_blind(scene, refused):
+    refused = cluster.refused.get(request.uid, ())
+    if is_blind(cluster, refused):
         listed = ", ".join(reason.reason for reason in refused)
         fact = f"the ledger does not record what it was refused for: {listed}"
         error = InputError(fact, place=request.path)
@@ -316,26 +321,28 @@ def _pod_name(text: str, field: str) -> PodName:
     raise InputError(f"not NAMESPACE/POD: value={text!r}", field=field)
 
 
-def _bench(scene: Scene, request: PodRequest, kept: frozenset[str], scope: str | None) -> Bench:
-    from scheduler.whatif.bench import bench_of, on_one
+def _what_if(
+    cluster: ClusterSnapshot, request: PodRequest, kept: frozenset[str], scope: str | None
+) -> WhatIf:
+    from scheduler.whatif.what_if import on_one, what_if_of
 
-    unknown = kept - {holder.path for holder in scene.holders}
+    unknown = kept - {holder.path for holder in cluster.holders}
     if unknown:
         raise InputError(f"holds nothing: {', '.join(sorted(unknown))}", field="--keep")
-    return bench_of(scene, request.uid, kept=kept, accepts=on_one(scope))
+    return what_if_of(cluster, request.uid, kept=kept, accepts=on_one(scope))
 
 
 # --- as data ----------------------------------------------------------------------------------
 
 
 def _document(
-    request: PodRequest, answer: Plan | NoPlan, bench: Bench, scene: Scene
+    request: PodRequest, answer: Plan | NoPlan, what_if: WhatIf, cluster: ClusterSnapshot
 ) -> dict[str, Any]:
     """Return the answer as JSON shows it; every key is always there."""
     from scheduler.record.events import shape_of
     from scheduler.whatif.defrag import Plan
 
-    fixed = Counter(holder.fixed for holder in bench.holders.values() if holder.fixed)
+    fixed = Counter(holder.fixed for holder in what_if.holders.values() if holder.fixed)
     plan = None
     if isinstance(answer, Plan):
         place = answer.place
@@ -355,7 +362,7 @@ def _document(
         "why": "" if isinstance(answer, Plan) else answer.why,
         "cut": list(answer.cut),
         "not_moved": dict(sorted(fixed.items())),
-        "untold": list(scene.untold),
+        "untold": list(cluster.untold),
     }
 
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 from ledger.domain.device_types import DeviceType
 from ledger.domain.log.events import SettingsChanged
 from ledger.domain.vocabulary import Vocabulary
-from scheduler.cluster.scene import settings_of
 from scheduler.cluster.settings import settings_hash, settings_json
+from scheduler.cluster.snapshot import settings_of
 from scheduler.decide.settings import SchedulingSettings
 from tests.support.stores import Clock, Store, start
 

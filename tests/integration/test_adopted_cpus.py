@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from ledger.store.open import open_ledger
-from scheduler.cluster.scene import read_objects, scene_of_ledger
+from scheduler.cluster.snapshot import read_objects, snapshot_of_ledger
 from scheduler.decide.outcome import Placement, Unplaced
 from scheduler.decide.settings import SchedulingSettings
-from scheduler.whatif.bench import Bench
+from scheduler.whatif.what_if import WhatIf
 from tenure.manifests import read_manifests
 from tests.support.cli import CommandLine
 from tests.support.cpu_objects import (
@@ -261,9 +261,9 @@ def decided_from_the_ledger(
     settings = SchedulingSettings()
     objects = read_objects(read_manifests([written(folder, [*node, wanted])]), settings)
     with open_ledger(str(line.ledger), mode="read") as source:
-        scene = scene_of_ledger(source, objects, settings)
+        scene = snapshot_of_ledger(source, objects, settings)
     uid = wanted["metadata"]["uid"]
-    return Bench(scene.nodes, scene.others(uid), settings).decide(scene.requests[uid])
+    return WhatIf(scene.nodes, scene.others(uid), settings).decide(scene.requests[uid])
 
 
 @pytest.mark.parametrize("running", [True, False])

@@ -19,9 +19,9 @@ from scheduler.decide.group.groups import plan
 from scheduler.decide.outcome import Placement
 from scheduler.decide.score.typical import workload_of
 from scheduler.decide.settings import POLICIES, CpuSettings, SchedulingSettings
-from scheduler.whatif.bench import Bench
 from scheduler.whatif.defrag import plan_moves
 from scheduler.whatif.nearest import nearest
+from scheduler.whatif.what_if import WhatIf
 from tests.property.test_cards_hints import requests as hinted
 from tests.property.test_cpu_nodes import pods as pinned
 from tests.support.changing import UIDS, Cluster, Renumbered, changed, node_of, seen_on
@@ -105,7 +105,7 @@ def check(cluster: Cluster, pods: Sequence[PodRequest]) -> None:
     theirs = Renumbered(fresh, range(len(there)))
     nodes = range(len(there))
     for engine in (cluster.engine, fresh):
-        engine._looks.forget()  # a filter fails nodes that an earlier request was looked at on
+        engine._unfit.forget()  # a filter fails nodes that an earlier request was looked at on
 
     for node in nodes:
         assert mine.view(node) == theirs.view(node)
@@ -180,8 +180,8 @@ def test_what_if_is_answered_alike(
         for node, what in cluster.held.values()
         if not isinstance(what, Placement)
     ]
-    mine = bench(cluster, holders, Renumbered(cluster.engine, there))
-    fresh = bench(cluster, holders, Renumbered(cluster.anew(), range(len(there))))
+    mine = what_if(cluster, holders, Renumbered(cluster.engine, there))
+    fresh = what_if(cluster, holders, Renumbered(cluster.anew(), range(len(there))))
 
     assert nearest(request, mine, decisions_max=60) == nearest(request, fresh, decisions_max=60)
     assert plan_moves(request, mine, decisions_max=60) == plan_moves(
@@ -189,11 +189,11 @@ def test_what_if_is_answered_alike(
     )
 
 
-def bench(cluster: Cluster, holders: Sequence[Holder], engine: Renumbered) -> Bench:
+def what_if(cluster: Cluster, holders: Sequence[Holder], engine: Renumbered) -> WhatIf:
     """Return a bench of the cluster that stands on this engine."""
     policy = "binpack" if cluster.settings.node_policy == "random" else cluster.settings.node_policy
     nodes = [cluster.nodes[number] for number in sorted(cluster.nodes)]
-    made = Bench(nodes, holders, replace(cluster.settings, node_policy=policy))
+    made = WhatIf(nodes, holders, replace(cluster.settings, node_policy=policy))
     made._engine = cast("Engine", engine)
     return made
 

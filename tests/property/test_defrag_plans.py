@@ -13,8 +13,8 @@ from ledger.domain.request.requests import PodRequest
 from scheduler.cluster.model import Holder
 from scheduler.decide.outcome import Unplaced
 from scheduler.decide.settings import SchedulingSettings
-from scheduler.whatif.bench import Bench
 from scheduler.whatif.defrag import NoPlan, Plan, plan_moves
+from scheduler.whatif.what_if import WhatIf
 from tests.support.clusters import MIB, gpu_node, held, pod, running, share
 
 CARD_BYTES = 100 * MIB
@@ -96,7 +96,7 @@ class World:
                         queue.append((after, moves + 1))
         return None
 
-    def bench(self) -> Bench:
+    def what_if(self) -> WhatIf:
         """Return the same cluster as the planner takes it."""
         nodes = tuple(
             gpu_node(f"n{node}", count, cpu_milli=self.cpus[node], card_bytes=CARD_BYTES)
@@ -116,7 +116,7 @@ class World:
             )
             for i, (ask, (node, minors)) in enumerate(zip(self.asks, self.spots, strict=True))
         ]
-        return Bench(nodes, holders, SchedulingSettings())
+        return WhatIf(nodes, holders, SchedulingSettings())
 
     def check(self, plan: Plan) -> None:
         """Every step fits where it goes when it goes there, and at the end so does the request."""
@@ -176,9 +176,9 @@ def disagreements(seeds: range) -> list[str]:
     wrong: list[str] = []
     for seed in seeds:
         world = draw_world(Random(seed))
-        bench = world.bench()
+        what_if = world.what_if()
         answer = plan_moves(
-            world.wanted.request("wanted"), bench, exact_moves=MOVES_MAX, decisions_max=10**7
+            world.wanted.request("wanted"), what_if, exact_moves=MOVES_MAX, decisions_max=10**7
         )
         fewest = world.fewest_moves()
         if isinstance(answer, NoPlan):
@@ -190,7 +190,7 @@ def disagreements(seeds: range) -> list[str]:
             world.check(answer)
         if found != fewest:
             wrong.append(f"seed={seed}: found={found}, fewest={fewest}")
-        again = bench.decide(world.wanted.request("wanted"))
+        again = what_if.decide(world.wanted.request("wanted"))
         assert isinstance(again, Unplaced) == (found != 0), "the bench is as it was"
     return wrong
 

@@ -18,7 +18,7 @@ from ledger.domain.request.normalise import decode_pod
 from ledger.domain.request.requests import PodRequest
 from scheduler.decide.answers import encode
 from scheduler.decide.engine import Engine
-from scheduler.decide.nodes.fleet import Fleet
+from scheduler.decide.nodes.node_arrays import NodeArrays
 from scheduler.decide.outcome import Placement, Unplaced
 from scheduler.decide.settings import POLICIES, SchedulingSettings
 from tests.support.clusters import fleets, nodes, requests_of_any_dialect
@@ -73,27 +73,27 @@ FILLS: Final = st.lists(requests_of_any_dialect(), max_size=8)
 
 
 @settings(max_examples=100, deadline=None)
-@given(fleet=fleets(), fills=FILLS, request=requests_of_any_dialect(), data=st.data())
+@given(arrays=fleets(), fills=FILLS, request=requests_of_any_dialect(), data=st.data())
 def test_what_came_in_another_order_decides_alike(
-    fleet: tuple[NodeFacts, ...],
+    arrays: tuple[NodeFacts, ...],
     fills: list[PodRequest],
     request: PodRequest,
     data: st.DataObject,
 ) -> None:
     """The state is what is held, not how it came to be: reservations and releases in any order."""
-    first = _engine(fleet)
+    first = _engine(arrays)
     placements = _fill(first, fills)
     gone = {placement.request.uid for placement in placements if data.draw(st.booleans())}
     for uid in sorted(gone):
         first.release(uid)
-    second = _engine(fleet)
+    second = _engine(arrays)
     for placement in data.draw(st.permutations(placements)):
         second.reserve(placement)
     for uid in data.draw(st.permutations(sorted(gone))):
         second.release(uid)
     assert _text(first.decide(request)) == _text(second.decide(request))
-    assert [first.view(node) for node in range(len(fleet))] == [
-        second.view(node) for node in range(len(fleet))
+    assert [first.view(node) for node in range(len(arrays))] == [
+        second.view(node) for node in range(len(arrays))
     ]
 
 
@@ -124,27 +124,27 @@ def test_running_pods_read_in_another_order_decide_alike(
 
 @settings(max_examples=100, deadline=None)
 @given(
-    fleet=fleets(most=4),
+    arrays=fleets(most=4),
     stranger=nodes("stranger"),
     fills=FILLS,
     request=requests_of_any_dialect(),
     data=st.data(),
 )
 def test_another_node_never_changes_what_a_pod_gets_on_a_node(
-    fleet: tuple[NodeFacts, ...],
+    arrays: tuple[NodeFacts, ...],
     stranger: NodeFacts,
     fills: list[PodRequest],
     request: PodRequest,
     data: st.DataObject,
 ) -> None:
     """Devices and CPUs are picked from the node alone, and so is the verdict on it."""
-    small = _engine(fleet)
+    small = _engine(arrays)
     placements = _fill(small, fills)
-    at = data.draw(st.integers(0, len(fleet)))
-    large = _engine((*fleet[:at], stranger, *fleet[at:]))
+    at = data.draw(st.integers(0, len(arrays)))
+    large = _engine((*arrays[:at], stranger, *arrays[at:]))
     for placement in placements:
         large.reserve(structs.replace(placement, node=placement.node + (placement.node >= at)))
-    for node in range(len(fleet)):
+    for node in range(len(arrays)):
         there = node + (node >= at)
         one, other = small.try_place(request, node), large.try_place(request, there)
         assert (one is None) == (other is None), node
@@ -160,26 +160,26 @@ def test_another_node_never_changes_what_a_pod_gets_on_a_node(
 
 
 @settings(max_examples=100, deadline=None)
-@given(fleet=fleets(), fills=FILLS, data=st.data())
+@given(arrays=fleets(), fills=FILLS, data=st.data())
 def test_release_restores_every_number_exactly(
-    fleet: tuple[NodeFacts, ...], fills: list[PodRequest], data: st.DataObject
+    arrays: tuple[NodeFacts, ...], fills: list[PodRequest], data: st.DataObject
 ) -> None:
     """Whatever came and went, in any order: arrays, sums and verdicts are those of an empty one."""
-    engine, untouched = _engine(fleet), _engine(fleet)
+    engine, untouched = _engine(arrays), _engine(arrays)
     placements = _fill(engine, fills)
     for placement in data.draw(st.permutations(placements)):
         engine.release(placement.request.uid)
     assert engine.core_percent_allocated == 0
     assert _numbers(engine) == _numbers(untouched)
-    assert [engine.view(node) for node in range(len(fleet))] == [
-        untouched.view(node) for node in range(len(fleet))
+    assert [engine.view(node) for node in range(len(arrays))] == [
+        untouched.view(node) for node in range(len(arrays))
     ]
 
 
 def _numbers(engine: Engine) -> dict[str, list[object]]:
     """Return every array of the fleet as lists."""
-    fleet: Fleet = engine._fleet
-    holders = {"": fleet, **fleet.devices}
+    arrays: NodeArrays = engine._arrays
+    holders = {"": arrays, **arrays.devices}
     return {
         f"{kind}.{name}": value.tolist()
         for kind, holder in holders.items()

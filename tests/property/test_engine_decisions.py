@@ -152,8 +152,8 @@ def test_shortcuts_on_a_node_equal_the_card_choice(
         answer = engine.decide(request)
         if isinstance(answer, Placement) and request.devices:
             shape, place = engine._shapes.shape_of(request), engine._places.of[answer.node]
-            best = engine._grants._policy.card(shape, place)
-            preferred = None if best is None else engine._fleet.gpus.records[place][best].minor
+            best = engine._allocator._policy.card(shape, place)
+            preferred = None if best is None else engine._arrays.gpus.records[place][best].minor
             choice = choose(
                 request,
                 engine.view(answer.node),
@@ -201,7 +201,7 @@ def test_no_node_that_would_do_is_passed_over(
         for node, rating in enumerate(ratings):
             view = engine.view(node)
             choice = choose(request, view, SchedulingSettings())
-            cpus = engine._grants._cpus(request, node) if request.cpuset else None
+            cpus = engine._allocator._cpus(request, node) if request.cpuset else None
             if rating < 0 and isinstance(choice, Choice) and not isinstance(cpus, Unfit):
                 texts = engine._refusals._row(request, shape).texts[unmet[node]]
                 assert all(not _about_devices(reason.text) for reason in texts), texts

@@ -60,8 +60,8 @@ def _lost_on(
 
 
 def _state(engine: Engine, place: int) -> tuple[int, list[int]]:
-    fleet = engine._fleet
-    return fleet.cpu_free.item(place), fleet.gpus.left[place].tolist()
+    arrays = engine._arrays
+    return arrays.cpu_free.item(place), arrays.gpus.left[place].tolist()
 
 
 def _filled(

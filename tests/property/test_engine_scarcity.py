@@ -12,7 +12,7 @@ from scheduler.decide.engine import Engine
 from scheduler.decide.outcome import Placement, Unplaced
 from scheduler.decide.score.expected_fill import expected_fill
 from scheduler.decide.score.market import Asks, Market
-from scheduler.decide.score.pools import Tolls
+from scheduler.decide.score.pools import PoolPrices
 from scheduler.decide.score.typical import workload_of
 from scheduler.decide.settings import SchedulingSettings
 from tests.support.clusters import fleets, requests, requests_of_any_dialect
@@ -69,16 +69,16 @@ def test_prices_are_the_states_and_not_its_histories(
         else:
             fresh.reserve(placement)
 
-    assert _tolls(engine).prices() == _tolls(fresh).prices()
+    assert _pool_prices(engine).prices() == _pool_prices(fresh).prices()
     for request in typical:
         shape, again = (each._shapes.shape_of(request) for each in (engine, fresh))
         assert engine._rows.current(shape).tolist() == fresh._rows.current(again).tolist()
 
 
-def _tolls(engine: Engine) -> Tolls:
-    tolls = engine._rows._policy._tolls  # type: ignore[attr-defined]
-    assert isinstance(tolls, Tolls)
-    return tolls
+def _pool_prices(engine: Engine) -> PoolPrices:
+    pool_prices = engine._rows._policy._pool_prices  # type: ignore[attr-defined]
+    assert isinstance(pool_prices, PoolPrices)
+    return pool_prices
 
 
 @given(

@@ -141,18 +141,18 @@ def _play(engine: Engine, moves: Sequence[Move]) -> None:
 
 
 @settings(max_examples=150, deadline=None)
-@given(fleet=fleets(), moves=MOVES, request=requests_of_any_dialect(), data=st.data())
+@given(arrays=fleets(), moves=MOVES, request=requests_of_any_dialect(), data=st.data())
 def test_the_filter_answers_as_the_decision_does(
-    fleet: tuple[NodeFacts, ...], moves: list[Move], request: PodRequest, data: st.DataObject
+    arrays: tuple[NodeFacts, ...], moves: list[Move], request: PodRequest, data: st.DataObject
 ) -> None:
     """Over all nodes, in any order, the best node and its devices are those of `decide`."""
-    engine = Engine(fleet, SchedulingSettings())
+    engine = Engine(arrays, SchedulingSettings())
     _play(engine, moves)
-    asked = data.draw(st.permutations(range(len(fleet))))
+    asked = data.draw(st.permutations(range(len(arrays))))
     filtered = engine.filter(request, sorted(asked))
     answer = engine.decide(request)
     assert filtered.best == (answer if isinstance(answer, Placement) else None)
-    assert sorted([*filtered.passing, *filtered.failing]) == list(range(len(fleet)))
+    assert sorted([*filtered.passing, *filtered.failing]) == list(range(len(arrays)))
     assert (filtered.codes > 0).all(), "every failing node has a reason"
     if not isinstance(answer, Placement):
         assert answer.nodes is not None
@@ -172,15 +172,15 @@ def _rating(filtered: Filtered, asked: Sequence[int], node: int) -> int:
 
 
 @settings(max_examples=100, deadline=None)
-@given(fleet=fleets(), moves=MOVES, request=requests_of_any_dialect(), data=st.data())
+@given(arrays=fleets(), moves=MOVES, request=requests_of_any_dialect(), data=st.data())
 def test_the_filter_asks_about_no_other_nodes(
-    fleet: tuple[NodeFacts, ...], moves: list[Move], request: PodRequest, data: st.DataObject
+    arrays: tuple[NodeFacts, ...], moves: list[Move], request: PodRequest, data: st.DataObject
 ) -> None:
     """A node passes or fails by itself, whichever other nodes are asked about."""
-    engine = Engine(fleet, SchedulingSettings())
+    engine = Engine(arrays, SchedulingSettings())
     _play(engine, moves)
     engine.forget()
-    some = sorted(data.draw(st.sets(st.integers(0, len(fleet) - 1), min_size=1)))
+    some = sorted(data.draw(st.sets(st.integers(0, len(arrays) - 1), min_size=1)))
     filtered = engine.filter(request, some)
     assert filtered.best is None or filtered.best.node in some
     engine.forget()
@@ -198,14 +198,14 @@ def test_the_filter_asks_about_no_other_nodes(
 
 
 @settings(max_examples=60, deadline=None)
-@given(fleet=fleets(), moves=MOVES, request=requests_of_any_dialect())
+@given(arrays=fleets(), moves=MOVES, request=requests_of_any_dialect())
 def test_only_nodes_too_small_for_the_pod_are_called_hopeless_for_their_size(
-    fleet: tuple[NodeFacts, ...], moves: list[Move], request: PodRequest
+    arrays: tuple[NodeFacts, ...], moves: list[Move], request: PodRequest
 ) -> None:
     """Where the Pod would pass if all others were gone, the end of other Pods could help."""
-    engine, empty = (Engine(fleet, SchedulingSettings()) for _ in range(2))
+    engine, empty = (Engine(arrays, SchedulingSettings()) for _ in range(2))
     _play(engine, moves)
-    nodes = range(len(fleet))
+    nodes = range(len(arrays))
     filtered = engine.filter(request, nodes)
     for number, hopeless in zip(filtered.failing.tolist(), filtered.hopeless.tolist(), strict=True):
         alone = empty.filter(request, [number])

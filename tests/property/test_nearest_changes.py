@@ -13,10 +13,10 @@ from scheduler.decide.engine import Engine
 from scheduler.decide.outcome import Placement, Unplaced
 from scheduler.decide.settings import SchedulingSettings
 from scheduler.whatif.alternatives import alternatives
-from scheduler.whatif.bench import Bench
-from scheduler.whatif.findings import find_reasons
 from scheduler.whatif.nearest import nearest
+from scheduler.whatif.obstacles import find_reasons
 from scheduler.whatif.smaller import dimensions
+from scheduler.whatif.what_if import WhatIf
 from tests.support.clusters import fleets, requests, requests_of_any_dialect, running
 
 SETTINGS = SchedulingSettings()
@@ -45,7 +45,7 @@ def filled(nodes: tuple[NodeFacts, ...], pods: list[PodRequest]) -> list[Holder]
 
 def fits(request: PodRequest, nodes: tuple[NodeFacts, ...], holders: list[Holder]) -> bool:
     """Tell whether a fresh engine with just these holders places the request."""
-    return isinstance(Bench(nodes, holders, SETTINGS).decide(request), Placement)
+    return isinstance(WhatIf(nodes, holders, SETTINGS).decide(request), Placement)
 
 
 @settings(max_examples=150, deadline=None)
@@ -61,9 +61,9 @@ def test_every_change_that_is_named_makes_the_request_fit(
     """
     holders = filled(nodes, pods)
     request = replace(pod, uid="wanted")
-    bench = Bench(nodes, holders, SETTINGS)
+    what_if = WhatIf(nodes, holders, SETTINGS)
 
-    found = nearest(request, bench)
+    found = nearest(request, what_if)
 
     assert (found.fits is not None) == fits(request, nodes, holders)
     by_name = {dimension.name: dimension for dimension in dimensions(request)}
@@ -95,14 +95,14 @@ def test_searching_leaves_the_bench_as_it_was(
     nodes: tuple[NodeFacts, ...], pods: list[PodRequest], pod: PodRequest
 ) -> None:
     """After a search every node has the same left, and the same question the same answer."""
-    bench = Bench(nodes, filled(nodes, pods), SETTINGS)
+    what_if = WhatIf(nodes, filled(nodes, pods), SETTINGS)
     request = replace(pod, uid="wanted")
-    before = [bench.view(node) for node in range(len(nodes))]
+    before = [what_if.view(node) for node in range(len(nodes))]
 
-    first = nearest(request, bench)
+    first = nearest(request, what_if)
 
-    assert [bench.view(node) for node in range(len(nodes))] == before
-    assert nearest(request, bench) == first
+    assert [what_if.view(node) for node in range(len(nodes))] == before
+    assert nearest(request, what_if) == first
 
 
 @settings(max_examples=100, deadline=None)
@@ -111,13 +111,13 @@ def test_every_node_says_what_it_lacks(
     nodes: tuple[NodeFacts, ...], pods: list[PodRequest], pod: PodRequest
 ) -> None:
     """Each node of a refusal has a finding; what is insufficient is less than what is asked."""
-    bench = Bench(nodes, filled(nodes, pods), SETTINGS)
+    what_if = WhatIf(nodes, filled(nodes, pods), SETTINGS)
     request = replace(pod, uid="wanted")
-    answer = bench.decide(request)
+    answer = what_if.decide(request)
     if not isinstance(answer, Unplaced):
         return
 
-    found = list(find_reasons(request, answer, bench))
+    found = list(find_reasons(request, answer, what_if))
 
     assert {finding.node for finding in found} == set(range(len(nodes)))
     for finding in found:

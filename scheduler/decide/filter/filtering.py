@@ -10,11 +10,11 @@ from typing import Final
 import numpy as np
 
 from ledger.domain.request.requests import PodRequest
-from scheduler.decide.filter.alike import REFUSALS_BEFORE, Alike
+from scheduler.decide.allocator import Allocator
+from scheduler.decide.filter.equivalence import REFUSALS_BEFORE, EquivalenceClasses
 from scheduler.decide.filter.fitting import Fitting
-from scheduler.decide.grants import Grants
 from scheduler.decide.nodes.arrays import BoolArray, IntArray
-from scheduler.decide.nodes.fleet import Fleet
+from scheduler.decide.nodes.node_arrays import NodeArrays
 from scheduler.decide.outcome import NOT_RATED, Placement, Rated, Unfit
 from scheduler.decide.refusal.refusals import Refusals
 from scheduler.decide.score.link_lead import LinkLead
@@ -34,7 +34,7 @@ class _Looks:
     failed: dict[int, Unfit] = field(default_factory=dict)
 
 
-class CloserLooks:
+class UnfitCache:
     """
     Remembers refusals of nodes that only a closer look can refuse.
 
@@ -42,19 +42,19 @@ class CloserLooks:
     until the node changes. A Pod that waits is then not tried on every node again and again.
     """
 
-    def __init__(self, fleet: Fleet) -> None:
-        self._fleet = fleet
+    def __init__(self, arrays: NodeArrays) -> None:
+        self._arrays = arrays
         self._known: OrderedDict[Hashable, _Looks] = OrderedDict()
 
     def failed(self, request: PodRequest, shape: Shape) -> dict[int, Unfit]:
         """Return place -> why not, for nodes as they are now; what is added is remembered."""
-        log = self._fleet.log
-        memory_bytes = request.memory_bytes if self._fleet.aligns else 0
+        log = self._arrays.log
+        memory_bytes = request.memory_bytes if self._arrays.aligns else 0
         key = (id(shape), wishes_of(request), memory_bytes)
         looks = self._known.get(key)
         if looks is None:
             looks = self._known[key] = _Looks(shape, log.position)
-            if len(self._known) * len(self._fleet) > _NODES_MAX or len(self._known) > _KNOWN_MAX:
+            if len(self._known) * len(self._arrays) > _NODES_MAX or len(self._known) > _KNOWN_MAX:
                 self._known.popitem(last=False)
             return looks.failed
         self._known.move_to_end(key)
@@ -114,36 +114,36 @@ class Filtering:
 
     def __init__(
         self,
-        fleet: Fleet,
+        arrays: NodeArrays,
         fitting: Fitting,
         order: Sequence[int],
         *,
         rows: RatingRows,
-        grants: Grants,
+        allocator: Allocator,
         refusals: Refusals,
-        looks: CloserLooks,
-        alike: Alike,
+        unfit: UnfitCache,
+        classes: EquivalenceClasses,
         lead: LinkLead,
         scores: bool,
     ) -> None:
-        self._fleet = fleet
+        self._arrays = arrays
         self._fitting = fitting
         self._order = order
         self._rows = rows
-        self._grants = grants
+        self._allocator = allocator
         self._refusals = refusals
-        self._looks = looks
-        self._alike = alike
+        self._unfit = unfit
+        self._classes = classes
         self._lead = lead
         self._scores = scores
 
     def judge(self, request: PodRequest, shape: Shape, places: IntArray) -> Filtered:
         """Return the answer for the nodes at these places."""
         ratings = self._rows.current(shape).take(places)
-        looked = self._looks.failed(request, shape)
+        looked = self._unfit.failed(request, shape)
         failed = _where(places, looked)
         if request.memory_bytes:
-            lacking = self._fleet.memory_free.take(places) < request.memory_bytes
+            lacking = self._arrays.memory_free.take(places) < request.memory_bytes
             ratings[lacking] = -1
             # Memory is the first reason, whatever a Pod that asks for less was told by a look.
             failed = {place: number for place, number in failed.items() if not lacking[number]}
@@ -159,7 +159,9 @@ class Filtering:
                 break
             place = places.item(number)
             rated = self._rated(by_arrays, number, places) if self._scores else NOT_RATED
-            answer = self._grants.grant(request, shape, place, self._order[place], rated=rated)
+            answer = self._allocator.allocate(
+                request, shape, place, self._order[place], rated=rated
+            )
             if isinstance(answer, Placement):
                 best = answer
                 continue
@@ -167,7 +169,7 @@ class Filtering:
             if looks == REFUSALS_BEFORE:
                 passing = np.flatnonzero(ratings >= 0)
                 left = places.take(passing)
-                alike = self._alike.groups(request, shape, left)
+                alike = self._classes.groups(request, shape, left)
                 number_of = dict(zip(left.tolist(), passing.tolist(), strict=True))
             for other in alike.get(place, (place,)):
                 looked[other] = answer
@@ -192,7 +194,7 @@ class Filtering:
         score, second = runner_up(ratings, number)
         if second < 0:
             return Rated(score)
-        return Rated(score, self._fleet.nodes[places.item(second)].name, ratings.item(second))
+        return Rated(score, self._arrays.nodes[places.item(second)].name, ratings.item(second))
 
     def _why(
         self,

@@ -22,7 +22,7 @@ from scheduler.decide.nodes.arrays import (
     with_rows,
 )
 from scheduler.decide.nodes.devices import DeviceArrays
-from scheduler.decide.nodes.fleet import Fleet
+from scheduler.decide.nodes.node_arrays import NodeArrays
 from scheduler.decide.nodes.pins import CpuPins
 from scheduler.decide.settings import SchedulingSettings
 from scheduler.decide.shapes import Shape
@@ -40,8 +40,8 @@ class Fitting:
     passes; the card choice on the node has the last word.
     """
 
-    def __init__(self, fleet: Fleet, pins: CpuPins, settings: SchedulingSettings) -> None:
-        self._fleet = fleet
+    def __init__(self, arrays: NodeArrays, pins: CpuPins, settings: SchedulingSettings) -> None:
+        self._arrays = arrays
         self._pins = pins
         self._most = {
             each.dialect: each.limit.most(settings) for each in CHOOSERS if each.limit is not None
@@ -52,23 +52,23 @@ class Fitting:
         """Take a node as it is now."""
         for key, known in list(self._models.items()):
             device_type, models = key
-            devices = self._fleet.devices.get(device_type, self._fleet.no_devices)
+            devices = self._arrays.devices.get(device_type, self._arrays.no_devices)
             if known.shape[1] != devices.width:
                 del self._models[key]
                 continue
-            allowed = self._models[key] = with_rows(known, len(self._fleet))
+            allowed = self._models[key] = with_rows(known, len(self._arrays))
             records = devices.records[node]
             allowed[node] = False
             allowed[node, : len(records)] = [record.model in models for record in records]
 
     def feasible(self, shape: Shape, nodes: IntArray) -> BoolArray:
         """Return which of `nodes` have cpu, memory, devices and CPUs for the shape."""
-        fleet = self._fleet
-        fit: BoolArray = fleet.cpu_free.take(nodes) >= shape.cpu_milli
+        arrays = self._arrays
+        fit: BoolArray = arrays.cpu_free.take(nodes) >= shape.cpu_milli
         if not shape.cpu_milli:
             fit[:] = True  # asks for nothing: also where running Pods hold more than there is
         if shape.memory_bytes:
-            fit &= fleet.memory_free.take(nodes) >= shape.memory_bytes
+            fit &= arrays.memory_free.take(nodes) >= shape.memory_bytes
         if shape.is_plain:
             if shape.plain_percent:
                 fit &= self.plain_cards(shape, nodes)
@@ -89,10 +89,10 @@ class Fitting:
 
         Rule: Koordinator contract 13: preemption can't help there. Closed cards stay closed.
         """
-        fleet = self._fleet
-        lost: BoolArray = fleet.cpu_cap.take(nodes) < shape.cpu_milli
+        arrays = self._arrays
+        lost: BoolArray = arrays.cpu_cap.take(nodes) < shape.cpu_milli
         if memory_bytes:
-            lost |= fleet.memory_cap.take(nodes) < memory_bytes
+            lost |= arrays.memory_cap.take(nodes) < memory_bytes
         for demand in shape.demands:
             devices = self._devices(demand)
             cap = self._rows(devices.memory_cap, nodes)
@@ -109,7 +109,7 @@ class Fitting:
 
     def plain_cards(self, shape: Shape, nodes: IntArray) -> BoolArray:
         """Return which nodes have enough cards for a plain shape."""
-        gpus = self._fleet.gpus
+        gpus = self._arrays.gpus
         if shape.plain_percent == WHOLE_PERCENT:
             whole: BoolArray = gpus.whole.take(nodes) >= shape.plain_count
             return whole
@@ -162,7 +162,7 @@ class Fitting:
         return fit
 
     def models(self, demand: DeviceDemand) -> BoolArray:
-        """Return which cards of the fleet are of a model that the demand allows."""
+        """Return which cards of the cluster are of a model that the demand allows."""
         key = (demand.device_type, demand.model_names)
         allowed = self._models.get(key)
         if allowed is None:
@@ -183,7 +183,7 @@ class Fitting:
         """
         fit: BoolArray = np.ones(len(nodes), dtype=np.bool_)
         for device_type in dict.fromkeys(demand.device_type for demand in shape.demands):
-            devices = self._fleet.devices.get(device_type)
+            devices = self._arrays.devices.get(device_type)
             demands = [item for item in shape.demands if item.device_type == device_type]
             if devices is not None and len(demands) > 1:
                 fit &= self._together(devices, demands, nodes, shape.dialect)
@@ -192,7 +192,7 @@ class Fitting:
     def _decides_together(self, shape: Shape) -> bool:
         """Tell whether `together` alone says all about the demands."""
         packs_exactly = chooser_of(shape.dialect).packs
-        return packs_exactly and can_pack(shape.demands, self._fleet.gpus.width)
+        return packs_exactly and can_pack(shape.demands, self._arrays.gpus.width)
 
     def _together(
         self,
@@ -227,11 +227,11 @@ class Fitting:
 
     def _rows(self, values: npt.NDArray[T], nodes: IntArray) -> npt.NDArray[T]:
         """Return the rows of some nodes, to be read only: all of them are not copied."""
-        return values if nodes is self._fleet.everything else values.take(nodes, axis=0)
+        return values if nodes is self._arrays.everything else values.take(nodes, axis=0)
 
     def _devices(self, demand: DeviceDemand) -> DeviceArrays:
-        devices = self._fleet.devices.get(demand.device_type)
-        return self._fleet.no_devices if devices is None else devices
+        devices = self._arrays.devices.get(demand.device_type)
+        return self._arrays.no_devices if devices is None else devices
 
 
 def asked_bytes(demand: DeviceDemand, memory_cap: IntArray) -> IntArray | int:

@@ -13,7 +13,6 @@ from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.requests import Toleration
 from scheduler.decide.dialects.registry import OWN_FIELDS, chooser_of, node_own_of
 from scheduler.decide.nodes.arrays import BoolArray, IntArray, with_rows
-from scheduler.decide.nodes.fleet import ABSENT, Fleet
 from scheduler.decide.nodes.labels import (
     Kinds,
     LabelIndex,
@@ -23,6 +22,7 @@ from scheduler.decide.nodes.labels import (
     is_owned,
     matches_rules,
 )
+from scheduler.decide.nodes.node_arrays import ABSENT, NodeArrays
 from scheduler.decide.refusal import reasons
 from scheduler.decide.refusal.reasons import Reason
 from scheduler.decide.settings import SchedulingSettings
@@ -68,15 +68,15 @@ class Predicates:
     were put anew since.
     """
 
-    def __init__(self, fleet: Fleet, settings: SchedulingSettings) -> None:
-        self._fleet = fleet
+    def __init__(self, arrays: NodeArrays, settings: SchedulingSettings) -> None:
+        self._arrays = arrays
         self._settings = settings
-        self._labels = LabelIndex(fleet.nodes)
-        self._fences = Kinds(fleet.nodes, lambda node: (node.unschedulable, node.taints))
-        self._traits = Kinds(fleet.nodes, _traits)
+        self._labels = LabelIndex(arrays.nodes)
+        self._fences = Kinds(arrays.nodes, lambda node: (node.unschedulable, node.taints))
+        self._traits = Kinds(arrays.nodes, _traits)
         self._verdicts: dict[StaticNeed, StaticVerdict] = {}
         self._withheld: dict[int, Reason] = {}
-        for node in range(len(fleet)):
+        for node in range(len(arrays)):
             self._withhold(node)
 
     def put(self, node: int) -> None:
@@ -97,7 +97,7 @@ class Predicates:
 
     def as_of_now(self, verdict: StaticVerdict) -> StaticVerdict:
         """Bring a verdict up to date, in place, on the nodes that were put anew since."""
-        log = self._fleet.facts
+        log = self._arrays.facts
         if verdict.seen == log.position:
             return verdict
         nodes = log.since(verdict.seen)
@@ -112,7 +112,7 @@ class Predicates:
 
     def reason(self, need: StaticNeed, node: int) -> Reason | None:
         """Return what is wrong with one node as it is now."""
-        return self._before(need, node) or self._misfit(need, self._fleet.nodes[node])
+        return self._before(need, node) or self._misfit(need, self._arrays.nodes[node])
 
     def _judge(self, need: StaticNeed) -> StaticVerdict:
         codes: dict[Reason | None, int] = {None: 0}
@@ -125,7 +125,7 @@ class Predicates:
         before = _spread(found, fences.of)
         for node, reason in self._withheld.items():
             before[node] = code(reason)
-        allowed = matches_rules(self._labels, need.placement, len(self._fleet))
+        allowed = matches_rules(self._labels, need.placement, len(self._arrays))
         before[(before == 0) & ~allowed] = code(reasons.AFFINITY)
         traits = self._traits
         after = _spread([code(self._misfit(need, node)) for node in traits.examples], traits.of)
@@ -136,20 +136,20 @@ class Predicates:
             after=after,
             reasons=_texts(codes),
             admits=None if good.all() else good,
-            seen=self._fleet.facts.position,
+            seen=self._arrays.facts.position,
         )
 
     def _judge_again(self, verdict: StaticVerdict, nodes: Iterable[int]) -> None:
         codes: dict[Reason | None, int] = {None: 0}
         for number, reason in enumerate(verdict.reasons[1:], 1):
             codes.setdefault(reason, number)
-        need, rows = verdict.need, len(self._fleet)
+        need, rows = verdict.need, len(self._arrays)
         verdict.before = with_rows(verdict.before, rows)
         verdict.after = with_rows(verdict.after, rows)
         if verdict.admits is not None:
             verdict.admits = with_rows(verdict.admits, rows)
         for node in nodes:
-            before, after = self._before(need, node), self._misfit(need, self._fleet.nodes[node])
+            before, after = self._before(need, node), self._misfit(need, self._arrays.nodes[node])
             verdict.before[node] = codes.setdefault(before, len(codes))
             verdict.after[node] = codes.setdefault(after, len(codes))
             good = before is None and after is None
@@ -162,13 +162,13 @@ class Predicates:
 
     def _withhold(self, place: int) -> None:
         """Note whether a node takes nobody, whatever he asks for."""
-        node = self._fleet.nodes[place]
+        node = self._arrays.nodes[place]
         self._withheld.pop(place, None)
         if node is ABSENT:
             self._withheld[place] = reasons.NODE_ABSENT
         elif node.lost:
             self._withheld[place] = reasons.NODE_LOST
-        elif self._fleet.accounts[place] != place:
+        elif self._arrays.accounts[place] != place:
             self._withheld[place] = reasons.REGISTERED_AGAIN
 
     def _before(self, need: StaticNeed, place: int) -> Reason | None:
@@ -176,7 +176,7 @@ class Predicates:
         withheld = self._withheld.get(place)
         if withheld is not None:
             return withheld
-        node = self._fleet.nodes[place]
+        node = self._arrays.nodes[place]
         fence = _fence(node, need.placement.tolerations)
         return fence or (None if allows(need.placement, node) else reasons.AFFINITY)
 

@@ -15,8 +15,8 @@ from ledger.domain.topology import LinkMatrix
 from scheduler.decide.filter.fitting import Fitting, asked_bytes
 from scheduler.decide.group.links import WIDTH_MAX, LinkStack
 from scheduler.decide.nodes.arrays import BoolArray, IntArray
-from scheduler.decide.nodes.fleet import Fleet
 from scheduler.decide.nodes.labels import Kinds
+from scheduler.decide.nodes.node_arrays import NodeArrays
 from scheduler.decide.shapes import Shape
 
 SPEEDS_MAX: Final = 1 << 18
@@ -60,10 +60,10 @@ class Rooms:
 
 
 class RoomCounter:
-    """Counts rooms in the arrays of a fleet. Nodes are places in the fleet here."""
+    """Counts rooms in the arrays of a cluster. Nodes are places in the cluster here."""
 
-    def __init__(self, fleet: Fleet, fitting: Fitting) -> None:
-        self._fleet = fleet
+    def __init__(self, arrays: NodeArrays, fitting: Fitting) -> None:
+        self._arrays = arrays
         self._fitting = fitting
         self._link_kinds: Kinds[Hashable] | None = None
         self._renewals = 0
@@ -87,10 +87,10 @@ class RoomCounter:
         Return the rooms at `places`, called `nodes` outside.
 
         Args:
-            takes: per shape, which places of the whole fleet can take one such Pod.
+            takes: per shape, which places of the whole cluster can take one such Pod.
             most: per shape, how many such members there are.
         """
-        fleet, gpus = self._fleet, self._fleet.gpus
+        arrays, gpus = self._arrays, self._arrays.gpus
         copies = np.zeros((len(shapes), len(places)), dtype=np.int64)
         for row, (shape, able, count) in enumerate(zip(shapes, takes, most, strict=True)):
             copies[row] = self._copies(shape, places, count) * able.take(places)
@@ -104,9 +104,9 @@ class RoomCounter:
         return Rooms(
             nodes=nodes,
             copies=copies,
-            cpu_milli=fleet.cpu_free.take(places),
-            memory_bytes=fleet.memory_free.take(places),
-            pods=fleet.pods_free.take(places),
+            cpu_milli=arrays.cpu_free.take(places),
+            memory_bytes=arrays.memory_free.take(places),
+            pods=arrays.pods_free.take(places),
             cards=np.count_nonzero(free, axis=1),
             core_percent=(gpus.core_free.take(places, axis=0) * is_open).sum(axis=1),
             alike=[
@@ -121,7 +121,7 @@ class RoomCounter:
     def _copies(self, shape: Shape, places: IntArray, most: int) -> IntArray:
         copies: IntArray = np.full(len(places), most, dtype=np.int64)
         if shape.plain_percent == WHOLE_PERCENT:
-            return np.minimum(copies, self._fleet.gpus.whole.take(places) // shape.plain_count)
+            return np.minimum(copies, self._arrays.gpus.whole.take(places) // shape.plain_count)
         for demand in shape.demands:
             slots = self._slots(demand, shape, places, most)
             copies = np.minimum(copies, slots // demand.count)
@@ -133,7 +133,7 @@ class RoomCounter:
         if demand.exclusive:
             cards: IntArray = np.count_nonzero(fit, axis=1)
             return cards
-        devices = self._fleet.devices.get(demand.device_type, self._fleet.no_devices)
+        devices = self._arrays.devices.get(demand.device_type, self._arrays.no_devices)
         shares = np.full(fit.shape, most, dtype=np.int64)
         if demand.core_percent:
             core = devices.core_free.take(places, axis=0) // demand.core_percent
@@ -145,7 +145,7 @@ class RoomCounter:
         return slots
 
     def _free_cards(self, shapes: Sequence[Shape], places: IntArray) -> BoolArray:
-        gpus = self._fleet.gpus
+        gpus = self._arrays.gpus
         if all(shape.plain_percent == WHOLE_PERCENT for shape in shapes):
             free: BoolArray = gpus.left.take(places, axis=0) == WHOLE_PERCENT
             return free
@@ -158,7 +158,7 @@ class RoomCounter:
     def _bottlenecks(
         self, places: IntArray, free: BoolArray
     ) -> Callable[[Sequence[int], int], Sequence[float]] | None:
-        if self._fleet.gpus.width > WIDTH_MAX:
+        if self._arrays.gpus.width > WIDTH_MAX:
             return None
 
         def bottlenecks(some: Sequence[int], count: int) -> Sequence[float]:
@@ -169,9 +169,9 @@ class RoomCounter:
 
     def _kinds(self) -> IntArray:
         """Return a number per node that nodes share whose GPUs have equal minors and links."""
-        width = self._fleet.gpus.width
+        width = self._arrays.gpus.width
         if self._link_kinds is None or self._links.width != width:
-            self._link_kinds = Kinds(self._fleet.nodes, _linked)
+            self._link_kinds = Kinds(self._arrays.nodes, _linked)
             self._renewals = -1
         kinds = self._link_kinds
         if kinds.renewals != self._renewals:
@@ -184,7 +184,7 @@ class RoomCounter:
         return kinds.of
 
     def _gpus(self, place: int, free: BoolArray) -> LinkedGpus:
-        facts, records = self._fleet.nodes[place], self._fleet.gpus.records[place]
+        facts, records = self._arrays.nodes[place], self._arrays.gpus.records[place]
         columns = zip(records, free.tolist(), strict=False)
         minors = tuple([record.minor for record, is_free in columns if is_free])
         return minors, None if facts.honors_partitions else facts.links or facts.derived_links

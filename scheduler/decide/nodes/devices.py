@@ -67,8 +67,8 @@ class DeviceArrays:
             once; 0 when closed or held alone, `WHOLE_PERCENT` only without any tenant.
         whole: untouched cards per node, by `left`.
         left_total: sum of `left` per node.
-        closed_count: cards of the whole fleet that are not open.
-        core_over: core percent that is held beyond what cards have, of the whole fleet.
+        closed_count: cards of the whole cluster that are not open.
+        core_over: core percent that is held beyond what cards have, of the whole cluster.
     """
 
     def __init__(self, device_type: str, nodes: Sequence[NodeFacts]) -> None:

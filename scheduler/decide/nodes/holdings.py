@@ -27,7 +27,7 @@ from scheduler.decide.nodes.adopted_cpus import (
 )
 from scheduler.decide.nodes.card_amounts import adopted_amounts, reserved_amounts
 from scheduler.decide.nodes.devices import DeviceArrays
-from scheduler.decide.nodes.fleet import ABSENT, Fleet
+from scheduler.decide.nodes.node_arrays import ABSENT, NodeArrays
 from scheduler.decide.nodes.pins import CpuPins
 from scheduler.decide.outcome import NumaPart, Placement
 
@@ -40,7 +40,7 @@ class _Held(NamedTuple):
 
     Attributes:
         number: in the order in which Pods got what they hold.
-        home: UID of that Node; `through` is its place in the fleet, or of another Node of its
+        home: UID of that Node; `through` is its place in the cluster, or of another Node of its
             machine once it has gone.
         amounts: what it has of cards beside core percent and memory, by minor of its GPUs.
     """
@@ -105,12 +105,12 @@ class Holdings:
 
     def __init__(
         self,
-        fleet: Fleet,
+        arrays: NodeArrays,
         pins: CpuPins,
         *,
         exclusive_policy: str = CpuExclusivePolicy.NONE,
     ) -> None:
-        self._fleet = fleet
+        self._arrays = arrays
         self._exclusive_policy = exclusive_policy
         self._pins = pins
         self._taken: dict[str, _Taken] = {}
@@ -123,11 +123,11 @@ class Holdings:
         levels: Counter[tuple[int, int]] = Counter()
         for taken in self._taken.values():
             for devices, column, share, _ in taken.cards:
-                if devices is self._fleet.gpus:
+                if devices is self._arrays.gpus:
                     percent = level_percent(share.core_percent, share.memory_ratio_percent)
                     levels[taken.node, column] += percent
         return sum(
-            min(percent, self._fleet.gpus.core_cap.item(key)) for key, percent in levels.items()
+            min(percent, self._arrays.gpus.core_cap.item(key)) for key, percent in levels.items()
         )
 
     def reserve(self, placement: Placement, node: int) -> None:
@@ -158,7 +158,7 @@ class Holdings:
         del self._on[taken.node][pod_uid]
         self._count(taken, -1)
         self._pin(taken, -1)
-        self._fleet.log.append(taken.node, gave_back=True)
+        self._arrays.log.append(taken.node, gave_back=True)
 
     def adopt(self, pod: PodObserved, node: int) -> list[str]:
         """
@@ -174,7 +174,7 @@ class Holdings:
         held = _Held(
             self._number,
             path,
-            pod.node_uid or self._fleet.nodes[node].uid,
+            pod.node_uid or self._arrays.nodes[node].uid,
             node,
             pod.cpu_milli,
             pod.memory_bytes,
@@ -187,8 +187,8 @@ class Holdings:
             counts_containers(pod.dialect),
             pod.unknown_types,
         )
-        account = self._fleet.accounts[node]
-        facts = self._fleet.nodes[account]
+        account = self._arrays.accounts[node]
+        facts = self._arrays.nodes[account]
         cpus_before = self._pins.over_held(account)
         taken_before = over_taken(facts, self._pins.parts(account))
         taken = self._enter(pod.pod_uid, held)
@@ -224,7 +224,7 @@ class Holdings:
                 lifted[uid] = taken.held
                 self.gpu_core_percent -= _gpu_core_percent(taken)
                 for key in taken.unlisted:
-                    self._fleet.ids.hold(place, key, -1)
+                    self._arrays.ids.hold(place, key, -1)
         return dict(sorted(lifted.items(), key=lambda each: each[1].number))
 
     def put_back(self, lifted: Mapping[str, _Held], places: Sequence[int]) -> tuple[str, ...]:
@@ -247,12 +247,12 @@ class Holdings:
         for node, there in by_node.items():
             cpus = [held.cpus for held in there if held.cpuset]
             self._pins.put(node, cpus, [part for held in there for part in held.numa_parts])
-        self._fleet.bar((), {_id(share) for held in lifted.values() for share in held.shares})
+        self._arrays.bar((), {_id(share) for held in lifted.values() for share in held.shares})
         return tuple(gone)
 
     def _now_through(self, held: _Held, places: Sequence[int]) -> int | None:
         """Return the place that a holding is held through: where its Node went, its account."""
-        nodes, accounts = self._fleet.nodes, self._fleet.accounts
+        nodes, accounts = self._arrays.nodes, self._arrays.accounts
         if nodes[held.through] is not ABSENT:
             return held.through
         return next((accounts[place] for place in places if nodes[place] is not ABSENT), None)
@@ -260,7 +260,7 @@ class Holdings:
     def _enter(self, pod_uid: str, held: _Held) -> _Taken:
         taken = self._count_in(pod_uid, held)
         self._pin(taken, 1)
-        self._fleet.log.append(taken.node, gave_back=False)
+        self._arrays.log.append(taken.node, gave_back=False)
         return taken
 
     def _count_in(self, pod_uid: str, held: _Held) -> _Taken:
@@ -273,9 +273,9 @@ class Holdings:
 
     def _resolve(self, held: _Held) -> _Taken:
         """Return where the holding is counted, and on which cards."""
-        fleet = self._fleet
-        node = fleet.accounts[held.through]
-        facts = fleet.nodes[node]
+        arrays = self._arrays
+        node = arrays.accounts[held.through]
+        facts = arrays.nodes[node]
         amounts = held.amounts() if facts.card_amounts else _NO_AMOUNTS
         cards: list[tuple[DeviceArrays, int, DeviceShare, Amounts]] = []
         strange: list[DeviceShare] = []
@@ -290,7 +290,7 @@ class Holdings:
                     unlisted.append(_id(share))
                     continue
                 there = structs.replace(share, minor=card.minor)
-            devices = fleet.devices.get(share.device_type)
+            devices = arrays.devices.get(share.device_type)
             column = None if devices is None else devices.column(node, there.minor)
             if devices is None or column is None:
                 strange.append(share)
@@ -298,7 +298,7 @@ class Holdings:
                 continue
             if devices.records[node][column].device_id != share.device_id:
                 unlisted.append(_id(share))
-            gives = amounts.get(share.minor, ()) if devices is fleet.gpus else ()
+            gives = amounts.get(share.minor, ()) if devices is arrays.gpus else ()
             cards.append((devices, column, there, gives))
         if is_elsewhere:
             unknown = tuple(dict.fromkeys(unknown))
@@ -308,15 +308,15 @@ class Holdings:
             node,
             facts.cpu_cost_milli(held.cpu_milli, len(held.cpuset)),
             cards,
-            [fleet.devices[each] for each in lost if each in fleet.devices],
+            [arrays.devices[each] for each in lost if each in arrays.devices],
             strange,
             [key for key in unlisted if key[1]],
         )
 
     def _count(self, taken: _Taken, sign: int) -> None:
         held, node, cpu_milli, cards, unknown, _, unlisted = taken
-        fleet = self._fleet
-        fleet.add(
+        arrays = self._arrays
+        arrays.add(
             node, cpu_milli=sign * cpu_milli, memory_bytes=sign * held.memory_bytes, pods=sign
         )
         for devices, column, share, amounts in cards:
@@ -328,13 +328,13 @@ class Holdings:
             devices.add_unknown(node, sign)
         self.gpu_core_percent += sign * _gpu_core_percent(taken)
         for key in unlisted:
-            fleet.ids.hold(node, key, sign)
-        if unlisted or fleet.ids.repeated:
+            arrays.ids.hold(node, key, sign)
+        if unlisted or arrays.ids.repeated:
             listed = {
                 (each.device_type, each.records[node][column].device_id)
                 for each, column, _, _ in cards
             }
-            fleet.bar((), (listed & fleet.ids.repeated).union(unlisted))
+            arrays.bar((), (listed & arrays.ids.repeated).union(unlisted))
 
     def _pin(self, taken: _Taken, sign: int) -> None:
         held = taken.held

@@ -13,7 +13,7 @@ from ledger.domain.request.requests import PodRequest
 from scheduler.decide.dialects.registry import CHOOSERS
 from scheduler.decide.nodes.arrays import UNLIMITED, BoolArray
 from scheduler.decide.nodes.cpu_room import room_of
-from scheduler.decide.nodes.fleet import Fleet
+from scheduler.decide.nodes.node_arrays import NodeArrays
 from scheduler.decide.nodes.pins import CpuPins
 from scheduler.decide.nodes.places import Places
 from scheduler.decide.numa.state import NumaLoad
@@ -52,11 +52,11 @@ class Answers:
     Puts codes per node into words.
 
     Args:
-        places: where the nodes stand in the fleet that answers list, by number.
+        places: where the nodes stand in the cluster that answers list, by number.
     """
 
-    def __init__(self, fleet: Fleet, pins: CpuPins, places: Places) -> None:
-        self._fleet = fleet
+    def __init__(self, arrays: NodeArrays, pins: CpuPins, places: Places) -> None:
+        self._arrays = arrays
         self._pins = pins
         self._places = places
 
@@ -94,7 +94,7 @@ class Answers:
                 ReasonCount(
                     reason=reason.name,
                     nodes=sum([numbers[code] for code in members]),
-                    nearest_node=self._fleet.nodes[place].name,
+                    nearest_node=self._arrays.nodes[place].name,
                     detail=detail,
                     remedy=remedy,
                 )
@@ -103,7 +103,7 @@ class Answers:
         words = {name: reason.text for name, (reason, _) in by_name.items()}
         listed = [(words[count.reason], count.nodes) for count in counts]
         return Answer(
-            message=reasons.message(self._fleet.count, listed),
+            message=reasons.message(self._arrays.count, listed),
             counts=tuple(counts),
             nodes=self._by_node(texts, codes, used),
             nearest=frozenset(nearest),
@@ -138,21 +138,21 @@ class Answers:
 
         What would help is empty where the numbers do not say it.
         """
-        fleet = self._fleet
+        arrays = self._arrays
         if reason in {reasons.INSUFFICIENT_CPU, reasons.INSUFFICIENT_AMPLIFIED_CPU}:
-            place = int(np.where(where, fleet.cpu_free, -UNLIMITED).argmax())
-            return place, *explain_cpu(fleet, place, request)
+            place = int(np.where(where, arrays.cpu_free, -UNLIMITED).argmax())
+            return place, *explain_cpu(arrays, place, request)
         if reason is reasons.INSUFFICIENT_MEMORY:
-            place = int(np.where(where, fleet.memory_free, -UNLIMITED).argmax())
-            return place, *explain_memory(fleet, place, request)
+            place = int(np.where(where, arrays.memory_free, -UNLIMITED).argmax())
+            return place, *explain_memory(arrays, place, request)
         if not reason.device_type:
             alone = request.cpuset is not None and request.cpuset.alone
             return self._looked_at(reason, where, tried, alone=alone)
         place = int(np.where(where, short.astype(np.int64), FAR + 1).argmin())
         demand = next(item for item in request.devices if item.device_type == reason.device_type)
         if reason == reasons.unhealthy(reason.device_type):
-            return place, *explain_closed(fleet, place, demand)
-        return place, *explain_devices(fleet, place, demand)
+            return place, *explain_closed(arrays, place, demand)
+        return place, *explain_devices(arrays, place, demand)
 
     def _looked_at(
         self, reason: Reason, where: BoolArray, tried: Mapping[int, Unfit], *, alone: bool
@@ -167,7 +167,7 @@ class Answers:
             place, detail = looked
         if reasons.is_about_cpus(reason.text):
             load = NumaLoad(pinned=self._pins.pinned(place), parts=self._pins.parts(place))
-            room = room_of(self._fleet.nodes[place], load, alone=alone)
+            room = room_of(self._arrays.nodes[place], load, alone=alone)
             detail = "; ".join(filter(None, (detail, room.by_numa())))
         return place, detail, ""
 

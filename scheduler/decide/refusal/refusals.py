@@ -23,7 +23,7 @@ from scheduler.decide.nodes.arrays import (
     with_rows,
 )
 from scheduler.decide.nodes.devices import DeviceArrays
-from scheduler.decide.nodes.fleet import Fleet
+from scheduler.decide.nodes.node_arrays import NodeArrays
 from scheduler.decide.nodes.pins import CpuPins
 from scheduler.decide.nodes.places import Places
 from scheduler.decide.outcome import Unfit, Unplaced
@@ -76,19 +76,19 @@ class Refusals:
     node affinity, the resource fit (every resource that is short), then devices, then CPU sets.
 
     Args:
-        places: where the nodes stand in the fleet that answers list, by number.
+        places: where the nodes stand in the cluster that answers list, by number.
     """
 
     def __init__(
         self,
-        fleet: Fleet,
+        arrays: NodeArrays,
         predicates: Predicates,
         fitting: Fitting,
         pins: CpuPins,
         places: Places,
     ) -> None:
-        self._fleet = fleet
-        self._answers = Answers(fleet, pins, places)
+        self._arrays = arrays
+        self._answers = Answers(arrays, pins, places)
         self._predicates = predicates
         self._fitting = fitting
         self._pins = pins
@@ -105,7 +105,7 @@ class Refusals:
         if answer is None or tried:
             answer = self._answers.answer(request, row.texts, row.codes, row.short, tried)
             row.answer = None if tried else answer
-            row.returns = self._fleet.log.returns
+            row.returns = self._arrays.log.returns
         return Unplaced(
             request=request, message=answer.message, reasons=answer.counts, nodes=answer.nodes
         )
@@ -132,22 +132,22 @@ class Refusals:
 
     def _row(self, request: PodRequest, shape: Shape) -> _Row:
         key = (id(shape), request.memory_bytes)
-        log = self._fleet.log
+        log = self._arrays.log
         row = self._rows.get(key)
         if row is not None and self._is_relaid(row):
             row = None
         if row is None:
             row = self._new_row(request, shape)
             self._rows[key] = row
-            if len(self._rows) > max(1, _BYTES_MAX // max(1, 8 * len(self._fleet))):
+            if len(self._rows) > max(1, _BYTES_MAX // max(1, 8 * len(self._arrays))):
                 self._rows.popitem(last=False)
         elif row.seen != log.position:
             self._rows.move_to_end(key)
-            row.codes = with_rows(row.codes, len(self._fleet))
-            row.short = with_rows(row.short, len(self._fleet))
+            row.codes = with_rows(row.codes, len(self._arrays))
+            row.short = with_rows(row.short, len(self._arrays))
             nodes = log.since(row.seen)
-            if nodes is None or len(nodes) > len(self._fleet):
-                nodes = self._fleet.everything
+            if nodes is None or len(nodes) > len(self._arrays):
+                nodes = self._arrays.everything
             self._judge(row, request, nodes)
         row.seen = log.position
         return row
@@ -158,7 +158,7 @@ class Refusals:
 
     def _new_row(self, request: PodRequest, shape: Shape) -> _Row:
         row = self._blank(shape)
-        self._judge(row, request, self._fleet.everything)
+        self._judge(row, request, self._arrays.everything)
         return row
 
     def _blank(self, shape: Shape) -> _Row:
@@ -168,8 +168,8 @@ class Refusals:
             verdict=verdict,
             static=verdict.reasons,
             texts=_texts(verdict, shape),
-            codes=np.zeros(len(self._fleet), dtype=np.int32),
-            short=np.zeros(len(self._fleet), dtype=np.int32),
+            codes=np.zeros(len(self._arrays), dtype=np.int32),
+            short=np.zeros(len(self._arrays), dtype=np.int32),
             seen=0,
         )
 
@@ -213,22 +213,22 @@ class Refusals:
 
     def _fit_bits(self, shape: Shape, request: PodRequest, nodes: IntArray) -> IntArray:
         """Return which of Pod places, cpu and memory are short: all that are, as a sum of bits."""
-        fleet = self._fleet
+        arrays = self._arrays
         bits: IntArray = np.zeros(len(nodes), dtype=np.int64)
         if shape.cpu_milli:
-            short = fleet.cpu_free.take(nodes) < shape.cpu_milli
-            bits += short * np.where(fleet.amplified.take(nodes), _AMPLIFIED_BIT, _CPU_BIT)
+            short = arrays.cpu_free.take(nodes) < shape.cpu_milli
+            bits += short * np.where(arrays.amplified.take(nodes), _AMPLIFIED_BIT, _CPU_BIT)
         if request.memory_bytes:
-            bits += (fleet.memory_free.take(nodes) < request.memory_bytes) * _MEMORY_BIT
-        if fleet.limits_pods:
-            bits += (fleet.pods_free.take(nodes) < 1) * _PODS_BIT
+            bits += (arrays.memory_free.take(nodes) < request.memory_bytes) * _MEMORY_BIT
+        if arrays.limits_pods:
+            bits += (arrays.pods_free.take(nodes) < 1) * _PODS_BIT
         return bits
 
     def _still_holds(self, row: _Row, codes: IntArray, nodes: IntArray) -> bool:
         """Tell whether the last answer holds with these new codes: the rest is only farther."""
         return (
             row.answer is not None
-            and row.returns == self._fleet.log.returns
+            and row.returns == self._arrays.log.returns
             and row.answer.nearest.isdisjoint(nodes.tolist())
             and bool((row.codes.take(nodes) == codes).all())
         )
@@ -282,7 +282,7 @@ class Refusals:
         return enough
 
     def _devices(self, demand: DeviceDemand) -> DeviceArrays:
-        return self._fleet.devices.get(demand.device_type, self._fleet.no_devices)
+        return self._arrays.devices.get(demand.device_type, self._arrays.no_devices)
 
 
 def _texts(verdict: StaticVerdict, shape: Shape) -> tuple[tuple[Reason, ...], ...]:

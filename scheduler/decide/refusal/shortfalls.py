@@ -7,7 +7,7 @@ from typing import Final
 from ledger.domain.devices import WHOLE_PERCENT
 from ledger.domain.request.requests import DeviceDemand, PodRequest
 from scheduler.decide.nodes.devices import DeviceArrays
-from scheduler.decide.nodes.fleet import Fleet
+from scheduler.decide.nodes.node_arrays import NodeArrays
 
 _MIB: Final = 1 << 20
 
@@ -15,41 +15,41 @@ Explained = tuple[str, str]
 """(detail, remedy): `asks 4 whole GPU, 2 untouched` and `release 2 whole GPU on n-17`."""
 
 
-def explain_cpu(fleet: Fleet, node: int, request: PodRequest) -> Explained:
+def explain_cpu(arrays: NodeArrays, node: int, request: PodRequest) -> Explained:
     """Explain a node that is short of cpu."""
-    asked, free, cap = request.cpu_milli, fleet.cpu_free.item(node), fleet.cpu_cap.item(node)
-    remedy = f"release {_cores(asked - free)} cpu on {fleet.nodes[node].name}"
+    asked, free, cap = request.cpu_milli, arrays.cpu_free.item(node), arrays.cpu_cap.item(node)
+    remedy = f"release {_cores(asked - free)} cpu on {arrays.nodes[node].name}"
     if asked > cap:
         remedy = f"ask for at most {_cores(cap)} cpu"
     return f"asks {_cores(asked)} cpu, {_cores(free)} free", remedy
 
 
-def explain_memory(fleet: Fleet, node: int, request: PodRequest) -> Explained:
+def explain_memory(arrays: NodeArrays, node: int, request: PodRequest) -> Explained:
     """Explain a node that is short of memory."""
-    asked, free = request.memory_bytes, fleet.memory_free.item(node)
-    cap = fleet.memory_cap.item(node)
-    remedy = f"release {_mib_up(asked - free)} memory on {fleet.nodes[node].name}"
+    asked, free = request.memory_bytes, arrays.memory_free.item(node)
+    cap = arrays.memory_cap.item(node)
+    remedy = f"release {_mib_up(asked - free)} memory on {arrays.nodes[node].name}"
     if asked > cap:
         remedy = f"ask for at most {_mib_down(cap)} memory"
     return f"asks {_mib_up(asked)} memory, {_mib_down(free)} free", remedy
 
 
-def explain_closed(fleet: Fleet, node: int, demand: DeviceDemand) -> Explained:
+def explain_closed(arrays: NodeArrays, node: int, demand: DeviceDemand) -> Explained:
     """Explain a node whose devices would do, were they not closed."""
-    devices = fleet.devices.get(demand.device_type, fleet.no_devices)
+    devices = arrays.devices.get(demand.device_type, arrays.no_devices)
     shut = [
         str(record.minor)
         for column, record in enumerate(devices.records[node])
         if not devices.open.item(node, column)
     ]
     closed = f"{demand.device_type.upper()} {', '.join(shut)}"
-    return f"{closed} closed", f"open {closed} of {fleet.nodes[node].name}"
+    return f"{closed} closed", f"open {closed} of {arrays.nodes[node].name}"
 
 
-def explain_devices(fleet: Fleet, node: int, demand: DeviceDemand) -> Explained:
+def explain_devices(arrays: NodeArrays, node: int, demand: DeviceDemand) -> Explained:
     """Explain a node that has too little left of a device type."""
-    devices = fleet.devices.get(demand.device_type, fleet.no_devices)
-    name, kind, count = fleet.nodes[node].name, demand.device_type.upper(), demand.count
+    devices = arrays.devices.get(demand.device_type, arrays.no_devices)
+    name, kind, count = arrays.nodes[node].name, demand.device_type.upper(), demand.count
     present = len(devices.records[node])
     healthy = int((devices.healthy[node] & (devices.barred[node] == 0)).sum())
     if count > present:

@@ -19,7 +19,7 @@ from ledger.domain.devices import GPU, WHOLE_PERCENT
 from ledger.domain.log.workload import TypicalPod, Workload
 from scheduler.decide.filter.predicates import Predicates
 from scheduler.decide.nodes.arrays import IMPOSSIBLE, IntArray, with_rows
-from scheduler.decide.nodes.fleet import Fleet
+from scheduler.decide.nodes.node_arrays import NodeArrays
 from scheduler.decide.shapes import StaticNeed
 
 SHARES = WHOLE_PERCENT + 1
@@ -74,12 +74,12 @@ class Fragmentation:
 
     def __init__(
         self,
-        fleet: Fleet,
+        arrays: NodeArrays,
         predicates: Predicates,
         workload: Workload,
         asked: AskedPercents | None = None,
     ) -> None:
-        self._fleet = fleet
+        self._arrays = arrays
         self.weight = sum(workload.counts)
         assert self.weight < 1 << 31, self.weight  # keeps sums far from IMPOSSIBLE
         typical = [
@@ -91,17 +91,17 @@ class Fragmentation:
         self._ladder = np.array(sorted({0} | {pod.cpu_milli for pod, _ in typical}), dtype=np.int64)
         self._ladder_list: list[int] = self._ladder.tolist()
         self.cpu_classes = len(self._ladder) + 1
-        self.asked = asked or AskedPercents(fleet, predicates, [pod for pod, _ in typical])
+        self.asked = asked or AskedPercents(arrays, predicates, [pod for pod, _ in typical])
         self.renewals = -1
         self._build()
 
     def put(self, node: int) -> None:
         """Take a node as it is now, after predicates did."""
-        rows = len(self._fleet)
+        rows = len(self._arrays)
         asked = self.asked.on(node)
         kind = self._numbers.get(asked.tobytes())
         many = len(self._numbers) > 2 * rows + _SPARE_KINDS
-        if self.by_whole.shape[1] != self._fleet.gpus.width + 1 or (kind is None and many):
+        if self.by_whole.shape[1] != self._arrays.gpus.width + 1 or (kind is None and many):
             self._build()
             return
         if kind is None:
@@ -120,7 +120,7 @@ class Fragmentation:
 
     def _build(self) -> None:
         """Find the kinds of all nodes, and what cards are worth on each."""
-        fleet = self._fleet
+        arrays = self._arrays
         self.renewals += 1
         rows, self.kinds = _distinct(self.asked.everywhere())
         self._numbers = {row.tobytes(): kind for kind, row in enumerate(rows)}
@@ -130,10 +130,10 @@ class Fragmentation:
         self._whole_start = self.kinds * self.by_whole.shape[1]
         self._share_rows = self.by_share.reshape(-1, self.cpu_classes)
         self._whole_rows = self.by_whole.reshape(-1, self.cpu_classes)
-        self.usable = np.zeros((len(fleet), self.cpu_classes), dtype=np.int64)
-        self.usable_now = np.zeros(len(fleet), dtype=np.int64)
-        self._renew(fleet.everything)
-        self._seen = fleet.log.position
+        self.usable = np.zeros((len(arrays), self.cpu_classes), dtype=np.int64)
+        self.usable_now = np.zeros(len(arrays), dtype=np.int64)
+        self._renew(arrays.everything)
+        self._seen = arrays.log.position
 
     def _add_kind(self, asked: IntArray) -> int:
         """Take a kind of node that was not there before; return its number."""
@@ -154,7 +154,7 @@ class Fragmentation:
         """Return `by_share` and `by_whole` for what typical Pods ask per card, at [kind, Pod]."""
         kinds, classes = len(percents), self.cpu_classes
         by_share: IntArray = np.zeros((kinds, SHARES, classes), dtype=np.int64)
-        by_whole: IntArray = np.zeros((kinds, self._fleet.gpus.width + 1, classes), dtype=np.int64)
+        by_whole: IntArray = np.zeros((kinds, self._arrays.gpus.width + 1, classes), dtype=np.int64)
         for position, (pod, count) in enumerate(self._typical):
             self._enter(pod, count, percents[:, position], by_share, by_whole)
         by_whole[:, :, 0] = IMPOSSIBLE
@@ -171,12 +171,12 @@ class Fragmentation:
 
     def refresh(self) -> None:
         """Catch up on the nodes that changed."""
-        log = self._fleet.log
+        log = self._arrays.log
         if self._seen == log.position:
             return
         nodes = log.since(self._seen)
-        if nodes is None or len(nodes) > len(self._fleet):
-            self._renew(self._fleet.everything)
+        if nodes is None or len(nodes) > len(self._arrays):
+            self._renew(self._arrays.everything)
         elif len(nodes) == 1:
             self._renew_one(nodes.item(0))
         else:
@@ -186,8 +186,8 @@ class Fragmentation:
     def percent(self) -> float:
         """Return the fragmentation of the cluster, in percent of all its GPU."""
         self.refresh()
-        idle = int(self._fleet.gpus.left_total.sum())
-        whole = self.weight * int(self._fleet.gpus.count.sum()) * WHOLE_PERCENT
+        idle = int(self._arrays.gpus.left_total.sum())
+        whole = self.weight * int(self._arrays.gpus.count.sum()) * WHOLE_PERCENT
         lost = self.weight * idle - int(self.usable_now.sum())
         return 100 * lost / whole if whole else 0.0
 
@@ -205,7 +205,7 @@ class Fragmentation:
         return total
 
     def _renew(self, nodes: IntArray) -> None:
-        gpus = self._fleet.gpus
+        gpus = self._arrays.gpus
         left = gpus.left.take(nodes, axis=0)
         at = left + self._share_start.take(nodes)[:, None]
         worth = np.add.reduce(self._share_rows.take(at, axis=0), axis=1)
@@ -215,20 +215,20 @@ class Fragmentation:
         for odd in self.odd:
             worth[:, odd.cpu_class :] += self._odd_worth(odd, nodes, left)[:, None]
         self.usable[nodes] = worth
-        classes = np.maximum(self.cpu_class(self._fleet.cpu_free.take(nodes)), 1)
+        classes = np.maximum(self.cpu_class(self._arrays.cpu_free.take(nodes)), 1)
         self.usable_now[nodes] = self.usable.take(nodes * self.cpu_classes + classes)
 
     def _renew_one(self, node: int) -> None:
         """Do what `_renew` does, with fewer steps: after most decisions one node has changed."""
-        gpus = self._fleet.gpus
+        gpus = self._arrays.gpus
         if self.odd:
-            self._renew(self._fleet.everything[node : node + 1])
+            self._renew(self._arrays.everything[node : node + 1])
             return
         at = gpus.left[node] + self._share_start.item(node)
         worth = np.add.reduce(self._share_rows.take(at, axis=0), axis=0)
         worth += self._whole_rows[self._whole_start.item(node) + gpus.whole.item(node)]
         self.usable[node] = worth
-        cpu_class = self.cpu_class_of(self._fleet.cpu_free.item(node))
+        cpu_class = self.cpu_class_of(self._arrays.cpu_free.item(node))
         self.usable_now[node] = worth.item(max(cpu_class, 1))
 
     def _odd_worth(self, odd: _Odd, nodes: IntArray, left: IntArray) -> IntArray:
@@ -270,8 +270,10 @@ class Fragmentation:
 class AskedPercents:
     """The percent that each typical Pod asks of a node's cards, 101 = it can't run there."""
 
-    def __init__(self, fleet: Fleet, predicates: Predicates, pods: Sequence[TypicalPod]) -> None:
-        self._fleet = fleet
+    def __init__(
+        self, arrays: NodeArrays, predicates: Predicates, pods: Sequence[TypicalPod]
+    ) -> None:
+        self._arrays = arrays
         self._predicates = predicates
         needs = [_need(pod) for pod in pods]
         self._needs = list(dict.fromkeys(needs))
@@ -282,7 +284,7 @@ class AskedPercents:
 
     def everywhere(self) -> IntArray:
         """Return the percents at [node, Pod]."""
-        smallest = self._smallest(self._fleet.everything)
+        smallest = self._smallest(self._arrays.everything)
         asked: IntArray = np.empty((len(smallest), len(self._need_of)), dtype=np.int64)
         for pod, need in enumerate(self._need_of.tolist()):
             admits = self._predicates.verdict(self._needs[need]).admits
@@ -292,18 +294,18 @@ class AskedPercents:
 
     def on(self, node: int) -> IntArray:
         """Return the percents on one node, by Pod."""
-        if self._last[:2] == (node, self._fleet.facts.position):
+        if self._last[:2] == (node, self._arrays.facts.position):
             return self._last[2]
         reasons = [self._predicates.reason(need, node) for need in self._needs]
         admits = np.array([reason is None for reason in reasons], dtype=np.bool_)
-        percents = self._percents(self._smallest(self._fleet.everything[node : node + 1]))
+        percents = self._percents(self._smallest(self._arrays.everything[node : node + 1]))
         asked: IntArray = np.where(admits[self._need_of], percents, SHARES)
-        self._last = node, self._fleet.facts.position, asked
+        self._last = node, self._arrays.facts.position, asked
         return asked
 
     def _smallest(self, nodes: IntArray) -> IntArray:
         """Return the bytes of each node's smallest card."""
-        gpus = self._fleet.gpus
+        gpus = self._arrays.gpus
         present, caps = gpus.present.take(nodes, axis=0), gpus.memory_cap.take(nodes, axis=0)
         smallest: IntArray = np.where(present, caps, np.iinfo(np.int64).max).min(axis=1)
         return smallest

@@ -14,9 +14,9 @@ from ledger.domain.devices import GPU, WHOLE_PERCENT
 from ledger.domain.request.requests import DeviceDemand
 from scheduler.decide.filter.fitting import Fitting
 from scheduler.decide.nodes.arrays import IMPOSSIBLE, BoolArray, IntArray
-from scheduler.decide.nodes.fleet import Fleet
+from scheduler.decide.nodes.node_arrays import NodeArrays
 from scheduler.decide.score.fragmentation import SHARES, Fragmentation
-from scheduler.decide.score.pools import Tolls
+from scheduler.decide.score.pools import PoolPrices
 from scheduler.decide.shapes import Shape
 
 _TABLE_BYTES_MAX: Final = 64 << 20
@@ -41,16 +41,16 @@ class Gradient:
 
     def __init__(
         self,
-        fleet: Fleet,
+        arrays: NodeArrays,
         fitting: Fitting,
         fragmentation: Fragmentation,
-        tolls: Tolls | None = None,
+        pool_prices: PoolPrices | None = None,
     ) -> None:
-        self._fleet = fleet
+        self._arrays = arrays
         self._fitting = fitting
         self._measure = fragmentation
-        self._tolls = tolls
-        self._lowest_first = tolls is None  # as published
+        self._pool_prices = pool_prices
+        self._lowest_first = pool_prices is None  # as published
         self._steps = score_steps(max(fragmentation.weight, 1))
         self._bounds: list[int] = self._steps.tolist()
         self._gains: OrderedDict[tuple[int, int], IntArray] = OrderedDict()
@@ -65,8 +65,8 @@ class Gradient:
             self._renewals, self._tables_of = measure.renewals, measure.by_whole.shape
             self._tables_max = _tables_max(self._tables_of)
             self._gains.clear()
-        if self._tolls is not None:
-            self._tolls.put(node)
+        if self._pool_prices is not None:
+            self._pool_prices.put(node)
 
     def rate(self, shape: Shape, nodes: IntArray) -> IntArray:
         """Return 0 to 99, 50 for an unchanged fragmentation; -1 where the shape won't fit."""
@@ -84,13 +84,13 @@ class Gradient:
             elif shape.plain_percent:
                 gain += self._card_gains(shape, nodes, cpu_class).max(axis=1)
         gain -= measure.usable_now.take(nodes)
-        if self._tolls is not None:
-            gain -= self._tolls.toll(shape, nodes)
+        if self._pool_prices is not None:
+            gain -= self._pool_prices.toll(shape, nodes)
         return self._score(gain)
 
     def version(self) -> int:
         """Return a number that grows when prices change, without them 0."""
-        return 0 if self._tolls is None else self._tolls.version()
+        return 0 if self._pool_prices is None else self._pool_prices.version()
 
     def card(self, shape: Shape, node: int) -> int | None:
         """Return the column of the best card for a Pod that asks for a part of one GPU."""
@@ -100,15 +100,15 @@ class Gradient:
         self._measure.refresh()
         if self._has_table(shape):
             return self._card_by_table(shape, node)
-        nodes = self._fleet.everything[node : node + 1]
+        nodes = self._arrays.everything[node : node + 1]
         worth = self._worth_by_card(demand, shape, nodes, self._cpu_class(shape, nodes))[0]
         scores = self._score(worth - self._measure.usable_now.item(node))
         return self._first(node, worth.tolist(), np.flatnonzero(scores == scores.max()).tolist())
 
     def _card_by_table(self, shape: Shape, node: int) -> int:
         """Return the card of the best score; on one node plain numbers are quicker."""
-        measure, gpus = self._measure, self._fleet.gpus
-        cpu_free = self._fleet.cpu_free.item(node)
+        measure, gpus = self._measure, self._arrays.gpus
+        cpu_free = self._arrays.cpu_free.item(node)
         cpu_class = measure.cpu_class_of(max(cpu_free - shape.cpu_milli, 0))
         table = self._table(shape.plain_percent, 1)
         row = table[measure.kinds.item(node), cpu_class, gpus.whole.item(node)]
@@ -127,14 +127,14 @@ class Gradient:
         """
         if self._lowest_first or len(alike) == 1:
             return alike[0]
-        left = self._fleet.gpus.left[node].tolist()
+        left = self._arrays.gpus.left[node].tolist()
         first = next((column for column in alike if left[column] < WHOLE_PERCENT), alike[0])
         same = [column for column in alike if gains[column] == gains[first]]
         return min(same, key=left.__getitem__)
 
     def _cpu_class(self, shape: Shape, nodes: IntArray) -> IntArray:
         """Return the cpu class after placement; a Pod that asks for no cpu always has one."""
-        cpu_milli = self._fleet.cpu_free.take(nodes)
+        cpu_milli = self._arrays.cpu_free.take(nodes)
         if shape.cpu_milli:
             cpu_milli -= shape.cpu_milli
         else:
@@ -154,7 +154,7 @@ class Gradient:
     def _card_gains(self, shape: Shape, nodes: IntArray, cpu_class: IntArray) -> IntArray:
         """Return how F falls when each card takes the share, less what the cpu changes."""
         table = self._table(shape.plain_percent, 1)
-        gpus = self._fleet.gpus
+        gpus = self._arrays.gpus
         kinds, classes, cards, _ = table.shape
         start = gpus.whole.take(nodes)
         start += cpu_class * cards
@@ -170,7 +170,7 @@ class Gradient:
         """Return how F falls when untouched cards are taken, less what the cpu changes."""
         table = self._table(WHOLE_PERCENT, count)
         kinds, classes, cards, _ = table.shape
-        at = self._fleet.gpus.whole.take(nodes)
+        at = self._arrays.gpus.whole.take(nodes)
         at += cpu_class * cards
         if kinds > 1:
             at += self._measure.kinds.take(nodes) * (classes * cards)
@@ -222,7 +222,7 @@ class Gradient:
         if part is not None:
             worth = self._worth_by_card(part, shape, nodes, cpu_class).max(axis=1)
         else:
-            before = self._fleet.gpus.left.take(nodes, axis=0)
+            before = self._arrays.gpus.left.take(nodes, axis=0)
             left = before
             for demand in shape.demands:
                 if demand.device_type == GPU:
@@ -235,7 +235,7 @@ class Gradient:
     ) -> IntArray:
         """Return what `_worth` is when each card takes the share, at [node, card]."""
         fit = self._fitting.cards(demand, nodes, shape.dialect)
-        before = self._fleet.gpus.left.take(nodes, axis=0)
+        before = self._arrays.gpus.left.take(nodes, axis=0)
         after = np.maximum(before - self._asked(demand, nodes), 0)
         worths = np.full(fit.shape, IMPOSSIBLE, dtype=np.int64)
         for column in range(fit.shape[1]):
@@ -267,7 +267,7 @@ class Gradient:
 
     def _asked(self, demand: DeviceDemand, nodes: IntArray) -> IntArray:
         """Return the percent that one share takes of each card."""
-        caps = self._fleet.gpus.memory_cap.take(nodes, axis=0)
+        caps = self._arrays.gpus.memory_cap.take(nodes, axis=0)
         percent = max(demand.core_percent, demand.memory_ratio_percent)
         if demand.exclusive:
             percent = WHOLE_PERCENT

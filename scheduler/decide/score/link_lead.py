@@ -21,7 +21,7 @@ from scheduler.decide.dialects.registry import chooser_of
 from scheduler.decide.group.links import Speeds
 from scheduler.decide.group.room import RoomCounter
 from scheduler.decide.nodes.arrays import BoolArray, IntArray, with_rows
-from scheduler.decide.nodes.fleet import Fleet
+from scheduler.decide.nodes.node_arrays import NodeArrays
 from scheduler.decide.score.rows import Ratings
 from scheduler.decide.shapes import Shape
 
@@ -46,18 +46,18 @@ class LinkLead:
     several GPUs".
     """
 
-    def __init__(self, fleet: Fleet, rooms: RoomCounter, *, bottleneck_first: bool) -> None:
-        self._fleet = fleet
+    def __init__(self, arrays: NodeArrays, rooms: RoomCounter, *, bottleneck_first: bool) -> None:
+        self._arrays = arrays
         self._rooms = rooms
         self._bottleneck_first = bottleneck_first
-        self._measured: BoolArray = np.array([_by_links(node) for node in fleet.nodes], dtype=bool)
+        self._measured: BoolArray = np.array([_by_links(node) for node in arrays.nodes], dtype=bool)
         self._any = np.count_nonzero(self._measured) > 1
         self._known: OrderedDict[int, _Known] = OrderedDict()
 
     def put(self, node: int) -> None:
         """Take a node as it is now."""
-        self._measured = with_rows(self._measured, len(self._fleet))
-        self._measured[node] = _by_links(self._fleet.nodes[node])
+        self._measured = with_rows(self._measured, len(self._arrays))
+        self._measured[node] = _by_links(self._arrays.nodes[node])
         self._any = np.count_nonzero(self._measured) > 1
 
     def applies(self, request: PodRequest) -> bool:
@@ -101,11 +101,11 @@ class LinkLead:
 
     def _speeds(self, shape: Shape) -> Speeds:
         """Return the best bottleneck on every node, GB/s; below 0 where links don't decide."""
-        log = self._fleet.log
+        log = self._arrays.log
         known = self._known.get(id(shape))
         if known is None:
-            everything = self._fleet.everything
-            speeds = np.full(len(self._fleet), _NOT_MEASURED)
+            everything = self._arrays.everything
+            speeds = np.full(len(self._arrays), _NOT_MEASURED)
             known = self._known[id(shape)] = _Known(shape, speeds, log.position)
             if len(self._known) > _KNOWN_MAX:
                 self._known.popitem(last=False)
@@ -113,8 +113,8 @@ class LinkLead:
         else:
             self._known.move_to_end(id(shape))
             changed = log.since(known.seen)
-            some = self._fleet.everything if changed is None else np.unique(changed)
-            known.speeds = with_rows(known.speeds, len(self._fleet))
+            some = self._arrays.everything if changed is None else np.unique(changed)
+            known.speeds = with_rows(known.speeds, len(self._arrays))
             self._measure(known, some)
             known.seen = log.position
         return known.speeds
@@ -126,7 +126,7 @@ class LinkLead:
         if not len(nodes):
             return
         (count,) = [demand.count for demand in known.shape.demands if demand.device_type == GPU]
-        every = np.ones(len(self._fleet), dtype=np.bool_)
+        every = np.ones(len(self._arrays), dtype=np.bool_)
         rooms = self._rooms.count([known.shape], nodes, [every], [1], nodes.tolist())
         known.speeds[nodes] = 0.0
         enough = np.flatnonzero(rooms.cards >= count)

@@ -10,7 +10,7 @@ from ledger.domain.devices import GPU, WHOLE_PERCENT
 from ledger.domain.request.requests import DeviceDemand
 from scheduler.decide.filter.fitting import Fitting, asked_bytes
 from scheduler.decide.nodes.arrays import UNLIMITED, IntArray
-from scheduler.decide.nodes.fleet import Fleet
+from scheduler.decide.nodes.node_arrays import NodeArrays
 from scheduler.decide.shapes import Shape
 
 MILLION: Final = 1_000_000
@@ -60,8 +60,8 @@ class UsedShare:
 
     reads_memory = True
 
-    def __init__(self, fleet: Fleet, fitting: Fitting, *, most: bool) -> None:
-        self._fleet = fleet
+    def __init__(self, arrays: NodeArrays, fitting: Fitting, *, most: bool) -> None:
+        self._arrays = arrays
         self._fitting = fitting
         self._most = most
 
@@ -70,12 +70,12 @@ class UsedShare:
 
     def rate(self, shape: Shape, nodes: IntArray) -> IntArray:
         """Return the mean used share, or for `spread` what is missing to all."""
-        fleet = self._fleet
+        arrays = self._arrays
         shares = [
-            _used(fleet.cpu_cap.take(nodes), fleet.cpu_free.take(nodes), shape.cpu_milli),
+            _used(arrays.cpu_cap.take(nodes), arrays.cpu_free.take(nodes), shape.cpu_milli),
             _used(
-                fleet.memory_cap.take(nodes) >> _KIB_BITS,
-                fleet.memory_free.take(nodes) >> _KIB_BITS,
+                arrays.memory_cap.take(nodes) >> _KIB_BITS,
+                arrays.memory_free.take(nodes) >> _KIB_BITS,
                 shape.memory_bytes >> _KIB_BITS,
             ),
         ]
@@ -94,7 +94,7 @@ class UsedShare:
         return None
 
     def _device_shares(self, demand: DeviceDemand, nodes: IntArray) -> list[IntArray]:
-        devices = self._fleet.devices.get(demand.device_type, self._fleet.no_devices)
+        devices = self._arrays.devices.get(demand.device_type, self._arrays.no_devices)
         shares = []
         if demand.core_percent:
             asked = demand.count * demand.core_percent
@@ -121,8 +121,8 @@ class BestFit:
 
     reads_memory = False
 
-    def __init__(self, fleet: Fleet, fitting: Fitting) -> None:
-        self._fleet = fleet
+    def __init__(self, arrays: NodeArrays, fitting: Fitting) -> None:
+        self._arrays = arrays
         self._fitting = fitting
         self._most = self._largest()
         self._version = 0
@@ -135,16 +135,16 @@ class BestFit:
 
     def _largest(self) -> tuple[int, int]:
         """Return the most cpu that a node has, and the most percent of GPUs."""
-        caps, gpus = self._fleet.cpu_cap, self._fleet.gpus.count
+        caps, gpus = self._arrays.cpu_cap, self._arrays.gpus.count
         cpu = int(caps[caps < UNLIMITED].max(initial=0))
         return max(cpu, 1), max(int(gpus.max(initial=0)) * WHOLE_PERCENT, 1)
 
     def rate(self, shape: Shape, nodes: IntArray) -> IntArray:
         """Return 0 (a largest node, empty) to 100 (nothing would be left)."""
-        fleet, (cpu_max, gpu_max) = self._fleet, self._most
+        arrays, (cpu_max, gpu_max) = self._arrays, self._most
         most = cpu_max * gpu_max
-        cpu = np.minimum(fleet.cpu_free.take(nodes) - shape.cpu_milli, cpu_max)
-        gpu = fleet.gpus.left_total.take(nodes) - self._gpu_percent(shape, nodes)
+        cpu = np.minimum(arrays.cpu_free.take(nodes) - shape.cpu_milli, cpu_max)
+        gpu = arrays.gpus.left_total.take(nodes) - self._gpu_percent(shape, nodes)
         room = 50 * (cpu * gpu_max + gpu * cpu_max)
         rating = (100 * most - room) // most
         return np.where(self._fitting.feasible(shape, nodes), np.maximum(rating, 0), -1)
@@ -157,8 +157,8 @@ class BestFit:
                 continue
             percent: IntArray | int = max(demand.core_percent, demand.memory_ratio_percent)
             if demand.memory_bytes:
-                caps = self._fleet.gpus.memory_total.take(nodes)
-                cards = self._fleet.gpus.count.take(nodes)
+                caps = self._arrays.gpus.memory_total.take(nodes)
+                cards = self._arrays.gpus.count.take(nodes)
                 mean = np.maximum(caps // np.maximum(cards, 1), 1)
                 by_bytes = -(-demand.memory_bytes * WHOLE_PERCENT // mean)
                 percent = np.maximum(percent, np.minimum(by_bytes, WHOLE_PERCENT))
@@ -174,7 +174,7 @@ class BestFit:
         asked = shape.plain_percent
         if not 0 < asked < WHOLE_PERCENT or shape.plain_count != 1:
             return None
-        left = self._fleet.gpus.left[node].tolist()
+        left = self._arrays.gpus.left[node].tolist()
         fitting = [(share, column) for column, share in enumerate(left) if share >= asked]
         return min(fitting)[1] if fitting else None
 

@@ -13,7 +13,7 @@ from ledger.domain.log.workload import Workload
 from ledger.domain.request.requests import DeviceDemand, PlacementRules
 from scheduler.decide.filter.predicates import Predicates
 from scheduler.decide.nodes.arrays import BoolArray, IntArray, with_rows
-from scheduler.decide.nodes.fleet import ABSENT, Fleet
+from scheduler.decide.nodes.node_arrays import ABSENT, NodeArrays
 from scheduler.decide.score.fragmentation import AskedPercents, Fragmentation
 from scheduler.decide.score.market import CORE_STEPS, GPU_STEPS, Asks, Market, Prices
 from scheduler.decide.shapes import Shape, StaticNeed
@@ -33,7 +33,7 @@ _Like: TypeAlias = tuple[int, int]
 """The kind of a node, and its milli of cpu per card by half octaves; -1 without cards."""
 
 
-class Tolls:
+class PoolPrices:
     """
     What each pool charges a Pod for what others will need there.
 
@@ -46,15 +46,15 @@ class Tolls:
     """
 
     def __init__(
-        self, fleet: Fleet, predicates: Predicates, measure: Fragmentation, workload: Workload
+        self, arrays: NodeArrays, predicates: Predicates, measure: Fragmentation, workload: Workload
     ) -> None:
-        self._fleet = fleet
+        self._arrays = arrays
         self._predicates = predicates
         self._measure = measure
         self._weight = measure.weight
         self._pods = workload.pods[:_PODS_MAX]
         self._pod_counts = workload.counts[:_PODS_MAX]
-        self._asked = AskedPercents(fleet, predicates, self._pods)
+        self._asked = AskedPercents(arrays, predicates, self._pods)
         self._gpus: IntArray = np.array([pod.gpu_count for pod in self._pods], dtype=np.int64)
         self._version = 0
         self._markets: OrderedDict[tuple[bytes, bytes], tuple[Market, _Priced]] = OrderedDict()
@@ -79,7 +79,7 @@ class Tolls:
 
     def _build(self) -> None:
         """Find the pools of all nodes, and what typical Pods ask of each."""
-        places = range(len(self._fleet))
+        places = range(len(self._arrays))
         likes = {node: self._like(node) for node in places}
         self._likes = {node: like for node, like in likes.items() if like is not None}
         self._counts: Counter[_Like] = Counter(self._likes.values())
@@ -120,7 +120,7 @@ class Tolls:
         self._gpu_prices = self._core_prices = self._nothing
         self._prices = Prices(gpu=(0,) * count, core=(0,) * count)
         self._picture = [(-1, -1)] * count
-        self._tolls: dict[Shape, IntArray] = {}
+        self._pool_prices: dict[Shape, IntArray] = {}
         self._version += 1
         self._stale = set(range(count))
         self._idle += [0] * (count - len(self._idle))
@@ -128,10 +128,10 @@ class Tolls:
 
     def _like(self, node: int) -> _Like | None:
         """Return what nodes of one pool have in common: the kind, about as much cpu per card."""
-        if self._fleet.nodes[node] is ABSENT:
+        if self._arrays.nodes[node] is ABSENT:
             return None
-        cards = self._fleet.gpus.count.item(node)
-        cpu = min(max(self._fleet.cpu_cap.item(node), 0), _CPU_MAX)
+        cards = self._arrays.gpus.count.item(node)
+        cpu = min(max(self._arrays.cpu_cap.item(node), 0), _CPU_MAX)
         return self._measure.kinds.item(node), _coarse(cpu // cards, _CORE) if cards else -1
 
     def _with_cpu(self) -> bool:
@@ -176,7 +176,7 @@ class Tolls:
     def _describe(self, pool: int) -> bool:
         """Work out what typical Pods ask of a pool; tell whether that is other than it was."""
         nodes = np.flatnonzero(self._pools == pool)
-        gpus, asked, allowed = self._fleet.gpus, self._gpus * 0, self._gpus < 0
+        gpus, asked, allowed = self._arrays.gpus, self._gpus * 0, self._gpus < 0
         card_bytes = 0
         if len(nodes):
             percents = self._percents_on(int(nodes[0]))
@@ -233,12 +233,12 @@ class Tolls:
         self._refresh()
         if not self._on:
             return 0
-        tolls = self._tolls.get(shape)
-        if tolls is None:
-            if len(self._tolls) >= _SHAPES_MAX:
-                self._tolls.clear()
-            tolls = self._tolls[shape] = self._toll_by_pool(shape)
-        charged: IntArray = tolls.take(self._pools.take(nodes))
+        pool_prices = self._pool_prices.get(shape)
+        if pool_prices is None:
+            if len(self._pool_prices) >= _SHAPES_MAX:
+                self._pool_prices.clear()
+            pool_prices = self._pool_prices[shape] = self._toll_by_pool(shape)
+        charged: IntArray = pool_prices.take(self._pools.take(nodes))
         return charged
 
     def _toll_by_pool(self, shape: Shape) -> IntArray:
@@ -246,16 +246,16 @@ class Tolls:
         toll = self._gpu_prices * gpu * self._weight // GPU_STEPS
         cpu_milli = min(shape.cpu_milli, _MILLI_MAX)
         toll += self._core_prices * cpu_milli * self._weight // (10 * CORE_STEPS)
-        tolls: IntArray = np.minimum(toll, _TOLL_MAX * self._weight)
-        return tolls
+        pool_prices: IntArray = np.minimum(toll, _TOLL_MAX * self._weight)
+        return pool_prices
 
     def _refresh(self) -> None:
         """Catch up on the nodes that changed; find new prices where the picture is another."""
-        log = self._fleet.log
+        log = self._arrays.log
         if self._seen == log.position or not self._on:
             return
         nodes = None if self._seen < 0 else log.since(self._seen)
-        if nodes is None or len(nodes) > len(self._fleet):
+        if nodes is None or len(nodes) > len(self._arrays):
             pools = self._count_all()
         else:
             pools = self._stale | {self._count(node) for node in nodes.tolist()}
@@ -275,7 +275,7 @@ class Tolls:
             self._gpu_prices = np.array(prices.gpu, dtype=np.int64)
             self._core_prices = np.array(prices.core, dtype=np.int64)
             self._version += 1
-            self._tolls.clear()
+            self._pool_prices.clear()
 
     def _priced(self, picture: tuple[tuple[int, int], ...]) -> Prices:
         known = self._known.get(picture)
@@ -288,9 +288,9 @@ class Tolls:
 
     def _count_all(self) -> Iterable[int]:
         """Count every node; return the pools to look at."""
-        fleet, count = self._fleet, len(self._card_bytes)
-        self._idle_of = fleet.gpus.left_total.tolist()
-        self._cpu_of = np.clip(fleet.cpu_free, 0, _CPU_MAX).tolist()
+        arrays, count = self._arrays, len(self._card_bytes)
+        self._idle_of = arrays.gpus.left_total.tolist()
+        self._cpu_of = np.clip(arrays.cpu_free, 0, _CPU_MAX).tolist()
         self._idle = [0] * count
         self._cpu = [0] * count
         for pool, idle, cpu in zip(self._pool_of, self._idle_of, self._cpu_of, strict=True):
@@ -300,9 +300,9 @@ class Tolls:
 
     def _count(self, node: int) -> int:
         """Count one node anew; return its pool."""
-        fleet, pool = self._fleet, self._pool_of[node]
-        idle = fleet.gpus.left_total.item(node)
-        cpu = min(max(fleet.cpu_free.item(node), 0), _CPU_MAX)
+        arrays, pool = self._arrays, self._pool_of[node]
+        idle = arrays.gpus.left_total.item(node)
+        cpu = min(max(arrays.cpu_free.item(node), 0), _CPU_MAX)
         self._idle[pool] += idle - self._idle_of[node]
         self._cpu[pool] += cpu - self._cpu_of[node]
         self._idle_of[node], self._cpu_of[node] = idle, cpu

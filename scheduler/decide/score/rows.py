@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from scheduler.decide.filter.predicates import Predicates, StaticVerdict
 from scheduler.decide.nodes.arrays import IntArray, with_rows
-from scheduler.decide.nodes.fleet import Fleet
+from scheduler.decide.nodes.node_arrays import NodeArrays
 from scheduler.decide.score.policies import NodePolicy
 from scheduler.decide.shapes import Shape
 
@@ -68,12 +68,12 @@ class RatingRows:
 
     def __init__(
         self,
-        fleet: Fleet,
+        arrays: NodeArrays,
         predicates: Predicates,
         policy: NodePolicy,
         bytes_max: int = _BYTES_MAX,
     ) -> None:
-        self._fleet = fleet
+        self._arrays = arrays
         self._predicates = predicates
         self._policy = policy
         self._bytes_max = bytes_max
@@ -84,24 +84,24 @@ class RatingRows:
 
     def put(self) -> None:
         """Take a node as it is now, whichever: nodes without devices come first if others have."""
-        bare = int(np.count_nonzero(self._fleet.without_devices))
-        prefer_bare = 0 < bare < self._fleet.count
+        bare = int(np.count_nonzero(self._arrays.without_devices))
+        prefer_bare = 0 < bare < self._arrays.count
         self._changes += prefer_bare != self._prefer_bare
         self._prefer_bare = prefer_bare
 
     def current(self, shape: Shape) -> Ratings:
         """Return the ratings as of now. The array is the row itself: read it, do not keep it."""
-        log = self._fleet.log
+        log = self._arrays.log
         row = self._rows.get(id(shape))
         if row is None:
             row = self._new_row(shape)
         else:
             self._rows.move_to_end(id(shape))
         if row.seen != log.position and row.full_at != log.returns:
-            nodes, version, count = log.since(row.seen), self._version(), len(self._fleet)
+            nodes, version, count = log.since(row.seen), self._version(), len(self._arrays)
             row.ratings = with_rows(row.ratings, count)
             if nodes is None or len(nodes) > count or version != row.version:
-                nodes = self._fleet.everything
+                nodes = self._arrays.everything
             row.ratings[nodes] = self._rate(row, nodes)
             row.seen = log.position
             row.version = version
@@ -112,7 +112,7 @@ class RatingRows:
         """Remember that no node can take the shape, until something is given back."""
         row = self._rows.get(id(shape))
         if row is not None:
-            row.full_at = self._fleet.log.returns
+            row.full_at = self._arrays.log.returns
 
     def forget(self) -> None:
         """Drop every row that is remembered."""
@@ -120,15 +120,15 @@ class RatingRows:
 
     def rate_all(self, shape: Shape) -> IntArray:
         """Return the ratings of all nodes, from nothing remembered."""
-        return self._rate(self._blank(shape), self._fleet.everything)
+        return self._rate(self._blank(shape), self._arrays.everything)
 
     def _new_row(self, shape: Shape) -> _Row:
         row = self._blank(shape)
-        row.ratings[:] = self._rate(row, self._fleet.everything)
-        row.seen = self._fleet.log.position
+        row.ratings[:] = self._rate(row, self._arrays.everything)
+        row.seen = self._arrays.log.position
         row.version = self._version()
         self._rows[id(shape)] = row
-        if len(self._rows) > max(1, self._bytes_max // max(1, 4 * len(self._fleet))):
+        if len(self._rows) > max(1, self._bytes_max // max(1, 4 * len(self._arrays))):
             self._rows.popitem(last=False)
         return row
 
@@ -139,7 +139,7 @@ class RatingRows:
     def _blank(self, shape: Shape) -> _Row:
         return _Row(
             shape=shape,
-            ratings=np.zeros(len(self._fleet), dtype=np.int32),
+            ratings=np.zeros(len(self._arrays), dtype=np.int32),
             verdict=self._predicates.verdict(shape.static),
         )
 
@@ -147,11 +147,11 @@ class RatingRows:
         ratings = self._policy.rate(row.shape, nodes)
         if self._prefer_bare and not row.shape.demands:
             # Without devices: nodes without devices first among equals (cli.md, Policies).
-            bare = self._fleet.without_devices.take(nodes)
+            bare = self._arrays.without_devices.take(nodes)
             ratings = np.where(ratings < 0, -1, 2 * ratings + bare)
         admits = self._predicates.as_of_now(row.verdict).admits
         if admits is not None:
             ratings[~admits.take(nodes)] = -1
-        if self._fleet.limits_pods:
-            ratings[self._fleet.pods_free.take(nodes) < 1] = -1
+        if self._arrays.limits_pods:
+            ratings[self._arrays.pods_free.take(nodes) < 1] = -1
         return ratings

@@ -12,16 +12,16 @@ from ledger.domain.nodes import Taint
 from ledger.domain.request.requests import MatchExpression, PlacementRules, PodRequest
 from ledger.domain.resources import LABEL_HOSTNAME
 from ledger.store.open import open_ledger
-from scheduler.cluster.model import Scene
+from scheduler.cluster.model import ClusterSnapshot
 from scheduler.cluster.rebuilt import request_of
-from scheduler.cluster.scene import (
+from scheduler.cluster.snapshot import (
     OTHERS,
     UNKNOWN,
-    Objects,
+    FileObjects,
     names_a_node,
     read_objects,
-    scene_of_ledger,
     settings_of,
+    snapshot_of_ledger,
 )
 from scheduler.decide.settings import SchedulingSettings
 from tenure.manifests import read_manifests
@@ -35,7 +35,7 @@ EXAMPLES = Path(__file__).parents[4] / "examples"
 
 
 @pytest.fixture(scope="module")
-def objects() -> Objects:
+def objects() -> FileObjects:
     """What the examples' files tell."""
     return read_objects(read_manifests([str(EXAMPLES)]), SchedulingSettings())
 
@@ -48,14 +48,14 @@ def examples(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
     return line.ledger
 
 
-def scene(ledger: Path, objects: Objects | None = None) -> Scene:
+def scene(ledger: Path, objects: FileObjects | None = None) -> ClusterSnapshot:
     """Return the cluster as the ledger tells."""
     with open_ledger(str(ledger), mode="read") as source:
-        return scene_of_ledger(source, objects, settings_of(source))
+        return snapshot_of_ledger(source, objects, settings_of(source))
 
 
 def test_requests_of_every_dialect_come_back_out_of_the_events(
-    examples: Path, objects: Objects
+    examples: Path, objects: FileObjects
 ) -> None:
     """Every field is that of the Pod object: hints, groups, selectors, policies and all."""
     told = scene(examples)
@@ -66,7 +66,7 @@ def test_requests_of_every_dialect_come_back_out_of_the_events(
     assert dict(told.requests) == {uid: objects.requests[uid] for uid in told.requests}
 
 
-def test_nodes_come_back_whole_out_of_the_events(examples: Path, objects: Objects) -> None:
+def test_nodes_come_back_whole_out_of_the_events(examples: Path, objects: FileObjects) -> None:
     """Taints, reserves, policies, zones, links and partitions too: nothing is left to files."""
     told = scene(examples)
 
@@ -74,7 +74,7 @@ def test_nodes_come_back_whole_out_of_the_events(examples: Path, objects: Object
     assert told.untold == ()
 
 
-def test_files_tell_what_is_so_now(examples: Path, objects: Objects) -> None:
+def test_files_tell_what_is_so_now(examples: Path, objects: FileObjects) -> None:
     """With the objects of all nodes and Pods nothing is untold, and requests are whole."""
     told = scene(examples, objects)
 
@@ -84,7 +84,7 @@ def test_files_tell_what_is_so_now(examples: Path, objects: Objects) -> None:
     }
 
 
-def test_who_holds_what_is_the_ledgers_word(examples: Path, objects: Objects) -> None:
+def test_who_holds_what_is_the_ledgers_word(examples: Path, objects: FileObjects) -> None:
     """Nodes in the order of the input, and the members of a group known as such."""
     told = scene(examples, objects)
 
@@ -111,7 +111,7 @@ def test_what_an_archive_took_is_still_held_but_said_to_be_untold(tmp_path: Path
     with open_ledger(str(tmp_path / "run.db"), mode="create") as source:
         history(source, Clock())
         move(source, tmp_path)
-        told = scene_of_ledger(source, None, SchedulingSettings())
+        told = snapshot_of_ledger(source, None, SchedulingSettings())
 
     held_by = {holder.uid: holder for holder in told.holders}
     assert {"uid-long", "uid-seen", "uid-early"} <= held_by.keys()
@@ -143,7 +143,7 @@ def test_what_was_described_before_an_archive_is_known_behind_it(tmp_path: Path)
         move(source, tmp_path)
         later = structs.replace(reserved("later"), request=request_digest(asked))
         start(source, "next").append(clock.all(later))
-        told = scene_of_ledger(source, None, SchedulingSettings())
+        told = snapshot_of_ledger(source, None, SchedulingSettings())
 
     (n_1,) = (each for each in told.nodes if each.name == "n-1")
     assert (n_1.taints, n_1.pods_max, n_1.cpu_milli) == ((taint,), 7, None)

@@ -9,8 +9,8 @@ from ledger.domain.nodes import NodeFacts, Taint
 from ledger.domain.request.requests import MatchExpression, PlacementRules, Toleration
 from scheduler.decide.dialects.registry import NOTHING_OWN, OWN_FIELDS
 from scheduler.decide.filter.predicates import Predicates
-from scheduler.decide.nodes.fleet import Fleet
 from scheduler.decide.nodes.labels import accepts, tolerated
+from scheduler.decide.nodes.node_arrays import NodeArrays
 from scheduler.decide.settings import MGPUSettings, SchedulingSettings
 from scheduler.decide.shapes import StaticNeed
 from tests.support.clusters import affinity, gpu_node, selector, tolerating
@@ -25,7 +25,7 @@ def _judge(
     need: StaticNeed, *nodes: NodeFacts, settings: SchedulingSettings | None = None
 ) -> list[str]:
     """Return the first static reason of each node, empty where there is none."""
-    predicates = Predicates(Fleet(nodes), settings or SchedulingSettings())
+    predicates = Predicates(NodeArrays(nodes), settings or SchedulingSettings())
     verdict = predicates.verdict(need)
     codes = [b or a for b, a in zip(verdict.before.tolist(), verdict.after.tolist(), strict=True)]
     texts = [verdict.reasons[code].text if code else "" for code in codes]

@@ -2,14 +2,14 @@ from __future__ import annotations
 
 from ledger.domain.request.requests import PodRequest
 from scheduler.decide.engine import Engine
-from scheduler.decide.nodes.fleet import _LOG_LENGTH
+from scheduler.decide.nodes.node_arrays import _LOG_LENGTH
 from scheduler.decide.score.rows import RatingRows
 from tests.support.clusters import engine, gpu_node, placed, pod, share
 
 
 def _rows(cluster: Engine, bytes_max: int = 1 << 20) -> RatingRows:
     rows = cluster._rows
-    return RatingRows(rows._fleet, rows._predicates, rows._policy, bytes_max)
+    return RatingRows(rows._arrays, rows._predicates, rows._policy, bytes_max)
 
 
 def _current(cluster: Engine, rows: RatingRows, request: PodRequest) -> list[int]:
@@ -37,7 +37,7 @@ def test_a_row_that_is_too_far_behind_is_rated_anew() -> None:
     _current(cluster, cluster._rows, request)
     placed(cluster, pod("q", share(100, 2), cpu_milli=0))
     for _ in range(_LOG_LENGTH):
-        cluster._fleet.log.append(1, gave_back=False)
+        cluster._arrays.log.append(1, gave_back=False)
 
     assert _current(cluster, cluster._rows, request)[0] == -1
 

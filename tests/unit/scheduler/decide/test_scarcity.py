@@ -8,7 +8,7 @@ from scheduler.decide.engine import Engine
 from scheduler.decide.outcome import Placement
 from scheduler.decide.score.expected_fill import expected_fill
 from scheduler.decide.score.market import Asks, Market, Prices
-from scheduler.decide.score.pools import Tolls
+from scheduler.decide.score.pools import PoolPrices
 from scheduler.decide.score.typical import workload_of
 from scheduler.decide.settings import POLICIES, DeviceSettings, SchedulingSettings
 from tests.support.clusters import (
@@ -99,10 +99,10 @@ def test_a_cluster_without_idle_gpus_has_no_prices() -> None:
     assert Market(_asks((1000, (100,))), [1]).prices([0], [1000]) == Prices(gpu=(0,), core=(0,))
 
 
-def _tolls(cluster: Engine) -> Tolls:
-    tolls = cluster._rows._policy._tolls  # type: ignore[attr-defined]
-    assert isinstance(tolls, Tolls)
-    return tolls
+def _pool_prices(cluster: Engine) -> PoolPrices:
+    pool_prices = cluster._rows._policy._pool_prices  # type: ignore[attr-defined]
+    assert isinstance(pool_prices, PoolPrices)
+    return pool_prices
 
 
 def _tied(count: int) -> list[PodRequest]:
@@ -142,12 +142,12 @@ def test_pods_in_bytes_pay_by_the_size_of_the_cards() -> None:
         policy="scarcity",
         typical=typical,
     )
-    tolls = _tolls(cluster)
+    pool_prices = _pool_prices(cluster)
     shape = cluster._shapes.shape_of(pod("p", gpu_bytes(8 * GIB), cpu_milli=0))
-    priced = dict(zip(tolls._card_bytes.tolist(), tolls.prices().gpu, strict=True))
+    priced = dict(zip(pool_prices._card_bytes.tolist(), pool_prices.prices().gpu, strict=True))
 
     assert priced[16 * GIB] > 0
-    assert tolls.toll(shape, np.arange(2)).tolist() == [  # type: ignore[union-attr]
+    assert pool_prices.toll(shape, np.arange(2)).tolist() == [  # type: ignore[union-attr]
         priced[16 * GIB] * 50 // 16,
         priced[32 * GIB] * 25 // 16,
     ]
@@ -192,11 +192,11 @@ def test_another_price_rates_every_node_anew() -> None:
     t4s = [gpu_node("a", 2), gpu_node("b", 2)]
     cluster = engine(*t4s, *others, policy="scarcity", typical=typical)
     shape = cluster._shapes.shape_of(pod("p", share(50)))
-    before, version = cluster._rows.current(shape).tolist(), _tolls(cluster).version()
+    before, version = cluster._rows.current(shape).tolist(), _pool_prices(cluster).version()
     for number in range(4):
         assert placed(cluster, pod(f"t{number}", share(50, models=("T4",)))).node_name == "a"
 
-    assert _tolls(cluster).version() > version
+    assert _pool_prices(cluster).version() > version
     assert cluster._rows.current(shape).item(1) < before[1]
     assert cluster._rows.current(shape).tolist() == cluster._rows.rate_all(shape).tolist()
 

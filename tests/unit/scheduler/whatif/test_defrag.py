@@ -11,8 +11,8 @@ from ledger.domain.request.requests import CpuSetDemand, GangRef, PodRequest
 from scheduler.cluster.model import Holder
 from scheduler.decide.outcome import Placement, Unplaced
 from scheduler.decide.settings import SchedulingSettings
-from scheduler.whatif.bench import Bench
 from scheduler.whatif.defrag import NoPlan, Plan, plan_moves
+from scheduler.whatif.what_if import WhatIf
 from tests.support.clusters import (
     GIB,
     SMALL_MACHINE,
@@ -57,14 +57,14 @@ def pinned(uid: str, cpus: int) -> PodRequest:
     return pod(uid, cpu_milli=cpus * 1000, memory_bytes=0, cpuset=demand)
 
 
-def bench_of(nodes: tuple[NodeFacts, ...], *holders: Holder) -> Bench:
+def what_if_of(nodes: tuple[NodeFacts, ...], *holders: Holder) -> WhatIf:
     """Return the cluster with its holders."""
-    return Bench(nodes, holders, SchedulingSettings())
+    return WhatIf(nodes, holders, SchedulingSettings())
 
 
-def planned(request: PodRequest, bench: Bench) -> Plan:
+def planned(request: PodRequest, what_if: WhatIf) -> Plan:
     """Return the plan that there is."""
-    answer = plan_moves(request, bench)
+    answer = plan_moves(request, what_if)
     assert isinstance(answer, Plan), answer
     return answer
 
@@ -74,7 +74,7 @@ WANTED = pod("wanted", share(100, 2), cpu_milli=0, memory_bytes=0)
 
 def test_a_pod_that_fits_needs_no_move() -> None:
     """The plan is empty and exact."""
-    plan = planned(WANTED, bench_of((gpu_node("a"),)))
+    plan = planned(WANTED, what_if_of((gpu_node("a"),)))
 
     assert (plan.moves, plan.exact, plan.place.node_name) == ((), True, "a")
 
@@ -82,14 +82,14 @@ def test_a_pod_that_fits_needs_no_move() -> None:
 def test_one_small_pod_makes_way_for_two_whole_cards() -> None:
     """The half card goes where the other half is used, and its place there is free first."""
     nodes = (gpu_node("a"), gpu_node("b"))
-    bench = bench_of(
+    what_if = what_if_of(
         nodes,
         holder(0, half("x"), held(0, 50)),
         holder(1, half("y"), held(0, 50)),
         holder(1, half("z"), held(1, 40)),
     )
 
-    plan = planned(WANTED, bench)
+    plan = planned(WANTED, what_if)
 
     (move,) = plan.moves
     assert (move.holder.uid, move.to.node_name, move.to.shares[0].minor) == ("x", "b", 0)
@@ -104,13 +104,13 @@ def test_a_chain_moves_first_who_is_in_the_way_of_another() -> None:
         gpu_node("b", 1, labels={"zone": "b"}),
         gpu_node("c", 1),
     )
-    bench = bench_of(
+    what_if = what_if_of(
         nodes,
         holder(0, tied, held(0, 50)),
         holder(1, pod("y", share(60), cpu_milli=0, memory_bytes=0), held(0, 60)),
     )
 
-    plan = planned(WANTED, bench)
+    plan = planned(WANTED, what_if)
 
     assert [(move.step, move.holder.uid, move.to.node_name) for move in plan.moves] == [
         (1, "y", "c"),
@@ -118,7 +118,7 @@ def test_a_chain_moves_first_who_is_in_the_way_of_another() -> None:
     ]
 
 
-def swap(*, aside: bool = True) -> tuple[PodRequest, Bench]:
+def swap(*, aside: bool = True) -> tuple[PodRequest, WhatIf]:
     """
     Return a request, and a cluster where `x` and `y` have to change places before it fits.
 
@@ -139,14 +139,14 @@ def swap(*, aside: bool = True) -> tuple[PodRequest, Bench]:
     if not aside:
         holders.append(holder(0, part("in-between", 85), held(0, 85), fixed="fixed"))
     nodes = (gpu_node("a", 2, cpu_milli=1000), gpu_node("b", 1, cpu_milli=1000))
-    return part("wanted", 70 if aside else 15, 1000), bench_of(nodes, *holders)
+    return part("wanted", 70 if aside else 15, 1000), what_if_of(nodes, *holders)
 
 
 def test_two_pods_change_places_by_way_of_a_third_place() -> None:
     """Neither can go first, so one of them moves twice; its second move is from where it went."""
-    wanted, bench = swap()
+    wanted, what_if = swap()
 
-    plan = planned(wanted, bench)
+    plan = planned(wanted, what_if)
 
     assert (len(plan.moves), plan.exact, plan.cut) == (3, True, ())
     third = plan.moves[2].holder
@@ -157,9 +157,9 @@ def test_two_pods_change_places_by_way_of_a_third_place() -> None:
 
 def test_that_two_pods_cannot_change_places_is_proved() -> None:
     """With the whole card taken nobody can step aside: every state that can be reached was seen."""
-    wanted, bench = swap(aside=False)
+    wanted, what_if = swap(aside=False)
 
-    answer = plan_moves(wanted, bench)
+    answer = plan_moves(wanted, what_if)
 
     assert isinstance(answer, NoPlan)
     assert (answer.proved, answer.cut) == (True, ())
@@ -167,9 +167,9 @@ def test_that_two_pods_cannot_change_places_is_proved() -> None:
 
 def test_a_change_of_places_beyond_the_bounds_is_not_called_impossible() -> None:
     """Two moves do not suffice, three are not looked at: nothing is proved, and the bound named."""
-    wanted, bench = swap()
+    wanted, what_if = swap()
 
-    answer = plan_moves(wanted, bench, exact_moves=2)
+    answer = plan_moves(wanted, what_if, exact_moves=2)
 
     assert isinstance(answer, NoPlan)
     assert (answer.proved, answer.cut) == (False, ("exact search: up to 2 moves",))
@@ -179,13 +179,13 @@ def test_a_pod_that_moves_leaves_the_scarce_card_to_the_one_that_needs_it() -> N
     """`any` would take the lowest minor, the only T4; its other choice makes the plan work."""
     anything = pod("any", share(100), cpu_milli=0, memory_bytes=0)
     only_t4 = pod("t4", share(100, models=("T4",)), cpu_milli=0, memory_bytes=0)
-    bench = bench_of(
+    what_if = what_if_of(
         (gpu_node("a", labels={"zone": "a"}), gpu_node("b", models=("T4", "A10"))),
         holder(0, anything, held(0, 100)),
         holder(0, only_t4, held(1, 100)),
     )
 
-    plan = planned(replace(WANTED, placement=selector(zone="a")), bench)
+    plan = planned(replace(WANTED, placement=selector(zone="a")), what_if)
 
     assert {(move.holder.uid, move.to.shares[0].minor) for move in plan.moves} == {
         ("any", 1),
@@ -197,9 +197,9 @@ def test_a_pod_that_moves_leaves_the_scarce_card_to_the_one_that_needs_it() -> N
 def test_a_fixed_pod_is_never_moved(fixed: str) -> None:
     """With the only Pod in the way fixed there is no plan, which is proved and says so."""
     nodes = (gpu_node("a"), gpu_node("b", 1))
-    bench = bench_of(nodes, holder(0, half("x"), held(0, 50), fixed=fixed))
+    what_if = what_if_of(nodes, holder(0, half("x"), held(0, 50), fixed=fixed))
 
-    answer = plan_moves(WANTED, bench)
+    answer = plan_moves(WANTED, what_if)
 
     assert isinstance(answer, NoPlan)
     assert answer.proved
@@ -210,7 +210,7 @@ def test_a_pod_whose_request_is_not_known_is_never_moved() -> None:
     """It could not be decided again."""
     stranger = replace(holder(0, half("x"), held(0, 50)), request=None)
 
-    answer = plan_moves(WANTED, bench_of((gpu_node("a"), gpu_node("b", 1)), stranger))
+    answer = plan_moves(WANTED, what_if_of((gpu_node("a"), gpu_node("b", 1)), stranger))
 
     assert isinstance(answer, NoPlan)
 
@@ -220,13 +220,13 @@ def test_members_of_a_gang_move_together_or_not_at_all() -> None:
     gang = GangRef(name="g", min_available=2, waiting_seconds=60)
     members = [replace(half(uid), gang=gang) for uid in ("g1", "g2")]
     nodes = (gpu_node("a"), gpu_node("b", 1), gpu_node("c", 1))
-    bench = bench_of(
+    what_if = what_if_of(
         nodes,
         holder(0, members[0], held(0, 50), group="gang/default/g"),
         holder(1, members[1], held(0, 50), group="gang/default/g"),
     )
 
-    plan = planned(WANTED, bench)
+    plan = planned(WANTED, what_if)
 
     assert {(move.step, move.holder.uid) for move in plan.moves} == {(1, "g1"), (1, "g2")}
     assert all(move.to.node_name != "a" for move in plan.moves)
@@ -234,13 +234,13 @@ def test_members_of_a_gang_move_together_or_not_at_all() -> None:
 
 def test_a_gang_with_a_fixed_member_stays() -> None:
     """All of it stays, so that there is no plan."""
-    bench = bench_of(
+    what_if = what_if_of(
         (gpu_node("a"), gpu_node("b", 1), gpu_node("c", 1)),
         holder(0, half("g1"), held(0, 50), group="g"),
         holder(1, half("g2"), held(0, 50), group="g", fixed="held by others"),
     )
 
-    assert isinstance(plan_moves(WANTED, bench), NoPlan)
+    assert isinstance(plan_moves(WANTED, what_if), NoPlan)
 
 
 def numa_wanted(placement: Placement, node: NodeFacts) -> bool:
@@ -258,7 +258,7 @@ def test_cpus_of_one_numa_node_are_gathered_by_moving_a_pod_on_its_own_node() ->
     """
     node = gpu_node("n", 0, cpu_milli=8000, cpu_topology=SMALL_MACHINE)
     wanted = pinned("wanted", 4)
-    bench = Bench(
+    what_if = WhatIf(
         (node,),
         (
             holder(0, pinned("a", 2), cpuset="0-1"),
@@ -269,7 +269,7 @@ def test_cpus_of_one_numa_node_are_gathered_by_moving_a_pod_on_its_own_node() ->
         accepts=numa_wanted,
     )
 
-    plan = planned(wanted, bench)
+    plan = planned(wanted, what_if)
 
     (move,) = plan.moves
     assert plan.exact
@@ -280,13 +280,13 @@ def test_cpus_of_one_numa_node_are_gathered_by_moving_a_pod_on_its_own_node() ->
 
 def test_what_no_move_can_free_is_said_with_numbers() -> None:
     """More is asked than all nodes have left together."""
-    bench = bench_of(
+    what_if = what_if_of(
         (gpu_node("a"), gpu_node("b", 1)),
         holder(0, pod("x", share(80), memory_bytes=GIB), held(0, 80)),
         holder(0, pod("y", share(80), memory_bytes=GIB), held(1, 80)),
     )
 
-    answer = plan_moves(WANTED, bench)
+    answer = plan_moves(WANTED, what_if)
 
     assert isinstance(answer, NoPlan)
     assert answer.proved
@@ -295,28 +295,28 @@ def test_what_no_move_can_free_is_said_with_numbers() -> None:
 
 def test_wherever_the_decisions_end_the_search_answers() -> None:
     """It says what it has found, or that it proved nothing, and leaves the bench as it was."""
-    wanted, bench = swap()
+    wanted, what_if = swap()
     found = []
 
     for decisions in range(1, 200):
-        answer = plan_moves(wanted, bench, decisions_max=decisions)
+        answer = plan_moves(wanted, what_if, decisions_max=decisions)
 
         found.append(isinstance(answer, Plan))
         assert len(answer.moves) == 3 if isinstance(answer, Plan) else not answer.proved
-        assert isinstance(bench.decide(wanted), Unplaced)
+        assert isinstance(what_if.decide(wanted), Unplaced)
     assert found == sorted(found)
     assert {*found} == {False, True}
 
 
 def test_a_bound_that_ended_the_search_is_named() -> None:
     """With one decision allowed nothing is proved."""
-    bench = bench_of(
+    what_if = what_if_of(
         (gpu_node("a"), gpu_node("b")),
         holder(0, half("x"), held(0, 50)),
         holder(1, half("y"), held(0, 50)),
     )
 
-    answer = plan_moves(WANTED, bench, decisions_max=1)
+    answer = plan_moves(WANTED, what_if, decisions_max=1)
 
     assert answer.cut
     assert not (answer.exact if isinstance(answer, Plan) else answer.proved)

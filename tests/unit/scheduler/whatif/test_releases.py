@@ -5,14 +5,14 @@ from msgspec import structs
 from ledger.domain.request.requests import PodRequest, PodSnapshot
 from scheduler.cluster.model import Holder
 from scheduler.decide.settings import SchedulingSettings
-from scheduler.whatif.bench import Bench
 from scheduler.whatif.releases import fewest_endings
+from scheduler.whatif.what_if import WhatIf
 from tests.support.clusters import gpu_node, held, pod, running, share
 
 DECISIONS = 10_000
 
 
-def full_node(gpus: int, *, priorities: tuple[int, ...] = ()) -> Bench:
+def full_node(gpus: int, *, priorities: tuple[int, ...] = ()) -> WhatIf:
     """Return one node whose every card is held whole, by Pods p0, p1 and so on."""
     holders = []
     for minor in range(gpus):
@@ -20,7 +20,7 @@ def full_node(gpus: int, *, priorities: tuple[int, ...] = ()) -> Bench:
         if priorities:
             pod_held = structs.replace(pod_held, snapshot=PodSnapshot(priority=priorities[minor]))
         holders.append(Holder(node=0, held=pod_held))
-    return Bench((gpu_node("n", gpus),), holders, SchedulingSettings())
+    return WhatIf((gpu_node("n", gpus),), holders, SchedulingSettings())
 
 
 def wants(cards: int) -> PodRequest:
@@ -38,9 +38,9 @@ def test_no_pod_ends_in_vain_where_the_search_is_not_exact_any_more() -> None:
 
 def test_of_equal_pods_the_one_of_lowest_priority_ends() -> None:
     """The others stay, whatever their names."""
-    bench = full_node(3, priorities=(9000, 5000, 9500))
+    what_if = full_node(3, priorities=(9000, 5000, 9500))
 
-    found = fewest_endings(wants(1), bench, decisions_max=DECISIONS)
+    found = fewest_endings(wants(1), what_if, decisions_max=DECISIONS)
 
     assert found is not None
     assert [holder.path for holder in found.holders] == ["default/p1"]
@@ -56,10 +56,10 @@ def test_a_bound_makes_the_answer_inexact() -> None:
 
 def test_pods_that_may_not_end_do_not_count() -> None:
     """Where one of two cards stays held, two cards are out of reach."""
-    bench = full_node(2)
+    what_if = full_node(2)
 
     found = fewest_endings(
-        wants(2), bench, may_end=lambda holder: holder.uid != "p0", decisions_max=DECISIONS
+        wants(2), what_if, may_end=lambda holder: holder.uid != "p0", decisions_max=DECISIONS
     )
 
     assert found is None

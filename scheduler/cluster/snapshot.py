@@ -37,7 +37,7 @@ from ledger.store.reading.kept import events_of
 from ledger.store.reading.read import replay
 from ledger.store.reading.timetravel import load_state
 from scheduler.cluster.documents import Document, Documents
-from scheduler.cluster.model import PLACE, Holder, Scene
+from scheduler.cluster.model import PLACE, ClusterSnapshot, Holder
 from scheduler.cluster.objects import cluster_of
 from scheduler.cluster.rebuilt import (
     UNTOLD_BY_ARCHIVE,
@@ -89,7 +89,7 @@ _STAYS: Final[tuple[type[LedgerEvent], ...]] = (NodeInventoried, NodeDescribed, 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Objects:
+class FileObjects:
     """What files tell."""
 
     nodes: tuple[NodeFacts, ...]
@@ -100,7 +100,7 @@ class Objects:
     shared_templates: tuple[SharedTemplate, ...] | None = None
 
 
-def read_objects(objects: Documents, settings: SchedulingSettings) -> Objects:
+def read_objects(objects: Documents, settings: SchedulingSettings) -> FileObjects:
     """
     Return the nodes and Pods of files, as `tenure simulate` reads them.
 
@@ -123,7 +123,7 @@ def read_objects(objects: Documents, settings: SchedulingSettings) -> Objects:
         if _is_managed(document):
             managed.add(request.uid)
     managed |= {pod.pod_uid for pod in cluster.adopted if pod.source == DEVICE_ALLOCATED}
-    return Objects(
+    return FileObjects(
         nodes=cluster.nodes,
         adopted=tuple(pod for pod in cluster.adopted if pod.node_uid),
         requests=requests,
@@ -133,7 +133,7 @@ def read_objects(objects: Documents, settings: SchedulingSettings) -> Objects:
     )
 
 
-def scene_of_objects(objects: Objects, settings: SchedulingSettings) -> Scene:
+def snapshot_of_objects(objects: FileObjects, settings: SchedulingSettings) -> ClusterSnapshot:
     """
     Return the cluster as files alone tell.
 
@@ -150,7 +150,7 @@ def scene_of_objects(objects: Objects, settings: SchedulingSettings) -> Scene:
         )
         for pod in objects.adopted
     ]
-    return Scene(
+    return ClusterSnapshot(
         nodes=objects.nodes,
         holders=tuple(holders),
         settings=with_templates(settings, objects.shared_templates),
@@ -184,7 +184,9 @@ def settings_of(source: Ledger) -> SchedulingSettings:
     return replace(told[0], vocabulary=newest)
 
 
-def scene_of_ledger(source: Ledger, objects: Objects | None, settings: SchedulingSettings) -> Scene:
+def snapshot_of_ledger(
+    source: Ledger, objects: FileObjects | None, settings: SchedulingSettings
+) -> ClusterSnapshot:
     """
     Return the cluster as a ledger tells now; files say what it does not record.
 
@@ -210,7 +212,7 @@ def scene_of_ledger(source: Ledger, objects: Objects | None, settings: Schedulin
         for holding in node.holdings.values()
     ):
         untold.append(UNTOLD_BY_ARCHIVE)
-    return Scene(
+    return ClusterSnapshot(
         nodes=tuple(nodes),
         holders=tuple(_holders(state, told, places, known)),
         settings=with_templates(settings, objects.shared_templates if objects else None),

@@ -3,10 +3,10 @@ from __future__ import annotations
 import pytest
 
 from ledger.domain.devices import DeviceShare
-from scheduler.decide.nodes import fleet as fleet_module
+from scheduler.decide.nodes import node_arrays
 from scheduler.decide.nodes.arrays import UNLIMITED
 from scheduler.decide.nodes.devices import DeviceArrays
-from scheduler.decide.nodes.fleet import ChangeLog, Fleet
+from scheduler.decide.nodes.node_arrays import ChangeLog, NodeArrays
 from tests.support.clusters import GIB, gpu_node, held
 
 
@@ -97,9 +97,9 @@ def test_sums_follow_every_card() -> None:
 
 def test_a_node_without_limits_has_more_than_anyone_asks() -> None:
     """No limit is a number so large that it never binds and never overflows."""
-    fleet = Fleet([gpu_node("n", cpu_milli=None, memory_bytes=None)])
+    arrays = NodeArrays([gpu_node("n", cpu_milli=None, memory_bytes=None)])
 
-    assert fleet.cpu_free.tolist() == fleet.memory_free.tolist() == [UNLIMITED]
+    assert arrays.cpu_free.tolist() == arrays.memory_free.tolist() == [UNLIMITED]
 
 
 def test_the_log_names_what_changed_since() -> None:
@@ -119,10 +119,10 @@ def test_the_log_names_what_changed_since() -> None:
 def test_the_log_says_when_it_has_forgotten() -> None:
     """A reader that is too far behind must look at everything."""
     log = ChangeLog()
-    for node in range(fleet_module._LOG_LENGTH + 1):
+    for node in range(node_arrays._LOG_LENGTH + 1):
         log.append(node, gave_back=False)
 
     assert log.since(0) is None
     since = log.since(log.position - 2)
     assert since is not None
-    assert since.tolist() == [fleet_module._LOG_LENGTH - 1, fleet_module._LOG_LENGTH]
+    assert since.tolist() == [node_arrays._LOG_LENGTH - 1, node_arrays._LOG_LENGTH]

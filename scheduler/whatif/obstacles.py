@@ -26,13 +26,13 @@ from scheduler.decide.numa.align import effective_policy
 from scheduler.decide.outcome import CardView, Unfit, Unplaced
 from scheduler.decide.refusal import reasons
 from scheduler.decide.settings import SchedulingSettings
-from scheduler.whatif.bench import Bench
+from scheduler.whatif.what_if import WhatIf
 
 _MIB: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class Obstacle:
     """
     One reason of one node.
 
@@ -83,36 +83,36 @@ class Look:
     holders: tuple[PodObserved, ...] = ()
 
 
-def find_reasons(request: PodRequest, answer: Unplaced, bench: Bench) -> Iterator[Finding]:
+def find_reasons(request: PodRequest, answer: Unplaced, what_if: WhatIf) -> Iterator[Obstacle]:
     """Yield every node's reasons with numbers, nodes in order; nothing for a refusal by rules."""
     if answer.nodes is None:
         return
     names = answer.nodes.names or answer.nodes.texts
     for node, code in enumerate(answer.nodes.codes):
-        look = look_at(request, bench, node)
+        look = look_at(request, what_if, node)
         for name, text in zip(names[code], answer.nodes.texts[code], strict=True):
             yield find(look, name, text)
 
 
-def look_at(request: PodRequest, bench: Bench, node: int) -> Look:
+def look_at(request: PodRequest, what_if: WhatIf, node: int) -> Look:
     """Return what is left of a node."""
-    facts, held = bench.nodes[node], [holder.held for holder in bench.on(node)]
+    facts, held = what_if.nodes[node], [holder.held for holder in what_if.on(node)]
     return Look(
         node=node,
         request=request,
         facts=facts,
-        view=bench.view(node),
+        view=what_if.view(node),
         cpu_free=(facts.cpu_milli or 0)
         - sum(facts.cpu_cost_milli(pod.cpu_milli, len(pod.cpuset)) for pod in held),
         memory_free=(facts.memory_bytes or 0) - sum(pod.memory_bytes for pod in held),
         pods=len(held),
         strangers=tuple(f"{pod.namespace}/{pod.pod_name}" for pod in held if pod.unknown_types),
-        settings=bench.settings,
+        settings=what_if.settings,
         holders=tuple(held),
     )
 
 
-def find(look: Look, name: str, text: str) -> Finding:
+def find(look: Look, name: str, text: str) -> Obstacle:
     """Return the numbers behind one reason, called `name` by us and `text` by the message."""
     explain = _BY_TEXT.get(text)
     if explain is None and text.startswith("node(s) had untolerated taint"):
@@ -124,20 +124,20 @@ def find(look: Look, name: str, text: str) -> Finding:
     return explain(look, name)
 
 
-def _plain(look: Look, name: str) -> Finding:
-    return Finding(node=look.node, reason=name)
+def _plain(look: Look, name: str) -> Obstacle:
+    return Obstacle(node=look.node, reason=name)
 
 
-def _taint(look: Look, name: str) -> Finding:
+def _taint(look: Look, name: str) -> Obstacle:
     taint = first_untolerated(look.facts.taints, look.request.placement.tolerations)
     value = f"={taint.value}" if taint and taint.value else ""
     about = f"taint {taint.key}{value}:{taint.effect}" if taint else ""
-    return Finding(node=look.node, reason=name, about=about)
+    return Obstacle(node=look.node, reason=name, about=about)
 
 
-def _affinity(look: Look, name: str) -> Finding:
+def _affinity(look: Look, name: str) -> Obstacle:
     about = "; ".join(_unmet(look.facts, look.request.placement))
-    return Finding(node=look.node, reason=name, about=about)
+    return Obstacle(node=look.node, reason=name, about=about)
 
 
 def _unmet(node: NodeFacts, rules: PlacementRules) -> Iterator[str]:
@@ -168,13 +168,13 @@ def _has(node: NodeFacts, key: str) -> str:
     return "the node has none" if value is None else f"the node has {value}"
 
 
-def _pods(look: Look, name: str) -> Finding:
+def _pods(look: Look, name: str) -> Obstacle:
     most = look.facts.pods_max or 0
-    return Finding(node=look.node, reason=name, asked=1, available=most - look.pods, unit="pods")
+    return Obstacle(node=look.node, reason=name, asked=1, available=most - look.pods, unit="pods")
 
 
-def _cpu(look: Look, name: str) -> Finding:
-    return Finding(
+def _cpu(look: Look, name: str) -> Obstacle:
+    return Obstacle(
         node=look.node,
         reason=name,
         asked=look.request.cpu_milli,
@@ -184,12 +184,12 @@ def _cpu(look: Look, name: str) -> Finding:
     )
 
 
-def _amplified(look: Look, name: str) -> Finding:
+def _amplified(look: Look, name: str) -> Obstacle:
     facts = look.facts
     demand = demand_on(look.request, facts)
     own = 0 if demand is None else demand.cpus
     ratio = float(facts.cpu_amplification)
-    return Finding(
+    return Obstacle(
         node=look.node,
         reason=name,
         asked=facts.cpu_cost_milli(look.request.cpu_milli, own),
@@ -199,8 +199,8 @@ def _amplified(look: Look, name: str) -> Finding:
     )
 
 
-def _memory(look: Look, name: str) -> Finding:
-    return Finding(
+def _memory(look: Look, name: str) -> Obstacle:
+    return Obstacle(
         node=look.node,
         reason=name,
         asked=-(-look.request.memory_bytes // _MIB),
@@ -210,29 +210,31 @@ def _memory(look: Look, name: str) -> Finding:
     )
 
 
-def _unknown(look: Look, name: str) -> Finding:
-    return Finding(node=look.node, reason=name, about=", ".join(look.strangers))
+def _unknown(look: Look, name: str) -> Obstacle:
+    return Obstacle(node=look.node, reason=name, about=", ".join(look.strangers))
 
 
-def _dialect(look: Look, name: str) -> Finding:
+def _dialect(look: Look, name: str) -> Obstacle:
     served = ", ".join(sorted(look.facts.dialects or ()))
     asked = look.request.dialect
-    return Finding(node=look.node, reason=name, about=f"asks in {asked}, serves {served or 'none'}")
+    return Obstacle(
+        node=look.node, reason=name, about=f"asks in {asked}, serves {served or 'none'}"
+    )
 
 
-def _told(about: Callable[[PodRequest, NodeFacts], str], look: Look, name: str) -> Finding:
+def _told(about: Callable[[PodRequest, NodeFacts], str], look: Look, name: str) -> Obstacle:
     """Say what the dialect says of the Pod and the node."""
-    return Finding(node=look.node, reason=name, about=about(look.request, look.facts))
+    return Obstacle(node=look.node, reason=name, about=about(look.request, look.facts))
 
 
-def _cpus(look: Look, name: str) -> Finding:
+def _cpus(look: Look, name: str) -> Obstacle:
     """Say what each NUMA node has left, in whole cores and CPUs, and whose policy counts."""
     demand = demand_on(look.request, look.facts)
     if look.facts.cpu_topology is None or demand is None:
         return _plain(look, name)
     room = room_of(look.facts, load_of(look.facts, look.holders), alone=demand.alone)
     policy = policy_text(look.request, look.facts)
-    return Finding(
+    return Obstacle(
         node=look.node,
         reason=name,
         asked=demand.cpus,
@@ -244,7 +246,7 @@ def _cpus(look: Look, name: str) -> Finding:
     )
 
 
-def _numa(look: Look, name: str) -> Finding:
+def _numa(look: Look, name: str) -> Obstacle:
     """Say what each NUMA node has left of CPUs, memory and of the devices that are asked for."""
     alone = look.request.cpuset is not None and look.request.cpuset.alone
     room = room_of(look.facts, load_of(look.facts, look.holders), alone=alone)
@@ -267,13 +269,15 @@ def _numa(look: Look, name: str) -> Finding:
     else:
         words = f"policy {policy}" if policy else ""
     own = policy_text(look.request, look.facts)
-    return Finding(node=look.node, reason=name, about="; ".join(filter(None, (*texts, words, own))))
+    return Obstacle(
+        node=look.node, reason=name, about="; ".join(filter(None, (*texts, words, own)))
+    )
 
 
-def _pool(look: Look, name: str) -> Finding:
+def _pool(look: Look, name: str) -> Obstacle:
     """Say how large the shared pools are that a bursting Pod's limit must fit into."""
     room = room_of(look.facts, load_of(look.facts, look.holders))
-    return Finding(
+    return Obstacle(
         node=look.node,
         reason=name,
         asked=look.request.burst_milli,
@@ -283,22 +287,22 @@ def _pool(look: Look, name: str) -> Finding:
     )
 
 
-def _whole_cores(look: Look, name: str) -> Finding:
+def _whole_cores(look: Look, name: str) -> Obstacle:
     topology, demand = look.facts.cpu_topology, demand_on(look.request, look.facts)
     threads = topology.threads_per_core if topology else 0
     asked = None if demand is None else demand.cpus
     policy = policy_text(look.request, look.facts)
     about = "; ".join(filter(None, (f"a core has {threads} CPUs", policy)))
-    return Finding(node=look.node, reason=name, asked=asked, unit="cpus", about=about)
+    return Obstacle(node=look.node, reason=name, asked=asked, unit="cpus", about=about)
 
 
-def _bind_policy(look: Look, name: str) -> Finding:
+def _bind_policy(look: Look, name: str) -> Obstacle:
     asked = look.request.cpuset.bind_policy if look.request.cpuset else ""
     about = f"requires {asked}, the node {look.facts.cpu_bind_policy}"
-    return Finding(node=look.node, reason=name, about=about)
+    return Obstacle(node=look.node, reason=name, about=about)
 
 
-def _partitions(look: Look, name: str) -> Finding:
+def _partitions(look: Look, name: str) -> Obstacle:
     table = look.facts.partitions or {}
     count = sum(demand.count for demand in _of_type(look.request.devices, "gpu"))
     sizes = ", ".join(str(size) for size in sorted(table))
@@ -307,7 +311,7 @@ def _partitions(look: Look, name: str) -> Finding:
     about = f"the table has sizes {sizes}" if sizes else "the node has no table"
     if groups:
         about = f"partitions {' '.join(groups)}; free {_minors(free) or '-'}"
-    return Finding(
+    return Obstacle(
         node=look.node,
         reason=name,
         asked=count,
@@ -317,11 +321,11 @@ def _partitions(look: Look, name: str) -> Finding:
     )
 
 
-def _scope(look: Look, name: str) -> Finding:
+def _scope(look: Look, name: str) -> Obstacle:
     return _fitting(look, name, "gpu", by_place=True)
 
 
-def _roots(look: Look, name: str) -> Finding:
+def _roots(look: Look, name: str) -> Obstacle:
     kinds = dict.fromkeys(demand.device_type for demand in look.request.devices)
     parts = []
     for kind in kinds:
@@ -329,10 +333,10 @@ def _roots(look: Look, name: str) -> Finding:
         able = [card for card in _cards(look, kind) if fits(card, demand)]
         roots = ", ".join(sorted({root_of(card) or "unknown" for card in able})) or "none"
         parts.append(f"{kind} fits under roots {roots}")
-    return Finding(node=look.node, reason=name, about="; ".join(parts))
+    return Obstacle(node=look.node, reason=name, about="; ".join(parts))
 
 
-def _of_devices(look: Look, name: str, text: str) -> Finding:
+def _of_devices(look: Look, name: str, text: str) -> Obstacle:
     """Explain the reasons whose text names a device type, and those of the closer look."""
     kinds = dict.fromkeys(demand.device_type for demand in look.request.devices)
     for kind in kinds:
@@ -347,24 +351,24 @@ def _of_devices(look: Look, name: str, text: str) -> Finding:
     return _plain(look, name)
 
 
-def _models(look: Look, name: str, kind: str) -> Finding:
+def _models(look: Look, name: str, kind: str) -> Obstacle:
     asked = next(_of_type(look.request.devices, kind)).model_names
     has = sorted({card.record.model or "unnamed" for card in _cards(look, kind)})
     about = f"asks for {', '.join(asked)}; the node has {', '.join(has)}"
-    return Finding(node=look.node, reason=name, about=about)
+    return Obstacle(node=look.node, reason=name, about=about)
 
 
-def _containers(look: Look, name: str, kind: str) -> Finding:
+def _containers(look: Look, name: str, kind: str) -> Obstacle:
     limit = chooser_of(look.request.dialect).limit
     assert limit is not None, "a reason of dialects that have one"
     counts = ", ".join(
         f"{kind}/{card.record.minor} has {card.instances}" for card in _cards(look, kind)
     )
     about = f"at most {limit.most(look.settings)} {limit.what}; {counts}"
-    return Finding(node=look.node, reason=name, about=about)
+    return Obstacle(node=look.node, reason=name, about=about)
 
 
-def _fitting(look: Look, name: str, kind: str, *, by_place: bool = False) -> Finding:
+def _fitting(look: Look, name: str, kind: str, *, by_place: bool = False) -> Obstacle:
     """
     Count the devices that could serve the first demand that has too few of them.
 
@@ -379,7 +383,7 @@ def _fitting(look: Look, name: str, kind: str, *, by_place: bool = False) -> Fin
     open_cards = [card for card in cards if not card.closed and not card.exclusive]
     if demand.count == 1 and not demand.exclusive and not able and open_cards:
         return _part(look, name, demand, open_cards)
-    return Finding(
+    return Obstacle(
         node=look.node,
         reason=name,
         asked=demand.count,
@@ -389,7 +393,7 @@ def _fitting(look: Look, name: str, kind: str, *, by_place: bool = False) -> Fin
     )
 
 
-def _part(look: Look, name: str, demand: DeviceDemand, cards: Sequence[CardView]) -> Finding:
+def _part(look: Look, name: str, demand: DeviceDemand, cards: Sequence[CardView]) -> Obstacle:
     """Say what is short on the card that lacks least: memory first, else core."""
 
     def lacking(card: CardView) -> tuple[int, int]:
@@ -400,7 +404,7 @@ def _part(look: Look, name: str, demand: DeviceDemand, cards: Sequence[CardView]
     place = f"{best.record.device_type}/{best.record.minor}"
     memory, _ = lacking(best)
     if memory:
-        return Finding(
+        return Obstacle(
             node=look.node,
             reason=name,
             asked=-(-asked_bytes(demand, best.record.memory_bytes) // _MIB),
@@ -408,7 +412,7 @@ def _part(look: Look, name: str, demand: DeviceDemand, cards: Sequence[CardView]
             unit="MiB of one card",
             about=f"most is left on {place}, with {best.core_free} % core",
         )
-    return Finding(
+    return Obstacle(
         node=look.node,
         reason=name,
         asked=demand.core_percent,
@@ -463,7 +467,7 @@ def _of_type(demands: Iterable[DeviceDemand], kind: str) -> Iterator[DeviceDeman
     return (demand for demand in demands if demand.device_type == kind)
 
 
-_BY_TEXT: Final[Mapping[str, Callable[[Look, str], Finding]]] = {
+_BY_TEXT: Final[Mapping[str, Callable[[Look, str], Obstacle]]] = {
     reasons.UNSCHEDULABLE.text: _plain,
     reasons.NODE_LOST.text: _plain,
     reasons.REGISTERED_AGAIN.text: _plain,

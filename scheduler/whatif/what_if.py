@@ -8,7 +8,7 @@ from typing import Final
 
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.requests import PodRequest
-from scheduler.cluster.model import Holder, Scene
+from scheduler.cluster.model import ClusterSnapshot, Holder
 from scheduler.decide.cards.view import NodeView
 from scheduler.decide.engine import Engine
 from scheduler.decide.group.groups import plan
@@ -25,7 +25,7 @@ Accepts = Callable[[Placement, NodeFacts], bool]
 """Tells whether a place is as it is wanted, beyond what its request says."""
 
 
-class Bench:
+class WhatIf:
     """
     The cluster as it is, in an engine of its own.
 
@@ -136,19 +136,19 @@ class Bench:
         self._engine.adopt(holder.node, holder.held)
 
 
-def bench_of(
-    scene: Scene,
+def what_if_of(
+    cluster: ClusterSnapshot,
     pod_uid: str,
     *,
     kept: frozenset[str] = frozenset(),
     accepts: Accepts | None = None,
-) -> Bench:
+) -> WhatIf:
     """Return the cluster beside one Pod; `kept` names Pods that may not be moved, by path."""
     holders = [
         replace(holder, fixed=KEPT) if holder.path in kept and not holder.fixed else holder
-        for holder in scene.others(pod_uid)
+        for holder in cluster.others(pod_uid)
     ]
-    return Bench(scene.nodes, holders, scene.settings, wanted=pod_uid, accepts=accepts)
+    return WhatIf(cluster.nodes, holders, cluster.settings, wanted=pod_uid, accepts=accepts)
 
 
 def on_one(part: str | None) -> Accepts | None:

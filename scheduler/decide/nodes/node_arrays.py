@@ -68,7 +68,7 @@ class ChangeLog:
         return self._nodes[position - self._first : self.position - self._first]
 
 
-class Fleet:
+class NodeArrays:
     """
     Every node's numbers, in tie-break order: of equal nodes the first is chosen.
 

@@ -6,7 +6,12 @@ from ledger.domain.log.events import PodObserved
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.requests import PodSnapshot
 from ledger.store.reading.report_rows import Device, HealthChange, Holder, Node, UnknownRow
-from scheduler.usage.fleet import closed_at, fleet_of_ledger, fleet_of_objects, unknown_cards
+from scheduler.usage.cluster_now import (
+    closed_at,
+    cluster_now_of_ledger,
+    cluster_now_of_objects,
+    unknown_cards,
+)
 
 
 def observed(
@@ -88,7 +93,9 @@ def test_the_fleet_of_a_cluster_is_what_its_running_pods_hold() -> None:
         DeviceShare(device_type="gpu", minor=0, device_id="", memory_ratio_percent=20),
     )
 
-    (drawn,) = fleet_of_objects([node], [observed({}, share, unknown=False) for share in shares])
+    (drawn,) = cluster_now_of_objects(
+        [node], [observed({}, share, unknown=False) for share in shares]
+    )
 
     first, second = drawn.cards
     assert (first.level_percent, first.by_memory, first.tenants) == (50, True, 2)
@@ -151,7 +158,7 @@ def test_the_fleet_of_a_ledger_is_its_present_cards_with_their_holders() -> None
     """A card that left is not drawn beside its successor; strangers count as whole cards."""
     body = encode_value(observed({"a.nvidia.com/gpu": "1"}))
 
-    (node,) = fleet_of_ledger(
+    (node,) = cluster_now_of_ledger(
         [Node(node_uid="a", node_name="gpu-a", cpu_milli=0, memory_bytes=0)],
         [device(0), device(1, gone=True), device(1, capacity=200)],
         [holder(60, 0), holder(60, 0), holder(50, 1)],

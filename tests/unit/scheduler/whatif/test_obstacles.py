@@ -25,9 +25,9 @@ from scheduler.cluster.model import Holder
 from scheduler.decide.outcome import Unplaced
 from scheduler.decide.refusal import reasons
 from scheduler.decide.settings import MGPUSettings, SchedulingSettings
-from scheduler.whatif.bench import Bench
-from scheduler.whatif.findings import Finding, find_reasons
 from scheduler.whatif.nearest import nearest
+from scheduler.whatif.obstacles import Obstacle, find_reasons
+from scheduler.whatif.what_if import WhatIf
 from tests.support.clusters import (
     GIB,
     MIB,
@@ -440,12 +440,12 @@ CASES = {
 }
 
 
-def explained(case: Case) -> tuple[Bench, list[Finding]]:
+def explained(case: Case) -> tuple[WhatIf, list[Obstacle]]:
     """Return the findings of the one node."""
-    bench = Bench((case.node,), case.holders, case.settings)
-    answer = bench.decide(case.request)
+    what_if = WhatIf((case.node,), case.holders, case.settings)
+    answer = what_if.decide(case.request)
     assert isinstance(answer, Unplaced), answer
-    return bench, list(find_reasons(case.request, answer, bench))
+    return what_if, list(find_reasons(case.request, answer, what_if))
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -466,9 +466,9 @@ def test_a_refusal_is_explained_with_its_numbers(name: str) -> None:
 def test_the_nearest_changes_of_a_refusal_are_found(name: str) -> None:
     """Smaller requests, other wishes and Pods that would have to end, each of them decided."""
     case = CASES[name]
-    bench, _ = explained(case)
+    what_if, _ = explained(case)
 
-    found = nearest(case.request, bench)
+    found = nearest(case.request, what_if)
 
     said = [f"{item.name} {item.fits} of {item.asked}" for item in found.smaller]
     said += [text for other in found.others for text in other.texts]

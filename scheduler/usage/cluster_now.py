@@ -1,4 +1,4 @@
-"""The fleet at one moment: from a ledger's rows, or from the objects of a cluster."""
+"""The cluster at one moment: from a ledger's rows, or from the objects of a cluster."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class _Held:
 _NOTHING = _Held()
 
 
-def fleet_of_ledger(
+def cluster_now_of_ledger(
     nodes: Iterable[Node],
     devices: Iterable[Device],
     holders: Iterable[Holder],
@@ -109,7 +109,7 @@ def places_of(devices: Iterable[Device]) -> dict[int, DeviceKey]:
     }
 
 
-def fleet_of_objects(
+def cluster_now_of_objects(
     nodes: Sequence[NodeFacts], observed: Iterable[PodObserved]
 ) -> tuple[NodeNow, ...]:
     """Return the nodes of a cluster with what its running Pods hold, in input order."""

@@ -18,7 +18,7 @@ from scheduler.decide.cpusets.choose import choose_cpus, demand_on
 from scheduler.decide.filter.kubelet import kubelet_rejects
 from scheduler.decide.nodes.arrays import IntArray
 from scheduler.decide.nodes.devices import DeviceArrays
-from scheduler.decide.nodes.fleet import Fleet
+from scheduler.decide.nodes.node_arrays import NodeArrays
 from scheduler.decide.nodes.pins import CpuPins
 from scheduler.decide.numa.align import (
     Alignment,
@@ -40,7 +40,7 @@ _NO_CHOICE_OF_CARDS: Final = "scarcity"
 """The default policy: nobody chose its cards, as who sets `fgd` or `bestfit` does."""
 
 
-class Grants:
+class Allocator:
     """
     Chooses devices and CPUs on a node.
 
@@ -50,21 +50,21 @@ class Grants:
     """
 
     def __init__(
-        self, fleet: Fleet, pins: CpuPins, policy: NodePolicy, settings: SchedulingSettings
+        self, arrays: NodeArrays, pins: CpuPins, policy: NodePolicy, settings: SchedulingSettings
     ) -> None:
-        self._fleet = fleet
+        self._arrays = arrays
         self._pins = pins
         self._policy = policy
         self._settings = settings
-        self._shaped = [is_shaped(node) for node in fleet.nodes]
+        self._shaped = [is_shaped(node) for node in arrays.nodes]
         spreads = settings.devices.scoring == LEAST_ALLOCATED
         self._by_scoring = spreads and settings.node_policy == _NO_CHOICE_OF_CARDS
 
     def put(self, place: int) -> None:
         """Take a node as it is now."""
-        self._shaped[place : place + 1] = [is_shaped(self._fleet.nodes[place])]
+        self._shaped[place : place + 1] = [is_shaped(self._arrays.nodes[place])]
 
-    def grant(
+    def allocate(
         self,
         request: PodRequest,
         shape: Shape,
@@ -75,7 +75,7 @@ class Grants:
         rated: Rated = NOT_RATED,
     ) -> Placement | Unfit:
         """Return the placement on the node at `place`, called `node` outside, or why not."""
-        facts = self._fleet.nodes[place]
+        facts = self._arrays.nodes[place]
         rejected = kubelet_rejects(request, facts, self._pins.pinned(place))
         if rejected is not None:
             return rejected
@@ -132,7 +132,7 @@ class Grants:
         pools = () if given.cpuset else self._pools(request, place, within=within)
         if isinstance(pools, Unfit):
             return pools
-        facts, shares = self._fleet.nodes[place], given.choice.shares
+        facts, shares = self._arrays.nodes[place], given.choice.shares
         return Placement(
             request=request,
             node=node,
@@ -151,11 +151,11 @@ class Grants:
         """Return what is left of the node at `place`, card by card."""
         cards = [
             card
-            for device_type in sorted(self._fleet.devices)
-            for card in _cards(self._fleet.devices[device_type], place)
+            for device_type in sorted(self._arrays.devices)
+            for card in _cards(self._arrays.devices[device_type], place)
         ]
         return NodeView(
-            facts=self._fleet.nodes[place],
+            facts=self._arrays.nodes[place],
             cards=tuple(cards),
             cpu_refs=self._pins.refs(place),
             cpus_alone=self._pins.pinned(place).alone,
@@ -169,9 +169,9 @@ class Grants:
         if shape.plain_percent == WHOLE_PERCENT:
             if self._shaped[place]:
                 return None
-            if self._fleet.nodes[place].links is not None:
+            if self._arrays.nodes[place].links is not None:
                 return None
-            left = self._fleet.gpus.left[place].tolist()
+            left = self._arrays.gpus.left[place].tolist()
             columns = [column for column, share in enumerate(left) if share == WHOLE_PERCENT]
             return tuple(
                 [self._share(demand, place, column) for column in columns[: shape.plain_count]]
@@ -191,7 +191,7 @@ class Grants:
         return None if self._by_scoring else self._policy.card(shape, place)
 
     def _share(self, demand: DeviceDemand, place: int, column: int) -> DeviceShare:
-        record = self._fleet.gpus.records[place][column]
+        record = self._arrays.gpus.records[place][column]
         ratio = demand.memory_ratio_percent
         return DeviceShare(
             device_type=record.device_type,
@@ -212,7 +212,7 @@ class Grants:
         view: NodeView,
     ) -> Choice | Unfit:
         best = self._card(shape, place)
-        preferred = None if best is None else self._fleet.gpus.records[place][best].minor
+        preferred = None if best is None else self._arrays.gpus.records[place][best].minor
         return choose(
             request,
             view,
@@ -222,11 +222,11 @@ class Grants:
         )
 
     def _cpus(self, request: PodRequest, place: int) -> CpuSet | Unfit:
-        demand = demand_on(request, self._fleet.nodes[place])
+        demand = demand_on(request, self._arrays.nodes[place])
         if demand is None:
             return EMPTY
         return choose_cpus(
-            demand, self._fleet.nodes[place], self._pins.pinned(place), self._settings.cpu
+            demand, self._arrays.nodes[place], self._pins.pinned(place), self._settings.cpu
         )
 
     def _cost(self, request: PodRequest, cpuset: CpuSet, place: int) -> Unfit | None:
@@ -237,7 +237,7 @@ class Grants:
         """
         if not cpuset:
             return None
-        facts, free = self._fleet.nodes[place], self._fleet.cpu_free.item(place)
+        facts, free = self._arrays.nodes[place], self._arrays.cpu_free.item(place)
         cost = facts.cpu_cost_milli(request.cpu_milli, len(cpuset))
         if cost <= free or facts.cpu_milli is None:
             return None
@@ -255,7 +255,7 @@ class Grants:
         """Return the pools that a bursting Pod is bound to."""
         if not request.burst_milli:
             return ()
-        facts = self._fleet.nodes[place]
+        facts = self._arrays.nodes[place]
         return burst_pools(
             request.burst_milli,
             facts,
@@ -265,7 +265,7 @@ class Grants:
         )
 
     def _record(self, place: int, share: DeviceShare) -> DeviceRecord:
-        devices = self._fleet.devices[share.device_type]
+        devices = self._arrays.devices[share.device_type]
         column = devices.column(place, share.minor)
         assert column is not None, share
         return devices.records[place][column]

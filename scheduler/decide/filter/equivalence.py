@@ -20,8 +20,8 @@ from scheduler.decide.cards.gpus import is_shaped
 from scheduler.decide.dialects.registry import chooser_of
 from scheduler.decide.nodes.arrays import BoolArray, IntArray
 from scheduler.decide.nodes.devices import DeviceArrays
-from scheduler.decide.nodes.fleet import Fleet
 from scheduler.decide.nodes.labels import Kinds
+from scheduler.decide.nodes.node_arrays import NodeArrays
 from scheduler.decide.settings import SchedulingSettings
 from scheduler.decide.shapes import Shape
 
@@ -32,7 +32,7 @@ _WHAT: Final = attrgetter("device_type", "minor", "model", "core_percent", "memo
 _WHERE: Final = attrgetter(*(each.name for each in fields(DevicePlace)))
 
 
-class Alike:
+class EquivalenceClasses:
     """
     Groups nodes by everything that choosing devices for a request reads of them.
 
@@ -42,11 +42,11 @@ class Alike:
     and nodes with policies for CPUs or NUMA nodes are not grouped: more than devices decides there.
     """
 
-    def __init__(self, fleet: Fleet, settings: SchedulingSettings) -> None:
-        self._fleet = fleet
+    def __init__(self, arrays: NodeArrays, settings: SchedulingSettings) -> None:
+        self._arrays = arrays
         self._aligned = bool(numa_policy_of(settings.cpu.default_numa_topology_policy))
         self._kinds: Kinds[Hashable] | None = None
-        if any(map(is_shaped, fleet.nodes)):
+        if any(map(is_shaped, arrays.nodes)):
             self._kind_numbers()  # now, not in the first decision that needs them
 
     def put(self, node: int) -> None:
@@ -79,7 +79,7 @@ class Alike:
     ) -> Iterator[npt.NDArray[np.int64] | npt.NDArray[np.bool_]]:
         gpus = [demand for demand in shape.demands if demand.device_type == GPU]
         for device_type in dict.fromkeys(demand.device_type for demand in shape.demands):
-            devices = self._fleet.devices.get(device_type)
+            devices = self._arrays.devices.get(device_type)
             if devices is None:
                 continue
             yield devices.open.take(places, axis=0)
@@ -92,7 +92,7 @@ class Alike:
     def _kind_numbers(self) -> IntArray:
         """Return the number of each node's kind; a node that is never grouped has its own."""
         if self._kinds is None:
-            self._kinds = Kinds(self._fleet.nodes, _kind)
+            self._kinds = Kinds(self._arrays.nodes, _kind)
         return self._kinds.of
 
 
