@@ -9,7 +9,7 @@ from typing import Final
 from certs.material import CertificateError, facts_of
 from certs.plan import Phase
 from certs.ports import Objects
-from certs.record import Record, read_record
+from certs.record import SecretRecord, read_record
 from certs.reports import Reports
 from certs.serving import Serving
 
@@ -45,7 +45,7 @@ class Follower:
         self._names = names
         self._clock = clock
         self._said: tuple[str, datetime] | None = None
-        self._record_seen: Record | None = None
+        self._record_seen: SecretRecord | None = None
         self._confirmed_at: datetime | None = None
 
     @property
@@ -87,7 +87,7 @@ class Follower:
         """
         await self._reports.leave(self._replica)
 
-    async def _first(self, record: Record) -> Record:
+    async def _first(self, record: SecretRecord) -> SecretRecord:
         for _ in range(_TRIES_MAX):
             leaf = facts_of(record.leaf.certificate)
             await self._reports.say(self._replica, leaf.fingerprint, self._clock())
@@ -99,7 +99,7 @@ class Follower:
                 record = again
         raise CertificateError(f"the Secret keeps changing: secret={self._secret_path}")
 
-    def _swap(self, record: Record) -> None:
+    def _swap(self, record: SecretRecord) -> None:
         # One that leads renews the leaf when it wants another name. Until then, such as in the
         # middle of a roll-out, a leaf for some of our names is better than none.
         covered = facts_of(record.leaf.certificate).names
@@ -115,6 +115,6 @@ class Follower:
         await self._reports.say(self._replica, leaf.fingerprint, now)
         self._said = (leaf.fingerprint, now)
 
-    async def _record(self) -> Record | None:
+    async def _record(self) -> SecretRecord | None:
         secret = await self._objects.read(self._secret_path)
         return None if secret is None else read_record(secret)

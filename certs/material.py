@@ -34,7 +34,7 @@ class KeyPair:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class CertificateFacts:
     """
     What a certificate says of itself.
 
@@ -95,7 +95,7 @@ def issue_leaf(
     return _signed(builder, key, signer)
 
 
-def facts_of(certificate: bytes) -> Facts:
+def facts_of(certificate: bytes) -> CertificateFacts:
     """
     Return what the first certificate of a PEM says.
 
@@ -105,7 +105,7 @@ def facts_of(certificate: bytes) -> Facts:
     return _facts(_certificate(certificate))
 
 
-def bundle_facts(bundle: bytes) -> tuple[Facts, ...]:
+def bundle_facts(bundle: bytes) -> tuple[CertificateFacts, ...]:
     """
     Return what every certificate of a bundle says, in order; an empty bundle has none.
 
@@ -174,7 +174,7 @@ def _lenient(policy: verification.ExtensionPolicy) -> verification.ExtensionPoli
     ).may_be_present(x509.KeyUsage, verification.Criticality.AGNOSTIC, None)
 
 
-def _check_alone(leaf: Facts, names: Iterable[str], now: datetime) -> None:
+def _check_alone(leaf: CertificateFacts, names: Iterable[str], now: datetime) -> None:
     if not leaf.not_before <= now < leaf.not_after:
         between = f"from={leaf.not_before.isoformat()}, until={leaf.not_after.isoformat()}"
         raise CertificateError(f"clients would refuse it: it is not valid now: {between}")
@@ -280,7 +280,7 @@ def _key(pem: bytes) -> ec.EllipticCurvePrivateKey:
     return key
 
 
-def _facts(certificate: x509.Certificate) -> Facts:
+def _facts(certificate: x509.Certificate) -> CertificateFacts:
     try:
         extensions = certificate.extensions
     except (ValueError, x509.DuplicateExtension, x509.UnsupportedGeneralNameType) as error:
@@ -300,7 +300,7 @@ def _facts(certificate: x509.Certificate) -> Facts:
             case _:
                 pass
     der = certificate.public_bytes(serialization.Encoding.DER)
-    return Facts(
+    return CertificateFacts(
         fingerprint=hashlib.sha256(der).hexdigest(),
         subject_key=subject_key.hex(),
         authority_key=authority_key.hex(),

@@ -19,7 +19,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
 
-from certs.material import Facts
+from certs.material import CertificateFacts
 
 
 class Phase(StrEnum):
@@ -61,7 +61,7 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recorded:
+class RotationRecord:
     """
     What the Secret says.
 
@@ -76,10 +76,10 @@ class Recorded:
 
     phase: Phase
     since: datetime
-    authority: Facts
-    leaf: Facts
+    authority: CertificateFacts
+    leaf: CertificateFacts
     published_at: datetime | None = None
-    other: Facts | None = None
+    other: CertificateFacts | None = None
     requested: bool = False
     sound: bool = True
 
@@ -152,7 +152,7 @@ _FOREVER: Final = timedelta(days=1)
 
 
 def next_step(
-    recorded: Recorded | None,
+    recorded: RotationRecord | None,
     targets: Iterable[Target],
     replicas: Iterable[Replica],
     settings: Settings,
@@ -180,7 +180,7 @@ def next_step(
             return _when_serving(recorded, replicas, settings, now)
 
 
-def _when_stable(recorded: Recorded, settings: Settings, now: datetime) -> Step:
+def _when_stable(recorded: RotationRecord, settings: Settings, now: datetime) -> Step:
     rotate_at = recorded.authority.not_after - settings.authority_ahead
     renew_at = recorded.leaf.not_after - settings.leaf_ahead
     if recorded.requested or now >= rotate_at:
@@ -200,7 +200,7 @@ def _when_publishing(published_at: datetime, settings: Settings, now: datetime) 
 
 
 def _when_serving(
-    recorded: Recorded, replicas: Iterable[Replica], settings: Settings, now: datetime
+    recorded: RotationRecord, replicas: Iterable[Replica], settings: Settings, now: datetime
 ) -> Step:
     if not recorded.sound:
         return Renew()

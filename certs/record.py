@@ -25,7 +25,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from certs.material import CertificateError, KeyPair, belongs_together, facts_of
-from certs.plan import Phase, Recorded
+from certs.plan import Phase, RotationRecord
 from certs.ports import Object
 
 ROTATION: Final = "tenure.sh/rotation"
@@ -33,7 +33,7 @@ REQUESTED: Final = "tenure.sh/rotate-requested"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
+class SecretRecord:
     """What the Secret holds, keys included."""
 
     phase: Phase
@@ -50,7 +50,7 @@ class Record:
         both = (self.authority, self.other)
         return b"".join(pair.certificate for pair in both if pair is not None)
 
-    def facts(self) -> Recorded:
+    def facts(self) -> RotationRecord:
         """
         Return the record without keys, as the plan reads it.
 
@@ -60,7 +60,7 @@ class Record:
         for authority in (self.authority, self.other):
             if authority is not None and not belongs_together(authority):
                 raise CertificateError("an authority's key does not belong to its certificate")
-        return Recorded(
+        return RotationRecord(
             phase=self.phase,
             since=self.since,
             published_at=self.published_at,
@@ -72,7 +72,7 @@ class Record:
         )
 
 
-def read_record(secret: Object) -> Record | None:
+def read_record(secret: Object) -> SecretRecord | None:
     """
     Return what a Secret records; None if it is one without certificates yet.
 
@@ -99,7 +99,7 @@ def read_record(secret: Object) -> Record | None:
             f"the Secret contradicts itself: {_place(secret)}, phase={phase},"
             f" other={'absent' if other is None else 'present'}"
         )
-    return Record(
+    return SecretRecord(
         phase=phase,
         since=since,
         published_at=published_at,
@@ -110,7 +110,7 @@ def read_record(secret: Object) -> Record | None:
     )
 
 
-def write_record(record: Record, secret: Object) -> dict[str, Any]:
+def write_record(record: SecretRecord, secret: Object) -> dict[str, Any]:
     """Return the Secret with this record in it; its name, version and the rest stay."""
     metadata = dict(secret["metadata"])
     annotations = dict(metadata.get("annotations") or {})

@@ -25,7 +25,7 @@ from certs.plan import (
     next_step,
 )
 from certs.ports import ConflictError, Object, Objects
-from certs.record import Record, new_secret, read_record, write_record
+from certs.record import SecretRecord, new_secret, read_record, write_record
 from certs.reports import Reports
 
 AUTHORITY_NAME: Final = "tenure webhook authority"
@@ -128,7 +128,7 @@ class Rotator:
             await self._reports.forget(self._clock() - self._settings.forget)
         return step
 
-    def _rotated(self, step: Begin | Renew | Switch | Finish, record: Record) -> Record:
+    def _rotated(self, step: Begin | Renew | Switch | Finish, record: SecretRecord) -> SecretRecord:
         now = self._clock()
         match step:
             case Begin():
@@ -157,11 +157,11 @@ class Rotator:
             case Finish():
                 return replace(record, phase=Phase.STABLE, since=now, published_at=None, other=None)
 
-    def _created(self) -> Record:
+    def _created(self) -> SecretRecord:
         now = self._clock()
         lifetime = self._settings.authority_lifetime
         authority = issue_authority(AUTHORITY_NAME, now=now, lifetime=lifetime)
-        return Record(
+        return SecretRecord(
             phase=Phase.STABLE,
             since=now,
             published_at=None,
@@ -185,7 +185,7 @@ class Rotator:
                 found[path] = configuration
         return found
 
-    async def _replicas(self, record: Record | None) -> tuple[Replica, ...]:
+    async def _replicas(self, record: SecretRecord | None) -> tuple[Replica, ...]:
         if record is None or record.phase is not Phase.SERVING:
             return ()
         return await self._reports.all()
@@ -203,7 +203,7 @@ class Rotator:
         ]
         await self._objects.patch(path, operations)
 
-    async def _write(self, record: Record, secret: Object | None) -> None:
+    async def _write(self, record: SecretRecord, secret: Object | None) -> None:
         place = self._place
         if secret is None:
             body = write_record(record, new_secret(place.namespace, place.secret))

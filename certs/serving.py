@@ -18,7 +18,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
-from certs.material import CertificateError, Facts, KeyPair, check_pair, facts_of
+from certs.material import CertificateError, CertificateFacts, KeyPair, check_pair, facts_of
 
 _MINIMUM: Final = ssl.TLSVersion.TLSv1_3
 CERTIFICATE: Final = "tls.crt"
@@ -41,7 +41,7 @@ class Serving:
     def __init__(self, *, clients: bytes | None = None) -> None:
         self._clients = clients
         self._current: ssl.SSLContext | None = None
-        self._facts: Facts | None = None
+        self._facts: CertificateFacts | None = None
         self._outer = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self._outer.minimum_version = _MINIMUM
         self._outer.sni_callback = self._choose
@@ -53,7 +53,7 @@ class Serving:
         return self._outer
 
     @property
-    def leaf(self) -> Facts | None:
+    def leaf(self) -> CertificateFacts | None:
         """What is served to new connections; None before the first leaf."""
         return self._facts
 

@@ -140,7 +140,7 @@ def _announce(size: Week, paths: _Paths) -> None:
 
 def _decide(paths: _Paths, seed: int) -> Result:
     from scheduler.decide.settings import SchedulingSettings
-    from tenure.simulate.runner import Record, run_simulation
+    from tenure.simulate.runner import RunRecord, run_simulation
     from tenure.simulate.trace.reader import read_trace
 
     settings = SchedulingSettings(node_policy="fgd")
@@ -152,7 +152,7 @@ def _decide(paths: _Paths, seed: int) -> Result:
             seed=seed,
             version=tenure_version(),
             clock=time.perf_counter,
-            record=Record(ledger=str(paths.ledger), batch=BATCH),
+            record=RunRecord(ledger=str(paths.ledger), batch=BATCH),
             progress=progress,
         )
     rate = result.tally.decisions / result.seconds

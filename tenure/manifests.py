@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, Final
 from ledger.domain.errors import InputError
 from scheduler.cluster import documents
 from tenure.exits import with_next
-from tenure.sources.text import Source, read_source, read_stream
+from tenure.sources.text import InputFile, read_source, read_stream
 from tenure.sources.yaml_text import yaml_documents
 
 DOCUMENTS_MAX: Final = 2_000_000
@@ -50,7 +50,7 @@ class Document(documents.Document):
 
     metadata: dict[str, Any]
     index: int
-    source: Source
+    source: InputFile
     number: int
     path: str
 
@@ -86,7 +86,7 @@ class Manifests:
 class _Spot:
     """A value inside a source; `kind` is what a typed list around it says of its items."""
 
-    source: Source
+    source: InputFile
     number: int
     path: str = ""
     kind: str = ""
@@ -125,7 +125,7 @@ def read_manifests(paths: Sequence[str], *, stdin: BinaryIO | None = None) -> Ma
     return Manifests(documents=tuple(documents), digest=digest.hexdigest())
 
 
-def _sources(path: str, stdin: BinaryIO | None) -> Iterator[Source]:
+def _sources(path: str, stdin: BinaryIO | None) -> Iterator[InputFile]:
     if path == STDIN:
         yield read_stream(stdin or sys.stdin.buffer, "stdin")
         return

@@ -17,7 +17,7 @@ from ledger.domain.device_types import read_device_types
 from ledger.domain.errors import InputError
 from ledger.domain.vocabulary import Vocabulary
 from tenure.exits import with_next
-from tenure.sources.text import Source
+from tenure.sources.text import InputFile
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
@@ -97,7 +97,7 @@ class SharedConfiguration(Section):
         )
 
 
-def read_one(source: Source, kind: str, read: Callable[[object], T]) -> T:
+def read_one(source: InputFile, kind: str, read: Callable[[object], T]) -> T:
     """
     Return what `read` makes of the one document of a settings file.
 

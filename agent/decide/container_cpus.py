@@ -21,7 +21,7 @@ class KubeQos(StrEnum):
     BEST_EFFORT = "BestEffort"
 
 
-class Source(StrEnum):
+class CpuSource(StrEnum):
     """Where a container's CPUs come from."""
 
     OWN = "own"
@@ -43,13 +43,13 @@ class Binding:
         quota: whether the CFS quota stays; a Pod with CPUs of its own has none.
     """
 
-    source: Source
+    source: CpuSource
     cpus: CpuSet = EMPTY
 
     @property
     def quota(self) -> bool:
         """Tell whether the CFS quota stays."""
-        return self.source is not Source.OWN
+        return self.source is not CpuSource.OWN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,28 +93,28 @@ def binding_of(
         manages_best_effort: BE Pods get the BE pools and not their parent's suppressed set.
     """
     if pod.status.cpuset:
-        return Binding(source=Source.OWN, cpus=pod.status.cpuset)
+        return Binding(source=CpuSource.OWN, cpus=pod.status.cpuset)
     writes_best_effort = manages_best_effort or kubelet_static
     of_class = pools.shared
     if pod.qos is QosClass.BE and writes_best_effort:
         of_class = pools.best_effort
     named = joined(_named(pod.status, of_class))
     if named:
-        return Binding(source=Source.POOLS_NAMED, cpus=named)
+        return Binding(source=CpuSource.POOLS_NAMED, cpus=named)
     match pod.qos:
         case QosClass.SYSTEM:
-            return Binding(source=Source.SYSTEM, cpus=system)
+            return Binding(source=CpuSource.SYSTEM, cpus=system)
         case QosClass.NONE if kubelet_static and pod.is_pinned_by_kubelet:
-            return Binding(source=Source.KUBELET)
+            return Binding(source=CpuSource.KUBELET)
         case QosClass.BE if writes_best_effort:
-            return Binding(source=Source.BEST_EFFORT, cpus=joined(pools.best_effort))
+            return Binding(source=CpuSource.BEST_EFFORT, cpus=joined(pools.best_effort))
         case QosClass.NONE if kubelet_static and pod.kube_qos is KubeQos.BEST_EFFORT:
-            return Binding(source=Source.BEST_EFFORT, cpus=joined(pools.best_effort))
+            return Binding(source=CpuSource.BEST_EFFORT, cpus=joined(pools.best_effort))
         case QosClass.BE:
-            return Binding(source=Source.INHERITED)
+            return Binding(source=CpuSource.INHERITED)
         case QosClass.NONE if pod.kube_qos is KubeQos.BEST_EFFORT:
-            return Binding(source=Source.INHERITED)
-    return Binding(source=Source.SHARED, cpus=joined(pools.shared))
+            return Binding(source=CpuSource.INHERITED)
+    return Binding(source=CpuSource.SHARED, cpus=joined(pools.shared))
 
 
 def _named(status: ResourceStatus, pools: Iterable[CpuSharedPool]) -> Iterable[CpuSharedPool]:

@@ -101,7 +101,7 @@ class Done:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class Rejected:
     """The ledger or the API server said no, and nothing was changed."""
 
     message: str = ""
@@ -139,7 +139,7 @@ class PodNow:
     deleting: bool = False
 
 
-Told = Done | Refused | Deposed | NotThere | NoAnswer | PodNow
+Effect = Done | Rejected | Deposed | NotThere | NoAnswer | PodNow
 
 
 class Stage(Enum):
@@ -201,7 +201,7 @@ def settle(*, node: str, attempt: int, resource_version: str) -> Next:
     return state, PatchFence()
 
 
-def step(state: Bind, told: Told) -> Next:
+def step(state: Bind, told: Effect) -> Next:
     """
     Return what comes next.
 
@@ -227,24 +227,24 @@ def step(state: Bind, told: Told) -> Next:
             raise AssertionError(f"nothing comes after an answer: {told}")
 
 
-def _reserved(state: Bind, told: Told) -> Next:
+def _reserved(state: Bind, told: Effect) -> Next:
     match told:
         case Done():
             act = PostBinding(state.attempt, state.resource_version)
             return replace(state, stage=Stage.BINDING), act
         case NoAnswer():
             return state, Reserve(state.attempt, state.resource_version)
-        case Refused():
+        case Rejected():
             return _answer(state, told.message or CONTRADICTED)
         case _:
             raise AssertionError(told)
 
 
-def _posted(state: Bind, told: Told) -> Next:
+def _posted(state: Bind, told: Effect) -> Next:
     match told:
         case Done():
             return _confirm(state)
-        case Refused():
+        case Rejected():
             return _look(state)
         case NotThere():
             return _void(state, GONE)
@@ -254,7 +254,7 @@ def _posted(state: Bind, told: Told) -> Next:
             raise AssertionError(told)
 
 
-def _fenced(state: Bind, told: Told) -> Next:
+def _fenced(state: Bind, told: Effect) -> Next:
     match told:
         case Done():
             return _look(replace(state, fenced=True))
@@ -266,7 +266,7 @@ def _fenced(state: Bind, told: Told) -> Next:
             raise AssertionError(told)
 
 
-def _read(state: Bind, told: Told) -> Next:
+def _read(state: Bind, told: Effect) -> Next:
     match told:
         case NoAnswer():
             return state, ReadPod()
@@ -288,22 +288,22 @@ def _read(state: Bind, told: Told) -> Next:
             raise AssertionError(told)
 
 
-def _confirmed(state: Bind, told: Told) -> Next:
+def _confirmed(state: Bind, told: Effect) -> Next:
     match told:
         case Done():
             return _answer(state, "")
         case NoAnswer():
             return state, RecordBound(state.attempt)
-        case Refused():  # somebody ended the reservation by an act: the ledger is right
+        case Rejected():  # somebody ended the reservation by an act: the ledger is right
             return _answer(state, told.message or CONTRADICTED)
         case _:
             raise AssertionError(told)
 
 
-def _voided(state: Bind, told: Told) -> Next:
+def _voided(state: Bind, told: Effect) -> Next:
     if isinstance(told, NoAnswer):
         return state, RecordVoided(state.attempt, state.error)
-    if isinstance(told, Refused):  # as in `_confirmed`
+    if isinstance(told, Rejected):  # as in `_confirmed`
         return _answer(state, told.message or CONTRADICTED)
     assert isinstance(told, Done), told
     if state.error != MOVED or state.tries >= TRIES_MAX:

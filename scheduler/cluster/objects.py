@@ -11,7 +11,7 @@ from msgspec import structs
 
 from ledger.domain.adopted.pods import Adopted, adopt
 from ledger.domain.errors import FieldError, InputError
-from ledger.domain.kube.node_objects import NO_WITNESSES, Witnesses
+from ledger.domain.kube.node_objects import NO_WITNESSES, KubeletReports
 from ledger.domain.kube.pod_spec import decode_quota, read_pod
 from ledger.domain.kube.shared_templates import SharedTemplate, read_shared_templates
 from ledger.domain.log.events import PodObserved
@@ -82,7 +82,7 @@ def cluster_of(objects: Documents, settings: SchedulingSettings) -> Cluster:
     placed = _placed(objects)
     documents = _by_node(objects)
     nodes: dict[str, NodeFacts] = {}
-    witnesses: dict[str, Witnesses] = {}
+    witnesses: dict[str, KubeletReports] = {}
     running_on = _running_on(placed)
     warnings = list(_warnings(objects, documents, Counter(node for _, node in placed)))
     for name, about in documents.items():
@@ -269,7 +269,7 @@ def _adopt(
     document: Document,
     request: PodRequest,
     node: NodeFacts,
-    witnesses: Witnesses,
+    witnesses: KubeletReports,
     vocabulary: Vocabulary,
     *,
     broken: bool,
@@ -291,7 +291,7 @@ def _adopt(
 
 def _strangers(
     nodes: Mapping[str, NodeFacts],
-    witnesses: Mapping[str, Witnesses],
+    witnesses: Mapping[str, KubeletReports],
     known: AbstractSet[str],
     vocabulary: Vocabulary,
 ) -> Iterator[tuple[PodObserved, str]]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ledger.domain.errors import InputError
-from ledger.domain.kube.node_objects import Witnesses, decode_node, decode_witnesses
+from ledger.domain.kube.node_objects import KubeletReports, decode_node, decode_witnesses
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.resources import UNHEALTHY_GPU_KEY
 from scheduler.cluster.documents import Document
@@ -79,7 +79,7 @@ def _unhealthy_text(document: Document) -> str:
     return text
 
 
-def read_witnesses(about: NodeDocuments) -> Witnesses:
+def read_witnesses(about: NodeDocuments) -> KubeletReports:
     """Return what a node's objects say of Pods that others placed. Raises InputError."""
     device = about.device.body if about.device else None
     topology = about.topology.body if about.topology else None

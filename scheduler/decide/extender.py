@@ -40,7 +40,7 @@ class ExtenderArguments:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class AskedNodes:
     """
     The nodes of a question.
 
@@ -164,7 +164,7 @@ class NodeDirectory:
         """Return why a name can't be asked about."""
         return self._closed.get(name, UNKNOWN_NODE)
 
-    def ask(self, names: Sequence[str]) -> Asked:
+    def ask(self, names: Sequence[str]) -> AskedNodes:
         """
         Return the engine's numbers of these nodes.
 
@@ -177,12 +177,14 @@ class NodeDirectory:
             self._number_of = dict(zip(copies, self._number_of.values(), strict=True))
             self._scattered = False
         try:
-            return Asked(nodes=self._numbers(map(self._number_of.__getitem__, names), len(names)))
+            return AskedNodes(
+                nodes=self._numbers(map(self._number_of.__getitem__, names), len(names))
+            )
         except KeyError:
             known = [name for name in names if name in self._number_of]
             unknown = tuple(name for name in names if name not in self._number_of)
             numbers = self._numbers(map(self._number_of.__getitem__, known), len(known))
-            return Asked(nodes=numbers, unknown=unknown)
+            return AskedNodes(nodes=numbers, unknown=unknown)
         except TypeError as error:
             raise InputError("expected texts", field="NodeNames") from error
 
@@ -191,7 +193,7 @@ class NodeDirectory:
         return np.fromiter(numbers, dtype=np.int64, count=count)
 
     def filter_result(
-        self, asked: Asked, filtered: Filtered, nodes: Mapping[str, object] | None = None
+        self, asked: AskedNodes, filtered: Filtered, nodes: Mapping[str, object] | None = None
     ) -> bytes:
         """
         Write the answer of a filter: the nodes that pass, and a reason for every other.
@@ -211,14 +213,14 @@ class NodeDirectory:
         helped = self._reasons(filtered, failed, ~filtered.hopeless)
         return _filter_result(hopeless, helped, quoted.take(filtered.passing).tolist(), nodes)
 
-    def refusal(self, asked: Asked, message: str) -> bytes:
+    def refusal(self, asked: AskedNodes, message: str) -> bytes:
         """Write the answer for a Pod that no node can take, whatever is on it: broken rules."""
         text = json.dumps(message)
         failed = [f"{name}:{text}" for name in self._quoted.take(asked.nodes).tolist()]
         failed += [f"{json.dumps(name)}:{text}" for name in asked.unknown]
         return _filter_result(failed, (), ())
 
-    def priorities(self, asked: Asked, filtered: Filtered) -> bytes:
+    def priorities(self, asked: AskedNodes, filtered: Filtered) -> bytes:
         """
         Write the answer of a prioritize call: the best nodes with falling scores, no two alike.
 

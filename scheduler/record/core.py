@@ -24,12 +24,12 @@ from ledger.domain.request.requests import PodRequest, group_name
 from scheduler.cluster.model import Clearing, Cluster, HealthChange, NodeChange, RefusedPod
 from scheduler.decide.answers import encode
 from scheduler.decide.engine import Engine
-from scheduler.decide.group.life import Step, next_step
+from scheduler.decide.group.life import MemberAction, next_step
 from scheduler.decide.nodes.accounts import granting_nodes, in_order_of_registration
 from scheduler.decide.outcome import Placement, Unplaced
 from scheduler.decide.settings import SchedulingSettings
 from scheduler.record import events
-from scheduler.record.events import Words
+from scheduler.record.events import DecidedBy
 from scheduler.record.grouping import Ended, Grouping, past_deadline, refused_everywhere
 
 REFUSALS_PER_POD_MAX: Final = 16
@@ -59,7 +59,7 @@ class Placed:
     annotations: Mapping[str, str]
 
 
-class Core:
+class Decisions:
     """
     Keeps engine, groups and events in step, decision by decision.
 
@@ -82,7 +82,7 @@ class Core:
         engine: Engine,
         record: Record,
         settings: SchedulingSettings,
-        words: Words,
+        words: DecidedBy,
         rank: Sequence[int] | None = None,
     ) -> None:
         self.engine = engine
@@ -187,11 +187,11 @@ class Core:
                 continue
             life = self.groups.life_of(request)
             match next_step(life, request.uid, has_group=request.group is not None):
-                case Step.TAKE_PLACE:
+                case MemberAction.TAKE_PLACE:
                     answers[arrival] = self._take_place(arrival, request, at_us)
-                case Step.PLACE_ALONE:
+                case MemberAction.PLACE_ALONE:
                     answers[arrival] = self._decide_alone(arrival, request, at_us, refused)
-                case Step.PLAN_GROUP:
+                case MemberAction.PLAN_GROUP:
                     left = {
                         number: member
                         for number, member in members.items()

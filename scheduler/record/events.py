@@ -53,7 +53,7 @@ _TEXT_MAX: Final = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Words:
+class DecidedBy:
     """What every event of one run repeats."""
 
     policy: str
@@ -70,7 +70,7 @@ def by(actor: str, event: NewEvent, *, key: str = "") -> NewEvent:
     return structs.replace(event, actor=actor, idempotency_key=key or event.idempotency_key)
 
 
-def settings_changed(words: Words, settings: str, at_us: int) -> NewEvent:
+def settings_changed(words: DecidedBy, settings: str, at_us: int) -> NewEvent:
     """Return the first event of a run: what is decided by, and on which inputs (`settings`)."""
     event = SettingsChanged(
         settings_hash=words.settings_hash, settings=settings, tenure_version=words.tenure_version
@@ -160,7 +160,7 @@ def drift_found(found: Contradiction, at_us: int) -> NewEvent:
 
 
 def reserved(
-    words: Words,
+    words: DecidedBy,
     placement: Placement,
     annotations: Mapping[str, str],
     at_us: int,
@@ -232,7 +232,7 @@ def voided(event: PodVoided, at_us: int) -> NewEvent:
 
 
 def unplaced(
-    words: Words, answer: Unplaced, number: int, at_us: int, *, digest: str, arrival: int
+    words: DecidedBy, answer: Unplaced, number: int, at_us: int, *, digest: str, arrival: int
 ) -> NewEvent:
     """Return a refusal; `number` counts those of this Pod, from 1; `digest` as of a reservation."""
     request = answer.request
@@ -264,7 +264,7 @@ def unplaced(
     return _refusal(event, number, at_us)
 
 
-def broken_rules(words: Words, pod: RefusedPod, at_us: int) -> NewEvent:
+def broken_rules(words: DecidedBy, pod: RefusedPod, at_us: int) -> NewEvent:
     """Return the refusal of a Pod that breaks rules of ours."""
     event = RequestRefused(
         pod_uid=pod.uid,

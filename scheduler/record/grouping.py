@@ -24,7 +24,7 @@ from scheduler.decide.engine import Engine
 from scheduler.decide.group.groups import GANG_UNFIT, GroupPlan, gpu_minors, place_beside, plan
 from scheduler.decide.group.life import (
     DEADLINE,
-    Facts,
+    ClusterFacts,
     GroupLife,
     apply_life,
     deadline_us,
@@ -296,7 +296,7 @@ class Grouping:
         """Return the events that facts and time call for; the engine is as it was."""
         life = self.lives[name]
         groups = {uid: self._now.get(uid, name) for uid in life.places}
-        facts = Facts(
+        facts = ClusterFacts(
             groups={uid: group for uid, group in groups.items() if group is not None},
             usable=self._usable(life),
             refused=frozenset(self._refused(name)),

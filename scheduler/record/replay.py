@@ -63,7 +63,7 @@ from scheduler.record.differences import (
     outcome,
     where,
 )
-from scheduler.record.events import Words
+from scheduler.record.events import DecidedBy
 from scheduler.record.grouping import Grouping, past_deadline, refused_everywhere
 
 PLACED: Final = "placed"
@@ -395,9 +395,9 @@ class Replay:
             snapshot=PodSnapshot(qos=member.qos),
         )
 
-    def _words(self, event: PodReserved | RequestRefused) -> Words:
+    def _words(self, event: PodReserved | RequestRefused) -> DecidedBy:
         version = event.tenure_version if isinstance(event, PodReserved) else ""
-        return Words(
+        return DecidedBy(
             policy=self._in_force.settings.node_policy,
             settings_hash=self._in_force.settings_hash,
             tenure_version=version,

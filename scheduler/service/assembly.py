@@ -8,7 +8,7 @@ from typing import Protocol
 
 from certs.ports import Object
 from scheduler.decide.settings import SchedulingSettings
-from scheduler.record.events import Words
+from scheduler.record.events import DecidedBy
 from scheduler.service.answering import Extender
 from scheduler.service.beginning import Beginning
 from scheduler.service.binding import Binder, Proofs
@@ -88,7 +88,7 @@ class Ports:
     api: Api
     clock: Clock
     freshness: Freshness
-    words: Words
+    words: DecidedBy
     proofs: Callable[[ClusterView], Proofs]
     start: Start
     wake: Callable[[], None]

@@ -31,6 +31,7 @@ from scheduler.bind.protocol import (
     Act,
     Answer,
     Done,
+    Effect,
     Next,
     NoAnswer,
     NotThere,
@@ -40,9 +41,8 @@ from scheduler.bind.protocol import (
     ReadPod,
     RecordBound,
     RecordVoided,
-    Refused,
+    Rejected,
     Reserve,
-    Told,
 )
 from scheduler.record import events
 from scheduler.service import outcomes
@@ -259,7 +259,7 @@ class Binder:
             raise
         self._end(job, error)
 
-    async def _done(self, job: _Job, act: Act) -> Told:
+    async def _done(self, job: _Job, act: Act) -> Effect:
         """Do one act; what got no answer waits before it is done again."""
         match act:
             case Reserve(attempt, version):
@@ -293,13 +293,13 @@ class Binder:
 
     # --- the ledger ---------------------------------------------------------------------------
 
-    async def _reserve(self, job: _Job, attempt: int, version: str) -> Told:
+    async def _reserve(self, job: _Job, attempt: int, version: str) -> Effect:
         """Choose and reserve; what was decided on a node that moved on is decided again."""
         for _ in range(TRIES_MAX):
             if not job.unsure:
                 chosen = self.books.choose(job.call, attempt, version, job.read)
                 if isinstance(chosen, NotChosen):
-                    return Refused(chosen.message)
+                    return Rejected(chosen.message)
                 job.chosen, job.attempt = chosen, attempt
                 job.node_uid = chosen.reservation.node_uid
             assert job.chosen is not None, job.call
@@ -308,13 +308,13 @@ class Binder:
             job.unsure = isinstance(told, NoAnswer)
             if isinstance(answer, Recorded):
                 job.position = answer.last
-            if isinstance(told, Refused):
+            if isinstance(told, Rejected):
                 self.books.refused(job.chosen)
             if not _is_stale(answer):
                 return told
-        return Refused(NODE_MOVED)
+        return Rejected(NODE_MOVED)
 
-    async def _note(self, event: NewEvent) -> Told:
+    async def _note(self, event: NewEvent) -> Effect:
         return outcomes.of_command(await self._record((event,)), is_new=False)
 
     async def _record(
@@ -331,7 +331,7 @@ class Binder:
 
     # --- the API server -----------------------------------------------------------------------
 
-    async def _post(self, job: _Job, attempt: int, version: str) -> Told:
+    async def _post(self, job: _Job, attempt: int, version: str) -> Effect:
         assert job.chosen is not None, job.call
         event = job.chosen.reservation
         assert (event.attempt, event.resource_version) == (attempt, version), (attempt, version)
@@ -349,7 +349,7 @@ class Binder:
             return outcomes.of_binding(error)
         return outcomes.of_binding(None)
 
-    async def _fence(self, job: _Job) -> Told:
+    async def _fence(self, job: _Job) -> Effect:
         """
         Move the Pod's version.
 
@@ -368,7 +368,7 @@ class Binder:
             return told if isinstance(told, NotThere) else NoAnswer()
         return Done()
 
-    async def _read(self, job: _Job) -> Told:
+    async def _read(self, job: _Job) -> Effect:
         try:
             async with self._calls:
                 job.read = await self.api.read(job.path)

@@ -24,7 +24,7 @@ from ledger.domain.log.recorded_request import recorded_request, request_digest
 from ledger.domain.log.state import GRANTED, LOST, LedgerState
 from scheduler.decide.answers import encode
 from scheduler.record import events
-from scheduler.record.events import Words
+from scheduler.record.events import DecidedBy
 from scheduler.service.beginning import Beginning
 from scheduler.service.ports import BindCall, Chosen, Clock, NotChosen, Standing
 from scheduler.service.view import ClusterView
@@ -46,7 +46,7 @@ class LiveBooks:
         self,
         view: ClusterView,
         clock: Clock,
-        words: Words,
+        words: DecidedBy,
         begun: Beginning,
         *,
         why_not: Callable[[], str] = str,

@@ -22,11 +22,11 @@ from ledger.store.writing.commands import Outcome, Recorded
 from scheduler.bind.protocol import (
     Deposed,
     Done,
+    Effect,
     NoAnswer,
     NotThere,
     PodNow,
-    Refused,
-    Told,
+    Rejected,
 )
 
 NOT_FOUND: Final = 404
@@ -45,18 +45,18 @@ def is_definite(error: ApiError) -> bool:
     return status is not None and 400 <= status < 500 and status != REQUEST_TIMEOUT
 
 
-def of_binding(error: ConflictError | ApiError | None) -> Told:
+def of_binding(error: ConflictError | ApiError | None) -> Effect:
     """Return what a POST of a Binding came to; None = it succeeded."""
     if error is None:
         return Done()
     if isinstance(error, ConflictError):
-        return Refused(str(error))  # another UID or version, a node, a deletion: the Pod tells
+        return Rejected(str(error))  # another UID or version, a node, a deletion: the Pod tells
     if error.status == NOT_FOUND:
         return NotThere()
-    return Refused(str(error)) if is_definite(error) else NoAnswer()
+    return Rejected(str(error)) if is_definite(error) else NoAnswer()
 
 
-def of_pod(pod: Object | None, pod_uid: str) -> Told:
+def of_pod(pod: Object | None, pod_uid: str) -> Effect:
     """Return the Pod of that UID, if it is what the name stands for now."""
     metadata = (pod or {}).get("metadata", {})
     if pod is None or metadata.get("uid") != pod_uid:
@@ -69,7 +69,7 @@ def of_pod(pod: Object | None, pod_uid: str) -> Told:
     )
 
 
-def of_command(answer: Outcome | LedgerError, *, is_new: bool) -> Told:
+def of_command(answer: Outcome | LedgerError, *, is_new: bool) -> Effect:
     """
     Return what recording a command came to.
 
@@ -81,10 +81,10 @@ def of_command(answer: Outcome | LedgerError, *, is_new: bool) -> Told:
         case Recorded():
             return Done()
         case commands.Refused(error=error):
-            return Refused(str(error))
+            return Rejected(str(error))
         case FencedError() | CorruptLedgerError():
             return Deposed()
         case UnknownOutcomeError():
             return NoAnswer()
         case LedgerError():
-            return Refused(str(answer)) if is_new else NoAnswer()
+            return Rejected(str(answer)) if is_new else NoAnswer()

@@ -26,7 +26,7 @@ from scheduler.cluster.model import RefusedPod
 from scheduler.cluster.one_node import read_node
 from scheduler.cluster.rebuilt import as_observed
 from scheduler.decide.engine import Engine
-from scheduler.decide.extender import Asked, NodeDirectory
+from scheduler.decide.extender import AskedNodes, NodeDirectory
 from scheduler.decide.filter.filtering import Filtered
 from scheduler.decide.outcome import NOT_RATED, Placement, Rated
 from scheduler.decide.settings import SchedulingSettings
@@ -52,7 +52,7 @@ class Judged:
     """The nodes that a filter asked about, and what became of them."""
 
     request: PodRequest
-    asked: Asked
+    asked: AskedNodes
     filtered: Filtered
 
 

@@ -27,7 +27,7 @@ from scheduler.usage.model import (
     History,
     Loss,
     Outage,
-    Shape,
+    WorkloadShape,
 )
 
 SHAPES_MAX: Final = 64
@@ -154,7 +154,7 @@ class _Cards:
 class _Shapes:
     """The workload's kinds of GPU Pods, as columns."""
 
-    def __init__(self, shapes: Sequence[Shape]) -> None:
+    def __init__(self, shapes: Sequence[WorkloadShape]) -> None:
         gpu = sorted((s for s in shapes if s.gpu_count), key=_by_frequency)[:SHAPES_MAX]
         self.cpu = np.array([s.cpu_milli for s in gpu], np.int64)
         self.memory = np.array([s.memory_bytes for s in gpu], np.int64)
@@ -175,7 +175,7 @@ class _Shapes:
         return result
 
 
-def _by_frequency(shape: Shape) -> tuple[int, int, int, int, int]:
+def _by_frequency(shape: WorkloadShape) -> tuple[int, int, int, int, int]:
     return (
         -shape.pods,
         shape.gpu_count,

@@ -14,8 +14,8 @@ from ledger.domain.nodes import NodeFacts
 from ledger.domain.quantity import parse_quantity
 from ledger.domain.request.requests import PodSnapshot
 from ledger.domain.resources import TYPE_GPU, WHOLE_CARD_NAMES
-from ledger.store.reading.report_rows import Device, HealthChange, Holder, Node, UnknownRow
-from scheduler.usage.model import WHOLE, CardNow, NodeNow
+from ledger.store.reading.report_rows import Device, HealthRow, HolderRow, Node, UnknownRow
+from scheduler.usage.model import WHOLE, CardNow, MappedNode
 
 GONE: Final = "gone"
 """The closed reason of a device that left its node; another may have its minor now."""
@@ -55,10 +55,10 @@ _NOTHING = _Held()
 def cluster_now_of_ledger(
     nodes: Iterable[Node],
     devices: Iterable[Device],
-    holders: Iterable[Holder],
+    holders: Iterable[HolderRow],
     closed: Mapping[DeviceKey, str],
     unknown: Iterable[UnknownRow],
-) -> tuple[NodeNow, ...]:
+) -> tuple[MappedNode, ...]:
     """
     Return the nodes of a ledger at the moment that `holders` and `unknown` were asked for.
 
@@ -111,7 +111,7 @@ def places_of(devices: Iterable[Device]) -> dict[int, DeviceKey]:
 
 def cluster_now_of_objects(
     nodes: Sequence[NodeFacts], observed: Iterable[PodObserved]
-) -> tuple[NodeNow, ...]:
+) -> tuple[MappedNode, ...]:
     """Return the nodes of a cluster with what its running Pods hold, in input order."""
     held: dict[DeviceKey, _Held] = {}
     strangers: dict[str, list[PodObserved]] = {}
@@ -135,7 +135,7 @@ def cluster_now_of_objects(
     )
 
 
-def closed_at(changes: Iterable[HealthChange], at_us: int | None) -> dict[DeviceKey, str]:
+def closed_at(changes: Iterable[HealthRow], at_us: int | None) -> dict[DeviceKey, str]:
     """Return the devices that were closed at a moment (None = now), with the reason."""
     closed: dict[DeviceKey, str] = {}
     for change in changes:
@@ -181,13 +181,13 @@ def _count(amount: str) -> int:
         return 0
 
 
-def _node(name: str, cards: Sequence[CardNow], observed: Sequence[PodObserved]) -> NodeNow:
+def _node(name: str, cards: Sequence[CardNow], observed: Sequence[PodObserved]) -> MappedNode:
     cards = sorted(
         cards, key=lambda card: (card.device_type != TYPE_GPU, card.device_type, card.minor)
     )
     strangers = [event for event in observed if unknown_cards(event)]
     free = sum(1 for card in cards if card.device_type == TYPE_GPU and not card.tenants)
-    return NodeNow(
+    return MappedNode(
         name=name,
         cards=tuple(cards),
         unknown_holders=tuple(f"{event.namespace}/{event.pod_name}" for event in strangers),

@@ -10,7 +10,7 @@ from ledger.domain.resources import TYPE_GPU
 from ledger.store.reading.report_rows import (
     ClaimRow,
     Device,
-    HealthChange,
+    HealthRow,
     HoldingRow,
     Node,
     Span,
@@ -21,14 +21,14 @@ from scheduler.usage.model import (
     Axis,
     CardInfo,
     Claim,
-    Ending,
     History,
     Hold,
+    HoldEnd,
     Loss,
     NodeInfo,
     Outage,
-    Shape,
     Share,
+    WorkloadShape,
 )
 
 SECOND_US: Final = 1_000_000
@@ -60,7 +60,7 @@ def history_of(
     span: Span,
     nodes: Sequence[Node],
     devices: Sequence[Device],
-    health: Iterable[HealthChange],
+    health: Iterable[HealthRow],
     holdings: Sequence[HoldingRow],
     claims: Sequence[ClaimRow],
 ) -> History:
@@ -74,7 +74,7 @@ def history_of(
     number_of_node = {node.node_uid: i for i, node in enumerate(nodes)}
     pods: _Table[tuple[str, str, str]] = _Table()
     shares: _Table[Share] = _Table()
-    endings: _Table[Ending] = _Table()
+    endings: _Table[HoldEnd] = _Table()
     holds = [
         Hold(
             places[key],
@@ -91,7 +91,7 @@ def history_of(
                     observed=row.kind == OBSERVED,
                 )
             ),
-            endings.place(Ending(policy=row.policy, end_reason=row.end_reason or "")),
+            endings.place(HoldEnd(policy=row.policy, end_reason=row.end_reason or "")),
         )
         for row, key in zip(holdings, keys, strict=True)
     ]
@@ -173,7 +173,7 @@ def _gpus_first(key: tuple[str, int]) -> tuple[bool, str, int]:
 
 
 def _outages(
-    axis: Axis, health: Iterable[HealthChange], places: dict[DeviceKey, int]
+    axis: Axis, health: Iterable[HealthRow], places: dict[DeviceKey, int]
 ) -> tuple[Outage, ...]:
     found: list[Outage] = []
     since: dict[int, tuple[int, str]] = {}
@@ -195,7 +195,7 @@ def _outages(
 
 
 def _losses(
-    axis: Axis, health: Iterable[HealthChange], holdings: Iterable[tuple[HoldingRow, int]]
+    axis: Axis, health: Iterable[HealthRow], holdings: Iterable[tuple[HoldingRow, int]]
 ) -> tuple[Loss, ...]:
     """Return what was held, on which card, from the loss of a node on; its cards closed with it."""
     positions = {change.at_us: change.position for change in health}
@@ -211,7 +211,9 @@ def _losses(
     return tuple(found)
 
 
-def _shapes(holdings: Sequence[HoldingRow], claims: Sequence[ClaimRow]) -> tuple[Shape, ...]:
+def _shapes(
+    holdings: Sequence[HoldingRow], claims: Sequence[ClaimRow]
+) -> tuple[WorkloadShape, ...]:
     """Return the kinds of GPU Pods that were placed, the most frequent first."""
     gpus: dict[int, tuple[int, int]] = {}
     for row in holdings:
@@ -225,7 +227,9 @@ def _shapes(holdings: Sequence[HoldingRow], claims: Sequence[ClaimRow]) -> tuple
         if claim.position in gpus
     )
     return tuple(
-        Shape(cpu_milli=cpu, memory_bytes=memory, gpu_count=count, core_percent_each=each, pods=n)
+        WorkloadShape(
+            cpu_milli=cpu, memory_bytes=memory, gpu_count=count, core_percent_each=each, pods=n
+        )
         for (cpu, memory, count, each), n in sorted(
             kinds.items(), key=lambda kind: (-kind[1], kind)
         )

@@ -40,7 +40,7 @@ class CardNow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeNow:
+class MappedNode:
     """
     One node at one moment.
 
@@ -121,7 +121,7 @@ class Share:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ending:
+class HoldEnd:
     """Why a hold is there and why it ended; empty text while it is held."""
 
     policy: str = ""
@@ -164,7 +164,7 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
+class WorkloadShape:
     """What a Pod of the workload asks for, and how many Pods asked for it."""
 
     cpu_milli: int
@@ -192,12 +192,12 @@ class History:
     cards: Sequence[CardInfo]
     pods: Sequence[tuple[str, str]] = ()
     shares: Sequence[Share] = ()
-    endings: Sequence[Ending] = ()
+    endings: Sequence[HoldEnd] = ()
     holds: Sequence[Hold] = ()
     losses: Sequence[Loss] = ()
     outages: Sequence[Outage] = ()
     claims: Sequence[Claim] = ()
-    shapes: Sequence[Shape] = ()
+    shapes: Sequence[WorkloadShape] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -75,7 +75,7 @@ class Move:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class DefragPlan:
     """
     Moves in their order, and the place they make.
 
@@ -127,9 +127,9 @@ def plan_moves(
     *,
     decisions_max: int = DECISIONS_MAX,
     exact_moves: int = EXACT_MOVES,
-) -> Plan | NoPlan:
+) -> DefragPlan | NoPlan:
     """
-    Return the fewest moves that make room for the request; the bench is left as it was found.
+    Return the fewest moves that make room for the request; the cluster is left as it was found.
 
     A greedy plan first: of the nodes, one whose Pods in the way all find other places. Then every
     smaller number of moves up to `exact_moves`, exactly: all nodes, all sets of Pods on them, all
@@ -146,12 +146,12 @@ def plan_moves(
     """
     answer = what_if.decide(request)
     if isinstance(answer, Placement):
-        return Plan(moves=(), place=answer, exact=True)
+        return DefragPlan(moves=(), place=answer, exact=True)
     return _Search(request, what_if, decisions_max).run(exact_moves)
 
 
 class _Search:
-    """One search for a plan. What stands on the bench at any moment is known, and taken back."""
+    """One search for a plan. What stands on the cluster at any moment is known, and taken back."""
 
     def __init__(self, request: PodRequest, what_if: WhatIf, decisions_max: int) -> None:
         self.request = request
@@ -174,7 +174,7 @@ class _Search:
             for node in dict.fromkeys(holder.node for holder in unit):
                 self.by_node.setdefault(node, []).append(unit)
 
-    def run(self, exact_moves: int) -> Plan | NoPlan:
+    def run(self, exact_moves: int) -> DefragPlan | NoPlan:
         lacking = lacking_in_all(self.request, self.what_if)
         if lacking:
             return NoPlan(why=f"moving Pods frees nothing in all: {lacking}", proved=True)
@@ -209,7 +209,7 @@ class _Search:
             )
         return NoPlan(why=why, proved=exact, cut=cut)
 
-    def _enough(self, best: Plan | None) -> int:
+    def _enough(self, best: DefragPlan | None) -> int:
         """Return how many moves must be searched in vain to prove that there is nothing better."""
         if best is not None:
             return len(best.moves) - 1
@@ -241,8 +241,8 @@ class _Search:
 
     # --- greedy -------------------------------------------------------------------------------
 
-    def _greedy(self, roots: Sequence[int]) -> Plan | None:
-        best: Plan | None = None
+    def _greedy(self, roots: Sequence[int]) -> DefragPlan | None:
+        best: DefragPlan | None = None
         try:
             for node in roots:
                 self._check()
@@ -281,7 +281,7 @@ class _Search:
 
     # --- exact, a Pod moves once --------------------------------------------------------------
 
-    def _once_each(self, roots: Sequence[int], count: int) -> Plan | None:
+    def _once_each(self, roots: Sequence[int], count: int) -> DefragPlan | None:
         """Return a plan of at most so many moves, each of another Pod."""
         if count > len(self.movable):
             return None
@@ -289,7 +289,7 @@ class _Search:
         self.trial.reset()
         return plan
 
-    def _exact(self, roots: Sequence[int], budget: int) -> Plan | None:
+    def _exact(self, roots: Sequence[int], budget: int) -> DefragPlan | None:
         """Return a plan of at most so many moves; what stands then is left standing."""
         for place, lifted in self._rooms(self.request, roots, budget, frozenset()):
             left = budget - sum(map(len, lifted))
@@ -348,7 +348,7 @@ class _Search:
 
     def _settle(
         self, found: _Found, pending: tuple[Unit, ...], budget: int, gone: frozenset[Unit]
-    ) -> Plan | None:
+    ) -> DefragPlan | None:
         """Give every lifted unit a place, lifting others while the budget lasts."""
         state = _state(found, pending, budget)
         if state in self.failed:
@@ -360,7 +360,7 @@ class _Search:
 
     def _settle_new(
         self, found: _Found, pending: tuple[Unit, ...], budget: int, gone: frozenset[Unit]
-    ) -> Plan | None:
+    ) -> DefragPlan | None:
         if not pending:
             standing = self.trial.rewind()
             plan = self._in_order(found)
@@ -394,7 +394,7 @@ class _Search:
 
     # --- exact, one move after the other ------------------------------------------------------
 
-    def _one_by_one(self, roots: Sequence[int], most: int) -> Plan | None:
+    def _one_by_one(self, roots: Sequence[int], most: int) -> DefragPlan | None:
         """
         Return a plan of at most so many moves, whoever moves however often.
 
@@ -424,7 +424,7 @@ class _Search:
             self.blocked = NEVER  # what it leads to can't be reached
         return None
 
-    def _there(self, way: _Steps, roots: Sequence[int]) -> Plan | None:
+    def _there(self, way: _Steps, roots: Sequence[int]) -> DefragPlan | None:
         """Return these steps as a plan if they make room."""
         self._stand(way)
         place = self._first_place(roots)
@@ -527,7 +527,7 @@ class _Search:
 
     # --- the order ----------------------------------------------------------------------------
 
-    def _in_order(self, found: _Found) -> Plan | None:
+    def _in_order(self, found: _Found) -> DefragPlan | None:
         """Return the plan in an order in which every step is feasible; nothing stands before it."""
         steps = [step for step in found.units if not all(map(_stays, *step))]
         if len(steps) > _ORDERS_MAX:
@@ -542,7 +542,7 @@ class _Search:
         self.blocked = min(self.blocked, sum(len(unit) for unit, _ in steps))
         return None
 
-    def _done(self, steps: Sequence[_Step], goal: Placement) -> Plan | None:
+    def _done(self, steps: Sequence[_Step], goal: Placement) -> DefragPlan | None:
         """Return the plan of these steps in this order; None where one of them is not feasible."""
         moves = self._walk(steps)
         place = None
@@ -550,7 +550,9 @@ class _Search:
             place = self.trial.place(self.request, goal.node, gpus_of(goal))
         self.trial.reset()
         return (
-            None if moves is None or place is None else Plan(moves=moves, place=place, exact=False)
+            None
+            if moves is None or place is None
+            else DefragPlan(moves=moves, place=place, exact=False)
         )
 
     def _walk(self, steps: Sequence[_Step]) -> tuple[Move, ...] | None:

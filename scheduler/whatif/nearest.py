@@ -91,7 +91,7 @@ def nearest_of_group(
     """
     Return how many members of a group fit together, and what the next one lacks.
 
-    The bench is left as it was found.
+    The cluster is left as it was found.
     """
     members = [replace(member, gang=None) for member in members]  # how many is the question
     low, high = 0, len(members)
@@ -117,7 +117,7 @@ def nearest(request: PodRequest, what_if: WhatIf, *, decisions_max: int = DECISI
     """
     Return the nearest changes of the request, the nodes or their holders.
 
-    The bench is left as it was found.
+    The cluster is left as it was found.
 
     Args:
         decisions_max: bound of each of the three searches.

@@ -29,7 +29,7 @@ class WhatIf:
     """
     The cluster as it is, in an engine of its own.
 
-    Whoever tries something leaves the bench as it was found. The node policy `random` is replaced:
+    Whoever tries something leaves the cluster as it was. The node policy `random` is replaced:
     what is tried twice must come out alike.
 
     Args:

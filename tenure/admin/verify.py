@@ -21,7 +21,7 @@ from tenure.units import format_duration
 if TYPE_CHECKING:
     from ledger.store.mending.withdrawals import Withdrawal
     from ledger.store.open import Ledger
-    from ledger.store.proving.tree_proof import Witness
+    from ledger.store.proving.tree_proof import KeptCheckpoint
     from ledger.store.proving.verify import VerifyReport
 
 
@@ -194,7 +194,7 @@ def _kept(checkpoints: Sequence[Path], export: Path | None, public_key: str | No
 
 
 def run_verify(
-    source: Ledger, witness: Witness | None = None, segments: Path | None = None
+    source: Ledger, witness: KeptCheckpoint | None = None, segments: Path | None = None
 ) -> VerifyReport:
     """Prove a ledger, with a progress bar where someone is watching."""
     from ledger.store.proving.tree_proof import NO_WITNESS
@@ -206,11 +206,11 @@ def run_verify(
 
 def _witness(
     source: Ledger, checkpoints: Sequence[Path], export: Path | None, public_key: str | None
-) -> tuple[Witness | None, list[str]]:
+) -> tuple[KeptCheckpoint | None, list[str]]:
     """Read what was kept outside; return what is signed, and why the rest is no witness."""
     if public_key is None:
         return None, []
-    from ledger.store.proving.tree_proof import Witness
+    from ledger.store.proving.tree_proof import KeptCheckpoint
     from ledger.store.proving.trusted_keys import trusted_keys
     from tenure.admin.checkpoint import NotSignedError, checkpoint_of, parsed_checkpoint
     from tenure.admin.export import proved_export
@@ -234,7 +234,7 @@ def _witness(
         else:
             signed.append(parsed_checkpoint(told.note, place=str(export)))
             leaves, first = told.leaves, told.first
-    witness = Witness(checkpoints=tuple(signed), leaves=leaves, first=first, keys=trusted)
+    witness = KeptCheckpoint(checkpoints=tuple(signed), leaves=leaves, first=first, keys=trusted)
     return witness, refusals
 
 

@@ -16,7 +16,13 @@ from tenure.check.facts import UNNAMED, written
 from tenure.check.workloads import Template, template_of
 from tenure.exits import with_next
 from tenure.manifests import Document
-from webhook.decide.answers import ALLOWED, Answer, PatchOperation, refusal_message, warning
+from webhook.decide.answers import (
+    ALLOWED,
+    AdmissionAnswer,
+    PatchOperation,
+    refusal_message,
+    warning,
+)
 from webhook.decide.facts import NamespaceFacts
 from webhook.decide.mutating.pod import EPHEMERAL, mutate_pod, mutated, with_blind_ephemeral
 from webhook.decide.patch import diff
@@ -129,7 +135,7 @@ class Checker:
 
     def _ephemeral(
         self, request: AdmissionRequest, facts: NamespaceFacts, body: Mapping[str, Any]
-    ) -> tuple[Mapping[str, Any], Answer]:
+    ) -> tuple[Mapping[str, Any], AdmissionAnswer]:
         """Answer for ephemeral containers, which only come by a subresource of their own."""
         now, was = (spec_of(pod).get(_EPHEMERAL) for pod in (request.obj, request.old))
         if (request.group, request.kind) != ("", "Pod") or now == was:
@@ -248,7 +254,9 @@ def _namespace(document: Document) -> str:
     return document.namespace or (DEFAULT_NAMESPACE if document.kind == "Binding" else "")
 
 
-def _together(api: Sequence[FieldError], first: Answer, second: Answer) -> tuple[FieldError, ...]:
+def _together(
+    api: Sequence[FieldError], first: AdmissionAnswer, second: AdmissionAnswer
+) -> tuple[FieldError, ...]:
     """
     Return every violation once: the API server's words count where both name a field.
 

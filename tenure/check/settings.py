@@ -15,7 +15,7 @@ from tenure.config import read_scheduling
 from tenure.exits import AnswerIsNo, with_next
 from tenure.output import Column, OutputFormat, write_answer
 from tenure.shared_config import ADMISSION, SCHEDULER, read_one
-from tenure.sources.text import Source, read_source
+from tenure.sources.text import InputFile, read_source
 
 DIGEST: Final = "vocabulary"
 """The key under which digests differ where only they are known."""
@@ -23,7 +23,7 @@ _DIGEST_LENGTH: Final = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class StatedVocabulary:
     """
     What one place says requests mean; of a webhook only the digest is known.
 
@@ -43,7 +43,7 @@ class Told:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
+class SettingDifference:
     """One key that two places set differently; empty where one does not set it."""
 
     key: str
@@ -51,7 +51,7 @@ class Difference:
     second: str
 
 
-def told_by(name: str, vocabulary: Vocabulary) -> Told:
+def told_by(name: str, vocabulary: Vocabulary) -> StatedVocabulary:
     """Return what a vocabulary says, by the keys of the settings files."""
     keys = {
         "gpushare.unit": vocabulary.gpushare_unit,
@@ -71,17 +71,17 @@ def told_by(name: str, vocabulary: Vocabulary) -> Told:
             "uniqueIds": str(kind.unique_ids).lower(),
         }
         keys |= {f"deviceTypes.{kind.name}.{key}": text for key, text in said.items()}
-    return Told(name=name, digest=vocabulary.digest, keys=keys)
+    return StatedVocabulary(name=name, digest=vocabulary.digest, keys=keys)
 
 
-def differences(first: Told, second: Told) -> list[Difference]:
+def differences(first: StatedVocabulary, second: StatedVocabulary) -> list[SettingDifference]:
     """Return every key in which two places differ, by name; none where their digests are one."""
     if first.digest == second.digest:
         return []
     if first.keys is None or second.keys is None:
-        return [Difference(key=DIGEST, first=first.digest, second=second.digest)]
+        return [SettingDifference(key=DIGEST, first=first.digest, second=second.digest)]
     return [
-        Difference(key=key, first=first.keys.get(key, ""), second=second.keys.get(key, ""))
+        SettingDifference(key=key, first=first.keys.get(key, ""), second=second.keys.get(key, ""))
         for key in sorted({*first.keys, *second.keys})
         if first.keys.get(key, "") != second.keys.get(key, "")
     ]
@@ -139,12 +139,12 @@ def compare_command(
         raise AnswerIsNo
 
 
-def _kind_of(source: Source) -> object:
+def _kind_of(source: InputFile) -> object:
     first = next((document for document in source.documents if document is not None), None)
     return first.get("kind") if isinstance(first, dict) else None
 
 
-def _of_ledger(url: str) -> Told:
+def _of_ledger(url: str) -> StatedVocabulary:
     from scheduler.cluster.snapshot import settings_of
     from tenure.opening import opened
 
@@ -152,9 +152,9 @@ def _of_ledger(url: str) -> Told:
         return told_by("the ledger", settings_of(source).vocabulary)
 
 
-def _of_webhook(digest: str) -> Told:
+def _of_webhook(digest: str) -> StatedVocabulary:
     text = digest.lower()
     if len(text) != _DIGEST_LENGTH or not set(text) <= set("0123456789abcdef"):
         error = InputError(f"not a SHA-256 in hexadecimal: value={digest!r}", field="--vocabulary")
         raise with_next(error, "copy it from the metric tenure_admission_vocabulary_info")
-    return Told(name="the webhook", digest=text)
+    return StatedVocabulary(name="the webhook", digest=text)

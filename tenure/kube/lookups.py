@@ -14,7 +14,7 @@ from ledger.domain.errors import InputError
 from ledger.domain.kube.pod_spec import Amounts
 from ledger.domain.quantity import Quantity, parse_quantity
 from ledger.domain.resources import LABEL_TENURE_MANAGED
-from tenure.kube.reflector import Source
+from tenure.kube.reflector import ListerWatcher
 from tenure.kube.watching import Watched
 from webhook.decide.facts import QuotaFact
 from webhook.server.metrics import Metrics
@@ -40,7 +40,9 @@ class _UnreadableError(LookupFailedError):
 class KubeWatches:
     """All namespaces and quotas of the cluster, each as a watch has told it."""
 
-    def __init__(self, source: Source, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, source: ListerWatcher, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
         self.namespaces = Watched(source, "/api/v1/namespaces", _labels, monotonic)
         self.quotas = Watched(source, "/api/v1/resourcequotas", _quota, monotonic)
 

@@ -29,7 +29,7 @@ GONE: Final = 410
 _DOUBLINGS_MAX: Final = 16
 
 
-class Source(Protocol):
+class ListerWatcher(Protocol):
     """What is followed; every method raises ApiError."""
 
     async def read(self, path: str) -> Object | None:
@@ -69,7 +69,7 @@ class Reflector:
 
     def __init__(
         self,
-        source: Source,
+        source: ListerWatcher,
         path: str,
         sink: Sink,
         *,

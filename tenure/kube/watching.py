@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Final, Generic, TypeVar
 
 from certs.ports import Object
-from tenure.kube.reflector import Reflector, Source
+from tenure.kube.reflector import ListerWatcher, Reflector
 
 OBJECTS_MAX: Final = 100_000
 """More are not kept: whoever asks then reads the API, object by object."""
@@ -26,7 +26,7 @@ class Watched(Generic[_T]):
 
     def __init__(
         self,
-        source: Source,
+        source: ListerWatcher,
         path: str,
         keep: Callable[[Object], _T],
         monotonic: Callable[[], float],

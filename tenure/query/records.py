@@ -11,10 +11,10 @@ from tenure.times import iso_or_none, iso_time
 from tenure.units import format_duration
 
 if TYPE_CHECKING:
-    from ledger.store.reading.report_rows import Holder
+    from ledger.store.reading.report_rows import HolderRow
 
 
-def holder_record(holder: Holder, *, now_us: int) -> dict[str, Any]:
+def holder_record(holder: HolderRow, *, now_us: int) -> dict[str, Any]:
     """Return a holder with base units, ISO times, and why it holds what it holds."""
     ended = now_us if holder.closed_at_us is None else holder.closed_at_us
     return {
@@ -50,7 +50,7 @@ def holder_record(holder: Holder, *, now_us: int) -> dict[str, Any]:
     }
 
 
-def held_text(holder: Holder) -> str:
+def held_text(holder: HolderRow) -> str:
     """Return the name of what is held: a card, cards nobody can name, CPUs, or a node alone."""
     if holder.device_type is not None and holder.minor is not None:
         return card_text(holder.node_name, holder.device_type, holder.minor)

@@ -19,7 +19,7 @@ from tenure.units import format_time
 
 if TYPE_CHECKING:
     from ledger.store.reading.report_queries import UsageGroup
-    from ledger.store.reading.report_rows import Span, Usage
+    from ledger.store.reading.report_rows import Span, UsageRecord
     from scheduler.usage.model import CapacityPoint
 
 
@@ -126,16 +126,16 @@ def capacity_parts(points: Sequence[CapacityPoint]) -> dict[str, float] | None:
     }
 
 
-def by_label(rows: Iterable[Usage], key: str) -> list[Usage]:
+def by_label(rows: Iterable[UsageRecord], key: str) -> list[UsageRecord]:
     """Return usage by label set as usage by the value of one label; "" for Pods without it."""
-    from ledger.store.reading.report_rows import Usage
+    from ledger.store.reading.report_rows import UsageRecord
 
-    groups: dict[str, list[Usage]] = {}
+    groups: dict[str, list[UsageRecord]] = {}
     for row in rows:
         labels = json.loads(row.group or "{}")
         groups.setdefault(str(labels.get(key, "")), []).append(row)
     return [
-        Usage(
+        UsageRecord(
             group=value,
             pods=sum(row.pods for row in members),
             gpu_hours=sum(row.gpu_hours for row in members),
@@ -168,11 +168,11 @@ def _moments(since_us: int, until_us: int) -> list[int]:
     return [since_us + width * (2 * i + 1) // (2 * SAMPLES) for i in range(SAMPLES)]
 
 
-def _by_hours(row: Usage) -> tuple[float, float, str]:
+def _by_hours(row: UsageRecord) -> tuple[float, float, str]:
     return -row.gpu_hours, -(row.cpu_hours or 0.0), row.group
 
 
-def _record(row: Usage, rows: Sequence[Usage]) -> dict[str, Any]:
+def _record(row: UsageRecord, rows: Sequence[UsageRecord]) -> dict[str, Any]:
     total = sum(each.gpu_hours for each in rows)
     return {
         "group": row.group,

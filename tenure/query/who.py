@@ -38,7 +38,7 @@ from tenure.times import iso_or_none
 if TYPE_CHECKING:
     from ledger.store.open import Ledger
     from ledger.store.reading.report_queries import When
-    from ledger.store.reading.report_rows import Device, Holder
+    from ledger.store.reading.report_rows import Device, HolderRow
 
 
 def register(app: typer.Typer) -> None:
@@ -123,7 +123,7 @@ def first_known(source: Ledger, readings: Sequence[Name]) -> Name:
     raise with_next(error, "`tenure map` shows the nodes and cards that it knows")
 
 
-def find_holders(source: Ledger, name: Name, when: When) -> list[Holder]:
+def find_holders(source: Ledger, name: Name, when: When) -> list[HolderRow]:
     """
     Return who holds what `name` names, by what is held and when it was given.
 
@@ -161,7 +161,7 @@ def find_holders(source: Ledger, name: Name, when: When) -> list[Holder]:
 
 def may_hold(
     source: Ledger, when: When, *, node: str, device_type: str | None = None
-) -> list[Holder]:
+) -> list[HolderRow]:
     """Return who holds devices of a node that nobody can name, of one type or of any."""
     from ledger.store.reading import report_queries as queries
 
@@ -174,7 +174,7 @@ def may_hold(
 
 
 def unknown_lines(
-    source: Ledger, name: Name, when: When, holders: Sequence[Holder]
+    source: Ledger, name: Name, when: When, holders: Sequence[HolderRow]
 ) -> tuple[str, ...]:
     """Return a line for each Pod that may hold a card, with how many of the node's it holds."""
     from ledger.store.reading import report_queries as queries
@@ -195,7 +195,7 @@ def unknown_lines(
     )
 
 
-def _unknown_line(holder: Holder, device_type: str, body: str, present: int) -> str:
+def _unknown_line(holder: HolderRow, device_type: str, body: str, present: int) -> str:
     from ledger.domain.log.events import PodObserved, decode_event
     from scheduler.usage.cluster_now import unknown_cards
 
@@ -218,7 +218,7 @@ def _owner(name: OwnerName) -> str:
     return f"{name.kind}/{name.name}"
 
 
-def _beside_cards(holders: Sequence[Holder]) -> list[Holder]:
+def _beside_cards(holders: Sequence[HolderRow]) -> list[HolderRow]:
     """Return the reservations that have CPUs of their own, or cards that nobody can name."""
     return [holder for holder in holders if holder.cpuset or holder.unknown_types]
 
@@ -262,7 +262,7 @@ def _in_words(name: Name) -> str:
             return f"Pod of {name}"
 
 
-def _free_devices(source: Ledger, name: Name, holders: Sequence[Holder]) -> list[Device]:
+def _free_devices(source: Ledger, name: Name, holders: Sequence[HolderRow]) -> list[Device]:
     """Return the devices of a node that nobody holds, so that its table shows all of them."""
     from ledger.store.reading import report_queries as queries
     from scheduler.usage.cluster_now import GONE
@@ -277,7 +277,7 @@ def _free_devices(source: Ledger, name: Name, holders: Sequence[Holder]) -> list
     ]
 
 
-def _last_before(source: Ledger, name: Name, at_us: int | None) -> Holder | None:
+def _last_before(source: Ledger, name: Name, at_us: int | None) -> HolderRow | None:
     """Return who held it last before it was free."""
     from ledger.store.reading.report_queries import When
 
@@ -290,7 +290,7 @@ def _last_before(source: Ledger, name: Name, at_us: int | None) -> Holder | None
     return max(ended, key=lambda holder: (holder.closed_at_us or 0, holder.position), default=None)
 
 
-def _record(holder: Holder, name: Name, now_us: int) -> dict[str, Any]:
+def _record(holder: HolderRow, name: Name, now_us: int) -> dict[str, Any]:
     record = holder_record(holder, now_us=now_us)
     return cpu_record(record, name) if isinstance(name, CpuName) else record
 
@@ -310,7 +310,7 @@ def _free_row(device: Device) -> dict[str, Any]:
 
 
 def _write_table(
-    rows: Sequence[dict[str, Any]], name: Name, last: Holder | None, *, wide: bool
+    rows: Sequence[dict[str, Any]], name: Name, last: HolderRow | None, *, wide: bool
 ) -> None:
     if not rows:
         _write_nobody(name, last)
@@ -327,7 +327,7 @@ def _place(row: Mapping[str, Any]) -> tuple[str, bool, str, int]:
     return row["node"], device_type is None, rank, row["minor"] or 0
 
 
-def _write_nobody(name: Name, last: Holder | None) -> None:
+def _write_nobody(name: Name, last: HolderRow | None) -> None:
     holds = "holds nothing" if isinstance(name, (PodName, OwnerName)) else "is held by nobody"
     sys.stdout.write(f"{name} {holds}\n")
     if last is not None:

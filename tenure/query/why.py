@@ -25,7 +25,13 @@ from tenure.units import format_duration, format_time
 if TYPE_CHECKING:
     from ledger.domain.log.events import RefusalReason
     from ledger.store.open import Ledger
-    from ledger.store.reading.report_rows import Device, HealthChange, Holder, PodSummary, Refusal
+    from ledger.store.reading.report_rows import (
+        Device,
+        HealthRow,
+        HolderRow,
+        PodSummary,
+        RefusalRow,
+    )
     from scheduler.whatif.prospects import Prospects
     from tenure.manifests import Manifests
 
@@ -138,8 +144,8 @@ class PodStory:
 
     pod: PodSummary
     state: str
-    holders: tuple[Holder, ...]
-    refusal: Refusal | None
+    holders: tuple[HolderRow, ...]
+    refusal: RefusalRow | None
     refusals: int
     note: str = ""
 
@@ -149,7 +155,7 @@ class PodStory:
         return f"{self.pod.namespace}/{self.pod.pod_name}"
 
     @property
-    def lost(self) -> Holder | None:
+    def lost(self) -> HolderRow | None:
         """Return what it holds of a lost node, if that is where it stands."""
         from ledger.domain.log.state import LOST
 
@@ -379,7 +385,7 @@ def _write_story(story: PodStory, now_us: int) -> None:
     write_table(rows, columns, out)
 
 
-def _waiting_lines(story: PodStory, refusal: Refusal, now_us: int) -> Iterator[str]:
+def _waiting_lines(story: PodStory, refusal: RefusalRow, now_us: int) -> Iterator[str]:
     waits = format_duration(max(0, now_us - refusal.at_us))
     asks = f", asks for {refusal.shape}" if refusal.shape else ""
     times = "once" if story.refusals == 1 else f"{story.refusals} times"
@@ -436,7 +442,7 @@ def _why_devices(
         write_lines(unknown_lines(source, card, When(), holders))
 
 
-def _of_device(unknown: Sequence[Holder], device: Device) -> list[Holder]:
+def _of_device(unknown: Sequence[HolderRow], device: Device) -> list[HolderRow]:
     """Return who may hold a device: a Pod on unknown devices of its type, on its node."""
     return [
         holder
@@ -448,9 +454,9 @@ def _of_device(unknown: Sequence[Holder], device: Device) -> list[Holder]:
 
 def _device_record(
     device: Device,
-    changes: Sequence[HealthChange],
-    holders: Sequence[Holder],
-    strangers: Sequence[Holder],
+    changes: Sequence[HealthRow],
+    holders: Sequence[HolderRow],
+    strangers: Sequence[HolderRow],
 ) -> dict[str, Any]:
     observed = [holder for holder in holders if holder.kind == "observed"]
     core = device.core_used_percent + sum(holder.core_percent for holder in observed)
@@ -476,7 +482,7 @@ def _device_record(
     }
 
 
-def _names(strangers: Sequence[Holder]) -> str:
+def _names(strangers: Sequence[HolderRow]) -> str:
     names = [f"{holder.namespace}/{holder.pod_name}" for holder in strangers]
     more = len(names) - STRANGERS_MAX
     return ", ".join(names[:STRANGERS_MAX]) + (f" and {more} more" if more > 0 else "")
@@ -484,8 +490,8 @@ def _names(strangers: Sequence[Holder]) -> str:
 
 def _device_state(
     device: Device,
-    changes: Sequence[HealthChange],
-    holders: Sequence[Holder],
+    changes: Sequence[HealthRow],
+    holders: Sequence[HolderRow],
     core_left: int,
     memory_left: int,
 ) -> tuple[str, str]:
@@ -510,7 +516,7 @@ def _device_state(
     return "shared", "a Pod that asks for no more than what is left fits"
 
 
-def _last_change(device: Device, changes: Sequence[HealthChange]) -> HealthChange | None:
+def _last_change(device: Device, changes: Sequence[HealthRow]) -> HealthRow | None:
     key = (device.node_uid, device.device_type, device.minor)
     mine = [c for c in changes if (c.node_uid, c.device_type, c.minor) == key]
     return mine[-1] if mine else None

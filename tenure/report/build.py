@@ -11,12 +11,12 @@ from ledger.domain.errors import InputError
 from ledger.domain.log.events import RequestRefused, SettingsChanged, decode_event
 from ledger.store.reading import report_queries as queries
 from ledger.store.reading.kept import events_of
-from ledger.store.reading.report_rows import Refusal, Span
+from ledger.store.reading.report_rows import RefusalRow, Span
 from scheduler.usage.capacity import capacity_over, cards_over
 from scheduler.usage.history import history_of
 from scheduler.usage.model import History
 from tenure.exits import with_next
-from tenure.report.model import FailureRow, Report, Source, Totals, UsageRow
+from tenure.report.model import FailureRow, Report, ReportSource, Totals, UsageRow
 from tenure.report.page import render
 from tenure.version import tenure_version
 
@@ -86,7 +86,7 @@ def read_report(
             findings=tuple(_finding(f.position, f.text) for f in proof.findings) if proof else (),
         ),
         history=history,
-        source=Source(
+        source=ReportSource(
             command=command,
             ledger=ledger.url,
             origin=head.origin,
@@ -123,7 +123,7 @@ def load_history(ledger: Ledger, span: Span) -> History:
     )
 
 
-def failure_rows(refusals: Iterable[Refusal]) -> tuple[FailureRow, ...]:
+def failure_rows(refusals: Iterable[RefusalRow]) -> tuple[FailureRow, ...]:
     """Return the reasons of refusals, each with its newest example that says how it would fit."""
     pods: dict[str, set[str]] = {}
     seen: dict[str, int] = {}

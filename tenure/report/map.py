@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ledger.domain.log.recorded_node import RecordedNode
     from ledger.store.open import Ledger
     from ledger.store.reading.timetravel import Loaded
-    from scheduler.usage.model import NodeNow
+    from scheduler.usage.model import MappedNode
     from tenure.simulate.model import Run
 
 
@@ -198,7 +198,7 @@ def _show_cpus(nodes: Sequence[CpusNow], output: OutputFormat) -> None:
     console.print(draw_cpus(nodes, width=width), soft_wrap=True, end="")
 
 
-def read_fleet(source: Ledger, at_us: int | None) -> tuple[NodeNow, ...]:
+def read_fleet(source: Ledger, at_us: int | None) -> tuple[MappedNode, ...]:
     """Return the cluster of a ledger, now or at a moment, from one transaction."""
     from ledger.store.reading import report_queries as queries
     from ledger.store.reading.report_queries import When
@@ -215,7 +215,7 @@ def read_fleet(source: Ledger, at_us: int | None) -> tuple[NodeNow, ...]:
         )
 
 
-def _fleet_of_files(files: Sequence[str]) -> tuple[NodeNow, ...]:
+def _fleet_of_files(files: Sequence[str]) -> tuple[MappedNode, ...]:
     from scheduler.usage.cluster_now import cluster_now_of_objects
 
     run = _run_of_files(files)
@@ -236,7 +236,7 @@ def _run_of_files(files: Sequence[str]) -> Run:
     return run
 
 
-def _show(nodes: Sequence[NodeNow], output: OutputFormat) -> None:
+def _show(nodes: Sequence[MappedNode], output: OutputFormat) -> None:
     if not output.is_table:
         write_answer(output, _csv_rows(nodes), _MAP_COLUMNS, document=_node_records(nodes))
         return
@@ -247,7 +247,7 @@ def _show(nodes: Sequence[NodeNow], output: OutputFormat) -> None:
     console.print(draw_map(nodes, width=width, blocks=_has_blocks()), soft_wrap=True, end="")
 
 
-def _watch(read: Callable[[], Sequence[NodeNow]], interval: float) -> None:
+def _watch(read: Callable[[], Sequence[MappedNode]], interval: float) -> None:
     from rich.live import Live
 
     from tenure.report.terminal import draw_map
@@ -271,7 +271,7 @@ def _has_blocks() -> bool:
     return (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
 
 
-def _node_records(nodes: Sequence[NodeNow]) -> list[dict[str, Any]]:
+def _node_records(nodes: Sequence[MappedNode]) -> list[dict[str, Any]]:
     return [
         {
             "node": node.name,
@@ -286,7 +286,7 @@ def _node_records(nodes: Sequence[NodeNow]) -> list[dict[str, Any]]:
     ]
 
 
-def _card_rows(nodes: Sequence[NodeNow]) -> list[dict[str, Any]]:
+def _card_rows(nodes: Sequence[MappedNode]) -> list[dict[str, Any]]:
     return [
         {
             "node": node.name,
@@ -303,7 +303,7 @@ def _card_rows(nodes: Sequence[NodeNow]) -> list[dict[str, Any]]:
     ]
 
 
-def _csv_rows(nodes: Sequence[NodeNow]) -> list[dict[str, Any]]:
+def _csv_rows(nodes: Sequence[MappedNode]) -> list[dict[str, Any]]:
     """
     Return a row per card; each GPU has its node's Pods on unknown cards beside it.
 

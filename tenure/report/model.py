@@ -57,7 +57,7 @@ class Totals:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class ReportSource:
     """Where a report comes from, for its footer."""
 
     command: str
@@ -76,7 +76,7 @@ class Report:
 
     totals: Totals
     history: History
-    source: Source
+    source: ReportSource
     capacity: Sequence[CapacityPoint] = ()
     failures: Sequence[FailureRow] = ()
     usage: Sequence[UsageRow] = ()

@@ -27,7 +27,7 @@ from itertools import accumulate, chain, pairwise
 from math import gcd
 from typing import Any, Final
 
-from scheduler.usage.model import CardInfo, Ending, History, Hold, NodeInfo, Outage, Share
+from scheduler.usage.model import CardInfo, History, Hold, HoldEnd, NodeInfo, Outage, Share
 
 VERSION: Final = 1
 _DIGITS: Final = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -98,7 +98,7 @@ def unpack(document: dict[str, Any]) -> History:
             for core, memory, ratio, exclusive, observed in document["shares"]
         ),
         endings=tuple(
-            Ending(policy=policy, end_reason=reason) for policy, reason in document["endings"]
+            HoldEnd(policy=policy, end_reason=reason) for policy, reason in document["endings"]
         ),
         holds=tuple(_unpack_holds(document["holds"], start, tick)),
         outages=tuple(

@@ -11,7 +11,7 @@ from typing import Final
 from rich.text import Text
 
 from ledger.domain.resources import TYPE_GPU
-from scheduler.usage.model import WHOLE, CardNow, NodeNow
+from scheduler.usage.model import WHOLE, CardNow, MappedNode
 from tenure.output import one_line
 
 DETAILED_NODES_MAX: Final = 24
@@ -37,7 +37,7 @@ _QUIET: Final = "dim"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Totals:
+class CardTotals:
     """How the cards of some nodes stand."""
 
     nodes: int
@@ -57,7 +57,7 @@ class Totals:
         return f"{_nodes(self.nodes)}, {cards}: {', '.join(parts)}"
 
 
-def draw_map(nodes: Sequence[NodeNow], *, width: int = 80, blocks: bool = True) -> Text:
+def draw_map(nodes: Sequence[MappedNode], *, width: int = 80, blocks: bool = True) -> Text:
     """
     Return the map, no line longer than `width`, or than 80 in a narrower terminal.
 
@@ -89,14 +89,14 @@ def draw_map(nodes: Sequence[NodeNow], *, width: int = 80, blocks: bool = True) 
     return text
 
 
-def totals_of(nodes: Iterable[NodeNow]) -> Totals:
+def totals_of(nodes: Iterable[MappedNode]) -> CardTotals:
     """Return how the GPUs of the nodes stand together; unknown holders count as whole cards."""
     nodes = list(nodes)
     cards = [card for node in nodes for card in _gpus(node)]
     unknown = sum(node.unknown_cards for node in nodes)
     held = sum(card.level_percent for card in cards) + WHOLE * unknown
     free = sum(1 for card in cards if not card.tenants and not card.unhealthy)
-    return Totals(
+    return CardTotals(
         nodes=len(nodes),
         cards=len(cards),
         percent=min(WHOLE, held // len(cards)) if cards else 0,
@@ -110,7 +110,7 @@ def _nodes(count: int) -> str:
     return f"{count:,} node{'' if count == 1 else 's'}"
 
 
-def _draw_detail(text: Text, nodes: Sequence[NodeNow], width: int) -> None:
+def _draw_detail(text: Text, nodes: Sequence[MappedNode], width: int) -> None:
     columns = min(
         PER_ROW, max(len(row) for node in nodes for _, row in _detail_rows(node, PER_ROW))
     )
@@ -134,7 +134,7 @@ def _draw_detail(text: Text, nodes: Sequence[NodeNow], width: int) -> None:
     text.append("\n")
 
 
-def _detail_rows(node: NodeNow, columns: int) -> Iterable[tuple[str, Sequence[CardNow]]]:
+def _detail_rows(node: MappedNode, columns: int) -> Iterable[tuple[str, Sequence[CardNow]]]:
     """Yield the rows of one node with what stands in the model column: GPUs, then other types."""
     gpus = _gpus(node)
     yield _model(node), gpus[:columns]
@@ -147,11 +147,11 @@ def _detail_rows(node: NodeNow, columns: int) -> Iterable[tuple[str, Sequence[Ca
             yield one_line(device_type) if i == 0 else "", row[i : i + columns]
 
 
-def _gpus(node: NodeNow) -> list[CardNow]:
+def _gpus(node: MappedNode) -> list[CardNow]:
     return [card for card in node.cards if card.device_type == TYPE_GPU]
 
 
-def _names(nodes: Sequence[NodeNow]) -> list[str]:
+def _names(nodes: Sequence[MappedNode]) -> list[str]:
     """Return the names of the nodes without the domain that all of them end with."""
     names = [one_line(node.name) for node in nodes]
     domains = {name.partition(".")[2] for name in names}
@@ -160,8 +160,8 @@ def _names(nodes: Sequence[NodeNow]) -> list[str]:
     return names
 
 
-def _draw_models(text: Text, nodes: Sequence[NodeNow]) -> None:
-    rows: dict[str, list[NodeNow]] = {}
+def _draw_models(text: Text, nodes: Sequence[MappedNode]) -> None:
+    rows: dict[str, list[MappedNode]] = {}
     for node in nodes:
         rows.setdefault(_model(node) or "-", []).append(node)
     titles = ("NODES", "CARDS", "HELD", *(band.upper() for band in _BANDS), "CLOSED")
@@ -174,7 +174,7 @@ def _draw_models(text: Text, nodes: Sequence[NodeNow]) -> None:
     text.append("\n")
 
 
-def _bands(nodes: Iterable[NodeNow]) -> Counter[str]:
+def _bands(nodes: Iterable[MappedNode]) -> Counter[str]:
     """Return how many GPUs there are of each level; free ones are open and without tenants."""
     return Counter(
         _BANDS[3 if level >= WHOLE else 2 if level >= 50 else 1 if card.tenants else 0]
@@ -185,7 +185,7 @@ def _bands(nodes: Iterable[NodeNow]) -> Counter[str]:
     )
 
 
-def _draw_cards(text: Text, nodes: Sequence[NodeNow], width: int, blocks: bool) -> None:
+def _draw_cards(text: Text, nodes: Sequence[MappedNode], width: int, blocks: bool) -> None:
     for line in _lines(nodes, width):
         for i, node in enumerate(line):
             text.append(" " if i else "")
@@ -195,9 +195,9 @@ def _draw_cards(text: Text, nodes: Sequence[NodeNow], width: int, blocks: bool) 
     text.append("\n")
 
 
-def _lines(nodes: Sequence[NodeNow], width: int) -> Iterable[list[NodeNow]]:
+def _lines(nodes: Sequence[MappedNode], width: int) -> Iterable[list[MappedNode]]:
     """Yield the nodes that fit on one line, GPUs next to each other, nodes a blank apart."""
-    line: list[NodeNow] = []
+    line: list[MappedNode] = []
     used = 0
     for node in nodes:
         cards = len(_gpus(node))
@@ -210,11 +210,11 @@ def _lines(nodes: Sequence[NodeNow], width: int) -> Iterable[list[NodeNow]]:
         yield line
 
 
-def _card_rows(nodes: Sequence[NodeNow], width: int) -> int:
+def _card_rows(nodes: Sequence[MappedNode], width: int) -> int:
     return sum(1 for _ in _lines(nodes, width))
 
 
-def _draw_nodes(text: Text, nodes: Sequence[NodeNow], width: int, blocks: bool) -> None:
+def _draw_nodes(text: Text, nodes: Sequence[MappedNode], width: int, blocks: bool) -> None:
     for i in range(0, len(nodes), width):
         for node in nodes[i : i + width]:
             text.append(*_node_sign(node, blocks))
@@ -231,7 +231,7 @@ def _draw_legend(text: Text) -> None:
     text.append(" card unknown\n", _QUIET)
 
 
-def _draw_unknown(text: Text, nodes: Sequence[NodeNow], width: int) -> None:
+def _draw_unknown(text: Text, nodes: Sequence[MappedNode], width: int) -> None:
     hit = [node for node in nodes if node.unknown_holders]
     for node in hit[:_UNKNOWN_MAX]:
         shown = ", ".join(one_line(pod) for pod in node.unknown_holders[:4])
@@ -245,7 +245,7 @@ def _draw_unknown(text: Text, nodes: Sequence[NodeNow], width: int) -> None:
         text.append(f"card unknown on {len(hit) - _UNKNOWN_MAX} more nodes\n", _UNKNOWN)
 
 
-def _cell(node: NodeNow, card: CardNow) -> tuple[str, str]:
+def _cell(node: MappedNode, card: CardNow) -> tuple[str, str]:
     shared = "+" if card.tenants > 1 else ""
     if card.unhealthy:
         return f"{card.level_percent}!" if card.tenants else "!", _CLOSED
@@ -258,14 +258,14 @@ def _cell(node: NodeNow, card: CardNow) -> tuple[str, str]:
     return ".", _FREE
 
 
-def _sign(node: NodeNow, card: CardNow, blocks: bool) -> tuple[str, str]:
+def _sign(node: MappedNode, card: CardNow, blocks: bool) -> tuple[str, str]:
     sign, style = _cell(node, card)
     if card.unhealthy:
         return "!", style
     return (_level(card.level_percent, blocks), style) if card.tenants else (sign, style)
 
 
-def _node_sign(node: NodeNow, blocks: bool) -> tuple[str, str]:
+def _node_sign(node: MappedNode, blocks: bool) -> tuple[str, str]:
     totals = totals_of([node])
     if totals.cards and totals.closed == totals.cards:
         return "!", _CLOSED
@@ -287,7 +287,7 @@ def _scale(blocks: bool) -> str:
     return _BLOCKS if blocks else f"{_DIGITS[0]}..{_DIGITS[-2]}{_DIGITS[-1]}"
 
 
-def _model(node: NodeNow) -> str:
+def _model(node: MappedNode) -> str:
     return ",".join(sorted({one_line(card.model or card.device_type) for card in _gpus(node)}))
 
 

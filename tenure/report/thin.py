@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from scheduler.usage.model import Ending, History, Hold, Share
+from scheduler.usage.model import History, Hold, HoldEnd, Share
 from tenure.report.packing import pack, tick_of
 
 STEPS_MAX: Final = 2000
@@ -117,7 +117,7 @@ def levels_at_steps(history: History, moments: Sequence[int]) -> History:
         history,
         pods=(("", ""),) if holds else (),
         shares=tuple(shares),
-        endings=(Ending(),) if holds else (),
+        endings=(HoldEnd(),) if holds else (),
         holds=tuple(sorted(holds, key=lambda hold: (hold.opened, hold.card))),
     )
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
 
-from certs.material import CertificateError, Facts, bundle_facts
-from certs.plan import Recorded, Replica
+from certs.material import CertificateError, CertificateFacts, bundle_facts
+from certs.plan import Replica, RotationRecord
 from certs.ports import ApiError, ConflictError, Objects
 from certs.record import REQUESTED, read_record
 from certs.reports import Reports
@@ -41,7 +41,7 @@ class Status:
         trusted: webhook configuration -> fingerprints that it trusts; None for one that is absent.
     """
 
-    recorded: Recorded
+    recorded: RotationRecord
     trusted: dict[str, frozenset[str] | None]
     replicas: tuple[Replica, ...]
 
@@ -142,7 +142,7 @@ def _rows(found: Status, now: datetime) -> list[dict[str, Any]]:
     return rows
 
 
-def _certificate(what: str, name: str, facts: Facts, now: datetime) -> dict[str, Any]:
+def _certificate(what: str, name: str, facts: CertificateFacts, now: datetime) -> dict[str, Any]:
     ended = now >= facts.not_after
     state = "HAS ENDED" if ended else f"{(facts.not_after - now).days} days left"
     row = _row(what, name, state, bad=ended, fingerprint=facts.fingerprint)

@@ -34,7 +34,7 @@ from ledger.store.writing.lane import Lane, Turn, open_lane
 from scheduler.cluster.settings import settings_hash, settings_json
 from scheduler.decide.settings import SchedulingSettings
 from scheduler.record import events
-from scheduler.record.events import Words
+from scheduler.record.events import DecidedBy
 from scheduler.service.assembly import Assembly, Ports, assemble
 from scheduler.service.beginning import Beginning, begin
 from scheduler.service.books import LiveBooks
@@ -199,7 +199,7 @@ async def serve_scheduler(options: SchedulerOptions) -> None:
         freshness, woken = Freshness(), asyncio.Event()
         recorder = ProbedLane(lane, service, freshness)
         tasks = await stack.enter_async_context(tasks_of_process())
-        words = Words(
+        words = DecidedBy(
             policy=settings.node_policy,
             settings_hash=settings_hash(settings, seed=0),
             tenure_version=tenure_version(),
@@ -322,7 +322,7 @@ def _begin(url: str) -> tuple[Beginning, str]:
 async def _say_settings(
     recorder: ProbedLane,
     settings: SchedulingSettings,
-    words: Words,
+    words: DecidedBy,
     begun: Beginning,
     clock: ProcessClock,
 ) -> None:

@@ -20,7 +20,7 @@ from tenure.simulate.compare import row_of, write_comparison
 from tenure.simulate.model import Run
 from tenure.simulate.render import write_result
 from tenure.simulate.results import Result
-from tenure.simulate.runner import Record, recorded_start_us, run_simulation
+from tenure.simulate.runner import RunRecord, recorded_start_us, run_simulation
 from tenure.units import parse_time
 from tenure.version import tenure_version
 
@@ -177,7 +177,7 @@ def _ratio(text: str | None) -> Decimal | None:
 
 
 def _simulate(options: Options, run: Run, settings: SchedulingSettings) -> Result:
-    record = Record(ledger=options.ledger, resume=options.resume, batch=options.batch)
+    record = RunRecord(ledger=options.ledger, resume=options.resume, batch=options.batch)
     nodes_shown = options.compare is None and options.output in (
         OutputFormat.JSON,
         OutputFormat.YAML,

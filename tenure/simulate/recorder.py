@@ -19,7 +19,7 @@ class Writer(Protocol):
         ...
 
 
-class Replay:
+class ResumedEvents:
     """
     The events that an interrupted run recorded, met again by the same run from its start.
 
@@ -54,7 +54,7 @@ class Recorder:
         appended: events appended by this process; what a resumed run finds is not counted.
     """
 
-    def __init__(self, writer: Writer, *, batch: int, replay: Replay | None = None) -> None:
+    def __init__(self, writer: Writer, *, batch: int, replay: ResumedEvents | None = None) -> None:
         assert batch >= 1, batch
         self._writer = writer
         self._batch = batch

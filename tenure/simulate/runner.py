@@ -24,10 +24,10 @@ from scheduler.decide.engine import Engine
 from scheduler.decide.score.typical import workload_of
 from scheduler.decide.settings import SchedulingSettings
 from scheduler.record.core import Placed
-from scheduler.record.events import Words
+from scheduler.record.events import DecidedBy
 from tenure.exits import note, with_next
 from tenure.simulate.model import Run
-from tenure.simulate.recorder import Recorder, Replay
+from tenure.simulate.recorder import Recorder, ResumedEvents
 from tenure.simulate.results import LedgerSpan, Outcome, Result
 from tenure.simulate.simulator import Progress, Simulator
 from tenure.simulate.timed import VirtualClock
@@ -44,7 +44,7 @@ TEMPORARY_BATCH: Final = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
+class RunRecord:
     """
     Where and how a run is recorded.
 
@@ -66,7 +66,7 @@ def run_simulation(
     seed: int,
     version: str,
     clock: Callable[[], float],
-    record: Record = Record(),
+    record: RunRecord = RunRecord(),
     keep_nodes: bool = False,
     progress: Progress | None = None,
 ) -> Result:
@@ -85,7 +85,7 @@ def run_simulation(
     """
     _refuse_disorder(run)
     settings = with_templates(settings, run.shared_templates)
-    words = Words(
+    words = DecidedBy(
         policy=settings.node_policy,
         settings_hash=settings_hash(settings, seed=seed),
         tenure_version=version,
@@ -197,7 +197,7 @@ def _typical(run: Run) -> Sequence[PodRequest]:
 
 
 @contextmanager
-def _opened(record: Record) -> Iterator[Ledger]:
+def _opened(record: RunRecord) -> Iterator[Ledger]:
     if record.ledger is None:
         with (
             tempfile.TemporaryDirectory(prefix="tenure-") as folder,
@@ -242,7 +242,7 @@ def _cut_short(outcomes: Sequence[Outcome]) -> Iterator[str]:
             yield f"{outcome.placement.request.path}: the search for cards was cut short: {why}"
 
 
-def _replay(ledger: Ledger, origin: str) -> Replay | None:
+def _replay(ledger: Ledger, origin: str) -> ResumedEvents | None:
     """Return the events to compare with; None where a run begins."""
     head = ledger.head()
     if head.epoch == 0:
@@ -255,4 +255,4 @@ def _replay(ledger: Ledger, origin: str) -> Replay | None:
             place=ledger.url,
         )
         raise with_next(error, "give the inputs and options of the interrupted run")
-    return Replay(ledger.read_events())
+    return ResumedEvents(ledger.read_events())

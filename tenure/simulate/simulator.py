@@ -13,8 +13,8 @@ from scheduler.cluster.model import Pod, RefusedPod
 from scheduler.decide.engine import Engine
 from scheduler.decide.outcome import Unplaced
 from scheduler.decide.settings import SchedulingSettings
-from scheduler.record.core import Core, Placed, Refused
-from scheduler.record.events import Words
+from scheduler.record.core import Decisions, Placed, Refused
+from scheduler.record.events import DecidedBy
 from scheduler.record.grouping import Ended
 from tenure.simulate.model import PodChange, Run
 from tenure.simulate.recorder import Recorder
@@ -44,11 +44,11 @@ class Simulator:
         engine: Engine,
         recorder: Recorder,
         settings: SchedulingSettings,
-        words: Words,
+        words: DecidedBy,
         keep_nodes: bool,
     ) -> None:
         self.run = run
-        self.core = Core(
+        self.core = Decisions(
             run, engine=engine, record=recorder, settings=settings, words=words, rank=run.rank
         )
         self.engine, self.groups = engine, self.core.groups
@@ -76,7 +76,7 @@ class Simulator:
         self.core.refuse(pod, self.run.arrivals[index].at_us)
 
     def decide(self, index: int, at_us: int) -> Placed | Unplaced:
-        """Decide one Pod, as `Core.decide`."""
+        """Decide one Pod, as `Decisions.decide`."""
         answer = self.core.decide(index, self.request(index), at_us)
         self._note(index, answer)
         return answer
@@ -89,7 +89,7 @@ class Simulator:
         *,
         expected: Sequence[int] = (),
     ) -> list[Placed | Unplaced]:
-        """Decide members of one group or gang, as `Core.decide_group`; one answer per index."""
+        """Decide members of one group or gang, as `Decisions.decide_group`; one per index."""
         answers = self.core.decide_group(
             {index: self.request(index) for index in indices},
             at_us,

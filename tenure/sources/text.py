@@ -20,7 +20,7 @@ _FLOW_YAML_MAX: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class InputFile:
     """One input file, its text, and the documents in it."""
 
     name: str
@@ -41,7 +41,7 @@ class Source:
         return f"{self.name}:{yaml_line(self.text, number, field)}"
 
 
-def read_source(path: Path) -> Source:
+def read_source(path: Path) -> InputFile:
     """
     Read and parse one file.
 
@@ -60,12 +60,12 @@ def read_source(path: Path) -> Source:
     return parse_source(str(path), content)
 
 
-def read_stream(stream: BinaryIO, name: str) -> Source:
+def read_stream(stream: BinaryIO, name: str) -> InputFile:
     """Read and parse what comes in on a stream. Raises InputError as `read_source`."""
     return parse_source(name, _bytes_of(stream, name))
 
 
-def parse_source(name: str, content: bytes) -> Source:
+def parse_source(name: str, content: bytes) -> InputFile:
     """Parse the bytes of one file: JSON where it is JSON, else YAML. Raises InputError."""
     try:
         text = content.decode("utf-8-sig")
@@ -75,7 +75,7 @@ def parse_source(name: str, content: bytes) -> Source:
     if name.endswith(".json") or text.lstrip()[:1] in ("{", "["):
         try:
             documents = tuple(json_documents(text))
-            return Source(name=name, text=text, documents=documents, is_json=True)
+            return InputFile(name=name, text=text, documents=documents, is_json=True)
         except RecursionError as error:
             raise InputError("nested deeper than any manifest", place=name) from error
         except NotJsonError as error:
@@ -84,7 +84,7 @@ def parse_source(name: str, content: bytes) -> Source:
                 raise InputError(f"broken JSON: {error.fact}", place=place) from error
     from tenure.sources.yaml_text import yaml_documents
 
-    return Source(name=name, text=text, documents=yaml_documents(name, text), is_json=False)
+    return InputFile(name=name, text=text, documents=yaml_documents(name, text), is_json=False)
 
 
 def _bytes_of(stream: BinaryIO, name: str) -> bytes:

@@ -1,4 +1,4 @@
-"""`tenure defrag plan`: the scene, the request, and the plan as a table or as data."""
+"""`tenure defrag plan`: the cluster, the request, and the plan as a table or as data."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ledger.domain.request.requests import PodRequest
     from scheduler.cluster.model import ClusterSnapshot
     from scheduler.cluster.snapshot import FileObjects
-    from scheduler.whatif.defrag import Move, NoPlan, Plan
+    from scheduler.whatif.defrag import DefragPlan, Move, NoPlan
     from scheduler.whatif.what_if import WhatIf
     from tenure.whatif.wanted import Wanted
 
@@ -336,15 +336,15 @@ def _what_if(
 
 
 def _document(
-    request: PodRequest, answer: Plan | NoPlan, what_if: WhatIf, cluster: ClusterSnapshot
+    request: PodRequest, answer: DefragPlan | NoPlan, what_if: WhatIf, cluster: ClusterSnapshot
 ) -> dict[str, Any]:
     """Return the answer as JSON shows it; every key is always there."""
     from scheduler.record.events import shape_of
-    from scheduler.whatif.defrag import Plan
+    from scheduler.whatif.defrag import DefragPlan
 
     fixed = Counter(holder.fixed for holder in what_if.holders.values() if holder.fixed)
     plan = None
-    if isinstance(answer, Plan):
+    if isinstance(answer, DefragPlan):
         place = answer.place
         plan = {
             "moves": [_move(move) for move in answer.moves],
@@ -358,8 +358,8 @@ def _document(
             "shape": shape_of(request),
         },
         "plan": plan,
-        "exact": answer.exact if isinstance(answer, Plan) else answer.proved,
-        "why": "" if isinstance(answer, Plan) else answer.why,
+        "exact": answer.exact if isinstance(answer, DefragPlan) else answer.proved,
+        "why": "" if isinstance(answer, DefragPlan) else answer.why,
         "cut": list(answer.cut),
         "not_moved": dict(sorted(fixed.items())),
         "untold": list(cluster.untold),
@@ -400,13 +400,13 @@ def _place(node: str, shares: Sequence[DeviceShare], cpuset: CpuSet) -> dict[str
 
 
 def _write(
-    request: PodRequest, answer: Plan | NoPlan, document: dict[str, Any], output: OutputFormat
+    request: PodRequest, answer: DefragPlan | NoPlan, document: dict[str, Any], output: OutputFormat
 ) -> None:
-    from scheduler.whatif.defrag import Plan
+    from scheduler.whatif.defrag import DefragPlan
 
     lines = _lines(request, answer)
     sys.stdout.write(one_line(next(lines)) + "\n")
-    if isinstance(answer, Plan) and answer.moves:
+    if isinstance(answer, DefragPlan) and answer.moves:
         rows = [
             {
                 **move,
@@ -418,14 +418,14 @@ def _write(
         ]
         shown = [c for c in MOVE_COLUMNS if output is OutputFormat.WIDE or not c.wide]
         write_table(rows, shown, sys.stdout)
-    if isinstance(answer, Plan):
+    if isinstance(answer, DefragPlan):
         place = _text(document["plan"]["place"])
         sys.stdout.write(one_line(f"then {request.path} fits on {place}") + "\n")
     for line in (*lines, *_asides(document)):
         sys.stdout.write(one_line(line) + "\n")
 
 
-def _lines(request: PodRequest, answer: Plan | NoPlan) -> Iterator[str]:
+def _lines(request: PodRequest, answer: DefragPlan | NoPlan) -> Iterator[str]:
     from scheduler.record.events import shape_of
     from scheduler.whatif.defrag import NoPlan
 

@@ -26,7 +26,7 @@ from ledger.store.proving.checkpoints import (
     prove_consistency,
     prove_inclusion,
 )
-from ledger.store.proving.tree_proof import Witness as Kept
+from ledger.store.proving.tree_proof import KeptCheckpoint as Kept
 from ledger.store.proving.verify import verify
 from ledger.store.reading.feed import follow
 from ledger.store.reading.kept import events_of

@@ -20,7 +20,7 @@ import pytest
 from ledger.store.ddl import postgres, sqlite_text, sqlite_triggers
 from ledger.store.ddl.postgres_guard import ALLOW
 from ledger.store.ddl.rules import table
-from ledger.store.ddl.rules.rule import Refusal, Rule
+from ledger.store.ddl.rules.rule import RefusalWords, TableRule
 from ledger.store.ddl.sqlite_triggers import named
 from ledger.store.ddl.words import OF_RULES, written
 from ledger.store.failures import words_of
@@ -31,7 +31,7 @@ from tests.support.postgres import Server
 from tests.support.rule_cheats import CHEATS, SCENES
 from tests.support.stores import Clock, PostgresStore, SqliteStore, Store, start
 
-Refused = tuple[Rule, Refusal]
+Refused = tuple[TableRule, RefusalWords]
 _SAID: Final = re.compile(r"tenure ledger: (.*?)'?$", re.DOTALL)
 _HOLE: Final = re.compile(r"\{.*?\}", re.DOTALL)
 _RAISED: Final = re.compile(r"RAISE EXCEPTION USING .*?;", re.DOTALL)
@@ -48,7 +48,7 @@ REFUSALS: Final[tuple[Refused, ...]] = tuple(
 IDS: Final = [f"{rule.name}: {_HOLE.sub('_', refusal.text)}" for rule, refusal in REFUSALS]
 
 
-def says(text: str, refusal: Refusal) -> bool:
+def says(text: str, refusal: RefusalWords) -> bool:
     """Tell whether the text has the words of a refusal in turn, whatever values stand between."""
     place = 0
     for part in _HOLE.split(refusal.text):
@@ -59,7 +59,7 @@ def says(text: str, refusal: Refusal) -> bool:
     return True
 
 
-def is_said_by(answer: str, refusal: Refusal) -> bool:
+def is_said_by(answer: str, refusal: RefusalWords) -> bool:
     """Tell whether this is what a refusal says."""
     parts = _HOLE.split(refusal.text)
     whole = answer.startswith(parts[0]) and answer.endswith(parts[-1])
@@ -96,7 +96,7 @@ class Tried:
         finally:
             raw.execute("ROLLBACK")
 
-    def stopped_by(self, refusal: Refusal) -> list[tuple[str, str]]:
+    def stopped_by(self, refusal: RefusalWords) -> list[tuple[str, str]]:
         """Return the cheats that a refusal stops."""
         return [key for key, answer in self.answers.items() if is_said_by(answer, refusal)]
 
@@ -200,7 +200,9 @@ def test_every_cheat_is_refused_in_the_same_words(on_sqlite: Tried, on_postgres:
 
 
 @pytest.mark.parametrize(("rule", "refusal"), REFUSALS, ids=IDS)
-def test_a_refusal_that_is_silent_is_missed(on_sqlite: Tried, rule: Rule, refusal: Refusal) -> None:
+def test_a_refusal_that_is_silent_is_missed(
+    on_sqlite: Tried, rule: TableRule, refusal: RefusalWords
+) -> None:
     """Of what it stopped on SQLite, something goes through or is stopped in other words."""
     (text,) = [each for each in sqlite_triggers.TRIGGERS if named(each) == rule.name]
     silent = text.replace(written(sqlite_text.fail(refusal), OF_RULES, "sqlite"), "NULL")
@@ -210,7 +212,7 @@ def test_a_refusal_that_is_silent_is_missed(on_sqlite: Tried, rule: Rule, refusa
 
 @pytest.mark.parametrize(("rule", "refusal"), REFUSALS, ids=IDS)
 def test_a_refusal_that_is_silent_is_missed_on_postgres(
-    on_postgres: Tried, rule: Rule, refusal: Refusal
+    on_postgres: Tried, rule: TableRule, refusal: RefusalWords
 ) -> None:
     """The same on Postgres, wherever it is said there."""
     del rule
@@ -228,7 +230,7 @@ def test_a_refusal_that_is_silent_is_missed_on_postgres(
     _check(on_postgres, refusal, (ALLOW, *silent))
 
 
-def _check(tried: Tried, refusal: Refusal, silenced: Sequence[str]) -> None:
+def _check(tried: Tried, refusal: RefusalWords, silenced: Sequence[str]) -> None:
     stopped = tried.stopped_by(refusal)
     assert stopped, "no cheat is stopped by this refusal"
     assert any(

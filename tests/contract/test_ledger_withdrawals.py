@@ -21,7 +21,7 @@ from ledger.store.mending.withdrawing import false_checkpoint, withdraw
 from ledger.store.open import Ledger
 from ledger.store.projections.rebuild import rebuild
 from ledger.store.proving.checkpoints import checkpoint_at, kept_checkpoint
-from ledger.store.proving.tree_proof import Witness
+from ledger.store.proving.tree_proof import KeptCheckpoint
 from ledger.store.proving.verify import VerifyReport, verify
 from tests.support.archives import move
 from tests.support.cli import CommandLine
@@ -66,7 +66,7 @@ def take_back(store: Store, size: int, *trusted: PublicKey) -> int:
 def proved(store: Store, *trusted: PublicKey) -> VerifyReport:
     """Verify, as somebody who trusts these keys."""
     with store.open("read") as ledger:
-        return verify(ledger, witness=Witness(keys=trusted))
+        return verify(ledger, witness=KeptCheckpoint(keys=trusted))
 
 
 def kept(ledger: Ledger) -> str | None:

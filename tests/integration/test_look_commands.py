@@ -16,7 +16,7 @@ from scheduler.decide.settings import SchedulingSettings
 from scheduler.usage.model import History
 from tenure.report.build import write_report
 from tenure.report.packing import unpack
-from tenure.simulate.runner import Record, run_simulation
+from tenure.simulate.runner import RunRecord, run_simulation
 from tenure.simulate.trace.reader import read_trace
 from tenure.simulate.trace.week import write_week
 from tests.support.cli import CommandLine
@@ -53,7 +53,7 @@ def week(tmp_path_factory: pytest.TempPathFactory) -> Path:
         seed=5,
         version="test",
         clock=lambda: 0.0,
-        record=Record(ledger=str(folder / "week.db"), batch=1000),
+        record=RunRecord(ledger=str(folder / "week.db"), batch=1000),
     )
     return folder / "week.db"
 

@@ -16,7 +16,7 @@ from ledger.store.proving.verify import verify
 from scheduler.decide.group.life import DEADLINE, DEVICE_UNUSABLE, lives_of
 from scheduler.decide.settings import SchedulingSettings
 from tenure.simulate.model import Arrival, Run
-from tenure.simulate.runner import Record, run_simulation
+from tenure.simulate.runner import RunRecord, run_simulation
 from tests.support.links import TWO_BY_FOUR_PCIE
 from tests.support.runs import arrival, gpu_node, gpu_pod, health, run_of
 
@@ -49,7 +49,7 @@ def groups_in_time(*, timed: bool = True) -> Run:
     return run_of(nodes, pods, changes=changes if timed else (), timed=timed)
 
 
-def simulated(run: Run, record: Record, *, stop_at: int | None = None) -> None:
+def simulated(run: Run, record: RunRecord, *, stop_at: int | None = None) -> None:
     """Run it, until so many arrivals were dealt with."""
 
     def progress(done: int) -> None:
@@ -82,7 +82,7 @@ def bodies(path: Path) -> list[str]:
 def test_a_ledger_of_groups_is_proved(tmp_path: Path, *, timed: bool) -> None:
     """Plans, places kept, members that come, deadlines: the database refuses none of it."""
     path = tmp_path / "l.db"
-    simulated(groups_in_time(timed=timed), Record(ledger=str(path)))
+    simulated(groups_in_time(timed=timed), RunRecord(ledger=str(path)))
 
     with open_ledger(str(path), mode="write") as ledger:
         assert verify(ledger).ok
@@ -104,12 +104,12 @@ def test_an_interrupted_run_of_groups_goes_on_to_the_same_places(
     """With plans open and gangs incomplete: the same events as an uninterrupted run."""
     run = groups_in_time()
     whole, parts = tmp_path / "w.db", tmp_path / "p.db"
-    simulated(run, Record(ledger=str(whole)))
+    simulated(run, RunRecord(ledger=str(whole)))
     with pytest.raises(KilledError):
-        simulated(run, Record(ledger=str(parts)), stop_at=stop_at)
+        simulated(run, RunRecord(ledger=str(parts)), stop_at=stop_at)
     begun = len(bodies(parts))
 
-    simulated(run, Record(ledger=str(parts), resume=True))
+    simulated(run, RunRecord(ledger=str(parts), resume=True))
 
     assert 10 < begun < len(bodies(whole))
     assert bodies(parts) == bodies(whole)

@@ -11,14 +11,14 @@ from scheduler.decide.settings import SchedulingSettings
 from scheduler.record.core import Placed
 from tenure.simulate.model import Run
 from tenure.simulate.results import Outcome, Result
-from tenure.simulate.runner import Record, recorded_start_us, run_simulation
+from tenure.simulate.runner import RunRecord, recorded_start_us, run_simulation
 from tenure.simulate.simulator import Progress
 from tests.support.runs import START_US, arrival, gpu_node, gpu_pod, health, run_of
 
 pytestmark = pytest.mark.integration
 
 PODS = 200
-TEMPORARY = Record()
+TEMPORARY = RunRecord()
 
 
 def busy_run(*, timed: bool = False) -> Run:
@@ -34,7 +34,7 @@ def busy_run(*, timed: bool = False) -> Run:
 
 def simulated(
     run: Run,
-    record: Record = TEMPORARY,
+    record: RunRecord = TEMPORARY,
     *,
     policy: str = "binpack",
     progress: Progress | None = None,
@@ -73,7 +73,7 @@ def place_of(outcome: Outcome) -> object:
 def test_the_same_run_gives_the_same_ledger(tmp_path: Path, *, timed: bool, batch: int) -> None:
     """Same inputs, same bytes, same chain head: also with other commits in between."""
     results = [
-        simulated(busy_run(timed=timed), Record(ledger=str(tmp_path / f"{n}.db"), batch=n))
+        simulated(busy_run(timed=timed), RunRecord(ledger=str(tmp_path / f"{n}.db"), batch=n))
         for n in (batch, 3)
     ]
 
@@ -84,7 +84,7 @@ def test_the_same_run_gives_the_same_ledger(tmp_path: Path, *, timed: bool, batc
 
 def test_what_is_answered_is_what_is_recorded(tmp_path: Path) -> None:
     """Every placement is in the ledger, on the node and the cards of the answer, and no other."""
-    result = simulated(busy_run(), Record(ledger=str(tmp_path / "l.db")))
+    result = simulated(busy_run(), RunRecord(ledger=str(tmp_path / "l.db")))
 
     with open_ledger(str(tmp_path / "l.db"), mode="read") as ledger:
         reserved = {
@@ -105,7 +105,7 @@ def test_what_is_answered_is_what_is_recorded(tmp_path: Path) -> None:
 
 def test_events_carry_virtual_time(tmp_path: Path) -> None:
     """The clock of the machine is not in the ledger."""
-    simulated(busy_run(timed=True), Record(ledger=str(tmp_path / "l.db")))
+    simulated(busy_run(timed=True), RunRecord(ledger=str(tmp_path / "l.db")))
 
     with open_ledger(str(tmp_path / "l.db"), mode="read") as ledger:
         events = list(ledger.read_events())
@@ -118,7 +118,7 @@ class KilledError(Exception):
     """Stands for the end of the process."""
 
 
-def killed(run: Run, record: Record) -> None:
+def killed(run: Run, record: RunRecord) -> None:
     """Run a simulation that ends in the middle, with decisions that were not committed."""
 
     def stop(done: int) -> None:
@@ -138,7 +138,9 @@ def test_a_resumed_run_ends_like_an_uninterrupted_one(
 ) -> None:
     """Same placements, same events, but for the epoch that the second process began."""
     run = busy_run(timed=timed)
-    whole, parts = (Record(ledger=str(tmp_path / name), batch=batch) for name in ("w.db", "p.db"))
+    whole, parts = (
+        RunRecord(ledger=str(tmp_path / name), batch=batch) for name in ("w.db", "p.db")
+    )
     expected = simulated(run, whole)
 
     killed(run, parts)
@@ -151,7 +153,7 @@ def test_a_resumed_run_ends_like_an_uninterrupted_one(
     assert result.ledger.last == expected.ledger.last + 1
 
 
-def bodies(record: Record) -> list[str]:
+def bodies(record: RunRecord) -> list[str]:
     """Return the events of a ledger without the epochs."""
     assert record.ledger is not None
     with open_ledger(record.ledger, mode="read") as ledger:
@@ -164,7 +166,7 @@ def bodies(record: Record) -> list[str]:
 
 def test_a_finished_run_can_be_resumed_and_adds_nothing(tmp_path: Path) -> None:
     """Only the epoch of the process that looked."""
-    record = Record(ledger=str(tmp_path / "l.db"), batch=50)
+    record = RunRecord(ledger=str(tmp_path / "l.db"), batch=50)
     first = simulated(busy_run(), record)
     second = simulated(busy_run(), replace(record, resume=True))
 
@@ -182,7 +184,7 @@ def test_a_run_that_never_began_is_begun(tmp_path: Path, leftover: bytes | None)
         path.write_bytes(leftover)
 
     assert recorded_start_us(str(path)) is None
-    assert simulated(busy_run(), Record(ledger=str(path), resume=True)).tally.placed > 0
+    assert simulated(busy_run(), RunRecord(ledger=str(path), resume=True)).tally.placed > 0
     assert recorded_start_us(str(path)) == START_US
 
 
@@ -195,7 +197,7 @@ def test_a_run_that_never_began_is_begun(tmp_path: Path, leftover: bytes | None)
 )
 def test_another_run_is_never_continued(tmp_path: Path, policy: str, inputs_hash: str) -> None:
     """The origin tells: nothing is written, not even an epoch."""
-    record = Record(ledger=str(tmp_path / "l.db"), batch=50)
+    record = RunRecord(ledger=str(tmp_path / "l.db"), batch=50)
     simulated(busy_run(), record)
     before = (tmp_path / "l.db").read_bytes()
 
@@ -207,7 +209,7 @@ def test_another_run_is_never_continued(tmp_path: Path, policy: str, inputs_hash
 
 def test_a_new_run_refuses_a_ledger_that_has_events(tmp_path: Path) -> None:
     """A live or a finished ledger is never written into."""
-    record = Record(ledger=str(tmp_path / "l.db"), batch=50)
+    record = RunRecord(ledger=str(tmp_path / "l.db"), batch=50)
     simulated(busy_run(), record)
     before = (tmp_path / "l.db").read_bytes()
 

@@ -13,7 +13,7 @@ from ledger.domain.request.requests import PodRequest
 from scheduler.cluster.model import Holder
 from scheduler.decide.outcome import Unplaced
 from scheduler.decide.settings import SchedulingSettings
-from scheduler.whatif.defrag import NoPlan, Plan, plan_moves
+from scheduler.whatif.defrag import DefragPlan, NoPlan, plan_moves
 from scheduler.whatif.what_if import WhatIf
 from tests.support.clusters import MIB, gpu_node, held, pod, running, share
 
@@ -118,7 +118,7 @@ class World:
         ]
         return WhatIf(nodes, holders, SchedulingSettings())
 
-    def check(self, plan: Plan) -> None:
+    def check(self, plan: DefragPlan) -> None:
         """Every step fits where it goes when it goes there, and at the end so does the request."""
         spots: list[Spot | None] = list(self.spots)
         for move in plan.moves:

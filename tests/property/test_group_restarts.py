@@ -20,7 +20,7 @@ from scheduler.cluster.model import HealthChange
 from scheduler.decide.engine import Engine
 from scheduler.decide.group.life import (
     DEVICE_UNUSABLE,
-    Facts,
+    ClusterFacts,
     GroupLife,
     lives_of,
     take_again,
@@ -121,7 +121,7 @@ def made_anew(run: Run, events: Sequence[LedgerEvent], requests: dict[str, PodRe
     return engine
 
 
-def facts_of(run: Run, engine: Engine, life: GroupLife) -> Facts:
+def facts_of(run: Run, engine: Engine, life: GroupLife) -> ClusterFacts:
     """Return what is known of the cluster beside the ledger."""
     usable = {
         facts.uid: frozenset(
@@ -129,7 +129,7 @@ def facts_of(run: Run, engine: Engine, life: GroupLife) -> Facts:
         )
         for node, facts in enumerate(run.nodes)
     }
-    return Facts(groups=dict.fromkeys(life.places, life.name), usable=usable)
+    return ClusterFacts(groups=dict.fromkeys(life.places, life.name), usable=usable)
 
 
 @given(pods=arrivals(), changes=CHANGES)

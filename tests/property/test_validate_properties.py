@@ -13,7 +13,7 @@ from ledger.domain.request.normalise import decode_pod
 from tests.support.mutants import MUTANTS, broken
 from tests.support.objects import Object, container, gpu_pod, pod
 from tests.support.requests_to_admit import MANAGED, UNMANAGED, change, creation, judged, rules_of
-from webhook.decide.answers import Answer
+from webhook.decide.answers import AdmissionAnswer
 from webhook.decide.mutating.parts import scheduler_of
 from webhook.decide.mutating.pod import mutated
 from webhook.decide.mutating.takeover import asks_for_ours, is_placed_by_us
@@ -128,7 +128,7 @@ def test_the_rewrite_makes_no_violation_and_hides_none(
     """The user hears of the same rules whether our mutating webhook came before or not."""
     after = mutated(body, settings, MANAGED, namespace="ml")
 
-    def broken_rules(answer: Answer) -> set[str]:
+    def broken_rules(answer: AdmissionAnswer) -> set[str]:
         return {item.rule for item in answer.refusals}
 
     assert broken_rules(judged(after, settings)) == broken_rules(judged(body, settings))

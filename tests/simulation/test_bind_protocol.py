@@ -16,13 +16,13 @@ from scheduler.bind import protocol
 from scheduler.bind.protocol import (
     UNSETTLED,
     Bind,
+    Effect,
     Next,
     NoAnswer,
     PatchFence,
     ReadPod,
     RecordVoided,
     Stage,
-    Told,
 )
 from tests.support.bind_world import Rules, World, search
 
@@ -61,7 +61,7 @@ def test_nor_in_a_larger_world(world: World, least: int) -> None:
     assert found.worlds >= least
 
 
-def void_at_once(state: Bind, told: Told) -> Next:
+def void_at_once(state: Bind, told: Effect) -> Next:
     """Take a Binding without an answer for one that failed."""
     if state.stage is Stage.BINDING and isinstance(told, NoAnswer):
         return replace(state, stage=Stage.VOIDING, error=UNSETTLED), RecordVoided(
@@ -70,7 +70,7 @@ def void_at_once(state: Bind, told: Told) -> Next:
     return protocol.step(state, told)
 
 
-def only_look(state: Bind, told: Told) -> Next:
+def only_look(state: Bind, told: Effect) -> Next:
     """Read the Pod after a Binding without an answer, and believe it: no fence."""
     after, act = protocol.step(state, told)
     if isinstance(act, PatchFence):

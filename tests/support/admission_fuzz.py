@@ -22,7 +22,7 @@ from ledger.domain.errors import InputError
 from ledger.domain.request.normalise import decode_pod
 from tenure.progress import counting_bar
 from tests.support.objects import Json, Object, container, device, gpu_device, node, nrt, pod
-from webhook.decide.answers import Answer
+from webhook.decide.answers import AdmissionAnswer
 from webhook.decide.facts import NamespaceFacts
 from webhook.decide.mutating.pod import mutate_pod
 from webhook.decide.review import AdmissionRequest, decode_review, encode_review, readable_pod
@@ -166,14 +166,14 @@ def run(count: int, seed: int, progress: Callable[[int], None] | None = None) ->
     return {"reviews": count, **dict(sorted(found.items()))}
 
 
-def _check_answer(request: AdmissionRequest, answer: Answer) -> None:
+def _check_answer(request: AdmissionRequest, answer: AdmissionAnswer) -> None:
     assert answer.allowed is not bool(answer.causes)
     assert not (answer.patch and not answer.allowed)
     assert all(len(text) < 256 and "\n" not in text for text in answer.warnings)
     json.dumps(encode_review(request, answer), allow_nan=False).encode()
 
 
-def _after(request: AdmissionRequest, answer: Answer) -> AdmissionRequest:
+def _after(request: AdmissionRequest, answer: AdmissionAnswer) -> AdmissionRequest:
     if request.obj is None or not answer.patch:
         return request
     operations = [operation.as_json() for operation in answer.patch]

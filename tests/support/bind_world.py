@@ -21,6 +21,7 @@ from scheduler.bind.protocol import (
     Bind,
     Deposed,
     Done,
+    Effect,
     Next,
     NoAnswer,
     NotThere,
@@ -30,9 +31,8 @@ from scheduler.bind.protocol import (
     ReadPod,
     RecordBound,
     RecordVoided,
-    Refused,
+    Rejected,
     Reserve,
-    Told,
 )
 
 _T = TypeVar("_T")
@@ -101,7 +101,7 @@ class Rules:
         version_when_sent: the Binding carries the version that the Pod has when it is sent.
     """
 
-    step: Callable[[Bind, Told], Next] = protocol.step
+    step: Callable[[Bind, Effect], Next] = protocol.step
     settle: Callable[..., Next] = protocol.settle
     holds: bool = True
     fences: bool = True
@@ -251,7 +251,7 @@ def _progress(world: World, number: int, rules: Rules) -> Iterator[World]:
         yield _with(after, number, Scheduler(one.epoch, one.pod, state, act))
 
 
-def _outcomes(world: World, one: Scheduler, rules: Rules) -> Iterator[tuple[World, Told]]:
+def _outcomes(world: World, one: Scheduler, rules: Rules) -> Iterator[tuple[World, Effect]]:
     at, pod, held = one.pod, world.pods[one.pod], world.held[one.pod]
     lost = replace(world, losses=world.losses - 1)
     match one.act:
@@ -260,7 +260,7 @@ def _outcomes(world: World, one: Scheduler, rules: Rules) -> Iterator[tuple[Worl
         case Reserve(attempt, version):
             others = [each.phase for other, each in enumerate(world.held) if other != at]
             if rules.holds and (held.phase in _OPEN or any(phase in _OPEN for phase in others)):
-                yield world, Refused("the card is held")
+                yield world, Rejected("the card is held")
             else:
                 yield _with_held(world, at, Held(attempt, int(version), RESERVED)), Done()
         case RecordBound():
@@ -291,13 +291,13 @@ def _outcomes(world: World, one: Scheduler, rules: Rules) -> Iterator[tuple[Worl
             raise AssertionError(one.act)
 
 
-def _delivered(world: World, binding: tuple[int, int, int]) -> tuple[World, Told]:
+def _delivered(world: World, binding: tuple[int, int, int]) -> tuple[World, Effect]:
     at, attempt, version = binding
     pod = world.pods[at]
     if not pod.there:
         return world, NotThere()
     if pod.attempt or pod.version != version:
-        return world, Refused("conflict")
+        return world, Rejected("conflict")
     bound = replace(pod, version=pod.version + 1, attempt=attempt)
     return _with_pod(world, at, bound), Done()
 

@@ -13,10 +13,10 @@ from scheduler.bind import protocol
 from scheduler.bind.protocol import (
     Act,
     Done,
+    Effect,
     NoAnswer,
     RecordBound,
-    Refused,
-    Told,
+    Rejected,
 )
 from scheduler.service import outcomes
 from scheduler.service.binding import Binder, binding
@@ -26,14 +26,14 @@ from scheduler.service.ports import BindCall, Chosen, Standing
 class NoFence(Binder):
     """Believes a Pod that was read without a node, and lets the Binding fly."""
 
-    async def _fence(self, job: Any) -> Told:
+    async def _fence(self, job: Any) -> Effect:
         return Done()
 
 
 class FenceThatChangesNothing(Binder):
     """Patches a value that is there already, so that no version moves."""
 
-    async def _fence(self, job: Any) -> Told:
+    async def _fence(self, job: Any) -> Effect:
         patch = [{"op": "test", "path": "/metadata/uid", "value": job.call.pod_uid}]
         try:
             await self.api.patch(job.path, patch)
@@ -46,7 +46,7 @@ class FenceThatChangesNothing(Binder):
 class AnyVersion(Binder):
     """Binds whatever version the Pod has."""
 
-    async def _post(self, job: Any, attempt: int, version: str) -> Told:
+    async def _post(self, job: Any, attempt: int, version: str) -> Effect:
         event = job.chosen.reservation
         signed = self.proofs.annotations(
             event, epoch=self.recorder.epoch, position=job.position, at_us=0
@@ -65,7 +65,7 @@ class AnyVersion(Binder):
 class VoidsAtOnce(Binder):
     """Takes no answer for no."""
 
-    async def _post(self, job: Any, attempt: int, version: str) -> Told:
+    async def _post(self, job: Any, attempt: int, version: str) -> Effect:
         told = await super()._post(job, attempt, version)
         return protocol.NotThere() if isinstance(told, NoAnswer) else told
 
@@ -73,22 +73,22 @@ class VoidsAtOnce(Binder):
 class SendsAgain(Binder):
     """Sends the Binding again where it got no answer, and believes the second one's refusal."""
 
-    async def _post(self, job: Any, attempt: int, version: str) -> Told:
+    async def _post(self, job: Any, attempt: int, version: str) -> Effect:
         told = await super()._post(job, attempt, version)
         if isinstance(told, NoAnswer):
             told = await super()._post(job, attempt, version)
-            return protocol.NotThere() if isinstance(told, Refused) else told
+            return protocol.NotThere() if isinstance(told, Rejected) else told
         return told
 
 
 class ForgetsUnknownReservations(Binder):
     """Takes a reservation without an answer for one that was not made."""
 
-    async def _reserve(self, job: Any, attempt: int, version: str) -> Told:
+    async def _reserve(self, job: Any, attempt: int, version: str) -> Effect:
         told = await super()._reserve(job, attempt, version)
         if isinstance(told, NoAnswer):
             self.books.refused(job.chosen)
-            return Refused("no answer")
+            return Rejected("no answer")
         return told
 
 
@@ -102,7 +102,7 @@ class SettlesNothing(Binder):
 class ReadsByName(Binder):
     """Takes whoever has the name for the Pod that it means."""
 
-    async def _read(self, job: Any) -> Told:
+    async def _read(self, job: Any) -> Effect:
         try:
             job.read = await self.api.read(job.path)
         except ApiError:
@@ -110,14 +110,14 @@ class ReadsByName(Binder):
         uid = job.call.pod_uid if job.read is None else job.read["metadata"]["uid"]
         return outcomes.of_pod(job.read, uid)
 
-    async def _fence(self, job: Any) -> Told:
+    async def _fence(self, job: Any) -> Effect:
         return Done()
 
 
 class NeverSaysBound(Binder):
     """Answers kube-scheduler and leaves the ledger as it is."""
 
-    async def _done(self, job: Any, act: Act) -> Told:
+    async def _done(self, job: Any, act: Act) -> Effect:
         return Done() if isinstance(act, RecordBound) else await super()._done(job, act)
 
     def settle(self, standing: Standing) -> None:
@@ -127,7 +127,7 @@ class NeverSaysBound(Binder):
 class KeepsWhatWasRefused(Binder):
     """Never gives back what the ledger did not record."""
 
-    async def _reserve(self, job: Any, attempt: int, version: str) -> Told:
+    async def _reserve(self, job: Any, attempt: int, version: str) -> Effect:
         books = self.books
         self.books = _Keeping(books)
         try:
@@ -161,7 +161,7 @@ class BindsBeforeItReserves(Binder):
 class SaysNothingOnThePod(Binder):
     """Binds without annotations."""
 
-    async def _post(self, job: Any, attempt: int, version: str) -> Told:
+    async def _post(self, job: Any, attempt: int, version: str) -> Effect:
         try:
             await self.api.create(f"{job.path}/binding", binding(job.call, version, {}))
         except (ConflictError, ApiError) as error:

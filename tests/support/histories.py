@@ -8,15 +8,15 @@ from scheduler.usage.capacity import capacity_over
 from scheduler.usage.model import (
     CardInfo,
     Claim,
-    Ending,
     History,
     Hold,
+    HoldEnd,
     NodeInfo,
     Outage,
-    Shape,
     Share,
+    WorkloadShape,
 )
-from tenure.report.model import FailureRow, Report, Source, Totals, UsageRow
+from tenure.report.model import FailureRow, Report, ReportSource, Totals, UsageRow
 
 MONDAY = 1_772_409_600_000_000  # 2026-03-02T00:00:00Z
 SECOND = 1_000_000
@@ -93,9 +93,9 @@ def week(nodes: int = 16, pods: int = 400, seed: int = 1) -> History:
         pods=tuple(names),
         shares=shares,
         endings=(
-            Ending(policy="fgd"),
-            Ending(policy="fgd", end_reason="completed"),
-            Ending(policy="fgd", end_reason="evicted"),
+            HoldEnd(policy="fgd"),
+            HoldEnd(policy="fgd", end_reason="completed"),
+            HoldEnd(policy="fgd", end_reason="evicted"),
         ),
         holds=tuple(sorted(holds, key=lambda hold: (hold.opened, hold.position, hold.card))),
         outages=(
@@ -104,7 +104,7 @@ def week(nodes: int = 16, pods: int = 400, seed: int = 1) -> History:
         ),
         claims=tuple(claims),
         shapes=tuple(
-            Shape(
+            WorkloadShape(
                 cpu_milli=8000,
                 memory_bytes=32 << 30,
                 gpu_count=1,
@@ -124,7 +124,7 @@ def report(history: History, **totals: float | None) -> Report:
     return Report(
         totals=Totals(**{"over": 0, "verified_seconds": 1.4, **counts, **totals}),  # type: ignore[arg-type]
         history=history,
-        source=Source(
+        source=ReportSource(
             command="tenure report -o report.html",
             ledger="sqlite:///tenure.db",
             origin="simulation/5f3c9a01",

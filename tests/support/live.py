@@ -22,13 +22,13 @@ from ledger.store.writing.commands import Command, Outcome, Recorded, Refused
 from scheduler.decide.outcome import Placement
 from scheduler.decide.settings import SchedulingSettings
 from scheduler.record import events
-from scheduler.record.events import Words
+from scheduler.record.events import DecidedBy
 from scheduler.service.beginning import Beginning, Said
 from scheduler.service.inventory import Inventory
 from scheduler.service.view import ClusterView
 from tests.support.objects import Json, device, gpu_device, node
 
-WORDS = Words(policy="binpack", settings_hash="", tenure_version="test")
+WORDS = DecidedBy(policy="binpack", settings_hash="", tenure_version="test")
 
 
 @dataclass(slots=True)

@@ -9,7 +9,7 @@ from typing import Final
 import jsonpatch
 
 from tests.support.objects import Json, Object
-from webhook.decide.answers import Answer
+from webhook.decide.answers import AdmissionAnswer
 from webhook.decide.facts import NamespaceFacts
 from webhook.decide.mutating.pod import mutate_pod
 from webhook.decide.review import AdmissionRequest, User
@@ -36,7 +36,7 @@ def request_for(pod: Object, *, operation: str = "CREATE", **more: Json) -> Admi
     return AdmissionRequest(**fields)
 
 
-def patched(before: Mapping[str, object], answer: Answer) -> Object:
+def patched(before: Mapping[str, object], answer: AdmissionAnswer) -> Object:
     """Return the object with an answer's patch applied by jsonpatch."""
     operations = [operation.as_json() for operation in answer.patch]
     result: Object = jsonpatch.apply_patch(copy.deepcopy(before), copy.deepcopy(operations))

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from ledger.domain.quantity import quantity_from_int
-from webhook.decide.answers import Answer
+from webhook.decide.answers import AdmissionAnswer
 from webhook.decide.facts import NamespaceFacts, QuotaFact
 from webhook.decide.review import AdmissionRequest, User
 from webhook.decide.settings import DEFAULT_ADMISSION, AdmissionSettings
@@ -105,7 +105,7 @@ def quota_fact(name: str = "gpus", /, **hard: int) -> QuotaFact:
     )
 
 
-def rules_of(answer: Answer) -> dict[str, str]:
+def rules_of(answer: AdmissionAnswer) -> dict[str, str]:
     """Return field -> rule of every violation, enforced or not."""
     return {item.error.field: item.rule for item in answer.refusals}
 
@@ -114,6 +114,6 @@ def judged(
     pod: Mapping[str, object],
     settings: AdmissionSettings = DEFAULT_ADMISSION,
     facts: NamespaceFacts = MANAGED,
-) -> Answer:
+) -> AdmissionAnswer:
     """Return the answer to a new Pod of somebody's in a managed namespace."""
     return validate(creation(pod), settings, facts)

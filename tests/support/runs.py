@@ -19,7 +19,7 @@ from scheduler.decide.engine import Engine
 from scheduler.decide.score.typical import workload_of
 from scheduler.decide.settings import SchedulingSettings
 from scheduler.record.core import Placed
-from scheduler.record.events import Words
+from scheduler.record.events import DecidedBy
 from tenure.simulate.model import Arrival, Change, Run
 from tenure.simulate.recorder import Recorder
 from tenure.simulate.results import Outcome
@@ -197,7 +197,7 @@ def play(run: Run, *, policy: str = "binpack", batch: int = 1) -> Played:
         engine=Engine(run.nodes, settings, workload=workload, seed=1, rank=run.rank),
         recorder=Recorder(ledger, batch=batch),
         settings=settings,
-        words=Words(
+        words=DecidedBy(
             policy=policy, settings_hash=settings_hash(settings, seed=1), tenure_version="test"
         ),
         keep_nodes=True,

@@ -29,7 +29,7 @@ from ledger.store.writing.append import Writer
 from ledger.store.writing.commands import Command, Outcome
 from scheduler.decide.settings import SchedulingSettings
 from scheduler.record import events
-from scheduler.record.events import Words
+from scheduler.record.events import DecidedBy
 from scheduler.service.answering import Extender
 from scheduler.service.beginning import begin
 from scheduler.service.binding import Binder
@@ -43,7 +43,7 @@ from tests.support.binding import LoopClock, Tasks, Unsigned
 from tests.support.fake_api import ANSWERED, ApiClient, ApiServer, Json
 from tests.support.stores import ORIGIN
 
-WORDS: Final = Words(policy="binpack", settings_hash="", tenure_version="test")
+WORDS: Final = DecidedBy(policy="binpack", settings_hash="", tenure_version="test")
 HTTP_SECONDS: Final = 10.0
 NODES: Final = ("a", "b")
 CARDS: Final = 2

@@ -46,7 +46,7 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class AdmissionAnswer:
     """
     What becomes of one request.
 
@@ -70,7 +70,7 @@ class Answer:
     refusals: tuple[Refusal, ...] = ()
 
 
-ALLOWED: Final = Answer()
+ALLOWED: Final = AdmissionAnswer()
 
 
 def refuse(
@@ -81,10 +81,10 @@ def refuse(
     warnings: Iterable[str] = (),
     refusals: Sequence[Refusal] = (),
     reason: str = INVALID,
-) -> Answer:
+) -> AdmissionAnswer:
     """Return the answer that refuses an object with every violation at once."""
     assert causes, "a refusal names at least one violation"
-    return Answer(
+    return AdmissionAnswer(
         allowed=False,
         causes=tuple(causes),
         warnings=tuple(map(warning, warnings)),

@@ -14,7 +14,7 @@ from typing import Final, Never
 from ledger.domain.annotations.wire import a_flag, a_text, an_object, each
 from ledger.domain.errors import InputError
 from ledger.domain.kube.object_fields import text_at
-from webhook.decide.answers import FORBIDDEN, Answer, PatchOperation, warning
+from webhook.decide.answers import FORBIDDEN, AdmissionAnswer, PatchOperation, warning
 
 API_VERSION: Final = "admission.k8s.io/v1"
 KIND: Final = "AdmissionReview"
@@ -155,7 +155,7 @@ def request_within(review: object, limits: ReviewLimits = DEFAULT_LIMITS) -> Adm
     return request
 
 
-def encode_review(request: AdmissionRequest, answer: Answer) -> dict[str, object]:
+def encode_review(request: AdmissionRequest, answer: AdmissionAnswer) -> dict[str, object]:
     """
     Return the AdmissionReview v1 response to a request.
 
@@ -180,7 +180,7 @@ def patch_text(patch: tuple[PatchOperation, ...]) -> str:
     return _ENCODER.encode([operation.as_json() for operation in patch])
 
 
-def _status(request: AdmissionRequest, answer: Answer) -> dict[str, object]:
+def _status(request: AdmissionRequest, answer: AdmissionAnswer) -> dict[str, object]:
     causes = [
         {"reason": cause.reason, "message": cause.message, "field": cause.field}
         for cause in answer.causes

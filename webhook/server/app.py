@@ -14,7 +14,7 @@ from typing import Final
 from aiohttp import web
 
 from ledger.domain.errors import InputError
-from webhook.decide.answers import Answer
+from webhook.decide.answers import AdmissionAnswer
 from webhook.decide.facts import NamespaceFacts
 from webhook.decide.mutating.pod import mutate_pod
 from webhook.decide.review import AdmissionRequest
@@ -41,7 +41,7 @@ JSON: Final = "application/json"
 
 _log: Final = logging.getLogger("tenure.admission")
 
-Decide = Callable[[AdmissionRequest, AdmissionSettings, NamespaceFacts], Answer]
+Decide = Callable[[AdmissionRequest, AdmissionSettings, NamespaceFacts], AdmissionAnswer]
 _DECISIONS: Final[dict[str, Decide]] = {MUTATE: mutate_pod, VALIDATE: validate}
 
 
@@ -200,7 +200,7 @@ class _Note:
     name: str
 
 
-def _take_note(admission: Admission, note: _Note, answer: Answer, seconds: float) -> None:
+def _take_note(admission: Admission, note: _Note, answer: AdmissionAnswer, seconds: float) -> None:
     """Count the decision, hand its violations on and log it in one line."""
     metrics, request = admission.metrics, note.request
     decision = "allowed" if answer.allowed else "refused"

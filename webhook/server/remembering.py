@@ -20,7 +20,7 @@ from typing import Any, Final
 import orjson
 
 from ledger.domain.errors import InputError
-from webhook.decide.answers import Answer
+from webhook.decide.answers import AdmissionAnswer
 from webhook.decide.facts import NamespaceFacts
 from webhook.decide.review import CREATE, AdmissionRequest, ReviewLimits, encode_review, patch_text
 from webhook.decide.settings import AdmissionSettings
@@ -98,7 +98,7 @@ class Remembered:
     name: str
     needs: Needs
     facts: NamespaceFacts
-    answer: Answer
+    answer: AdmissionAnswer
     tail: bytes
 
     def response(self, uid: str) -> bytes:
@@ -193,7 +193,7 @@ def cut_of(hook: str, body: bytes) -> Cut | None:
 
 
 def decided(
-    request: AdmissionRequest, needs: Needs, facts: NamespaceFacts, answer: Answer
+    request: AdmissionRequest, needs: Needs, facts: NamespaceFacts, answer: AdmissionAnswer
 ) -> tuple[Remembered, bytes]:
     """Return a decision as it can be remembered, and the response to its own request."""
     response = orjson.dumps(encode_review(request, answer))

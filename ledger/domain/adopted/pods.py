@@ -47,7 +47,7 @@ from ledger.domain.devices import (
 )
 from ledger.domain.dialects.registry import READERS, reader_of
 from ledger.domain.errors import InputError
-from ledger.domain.kube.node_objects import NO_WITNESSES, Witnesses
+from ledger.domain.kube.node_objects import NO_WITNESSES, KubeletReports
 from ledger.domain.kube.pod_spec import ContainerSpec, PodSpec, read_pod
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.normalise import gpu_demands, snapshot_of
@@ -128,7 +128,7 @@ def adopt(
     pod: Mapping[str, object],
     node: NodeFacts,
     vocabulary: Vocabulary = DEFAULT_VOCABULARY,
-    witnesses: Witnesses = NO_WITNESSES,
+    witnesses: KubeletReports = NO_WITNESSES,
 ) -> Adopted:
     """
     Return what a running Pod holds; the first source that exists counts.
@@ -282,7 +282,7 @@ def _asked_types(spec: PodSpec) -> frozenset[str]:
     )
 
 
-def _cpus(spec: PodSpec, witnesses: Witnesses) -> _Cpus:
+def _cpus(spec: PodSpec, witnesses: KubeletReports) -> _Cpus:
     """
     Return the Pod's CPUs: `resource-status`, else kubelet's; where both say, they must agree.
 

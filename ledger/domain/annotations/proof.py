@@ -56,7 +56,7 @@ class ProvenContainer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Proof:
+class SignedHolding:
     """
     What one Pod was given on one node, and where the ledger says so.
 
@@ -95,7 +95,7 @@ def proof_of(
     epoch: int,
     position: int,
     machine: tuple[str, str],
-) -> Proof:
+) -> SignedHolding:
     """Return what is to be signed for a reservation at this position."""
     by_place: dict[str, list[ProvenDevice]] = {}
     for share in event.shares:
@@ -107,7 +107,7 @@ def proof_of(
             by_place.setdefault(EVERY, []).append(device)
     if event.cpuset:
         by_place.setdefault(EVERY, [])
-    return Proof(
+    return SignedHolding(
         cluster=cluster,
         incarnation=incarnation,
         epoch=epoch,
@@ -138,13 +138,13 @@ def _device(share: DeviceShare, core_percent: int, memory_bytes: int) -> ProvenD
     )
 
 
-def encode_proof(proof: Proof, *, key: str, sign: Signer) -> dict[str, str]:
+def encode_proof(proof: SignedHolding, *, key: str, sign: Signer) -> dict[str, str]:
     """Write the annotation, signed with the key of that id."""
     words: dict[str, object] = plain_value(proof)
     return encode_signed(ANNOTATION_TENURE_PROOF, _WORD, words, key=key, sign=sign)
 
 
-def decode_proof(text: str, *, check: Checker) -> Proof:
+def decode_proof(text: str, *, check: Checker) -> SignedHolding:
     """
     Read the annotation of a Pod; nothing of it is looked at before its signature holds.
 
@@ -153,7 +153,7 @@ def decode_proof(text: str, *, check: Checker) -> Proof:
             of a newer release.
     """
     words = decode_signed(ANNOTATION_TENURE_PROOF, _WORD, text, check=check, version=FORMAT)
-    proof: Proof = decode_value(Proof, words, f"{_PATH}.{_WORD}")
+    proof: SignedHolding = decode_value(SignedHolding, words, f"{_PATH}.{_WORD}")
     return proof
 
 
@@ -166,7 +166,7 @@ def verified_proof(
     node_uid: str,
     machine: tuple[str, str],
     released_position: int,
-) -> Proof:
+) -> SignedHolding:
     """
     Return the proof of a Pod that is about to start on this node.
 

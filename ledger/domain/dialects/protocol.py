@@ -17,7 +17,7 @@ from ledger.domain.dialects.words import DialectWords
 from ledger.domain.kube.pod_spec import PodSpec
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.quantity import Quantity
-from ledger.domain.request.asked import NOTHING, Asked
+from ledger.domain.request.asked import NOTHING, TypeRequest
 from ledger.domain.request.requests import MatchExpression
 from ledger.domain.vocabulary import Vocabulary
 
@@ -37,7 +37,7 @@ class GpuAsked:
     """
 
     dialect: Dialect | None = None
-    asked: Asked = NOTHING
+    asked: TypeRequest = NOTHING
     own: Mapping[str, Any] = field(default_factory=dict)
     vendors: tuple[tuple[MatchExpression, ...], ...] = ()
 

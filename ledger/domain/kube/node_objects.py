@@ -84,14 +84,14 @@ Quantities = Mapping[str, Quantity]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Witnesses:
+class KubeletReports:
     """What a node's objects say about Pods that got their devices and CPUs from someone else."""
 
     checkpoints: Mapping[str, tuple[DeviceCheckpoint, ...]]  # Pod UID -> entries
     cpus: Mapping[str, CpuSet]  # Pod UID -> CPUs that kubelet pinned
 
 
-NO_WITNESSES: Final = Witnesses(checkpoints={}, cpus={})
+NO_WITNESSES: Final = KubeletReports(checkpoints={}, cpus={})
 
 
 def decode_node(
@@ -191,7 +191,7 @@ def _system_uuid(info: Mapping[str, object]) -> str:
 
 def decode_witnesses(
     device: Mapping[str, object] | None = None, nrt: Mapping[str, object] | None = None
-) -> Witnesses:
+) -> KubeletReports:
     """
     Return what a Device and a NodeResourceTopology say about Pods that others placed.
 
@@ -206,7 +206,7 @@ def decode_witnesses(
     cpus: dict[str, CpuSet] = {}
     for alloc in kubelet_allocs(nrt_annotations(nrt)):
         cpus[alloc.uid] = cpus.get(alloc.uid, EMPTY) | alloc.cpus
-    return Witnesses(checkpoints=checkpoints, cpus=cpus)
+    return KubeletReports(checkpoints=checkpoints, cpus=cpus)
 
 
 def _annotations_of(item: Mapping[str, object] | None) -> Mapping[str, str]:

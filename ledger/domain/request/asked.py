@@ -15,7 +15,7 @@ from ledger.domain.resources import MIG_PREFIX
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class TypeRequest:
     """
     What a Pod asks of one device type.
 
@@ -29,7 +29,7 @@ class Asked:
     errors: tuple[FieldError, ...] = ()
 
 
-NOTHING = Asked()
+NOTHING = TypeRequest()
 
 
 def check_device_resources(spec: PodSpec) -> Iterator[FieldError]:

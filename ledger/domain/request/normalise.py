@@ -17,7 +17,7 @@ from ledger.domain.dialects.registry import READERS, gpu_dialect_of, reader_of
 from ledger.domain.errors import FieldError, RefusedError
 from ledger.domain.kube.original import as_written
 from ledger.domain.kube.pod_spec import APP, PodSpec, read_pod
-from ledger.domain.request.asked import Asked, check_device_resources, check_known_words
+from ledger.domain.request.asked import TypeRequest, check_device_resources, check_known_words
 from ledger.domain.request.cpus import OWN_CPUS, CpusAsked, cpu_demand
 from ledger.domain.request.groups import GroupsAsked, groups_of
 from ledger.domain.request.requests import (
@@ -137,7 +137,7 @@ def gpu_demands(spec: PodSpec) -> GpuAsked:
         words = _without_borrowed(words, dialects)
         dialects = dict.fromkeys(dialect for dialect, *_ in words)
     if len(dialects) > 1:
-        return GpuAsked(asked=Asked(errors=tuple(_mixed(words))))
+        return GpuAsked(asked=TypeRequest(errors=tuple(_mixed(words))))
     dialect = _claimed(spec, words) or next(iter(dialects), None)
     return GpuAsked() if dialect is None else reader_of(dialect).demands(spec)
 
@@ -207,7 +207,9 @@ def _mixed(words: Sequence[Word]) -> Iterator[FieldError]:
             )
 
 
-def _demands(gpu: GpuAsked, units: Mapping[str, Asked], wishes: Wishes) -> tuple[DeviceDemand, ...]:
+def _demands(
+    gpu: GpuAsked, units: Mapping[str, TypeRequest], wishes: Wishes
+) -> tuple[DeviceDemand, ...]:
     others = (demand for asked in units.values() for demand in asked.demands)
     return hinted((*gpu.asked.demands, *others), wishes)
 
@@ -229,7 +231,7 @@ def _with_demands(
     spec: PodSpec,
     *,
     gpu: GpuAsked,
-    units: Mapping[str, Asked],
+    units: Mapping[str, TypeRequest],
     cpus: CpusAsked,
     groups: GroupsAsked,
 ) -> PodRequest:
@@ -249,7 +251,7 @@ def _with_demands(
     )
 
 
-def _needs(spec: PodSpec, by_type: Mapping[str, Asked]) -> Iterator[ContainerNeed]:
+def _needs(spec: PodSpec, by_type: Mapping[str, TypeRequest]) -> Iterator[ContainerNeed]:
     for container in spec.containers:
         counts = tuple(
             (device_type, asked.counts[container.place])

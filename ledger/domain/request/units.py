@@ -13,7 +13,7 @@ from ledger.domain.device_types import DeviceType, Unit
 from ledger.domain.devices import WHOLE_PERCENT
 from ledger.domain.errors import FieldError
 from ledger.domain.kube.pod_spec import PodSpec, pod_total
-from ledger.domain.request.asked import Asked, asking, first_fields
+from ledger.domain.request.asked import TypeRequest, asking, first_fields
 from ledger.domain.request.requests import DeviceDemand
 from ledger.domain.request.rules import check_memory_split, check_percent
 from ledger.domain.resources import TYPE_GPU
@@ -21,7 +21,9 @@ from ledger.domain.resources import TYPE_GPU
 NO_HINT = DeviceHint()
 
 
-def unit_demands(spec: PodSpec, hints: Mapping[str, DeviceHint]) -> Iterator[tuple[str, Asked]]:
+def unit_demands(
+    spec: PodSpec, hints: Mapping[str, DeviceHint]
+) -> Iterator[tuple[str, TypeRequest]]:
     """
     Yield (device type, demand) for every type but gpu that the Pod asks for, by type.
 
@@ -57,7 +59,7 @@ def devices_of(units: int, hint: DeviceHint, unit: Unit = Unit.PERCENT) -> tuple
     return 1, units
 
 
-def _demand(spec: PodSpec, kind: DeviceType, hint: DeviceHint) -> Asked:
+def _demand(spec: PodSpec, kind: DeviceType, hint: DeviceHint) -> TypeRequest:
     asks = [
         (container, {name: amount for name, amount in amounts.items() if amount})
         for container, amounts in asking(spec, kind.resources)
@@ -66,7 +68,7 @@ def _demand(spec: PodSpec, kind: DeviceType, hint: DeviceHint) -> Asked:
     total = pod_total((container.kind, amounts) for container, amounts in asks)
     errors = tuple(_check(kind, first_fields(asks), total, hint))
     if errors:
-        return Asked(errors=errors)
+        return TypeRequest(errors=errors)
     units, memory = total.get(kind.resource, 0), total.get(kind.memory, 0)
     count, each = devices_of(units, hint, kind.unit) if units else (1, 0)
     everywhere = hint.allocate_strategy is AllocateStrategy.APPLY_FOR_ALL and count == 1
@@ -86,7 +88,7 @@ def _demand(spec: PodSpec, kind: DeviceType, hint: DeviceHint) -> Asked:
         or hint.exclusive_policy is DeviceExclusivePolicy.DEVICE_LEVEL,
         containers=tuple(counts),
     )
-    return Asked(demands=(demand,), counts=counts)
+    return TypeRequest(demands=(demand,), counts=counts)
 
 
 def _count(units: int, hint: DeviceHint, kind: DeviceType) -> int:

@@ -24,7 +24,7 @@ from ledger.domain.proofs.canonical import canonical_json
 from ledger.domain.proofs.merkle import compact_range
 from ledger.signing import Checkpoint
 from ledger.store import schema
-from ledger.store.archives.archived_proof import Past, log_between
+from ledger.store.archives.archived_proof import ProofStart, log_between
 from ledger.store.archives.segment_files import (
     SegmentFile,
     SegmentFileWriter,
@@ -238,7 +238,7 @@ class _Proved:
     def __init__(self, connection: Connection, before: End) -> None:
         self.kept = 0
         self._keys = before.keys
-        past = Past(start=before, segments=(), seals={}, files=())
+        past = ProofStart(start=before, segments=(), seals={}, files=())
         self._walk = Walk(connection, self._found, past=past)
 
     def take(self, rows: Generator[Row, None, None]) -> None:

@@ -91,7 +91,7 @@ _tiles, _events = schema.ledger_tiles.c, schema.ledger_events.c
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Past:
+class ProofStart:
     """
     Where a proof of the whole ledger begins, and what it then reads.
 
@@ -127,11 +127,11 @@ class Past:
                 yield row
 
 
-NO_PAST: Final = Past(start=START, segments=(), seals={}, files=())
+NO_PAST: Final = ProofStart(start=START, segments=(), seals={}, files=())
 """Nothing was archived: the log is read from its first event on."""
 
 
-def past_of(connection: Connection, report: Report, folder: Path | None) -> Past:
+def past_of(connection: Connection, report: Report, folder: Path | None) -> ProofStart:
     """
     Return where to begin, and prove what stays of archived events on the way.
 
@@ -145,14 +145,14 @@ def past_of(connection: Connection, report: Report, folder: Path | None) -> Past
     _compare_seals(connection, report, segments)
     _compare_kept(connection, report, last)
     if folder is None:
-        return Past(start=last, segments=segments, seals={}, files=())
+        return ProofStart(start=last, segments=segments, seals={}, files=())
     files = tuple(SegmentFile(folder / segment.file_name, segment) for segment in segments)
     for file in files:
         fact = file.difference()
         if fact:
             report(None, fact)
     seals = {segment.last: segment for segment in segments}
-    return Past(start=START, segments=segments, seals=seals, files=files)
+    return ProofStart(start=START, segments=segments, seals=seals, files=files)
 
 
 def log_behind(position: int) -> Any:  # noqa: ANN401 - a query

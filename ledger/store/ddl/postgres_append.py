@@ -23,7 +23,7 @@ NOT_TOUCHED: Final = "TL002"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class AppendStatement:
     """
     One statement of the call.
 
@@ -53,12 +53,12 @@ def _kind(column: Column[Any]) -> str:
     return "maybe" if column.nullable else "bigint"
 
 
-def _insert(statement: Statement, *, alone: Sequence[str] = ()) -> Step:
+def _insert(statement: Statement, *, alone: Sequence[str] = ()) -> AppendStatement:
     """Return the step that does what the store's statement does."""
     table = schema.METADATA.tables[str(statement.construct.table)]
     columns = tuple((name, _kind(table.c[name])) for name in statement.parameters)
     names = ", ".join(f'"{name}"' for name, _ in columns)
-    return Step(
+    return AppendStatement(
         table=table.name,
         columns=columns,
         text=f"INSERT INTO public.{table.name} ({names}) SELECT * FROM {{rows}} AS r",
@@ -66,10 +66,10 @@ def _insert(statement: Statement, *, alone: Sequence[str] = ()) -> Step:
     )
 
 
-def _update(table: str, columns: str, text: str, *, alone: Sequence[str] = ()) -> Step:
+def _update(table: str, columns: str, text: str, *, alone: Sequence[str] = ()) -> AppendStatement:
     pairs = _columns(columns)
     names = ", ".join(name for name, _ in pairs)
-    return Step(
+    return AppendStatement(
         table=table,
         columns=pairs,
         text=text.replace("{from}", f"FROM {{rows}} AS r ({names})"),
@@ -128,7 +128,7 @@ A `maybe` is a bigint that can be NULL: only an array without any is read at a p
 """
 
 
-def _places(step: Step) -> list[tuple[str, str, int]]:
+def _places(step: AppendStatement) -> list[tuple[str, str, int]]:
     """Return, for every column, its array, its step's place there, and how many are before it."""
     before = dict.fromkeys(_PLACES, 0)
     places = []
@@ -138,12 +138,12 @@ def _places(step: Step) -> list[tuple[str, str, int]]:
     return places
 
 
-def _one(step: Step) -> str:
+def _one(step: AppendStatement) -> str:
     values = [f"{array}[{place} + {i}]" for array, place, i in _places(step)]
     return f"(VALUES ({', '.join(values)}))"
 
 
-def _many(step: Step) -> str:
+def _many(step: AppendStatement) -> str:
     slices = [
         f"{array}[{place} + {i} * many : {place} + {i + 1} * many - 1]"
         for array, place, i in _places(step)
@@ -151,7 +151,7 @@ def _many(step: Step) -> str:
     return f"unnest({', '.join(slices)})"
 
 
-def _branches(rows: Callable[[Step], str]) -> str:
+def _branches(rows: Callable[[AppendStatement], str]) -> str:
     """Return what to do for each step, with its rows as `rows` says."""
     return "\n".join(
         f"""      WHEN {number} THEN
@@ -161,7 +161,7 @@ def _branches(rows: Callable[[Step], str]) -> str:
     )
 
 
-def _onward(step: Step) -> str:
+def _onward(step: AppendStatement) -> str:
     kinds = [kind for _, kind in step.columns]
     return "".join(
         f"\n        {place} := {place} + {kinds.count(kind)} * many;"

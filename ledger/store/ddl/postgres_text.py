@@ -15,8 +15,8 @@ from ledger.store.ddl.rules.rule import (
     ALWAYS,
     PREFIX,
     Case,
-    Refusal,
-    Rule,
+    RefusalWords,
+    TableRule,
     message,
     said,
     unchanged,
@@ -67,7 +67,7 @@ class Tuned:
     definer: bool = False
 
 
-def fail(refusal: Refusal | None) -> str:
+def fail(refusal: RefusalWords | None) -> str:
     """Return the statement that refuses with these words; that lets a row through for none."""
     if refusal is None:
         return "RETURN NEW;"
@@ -136,7 +136,7 @@ def fires(
 _PLAIN: Final = Tuned()
 
 
-def rows_of(rule: Rule, tuned: Tuned = _PLAIN) -> tuple[str, ...]:
+def rows_of(rule: TableRule, tuned: Tuned = _PLAIN) -> tuple[str, ...]:
     """
     Return the statements of a rule that is asked of each row before it is written.
 
@@ -214,7 +214,9 @@ def also(name: str, calls: str, table: str, event: str, only_if: str) -> tuple[s
     )
 
 
-def only_ends(table: str, columns: tuple[str, ...], refusal: Refusal | None) -> tuple[str, ...]:
+def only_ends(
+    table: str, columns: tuple[str, ...], refusal: RefusalWords | None
+) -> tuple[str, ...]:
     """
     Return the rule that an open row may end, and nothing else of it may change.
 

@@ -10,14 +10,14 @@ from __future__ import annotations
 from typing import Final
 
 from ledger.store import schema
-from ledger.store.ddl.rules.rule import ALWAYS, PREFIX, Case, Refusal, Rule, message
+from ledger.store.ddl.rules.rule import ALWAYS, PREFIX, Case, RefusalWords, TableRule, message
 from ledger.store.ddl.words import OF_RULES, written
 
 _ROW_ID: Final = ("rowid", "_rowid_", "oid")
 """A key that is one number has these names too, and UPDATE OF goes by the name that was written."""
 
 
-def fail(refusal: Refusal | None) -> str:
+def fail(refusal: RefusalWords | None) -> str:
     """Return an expression that fails with these words; NULL for none."""
     if refusal is None:
         return "NULL"
@@ -25,7 +25,7 @@ def fail(refusal: Refusal | None) -> str:
     return f"coalesce(json_extract('{{}}', {message(refusal)}), RAISE(ABORT, '{literal}'))"
 
 
-def trigger(rule: Rule, *, does: str = "") -> str:
+def trigger(rule: TableRule, *, does: str = "") -> str:
     """
     Return the trigger of a rule.
 
@@ -62,7 +62,7 @@ def _choice(cases: tuple[Case, ...]) -> str:
     return f"CASE\n{''.join(lines)}  END"
 
 
-def _names(rule: Rule) -> tuple[str, ...]:
+def _names(rule: TableRule) -> tuple[str, ...]:
     """Return the columns that are asked, with the other names of the row's number."""
     keys = [each.name for each in schema.METADATA.tables[rule.table].primary_key]
     known = len(keys) == 1 and keys[0] in rule.columns

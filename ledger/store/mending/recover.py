@@ -41,7 +41,7 @@ from ledger.domain.log.standing import (
 from ledger.domain.log.state import GRANTED, OBSERVED, Folding, Holding, LedgerState
 from ledger.store import schema
 from ledger.store.archives.archived_proof import archived_past
-from ledger.store.mending.recover_plan import Attempt, Past, Plan
+from ledger.store.mending.recover_plan import Attempt, PastEvents, RecoveryPlan
 from ledger.store.open import Ledger
 
 _RECOVERED: Final = LedgerRecovered.event_type
@@ -166,7 +166,7 @@ def recover(
     _refuse(found, past.own, ledger.url, incarnation)
     disbelieved, allocations = _judged(pods, read, past)
     absent = _absent(pods, past)
-    plan = Plan(
+    plan = RecoveryPlan(
         past=past,
         lost=_recovered(found, past.own, incarnation),
         gone=absent if all_pods else (),
@@ -226,7 +226,7 @@ def _read(pod: SeenPod, check: Checker) -> _Signed | str:
 
 
 def _in_force(
-    ledger: Ledger, read: Mapping[str, _Signed | str], past: Past, doubt: Doubt
+    ledger: Ledger, read: Mapping[str, _Signed | str], past: PastEvents, doubt: Doubt
 ) -> dict[str, _Signed | str]:
     """Return the same, less what this ledger can't have signed at that time."""
     found: dict[str, _Signed | str] = {}
@@ -269,7 +269,7 @@ def _witnesses(read: Mapping[str, _Signed | str]) -> list[Witness]:
     ]
 
 
-def _absent(pods: Sequence[SeenPod], past: Past) -> tuple[tuple[str, Holding], ...]:
+def _absent(pods: Sequence[SeenPod], past: PastEvents) -> tuple[tuple[str, Holding], ...]:
     """Return what is held, with its node's UID, for Pods that are not there or have ended."""
     live = {pod.uid for pod in pods if pod.running}
     return tuple(
@@ -280,14 +280,14 @@ def _absent(pods: Sequence[SeenPod], past: Past) -> tuple[tuple[str, Holding], .
     )
 
 
-def _past(ledger: Ledger, witnesses: Sequence[Witness], uids: set[str]) -> Past:
+def _past(ledger: Ledger, witnesses: Sequence[Witness], uids: set[str]) -> PastEvents:
     """Read every event once: who holds what, what was recovered, the chain where others saw it."""
     positions = {each.position for each in witnesses}
     with ledger.connection.begin():
         before = archived_past(ledger.connection, positions, uids)
     recovered = _recoveries(ledger, before.last)
     chains = dict(before.chains)
-    past = Past(own=Own(origin="", position=0, epoch=0), nodes={}, known=set(before.known))
+    past = PastEvents(own=Own(origin="", position=0, epoch=0), nodes={}, known=set(before.known))
     folding = Folding(LedgerState(nodes=before.nodes))
     for each in ledger.read_events(after=before.last):
         event, position = each.event, each.envelope.position
@@ -360,7 +360,7 @@ def _recovered(found: Standing, own: Own, incarnation: str) -> tuple[LedgerRecov
 
 
 def _judged(
-    pods: Sequence[SeenPod], read: Mapping[str, _Signed | str], past: Past
+    pods: Sequence[SeenPod], read: Mapping[str, _Signed | str], past: PastEvents
 ) -> tuple[tuple[Outcome, ...], tuple[Allocation, ...]]:
     """Return the Pods that are not believed, and the allocations to make again, in their order."""
     by_name = {node.name: uid for uid, node in past.nodes.items()}
@@ -382,7 +382,9 @@ def _judged(
     return tuple(disbelieved), tuple(sorted(again, key=lambda a: (a.epoch, a.position)))
 
 
-def _doubt(said: Allocation, past: Past, by_name: dict[str, str], latest: dict[str, int]) -> str:
+def _doubt(
+    said: Allocation, past: PastEvents, by_name: dict[str, str], latest: dict[str, int]
+) -> str:
     """Return why a signed allocation is not believed after all, empty if it is."""
     known_node = by_name.get(said.node_name)
     if known_node is not None and known_node != said.node_uid:

@@ -35,7 +35,7 @@ SOURCE: Final = "signed-allocation"
 
 
 @dataclass(slots=True, kw_only=True)
-class Past:
+class PastEvents:
     """What one pass over the events tells."""
 
     own: Own
@@ -55,10 +55,10 @@ class Past:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class RecoveryPlan:
     """What is to be recorded; `observed` are the allocations that the database refused."""
 
-    past: Past
+    past: PastEvents
     lost: tuple[LedgerRecovered, ...]
     gone: tuple[tuple[str, Holding], ...]
     allocations: tuple[Allocation, ...]
@@ -126,7 +126,7 @@ class Attempt:
     """Tries a plan on the database itself, which knows every rule."""
 
     ledger: Ledger
-    plan: Plan
+    plan: RecoveryPlan
     origin: str
     version: str
     above: int

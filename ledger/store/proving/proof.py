@@ -35,7 +35,7 @@ from ledger.store.writing.statements import Row, Statement
 Report = Callable[[int | None, str], None]
 
 
-class Recorded:
+class SortedRows:
     """The rows of one table, read in key order beside the events that explain them."""
 
     def __init__(
@@ -164,7 +164,7 @@ class Proof:
         self._connection = connection
         self._report = report
         self._projection = Projection({}, self._take)
-        self._recorded = {table: Recorded(connection, table, report) for table in HISTORY}
+        self._recorded = {table: SortedRows(connection, table, report) for table in HISTORY}
         self._machines: dict[int, list[Any]] = {}
         self._nodes: dict[int, list[Any]] = {}
         self._stands: dict[tuple[int, int], list[Any]] = {}  # by node and machine
@@ -244,7 +244,7 @@ class Proof:
             rows.clear()
 
     def _compare(self, table: Table, expected: Iterable[list[Any]]) -> None:
-        recorded = Recorded(self._connection, table, lambda _, text: self._report(None, text))
+        recorded = SortedRows(self._connection, table, lambda _, text: self._report(None, text))
         keys = len(table.primary_key.columns)
         names = [column.name for column in table.columns]
         for row in expected:

@@ -22,8 +22,8 @@ from ledger.store.proving.proof import (
     LOST_AT,
     PHASE,
     Proof,
-    Recorded,
     Report,
+    SortedRows,
 )
 from ledger.store.reading.tables import in_key_order
 from ledger.store.writing.statements import Row
@@ -100,9 +100,9 @@ class ResumedProof(Proof):
             self._known_by_id(device)
             self._peak(device)
 
-    def _readers(self, query: Callable[[Table], Select[Any]]) -> dict[Table, Recorded]:
+    def _readers(self, query: Callable[[Table], Select[Any]]) -> dict[Table, SortedRows]:
         return {
-            table: Recorded(self._connection, table, self._report, query(table))
+            table: SortedRows(self._connection, table, self._report, query(table))
             for table in HISTORY
         }
 

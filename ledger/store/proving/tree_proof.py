@@ -39,7 +39,7 @@ NOT_WITHDRAWN: Final = "the event withdraws a checkpoint"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Witness:
+class KeptCheckpoint:
     """
     What someone kept outside of the ledger, with signatures that hold.
 
@@ -56,7 +56,7 @@ class Witness:
     keys: Sequence[PublicKey] = ()
 
 
-NO_WITNESS: Final = Witness()
+NO_WITNESS: Final = KeptCheckpoint()
 
 
 class TreeProof:
@@ -66,7 +66,7 @@ class TreeProof:
         self,
         connection: Connection,
         report: Report,
-        witness: Witness,
+        witness: KeptCheckpoint,
         withdrawals: Withdrawals = NO_WITHDRAWALS,
     ) -> None:
         self._connection = connection

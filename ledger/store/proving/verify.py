@@ -51,7 +51,7 @@ from ledger.domain.log.quotes import Quotes
 from ledger.domain.log.state_codec import encode_state
 from ledger.domain.proofs.hashing import GENESIS, chain_hash, row_leaf
 from ledger.store import schema
-from ledger.store.archives.archived_proof import NO_PAST, Past, past_of, tile_leaves
+from ledger.store.archives.archived_proof import NO_PAST, ProofStart, past_of, tile_leaves
 from ledger.store.archives.segments import End, Segment, end_of
 from ledger.store.failures import DAMAGE, fact_of
 from ledger.store.mending.correcting import false_correction, outside_of_calendar
@@ -69,7 +69,7 @@ from ledger.store.projections.held import HeldByFold
 from ledger.store.proving.damage import changed_rules, damaged_pages, other_revision
 from ledger.store.proving.proof import Report
 from ledger.store.proving.resumed import ResumedProof
-from ledger.store.proving.tree_proof import NO_WITNESS, TreeProof, Witness
+from ledger.store.proving.tree_proof import NO_WITNESS, KeptCheckpoint, TreeProof
 from ledger.store.reading.kept import events_of
 from ledger.store.reading.proven import proven_chain
 from ledger.store.reading.read import checked_head
@@ -161,7 +161,7 @@ def verify(
     ledger: Ledger,
     progress: Callable[[int, int], None] | None = None,
     *,
-    witness: Witness = NO_WITNESS,
+    witness: KeptCheckpoint = NO_WITNESS,
     segments: Path | None = None,
     also_void: Voids = NO_VOIDS,
     also_withdrawn: Withdrawals = NO_WITHDRAWALS,
@@ -222,7 +222,7 @@ def verify(
     )
 
 
-def _past(connection: Connection, findings: _Findings, folder: Path | None) -> Past:
+def _past(connection: Connection, findings: _Findings, folder: Path | None) -> ProofStart:
     """Return where the proof begins; an archive that can't be believed is a finding."""
     try:
         return past_of(connection, findings.add, folder)
@@ -302,8 +302,8 @@ class Walk:
         self,
         connection: Connection,
         report: Report,
-        witness: Witness = NO_WITNESS,
-        past: Past = NO_PAST,
+        witness: KeptCheckpoint = NO_WITNESS,
+        past: ProofStart = NO_PAST,
         *,
         also_void: Voids = NO_VOIDS,
         also_withdrawn: Withdrawals = NO_WITHDRAWALS,

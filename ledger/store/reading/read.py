@@ -105,7 +105,7 @@ def proven_pages(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Checked:
+class CheckedRows:
     """
     Rows of `ledger_events` that are what was recorded, up to the first one that is not.
 
@@ -119,17 +119,17 @@ class Checked:
     error: CorruptLedgerError | None
 
 
-def checked(rows: Sequence[Row], after: int, previous: bytes) -> Checked:
+def checked(rows: Sequence[Row], after: int, previous: bytes) -> CheckedRows:
     """Check the rows behind position `after`, whose chain value is `previous`."""
     chain = proven_chain(rows, after, previous)
     if chain is not None:
-        return Checked(rows=rows, chain_hash=chain, error=None)
+        return CheckedRows(rows=rows, chain_hash=chain, error=None)
     for number, row in enumerate(rows):
         try:
             previous = _checked_row(row, after + number + 1, previous)
         except CorruptLedgerError as error:
-            return Checked(rows=rows[:number], chain_hash=previous, error=error)
-    return Checked(rows=rows, chain_hash=previous, error=None)
+            return CheckedRows(rows=rows[:number], chain_hash=previous, error=error)
+    return CheckedRows(rows=rows, chain_hash=previous, error=None)
 
 
 def checked_head(connection: Connection) -> Head:

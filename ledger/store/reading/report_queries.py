@@ -42,15 +42,15 @@ from ledger.store.reading.report_rows import (
     ClaimRow,
     Counts,
     Device,
-    HealthChange,
-    Holder,
+    HealthRow,
+    HolderRow,
     HoldingRow,
     Node,
     PodSummary,
-    Refusal,
+    RefusalRow,
     Span,
     UnknownRow,
-    Usage,
+    UsageRecord,
 )
 from ledger.store.schema import (
     ledger_cpus,
@@ -133,7 +133,7 @@ def device_holders(
     device_type: str | None = None,
     minor: int | None = None,
     pod: tuple[str, str] | None = None,
-) -> list[Holder]:
+) -> list[HolderRow]:
     """
     Return who holds devices, by node, device and position.
 
@@ -164,7 +164,7 @@ def device_holders(
     return _holders(connection, _matching(query, h, {**given, **_pod(pod)}))
 
 
-def cpu_holders(connection: Connection, when: When, *, node: str, cpu: int) -> list[Holder]:
+def cpu_holders(connection: Connection, when: When, *, node: str, cpu: int) -> list[HolderRow]:
     """Return who holds one logical CPU, through whichever Node of its machine, by position."""
     h, r = CPU_HOLDINGS, RESERVATIONS
     names = select(NODES.c.node_name).where(NODES.c.machine_no.in_(_machines_of(node)))
@@ -195,7 +195,7 @@ def pod_holders(
     *,
     node: str | None = None,
     pod: tuple[str, str] | None = None,
-) -> list[Holder]:
+) -> list[HolderRow]:
     """Return whole reservations, of a node those of its whole machine, by position."""
     r = RESERVATIONS
     query = select(*_as_holder(r)).where(when.condition(r)).order_by(r.c.position)
@@ -235,12 +235,12 @@ def nodes(connection: Connection, *, name: str | None = None) -> list[Node]:
     return [Node(**row) for row in _rows(connection, _matching(query, NODES, {"node_name": name}))]
 
 
-def health_changes(connection: Connection, *, node: str | None = None) -> list[HealthChange]:
+def health_changes(connection: Connection, *, node: str | None = None) -> list[HealthRow]:
     """Return when devices were closed and opened, by position."""
     h = HEALTH
     query = select(*(c for c in h.c if c.name != "node_name")).order_by(h.c.position)
     return [
-        HealthChange(**{**row, "healthy": bool(row["healthy"])})
+        HealthRow(**{**row, "healthy": bool(row["healthy"])})
         for row in _rows(connection, _matching(query, h, {"node_name": node}))
     ]
 
@@ -267,13 +267,13 @@ def pods(
     return [PodSummary(**row) for row in _rows(connection, query)]
 
 
-def refusals(connection: Connection, *, position: int | None = None) -> Iterator[Refusal]:
+def refusals(connection: Connection, *, position: int | None = None) -> Iterator[RefusalRow]:
     """Yield refusals by position, or the one at `position`."""
     f, e = REFUSALS, EVENTS
     query = select(f, e.c.body).join_from(f, e, e.c.position == f.c.position)
     query = _matching(query.order_by(f.c.position), f, {"position": position})
     for row in _rows(connection, query):
-        yield Refusal(**row)
+        yield RefusalRow(**row)
 
 
 def refusal_count(connection: Connection, *, pod_uid: str) -> int:
@@ -316,7 +316,9 @@ def span(connection: Connection) -> Span:
     return Span(**next(_rows(connection, query)))
 
 
-def usage(connection: Connection, by: UsageGroup, since_us: int, until_us: int) -> list[Usage]:
+def usage(
+    connection: Connection, by: UsageGroup, since_us: int, until_us: int
+) -> list[UsageRecord]:
     """
     Return what each group used in [since, until), by group.
 
@@ -326,7 +328,7 @@ def usage(connection: Connection, by: UsageGroup, since_us: int, until_us: int) 
     gpu = {row["key"]: row for row in _rows(connection, _gpu_hours(by, since_us, until_us))}
     if by == "model":
         return [
-            Usage(group=key, pods=row["pods"], gpu_hours=row["hours"], cpu_hours=None)
+            UsageRecord(group=key, pods=row["pods"], gpu_hours=row["hours"], cpu_hours=None)
             for key, row in sorted(gpu.items())
         ]
     r = RESERVATIONS
@@ -342,7 +344,7 @@ def usage(connection: Connection, by: UsageGroup, since_us: int, until_us: int) 
         .order_by(r.c[by])
     )
     return [
-        Usage(
+        UsageRecord(
             group=row["key"],
             pods=row["pods"],
             gpu_hours=gpu[row["key"]]["hours"] if row["key"] in gpu else 0.0,
@@ -406,7 +408,7 @@ def attempts_that_count(connection: Connection) -> dict[str, int]:
 
 
 def _as_holder(r: TableClause) -> list[ColumnElement[Any]]:
-    """Return the columns of a whole reservation, in the words of `Holder`."""
+    """Return the columns of a whole reservation, in the words of `HolderRow`."""
     return [
         *(c for c in r.c if c.name not in ("labels", "gpu_core_percent", "gpu_count")),
         r.c.gpu_core_percent.label("core_percent"),
@@ -493,7 +495,7 @@ def _pod(pod: tuple[str, str] | None) -> dict[str, str | int | None]:
     return {} if pod is None else {"namespace": pod[0], "pod_name": pod[1]}
 
 
-def _with_unknown_types(connection: Connection, holder: Holder) -> Holder:
+def _with_unknown_types(connection: Connection, holder: HolderRow) -> HolderRow:
     """Return the holder with the device types it holds on devices that nobody can name."""
     if holder.kind != "observed":
         return holder
@@ -532,9 +534,9 @@ def _matching_all(view: FromClause, given: Mapping[str, str | int | None]) -> Co
     )
 
 
-def _holders(connection: Connection, query: Select[Any]) -> list[Holder]:
+def _holders(connection: Connection, query: Select[Any]) -> list[HolderRow]:
     return [
-        Holder(**{**row, "exclusive": bool(row["exclusive"]), "cpuset": row["cpuset"] or ""})
+        HolderRow(**{**row, "exclusive": bool(row["exclusive"]), "cpuset": row["cpuset"] or ""})
         for row in _rows(connection, query)
     ]
 

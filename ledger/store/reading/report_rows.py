@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Holder:
+class HolderRow:
     """
     One Pod's part of one device, or its whole reservation (`device_type` and `minor` None).
 
@@ -78,7 +78,7 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HealthChange:
+class HealthRow:
     """A device was closed to grants, or opened again."""
 
     position: int
@@ -91,7 +91,7 @@ class HealthChange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
+class RefusalRow:
     """A Pod was refused; `body` is the event's JSON, with the reasons as values."""
 
     position: int
@@ -120,7 +120,7 @@ class PodSummary:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Usage:
+class UsageRecord:
     """
     GPU-hours and CPU-hours of one group over a window.
 

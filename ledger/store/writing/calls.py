@@ -13,7 +13,7 @@ from psycopg import errors
 from psycopg.pq import ExecStatus, Format
 from sqlalchemy import Connection
 
-from ledger.store.ddl.postgres_append import STEPS, Step
+from ledger.store.ddl.postgres_append import STEPS, AppendStatement
 from ledger.store.profile import driver_connection
 from ledger.store.writing.direct import is_blocking, refused
 from ledger.store.writing.statements import Row, Statement
@@ -134,7 +134,7 @@ def _number(statement: Statement) -> int | None:
     return found[0] if found else None
 
 
-def _apart(step: Step, rows: list[Row]) -> Sequence[list[Row]]:
+def _apart(step: AppendStatement, rows: list[Row]) -> Sequence[list[Row]]:
     """Return the rows such that none of a list touches what another one of it touches."""
     if not step.alone or len(rows) == 1:
         return (rows,)

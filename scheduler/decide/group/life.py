@@ -71,7 +71,7 @@ class GroupLife:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class ClusterFacts:
     """
     What is known of the cluster beside the ledger.
 
@@ -86,7 +86,7 @@ class Facts:
     refused: frozenset[str] = frozenset()
 
 
-class Step(StrEnum):
+class MemberAction(StrEnum):
     """What is done with a member that is to be scheduled."""
 
     TAKE_PLACE = "take the place that the plan keeps for it"
@@ -133,7 +133,7 @@ def apply_life(life: GroupLife, event: LedgerEvent, at_us: int) -> GroupLife:
             return life
 
 
-def next_step(life: GroupLife, pod_uid: str, *, has_group: bool) -> Step:
+def next_step(life: GroupLife, pod_uid: str, *, has_group: bool) -> MemberAction:
     """
     Return what is done with a member that is to be scheduled now.
 
@@ -148,13 +148,13 @@ def next_step(life: GroupLife, pod_uid: str, *, has_group: bool) -> Step:
         has_group: the Pod has the topology labels.
     """
     if pod_uid in life.places:
-        return Step.TAKE_PLACE
+        return MemberAction.TAKE_PLACE
     if life.places or (has_group and life.plans and life.held):
-        return Step.PLACE_ALONE
-    return Step.PLAN_GROUP
+        return MemberAction.PLACE_ALONE
+    return MemberAction.PLAN_GROUP
 
 
-def why_invalid(life: GroupLife, facts: Facts) -> tuple[str, str]:
+def why_invalid(life: GroupLife, facts: ClusterFacts) -> tuple[str, str]:
     """
     Return why the plan is no longer valid and by whose place, empty while it is.
 
@@ -170,7 +170,7 @@ def why_invalid(life: GroupLife, facts: Facts) -> tuple[str, str]:
     return "", ""
 
 
-def _why_not_there(uid: str, place: PlannedMember, group: str, facts: Facts) -> str:
+def _why_not_there(uid: str, place: PlannedMember, group: str, facts: ClusterFacts) -> str:
     """Return why a member can't take its place any more, empty while it can."""
     if uid not in facts.groups:
         return MEMBER_GONE
@@ -209,7 +209,7 @@ def deadline_us(life: GroupLife, gang: GangRef | None, *, running: int = 0) -> i
 
 
 def review(
-    life: GroupLife, gang: GangRef | None, facts: Facts, now_us: int, *, running: int = 0
+    life: GroupLife, gang: GangRef | None, facts: ClusterFacts, now_us: int, *, running: int = 0
 ) -> tuple[PodVoided | PlanDropped, ...]:
     """
     Return the events that facts and time call for: nothing, or the end of the plan.

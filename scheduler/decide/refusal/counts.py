@@ -38,7 +38,7 @@ Texts = Sequence[tuple[Reason, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class ReasonCounts:
     """Why all nodes refuse. `nearest` are the nodes that `counts` names, as places."""
 
     message: str
@@ -47,7 +47,7 @@ class Answer:
     nearest: frozenset[int]
 
 
-class Answers:
+class ReasonCounter:
     """
     Puts codes per node into words.
 
@@ -67,7 +67,7 @@ class Answers:
         codes: Codes,
         short: npt.NDArray[np.int32],
         tried: Mapping[int, Unfit],
-    ) -> Answer:
+    ) -> ReasonCounts:
         """
         Return the answer for codes that index `texts`.
 
@@ -102,7 +102,7 @@ class Answers:
         counts.sort(key=lambda count: (-count.nodes, count.reason))
         words = {name: reason.text for name, (reason, _) in by_name.items()}
         listed = [(words[count.reason], count.nodes) for count in counts]
-        return Answer(
+        return ReasonCounts(
             message=reasons.message(self._arrays.count, listed),
             counts=tuple(counts),
             nodes=self._by_node(texts, codes, used),

@@ -28,7 +28,7 @@ from scheduler.decide.nodes.pins import CpuPins
 from scheduler.decide.nodes.places import Places
 from scheduler.decide.outcome import Unfit, Unplaced
 from scheduler.decide.refusal import reasons
-from scheduler.decide.refusal.counts import FAR, Answer, Answers
+from scheduler.decide.refusal.counts import FAR, ReasonCounter, ReasonCounts
 from scheduler.decide.refusal.reasons import Reason
 from scheduler.decide.shapes import Shape
 
@@ -64,7 +64,7 @@ class _Row:
     codes: npt.NDArray[np.int32]
     short: npt.NDArray[np.int32]
     seen: int
-    answer: Answer | None = None
+    answer: ReasonCounts | None = None
     returns: int = -1
 
 
@@ -88,7 +88,7 @@ class Refusals:
         places: Places,
     ) -> None:
         self._arrays = arrays
-        self._answers = Answers(arrays, pins, places)
+        self._answers = ReasonCounter(arrays, pins, places)
         self._predicates = predicates
         self._fitting = fitting
         self._pins = pins

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from agent.decide.container_cpus import KubeQos, PodOnNode, Source, binding_of
+from agent.decide.container_cpus import CpuSource, KubeQos, PodOnNode, binding_of
 from agent.decide.holders import NOBODY, holders_after, pools_after
 from agent.decide.pools import NodeCpus, Pools, joined
 from ledger.domain.annotations.cpu import ResourceStatus
@@ -116,7 +116,7 @@ def test_a_resource_status_replaces_what_kubelet_would_bind() -> None:
 
     binding = binding_of(pod, pools(), kubelet_static=True)
 
-    assert (binding.source, str(binding.cpus)) == (Source.OWN, "1,13")
+    assert (binding.source, str(binding.cpus)) == (CpuSource.OWN, "1,13")
 
 
 def test_an_adopted_pod_of_an_earlier_scheduler_is_what_its_label_says() -> None:

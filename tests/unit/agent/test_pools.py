@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.decide.container_cpus import Binding, KubeQos, PodOnNode, Source, binding_of
+from agent.decide.container_cpus import Binding, CpuSource, KubeQos, PodOnNode, binding_of
 from agent.decide.pools import NodeCpus, PodCpus, Pools, joined, pools_of, read_node_cpus
 from ledger.domain.annotations.cpu import CpuSharedPool, NumaNodeResources, ResourceStatus
 from ledger.domain.annotations.qos import QosClass
@@ -134,60 +134,65 @@ GUARANTEED, BEST_EFFORT = KubeQos.GUARANTEED, KubeQos.BEST_EFFORT
 @pytest.mark.parametrize(
     ("pod", "source", "cpus"),
     [
-        pytest.param(on_node(LSR, status=OWN_CPUS), Source.OWN, "2-3,14-15", id="1 own CPUs"),
-        pytest.param(on_node(BE, status=OWN_CPUS), Source.OWN, "2-3,14-15", id="1 whatever QoS"),
+        pytest.param(on_node(LSR, status=OWN_CPUS), CpuSource.OWN, "2-3,14-15", id="1 own CPUs"),
+        pytest.param(on_node(BE, status=OWN_CPUS), CpuSource.OWN, "2-3,14-15", id="1 whatever QoS"),
         pytest.param(
-            on_node(LS, status=of_numa(1, cpu="2")), Source.POOLS_NAMED, "8-11,20-23", id="2 numa"
+            on_node(LS, status=of_numa(1, cpu="2")),
+            CpuSource.POOLS_NAMED,
+            "8-11,20-23",
+            id="2 numa",
         ),
         pytest.param(
-            on_node(LS, status=POOL_OF_NODE_1), Source.POOLS_NAMED, "8-11,20-23", id="2 pools"
+            on_node(LS, status=POOL_OF_NODE_1), CpuSource.POOLS_NAMED, "8-11,20-23", id="2 pools"
         ),
         pytest.param(
-            on_node(LS, status=of_numa(1, hugepages="2Mi")), Source.SHARED, SHARED, id="2 no cpu"
+            on_node(LS, status=of_numa(1, hugepages="2Mi")), CpuSource.SHARED, SHARED, id="2 no cpu"
         ),
-        pytest.param(on_node(SYSTEM), Source.SYSTEM, "0", id="3 the system's"),
-        pytest.param(on_node(LS), Source.SHARED, SHARED, id="4 all shared pools"),
-        pytest.param(on_node(BE), Source.INHERITED, "", id="5 the parent's"),
-        pytest.param(on_node(NONE), Source.SHARED, SHARED, id="6 Burstable"),
-        pytest.param(on_node(NONE, GUARANTEED), Source.SHARED, SHARED, id="6 Guaranteed"),
-        pytest.param(on_node(NONE, BEST_EFFORT), Source.INHERITED, "", id="6 BestEffort"),
+        pytest.param(on_node(SYSTEM), CpuSource.SYSTEM, "0", id="3 the system's"),
+        pytest.param(on_node(LS), CpuSource.SHARED, SHARED, id="4 all shared pools"),
+        pytest.param(on_node(BE), CpuSource.INHERITED, "", id="5 the parent's"),
+        pytest.param(on_node(NONE), CpuSource.SHARED, SHARED, id="6 Burstable"),
+        pytest.param(on_node(NONE, GUARANTEED), CpuSource.SHARED, SHARED, id="6 Guaranteed"),
+        pytest.param(on_node(NONE, BEST_EFFORT), CpuSource.INHERITED, "", id="6 BestEffort"),
     ],
 )
 def test_the_first_rule_that_fits_binds_a_container(
-    pod: PodOnNode, source: Source, cpus: str
+    pod: PodOnNode, source: CpuSource, cpus: str
 ) -> None:
     """Koordinator contract 9.3, kubelet's CPU manager policy `none`."""
     binding = binding_of(pod, example(), system=parse_cpuset("0"))
 
     assert binding == Binding(source=source, cpus=parse_cpuset(cpus))
-    assert binding.quota == (source is not Source.OWN)
+    assert binding.quota == (source is not CpuSource.OWN)
 
 
 def test_what_kubelet_pins_is_left_alone() -> None:
     """Koordinator contract 9.3 and 9.5: no fight over CPU sets that kubelet gives."""
     pod = replace(on_node(NONE, GUARANTEED), whole_cpus=True)
 
-    assert binding_of(pod, example(), kubelet_static=True) == Binding(source=Source.KUBELET)
-    assert binding_of(pod, example()).source is Source.SHARED
+    assert binding_of(pod, example(), kubelet_static=True) == Binding(source=CpuSource.KUBELET)
+    assert binding_of(pod, example()).source is CpuSource.SHARED
 
 
 @pytest.mark.parametrize(
     ("pod", "source", "cpus"),
     [
-        pytest.param(on_node(NONE), Source.SHARED, SHARED, id="Burstable"),
-        pytest.param(on_node(NONE, GUARANTEED), Source.SHARED, SHARED, id="parts of CPUs"),
+        pytest.param(on_node(NONE), CpuSource.SHARED, SHARED, id="Burstable"),
+        pytest.param(on_node(NONE, GUARANTEED), CpuSource.SHARED, SHARED, id="parts of CPUs"),
         pytest.param(
             replace(on_node(NONE), whole_cpus=True),
-            Source.SHARED,
+            CpuSource.SHARED,
             SHARED,
             id="Burstable, whole",
         ),
-        pytest.param(on_node(LS, GUARANTEED), Source.SHARED, SHARED, id="LS"),
-        pytest.param(on_node(NONE, BEST_EFFORT), Source.BEST_EFFORT, BE_POOL, id="BestEffort"),
-        pytest.param(on_node(BE), Source.BEST_EFFORT, BE_POOL, id="BE"),
+        pytest.param(on_node(LS, GUARANTEED), CpuSource.SHARED, SHARED, id="LS"),
+        pytest.param(on_node(NONE, BEST_EFFORT), CpuSource.BEST_EFFORT, BE_POOL, id="BestEffort"),
+        pytest.param(on_node(BE), CpuSource.BEST_EFFORT, BE_POOL, id="BE"),
     ],
 )
-def test_kubelets_own_shared_pool_binds_nobody(pod: PodOnNode, source: Source, cpus: str) -> None:
+def test_kubelets_own_shared_pool_binds_nobody(
+    pod: PodOnNode, source: CpuSource, cpus: str
+) -> None:
     """
     CPU proposal, "Take over kubelet CPU management policies": kubelet's is replaced by ours.
 
@@ -207,8 +212,8 @@ def test_best_effort_pods_get_their_pools_where_they_are_managed() -> None:
         manages_best_effort=True,
     )
 
-    assert (everywhere.source, str(everywhere.cpus)) == (Source.BEST_EFFORT, BE_POOL)
-    assert (numa.source, str(numa.cpus)) == (Source.POOLS_NAMED, "1-5,12-17")
+    assert (everywhere.source, str(everywhere.cpus)) == (CpuSource.BEST_EFFORT, BE_POOL)
+    assert (numa.source, str(numa.cpus)) == (CpuSource.POOLS_NAMED, "1-5,12-17")
 
 
 def test_the_nodes_cpus_are_read_from_its_objects() -> None:

@@ -10,7 +10,7 @@ import pytest
 from certs.following import Follower
 from certs.material import CertificateError, facts_of
 from certs.plan import Phase, Settings
-from certs.record import REQUESTED, Record, read_record
+from certs.record import REQUESTED, SecretRecord, read_record
 from certs.reports import Reports
 from certs.rotator import Place, Rotator
 from certs.serving import Serving
@@ -40,7 +40,7 @@ class Cluster:
         )
 
     @property
-    def record(self) -> Record:
+    def record(self) -> SecretRecord:
         """What the Secret holds now."""
         record = read_record(self.objects.objects[PLACE.secret_path])
         assert record is not None

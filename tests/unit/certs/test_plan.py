@@ -7,16 +7,16 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from certs.material import Facts
+from certs.material import CertificateFacts
 from certs.plan import (
     Begin,
     Create,
     Finish,
     Phase,
     Publish,
-    Recorded,
     Renew,
     Replica,
+    RotationRecord,
     Settings,
     Step,
     Switch,
@@ -30,9 +30,9 @@ NAMES = ("tenure-webhook.tenure-system.svc",)
 SETTINGS = Settings(names=NAMES)
 
 
-def authority(name: str, *, days: int = 3650) -> Facts:
+def authority(name: str, *, days: int = 3650) -> CertificateFacts:
     """Return an authority that signed itself."""
-    return Facts(
+    return CertificateFacts(
         fingerprint=name,
         subject_key=f"key of {name}",
         authority_key=f"key of {name}",
@@ -42,9 +42,11 @@ def authority(name: str, *, days: int = 3650) -> Facts:
     )
 
 
-def leaf(name: str, signer: str, *, names: tuple[str, ...] = NAMES, days: int = 90) -> Facts:
+def leaf(
+    name: str, signer: str, *, names: tuple[str, ...] = NAMES, days: int = 90
+) -> CertificateFacts:
     """Return a leaf that `signer` signed."""
-    return Facts(
+    return CertificateFacts(
         fingerprint=name,
         subject_key=f"key of {name}",
         authority_key=f"key of {signer}",
@@ -54,7 +56,7 @@ def leaf(name: str, signer: str, *, names: tuple[str, ...] = NAMES, days: int = 
     )
 
 
-STABLE = Recorded(
+STABLE = RotationRecord(
     phase=Phase.STABLE,
     since=START,
     published_at=START,
@@ -74,7 +76,7 @@ SECOND = timedelta(seconds=1)
 
 
 def step(
-    recorded: Recorded | None,
+    recorded: RotationRecord | None,
     *,
     at: datetime = START,
     trusted: frozenset[str] | None = None,
@@ -93,14 +95,16 @@ def test_the_first_step_makes_an_authority_and_a_leaf() -> None:
 
 
 @pytest.mark.parametrize("recorded", [STABLE, PUBLISHING, SERVING], ids=lambda one: one.phase)
-def test_a_configuration_that_trusts_other_authorities_is_mended_first(recorded: Recorded) -> None:
+def test_a_configuration_that_trusts_other_authorities_is_mended_first(
+    recorded: RotationRecord,
+) -> None:
     """In every phase, also when somebody put an old configuration back."""
     assert step(recorded, trusted=frozenset({"strange"})) == Publish(targets=("hooks",))
     assert step(recorded, trusted=frozenset()) == Publish(targets=("hooks",))
 
 
 @pytest.mark.parametrize("recorded", [STABLE, PUBLISHING, SERVING], ids=lambda one: one.phase)
-def test_what_was_never_seen_published_is_published_again(recorded: Recorded) -> None:
+def test_what_was_never_seen_published_is_published_again(recorded: RotationRecord) -> None:
     """A crash between publishing and recording it does not shorten the wait."""
     assert step(replace(recorded, published_at=None)) == Publish(targets=())
 
@@ -142,7 +146,7 @@ def test_what_was_never_seen_published_is_published_again(recorded: Recorded) ->
     ],
 )
 def test_each_phase_ends_when_its_condition_holds(
-    recorded: Recorded, at: datetime, expected: type[Step]
+    recorded: RotationRecord, at: datetime, expected: type[Step]
 ) -> None:
     """One second earlier it waits."""
     assert type(step(recorded, at=at)) is expected

@@ -12,14 +12,14 @@ import pytest
 
 from certs.material import CertificateError, issue_authority, issue_leaf
 from certs.plan import Phase
-from certs.record import REQUESTED, ROTATION, Record, new_secret, read_record, write_record
+from certs.record import REQUESTED, ROTATION, SecretRecord, new_secret, read_record, write_record
 from tests.support.certs import START
 
 DAY = timedelta(days=1)
 OLD = issue_authority("old", now=START, lifetime=100 * DAY)
 NEW = issue_authority("new", now=START, lifetime=100 * DAY)
 LEAF = issue_leaf(OLD, ["a.svc"], now=START, lifetime=DAY)
-STABLE = Record(phase=Phase.STABLE, since=START, published_at=None, authority=OLD, leaf=LEAF)
+STABLE = SecretRecord(phase=Phase.STABLE, since=START, published_at=None, authority=OLD, leaf=LEAF)
 PUBLISHING = replace(STABLE, phase=Phase.PUBLISHING, other=NEW, published_at=START + DAY)
 
 
@@ -31,7 +31,7 @@ PUBLISHING = replace(STABLE, phase=Phase.PUBLISHING, other=NEW, published_at=STA
         pytest.param(replace(PUBLISHING, phase=Phase.SERVING), id="serving"),
     ],
 )
-def test_what_is_written_is_read_back(record: Record) -> None:
+def test_what_is_written_is_read_back(record: SecretRecord) -> None:
     """Keys, times and phase, whatever else is in the Secret."""
     secret = new_secret("n", "s")
     secret["metadata"] |= {"resourceVersion": "7", "annotations": {"theirs": "stays"}}

@@ -13,7 +13,7 @@ from ledger.domain.kube.pod_spec import PodSpec, read_pod
 from ledger.domain.request.normalise import examine_spec, read_asked
 from ledger.domain.request.rule_names import Rule
 from ledger.domain.resources import TAINT_TENURE_OWNED
-from webhook.decide.answers import ALLOWED, Answer, Refusal, refuse, unreadable
+from webhook.decide.answers import ALLOWED, AdmissionAnswer, Refusal, refuse, unreadable
 from webhook.decide.counting import evaded
 from webhook.decide.facts import NamespaceFacts
 from webhook.decide.mutating.defaults import with_defaults, with_profiles
@@ -46,7 +46,7 @@ _UNNAMED: Final = frozenset({"", DEFAULT_SCHEDULER})
 
 def mutate_pod(
     request: AdmissionRequest, settings: AdmissionSettings, facts: NamespaceFacts
-) -> Answer:
+) -> AdmissionAnswer:
     """
     Answer a request to create a Pod, or to add ephemeral containers to one, with our changes.
 
@@ -65,7 +65,7 @@ def mutate_pod(
             return ALLOWED
     except InputError as error:
         return _unreadable(request, error, settings)
-    return Answer(patch=diff(request.obj, after))
+    return AdmissionAnswer(patch=diff(request.obj, after))
 
 
 def _is_about_pods(request: AdmissionRequest) -> bool:
@@ -75,7 +75,7 @@ def _is_about_pods(request: AdmissionRequest) -> bool:
 
 def _unreadable(
     request: AdmissionRequest, error: InputError, settings: AdmissionSettings
-) -> Answer:
+) -> AdmissionAnswer:
     """Refuse a Pod that nobody could decode, unless the operator only wants to be told."""
     mode = settings.mode_of(Rule.ANNOTATION_SYNTAX)
     if mode is not RuleMode.ENFORCE:

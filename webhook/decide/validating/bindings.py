@@ -13,12 +13,19 @@ from webhook.decide.facts import NamespaceFacts
 from webhook.decide.review import AdmissionRequest
 from webhook.decide.settings import AdmissionSettings
 from webhook.decide.validating import forgery
-from webhook.decide.validating.findings import Advice, Findings, Said, say, scheduler_of, shown
+from webhook.decide.validating.findings import (
+    Advice,
+    FoundViolations,
+    Said,
+    say,
+    scheduler_of,
+    shown,
+)
 
 
 def check_binding(
     request: AdmissionRequest, settings: AdmissionSettings, facts: NamespaceFacts
-) -> Findings:
+) -> FoundViolations:
     """
     Return everything that speaks against a Binding, by either of its two paths.
 
@@ -27,7 +34,7 @@ def check_binding(
     through is found by reconciliation. Nothing on the Pod switches the check off, since its author
     could write that too.
     """
-    return Findings(
+    return FoundViolations(
         errors=(
             *forgery.check_allocations(request, settings),
             *check_takeover(request, settings, facts),

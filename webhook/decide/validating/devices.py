@@ -16,17 +16,17 @@ from webhook.decide.answers import unreadable
 from webhook.decide.review import AdmissionRequest
 from webhook.decide.settings import AdmissionSettings
 from webhook.decide.validating import forgery
-from webhook.decide.validating.findings import Findings, Json, annotations_of
+from webhook.decide.validating.findings import FoundViolations, Json, annotations_of
 
 
-def check_device(request: AdmissionRequest, settings: AdmissionSettings) -> Findings:
+def check_device(request: AdmissionRequest, settings: AdmissionSettings) -> FoundViolations:
     """
     Return everything that speaks against a Device object, and against who wrote it.
 
     Rule: Koordinator contract 2.5, 2.7, 3.1. What was so before the change does not count.
     """
     known = {*check_inventory(request.old, settings.vocabulary)} if request.old else set()
-    return Findings(
+    return FoundViolations(
         errors=(
             *forgery.check_checkpoints(request, settings),
             *(

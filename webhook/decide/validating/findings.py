@@ -84,7 +84,7 @@ class Said:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Findings:
+class FoundViolations:
     """
     Everything found in one request.
 
@@ -97,7 +97,7 @@ class Findings:
     said: tuple[Said, ...] = ()
 
 
-NOTHING: Final = Findings()
+NOTHING: Final = FoundViolations()
 
 
 def say(advice: Advice, text: str) -> Said:

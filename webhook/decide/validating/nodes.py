@@ -31,7 +31,7 @@ from webhook.decide.settings import AdmissionSettings
 from webhook.decide.validating import forgery
 from webhook.decide.validating.findings import (
     Advice,
-    Findings,
+    FoundViolations,
     Json,
     annotations_of,
     labels_of,
@@ -58,7 +58,7 @@ NODE_LABEL_VALUES: Final[dict[str, tuple[str, ...]]] = {
 """Label -> the values that mean something. The empty text is as good as no label."""
 
 
-def check_node(request: AdmissionRequest, settings: AdmissionSettings) -> Findings:
+def check_node(request: AdmissionRequest, settings: AdmissionSettings) -> FoundViolations:
     """
     Return everything that speaks against a change of a Node.
 
@@ -68,9 +68,9 @@ def check_node(request: AdmissionRequest, settings: AdmissionSettings) -> Findin
     forged = tuple(forgery.check_node_annotations(request, settings))
     meaningless = tuple(check_changes(request.obj or {}, request.old or {}))
     if request.operation != CREATE:
-        return Findings(errors=(*forged, *meaningless))
+        return FoundViolations(errors=(*forged, *meaningless))
     said = tuple(say(Advice.UNKNOWN_VALUE, str(error)) for error in meaningless)
-    return Findings(errors=forged, said=said)
+    return FoundViolations(errors=forged, said=said)
 
 
 @of_rule(Rule.NODE_LABELS)

@@ -27,7 +27,7 @@ from webhook.decide.validating import forgery, near_misses, owned, quota, visibl
 from webhook.decide.validating.catalogue import RULES
 from webhook.decide.validating.findings import (
     Advice,
-    Findings,
+    FoundViolations,
     Json,
     Reach,
     Said,
@@ -67,7 +67,7 @@ def is_managed(pod: Json, settings: AdmissionSettings, facts: NamespaceFacts) ->
 
 def check_create(
     request: AdmissionRequest, settings: AdmissionSettings, facts: NamespaceFacts
-) -> Findings:
+) -> FoundViolations:
     """
     Return everything that speaks against a new Pod.
 
@@ -77,7 +77,7 @@ def check_create(
     pod = request.obj or {}
     managed = is_managed(pod, settings, facts)
     examined = examine(pod, settings.vocabulary, request.namespace)
-    return Findings(
+    return FoundViolations(
         errors=(
             *forgery.check_allocations(request, settings),
             *_by_itself(request, settings, facts, examined, managed=managed),
@@ -241,7 +241,7 @@ def unenforced(
 
 def check_ephemeral(
     request: AdmissionRequest, settings: AdmissionSettings, facts: NamespaceFacts
-) -> Findings:
+) -> FoundViolations:
     """
     Return everything that speaks against new ephemeral containers.
 
@@ -251,4 +251,4 @@ def check_ephemeral(
     errors = [*forgery.check_allocations(request, settings)]
     if is_managed(pod, settings, facts):
         errors += visible.check_ephemeral(pod, request.old)
-    return Findings(errors=tuple(errors))
+    return FoundViolations(errors=tuple(errors))

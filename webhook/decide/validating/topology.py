@@ -37,7 +37,7 @@ from webhook.decide.settings import AdmissionSettings
 from webhook.decide.validating import forgery
 from webhook.decide.validating.findings import (
     Advice,
-    Findings,
+    FoundViolations,
     Json,
     Said,
     annotations_of,
@@ -90,7 +90,9 @@ _READERS: Final[dict[str, Reader]] = {
 }
 
 
-def check_topology_object(request: AdmissionRequest, settings: AdmissionSettings) -> Findings:
+def check_topology_object(
+    request: AdmissionRequest, settings: AdmissionSettings
+) -> FoundViolations:
     """
     Return everything that speaks against a NodeResourceTopology; what was so before is left.
 
@@ -98,7 +100,7 @@ def check_topology_object(request: AdmissionRequest, settings: AdmissionSettings
     """
     known = {*check_topology(request.old)} if request.old else set()
     found = check_topology(request.obj or {})
-    return Findings(
+    return FoundViolations(
         errors=(
             *forgery.check_pinned_cpus(request, settings),
             *(error for error in found if error not in known),

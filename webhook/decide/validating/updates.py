@@ -24,7 +24,7 @@ from webhook.decide.review import AdmissionRequest
 from webhook.decide.settings import AdmissionSettings
 from webhook.decide.validating import forgery, owned, visible
 from webhook.decide.validating.findings import (
-    Findings,
+    FoundViolations,
     Json,
     annotations_of,
     labels_of,
@@ -38,7 +38,7 @@ from webhook.decide.validating.words import PLACED_ANNOTATIONS, PLACED_LABELS
 
 def check_update(
     request: AdmissionRequest, settings: AdmissionSettings, facts: NamespaceFacts
-) -> Findings:
+) -> FoundViolations:
     """
     Return everything that speaks against a change of a Pod, in place or otherwise.
 
@@ -69,16 +69,16 @@ def check_update(
         errors += check_amounts(after, before, old)
         if not forgery.is_ours(request.user, settings):
             errors += visible.check_cdi(pod, old)
-    return Findings(errors=tuple(errors))
+    return FoundViolations(errors=tuple(errors))
 
 
-def check_status(request: AdmissionRequest, settings: AdmissionSettings) -> Findings:
+def check_status(request: AdmissionRequest, settings: AdmissionSettings) -> FoundViolations:
     """
     Return everything that speaks against a change of a Pod's status.
 
     Rule: design section 5.1: a status patch can change annotations (checked on 1.36).
     """
-    return Findings(errors=tuple(forgery.check_allocations(request, settings)))
+    return FoundViolations(errors=tuple(forgery.check_allocations(request, settings)))
 
 
 def check_classes(pod: Json, old: Json) -> Iterator[FieldError]:

@@ -11,7 +11,7 @@ from webhook.decide.answers import (
     ALLOWED,
     FORBIDDEN,
     INVALID,
-    Answer,
+    AdmissionAnswer,
     Refusal,
     refuse,
     unreadable,
@@ -21,9 +21,9 @@ from webhook.decide.facts import NamespaceFacts
 from webhook.decide.review import CREATE, UPDATE, AdmissionRequest
 from webhook.decide.settings import DEFAULT_ADMISSION, AdmissionSettings, RuleMode
 from webhook.decide.validating import bindings, devices, nodes, pods, topology, updates
-from webhook.decide.validating.findings import NOTHING, Findings, Said
+from webhook.decide.validating.findings import NOTHING, FoundViolations, Said
 
-Check = Callable[[AdmissionRequest, AdmissionSettings, NamespaceFacts], Findings]
+Check = Callable[[AdmissionRequest, AdmissionSettings, NamespaceFacts], FoundViolations]
 
 DEVICES_GROUP: Final = "scheduling.koordinator.sh"
 TOPOLOGY_GROUP: Final = "topology.node.k8s.io"
@@ -50,7 +50,7 @@ def validate(
     request: AdmissionRequest,
     settings: AdmissionSettings = DEFAULT_ADMISSION,
     facts: NamespaceFacts = NO_FACTS,
-) -> Answer:
+) -> AdmissionAnswer:
     """
     Return whether an object may be stored as it is, with every violation at once.
 
@@ -70,7 +70,7 @@ def validate(
 
 def _findings(
     request: AdmissionRequest, settings: AdmissionSettings, facts: NamespaceFacts
-) -> Findings:
+) -> FoundViolations:
     check = _CHECKS.get(_path(request))
     return NOTHING if check is None else check(request, settings, facts)
 
@@ -86,7 +86,9 @@ def _path(request: AdmissionRequest) -> tuple[str, str, str]:
     return resource, subresource, request.operation
 
 
-def _answer(request: AdmissionRequest, settings: AdmissionSettings, found: Findings) -> Answer:
+def _answer(
+    request: AdmissionRequest, settings: AdmissionSettings, found: FoundViolations
+) -> AdmissionAnswer:
     causes: list[FieldError] = []
     refusals: list[Refusal] = []
     warnings: list[str] = [item.text for item in found.said if _is_said(item, settings)]
@@ -128,7 +130,7 @@ def _refused(
     causes: list[FieldError],
     warnings: list[str],
     refusals: list[Refusal],
-) -> Answer:
+) -> AdmissionAnswer:
     """Refuse: a Binding as forbidden to its user, anything else as invalid."""
     bound = _path(request)[0] == _BINDING
     return refuse(
@@ -141,10 +143,10 @@ def _refused(
     )
 
 
-def _allowed(warnings: list[str], refusals: list[Refusal]) -> Answer:
+def _allowed(warnings: list[str], refusals: list[Refusal]) -> AdmissionAnswer:
     if not warnings:
         return ALLOWED
-    return Answer(warnings=tuple(map(warning, warnings)), refusals=tuple(refusals))
+    return AdmissionAnswer(warnings=tuple(map(warning, warnings)), refusals=tuple(refusals))
 
 
 def _is_said(item: Said, settings: AdmissionSettings) -> bool:
@@ -153,25 +155,25 @@ def _is_said(item: Said, settings: AdmissionSettings) -> bool:
 
 def _check_pod_status(
     request: AdmissionRequest, settings: AdmissionSettings, _facts: NamespaceFacts
-) -> Findings:
+) -> FoundViolations:
     return updates.check_status(request, settings)
 
 
 def _check_device(
     request: AdmissionRequest, settings: AdmissionSettings, _facts: NamespaceFacts
-) -> Findings:
+) -> FoundViolations:
     return devices.check_device(request, settings)
 
 
 def _check_topology(
     request: AdmissionRequest, settings: AdmissionSettings, _facts: NamespaceFacts
-) -> Findings:
+) -> FoundViolations:
     return topology.check_topology_object(request, settings)
 
 
 def _check_node(
     request: AdmissionRequest, settings: AdmissionSettings, _facts: NamespaceFacts
-) -> Findings:
+) -> FoundViolations:
     return nodes.check_node(request, settings)
 
 

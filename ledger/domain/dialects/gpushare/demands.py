@@ -14,7 +14,7 @@ from ledger.domain.dialects.gpushare.words import (
 )
 from ledger.domain.errors import FieldError
 from ledger.domain.kube.pod_spec import PodSpec, pod_total
-from ledger.domain.request.asked import NOTHING, Asked, asking
+from ledger.domain.request.asked import NOTHING, TypeRequest, asking
 from ledger.domain.request.requests import DeviceDemand
 from ledger.domain.request.rule_names import Rule
 from ledger.domain.request.rules import invalid, of_rule, required, under, unsupported
@@ -29,7 +29,7 @@ CARD_MEMORY_MAX_BYTES: Final = 2**40
 class GpuShareAsked:
     """The demand, and the request in the node daemon's unit."""
 
-    asked: Asked
+    asked: TypeRequest
     units: int = 0
 
 
@@ -54,7 +54,7 @@ def gpushare_demands(spec: PodSpec) -> GpuShareAsked:
     )
     errors = (*_check_keys(spec), *_check_memory(spec, units, unit))
     if errors:
-        return GpuShareAsked(asked=Asked(errors=errors))
+        return GpuShareAsked(asked=TypeRequest(errors=errors))
     counts = {container.place: 1 for container, _ in memory}
     demand = DeviceDemand(
         device_type=TYPE_GPU,
@@ -62,7 +62,7 @@ def gpushare_demands(spec: PodSpec) -> GpuShareAsked:
         memory_bytes=units * UNIT_BYTES[unit],
         containers=tuple(counts),
     )
-    return GpuShareAsked(asked=Asked(demands=(demand,), counts=counts), units=units)
+    return GpuShareAsked(asked=TypeRequest(demands=(demand,), counts=counts), units=units)
 
 
 @of_rule(Rule.GPUSHARE_CARD)

@@ -25,7 +25,7 @@ from ledger.domain.dialects.hami.words import (
 )
 from ledger.domain.errors import FieldError
 from ledger.domain.kube.pod_spec import INIT, SIDECAR, ContainerSpec, PodSpec
-from ledger.domain.request.asked import NOTHING, Asked, asking
+from ledger.domain.request.asked import NOTHING, TypeRequest, asking
 from ledger.domain.request.requests import CardFilter, DeviceDemand
 from ledger.domain.request.rule_names import Rule
 from ledger.domain.request.rules import forbidden, invalid, of_rule, unsupported
@@ -143,7 +143,7 @@ class _Card:
     places: tuple[str, ...]
 
 
-def hami_demands(spec: PodSpec) -> Asked:
+def hami_demands(spec: PodSpec) -> TypeRequest:
     """
     Return the demands of a Pod in HAMi's words: one for each run of cards that give alike.
 
@@ -159,7 +159,7 @@ def hami_demands(spec: PodSpec) -> Asked:
         return NOTHING
     errors = [error for each in found for error in check_container(*each)]
     if errors:
-        return Asked(errors=tuple(errors))
+        return TypeRequest(errors=tuple(errors))
     asks = [
         _Ask(container=container, cards=amounts.get(NVIDIA_GPU, 1), part=part_of(amounts))
         for container, amounts in found
@@ -173,8 +173,8 @@ def hami_demands(spec: PodSpec) -> Asked:
         alone=all(card.part.is_alone for card in cards),
     )
     if errors:
-        return Asked(errors=tuple(errors))
-    return Asked(
+        return TypeRequest(errors=tuple(errors))
+    return TypeRequest(
         demands=tuple(_demands(cards)),
         counts={ask.container.place: ask.cards for ask in asks},
     )

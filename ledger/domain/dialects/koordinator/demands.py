@@ -9,7 +9,7 @@ from typing import Final
 from ledger.domain.devices import WHOLE_PERCENT
 from ledger.domain.errors import FieldError
 from ledger.domain.kube.pod_spec import INIT, ContainerSpec, PodSpec, pod_total
-from ledger.domain.request.asked import NOTHING, Asked, asking, first_fields
+from ledger.domain.request.asked import NOTHING, TypeRequest, asking, first_fields
 from ledger.domain.request.requests import DeviceDemand
 from ledger.domain.request.rule_names import Rule
 from ledger.domain.request.rules import (
@@ -113,7 +113,7 @@ def split(amounts: Mapping[str, int]) -> tuple[int, CardShare]:
     )
 
 
-def koordinator_demands(spec: PodSpec) -> Asked:
+def koordinator_demands(spec: PodSpec) -> TypeRequest:
     """
     Return the demand of a Pod in Koordinator's keys: one for the whole Pod.
 
@@ -125,7 +125,7 @@ def koordinator_demands(spec: PodSpec) -> Asked:
         return NOTHING
     errors = [error for ask in asks for error in _check_container(*ask)]
     if errors:
-        return Asked(errors=tuple(errors))
+        return TypeRequest(errors=tuple(errors))
     injected = [
         (container, inject(nonzero))
         for container, amounts in asks
@@ -136,7 +136,7 @@ def koordinator_demands(spec: PodSpec) -> Asked:
     total = pod_total((container.kind, amounts) for container, amounts in injected)
     errors = list(_check_pod(injected, total))
     if errors:
-        return Asked(errors=tuple(errors))
+        return TypeRequest(errors=tuple(errors))
     cards, share = split(total)
     counts = {container.place: cards_of(amounts) for container, amounts in injected}
     demand = DeviceDemand(
@@ -149,7 +149,7 @@ def koordinator_demands(spec: PodSpec) -> Asked:
         containers=tuple(counts),
         amounts=share.amounts,
     )
-    return Asked(demands=(demand,), counts=counts)
+    return TypeRequest(demands=(demand,), counts=counts)
 
 
 def _nonzero(amounts: Mapping[str, int]) -> dict[str, int]:

@@ -29,7 +29,7 @@ from ledger.domain.dialects.mgpu.words import (
 )
 from ledger.domain.errors import FieldError, InputError
 from ledger.domain.kube.pod_spec import APP, ContainerSpec, PodSpec
-from ledger.domain.request.asked import NOTHING, Asked
+from ledger.domain.request.asked import NOTHING, TypeRequest
 from ledger.domain.request.requests import DeviceDemand
 from ledger.domain.request.rule_names import Rule
 from ledger.domain.request.rules import forbidden, invalid, of_rule, under
@@ -44,7 +44,7 @@ _COUNTS_FIELD: Final = annotation_path(ANNOTATION_MGPU_CONTAINER_MULTIPLE)
 class MgpuAsked:
     """The demands with the Pod's compute policy, and whether it spreads a container over cards."""
 
-    asked: Asked
+    asked: TypeRequest
     policy: MgpuPolicy = MgpuPolicy.FIXED_SHARE
     multi: bool = False
 
@@ -87,7 +87,7 @@ def mgpu_demands(spec: PodSpec) -> MgpuAsked:
         if ask.asks:
             errors += check_name(ask, CONTAINER_NAME_LENGTH_MAX)
     if errors:
-        return MgpuAsked(asked=Asked(errors=tuple(errors)), policy=policy)
+        return MgpuAsked(asked=TypeRequest(errors=tuple(errors)), policy=policy)
     places = [container.place for container in spec.containers if _is_app(container)]
     return MgpuAsked(
         asked=_demands(places, apps, counts), policy=policy, multi=any(count for count in counts)
@@ -157,7 +157,7 @@ def _counts(
     return counts, [*errors]
 
 
-def _demands(places: Sequence[str], asks: Sequence[MgpuAsk], counts: Sequence[int]) -> Asked:
+def _demands(places: Sequence[str], asks: Sequence[MgpuAsk], counts: Sequence[int]) -> TypeRequest:
     demands = []
     cards_by_place = {}
     for number, (place, ask) in enumerate(zip(places, asks, strict=True)):
@@ -179,4 +179,4 @@ def _demands(places: Sequence[str], asks: Sequence[MgpuAsk], counts: Sequence[in
             )
         )
         cards_by_place[place] = cards
-    return Asked(demands=tuple(demands), counts=cards_by_place)
+    return TypeRequest(demands=tuple(demands), counts=cards_by_place)

@@ -11,7 +11,7 @@ from ledger.domain.dialects.protocol import Adverts, DialectReader, GpuAsked
 from ledger.domain.dialects.words import DialectWords
 from ledger.domain.errors import InputError
 from ledger.domain.kube.pod_spec import PodSpec, pod_total
-from ledger.domain.request.asked import NOTHING, Asked, asking, first_fields
+from ledger.domain.request.asked import NOTHING, TypeRequest, asking, first_fields
 from ledger.domain.request.requests import DeviceDemand, MatchExpression
 from ledger.domain.request.rules import check_gpu_combination
 from ledger.domain.resources import (
@@ -43,7 +43,7 @@ _OTHER_VENDOR: Final = (
 """What a node's labels must say for `nvidia.com/gpu`, and for the cards of other vendors."""
 
 
-def whole_card_demands(spec: PodSpec) -> Asked:
+def whole_card_demands(spec: PodSpec) -> TypeRequest:
     """
     Return the demand of a Pod for whole cards: n cards, each of them alone.
 
@@ -59,7 +59,7 @@ def whole_card_demands(spec: PodSpec) -> Asked:
         return NOTHING
     errors = tuple(check_gpu_combination(first_fields(asks), total, "spec.containers"))
     if errors:
-        return Asked(errors=errors)
+        return TypeRequest(errors=errors)
     counts = {container.place: sum(amounts.values()) for container, amounts in asks if amounts}
     demand = DeviceDemand(
         device_type=TYPE_GPU,
@@ -69,7 +69,7 @@ def whole_card_demands(spec: PodSpec) -> Asked:
         exclusive=True,
         containers=tuple(counts),
     )
-    return Asked(demands=(demand,), counts=counts)
+    return TypeRequest(demands=(demand,), counts=counts)
 
 
 def rewritten(amounts: Mapping[str, int]) -> dict[str, int]:

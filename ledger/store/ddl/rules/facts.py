@@ -12,7 +12,7 @@ from typing import Final
 
 from ledger.store.ddl.rules.rule import (
     Case,
-    Refusal,
+    RefusalWords,
     card_of,
     event_is,
     no_event,
@@ -85,11 +85,11 @@ def _event_says(row: str, kind: str, condition: str, of: str = "") -> str:
   )"""
 
 
-def _not_brought_in(what: str) -> Refusal:
+def _not_brought_in(what: str) -> RefusalWords:
     return no_event(f"brings in {what}", at="NEW.fact_position")
 
 
-def _not_changed(what: str) -> Refusal:
+def _not_changed(what: str) -> RefusalWords:
     change = f"{what} change with an event that says so"
     return said(f"{change}, at a later position than {{OLD.fact_position}}", change)
 

@@ -6,8 +6,8 @@ from typing import Final
 
 from ledger.store.ddl.rules.rule import (
     Case,
-    Refusal,
-    Rule,
+    RefusalWords,
+    TableRule,
     card_of,
     event_is,
     no_event,
@@ -228,7 +228,7 @@ def not_with_reservation(what: str) -> Case:
     )
 
 
-def only_closes(table: str, columns: tuple[str, ...], what: str) -> Rule:
+def only_closes(table: str, columns: tuple[str, ...], what: str) -> TableRule:
     """Return the rule that lets a holding end with its reservation, and change no more."""
     condition, refusal = not_with_reservation(what)
     changed = f"OLD.closed_position IS NOT NULL OR NOT {unchanged(columns)}"
@@ -269,12 +269,12 @@ _MEMORY_FULL: Final = f"(OLD.memory_reported > 0 AND {_MEMORY_LEFT} <= 0)"
 ASKS_NOTHING: Final = f"NEW.tenants > OLD.tenants AND {_CORE_ASKED} = 0 AND {_MEMORY_ASKED} = 0"
 
 
-def full_card(fact: str, card: str = "") -> Refusal:
+def full_card(fact: str, card: str = "") -> RefusalWords:
     """Return the words for a card that takes no more."""
     return said(f"{{{card or card_of('OLD')}}} {fact}", "the card is full")
 
 
-def _core(more: str = "") -> Refusal:
+def _core(more: str = "") -> RefusalWords:
     """Return the words for a card whose core is short, or that is closed by who is on it."""
     return full_card(
         f"has {{{_CORE_LEFT}}} of {{OLD.core_reported}} percent core left,"
@@ -282,7 +282,7 @@ def _core(more: str = "") -> Refusal:
     )
 
 
-def _memory(more: str = "") -> Refusal:
+def _memory(more: str = "") -> RefusalWords:
     """Return the words for a card whose memory is short."""
     return full_card(
         f"has {{{_MEMORY_LEFT}}} of {{OLD.memory_reported}} bytes memory left,"

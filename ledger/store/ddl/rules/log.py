@@ -9,7 +9,7 @@ from ledger.domain.log.upcasts import UPCASTS
 from ledger.store.ddl.rules.rule import (
     ALWAYS,
     Case,
-    Refusal,
+    RefusalWords,
     event_is,
     no_event,
     rule,
@@ -26,26 +26,26 @@ _NOT_ARCHIVED: Final = """NOT EXISTS (
   )"""
 
 
-def not_next(next_position: str, position: str) -> Refusal:
+def not_next(next_position: str, position: str) -> RefusalWords:
     """Return the words for an event that leaves a gap or takes the place of another."""
     return said(
         f"events are append-only: the next position is {{{next_position}}}, not {{{position}}}"
     )
 
 
-def beyond_head(position: str) -> Refusal:
+def beyond_head(position: str) -> RefusalWords:
     """Return the words for an event before which no head was moved."""
     writer = "only the writer of the current epoch appends"
     return said(f"position {{{position}}} is beyond the head: {writer}", writer)
 
 
-def other_version(row: str) -> Refusal:
+def other_version(row: str) -> RefusalWords:
     """Return the words for an event that is not the next one of its stream."""
     at = f"{{{row}.stream}} is not at version {{({row}.stream_version - 1)}}"
     return said(f"stream {at}", "stream moved on")
 
 
-def recorded(key: str) -> Refusal:
+def recorded(key: str) -> RefusalWords:
     """Return the words for an event whose key is in the log."""
     return said(f"already recorded: {{{key}}}")
 

@@ -8,7 +8,7 @@ from ledger.domain.devices import GPU
 from ledger.store.ddl.rules.holdings import CLOUDED, clouded
 from ledger.store.ddl.rules.rule import (
     Case,
-    Refusal,
+    RefusalWords,
     card_of,
     event_is,
     held_card,
@@ -52,7 +52,7 @@ _PLANNED: Final = f"""EXISTS (
       )"""
 
 
-def _card(fact: str) -> Refusal:
+def _card(fact: str) -> RefusalWords:
     return said(f"{{{card_of('card')}}} {fact}", "the card is not free to wait")
 
 

@@ -20,7 +20,7 @@ _HOLE: Final = re.compile(r"\{(.*?)\}", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
+class RefusalWords:
     """
     The words of a refusal.
 
@@ -42,11 +42,11 @@ class Case(NamedTuple):
     """
 
     condition: str
-    refusal: Refusal | None
+    refusal: RefusalWords | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
+class TableRule:
     """
     Cases that are asked in turn of every row that an event on a table is about.
 
@@ -74,9 +74,9 @@ def rule(
     columns: tuple[str, ...] = (),
     reads: tuple[str, str, tuple[str, ...]] | None = None,
     besides: Case | None = None,
-) -> Rule:
-    """Return a rule; see `Rule`."""
-    return Rule(
+) -> TableRule:
+    """Return a rule; see `TableRule`."""
+    return TableRule(
         name=name,
         table=table,
         event=event,
@@ -87,23 +87,25 @@ def rule(
     )
 
 
-def said(text: str, short: str = "") -> Refusal:
+def said(text: str, short: str = "") -> RefusalWords:
     """Return words whose short form is, unless it is given, what stands before the first colon."""
-    return Refusal(text=text, short=short or text.partition(":")[0])
+    return RefusalWords(text=text, short=short or text.partition(":")[0])
 
 
-def no_event(does: str, short: str = "", *, at: str = "NEW.position") -> Refusal:
+def no_event(does: str, short: str = "", *, at: str = "NEW.position") -> RefusalWords:
     """Return the words for a row that its event does not tell of."""
-    return Refusal(text=f"no event at position {{{at}}} {does}", short=f"no event {short or does}")
+    return RefusalWords(
+        text=f"no event at position {{{at}}} {does}", short=f"no event {short or does}"
+    )
 
 
-def never_changes(table: str, what: str, at: str = "position") -> Rule:
+def never_changes(table: str, what: str, at: str = "position") -> TableRule:
     """Return the rule that lets no row of `table` change."""
     refusal = said(f"{what} does not change: position {{OLD.{at}}}")
     return rule(f"{table}_no_update", table, "UPDATE", Case(ALWAYS, refusal))
 
 
-def never_goes(table: str, what: str) -> Rule:
+def never_goes(table: str, what: str) -> TableRule:
     """Return the rule that lets no row of `table` go."""
     refusal = said(f"{what} are never deleted")
     return rule(f"{table}_no_delete", table, "DELETE", Case(ALWAYS, refusal))
@@ -140,7 +142,7 @@ def held_card(row: str) -> str:
     return f"(SELECT {card_of('d')} FROM ledger_devices AS d WHERE d.device_no = {row}.device_no)"
 
 
-def message(refusal: Refusal) -> str:
+def message(refusal: RefusalWords) -> str:
     """Return the expression for the words of a refusal."""
     parts = _HOLE.split(PREFIX + refusal.text)
     literals = ["'" + part.replace("'", "''") + "'" for part in parts[::2]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from ledger.store.ddl.rules import facts, holdings, life, log, parts, places, proof
-from ledger.store.ddl.rules.rule import Rule, never_changes, never_goes
+from ledger.store.ddl.rules.rule import TableRule, never_changes, never_goes
 
 _PROJECTED: Final = (
     ("ledger_streams", "streams"),
@@ -34,7 +34,7 @@ KEPT: Final = (
 )
 """The tables of which no row ever goes."""
 
-RULES: Final[tuple[Rule, ...]] = (
+RULES: Final[tuple[TableRule, ...]] = (
     *log.RULES,
     *holdings.RULES,
     *facts.RULES,

@@ -18,6 +18,7 @@ from scheduler.bind.protocol import (
     Answer,
     Deposed,
     Done,
+    Effect,
     NoAnswer,
     NotThere,
     PatchFence,
@@ -26,24 +27,23 @@ from scheduler.bind.protocol import (
     ReadPod,
     RecordBound,
     RecordVoided,
-    Refused,
+    Rejected,
     Reserve,
-    Told,
     begin,
     settle,
     step,
 )
 
-DONE: Final[Told] = Done()
-NOBODY_KNOWS: Final[Told] = NoAnswer()
-REFUSED: Final[Told] = Refused("no")
+DONE: Final[Effect] = Done()
+NOBODY_KNOWS: Final[Effect] = NoAnswer()
+REFUSED: Final[Effect] = Rejected("no")
 FIRST: Final[list[Act]] = [Reserve(1, "7"), PostBinding(1, "7")]
 FENCED: Final[list[Act]] = [*FIRST, PatchFence(), ReadPod()]
-Line = tuple[Sequence[Told], Sequence[Act]]
+Line = tuple[Sequence[Effect], Sequence[Act]]
 
 LINES: Final[dict[str, Line]] = {
     "bound": ([DONE, DONE, DONE], [*FIRST, RecordBound(1), Answer("")]),
-    "the card is taken": ([Refused("held")], [Reserve(1, "7"), Answer("held")]),
+    "the card is taken": ([Rejected("held")], [Reserve(1, "7"), Answer("held")]),
     "another leads": ([Deposed()], [Reserve(1, "7"), Answer(DEPOSED)]),
     "another leads since the Binding": (
         [DONE, DONE, Deposed()],
@@ -86,11 +86,11 @@ LINES: Final[dict[str, Line]] = {
         [*FIRST, ReadPod(), RecordVoided(1, GONE), Answer(GONE)],
     ),
     "ended by an act before it was confirmed": (
-        [DONE, DONE, Refused("ended")],
+        [DONE, DONE, Rejected("ended")],
         [*FIRST, RecordBound(1), Answer("ended")],
     ),
     "ended by an act before it was voided": (
-        [DONE, NotThere(), Refused()],
+        [DONE, NotThere(), Rejected()],
         [*FIRST, RecordVoided(1, GONE), Answer(CONTRADICTED)],
     ),
     "no answer, and it was bound": (
@@ -124,7 +124,7 @@ LINES: Final[dict[str, Line]] = {
 
 
 @pytest.mark.parametrize(("told", "acts"), LINES.values(), ids=LINES.keys())
-def test_what_follows_what(told: Sequence[Told], acts: Sequence[Act]) -> None:
+def test_what_follows_what(told: Sequence[Effect], acts: Sequence[Act]) -> None:
     """Every failure of the contract, from the reservation to the answer."""
     state, act = begin(node="n", attempt=1, resource_version="7")
     done: list[Act] = [act]
@@ -144,7 +144,7 @@ def test_a_pod_that_keeps_changing_is_reserved_three_times() -> None:
             break
         if isinstance(act, Reserve):
             reserved.append(act)
-        answers: dict[type[Act], Told] = {PostBinding: REFUSED, ReadPod: PodNow(str(version))}
+        answers: dict[type[Act], Effect] = {PostBinding: REFUSED, ReadPod: PodNow(str(version))}
         told = answers.get(type(act), DONE)
         state, act = step(state, told)
 
@@ -165,7 +165,7 @@ def test_a_pod_that_keeps_changing_is_reserved_three_times() -> None:
         ),
     ],
 )
-def test_whoever_takes_over_fences_first(told: Sequence[Told], acts: Sequence[Act]) -> None:
+def test_whoever_takes_over_fences_first(told: Sequence[Effect], acts: Sequence[Act]) -> None:
     """Nobody remembers what was sent; and nothing is reserved in the old call's name."""
     state, act = settle(node="n", attempt=2, resource_version="7")
     done: list[Act] = [act]

@@ -19,9 +19,9 @@ from ledger.domain.log.events import (
 )
 from ledger.domain.request.requests import GangRef
 from scheduler.decide.group.life import (
-    Facts,
+    ClusterFacts,
     GroupLife,
-    Step,
+    MemberAction,
     apply_life,
     deadline_us,
     is_complete,
@@ -92,10 +92,10 @@ def test_what_a_lost_nodes_pods_hold_is_no_help_to_their_group() -> None:
     both = life_of(
         *events, lost, structs.replace(lost, node_uid="n2"), PlanDropped(group=NAME, reason="")
     )
-    assert next_step(both, "b", has_group=True) is Step.PLAN_GROUP
+    assert next_step(both, "b", has_group=True) is MemberAction.PLAN_GROUP
 
 
-def facts(*refused: str, **changes: object) -> Facts:
+def facts(*refused: str, **changes: object) -> ClusterFacts:
     """Return facts in which the plan is valid, but for what is refused and changed."""
     groups: dict[str, str] = dict.fromkeys("abc", NAME)
     usable = dict(NODES)
@@ -107,13 +107,13 @@ def facts(*refused: str, **changes: object) -> Facts:
         else:
             groups.pop(name, None)
             usable.pop(name, None)
-    return Facts(groups=groups, usable=usable, refused=frozenset(refused))
+    return ClusterFacts(groups=groups, usable=usable, refused=frozenset(refused))
 
 
 def test_a_member_takes_the_place_of_the_plan() -> None:
     """Main steps: GPUs pre-allocated are directly obtained from the plan."""
-    assert next_step(life_of(PLAN), "b", has_group=True) is Step.TAKE_PLACE
-    assert next_step(life_of(PLAN, reserved("a")), "b", has_group=True) is Step.TAKE_PLACE
+    assert next_step(life_of(PLAN), "b", has_group=True) is MemberAction.TAKE_PLACE
+    assert next_step(life_of(PLAN, reserved("a")), "b", has_group=True) is MemberAction.TAKE_PLACE
 
 
 def test_a_group_of_which_nobody_is_scheduled_is_planned_whole() -> None:
@@ -122,26 +122,26 @@ def test_a_group_of_which_nobody_is_scheduled_is_planned_whole() -> None:
     dropped = PlanDropped(group=NAME, reason="x")
 
     for life in (life_of(), life_of(PLAN, dropped), life_of(PLAN, reserved("a"), dropped, gone)):
-        assert next_step(life, "b", has_group=True) is Step.PLAN_GROUP
+        assert next_step(life, "b", has_group=True) is MemberAction.PLAN_GROUP
 
 
 def test_a_member_of_a_scheduled_group_without_a_plan_is_placed_alone() -> None:
     """It is impossible to find an optimal combination for the entire group any more."""
     life = life_of(PLAN, reserved("a"), PlanDropped(group=NAME, reason="x"))
 
-    assert next_step(life, "b", has_group=True) is Step.PLACE_ALONE
+    assert next_step(life, "b", has_group=True) is MemberAction.PLACE_ALONE
 
 
 def test_a_member_that_the_standing_plan_does_not_name_is_placed_alone() -> None:
     """Others' places are not taken from them because one more Pod came."""
-    assert next_step(life_of(PLAN), "late", has_group=True) is Step.PLACE_ALONE
+    assert next_step(life_of(PLAN), "late", has_group=True) is MemberAction.PLACE_ALONE
 
 
 def test_a_gang_without_topology_labels_plans_who_waits_together() -> None:
     """It has no links to lose; its minimum starts together."""
     life = life_of(PLAN, reserved("a"), PlanDropped(group=NAME, reason="x"))
 
-    assert next_step(life, "b", has_group=False) is Step.PLAN_GROUP
+    assert next_step(life, "b", has_group=False) is MemberAction.PLAN_GROUP
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,9 @@ def test_a_gang_without_topology_labels_plans_who_waits_together() -> None:
         pytest.param(facts("a"), "", "", id="the node of a member that is there refuses it"),
     ],
 )
-def test_a_plan_is_dropped_when_it_stops_being_valid(known: Facts, reason: str, uid: str) -> None:
+def test_a_plan_is_dropped_when_it_stops_being_valid(
+    known: ClusterFacts, reason: str, uid: str
+) -> None:
     """As a whole, with the reason and the member that it is about; what is held stays."""
     life = life_of(PLAN, reserved("a"))
 

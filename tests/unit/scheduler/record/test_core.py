@@ -11,8 +11,8 @@ from scheduler.cluster.model import Cluster
 from scheduler.decide.engine import Engine
 from scheduler.decide.outcome import ReasonCount, Unplaced
 from scheduler.decide.settings import SchedulingSettings
-from scheduler.record.core import REFUSALS_PER_POD_MAX, Core, Placed
-from scheduler.record.events import Words
+from scheduler.record.core import REFUSALS_PER_POD_MAX, Decisions, Placed
+from scheduler.record.events import DecidedBy
 from tests.support.runs import gpu_node, gpu_pod
 
 NOON_US = 1_700_000_000_000_000
@@ -35,15 +35,15 @@ class Kept:
         self.waiting = []
 
 
-def core_of(kept: Kept) -> Core:
+def core_of(kept: Kept) -> Decisions:
     """Return the core of one node with two cards, begun."""
     cluster, settings = Cluster(nodes=(gpu_node("a", 2),)), SchedulingSettings()
-    core = Core(
+    core = Decisions(
         cluster,
         engine=Engine(cluster.nodes, settings),
         record=kept,
         settings=settings,
-        words=Words(policy="binpack", settings_hash="", tenure_version="test"),
+        words=DecidedBy(policy="binpack", settings_hash="", tenure_version="test"),
     )
     assert core.begin("{}", NO_WORKLOAD, NOON_US) == ()
     kept.decided()

@@ -8,14 +8,14 @@ from scheduler.usage.capacity import capacity_over, cards_over
 from scheduler.usage.model import (
     CardInfo,
     Claim,
-    Ending,
     History,
     Hold,
+    HoldEnd,
     Loss,
     NodeInfo,
     Outage,
-    Shape,
     Share,
+    WorkloadShape,
 )
 from tests.support.histories import week
 
@@ -24,14 +24,16 @@ HALF = Share(core_percent=50, memory_bytes=0, memory_ratio_percent=50)
 MEMORY = Share(core_percent=0, memory_bytes=1, memory_ratio_percent=40)
 
 
-def shape(count: int = 1, each: int = 100, cpu_milli: int = 0, pods: int = 1) -> Shape:
+def shape(count: int = 1, each: int = 100, cpu_milli: int = 0, pods: int = 1) -> WorkloadShape:
     """A kind of Pod."""
-    return Shape(
+    return WorkloadShape(
         cpu_milli=cpu_milli, memory_bytes=0, gpu_count=count, core_percent_each=each, pods=pods
     )
 
 
-def two_cards(*holds: Hold, shapes: tuple[Shape, ...] = (shape(),), cpu_milli: int = 0) -> History:
+def two_cards(
+    *holds: Hold, shapes: tuple[WorkloadShape, ...] = (shape(),), cpu_milli: int = 0
+) -> History:
     """One node with two cards over the moments 0 to 10."""
     return History(
         axis="time",
@@ -41,7 +43,7 @@ def two_cards(*holds: Hold, shapes: tuple[Shape, ...] = (shape(),), cpu_milli: i
         cards=tuple(CardInfo(node=0, device_type="gpu", minor=minor) for minor in range(2)),
         pods=(("ml", "x"),),
         shares=(WHOLE, HALF, MEMORY),
-        endings=(Ending(),),
+        endings=(HoldEnd(),),
         holds=holds,
         shapes=shapes,
     )

@@ -5,7 +5,7 @@ from ledger.domain.log.codec import encode_value
 from ledger.domain.log.events import PodObserved
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.requests import PodSnapshot
-from ledger.store.reading.report_rows import Device, HealthChange, Holder, Node, UnknownRow
+from ledger.store.reading.report_rows import Device, HealthRow, HolderRow, Node, UnknownRow
 from scheduler.usage.cluster_now import (
     closed_at,
     cluster_now_of_ledger,
@@ -103,9 +103,9 @@ def test_the_fleet_of_a_cluster_is_what_its_running_pods_hold() -> None:
     assert drawn.unknown_holders == ()
 
 
-def holder(core_percent: int, minor: int) -> Holder:
+def holder(core_percent: int, minor: int) -> HolderRow:
     """A Pod on a card of node a."""
-    return Holder(
+    return HolderRow(
         position=1,
         pod_uid="u",
         attempt=1,
@@ -171,9 +171,9 @@ def test_the_fleet_of_a_ledger_is_its_present_cards_with_their_holders() -> None
     assert node.unknown_holders == ("ml/x",)
 
 
-def change(at_us: int, *, healthy: bool) -> HealthChange:
+def change(at_us: int, *, healthy: bool) -> HealthRow:
     """A card of node a changes."""
-    return HealthChange(
+    return HealthRow(
         position=at_us,
         at_us=at_us,
         node_uid="a",

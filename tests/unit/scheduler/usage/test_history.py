@@ -5,13 +5,13 @@ import pytest
 from ledger.store.reading.report_rows import (
     ClaimRow,
     Device,
-    HealthChange,
+    HealthRow,
     HoldingRow,
     Node,
     Span,
 )
 from scheduler.usage.history import axis_of, history_of
-from scheduler.usage.model import History, Shape
+from scheduler.usage.model import History, WorkloadShape
 
 SECOND = 1_000_000
 DAY = 86_400 * SECOND
@@ -67,7 +67,7 @@ def history(
     *,
     devices: tuple[Device, ...] = (CARD,),
     holdings: tuple[HoldingRow, ...] = (HOLDING,),
-    health: tuple[HealthChange, ...] = (),
+    health: tuple[HealthRow, ...] = (),
 ) -> History:
     """The history of one node."""
     return history_of(
@@ -80,9 +80,9 @@ def history(
     )
 
 
-def change(position: int, *, healthy: bool) -> HealthChange:
+def change(position: int, *, healthy: bool) -> HealthRow:
     """The card dies or returns, a second a position."""
-    return HealthChange(
+    return HealthRow(
         position=position,
         at_us=DAY + position * SECOND,
         node_uid="a",
@@ -167,5 +167,7 @@ def test_an_outage_lasts_from_failure_to_return() -> None:
 def test_the_workload_is_the_kinds_of_pods_that_were_placed() -> None:
     """How many cards, and the greatest share of one."""
     assert history().shapes == (
-        Shape(cpu_milli=2000, memory_bytes=1 << 30, gpu_count=1, core_percent_each=50, pods=1),
+        WorkloadShape(
+            cpu_milli=2000, memory_bytes=1 << 30, gpu_count=1, core_percent_each=50, pods=1
+        ),
     )

@@ -11,7 +11,7 @@ from ledger.domain.request.requests import CpuSetDemand, GangRef, PodRequest
 from scheduler.cluster.model import Holder
 from scheduler.decide.outcome import Placement, Unplaced
 from scheduler.decide.settings import SchedulingSettings
-from scheduler.whatif.defrag import NoPlan, Plan, plan_moves
+from scheduler.whatif.defrag import DefragPlan, NoPlan, plan_moves
 from scheduler.whatif.what_if import WhatIf
 from tests.support.clusters import (
     GIB,
@@ -62,10 +62,10 @@ def what_if_of(nodes: tuple[NodeFacts, ...], *holders: Holder) -> WhatIf:
     return WhatIf(nodes, holders, SchedulingSettings())
 
 
-def planned(request: PodRequest, what_if: WhatIf) -> Plan:
+def planned(request: PodRequest, what_if: WhatIf) -> DefragPlan:
     """Return the plan that there is."""
     answer = plan_moves(request, what_if)
-    assert isinstance(answer, Plan), answer
+    assert isinstance(answer, DefragPlan), answer
     return answer
 
 
@@ -294,15 +294,15 @@ def test_what_no_move_can_free_is_said_with_numbers() -> None:
 
 
 def test_wherever_the_decisions_end_the_search_answers() -> None:
-    """It says what it has found, or that it proved nothing, and leaves the bench as it was."""
+    """It says what it has found, or that it proved nothing, and leaves the cluster as it was."""
     wanted, what_if = swap()
     found = []
 
     for decisions in range(1, 200):
         answer = plan_moves(wanted, what_if, decisions_max=decisions)
 
-        found.append(isinstance(answer, Plan))
-        assert len(answer.moves) == 3 if isinstance(answer, Plan) else not answer.proved
+        found.append(isinstance(answer, DefragPlan))
+        assert len(answer.moves) == 3 if isinstance(answer, DefragPlan) else not answer.proved
         assert isinstance(what_if.decide(wanted), Unplaced)
     assert found == sorted(found)
     assert {*found} == {False, True}
@@ -319,4 +319,4 @@ def test_a_bound_that_ended_the_search_is_named() -> None:
     answer = plan_moves(WANTED, what_if, decisions_max=1)
 
     assert answer.cut
-    assert not (answer.exact if isinstance(answer, Plan) else answer.proved)
+    assert not (answer.exact if isinstance(answer, DefragPlan) else answer.proved)

@@ -12,7 +12,7 @@ from ledger.domain.errors import InputError
 from ledger.domain.vocabulary import DEFAULT_VOCABULARY, Vocabulary
 from tenure.admission_config import read_admission
 from tenure.check.settings import (
-    Difference,
+    SettingDifference,
     compare_command,
     differences,
     told_by,
@@ -88,8 +88,8 @@ def test_a_difference_is_said_by_its_key_before_and_after() -> None:
     """A type that only one knows differs in all that it says."""
     found = differences(told_by("a", DEFAULT_VOCABULARY), told_by("b", WORDS))
 
-    assert Difference(key="gpushare.unit", first="MiB", second="GiB") in found
-    assert Difference(key="deviceTypes.npu.unit", first="", second="count") in found
+    assert SettingDifference(key="gpushare.unit", first="MiB", second="GiB") in found
+    assert SettingDifference(key="deviceTypes.npu.unit", first="", second="count") in found
     assert [one.key for one in found] == sorted(one.key for one in found)
     assert differences(told_by("a", WORDS), told_by("b", WORDS)) == []
 

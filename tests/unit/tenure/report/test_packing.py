@@ -3,7 +3,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.usage.model import CardInfo, Ending, History, Hold, NodeInfo, Outage, Share
+from scheduler.usage.model import CardInfo, History, Hold, HoldEnd, NodeInfo, Outage, Share
 from tenure.report.packing import pack, tick_of, unpack
 
 MONDAY = 1_772_409_600_000_000
@@ -60,7 +60,7 @@ def histories(draw: st.DrawFn) -> History:
                 observed=True,
             ),
         ),
-        endings=(Ending(policy="fgd", end_reason="completed"),),
+        endings=(HoldEnd(policy="fgd", end_reason="completed"),),
         holds=tuple(sorted(holds, key=lambda h: (h.opened, h.position, h.card))),
         outages=(Outage(card=0, opened=MONDAY + tick, closed=None, reason="Xid79"),),
     )
@@ -89,7 +89,7 @@ def test_times_are_packed_in_the_largest_whole_unit() -> None:
         cards=(CardInfo(node=0, device_type="gpu", minor=0),),
         pods=(("ml", "x"),),
         shares=(Share(core_percent=100, memory_bytes=0, memory_ratio_percent=100),),
-        endings=(Ending(),),
+        endings=(HoldEnd(),),
         holds=(Hold(0, 0, MONDAY + 60_000_000, MONDAY + 180_000_000, 7, 0, 0),),
     )
 
@@ -111,7 +111,7 @@ def test_ten_thousand_pods_take_few_bytes() -> None:
         shares=tuple(
             Share(core_percent=c, memory_bytes=c << 30, memory_ratio_percent=c) for c in range(100)
         ),
-        endings=(Ending(policy="fgd", end_reason="completed"),),
+        endings=(HoldEnd(policy="fgd", end_reason="completed"),),
         holds=tuple(
             Hold(
                 i * 7919 % 1000,

@@ -1,6 +1,6 @@
 import pytest
 
-from scheduler.usage.model import CardNow, NodeNow
+from scheduler.usage.model import CardNow, MappedNode
 from tenure.report.terminal import draw_map, totals_of
 
 
@@ -10,9 +10,9 @@ def card(minor: int = 0, level: int = 0, **other: object) -> CardNow:
     return CardNow(device_type="gpu", minor=minor, level_percent=level, **values)  # type: ignore[arg-type]
 
 
-def node(name: str, *cards: CardNow, **other: object) -> NodeNow:
+def node(name: str, *cards: CardNow, **other: object) -> MappedNode:
     """A node with these cards."""
-    return NodeNow(name=name, cards=cards, **other)  # type: ignore[arg-type]
+    return MappedNode(name=name, cards=cards, **other)  # type: ignore[arg-type]
 
 
 def cells(line: str) -> list[str]:

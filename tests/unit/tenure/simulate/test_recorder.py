@@ -4,7 +4,7 @@ from msgspec import structs
 from ledger.domain.errors import InputError
 from ledger.domain.log.events import EpochStarted, PodReleased
 from ledger.domain.log.recorded import NewEvent
-from tenure.simulate.recorder import Recorder, Replay
+from tenure.simulate.recorder import Recorder, ResumedEvents
 from tests.support.runs import ListLedger
 
 
@@ -69,7 +69,7 @@ def test_a_resumed_run_appends_only_what_is_missing() -> None:
     """What the interrupted run recorded is compared; the rest is appended, across batches."""
     before = ledger_of(epoch(), event(0), event(1), event(2), epoch())
     after = ListLedger()
-    recorder = Recorder(after, batch=2, replay=Replay(before.recorded()))
+    recorder = Recorder(after, batch=2, replay=ResumedEvents(before.recorded()))
     for number in range(6):
         recorder.add(event(number))
         recorder.decided()
@@ -92,7 +92,7 @@ def test_a_run_that_decides_otherwise_ends(other: NewEvent) -> None:
     """A ledger never holds the halves of two different runs."""
     before = ledger_of(event(0), other)
     after = ListLedger()
-    recorder = Recorder(after, batch=10, replay=Replay(before.recorded()))
+    recorder = Recorder(after, batch=10, replay=ResumedEvents(before.recorded()))
     recorder.add(event(0))
     recorder.add(event(1))
 
@@ -104,7 +104,7 @@ def test_a_run_that_decides_otherwise_ends(other: NewEvent) -> None:
 def test_a_ledger_that_holds_more_than_the_run_is_refused() -> None:
     """A finished run of other inputs may begin with the same events."""
     recorder = Recorder(
-        ListLedger(), batch=1, replay=Replay(ledger_of(event(0), event(1)).recorded())
+        ListLedger(), batch=1, replay=ResumedEvents(ledger_of(event(0), event(1)).recorded())
     )
     recorder.add(event(0))
 

@@ -8,7 +8,7 @@ import pytest
 
 from ledger.domain.errors import FieldError, InputError
 from tests.support.objects import Object, gpu_pod
-from webhook.decide.answers import FORBIDDEN, Answer, PatchOperation, Refusal, refuse
+from webhook.decide.answers import FORBIDDEN, AdmissionAnswer, PatchOperation, Refusal, refuse
 from webhook.decide.review import (
     AdmissionRequest,
     ReviewLimits,
@@ -208,7 +208,7 @@ def test_an_allowed_object_is_answered_with_its_patch() -> None:
     )
     request = decode_review(body())
 
-    shown = encode_review(request, Answer(patch=patch, warnings=("w",), audit={"k": "v"}))
+    shown = encode_review(request, AdmissionAnswer(patch=patch, warnings=("w",), audit={"k": "v"}))
 
     response: Object = shown["response"]  # type: ignore[assignment]  # it is an object
     text = base64.b64decode(response.pop("patch"))
@@ -233,7 +233,10 @@ def test_an_allowed_object_without_changes_is_answered_shortly() -> None:
     """An empty patch is not sent at all."""
     request = decode_review(body())
 
-    assert encode_review(request, Answer())["response"] == {"uid": request.uid, "allowed": True}
+    assert encode_review(request, AdmissionAnswer())["response"] == {
+        "uid": request.uid,
+        "allowed": True,
+    }
 
 
 def test_a_refusal_is_a_status_that_kubectl_can_show() -> None:
@@ -294,6 +297,8 @@ def test_a_long_warning_is_cut_before_the_api_server_does() -> None:
     """Fewer than 256 characters, one line."""
     request = decode_review(body())
 
-    response: Object = encode_review(request, Answer(warnings=("a\nb", "x" * 300)))["response"]  # type: ignore[assignment]  # it is an object
+    response: Object = encode_review(request, AdmissionAnswer(warnings=("a\nb", "x" * 300)))[
+        "response"
+    ]  # type: ignore[assignment]  # it is an object
 
     assert response["warnings"] == ["a b", "x" * 252 + "..."]

@@ -8,8 +8,8 @@ from msgspec import structs
 
 from ledger.domain.annotations.proof import (
     EVERY,
-    Proof,
     ProvenContainer,
+    SignedHolding,
     attempt_in,
     decode_proof,
     encode_proof,
@@ -43,7 +43,7 @@ def parts() -> PodReserved:
     )
 
 
-def proof(event: PodReserved | None = None) -> Proof:
+def proof(event: PodReserved | None = None) -> SignedHolding:
     """Return the proof of a reservation at position 17."""
     return proof_of(
         event or parts(),
@@ -60,7 +60,7 @@ def signed(key: PrivateKey = NEW) -> dict[str, str]:
     return encode_proof(proof(), key=key.public.key_id, sign=key.sign)
 
 
-def verify(annotations: dict[str, str], **changes: Any) -> Proof:  # noqa: ANN401 - any argument
+def verify(annotations: dict[str, str], **changes: Any) -> SignedHolding:  # noqa: ANN401 - any argument
     """Check as the agent of the node would."""
     words: dict[str, Any] = {
         "cluster": "ledger/c",

@@ -4,7 +4,7 @@ import pytest
 
 from tests.support.objects import Json, Object, container, gpu_pod, pod
 from tests.support.requests_to_admit import MANAGED, creation, rules_of
-from webhook.decide.answers import Answer
+from webhook.decide.answers import AdmissionAnswer
 from webhook.decide.facts import NamespaceFacts
 from webhook.decide.mutating.pod import mutated
 from webhook.decide.settings import AdmissionSettings
@@ -19,7 +19,7 @@ IGNORE = {"hami.io/webhook": "ignore"}
 ALLOCATED = "hami.io/vgpu-devices-allocated"
 
 
-def judged(body: Object, facts: NamespaceFacts = MANAGED) -> Answer:
+def judged(body: Object, facts: NamespaceFacts = MANAGED) -> AdmissionAnswer:
     """Return what validation says of a new Pod."""
     return validate(creation(body), SETTINGS, facts)
 

@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.objects import Json, Object, container, gpu_pod, pod
 from tests.support.requests_to_admit import MANAGED, SCHEDULER, UNMANAGED, change, rules_of
-from webhook.decide.answers import Answer
+from webhook.decide.answers import AdmissionAnswer
 from webhook.decide.validating.validate import validate
 
 GPU = "koordinator.sh/gpu"
@@ -22,7 +22,9 @@ REPLICA = "gputopology.scheduling.koordinator.sh/replica"
 REQUESTS = "spec.containers[0].resources.requests"
 
 
-def updated(old: Object, new: Object, *, subresource: str = "", user: str = "alice") -> Answer:
+def updated(
+    old: Object, new: Object, *, subresource: str = "", user: str = "alice"
+) -> AdmissionAnswer:
     """Return the answer to a change in a managed namespace."""
     request = change(old, new, subresource=subresource, user=user)
     return validate(request, facts=MANAGED)

@@ -6,7 +6,7 @@ import pytest
 
 from ledger.domain.adopted.pods import Adopted, adopt
 from ledger.domain.annotations.checkpoints import DeviceCheckpoint
-from ledger.domain.kube.node_objects import Witnesses, decode_node
+from ledger.domain.kube.node_objects import KubeletReports, decode_node
 from tests.support.hami import ALLOCATED
 from tests.support.hami import allocated as written
 from tests.support.objects import Object, container, device, gpu_device, node, pod, sidecar
@@ -265,7 +265,7 @@ def test_kubelets_ids_of_hamis_shares_name_no_card() -> None:
     entry = DeviceCheckpoint(
         pod_uid="u1", container_name="a", resource_name=GPU, device_ids=("GPU-1-3",)
     )
-    witnesses = Witnesses(checkpoints={"u1": (entry,)}, cpus={})
+    witnesses = KubeletReports(checkpoints={"u1": (entry,)}, cpus={})
     fields: Object = {"uid": "u1", "nodeName": "n1", "phase": "Running"}
     alone = adopt(pod(asks("a"), **fields), FOUR_CARDS, witnesses=witnesses)
     texts = {ALLOCATED: written([("GPU-2", 3000, 30)])}

@@ -4,7 +4,7 @@ import pytest
 
 from ledger.domain.dialects.hami.demands import hami_demands
 from ledger.domain.kube.pod_spec import read_pod
-from ledger.domain.request.asked import Asked
+from ledger.domain.request.asked import TypeRequest
 from ledger.domain.request.normalise import decode_pod
 from ledger.domain.request.requests import CardFilter
 from tests.support.objects import Json, Object, container, gpu_pod, pod, sidecar
@@ -20,7 +20,7 @@ USE_ID = "nvidia.com/use-gpuuuid"
 NOUSE_ID = "nvidia.com/nouse-gpuuuid"
 
 
-def asked(body: Object) -> Asked:
+def asked(body: Object) -> TypeRequest:
     """Return what a Pod asks for in HAMi's words."""
     return hami_demands(read_pod(body))
 
@@ -76,7 +76,7 @@ def test_a_container_is_worth_what_the_contract_says(
 
 def test_nothing_is_asked_by_zeros() -> None:
     """Zero of everything is no request."""
-    assert asked(gpu_pod({GPU: 0, MEM: 0, CORES: 0})) == Asked()
+    assert asked(gpu_pod({GPU: 0, MEM: 0, CORES: 0})) == TypeRequest()
 
 
 def test_containers_take_different_cards() -> None:
