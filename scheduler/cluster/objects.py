@@ -149,6 +149,21 @@ def asked_by(
     )
 
 
+def observed_on(
+    pod: Document, node: NodeFacts, about: NodeDocuments, vocabulary: Vocabulary
+) -> tuple[PodObserved, PodRequest | None]:
+    """
+    Return what a running Pod holds on its node, and what it asks for unless that breaks rules.
+
+    Raises:
+        InputError: the Pod, or what the node says of it, can't be read; with place and field.
+    """
+    request, errors = _examined(pod, vocabulary)
+    witnesses = read_witnesses(about)
+    event, _ = _adopt(pod, request, node, witnesses, vocabulary, broken=bool(errors))
+    return event, None if errors else request
+
+
 def node_reader(
     objects: Documents, settings: SchedulingSettings
 ) -> Callable[[str, Callable[[dict[str, Any]], dict[str, Any]]], NodeFacts]:

@@ -17,6 +17,7 @@ from scheduler.service.freshness import Freshness
 from scheduler.service.holds import Holds
 from scheduler.service.inventory import Inventory
 from scheduler.service.ports import Api, Clock, Recorder, Start
+from scheduler.service.releasing import Releasing
 from scheduler.service.view import ClusterView
 
 
@@ -58,6 +59,7 @@ class Assembly:
     books: LiveBooks
     inventory: Inventory
     binder: Binder
+    releasing: Releasing
     extender: Extender
 
     def sinks(self) -> dict[str, Sink]:
@@ -69,6 +71,7 @@ class Assembly:
             "noderesourcetopologies": nodes.topologies,
             "configmaps": nodes.unhealthy,
             "pods": Each((self.view.pods, self.holds)),
+            "namespaces": self.releasing.namespaces,
         }
 
 
@@ -119,5 +122,6 @@ def assemble(settings: SchedulingSettings, begun: Beginning, ports: Ports) -> As
         books=books,
         inventory=Inventory(view, ports.recorder, clock, begun, synced=ports.freshness.synced),
         binder=binder,
+        releasing=Releasing(view, books, binder, begun, why_not=why_not),
         extender=Extender(view, binder, why_not=why_not, holds=holds),
     )

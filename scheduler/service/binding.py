@@ -30,6 +30,7 @@ from scheduler.bind.protocol import (
     TRIES_MAX,
     Act,
     Answer,
+    Deposed,
     Done,
     Effect,
     Next,
@@ -308,7 +309,7 @@ class Binder:
             job.unsure = isinstance(told, NoAnswer)
             if isinstance(answer, Recorded):
                 job.position = answer.last
-            if isinstance(told, Rejected):
+            if isinstance(told, Rejected | Deposed):
                 self.books.refused(job.chosen)
             if not _is_stale(answer):
                 return told

@@ -14,14 +14,16 @@ from ledger.domain.log.events import (
     LedgerEvent,
     PodAssigned,
     PodBound,
+    PodObserved,
     PodReleased,
     PodReserved,
     PodVoided,
     RequestDescribed,
 )
 from ledger.domain.log.recorded import NewEvent
-from ledger.domain.log.recorded_request import recorded_request, request_digest
+from ledger.domain.log.recorded_request import RecordedRequest, recorded_request, request_digest
 from ledger.domain.log.state import GRANTED, LOST, LedgerState
+from ledger.domain.request.requests import PodRequest
 from scheduler.decide.answers import encode
 from scheduler.record import events
 from scheduler.record.events import DecidedBy
@@ -73,11 +75,6 @@ class LiveBooks:
         held = None if node is None else node.holdings.get(f"{pod_uid}/{standing.attempt}")
         return None if held is None or held.phase == LOST else standing
 
-    def unsettled(self) -> list[Standing]:
-        """Return the reservations of which nobody knows whether they were bound."""
-        known = map(self.standing, list(self._standing))
-        return [each for each in known if each is not None and not each.is_bound]
-
     def version(self, pod_uid: str) -> str | None:
         """Return the resourceVersion of a Pod that was seen unbound; None without such a Pod."""
         seen = self._view.pods.seen.get(pod_uid)
@@ -127,13 +124,42 @@ class LiveBooks:
             decided_on=self._view.position,
         )
         assert isinstance(reservation.event, PodReserved)
-        new = [reservation]
-        if digest not in self._described:
-            # Named by who needs it: a command that repeats a part of another one is refused.
-            described = events.described(recorded, digest, at_us)
-            key = f"{described.idempotency_key}:{call.pod_uid}:{attempt}"
-            new.insert(0, structs.replace(described, idempotency_key=key))
-        return Chosen(reservation=reservation.event, events=tuple(new))
+        described = self._describing(recorded, digest, f"{call.pod_uid}:{attempt}", at_us)
+        return Chosen(reservation=reservation.event, events=(*described, reservation))
+
+    def observed(self, event: PodObserved, request: PodRequest | None) -> tuple[NewEvent, ...]:
+        """
+        Return what is to be recorded of a holding that others gave.
+
+        Args:
+            request: what the Pod asks for, None where that breaks rules.
+        """
+        at_us = self._clock.wall_us()
+        event = structs.replace(event, attempt=self.attempts(event.pod_uid) + 1)
+        new = events.observed(event, at_us)
+        if request is None or event.request is None:
+            return (new,)
+        recorded = recorded_request(request)
+        about = f"{event.pod_uid}:{event.attempt}"
+        return (*self._describing(recorded, event.request, about, at_us), new)
+
+    def _describing(
+        self, recorded: RecordedRequest, digest: str, about: str, at_us: int
+    ) -> tuple[NewEvent, ...]:
+        """Return the description of a request, unless the ledger has it."""
+        if digest in self._described:
+            return ()
+        # Named by who needs it: a command that repeats a part of another one is refused.
+        described = events.described(recorded, digest, at_us)
+        key = f"{described.idempotency_key}:{about}"
+        return (structs.replace(described, idempotency_key=key),)
+
+    def _counts(self, event: PodReserved | PodObserved) -> bool:
+        """Count an attempt of a Pod; tell whether it is its newest."""
+        if event.attempt <= self.attempts(event.pod_uid):
+            return False
+        self._attempts[event.pod_uid] = event.attempt
+        return True
 
     def refused(self, chosen: Chosen) -> None:
         """Give back what was chosen: the ledger has not recorded it, and will not."""
@@ -148,9 +174,10 @@ class LiveBooks:
         """Take note of one event, whoever tells of it; each counts once."""
         match event:
             case PodReserved():
-                if event.attempt > self.attempts(event.pod_uid):
-                    self._attempts[event.pod_uid] = event.attempt
+                if self._counts(event):
                     self._standing[event.pod_uid] = _reserved(event)
+            case PodObserved():
+                self._counts(event)
             case PodBound() | PodAssigned():
                 standing = self._standing.get(event.pod_uid)
                 if standing is not None and standing.attempt == event.attempt:

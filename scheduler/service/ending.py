@@ -8,6 +8,7 @@ is known, keyed by UID; who calls them records what they say.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -125,7 +126,8 @@ def ends(
     opens with its machine alone, and is none of this.
 
     Args:
-        pods: of the whole API, by UID; the list must be complete.
+        pods: by UID, everyone who runs on these nodes or holds something there; the API's list
+            of them must be complete.
         words: by UID of the node; one without a word never had an agent.
         is_under_way: the Pod is being bound or settled.
         last_seen: Pods that are gone, as they were seen last, as far as somebody did.
@@ -222,7 +224,7 @@ class Wakes:
         self._due[node_name] = None
 
 
-def namespace_labels(labelled: Mapping[str, bool], nodes: Iterable[NodeState]) -> dict[str, bool]:
+def namespace_labels(labelled: Mapping[str, bool], holding: AbstractSet[str]) -> dict[str, bool]:
     """
     Return the namespaces whose label `tenure.sh/holding` must change, and whether to set it.
 
@@ -230,8 +232,8 @@ def namespace_labels(labelled: Mapping[str, bool], nodes: Iterable[NodeState]) -
 
     Args:
         labelled: every namespace that there is, and whether it has the label.
+        holding: those of the Pods that hold something.
     """
-    holding = {holding.namespace for node in nodes for holding in node.holdings.values()}
     return {
         name: name in holding for name, has in sorted(labelled.items()) if has != (name in holding)
     }

@@ -11,9 +11,15 @@ import msgspec
 
 from certs.ports import Object
 from ledger.domain.request.cpus import OWN_CPUS
-from ledger.domain.resources import LABEL_QOS_CLASS, UNHEALTHY_GPU_PREFIX
-from scheduler.cluster.documents import Document, is_ended, is_pending
+from ledger.domain.resources import (
+    ANNOTATION_TENURE_RELEASED_AT,
+    LABEL_QOS_CLASS,
+    LABEL_TENURE_HOLDING,
+    UNHEALTHY_GPU_PREFIX,
+)
+from scheduler.cluster.documents import Document, is_pending
 from scheduler.cluster.one_node import NodeDocuments
+from scheduler.service.ending import PodLife, life_of
 
 NODE: Final = "Node"
 DEVICE: Final = "Device"
@@ -21,8 +27,10 @@ TOPOLOGY: Final = "NodeResourceTopology"
 UNHEALTHY: Final = "ConfigMap"
 _METADATA: Final = ("name", "uid", "labels", "annotations", "creationTimestamp")
 _STATUS: Final = ("capacity", "allocatable", "nodeInfo")
-_LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
-"""A copy of the object that kubectl leaves in it."""
+_UNREAD: Final = frozenset(
+    {"kubectl.kubernetes.io/last-applied-configuration", ANNOTATION_TENURE_RELEASED_AT}
+)
+"""A copy of the object that kubectl leaves in it, and what we write for kube-scheduler."""
 
 
 class NodeBook:
@@ -158,22 +166,15 @@ class Kept:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PodSeen:
+class PodSeen(PodLife):
     """
     A Pod as the API last told of it.
 
     Attributes:
-        node: where it is bound; empty while it is not.
-        ended: in a terminal phase.
         version: its resourceVersion.
         holds: it asks for devices, or for CPUs of its own.
     """
 
-    uid: str
-    namespace: str
-    name: str
-    node: str
-    ended: bool
     priority: int
     version: str
     holds: bool
@@ -189,6 +190,8 @@ class PodBook:
 
     Attributes:
         seen: by UID.
+        gone: as they were seen last, by UID, until somebody forgets them.
+        moved: told the node of a Pod that came there, has ended or is gone.
     """
 
     def __init__(
@@ -197,6 +200,8 @@ class PodBook:
         self._device_names = device_names
         self._changed = changed
         self.seen: dict[str, PodSeen] = {}
+        self.gone: dict[str, PodSeen] = {}
+        self.moved: Callable[[str], None] = lambda _: None
         self._on: dict[str, dict[str, None]] = {}
         self._pending: dict[str, bytes] = {}
 
@@ -204,12 +209,15 @@ class PodBook:
         """Take a Pod that came or changed."""
         before = self._forget(uid)
         metadata, spec = item["metadata"], item.get("spec") or {}
+        life = life_of(item)
         pod = self.seen[uid] = PodSeen(
             uid=uid,
-            namespace=str(metadata.get("namespace") or ""),
-            name=str(metadata["name"]),
-            node=str(spec.get("nodeName") or ""),
-            ended=is_ended(item),
+            namespace=life.namespace,
+            name=life.name,
+            node=life.node,
+            ended=life.ended,
+            terminated=life.terminated,
+            static_uid=life.static_uid,
             priority=int(spec.get("priority") or 0),
             version=str(metadata.get("resourceVersion") or ""),
             holds=_holds(item, self._device_names),
@@ -217,13 +225,25 @@ class PodBook:
         if pod.node and not pod.ended:
             self._on.setdefault(pod.node, {})[uid] = None
         self._tell(before, pod)
+        if pod.node and (before is None or _life(before) != _life(pod)):
+            self.moved(pod.node)
         if is_pending(item):
             metadata = {key: value for key, value in metadata.items() if key != "managedFields"}
             self._pending[uid] = msgspec.json.encode({**item, "metadata": metadata})
 
     def drop(self, uid: str) -> None:
         """Forget a Pod that is gone."""
-        self._tell(self._forget(uid), None)
+        before = self._forget(uid)
+        self._tell(before, None)
+        if before is not None and before.node:
+            self.gone[uid] = before
+            self.moved(before.node)
+
+    def forget_gone(self, node: str, but: AbstractSet[str]) -> None:
+        """Forget the Pods that are gone from a node, but these."""
+        there = [uid for uid, pod in self.gone.items() if pod.node == node and uid not in but]
+        for uid in there:
+            del self.gone[uid]
 
     def _tell(self, before: PodSeen | None, now: PodSeen | None) -> None:
         """Tell of the node whose holders are others now."""
@@ -262,6 +282,34 @@ class PodBook:
         return body
 
 
+class Namespaces:
+    """
+    A sink of Namespaces.
+
+    Attributes:
+        labelled: whether one has the label that says that Pods there hold something, by name.
+    """
+
+    def __init__(self) -> None:
+        self._names: dict[str, str] = {}
+        self.labelled: dict[str, bool] = {}
+
+    def put(self, uid: str, item: Object) -> None:
+        """Take a Namespace that came or changed."""
+        name = self._names[uid] = str(item["metadata"]["name"])
+        self.labelled[name] = LABEL_TENURE_HOLDING in (item["metadata"].get("labels") or {})
+
+    def drop(self, uid: str) -> None:
+        """Forget a Namespace that is gone."""
+        name = self._names.pop(uid, None)
+        if name is not None:
+            self.labelled.pop(name, None)
+
+
+def _life(pod: PodSeen) -> tuple[str, str, bool]:
+    return pod.node, pod.ended, pod.terminated
+
+
 def _holds(item: Object, device_names: AbstractSet[str]) -> bool:
     """Tell whether a Pod asks for devices, or for CPUs of its own."""
     labels = item["metadata"].get("labels") or {}
@@ -280,8 +328,8 @@ def _metadata(item: Object) -> dict[str, Any]:
     metadata = item["metadata"]
     kept = {key: metadata[key] for key in _METADATA if metadata.get(key) is not None}
     annotations = kept.get("annotations")
-    if isinstance(annotations, dict) and _LAST_APPLIED in annotations:
-        kept["annotations"] = {k: v for k, v in annotations.items() if k != _LAST_APPLIED}
+    if isinstance(annotations, dict) and not _UNREAD.isdisjoint(annotations):
+        kept["annotations"] = {k: v for k, v in annotations.items() if k not in _UNREAD}
     return kept
 
 

@@ -117,7 +117,7 @@ def _tenure(options: SchedulerManifests) -> list[Thing]:
     rules = [
         _may(["get", "list", "watch", "patch"], "", ["pods"]),
         _may(["create"], "", ["pods/binding"]),
-        _may(["list", "watch"], "", ["nodes"]),
+        _may(["list", "watch", "patch"], "", ["nodes", "namespaces"]),
         *(_may(["list", "watch"], group, [kind]) for kind, group in inventory),
         _may(["get"], "", ["namespaces"], names=["kube-system"]),
     ]

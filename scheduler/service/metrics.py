@@ -45,7 +45,8 @@ class Metrics:
         )
         self._read = Gauge(
             "tenure_scheduler_view",
-            "What the view has: Nodes, those with faults, soft holds, ledger position.",
+            "What the view has: Nodes, those with faults, soft holds, ledger position, what has"
+            " ended unconfirmed by its node, Pods that can't be recorded.",
             ("what",),
             registry=self.registry,
         )

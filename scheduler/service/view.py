@@ -66,6 +66,7 @@ class ClusterView:
         nodes, pods: what the API tells; their sinks are handed to reflectors.
         position: every event up to it is folded.
         given_back: told the UIDs of Pods whose soft holds went with a node.
+        told: told every event that is new, once it is folded in.
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class ClusterView:
         self.pods = PodBook(settings.vocabulary.device_names, self._open_or_close)
         self.position = 0
         self.given_back: Callable[[Sequence[str]], None] = lambda _: None
+        self.told: Callable[[LedgerEvent], None] = lambda _: None
         self._ahead: set[int] = set()
         self._fold = Folding()
         self._opened: dict[int, Opened] = {}  # position -> the event that opened a holding
@@ -133,6 +135,7 @@ class ClusterView:
         uid = node_uid_of(event)
         if uid is not None and uid in self._facts:
             self._lay(self._facts[uid])
+        self.told(event)
 
     def recorded(self, uid: str) -> NodeState | None:
         """Return what the ledger says of a node."""
@@ -155,6 +158,14 @@ class ClusterView:
     def holdings(self, uid: str) -> Mapping[str, Holding]:
         """Return what is held on a node, by Pod UID and attempt."""
         return self._held.get(uid, {})
+
+    def holders(self) -> frozenset[str]:
+        """Return the UIDs of all Pods that hold something somewhere."""
+        return frozenset(each.pod_uid for held in self._held.values() for each in held.values())
+
+    def namespaces(self) -> frozenset[str]:
+        """Return the namespaces of all Pods that hold something."""
+        return frozenset(each.namespace for held in self._held.values() for each in held.values())
 
     # --- nodes ----------------------------------------------------------------------------------
 

@@ -63,6 +63,7 @@ SKEW_MAX: Final = timedelta(seconds=5)
 PATHS: Final = {
     "nodes": "/api/v1/nodes",
     "pods": "/api/v1/pods",
+    "namespaces": "/api/v1/namespaces",
     "configmaps": f"/api/v1/namespaces/{UNHEALTHY_GPU_NAMESPACE}/configmaps",
     "devices": "/apis/scheduling.koordinator.sh/v1alpha1/devices",
     "noderesourcetopologies": "/apis/topology.node.k8s.io/v1alpha1/noderesourcetopologies",
@@ -233,6 +234,9 @@ async def serve_scheduler(options: SchedulerOptions) -> None:
         tasks.append(_feed(service, live.books, begun.position, lane.epoch))
         settle = _settling(live.inventory, freshness, woken)
         tasks.append(every(SETTLE_SECONDS, "inventory", settle, failures, fatal=_FATAL))
+        release, tell = live.releasing.settle, live.releasing.tell
+        tasks.append(every(SETTLE_SECONDS, "releases", release, failures, fatal=_FATAL))
+        tasks.append(every(SETTLE_SECONDS, "wakes", tell, failures))
         tasks.append(every(PROBE_SECONDS, "ledger", recorder.probe, failures))
         for what, act in (
             ("certificates", folder.look),
@@ -241,8 +245,6 @@ async def serve_scheduler(options: SchedulerOptions) -> None:
         ):
             tasks.append(every(LOOK_SECONDS, what, as_coroutine(act), failures))
         tasks.start()
-        for standing in live.books.unsettled():
-            live.binder.settle(standing)
         connections = Connections()
         app = extender_app(live.extender, metrics, connections.answering)
         where = options.extender
@@ -277,6 +279,8 @@ def _show(metrics: Metrics, live: Assembly, followed: Mapping[str, Reflector]) -
         faults=lambda: len(live.inventory.faults),
         position=lambda: live.view.position,
         holds=lambda: len(live.holds),
+        unconfirmed=lambda: sum(map(len, live.releasing.waiting.values())),
+        unrecorded=lambda: len(live.releasing.faults),
     )
 
 

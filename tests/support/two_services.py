@@ -1,7 +1,7 @@
 """
 Two schedulers of Tenure in one process, in virtual time, and all that can go wrong around them.
 
-Real: view, books, holds, extender, binder and ending, over a ledger in SQLite. Played: the API
+Real: view, books, holds, extender, binder and releasing, over a ledger in SQLite. Played: the API
 server, its watches, kube-scheduler, kubelet, and faults that a seed draws: lost and late answers,
 refusals, crashes between any two effects, leaders that are deposed and go on, Pods and nodes that
 are re-created under their names, watch events that come twice, late or in another order.
@@ -19,30 +19,31 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final
 
+from certs.ports import ApiError
 from ledger.domain.errors import LedgerError, OverloadedError, UnknownOutcomeError
-from ledger.domain.log.events import PodReleased
+from ledger.domain.log.events import PodObserved
 from ledger.domain.log.state import LOST as LOST_PHASE
-from ledger.domain.resources import ANNOTATION_DEVICE_ALLOCATED
+from ledger.domain.resources import ANNOTATION_DEVICE_ALLOCATED, LABEL_TENURE_HOLDING
 from ledger.store.open import Ledger, open_ledger
 from ledger.store.writing import commands
 from ledger.store.writing.append import Writer
 from ledger.store.writing.commands import Command, Outcome
 from scheduler.decide.settings import SchedulingSettings
-from scheduler.record import events
 from scheduler.record.events import DecidedBy
 from scheduler.service.answering import Extender
 from scheduler.service.beginning import begin
 from scheduler.service.binding import Binder
 from scheduler.service.books import LiveBooks
-from scheduler.service.ending import PodLife, ends, life_of
 from scheduler.service.holds import Holds
 from scheduler.service.inventory import Inventory
+from scheduler.service.releasing import Releasing
 from scheduler.service.view import ClusterView
 from tests.support import fake_api, objects
 from tests.support.binding import LoopClock, Tasks, Unsigned
 from tests.support.fake_api import ANSWERED, ApiClient, ApiServer, Json
 from tests.support.stores import ORIGIN
 
+NAMESPACE: Final = "/api/v1/namespaces/ml"
 WORDS: Final = DecidedBy(policy="binpack", settings_hash="", tenure_version="test")
 HTTP_SECONDS: Final = 10.0
 NODES: Final = ("a", "b")
@@ -156,8 +157,8 @@ class Service:
             start=self.tasks.start,
         )
         self.extender = Extender(self.view, self.binder, why_not=self._why_not, holds=self.holds)
+        self.releasing = Releasing(self.view, self.books, self.binder, begun, why_not=self._why_not)
         self.ready = False
-        self.gone: dict[str, PodLife] = {}
 
     def _why_not(self) -> str:
         return "" if self.ready else "not ready"
@@ -189,50 +190,15 @@ class Service:
         while self.alive:
             try:
                 await self.inventory.settle()
-                if not self.ready:
-                    for standing in self.books.unsettled():
-                        self.binder.settle(standing)
-                    self.ready = True
-                await self.release()
+                self.ready = True
+                await self.releasing.settle()
+                await self.releasing.tell()
+            except ApiError:
+                pass
             except LedgerError:
                 if self.world.leader is not self:
                     self.crash()
             await asyncio.sleep(1.0)
-
-    async def release(self) -> None:
-        """Record what has ended, as the API tells it."""
-        pods = {
-            value["metadata"]["uid"]: life_of(value)
-            for path, value in self.world.server.objects.items()
-            if "/pods/" in path
-        }
-        states = [
-            state
-            for name in NODES
-            for uid in self.world.uids[name]
-            if (state := self.view.recorded(uid)) is not None
-        ]
-        found = ends(
-            pods,
-            states,
-            {},
-            is_under_way=self.binder.is_under_way,
-            last_seen={},
-            holds_devices=lambda _: False,
-        )
-        for uid in found.settles:
-            standing = self.books.standing(uid)
-            if standing is not None and not standing.is_bound:
-                self.binder.settle(standing)
-        for event in found.releases:
-            await self.record_release(event)
-
-    async def record_release(self, event: PodReleased) -> None:
-        """Record one release."""
-        new = events.by("scheduler", events.ended(event, LoopClock().wall_us()))
-        outcome = await self.recorder.record(Command(events=(new,)))
-        if isinstance(outcome, commands.Recorded):
-            self.books.recorded([new], outcome.first)
 
     def relist(self) -> None:
         """Take all that the API server has, and forget all that it has not."""
@@ -249,12 +215,14 @@ class Service:
     def told(self, kind: str, value: Json) -> None:
         """Take a watch event."""
         uid = value["metadata"]["uid"]
-        sinks: list[Any] = (
-            [self.view.pods, self.holds]
-            if value["kind"] == "Pod"
-            else [getattr(self.view.nodes, {"Node": "nodes", "Device": "devices"}[value["kind"]])]
-        )
-        for sink in sinks:
+        nodes = self.view.nodes
+        sinks: dict[str, Sequence[Any]] = {
+            "Pod": (self.view.pods, self.holds),
+            "Node": (nodes.nodes,),
+            "Device": (nodes.devices,),
+            "Namespace": (self.releasing.namespaces,),
+        }
+        for sink in sinks[value["kind"]]:
             if kind == "DELETED":
                 sink.drop(uid)
             else:
@@ -292,6 +260,8 @@ class World:
         self.stranded: set[str] = set()
         open_ledger(self.url, mode="create").close()
         self.server.watchers.append(self._changed)
+        namespace = {"kind": "Namespace", "metadata": {"name": "ml", "uid": "ml", "labels": {}}}
+        self.server.put(NAMESPACE, namespace)
         for name in NODES:
             self.put_node(name)
 
@@ -310,7 +280,7 @@ class World:
         node["kind"], device["kind"] = "Node", "Device"
         node["metadata"]["uid"], device["metadata"]["uid"] = uid, f"device-{name}-{number}"
         self.server.put(f"/devices/{name}", device)
-        self.server.put(f"/nodes/{name}", node)
+        self.server.put(f"/api/v1/nodes/{name}", node)
 
     def put_pod(self, name: str) -> None:
         """Create a Pod, perhaps another one under a name that was there."""
@@ -506,7 +476,7 @@ class World:
         for pod in self.pods():
             if pod["spec"].get("nodeName") == name:
                 self.server.delete(fake_api.path_of(pod))
-        self.server.delete(f"/nodes/{name}")
+        self.server.delete(f"/api/v1/nodes/{name}")
         self.put_node(name)
 
     def _depose(self) -> None:
@@ -551,6 +521,9 @@ class World:
         self.check()
         with open_ledger(self.url, mode="read") as ledger:
             state = begin(ledger).state
+            for one in ledger.read_events():
+                if isinstance(one.event, PodObserved):
+                    self.broken.append(f"nobody else gives cards here: {one.event.pod_uid}")
         held: dict[str, list[tuple[str, int]]] = {}
         for node in state.nodes.values():
             for holding in node.holdings.values():
@@ -576,6 +549,9 @@ class World:
                 self.broken.append(f"bound={bound}, ended={ended}, held={uid in held}: {uid}")
             if uid in held and held[uid] != sorted(cards_of(pod)):
                 self.broken.append(f"has other cards than the ledger says: {uid}")
+        labels = self.server.objects[NAMESPACE]["metadata"]["labels"]
+        if (LABEL_TENURE_HOLDING in labels) is not bool(held or self.stranded):
+            self.broken.append(f"the namespace says of its holders: {labels}")
         leader = self.leader
         assert leader is not None
         if len(leader.holds):

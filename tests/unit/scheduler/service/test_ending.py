@@ -246,10 +246,10 @@ def test_a_node_is_told_of_releases_once_a_second() -> None:
 
 def test_a_namespace_has_the_label_while_somebody_there_holds() -> None:
     """Only what differs is changed."""
-    nodes = folded(*HELD)
+    holding = {"team-a", "one-that-is-gone"}
 
-    assert namespace_labels({"team-a": False, "team-b": True, "team-c": False}, nodes) == {
+    assert namespace_labels({"team-a": False, "team-b": True, "team-c": False}, holding) == {
         "team-a": True,
         "team-b": False,
     }
-    assert namespace_labels({"team-a": True}, nodes) == {}
+    assert namespace_labels({"team-a": True}, holding) == {}

@@ -1,0 +1,331 @@
+"""
+Ends what nobody holds any more, takes over what others gave, and tells the cluster of room.
+
+Rule: design sections 5 and 8. What is to be done is said by `ending`, node by node; in here it is
+done, again until the ledger has it. A node is looked at when one of its Pods or holdings is another
+than it was, and every node once in a while.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from typing import Final
+from urllib.parse import quote
+
+from certs.ports import ApiError, ConflictError, Object
+from ledger.domain.annotations.tenure import encode_released_at
+from ledger.domain.annotations.wire import TRUE
+from ledger.domain.errors import FencedError, InputError, LedgerError
+from ledger.domain.log.events import (
+    LedgerEvent,
+    NodeInventoried,
+    PodObserved,
+    PodReleased,
+    PodReserved,
+    PodVoided,
+)
+from ledger.domain.log.recorded import NewEvent
+from ledger.domain.log.state import NodeState, node_uid_of
+from ledger.domain.resources import ANNOTATION_TENURE_RELEASED_AT, LABEL_TENURE_HOLDING
+from ledger.store.writing.commands import Command, Recorded
+from scheduler.cluster.documents import Document
+from scheduler.cluster.objects import observed_on
+from scheduler.record import events
+from scheduler.service.beginning import Beginning
+from scheduler.service.binding import Binder, pod_path
+from scheduler.service.books import LiveBooks
+from scheduler.service.ending import DELETED, Ends, NodeWord, Wakes, ends, life_of, namespace_labels
+from scheduler.service.kept import Namespaces
+from scheduler.service.ports import Api, Clock, Recorder
+from scheduler.service.view import ClusterView
+
+TOGETHER: Final = 100
+"""Nodes that are looked at without a pause: a filter that comes meanwhile waits for them."""
+SWEEP_SECONDS: Final = 30.0
+LABEL_SECONDS: Final = 1.0
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+_log: Final = logging.getLogger("tenure.scheduler.releasing")
+
+
+class Releasing:
+    """
+    Keeps ledger and cluster told of what ends and of what runs unrecorded.
+
+    Args:
+        binder: also whose ledger, API, clock and name are used.
+        why_not: why nothing may be decided now, empty when it may: a Pod that a list does not have
+            is only gone where the list is complete.
+
+    Attributes:
+        namespaces: a sink of Namespaces.
+        faults: UID of a Pod -> why it can't be released or adopted, in words.
+        waiting: name of a node -> keys of what has ended there and is not confirmed.
+    """
+
+    def __init__(
+        self,
+        view: ClusterView,
+        books: LiveBooks,
+        binder: Binder,
+        begun: Beginning,
+        *,
+        why_not: Callable[[], str],
+    ) -> None:
+        self._view = view
+        self._books = books
+        self._binder = binder
+        self._recorder: Recorder = binder.recorder
+        self._api: Api = binder.api
+        self._clock: Clock = binder.clock
+        self._why_not = why_not
+        self._names: dict[str, str] = {}  # UID -> name of every node that the ledger knows
+        self._uids: dict[str, set[str]] = {}  # name -> UIDs of the Nodes that had it
+        self._due: dict[str, None] = {}  # names of nodes to look at
+        self._unsure: dict[str, tuple[NewEvent, ...]] = {}  # by key: asked for, and not answered
+        self._wakes = Wakes(binder.clock.monotonic)
+        self._sweep_at = 0.0
+        self._label_at = 0.0
+        self.namespaces = Namespaces()
+        self.faults: dict[str, str] = {}
+        self.waiting: dict[str, Sequence[str]] = {}
+        for uid, node in begun.state.nodes.items():
+            self._know(uid, node.name)
+        view.pods.moved = self._look_at
+        view.told = self._told
+
+    # --- what is to be looked at ----------------------------------------------------------------
+
+    def _know(self, uid: str, name: str) -> None:
+        self._names[uid] = name
+        self._uids.setdefault(name, set()).add(uid)
+
+    def _look_at(self, name: str) -> None:
+        self._due[name] = None
+
+    def _told(self, event: LedgerEvent) -> None:
+        """Take note of an event that is new in the ledger."""
+        uid = node_uid_of(event)
+        if uid is None:
+            return
+        if (
+            isinstance(event, NodeInventoried | PodReserved | PodObserved)
+            and uid not in self._names
+        ):
+            self._know(uid, event.node_name)
+        elif isinstance(event, NodeInventoried | PodObserved | PodReleased | PodVoided):
+            self._wakes.released(self._names[uid])  # also where more is there, or its node opens
+        self._look_at(self._names[uid])
+
+    def _taken(self) -> list[str]:
+        """Return the nodes to look at now, every node of them where that is due."""
+        now = self._clock.monotonic()
+        if now >= self._sweep_at:
+            self._sweep_at = now + SWEEP_SECONDS
+            self._due.update(dict.fromkeys(self._uids))
+        names = list(islice(self._due, TOGETHER))
+        for name in names:
+            del self._due[name]
+        return names
+
+    # --- the ledger -----------------------------------------------------------------------------
+
+    async def settle(self) -> None:
+        """
+        Record what has ended and what runs unrecorded, and settle what nobody knows to be bound.
+
+        Raises:
+            FencedError: another writer took over.
+            LedgerError, ApiError: one of them is away; the nodes are looked at again.
+        """
+        if self._why_not():
+            return
+        names = self._taken()
+        found = {name: self._ends(name) for name in names}
+        holders: Collection[str] = ()
+        if any(one.adopts for one in found.values()):
+            holders = self._view.holders()
+        outcomes = await asyncio.gather(
+            *(self._act(name, one, holders) for name, one in found.items()), return_exceptions=True
+        )
+        failures: list[Exception] = []
+        for name, outcome in zip(names, outcomes, strict=True):
+            if isinstance(outcome, LedgerError | ApiError):
+                self._look_at(name)
+                failures.append(outcome)
+            elif outcome is not None:
+                raise outcome
+        if failures:
+            raise next((one for one in failures if isinstance(one, FencedError)), failures[0])
+
+    def _ends(self, name: str) -> Ends:
+        view, pods = self._view, self._view.pods
+        states = [
+            state
+            for uid in sorted(self._uids.get(name, ()))
+            if (state := view.recorded(uid)) is not None
+        ]
+        held = {holding.pod_uid for state in states for holding in state.holdings.values()}
+        there = held.union(pods.running_on(name))
+        found = ends(
+            {uid: pods.seen[uid] for uid in sorted(there) if uid in pods.seen},
+            states,
+            {state.uid: _word(state) for state in states},
+            is_under_way=self._binder.is_under_way,
+            last_seen=pods.gone,
+            holds_devices=lambda pod: pods.seen[pod.uid].holds,
+        )
+        if any(map(self._binder.is_under_way, there)):
+            self._look_at(name)
+        pods.forget_gone(name, held)
+        self.waiting.pop(name, None)
+        if found.waiting:
+            self.waiting[name] = found.waiting
+        return found
+
+    async def _act(self, name: str, found: Ends, holders: Collection[str]) -> None:
+        for uid in found.settles:
+            standing = self._books.standing(uid)
+            if standing is not None and not standing.is_bound:
+                self._binder.settle(standing)
+        for release in found.releases:
+            await self._release(name, release)
+        for uid in found.adopts:
+            if uid not in holders:
+                await self._adopt(name, uid)
+
+    async def _release(self, name: str, event: PodReleased) -> None:
+        """Record a release; that a Pod is gone which no watch told of is asked of the API."""
+        uid = event.pod_uid
+        if event.reason == DELETED and uid not in self._view.pods.gone:
+            state = self._view.recorded(event.node_uid)
+            holding = None if state is None else state.holdings.get(f"{uid}/{event.attempt}")
+            if holding is None:
+                return
+            pod = await self._api.read(pod_path(holding.namespace, holding.pod_name))
+            if pod is not None and uid in _uids_of(pod):
+                self._look_at(name)
+                return
+        await self._record(uid, (events.ended(event, self._clock.wall_us()),))
+
+    async def _adopt(self, name: str, uid: str) -> None:
+        """Record what a running Pod holds that nobody recorded."""
+        seen = self._view.pods.seen[uid]
+        pod = await self._api.read(pod_path(seen.namespace, seen.name))
+        facts, about = self._view.facts(name), self._view.nodes.documents(name)
+        if pod is None or facts is None or about is None or self._binder.is_under_way(uid):
+            return
+        life = life_of(pod)
+        if (life.uid, life.node, life.ended) != (uid, name, ""):
+            return  # the watch tells of it
+        document = Document(
+            kind="Pod",
+            ours=True,
+            namespace=life.namespace,
+            name=life.name,
+            uid=uid,
+            body=dict(pod),
+        )
+        try:
+            event, request = observed_on(document, facts, about, self._view.settings.vocabulary)
+        except InputError as error:
+            self._fault(uid, str(error))
+            return
+        await self._record(uid, self._books.observed(event, request))
+
+    async def _record(self, pod_uid: str, new: Sequence[NewEvent]) -> None:
+        """Record events of a Pod; what got no answer is asked for in the same words again."""
+        key = new[-1].idempotency_key
+        ours = self._unsure.setdefault(
+            key, tuple(events.by(self._binder.actor, one) for one in new)
+        )
+        outcome = await self._recorder.record(Command(events=ours))
+        del self._unsure[key]
+        if isinstance(outcome, Recorded):
+            self.faults.pop(pod_uid, None)
+            self._books.recorded(ours, outcome.first)
+        else:
+            self._fault(pod_uid, str(outcome.error))
+
+    def _fault(self, pod_uid: str, words: str) -> None:
+        if self.faults.get(pod_uid) != words:
+            self.faults[pod_uid] = words
+            _log.error("can't be recorded", extra={"pod_uid": pod_uid, "reason": words})
+
+    # --- the cluster ----------------------------------------------------------------------------
+
+    async def tell(self) -> None:
+        """
+        Wake the Pods that wait for room, and keep the label of the namespaces that hold some.
+
+        Raises:
+            ApiError: the API is away; it is told again.
+        """
+        await _all(*map(self._wake, self._wakes.take()))
+        now = self._clock.monotonic()
+        if now < self._label_at or self._why_not():
+            return
+        self._label_at = now + LABEL_SECONDS
+        wrong = namespace_labels(self.namespaces.labelled, self._view.namespaces())
+        await _all(*(self._label(name, has=has) for name, has in wrong.items()))
+
+    async def _wake(self, name: str) -> None:
+        """
+        Say on a Node that room came free.
+
+        Rule: GPU-sharing contract C.4, "Ours": a changed annotation of a Node makes kube-scheduler
+        look again at Pods that an extender refused.
+        """
+        moment = _EPOCH + timedelta(microseconds=self._clock.wall_us())
+        node = self._view.nodes.nodes.body(name)
+        if node is None:
+            return
+        words = {ANNOTATION_TENURE_RELEASED_AT: encode_released_at(moment)}
+        path = f"/api/v1/nodes/{quote(name, safe='')}"
+        try:
+            await self._api.patch(path, _add("annotations", words, node))
+        except (ApiError, ConflictError):
+            self._wakes.again(name)
+            raise
+
+    async def _label(self, name: str, *, has: bool) -> None:
+        key = LABEL_TENURE_HOLDING.replace("/", "~1")
+        path = f"/metadata/labels/{key}"  # every Namespace has one of its name
+        operation = {"op": "add", "path": path, "value": TRUE}
+        await self._api.patch(
+            f"/api/v1/namespaces/{quote(name, safe='')}",
+            [operation if has else {"op": "remove", "path": path}],
+        )
+
+
+def _word(state: NodeState) -> NodeWord:
+    """Return what a node says: nothing before an agent reports, and none does so far."""
+    return NodeWord(has_agent=state.by_agent)
+
+
+def _uids_of(pod: Object) -> tuple[str, str]:
+    life = life_of(pod)
+    return life.uid, life.static_uid
+
+
+def _add(words: str, values: dict[str, str], seen: Object) -> list[Object]:
+    """Return the patch that adds to an object's annotations, which may have none."""
+    path = f"/metadata/{words}"
+    uid = {"op": "test", "path": "/metadata/uid", "value": seen["metadata"]["uid"]}
+    if seen["metadata"].get(words) is None:
+        none: Object = {"op": "test", "path": path, "value": None}
+        return [uid, none, {"op": "add", "path": path, "value": values}]
+    keys = ((key.replace("/", "~1"), value) for key, value in values.items())
+    return [uid, *({"op": "add", "path": f"{path}/{key}", "value": value} for key, value in keys)]
+
+
+async def _all(*calls: Awaitable[None]) -> None:
+    """Make all calls; raise what the first of them came to that failed, unless it is a conflict."""
+    outcomes = await asyncio.gather(*calls, return_exceptions=True)
+    for outcome in outcomes:
+        if outcome is not None and not isinstance(outcome, ConflictError):
+            raise outcome

@@ -1,0 +1,340 @@
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Any
+
+import pytest
+
+from certs.ports import ApiError
+from ledger.domain.errors import LedgerError, UnknownOutcomeError
+from ledger.domain.log.events import PodBound, PodObserved, PodReleased
+from scheduler.service.binding import Binder
+from scheduler.service.books import LiveBooks
+from scheduler.service.releasing import Releasing
+from scheduler.service.view import STRANGERS
+from tests.support import fake_api, objects
+from tests.support.binding import Tasks, Unsigned
+from tests.support.fake_api import ApiClient, ApiServer
+from tests.support.live import WORDS, Live, MemoryLedger, types
+
+NODE = "/api/v1/nodes/a"
+NAMESPACE = "/api/v1/namespaces/ml"
+RELEASED_AT = "tenure.sh/released-at"
+HOLDING = "tenure.sh/holding"
+
+
+class Scene:
+    """A node `a` with two cards, and the loop over its ledger and API server."""
+
+    def __init__(self, ledger: MemoryLedger | None = None) -> None:
+        self.live = Live(ledger)
+        self.server = ApiServer()
+        self.fates: deque[str | int] = deque()
+        self.why_not = ""
+        self.tasks = Tasks()
+        begun = self.live.ledger.beginning()
+        books = LiveBooks(self.live.view, self.live.clock, WORDS, begun)
+        self.api = ApiClient(
+            self.server,
+            self.live.clock.sleep,
+            fate=lambda _: self.fates.popleft() if self.fates else fake_api.ANSWERED,
+        )
+        binder = Binder(
+            recorder=self.live.ledger,
+            api=self.api,
+            clock=self.live.clock,
+            books=books,
+            proofs=Unsigned(),
+            actor="scheduler/test",
+            start=self.tasks.start,
+        )
+        self.releasing = Releasing(
+            self.live.view, books, binder, begun, why_not=lambda: self.why_not
+        )
+        self.live.add_node("a", 2)
+        self.server.put(NODE, objects.node("a") | {"metadata": {"name": "a", "uid": "uid-a"}})
+        self.live.settle()
+
+    def run(self, name: str, percent: int = 100, **metadata: Any) -> dict[str, Any]:  # noqa: ANN401
+        """Let a Pod be bound to the node, by whomever."""
+        pod = asking(name, percent, **metadata)
+        pod["spec"]["nodeName"] = "a"
+        self.put(pod)
+        return pod
+
+    def put(self, pod: dict[str, Any]) -> None:
+        """Let the API server have a Pod, and the watch tell of it."""
+        stored = self.server.put(fake_api.path_of(pod), pod)
+        self.live.view.pods.put(pod["metadata"]["uid"], stored)
+
+    def end(self, pod: dict[str, Any]) -> None:
+        """Let a Pod come to its end."""
+        self.put({**pod, "status": {"phase": "Succeeded"}})
+
+    def delete(self, pod: dict[str, Any]) -> None:
+        """Let a Pod's object go, and the watch tell of it."""
+        self.server.delete(fake_api.path_of(pod))
+        self.live.view.pods.drop(pod["metadata"]["uid"])
+
+    def bind(self, name: str) -> dict[str, Any]:
+        """Reserve for a Pod, and let it be bound."""
+        event = self.live.reserve(self.live.placement(asking(name), "a"))
+        self.live.record(PodBound(pod_uid=event.pod_uid, attempt=1, node_uid="uid-a"))
+        return self.run(name)
+
+    def settle(self) -> None:
+        """Do what is due for the ledger, and let what that began end."""
+
+        async def settling() -> None:
+            await self.releasing.settle()
+            await self.tasks.all_done()
+
+        asyncio.run(settling())
+
+    def tell(self) -> None:
+        """Do what is due for the cluster."""
+        asyncio.run(self.releasing.tell())
+
+    @property
+    def released(self) -> list[tuple[str, str]]:
+        """Who was released, and why."""
+        log = self.live.ledger.log
+        return [(one.pod_uid, one.reason) for one in log if isinstance(one, PodReleased)]
+
+    @property
+    def woken(self) -> str | None:
+        """What the Node says of the last release."""
+        metadata = self.server.objects[NODE]["metadata"]
+        said: str | None = metadata.get("annotations", {}).get(RELEASED_AT)
+        return said
+
+
+def asking(name: str, percent: int = 100, **metadata: Any) -> dict[str, Any]:  # noqa: ANN401
+    """Return a Pod that asks for a part of a card."""
+    amounts = {"koordinator.sh/gpu": percent}
+    pod = objects.pod(objects.container(limits=amounts), name=name, uid=f"pod-{name}")
+    pod["metadata"] |= metadata
+    return pod
+
+
+def test_a_pod_that_has_ended_is_released_once_and_its_room_is_there() -> None:
+    """Whatever else changes later: its own end is recorded, and nobody else's."""
+    scene = Scene()
+    pods = [scene.bind("p"), scene.bind("q")]
+    scene.settle()
+    assert (scene.released, scene.live.passing(asking("r"), "a")) == ([], [])
+    scene.end(pods[0])
+    scene.settle()
+    assert scene.released == [("pod-p", "completed")]
+    assert scene.live.passing(asking("r"), "a") == ["a"]
+    scene.delete(pods[0])
+    scene.settle()
+    assert scene.released == [("pod-p", "completed")]
+
+
+def test_nothing_is_released_while_the_view_is_behind() -> None:
+    """What a list that is not complete does not have may run."""
+    scene = Scene()
+    scene.delete(scene.bind("p"))
+    scene.why_not = "ClusterViewStale: pods"
+    scene.settle()
+    assert scene.released == []
+    scene.why_not = ""
+    scene.settle()
+    assert scene.released == [("pod-p", "deleted")]
+
+
+def test_a_pod_that_no_watch_told_of_is_gone_only_if_the_api_says_so() -> None:
+    """kube-scheduler may hear of a Pod, and have it bound, before we do."""
+    scene = Scene()
+    pod = scene.bind("p")
+    scene.live.view.pods = type(scene.live.view.pods)(frozenset())  # our watch is late
+    scene.settle()
+    assert scene.released == []
+    assert ("read", fake_api.path_of(pod)) in scene.api.calls
+    scene.server.delete(fake_api.path_of(pod))
+    scene.settle()
+    assert scene.released == [("pod-p", "deleted")]
+
+
+def test_a_pod_re_created_under_its_name_holds_nothing_of_the_first_one() -> None:
+    """Keyed by UID, and the first is gone whatever its name stands for now."""
+    scene = Scene()
+    scene.bind("p")
+    again = Scene(scene.live.ledger)  # it came while nobody was there to see it
+    again.put(asking("p", uid="pod-p-later"))
+    again.settle()
+    assert again.released == [("pod-p", "deleted")]
+
+
+@pytest.mark.parametrize("error", [LedgerError("down"), UnknownOutcomeError("no answer")])
+def test_a_release_that_could_not_be_recorded_is_recorded_later(error: LedgerError) -> None:
+    """In the same words, or the ledger would refuse a release that it may have already."""
+    scene = Scene()
+    pod = scene.bind("p")
+    scene.end(pod)
+    scene.live.ledger.away = error
+    with pytest.raises(LedgerError, match=str(error)):
+        scene.settle()
+    scene.live.ledger.away = None
+    scene.delete(pod)
+    scene.settle()
+    assert scene.released == [("pod-p", "completed")]
+
+
+def test_a_refused_release_is_named_and_tried_again_once_in_a_while() -> None:
+    """It is no reason to stop releasing others, nor to ask without a pause."""
+    scene = Scene()
+    scene.end(scene.bind("p"))
+    scene.live.ledger.refuses["uid-a"] = "another writer knows better"
+    scene.settle()
+    assert scene.releasing.faults == {"pod-p": "another writer knows better"}
+    scene.live.ledger.refuses.clear()
+    scene.settle()
+    assert scene.released == []
+    scene.live.clock.now += 31
+    scene.settle()
+    assert (len(scene.released), scene.releasing.faults) == (1, {})
+
+
+GIVEN = {
+    "scheduling.koordinator.sh/device-allocated": (
+        '{"gpu":[{"minor":1,"resources":{"koordinator.sh/gpu-core":"100",'
+        '"koordinator.sh/gpu-memory-ratio":"100"}}]}'
+    )
+}
+
+
+def test_a_pod_bound_before_tenure_came_is_adopted_and_its_card_is_not_given_out() -> None:
+    """The node is closed until then, and open for what is left afterwards."""
+    scene = Scene()
+    pod = scene.run("s", annotations=GIVEN)
+    assert scene.live.view.directory.closed("a") == STRANGERS
+    scene.settle()
+    [event] = [one for one in scene.live.ledger.log if isinstance(one, PodObserved)]
+    assert (event.pod_uid, [share.minor for share in event.shares]) == ("pod-s", [1])
+    assert event.request
+    assert scene.live.passing(asking("p"), "a") == ["a"]
+    assert scene.live.passing(asking("p", 200), "a") == []
+    scene.settle()
+    assert types(scene.live.ledger.log).count("pod.observed") == 1
+    scene.end(pod)
+    scene.settle()
+    assert scene.released == [("pod-s", "completed")]
+    assert scene.live.passing(asking("p", 200), "a") == ["a"]
+
+
+def test_a_pod_of_which_nobody_says_what_it_holds_closes_its_node_for_the_type() -> None:
+    """A card that can't be named is any of them."""
+    scene = Scene()
+    scene.run("s")
+    scene.settle()
+    [event] = [one for one in scene.live.ledger.log if isinstance(one, PodObserved)]
+    assert (event.shares, event.unknown_types) == ((), ("gpu",))
+    assert scene.live.passing(asking("p"), "a") == []
+
+
+def test_a_pod_that_cannot_be_read_keeps_its_node_closed() -> None:
+    """With the reason at hand."""
+    scene = Scene()
+    scene.run("s", annotations={"scheduling.koordinator.sh/device-allocated": "{"})
+    scene.settle()
+    assert "device-allocated" in scene.releasing.faults["pod-s"]
+    assert scene.live.view.directory.closed("a") == STRANGERS
+
+
+def test_who_has_ended_before_it_was_read_is_not_adopted() -> None:
+    """What the API says when it is asked counts, not what a watch told before."""
+    scene = Scene()
+    pod = scene.run("s")
+    ended = {**pod, "status": {"phase": "Failed"}}
+    scene.server.put(fake_api.path_of(pod), ended)
+    scene.settle()
+    assert not any(isinstance(one, PodObserved) for one in scene.live.ledger.log)
+
+
+def test_a_reservation_that_nobody_knows_to_be_bound_is_settled_at_the_start() -> None:
+    """Its Pod is gone, so that it is void."""
+    scene = Scene()
+    scene.live.reserve(scene.live.placement(asking("p"), "a"))
+    again = Scene(scene.live.ledger)
+    again.settle()
+    assert types(again.live.ledger.log)[-1] == "pod.voided"
+
+
+def test_waiting_pods_are_woken_once_a_second_for_each_node() -> None:
+    """A Node without annotations gets some; what was released meanwhile is told a second later."""
+    scene = Scene()
+    pods = [scene.bind("p"), scene.bind("q")]
+    scene.settle()
+    scene.tell()
+    assert scene.woken is None
+    scene.end(pods[0])
+    scene.settle()
+    scene.tell()
+    first = scene.woken
+    assert first is not None
+    node = scene.server.objects[NODE]
+    scene.live.view.nodes.nodes.put("uid-a", node)
+    scene.end(pods[1])
+    scene.settle()
+    scene.tell()
+    assert scene.woken == first
+    scene.live.clock.now += 1
+    scene.tell()
+    assert scene.woken is not None
+    assert scene.woken > first
+
+
+def test_a_node_that_could_not_be_told_is_told_again() -> None:
+    """A Pod must not wait for somebody else's end."""
+    scene = Scene()
+    scene.end(scene.bind("p"))
+    scene.settle()
+    scene.fates.append(503)
+    with pytest.raises(ApiError):
+        scene.tell()
+    assert scene.woken is None
+    scene.live.clock.now += 1
+    scene.tell()
+    assert scene.woken is not None
+
+
+def test_what_we_write_on_a_node_is_no_change_of_it() -> None:
+    """Or every release would have its node read again."""
+    scene = Scene()
+    scene.live.view.nodes.take_changed()
+    node = scene.live.view.nodes.nodes.body("a")
+    assert node is not None
+    node["metadata"]["annotations"] = {"other": "x"}
+    scene.live.view.nodes.nodes.put("uid-a", node)
+    assert scene.live.view.nodes.take_changed() == ["a"]
+    node["metadata"]["annotations"] = {"other": "x", RELEASED_AT: "2026-01-05T14:05:09.000000Z"}
+    scene.live.view.nodes.nodes.put("uid-a", node)
+    assert scene.live.view.nodes.take_changed() == []
+
+
+def test_a_namespace_is_labelled_while_a_pod_of_it_holds_something() -> None:
+    """And only then; one that is gone is nobody's."""
+    scene = Scene()
+    namespace = {"metadata": {"name": "ml", "uid": "ns-ml", "labels": {"a": "b"}}}
+
+    def labels() -> dict[str, str]:
+        stored = scene.server.objects[NAMESPACE]
+        scene.releasing.namespaces.put("ns-ml", stored)
+        found: dict[str, str] = stored["metadata"]["labels"]
+        return found
+
+    scene.server.put(NAMESPACE, namespace)
+    assert HOLDING not in labels()
+    pod = scene.bind("p")
+    scene.tell()
+    assert labels()[HOLDING] == "true"
+    scene.end(pod)
+    scene.settle()
+    scene.live.clock.now += 1
+    scene.tell()
+    assert HOLDING not in labels()
+    scene.releasing.namespaces.drop("ns-ml")
+    assert scene.releasing.namespaces.labelled == {}
