@@ -11,7 +11,13 @@ from typing import Any
 
 import pytest
 
-from ledger.domain.log.events import PodBound, PodReserved
+from ledger.domain.log.events import (
+    LedgerEvent,
+    PodBound,
+    PodObserved,
+    PodReleased,
+    PodReserved,
+)
 from ledger.store.open import open_ledger
 from ledger.store.reading.timetravel import load_state
 from tests.support.kube.control_plane import ControlPlane
@@ -32,6 +38,11 @@ from tests.support.stores import PostgresStore
 
 NODES = tuple(f"gpu-{number}" for number in range(6))
 SETTLE_SECONDS = 60.0
+RETRIED_US = 5_000_000
+GIVEN = (
+    '{"gpu":[{"minor":0,"resources":{"koordinator.sh/gpu-core":"100",'
+    '"koordinator.sh/gpu-memory-ratio":"100"}}]}'
+)
 ALLOCATED = "scheduling.koordinator.sh/device-allocated"
 STATUS = "scheduling.koordinator.sh/resource-status"
 DIALECTS: dict[str, dict[str, Any]] = {
@@ -75,6 +86,27 @@ def nodes(plane: ControlPlane) -> Iterator[tuple[str, ...]]:
         remove_node(plane, name)
 
 
+@pytest.fixture
+def single(plane: ControlPlane) -> Iterator[str]:
+    """A node with a single card."""
+    yield from few_cards(plane, "single", 1)
+
+
+@pytest.fixture
+def pair(plane: ControlPlane) -> Iterator[str]:
+    """A node with two cards."""
+    yield from few_cards(plane, "pair", 2)
+
+
+def few_cards(plane: ControlPlane, name: str, gpus: int) -> Iterator[str]:
+    """Let a node be there until whoever has its name is done."""
+    know(plane, DEVICES, "Device")
+    know(plane, TOPOLOGIES, "NodeResourceTopology")
+    add_gpu_node(plane, name, gpus=gpus)
+    yield name
+    remove_node(plane, name)
+
+
 @pytest.fixture(params=["sqlite", "postgres"])
 def ledger(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """A new ledger's URL, on either database."""
@@ -113,6 +145,37 @@ def settled(plane: ControlPlane, where: str, count: int) -> list[dict[str, Any]]
         if len(bound) >= count or time.monotonic() > until:
             return bound
         time.sleep(0.2)
+
+
+def eventually(claim: Callable[[], Any]) -> Any:  # noqa: ANN401 - whatever the claim finds
+    """Return what a claim finds as soon as it finds something."""
+    until = time.monotonic() + SETTLE_SECONDS
+    while not (found := claim()):
+        assert time.monotonic() < until, claim
+        time.sleep(0.1)
+    return found
+
+
+def node_of(plane: ControlPlane, path: str) -> str:
+    """Return the node that a Pod is bound to, empty without one."""
+    return str(plane.api().get(path).body["spec"].get("nodeName") or "")
+
+
+def is_refused(plane: ControlPlane, path: str) -> bool:
+    """Tell whether kube-scheduler has said of a Pod that no node takes it."""
+    conditions = plane.api().get(path).body["status"].get("conditions") or ()
+    return any(
+        one["type"] == "PodScheduled" and one["status"] == "False" and one["message"]
+        for one in conditions
+    )
+
+
+def moments(url: str, kind: type[LedgerEvent]) -> dict[str, tuple[int, LedgerEvent]]:
+    """Return when and how events of a kind were recorded last, by UID of the Pod."""
+    with open_ledger(url, mode="read") as ledger:
+        recorded = ledger.read_events()
+        found = [(one.envelope.wall_us, one.event) for one in recorded if type(one.event) is kind]
+    return {getattr(event, "pod_uid", ""): (at_us, event) for at_us, event in found}
 
 
 def remove_pods(plane: ControlPlane, where: str, names: list[str]) -> None:
@@ -238,3 +301,90 @@ def test_every_pod_is_asked_about_however_alike_they_are(
         ]
     assert float(line.split()[-1]) >= count
     remove_pods(plane, where, names)
+
+
+def test_who_waits_for_a_card_has_it_within_five_seconds_of_its_release(
+    plane: ControlPlane,
+    namespace: Callable[..., str],
+    ledger: str,
+    single: str,
+    identities: Identities,
+) -> None:
+    """A Pod ends: it is released with its reason, and who was refused is woken and bound."""
+    team = namespace(managed=False)
+    where, api = pods_in(team), plane.api()
+
+    def ask(name: str) -> str:
+        made = api.create(where, pod(name, schedulerName="tenure", **DIALECTS["nvidia"]))
+        assert made.ok, made.message
+        return str(made.body["metadata"]["uid"])
+
+    with (
+        extender(plane, ledger, identities) as served,
+        plane.scheduler(asking(plane, served, identities)),
+    ):
+        first = ask("first")
+        eventually(lambda: node_of(plane, f"{where}/first") == single)
+        second = ask("second")
+        eventually(lambda: is_refused(plane, f"{where}/second"))
+        labels = f"/api/v1/namespaces/{team}"
+        holding = eventually(
+            lambda: api.get(labels).body["metadata"]["labels"].get("tenure.sh/holding")
+        )
+        ended = api.patch(f"{where}/first/status", {"status": {"phase": "Succeeded"}})
+        assert ended.ok, ended.message
+        eventually(lambda: node_of(plane, f"{where}/second") == single)
+        bound_us, _ = eventually(lambda: moments(ledger, PodBound).get(second))
+        remove_pods(plane, where, ["first", "second"])
+        eventually(lambda: len(moments(ledger, PodReleased)) == 2)
+        eventually(lambda: "tenure.sh/holding" not in api.get(labels).body["metadata"]["labels"])
+        woken = api.get(f"/api/v1/nodes/{single}").body["metadata"]["annotations"]
+    released = moments(ledger, PodReleased)
+    (released_us, event), (_, last) = released[first], released[second]
+    assert isinstance(event, PodReleased)
+    assert isinstance(last, PodReleased)
+    assert (event.reason, last.reason) == ("completed", "deleted")
+    assert 0 < bound_us - released_us < RETRIED_US
+    assert holding == "true"
+    assert "tenure.sh/released-at" in woken
+    assert not shares_in_ledger(ledger)
+
+
+@pytest.mark.parametrize("ledger", ["sqlite"], indirect=True)
+def test_what_others_gave_is_kept_and_what_ended_meanwhile_is_released_at_the_start(
+    plane: ControlPlane,
+    namespace: Callable[..., str],
+    ledger: str,
+    pair: str,
+    identities: Identities,
+) -> None:
+    """A Pod bound before Tenure came keeps its card; deleted and re-created, it is another Pod."""
+    where, api = pods_in(namespace(managed=False)), plane.api()
+    older = pod("older", nodeName=pair, annotations={ALLOCATED: GIVEN}, **DIALECTS["nvidia"])
+    made = api.create(where, older)
+    assert made.ok, made.message
+    uid = made.body["metadata"]["uid"]
+    ours = [pod(name, schedulerName="tenure", **DIALECTS["nvidia"]) for name in ("one", "two")]
+    with extender(plane, ledger, identities) as served:
+        with plane.scheduler(asking(plane, served, identities)):
+            eventually(lambda: uid in moments(ledger, PodObserved))
+            for one in ours:
+                assert api.create(where, one).ok
+            [bound] = eventually(
+                lambda: [one for one in ("one", "two") if node_of(plane, f"{where}/{one}")]
+            )
+            [waits] = {"one", "two"} - {bound}
+            eventually(lambda: is_refused(plane, f"{where}/{waits}"))
+            assert shares_in_ledger(ledger).keys() == {(pair, 0), (pair, 1)}
+        first = api.get(f"{where}/{bound}").body["metadata"]["uid"]
+        served.kill()
+    remove_pods(plane, where, ["older", "one", "two"])
+    again = api.create(where, pod(bound, schedulerName="tenure", **DIALECTS["nvidia"]))
+    assert again.ok, again.message
+    with extender(plane, ledger, identities) as served:
+        eventually(lambda: moments(ledger, PodReleased).keys() == {uid, first})
+        with plane.scheduler(asking(plane, served, identities)):
+            eventually(lambda: node_of(plane, f"{where}/{bound}") == pair)
+            eventually(lambda: again.body["metadata"]["uid"] in moments(ledger, PodBound))
+    assert len(shares_in_ledger(ledger)) == 1
+    remove_pods(plane, where, [bound])
