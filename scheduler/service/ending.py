@@ -14,10 +14,13 @@ from typing import Any, Final
 
 from certs.ports import Object
 from ledger.domain.log.events import PodReleased
-from ledger.domain.log.state import LOST, NodeState
+from ledger.domain.log.state import LOST, OBSERVED, NodeState
+from scheduler.cluster.documents import node_of
 
 SUCCEEDED, FAILED = "Succeeded", "Failed"
 DELETED: Final = "deleted"
+MOVED: Final = "moved"
+"""Another system's scheduler chose a card for it, and took another node before it was bound."""
 COMPLETED: Final = "completed"
 WAKE_SECONDS: Final = 1.0
 _MIRROR: Final = "kubernetes.io/config.mirror"
@@ -30,7 +33,7 @@ class PodLife:
     As much of a Pod as says whether it has ended.
 
     Attributes:
-        node: where it is bound; empty while it is not.
+        node: where it is bound, or where another system's scheduler has given it cards; else empty.
         ended: why it has ended, in one word; empty while it has not.
         terminated: kubelet says of every container that it is not running.
         static_uid: of a mirror, the UID of the Pod that kubelet runs from a file: 32 hex digits,
@@ -87,7 +90,7 @@ class Ends:
 
 def life_of(pod: Object) -> PodLife:
     """Return what a Pod object says of its life."""
-    metadata, spec, status = pod["metadata"], pod.get("spec") or {}, pod.get("status") or {}
+    metadata, status = pod["metadata"], pod.get("status") or {}
     phase, reason = status.get("phase") or "", status.get("reason") or ""
     ended = ""
     if phase in {SUCCEEDED, FAILED}:
@@ -96,7 +99,7 @@ def life_of(pod: Object) -> PodLife:
         uid=metadata["uid"],
         namespace=metadata.get("namespace") or "",
         name=metadata["name"],
-        node=spec.get("nodeName") or "",
+        node=node_of(pod),
         ended=ended,
         terminated=_terminated(status),
         static_uid=(metadata.get("annotations") or {}).get(_MIRROR) or "",
@@ -152,6 +155,8 @@ def ends(
                 continue
             pod = known.get(uid)
             why = DELETED if pod is None else pod.ended
+            if not why and holding.kind == OBSERVED and pod is not None and pod.node != node.name:
+                why = MOVED
             if not why:
                 continue
             seen = pod or last_seen.get(uid)

@@ -190,8 +190,8 @@ class PodBook:
 
     Attributes:
         seen: by UID.
-        gone: as they were seen last, by UID, until somebody forgets them.
-        moved: told the node of a Pod that came there, has ended or is gone.
+        gone: name of a node -> who was there, as seen last, by UID, until somebody forgets them.
+        moved: told the node of a Pod that came there, left it, has ended or is gone.
     """
 
     def __init__(
@@ -200,7 +200,7 @@ class PodBook:
         self._device_names = device_names
         self._changed = changed
         self.seen: dict[str, PodSeen] = {}
-        self.gone: dict[str, PodSeen] = {}
+        self.gone: dict[str, dict[str, PodSeen]] = {}
         self.moved: Callable[[str], None] = lambda _: None
         self._on: dict[str, dict[str, None]] = {}
         self._pending: dict[str, bytes] = {}
@@ -225,8 +225,9 @@ class PodBook:
         if pod.node and not pod.ended:
             self._on.setdefault(pod.node, {})[uid] = None
         self._tell(before, pod)
-        if pod.node and (before is None or _life(before) != _life(pod)):
-            self.moved(pod.node)
+        if before is None or _life(before) != _life(pod):
+            for node in {pod.node, "" if before is None else before.node} - {""}:
+                self.moved(node)
         if is_pending(item):
             metadata = {key: value for key, value in metadata.items() if key != "managedFields"}
             self._pending[uid] = msgspec.json.encode({**item, "metadata": metadata})
@@ -236,14 +237,15 @@ class PodBook:
         before = self._forget(uid)
         self._tell(before, None)
         if before is not None and before.node:
-            self.gone[uid] = before
+            self.gone.setdefault(before.node, {})[uid] = before
             self.moved(before.node)
 
     def forget_gone(self, node: str, but: AbstractSet[str]) -> None:
         """Forget the Pods that are gone from a node, but these."""
-        there = [uid for uid, pod in self.gone.items() if pod.node == node and uid not in but]
-        for uid in there:
-            del self.gone[uid]
+        gone = self.gone.pop(node, {})
+        kept = {uid: gone[uid] for uid in gone.keys() & but}
+        if kept:
+            self.gone[node] = kept
 
     def _tell(self, before: PodSeen | None, now: PodSeen | None) -> None:
         """Tell of the node whose holders are others now."""

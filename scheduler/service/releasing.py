@@ -43,7 +43,7 @@ from scheduler.service.kept import Namespaces
 from scheduler.service.ports import Api, Clock, Recorder
 from scheduler.service.view import ClusterView
 
-TOGETHER: Final = 100
+TOGETHER: Final = 50
 """Nodes that are looked at without a pause: a filter that comes meanwhile waits for them."""
 SWEEP_SECONDS: Final = 30.0
 LABEL_SECONDS: Final = 1.0
@@ -176,7 +176,7 @@ class Releasing:
             states,
             {state.uid: _word(state) for state in states},
             is_under_way=self._binder.is_under_way,
-            last_seen=pods.gone,
+            last_seen=pods.gone.get(name, {}),
             holds_devices=lambda pod: pods.seen[pod.uid].holds,
         )
         if any(map(self._binder.is_under_way, there)):
@@ -201,7 +201,7 @@ class Releasing:
     async def _release(self, name: str, event: PodReleased) -> None:
         """Record a release; that a Pod is gone which no watch told of is asked of the API."""
         uid = event.pod_uid
-        if event.reason == DELETED and uid not in self._view.pods.gone:
+        if event.reason == DELETED and uid not in self._view.pods.gone.get(name, {}):
             state = self._view.recorded(event.node_uid)
             holding = None if state is None else state.holdings.get(f"{uid}/{event.attempt}")
             if holding is None:

@@ -11,6 +11,7 @@ from ledger.domain.log.state import Folding, NodeState
 from scheduler.service.ending import (
     COMPLETED,
     DELETED,
+    MOVED,
     SILENT,
     Ends,
     NodeWord,
@@ -210,6 +211,14 @@ def test_an_observed_holder_is_released_when_it_ends() -> None:
 
     assert compared(nodes, RUNNING) == Ends()
     assert reasons(compared(nodes)) == [DELETED]
+
+
+def test_an_observed_holder_that_took_another_node_before_it_was_bound_is_released() -> None:
+    """HAMi gives cards before it binds; what is granted by us is fenced instead."""
+    elsewhere = replace(RUNNING, node="n-2")
+
+    assert reasons(compared(folded(observed("p", share(0))), elsewhere)) == [MOVED]
+    assert compared(folded(*HELD), elsewhere) == Ends()
 
 
 def test_a_static_pod_is_known_by_the_uid_of_its_file() -> None:

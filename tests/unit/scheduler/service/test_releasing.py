@@ -225,6 +225,37 @@ def test_a_pod_bound_before_tenure_came_is_adopted_and_its_card_is_not_given_out
     assert scene.live.passing(asking("p", 200), "a") == ["a"]
 
 
+def test_a_pod_that_hami_gave_cards_holds_them_before_it_is_bound() -> None:
+    """On the node that HAMi has named last: a card that it has promised is nobody else's."""
+    scene = Scene()
+    scene.live.add_node("b", 2)
+    scene.live.settle()
+    pod = objects.pod(
+        objects.container(limits={"nvidia.com/gpu": 1, "nvidia.com/gpumem": 8000}),
+        name="h",
+        uid="pod-h",
+        annotations={
+            "hami.io/vgpu-node": "a",
+            "hami.io/vgpu-devices-allocated": "GPU-a-1,NVIDIA,8000,0:;",
+        },
+        schedulerName="hami-scheduler",
+    )
+    scene.put(pod)
+    assert scene.live.view.directory.closed("a") == STRANGERS
+    scene.settle()
+    assert scene.live.passing(asking("p", 200), "a", "b") == ["b"]
+    pod["metadata"]["annotations"] = {
+        "hami.io/vgpu-node": "b",
+        "hami.io/vgpu-devices-allocated": "GPU-b-0,NVIDIA,8000,0:;",
+    }
+    scene.put(pod)
+    scene.settle()
+    scene.live.clock.now += 31
+    scene.settle()
+    assert scene.released == [("pod-h", "moved")]
+    assert scene.live.passing(asking("p", 200), "a", "b") == ["a"]
+
+
 def test_a_pod_of_which_nobody_says_what_it_holds_closes_its_node_for_the_type() -> None:
     """A card that can't be named is any of them."""
     scene = Scene()
