@@ -387,7 +387,8 @@ ledger_reservations: Final = _table(
         **_where(Column("closed_position").is_(None)),
     ),
     Index(None, "namespace", "pod_name"),
-    Index(None, "closed_position"),
+    # Of what ended alone, so that a reservation enters it once, behind all others.
+    Index(None, "closed_position", **_where(Column("closed_position").is_not(None))),
     _check("kind", "kind IN ('granted', 'observed')"),
     _check("closed", "(closed_at_us IS NULL) = (closed_position IS NULL)"),
     _check(

@@ -321,7 +321,7 @@ def _tables() -> sa.MetaData:
             "(lost_position IS NULL) = (counted_until_us IS NULL)"
             " AND (lost_position IS NULL) = (lost_boot_id IS NULL)",
         ),
-        _index("closed_position"),
+        _index("closed_position", where="closed_position IS NOT NULL"),
         _index("namespace pod_name"),
         _index("position", name="ix_ledger_reservations_open", where="closed_position IS NULL"),
         key="position",

@@ -65,8 +65,14 @@ _APPENDED: Final = (
 )
 """What is appended is next, inside of the head, counted in its stream, and new."""
 
-_TYPES: Final = f"' {' '.join(sorted({*EVENT_TYPES, *UPCASTS}))} '"
-"""The types of every event that this release reads, between spaces."""
+_OFTEN: Final = ("pod.reserved.v1", "pod.released.v1")
+_SELDOM: Final = sorted({*EVENT_TYPES, *UPCASTS} - {*_OFTEN})
+_TYPES: Final = f"' {' '.join((*_OFTEN, *_SELDOM))} '"
+"""
+The types of every event that this release reads, between spaces.
+
+They are looked through from the front for every event, so what comes most often stands there.
+"""
 _UNKNOWN: Final = f"""$find({_TYPES}, ' ' || NEW.event_type || ' ') = 0
   OR $find(NEW.event_type, ' ') > 0 OR $no_object(NEW.body)"""
 _UNREADABLE: Final = said(
