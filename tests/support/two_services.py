@@ -47,6 +47,7 @@ NAMESPACE: Final = "/api/v1/namespaces/ml"
 WORDS: Final = DecidedBy(policy="binpack", settings_hash="", tenure_version="test")
 HTTP_SECONDS: Final = 10.0
 NODES: Final = ("a", "b")
+OLDER: Final = "older"
 CARDS: Final = 2
 ASKS: Final = (25, 50, 50, 100, 100, 200)
 PODS: Final = 9
@@ -264,6 +265,7 @@ class World:
         self.server.put(NAMESPACE, namespace)
         for name in NODES:
             self.put_node(name)
+        self.put_older()
 
     # --- the cluster --------------------------------------------------------------------------
 
@@ -295,6 +297,20 @@ class World:
             schedulerName="tenure",
         )
         pod["status"] = {"phase": "Pending"}
+        self.server.put(fake_api.path_of(pod), pod)
+
+    def put_older(self) -> None:
+        """Let a Pod run that somebody else gave half a card before Tenure came."""
+        card = {"koordinator.sh/gpu-core": "50", "koordinator.sh/gpu-memory-ratio": "50"}
+        share = {"minor": 0, "id": f"GPU-{NODES[0]}-0-0", "resources": card}
+        pod = objects.pod(
+            objects.container(limits={"koordinator.sh/gpu": "50"}),
+            name=OLDER,
+            uid=OLDER,
+            annotations={ANNOTATION_DEVICE_ALLOCATED: {"gpu": [share]}},
+            nodeName=NODES[0],
+        )
+        pod["status"] = {"phase": "Running"}
         self.server.put(fake_api.path_of(pod), pod)
 
     def pods(self) -> list[Json]:
@@ -522,8 +538,8 @@ class World:
         with open_ledger(self.url, mode="read") as ledger:
             state = begin(ledger).state
             for one in ledger.read_events():
-                if isinstance(one.event, PodObserved):
-                    self.broken.append(f"nobody else gives cards here: {one.event.pod_uid}")
+                if isinstance(one.event, PodObserved) and one.event.pod_uid != OLDER:
+                    self.broken.append(f"nobody else gave it cards: {one.event.pod_uid}")
         held: dict[str, list[tuple[str, int]]] = {}
         for node in state.nodes.values():
             for holding in node.holdings.values():
