@@ -25,7 +25,7 @@ Unit = tuple[Holder, ...]
 
 
 class Trial:
-    """The what-if cluster with a record of what is lifted and placed on it, so that all can be undone."""
+    """The what-if cluster with a record of what is lifted and placed, so that it can be undone."""
 
     def __init__(self, what_if: WhatIf) -> None:
         self._what_if = what_if
