@@ -42,7 +42,7 @@ def configuration_paths(name: str) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class RotationObjects:
     """
     Where certificates are kept and published.
 
@@ -72,7 +72,7 @@ class Rotator:
         self,
         objects: Objects,
         reports: Reports,
-        place: Place,
+        place: RotationObjects,
         settings: Settings,
         clock: Callable[[], datetime],
     ) -> None:

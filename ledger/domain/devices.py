@@ -17,7 +17,7 @@ WHOLE_PERCENT: Final = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DevicePlace:
+class DeviceTopology:
     """
     Where a device sits. `numa_node` -1 is unknown and passes every NUMA filter.
 
@@ -50,7 +50,7 @@ class DeviceRecord:
         device_id: UUID or PF bus id; empty when the inventory has no Device object.
         core_percent: capacity, 100 for a whole device; other types count their units here.
         memory_bytes: 0 for a type without memory.
-        place: None when the inventory says nothing about topology.
+        topology: None when the inventory says nothing about it.
         unique_id: the id is unique in the world, as a GPU's UUID is; a bus address is so on its
             machine alone, and is never compared between machines.
     """
@@ -63,7 +63,7 @@ class DeviceRecord:
     memory_bytes: Count = 0
     healthy: bool = True
     labels: Mapping[str, str] = field(default_factory=dict)
-    place: DevicePlace | None = None
+    topology: DeviceTopology | None = None
     vfs: tuple[VirtualFunction, ...] = ()
     unique_id: bool = False
 
@@ -77,13 +77,13 @@ class ContainerShare(Struct, frozen=True, kw_only=True, gc=False):
     """
     What one container gets of one device.
 
-    `container` is the container's name, `place` its place in the spec: `<i>` for app containers,
+    `container` is the container's name, `index` its place in the spec: `<i>` for app containers,
     `init-<i>` for init containers (design section 3). Init containers reuse what app containers
     hold, so shares of one Pod overlap and must not be summed over both kinds.
     """
 
     container: str
-    place: str
+    index: str
     core_percent: Units
     memory_bytes: Count
 

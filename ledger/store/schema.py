@@ -605,8 +605,8 @@ ledger_archived: Final = _table(
 )
 """What stays of an event that moved: enough to know its command when it comes again."""
 
-ledger_places: Final = _table(
-    "ledger_places",
+ledger_planned_cards: Final = _table(
+    "ledger_planned_cards",
     _key("position"),
     _of(ledger_devices, "device_no", key=True),
     _of(ledger_nodes, "node_no"),
@@ -616,7 +616,7 @@ ledger_places: Final = _table(
     _number("closed_at_us", null=True),
     _number("closed_position", null=True),
     Index(
-        "uq_ledger_places_open",
+        "uq_ledger_planned_cards_open",
         "device_no",
         unique=True,
         **_where(Column("closed_position").is_(None)),
@@ -637,6 +637,6 @@ PROJECTIONS: Final = (
     ledger_slot_holdings,
     ledger_device_health,
     ledger_refusals,
-    ledger_places,
+    ledger_planned_cards,
 )
 """Every table that `rebuild` makes again, parents first."""

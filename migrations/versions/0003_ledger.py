@@ -447,11 +447,14 @@ def _tables() -> sa.MetaData:
     )
     _table(
         metadata,
-        "ledger_places",
+        "ledger_planned_cards",
         "position number, device_no number, node_no number, group_name text, pod_uid text, "
         "opened_at_us number, closed_at_us number?, closed_position number?",
         _index(
-            "device_no", name="uq_ledger_places_open", unique=True, where="closed_position IS NULL"
+            "device_no",
+            name="uq_ledger_planned_cards_open",
+            unique=True,
+            where="closed_position IS NULL",
         ),
         key="position device_no",
         of={"device_no": "ledger_devices", "node_no": "ledger_nodes"},

@@ -303,7 +303,7 @@ def _holders(
 
 def _kept(state: LedgerState, places: Mapping[str, int]) -> Iterator[Holder]:
     """Yield the cards that wait for members of planned groups, each as a holder of its own."""
-    for place in state.places:
+    for place in state.planned_cards:
         if place.node_uid not in places:
             continue
         node = state.nodes[place.node_uid]

@@ -221,16 +221,16 @@ def _container_answer(
     for need in users:
         own = [share.minor for share in held_by(need, gpus)]
         containers.append(
-            _devices_of(need.place, own, sorted({*placement.visible_minors, *own}), ids)
+            _devices_of(need.index, own, sorted({*placement.visible_minors, *own}), ids)
         )
     annotations = encode_container_devices(containers)
     if request.group is not None or _holds_whole_gpus(request):
         annotations[ANNOTATION_GPU_TOPOLOGY] = encode_gpu_topology(
             GpuTopologyAllocation(
                 allocated=tuple(
-                    (int(need.place), tuple(share.minor for share in held_by(need, gpus)))
+                    (int(need.index), tuple(share.minor for share in held_by(need, gpus)))
                     for need in users
-                    if need.place.isdecimal()
+                    if need.index.isdecimal()
                 ),
                 visible=placement.visible_minors or tuple(share.minor for share in gpus),
             )
@@ -255,12 +255,12 @@ def _devices_of(
     """
     if all(ids.get(minor) for minor in seen):
         return ContainerDevices(
-            place=place,
+            index=place,
             visible=tuple(ids[minor] for minor in seen),
             allocated=tuple(ids[minor] for minor in own),
         )
     return ContainerDevices(
-        place=place,
+        index=place,
         visible=tuple(map(str, seen)),
         allocated=tuple(str(seen.index(minor)) for minor in own),
     )

@@ -21,8 +21,8 @@ from scheduler.decide.group.room import RoomCounter, Rooms
 from scheduler.decide.nodes.arrays import IntArray
 from scheduler.decide.nodes.holdings import Holdings
 from scheduler.decide.nodes.node_arrays import ABSENT, NodeArrays
+from scheduler.decide.nodes.node_rows import NodeRows
 from scheduler.decide.nodes.pins import CpuPins
-from scheduler.decide.nodes.places import Places
 from scheduler.decide.outcome import NOT_RATED, Placement, Rated, Unplaced
 from scheduler.decide.refusal.refusals import Refusals
 from scheduler.decide.score.expected_fill import ExpectedFill
@@ -66,7 +66,7 @@ class Engine:
         assert settings.node_policy in POLICIES, settings.node_policy
         ranks = range(len(nodes)) if rank is None else rank
         assert sorted(ranks) == list(range(len(nodes))), "a rank for every node"
-        self._places = Places([node.uid for node in nodes], ranks)
+        self._places = NodeRows([node.uid for node in nodes], ranks)
         order = self._places.numbers
         arrays = NodeArrays([nodes[number] for number in order], order)
         pins = CpuPins(arrays.nodes)

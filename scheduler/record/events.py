@@ -110,7 +110,7 @@ def node_described(
 ) -> NewEvent:
     """Return what deciding reads of a node beside its inventory; no two have a number."""
     return _of_node(
-        NodeDescribed(node_uid=node.uid, node_name=node.name, facts=facts, place=place, rank=rank),
+        NodeDescribed(node_uid=node.uid, node_name=node.name, facts=facts, number=place, rank=rank),
         f"describe:{node.uid}:{number}",
         at_us,
     )

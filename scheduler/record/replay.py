@@ -141,7 +141,7 @@ class Replay:
         self._workload = NO_WORKLOAD
         self._nodes: dict[str, _Node] = {}  # by UID, in the order of their first inventories
         self._facts: list[NodeFacts] = []  # as the engine has them
-        self._places: dict[str, int] = {}  # UID of a node -> its number in the engine
+        self._numbers: dict[str, int] = {}  # UID of a node -> its number in the engine
         self._changed: dict[str, None] = {}  # UIDs of nodes that the engine has as they were
         self._requests = {} if ahead is None else ahead.requests  # by digest
         self._made: dict[int, tuple[Difference, ...]] = {}  # position -> what differs there
@@ -292,7 +292,7 @@ class Replay:
 
     def _change(self, uid: str) -> None:
         """Note that a node is another now; one that comes has its place among the others."""
-        if uid in self._places:
+        if uid in self._numbers:
             self._changed[uid] = None
         elif self._ahead is None:
             self._engine = None
@@ -306,7 +306,7 @@ class Replay:
             engine = self._engine = self._engine_anew()
         for uid in self._changed:
             facts = self._node(uid)
-            number = self._places[uid] = engine.put_node(facts)
+            number = self._numbers[uid] = engine.put_node(facts)
             self._facts[number : number + 1] = [facts]
         if self._changed:
             self._changed.clear()
@@ -316,7 +316,7 @@ class Replay:
     def _engine_anew(self) -> Engine:
         order = sorted(self._nodes, key=lambda uid: _place_of(self._nodes[uid]))
         self._facts = [self._node(uid) for uid in order]
-        self._places = {uid: place for place, uid in enumerate(order)}
+        self._numbers = {uid: place for place, uid in enumerate(order)}
         self._changed.clear()
         ranked = sorted(range(len(order)), key=lambda i: _rank_of(self._nodes[order[i]]))
         rank = sorted(range(len(order)), key=ranked.__getitem__)
@@ -344,7 +344,7 @@ class Replay:
         return replace(facts, lost=node.lost)
 
     def _enter(self, engine: Engine, held: _Held) -> None:
-        event, place = held.event, self._places[held.event.node_uid]
+        event, place = held.event, self._numbers[held.event.node_uid]
         if isinstance(event, PodObserved):
             engine.adopt(place, event)
             return
@@ -463,7 +463,7 @@ class Replay:
     def _given_meanwhile(self, event: LedgerEvent) -> Iterator[None]:
         """Let a Pod hold inside of the block what it was chosen before, and is recorded later."""
         assert isinstance(event, PodReserved), event
-        place = self._places.get(event.node_uid)
+        place = self._numbers.get(event.node_uid)
         placement = None if place is None else self._placement(event, place)
         if placement is None or event.pod_uid in self._held:
             yield
@@ -494,7 +494,7 @@ class Replay:
         engine = self._now()
         if request.uid in self._held:
             return Unplaced(request=request, message=HELD)
-        place = self._places.get(event.node_uid)
+        place = self._numbers.get(event.node_uid)
         given = None if place is None else engine.try_place(request, place, minors)
         if given is None:
             return Unplaced(request=request, message=NOT_THERE)
@@ -542,7 +542,7 @@ class Replay:
         self._hold(event)
         if event.group and event.node_uid in self._nodes:
             self._now()
-            placement = self._placement(event, self._places[event.node_uid])
+            placement = self._placement(event, self._numbers[event.node_uid])
             if placement is not None:
                 self._groups.given(placement)
         self._groups.fold(event, at_us)
@@ -682,7 +682,7 @@ class Replay:
             engine.release(placement.request.uid)
         if taken is None:
             known = {member.uid: member for member in members if member.uid not in self._held}
-            again = take_again(self._groups.lives[name], known, self._places, engine)
+            again = take_again(self._groups.lives[name], known, self._numbers, engine)
             taken = list((again or {}).values())
             for placement in taken:
                 engine.undo(placement)
@@ -691,7 +691,7 @@ class Replay:
 
 
 def _place_of(node: _Node) -> int:
-    return 0 if node.described is None else node.described.place
+    return 0 if node.described is None else node.described.number
 
 
 def _rank_of(node: _Node) -> int:

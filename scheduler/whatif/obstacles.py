@@ -251,12 +251,12 @@ def _numa(look: Look, name: str) -> Obstacle:
     alone = look.request.cpuset is not None and look.request.cpuset.alone
     room = room_of(look.facts, load_of(look.facts, look.holders), alone=alone)
     left = {numa.id: [room.text_of(numa)] for numa in room.numas}
-    cards = [card for card in look.view.cards if card.record.place is not None]
+    cards = [card for card in look.view.cards if card.record.topology is not None]
     for card in cards:
-        left.setdefault(card.record.place.numa_node if card.record.place else -1, [])
+        left.setdefault(card.record.topology.numa_node if card.record.topology else -1, [])
     for numa, parts in left.items():
         for demand in look.request.devices:
-            able = [c for c in cards if c.record.place and c.record.place.numa_node == numa]
+            able = [c for c in cards if c.record.topology and c.record.topology.numa_node == numa]
             count = sum(
                 c.record.device_type == demand.device_type and fits(c, demand) for c in able
             )
@@ -448,7 +448,7 @@ def _places(cards: Iterable[CardView]) -> str:
     """Return how many devices there are per NUMA node and PCIe root: `NUMA 0 root 3b: 2`."""
     counts: dict[str, int] = {}
     for card in cards:
-        place = card.record.place
+        place = card.record.topology
         numa = "unknown" if place is None or place.numa_node < 0 else str(place.numa_node)
         key = f"NUMA {numa} root {root_of(card) or 'unknown'}"
         counts[key] = counts.get(key, 0) + 1

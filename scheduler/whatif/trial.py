@@ -203,7 +203,7 @@ def picks(kinds: Sequence[Sequence[int]], count: int) -> Iterator[tuple[int, ...
 
 def kind_of(card: CardView, facts: NodeFacts) -> object:
     """Return what makes cards alike: untouched ones of a node without links and partitions."""
-    record, place = card.record, card.record.place
+    record, place = card.record, card.record.topology
     if card.tenants or facts.links or facts.partitions or facts.derived_links:
         return record.minor
     return (

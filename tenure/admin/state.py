@@ -125,7 +125,7 @@ def _document(loaded: Loaded) -> dict[str, Any]:
                 "pod_uid": place.pod_uid,
                 "event": place.opened_position,
             }
-            for place in loaded.state.places
+            for place in loaded.state.planned_cards
         ],
     }
 

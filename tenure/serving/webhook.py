@@ -21,7 +21,7 @@ from certs.plan import Phase
 from certs.plan import Settings as RotationSettings
 from certs.ports import ApiError, Objects
 from certs.reports import Reports
-from certs.rotator import Place, Rotator, configuration_paths
+from certs.rotator import RotationObjects, Rotator, configuration_paths
 from certs.serving import Folder, Serving
 from ledger.domain.errors import InputError
 from tenure.exits import with_next
@@ -239,8 +239,8 @@ class Readiness:
         return ""
 
 
-def _place(options: WebhookOptions) -> Place:
-    return Place(
+def _place(options: WebhookOptions) -> RotationObjects:
+    return RotationObjects(
         namespace=options.namespace,
         secret=options.secret,
         configurations=configuration_paths(options.configuration),

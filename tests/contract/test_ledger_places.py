@@ -32,7 +32,7 @@ DROPPED = PlanDropped(group="g", reason="a member is gone")
 def open_places(it: Recorded) -> list[tuple[Any, ...]]:
     """Return (minor, Pod, group, position of the plan) of what waits."""
     sql = (
-        "SELECT d.minor, p.pod_uid, p.group_name, p.position FROM ledger_places AS p"
+        "SELECT d.minor, p.pod_uid, p.group_name, p.position FROM ledger_planned_cards AS p"
         " JOIN ledger_devices AS d ON d.device_no = p.device_no"
         " WHERE p.closed_position IS NULL ORDER BY d.minor"
     )
@@ -211,36 +211,39 @@ def test_a_writer_that_takes_over_knows_what_waits(store: Store) -> None:
 FORGED = {
     "a place that no plan opens": (
         (
-            "INSERT INTO ledger_places (position, device_no, node_no, group_name, pod_uid,"
+            "INSERT INTO ledger_planned_cards (position, device_no, node_no, group_name, pod_uid,"
             " opened_at_us) SELECT position, 5, node_no, group_name, pod_uid, opened_at_us"
-            " FROM ledger_places WHERE device_no = 1"
+            " FROM ledger_planned_cards WHERE device_no = 1"
         ),
         "no event at position 3 opens this place",
     ),
     "a place for another Pod": (
         (
-            "INSERT INTO ledger_places (position, device_no, node_no, group_name, pod_uid,"
+            "INSERT INTO ledger_planned_cards (position, device_no, node_no, group_name, pod_uid,"
             " opened_at_us) SELECT position, 2, node_no, group_name, 'uid-x', opened_at_us"
-            " FROM ledger_places WHERE device_no = 1"
+            " FROM ledger_planned_cards WHERE device_no = 1"
         ),
         "no event at position 3 opens this place",
     ),
     "a place that closes without an event": (
-        "UPDATE ledger_places SET closed_position = 3, closed_at_us = opened_at_us",
+        "UPDATE ledger_planned_cards SET closed_position = 3, closed_at_us = opened_at_us",
         "a place only closes, with its Pod or its plan: position 3",
     ),
     "a place that closes with a stranger": (
         (
-            "UPDATE ledger_places SET closed_position = 4, closed_at_us ="
+            "UPDATE ledger_planned_cards SET closed_position = 4, closed_at_us ="
             " (SELECT at_us FROM ledger_events WHERE position = 4)"
         ),
         "a place only closes, with its Pod or its plan: position 3",
     ),
     "a place that goes to another Pod": (
-        "UPDATE ledger_places SET pod_uid = 'uid-x'",
+        "UPDATE ledger_planned_cards SET pod_uid = 'uid-x'",
         "a place only closes, with its Pod or its plan: position 3",
     ),
-    "a place that is deleted": ("DELETE FROM ledger_places", "places are never deleted"),
+    "a place that is deleted": (
+        "DELETE FROM ledger_planned_cards",
+        "planned cards are never deleted",
+    ),
 }
 
 
@@ -259,9 +262,9 @@ def test_a_place_is_born_and_closed_as_an_event_says(
 
 TAMPERED = {
     "a place that is gone": (
-        "DELETE FROM ledger_places WHERE device_no = 1",
+        "DELETE FROM ledger_planned_cards WHERE device_no = 1",
         {
-            "position 3: ledger_places lacks the row of this event: key=(3, 1)",
+            "position 3: ledger_planned_cards lacks the row of this event: key=(3, 1)",
             (
                 "position 3: what waits is not what the fold says:"
                 " place=('uid-n-1', 'g', 'uid-a'), places=0, fold=1"
@@ -269,10 +272,10 @@ TAMPERED = {
         },
     ),
     "a place that was closed": (
-        "UPDATE ledger_places SET closed_position = 4, closed_at_us = 5 WHERE device_no = 1",
+        "UPDATE ledger_planned_cards SET closed_position = 4, closed_at_us = 5 WHERE device_no = 1",
         {
             (
-                "position 3: ledger_places is not what the events say: key=(3, 1),"
+                "position 3: ledger_planned_cards is not what the events say: key=(3, 1),"
                 " closed_at_us=5 (the events say None), closed_position=4 (the events say None)"
             ),
             (
@@ -283,10 +286,10 @@ TAMPERED = {
     ),
     "a place that never was": (
         (
-            "INSERT INTO ledger_places SELECT position, 6, node_no, group_name, pod_uid,"
-            " opened_at_us, opened_at_us, 4 FROM ledger_places WHERE device_no = 1"
+            "INSERT INTO ledger_planned_cards SELECT position, 6, node_no, group_name, pod_uid,"
+            " opened_at_us, opened_at_us, 4 FROM ledger_planned_cards WHERE device_no = 1"
         ),
-        {"position 3: ledger_places has a row that no event explains: key=(3, 6)"},
+        {"position 3: ledger_planned_cards has a row that no event explains: key=(3, 6)"},
     ),
 }
 
@@ -298,7 +301,7 @@ def test_verify_proves_every_place(
     """By the writer's own fold and by the domain's; a rebuild makes the places again."""
     with sqlite_store.open() as ledger:
         Recorded(ledger, node(), planned("g", ("a", (0,))), reserved("x", share(3, 10)))
-    rules = [text for text in TRIGGERS if named(text).startswith("ledger_places_")]
+    rules = [text for text in TRIGGERS if named(text).startswith("ledger_planned_cards_")]
     with sqlite_store.raw() as raw:
         for text in rules:
             raw.execute(f"DROP TRIGGER {named(text)}")

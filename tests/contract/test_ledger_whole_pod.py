@@ -50,7 +50,7 @@ def rows(it: Recorded) -> dict[str, list[tuple[Any, ...]]]:
         "ledger_holdings",
         "ledger_cpu_holdings",
         "ledger_slot_holdings",
-        "ledger_places",
+        "ledger_planned_cards",
         "ledger_events",
         "ledger_streams",
     )
@@ -135,7 +135,7 @@ def test_the_whole_pod_is_recorded_at_once_and_given_back_at_once(store: Store) 
         assert [row[0] for row in after["ledger_holdings"]] == [position] * 4
         assert [row[0] for row in after["ledger_cpu_holdings"]] == [position] * 2
         assert [row[1] for row in after["ledger_slot_holdings"]] == ["0000:3b:00.2"]
-        assert [row[-1] for row in after["ledger_places"]] == [position, position, None]
+        assert [row[-1] for row in after["ledger_planned_cards"]] == [position, position, None]
         it.add(released("a"), structs.replace(WHOLE, pod_uid="uid-c", pod_name="c"))
 
         assert it.proved()

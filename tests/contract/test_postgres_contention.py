@@ -64,7 +64,7 @@ CPU: Final = (
     " FROM ledger_events WHERE position = {position}"
 )
 PLACE: Final = (
-    "INSERT INTO ledger_places SELECT {position}, 2, 1, '{group}', '{pod}', at_us"
+    "INSERT INTO ledger_planned_cards SELECT {position}, 2, 1, '{group}', '{pod}', at_us"
     " FROM ledger_events WHERE position = {position}"
 )
 
@@ -129,9 +129,9 @@ UNION ALL SELECT 'cpu ' || h.cpu FROM ledger_cpu_holdings AS h JOIN ledger_cpus 
   ON c.machine_no = h.machine_no AND c.cpu = h.cpu
 WHERE h.closed_position IS NULL GROUP BY h.machine_no, h.cpu, c.ref_reported
 HAVING count(*) > c.ref_reported
-UNION ALL SELECT 'place ' || device_no FROM ledger_places
+UNION ALL SELECT 'place ' || device_no FROM ledger_planned_cards
 WHERE closed_position IS NULL GROUP BY device_no HAVING count(*) > 1
-UNION ALL SELECT 'place and holding ' || p.device_no FROM ledger_places AS p
+UNION ALL SELECT 'place and holding ' || p.device_no FROM ledger_planned_cards AS p
 JOIN ledger_holdings AS h USING (device_no)
 JOIN ledger_reservations AS r ON r.position = h.position AND r.pod_uid <> p.pod_uid
 WHERE p.closed_position IS NULL AND h.closed_position IS NULL AND h.kind = 'granted'
@@ -140,7 +140,7 @@ WHERE p.closed_position IS NULL AND h.closed_position IS NULL AND h.kind = 'gran
 
 GRANTED: Final = (
     "SELECT (SELECT count(*) FROM ledger_reservations WHERE position > 3 AND pod_name = 'p')"
-    " + (SELECT count(*) FROM ledger_places)"
+    " + (SELECT count(*) FROM ledger_planned_cards)"
 )
 WAITS: Final = "SELECT %s = ANY (pg_blocking_pids(%s))"
 REFUSED: Final = {"TL001", "23505", "23514", "40001"}

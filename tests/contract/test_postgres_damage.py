@@ -163,17 +163,17 @@ CASES: dict[str, Case] = {
     ),
     "an index that is not unique": (
         (
-            "DROP INDEX uq_ledger_places_open; CREATE INDEX uq_ledger_places_open"
-            " ON ledger_places (device_no) WHERE closed_position IS NULL"
+            "DROP INDEX uq_ledger_planned_cards_open; CREATE INDEX uq_ledger_planned_cards_open"
+            " ON ledger_planned_cards (device_no) WHERE closed_position IS NULL"
         ),
-        CHANGED.format("index=ledger_places/uq_ledger_places_open"),
+        CHANGED.format("index=ledger_planned_cards/uq_ledger_planned_cards_open"),
     ),
     "an index that is not ready": (
         (
             "UPDATE pg_index SET indisready = false"
-            " WHERE indexrelid = 'uq_ledger_places_open'::regclass"
+            " WHERE indexrelid = 'uq_ledger_planned_cards_open'::regclass"
         ),
-        CHANGED.format("index=ledger_places/uq_ledger_places_open"),
+        CHANGED.format("index=ledger_planned_cards/uq_ledger_planned_cards_open"),
     ),
     "an index that is not valid": (
         (

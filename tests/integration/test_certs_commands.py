@@ -18,7 +18,7 @@ from certs.material import issue_authority
 from certs.plan import Settings
 from certs.record import REQUESTED
 from certs.reports import Reports
-from certs.rotator import Place, Rotator
+from certs.rotator import RotationObjects, Rotator
 from tenure.kube.objects import connected
 from tests.support.cli import CommandLine
 from tests.support.kube.fake_api import Canned, FakeApi, fake_api
@@ -29,7 +29,9 @@ SECRET = "/api/v1/namespaces/tenure-system/secrets/tenure-webhook-certs"
 REGISTRATION = "/apis/admissionregistration.k8s.io/v1"
 KINDS = ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
 HOOKS = tuple(f"{REGISTRATION}/{kind}/tenure" for kind in KINDS)
-PLACE = Place(namespace="tenure-system", secret="tenure-webhook-certs", configurations=HOOKS)
+PLACE = RotationObjects(
+    namespace="tenure-system", secret="tenure-webhook-certs", configurations=HOOKS
+)
 
 
 @dataclass(frozen=True, slots=True)

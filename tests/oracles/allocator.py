@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from ledger.domain.annotations.partitions import GpuPartition
 from ledger.domain.devices import (
-    DevicePlace,
     DeviceRecord,
     DeviceShare,
+    DeviceTopology,
     VirtualFunction,
 )
 from ledger.domain.dialects.names import Dialect
@@ -154,7 +154,7 @@ def _facts(machine: Machine) -> NodeFacts:
 def _record(device: Device) -> DeviceRecord:
     place = None
     if device.numa is not None:
-        place = DevicePlace(numa_node=device.numa, pcie_id=device.root)
+        place = DeviceTopology(numa_node=device.numa, pcie_id=device.root)
     return DeviceRecord(
         device_type=device.kind,
         minor=device.minor,
@@ -162,7 +162,7 @@ def _record(device: Device) -> DeviceRecord:
         memory_bytes=device.memory,
         healthy=not device.closed,
         labels={"tier": device.tier},
-        place=place,
+        topology=place,
         vfs=tuple(
             VirtualFunction(minor=n, bus_id=item.bus_id, labels={"use": item.use})
             for n, item in enumerate(device.functions)

@@ -479,7 +479,7 @@ def test_our_own_annotations_round_trip(
     """Containers come back in spec order, times to the microsecond."""
     containers = tuple(
         tenure.ContainerDevices(
-            place=tenure.container_place(index, init=init), visible=visible, allocated=allocated
+            index=tenure.container_index(index, init=init), visible=visible, allocated=allocated
         )
         for (init, index), (visible, allocated) in sorted(shown.items())
     )

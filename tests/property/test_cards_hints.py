@@ -20,7 +20,7 @@ from ledger.domain.annotations.device_hints import (
     TopologyScope,
 )
 from ledger.domain.annotations.partitions import GpuPartition
-from ledger.domain.devices import DevicePlace, DeviceRecord, VirtualFunction
+from ledger.domain.devices import DeviceRecord, DeviceTopology, VirtualFunction
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.quantity import quantity_from_int
 from ledger.domain.request.requests import DeviceDemand, PodRequest
@@ -50,7 +50,7 @@ def records(draw: st.DrawFn, device_type: str, minor: int, *, placed: bool) -> D
         memory_bytes=24 * GIB if device_type == "gpu" else 0,
         healthy=draw(st.sampled_from([True, True, True, False])),
         labels={"tier": draw(st.sampled_from(["gold", "gold", "tin"]))},
-        place=DevicePlace(numa_node=int(root[0] == "b"), pcie_id=root) if placed else None,
+        topology=DeviceTopology(numa_node=int(root[0] == "b"), pcie_id=root) if placed else None,
         vfs=tuple(
             VirtualFunction(minor=n, bus_id=f"0000:{minor:02x}:00.{n}", labels=labels)
             for n, labels in enumerate(tiers)
@@ -268,12 +268,12 @@ class Oracle:
 
 def root(card: CardView) -> str:
     """Return the PCIe root, empty if unknown."""
-    return "" if card.record.place is None else card.record.place.pcie_id
+    return "" if card.record.topology is None else card.record.topology.pcie_id
 
 
 def numa(card: CardView) -> int | None:
     """Return the NUMA node, None if unknown."""
-    return None if card.record.place is None else card.record.place.numa_node
+    return None if card.record.topology is None else card.record.topology.numa_node
 
 
 def functions_of(card: CardView, selector: LabelSelector) -> list[str]:
@@ -385,7 +385,7 @@ def test_the_tree_gives_the_deepest_and_fullest_scope(view: NodeView, demand: De
     request = pod(demand)
     oracle = Oracle(view, request)
     groups = oracle.gpu_groups(demand)
-    placed = all(card.record.place is not None for card in oracle.of_type("gpu"))
+    placed = all(card.record.topology is not None for card in oracle.of_type("gpu"))
     answer = choose(request, view, SETTINGS)
     if not groups or not placed:
         return

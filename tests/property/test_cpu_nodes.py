@@ -14,7 +14,7 @@ from agent.decide.pools import NodeCpus, PodCpus, Pools, joined, pools_of
 from ledger.domain.annotations.cpu import NumaPolicy, NumaTopologySpec
 from ledger.domain.annotations.qos import QosClass
 from ledger.domain.cpuset import EMPTY, CpuSet, cpuset_of
-from ledger.domain.devices import DevicePlace
+from ledger.domain.devices import DeviceTopology
 from ledger.domain.nodes import NodeFacts, NumaZone
 from ledger.domain.request.requests import CpuSetDemand, PodRequest, PodSnapshot
 from ledger.domain.topology import CpuTopology
@@ -69,7 +69,7 @@ def nodes(draw: st.DrawFn, policies: Sequence[NumaPolicy] = tuple(NumaPolicy)) -
         devices=tuple(
             replace(
                 card(minor).record,
-                place=DevicePlace(socket=0, numa_node=numa, pcie_id=f"{minor}", bus_id=""),
+                topology=DeviceTopology(socket=0, numa_node=numa, pcie_id=f"{minor}", bus_id=""),
             )
             for minor, numa in enumerate(places)
         ),
@@ -145,7 +145,7 @@ def machine_of(node: NodeFacts) -> CpuTopology:
 
 def numas_of(node: NodeFacts, placement: Placement) -> set[int]:
     """Return the NUMA nodes of everything that a Pod has."""
-    places = [record.place for record in placement.devices]
+    places = [record.topology for record in placement.devices]
     return (
         {machine_of(node).cpu(cpu).numa for cpu in placement.cpuset}
         | {part.node for part in placement.numa_parts if part.cpu_milli or part.memory_bytes}
@@ -207,7 +207,7 @@ def room(node: NodeFacts, held: Iterable[Placement], *, own_cpus: bool) -> Room:
         gpus[zone.id] = sum(
             record.minor not in used
             for record in node.devices
-            if record.place is not None and record.place.numa_node == zone.id
+            if record.topology is not None and record.topology.numa_node == zone.id
         )
     return Room(cpu=cpu, memory=memory, gpus=gpus)
 

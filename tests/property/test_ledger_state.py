@@ -46,7 +46,9 @@ def test_a_state_is_one_text_and_comes_back(events: list[LedgerEvent]) -> None:
         folded.add(position, event)
     state = folded.state
     text = encode_state(state)
-    turned = LedgerState(nodes=dict(reversed(list(state.nodes.items()))), places=state.places)
+    turned = LedgerState(
+        nodes=dict(reversed(list(state.nodes.items()))), planned_cards=state.planned_cards
+    )
 
     assert decode_state(text) == state
     assert encode_state(decode_state(text)) == text
@@ -60,7 +62,7 @@ def test_the_text_has_every_field_of_a_node() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[]", '{"nodes":[]}', '{"nodes":[{}],"places":[]}', "[" * 9999]
+    "text", ["", "[]", '{"nodes":[]}', '{"nodes":[{}],"planned_cards":[]}', "[" * 9999]
 )
 def test_what_is_no_state_is_said_so(text: str) -> None:
     """Whatever the text is, it is a state or an error."""

@@ -23,7 +23,7 @@ from certs.plan import Phase, Settings, Wait
 from certs.ports import ApiError, ConflictError
 from certs.record import REQUESTED, read_record
 from certs.reports import Reports
-from certs.rotator import Place, Rotator
+from certs.rotator import RotationObjects, Rotator
 from certs.serving import Serving
 from tenure.kube.lease import SKEW_MAX
 from tests.support.certs import START, Clock, MemoryObjects, fail_with
@@ -32,7 +32,7 @@ HOOKS = (
     "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/tenure",
     "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations/tenure",
 )
-PLACE = Place(namespace="tenure-system", secret="webhook-tls", configurations=HOOKS)
+PLACE = RotationObjects(namespace="tenure-system", secret="webhook-tls", configurations=HOOKS)
 SETTINGS = Settings(
     names=("tenure-webhook.tenure-system.svc",),
     settle=timedelta(seconds=30),

@@ -140,7 +140,7 @@ def rdma(percent: int, *, count: int = 1) -> DeviceDemand:
 def need(name: str, place: str, kind: str = "app", **device_counts: int) -> ContainerNeed:
     """Return a container with its number of devices by type."""
     return ContainerNeed(
-        name=name, place=place, kind=kind, device_counts=tuple(sorted(device_counts.items()))
+        name=name, index=place, kind=kind, device_counts=tuple(sorted(device_counts.items()))
     )
 
 

@@ -13,7 +13,7 @@ from msgspec import structs
 from ledger.domain.annotations.cpu import NumaPolicy
 from ledger.domain.annotations.partitions import HOPPER_PARTITIONS, GpuPartition
 from ledger.domain.cpuset import cpuset_of
-from ledger.domain.devices import DevicePlace, DeviceRecord, DeviceShare, VirtualFunction
+from ledger.domain.devices import DeviceRecord, DeviceShare, DeviceTopology, VirtualFunction
 from ledger.domain.dialects.names import Dialect
 from ledger.domain.log.events import PodObserved
 from ledger.domain.nodes import KubeletPolicy, NodeFacts, NumaZone, Taint
@@ -276,7 +276,7 @@ def _devices(rng: Random, facts: NodeFacts) -> NodeFacts:
             model=rng.choice(models),
             memory_bytes=rng.choice((16 * GIB, 16 * GIB, 1000)),
             healthy=rng.random() < 0.9,
-            place=_place(rng) if place else None,
+            topology=_place(rng) if place else None,
             unique_id=True,
         )
         for minor in range(gpus)
@@ -287,7 +287,7 @@ def _devices(rng: Random, facts: NodeFacts) -> NodeFacts:
             minor=minor,
             device_id=f"0000:0{minor}",
             healthy=rng.random() < 0.9,
-            place=_place(rng) if place else None,
+            topology=_place(rng) if place else None,
             vfs=tuple(
                 VirtualFunction(minor=n, bus_id=f"0000:0{minor}.{n}") for n in range(minor + 1)
             ),
@@ -306,9 +306,9 @@ def _id(rng: Random, usual: str) -> str:
     return "" if rng.random() < 0.05 else usual
 
 
-def _place(rng: Random) -> DevicePlace:
+def _place(rng: Random) -> DeviceTopology:
     root = rng.choice(ROOTS)
-    return DevicePlace(socket=int(root == "r1"), numa_node=int(root == "r1"), pcie_id=root)
+    return DeviceTopology(socket=int(root == "r1"), numa_node=int(root == "r1"), pcie_id=root)
 
 
 def _cpus(rng: Random, facts: NodeFacts) -> NodeFacts:

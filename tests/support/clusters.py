@@ -363,7 +363,7 @@ def requests_of_any_dialect(draw: st.DrawFn, uid: str = "p") -> PodRequest:
     )
     needs = tuple(
         ContainerNeed(
-            name=f"c{place}", place=str(place), kind="app", device_counts=(("gpu", demand.count),)
+            name=f"c{place}", index=str(place), kind="app", device_counts=(("gpu", demand.count),)
         )
         for place, demand in enumerate(devices)
         if dialect in {Dialect.MGPU, Dialect.HAMI}

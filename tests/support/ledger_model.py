@@ -356,7 +356,7 @@ QUERIES = {
         " JOIN ledger_nodes AS n ON n.node_no = r.node_no WHERE r.closed_position IS NULL"
     ),
     "places": (
-        "SELECT n.node_name, d.device_id, p.group_name, p.pod_uid FROM ledger_places AS p"
+        "SELECT n.node_name, d.device_id, p.group_name, p.pod_uid FROM ledger_planned_cards AS p"
         " JOIN ledger_devices AS d ON d.device_no = p.device_no"
         " JOIN ledger_nodes AS n ON n.node_no = p.node_no WHERE p.closed_position IS NULL"
     ),

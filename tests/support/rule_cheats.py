@@ -152,7 +152,8 @@ _SLOT: Final = (
     " SELECT {}, slot, machine_no, device_no, '{}', opened_at_us FROM ledger_slot_holdings"
 )
 _PLACE: Final = (
-    "INSERT INTO ledger_places (position, device_no, node_no, group_name, pod_uid, opened_at_us)"
+    "INSERT INTO ledger_planned_cards"
+    " (position, device_no, node_no, group_name, pod_uid, opened_at_us)"
 )
 _PLAN: Final = (
     "replace(replace(body, '\"whole\":[0]', '\"whole\":[{minor}]'), 'uid-n-7', 'uid-{node}')"
@@ -290,14 +291,15 @@ _WORLD: Final[Mapping[str, tuple[str, ...]]] = {
         "UPDATE ledger_slot_holdings SET closed_position = 9, closed_at_us = 9",
     ),
     "a place of no plan": (
-        f"{_PLACE} SELECT position, 1, node_no, 'g', pod_uid, opened_at_us FROM ledger_places",
+        f"""{_PLACE}
+        SELECT position, 1, node_no, 'g', pod_uid, opened_at_us FROM ledger_planned_cards""",
     ),
     "a place on a card that waits": _waits(0, "n-7"),
     "a place on a card that is gone": _waits(7, "n-1"),
     "a place on a card that is ill": _waits(3, "n-1"),
     "a place on a card that is held": _waits(1, "n-1"),
     "a place on a card that may be held": _waits(1, "n-2"),
-    "a place that closes by itself": (f"UPDATE ledger_places SET {_ENDED_NOW}",),
+    "a place that closes by itself": (f"UPDATE ledger_planned_cards SET {_ENDED_NOW}",),
 }
 _CHECKPOINT: Final = "INSERT INTO ledger_checkpoints VALUES (1, 'x')"
 _ARCHIVED: Final[Mapping[str, tuple[str, ...]]] = {

@@ -27,7 +27,7 @@ from ledger.store.open import Ledger
 from ledger.store.profile import driver_connection
 from ledger.store.projections.inventory import KnownMachines
 from ledger.store.projections.known import FACTS, OPEN, columns_of, known
-from ledger.store.projections.places import OpenPlaces
+from ledger.store.projections.planned_cards import PlannedCardRows
 from ledger.store.projections.project import Projection
 from ledger.store.writing import statements
 from ledger.store.writing.append import Writer
@@ -236,7 +236,7 @@ class Search:
         facts = {each.name: columns_of(each, FACTS[each], rows[each.name]) for each in FACTS}
         held = [tuple(of[name] for name in OPEN) for of in rows["open"]]
         nodes, machines = known(facts, held)
-        projection = self._projection(nodes, send, OpenPlaces(), self._machines(machines))
+        projection = self._projection(nodes, send, PlannedCardRows(), self._machines(machines))
         event = event_of(move, self.scope)
 
         def project(position: int, at_us: int) -> None:

@@ -192,7 +192,7 @@ def _named(
     return tuple(
         ContainerShare(
             container=container.name,
-            place=container.place,
+            index=container.index,
             core_percent=core,
             memory_bytes=memory,
         )

@@ -26,7 +26,7 @@ FORMAT: Final = 1
 _WORD: Final = "proof"
 _PATH: Final = annotation_path(ANNOTATION_TENURE_PROOF)
 EVERY: Final = ""
-"""The place of what belongs to every container of the Pod."""
+"""The index of what belongs to every container of the Pod."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,10 +47,10 @@ class ProvenContainer:
     What one container may have.
 
     Attributes:
-        place: its place in the spec, `<i>` or `init-<i>`; empty = every container of the Pod.
+        index: its place in the spec, `<i>` or `init-<i>`; empty = every container of the Pod.
     """
 
-    place: str
+    index: str
     devices: tuple[ProvenDevice, ...] = ()
     cpus: CpuSet = CpuSet()
 
@@ -64,7 +64,7 @@ class SignedHolding:
         cluster: the origin of the ledger.
         incarnation, epoch, position: the reservation's event.
         machine: system UUID and machine id of the node, empty where the node tells none.
-        containers: by place, those of the whole Pod first.
+        containers: by index, those of the whole Pod first.
     """
 
     format: Exact = FORMAT
@@ -80,9 +80,9 @@ class SignedHolding:
 
 
 # tenure.sh/proof: {"key":"proofs.tenure+9c56cc51","proof":{"attempt":1,"cluster":"ledger/<uid>",
-#   "containers":[{"cpus":"0-3","devices":[],"place":""},{"cpus":"","devices":[{"core_percent":50,
+#   "containers":[{"cpus":"0-3","devices":[],"index":""},{"cpus":"","devices":[{"core_percent":50,
 #   "device_id":"GPU-...","device_type":"gpu","memory_bytes":42949672960,"minor":0,
-#   "vf_bus_ids":[]}],"place":"0"}],"epoch":3,"format":1,"incarnation":"first",
+#   "vf_bus_ids":[]}],"index":"0"}],"epoch":3,"format":1,"incarnation":"first",
 #   "machine":["4c4c4544-...","9f8e..."],"node_uid":"...","pod_uid":"...","position":1017},
 #   "signature":"<base64, 64 bytes of Ed25519>"}
 
@@ -97,16 +97,16 @@ def proof_of(
     machine: tuple[str, str],
 ) -> SignedHolding:
     """Return what is to be signed for a reservation at this position."""
-    by_place: dict[str, list[ProvenDevice]] = {}
+    by_index: dict[str, list[ProvenDevice]] = {}
     for share in event.shares:
         for part in share.containers:
             device = _device(share, part.core_percent, part.memory_bytes)
-            by_place.setdefault(part.place, []).append(device)
+            by_index.setdefault(part.index, []).append(device)
         if not share.containers:
             device = _device(share, share.core_percent, share.memory_bytes)
-            by_place.setdefault(EVERY, []).append(device)
+            by_index.setdefault(EVERY, []).append(device)
     if event.cpuset:
-        by_place.setdefault(EVERY, [])
+        by_index.setdefault(EVERY, [])
     return SignedHolding(
         cluster=cluster,
         incarnation=incarnation,
@@ -118,11 +118,11 @@ def proof_of(
         machine=machine,
         containers=tuple(
             ProvenContainer(
-                place=place,
+                index=index,
                 devices=tuple(devices),
-                cpus=CpuSet() if place else event.cpuset,
+                cpus=CpuSet() if index else event.cpuset,
             )
-            for place, devices in sorted(by_place.items())
+            for index, devices in sorted(by_index.items())
         ),
     )
 

@@ -39,13 +39,13 @@ class ContainerDevices:
     The GPUs of one container, as device UUIDs; as indexes where one has no known UUID.
 
     Attributes:
-        place: the container's place in the spec, `2`, or `init-0` for init containers.
+        index: the container's index in the spec, `2`, or `init-0` for init containers.
         visible: what NVIDIA_VISIBLE_DEVICES shows.
         allocated: what CUDA_VISIBLE_DEVICES shows, the container's own; as indexes these are
             places in `visible`, from 0.
     """
 
-    place: str
+    index: str
     visible: tuple[str, ...] = ()
     allocated: tuple[str, ...] = ()
 
@@ -75,23 +75,23 @@ class OriginalRequest:
         return bool(self.scheduler_name or self.containers)
 
 
-def container_place(index: int, *, init: bool = False) -> str:
+def container_index(index: int, *, init: bool = False) -> str:
     """
-    Return a container's place: its index in `spec.containers` or `spec.initContainers`.
+    Return a container's index in `spec.containers` or `spec.initContainers`.
 
     Rule: design section 3; container names would break the 63-character limit.
     """
     return f"init-{index}" if init else str(index)
 
 
-def visible_key(place: str) -> str:
+def visible_key(index: str) -> str:
     """Return the annotation that NVIDIA_VISIBLE_DEVICES refers to."""
-    return f"{ANNOTATION_TENURE_VISIBLE_PREFIX}{place}"
+    return f"{ANNOTATION_TENURE_VISIBLE_PREFIX}{index}"
 
 
-def allocated_key(place: str) -> str:
+def allocated_key(index: str) -> str:
     """Return the annotation that CUDA_VISIBLE_DEVICES refers to."""
-    return f"{ANNOTATION_TENURE_ALLOCATED_PREFIX}{place}"
+    return f"{ANNOTATION_TENURE_ALLOCATED_PREFIX}{index}"
 
 
 # tenure.sh/visible.0: "GPU-5d0f6c1e-...,GPU-7f6410b9-..."
@@ -109,9 +109,9 @@ def encode_container_devices(containers: Sequence[ContainerDevices]) -> dict[str
     result = {}
     for container in containers:
         if container.visible:
-            result[visible_key(container.place)] = ",".join(container.visible)
+            result[visible_key(container.index)] = ",".join(container.visible)
         if container.allocated:
-            result[allocated_key(container.place)] = ",".join(container.allocated)
+            result[allocated_key(container.index)] = ",".join(container.allocated)
     return result
 
 
@@ -120,16 +120,16 @@ def read_container_devices(annotations: Mapping[str, str]) -> tuple[ContainerDev
     Return the GPUs of each container, app containers first, each kind by index.
 
     Raises:
-        InputError: a key whose end is no place, an empty or repeated UUID or index.
+        InputError: a key whose end is no index, an empty or repeated UUID or index.
     """
-    visible = _by_place(annotations, ANNOTATION_TENURE_VISIBLE_PREFIX)
-    allocated = _by_place(annotations, ANNOTATION_TENURE_ALLOCATED_PREFIX)
-    places = sorted(visible.keys() | allocated.keys(), key=_place_order)
+    visible = _by_index(annotations, ANNOTATION_TENURE_VISIBLE_PREFIX)
+    allocated = _by_index(annotations, ANNOTATION_TENURE_ALLOCATED_PREFIX)
+    indexes = sorted(visible.keys() | allocated.keys(), key=_index_order)
     return tuple(
         ContainerDevices(
-            place=place, visible=visible.get(place, ()), allocated=allocated.get(place, ())
+            index=index, visible=visible.get(index, ()), allocated=allocated.get(index, ())
         )
-        for place in places
+        for index in indexes
     )
 
 
@@ -270,21 +270,21 @@ def read_search_cut(annotations: Mapping[str, str]) -> str:
     return annotations.get(ANNOTATION_TENURE_SEARCH_CUT, "")
 
 
-def _by_place(annotations: Mapping[str, str], prefix: str) -> dict[str, tuple[str, ...]]:
+def _by_index(annotations: Mapping[str, str], prefix: str) -> dict[str, tuple[str, ...]]:
     result = {}
     for key, text in annotations.items():
         if key.startswith(prefix):
-            place = key.removeprefix(prefix)
-            if not _PLACE.fullmatch(place):
-                raise InputError(f"not a container's place: {place!r}", field=annotation_path(key))
+            index = key.removeprefix(prefix)
+            if not _PLACE.fullmatch(index):
+                raise InputError(f"not a container's index: {index!r}", field=annotation_path(key))
             ids = tuple(text.split(","))
             if not all(ids) or len(set(ids)) != len(ids) or text != "".join(text.split()):
                 raise InputError(
                     f"not a list of device ids: value={text!r}", field=annotation_path(key)
                 )
-            result[place] = ids
+            result[index] = ids
     return result
 
 
-def _place_order(place: str) -> tuple[bool, int]:
-    return place.startswith("init-"), int(place.removeprefix("init-"))
+def _index_order(index: str) -> tuple[bool, int]:
+    return index.startswith("init-"), int(index.removeprefix("init-"))

@@ -7,7 +7,7 @@ from itertools import combinations
 from typing import Final
 
 from ledger.domain.annotations.partitions import GpuPartition
-from ledger.domain.devices import GPU, DevicePlace, DeviceRecord
+from ledger.domain.devices import GPU, DeviceRecord, DeviceTopology
 from ledger.domain.quantity import NANO
 from ledger.domain.topology import LinkMatrix
 
@@ -40,7 +40,7 @@ def derive_links(
 
     Symmetric; the diagonal, and the rows of minors that no GPU has, are 0.
     """
-    places = {item.minor: item.place for item in devices if item.device_type == GPU}
+    places = {item.minor: item.topology for item in devices if item.device_type == GPU}
     rings = _rings(partitions or {}, places)
     if not rings and not any(map(_is_known, places.values())):
         return None
@@ -55,7 +55,7 @@ def derive_links(
 
 
 def _rings(
-    partitions: Partitions, places: Mapping[int, DevicePlace | None]
+    partitions: Partitions, places: Mapping[int, DeviceTopology | None]
 ) -> dict[tuple[int, int], float]:
     """Return the fastest ring that two GPUs of the node are in together."""
     fastest: dict[tuple[int, int], float] = {}
@@ -77,7 +77,7 @@ def _ring_gbps(partition: GpuPartition) -> float:
     return NVLINK_GBPS if partition.link_type.lower() == "nvlink" else 0.0
 
 
-def _shared(a: DevicePlace | None, b: DevicePlace | None) -> float:
+def _shared(a: DeviceTopology | None, b: DeviceTopology | None) -> float:
     if a is None or b is None:
         return ACROSS_GBPS
     if a.pcie_id and a.pcie_id == b.pcie_id:
@@ -87,5 +87,5 @@ def _shared(a: DevicePlace | None, b: DevicePlace | None) -> float:
     return SOCKET_GBPS if 0 <= a.socket == b.socket else ACROSS_GBPS
 
 
-def _is_known(place: DevicePlace | None) -> bool:
+def _is_known(place: DeviceTopology | None) -> bool:
     return place is not None and bool(place.pcie_id or place.numa_node >= 0 or place.socket >= 0)

@@ -20,7 +20,7 @@ from ledger.domain.annotations.wire import (
 )
 from ledger.domain.bounds import bounds_of
 from ledger.domain.device_types import DeviceType, Unit
-from ledger.domain.devices import WHOLE_PERCENT, DevicePlace, DeviceRecord, VirtualFunction
+from ledger.domain.devices import WHOLE_PERCENT, DeviceRecord, DeviceTopology, VirtualFunction
 from ledger.domain.dialects.names import Dialect
 from ledger.domain.dialects.protocol import Adverts, Listed
 from ledger.domain.dialects.registry import READERS
@@ -273,7 +273,7 @@ def _record(
         memory_bytes=_whole(dict(resources).get(GPU_MEMORY if gpu else kind.memory, ZERO), path),
         healthy=a_flag(item.get("health"), f"{path}.health", default=False),
         labels=labels,
-        place=_place(item.get("topology"), f"{path}.topology"),
+        topology=_place(item.get("topology"), f"{path}.topology"),
         vfs=tuple(_functions(item.get("vfGroups"), f"{path}.vfGroups")),
         unique_id=vocabulary.is_unique_id(device_type, device_id),
     )
@@ -332,11 +332,11 @@ def _whole(quantity: Quantity, path: str, *, most: int = INTEGER_MAX) -> int:
     return units
 
 
-def _place(value: object, path: str) -> DevicePlace | None:
+def _place(value: object, path: str) -> DeviceTopology | None:
     if value is None:
         return None
     place = an_object(value, path)
-    return DevicePlace(
+    return DeviceTopology(
         socket=_index(place, "socketID", path),
         numa_node=_index(place, "nodeID", path),
         pcie_id=a_text(place.get("pcieID"), f"{path}.pcieID"),
@@ -395,7 +395,7 @@ def _torn_roots(records: Iterable[tuple[int, DeviceRecord]]) -> Iterator[InputEr
     """Yield every device whose PCIe root an earlier one has on another NUMA node."""
     nodes: dict[str, int] = {}
     for number, record in records:
-        place = record.place
+        place = record.topology
         if place is None or not place.pcie_id or place.numa_node < 0:
             continue
         node = nodes.setdefault(place.pcie_id, place.numa_node)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-from ledger.domain.annotations.tenure import container_place
+from ledger.domain.annotations.tenure import container_index
 from ledger.domain.annotations.wire import a_list, a_quantity, an_integer, an_object
 from ledger.domain.bounds import bounds_of
 from ledger.domain.errors import InputError
@@ -50,7 +50,7 @@ class ContainerSpec:
     One container's resources under released names, requests and limits filled from one another.
 
     Attributes:
-        place: `<i>` in `spec.containers`, `init-<i>` in `spec.initContainers`.
+        index: `<i>` in `spec.containers`, `init-<i>` in `spec.initContainers`.
         kind: `app`, `sidecar` (an init container that keeps running) or `init`.
         path: `spec.containers[0]`, where field errors point.
         written: released name -> the name the user wrote, where the two differ.
@@ -58,7 +58,7 @@ class ContainerSpec:
     """
 
     name: str
-    place: str
+    index: str
     kind: str
     path: str
     requests: Amounts
@@ -263,7 +263,7 @@ def _container(
     restarts = init and text_at(container, "restartPolicy", path) == "Always"
     return ContainerSpec(
         name=name,
-        place=container_place(number, init=init),
+        index=container_index(number, init=init),
         kind=SIDECAR if restarts else INIT if init else APP,
         path=path,
         requests={**limits, **requests},

@@ -103,7 +103,7 @@ class NodeDescribed(Struct, frozen=True, kw_only=True, gc=False):
     Rule: docs/adr/0011. A decision was made on the newest description before it.
 
     Attributes:
-        place: which of the nodes it is, in the order in which they are looked at, from 0.
+        number: which of the nodes it is, in the order in which they are looked at, from 0.
         rank: of nodes that are rated alike the one with the lowest is taken.
     """
 
@@ -111,7 +111,7 @@ class NodeDescribed(Struct, frozen=True, kw_only=True, gc=False):
     node_uid: str
     node_name: str
     facts: RecordedNode
-    place: Count = 0
+    number: Count = 0
     rank: Count = 0
 
 

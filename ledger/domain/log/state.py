@@ -30,7 +30,7 @@ from ledger.domain.log.events import (
     PodReserved,
     PodVoided,
 )
-from ledger.domain.log.places import Place, apply_places
+from ledger.domain.log.planned_cards import PlannedCard, apply_planned_cards
 from ledger.domain.topology import Cpu
 
 GRANTED: Final = "granted"
@@ -114,7 +114,7 @@ class LedgerState:
     """Everything that is folded from the events up to one position: nodes by UID, open places."""
 
     nodes: Mapping[str, NodeState] = field(default_factory=dict)
-    places: tuple[Place, ...] = ()
+    planned_cards: tuple[PlannedCard, ...] = ()
 
 
 _NOTHING: Final = LedgerState()
@@ -130,13 +130,13 @@ class Folding:
 
     def __init__(self, state: LedgerState = _NOTHING) -> None:
         self._nodes = {uid: _opened(node) for uid, node in state.nodes.items()}
-        self._places = state.places
+        self._planned_cards = state.planned_cards
 
     def add(self, position: int, event: LedgerEvent) -> None:
         """Fold one event into the open places and into the node that it is about, if any."""
         kind = type(event)
-        if self._places or kind is GroupPlanned:
-            self._places = apply_places(self._places, position, event)
+        if self._planned_cards or kind is GroupPlanned:
+            self._planned_cards = apply_planned_cards(self._planned_cards, position, event)
         step = _STEPS.get(kind)
         if step is None:
             return
@@ -158,7 +158,7 @@ class Folding:
     def state(self) -> LedgerState:
         """The state as it is now."""
         nodes = {uid: _closed(node) for uid, node in self._nodes.items()}
-        return LedgerState(nodes=nodes, places=self._places)
+        return LedgerState(nodes=nodes, planned_cards=self._planned_cards)
 
 
 @dataclass(slots=True, kw_only=True)

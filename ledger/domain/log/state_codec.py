@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from ledger.domain.devices import DeviceRecord
 from ledger.domain.log.codec import encode_value, read_value
-from ledger.domain.log.places import Place
+from ledger.domain.log.planned_cards import PlannedCard
 from ledger.domain.log.state import Amount, Holding, LedgerState, NodeState
 from ledger.domain.topology import Cpu
 
@@ -56,13 +56,13 @@ class _Node:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _State:
     nodes: tuple[_Node, ...]  # ordered by uid
-    places: tuple[Place, ...]  # in the order in which they were opened
+    planned_cards: tuple[PlannedCard, ...]  # in the order in which they were opened
 
 
 def encode_state(state: LedgerState) -> str:
     """Return the canonical JSON text of a state."""
     nodes = tuple(_node(state.nodes[uid]) for uid in sorted(state.nodes))
-    return encode_value(_State(nodes=nodes, places=state.places))
+    return encode_value(_State(nodes=nodes, planned_cards=state.planned_cards))
 
 
 def decode_state(text: str) -> LedgerState:
@@ -73,7 +73,9 @@ def decode_state(text: str) -> LedgerState:
         InputError: it is not a state.
     """
     wire: _State = read_value(_State, text, _PATH)
-    return LedgerState(nodes={node.uid: _folded(node) for node in wire.nodes}, places=wire.places)
+    return LedgerState(
+        nodes={node.uid: _folded(node) for node in wire.nodes}, planned_cards=wire.planned_cards
+    )
 
 
 def state_digest(text: str) -> bytes:

@@ -254,14 +254,14 @@ def _with_demands(
 def _needs(spec: PodSpec, by_type: Mapping[str, TypeRequest]) -> Iterator[ContainerNeed]:
     for container in spec.containers:
         counts = tuple(
-            (device_type, asked.counts[container.place])
+            (device_type, asked.counts[container.index])
             for device_type, asked in by_type.items()
-            if container.place in asked.counts
+            if container.index in asked.counts
         )
         if counts:
             yield ContainerNeed(
                 name=container.name,
-                place=container.place,
+                index=container.index,
                 kind=container.kind,
                 device_counts=counts,
             )

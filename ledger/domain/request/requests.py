@@ -85,13 +85,13 @@ class ContainerNeed:
     init containers reuse the first ones.
 
     Attributes:
-        place: `<i>` for app containers, `init-<i>` for init containers.
+        index: `<i>` for app containers, `init-<i>` for init containers.
         kind: `app`, `sidecar` or `init`.
         device_counts: device type -> count.
     """
 
     name: str
-    place: str
+    index: str
     kind: str
     device_counts: tuple[tuple[str, Count], ...]
 

@@ -73,7 +73,7 @@ def _demand(spec: PodSpec, kind: DeviceType, hint: DeviceHint) -> TypeRequest:
     count, each = devices_of(units, hint, kind.unit) if units else (1, 0)
     everywhere = hint.allocate_strategy is AllocateStrategy.APPLY_FOR_ALL and count == 1
     counts = {
-        container.place: _count(amounts.get(kind.resource, 0), hint, kind)
+        container.index: _count(amounts.get(kind.resource, 0), hint, kind)
         for container, amounts in asks
     }
     if everywhere:

@@ -45,7 +45,7 @@ ROWS: Final = (
     schema.ledger_holdings,
     schema.ledger_cpu_holdings,
     schema.ledger_slot_holdings,
-    schema.ledger_places,
+    schema.ledger_planned_cards,
 )
 """Tables whose rows a segment's end knows: facts as they were, and what was open then."""
 

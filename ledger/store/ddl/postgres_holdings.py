@@ -21,7 +21,7 @@ from ledger.store.ddl.postgres_text import (
     only_ends,
     questions,
 )
-from ledger.store.ddl.rules import holdings, parts, places
+from ledger.store.ddl.rules import holdings, parts, planned_cards
 from ledger.store.ddl.rules.rule import Case, held_card
 
 # The row's own rule says more of it sooner.
@@ -133,7 +133,7 @@ _HOLDINGS_TAKE: Final = fires(
     FROM changed
   ) AS c
   WHERE d.device_no = c.device_no;{
-        of_changed(_CLOUDED, holdings.NOT_ASKED, places.KEPT_FOR_ANOTHER)
+        of_changed(_CLOUDED, holdings.NOT_ASKED, planned_cards.KEPT_FOR_ANOTHER)
     }""",
     when="AFTER",
     level="STATEMENT",
@@ -253,7 +253,7 @@ TUNED: Final[Mapping[str, Tuned]] = {
             ),
         ),
     ),
-    "ledger_places_insert": Tuned(reads=_FIND_ALONE, definer=True),
+    "ledger_planned_cards_insert": Tuned(reads=_FIND_ALONE, definer=True),
 }
 """
 What of the rules of the table is asked in another way here.

@@ -33,7 +33,7 @@ UPDATES: Final[Mapping[str, tuple[str, ...]]] = {
         *("phase", "phase_position", "lost_position", "counted_until_us", "lost_boot_id"),
         *("closed_at_us", "closed_position", "end_reason"),
     ),
-    "ledger_places": ("closed_at_us", "closed_position"),
+    "ledger_planned_cards": ("closed_at_us", "closed_position"),
     "ledger_tree": ("size", "range"),
 }
 """The columns that an append changes by itself; every counter moves through the rules alone."""

@@ -45,10 +45,10 @@ _SHARES: Final = (
     .where(_part.closed_position.is_(None))
 )
 _CPUS: Final = select(_cpu.position, _cpu.kind, _cpu.cpu).where(_cpu.closed_position.is_(None))
-_place = schema.ledger_places.c
+_place = schema.ledger_planned_cards.c
 _PLACES: Final = (
     select(_place.position, _node.node_uid, _place.group_name, _place.pod_uid)
-    .join_from(schema.ledger_places, schema.ledger_nodes)
+    .join_from(schema.ledger_planned_cards, schema.ledger_nodes)
     .where(_place.closed_position.is_(None))
 )
 _SLOTS: Final = select(_slot.position, _slot.kind, _slot.slot).where(
@@ -104,7 +104,7 @@ class HeldByFold:
         """Yield (position, finding) for every plan whose open places are not those of the fold."""
         must = Counter(
             (place.opened_position, place.node_uid, place.group, place.pod_uid)
-            for place in state.places
+            for place in state.planned_cards
         )
         found = Counter(self._rows(_PLACES))
         for place in sorted(must.keys() | found.keys()):

@@ -56,7 +56,7 @@ from ledger.store.projections.inventory import (
     withdrawn,
 )
 from ledger.store.projections.known import load_nodes
-from ledger.store.projections.places import OpenPlace, OpenPlaces, load_places
+from ledger.store.projections.planned_cards import PlannedCardRow, PlannedCardRows, load_places
 from ledger.store.writing import statements
 from ledger.store.writing.outbox import Outbox
 from ledger.store.writing.statements import Row, Statement
@@ -106,7 +106,7 @@ class Projection:
         self,
         nodes: dict[str, KnownNode],
         send: Callable[[], None],
-        places: OpenPlaces | None = None,
+        places: PlannedCardRows | None = None,
         machines: KnownMachines | None = None,
     ) -> None:
         self._send = send
@@ -122,7 +122,7 @@ class Projection:
             for (uid, _), (position, kind) in node.open.items()
             if kind == GRANTED
         }
-        self._places = places or OpenPlaces()
+        self._places = places or PlannedCardRows()
         self._entered: set[str] = set()  # nodes where something opened in this wave
         self._clouded: set[str] = set()  # nodes where somebody on an unknown card did
         self.rows: dict[Statement, list[Row]] = {statement: [] for statement in WAVE}
@@ -245,7 +245,7 @@ class Projection:
             self.rows[statements.PLACE].append(row)
             self._entered.add(place.node_uid)
 
-    def _close_places(self, position: int, at_us: int, places: list[OpenPlace]) -> None:
+    def _close_places(self, position: int, at_us: int, places: list[PlannedCardRow]) -> None:
         if not self._entered.isdisjoint([place.node_uid for place in places]):
             self._send()
         for place in places:

@@ -126,7 +126,7 @@ QOS_AT: Final = _RESERVATION.index("qos")
 LOST_AT: Final = len(statements.RESERVATION.parameters)
 """Where the columns begin that a loss fills in, and behind them those of the ending."""
 _CLOSED_BY: Final = _RESERVATION.index("closed_position")
-_PLACE: Final = [column.name for column in schema.ledger_places.columns]
+_PLACE: Final = [column.name for column in schema.ledger_planned_cards.columns]
 _DEVICE: Final = {column.name: i for i, column in enumerate(schema.ledger_devices.columns)}
 _CPU: Final = {column.name: i for i, column in enumerate(schema.ledger_cpus.columns)}
 _D_TYPE, _D_MINOR, _D_ID = _DEVICE["device_type"], _DEVICE["minor"], _DEVICE["device_id"]
@@ -151,7 +151,7 @@ HISTORY: Final = (
     schema.ledger_slot_holdings,
     schema.ledger_device_health,
     schema.ledger_refusals,
-    schema.ledger_places,
+    schema.ledger_planned_cards,
 )
 
 
@@ -532,9 +532,9 @@ class Proof:
         if fact:
             text = f"{self._name(device)} {fact} when it came to wait for {pod_uid} of {group}"
             self._report(position, text)
-        found = self._recorded[schema.ledger_places].take((position, number))
+        found = self._recorded[schema.ledger_planned_cards].take((position, number))
         if found is not None and found[:-2] != row:
-            self._differs(position, "ledger_places", _PLACE, row, found)
+            self._differs(position, "ledger_planned_cards", _PLACE, row, found)
         self._places[number] = (row, found)
 
     def _waits_no_more(self, row: Row) -> None:
@@ -544,7 +544,7 @@ class Proof:
 
     def _compare_place(self, must: Row, found: Row | None, end: Row) -> None:
         if found is not None and found[-2:] != end:
-            self._differs(must[0], "ledger_places", _PLACE, (*must, *end), found)
+            self._differs(must[0], "ledger_planned_cards", _PLACE, (*must, *end), found)
 
     def _unknown(self, device: list[Any]) -> bool:
         """Tell whether a Pod holds a card of the device's machine and type that nobody can name."""

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, Select, Table, literal_column, or_
 from ledger.store import schema
 from ledger.store.archives.segments import START, End
 from ledger.store.projections.known import FACTS, OPEN, columns_of, known
-from ledger.store.projections.places import OpenPlace, OpenPlaces
+from ledger.store.projections.planned_cards import PlannedCardRow, PlannedCardRows
 from ledger.store.projections.project import Projection
 from ledger.store.proving.proof import (
     HISTORY,
@@ -64,7 +64,7 @@ class ResumedProof(Proof):
             "ledger_cpus": tuple(tuple(self._cpus[key]) for key in sorted(self._cpus)),
             "ledger_reservations": tuple(reservations),
             **{name: tuple(sorted(rows, key=_by_key)) for name, rows in found.items()},
-            "ledger_places": tuple(sorted(must for must, _ in self._places.values())),
+            "ledger_planned_cards": tuple(sorted(must for must, _ in self._places.values())),
         }
 
     def _resume(self, end: End) -> None:
@@ -87,8 +87,8 @@ class ResumedProof(Proof):
             for row in rows[table.name]:
                 self._part(table, 2, row)
                 self._count(table, row)
-        for row in rows["ledger_places"]:
-            found = self._recorded[schema.ledger_places].take(row[:2])
+        for row in rows["ledger_planned_cards"]:
+            found = self._recorded[schema.ledger_planned_cards].take(row[:2])
             if found is not None and found[:-2] != row:
                 self._compare_place(row, found, found[-2:])
             self._places[row[1]] = (row, found)
@@ -142,11 +142,11 @@ def _open_at(position: int) -> Callable[[Table], Select[Any]]:
     return query
 
 
-def _places(rows: Mapping[str, tuple[Row, ...]]) -> OpenPlaces:
+def _places(rows: Mapping[str, tuple[Row, ...]]) -> PlannedCardRows:
     uids = {row[0]: row[1] for row in rows["ledger_nodes"]}
-    return OpenPlaces(
-        OpenPlace(
+    return PlannedCardRows(
+        PlannedCardRow(
             position=position, device_no=number, node_uid=uids[node_no], group=group, pod_uid=pod
         )
-        for position, number, node_no, group, pod, _ in rows["ledger_places"]
+        for position, number, node_no, group, pod, _ in rows["ledger_planned_cards"]
     )

@@ -116,7 +116,7 @@ CPU_HOLDING: Final = _insert(schema.ledger_cpu_holdings, without=_CLOSING)
 SLOT_HOLDING: Final = _insert(schema.ledger_slot_holdings, without=_CLOSING)
 HEALTH: Final = _insert(schema.ledger_device_health)
 REFUSAL: Final = _insert(schema.ledger_refusals)
-PLACE: Final = _insert(schema.ledger_places, without=_CLOSING)
+PLACE: Final = _insert(schema.ledger_planned_cards, without=_CLOSING)
 TILE: Final = _insert(schema.ledger_tiles)
 
 PHASE: Final = _update(schema.ledger_reservations, "phase", "phase_position", where=("position",))
@@ -132,7 +132,9 @@ LOSE: Final = _update(
 )
 """What a lost node's Pods hold is counted no further, and stays held."""
 
-CLOSE_PLACE: Final = _update(schema.ledger_places, *_CLOSING, where=("position", "device_no"))
+CLOSE_PLACE: Final = _update(
+    schema.ledger_planned_cards, *_CLOSING, where=("position", "device_no")
+)
 
 UPDATE_NODE: Final = _update(
     schema.ledger_nodes,

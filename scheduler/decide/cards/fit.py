@@ -21,7 +21,7 @@ LEAST_ALLOCATED: Final = "LeastAllocated"
 
 def root_of(card: CardView) -> str:
     """Return the PCIe root of a device, empty where the inventory does not tell."""
-    place = card.record.place
+    place = card.record.topology
     return "" if place is None else place.pcie_id
 
 

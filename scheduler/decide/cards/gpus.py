@@ -58,7 +58,7 @@ def in_links(
 def is_shaped(node: NodeFacts) -> bool:
     """Tell whether more than the order of minors may decide which whole GPU a Pod gets."""
     gpus = [record for record in node.devices if record.device_type == GPU]
-    placed = bool(gpus) and all(record.place is not None for record in gpus)
+    placed = bool(gpus) and all(record.topology is not None for record in gpus)
     return placed or node.partitions is not None or node.honors_partitions
 
 

@@ -92,7 +92,7 @@ def held_by(need: ContainerNeed, gpus: Sequence[DeviceShare]) -> list[DeviceShar
     return [
         share
         for share in gpus
-        if any(part.place == need.place for part in share.containers)
+        if any(part.index == need.index for part in share.containers)
         or (asks and not share.containers)
     ]
 
@@ -113,7 +113,7 @@ def _share(card: CardView, demand: DeviceDemand, needs: Sequence[ContainerNeed])
         containers=tuple(
             ContainerShare(
                 container=need.name,
-                place=need.place,
+                index=need.index,
                 core_percent=core_percent,
                 memory_bytes=memory_bytes,
             )

@@ -28,7 +28,7 @@ class Scope:
 
 def has_tree(gpus: Sequence[CardView]) -> bool:
     """Tell whether every GPU of the node says where it is (Koordinator contract 8.4)."""
-    return bool(gpus) and all(card.record.place is not None for card in gpus)
+    return bool(gpus) and all(card.record.topology is not None for card in gpus)
 
 
 def scopes_of(gpus: Sequence[CardView]) -> Iterator[Scope]:
@@ -67,7 +67,7 @@ def numa_nodes(gpus: Sequence[CardView]) -> dict[int, int | None]:
     are under it; DIVERGENCES, "NUMA node -1 of GPUs": -1 is a scope where every GPU says so.
     """
     told = {
-        card.record.minor: None if card.record.place is None else card.record.place.numa_node
+        card.record.minor: None if card.record.topology is None else card.record.topology.numa_node
         for card in gpus
     }
     if set(told.values()) == {-1}:

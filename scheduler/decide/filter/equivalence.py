@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from ledger.domain.annotations.cpu import NumaPolicy
 from ledger.domain.annotations.node_cpu import numa_policy_of
-from ledger.domain.devices import GPU, DevicePlace, DeviceRecord
+from ledger.domain.devices import GPU, DeviceRecord, DeviceTopology
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.requests import PodRequest
 from scheduler.decide.cards.fit import is_whole
@@ -29,7 +29,7 @@ REFUSALS_BEFORE: Final = 8
 """So many nodes are looked at one by one first: grouping costs as much as a few looks."""
 
 _WHAT: Final = attrgetter("device_type", "minor", "model", "core_percent", "memory_bytes")
-_WHERE: Final = attrgetter(*(each.name for each in fields(DevicePlace)))
+_WHERE: Final = attrgetter(*(each.name for each in fields(DeviceTopology)))
 
 
 class EquivalenceClasses:
@@ -146,7 +146,7 @@ def _kind(node: NodeFacts) -> Hashable:
 
 def _device(record: DeviceRecord) -> tuple[object, ...]:
     """Return all of a device but its id and its health, which changes."""
-    place, labels, functions = record.place, record.labels, record.vfs
+    place, labels, functions = record.topology, record.labels, record.vfs
     return (
         *_WHAT(record),
         None if place is None else _WHERE(place),

@@ -357,7 +357,7 @@ def _ends(ids: Sequence[int]) -> list[int]:
 
 
 def _numa_of(card: CardView) -> int:
-    place = card.record.place
+    place = card.record.topology
     return -1 if place is None else place.numa_node
 
 

@@ -14,8 +14,8 @@ from scheduler.decide.dialects.registry import CHOOSERS
 from scheduler.decide.nodes.arrays import UNLIMITED, BoolArray
 from scheduler.decide.nodes.cpu_room import room_of
 from scheduler.decide.nodes.node_arrays import NodeArrays
+from scheduler.decide.nodes.node_rows import NodeRows
 from scheduler.decide.nodes.pins import CpuPins
-from scheduler.decide.nodes.places import Places
 from scheduler.decide.numa.state import NumaLoad
 from scheduler.decide.outcome import NodeReasons, ReasonCount, Unfit
 from scheduler.decide.refusal import reasons
@@ -55,7 +55,7 @@ class ReasonCounter:
         places: where the nodes stand in the cluster that answers list, by number.
     """
 
-    def __init__(self, arrays: NodeArrays, pins: CpuPins, places: Places) -> None:
+    def __init__(self, arrays: NodeArrays, pins: CpuPins, places: NodeRows) -> None:
         self._arrays = arrays
         self._pins = pins
         self._places = places

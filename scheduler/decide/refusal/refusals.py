@@ -24,8 +24,8 @@ from scheduler.decide.nodes.arrays import (
 )
 from scheduler.decide.nodes.devices import DeviceArrays
 from scheduler.decide.nodes.node_arrays import NodeArrays
+from scheduler.decide.nodes.node_rows import NodeRows
 from scheduler.decide.nodes.pins import CpuPins
-from scheduler.decide.nodes.places import Places
 from scheduler.decide.outcome import Unfit, Unplaced
 from scheduler.decide.refusal import reasons
 from scheduler.decide.refusal.counts import FAR, ReasonCounter, ReasonCounts
@@ -85,7 +85,7 @@ class Refusals:
         predicates: Predicates,
         fitting: Fitting,
         pins: CpuPins,
-        places: Places,
+        places: NodeRows,
     ) -> None:
         self._arrays = arrays
         self._answers = ReasonCounter(arrays, pins, places)

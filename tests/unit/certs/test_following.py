@@ -12,11 +12,11 @@ from certs.material import CertificateError, facts_of
 from certs.plan import Phase, Settings
 from certs.record import REQUESTED, SecretRecord, read_record
 from certs.reports import Reports
-from certs.rotator import Place, Rotator
+from certs.rotator import RotationObjects, Rotator
 from certs.serving import Serving
 from tests.support.certs import Clock, MemoryObjects
 
-PLACE = Place(namespace="n", secret="s", configurations=())
+PLACE = RotationObjects(namespace="n", secret="s", configurations=())
 SETTINGS = Settings(names=("a.svc",), settle=timedelta(seconds=30))
 
 

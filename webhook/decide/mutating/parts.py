@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from ledger.domain.annotations.tenure import container_place
+from ledger.domain.annotations.tenure import container_index
 from ledger.domain.annotations.wire import a_list, an_object
 from ledger.domain.errors import InputError
 from ledger.domain.kube.object_fields import text_at, text_map
@@ -86,7 +86,7 @@ def with_containers(pod: Pod, change: Change) -> Pod:
 
 def _changed(item: object, key: str, number: int, change: Change) -> object:
     path = f"spec.{key}[{number}]"
-    place = container_place(number, init=key == "initContainers")
+    place = container_index(number, init=key == "initContainers")
     try:
         return change(an_object(item, ""), place)
     except InputError as error:

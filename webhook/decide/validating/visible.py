@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from ledger.domain.annotations.tenure import container_place, visible_key
+from ledger.domain.annotations.tenure import container_index, visible_key
 from ledger.domain.annotations.wire import a_list, an_object, annotation_path
 from ledger.domain.errors import FieldError
 from ledger.domain.kube.object_fields import text_at
@@ -133,7 +133,7 @@ def _containers(pod: Json) -> Iterator[tuple[str, str, Json]]:
     for section, init in (("initContainers", True), ("containers", False)):
         for number, item in enumerate(a_list(spec.get(section), f"spec.{section}")):
             path = f"spec.{section}[{number}]"
-            yield path, container_place(number, init=init), an_object(item, path)
+            yield path, container_index(number, init=init), an_object(item, path)
 
 
 def _ephemeral(pod: Json | None) -> Iterator[tuple[str, Json]]:

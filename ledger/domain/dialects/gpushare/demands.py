@@ -55,7 +55,7 @@ def gpushare_demands(spec: PodSpec) -> GpuShareAsked:
     errors = (*_check_keys(spec), *_check_memory(spec, units, unit))
     if errors:
         return GpuShareAsked(asked=TypeRequest(errors=errors))
-    counts = {container.place: 1 for container, _ in memory}
+    counts = {container.index: 1 for container, _ in memory}
     demand = DeviceDemand(
         device_type=TYPE_GPU,
         count=1,

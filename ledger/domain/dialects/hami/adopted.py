@@ -102,7 +102,7 @@ def _containers(
     apps = asker.apps()
     first = sorted(
         (one for one in asker.spec.containers if one.kind != APP),
-        key=lambda one: int(one.place.removeprefix("init-")),
+        key=lambda one: int(one.index.removeprefix("init-")),
     )
     if entries == len(first) + len(apps):
         return [*first, *apps], ()

@@ -176,7 +176,7 @@ def hami_demands(spec: PodSpec) -> TypeRequest:
         return TypeRequest(errors=tuple(errors))
     return TypeRequest(
         demands=tuple(_demands(cards)),
-        counts={ask.container.place: ask.cards for ask in asks},
+        counts={ask.container.index: ask.cards for ask in asks},
     )
 
 
@@ -230,7 +230,7 @@ def _check_turns(asks: Sequence[_Ask]) -> Iterator[FieldError]:
 def _cards(asks: Sequence[_Ask]) -> list[_Card]:
     """Return what each of the Pod's cards gives, in the order in which containers take them."""
     cards = [
-        _Card(part=ask.part, places=(ask.container.place,))
+        _Card(part=ask.part, places=(ask.container.index,))
         for ask in asks
         if ask.container.kind != INIT
         for _ in range(ask.cards)
@@ -246,9 +246,9 @@ def _cards(asks: Sequence[_Ask]) -> list[_Card]:
         free = [number for number in range(len(cards)) if number not in kept][: ask.cards]
         for number in free:
             card = cards[number]
-            both = (*card.places, ask.container.place)
+            both = (*card.places, ask.container.index)
             cards[number] = _Card(part=card.part.beside(ask.part), places=both)
-        more = _Card(part=ask.part, places=(ask.container.place,))
+        more = _Card(part=ask.part, places=(ask.container.index,))
         cards.extend([more] * (ask.cards - len(free)))
     return cards
 

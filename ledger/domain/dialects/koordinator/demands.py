@@ -138,7 +138,7 @@ def koordinator_demands(spec: PodSpec) -> TypeRequest:
     if errors:
         return TypeRequest(errors=tuple(errors))
     cards, share = split(total)
-    counts = {container.place: cards_of(amounts) for container, amounts in injected}
+    counts = {container.index: cards_of(amounts) for container, amounts in injected}
     demand = DeviceDemand(
         device_type=TYPE_GPU,
         count=cards,

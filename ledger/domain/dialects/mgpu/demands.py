@@ -88,7 +88,7 @@ def mgpu_demands(spec: PodSpec) -> MgpuAsked:
             errors += check_name(ask, CONTAINER_NAME_LENGTH_MAX)
     if errors:
         return MgpuAsked(asked=TypeRequest(errors=tuple(errors)), policy=policy)
-    places = [container.place for container in spec.containers if _is_app(container)]
+    places = [container.index for container in spec.containers if _is_app(container)]
     return MgpuAsked(
         asked=_demands(places, apps, counts), policy=policy, multi=any(count for count in counts)
     )

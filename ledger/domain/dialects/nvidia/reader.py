@@ -60,7 +60,7 @@ def whole_card_demands(spec: PodSpec) -> TypeRequest:
     errors = tuple(check_gpu_combination(first_fields(asks), total, "spec.containers"))
     if errors:
         return TypeRequest(errors=errors)
-    counts = {container.place: sum(amounts.values()) for container, amounts in asks if amounts}
+    counts = {container.index: sum(amounts.values()) for container, amounts in asks if amounts}
     demand = DeviceDemand(
         device_type=TYPE_GPU,
         count=sum(total.values()),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from ledger.store.ddl.rules import facts, holdings, life, log, parts, places, proof
+from ledger.store.ddl.rules import facts, holdings, life, log, parts, planned_cards, proof
 from ledger.store.ddl.rules.rule import TableRule, never_changes, never_goes
 
 _PROJECTED: Final = (
@@ -20,7 +20,7 @@ _PROJECTED: Final = (
     ("ledger_slot_holdings", "slot holdings"),
     ("ledger_device_health", "changes of health"),
     ("ledger_refusals", "refusals"),
-    ("ledger_places", "places"),
+    ("ledger_planned_cards", "planned cards"),
 )
 """The tables whose rows the events say, and what a row of them is called."""
 KEPT: Final = (
@@ -43,7 +43,7 @@ RULES: Final[tuple[TableRule, ...]] = (
     never_changes("ledger_refusals", "a refusal"),
     *proof.RULES,
     *life.RULES,
-    *places.RULES,
+    *planned_cards.RULES,
     *(never_goes(table, what) for table, what in KEPT),
 )
 """The table of rules: what both databases refuse, in the same words."""

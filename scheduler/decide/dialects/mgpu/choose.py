@@ -165,7 +165,7 @@ def _shares(
     assignment: Assignment,
 ) -> tuple[DeviceShare, ...]:
     """Add up, card by card, what the containers of the Pod got there."""
-    names = {need.place: need.name for need in request.containers}
+    names = {need.index: need.name for need in request.containers}
     tenants: dict[int, list[ContainerShare]] = {}
     whole: set[int] = set()
     for demand, group in zip(demands, assignment, strict=True):
@@ -173,7 +173,7 @@ def _shares(
         for index in group:
             share = ContainerShare(
                 container=names.get(place, place),
-                place=place,
+                index=place,
                 core_percent=demand.core_percent,
                 memory_bytes=asked_bytes(demand, cards[index].record.memory_bytes),
             )

@@ -187,7 +187,7 @@ def test_what_we_wrote_for_mgpu_is_read_back_container_by_container() -> None:
 
     assert found.source == "device-allocated"
     assert numbers(found) == [(0, 80, 3072, 3, False), (1, 100, 24576, 1, True)]
-    assert [part.place for part in found.shares[0].containers] == ["0", "2", "3"]
+    assert [part.index for part in found.shares[0].containers] == ["0", "2", "3"]
     assert found.faults == ()
 
 

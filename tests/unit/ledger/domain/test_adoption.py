@@ -71,7 +71,7 @@ def share(minor: int, **fields: object) -> DeviceShare:
 
 def main(core: int, memory: int) -> tuple[ContainerShare, ...]:
     """Return the part of the only container."""
-    return (ContainerShare(container="main", place="0", core_percent=core, memory_bytes=memory),)
+    return (ContainerShare(container="main", index="0", core_percent=core, memory_bytes=memory),)
 
 
 def entry(minor: int, card: str = "", **resources: object) -> Object:
@@ -516,7 +516,7 @@ def test_an_init_container_and_the_main_one_share_what_kubelet_gave_them() -> No
     assert [
         (one.minor, one.core_percent, one.memory_bytes, one.instances) for one in held.shares
     ] == [(0, 100, 24 * GIB, 1), (1, 100, 24 * GIB, 1)]
-    assert [[part.place for part in one.containers] for one in held.shares] == [
+    assert [[part.index for part in one.containers] for one in held.shares] == [
         ["init-0", "0"],
         ["init-0"],
     ]
@@ -538,7 +538,7 @@ def test_units_that_an_init_container_had_are_the_main_ones_too() -> None:
     (held,) = adopt(body, FOUR_CARDS, Vocabulary(), decode_witnesses(item)).shares
 
     assert (held.memory_bytes, held.instances) == (4 * MIB, 2)
-    assert [(part.place, part.memory_bytes) for part in held.containers] == [
+    assert [(part.index, part.memory_bytes) for part in held.containers] == [
         ("init-0", 3 * MIB),
         ("init-1", 1 * MIB),
         ("0", 2 * MIB),

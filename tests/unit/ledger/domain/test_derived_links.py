@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from ledger.domain.annotations.partitions import GpuPartition
-from ledger.domain.devices import DevicePlace, DeviceRecord
+from ledger.domain.devices import DeviceRecord, DeviceTopology
 from ledger.domain.kube.derived_links import (
     ACROSS_GBPS,
     MINOR_MAX,
@@ -16,16 +16,16 @@ from ledger.domain.kube.derived_links import (
 from ledger.domain.quantity import parse_quantity
 
 
-def gpu(minor: int, place: DevicePlace | None = None, device_type: str = "gpu") -> DeviceRecord:
+def gpu(minor: int, place: DeviceTopology | None = None, device_type: str = "gpu") -> DeviceRecord:
     """A device at a place."""
     return DeviceRecord(
-        device_type=device_type, minor=minor, device_id=f"{device_type}-{minor}", place=place
+        device_type=device_type, minor=minor, device_id=f"{device_type}-{minor}", topology=place
     )
 
 
-def at(root: str = "", numa: int = -1, socket: int = -1) -> DevicePlace:
+def at(root: str = "", numa: int = -1, socket: int = -1) -> DeviceTopology:
     """Where a device sits."""
-    return DevicePlace(pcie_id=root, numa_node=numa, socket=socket)
+    return DeviceTopology(pcie_id=root, numa_node=numa, socket=socket)
 
 
 def test_what_two_gpus_share_is_their_link() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from ledger.domain.annotations.node_cpu import encode_cpu_topology
 from ledger.domain.cpuset import parse_cpuset
-from ledger.domain.devices import DevicePlace, VirtualFunction
+from ledger.domain.devices import DeviceTopology, VirtualFunction
 from ledger.domain.dialects.names import Dialect
 from ledger.domain.errors import InputError
 from ledger.domain.kube.node_objects import decode_node, decode_witnesses
@@ -268,7 +268,7 @@ def test_a_device_object_is_the_inventory() -> None:
     assert card.key == ("gpu", 0)
     assert (card.device_id, card.model, card.labels) == ("GPU-0", "L40S", {"tier": "gold"})
     assert (card.core_percent, card.memory_bytes, card.healthy) == (100, 48 * GIB, True)
-    assert card.place == DevicePlace(
+    assert card.topology == DeviceTopology(
         socket=-1, numa_node=0, pcie_id="pci0000:3a", bus_id="0000:3b:00.0"
     )
     assert (port.device_type, port.model, port.core_percent) == ("rdma", "", 100)

@@ -148,7 +148,7 @@ def test_koordinator_keys_become_one_demand(limits: Object, expected: DeviceDema
     assert request.devices == (expected,)
     assert request.dialect is Dialect.KOORDINATOR
     assert request.containers == (
-        ContainerNeed(name="main", place="0", kind="app", device_counts=(("gpu", expected.count),)),
+        ContainerNeed(name="main", index="0", kind="app", device_counts=(("gpu", expected.count),)),
     )
 
 
@@ -492,7 +492,7 @@ def test_mgpu_containers_have_demands_of_their_own() -> None:
     )
     assert request.dialect is Dialect.MGPU
     assert (request.mgpu_policy, request.mgpu_multi) == ("fixed-share", False)
-    assert [(need.place, need.device_counts) for need in request.containers] == [
+    assert [(need.index, need.device_counts) for need in request.containers] == [
         ("0", (("gpu", 1),)),
         ("2", (("gpu", 2),)),
     ]

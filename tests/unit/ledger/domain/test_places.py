@@ -13,7 +13,7 @@ from ledger.domain.log.events import (
     PodReserved,
     decode_event,
 )
-from ledger.domain.log.places import Place, apply_places
+from ledger.domain.log.planned_cards import PlannedCard, apply_planned_cards
 
 
 def planned(group: str, **whole: tuple[int, ...]) -> GroupPlanned:
@@ -43,9 +43,9 @@ def reserved(pod: str, node: str = "node-1") -> PodReserved:
 
 def places(*events: LedgerEvent) -> list[tuple[str, str, int, int]]:
     """Return (group, Pod, minor, position) of what is open after the events."""
-    found: tuple[Place, ...] = ()
+    found: tuple[PlannedCard, ...] = ()
     for position, event in enumerate(events, 1):
-        found = apply_places(found, position, event)
+        found = apply_planned_cards(found, position, event)
     return [(each.group, each.pod_uid, each.minor, each.opened_position) for each in found]
 
 

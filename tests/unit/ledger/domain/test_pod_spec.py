@@ -171,7 +171,7 @@ def test_containers_come_in_starting_order_with_their_places() -> None:
     """Places are those of design section 3: `<i>` and `init-<i>`."""
     spec = read_pod(pod(container("a"), container("b"), init=[container("i"), sidecar("s")]))
 
-    assert [(c.name, c.place, c.kind) for c in spec.containers] == [
+    assert [(c.name, c.index, c.kind) for c in spec.containers] == [
         ("i", "init-0", "init"),
         ("s", "init-1", "sidecar"),
         ("a", "0", "app"),

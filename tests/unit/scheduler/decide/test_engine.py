@@ -135,7 +135,7 @@ def test_the_next_best_node_is_tried_when_devices_do_not_combine() -> None:
         for place, core in enumerate((60, 30))
     )
     needs = tuple(
-        ContainerNeed(name=f"c{place}", place=str(place), kind="app", device_counts=(("gpu", 1),))
+        ContainerNeed(name=f"c{place}", index=str(place), kind="app", device_counts=(("gpu", 1),))
         for place in range(2)
     )
     request = replace(pod("p", *demands, dialect=Dialect.MGPU), containers=needs)

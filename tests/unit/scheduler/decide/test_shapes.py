@@ -96,7 +96,7 @@ OTHER: Final[dict[str, Any]] = {
     "memory_bytes": 7,
     "dialect": Dialect.NVIDIA,
     "devices": (share(51),),
-    "containers": (ContainerNeed(name="c", place="0", kind="app", device_counts=(("gpu", 1),)),),
+    "containers": (ContainerNeed(name="c", index="0", kind="app", device_counts=(("gpu", 1),)),),
     "cpuset": PINNED,
     "joint": JointAllocation(device_types=("gpu", "rdma")),
     "partition": PartitionSpec(),

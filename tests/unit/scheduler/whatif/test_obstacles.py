@@ -17,7 +17,7 @@ from ledger.domain.annotations.device_hints import (
 )
 from ledger.domain.annotations.partitions import GpuPartition
 from ledger.domain.cpuset import parse_cpuset
-from ledger.domain.devices import DevicePlace, DeviceRecord
+from ledger.domain.devices import DeviceRecord, DeviceTopology
 from ledger.domain.dialects.names import Dialect
 from ledger.domain.nodes import NodeFacts, NumaZone, Taint
 from ledger.domain.request.requests import CpuSetDemand, DeviceDemand, MatchExpression, PodRequest
@@ -62,7 +62,8 @@ def rooted(node: NodeFacts, roots: dict[tuple[str, int], tuple[int, str]]) -> No
     """Return the node with the NUMA node and PCIe root of each of its devices."""
     devices = tuple(
         replace(
-            record, place=DevicePlace(numa_node=roots[record.key][0], pcie_id=roots[record.key][1])
+            record,
+            topology=DeviceTopology(numa_node=roots[record.key][0], pcie_id=roots[record.key][1]),
         )
         for record in node.devices
     )

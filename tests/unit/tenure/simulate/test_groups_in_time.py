@@ -49,7 +49,7 @@ WORDS = {
 
 def member(name: str, cards: int = 1, *, job: str = "job", replica: int = 2) -> PodRequest:
     """Return a Pod of a topology group, with one container."""
-    need = ContainerNeed(name="c", place="0", kind="app", device_counts=(("gpu", cards),))
+    need = ContainerNeed(name="c", index="0", kind="app", device_counts=(("gpu", cards),))
     group = GroupRef(name=job, replica=replica)
     return replace(gpu_pod(name, cards), group=group, containers=(need,))
 

@@ -33,7 +33,7 @@ check = trusting(published((OLD.public, NEW.public)))
 
 def parts() -> PodReserved:
     """Return a reservation of two cards, one of them of one container, and four CPUs."""
-    main = ContainerShare(container="main", place="0", core_percent=40, memory_bytes=7)
+    main = ContainerShare(container="main", index="0", core_percent=40, memory_bytes=7)
     return reserved(
         "a",
         structs.replace(share(0), containers=(main,)),
@@ -76,7 +76,7 @@ def test_it_says_what_each_container_may_have() -> None:
     """CPUs and unnamed shares are every container's; a part of a card is its container's."""
     every, main = proof().containers
 
-    assert (every.place, every.cpus, main.place, main.cpus) == (
+    assert (every.index, every.cpus, main.index, main.cpus) == (
         EVERY,
         cpuset_of((0, 1, 2, 3)),
         "0",
@@ -90,7 +90,7 @@ def test_cpus_alone_are_proven() -> None:
     """A Pod without devices has a proof of its CPUs."""
     only = proof(reserved("a", cpus=(5,))).containers
 
-    assert only == (ProvenContainer(place=EVERY, cpus=cpuset_of((5,))),)
+    assert only == (ProvenContainer(index=EVERY, cpus=cpuset_of((5,))),)
 
 
 def test_what_is_signed_is_read_back() -> None:

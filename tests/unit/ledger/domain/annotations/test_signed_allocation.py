@@ -38,7 +38,7 @@ def check(key: str, message: bytes, signature: bytes) -> bool:
 def share(minor: int) -> DeviceShare:
     """Return a card of which eight containers get a part each."""
     containers = tuple(
-        ContainerShare(container=f"worker-{i}", place=str(i), core_percent=12, memory_bytes=1 << 33)
+        ContainerShare(container=f"worker-{i}", index=str(i), core_percent=12, memory_bytes=1 << 33)
         for i in range(8)
     )
     return DeviceShare(

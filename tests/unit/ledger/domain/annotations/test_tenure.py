@@ -7,7 +7,7 @@ import pytest
 from ledger.domain.annotations.tenure import (
     ContainerDevices,
     allocated_key,
-    container_place,
+    container_index,
     decode_released_at,
     encode_admitted,
     encode_container_devices,
@@ -22,8 +22,8 @@ from ledger.domain.errors import InputError
 
 def test_places_are_short_whatever_the_containers_are_called() -> None:
     """Design section 3: names would break the 63-character limit."""
-    assert container_place(0) == "0"
-    assert container_place(2, init=True) == "init-2"
+    assert container_index(0) == "0"
+    assert container_index(2, init=True) == "init-2"
     assert visible_key("0") == "tenure.sh/visible.0"
     assert allocated_key("init-2") == "tenure.sh/allocated.init-2"
 
@@ -31,9 +31,9 @@ def test_places_are_short_whatever_the_containers_are_called() -> None:
 def test_container_devices_round_trip() -> None:
     """App containers first, each kind by index as a number."""
     containers = (
-        ContainerDevices(place="2", visible=("GPU-a", "GPU-b"), allocated=("GPU-a",)),
-        ContainerDevices(place="10", visible=("GPU-c",), allocated=("GPU-c",)),
-        ContainerDevices(place="init-0", visible=("GPU-a",), allocated=("GPU-a",)),
+        ContainerDevices(index="2", visible=("GPU-a", "GPU-b"), allocated=("GPU-a",)),
+        ContainerDevices(index="10", visible=("GPU-c",), allocated=("GPU-c",)),
+        ContainerDevices(index="init-0", visible=("GPU-a",), allocated=("GPU-a",)),
     )
     annotations = encode_container_devices(containers)
 
@@ -50,9 +50,9 @@ def test_container_devices_round_trip() -> None:
 
 def test_a_container_without_gpus_gets_no_annotation() -> None:
     """An absent annotation reads as "no GPU", which is what is meant."""
-    assert encode_container_devices([ContainerDevices(place="0")]) == {}
+    assert encode_container_devices([ContainerDevices(index="0")]) == {}
     assert read_container_devices({"other": "x"}) == ()
-    half = ContainerDevices(place="0", visible=("GPU-a",))
+    half = ContainerDevices(index="0", visible=("GPU-a",))
     assert read_container_devices(encode_container_devices([half])) == (half,)
 
 

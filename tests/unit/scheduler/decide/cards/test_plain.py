@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from ledger.domain.devices import DevicePlace
+from ledger.domain.devices import DeviceTopology
 from ledger.domain.dialects.names import Dialect
 from ledger.domain.kube.derived_links import derive_links
 from scheduler.decide.cards.choose import choose
@@ -277,9 +277,9 @@ def test_one_whole_card_leaves_the_best_links_to_others() -> None:
 
 def test_places_decide_where_links_are_not_measured() -> None:
     """Three GPUs of one socket, though no NUMA node holds them; without every place, by minor."""
-    places = [DevicePlace(socket=n // 4, numa_node=n // 2, pcie_id=f"pci{n}") for n in range(8)]
+    places = [DeviceTopology(socket=n // 4, numa_node=n // 2, pcie_id=f"pci{n}") for n in range(8)]
     free = [
-        replace(card, record=replace(card.record, place=places[card.record.minor]))
+        replace(card, record=replace(card.record, topology=places[card.record.minor]))
         for card in (card(minor, core_used=100 * (minor in {0, 1})) for minor in range(8))
     ]
     links = derive_links(card.record for card in free)
@@ -351,5 +351,5 @@ def test_containers_are_named_with_their_part() -> None:
     shares = chosen(choose(request, node_of(card(0), card(1)), MOST)).shares
 
     assert [[use.container for use in share.containers] for share in shares] == [["a"], ["b"]]
-    assert shares[1].containers[0].place == "2"
+    assert shares[1].containers[0].index == "2"
     assert shares[1].containers[0].memory_bytes == 30 * 40 * GIB // 100

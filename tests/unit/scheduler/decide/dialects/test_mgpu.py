@@ -106,7 +106,7 @@ def test_the_containers_of_a_pod_go_where_binpack_likes() -> None:
     (share,) = answer.shares
     assert (share.minor, share.core_percent, share.memory_bytes) == (0, 100, 3328 * MIB)
     assert (share.instances, share.exclusive, share.memory_ratio_percent) == (3, False, 20)
-    assert [(use.container, use.place, use.core_percent) for use in share.containers] == [
+    assert [(use.container, use.index, use.core_percent) for use in share.containers] == [
         ("c0", "0", 30),
         ("c1", "1", 20),
         ("c2", "2", 50),

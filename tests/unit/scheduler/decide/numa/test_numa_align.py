@@ -13,7 +13,7 @@ from ledger.domain.annotations.cpu import (
     NumaTopologySpec,
 )
 from ledger.domain.cpuset import parse_cpuset
-from ledger.domain.devices import DevicePlace
+from ledger.domain.devices import DeviceTopology
 from ledger.domain.nodes import NodeFacts, NumaZone
 from ledger.domain.request.requests import CpuSetDemand, DeviceDemand, PodRequest, PodSnapshot
 from scheduler.decide.cards.choose import choose
@@ -67,8 +67,10 @@ def sharing_pod(
 
 def at(numa: int, view: CardView) -> CardView:
     """Return a device on a NUMA node, on a PCIe root of its own."""
-    place = DevicePlace(socket=0, numa_node=numa, pcie_id=f"{numa}-{view.record.minor}", bus_id="")
-    return replace(view, record=replace(view.record, place=place))
+    place = DeviceTopology(
+        socket=0, numa_node=numa, pcie_id=f"{numa}-{view.record.minor}", bus_id=""
+    )
+    return replace(view, record=replace(view.record, topology=place))
 
 
 def aligned(

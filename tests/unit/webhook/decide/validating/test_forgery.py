@@ -165,7 +165,7 @@ def test_all_that_our_binding_writes_is_guarded() -> None:
             GpuShareAnswer(card=0, pod_units=1, card_units=2, assume_time_ns=3)
         ),
         **encode_container_devices(
-            [ContainerDevices(place="0", visible=("GPU-1",), allocated=("GPU-1",))]
+            [ContainerDevices(index="0", visible=("GPU-1",), allocated=("GPU-1",))]
         ),
         **encode_gang_bind(group_id="g", member_count=2),
     }

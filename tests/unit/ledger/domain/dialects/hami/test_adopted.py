@@ -62,7 +62,7 @@ def test_a_pod_holds_what_hami_gave_it() -> None:
 
     assert numbers(found) == [(2, 60, 8000, 2, False)]
     assert [
-        (one.container, one.place, one.core_percent, one.memory_bytes // MIB)
+        (one.container, one.index, one.core_percent, one.memory_bytes // MIB)
         for one in found.shares[0].containers
     ] == [("a", "0", 30, 3000), ("b", "1", 30, 5000)]
     assert (found.source, found.dialect) == ("vgpu-devices-allocated", "hami")

@@ -10,7 +10,7 @@ import numpy as np
 from scheduler.decide.nodes.arrays import IntArray, with_rows
 
 
-class Places:
+class NodeRows:
     """
     The numbers and places of the Nodes that are there, by UID.
 

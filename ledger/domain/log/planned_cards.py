@@ -13,7 +13,7 @@ from ledger.domain.log.events import GroupPlanned, LedgerEvent, PlanDropped, Pod
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class PlannedCard:
     """
     One whole GPU that waits for one Pod.
 
@@ -29,7 +29,9 @@ class Place:
     opened_position: Exact
 
 
-def apply_places(places: tuple[Place, ...], position: int, event: LedgerEvent) -> tuple[Place, ...]:
+def apply_planned_cards(
+    planned_cards: tuple[PlannedCard, ...], position: int, event: LedgerEvent
+) -> tuple[PlannedCard, ...]:
     """
     Fold one event into the open places, in the order in which they were opened. Pure and total.
 
@@ -39,9 +41,9 @@ def apply_places(places: tuple[Place, ...], position: int, event: LedgerEvent) -
     """
     match event:
         case GroupPlanned():
-            left = tuple(place for place in places if place.group != event.group)
+            left = tuple(place for place in planned_cards if place.group != event.group)
             return left + tuple(
-                Place(
+                PlannedCard(
                     node_uid=member.node_uid,
                     minor=minor,
                     group=event.group,
@@ -52,9 +54,11 @@ def apply_places(places: tuple[Place, ...], position: int, event: LedgerEvent) -
                 for minor in member.whole
             )
         case PlanDropped():
-            return tuple(place for place in places if place.group != event.group)
-        case PodReserved() if places:
+            return tuple(place for place in planned_cards if place.group != event.group)
+        case PodReserved() if planned_cards:
             taken = (event.pod_uid, event.node_uid)
-            return tuple(place for place in places if (place.pod_uid, place.node_uid) != taken)
+            return tuple(
+                place for place in planned_cards if (place.pod_uid, place.node_uid) != taken
+            )
         case _:
-            return places
+            return planned_cards

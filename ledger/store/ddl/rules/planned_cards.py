@@ -20,7 +20,7 @@ from ledger.store.ddl.rules.rule import (
 
 _FIXED: Final = ("position", "device_no", "node_no", "group_name", "pod_uid", "opened_at_us")
 _WAITING: Final = (
-    "ledger_places AS p WHERE p.device_no = NEW.device_no AND p.closed_position IS NULL"
+    "ledger_planned_cards AS p WHERE p.device_no = NEW.device_no AND p.closed_position IS NULL"
 )
 _WAITS: Final = said(
     f"{{{held_card('NEW')}}} waits for {{(SELECT p.pod_uid FROM {_WAITING})}}"
@@ -57,13 +57,14 @@ def _card(fact: str) -> RefusalWords:
 
 
 _PLACES_INSERT: Final = rule(
-    "ledger_places_insert",
-    "ledger_places",
+    "ledger_planned_cards_insert",
+    "ledger_planned_cards",
     "INSERT",
     Case(
         f"""NEW.closed_at_us IS NOT NULL OR NEW.closed_position IS NOT NULL
       OR EXISTS (
-        SELECT 1 FROM ledger_places WHERE position = NEW.position AND device_no = NEW.device_no
+        SELECT 1 FROM ledger_planned_cards
+        WHERE position = NEW.position AND device_no = NEW.device_no
       ) OR NOT {_PLANNED}""",
         no_event("opens this place"),
     ),
@@ -91,8 +92,8 @@ _CLOSED: Final = f"""EXISTS (
       END
   )"""
 _PLACES_UPDATE: Final = rule(
-    "ledger_places_update",
-    "ledger_places",
+    "ledger_planned_cards_update",
+    "ledger_planned_cards",
     "UPDATE",
     Case(
         f"OLD.closed_position IS NOT NULL OR NOT {unchanged(_FIXED)} OR NOT {_CLOSED}",
