@@ -23,6 +23,8 @@ MOVED: Final = "moved"
 """Another system's scheduler chose a card for it, and took another node before it was bound."""
 COMPLETED: Final = "completed"
 WAKE_SECONDS: Final = 1.0
+MIRROR_SECONDS: Final = 120.0
+"""Kubelet makes a static Pod's mirror anew that somebody deleted, within about a minute."""
 _MIRROR: Final = "kubernetes.io/config.mirror"
 _RESERVED: Final = "reserved"
 
@@ -120,6 +122,7 @@ def ends(
     is_under_way: Callable[[str], bool],
     last_seen: Mapping[str, PodLife],
     holds_devices: Callable[[PodLife], bool],
+    gone_seconds: Callable[[str], float],
 ) -> Ends:
     """
     Compare the API's Pods with the ledger's holdings.
@@ -135,6 +138,7 @@ def ends(
         is_under_way: the Pod is being bound or settled.
         last_seen: Pods that are gone, as they were seen last, as far as somebody did.
         holds_devices: whether a running Pod has what the ledger must know of.
+        gone_seconds: for how long a Pod has been gone that was seen before.
     """
     known = {**pods, **{pod.static_uid: pod for pod in pods.values() if pod.static_uid}}
     releases: list[PodReleased] = []
@@ -160,7 +164,9 @@ def ends(
             if not why:
                 continue
             seen = pod or last_seen.get(uid)
-            if _is_confirmed(uid, seen, words.get(node.uid, SILENT)):
+            mirror = pod is None and seen is not None and bool(seen.static_uid)
+            runs_on = mirror and gone_seconds(uid) < MIRROR_SECONDS
+            if not runs_on and _is_confirmed(uid, seen, words.get(node.uid, SILENT)):
                 releases.append(
                     PodReleased(pod_uid=uid, attempt=holding.attempt, node_uid=node.uid, reason=why)
                 )

@@ -87,6 +87,7 @@ class Releasing:
         self._uids: dict[str, set[str]] = {}  # name -> UIDs of the Nodes that had it
         self._due: dict[str, None] = {}  # names of nodes to look at
         self._unsure: dict[str, tuple[NewEvent, ...]] = {}  # by key: asked for, and not answered
+        self._missed: dict[str, float] = {}  # UID -> since when a mirror was gone
         self._wakes = Wakes(binder.clock.monotonic)
         self._sweep_at = 0.0
         self._label_at = 0.0
@@ -178,6 +179,7 @@ class Releasing:
             is_under_way=self._binder.is_under_way,
             last_seen=pods.gone.get(name, {}),
             holds_devices=lambda pod: pods.seen[pod.uid].holds,
+            gone_seconds=self._gone_seconds,
         )
         if any(map(self._binder.is_under_way, there)):
             self._look_at(name)
@@ -186,6 +188,10 @@ class Releasing:
         if found.waiting:
             self.waiting[name] = found.waiting
         return found
+
+    def _gone_seconds(self, pod_uid: str) -> float:
+        now = self._clock.monotonic()
+        return now - self._missed.setdefault(pod_uid, now)
 
     async def _act(self, name: str, found: Ends, holders: Collection[str]) -> None:
         for uid in found.settles:
@@ -247,6 +253,7 @@ class Releasing:
         del self._unsure[key]
         if isinstance(outcome, Recorded):
             self.faults.pop(pod_uid, None)
+            self._missed.pop(pod_uid, None)
             self._books.recorded(ours, outcome.first)
         else:
             self._fault(pod_uid, str(outcome.error))

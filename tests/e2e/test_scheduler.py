@@ -350,7 +350,6 @@ def test_who_waits_for_a_card_has_it_within_five_seconds_of_its_release(
     assert not shares_in_ledger(ledger)
 
 
-@pytest.mark.parametrize("ledger", ["sqlite"], indirect=True)
 def test_what_others_gave_is_kept_and_what_ended_meanwhile_is_released_at_the_start(
     plane: ControlPlane,
     namespace: Callable[..., str],

@@ -46,6 +46,7 @@ def compared(
     under_way: frozenset[str] = frozenset(),
     last_seen: PodLife | None = None,
     has_devices: bool = True,
+    gone_seconds: float = 0.0,
 ) -> Ends:
     """Compare Pods with holdings."""
     return ends(
@@ -55,6 +56,7 @@ def compared(
         is_under_way=under_way.__contains__,
         last_seen={} if last_seen is None else {last_seen.uid: last_seen},
         holds_devices=lambda _: has_devices,
+        gone_seconds=lambda _: gone_seconds,
     )
 
 
@@ -232,6 +234,16 @@ def test_a_static_pod_is_known_by_the_uid_of_its_file() -> None:
     assert compared(nodes, life) == Ends()
     assert reasons(compared(nodes, replace(life, ended=COMPLETED))) == [COMPLETED]
     assert reasons(compared(nodes)) == [DELETED]
+
+
+def test_a_static_pod_outlives_its_mirror_for_a_while() -> None:
+    """Kubelet makes another one of a Pod that runs on, and whose card nobody else may have."""
+    nodes = folded(observed("p", share(0)))
+    mirror = replace(RUNNING, static_uid=STATIC_UID)
+
+    assert compared(nodes, last_seen=mirror, gone_seconds=119).waiting == ("uid-p/1",)
+    assert reasons(compared(nodes, last_seen=mirror, gone_seconds=120)) == [DELETED]
+    assert reasons(compared(nodes, last_seen=RUNNING)) == [DELETED]
 
 
 def test_a_node_is_told_of_releases_once_a_second() -> None:

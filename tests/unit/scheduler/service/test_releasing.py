@@ -225,6 +225,28 @@ def test_a_pod_bound_before_tenure_came_is_adopted_and_its_card_is_not_given_out
     assert scene.live.passing(asking("p", 200), "a") == ["a"]
 
 
+def test_a_static_pod_whose_mirror_somebody_deleted_keeps_its_card() -> None:
+    """Under the mirror's old UID until the new one is adopted, and some time beyond."""
+    scene = Scene()
+    words = GIVEN | {"kubernetes.io/config.mirror": "0123456789abcdef"}
+    pod = scene.run("s", annotations=words)
+    scene.settle()
+    scene.delete(pod)
+    scene.settle()
+    assert scene.released == []
+    assert scene.releasing.waiting == {"a": ("pod-s/1",)}
+    assert scene.live.passing(asking("p", 200), "a") == []
+    again = scene.run("s", uid="pod-s-later", annotations=words)
+    scene.settle()
+    scene.live.clock.now += 121
+    scene.settle()
+    assert scene.released == [("pod-s", "deleted")]
+    assert scene.live.passing(asking("p", 200), "a") == []
+    scene.end(again)
+    scene.settle()
+    assert scene.live.passing(asking("p", 200), "a") == ["a"]
+
+
 def test_a_pod_that_hami_gave_cards_holds_them_before_it_is_bound() -> None:
     """On the node that HAMi has named last: a card that it has promised is nobody else's."""
     scene = Scene()
