@@ -60,52 +60,52 @@ class Allocator:
         spreads = settings.devices.scoring == LEAST_ALLOCATED
         self._by_scoring = spreads and settings.node_policy == _NO_CHOICE_OF_CARDS
 
-    def put(self, place: int) -> None:
+    def put(self, row: int) -> None:
         """Take a node as it is now."""
-        self._shaped[place : place + 1] = [is_shaped(self._arrays.nodes[place])]
+        self._shaped[row : row + 1] = [is_shaped(self._arrays.nodes[row])]
 
     def allocate(
         self,
         request: PodRequest,
         shape: Shape,
-        place: int,
+        row: int,
         node: int,
         *,
         only_minors: frozenset[int] | None = None,
         rated: Rated = NOT_RATED,
     ) -> Placement | Unfit:
-        """Return the placement on the node at `place`, called `node` outside, or why not."""
-        facts = self._arrays.nodes[place]
-        rejected = kubelet_rejects(request, facts, self._pins.pinned(place))
+        """Return the placement on the node at `row`, called `node` outside, or why not."""
+        facts = self._arrays.nodes[row]
+        rejected = kubelet_rejects(request, facts, self._pins.pinned(row))
         if rejected is not None:
             return rejected
         policy = effective_policy(request, facts, self._settings.cpu)
         if policy:
-            choose_devices = partial(self._choose, request, shape, place, only_minors)
-            return self._aligned(policy, request, place, node, choose_devices, rated=rated)
+            choose_devices = partial(self._choose, request, shape, row, only_minors)
+            return self._aligned(policy, request, row, node, choose_devices, rated=rated)
         choice = _NO_DEVICES
         if request.devices:
             plain = None
             if only_minors is None and not request.containers:
-                plain = self._plain_shares(request.devices[0], shape, place)
+                plain = self._plain_shares(request.devices[0], shape, row)
             if plain is not None:
                 choice = Choice(shares=plain)
             else:
-                answer = self._choose(request, shape, place, only_minors, self.view(place))
+                answer = self._choose(request, shape, row, only_minors, self.view(row))
                 if isinstance(answer, Unfit):
                     return answer
                 choice = answer
-        cpuset = self._cpus(request, place)
+        cpuset = self._cpus(request, row)
         if isinstance(cpuset, Unfit):
             return cpuset
         given = Alignment(choice=choice, cpuset=cpuset)
-        return self._placed(request, place, node, given, rated)
+        return self._placed(request, row, node, given, rated)
 
     def _aligned(
         self,
         policy: NumaPolicy | Unfit,
         request: PodRequest,
-        place: int,
+        row: int,
         node: int,
         choose_devices: ChooseDevices,
         *,
@@ -114,32 +114,32 @@ class Allocator:
         """Return the placement under a NUMA policy."""
         if isinstance(policy, Unfit):
             return policy
-        load = NumaLoad(pinned=self._pins.pinned(place), parts=self._pins.parts(place))
-        node_now = NodeNow(view=self.view(place), load=load, choose_devices=choose_devices)
+        load = NumaLoad(pinned=self._pins.pinned(row), parts=self._pins.parts(row))
+        node_now = NodeNow(view=self.view(row), load=load, choose_devices=choose_devices)
         given = align(policy, request, node_now, self._settings.cpu)
         if isinstance(given, Unfit):
             return given
-        return self._placed(request, place, node, given, rated)
+        return self._placed(request, row, node, given, rated)
 
     def _placed(
-        self, request: PodRequest, place: int, node: int, given: Alignment, rated: Rated
+        self, request: PodRequest, row: int, node: int, given: Alignment, rated: Rated
     ) -> Placement | Unfit:
         """Return the placement for what the node gives, if it can pay for the CPUs and pools."""
-        costly = self._cost(request, given.cpuset, place)
+        costly = self._cost(request, given.cpuset, row)
         if costly is not None:
             return costly
         within = [part.node for part in given.parts] or None
-        pools = () if given.cpuset else self._pools(request, place, within=within)
+        pools = () if given.cpuset else self._pools(request, row, within=within)
         if isinstance(pools, Unfit):
             return pools
-        facts, shares = self._arrays.nodes[place], given.choice.shares
+        facts, shares = self._arrays.nodes[row], given.choice.shares
         return Placement(
             request=request,
             node=node,
             node_uid=facts.uid,
             node_name=facts.name,
             shares=shares,
-            devices=tuple([self._record(place, share) for share in shares]),
+            devices=tuple([self._record(row, share) for share in shares]),
             cpuset=given.cpuset,
             search_cut=given.choice.search_cut,
             numa_parts=given.parts,
@@ -147,51 +147,51 @@ class Allocator:
             rated=rated,
         )
 
-    def view(self, place: int) -> NodeView:
-        """Return what is left of the node at `place`, card by card."""
+    def view(self, row: int) -> NodeView:
+        """Return what is left of the node at `row`, card by card."""
         cards = [
             card
             for device_type in sorted(self._arrays.devices)
-            for card in _cards(self._arrays.devices[device_type], place)
+            for card in _cards(self._arrays.devices[device_type], row)
         ]
         return NodeView(
-            facts=self._arrays.nodes[place],
+            facts=self._arrays.nodes[row],
             cards=tuple(cards),
-            cpu_refs=self._pins.refs(place),
-            cpus_alone=self._pins.pinned(place).alone,
-            numa_parts=self._pins.parts(place),
+            cpu_refs=self._pins.refs(row),
+            cpus_alone=self._pins.pinned(row).alone,
+            numa_parts=self._pins.parts(row),
         )
 
     def _plain_shares(
-        self, demand: DeviceDemand, shape: Shape, place: int
+        self, demand: DeviceDemand, shape: Shape, row: int
     ) -> tuple[DeviceShare, ...] | None:
         """Return the shares of a plain request, None where that takes a closer look."""
         if shape.plain_percent == WHOLE_PERCENT:
-            if self._shaped[place]:
+            if self._shaped[row]:
                 return None
-            if self._arrays.nodes[place].links is not None:
+            if self._arrays.nodes[row].links is not None:
                 return None
-            left = self._arrays.gpus.left[place].tolist()
+            left = self._arrays.gpus.left[row].tolist()
             columns = [column for column, share in enumerate(left) if share == WHOLE_PERCENT]
             return tuple(
-                [self._share(demand, place, column) for column in columns[: shape.plain_count]]
+                [self._share(demand, row, column) for column in columns[: shape.plain_count]]
             )
         if shape.plain_percent <= 0 or shape.plain_count > 1:
             return None
-        best = self._card(shape, place)
-        return None if best is None else (self._share(demand, place, best),)
+        best = self._card(shape, row)
+        return None if best is None else (self._share(demand, row, best),)
 
-    def _card(self, shape: Shape, place: int) -> int | None:
+    def _card(self, shape: Shape, row: int) -> int | None:
         """
         Return the column of the card that the node policy names.
 
         Rule: cli.md, Policies: `devices.scoring` picks cards. The default policy has a choice of
         its own; whoever asks for LeastAllocated asks for another one.
         """
-        return None if self._by_scoring else self._policy.card(shape, place)
+        return None if self._by_scoring else self._policy.card(shape, row)
 
-    def _share(self, demand: DeviceDemand, place: int, column: int) -> DeviceShare:
-        record = self._arrays.gpus.records[place][column]
+    def _share(self, demand: DeviceDemand, row: int, column: int) -> DeviceShare:
+        record = self._arrays.gpus.records[row][column]
         ratio = demand.memory_ratio_percent
         return DeviceShare(
             device_type=record.device_type,
@@ -207,12 +207,12 @@ class Allocator:
         self,
         request: PodRequest,
         shape: Shape,
-        place: int,
+        row: int,
         only_minors: frozenset[int] | None,
         view: NodeView,
     ) -> Choice | Unfit:
-        best = self._card(shape, place)
-        preferred = None if best is None else self._arrays.gpus.records[place][best].minor
+        best = self._card(shape, row)
+        preferred = None if best is None else self._arrays.gpus.records[row][best].minor
         return choose(
             request,
             view,
@@ -221,15 +221,15 @@ class Allocator:
             only_minors=only_minors,
         )
 
-    def _cpus(self, request: PodRequest, place: int) -> CpuSet | Unfit:
-        demand = demand_on(request, self._arrays.nodes[place])
+    def _cpus(self, request: PodRequest, row: int) -> CpuSet | Unfit:
+        demand = demand_on(request, self._arrays.nodes[row])
         if demand is None:
             return EMPTY
         return choose_cpus(
-            demand, self._arrays.nodes[place], self._pins.pinned(place), self._settings.cpu
+            demand, self._arrays.nodes[row], self._pins.pinned(row), self._settings.cpu
         )
 
-    def _cost(self, request: PodRequest, cpuset: CpuSet, place: int) -> Unfit | None:
+    def _cost(self, request: PodRequest, cpuset: CpuSet, row: int) -> Unfit | None:
         """
         Refuse CPUs that cost more of an amplified node than it has left.
 
@@ -237,7 +237,7 @@ class Allocator:
         """
         if not cpuset:
             return None
-        facts, free = self._arrays.nodes[place], self._arrays.cpu_free.item(place)
+        facts, free = self._arrays.nodes[row], self._arrays.cpu_free.item(row)
         cost = facts.cpu_cost_milli(request.cpu_milli, len(cpuset))
         if cost <= free or facts.cpu_milli is None:
             return None
@@ -250,49 +250,47 @@ class Allocator:
         )
 
     def _pools(
-        self, request: PodRequest, place: int, *, within: Sequence[int] | None
+        self, request: PodRequest, row: int, *, within: Sequence[int] | None
     ) -> tuple[CpuSharedPool, ...] | Unfit:
         """Return the pools that a bursting Pod is bound to."""
         if not request.burst_milli:
             return ()
-        facts = self._arrays.nodes[place]
+        facts = self._arrays.nodes[row]
         return burst_pools(
             request.burst_milli,
             facts,
-            self._pins.pinned(place),
+            self._pins.pinned(row),
             strategy=facts.numa_strategy or self._settings.cpu.numa_allocate_strategy,
             within=within,
         )
 
-    def _record(self, place: int, share: DeviceShare) -> DeviceRecord:
+    def _record(self, row: int, share: DeviceShare) -> DeviceRecord:
         devices = self._arrays.devices[share.device_type]
-        column = devices.column(place, share.minor)
+        column = devices.column(row, share.minor)
         assert column is not None, share
-        return devices.records[place][column]
+        return devices.records[row][column]
 
 
-def _cards(devices: DeviceArrays, place: int) -> list[CardView]:
+def _cards(devices: DeviceArrays, row: int) -> list[CardView]:
     """Return one view per card of one type, by minor."""
     return [
         CardView(
             record=record,
-            core_free=devices.core_free.item(place, column),
-            memory_free=devices.memory_free.item(place, column),
-            tenants=devices.tenants.item(place, column),
-            exclusive=devices.exclusive.item(place, column) > 0,
-            instances=devices.instances.item(place, column),
-            closed=not devices.open.item(place, column),
-            vfs_in_use=devices.functions_in_use(place, column),
-            amounts_free=_amounts(devices.amounts_free, place, column),
-            amounts_cap=_amounts(devices.amounts_cap, place, column),
+            core_free=devices.core_free.item(row, column),
+            memory_free=devices.memory_free.item(row, column),
+            tenants=devices.tenants.item(row, column),
+            exclusive=devices.exclusive.item(row, column) > 0,
+            instances=devices.instances.item(row, column),
+            closed=not devices.open.item(row, column),
+            vfs_in_use=devices.functions_in_use(row, column),
+            amounts_free=_amounts(devices.amounts_free, row, column),
+            amounts_cap=_amounts(devices.amounts_cap, row, column),
         )
-        for column, record in enumerate(devices.records[place])
+        for column, record in enumerate(devices.records[row])
     ]
 
 
-def _amounts(
-    arrays: Mapping[str, IntArray], place: int, column: int
-) -> tuple[tuple[str, int], ...]:
+def _amounts(arrays: Mapping[str, IntArray], row: int, column: int) -> tuple[tuple[str, int], ...]:
     if not arrays:
         return ()
-    return tuple([(name, values.item(place, column)) for name, values in arrays.items()])
+    return tuple([(name, values.item(row, column)) for name, values in arrays.items()])

@@ -66,8 +66,8 @@ class Engine:
         assert settings.node_policy in POLICIES, settings.node_policy
         ranks = range(len(nodes)) if rank is None else rank
         assert sorted(ranks) == list(range(len(nodes))), "a rank for every node"
-        self._places = NodeRows([node.uid for node in nodes], ranks)
-        order = self._places.numbers
+        self._node_rows = NodeRows([node.uid for node in nodes], ranks)
+        order = self._node_rows.numbers
         arrays = NodeArrays([nodes[number] for number in order], order)
         pins = CpuPins(arrays.nodes)
         predicates = Predicates(arrays, settings)
@@ -84,7 +84,7 @@ class Engine:
         self._shapes = ShapeIndex(with_memory=policy.reads_memory, mixed_models=arrays.mixed_models)
         self._rows = RatingRows(arrays, predicates, policy)
         self._allocator = Allocator(arrays, pins, policy, settings)
-        self._refusals = Refusals(arrays, predicates, fitting, pins, self._places)
+        self._refusals = Refusals(arrays, predicates, fitting, pins, self._node_rows)
         self._holdings = Holdings(
             arrays, pins, exclusive_policy=settings.vocabulary.default_exclusive_policy
         )
@@ -157,7 +157,7 @@ class Engine:
             if not self._draws:
                 rated = self._rated(by_arrays, node, request.memory_bytes)
             answer = self._allocator.allocate(
-                request, shape, node, self._places.numbers[node], rated=rated
+                request, shape, node, self._node_rows.numbers[node], rated=rated
             )
             if isinstance(answer, Placement):
                 return answer
@@ -184,8 +184,8 @@ class Engine:
 
         Rule: design section 5.2. `random` has no draw here: the first of the nodes that pass.
         """
-        places = self._places.of.take(np.asarray(nodes, dtype=np.int64))
-        return self._filtering.judge(request, self._shapes.shape_of(request), places)
+        rows = self._node_rows.of.take(np.asarray(nodes, dtype=np.int64))
+        return self._filtering.judge(request, self._shapes.shape_of(request), rows)
 
     def forget(self) -> None:
         """Drop all that is remembered of earlier requests; answers stay, their time does not."""
@@ -202,7 +202,7 @@ class Engine:
             ratings = self._by_links(request, shape, ratings)
         fitting = np.flatnonzero(self._takes(ratings, request.memory_bytes))
         ranked = fitting[np.argsort(-ratings[fitting], kind="stable")]
-        return [self._places.numbers[node] for node in ranked.tolist()]
+        return [self._node_rows.numbers[node] for node in ranked.tolist()]
 
     def rooms(self, requests: Sequence[PodRequest], most: Sequence[int]) -> Rooms:
         """Return what nodes have free for so many Pods like these; no node has too little."""
@@ -214,35 +214,35 @@ class Engine:
             fitting = np.flatnonzero(takes[-1])
             best = fitting[np.argsort(-ratings[fitting], kind="stable")]
             ranked |= dict.fromkeys(best.tolist())
-        places = np.array(list(ranked), dtype=np.int64)
-        nodes = [self._places.numbers[place] for place in ranked]
-        return self._room_counter.count(shapes, places, takes, most, nodes)
+        rows = np.array(list(ranked), dtype=np.int64)
+        nodes = [self._node_rows.numbers[row] for row in ranked]
+        return self._room_counter.count(shapes, rows, takes, most, nodes)
 
     def has_room(self, request: PodRequest, nodes: Sequence[int]) -> bool:
         """Tell whether one of these nodes passes every test over arrays; nothing is rated."""
         shape = self._shapes.shape_of(request)
-        places = self._places.of.take(np.array(nodes, dtype=np.int64))
+        rows = self._node_rows.of.take(np.array(nodes, dtype=np.int64))
         admits = self._predicates.verdict(shape.static).admits
         if admits is not None:
-            places = places[admits.take(places)]
-        if not len(places):
+            rows = rows[admits.take(rows)]
+        if not len(rows):
             return False
-        fits = self._fitting.feasible(shape, places)
+        fits = self._fitting.feasible(shape, rows)
         if request.memory_bytes:
-            fits &= self._arrays.memory_free.take(places) >= request.memory_bytes
+            fits &= self._arrays.memory_free.take(rows) >= request.memory_bytes
         if self._arrays.limits_pods:
-            fits &= self._arrays.pods_free.take(places) >= 1
+            fits &= self._arrays.pods_free.take(rows) >= 1
         return bool(fits.any())
 
     def try_place(
         self, request: PodRequest, node: int, only_minors: frozenset[int] | None = None
     ) -> Placement | None:
         """Reserve the Pod on this node, on these GPUs if given; None changes nothing."""
-        shape, place = self._shapes.shape_of(request), int(self._places.of[node])
-        fits = self._rows.current(shape)[place] >= 0
-        if not fits or not self._has_memory(place, request.memory_bytes):
+        shape, row = self._shapes.shape_of(request), int(self._node_rows.of[node])
+        fits = self._rows.current(shape)[row] >= 0
+        if not fits or not self._has_memory(row, request.memory_bytes):
             return None
-        answer = self._allocator.allocate(request, shape, place, node, only_minors=only_minors)
+        answer = self._allocator.allocate(request, shape, row, node, only_minors=only_minors)
         if not isinstance(answer, Placement):
             return None
         self.reserve(answer)
@@ -254,7 +254,7 @@ class Engine:
 
     def reserve(self, placement: Placement) -> None:
         """Take what was decided from the node it is on."""
-        self._holdings.reserve(placement, int(self._places.of[placement.node]))
+        self._holdings.reserve(placement, int(self._node_rows.of[placement.node]))
 
     def release(self, pod_uid: str) -> None:
         """Give back all that a Pod holds, reserved or adopted."""
@@ -266,7 +266,7 @@ class Engine:
 
         Rule: cli.md, Running Pods. It is counted on the Node that grants what the machine has.
         """
-        return self._holdings.adopt(pod, int(self._places.of[node]))
+        return self._holdings.adopt(pod, int(self._node_rows.of[node]))
 
     def put_node(self, facts: NodeFacts, *, rank: int | None = None) -> int:
         """
@@ -279,10 +279,10 @@ class Engine:
             rank: tie-break position of a Node that comes, one that is free or the next one; None =
                 the lowest of these. A Node that is there keeps its own.
         """
-        number = self._places.number_of(facts.uid)
+        number = self._node_rows.number_of(facts.uid)
         assert number is None or rank is None, f"the Node is there already: uid={facts.uid}"
         if number is None:
-            number = self._places.take(facts.uid, rank)
+            number = self._node_rows.take(facts.uid, rank)
         self._change(number, facts)
         return number
 
@@ -293,18 +293,18 @@ class Engine:
         Rule: docs/adr/0014; docs/adr/0010. Where its machine has another Node, that one's account
         keeps what is held, and nothing is given back.
         """
-        number = self._places.number_of(uid)
+        number = self._node_rows.number_of(uid)
         assert number is not None, f"no such Node: uid={uid}"
         given_back = self._change(number, ABSENT)
-        self._places.free(uid)
+        self._node_rows.free(uid)
         return given_back
 
     def _change(self, number: int, facts: NodeFacts) -> tuple[str, ...]:
         """Lay a row out anew, and those of other Nodes of its machine; all else stays."""
-        arrays, place = self._arrays, int(self._places.of[number])
+        arrays, own = self._arrays, int(self._node_rows.of[number])
         had_mixed_models = arrays.mixed_models
         shared = set(arrays.ids.repeated)
-        rows = sorted(arrays.put(place, facts, number))
+        rows = sorted(arrays.put(own, facts, number))
         lifted = self._holdings.lift(rows)
         for row in rows:
             arrays.lay(row)
@@ -319,22 +319,22 @@ class Engine:
             self.forget()
         return given_back
 
-    def _take_anew(self, place: int) -> None:
+    def _take_anew(self, row: int) -> None:
         """Bring what follows from a node's facts up to date, one row in each array."""
-        self._predicates.put(place)
-        self._fitting.put(place)
+        self._predicates.put(row)
+        self._fitting.put(row)
         for measure in self._measures:
-            measure.put(place)
-        self._policy_of_nodes.put(place)
+            measure.put(row)
+        self._policy_of_nodes.put(row)
         self._rows.put()
-        self._allocator.put(place)
-        self._classes.put(place)
-        self._room_counter.put(place)
-        self._lead.put(place)
+        self._allocator.put(row)
+        self._classes.put(row)
+        self._room_counter.put(row)
+        self._lead.put(row)
 
     def view(self, node: int) -> NodeView:
         """Return what is left of one node, card by card."""
-        return self._allocator.view(int(self._places.of[node]))
+        return self._allocator.view(int(self._node_rows.of[node]))
 
     def _by_links(self, request: PodRequest, shape: Shape, ratings: Ratings) -> Ratings:
         """Return ratings of the nodes that take the Pod, in the order of links; a new array."""
@@ -346,7 +346,7 @@ class Engine:
         self, ratings: Ratings, memory_bytes: int, ordinal: int, *, led: bool
     ) -> tuple[int, Ratings]:
         """
-        Return the place of the best node, -1 for none, and the ratings that it is the best of.
+        Return the row of the best node, -1 for none, and the ratings that it is the best of.
 
         `led`: a draw is among the best alone. Where the best lacks the memory the ratings are
         others, without every node that does.
@@ -366,11 +366,11 @@ class Engine:
             node = int(ratings.argmax())
         return node if ratings.item(node) >= 0 else -1, ratings
 
-    def _rated(self, ratings: Ratings, place: int, memory_bytes: int) -> Rated:
+    def _rated(self, ratings: Ratings, row: int, memory_bytes: int) -> Rated:
         """Return the rating of a node, and the next best that has the memory."""
-        score, second = runner_up(ratings, place)
+        score, second = runner_up(ratings, row)
         if second >= 0 and not self._has_memory(second, memory_bytes):
-            _, second = runner_up(self._with_memory(ratings, memory_bytes), place)
+            _, second = runner_up(self._with_memory(ratings, memory_bytes), row)
         if second < 0:
             return Rated(score)
         return Rated(score, self._arrays.nodes[second].name, ratings.item(second))
@@ -388,8 +388,8 @@ class Engine:
             takes &= self._arrays.memory_free >= memory_bytes
         return takes
 
-    def _has_memory(self, place: int, memory_bytes: int) -> bool:
-        return not memory_bytes or self._arrays.memory_free.item(place) >= memory_bytes
+    def _has_memory(self, row: int, memory_bytes: int) -> bool:
+        return not memory_bytes or self._arrays.memory_free.item(row) >= memory_bytes
 
     def _policy(self, name: str, workload: Workload) -> NodePolicy:
         arrays, fitting = self._arrays, self._fitting

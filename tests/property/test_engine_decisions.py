@@ -151,7 +151,7 @@ def test_shortcuts_on_a_node_equal_the_card_choice(
     for _, request, _ in steps:
         answer = engine.decide(request)
         if isinstance(answer, Placement) and request.devices:
-            shape, place = engine._shapes.shape_of(request), engine._places.of[answer.node]
+            shape, place = engine._shapes.shape_of(request), engine._node_rows.of[answer.node]
             best = engine._allocator._policy.card(shape, place)
             preferred = None if best is None else engine._arrays.gpus.records[place][best].minor
             choice = choose(

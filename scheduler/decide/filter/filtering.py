@@ -47,7 +47,7 @@ class UnfitCache:
         self._known: OrderedDict[Hashable, _Looks] = OrderedDict()
 
     def failed(self, request: PodRequest, shape: Shape) -> dict[int, Unfit]:
-        """Return place -> why not, for nodes as they are now; what is added is remembered."""
+        """Return row -> why not, for nodes as they are now; what is added is remembered."""
         log = self._arrays.log
         memory_bytes = request.memory_bytes if self._arrays.aligns else 0
         key = (id(shape), wishes_of(request), memory_bytes)
@@ -108,7 +108,7 @@ class Filtering:
     best rated, and nodes that failed the look are failed.
 
     Args:
-        order: what the node at each place is called outside.
+        order: what the node at each row is called outside.
         scores: ratings say which node is better; a policy that draws has none.
     """
 
@@ -137,18 +137,18 @@ class Filtering:
         self._lead = lead
         self._scores = scores
 
-    def judge(self, request: PodRequest, shape: Shape, places: IntArray) -> Filtered:
-        """Return the answer for the nodes at these places."""
-        ratings = self._rows.current(shape).take(places)
+    def judge(self, request: PodRequest, shape: Shape, rows: IntArray) -> Filtered:
+        """Return the answer for the nodes at these rows."""
+        ratings = self._rows.current(shape).take(rows)
         looked = self._unfit.failed(request, shape)
-        failed = _where(places, looked)
+        failed = _where(rows, looked)
         if request.memory_bytes:
-            lacking = self._arrays.memory_free.take(places) < request.memory_bytes
+            lacking = self._arrays.memory_free.take(rows) < request.memory_bytes
             ratings[lacking] = -1
             # Memory is the first reason, whatever a Pod that asks for less was told by a look.
-            failed = {place: number for place, number in failed.items() if not lacking[number]}
+            failed = {row: number for row, number in failed.items() if not lacking[number]}
         if self._lead.applies(request):
-            ratings = self._lead.order(shape, ratings, places)
+            ratings = self._lead.order(shape, ratings, rows)
         by_arrays = ratings.copy() if self._scores else ratings
         ratings[list(failed.values())] = -1
         best, looks = None, 0
@@ -157,28 +157,26 @@ class Filtering:
             number = int(ratings.argmax())
             if ratings.item(number) < 0:
                 break
-            place = places.item(number)
-            rated = self._rated(by_arrays, number, places) if self._scores else NOT_RATED
-            answer = self._allocator.allocate(
-                request, shape, place, self._order[place], rated=rated
-            )
+            row = rows.item(number)
+            rated = self._rated(by_arrays, number, rows) if self._scores else NOT_RATED
+            answer = self._allocator.allocate(request, shape, row, self._order[row], rated=rated)
             if isinstance(answer, Placement):
                 best = answer
                 continue
             looks += 1
             if looks == REFUSALS_BEFORE:
                 passing = np.flatnonzero(ratings >= 0)
-                left = places.take(passing)
+                left = rows.take(passing)
                 alike = self._classes.groups(request, shape, left)
                 number_of = dict(zip(left.tolist(), passing.tolist(), strict=True))
-            for other in alike.get(place, (place,)):
+            for other in alike.get(row, (row,)):
                 looked[other] = answer
                 failed[other] = number_of.get(other, number)
                 ratings[failed[other]] = -1
         passing = np.flatnonzero(ratings >= 0)
         failing = np.flatnonzero(ratings < 0)
-        tried = {number: looked[place] for place, number in failed.items()}
-        codes, hopeless, reasons = self._why(request, shape, places, failing, tried)
+        tried = {number: looked[row] for row, number in failed.items()}
+        codes, hopeless, reasons = self._why(request, shape, rows, failing, tried)
         return Filtered(
             request=request,
             best=best,
@@ -190,21 +188,21 @@ class Filtering:
             reasons=reasons,
         )
 
-    def _rated(self, ratings: Ratings, number: int, places: IntArray) -> Rated:
+    def _rated(self, ratings: Ratings, number: int, rows: IntArray) -> Rated:
         score, second = runner_up(ratings, number)
         if second < 0:
             return Rated(score)
-        return Rated(score, self._arrays.nodes[places.item(second)].name, ratings.item(second))
+        return Rated(score, self._arrays.nodes[rows.item(second)].name, ratings.item(second))
 
     def _why(
         self,
         request: PodRequest,
         shape: Shape,
-        places: IntArray,
+        rows: IntArray,
         failing: IntArray,
         tried: dict[int, Unfit],
     ) -> tuple[IntArray, BoolArray, tuple[str, ...]]:
-        where = places.take(failing)
+        where = rows.take(failing)
         codes, static, listed = self._refusals.why(request, shape, where)
         hopeless = (codes < static) | self._fitting.hopeless(shape, request.memory_bytes, where)
         texts = [", ".join(reason.text for reason in reasons) for reasons in listed]
@@ -218,9 +216,9 @@ class Filtering:
         return codes, hopeless, tuple(texts)
 
 
-def _where(places: IntArray, looked: Collection[int]) -> dict[int, int]:
-    """Return place -> its number in `places`, for the places that were looked at."""
+def _where(rows: IntArray, looked: Collection[int]) -> dict[int, int]:
+    """Return row -> its number in `rows`, for the rows that were looked at."""
     if not looked:
         return {}
-    numbers = np.flatnonzero(np.isin(places, list(looked)))
-    return dict(zip(places.take(numbers).tolist(), numbers.tolist(), strict=True))
+    numbers = np.flatnonzero(np.isin(rows, list(looked)))
+    return dict(zip(rows.take(numbers).tolist(), numbers.tolist(), strict=True))

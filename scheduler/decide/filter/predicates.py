@@ -160,23 +160,23 @@ class Predicates:
         if len(codes) > len(verdict.reasons):
             verdict.reasons = _texts(codes)  # another tuple: who laid out codes by it sees that
 
-    def _withhold(self, place: int) -> None:
+    def _withhold(self, row: int) -> None:
         """Note whether a node takes nobody, whatever he asks for."""
-        node = self._arrays.nodes[place]
-        self._withheld.pop(place, None)
+        node = self._arrays.nodes[row]
+        self._withheld.pop(row, None)
         if node is ABSENT:
-            self._withheld[place] = reasons.NODE_ABSENT
+            self._withheld[row] = reasons.NODE_ABSENT
         elif node.lost:
-            self._withheld[place] = reasons.NODE_LOST
-        elif self._arrays.accounts[place] != place:
-            self._withheld[place] = reasons.REGISTERED_AGAIN
+            self._withheld[row] = reasons.NODE_LOST
+        elif self._arrays.accounts[row] != row:
+            self._withheld[row] = reasons.REGISTERED_AGAIN
 
-    def _before(self, need: StaticNeed, place: int) -> Reason | None:
+    def _before(self, need: StaticNeed, row: int) -> Reason | None:
         """Return what is wrong with one node before the resource fit."""
-        withheld = self._withheld.get(place)
+        withheld = self._withheld.get(row)
         if withheld is not None:
             return withheld
-        node = self._arrays.nodes[place]
+        node = self._arrays.nodes[row]
         fence = _fence(node, need.placement.tolerations)
         return fence or (None if allows(need.placement, node) else reasons.AFFINITY)
 

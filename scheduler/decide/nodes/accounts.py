@@ -15,7 +15,7 @@ from ledger.domain.log.machines import Machine, machine_of
 from ledger.domain.nodes import NodeFacts
 
 ListedCard = tuple[int, DeviceRecord]
-"""The place of a node, and a device that it lists."""
+"""The row of a node, and a device that it lists."""
 
 DeviceId = tuple[str, str]
 """The type of a device, and its id."""
@@ -62,8 +62,8 @@ class Machines:
     Rule: that of `granting_nodes`.
 
     Attributes:
-        of: at [place], the machine; None where no Node is.
-        accounts: at [place], the place whose Node grants what the machine has.
+        of: at [row], the machine; None where no Node is.
+        accounts: at [row], the row whose Node grants what the machine has.
     """
 
     def __init__(self) -> None:
@@ -71,27 +71,27 @@ class Machines:
         self.accounts: list[int] = []
         self._nodes: dict[Machine, dict[int, tuple[bool, str, int]]] = {}
 
-    def put(self, place: int, node: NodeFacts | None, number: int) -> frozenset[int]:
+    def put(self, row: int, node: NodeFacts | None, number: int) -> frozenset[int]:
         """
         Take a Node as it is now, None for none.
 
         Returns:
-            Its place and those of all Nodes of its machine, before and now.
+            Its row and those of all Nodes of its machine, before and now.
 
         Args:
             number: what breaks ties between Nodes that registered at once.
         """
-        if place == len(self.of):
+        if row == len(self.of):
             self.of.append(None)
-            self.accounts.append(place)
-        before, after = self.of[place], None if node is None else machine_of(node)
-        touched = {place}
+            self.accounts.append(row)
+        before, after = self.of[row], None if node is None else machine_of(node)
+        touched = {row}
         if before is not None:
             touched.update(self._nodes[before])
-            del self._nodes[before][place]
-        self.of[place], self.accounts[place] = after, place
+            del self._nodes[before][row]
+        self.of[row], self.accounts[row] = after, row
         if after is not None and node is not None:
-            self._nodes.setdefault(after, {})[place] = (not node.lost, node.created, number)
+            self._nodes.setdefault(after, {})[row] = (not node.lost, node.created, number)
             touched.update(self._nodes[after])
         for machine in {before, after} - {None}:
             assert machine is not None
@@ -104,8 +104,8 @@ class Machines:
             del self._nodes[machine]
             return
         account = max(nodes, key=nodes.__getitem__)
-        for place in nodes:
-            self.accounts[place] = account
+        for row in nodes:
+            self.accounts[row] = account
 
 
 class UniqueIds:
@@ -127,44 +127,44 @@ class UniqueIds:
         self._lost: set[int] = set()
         self._unlisted: dict[DeviceId, Counter[int]] = {}
 
-    def put(self, place: int, before: Iterable[DeviceRecord], after: NodeFacts) -> None:
+    def put(self, row: int, before: Iterable[DeviceRecord], after: NodeFacts) -> None:
         """Take what a Node lists now instead of what it listed before."""
         for key, device in _unique(before):
             cards = self.listed[key]
-            cards.remove((place, device))
+            cards.remove((row, device))
             if len(cards) < 2:
                 self.repeated.discard(key)
             if not cards:
                 del self.listed[key]
         for key, device in _unique(after.devices):
             cards = self.listed.setdefault(key, [])
-            cards.append((place, device))
+            cards.append((row, device))
             if len(cards) > 1:
                 self.repeated.add(key)
-        self._lost.discard(place)
+        self._lost.discard(row)
         if after.lost:
-            self._lost.add(place)
+            self._lost.add(row)
 
-    def hold(self, place: int, key: DeviceId, holders: int) -> None:
+    def hold(self, row: int, key: DeviceId, holders: int) -> None:
         """Count a holder of an id that its Node does not list, or forget it (-1)."""
         held = self._unlisted.setdefault(key, Counter())
-        held[place] += holders
-        if not held[place]:
-            del held[place]
+        held[row] += holders
+        if not held[row]:
+            del held[row]
             if not held:
                 del self._unlisted[key]
 
     def is_claimed_elsewhere(
-        self, place: int, key: DeviceId, is_held: Callable[[ListedCard], bool]
+        self, row: int, key: DeviceId, is_held: Callable[[ListedCard], bool]
     ) -> bool:
         """Tell whether another machine lists the card of a Node too, or somebody holds it there."""
         of = self._machines.of
-        if any(of[other] != of[place] for other in self._unlisted.get(key, ())):
+        if any(of[other] != of[row] for other in self._unlisted.get(key, ())):
             return True
         return key in self.repeated and any(
             other not in self._lost or is_held((other, device))
             for other, device in self.listed[key]
-            if of[other] != of[place]
+            if of[other] != of[row]
         )
 
 

@@ -1,4 +1,4 @@
-"""The devices of one type on every node, as arrays: row = node, column = place by minor."""
+"""The devices of one type on every node, as arrays: row = node, column = slot by minor."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class DeviceArrays:
     """
     What each card of one type has, what is free on it, and what it can still give.
 
-    A type is data: nothing here knows what it is. A place without a card has no capacity and is
+    A type is data: nothing here knows what it is. A slot without a card has no capacity and is
     never open.
 
     Attributes:
@@ -103,9 +103,9 @@ class DeviceArrays:
         self.closed_count = 0
         self.core_over = 0
         self._functions: dict[tuple[int, int], Counter[str]] = {}
-        for place, (node, records) in enumerate(zip(nodes, listed, strict=True)):
+        for row, (node, records) in enumerate(zip(nodes, listed, strict=True)):
             if records:
-                self._list(place, records, node)
+                self._list(row, records, node)
         self._open_up(slice(None))
 
     def put(self, node: int, facts: NodeFacts) -> None:

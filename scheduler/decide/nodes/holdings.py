@@ -40,7 +40,7 @@ class _Held(NamedTuple):
 
     Attributes:
         number: in the order in which Pods got what they hold.
-        home: UID of that Node; `through` is its place in the cluster, or of another Node of its
+        home: UID of that Node; `through` is its row in the cluster, or of another Node of its
             machine once it has gone.
         amounts: what it has of cards beside core percent and memory, by minor of its GPUs.
     """
@@ -73,7 +73,7 @@ class _Taken(NamedTuple):
     Where and how a holding is counted now.
 
     Attributes:
-        node: the place of the Node that grants what the machine has.
+        node: the row of the Node that grants what the machine has.
         cards: each share in the minors of that Node, with its column and what else it takes.
         unknown: types of the cards that nobody can name there.
         strange: shares that the Node has no card for.
@@ -211,34 +211,34 @@ class Holdings:
         conflicts += [text for numa, text in over.items() if numa not in taken_before]
         return conflicts
 
-    def lift(self, places: Iterable[int]) -> dict[str, _Held]:
+    def lift(self, rows: Iterable[int]) -> dict[str, _Held]:
         """
         Forget what is held on these nodes, whose rows are then laid out anew; return it.
 
         In the order in which it was taken.
         """
         lifted: dict[str, _Held] = {}
-        for place in places:
-            for uid in self._on.pop(place, ()):
+        for row in rows:
+            for uid in self._on.pop(row, ()):
                 taken = self._taken.pop(uid)
                 lifted[uid] = taken.held
                 self.gpu_core_percent -= _gpu_core_percent(taken)
                 for key in taken.unlisted:
-                    self._arrays.ids.hold(place, key, -1)
+                    self._arrays.ids.hold(row, key, -1)
         return dict(sorted(lifted.items(), key=lambda each: each[1].number))
 
-    def put_back(self, lifted: Mapping[str, _Held], places: Sequence[int]) -> tuple[str, ...]:
+    def put_back(self, lifted: Mapping[str, _Held], rows: Sequence[int]) -> tuple[str, ...]:
         """
-        Take again what was lifted; `places` are the nodes whose rows were laid out anew.
+        Take again what was lifted; `rows` are the nodes whose rows were laid out anew.
 
         Returns:
             Who gives back what he held, for it was held through a Node that went, the last of its
             machine.
         """
-        by_node: dict[int, list[_Held]] = {place: [] for place in places}
+        by_node: dict[int, list[_Held]] = {row: [] for row in rows}
         gone = []
         for uid, held in lifted.items():
-            through = self._now_through(held, places)
+            through = self._now_through(held, rows)
             if through is None:
                 gone.append(uid)
                 continue
@@ -250,12 +250,12 @@ class Holdings:
         self._arrays.bar((), {_id(share) for held in lifted.values() for share in held.shares})
         return tuple(gone)
 
-    def _now_through(self, held: _Held, places: Sequence[int]) -> int | None:
-        """Return the place that a holding is held through: where its Node went, its account."""
+    def _now_through(self, held: _Held, rows: Sequence[int]) -> int | None:
+        """Return the row that a holding is held through: where its Node went, its account."""
         nodes, accounts = self._arrays.nodes, self._arrays.accounts
         if nodes[held.through] is not ABSENT:
             return held.through
-        return next((accounts[place] for place in places if nodes[place] is not ABSENT), None)
+        return next((accounts[row] for row in rows if nodes[row] is not ABSENT), None)
 
     def _enter(self, pod_uid: str, held: _Held) -> _Taken:
         taken = self._count_in(pod_uid, held)

@@ -102,9 +102,9 @@ class NodeArrays:
         self.machines = Machines()
         self.accounts = self.machines.accounts
         self.ids = UniqueIds(self.machines)
-        for place, node in enumerate(nodes):
-            self.machines.put(place, node, place if numbers is None else numbers[place])
-            self.ids.put(place, (), node)
+        for row, node in enumerate(nodes):
+            self.machines.put(row, node, row if numbers is None else numbers[row])
+            self.ids.put(row, (), node)
         self.cpu_cap = _column([node.cpu_milli for node in nodes])
         self.memory_cap = _column([node.memory_bytes for node in nodes])
         self.pods_cap = _column([node.pods_max for node in nodes])
@@ -118,14 +118,14 @@ class NodeArrays:
         }
         self.gpus = self.devices[GPU]
         self.no_devices = DeviceArrays("", nodes)
-        self._mixed = {place for place in range(len(nodes)) if self._has_mixed_models(place)}
+        self._mixed = {row for row in range(len(nodes)) if self._has_mixed_models(row)}
         self.without_devices = np.array([not node.devices for node in nodes], dtype=np.bool_)
         self.amplified = np.array([node.cpu_amplification > 1 for node in nodes], dtype=np.bool_)
         self.aligns = any(map(_has_numa_nodes, nodes))
         self.log = ChangeLog()
         self.facts = ChangeLog()
         self.everything: IntArray = np.arange(len(self.nodes), dtype=np.int64)
-        withheld = {place for place in range(len(nodes)) if self._is_withheld(place)}
+        withheld = {row for row in range(len(nodes)) if self._is_withheld(row)}
         self.bar(withheld, self.ids.repeated)
 
     def __len__(self) -> int:
@@ -137,25 +137,25 @@ class NodeArrays:
         """Tell whether some node has GPUs of several models."""
         return bool(self._mixed)
 
-    def put(self, place: int, node: NodeFacts, number: int) -> frozenset[int]:
+    def put(self, row: int, node: NodeFacts, number: int) -> frozenset[int]:
         """
-        Let a node be what these facts say, `ABSENT` for none; the place is free or the next one.
+        Let a node be what these facts say, `ABSENT` for none; the row is free or the next one.
 
         Returns:
-            The places whose holders must be lifted, the rows then laid out by `lay`: its own, and
+            The rows whose holders must be lifted, the rows then laid out by `lay`: its own, and
             those of other Nodes of its machine, before and now.
         """
-        if place == len(self.nodes):
+        if row == len(self.nodes):
             self.nodes.append(ABSENT)
-        before = self.nodes[place]
-        self.nodes[place] = node
+        before = self.nodes[row]
+        self.nodes[row] = node
         self.count += (node is not ABSENT) - (before is not ABSENT)
-        self.ids.put(place, before.devices, node)
-        return self.machines.put(place, None if node is ABSENT else node, number)
+        self.ids.put(row, before.devices, node)
+        return self.machines.put(row, None if node is ABSENT else node, number)
 
-    def lay(self, place: int) -> None:
+    def lay(self, row: int) -> None:
         """Fill the row of a node with what its facts say; nothing is held of it then."""
-        node = self.nodes[place]
+        node = self.nodes[row]
         for name in _COLUMNS:
             setattr(self, name, with_rows(getattr(self, name), len(self.nodes)))
         if len(self.everything) < len(self.nodes):
@@ -166,39 +166,39 @@ class NodeArrays:
             ("pods", node.pods_max),
         ):
             cap = UNLIMITED if limit is None else limit
-            getattr(self, f"{name}_cap")[place] = getattr(self, f"{name}_free")[place] = cap
+            getattr(self, f"{name}_cap")[row] = getattr(self, f"{name}_free")[row] = cap
         for device_type in sorted({record.device_type for record in node.devices}):
             if device_type not in self.devices:
                 self.devices[device_type] = DeviceArrays(device_type, self.nodes)
         for devices in (*self.devices.values(), self.no_devices):
-            devices.put(place, node)
-        self._mixed.discard(place)
-        if self._has_mixed_models(place):
-            self._mixed.add(place)
-        self.without_devices[place] = not node.devices and node is not ABSENT
-        self.amplified[place] = node.cpu_amplification > 1
+            devices.put(row, node)
+        self._mixed.discard(row)
+        if self._has_mixed_models(row):
+            self._mixed.add(row)
+        self.without_devices[row] = not node.devices and node is not ABSENT
+        self.amplified[row] = node.cpu_amplification > 1
         self.limits_pods |= node.pods_max is not None and node is not ABSENT
         self.aligns |= _has_numa_nodes(node)
 
-    def bar(self, places: Iterable[int], keys: Iterable[DeviceId]) -> None:
+    def bar(self, rows: Iterable[int], keys: Iterable[DeviceId]) -> None:
         """Close the cards of these nodes and ids to grants, or open them, as others claim them."""
-        cards = [(place, device) for place in places for device in self.nodes[place].devices]
+        cards = [(row, device) for row in rows for device in self.nodes[row].devices]
         for key in keys:
             cards += self.ids.listed.get(key, ())
-        for place, device in cards:
-            devices, column = self._where(place, device)
+        for row, device in cards:
+            devices, column = self._where(row, device)
             key = (device.device_type, device.device_id)
-            barred = self._is_withheld(place) or (
-                device.unique_id and self.ids.is_claimed_elsewhere(place, key, self._is_held)
+            barred = self._is_withheld(row) or (
+                device.unique_id and self.ids.is_claimed_elsewhere(row, key, self._is_held)
             )
-            if devices.barred.item(place, column) != barred:
-                devices.set_barred(place, column, barred=barred)
-                self.log.append(place, gave_back=not barred)
+            if devices.barred.item(row, column) != barred:
+                devices.set_barred(row, column, barred=barred)
+                self.log.append(row, gave_back=not barred)
 
-    def _where(self, place: int, device: DeviceRecord) -> tuple[DeviceArrays, int]:
+    def _where(self, row: int, device: DeviceRecord) -> tuple[DeviceArrays, int]:
         devices = self.devices[device.device_type]
-        column = devices.column(place, device.minor)
-        assert column is not None, (place, device)
+        column = devices.column(row, device.minor)
+        assert column is not None, (row, device)
         return devices, column
 
     def _is_held(self, card: ListedCard) -> bool:
@@ -206,15 +206,15 @@ class NodeArrays:
         devices, column = self._where(*card)
         return devices.tenants.item(card[0], column) > 0
 
-    def _is_withheld(self, place: int) -> bool:
+    def _is_withheld(self, row: int) -> bool:
         """Tell whether a node grants nothing."""
-        return self.nodes[place].lost or self.accounts[place] != place
+        return self.nodes[row].lost or self.accounts[row] != row
 
-    def _has_mixed_models(self, place: int) -> bool:
-        return len({record.model for record in self.gpus.records[place]}) > 1
+    def _has_mixed_models(self, row: int) -> bool:
+        return len({record.model for record in self.gpus.records[row]}) > 1
 
     def add(self, node: int, *, cpu_milli: int, memory_bytes: int, pods: int) -> None:
-        """Take cpu, memory and Pod places from a node, or give them back (negative numbers)."""
+        """Take cpu, memory and Pod slots from a node, or give them back (negative numbers)."""
         self.cpu_free[node] -= cpu_milli
         self.memory_free[node] -= memory_bytes
         self.pods_free[node] -= pods

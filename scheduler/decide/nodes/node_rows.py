@@ -1,4 +1,4 @@
-"""Which number and which place every Node has: numbers are what callers say, places are rows."""
+"""Which number and which row every Node has: numbers are what callers say, rows are of arrays."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from scheduler.decide.nodes.arrays import IntArray, with_rows
 
 class NodeRows:
     """
-    The numbers and places of the Nodes that are there, by UID.
+    The numbers and rows of the Nodes that are there, by UID.
 
     Rule: docs/adr/0014. Both are kept while a Node is there. A Node that comes takes the lowest
-    number that is free, and the place that its rank names, else the lowest that is free. Of Nodes
-    that are as good, the one at the lowest place is chosen.
+    number that is free, and the row that its rank names, else the lowest that is free. Of Nodes
+    that are as good, the one at the lowest row is chosen.
 
     Args:
         uids: of the Nodes, by number.
-        ranks: their places.
+        ranks: their rows.
 
     Attributes:
-        of: at [number], the place; where no Node is, the number means nothing.
-        numbers: at [place], the number.
+        of: at [number], the row; where no Node is, the number means nothing.
+        numbers: at [row], the number.
     """
 
     def __init__(self, uids: Sequence[str], ranks: Sequence[int]) -> None:
@@ -32,7 +32,7 @@ class NodeRows:
         self.numbers = sorted(range(len(uids)), key=ranks.__getitem__)
         self._by_uid = {uid: number for number, uid in enumerate(uids)}
         self._free_numbers: list[int] = []
-        self._free_places: list[int] = []
+        self._free_rows: list[int] = []
         self._listed: IntArray | None = None
 
     def number_of(self, uid: str) -> int | None:
@@ -40,21 +40,21 @@ class NodeRows:
         return self._by_uid.get(uid)
 
     def listed(self) -> IntArray:
-        """Return the places of the Nodes that are there, by number."""
+        """Return the rows of the Nodes that are there, by number."""
         if self._listed is None:
             numbers = np.arange(len(self.of), dtype=np.int64)
             self._listed = self.of[np.setdiff1d(numbers, self._free_numbers)]
         return self._listed
 
     def take(self, uid: str, rank: int | None) -> int:
-        """Give a Node that comes its number and place; return the number."""
+        """Give a Node that comes its number and row; return the number."""
         assert uid, "a Node has a UID"
         if rank is None:
-            rank = heappop(self._free_places) if self._free_places else len(self.numbers)
+            rank = heappop(self._free_rows) if self._free_rows else len(self.numbers)
         elif rank < len(self.numbers):
-            assert rank in self._free_places, f"another Node has this rank: rank={rank}"
-            self._free_places.remove(rank)
-            heapify(self._free_places)
+            assert rank in self._free_rows, f"another Node has this rank: rank={rank}"
+            self._free_rows.remove(rank)
+            heapify(self._free_rows)
         assert 0 <= rank <= len(self.numbers), f"ranks leave no gaps: rank={rank}"
         number = heappop(self._free_numbers) if self._free_numbers else len(self.of)
         self.of = with_rows(self.of, number + 1)
@@ -68,5 +68,5 @@ class NodeRows:
         """Let a Node go."""
         number = self._by_uid.pop(uid)
         heappush(self._free_numbers, number)
-        heappush(self._free_places, int(self.of[number]))
+        heappush(self._free_rows, int(self.of[number]))
         self._listed = None

@@ -39,7 +39,7 @@ Texts = Sequence[tuple[Reason, ...]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReasonCounts:
-    """Why all nodes refuse. `nearest` are the nodes that `counts` names, as places."""
+    """Why all nodes refuse. `nearest` are the nodes that `counts` names, as rows."""
 
     message: str
     counts: tuple[ReasonCount, ...]
@@ -52,13 +52,13 @@ class ReasonCounter:
     Puts codes per node into words.
 
     Args:
-        places: where the nodes stand in the cluster that answers list, by number.
+        rows: where the nodes stand in the cluster that answers list, by number.
     """
 
-    def __init__(self, arrays: NodeArrays, pins: CpuPins, places: NodeRows) -> None:
+    def __init__(self, arrays: NodeArrays, pins: CpuPins, rows: NodeRows) -> None:
         self._arrays = arrays
         self._pins = pins
-        self._places = places
+        self._node_rows = rows
 
     def answer(
         self,
@@ -85,16 +85,16 @@ class ReasonCounter:
         nearest: set[int] = set()
         for reason, members in by_name.values():
             where = _any_of(codes, members)
-            place, detail, remedy = self._nearest(request, reason, where, short, tried)
-            nearest.add(place)
+            row, detail, remedy = self._nearest(request, reason, where, short, tried)
+            nearest.add(row)
             if not remedy:  # in the words that are true of this node: taints differ in effect
-                told = texts[codes.item(place)]
+                told = texts[codes.item(row)]
                 remedy = next(each.remedy for each in told if each.name == reason.name)
             counts.append(
                 ReasonCount(
                     reason=reason.name,
                     nodes=sum([numbers[code] for code in members]),
-                    nearest_node=self._arrays.nodes[place].name,
+                    nearest_node=self._arrays.nodes[row].name,
                     detail=detail,
                     remedy=remedy,
                 )
@@ -118,7 +118,7 @@ class ReasonCounter:
         numbers = {some: number for number, some in enumerate(told)}
         dense = np.zeros(len(texts), dtype=np.uint8 if len(told) <= 256 else np.int64)
         dense[used] = [numbers[words[code]] for code in used]
-        listed = dense.take(codes.take(self._places.listed()))
+        listed = dense.take(codes.take(self._node_rows.listed()))
         return NodeReasons(
             texts=tuple([tuple([text for text, _ in some]) for some in told]),
             codes=listed.tobytes() if len(told) <= 256 else tuple(listed.tolist()),
@@ -140,36 +140,36 @@ class ReasonCounter:
         """
         arrays = self._arrays
         if reason in {reasons.INSUFFICIENT_CPU, reasons.INSUFFICIENT_AMPLIFIED_CPU}:
-            place = int(np.where(where, arrays.cpu_free, -UNLIMITED).argmax())
-            return place, *explain_cpu(arrays, place, request)
+            row = int(np.where(where, arrays.cpu_free, -UNLIMITED).argmax())
+            return row, *explain_cpu(arrays, row, request)
         if reason is reasons.INSUFFICIENT_MEMORY:
-            place = int(np.where(where, arrays.memory_free, -UNLIMITED).argmax())
-            return place, *explain_memory(arrays, place, request)
+            row = int(np.where(where, arrays.memory_free, -UNLIMITED).argmax())
+            return row, *explain_memory(arrays, row, request)
         if not reason.device_type:
             alone = request.cpuset is not None and request.cpuset.alone
             return self._looked_at(reason, where, tried, alone=alone)
-        place = int(np.where(where, short.astype(np.int64), FAR + 1).argmin())
+        row = int(np.where(where, short.astype(np.int64), FAR + 1).argmin())
         demand = next(item for item in request.devices if item.device_type == reason.device_type)
         if reason == reasons.unhealthy(reason.device_type):
-            return place, *explain_closed(arrays, place, demand)
-        return place, *explain_devices(arrays, place, demand)
+            return row, *explain_closed(arrays, row, demand)
+        return row, *explain_devices(arrays, row, demand)
 
     def _looked_at(
         self, reason: Reason, where: BoolArray, tried: Mapping[int, Unfit], *, alone: bool
     ) -> tuple[int, str, str]:
         """Return the node of a closer look, and its numbers with what its NUMA nodes have left."""
-        place, detail = int(where.argmax()), ""
+        row, detail = int(where.argmax()), ""
         if reason is reasons.INSUFFICIENT_CPUS:
             free = self._pins.free_counts(alone=alone)
-            place = int(np.where(where, free, -1).argmax())
+            row = int(np.where(where, free, -1).argmax())
         looked = _closest(tried, reason, where)
         if looked is not None:
-            place, detail = looked
+            row, detail = looked
         if reasons.is_about_cpus(reason.text):
-            load = NumaLoad(pinned=self._pins.pinned(place), parts=self._pins.parts(place))
-            room = room_of(self._arrays.nodes[place], load, alone=alone)
+            load = NumaLoad(pinned=self._pins.pinned(row), parts=self._pins.parts(row))
+            room = room_of(self._arrays.nodes[row], load, alone=alone)
             detail = "; ".join(filter(None, (detail, room.by_numa())))
-        return place, detail, ""
+        return row, detail, ""
 
 
 def _with_tried(

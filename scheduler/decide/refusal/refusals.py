@@ -76,7 +76,7 @@ class Refusals:
     node affinity, the resource fit (every resource that is short), then devices, then CPU sets.
 
     Args:
-        places: where the nodes stand in the cluster that answers list, by number.
+        rows: where the nodes stand in the cluster that answers list, by number.
     """
 
     def __init__(
@@ -85,10 +85,10 @@ class Refusals:
         predicates: Predicates,
         fitting: Fitting,
         pins: CpuPins,
-        places: NodeRows,
+        rows: NodeRows,
     ) -> None:
         self._arrays = arrays
-        self._answers = ReasonCounter(arrays, pins, places)
+        self._answers = ReasonCounter(arrays, pins, rows)
         self._predicates = predicates
         self._fitting = fitting
         self._pins = pins
@@ -212,7 +212,7 @@ class Refusals:
         row.codes[nodes] = codes
 
     def _fit_bits(self, shape: Shape, request: PodRequest, nodes: IntArray) -> IntArray:
-        """Return which of Pod places, cpu and memory are short: all that are, as a sum of bits."""
+        """Return which of Pod slots, cpu and memory are short: all that are, as a sum of bits."""
         arrays = self._arrays
         bits: IntArray = np.zeros(len(nodes), dtype=np.int64)
         if shape.cpu_milli:

@@ -71,9 +71,9 @@ class LinkLead:
         links = chooser_of(request.dialect).by_links
         return links and not (same or request.partition)
 
-    def order(self, shape: Shape, ratings: Ratings, places: IntArray | None = None) -> Ratings:
+    def order(self, shape: Shape, ratings: Ratings, rows: IntArray | None = None) -> Ratings:
         """
-        Return ratings in the order of links for the nodes at these places, all by default.
+        Return ratings in the order of links for the nodes at these rows, all by default.
 
         Args:
             ratings: the node policy's; -1 = the node can't take the Pod.
@@ -81,7 +81,7 @@ class LinkLead:
         speeds = self._speeds(shape)
         return lead(
             ratings,
-            speeds if places is None else speeds.take(places),
+            speeds if rows is None else speeds.take(rows),
             bottleneck_first=self._bottleneck_first,
         )
 
@@ -161,12 +161,12 @@ def _classes(speeds: Speeds) -> npt.NDArray[np.int32]:
     classes = np.zeros(len(speeds), dtype=np.int32)
     falling = np.argsort(-speeds, kind="stable")
     number, fastest = 0, np.inf
-    for place in falling.tolist():
-        speed = speeds.item(place)
+    for row in falling.tolist():
+        speed = speeds.item(row)
         if fastest * 100 > speed * (100 + ALIKE_PERCENT):
             number += fastest != np.inf
             fastest = speed
-        classes[place] = number
+        classes[row] = number
     return classes
 
 

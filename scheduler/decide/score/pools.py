@@ -79,15 +79,15 @@ class PoolPrices:
 
     def _build(self) -> None:
         """Find the pools of all nodes, and what typical Pods ask of each."""
-        places = range(len(self._arrays))
-        likes = {node: self._like(node) for node in places}
+        rows = range(len(self._arrays))
+        likes = {node: self._like(node) for node in rows}
         self._likes = {node: like for node, like in likes.items() if like is not None}
         self._counts: Counter[_Like] = Counter(self._likes.values())
         self._on = self._charges()
         self._built_for = self._measure.renewals, self._with_cpu(), self._on
         self._numbers: dict[_Like, int] = {}
         self._by_kind: dict[int, IntArray] = {}
-        self._pool_of = [self._number(node) for node in places] if self._on else []
+        self._pool_of = [self._number(node) for node in rows] if self._on else []
         self._pools: IntArray = np.array(self._pool_of, dtype=np.int64)
         self._card_bytes: IntArray = np.zeros(0, dtype=np.int64)
         self._ask: IntArray = np.zeros((len(self._gpus), 0), dtype=np.int64)
