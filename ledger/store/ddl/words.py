@@ -117,9 +117,9 @@ OF_RULES: Final[Words] = {
         lambda text, part: f"instr({text}, {part})",
         lambda text, part: f"strpos({text}, {part})",
     ),
-    # The text begins so; `start` ends with a literal.
+    # The text begins so.
     "begins": Word(
-        lambda text, start: f"{text} LIKE {start.removesuffix(chr(39))}%'",
+        lambda text, start: f"instr({text}, {start}) = 1",
         lambda text, start: f"starts_with({text}, {start})",
     ),
     # Bytes as small hexadecimal digits.
@@ -176,7 +176,7 @@ OF_RULES: Final[Words] = {
     ),
     # The text is no JSON object; what is no JSON at all, Postgres names itself.
     "no_object": Word(
-        lambda text: f"(substr({text}, 1, 1) <> '{{' OR NOT json_valid({text}))",
+        lambda text: f"(instr({text}, '{{') <> 1 OR NOT json_valid({text}))",
         lambda text: f"(NOT starts_with({text}, '{{') OR json_typeof({text}::json) <> 'object')",
     ),
     # JSON functions could read this object differently: a name is there twice, in it or in an

@@ -22,8 +22,8 @@ FIRST_PHASE: Final = """NEW.phase_position = NEW.position
 NOT_OPENED: Final = Case(
     f"""NOT EXISTS (
       SELECT 1 FROM ledger_events AS e
-      WHERE e.position = NEW.position AND substr(e.event_type, 1, 14) = CASE NEW.kind
-        WHEN 'granted' THEN 'pod.reserved.v' ELSE 'pod.observed.v' END
+      WHERE e.position = NEW.position AND $begins(e.event_type, CASE NEW.kind
+        WHEN 'granted' THEN 'pod.reserved.v' ELSE 'pod.observed.v' END)
       AND {FIRST_PHASE}
     )""",
     no_event("opens this reservation"),
