@@ -89,6 +89,7 @@ class Releasing:
         self._unsure: dict[str, tuple[NewEvent, ...]] = {}  # by key: asked for, and not answered
         self._missed: dict[str, float] = {}  # UID -> since when a mirror was gone
         self._wakes = Wakes(binder.clock.monotonic)
+        self._sweep: list[str] = []  # names of nodes to look at as well
         self._sweep_at = 0.0
         self._label_at = 0.0
         self.namespaces = Namespaces()
@@ -123,15 +124,17 @@ class Releasing:
         self._look_at(self._names[uid])
 
     def _taken(self) -> list[str]:
-        """Return the nodes to look at now, every node of them where that is due."""
+        """Return the nodes to look at now: those that changed, then those whose turn it is."""
         now = self._clock.monotonic()
         if now >= self._sweep_at:
             self._sweep_at = now + SWEEP_SECONDS
-            self._due.update(dict.fromkeys(self._uids))
-        names = list(islice(self._due, TOGETHER))
+            self._sweep = list(self._uids)
+        names = dict.fromkeys(islice(self._due, TOGETHER))
         for name in names:
             del self._due[name]
-        return names
+        while self._sweep and len(names) < TOGETHER:
+            names[self._sweep.pop()] = None
+        return list(names)
 
     # --- the ledger -----------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from ledger.domain.errors import LedgerError, UnknownOutcomeError
 from ledger.domain.log.events import PodBound, PodObserved, PodReleased
 from scheduler.service.binding import Binder
 from scheduler.service.books import LiveBooks
-from scheduler.service.releasing import Releasing
+from scheduler.service.releasing import TOGETHER, Releasing
 from scheduler.service.view import STRANGERS
 from tests.support import fake_api, objects
 from tests.support.binding import Tasks, Unsigned
@@ -129,6 +129,21 @@ def test_a_pod_that_has_ended_is_released_once_and_its_room_is_there() -> None:
     assert scene.released == [("pod-p", "completed")]
     assert scene.live.passing(asking("r"), "a") == ["a"]
     scene.delete(pods[0])
+    scene.settle()
+    assert scene.released == [("pod-p", "completed")]
+
+
+def test_a_node_that_changed_is_looked_at_before_those_whose_turn_it_is() -> None:
+    """In a large cluster a Pod that waits need not wait for the round."""
+    scene = Scene()
+    for number in range(2 * TOGETHER):
+        scene.live.add_node(f"n{number}", 1)
+    scene.live.settle()
+    for _ in range(3):
+        scene.settle()
+    scene.live.clock.now += 31
+    scene.settle()
+    scene.end(scene.bind("p"))
     scene.settle()
     assert scene.released == [("pod-p", "completed")]
 
