@@ -185,6 +185,7 @@ def test_the_database_refuses_it_too(store: Store, end: str) -> None:
                 name: 2**62 for name in ("core_cap", "memory_cap", "ref_max") if name in values
             }
             values |= {"id": 1} if "id" in values else {}
+            values |= {"decided_on": None} if "decided_on" in values else {}
             with connection.begin() as transaction:
                 if connection.dialect.name == "sqlite":
                     for (name,) in connection.exec_driver_sql(
