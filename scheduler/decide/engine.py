@@ -407,5 +407,7 @@ class Engine:
                 return Gradient(arrays, fitting, measure, pool_prices)
             case "random":
                 return Random(fitting)
-            case _:
+            case "binpack" | "spread":
                 return UsedShare(arrays, fitting, most=name == "binpack")
+            case _:
+                raise AssertionError(f"no such node policy: {name}")

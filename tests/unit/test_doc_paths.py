@@ -36,6 +36,21 @@ def missing(text: str) -> list[str]:
     return sorted(path for path in named if not any(ROOT.glob(pattern(path))))
 
 
+BARE: Final = re.compile(r"`((?:[a-z_]+/)*[a-z_]+\.py)`")
+"""A module as a page names it beside its folder."""
+
+
+def nowhere(text: str) -> list[str]:
+    """Return the modules that a text names in short, of which no package has one."""
+    ours = FOLDERS.split("|")
+    return sorted(
+        name
+        for name in set(BARE.findall(text))
+        if not any(any(ROOT.glob(f"{folder}/**/{name}")) for folder in ours)
+        and not (ROOT / name).is_file()
+    )
+
+
 def pattern(path: str) -> str:
     """Return what finds a path; `<name>` is any, and an ADR is named by its number."""
     end = "" if "." in path or path.endswith("/") else "*"
@@ -48,6 +63,12 @@ def pattern(path: str) -> str:
 def test_every_file_that_a_page_names_is_there(page: Path) -> None:
     """A reader can open what the text sends to, after every move."""
     assert missing(page.read_text()) == []
+
+
+def test_every_module_that_the_map_names_in_short_is_there() -> None:
+    """`planned_cards.py` beside its folder is as much of a promise as a whole path."""
+    assert nowhere((ROOT / "docs/ARCHITECTURE.md").read_text()) == []
+    assert nowhere("`never.py`, `events.py`, `cards/choose.py`") == ["never.py"]
 
 
 def test_a_path_that_is_not_there_is_found() -> None:
