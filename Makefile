@@ -11,13 +11,17 @@ WORKERS ?= 2
 PYTHONS ?= python3.11 python3 python3.12 python3.13 python3.14
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check test e2e slow lock clean
+.PHONY: help demo live check test e2e slow lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-6s %s\n", $$1, $$2}' Makefile
 
 demo: $(VENV)/.core ## Run a virtual week of a GPU cluster (SIZE=small or full), leaves demo/
 	@$(BIN)/tenure demo --size $(SIZE) --out demo
+
+live: $(VENV)/.go ## Place Pods for real: control plane, scheduler, 20 simulated nodes; leaves live/
+	@rm -rf live
+	@$(BIN)/python -m tests.live live
 
 check: $(VENV)/.dev ## Lint, format, types, layers
 	@$(BIN)/ruff check --quiet .
@@ -57,7 +61,7 @@ lock: $(VENV)/.dev ## Lock the dependencies again (LOCK_FLAGS=--upgrade for the 
 
 clean: ## Remove the environment, caches and what the demo left
 	@rm -rf $(VENV) .cache .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
-	@rm -rf build dist demo
+	@rm -rf build dist demo live
 	@find $(SOURCES) -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 COMPILE = CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/pip-compile --quiet --no-config \

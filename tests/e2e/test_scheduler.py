@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,6 +19,7 @@ from ledger.domain.log.events import (
 )
 from ledger.store.open import open_ledger
 from ledger.store.reading.timetravel import load_state
+from tests.support.kube.bursts import DIALECTS, burst, eventually, remove_pods, settled
 from tests.support.kube.control_plane import ControlPlane
 from tests.support.kube.inventory import DEVICES, TOPOLOGIES, know
 from tests.support.kube.pods import pod, pods_in
@@ -37,7 +37,6 @@ from tests.support.process import tenure
 from tests.support.stores import PostgresStore
 
 NODES = tuple(f"gpu-{number}" for number in range(6))
-SETTLE_SECONDS = 60.0
 RETRIED_US = 5_000_000
 GIVEN = (
     '{"gpu":[{"minor":0,"resources":{"koordinator.sh/gpu-core":"100",'
@@ -45,27 +44,6 @@ GIVEN = (
 )
 ALLOCATED = "scheduling.koordinator.sh/device-allocated"
 STATUS = "scheduling.koordinator.sh/resource-status"
-DIALECTS: dict[str, dict[str, Any]] = {
-    "nvidia": {"amounts": {"nvidia.com/gpu": "1"}},
-    "koordinator": {
-        "amounts": {"koordinator.sh/gpu-core": "50", "koordinator.sh/gpu-memory-ratio": "50"}
-    },
-    "mgpu": {
-        "amounts": {"vke.volcengine.com/mgpu-core": "30", "vke.volcengine.com/mgpu-memory": "4096"},
-        "annotations": {"vke.volcengine.com/mgpu-compute-policy": "native-burst-share"},
-    },
-    "gpushare": {"amounts": {"aliyun.com/gpu-mem": "8138"}},
-    "hami": {
-        "amounts": {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "8000", "nvidia.com/gpucores": "30"}
-    },
-    "cpuset": {
-        "amounts": {"cpu": "4", "memory": "1Gi"},
-        "labels": {
-            "koordinator.sh/qosClass": "LSR",
-            "koordinator.sh/priority-class": "koord-prod",
-        },
-    },
-}
 
 
 @pytest.fixture(scope="module")
@@ -122,40 +100,6 @@ def ledger(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     yield url
 
 
-def burst(plane: ControlPlane, where: str, each: int) -> list[str]:
-    """Submit that many Pods of every dialect, mixed."""
-    names = []
-    for number in range(each):
-        for dialect, asked in DIALECTS.items():
-            name = f"{dialect}-{number}"
-            made = plane.api().create(
-                where, pod(name, schedulerName="tenure", **{"labels": {}, **asked})
-            )
-            assert made.ok, made.message
-            names.append(name)
-    return names
-
-
-def settled(plane: ControlPlane, where: str, count: int) -> list[dict[str, Any]]:
-    """Return the Pods once that many have a node."""
-    until = time.monotonic() + SETTLE_SECONDS
-    while True:
-        found: list[dict[str, Any]] = plane.api().get(where).body["items"]
-        bound = [one for one in found if one["spec"].get("nodeName")]
-        if len(bound) >= count or time.monotonic() > until:
-            return bound
-        time.sleep(0.2)
-
-
-def eventually(claim: Callable[[], Any]) -> Any:  # noqa: ANN401 - whatever the claim finds
-    """Return what a claim finds as soon as it finds something."""
-    until = time.monotonic() + SETTLE_SECONDS
-    while not (found := claim()):
-        assert time.monotonic() < until, claim
-        time.sleep(0.1)
-    return found
-
-
 def node_of(plane: ControlPlane, path: str) -> str:
     """Return the node that a Pod is bound to, empty without one."""
     return str(plane.api().get(path).body["spec"].get("nodeName") or "")
@@ -176,12 +120,6 @@ def moments(url: str, kind: type[LedgerEvent]) -> dict[str, tuple[int, LedgerEve
         recorded = ledger.read_events()
         found = [(one.envelope.wall_us, one.event) for one in recorded if type(one.event) is kind]
     return {getattr(event, "pod_uid", ""): (at_us, event) for at_us, event in found}
-
-
-def remove_pods(plane: ControlPlane, where: str, names: list[str]) -> None:
-    """Delete Pods, so that the nodes are empty for the next test."""
-    for name in names:
-        plane.api().delete(f"{where}/{name}")
 
 
 def shares_on_pods(pods: list[dict[str, Any]]) -> Counter[tuple[str, int]]:
