@@ -14,7 +14,7 @@ PYTHONS ?= python3.11 python3 python3.12 python3.13 python3.14
 .PHONY: help demo live check test e2e slow lock clean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-6s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z0-9]+:.*## /{printf "  make %-6s %s\n", $$1, $$2}' Makefile
 
 demo: $(VENV)/.core ## Run a virtual week of a GPU cluster (SIZE=small or full), leaves demo/
 	@$(BIN)/tenure demo --size $(SIZE) --out demo
@@ -59,7 +59,7 @@ lock: $(VENV)/.dev ## Lock the dependencies again (LOCK_FLAGS=--upgrade for the 
 	@$(COMPILE) --output-file requirements/go.txt requirements/go.in
 	@$(COMPILE) --output-file requirements/postgres.txt requirements/postgres.in
 
-clean: ## Remove the environment, caches and what the demo left
+clean: ## Remove the environment, caches and what `demo` and `live` left
 	@rm -rf $(VENV) .cache .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	@rm -rf build dist demo live
 	@find $(SOURCES) -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
