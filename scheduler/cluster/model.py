@@ -37,6 +37,19 @@ Pod = PodRequest | RefusedPod
 """A Pod that asks for a place."""
 
 
+def asking(request: PodRequest, errors: Sequence[FieldError]) -> Pod:
+    """Return what a Pod asks for, or, where it breaks rules of ours, these."""
+    if not errors:
+        return request
+    return RefusedPod(
+        uid=request.uid,
+        namespace=request.namespace,
+        name=request.name,
+        errors=tuple(errors),
+        snapshot=request.snapshot,
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthChange:
     """A device dies or comes back at a moment of a timed run. `node` is an index into the nodes."""

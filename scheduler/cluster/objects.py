@@ -34,7 +34,7 @@ from scheduler.cluster.documents import (
     node_of,
     section,
 )
-from scheduler.cluster.model import Cluster, Pod, RefusedPod
+from scheduler.cluster.model import Cluster, Pod, asking
 from scheduler.cluster.one_node import NodeDocuments, read_node, read_witnesses
 from scheduler.decide.settings import SchedulingSettings
 
@@ -137,16 +137,7 @@ def asked_by(
     Raises:
         InputError: it can't be read; with its place and field.
     """
-    request, errors = _examined(document, vocabulary, body)
-    if not errors:
-        return request
-    return RefusedPod(
-        uid=request.uid,
-        namespace=request.namespace,
-        name=request.name,
-        errors=errors,
-        snapshot=request.snapshot,
-    )
+    return asking(*_examined(document, vocabulary, body))
 
 
 def observed_on(

@@ -13,7 +13,7 @@ from ledger.domain.kube.node_objects import decode_node
 from ledger.domain.log.events import NodeInventoried, PodObserved, PodReserved, RequestRefused
 from ledger.domain.log.recorded_node import RecordedNode, node_from
 from ledger.domain.log.recorded_request import RecordedRequest, request_from
-from ledger.domain.log.state import GRANTED
+from ledger.domain.log.state import GRANTED, Holding
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.requests import PodRequest
 from ledger.domain.topology import cpu_topology_of
@@ -90,4 +90,22 @@ def as_observed(event: PodReserved) -> PodObserved:
         dialect=event.dialect,
         snapshot=event.snapshot,
         annotations=event.annotations,
+    )
+
+
+def held_by(holding: Holding, node_uid: str, node_name: str) -> PodObserved:
+    """Return a holding as what a running Pod holds, where the event that opened it is not told."""
+    return PodObserved(
+        pod_uid=holding.pod_uid,
+        attempt=holding.attempt,
+        namespace=holding.namespace,
+        pod_name=holding.pod_name,
+        node_uid=node_uid,
+        node_name=node_name,
+        source=holding.kind,
+        cpu_milli=holding.cpu_milli,
+        memory_bytes=holding.memory_bytes,
+        shares=holding.shares,
+        cpuset=holding.cpuset,
+        unknown_types=holding.unknown_types,
     )

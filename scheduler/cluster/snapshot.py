@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from msgspec import structs
+
 from ledger.domain.adopted.pods import DEVICE_ALLOCATED
 from ledger.domain.devices import GPU, DeviceRecord, DeviceShare
 from ledger.domain.errors import InputError
@@ -42,6 +44,7 @@ from scheduler.cluster.objects import cluster_of
 from scheduler.cluster.rebuilt import (
     UNTOLD_BY_ARCHIVE,
     UNTOLD_OF_NODES,
+    held_by,
     node_of,
     request_of,
 )
@@ -275,19 +278,9 @@ def _holders(
     for uid, node in state.nodes.items():
         for holding in node.holdings.values():
             event = told.holdings.get(holding.pod_uid)
-            pod = PodObserved(
+            pod = structs.replace(
+                held_by(holding, uid, node.name),
                 pod_uid=holding.pod_uid if holding.pod_uid not in seen else f"{holding.key}@{uid}",
-                attempt=holding.attempt,
-                namespace=holding.namespace,
-                pod_name=holding.pod_name,
-                node_uid=uid,
-                node_name=node.name,
-                source=holding.kind,
-                cpu_milli=holding.cpu_milli,
-                memory_bytes=holding.memory_bytes,
-                shares=holding.shares,
-                cpuset=holding.cpuset,
-                unknown_types=holding.unknown_types,
                 dialect="" if event is None else event.dialect,
                 snapshot=PodSnapshot() if event is None else event.snapshot,
                 annotations={} if event is None else event.annotations,

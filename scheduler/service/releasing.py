@@ -294,10 +294,10 @@ class Releasing:
         node = self._view.nodes.nodes.body(name)
         if node is None:
             return
-        words = {ANNOTATION_TENURE_RELEASED_AT: encode_released_at(moment)}
+        text = encode_released_at(moment)
         path = f"/api/v1/nodes/{quote(name, safe='')}"
         try:
-            await self._api.patch(path, _add("annotations", words, node))
+            await self._api.patch(path, _annotate(ANNOTATION_TENURE_RELEASED_AT, text, node))
         except (ApiError, ConflictError):
             self._wakes.again(name)
             raise
@@ -322,15 +322,14 @@ def _uids_of(pod: Object) -> tuple[str, str]:
     return life.uid, life.static_uid
 
 
-def _add(words: str, values: dict[str, str], seen: Object) -> list[Object]:
-    """Return the patch that adds to an object's annotations, which may have none."""
-    path = f"/metadata/{words}"
-    uid = {"op": "test", "path": "/metadata/uid", "value": seen["metadata"]["uid"]}
-    if seen["metadata"].get(words) is None:
+def _annotate(key: str, text: str, seen: Object) -> list[Object]:
+    """Return the patch that sets an annotation of an object, which may have none."""
+    path = "/metadata/annotations"
+    uid: Object = {"op": "test", "path": "/metadata/uid", "value": seen["metadata"]["uid"]}
+    if seen["metadata"].get("annotations") is None:
         none: Object = {"op": "test", "path": path, "value": None}
-        return [uid, none, {"op": "add", "path": path, "value": values}]
-    keys = ((key.replace("/", "~1"), value) for key, value in values.items())
-    return [uid, *({"op": "add", "path": f"{path}/{key}", "value": value} for key, value in keys)]
+        return [uid, none, {"op": "add", "path": path, "value": {key: text}}]
+    return [uid, {"op": "add", "path": f"{path}/{key.replace('/', '~1')}", "value": text}]
 
 
 async def _all(*calls: Awaitable[None]) -> None:

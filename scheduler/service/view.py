@@ -22,9 +22,9 @@ from ledger.domain.log.workload import NO_WORKLOAD, Workload
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.normalise import examine_pod
 from ledger.domain.request.requests import PodRequest
-from scheduler.cluster.model import RefusedPod
+from scheduler.cluster.model import RefusedPod, asking
 from scheduler.cluster.one_node import read_node
-from scheduler.cluster.rebuilt import as_observed
+from scheduler.cluster.rebuilt import as_observed, held_by
 from scheduler.decide.engine import Engine
 from scheduler.decide.extender import AskedNodes, NodeDirectory
 from scheduler.decide.filter.filtering import Filtered
@@ -276,20 +276,7 @@ class ClusterView:
     def _observed(self, uid: str, key: str, holding: Holding) -> PodObserved:
         event = self._opened.get(holding.opened_position)
         if event is None:
-            observed = PodObserved(
-                pod_uid=holding.pod_uid,
-                attempt=holding.attempt,
-                namespace=holding.namespace,
-                pod_name=holding.pod_name,
-                node_uid=uid,
-                node_name=self._facts[uid].name,
-                source=holding.kind,
-                cpu_milli=holding.cpu_milli,
-                memory_bytes=holding.memory_bytes,
-                shares=holding.shares,
-                cpuset=holding.cpuset,
-                unknown_types=holding.unknown_types,
-            )
+            observed = held_by(holding, uid, self._facts[uid].name)
         else:
             observed = as_observed(event) if isinstance(event, PodReserved) else event
         return structs.replace(observed, pod_uid=_name_of(key, uid))
@@ -309,18 +296,9 @@ class ClusterView:
         known = self._asked.get(uid) if isinstance(uid, str) and version else None
         if known is not None and known[0] == version:
             return known[1]
-        request, errors = examine_pod(pod, self.settings.vocabulary)
-        asked: PodRequest | RefusedPod = request
-        if errors:
-            asked = RefusedPod(
-                uid=request.uid,
-                namespace=request.namespace,
-                name=request.name,
-                errors=errors,
-                snapshot=request.snapshot,
-            )
-        self._asked.pop(request.uid, None)
-        self._asked[request.uid] = (str(version), asked)
+        asked = asking(*examine_pod(pod, self.settings.vocabulary))
+        self._asked.pop(asked.uid, None)
+        self._asked[asked.uid] = (str(version), asked)
         if len(self._asked) > ASKED_MAX:
             del self._asked[next(iter(self._asked))]
         return asked

@@ -17,8 +17,9 @@ from enum import Enum
 from typing import Any, Final
 
 from certs.ports import ApiError, ConflictError, Object, Objects
+from ledger.domain.log.clock import SKEW_MAX_US
 
-SKEW_MAX: Final = timedelta(seconds=5)
+SKEW_MAX: Final = timedelta(microseconds=SKEW_MAX_US)
 """Rule: design section 8, "leadership is refused when the skew to the API server exceeds 5 s";
 5 s off does not lead, for its answer says whole seconds."""
 

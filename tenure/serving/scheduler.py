@@ -9,7 +9,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
@@ -47,6 +47,7 @@ from scheduler.service.view import ClusterView
 from tenure.config import read_settings
 from tenure.exits import with_next
 from tenure.keys import private_key
+from tenure.kube.lease import SKEW_MAX
 from tenure.kube.objects import KubeObjects, connected
 from tenure.kube.reflector import Reflector
 from tenure.serving.background import as_coroutine, every, tasks_of_process
@@ -59,7 +60,6 @@ FOLLOW_SECONDS: Final = 0.1
 SETTLE_SECONDS: Final = 0.05
 """How long changes of nodes gather before they are recorded."""
 PROBE_SECONDS: Final = 1.0
-SKEW_MAX: Final = timedelta(seconds=5)
 PATHS: Final = {
     "nodes": "/api/v1/nodes",
     "pods": "/api/v1/pods",
