@@ -18,6 +18,7 @@ from scheduler.service.holds import Holds
 from scheduler.service.inventory import Inventory
 from scheduler.service.ports import Api, Clock, Recorder, Start
 from scheduler.service.releasing import Releasing
+from scheduler.service.telling import Telling
 from scheduler.service.view import ClusterView
 
 
@@ -61,6 +62,7 @@ class Assembly:
     binder: Binder
     releasing: Releasing
     extender: Extender
+    telling: Telling
 
     def sinks(self) -> dict[str, Sink]:
         """Return who is to be told of which collection of the API."""
@@ -124,4 +126,5 @@ def assemble(settings: SchedulingSettings, begun: Beginning, ports: Ports) -> As
         binder=binder,
         releasing=Releasing(view, books, binder, begun, why_not=why_not),
         extender=Extender(view, binder, why_not=why_not, holds=holds),
+        telling=Telling(api=ports.api, clock=clock, reporter=ports.actor),
     )

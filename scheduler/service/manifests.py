@@ -120,6 +120,7 @@ def _tenure(options: SchedulerManifests) -> list[Thing]:
         _may(["list", "watch", "patch"], "", ["nodes", "namespaces"]),
         *(_may(["list", "watch"], group, [kind]) for kind, group in inventory),
         _may(["get"], "", ["namespaces"], names=["kube-system"]),
+        _may(["create", "patch"], "events.k8s.io", ["events"]),
     ]
     return [
         _account(account, options.namespace),

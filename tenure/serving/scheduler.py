@@ -237,6 +237,7 @@ async def serve_scheduler(options: SchedulerOptions) -> None:
         release, tell = live.releasing.settle, live.releasing.tell
         tasks.append(every(SETTLE_SECONDS, "releases", release, failures, fatal=_FATAL))
         tasks.append(every(SETTLE_SECONDS, "wakes", tell, failures))
+        tasks.append(every(PROBE_SECONDS, "events", live.telling.send, failures))
         tasks.append(every(PROBE_SECONDS, "ledger", recorder.probe, failures))
         for what, act in (
             ("certificates", folder.look),
