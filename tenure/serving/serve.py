@@ -223,7 +223,8 @@ def scheduler(
     with needs("service"):
         from tenure.serving.logs import set_up_logs
         from tenure.serving.run import address, default_replica, run_service
-        from tenure.serving.scheduler import SchedulerOptions, serve_scheduler
+        from tenure.serving.scheduler import serve_scheduler
+        from tenure.serving.scheduling.options import SchedulerOptions
 
     options = SchedulerOptions(
         ledger=ledger_url(ledger),

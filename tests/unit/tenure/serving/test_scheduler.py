@@ -15,7 +15,7 @@ from ledger.store.writing.commands import Command, Outcome, Recorded
 from ledger.store.writing.lane import Lane
 from scheduler.service.freshness import Freshness
 from tenure.serving.background import tasks_of_process
-from tenure.serving.scheduler import ProbedLane
+from tenure.serving.scheduling.ledger import ProbedLane
 
 COMMAND = Command(
     events=(

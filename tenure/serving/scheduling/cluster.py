@@ -1,0 +1,58 @@
+"""The cluster of the process: whose it is, and the collections that are followed."""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+from certs.ports import ApiError
+from ledger.domain.errors import InputError
+from ledger.domain.resources import UNHEALTHY_GPU_NAMESPACE
+from scheduler.service.assembly import Assembly
+from tenure.exits import with_next
+from tenure.kube.lease import SKEW_MAX
+from tenure.kube.objects import KubeObjects
+from tenure.kube.reflector import Reflector
+
+PATHS: Final = {
+    "nodes": "/api/v1/nodes",
+    "pods": "/api/v1/pods",
+    "namespaces": "/api/v1/namespaces",
+    "configmaps": f"/api/v1/namespaces/{UNHEALTHY_GPU_NAMESPACE}/configmaps",
+    "devices": "/apis/scheduling.koordinator.sh/v1alpha1/devices",
+    "noderesourcetopologies": "/apis/topology.node.k8s.io/v1alpha1/noderesourcetopologies",
+}
+"""Where the collections are that are followed."""
+_CLUSTER: Final = "/api/v1/namespaces/kube-system"
+
+
+def reflectors(live: Assembly, objects: KubeObjects) -> dict[str, Reflector]:
+    """Return who follows what, by the name of the collection; kinds of others may be absent."""
+    return {
+        name: Reflector(
+            objects,
+            PATHS[name],
+            sink,
+            monotonic=time.monotonic,
+            may_be_absent=PATHS[name].startswith("/apis/"),
+        )
+        for name, sink in live.sinks().items()
+    }
+
+
+async def origin_of(objects: KubeObjects) -> str:
+    """
+    Return whose ledger is ours: that of the cluster.
+
+    Raises:
+        ApiError: the API can't be asked.
+        InputError: our clock is another one than the API server's.
+    """
+    cluster = await objects.read(_CLUSTER)
+    if cluster is None:
+        raise ApiError(f"there is no such namespace: path={_CLUSTER}")
+    skew = objects.skew()
+    if abs(skew) > SKEW_MAX:
+        fact = f"ClockSkew: our clock is off the API server's: seconds={skew.total_seconds():.1f}"
+        raise with_next(InputError(fact), "set this machine's clock, then start it again")
+    return f"ledger/{cluster['metadata']['uid']}"

@@ -1,0 +1,60 @@
+"""What the process is told at its start, and the clocks of its machine."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from ledger.domain.log.clock import Reading
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerOptions:
+    """
+    What the process is told at its start.
+
+    Attributes:
+        ledger: URL of a ledger that is there.
+        extender, probes: host and port to listen on; port 0 takes a free one.
+        certificates: folder with `tls.crt`, `tls.key` and `ca.crt`, kept by somebody else.
+        clients: the authority whose leaves kube-scheduler shows; None = that of the folder.
+        names: DNS names and addresses that kube-scheduler calls us by.
+        proof_key, ledger_key: files of signer keys, for the proofs on Pods and for what is said of
+            the ledger.
+        drain_seconds: time for the news to spread that we are going, before we stop listening.
+    """
+
+    ledger: str
+    extender: tuple[str, int]
+    probes: tuple[str, int]
+    config: Path | None
+    kubeconfig: str | None
+    certificates: Path
+    clients: Path | None
+    names: tuple[str, ...]
+    proof_key: Path
+    ledger_key: Path
+    replica: str
+    drain_seconds: float = 5.0
+
+
+class ProcessClock:
+    """The clocks of this machine."""
+
+    def monotonic(self) -> float:
+        """Return seconds that never run backwards."""
+        return time.monotonic()
+
+    def wall_us(self) -> int:
+        """Return the wall clock in microseconds since 1970."""
+        return time.time_ns() // 1000
+
+    def reading(self) -> Reading:
+        """Return both at one moment."""
+        return Reading(wall_us=self.wall_us(), monotonic_us=time.monotonic_ns() // 1000)
+
+    async def sleep(self, seconds: float) -> None:
+        """Come back after that many seconds."""
+        await asyncio.sleep(seconds)

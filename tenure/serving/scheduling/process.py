@@ -1,0 +1,68 @@
+"""One process of the live scheduler: what every room of it works with."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import Final
+
+from ledger.domain.errors import CorruptLedgerError, FencedError
+from ledger.store.service import Service
+from scheduler.decide.settings import SchedulingSettings
+from scheduler.record.events import DecidedBy
+from scheduler.service.assembly import Assembly
+from scheduler.service.beginning import Beginning
+from scheduler.service.freshness import Freshness
+from scheduler.service.metrics import Metrics
+from tenure.kube.objects import KubeObjects
+from tenure.serving.background import Tasks, every
+from tenure.serving.scheduling.ledger import ProbedLane
+from tenure.serving.scheduling.options import ProcessClock, SchedulerOptions
+
+FATAL: Final = (FencedError, CorruptLedgerError)
+"""After these nothing of ours will be recorded any more: the process ends."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Process:
+    """
+    What runs from the ledger's opening to the end.
+
+    Attributes:
+        stack: closes what was opened, in the reverse order.
+        stopping: set when the process was told to stop.
+        woken: set when a node changed.
+        words: what every reservation repeats.
+        live: what decides.
+    """
+
+    options: SchedulerOptions
+    settings: SchedulingSettings
+    stack: AsyncExitStack
+    stopping: asyncio.Event
+    woken: asyncio.Event
+    clock: ProcessClock
+    metrics: Metrics
+    objects: KubeObjects
+    origin: str
+    service: Service
+    recorder: ProbedLane
+    freshness: Freshness
+    words: DecidedBy
+    begun: Beginning
+    live: Assembly
+    tasks: Tasks
+
+    def repeat(
+        self,
+        seconds: float,
+        what: str,
+        act: Callable[[], Awaitable[None]],
+        *,
+        fatal: tuple[type[Exception], ...] = (),
+    ) -> None:
+        """Act again and again, from when the tasks are started; see `every`."""
+        failures = self.metrics.background_failures
+        self.tasks.append(every(seconds, what, act, failures, fatal=fatal))

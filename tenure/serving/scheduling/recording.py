@@ -1,0 +1,40 @@
+"""The work of the ledger's one writer: nodes, releases, and what the cluster is told of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from tenure.serving.scheduling.ledger import PROBE_SECONDS
+from tenure.serving.scheduling.process import FATAL, Process
+
+SETTLE_SECONDS: Final = 0.05
+"""How long changes of nodes gather before they are recorded."""
+_LOOK_SECONDS: Final = 2.0
+
+
+def record_what_changes(process: Process) -> None:
+    """Record nodes and ends, tell the cluster of room, and look whether the ledger is back."""
+    releasing = process.live.releasing
+    process.repeat(SETTLE_SECONDS, "inventory", _settling(process), fatal=FATAL)
+    process.repeat(SETTLE_SECONDS, "releases", releasing.settle, fatal=FATAL)
+    process.repeat(SETTLE_SECONDS, "wakes", releasing.tell)
+    process.repeat(PROBE_SECONDS, "events", process.live.telling.send)
+    process.repeat(PROBE_SECONDS, "ledger", process.recorder.probe)
+
+
+def _settling(process: Process) -> Callable[[], Awaitable[None]]:
+    inventory, freshness, woken = process.live.inventory, process.freshness, process.woken
+
+    async def settle() -> None:
+        try:
+            async with asyncio.timeout(_LOOK_SECONDS):
+                await woken.wait()
+        except TimeoutError:
+            pass
+        woken.clear()
+        await inventory.settle()
+        freshness.settled = inventory.settled
+
+    return settle
