@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable
 from datetime import datetime
 from pathlib import Path
 from typing import Final
+from weakref import WeakKeyDictionary
 
 from certs.material import CertificateError, CertificateFacts, KeyPair, check_pair, facts_of
 
@@ -33,19 +34,22 @@ class Serving:
 
     Args:
         clients: whose leaves callers must show, as PEM; None lets everybody in.
+        optional: a caller may show no leaf; one that it shows must be of `clients`, and without
+            `clients` it may show none. Whose leaves these are can change: see `trust`.
 
     Raises:
         CertificateError: `clients` holds no certificate.
     """
 
-    def __init__(self, *, clients: bytes | None = None) -> None:
+    def __init__(self, *, clients: bytes | None = None, optional: bool = False) -> None:
         self._clients = clients
+        self._optional = optional
+        self._pair: KeyPair | None = None
         self._current: ssl.SSLContext | None = None
         self._facts: CertificateFacts | None = None
-        self._outer = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        self._outer.minimum_version = _MINIMUM
+        self._verified: WeakKeyDictionary[ssl.SSLContext, bytes] = WeakKeyDictionary()
+        self._outer = self._made()
         self._outer.sni_callback = self._choose
-        self._ask_callers(self._outer)
 
     @property
     def context(self) -> ssl.SSLContext:
@@ -67,23 +71,53 @@ class Serving:
             CertificateError: clients would refuse it; the one before is served on.
         """
         check_pair(pair, bundle, names, now=now)
+        context = self._made(pair)
+        if self._current is None:
+            _load(self._outer, pair)  # so that OpenSSL knows which kinds of keys there are
+        self._current, self._pair = context, pair
+        self._facts = facts_of(pair.certificate)
+
+    def trust(self, clients: bytes | None) -> None:
+        """
+        Believe leaves of this authority alone from now on; callers may still show none.
+
+        Raises:
+            CertificateError: it holds no certificate; the one before is believed on.
+        """
+        assert self._optional, "whom callers must belong to does not change"
+        before, self._clients = self._clients, clients
+        try:
+            made = self._made(self._pair)
+        except CertificateError:
+            self._clients = before
+            raise
+        self._current = None if self._pair is None else made
+
+    def believes(self, context: ssl.SSLContext) -> bool:
+        """Tell whether a leaf that a connection of this context showed is one to believe now."""
+        return self._clients is not None and self._verified.get(context) == self._clients
+
+    def _made(self, pair: KeyPair | None = None) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = _MINIMUM
         self._ask_callers(context)
-        _load(context, pair)
-        if self._current is None:
-            _load(self._outer, pair)  # so that OpenSSL knows which kinds of keys there are
-        self._current = context
-        self._facts = facts_of(pair.certificate)
+        if pair is not None:
+            _load(context, pair)
+        return context
 
     def _ask_callers(self, context: ssl.SSLContext) -> None:
+        if self._optional:
+            context.verify_mode = ssl.CERT_OPTIONAL
+            context.num_tickets = 0  # a connection that resumes shows a leaf that nobody verifies
         if self._clients is None:
             return
         try:
             context.load_verify_locations(cadata=self._clients.decode("ascii"))
         except (ValueError, ssl.SSLError) as error:
             raise CertificateError(f"callers' authority can't be read: {error}") from error
-        context.verify_mode = ssl.CERT_REQUIRED
+        if not self._optional:
+            context.verify_mode = ssl.CERT_REQUIRED
+        self._verified[context] = self._clients
 
     def _choose(
         self, connection: ssl.SSLObject | ssl.SSLSocket, _name: str | None, _: ssl.SSLContext

@@ -23,6 +23,7 @@ from tenure.kube.objects import connected
 from tenure.serving.background import as_coroutine, tasks_of_process
 from tenure.serving.listening import Connections, announced
 from tenure.serving.probes import probes_app
+from tenure.serving.scheduling.api import answer_people
 from tenure.serving.scheduling.certificates import ServingFolder
 from tenure.serving.scheduling.cluster import origin_of, reflectors
 from tenure.serving.scheduling.ledger import (
@@ -64,6 +65,7 @@ async def serve_scheduler(options: SchedulerOptions) -> None:
         record_what_changes(process)
         process.repeat(LOOK_SECONDS, "certificates", as_coroutine(folder.look))
         process.repeat(LOOK_SECONDS, "holds", as_coroutine(process.live.holds.expire))
+        await answer_people(process, [])
         process.tasks.start()
         await _answer(process, folder)
 

@@ -148,6 +148,22 @@ def scheduler(
             help="HOST:PORT for /livez, /readyz and /metrics, plain.",
         ),
     ] = "0.0.0.0:8080",
+    api: Annotated[
+        str | None,
+        typer.Option(
+            envvar="TENURE_SCHEDULER_API",
+            metavar="HOST:PORT",
+            help="Where people, agents and webhooks ask, TLS. Default: nowhere.",
+            show_default=False,
+        ),
+    ] = None,
+    api_name: Annotated[
+        list[str] | None,
+        typer.Option(
+            envvar="TENURE_SCHEDULER_API_NAME",
+            help="DNS name or address that they use; may be given again.",
+        ),
+    ] = None,
     config: Annotated[
         Path | None,
         typer.Option(envvar="TENURE_SCHEDULER_CONFIG", help="SchedulerConfiguration file."),
@@ -224,8 +240,13 @@ def scheduler(
         from tenure.serving.logs import set_up_logs
         from tenure.serving.run import address, default_replica, run_service
         from tenure.serving.scheduler import serve_scheduler
-        from tenure.serving.scheduling.options import SchedulerOptions
+        from tenure.serving.scheduling.options import ApiOptions, SchedulerOptions
 
+    people = api and ApiOptions(
+        where=address(api, "--api"),
+        certificates=certificates,
+        names=tuple(api_name or ("tenure-api.tenure-system.svc",)),
+    )
     options = SchedulerOptions(
         ledger=ledger_url(ledger),
         extender=address(extender, "--extender"),
@@ -239,6 +260,7 @@ def scheduler(
         ledger_key=ledger_key,
         replica=replica or default_replica(),
         drain_seconds=drain_seconds,
+        api=people or None,
     )
     set_up_logs(debug=debug)
     run_service(lambda: asyncio.run(serve_scheduler(options)))

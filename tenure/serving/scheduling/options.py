@@ -11,6 +11,22 @@ from ledger.domain.log.clock import Reading
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ApiOptions:
+    """
+    Where people, agents and webhooks are answered, and what is shown to them.
+
+    Attributes:
+        where: host and port to listen on.
+        certificates: folder with `tls.crt`, `tls.key` and, if there, `ca.crt`.
+        names: DNS names and addresses that callers use.
+    """
+
+    where: tuple[str, int]
+    certificates: Path
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerOptions:
     """
     What the process is told at its start.
@@ -24,6 +40,7 @@ class SchedulerOptions:
         proof_key, ledger_key: files of signer keys, for the proofs on Pods and for what is said of
             the ledger.
         drain_seconds: time for the news to spread that we are going, before we stop listening.
+        api: where people, agents and webhooks are answered; None = nowhere.
     """
 
     ledger: str
@@ -38,6 +55,7 @@ class SchedulerOptions:
     ledger_key: Path
     replica: str
     drain_seconds: float = 5.0
+    api: ApiOptions | None = None
 
 
 class ProcessClock:

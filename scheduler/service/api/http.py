@@ -1,0 +1,193 @@
+"""The listener for people, agents and webhooks: routes, who calls, limits, refusals as Status."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import ssl
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from aiohttp import web
+from aiohttp.web_protocol import RequestHandler
+
+from certs.ports import ApiError
+from ledger.domain.errors import InputError, LedgerError
+from scheduler.service.api.callers import Caller, Headers, UnknownCallerError
+from scheduler.service.api.remembered import TooManyError
+
+BODY_BYTES_MAX: Final = 1 << 20
+SECONDS_MAX: Final = 30.0
+"""kube-apiserver gives up after 60 s."""
+
+_log: Final = logging.getLogger("tenure.scheduler.api")
+
+Answering = Callable[[RequestHandler | None], AbstractContextManager[None]]
+Act = Callable[[web.Request, Caller], Awaitable[web.StreamResponse]]
+OpenAct = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class RefusedError(Exception):
+    """A request that gets another status than 200, in the words of a Kubernetes Status."""
+
+    def __init__(self, status: int, reason: str, message: str, *, retry: bool = False) -> None:
+        super().__init__(message)
+        self.status = status
+        self.reason = reason
+        self.retry = retry
+
+
+class ConnectAgainError(Exception):
+    """What a connection proved when it was opened is believed no more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    """
+    What is answered at a path.
+
+    Attributes:
+        act: given who calls; what they may do is its own affair.
+        seconds_max: how long it may take; a stream ends by itself before.
+    """
+
+    method: str
+    path: str
+    act: Act
+    seconds_max: float = SECONDS_MAX
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenRoute:
+    """What is answered to whoever connects: it says nothing of the cluster, and needs nothing."""
+
+    path: str
+    act: OpenAct
+
+
+class Believed(Protocol):
+    """Whose client certificates count; see `certs.serving.Serving`."""
+
+    def believes(self, context: ssl.SSLContext) -> bool:
+        """Tell whether a leaf that a connection of this context showed is one to believe now."""
+        ...
+
+
+class Knows(Protocol):
+    """Tells who calls; see `scheduler.service.api.callers.Callers`."""
+
+    async def who(self, headers: Headers, common_names: tuple[str, ...]) -> Caller:
+        """Return who calls."""
+        ...
+
+
+def api_app(
+    routes: Iterable[Route | OpenRoute],
+    callers: Knows,
+    believed: Believed,
+    answering: Answering,
+) -> web.Application:
+    """
+    Return the application, TLS outside.
+
+    Args:
+        answering: keeps a connection for as long as its request is being answered.
+    """
+    app = web.Application(client_max_size=BODY_BYTES_MAX)
+    for route in routes:
+        method = "GET" if isinstance(route, OpenRoute) else route.method
+        app.router.add_route(method, route.path, _handler(route, callers, believed, answering))
+
+    async def nothing(request: web.Request) -> web.StreamResponse:
+        with answering(request.protocol):
+            return refusal(404, "NotFound", "the server could not find the requested resource")
+
+    app.router.add_route("*", "/{rest:.*}", nothing)
+    return app
+
+
+def refusal(status: int, reason: str, message: str, *, retry: bool = False) -> web.Response:
+    """Return a refusal as clients of the Kubernetes API read it."""
+    body = {
+        "kind": "Status",
+        "apiVersion": "v1",
+        "metadata": {},
+        "status": "Failure",
+        "message": message,
+        "reason": reason,
+        "code": status,
+    }
+    headers = {"Retry-After": "1"} if retry else {}
+    return web.json_response(body, status=status, headers=headers)
+
+
+def _handler(
+    route: Route | OpenRoute, callers: Knows, believed: Believed, answering: Answering
+) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+    async def act(request: web.Request) -> web.StreamResponse:
+        if isinstance(route, OpenRoute):
+            return await route.act(request)
+        names = _common_names(request, believed)
+        caller = await callers.who(request.headers, names)
+        return await route.act(request, caller)
+
+    seconds = SECONDS_MAX if isinstance(route, OpenRoute) else route.seconds_max
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        with answering(request.protocol):
+            try:
+                async with asyncio.timeout(seconds):
+                    return await act(request)
+            except RefusedError as error:
+                return refusal(error.status, error.reason, str(error), retry=error.retry)
+            except ConnectAgainError as error:
+                answer = refusal(503, "ServiceUnavailable", str(error), retry=True)
+                answer.force_close()
+                return answer
+            except UnknownCallerError as error:
+                return refusal(401, "Unauthorized", str(error))
+            except web.HTTPRequestEntityTooLarge:
+                fact = f"too large: bytes_max={BODY_BYTES_MAX}"
+                return refusal(413, "RequestEntityTooLarge", fact)
+            except InputError as error:
+                return refusal(400, "BadRequest", _with_step(error))
+            except TooManyError as error:
+                return refusal(429, "TooManyRequests", str(error), retry=True)
+            except (ApiError, LedgerError) as error:
+                _log.warning("not answered", extra={"path": route.path, "reason": str(error)})
+                return refusal(503, "ServiceUnavailable", _with_step(error))
+            except TimeoutError:
+                return refusal(504, "Timeout", f"no answer in time: seconds={seconds:g}")
+
+    return handle
+
+
+def _with_step(error: Exception) -> str:
+    """Return a message with the step that its author knows to take next."""
+    return "; next: ".join([str(error), *getattr(error, "__notes__", ())[:1]])
+
+
+def _common_names(request: web.Request, believed: Believed) -> tuple[str, ...]:
+    """
+    Return the common names of a certificate that is believed now, none without one.
+
+    Raises:
+        ConnectAgainError: the connection showed one to an authority that is not believed any more.
+    """
+    transport = request.transport
+    shown = None if transport is None else transport.get_extra_info("ssl_object")
+    leaf = None if shown is None else shown.getpeercert()
+    if shown is None or not leaf:
+        return ()
+    if not believed.believes(shown.context):
+        raise ConnectAgainError("whose certificates are believed has changed: connect again")
+    subject = leaf.get("subject", ())
+    return tuple(value for part in subject for key, value in part if key == "commonName")
+
+
+def json_answer(body: object) -> web.Response:
+    """Return an answer in JSON."""
+    return web.Response(body=json.dumps(body).encode(), content_type="application/json")

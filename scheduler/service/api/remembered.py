@@ -1,0 +1,76 @@
+"""Answers of the API server that are worth keeping for seconds."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Hashable
+from typing import Generic, TypeVar
+
+_K = TypeVar("_K", bound=Hashable)
+_V = TypeVar("_V")
+
+
+class TooManyError(Exception):
+    """So many questions wait for the API server that one more is not asked."""
+
+
+class Remembered(Generic[_K, _V]):
+    """
+    Asks for what it does not know; who asks for the same at once waits for one answer.
+
+    Args:
+        seconds: how long an answer counts.
+        kept_max: answers; the oldest goes first.
+        asked_max: questions that are open at once.
+    """
+
+    def __init__(
+        self,
+        monotonic: Callable[[], float],
+        *,
+        seconds: float,
+        kept_max: int = 4096,
+        asked_max: int = 32,
+    ) -> None:
+        self._monotonic = monotonic
+        self._seconds = seconds
+        self._kept_max = kept_max
+        self._asked_max = asked_max
+        self._kept: dict[_K, tuple[float, _V]] = {}
+        self._asked: dict[_K, asyncio.Future[_V]] = {}
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    async def get(self, key: _K, ask: Callable[[], Awaitable[_V]]) -> _V:
+        """
+        Return the answer, of so many seconds ago at most; what `ask` raises is kept for nobody.
+
+        Raises:
+            TooManyError: it is not known, and too many ask.
+        """
+        known = self._kept.get(key)
+        if known is not None and self._monotonic() < known[0]:
+            return known[1]
+        asking = self._asked.get(key)
+        if asking is None:
+            if len(self._asked) >= self._asked_max:
+                raise TooManyError(f"too many questions are open: asked_max={self._asked_max}")
+            asking = asyncio.ensure_future(self._learn(key, ask))
+            self._asked[key] = asking
+            asking.add_done_callback(lambda done: self._learnt(key, done))
+        return await asyncio.shield(asking)  # others may wait for it too
+
+    async def _learn(self, key: _K, ask: Callable[[], Awaitable[_V]]) -> _V:
+        since = self._monotonic()
+        found = await ask()
+        self._kept.pop(key, None)
+        while len(self._kept) >= self._kept_max:
+            del self._kept[next(iter(self._kept))]
+        self._kept[key] = (since + self._seconds, found)
+        return found
+
+    def _learnt(self, key: _K, done: asyncio.Future[_V]) -> None:
+        del self._asked[key]
+        if not done.cancelled():
+            done.exception()  # whoever waits has it; perhaps nobody does any more
