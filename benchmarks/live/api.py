@@ -1,0 +1,176 @@
+"""
+An API server of a cluster that is only there to be read: lists, watches, Pods, Bindings, patches.
+
+    python -m benchmarks.live.api --port 8001 --nodes 5000 --pods 20000
+
+Nothing is checked and nothing is kept: what a client pays for is the size of lists and events.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import itertools
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from aiohttp import web
+
+from benchmarks.live import cluster
+from benchmarks.live.cluster import NAMESPACE, Json
+
+BOOKMARK_SECONDS: Final = 15.0
+_CONFIGMAPS: Final = "/api/v1/namespaces/kube-system/configmaps"
+_KINDS: Final = {
+    "/api/v1/nodes": "Node",
+    "/api/v1/pods": "Pod",
+    "/api/v1/namespaces": "Namespace",
+    _CONFIGMAPS: "ConfigMap",
+    "/apis/scheduling.koordinator.sh/v1alpha1/devices": "Device",
+    "/apis/topology.node.k8s.io/v1alpha1/noderesourcetopologies": "NodeResourceTopology",
+}
+
+
+@dataclass(slots=True)
+class Collection:
+    """Objects of one kind by name, and who watches them."""
+
+    items: dict[str, Json] = field(default_factory=dict)
+    watches: set[asyncio.Queue[Json]] = field(default_factory=set)
+
+    def tell(self, kind: str, item: Json) -> None:
+        """Tell everybody who watches."""
+        for watch in self.watches:
+            watch.put_nowait({"type": kind, "object": item})
+
+
+class Api:
+    """The whole of it."""
+
+    def __init__(self, node_count: int, pod_count: int) -> None:
+        self._versions = itertools.count(1)
+        self._all = {path: Collection() for path in _KINDS}
+        names = ("default", "kube-system", NAMESPACE)
+        self._fill("/api/v1/namespaces", ({"metadata": {"name": name}} for name in names))
+        self._fill("/api/v1/nodes", cluster.nodes(node_count))
+        made = list(_KINDS)
+        self._fill(made[4], cluster.devices(node_count))
+        self._fill(made[5], cluster.topologies(node_count))
+        self._fill("/api/v1/pods", cluster.running(pod_count, node_count))
+
+    def app(self) -> web.Application:
+        """Return it as an application."""
+        app = web.Application(client_max_size=1 << 26)
+        pods = f"/api/v1/namespaces/{NAMESPACE}/pods"
+        for path in _KINDS:
+            app.router.add_get(path, self._list)
+        app.router.add_post(pods, self._create_pod)
+        app.router.add_post(f"{pods}/{{name}}/binding", self._bind)
+        for path in ("/api/v1/namespaces/{name}", f"{pods}/{{name}}", "/api/v1/nodes/{name}"):
+            app.router.add_get(path, self._read)
+            app.router.add_patch(path, self._patch)
+        return app
+
+    def _fill(self, path: str, items: Iterable[Json]) -> None:
+        for item in items:
+            self._put(path, item)
+
+    def _put(self, path: str, item: Json) -> Json:
+        metadata = item["metadata"]
+        metadata.setdefault("uid", f"{_KINDS[path]}-{metadata['name']}".lower())
+        metadata["resourceVersion"] = str(next(self._versions))
+        self._all[path].items[metadata["name"]] = item
+        return item
+
+    async def _list(self, request: web.Request) -> web.StreamResponse:
+        if request.query.get("watch"):
+            return await self._watch(request)
+        items = list(self._all[request.path].items.values())
+        begin, limit = int(request.query.get("continue") or 0), int(request.query["limit"])
+        following = begin + limit
+        metadata = {
+            "resourceVersion": str(next(self._versions)),
+            "continue": str(following) if following < len(items) else "",
+        }
+        return web.json_response({"metadata": metadata, "items": items[begin:following]})
+
+    async def _watch(self, request: web.Request) -> web.StreamResponse:
+        answer = web.StreamResponse()
+        await answer.prepare(request)
+        told: asyncio.Queue[Json] = asyncio.Queue()
+        watches = self._all[request.path].watches
+        watches.add(told)
+        try:
+            while True:
+                try:
+                    async with asyncio.timeout(BOOKMARK_SECONDS):
+                        event = await told.get()
+                except TimeoutError:
+                    metadata = {"name": "now", "resourceVersion": str(next(self._versions))}
+                    event = {"type": "BOOKMARK", "object": {"metadata": metadata}}
+                await answer.write(json.dumps(event).encode() + b"\n")
+        except ConnectionError:
+            return answer
+        finally:
+            watches.discard(told)
+
+    async def _create_pod(self, request: web.Request) -> web.Response:
+        pod = self._put("/api/v1/pods", await request.json())
+        self._all["/api/v1/pods"].tell("ADDED", pod)
+        return web.json_response(pod, status=201)
+
+    async def _bind(self, request: web.Request) -> web.Response:
+        body = await request.json()
+        pods = self._all["/api/v1/pods"]
+        pod = pods.items[request.match_info["name"]]
+        metadata = {**pod["metadata"]}
+        metadata["annotations"] = {
+            **metadata["annotations"],
+            **body["metadata"].get("annotations", {}),
+        }
+        spec = {**pod["spec"], "nodeName": body["target"]["name"]}
+        pods.tell(
+            "MODIFIED", self._put("/api/v1/pods", {**pod, "metadata": metadata, "spec": spec})
+        )
+        return web.json_response({"kind": "Status", "status": "Success"}, status=201)
+
+    async def _read(self, request: web.Request) -> web.Response:
+        found = self._all[_collection(request)].items.get(request.match_info["name"])
+        if found is None:
+            return web.json_response({"kind": "Status", "code": 404}, status=404)
+        return web.json_response(found)
+
+    async def _patch(self, request: web.Request) -> web.Response:
+        path = _collection(request)
+        item = json.loads(json.dumps(self._all[path].items[request.match_info["name"]]))
+        for operation in json.loads(await request.read()):
+            *steps, last = operation["path"].strip("/").split("/")
+            target = item
+            for step in steps:
+                target = target.setdefault(step, {})
+            if operation["op"] in ("add", "replace"):
+                target[last.replace("~1", "/")] = operation["value"]
+        self._all[path].tell("MODIFIED", self._put(path, item))
+        return web.json_response(item)
+
+
+def _collection(request: web.Request) -> str:
+    kind = request.path.split("/")[-2]
+    return f"/api/v1/{kind}"
+
+
+def main() -> None:
+    """Serve until it is ended."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.live.api")
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--nodes", type=int, required=True)
+    parser.add_argument("--pods", type=int, required=True)
+    asked = parser.parse_args()
+    app = Api(asked.nodes, asked.pods).app()
+    web.run_app(app, host="127.0.0.1", port=asked.port, print=None)
+
+
+if __name__ == "__main__":
+    main()
