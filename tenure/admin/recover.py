@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
+from urllib.parse import quote
 
 import typer
 
 from ledger.domain.errors import InputError
-from ledger.domain.resources import ANNOTATION_TENURE_ALLOCATION
+from ledger.domain.resources import ANNOTATION_TENURE_ALLOCATION, ANNOTATION_TENURE_PROOF
 from tenure.exits import AnswerIsNo, with_next
 from tenure.keys import public_key as read_key
-from tenure.opening import clock_us, ledger_url, opened
+from tenure.opening import clock_us, opened
 from tenure.options import LedgerUrl, Output
 from tenure.output import Column, OutputFormat, write_answer
 from tenure.version import tenure_version
@@ -20,11 +23,12 @@ from tenure.version import tenure_version
 if TYPE_CHECKING:
     from ledger.domain.log.standing import Standing, Witness
     from ledger.store.mending.recover import Outcome, Recovery, SeenPod
-    from tenure.manifests import Document
 
 
 HOLDER: Final = "tenure ledger recover"
 _ENDED: Final = ("Succeeded", "Failed")
+_PAGE: Final = 500
+_PAGES_MAX: Final = 2_000
 _COLUMNS: Final = (
     Column(key="what", title="WHAT"),
     Column(key="pod", title="POD"),
@@ -43,14 +47,32 @@ def register(group: typer.Typer) -> None:
 def recover(
     *,
     pods: Annotated[
-        str, typer.Option("--pods", metavar="FILE", help="The cluster's Pods: YAML or JSON, or -.")
-    ],
+        str | None,
+        typer.Option(
+            "--pods",
+            metavar="FILE",
+            help="The cluster's Pods: YAML or JSON, or -.",
+            show_default=False,
+        ),
+    ] = None,
+    kubeconfig: Annotated[
+        str | None,
+        typer.Option(
+            "--kubeconfig",
+            metavar="FILE",
+            help="Read Pods, and what the scheduler has seen, from this cluster.",
+            show_default=False,
+        ),
+    ] = None,
+    namespace: Annotated[
+        str, typer.Option("--namespace", help="Namespace of Tenure's own, with --kubeconfig.")
+    ] = "tenure-system",
     public_keys: Annotated[
         list[str],
         typer.Option(
             "--public-key",
             metavar="VKEY",
-            help="The key that signs allocations, or its file; again for another that did.",
+            help="The key that signs allocations, or its file; again for another, or for proofs.",
         ),
     ],
     witness: Annotated[
@@ -58,13 +80,17 @@ def recover(
         typer.Option(
             "--witness",
             metavar="FILE",
-            help="What agents and ConfigMaps have seen of the ledger.",
+            help="What agents have seen of the ledger, or the scheduler's ConfigMap.",
             show_default=False,
         ),
     ] = None,
     all_pods: Annotated[
         bool,
         typer.Option("--all-pods", help="FILE is every Pod there is: release the other holdings."),
+    ] = False,
+    api_restored: Annotated[
+        bool,
+        typer.Option("--api-restored", help="The API server's store was put back from a backup."),
     ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would be done, record nothing.")
@@ -82,14 +108,17 @@ def recover(
     import secrets
 
     from ledger.store.mending.recover import recover
-    from ledger.store.place import sqlite_path
     from ledger.store.proving.trusted_keys import trusted_keys
-    from tenure.manifests import read_manifests
 
-    sqlite_path(ledger_url(ledger))
+    if (pods is None) == (kubeconfig is None):
+        raise with_next(InputError("of --pods and --kubeconfig one is needed"), "give one of them")
     keys = [read_key(text) for text in public_keys]
-    seen = [_pod(document) for document in read_manifests([pods]).of_kind("Pod")]
     witnesses = _witnesses(Path(witness)) if witness else []
+    if pods is not None:
+        seen = _dumped(pods)
+    else:
+        seen, kept = _asked(kubeconfig, namespace)
+        witnesses += kept
     with opened(ledger, mode="write") as source:
         trusted = trusted_keys(source, keys)
         try:
@@ -104,6 +133,7 @@ def recover(
                 version=tenure_version(),
                 wall_us=0 if source.is_simulation else clock_us(),
                 all_pods=all_pods,
+                api_restored=api_restored,
                 dry_run=dry_run,
             )
         except InputError as error:
@@ -113,21 +143,61 @@ def recover(
         raise AnswerIsNo
 
 
-def _pod(document: Document) -> SeenPod:
+def _dumped(path: str) -> list[SeenPod]:
+    from tenure.manifests import read_manifests
+
+    return [_pod(each.body, each.uid) for each in read_manifests([path]).of_kind("Pod")]
+
+
+def _asked(kubeconfig: str | None, namespace: str) -> tuple[list[SeenPod], list[Witness]]:
+    """Return the Pods of a cluster, and what its scheduler has seen of the ledger."""
+    from certs.ports import ApiError
+    from scheduler.service.witnesses import config_map_path
+    from tenure.kube.objects import connected
+
+    async def asked() -> tuple[list[SeenPod], list[Witness]]:
+        found: list[SeenPod] = []
+        following = ""
+        async with connected(kubeconfig) as objects:
+            for _ in range(_PAGES_MAX):
+                query = f"limit={_PAGE}&continue={quote(following)}"
+                page = await objects.read(f"/api/v1/pods?{query}") or {}
+                items = page.get("items") or ()
+                found += [_pod(item, str(item["metadata"]["uid"])) for item in items]
+                following = (page.get("metadata") or {}).get("continue") or ""
+                if not following:
+                    break
+            kept = await objects.read(config_map_path(namespace))
+        return found, [] if kept is None else [_kept(kept)]
+
+    try:
+        return asyncio.run(asked())
+    except ApiError as error:
+        raise with_next(InputError(str(error)), "give a dump with --pods instead") from error
+
+
+def _pod(body: Mapping[str, Any], uid: str) -> SeenPod:
     from ledger.store.mending.recover import SeenPod
 
-    spec, status = document.body.get("spec"), document.body.get("status")
+    metadata, spec, status = body["metadata"], body.get("spec"), body.get("status")
     node = spec.get("nodeName") if isinstance(spec, dict) else None
     phase = status.get("phase") if isinstance(status, dict) else None
-    annotations = document.body["metadata"].get("annotations") or {}
+    annotations = metadata.get("annotations") or {}
     return SeenPod(
-        uid=document.uid,
-        namespace=document.namespace,
-        name=document.name,
+        uid=uid,
+        namespace=metadata.get("namespace") or "default",
+        name=metadata["name"],
         node_name=node if isinstance(node, str) else "",
         running=phase not in _ENDED,
         allocation=annotations.get(ANNOTATION_TENURE_ALLOCATION),
+        proof=annotations.get(ANNOTATION_TENURE_PROOF),
     )
+
+
+def _kept(item: Mapping[str, Any]) -> Witness:
+    from scheduler.service.witnesses import kept_witness
+
+    return kept_witness(item)
 
 
 def _witnesses(path: Path) -> list[Witness]:
@@ -144,8 +214,9 @@ def _witnesses(path: Path) -> list[Witness]:
         several = isinstance(document, list)
         for place, item in enumerate(document if several else [document]):
             at = f"[{place}]" if several else ""
+            is_object = isinstance(item, dict) and item.get("kind") == "ConfigMap"
             try:
-                found.append(decode_value(Witness, item, at))
+                found.append(_kept(item) if is_object else decode_value(Witness, item, at))
             except InputError as error:
                 raise error.at(source.place_of(number, error.field)) from None
     return found

@@ -58,7 +58,9 @@ def status_record(source: Ledger) -> dict[str, Any]:
         "epoch": head.epoch,
         "incarnation": one_line(lives[-1].name),
         "unknown_positions": ", ".join(
-            f"{each.first}-{each.last} of {one_line(each.incarnation)}" for each in lost
+            f"{each.first}-{each.last} of {one_line(each.incarnation)}"
+            for each in lost
+            if each.last >= each.first
         ),
         "nodes": len(nodes),
         "cards": len(gpus),

@@ -68,14 +68,6 @@ def test_a_forged_allocation_is_an_answer_of_no(tenure: CommandLine, scene: Path
     assert "the signature does not hold" in answer.out
 
 
-def test_only_a_local_file_is_recovered(tenure: CommandLine, scene: Path) -> None:
-    """A database that a service may be writing is not touched from here."""
-    answer = tenure.run(*options(scene), "--ledger", "postgresql://user@host/db")
-
-    assert answer.code == 2
-    assert "error:" in answer.err
-
-
 def test_a_broken_witness_file_is_named(tenure: CommandLine, scene: Path) -> None:
     """File, line and field; nothing is recorded."""
     (scene / "witness.yaml").write_text("- origin: x\n  position: one\n")

@@ -7,12 +7,13 @@ recorded as a fact, observed, and as drift. Nothing is believed without a signat
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from sqlalchemy import select
 
+from ledger.domain.annotations.proof import SignedHolding, decode_proof
 from ledger.domain.annotations.signed import Checker
 from ledger.domain.annotations.signed_allocation import (
     Allocation,
@@ -58,6 +59,8 @@ class SeenPod:
         node_name: empty while it is not bound.
         running: it may hold devices: neither Succeeded nor Failed.
         allocation: the text of our signed annotation, None without one.
+        proof: the text of the proof for its node, None without one: it tells where a reservation
+            was, and not enough to make it again.
     """
 
     uid: str
@@ -66,6 +69,7 @@ class SeenPod:
     node_name: str
     running: bool = True
     allocation: str | None = None
+    proof: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,6 +142,7 @@ def recover(
     version: str,
     wall_us: int = 0,
     all_pods: bool = False,
+    api_restored: bool = False,
     dry_run: bool = False,
 ) -> Recovery:
     """
@@ -151,6 +156,8 @@ def recover(
         incarnation: the name of the new one; unused if none has to be opened.
         doubt: why a key that checks is not believed at a position, such as one rotated away.
         all_pods: `pods` are every Pod of the cluster: holdings of others are released.
+        api_restored: the API server was set back, as its operator says: a new incarnation is
+            opened also where the ledger lacks nothing, and versions count anew from there.
         dry_run: find out everything, record nothing.
 
     Raises:
@@ -159,20 +166,22 @@ def recover(
         LedgerError: the ledger is corrupt, or can't be written.
     """
     read = {pod.uid: _read(pod, check) for pod in pods if pod.allocation is not None}
-    past = _past(ledger, [*witnesses, *_witnesses(read)], set(read))
+    proofs = {pod.uid: proof for pod in pods if (proof := _proven(pod, check)) is not None}
+    witnesses = [*witnesses, *(_seen_on(pods, proofs))]
+    past = _past(ledger, [*witnesses, *_witnesses(read)], {*read, *proofs})
     read = _in_force(ledger, read, past, doubt)
     everyone = [*witnesses, *_witnesses(read)]
     found = standing(past.own, everyone)
     _refuse(found, past.own, ledger.url, incarnation)
-    disbelieved, allocations = _judged(pods, read, past)
+    disbelieved, allocations = _judged(pods, read, proofs, past)
     absent = _absent(pods, past)
     plan = RecoveryPlan(
         past=past,
-        lost=_recovered(found, past.own, incarnation),
+        lost=_recovered(found, past.own, incarnation, api_restored=api_restored),
         gone=absent if all_pods else (),
         allocations=allocations,
         texts={pod.uid: pod.allocation for pod in pods if pod.allocation is not None},
-        name=incarnation if isinstance(found, Behind) else past.own.incarnation,
+        name=incarnation if isinstance(found, Behind) or api_restored else past.own.incarnation,
         actor=holder,
         wall_us=wall_us,
     )
@@ -223,6 +232,30 @@ def _read(pod: SeenPod, check: Checker) -> _Signed | str:
         if said != seen:
             return f"signed for another {what}: {said or 'none'}"
     return _Signed(allocation=allocation, key=keys[-1])
+
+
+def _proven(pod: SeenPod, check: Checker) -> SignedHolding | None:
+    """Return the Pod's proof, None where it has none that holds for it."""
+    try:
+        proof = None if pod.proof is None else decode_proof(pod.proof, check=check)
+    except InputError:
+        return None  # what it tells besides is in the allocation, which names what is wrong
+    return proof if proof is not None and proof.pod_uid == pod.uid else None
+
+
+def _seen_on(pods: Sequence[SeenPod], proofs: Mapping[str, SignedHolding]) -> list[Witness]:
+    """Return what proofs tell of the ledger that they were made in."""
+    return [
+        Witness(
+            origin=proofs[pod.uid].cluster,
+            incarnation=proofs[pod.uid].incarnation,
+            epoch=proofs[pod.uid].epoch,
+            position=proofs[pod.uid].position,
+            seen_by=f"Pod {pod.namespace}/{pod.name}",
+        )
+        for pod in pods
+        if pod.uid in proofs
+    ]
 
 
 def _in_force(
@@ -344,9 +377,19 @@ def _refuse(found: Standing, own: Own, place: str, incarnation: str) -> None:
             pass
 
 
-def _recovered(found: Standing, own: Own, incarnation: str) -> tuple[LedgerRecovered, ...]:
+def _recovered(
+    found: Standing, own: Own, incarnation: str, *, api_restored: bool
+) -> tuple[LedgerRecovered, ...]:
+    """Return what opens a new incarnation: of an API server that was set back, nothing is lost."""
     if not isinstance(found, Behind):
-        return ()
+        nothing = LedgerRecovered(
+            lost_from=own.position + 1,
+            lost_to=own.position,
+            incarnation=incarnation,
+            lost_incarnation=own.incarnation,
+            began_at=own.position + 1,
+        )
+        return (nothing,) if api_restored else ()
     return tuple(
         LedgerRecovered(
             lost_from=lost.first,
@@ -360,7 +403,10 @@ def _recovered(found: Standing, own: Own, incarnation: str) -> tuple[LedgerRecov
 
 
 def _judged(
-    pods: Sequence[SeenPod], read: Mapping[str, _Signed | str], past: PastEvents
+    pods: Sequence[SeenPod],
+    read: Mapping[str, _Signed | str],
+    proofs: Mapping[str, SignedHolding],
+    past: PastEvents,
 ) -> tuple[tuple[Outcome, ...], tuple[Allocation, ...]]:
     """Return the Pods that are not believed, and the allocations to make again, in their order."""
     by_name = {node.name: uid for uid, node in past.nodes.items()}
@@ -371,6 +417,9 @@ def _judged(
     again: list[Allocation] = []
     for pod in pods:
         said = read.get(pod.uid)
+        proof = proofs.get(pod.uid)
+        if said is None and proof and (proof.pod_uid, proof.attempt) not in past.known:
+            said = f"a proof without an allocation: position={proof.position}"
         if said is None or not pod.running:
             continue
         fact = said if isinstance(said, str) else _doubt(said.allocation, past, by_name, latest)
@@ -426,6 +475,24 @@ def _outcome_of(held: Holding, node: str) -> Outcome:
 def incarnations(ledger: Ledger) -> tuple[tuple[Incarnation, ...], tuple[Lost, ...]]:
     """Return the ledger's incarnations, the open one last, and the positions it knows as lost."""
     return incarnations_of(_recoveries(ledger))
+
+
+def own_at(ledger: Ledger, positions: Collection[int]) -> Own:
+    """Return what a ledger says of itself, with its chain at these positions as far as at hand."""
+    table, wanted = schema.ledger_events.c, sorted(positions)
+    lives, lost = incarnations(ledger)
+    head = ledger.head()
+    with ledger.connection.begin():
+        query = select(table.position, table.chain_hash).where(table.position.in_(wanted))
+        rows = ledger.connection.execute(query).all() if wanted else ()
+    return Own(
+        origin=head.origin,
+        position=head.position,
+        epoch=head.epoch,
+        incarnations=lives,
+        lost=lost,
+        chains={position: bytes(chain).hex() for position, chain in rows},
+    )
 
 
 def _recoveries(ledger: Ledger, last: int | None = None) -> list[LedgerRecovered]:

@@ -1,0 +1,291 @@
+"""
+What others have seen of the ledger, compared with it before anything is granted or recorded.
+
+Rule: design section 8, "Restore". A witness is a bound Pod's proof whose signature holds, and the
+ConfigMap that the service keeps. What is no proof of ours says nothing of the ledger: its Pod is
+adopted like any other that runs unrecorded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+from urllib.parse import quote
+
+import msgspec
+
+from certs.ports import Object
+from ledger.domain.annotations.proof import decode_proof
+from ledger.domain.annotations.signed import Checker
+from ledger.domain.annotations.wire import load
+from ledger.domain.errors import InputError
+from ledger.domain.log.codec import decode_value, encode_value
+from ledger.domain.log.standing import (
+    Ahead,
+    Behind,
+    ForeignOrigin,
+    Forked,
+    InStep,
+    Own,
+    Standing,
+    Witness,
+    standing,
+)
+from ledger.domain.log.state import LedgerState
+from ledger.domain.resources import ANNOTATION_TENURE_PROOF
+
+RECOVERING: Final = "LedgerRecovering"
+CONFIG_MAP: Final = "tenure-ledger-head"
+"""The ConfigMap in which the service keeps how far it has seen its ledger."""
+_KEY: Final = "witness"
+_RECOVER: Final = "run `tenure ledger recover`"
+_RESTORE: Final = "put back a copy of this cluster's own ledger"
+
+Reservation = tuple[str, int]
+"""Pod UID and number of the attempt."""
+
+
+class _Said(msgspec.Struct, frozen=True, gc=False):
+    """Of a proof, what is looked at before its signature: whether it can tell anything new."""
+
+    cluster: str
+    incarnation: str
+    epoch: int
+    position: int
+    attempt: int
+    pod_uid: str
+
+
+class _Proof(msgspec.Struct, frozen=True, gc=False):
+    proof: _Said
+
+
+_PROOF: Final = msgspec.json.Decoder(_Proof)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """
+    The proof on a bound Pod, not believed yet.
+
+    Attributes:
+        pod_uid: of the Pod that carries it.
+        pod: namespace and name, for people.
+    """
+
+    pod_uid: str
+    pod: str
+    incarnation: str
+    position: int
+    attempt: int
+    text: str
+
+
+class ProofBook:
+    """
+    A sink of Pods that keeps the proofs which the ledger, as it was begun with, does not explain.
+
+    Attributes:
+        claims: by UID of the Pod.
+        broken: UID of a Pod -> why what it carries is no proof of ours.
+    """
+
+    def __init__(self, origin: str, state: LedgerState) -> None:
+        self._origin = origin
+        self._held: dict[str, int] | None = {
+            held.pod_uid: held.opened_position
+            for node in state.nodes.values()
+            for held in node.holdings.values()
+        }
+        self.claims: dict[str, Claim] = {}
+        self.broken: dict[str, str] = {}
+
+    def close(self) -> None:
+        """Keep nothing any more: from here on the ledger's one writer signs every proof."""
+        self._held = None
+        self.claims.clear()
+        self.broken.clear()
+
+    def put(self, uid: str, item: Object) -> None:
+        """Take a Pod that came or changed."""
+        if self._held is None:
+            return
+        self.drop(uid)
+        metadata = item["metadata"]
+        text = (metadata.get("annotations") or {}).get(ANNOTATION_TENURE_PROOF)
+        if text is None or not (item.get("spec") or {}).get("nodeName"):
+            return
+        try:
+            said = _PROOF.decode(text).proof
+        except (msgspec.DecodeError, TypeError, RecursionError) as error:
+            self.broken[uid] = f"not a proof: {error}"
+            return
+        if (said.cluster, said.pod_uid) != (self._origin, uid):
+            self.broken[uid] = f"a proof of another cluster or Pod: cluster={said.cluster!r}"
+        elif self._held.get(uid) != said.position:
+            self.claims[uid] = Claim(
+                pod_uid=uid,
+                pod=f"{metadata.get('namespace')}/{metadata.get('name')}",
+                incarnation=said.incarnation,
+                position=said.position,
+                attempt=said.attempt,
+                text=text,
+            )
+
+    def drop(self, uid: str) -> None:
+        """Forget a Pod that is gone."""
+        self.claims.pop(uid, None)
+        self.broken.pop(uid, None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Examined:
+    """
+    How a ledger stands beside its witnesses.
+
+    Attributes:
+        reason: why nothing may be granted, with the next step; empty where all is well.
+        disbelieved: UID of a Pod -> why its proof tells nothing.
+    """
+
+    reason: str
+    disbelieved: Mapping[str, str]
+
+
+def examine(
+    own: Own,
+    reserved: Mapping[int, Reservation | None],
+    claims: Collection[Claim],
+    kept: Witness | None,
+    check: Checker,
+) -> Examined:
+    """
+    Compare a ledger with what was seen of it; the gravest finding counts.
+
+    Args:
+        reserved: position -> whose reservation the ledger has there, None for another event;
+            positions that are not at hand are missing, and tell nothing.
+        kept: what the ConfigMap says, None without one.
+        check: tells whether a proof's signature is of a key that is trusted.
+    """
+    witnesses = [] if kept is None else [kept]
+    disbelieved: dict[str, str] = {}
+    for claim in sorted(claims, key=lambda one: (one.position, one.pod_uid)):
+        fact = _unexplained(own, reserved, claim)
+        if fact is None:
+            continue
+        try:
+            proof = decode_proof(claim.text, check=check)
+        except InputError as error:
+            disbelieved[claim.pod_uid] = str(error)
+            continue
+        witness = Witness(
+            origin=proof.cluster,
+            incarnation=proof.incarnation,
+            epoch=proof.epoch,
+            position=proof.position,
+            seen_by=f"Pod {claim.pod}",
+        )
+        if fact:
+            found: Standing = Forked(witness=witness, fact=fact)
+            return Examined(reason=reason_of(found, [witness]), disbelieved=disbelieved)
+        witnesses.append(witness)
+    return Examined(reason=reason_of(standing(own, witnesses), witnesses), disbelieved=disbelieved)
+
+
+def _unexplained(own: Own, reserved: Mapping[int, Reservation | None], claim: Claim) -> str | None:
+    """Return None where the ledger explains a proof, "" where it lacks it, or what contradicts."""
+    if not own.has(claim.incarnation, claim.position):
+        return None if claim.position <= own.known_lost_to(claim.incarnation) else ""
+    there = reserved.get(claim.position, (claim.pod_uid, claim.attempt))
+    if there == (claim.pod_uid, claim.attempt):
+        return None
+    return f"another event at the position: position={claim.position}"
+
+
+def reason_of(found: Standing, witnesses: Sequence[Witness]) -> str:
+    """Return why nothing may be granted from a ledger that stands so, empty where it may."""
+    match found:
+        case InStep() | Ahead():
+            return ""
+        case Behind(lost=lost):
+            last = lost[-1]
+            by = next(
+                each.seen_by
+                for each in witnesses
+                if (each.incarnation, each.position) == (last.incarnation, last.last)
+            )
+            ranges = ", ".join(
+                f"{each.first} to {each.last} of {each.incarnation}" for each in lost
+            )
+            return f"{RECOVERING}: the ledger lacks positions {ranges}, seen by {by}: {_RECOVER}"
+        case Forked(witness=witness, fact=fact):
+            words = f"another history than was seen: {fact}, by={witness.seen_by}"
+            return f"{RECOVERING}: {words}: {_RESTORE}"
+        case ForeignOrigin(witness=witness):
+            words = f"another ledger was seen: origin={witness.origin}, by={witness.seen_by}"
+            return f"{RECOVERING}: {words}: {_RESTORE}"
+
+
+def set_back(seen: Sequence[str], now: str) -> str:
+    """
+    Return why nothing may be granted by an API server that was set back, empty if it was not.
+
+    Rule: design section 8, "Restore": a resourceVersion below one already seen.
+
+    Args:
+        seen: versions of Pods as they were reserved for.
+        now: of the list of Pods. Versions that are no numbers tell nothing.
+    """
+    highest = max((int(each) for each in seen if _is_number(each)), default=0)
+    if not _is_number(now) or int(now) >= highest:
+        return ""
+    words = f"the API server was set back: resourceVersion={now}, seen={highest}"
+    return f"{RECOVERING}: {words}: {_RECOVER} --api-restored"
+
+
+def _is_number(version: str) -> bool:
+    return version.isascii() and version.isdigit()
+
+
+# --- the ConfigMap ----------------------------------------------------------------------------
+
+
+def config_map_path(namespace: str) -> str:
+    """Return the path of the ConfigMap."""
+    return f"/api/v1/namespaces/{quote(namespace, safe='')}/configmaps/{CONFIG_MAP}"
+
+
+def config_map(witness: Witness, namespace: str) -> Object:
+    """Return the ConfigMap that says what was seen."""
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": CONFIG_MAP, "namespace": namespace},
+        "data": {_KEY: encode_value(witness)},
+    }
+
+
+def kept_witness(item: Object, origin: str | None = None) -> Witness:
+    """
+    Return what the ConfigMap says; of the ledger of that origin, if one is given.
+
+    Raises:
+        InputError: it says nothing that can be read, or speaks of another ledger.
+    """
+    data = item.get("data")
+    text = data.get(_KEY) if isinstance(data, Mapping) else None
+    if not isinstance(text, str):
+        raise InputError("missing", field=f"data[{_KEY}]")
+    path = f"data[{_KEY}]"
+    witness: Witness = decode_value(Witness, load(text, path), path)
+    if origin not in (None, witness.origin):
+        raise InputError(f"of another ledger: {witness.origin!r}", field=f"{path}.origin")
+    return replace(witness, seen_by=f"ConfigMap {CONFIG_MAP}")
+
+
+def mangled(error: InputError) -> str:
+    """Return why nothing may be granted while nobody can tell what the ConfigMap said."""
+    step = "delete it once `tenure verify` finds nothing"
+    return f"{RECOVERING}: ConfigMap {CONFIG_MAP} can't be read: {error}: {step}"
