@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +25,8 @@ from scheduler.decide.nodes.holdings import Holdings
 from scheduler.decide.nodes.node_arrays import ABSENT, NodeArrays
 from scheduler.decide.nodes.node_rows import NodeRows
 from scheduler.decide.nodes.pins import CpuPins
-from scheduler.decide.outcome import NOT_RATED, Placement, Rated, Unplaced
+from scheduler.decide.outcome import NOT_RATED, Placement, Rated, Unfit, Unplaced
+from scheduler.decide.refusal.reasons import NOT_OFFERED
 from scheduler.decide.refusal.refusals import Refusals
 from scheduler.decide.score.expected_fill import ExpectedFill
 from scheduler.decide.score.fragmentation import Fragmentation
@@ -34,6 +37,22 @@ from scheduler.decide.score.pools import PoolPrices
 from scheduler.decide.score.rows import RatingRows, Ratings, runner_up
 from scheduler.decide.settings import POLICIES, SchedulingSettings
 from scheduler.decide.shapes import Shape, ShapeIndex
+
+_NOT_OFFERED: Final = Unfit(reason=NOT_OFFERED.text)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """
+    What keeps a Pod from nodes beside what they are and hold.
+
+    Attributes:
+        closed: number of a node -> why it takes nobody.
+        offered: numbers of the nodes that kube-scheduler leaves the Pod; None = all.
+    """
+
+    closed: Mapping[int, str] = field(default_factory=dict)
+    offered: IntArray | None = None
 
 
 class Engine:
@@ -128,20 +147,27 @@ class Engine:
         """Return how much of all GPU is idle and of no use to typical Pods, in percent."""
         return self._fragmentation.percent()
 
-    def decide(self, request: PodRequest, *, ordinal: int = 0) -> Placement | Unplaced:
+    def decide(
+        self, request: PodRequest, *, ordinal: int = 0, limits: Limits | None = None
+    ) -> Placement | Unplaced:
         """
         Choose a node for the Pod, and its devices and CPUs there; change nothing.
 
         The best-rated node whose devices and CPUs really combine; ties go to the first. Without
-        one, why not, node by node. `ordinal` is the number of the arrival, read by `random`.
+        one, why not, node by node.
+
+        Args:
+            ordinal: the number of the arrival, read by `random`.
+            limits: nodes that others keep the Pod from; None = nobody does.
         """
         shape = self._shapes.shape_of(request)
         row = ratings = self._rows.current(shape)
         if led := self._lead.applies(request):
             ratings = self._by_links(request, shape, ratings)
         # A draw is out of the nodes left, so that what is remembered must not change how many.
-        known = {} if self._draws else self._unfit.failed(request, shape)
+        looked = {} if self._draws else self._unfit.failed(request, shape)
         by_arrays = ratings
+        known = looked if limits is None else self._limited(limits, ratings, looked)
         if known:
             ratings = ratings.copy()
             ratings[list(known)] = -1
@@ -168,15 +194,30 @@ class Engine:
                 others = np.flatnonzero(self._takes(ratings, request.memory_bytes))
                 alike = self._classes.groups(request, shape, others)
             for other in alike.get(node, (node,)):
-                known[other] = answer
+                looked[other] = known[other] = answer
                 ratings[other] = -1
             node, ratings = self._pick(ratings, request.memory_bytes, ordinal, led=led)
+        closed = frozenset() if limits is None else frozenset(limits.closed.values())
         tried = {
             node: unfit
             for node, unfit in known.items()
-            if self._has_memory(node, request.memory_bytes)
+            if self._has_memory(node, request.memory_bytes) or unfit.reason in closed
         }
         return self._refusals.explain(request, shape, tried)
+
+    def _limited(
+        self, limits: Limits, ratings: Ratings, known: Mapping[int, Unfit]
+    ) -> dict[int, Unfit]:
+        """Return why not of the nodes that only a closer look refuses, and of those kept away."""
+        kept = dict(known)
+        if limits.offered is not None:
+            takes = ratings >= 0
+            takes[self._node_rows.of.take(limits.offered)] = False
+            for row in np.flatnonzero(takes).tolist():
+                kept.setdefault(row, _NOT_OFFERED)
+        for number, reason in limits.closed.items():
+            kept[int(self._node_rows.of[number])] = Unfit(reason=reason)
+        return kept
 
     def filter(self, request: PodRequest, nodes: Sequence[int] | IntArray) -> Filtered:
         """

@@ -164,6 +164,10 @@ class NodeDirectory:
         """Return why a name can't be asked about."""
         return self._closed.get(name, UNKNOWN_NODE)
 
+    def all_closed(self) -> Mapping[str, str]:
+        """Return why nodes take nothing, by name, of those that are closed."""
+        return self._closed
+
     def ask(self, names: Sequence[str]) -> AskedNodes:
         """
         Return the engine's numbers of these nodes.

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final, Protocol
+from typing import Protocol
 
 from ledger.domain.log.events import PodObserved, PodVoided
 from ledger.domain.log.machines import contradictions
@@ -31,9 +31,7 @@ from scheduler.decide.settings import SchedulingSettings
 from scheduler.record import events
 from scheduler.record.events import DecidedBy
 from scheduler.record.grouping import Ended, Grouping, past_deadline, refused_everywhere
-
-REFUSALS_PER_POD_MAX: Final = 16
-"""Changes of the reasons that are recorded for one Pod (design section 8, bounded)."""
+from scheduler.record.refusing import ToldRefusals
 
 Refused = Callable[[int, Unplaced], None]
 """Called with an arrival and why it has no place."""
@@ -96,8 +94,7 @@ class Decisions:
         self._rank = rank
         self._nodes = list(cluster.nodes)
         self._running_requests = cluster.running_requests
-        self._refusals: Counter[str] = Counter()  # Pod UID -> refusals recorded
-        self._reasons: dict[str, frozenset[str]] = {}  # Pod UID -> why it waits, as recorded
+        self._refusals = ToldRefusals()
         self._plans: Counter[str] = Counter()  # group -> plans recorded
         self._plan: Callable[[], None] | None = None  # records the plan that was made last
         self._attempts: dict[str, int] = {}  # Pod UID -> reservations, of those with several
@@ -208,16 +205,13 @@ class Decisions:
         """
         uid = answer.request.uid
         reasons = frozenset(reason.reason for reason in answer.reasons)
-        if self._reasons.get(uid) == reasons or self._refusals[uid] >= REFUSALS_PER_POD_MAX:
+        if not self._refusals.is_news(uid, reasons):
             return False
-        self._reasons[uid] = reasons
         self._record_plan()
-        self._refusals[uid] += 1
+        number = self._refusals.next_number(uid, reasons)
         digest = self._describe(answer.request, at_us)
         self._record.add(
-            events.unplaced(
-                self._words, answer, self._refusals[uid], at_us, digest=digest, arrival=arrival
-            )
+            events.unplaced(self._words, answer, number, at_us, digest=digest, arrival=arrival)
         )
         self._record.decided()
         return True
@@ -299,7 +293,7 @@ class Decisions:
 
     def change_pod(self, uid: str) -> None:
         """Let a Pod that holds nothing ask as if it never had, because it is another now."""
-        self._reasons.pop(uid, None)
+        self._refusals.ask_anew(uid)
 
     # --- inside -------------------------------------------------------------------------------
 
@@ -405,7 +399,7 @@ class Decisions:
             placement = self.groups.with_seen(placement)
             attempt = self._attempts[request.uid] = self._attempts.get(request.uid, 0) + 1
         self._held[request.uid] = placement
-        self._reasons.pop(request.uid, None)
+        self._refusals.ask_anew(request.uid)
         node = self._nodes[placement.node]
         digest = self._describe(request, at_us)
         annotations = encode(placement, node=node, now_ns=at_us * 1000, settings=self._settings)

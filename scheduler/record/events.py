@@ -264,8 +264,8 @@ def unplaced(
     return _refusal(event, number, at_us)
 
 
-def broken_rules(words: DecidedBy, pod: RefusedPod, at_us: int) -> NewEvent:
-    """Return the refusal of a Pod that breaks rules of ours."""
+def broken_rules(words: DecidedBy, pod: RefusedPod, at_us: int, number: int = 1) -> NewEvent:
+    """Return the refusal of a Pod that breaks rules of ours; `number` as of a refusal."""
     event = RequestRefused(
         pod_uid=pod.uid,
         namespace=pod.namespace,
@@ -279,7 +279,7 @@ def broken_rules(words: DecidedBy, pod: RefusedPod, at_us: int) -> NewEvent:
         policy=words.policy,
         snapshot=pod.snapshot,
     )
-    return _refusal(event, 1, at_us)
+    return _refusal(event, number, at_us)
 
 
 def health_changed(change: HealthChange, node: NodeFacts, number: int) -> NewEvent:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
 import numpy as np
 
 from certs.ports import Object
 from ledger.domain.annotations.wire import an_object
-from ledger.domain.errors import InputError
+from ledger.domain.errors import FieldError, InputError
 from ledger.domain.kube.object_fields import text_at
+from ledger.domain.request.requests import PodRequest
 from scheduler.cluster.model import RefusedPod
 from scheduler.decide.extender import (
     ExtenderArguments,
@@ -21,6 +22,7 @@ from scheduler.decide.extender import (
     member,
     read_json,
 )
+from scheduler.decide.nodes.arrays import IntArray
 from scheduler.decide.outcome import Placement
 from scheduler.service.ports import BindCall
 from scheduler.service.preempting import preempt
@@ -63,6 +65,25 @@ class NoHolds:
         """Do nothing."""
 
 
+class Refusals(Protocol):
+    """Who keeps why Pods wait; see `scheduler.service.refusing.Refusing`."""
+
+    def noted(
+        self, asked: PodRequest | RefusedPod, offered: IntArray | None = None, why: str = ""
+    ) -> None:
+        """Take note that a filter left a Pod no node; nothing waits."""
+        ...
+
+
+class NoRefusals:
+    """Keeps none."""
+
+    def noted(
+        self, asked: PodRequest | RefusedPod, offered: IntArray | None = None, why: str = ""
+    ) -> None:
+        """Do nothing."""
+
+
 class Extender:
     """
     Answers filter, prioritize, preempt and bind.
@@ -81,11 +102,13 @@ class Extender:
         *,
         why_not: Callable[[], str],
         holds: Holds | None = None,
+        refusals: Refusals | None = None,
     ) -> None:
         self._view = view
         self._binds = binds
         self._why_not = why_not
         self._holds = NoHolds() if holds is None else holds
+        self._refusals = NoRefusals() if refusals is None else refusals
 
     def filter(self, body: bytes) -> bytes:
         """
@@ -102,13 +125,19 @@ class Extender:
         try:
             request = view.asks(arguments.pod)
         except InputError as error:
+            unread = _unread(arguments.pod, error)
+            if unread is not None:
+                self._refusals.noted(unread)
             return view.directory.refusal(view.directory.ask(arguments.node_names), str(error))
         refusal = request.message if isinstance(request, RefusedPod) else why_not_served(request)
         if isinstance(request, RefusedPod) or refusal:
+            self._refusals.noted(request, why=refusal)
             return view.directory.refusal(view.directory.ask(arguments.node_names), refusal)
         self._holds.asked_again(request.uid)
         judged = view.judge(request, arguments.node_names)
         best = judged.filtered.best
+        if best is None and not _is_nominated(arguments):
+            self._refusals.noted(request, judged.asked.nodes)
         if best is not None and len(judged.filtered.passing) == 1:
             self._holds.expected(best, arguments.pod)
         return view.directory.filter_result(judged.asked, judged.filtered, arguments.nodes)
@@ -184,3 +213,21 @@ class Extender:
         why = self._why_not()
         if why:
             raise NotNowError(why)
+
+
+def _is_nominated(arguments: ExtenderArguments) -> bool:
+    """Tell whether it is asked about a nominated node alone: about the others comes next."""
+    status = arguments.pod.get("status")
+    nominated = status.get("nominatedNodeName") if isinstance(status, dict) else None
+    return bool(nominated) and list(arguments.node_names) == [nominated]
+
+
+def _unread(pod: Mapping[str, object], error: InputError) -> RefusedPod | None:
+    """Return a Pod that can't be read as one that is refused; None where it has no name even."""
+    metadata = pod.get("metadata")
+    metadata = metadata if isinstance(metadata, dict) else {}
+    uid, namespace, name = (metadata.get(key) for key in ("uid", "namespace", "name"))
+    if not (isinstance(uid, str) and isinstance(namespace, str) and isinstance(name, str) and uid):
+        return None
+    why = FieldError(field=error.field, reason="FieldValueInvalid", message=error.message)
+    return RefusedPod(uid=uid, namespace=namespace, name=name, errors=(why,))

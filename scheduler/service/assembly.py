@@ -17,6 +17,7 @@ from scheduler.service.freshness import Freshness
 from scheduler.service.holds import Holds
 from scheduler.service.inventory import Inventory
 from scheduler.service.ports import Api, Clock, Recorder, Start
+from scheduler.service.refusing import History, Refusing
 from scheduler.service.releasing import Releasing
 from scheduler.service.telling import Telling
 from scheduler.service.view import ClusterView
@@ -61,6 +62,7 @@ class Assembly:
     inventory: Inventory
     binder: Binder
     releasing: Releasing
+    refusing: Refusing
     extender: Extender
     telling: Telling
 
@@ -84,6 +86,7 @@ class Ports:
 
     Attributes:
         words: what every reservation repeats.
+        told: what the ledger says of why Pods waited.
         proofs: made once the view is there, which knows machines.
         wake: told whenever a node changed.
         actor: whose doing the events are.
@@ -95,6 +98,7 @@ class Ports:
     freshness: Freshness
     words: DecidedBy
     proofs: Callable[[ClusterView], Proofs]
+    told: History
     start: Start
     wake: Callable[[], None]
     actor: str
@@ -118,6 +122,7 @@ def assemble(settings: SchedulingSettings, begun: Beginning, ports: Ports) -> As
         actor=ports.actor,
         start=ports.start,
     )
+    refusing = Refusing(view, books, binder, ports.words, told=ports.told, why_not=why_not)
     return Assembly(
         view=view,
         holds=holds,
@@ -125,6 +130,7 @@ def assemble(settings: SchedulingSettings, begun: Beginning, ports: Ports) -> As
         inventory=Inventory(view, ports.recorder, clock, begun, synced=ports.freshness.synced),
         binder=binder,
         releasing=Releasing(view, books, binder, begun, why_not=why_not),
-        extender=Extender(view, binder, why_not=why_not, holds=holds),
+        refusing=refusing,
+        extender=Extender(view, binder, why_not=why_not, holds=holds, refusals=refusing),
         telling=Telling(api=ports.api, clock=clock, reporter=ports.actor),
     )

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ledger.domain.log.events import (
+    LedgerEvent,
     NodeDescribed,
     NodeInventoried,
     PodObserved,
     PodReserved,
+    RequestRefused,
     SettingsChanged,
 )
 from ledger.domain.log.state import LedgerState
 from ledger.domain.nodes import NodeFacts
 from ledger.store.open import Ledger
 from ledger.store.reading.kept import events_at, events_of
-from ledger.store.reading.report_queries import attempts_that_count
+from ledger.store.reading.report_queries import attempts_that_count, last_refusals
 from ledger.store.reading.timetravel import load_state
 from scheduler.cluster.rebuilt import node_of
+from scheduler.record.refusing import Told
 
 
 @dataclass(slots=True, kw_only=True)
@@ -95,3 +98,28 @@ def begin(ledger: Ledger) -> Beginning:
         attempts=attempts,
         settings=settings[-1].settings if settings else "",
     )
+
+
+def told_refusals(ledger: Ledger, pod_uids: Sequence[str]) -> dict[str, Told]:
+    """
+    Return what a ledger says of why these Pods waited; of those that it refused at all.
+
+    Raises:
+        LedgerError: it can't be read.
+    """
+    connection = ledger.connection
+    with connection.begin():
+        found = last_refusals(connection, pod_uids)
+        last = [position for _, position, is_last in found.values() if is_last]
+        said = events_at(connection, last)
+    return {
+        uid: Told(number=number, reasons=_reasons(said.get(position)))
+        for uid, (number, position, _) in found.items()
+    }
+
+
+def _reasons(event: LedgerEvent | None) -> frozenset[str] | None:
+    """Return the reasons of a refusal; None where it is in an archive, or not the last word."""
+    if not isinstance(event, RequestRefused):
+        return None
+    return frozenset(reason.reason for reason in event.reasons)

@@ -124,7 +124,7 @@ class LiveBooks:
             decided_on=self._view.position,
         )
         assert isinstance(reservation.event, PodReserved)
-        described = self._describing(recorded, digest, f"{call.pod_uid}:{attempt}", at_us)
+        described = self.describing(recorded, digest, f"{call.pod_uid}:{attempt}", at_us)
         return Chosen(reservation=reservation.event, events=(*described, reservation))
 
     def observed(self, event: PodObserved, request: PodRequest | None) -> tuple[NewEvent, ...]:
@@ -141,9 +141,9 @@ class LiveBooks:
             return (new,)
         recorded = recorded_request(request)
         about = f"{event.pod_uid}:{event.attempt}"
-        return (*self._describing(recorded, event.request, about, at_us), new)
+        return (*self.describing(recorded, event.request, about, at_us), new)
 
-    def _describing(
+    def describing(
         self, recorded: RecordedRequest, digest: str, about: str, at_us: int
     ) -> tuple[NewEvent, ...]:
         """Return the description of a request, unless the ledger has it."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric
+from prometheus_client.core import CounterMetricFamily
+from prometheus_client.registry import Collector
 
 from scheduler.service.freshness import Followed
 
@@ -62,10 +64,33 @@ class Metrics:
         for what, value in values.items():
             self._read.labels(what).set_function(value)
 
+    def count(
+        self, name: str, words: str, label: str, source: Callable[[], Mapping[str, int]]
+    ) -> None:
+        """Read these counts, which only grow, whenever somebody asks."""
+        self.registry.register(_Counted(name, words, label, source))
+
     def watch_staleness(self, followed: Mapping[str, Followed]) -> None:
         """Read how old these collections are whenever somebody asks."""
         for name, one in followed.items():
             self._stale.labels(name).set_function(partial(_age, one))
+
+
+class _Counted(Collector):
+    """Counts that somebody else keeps."""
+
+    def __init__(
+        self, name: str, words: str, label: str, source: Callable[[], Mapping[str, int]]
+    ) -> None:
+        self._name, self._words, self._label = name, words, label
+        self._source = source
+
+    def collect(self) -> Iterable[Metric]:
+        """Return what is counted now."""
+        family = CounterMetricFamily(self._name, self._words, labels=(self._label,))
+        for what, number in sorted(self._source().items()):
+            family.add_metric((what,), number)
+        return (family,)
 
 
 def _age(one: Followed) -> float:

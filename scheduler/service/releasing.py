@@ -98,7 +98,7 @@ class Releasing:
         for uid, node in begun.state.nodes.items():
             self._know(uid, node.name)
         view.pods.moved = self._look_at
-        view.told = self._told
+        view.tellers.append(self._told)
 
     # --- what is to be looked at ----------------------------------------------------------------
 

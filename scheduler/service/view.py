@@ -66,7 +66,7 @@ class ClusterView:
         nodes, pods: what the API tells; their sinks are handed to reflectors.
         position: every event up to it is folded.
         given_back: told the UIDs of Pods whose soft holds went with a node.
-        told: told every event that is new, once it is folded in.
+        tellers: told every event that is new, once it is folded in.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class ClusterView:
         self.pods = PodBook(settings.vocabulary.device_names, self._open_or_close)
         self.position = 0
         self.given_back: Callable[[Sequence[str]], None] = lambda _: None
-        self.told: Callable[[LedgerEvent], None] = lambda _: None
+        self.tellers: list[Callable[[LedgerEvent], None]] = []
         self._ahead: set[int] = set()
         self._fold = Folding()
         self._opened: dict[int, Opened] = {}  # position -> the event that opened a holding
@@ -135,7 +135,8 @@ class ClusterView:
         uid = node_uid_of(event)
         if uid is not None and uid in self._facts:
             self._lay(self._facts[uid])
-        self.told(event)
+        for tell in self.tellers:
+            tell(event)
 
     def recorded(self, uid: str) -> NodeState | None:
         """Return what the ledger says of a node."""
@@ -185,6 +186,11 @@ class ClusterView:
     def uid(self, name: str) -> str | None:
         """Return the UID of the Node of this name that is decided on, open or closed."""
         return self._named.get(name)
+
+    def number(self, name: str) -> int | None:
+        """Return the engine's number of the Node of this name, open or closed."""
+        uid = self._named.get(name)
+        return None if uid is None else self._numbers[uid]
 
     def facts(self, name: str) -> NodeFacts | None:
         """Return the node of this name as it is decided on, None where there is none."""

@@ -30,6 +30,7 @@ from tenure.serving.scheduling.ledger import (
     ProbedLane,
     beginning_of,
     follow_ledger,
+    refusals_told,
     say_settings,
 )
 from tenure.serving.scheduling.options import ProcessClock, SchedulerOptions
@@ -109,6 +110,7 @@ async def _opened(
         freshness=freshness,
         words=words,
         proofs=signer_of(options, origin, incarnation),
+        told=refusals_told(options.ledger),
         start=tasks.run,
         wake=woken.set,
         actor=turn.holder,
@@ -152,7 +154,15 @@ async def _show_probes(process: Process) -> None:
         holds=lambda: len(live.holds),
         unconfirmed=lambda: sum(map(len, live.releasing.waiting.values())),
         unrecorded=lambda: len(live.releasing.faults),
+        unexplained=lambda: len(live.refusing),
     )
+    for name, words, label, counts in (
+        ("tenure_refusals", "Refusals, by what became of them.", "what", live.refusing.counts),
+        ("tenure_soft_holds_ended", "Soft holds, by why they ended.", "why", live.holds.ended),
+        ("tenure_bind_acts", "Acts of binding, with their outcome.", "act", live.binder.counts),
+        ("tenure_kubernetes_events", "Events for people, by fate.", "what", live.telling.counts),
+    ):
+        metrics.count(name, words, label, counts.copy)
 
     def why_not_ready() -> str:
         return "stopping" if process.stopping.is_set() else freshness.why_not()

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from ledger.domain.log.events import NodeDescribed, PodVoided, RequestDescribed, SettingsChanged
+from msgspec import structs
+
+from ledger.domain.log.events import (
+    NodeDescribed,
+    PodVoided,
+    RefusalReason,
+    RequestDescribed,
+    RequestRefused,
+    SettingsChanged,
+)
 from ledger.domain.log.recorded_node import recorded_node
 from ledger.domain.nodes import NodeFacts
 from ledger.store.writing.append import Writer
-from scheduler.service.beginning import begin
+from scheduler.record.refusing import Told
+from scheduler.service.beginning import begin, told_refusals
 from tests.support.clusters import gpu_node
 from tests.support.stores import (
     Clock,
@@ -14,6 +24,7 @@ from tests.support.stores import (
     bound,
     node,
     observed,
+    refused,
     released,
     reserved,
     share,
@@ -98,3 +109,30 @@ def test_an_empty_ledger_is_a_beginning_too(store: Store) -> None:
         begun = begin(ledger)
     assert (begun.position, dict(begun.opened), dict(begun.said), begun.settings) == (0, {}, {}, "")
     assert not any(isinstance(event, RequestDescribed) for event in begun.opened.values())
+
+
+def _refused(pod: str, *reasons: str) -> RequestRefused:
+    words = tuple(RefusalReason(reason=reason, nodes=1) for reason in reasons)
+    return structs.replace(refused(pod), reasons=words)
+
+
+def test_a_ledger_tells_why_pods_waited_and_how_often_it_said_so(store: Store) -> None:
+    """The reasons of the last refusal, where no place was reserved since; others are left out."""
+    clock = Clock()
+    with store.open() as ledger:
+        writer = start(ledger)
+        for event in (
+            node(),
+            _refused("waits", "one"),
+            _refused("waits", "one", "two"),
+            _refused("placed", "one"),
+            reserved("placed", share(0, 50)),
+            _refused("other", "one"),
+            reserved("never", share(0, 50)),
+        ):
+            writer.append([clock.new(event)])
+        found = told_refusals(ledger, ["uid-waits", "uid-placed", "uid-never", "uid-unknown"])
+    assert found == {
+        "uid-waits": Told(number=2, reasons=frozenset({"one", "two"})),
+        "uid-placed": Told(number=1, reasons=None),
+    }

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from certs.ports import ApiError
 from ledger.domain.errors import LedgerError, OverloadedError, UnknownOutcomeError
-from ledger.domain.log.events import PodObserved
+from ledger.domain.log.events import PodObserved, PodReserved, RequestRefused
 from ledger.domain.log.state import LOST as LOST_PHASE
 from ledger.domain.resources import ANNOTATION_DEVICE_ALLOCATED, LABEL_TENURE_HOLDING
 from ledger.store.open import Ledger, open_ledger
@@ -30,12 +30,14 @@ from ledger.store.writing.append import Writer
 from ledger.store.writing.commands import Command, Outcome
 from scheduler.decide.settings import SchedulingSettings
 from scheduler.record.events import DecidedBy
+from scheduler.record.refusing import Told
 from scheduler.service.answering import Extender
-from scheduler.service.beginning import begin
+from scheduler.service.beginning import begin, told_refusals
 from scheduler.service.binding import Binder
 from scheduler.service.books import LiveBooks
 from scheduler.service.holds import Holds
 from scheduler.service.inventory import Inventory
+from scheduler.service.refusing import Refusing
 from scheduler.service.releasing import Releasing
 from scheduler.service.view import ClusterView
 from tests.support import fake_api, objects
@@ -157,12 +159,29 @@ class Service:
             actor=f"scheduler/{name}",
             start=self.tasks.start,
         )
-        self.extender = Extender(self.view, self.binder, why_not=self._why_not, holds=self.holds)
+        self.refusing = Refusing(
+            self.view, self.books, self.binder, WORDS, told=self._told, why_not=self._why_not
+        )
+        self.extender = Extender(
+            self.view,
+            self.binder,
+            why_not=self._why_not,
+            holds=self.holds,
+            refusals=self.refusing,
+        )
         self.releasing = Releasing(self.view, self.books, self.binder, begun, why_not=self._why_not)
         self.ready = False
 
     def _why_not(self) -> str:
         return "" if self.ready else "not ready"
+
+    async def _told(self, pod_uids: Sequence[str]) -> Mapping[str, Told]:
+        self.crash_maybe("before reading why Pods waited")
+        await asyncio.sleep(0.002)
+        if self.world.faults.hits("ledger away"):
+            raise LedgerError("down")
+        with open_ledger(self.world.url, mode="read") as ledger:
+            return told_refusals(ledger, pod_uids)
 
     def _fate(self, verb: str) -> str | int:
         self.crash_maybe(f"before {verb}")
@@ -194,6 +213,7 @@ class Service:
                 self.ready = True
                 await self.releasing.settle()
                 await self.releasing.tell()
+                await self.refusing.settle()
             except ApiError:
                 pass
             except LedgerError:
@@ -573,6 +593,26 @@ class World:
         if len(leader.holds):
             self.broken.append(f"soft holds are left: {len(leader.holds)}")
         self._check_room(held)
+        self._check_reasons()
+
+    def _check_reasons(self) -> None:
+        """Whoever waits has a reason in the ledger, and none was recorded twice in a row."""
+        said: dict[str, frozenset[str]] = {}
+        with open_ledger(self.url, mode="read") as ledger:
+            for one in ledger.read_events():
+                event = one.event
+                if isinstance(event, PodReserved):
+                    said.pop(event.pod_uid, None)
+                elif isinstance(event, RequestRefused):
+                    reasons = frozenset(reason.reason for reason in event.reasons)
+                    if said.get(event.pod_uid) == reasons:
+                        self.broken.append(f"said again: {event.pod_uid} {set(reasons)}")
+                    said[event.pod_uid] = reasons
+        for pod in self.pods():
+            uid, waits = pod["metadata"]["uid"], not pod["spec"].get("nodeName")
+            waits = waits and pod["status"]["phase"] == "Pending"
+            if waits and uid not in said and uid not in self.stranded:
+                self.broken.append(f"waits without a reason: {uid}")
 
     def _check_room(self, held: dict[str, list[tuple[str, int]]]) -> None:
         """No Pod waits that the free cards take."""

@@ -8,7 +8,7 @@ interval is [opened, closed).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
@@ -57,6 +57,7 @@ from ledger.store.schema import (
     ledger_devices,
     ledger_events,
     ledger_nodes,
+    ledger_refusals,
     ledger_reservations,
     ledger_slot_holdings,
     ledger_stands,
@@ -280,6 +281,30 @@ def refusal_count(connection: Connection, *, pod_uid: str) -> int:
     """Return how many refusals of one Pod are recorded."""
     query = select(func.count()).select_from(REFUSALS).where(REFUSALS.c.pod_uid == pod_uid)
     return int(connection.execute(query).scalar_one())
+
+
+def last_refusals(
+    connection: Connection, pod_uids: Sequence[str]
+) -> dict[str, tuple[int, int, bool]]:
+    """
+    Return how often these Pods were refused, where last, and whether that is their last word.
+
+    It is not where a place was reserved for the Pod since. Pods without a refusal are left out.
+    """
+    f, r = ledger_refusals.c, ledger_reservations.c
+    refused = (
+        select(f.pod_uid, func.count(), func.max(f.position))
+        .where(f.pod_uid.in_(pod_uids))
+        .group_by(f.pod_uid)
+    )
+    placed = (
+        select(r.pod_uid, func.max(r.position)).where(r.pod_uid.in_(pod_uids)).group_by(r.pod_uid)
+    )
+    since: dict[str, int] = dict(map(tuple, connection.execute(placed)))
+    return {
+        uid: (number, position, since.get(uid, 0) < position)
+        for uid, number, position in connection.execute(refused)
+    }
 
 
 def counts(connection: Connection) -> Counts:

@@ -51,6 +51,10 @@ REGISTERED_AGAIN: Final = Reason(
     text="MachineRegisteredAgain",
     remedy="delete the older Node object: a newer one gives what the machine has",
 )
+NOT_OFFERED: Final = Reason(
+    text="NodeNotOffered",
+    remedy="see kube-scheduler's own event: its ports, volumes, spreading or Pod affinity said no",
+)
 NODE_ABSENT: Final = Reason(text="NodeAbsent")
 """Never said: no node is there."""
 
@@ -176,6 +180,7 @@ def no_functions(device_type: str) -> Reason:
 _CLOSER: Final = {
     reason.text: reason
     for reason in (
+        NOT_OFFERED,
         NO_COMBINATION,
         NO_PARTITION_TABLE,
         PARTITION_COUNT,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from typing import Final
 
@@ -17,9 +19,11 @@ from scheduler.cluster.settings import settings_json
 from scheduler.decide.settings import SchedulingSettings
 from scheduler.record import events
 from scheduler.record.events import DecidedBy
-from scheduler.service.beginning import Beginning, begin
+from scheduler.record.refusing import Told
+from scheduler.service.beginning import Beginning, begin, told_refusals
 from scheduler.service.books import LiveBooks
 from scheduler.service.freshness import Freshness
+from scheduler.service.refusing import History
 from tenure.serving.scheduling.options import ProcessClock
 
 PROBE_SECONDS: Final = 1.0
@@ -68,6 +72,19 @@ def beginning_of(url: str) -> tuple[Beginning, str]:
     with open_ledger(url, mode="read") as ledger:
         lives, _ = incarnations(ledger)
         return begin(ledger), lives[-1].name
+
+
+def refusals_told(url: str) -> History:
+    """Return what asks the ledger why Pods waited."""
+
+    def read(pod_uids: Sequence[str]) -> Mapping[str, Told]:
+        with open_ledger(url, mode="read") as ledger:
+            return told_refusals(ledger, pod_uids)
+
+    async def told(pod_uids: Sequence[str]) -> Mapping[str, Told]:
+        return await asyncio.to_thread(read, pod_uids)
+
+    return told
 
 
 async def say_settings(

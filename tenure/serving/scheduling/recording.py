@@ -11,6 +11,8 @@ from tenure.serving.scheduling.process import FATAL, Process
 
 SETTLE_SECONDS: Final = 0.05
 """How long changes of nodes gather before they are recorded."""
+EXPLAIN_SECONDS: Final = 0.25
+"""Between looks at the Pods that were refused: a few at a time, beside the calls."""
 _LOOK_SECONDS: Final = 2.0
 
 
@@ -20,6 +22,7 @@ def record_what_changes(process: Process) -> None:
     process.repeat(SETTLE_SECONDS, "inventory", _settling(process), fatal=FATAL)
     process.repeat(SETTLE_SECONDS, "releases", releasing.settle, fatal=FATAL)
     process.repeat(SETTLE_SECONDS, "wakes", releasing.tell)
+    process.repeat(EXPLAIN_SECONDS, "refusals", process.live.refusing.settle, fatal=FATAL)
     process.repeat(PROBE_SECONDS, "events", process.live.telling.send)
     process.repeat(PROBE_SECONDS, "ledger", process.recorder.probe)
 

@@ -11,8 +11,9 @@ from scheduler.cluster.model import Cluster
 from scheduler.decide.engine import Engine
 from scheduler.decide.outcome import ReasonCount, Unplaced
 from scheduler.decide.settings import SchedulingSettings
-from scheduler.record.core import REFUSALS_PER_POD_MAX, Decisions, Placed
+from scheduler.record.core import Decisions, Placed
 from scheduler.record.events import DecidedBy
+from scheduler.record.refusing import REFUSALS_PER_POD_MAX
 from tests.support.runs import gpu_node, gpu_pod
 
 NOON_US = 1_700_000_000_000_000

@@ -1,0 +1,333 @@
+"""
+Keeps in the ledger why Pods wait: what a filter refused is explained and recorded beside the calls.
+
+Rule: design section 8, "Refusals are recorded when the set of reasons changes, bounded per Pod and
+namespace". Filter only notes whom it refused; why is found by the function that serves the files,
+over every node, so that a live ledger and a simulated one are asked in the same words.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from ledger.domain.errors import CorruptLedgerError, FencedError, LedgerError, UnknownOutcomeError
+from ledger.domain.log.events import LedgerEvent, PodReserved
+from ledger.domain.log.recorded import NewEvent
+from ledger.domain.log.recorded_request import recorded_request, request_digest
+from ledger.domain.request.requests import PodRequest
+from ledger.store.writing.commands import Command, Recorded
+from scheduler.cluster.model import RefusedPod
+from scheduler.decide.engine import Limits
+from scheduler.decide.nodes.arrays import IntArray
+from scheduler.decide.outcome import Placement, ReasonCount, Unfit, Unplaced
+from scheduler.decide.refusal.reasons import message
+from scheduler.record import events
+from scheduler.record.events import DecidedBy
+from scheduler.record.grouping import refused_everywhere
+from scheduler.record.refusing import Told, ToldRefusals
+from scheduler.service.binding import Binder
+from scheduler.service.books import LiveBooks
+from scheduler.service.ports import Clock, Recorder
+from scheduler.service.view import ClusterView
+
+TOGETHER: Final = 20
+"""Pods that are explained without a pause: a filter that comes meanwhile waits for them."""
+DUE_MAX: Final = 10_000
+"""Pods that wait to be explained; who comes then is explained when it is asked about again."""
+AGAIN_SECONDS: Final = 5.0
+"""A Pod is explained at most so often: kube-scheduler may ask about it all the time."""
+NAMESPACE_BURST: Final = 2_000.0
+NAMESPACE_SECONDS: Final = 10.0
+"""Refusals of one namespace: so many at once, and one more after each so many seconds."""
+KNOWN_MAX: Final = 50_000
+"""Pods of which it is remembered what was said; of others the ledger is asked."""
+
+UNCHANGED: Final = "unchanged"
+RECORDED: Final = "recorded"
+PLACEABLE: Final = "placeable"
+TOO_MANY: Final = "too many"
+REFUSED: Final = "refused by the ledger"
+
+History = Callable[[Sequence[str]], Awaitable[Mapping[str, Told]]]
+"""Returns what the ledger says of why these Pods waited; of those that it refused at all."""
+_LOST: Final = (FencedError, CorruptLedgerError)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Due:
+    """
+    A Pod that a filter refused.
+
+    Attributes:
+        offered: one bit for each number of a node: kube-scheduler asked about it; None = whatever
+            it asked about.
+        why: no node takes it for this one reason; empty where nodes have reasons of their own.
+    """
+
+    asked: PodRequest | RefusedPod
+    offered: npt.NDArray[np.uint8] | None = None
+    why: str = ""
+
+
+class Refusing:
+    """
+    Records why Pods wait.
+
+    Args:
+        words: what every refusal repeats.
+        told: asked about Pods that nothing is remembered of.
+        why_not: why nothing may be decided now, empty when it may.
+
+    Attributes:
+        counts: what became of the refusals that were noted.
+    """
+
+    def __init__(
+        self,
+        view: ClusterView,
+        books: LiveBooks,
+        binder: Binder,
+        words: DecidedBy,
+        *,
+        told: History,
+        why_not: Callable[[], str],
+    ) -> None:
+        self._view = view
+        self._books = books
+        self._binder = binder
+        self._recorder: Recorder = binder.recorder
+        self._clock: Clock = binder.clock
+        self._words = words
+        self._history = told
+        self._why_not = why_not
+        self._due: dict[str, _Due] = {}  # by UID, who was refused first first
+        self._told = ToldRefusals()
+        self._looked: dict[str, float] = {}  # UID -> when it was explained last
+        self._unsure: dict[str, tuple[NewEvent, ...]] = {}  # UID -> asked for, and not answered
+        self._budgets = Budgets(binder.clock.monotonic)
+        self.counts: Counter[str] = Counter()
+        view.tellers.append(self._took)
+
+    def __len__(self) -> int:
+        return len(self._due)
+
+    def noted(
+        self, asked: PodRequest | RefusedPod, offered: IntArray | None = None, why: str = ""
+    ) -> None:
+        """
+        Take note that a filter left a Pod no node; nothing waits.
+
+        Args:
+            offered: numbers of the nodes that it was asked about; None = all.
+            why: the one reason of every node, empty where they have their own.
+        """
+        uid = asked.uid
+        if uid not in self._due and len(self._due) >= DUE_MAX:
+            self.counts[TOO_MANY] += 1
+            return
+        bits = None if offered is None else _packed(offered)
+        self._due[uid] = _Due(asked=asked, offered=bits, why=why)
+
+    def _took(self, event: LedgerEvent) -> None:
+        """Let any reason be news again for a Pod that had a place meanwhile."""
+        if isinstance(event, PodReserved):
+            self._told.ask_anew(event.pod_uid)
+
+    async def settle(self) -> None:
+        """
+        Explain some of the Pods that wait, and record what is news.
+
+        Raises:
+            FencedError: another writer took over.
+            LedgerError: the ledger is away; the Pods are explained later.
+        """
+        if self._why_not():
+            return
+        pods = self._taken()
+        unknown = [uid for uid in pods if uid not in self._told.pods]
+        if unknown:
+            try:
+                found = await self._history(unknown)
+            except LedgerError:
+                self._put_back(pods)
+                raise
+            self._told.pods |= {uid: found.get(uid, Told()) for uid in unknown}
+        for uid, due in list(pods.items()):
+            try:
+                await self._explain(uid, due)
+            except LedgerError:
+                self._put_back(pods)
+                raise
+            del pods[uid]
+
+    def _taken(self) -> dict[str, _Due]:
+        """Return the Pods to explain now; those whose time has not come stay."""
+        now = self._clock.monotonic()
+        self._looked = {uid: at for uid, at in self._looked.items() if now - at < AGAIN_SECONDS}
+        pods: dict[str, _Due] = {}
+        for uid in list(self._due):
+            if uid in self._looked:
+                continue
+            due = self._due.pop(uid)
+            if not self._waits(uid):
+                self._unsure.pop(uid, None)
+                continue
+            pods[uid] = due
+            self._looked[uid] = now
+            if len(pods) == TOGETHER:
+                break
+        while len(self._told.pods) > KNOWN_MAX:
+            del self._told.pods[next(iter(self._told.pods))]
+        return pods
+
+    def _waits(self, uid: str) -> bool:
+        """Tell whether a Pod waits still, as far as we know: it may be here before its watch."""
+        seen = self._view.pods.seen.get(uid)
+        is_ours = self._binder.is_under_way(uid) or self._books.standing(uid) is not None
+        return not is_ours and (seen is None or not (seen.node or seen.ended))
+
+    def _put_back(self, pods: Mapping[str, _Due]) -> None:
+        for uid, due in pods.items():
+            self._due.setdefault(uid, due)
+            self._looked.pop(uid, None)
+
+    async def _explain(self, uid: str, due: _Due) -> None:
+        unsure = self._unsure.get(uid)
+        if unsure is not None:
+            await self._record(uid, unsure)
+            return
+        asked = due.asked
+        if isinstance(asked, RefusedPod):
+            reasons = frozenset(error.reason for error in asked.errors)
+            answer = None
+        else:
+            answer = self._answer(asked, due)
+            if answer is None:
+                self.counts[PLACEABLE] += 1
+                return
+            reasons = frozenset(reason.reason for reason in answer.reasons)
+        if not self._told.is_news(uid, reasons):
+            self.counts[UNCHANGED] += 1
+            return
+        if not self._budgets.take(asked.namespace):
+            self.counts[TOO_MANY] += 1
+            self._due.setdefault(uid, due)
+            return
+        number = self._told.next_number(uid, reasons)
+        await self._record(uid, self._events(asked, answer, number))
+
+    def _answer(self, request: PodRequest, due: _Due) -> Unplaced | None:
+        if due.why:
+            count = len(self._view.nodes.nodes)
+            return refused_everywhere(request, Unfit(reason=due.why), count)
+        return explained(self._view, request, None if due.offered is None else _numbers(due))
+
+    def _events(
+        self, asked: PodRequest | RefusedPod, answer: Unplaced | None, number: int
+    ) -> tuple[NewEvent, ...]:
+        at_us = self._clock.wall_us()
+        if isinstance(asked, RefusedPod):
+            described: tuple[NewEvent, ...] = ()
+            new = events.broken_rules(self._words, asked, at_us, number)
+        else:
+            assert answer is not None, asked
+            recorded = recorded_request(asked)
+            digest = request_digest(recorded)
+            about = f"{asked.uid}:refusal:{number}"
+            described = self._books.describing(recorded, digest, about, at_us)
+            new = events.unplaced(self._words, answer, number, at_us, digest=digest, arrival=0)
+        # A writer that was deposed may have said something else under the same number.
+        key = f"{new.idempotency_key}:{self._recorder.epoch}"
+        actor = self._binder.actor
+        ours = (events.by(actor, one) for one in described)
+        return (*ours, events.by(actor, new, key=key))
+
+    async def _record(self, uid: str, new: tuple[NewEvent, ...]) -> None:
+        """Record a refusal; what got no answer is asked for in the same words again."""
+        self._unsure[uid] = new
+        try:
+            outcome = await self._recorder.record(Command(events=new))
+        except (UnknownOutcomeError, *_LOST):
+            raise
+        except LedgerError:
+            del self._unsure[uid]  # nothing was recorded: it is explained anew
+            self._told.pods.pop(uid, None)
+            raise
+        del self._unsure[uid]
+        if isinstance(outcome, Recorded):
+            self.counts[RECORDED] += 1
+            self._books.recorded(new, outcome.first)
+        else:
+            self.counts[REFUSED] += 1
+
+
+class Budgets:
+    """How many refusals each namespace may add to the ledger now."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._spent: dict[str, tuple[float, float]] = {}  # namespace -> how many, as of when
+
+    def take(self, namespace: str) -> bool:
+        """Take one of a namespace's refusals; tell whether there was one."""
+        now = self._now()
+        spent, at = self._spent.get(namespace, (0.0, now))
+        spent = max(0.0, spent - (now - at) / NAMESPACE_SECONDS)
+        if spent + 1 > NAMESPACE_BURST:
+            return False
+        self._spent[namespace] = (spent + 1, now)
+        return True
+
+
+def explained(view: ClusterView, request: PodRequest, offered: IntArray | None) -> Unplaced | None:
+    """
+    Return why no node takes a Pod, counted as in a simulation; None where one does now.
+
+    Args:
+        offered: numbers of the nodes that kube-scheduler asked about; None = all.
+    """
+    closed: dict[int, str] = {}
+    unread: Counter[str] = Counter()
+    for name, reason in view.directory.all_closed().items():
+        number = view.number(name)
+        if number is None:
+            unread[reason] += 1
+        else:
+            closed[number] = reason
+    answer = view.engine.decide(request, limits=Limits(closed=closed, offered=offered))
+    if isinstance(answer, Placement):
+        return None
+    return _with_more(answer, unread) if unread else answer
+
+
+def _with_more(answer: Unplaced, unread: Counter[str]) -> Unplaced:
+    """Return an answer with nodes that the engine knows nothing of."""
+    assert answer.nodes is not None, answer
+    counts = unread.copy()
+    listed = Counter(answer.nodes.codes)
+    for code, number in listed.items():
+        for text in answer.nodes.texts[code]:
+            counts[text] += number
+    more = [ReasonCount(reason=reason, nodes=number) for reason, number in unread.items()]
+    ordered = sorted((*answer.reasons, *more), key=lambda each: (-each.nodes, each.reason))
+    nodes = len(answer.nodes.codes) + unread.total()
+    return replace(
+        answer, message=message(nodes, counts.items()), reasons=tuple(ordered), nodes=None
+    )
+
+
+def _packed(numbers: IntArray) -> npt.NDArray[np.uint8]:
+    bits = np.zeros(int(numbers.max(initial=-1)) + 1, dtype=np.bool_)
+    bits[numbers] = True
+    return np.packbits(bits)
+
+
+def _numbers(due: _Due) -> IntArray:
+    assert due.offered is not None, due
+    return np.flatnonzero(np.unpackbits(due.offered)).astype(np.int64)

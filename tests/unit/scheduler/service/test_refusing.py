@@ -1,0 +1,357 @@
+"""Why Pods wait is recorded beside the calls, when it changes, in the words of a simulation."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ledger.domain.errors import LedgerError, UnknownOutcomeError
+from ledger.domain.log.events import RefusalReason, RequestDescribed, RequestRefused
+from scheduler.record.refusing import REFUSALS_PER_POD_MAX, Told
+from scheduler.service import refusing
+from scheduler.service.answering import Extender
+from scheduler.service.binding import Binder
+from scheduler.service.books import LiveBooks
+from scheduler.service.refusing import AGAIN_SECONDS, NAMESPACE_SECONDS, TOGETHER, Refusing
+from scheduler.service.view import NOT_SERVED, STRANGERS
+from tests.support.binding import Tasks, Unsigned
+from tests.support.fake_api import ApiClient, ApiServer
+from tests.support.live import WORDS, Live, MemoryLedger
+from tests.support.objects import container, pod
+
+LESS = "Insufficient gpu devices"
+
+
+class Scene:
+    """Nodes `a` and `b` with a card each, and an extender that keeps why Pods wait."""
+
+    def __init__(self, ledger: MemoryLedger | None = None) -> None:
+        self.live = Live(ledger)
+        self.why = ""
+        self.asked: list[Sequence[str]] = []
+        self.history: dict[str, Told] = {}
+        begun = self.live.ledger.beginning()
+        books = LiveBooks(self.live.view, self.live.clock, WORDS, begun)
+        binder = Binder(
+            recorder=self.live.ledger,
+            api=ApiClient(ApiServer(), self.live.clock.sleep),
+            clock=self.live.clock,
+            books=books,
+            proofs=Unsigned(),
+            actor="scheduler/test",
+            start=Tasks().start,
+        )
+        self.refusing = Refusing(
+            self.live.view, books, binder, WORDS, told=self._told, why_not=lambda: self.why
+        )
+        self.extender = Extender(self.live.view, binder, why_not=lambda: "", refusals=self.refusing)
+        for name in ("a", "b"):
+            self.live.add_node(name, 1)
+        self.live.settle()
+
+    async def _told(self, pod_uids: Sequence[str]) -> Mapping[str, Told]:
+        self.asked.append(pod_uids)
+        return self.history
+
+    def filter(self, asked: dict[str, Any], *names: str) -> dict[str, Any]:
+        """Ask as kube-scheduler does, and return the answer."""
+        body = {"Pod": asked, "NodeNames": names or ("a", "b")}
+        answer: dict[str, Any] = json.loads(self.extender.filter(json.dumps(body).encode()))
+        return answer
+
+    def settle(self) -> None:
+        """Explain what is due."""
+        asyncio.run(self.refusing.settle())
+
+    def refuse(self, asked: dict[str, Any], *names: str) -> None:
+        """Ask, explain, and let the time pass until it is explained again."""
+        self.filter(asked, *names)
+        self.settle()
+        self.live.clock.now += AGAIN_SECONDS
+
+    @property
+    def said(self) -> list[RequestRefused]:
+        """What the ledger has."""
+        return [one for one in self.live.ledger.log if isinstance(one, RequestRefused)]
+
+    def fill(self, name: str) -> None:
+        """Let somebody hold the card of a node."""
+        self.live.reserve(self.live.placement(_pod(f"on-{name}"), name))
+
+
+def _pod(name: str, percent: int = 100, **metadata: Any) -> dict[str, Any]:  # noqa: ANN401
+    limits = {"koordinator.sh/gpu": percent}
+    made = pod(container(limits=limits), name=name, uid=f"pod-{name}")
+    made["metadata"] |= metadata
+    return made
+
+
+def test_a_pod_that_no_node_takes_is_recorded_with_its_reasons_counted() -> None:
+    """As a simulation counts them, with the nearest node and what would help."""
+    scene = Scene()
+    scene.fill("a")
+    scene.fill("b")
+    scene.refuse(_pod("p"))
+    [said] = scene.said
+    assert said.message == f"0/2 nodes are available: 2 {LESS}."
+    assert (said.stage, said.pod_uid, said.shape) == (
+        "scheduling",
+        "pod-p",
+        "1 x whole gpu, 0 cpu, 0 B",
+    )
+    [reason] = said.reasons
+    assert isinstance(reason, RefusalReason)
+    assert (reason.nodes, reason.nearest_node) == (2, "a")
+    assert reason.remedy
+    described = [one for one in scene.live.ledger.log if isinstance(one, RequestDescribed)]
+    assert len(described) == 1
+
+
+def test_the_filter_itself_records_nothing() -> None:
+    """It only notes whom it refused: no I/O and no wait."""
+    scene = Scene()
+    scene.fill("a")
+    scene.fill("b")
+    before = len(scene.live.ledger.log)
+    scene.filter(_pod("p"))
+    assert len(scene.live.ledger.log) == before
+    assert len(scene.refusing) == 1
+
+
+def test_the_same_reasons_are_recorded_once_and_others_again() -> None:
+    """Whatever the number of nodes: the set of reasons is what counts."""
+    scene = Scene()
+    scene.fill("a")
+    scene.refuse(_pod("p", 200))
+    scene.fill("b")
+    scene.refuse(_pod("p", 200))
+    assert len(scene.said) == 1
+    scene.live.add_node("b", 1, unschedulable=True)
+    scene.live.settle()
+    scene.refuse(_pod("p", 200))
+    assert [len(one.reasons) for one in scene.said] == [1, 2]
+
+
+def test_a_pod_that_had_a_place_meanwhile_is_told_of_again() -> None:
+    """Its last word in the ledger would be that it was placed."""
+    scene = Scene()
+    scene.fill("a")
+    scene.fill("b")
+    scene.refuse(_pod("p", 50))
+    scene.live.add_node("c", 1)
+    scene.live.settle()
+    event = scene.live.reserve(scene.live.placement(_pod("p", 50), "c"))
+    scene.live.release(event)
+    scene.live.drop_node("c")
+    scene.live.settle()
+    scene.refuse(_pod("p", 50))
+    assert len(scene.said) == 2
+
+
+def test_changes_are_bounded_for_each_pod() -> None:
+    """A Pod whose reasons change all the time fills no ledger."""
+    scene = Scene()
+    scene.fill("a")
+    scene.fill("b")
+    for number in range(2 * REFUSALS_PER_POD_MAX):
+        scene.live.add_node("b", 1, unschedulable=bool(number % 2))
+        scene.live.settle()
+        scene.refuse(_pod("p"))
+    assert len(scene.said) == REFUSALS_PER_POD_MAX
+
+
+def test_refusals_are_bounded_for_each_namespace_and_come_with_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A namespace that creates Pods without end is no burden for the others."""
+    monkeypatch.setattr(refusing, "NAMESPACE_BURST", 2.0)
+    scene = Scene()
+    scene.fill("a")
+    scene.fill("b")
+    for name in ("p", "q", "r"):
+        scene.filter(_pod(name))
+    scene.filter(_pod("s", namespace="other"))
+    scene.settle()
+    assert [one.pod_uid for one in scene.said] == ["pod-p", "pod-q", "pod-s"]
+    scene.live.clock.now += NAMESPACE_SECONDS
+    scene.settle()
+    assert [one.pod_uid for one in scene.said][3:] == ["pod-r"]
+
+
+def test_a_pod_is_explained_seldom_however_often_it_is_asked_about() -> None:
+    """kube-scheduler asks about a Pod that waits whenever a Node changes."""
+    scene = Scene()
+    scene.fill("a")
+    scene.fill("b")
+    for _ in range(5):
+        scene.filter(_pod("p"))
+        scene.settle()
+    assert scene.refusing.counts == {"recorded": 1}
+    scene.live.clock.now += AGAIN_SECONDS
+    scene.settle()
+    assert scene.refusing.counts == {"recorded": 1, "unchanged": 1}
+
+
+def test_few_pods_are_explained_at_a_time() -> None:
+    """A burst of thousands does not stand before the next filter."""
+    scene = Scene()
+    scene.fill("a")
+    scene.fill("b")
+    for number in range(TOGETHER + 5):
+        scene.filter(_pod(f"p{number}"))
+    scene.settle()
+    assert len(scene.said) == TOGETHER
+    scene.settle()
+    assert len(scene.said) == TOGETHER + 5
+
+
+def test_nodes_that_kube_scheduler_kept_back_are_told_apart() -> None:
+    """By our rules one would take the Pod; a filter of kube-scheduler's own said no."""
+    scene = Scene()
+    scene.fill("a")
+    scene.refuse(_pod("p"), "a")
+    [said] = scene.said
+    assert said.message == f"0/2 nodes are available: 1 {LESS}, 1 NodeNotOffered."
+    assert [reason.nearest_node for reason in said.reasons] == ["a", "b"]
+    assert said.reasons[1].remedy.startswith("see kube-scheduler")
+
+
+def test_closed_nodes_are_counted_with_what_closed_them() -> None:
+    """Both those that the engine knows and those that it never could."""
+    scene = Scene()
+    scene.fill("a")
+    stranger = _pod("stranger")
+    stranger["spec"]["nodeName"] = "b"
+    scene.live.view.pods.put("pod-stranger", stranger)
+    scene.live.tell(
+        "nodes", {"metadata": {"name": "c"}, "status": {"allocatable": {"cpu": "x"}}}, uid="c"
+    )
+    scene.live.settle()
+    answer = scene.filter(_pod("p"), "a", "b", "c")
+    scene.settle()
+    assert answer["FailedAndUnresolvableNodes"] == {"b": STRANGERS, "c": "NodeUnreadable"}
+    [said] = scene.said
+    assert said.message == f"0/3 nodes are available: 1 {LESS}, 1 {STRANGERS}, 1 NodeUnreadable."
+    assert sum(reason.nodes for reason in said.reasons) == 3
+
+
+def test_nothing_is_recorded_of_a_pod_that_some_node_takes_by_now() -> None:
+    """What was held came free between the call and the look."""
+    scene = Scene()
+    scene.fill("a")
+    holder = scene.live.reserve(scene.live.placement(_pod("h"), "b"))
+    scene.filter(_pod("p"))
+    scene.live.release(holder)
+    scene.settle()
+    assert (scene.said, scene.refusing.counts) == ([], {"placeable": 1})
+
+
+def test_nothing_is_recorded_of_a_pod_that_is_bound_or_has_ended() -> None:
+    """It waits no more."""
+    scene = Scene()
+    scene.fill("a")
+    scene.fill("b")
+    bound, ended = _pod("p"), _pod("q")
+    for each in (bound, ended):
+        scene.filter(each)
+    bound["spec"]["nodeName"] = "elsewhere"
+    ended["status"] = {"phase": "Failed"}
+    for each in (bound, ended):
+        scene.live.view.pods.put(each["metadata"]["uid"], each)
+    scene.settle()
+    assert (scene.said, len(scene.refusing)) == ([], 0)
+
+
+def test_a_nominated_node_alone_is_no_refusal() -> None:
+    """kube-scheduler asks about the others next."""
+    scene = Scene()
+    scene.fill("a")
+    asked = _pod("p")
+    asked["status"] = {"nominatedNodeName": "a"}
+    scene.filter(asked, "a")
+    assert len(scene.refusing) == 0
+
+
+@pytest.mark.parametrize(
+    ("metadata", "percent", "stage", "message"),
+    [
+        pytest.param({}, 150, "admission", "percentage of 100", id="a Pod that breaks rules"),
+        pytest.param(
+            {}, -1, "admission", "limits[koordinator.sh/gpu]", id="one that can't be read"
+        ),
+        pytest.param(
+            {
+                "annotations": {
+                    "gang.scheduling.koordinator.sh/name": "g",
+                    "gang.scheduling.koordinator.sh/min-available": "2",
+                }
+            },
+            100,
+            "scheduling",
+            f"2 {NOT_SERVED}",
+            id="a gang",
+        ),
+    ],
+)
+def test_a_pod_that_is_refused_whatever_there_is_has_that_in_the_ledger(
+    metadata: dict[str, Any], percent: int, stage: str, message: str
+) -> None:
+    """With its field errors, or the one reason of every node."""
+    scene = Scene()
+    scene.refuse(_pod("p", percent, **metadata))
+    scene.refuse(_pod("p", percent, **metadata))
+    [said] = scene.said
+    assert said.stage == stage
+    assert message in said.message
+
+
+def test_what_the_ledger_said_before_a_restart_is_not_said_again() -> None:
+    """The ledger is asked about Pods that nothing is remembered of, once for each."""
+    scene = Scene()
+    scene.fill("a")
+    scene.fill("b")
+    scene.history = {"pod-p": Told(number=3, reasons=frozenset({LESS}))}
+    for name in ("p", "q"):
+        scene.filter(_pod(name))
+    scene.settle()
+    assert [one.pod_uid for one in scene.said] == ["pod-q"]
+    assert scene.asked == [["pod-p", "pod-q"]]
+
+
+@pytest.mark.parametrize("error", [LedgerError("down"), UnknownOutcomeError("no answer")])
+def test_a_refusal_that_could_not_be_recorded_is_recorded_later(error: LedgerError) -> None:
+    """In the same words where it may be recorded already."""
+    scene = Scene()
+    scene.fill("a")
+    scene.fill("b")
+    scene.live.ledger.away = error
+    with pytest.raises(LedgerError, match=str(error)):
+        scene.refuse(_pod("p"))
+    scene.live.ledger.away = None
+    scene.settle()
+    assert len(scene.said) == 1
+
+
+def test_nothing_is_explained_while_nothing_may_be_decided() -> None:
+    """What is stale would be recorded as a reason."""
+    scene = Scene()
+    scene.fill("a")
+    scene.fill("b")
+    scene.why = "ClusterViewStale: nodes"
+    scene.refuse(_pod("p"))
+    assert not scene.said
+    scene.why = ""
+    scene.settle()
+    assert len(scene.said) == 1
+
+
+def test_the_nodes_that_were_asked_about_are_kept_in_bits() -> None:
+    """A Pod that waits costs a bit for each node."""
+    numbers = np.array([5, 0, 4999], dtype=np.int64)
+    packed = refusing._packed(numbers)
+    assert packed.nbytes == 625
