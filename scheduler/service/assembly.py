@@ -19,6 +19,7 @@ from scheduler.service.inventory import Inventory
 from scheduler.service.ports import Api, Clock, Recorder, Start
 from scheduler.service.refusing import History, Refusing
 from scheduler.service.releasing import Releasing
+from scheduler.service.saying import Saying
 from scheduler.service.telling import Telling
 from scheduler.service.view import ClusterView
 
@@ -123,6 +124,8 @@ def assemble(settings: SchedulingSettings, begun: Beginning, ports: Ports) -> As
         start=ports.start,
     )
     refusing = Refusing(view, books, binder, ports.words, told=ports.told, why_not=why_not)
+    telling = Telling(api=ports.api, clock=clock, reporter=ports.actor)
+    Saying(view, telling, why_not=why_not)
     return Assembly(
         view=view,
         holds=holds,
@@ -132,5 +135,5 @@ def assemble(settings: SchedulingSettings, begun: Beginning, ports: Ports) -> As
         releasing=Releasing(view, books, binder, begun, why_not=why_not),
         refusing=refusing,
         extender=Extender(view, binder, why_not=why_not, holds=holds, refusals=refusing),
-        telling=Telling(api=ports.api, clock=clock, reporter=ports.actor),
+        telling=telling,
     )

@@ -20,6 +20,7 @@ from ledger.domain.errors import CorruptLedgerError, FencedError, LedgerError, U
 from ledger.domain.log.events import LedgerEvent, PodReserved
 from ledger.domain.log.recorded import NewEvent
 from ledger.domain.log.recorded_request import recorded_request, request_digest
+from ledger.domain.log.state import Holding
 from ledger.domain.request.requests import PodRequest
 from ledger.store.writing.commands import Command, Recorded
 from scheduler.cluster.model import RefusedPod
@@ -134,7 +135,7 @@ class Refusing:
         bits = None if offered is None else _packed(offered)
         self._due[uid] = _Due(asked=asked, offered=bits, why=why)
 
-    def _took(self, event: LedgerEvent) -> None:
+    def _took(self, event: LedgerEvent, _holding: Holding | None) -> None:
         """Let any reason be news again for a Pod that had a place meanwhile."""
         if isinstance(event, PodReserved):
             self._told.ask_anew(event.pod_uid)

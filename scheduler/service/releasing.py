@@ -29,7 +29,7 @@ from ledger.domain.log.events import (
     PodVoided,
 )
 from ledger.domain.log.recorded import NewEvent
-from ledger.domain.log.state import NodeState, node_uid_of
+from ledger.domain.log.state import Holding, NodeState, node_uid_of
 from ledger.domain.resources import ANNOTATION_TENURE_RELEASED_AT, LABEL_TENURE_HOLDING
 from ledger.store.writing.commands import Command, Recorded
 from scheduler.cluster.documents import Document
@@ -109,7 +109,7 @@ class Releasing:
     def _look_at(self, name: str) -> None:
         self._due[name] = None
 
-    def _told(self, event: LedgerEvent) -> None:
+    def _told(self, event: LedgerEvent, _holding: Holding | None) -> None:
         """Take note of an event that is new in the ledger."""
         uid = node_uid_of(event)
         if uid is None:

@@ -66,7 +66,8 @@ class ClusterView:
         nodes, pods: what the API tells; their sinks are handed to reflectors.
         position: every event up to it is folded.
         given_back: told the UIDs of Pods whose soft holds went with a node.
-        tellers: told every event that is new, once it is folded in.
+        tellers: told every event that is new, once it is folded in, with the holding that it
+            is about as it was before; None without one.
     """
 
     def __init__(
@@ -83,7 +84,7 @@ class ClusterView:
         self.pods = PodBook(settings.vocabulary.device_names, self._open_or_close)
         self.position = 0
         self.given_back: Callable[[Sequence[str]], None] = lambda _: None
-        self.tellers: list[Callable[[LedgerEvent], None]] = []
+        self.tellers: list[Callable[[LedgerEvent, Holding | None], None]] = []
         self._ahead: set[int] = set()
         self._fold = Folding()
         self._opened: dict[int, Opened] = {}  # position -> the event that opened a holding
@@ -131,12 +132,13 @@ class ClusterView:
             self._ahead.discard(self.position)
         if isinstance(event, PodReserved | PodObserved):
             self._opened[position] = event
+        holding = self._fold.holding_of(event)
         self._fold.add(position, event)
         uid = node_uid_of(event)
         if uid is not None and uid in self._facts:
             self._lay(self._facts[uid])
         for tell in self.tellers:
-            tell(event)
+            tell(event, holding)
 
     def recorded(self, uid: str) -> NodeState | None:
         """Return what the ledger says of a node."""

@@ -154,6 +154,13 @@ class Folding:
         node = self._nodes.get(uid)
         return None if node is None else _closed(node)
 
+    def holding_of(self, event: LedgerEvent) -> Holding | None:
+        """Return the holding that an event goes on with or ends; None without one."""
+        if not isinstance(event, PodBound | PodAssigned | PodReleased | PodVoided):
+            return None
+        node = self._nodes.get(event.node_uid)
+        return None if node is None else node.holdings.get(f"{event.pod_uid}/{event.attempt}")
+
     @property
     def state(self) -> LedgerState:
         """The state as it is now."""
