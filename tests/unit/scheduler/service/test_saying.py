@@ -45,7 +45,7 @@ class Scene:
 
 
 def _pod(name: str, **limits: int) -> dict[str, object]:
-    amounts = {f"koordinator.sh/{key}": value for key, value in limits.items()} or {"cpu": "1"}
+    amounts = {f"koordinator.sh/{key}": value for key, value in limits.items()} or {"cpu": 1}
     return pod(container(limits=amounts), name=name, uid=f"pod-{name}")
 
 
