@@ -22,6 +22,7 @@ from scheduler.service.releasing import Releasing
 from scheduler.service.saying import Saying
 from scheduler.service.telling import Telling
 from scheduler.service.view import ClusterView
+from scheduler.service.witnesses import ProofBook
 
 
 class Sink(Protocol):
@@ -66,6 +67,7 @@ class Assembly:
     refusing: Refusing
     extender: Extender
     telling: Telling
+    proofs: ProofBook
 
     def sinks(self) -> dict[str, Sink]:
         """Return who is to be told of which collection of the API."""
@@ -75,7 +77,7 @@ class Assembly:
             "devices": nodes.devices,
             "noderesourcetopologies": nodes.topologies,
             "configmaps": nodes.unhealthy,
-            "pods": Each((self.view.pods, self.holds)),
+            "pods": Each((self.view.pods, self.holds, self.proofs)),
             "namespaces": self.releasing.namespaces,
         }
 
@@ -86,6 +88,7 @@ class Ports:
     What a live scheduler works with.
 
     Attributes:
+        origin: whose ledger it is: `ledger/<cluster uid>`.
         words: what every reservation repeats.
         told: what the ledger says of why Pods waited.
         proofs: made once the view is there, which knows machines.
@@ -93,6 +96,7 @@ class Ports:
         actor: whose doing the events are.
     """
 
+    origin: str
     recorder: Recorder
     api: Api
     clock: Clock
@@ -136,4 +140,5 @@ def assemble(settings: SchedulingSettings, begun: Beginning, ports: Ports) -> As
         refusing=refusing,
         extender=Extender(view, binder, why_not=why_not, holds=holds, refusals=refusing),
         telling=telling,
+        proofs=ProofBook(ports.origin, begun.state),
     )

@@ -34,12 +34,14 @@ class Freshness:
         followed: name -> collection; nothing may be decided without any.
         away: the ledger is not there.
         settled: what the first lists had is recorded.
+        quarantine: why the ledger is not granted from until somebody acts.
     """
 
     def __init__(self) -> None:
         self.followed: Mapping[str, Followed] = {}
         self.away = False
         self.settled = False
+        self.quarantine = ""
 
     def synced(self) -> bool:
         """Tell whether every collection was listed."""
@@ -47,6 +49,8 @@ class Freshness:
 
     def why_not(self) -> str:
         """Return why nothing may be decided, empty when it may."""
+        if self.quarantine:
+            return self.quarantine
         if self.away:
             return AWAY
         for name, one in self.followed.items():

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from scheduler.service.witnesses import CONFIG_MAP
+
 PROFILE: Final = "tenure"
 RBAC: Final = "rbac.authorization.k8s.io/v1"
 HTTP_TIMEOUT: Final = "10s"
@@ -114,6 +116,7 @@ def _tenure(options: SchedulerManifests) -> list[Thing]:
             "topology.node.k8s.io",
         ),
     )
+    head = _may(["get", "patch"], "", ["configmaps"], names=[CONFIG_MAP])
     rules = [
         _may(["get", "list", "watch", "patch"], "", ["pods"]),
         _may(["create"], "", ["pods/binding"]),
@@ -128,6 +131,8 @@ def _tenure(options: SchedulerManifests) -> list[Thing]:
         _bound("ClusterRole", name, name, account, options.namespace),
         _role("Role", name, "kube-system", [_may(["list", "watch"], "", ["configmaps"])]),
         _bound("Role", name, name, account, options.namespace, within="kube-system"),
+        _role("Role", name, options.namespace, [_may(["create"], "", ["configmaps"]), head]),
+        _bound("Role", name, name, account, options.namespace, within=options.namespace),
         {
             "apiVersion": "v1",
             "kind": "Service",

@@ -18,6 +18,7 @@ class Signing:
 
     Args:
         cluster: the origin of the ledger.
+        incarnation: the one that is open.
         proof_key: its own, so that a node's trust in Pods and an auditor's in checkpoints end
             apart.
         ledger_key: of checkpoints, and of the allocations that `tenure ledger recover` believes.
@@ -25,7 +26,7 @@ class Signing:
     """
 
     cluster: str
-    incarnation: str
+    incarnation: Callable[[], str]
     proof_key: PrivateKey
     ledger_key: PrivateKey
     machine_of: Callable[[str], tuple[str, str]]
@@ -34,17 +35,18 @@ class Signing:
         self, event: PodReserved, *, epoch: int, position: int, at_us: int
     ) -> Mapping[str, str]:
         """Return proof and allocation of a reservation that is durable at this position."""
+        incarnation = self.incarnation()
         proof = proof_of(
             event,
             cluster=self.cluster,
-            incarnation=self.incarnation,
+            incarnation=incarnation,
             epoch=epoch,
             position=position,
             machine=self.machine_of(event.node_uid),
         )
         allocation = Allocation(
             origin=self.cluster,
-            incarnation=self.incarnation,
+            incarnation=incarnation,
             epoch=epoch,
             position=position,
             at_us=at_us,

@@ -8,7 +8,7 @@ adopted like any other that runs unrecorded.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 from urllib.parse import quote
@@ -34,6 +34,7 @@ from ledger.domain.log.standing import (
 )
 from ledger.domain.log.state import LedgerState
 from ledger.domain.resources import ANNOTATION_TENURE_PROOF
+from scheduler.service.ports import Api
 
 RECOVERING: Final = "LedgerRecovering"
 CONFIG_MAP: Final = "tenure-ledger-head"
@@ -289,3 +290,69 @@ def mangled(error: InputError) -> str:
     """Return why nothing may be granted while nobody can tell what the ConfigMap said."""
     step = "delete it once `tenure verify` finds nothing"
     return f"{RECOVERING}: ConfigMap {CONFIG_MAP} can't be read: {error}: {step}"
+
+
+class HeadKeeper:
+    """
+    Keeps the ConfigMap told of how far the ledger is.
+
+    Args:
+        path: of the ConfigMap.
+        own: what the ledger says of itself, as far as its one writer knows it to be durable, with
+            the chain at its head.
+    """
+
+    def __init__(self, api: Api, namespace: str, own: Callable[[], Own]) -> None:
+        self._api = api
+        self._namespace = namespace
+        self._own = own
+        self._said: Witness | None = None
+
+    async def tell(self) -> str:
+        """
+        Write the head, if it is another one than was written; return why nothing may be granted.
+
+        What has seen more than our ledger says is left as it is: then ours is not the one that
+        others grant from.
+
+        Raises:
+            ApiError, ConflictError: it is not written; call it again.
+        """
+        own = self._own()
+        now = Witness(
+            origin=own.origin,
+            incarnation=own.incarnation,
+            epoch=own.epoch,
+            position=own.position,
+            chain=own.chains.get(own.position, ""),
+        )
+        if now == self._said:
+            return ""
+        path = config_map_path(self._namespace)
+        there = await self._api.read(path)
+        body = config_map(now, self._namespace)
+        if there is None:
+            await self._api.create(path.rpartition("/")[0], body)
+        else:
+            why = _beyond(there, own)
+            if why:
+                return why
+            version = there["metadata"].get("resourceVersion")
+            await self._api.patch(
+                path,
+                [
+                    {"op": "test", "path": "/metadata/resourceVersion", "value": version},
+                    {"op": "add", "path": "/data", "value": body["data"]},
+                ],
+            )
+        self._said = now
+        return ""
+
+
+def _beyond(there: Object, own: Own) -> str:
+    """Return what the ConfigMap has seen that our ledger does not say, empty if nothing."""
+    try:
+        kept = kept_witness(there, own.origin)
+    except InputError:
+        return ""  # it was looked at when we began; who spoilt it since loses nothing by this
+    return reason_of(standing(own, [kept]), [kept])

@@ -114,6 +114,11 @@ class Reflector:
         """Tell whether the sink has all there was at some moment, and hears of changes since."""
         return bool(self._version) or self._absent
 
+    @property
+    def version(self) -> str:
+        """Return the resourceVersion up to which all was told; empty where a list is needed."""
+        return self._version
+
     def age(self) -> float | None:
         """Return for how many seconds no watch has been open; None where none was before."""
         return None if self._lost_at is None else self._monotonic() - self._lost_at

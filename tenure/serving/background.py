@@ -29,8 +29,9 @@ class Tasks(list[Coroutine[Any, Any, None]]):
         self.running: list[asyncio.Future[None]] = []
 
     def start(self) -> None:
-        """Start what was collected."""
-        for one in self:
+        """Start what was collected since the last time."""
+        while self:
+            one = self.pop(0)
             task = asyncio.create_task(one)
             task.add_done_callback(lambda done: None if done.cancelled() else self._main.cancel())
             self.running.append(task)

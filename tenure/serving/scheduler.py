@@ -10,7 +10,7 @@ from typing import Final
 
 from ledger.domain.log.clock import SteadyClock
 from ledger.store.service import open_service
-from ledger.store.writing.lane import Turn, open_lane
+from ledger.store.writing.lane import Turn
 from scheduler.cluster.settings import settings_hash
 from scheduler.decide.settings import SchedulingSettings
 from scheduler.record.events import DecidedBy
@@ -20,6 +20,7 @@ from scheduler.service.http import extender_app
 from scheduler.service.metrics import Metrics
 from tenure.config import read_settings
 from tenure.kube.objects import connected
+from tenure.kube.reflector import Reflector
 from tenure.serving.background import as_coroutine, tasks_of_process
 from tenure.serving.listening import Connections, announced
 from tenure.serving.probes import probes_app
@@ -37,6 +38,7 @@ from tenure.serving.scheduling.options import ProcessClock, SchedulerOptions
 from tenure.serving.scheduling.process import Process
 from tenure.serving.scheduling.recording import record_what_changes
 from tenure.serving.scheduling.signing import signer_of
+from tenure.serving.scheduling.standing import Standing
 from tenure.version import tenure_version
 
 LOOK_SECONDS: Final = 2.0
@@ -59,16 +61,37 @@ async def serve_scheduler(options: SchedulerOptions) -> None:
     metrics = Metrics()
     folder = ServingFolder(options, metrics)
     async with AsyncExitStack() as stack:
-        process = await _opened(options, settings, metrics, stack)
+        standing = Standing(options)
+        process = await _opened(options, settings, metrics, stack, standing)
         await _show_probes(process)
-        await say_settings(process.recorder, settings, process.words, process.begun, process.clock)
-        _follow(process)
-        record_what_changes(process)
+        pods = _follow(process)
         process.repeat(LOOK_SECONDS, "certificates", as_coroutine(folder.look))
         process.repeat(LOOK_SECONDS, "holds", as_coroutine(process.live.holds.expire))
         await answer_people(process, [])
         process.tasks.start()
+        process.tasks.run(_lead(process, standing, pods))
         await _answer(process, folder)
+
+
+async def _lead(process: Process, standing: Standing, pods: Reflector) -> None:
+    """Take the ledger over once it may be written, and begin to record."""
+    turn = Turn(
+        holder=_holder(process.options),
+        origin=process.origin,
+        version=tenure_version(),
+        wall_us=process.clock.wall_us(),
+        clock=SteadyClock(process.clock.reading),
+    )
+    await standing.take_over(process, turn, pods)
+    settings, words = process.settings, process.words
+    await say_settings(process.recorder, settings, words, process.begun, process.clock)
+    record_what_changes(process)
+    standing.keep_head(process)
+    process.tasks.start()
+
+
+def _holder(options: SchedulerOptions) -> str:
+    return f"scheduler/{options.replica}"
 
 
 async def _opened(
@@ -76,8 +99,9 @@ async def _opened(
     settings: SchedulingSettings,
     metrics: Metrics,
     stack: AsyncExitStack,
+    standing: Standing,
 ) -> Process:
-    """Open the ledger of our cluster, take it over, and put together what decides."""
+    """Open the ledger of our cluster, and put together what decides."""
     stopping, woken, clock, freshness = (
         _told_to_stop(),
         asyncio.Event(),
@@ -87,16 +111,9 @@ async def _opened(
     objects = await stack.enter_async_context(connected(options.kubeconfig))
     origin = await origin_of(objects)
     service = await stack.enter_async_context(open_service(options.ledger, write=True))
-    turn = Turn(
-        holder=f"scheduler/{options.replica}",
-        origin=origin,
-        version=tenure_version(),
-        wall_us=clock.wall_us(),
-        clock=SteadyClock(clock.reading),
-    )
-    lane = await stack.enter_async_context(open_lane(service, turn))
-    begun, incarnation = await asyncio.to_thread(beginning_of, options.ledger)
-    recorder = ProbedLane(lane, service, freshness)
+    begun = await asyncio.to_thread(beginning_of, options.ledger, origin)
+    recorder = ProbedLane(service, freshness)
+    stack.push_async_callback(recorder.close)
     tasks = await stack.enter_async_context(tasks_of_process())
     words = DecidedBy(
         policy=settings.node_policy,
@@ -104,16 +121,17 @@ async def _opened(
         tenure_version=tenure_version(),
     )
     ports = Ports(
+        origin=origin,
         recorder=recorder,
         api=objects,
         clock=clock,
         freshness=freshness,
         words=words,
-        proofs=signer_of(options, origin, incarnation),
+        proofs=signer_of(options, origin, lambda: standing.incarnation),
         told=refusals_told(options.ledger),
         start=tasks.run,
         wake=woken.set,
-        actor=turn.holder,
+        actor=_holder(options),
     )
     return Process(
         options=options,
@@ -153,6 +171,7 @@ async def _show_probes(process: Process) -> None:
         position=lambda: live.view.position,
         holds=lambda: len(live.holds),
         unconfirmed=lambda: sum(map(len, live.releasing.waiting.values())),
+        quarantined=lambda: bool(freshness.quarantine),
         unrecorded=lambda: len(live.releasing.faults),
         unexplained=lambda: len(live.refusing),
     )
@@ -172,15 +191,16 @@ async def _show_probes(process: Process) -> None:
     await process.stack.enter_async_context(listens)
 
 
-def _follow(process: Process) -> None:
-    """Follow the cluster's collections and the ledger's feed."""
+def _follow(process: Process) -> Reflector:
+    """Follow the cluster's collections and the ledger's feed; return who follows Pods."""
     followed = reflectors(process.live, process.objects)
     process.freshness.followed = followed
     process.metrics.watch_staleness(followed)
     for name, one in followed.items():
         process.repeat(FOLLOW_SECONDS, name, one.follow)
-    after, epoch = process.begun.position, process.recorder.epoch
-    process.tasks.append(follow_ledger(process.service, process.live.books, after, epoch))
+    books, after = process.live.books, process.begun.position
+    process.tasks.append(follow_ledger(process.service, books, after, process.recorder))
+    return followed["pods"]
 
 
 async def _answer(process: Process, folder: ServingFolder) -> None:

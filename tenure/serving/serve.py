@@ -201,6 +201,17 @@ def scheduler(
             help="Signer key of what Pods carry for a restore of the ledger.",
         ),
     ],
+    trusted_proof_key: Annotated[
+        list[str] | None,
+        typer.Option(
+            envvar="TENURE_SCHEDULER_TRUSTED_PROOF_KEY",
+            metavar="VKEY",
+            help="Verifier key of proofs that Pods still carry, or its file; may be given again.",
+        ),
+    ] = None,
+    namespace: Annotated[
+        str, typer.Option(envvar="TENURE_SCHEDULER_NAMESPACE", help="Namespace of our own.")
+    ] = "tenure-system",
     name: Annotated[
         list[str] | None,
         typer.Option(
@@ -245,7 +256,7 @@ def scheduler(
     people = api and ApiOptions(
         where=address(api, "--api"),
         certificates=certificates,
-        names=tuple(api_name or ("tenure-api.tenure-system.svc",)),
+        names=tuple(api_name or (f"tenure-api.{namespace}.svc",)),
     )
     options = SchedulerOptions(
         ledger=ledger_url(ledger),
@@ -255,10 +266,12 @@ def scheduler(
         kubeconfig=kubeconfig,
         certificates=certificates,
         clients=client_ca,
-        names=tuple(name or ("tenure-scheduler.tenure-system.svc",)),
+        names=tuple(name or (f"tenure-scheduler.{namespace}.svc",)),
         proof_key=proof_key,
         ledger_key=ledger_key,
         replica=replica or default_replica(),
+        trusted_proof_keys=tuple(trusted_proof_key or ()),
+        namespace=namespace,
         drain_seconds=drain_seconds,
         api=people or None,
     )

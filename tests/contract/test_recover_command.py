@@ -58,7 +58,7 @@ def _pods(ledger: Ledger) -> list[dict[str, Any]]:
     """Return every bound Pod, with what the scheduler signs on it."""
     signing = Signing(
         cluster=ledger.head().origin,
-        incarnation="first",
+        incarnation=lambda: "first",
         proof_key=PROOFS,
         ledger_key=CHECKPOINTS,
         machine_of=lambda _: ("", ""),

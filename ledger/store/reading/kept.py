@@ -7,10 +7,11 @@ from typing import Final, TypeVar
 
 from sqlalchemy import ColumnElement, Connection, literal_column, select
 
-from ledger.domain.log.events import EVENT_TYPES, LedgerEvent, decode_event
+from ledger.domain.log.events import EVENT_TYPES, LedgerEvent, PodReserved, decode_event
+from ledger.domain.log.state import GRANTED
 from ledger.domain.proofs.canonical import INTEGER_MAX
 from ledger.store.mending.voids import void_event, voids_of
-from ledger.store.schema import ledger_events
+from ledger.store.schema import ledger_events, ledger_reservations
 
 _PART: Final = 500
 """Positions that are asked for at once."""
@@ -52,3 +53,17 @@ def events_at(connection: Connection, positions: Iterable[int]) -> dict[int, Led
         for position, event_type, body in connection.execute(query):
             found[position] = decode_event(event_type, body)
     return found
+
+
+def newest_granted(connection: Connection, since: int, many: int) -> list[PodReserved]:
+    """Return the newest reservations from a position on, at most so many, newest first."""
+    r = ledger_reservations.c
+    query = (
+        select(r.position)
+        .where(r.kind == GRANTED, r.position >= since)
+        .order_by(r.position.desc())
+        .limit(many)
+    )
+    there = events_at(connection, connection.execute(query).scalars())
+    newest = sorted(there.items(), reverse=True)
+    return [event for _, event in newest if isinstance(event, PodReserved)]

@@ -23,7 +23,7 @@ from ledger.domain.log.clock import SteadyClock
 from ledger.store import schema
 from ledger.store.failures import unavailable
 from ledger.store.service import Service, let_go
-from ledger.store.writing.append import Writer, read_head, start_epoch
+from ledger.store.writing.append import Head, Writer, read_head, start_epoch
 from ledger.store.writing.commands import Command, Outcome
 
 COMMANDS_PER_COMMIT: Final = 256
@@ -91,6 +91,11 @@ class Lane:
     def position(self) -> int:
         """The last position that this lane knows to be durable."""
         return self._writer.head.position
+
+    @property
+    def head(self) -> Head:
+        """The head that this lane knows to be durable."""
+        return self._writer.head
 
     async def record(self, command: Command) -> Outcome:
         """

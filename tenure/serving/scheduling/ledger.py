@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from contextlib import aclosing
+from contextlib import AsyncExitStack, aclosing
 from typing import Final
 
-from ledger.domain.errors import FencedError, LedgerError, OverloadedError
+from ledger.domain.errors import FencedError, InputError, LedgerError, OverloadedError
 from ledger.domain.log.events import EpochStarted
-from ledger.store.mending.recover import incarnations
 from ledger.store.open import open_ledger
 from ledger.store.reading.feed import follow
 from ledger.store.service import Service
 from ledger.store.writing.commands import Command, Outcome
-from ledger.store.writing.lane import Lane
+from ledger.store.writing.lane import Lane, Turn, open_lane
 from scheduler.cluster.settings import settings_json
 from scheduler.decide.settings import SchedulingSettings
 from scheduler.record import events
@@ -24,33 +23,56 @@ from scheduler.service.beginning import Beginning, begin, told_refusals
 from scheduler.service.books import LiveBooks
 from scheduler.service.freshness import Freshness
 from scheduler.service.refusing import History
+from tenure.exits import with_next
 from tenure.serving.scheduling.options import ProcessClock
 
 PROBE_SECONDS: Final = 1.0
 
 
 class ProbedLane:
-    """A lane, and whether the ledger behind it answers."""
+    """
+    The lane, once the ledger is ours, and whether the ledger behind it answers.
 
-    def __init__(self, lane: Lane, service: Service, freshness: Freshness) -> None:
-        self._lane = lane
+    Attributes:
+        lane: None before we take the ledger over.
+    """
+
+    def __init__(self, service: Service, freshness: Freshness, lane: Lane | None = None) -> None:
+        self.lane = lane
         self._service = service
         self._freshness = freshness
+        self._opened = AsyncExitStack()
+
+    async def open(self, turn: Turn) -> None:
+        """
+        Take the ledger over: every earlier writer is fenced from here on.
+
+        Raises:
+            InputError: the ledger has another origin.
+            LedgerError: it can't be taken over now.
+        """
+        self.lane = await self._opened.enter_async_context(open_lane(self._service, turn))
+
+    async def close(self) -> None:
+        """Record what waits, and let go."""
+        await self._opened.aclose()
 
     @property
     def epoch(self) -> int:
-        """The epoch that is written in."""
-        return self._lane.epoch
+        """The epoch that is written in; 0 before the first."""
+        return 0 if self.lane is None else self.lane.epoch
 
     @property
     def position(self) -> int:
-        """The last position that is known to be durable."""
-        return self._lane.position
+        """The last position that is known to be durable; 0 before we write."""
+        return 0 if self.lane is None else self.lane.position
 
     async def record(self, command: Command) -> Outcome:
         """Record a command; see `Lane.record`."""
+        if self.lane is None:
+            raise LedgerError("the ledger is not taken over yet")
         try:
-            outcome = await self._lane.record(command)
+            outcome = await self.lane.record(command)
         except OverloadedError:
             raise
         except LedgerError:
@@ -67,11 +89,20 @@ class ProbedLane:
         self._freshness.away = False
 
 
-def beginning_of(url: str) -> tuple[Beginning, str]:
-    """Return what the ledger tells at its head, and the incarnation that is open."""
+def beginning_of(url: str, origin: str) -> Beginning:
+    """
+    Return what the ledger tells at its head.
+
+    Raises:
+        InputError: it is the ledger of another cluster.
+    """
     with open_ledger(url, mode="read") as ledger:
-        lives, _ = incarnations(ledger)
-        return begin(ledger), lives[-1].name
+        theirs = ledger.head().origin
+        if theirs not in ("", origin):
+            fact = f"the ledger belongs to another cluster: origin={theirs}, expected={origin}"
+            step = "give --ledger the one of this cluster, or make one: `tenure ledger init`"
+            raise with_next(InputError(fact, place=ledger.url), step)
+        return begin(ledger)
 
 
 def refusals_told(url: str) -> History:
@@ -103,10 +134,13 @@ async def say_settings(
     await recorder.record(Command(events=(events.by("scheduler", new, key=key),)))
 
 
-async def follow_ledger(service: Service, books: LiveBooks, after: int, epoch: int) -> None:
-    """Take note of every event; end where another writer's epoch starts."""
+async def follow_ledger(
+    service: Service, books: LiveBooks, after: int, recorder: ProbedLane
+) -> None:
+    """Take note of every event; once we write, end where a later writer's epoch starts."""
     async with aclosing(follow(service, after=after)) as recorded:
         async for one in recorded:
-            if isinstance(one.event, EpochStarted) and one.envelope.epoch != epoch:
+            is_later = 0 < recorder.epoch < one.envelope.epoch
+            if isinstance(one.event, EpochStarted) and is_later:
                 raise FencedError(f"another writer took over: epoch={one.envelope.epoch}")
             books.take(one.envelope.position, one.event)

@@ -39,6 +39,8 @@ class SchedulerOptions:
         names: DNS names and addresses that kube-scheduler calls us by.
         proof_key, ledger_key: files of signer keys, for the proofs on Pods and for what is said of
             the ledger.
+        trusted_proof_keys: verifier keys, or their files, of which Pods still carry proofs.
+        namespace: of our own objects.
         drain_seconds: time for the news to spread that we are going, before we stop listening.
         api: where people, agents and webhooks are answered; None = nowhere.
     """
@@ -54,6 +56,8 @@ class SchedulerOptions:
     proof_key: Path
     ledger_key: Path
     replica: str
+    trusted_proof_keys: tuple[str, ...] = ()
+    namespace: str = "tenure-system"
     drain_seconds: float = 5.0
     api: ApiOptions | None = None
 

@@ -11,7 +11,7 @@ from tenure.serving.scheduling.options import SchedulerOptions
 
 
 def signer_of(
-    options: SchedulerOptions, origin: str, incarnation: str
+    options: SchedulerOptions, origin: str, incarnation: Callable[[], str]
 ) -> Callable[[ClusterView], Signing]:
     """Return what makes the signer of a view's reservations. Raises InputError: no such key."""
     proof_key, ledger_key = private_key(options.proof_key), private_key(options.ledger_key)

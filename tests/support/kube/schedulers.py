@@ -6,6 +6,7 @@ import contextlib
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from certs.material import KeyPair, issue_authority, issue_leaf
 from ledger.signing import PrivateKey
 from scheduler.service.manifests import SchedulerManifests, configuration, manifests
+from scheduler.service.witnesses import config_map_path
 from tests.support.kube.control_plane import SCHEDULER_ACCOUNT, ControlPlane, free_port
 from tests.support.kube.inventory import DEVICES, TOPOLOGIES, know
 from tests.support.kube.webhooks import apply
@@ -105,6 +107,9 @@ class Served:
             url = f"http://127.0.0.1:{self.probes}/{what}"
             with urllib.request.urlopen(url, timeout=5) as answer:
                 return str(answer.read().decode())
+        except urllib.error.HTTPError as refusal:
+            with refusal:
+                return str(refusal.read().decode())
         except OSError:
             return ""
 
@@ -128,9 +133,23 @@ class Served:
 
 @contextlib.contextmanager
 def extender(
-    plane: ControlPlane, ledger: str, identities: Identities, *, port: int = 0
+    plane: ControlPlane,
+    ledger: str,
+    identities: Identities,
+    *,
+    port: int = 0,
+    remembered: bool = False,
+    ready: bool = True,
 ) -> Iterator[Served]:
-    """Run `tenure serve scheduler` until the block ends; it waits until that is ready."""
+    """
+    Run `tenure serve scheduler` until the block ends; it waits until that is ready.
+
+    Args:
+        remembered: the cluster keeps what it has seen of its ledger; else this is its first one.
+        ready: wait for it.
+    """
+    if not remembered:
+        plane.api().delete(config_map_path("tenure-system"))
     know(plane, DEVICES, "Device")
     know(plane, TOPOLOGIES, "NodeResourceTopology")
     rights = [
@@ -153,7 +172,8 @@ def extender(
         process = subprocess.Popen(command, stderr=words)
     served = Served(process=process, port=served_at, probes=probes, log=log)
     try:
-        served.wait_ready()
+        if ready:
+            served.wait_ready()
         yield served
     finally:
         if process.poll() is None:

@@ -53,7 +53,7 @@ def test_a_ledger_that_fails_is_away_until_it_answers_again(tmp_path: Path) -> N
     async def main() -> None:
         lane, fresh = FakeLane(), Freshness()
         async with open_service(str(path), write=True) as service:
-            probed = ProbedLane(cast("Lane", lane), service, fresh)
+            probed = ProbedLane(service, fresh, cast("Lane", lane))
             lane.error = OverloadedError("too many wait")
             with pytest.raises(OverloadedError):
                 await probed.record(COMMAND)

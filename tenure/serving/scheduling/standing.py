@@ -1,0 +1,165 @@
+"""Whether the ledger may be written: it is compared with all that was seen of it, then ours."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from certs.ports import ApiError
+from ledger.domain.annotations.signed import Checker
+from ledger.domain.errors import InputError, LedgerError
+from ledger.domain.log.events import PodReserved
+from ledger.domain.log.standing import Own, Witness
+from ledger.domain.resources import ANNOTATION_TENURE_ALLOCATION
+from ledger.signing import PublicKey, published, trusting
+from ledger.store.mending.recover import own_at
+from ledger.store.open import open_ledger
+from ledger.store.reading.kept import events_at, newest_granted
+from ledger.store.writing.lane import Turn
+from scheduler.service.freshness import AWAY
+from scheduler.service.witnesses import (
+    RECOVERING,
+    Claim,
+    Examined,
+    HeadKeeper,
+    config_map_path,
+    examine,
+    kept_witness,
+    mangled,
+    set_back,
+)
+from tenure.keys import private_key, public_key
+from tenure.kube.reflector import Reflector
+from tenure.serving.scheduling.options import SchedulerOptions
+from tenure.serving.scheduling.process import Process
+
+HEAD_SECONDS: Final = 10.0
+"""How often the ConfigMap is told of the head at most."""
+VERSIONS: Final = 64
+"""How many of the newest reservations tell which versions the API server had."""
+_LOOK_SECONDS: Final = 0.02
+_AGAIN_SECONDS: Final = 2.0
+
+_log: Final = logging.getLogger("tenure.scheduler.standing")
+
+
+class Standing:
+    """
+    Takes the ledger over once it has all that was seen of it.
+
+    Attributes:
+        incarnation: the one that is open, empty before it was looked at.
+    """
+
+    def __init__(self, options: SchedulerOptions) -> None:
+        self._check = _checker(options)
+        self._own = Own(origin="", position=0, epoch=0)
+        self.incarnation = ""
+
+    async def take_over(self, process: Process, turn: Turn, pods: Reflector) -> None:
+        """
+        Wait until the cluster is listed and nobody has seen more than the ledger says; take it.
+
+        Nothing is written before: what was lost begins behind the last event that is there.
+        """
+        freshness = process.freshness
+        await _until(freshness.synced)
+        while why := await self._why_not(process, pods):
+            if why != freshness.quarantine:
+                freshness.quarantine = why
+                _log.error("quarantined: nothing is granted or recorded", extra={"reason": why})
+            await asyncio.sleep(_AGAIN_SECONDS)
+        await process.recorder.open(turn)
+        process.live.proofs.close()
+        await _until(lambda: process.live.view.position >= process.recorder.position)
+        if freshness.quarantine:
+            freshness.quarantine = ""
+            _log.info("out of quarantine", extra={"position": process.recorder.position})
+
+    def keep_head(self, process: Process) -> None:
+        """Tell the ConfigMap of the head, again and again."""
+        keeper = HeadKeeper(process.objects, process.options.namespace, lambda: self._now(process))
+
+        async def tell() -> None:
+            process.freshness.quarantine = await keeper.tell()
+
+        process.repeat(HEAD_SECONDS, "head", tell)
+
+    async def _why_not(self, process: Process, pods: Reflector) -> str:
+        """Return why the ledger may not be written, empty if it may."""
+        proofs, path = process.live.proofs, config_map_path(process.options.namespace)
+        try:
+            there = await process.objects.read(path)
+        except ApiError as error:
+            return f"{RECOVERING}: what was seen of the ledger can't be read: {error}"
+        try:
+            kept = None if there is None else kept_witness(there, process.origin)
+        except InputError as error:
+            return mangled(error)
+        claims = tuple(proofs.claims.values())
+        try:
+            own, found, versions = await asyncio.to_thread(
+                examined, process.options.ledger, claims, kept, self._check
+            )
+        except LedgerError:
+            return AWAY
+        for uid, fact in (*proofs.broken.items(), *found.disbelieved.items()):
+            _log.warning("a proof is not believed", extra={"pod_uid": uid, "reason": fact})
+        self._own, self.incarnation = own, own.incarnation
+        return found.reason or set_back(versions, pods.version)
+
+    def _now(self, process: Process) -> Own:
+        lane = process.recorder.lane
+        assert lane is not None, "the head is told of once the ledger is ours"
+        head = lane.head
+        return Own(
+            origin=head.origin,
+            position=head.position,
+            epoch=head.epoch,
+            incarnations=self._own.incarnations,
+            lost=self._own.lost,
+            chains={head.position: head.chain_hash.hex()},
+        )
+
+
+async def _until(met: Callable[[], bool]) -> None:
+    """Wait for what nobody tells of; the process ends before if it is told to."""
+    while not met():  # noqa: ASYNC110 - as above
+        await asyncio.sleep(_LOOK_SECONDS)
+
+
+def examined(
+    url: str, claims: Sequence[Claim], kept: Witness | None, check: Checker
+) -> tuple[Own, Examined, list[str]]:
+    """
+    Compare the ledger with its witnesses.
+
+    Returns:
+        What it says of itself, how it stands, and the versions of the Pods that it reserved for
+        last; without what a recovery made again.
+    """
+    with open_ledger(url, mode="read") as ledger:
+        own = own_at(ledger, [] if kept is None else [kept.position])
+        asked = {one.position for one in claims if own.has(one.incarnation, one.position)}
+        with ledger.connection.begin():
+            there = events_at(ledger.connection, asked)
+            newest = newest_granted(ledger.connection, own.incarnations[-1].began_at, VERSIONS)
+    reserved = {
+        position: (event.pod_uid, event.attempt) if isinstance(event, PodReserved) else None
+        for position, event in there.items()
+    }
+    versions = [
+        each.resource_version
+        for each in newest
+        if ANNOTATION_TENURE_ALLOCATION not in each.annotations
+    ]
+    return own, examine(own, reserved, claims, kept, check), versions
+
+
+def _checker(options: SchedulerOptions) -> Checker:
+    """Return who tells whether a proof is signed by a key that is trusted."""
+    keys: list[PublicKey] = [private_key(options.proof_key).public]
+    keys += [public_key(text) for text in options.trusted_proof_keys]
+    return trusting(published(keys))
