@@ -105,8 +105,6 @@ def webhook(
 
     Example: tenure serve webhook --config admission.yaml
     """
-    import asyncio
-
     from tenure.extras import needs
 
     with needs("service"):
@@ -129,7 +127,7 @@ def webhook(
         settle=timedelta(seconds=settle_seconds),
     )
     set_up_logs(debug=debug)
-    run_service(lambda: asyncio.run(serve_webhook(options)))
+    run_service(serve_webhook(options))
 
 
 def scheduler(
@@ -242,8 +240,6 @@ def scheduler(
 
     Example: tenure serve scheduler --certificates tls --proof-key pods.key --ledger-key my.key
     """
-    import asyncio
-
     from tenure.extras import needs
     from tenure.opening import ledger_url
 
@@ -276,4 +272,4 @@ def scheduler(
         api=people or None,
     )
     set_up_logs(debug=debug)
-    run_service(lambda: asyncio.run(serve_scheduler(options)))
+    run_service(serve_scheduler(options))
