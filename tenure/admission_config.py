@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final, Literal
 
 from pydantic import (
@@ -22,7 +23,9 @@ from tenure.shared_config import (
     Section,
     SharedConfiguration,
     parsed,
+    read_one,
 )
+from tenure.sources.text import content_of, parse_source
 from webhook.decide.settings import (
     DEFAULT_ADMISSION,
     DIALECT_SCHEDULERS,
@@ -183,3 +186,23 @@ def _settings(read: AdmissionConfiguration) -> AdmissionSettings:
         slot_mode=read.slot_mode,
         vocabulary=read.vocabulary(),
     )
+
+
+def read_admission_file(path: Path, content: bytes) -> AdmissionSettings:
+    """
+    Return the settings that a file's bytes say.
+
+    Raises:
+        InputError: with file, line and field.
+    """
+    return read_one(parse_source(str(path), content), ADMISSION, read_admission)
+
+
+def admission_settings(path: Path | None) -> AdmissionSettings:
+    """
+    Return the settings of a file, or the defaults without one.
+
+    Raises:
+        InputError: with file, line and field.
+    """
+    return DEFAULT_ADMISSION if path is None else read_admission_file(path, content_of(path))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
@@ -76,11 +76,11 @@ def time_of(ledger: Ledger) -> LedgerTime:
     return ledger_time(origin=head.origin, head_at_us=ledger.now_us(), clock_us=clock_us())
 
 
-def moment_of(text: str, now: LedgerTime, *, option: str) -> int:
-    """Return the moment an option names; say on stderr what a relative one counted from."""
+def moment_of(text: str, now: LedgerTime, *, option: str, say: Callable[[str], None] = note) -> int:
+    """Return the moment an option names; say beside the answer what a relative one counts from."""
     at_us = read_moment(text, now, option=option)
     if is_relative(text):
-        note(f"{option}: {format_time(at_us)}, counted from {now.source}")
+        say(f"{option}: {format_time(at_us)}, counted from {now.source}")
     return at_us
 
 

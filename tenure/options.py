@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -53,6 +53,67 @@ ObjectFiles = Annotated[
         help="Nodes, Devices and Pods (YAML, JSON, a directory, - for stdin): tells what a ledger"
         " does not record. May be given several times.",
         show_default=False,
+    ),
+]
+
+_LIVE: Final = "Ask a service that runs"
+Live = Annotated[
+    bool,
+    typer.Option(
+        "--live",
+        help="Ask the cluster's live service through kube-apiserver, by the kubeconfig of kubectl.",
+        rich_help_panel=_LIVE,
+    ),
+]
+Server = Annotated[
+    str | None,
+    typer.Option(
+        "--server",
+        metavar="URL",
+        help="Ask a live service directly, such as over a port-forward.",
+        show_default=False,
+        rich_help_panel=_LIVE,
+    ),
+]
+TokenFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--token-file",
+        metavar="FILE",
+        help="With --server: a bearer token that the cluster knows.",
+        show_default=False,
+        rich_help_panel=_LIVE,
+    ),
+]
+ServerCa = Annotated[
+    Path | None,
+    typer.Option(
+        "--server-ca",
+        metavar="FILE",
+        help="With --server: the authority of its certificate. Default: those of this machine.",
+        show_default=False,
+        rich_help_panel=_LIVE,
+    ),
+]
+ServerName = Annotated[
+    str | None,
+    typer.Option(
+        "--server-name",
+        metavar="NAME",
+        help="With --server: the name in its certificate, where the URL has another.",
+        show_default=False,
+        rich_help_panel=_LIVE,
+    ),
+]
+Namespace = Annotated[
+    str | None,
+    typer.Option(
+        "--namespace",
+        "-n",
+        metavar="NAMESPACE",
+        help="Of a live service: the lines of one namespace, for who may see no more.",
+        show_default=False,
+        rich_help_panel=_LIVE,
     ),
 ]
 

@@ -8,7 +8,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Literal, Self
+from typing import Any, Final, Literal, Self
 
 from sqlalchemy import URL, Connection, Engine, inspect, text
 from sqlalchemy.exc import DBAPIError, IntegrityError
@@ -21,6 +21,7 @@ from ledger.store.mending.corrections import true_time
 from ledger.store.place import expect_file, is_postgres, sqlite_path
 from ledger.store.profile import create_file, sqlite_engine
 from ledger.store.profile_postgres import postgres_engine, postgres_url, shown
+from ledger.store.reading.bounds import ROWS_MAX
 from ledger.store.reading.read import checked_head, read_events
 from ledger.store.writing.append import Head, Writer, start_epoch
 
@@ -85,6 +86,19 @@ class Ledger:
         with self.connection.begin():
             head = checked_head(self.connection)
             return true_time(self.connection, head.position, head.at_us)
+
+    def bound(self, rows_max: int) -> None:
+        """Let no question of this ledger's reports have more rows: it raises InputError then."""
+        self.connection = self.connection.execution_options(**{ROWS_MAX: rows_max})
+
+    def cancel(self) -> None:
+        """End the question that another thread waits for: it gets a LedgerError."""
+        with suppress(DBAPIError, sqlite3.Error):
+            raw: Any = self.connection.connection.driver_connection
+            if self.engine.dialect.name == "sqlite":
+                raw.interrupt()
+            else:
+                raw.cancel()
 
     @property
     def is_simulation(self) -> bool:

@@ -7,11 +7,13 @@ version with the profile `tenure` alone; the default scheduler is never touched.
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from scheduler.service.api.words import GROUP, RESOURCE, VERSION
 from scheduler.service.witnesses import CONFIG_MAP
 
 PROFILE: Final = "tenure"
@@ -27,6 +29,21 @@ Thing = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ApiManifests:
+    """
+    What people and agents are answered by.
+
+    Attributes:
+        service: of the listener, on every replica.
+        authority: PEM, whose leaf it shows; for the APIService, which is left out without one: as
+            long as it is unavailable, no namespace of the cluster is deleted.
+    """
+
+    service: str = "tenure-api"
+    authority: bytes = b""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerManifests:
     """
     What the objects say.
@@ -36,6 +53,7 @@ class SchedulerManifests:
         service: of Tenure's extender.
         version: of the cluster, such as v1.36.3: kube-scheduler has the same.
         secret: with kube-scheduler's `tls.crt`, `tls.key` and the `ca.crt` of the extender.
+        api: None = nobody but kube-scheduler is answered.
     """
 
     name: str = "tenure"
@@ -44,6 +62,7 @@ class SchedulerManifests:
     version: str = ""
     secret: str = "tenure-kube-scheduler-certs"  # noqa: S105 - the name of a Secret is none
     replicas: int = 1
+    api: ApiManifests | None = None
 
 
 def extender(url: str, folder: str) -> Thing:
@@ -99,7 +118,8 @@ def configuration(url: str, folder: str, *, namespace: str, kubeconfig: str = ""
 
 def manifests(options: SchedulerManifests) -> list[Thing]:
     """Return all objects, in an order in which they can be applied."""
-    return [*_tenure(options), *_kube_scheduler(options)]
+    answers = [] if options.api is None else _answers(options, options.api)
+    return [*_tenure(options), *answers, *_kube_scheduler(options)]
 
 
 def _tenure(options: SchedulerManifests) -> list[Thing]:
@@ -143,6 +163,56 @@ def _tenure(options: SchedulerManifests) -> list[Thing]:
             },
         },
     ]
+
+
+def _answers(options: SchedulerManifests, api: ApiManifests) -> list[Thing]:
+    """
+    Return what answering takes: to ask who calls and what they may, and a role for callers.
+
+    With an authority also the APIService; see `ApiManifests`.
+    """
+    name, namespace = f"{options.name}-api", options.namespace
+    account = f"{options.name}-scheduler"
+    reviews = (
+        ("authentication.k8s.io", "tokenreviews"),
+        ("authorization.k8s.io", "subjectaccessreviews"),
+    )
+    proxies = _may(["get"], "", ["configmaps"], names=["extension-apiserver-authentication"])
+    service = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": _metadata(api.service, namespace),
+        "spec": {
+            "selector": {"app.kubernetes.io/name": account},
+            "ports": [{"name": "api", "port": 443, "targetPort": 8444}],
+        },
+    }
+    things = [
+        _role(
+            "ClusterRole", name, "", [_may(["create"], group, [kind]) for group, kind in reviews]
+        ),
+        _bound("ClusterRole", name, name, account, namespace),
+        _role("Role", name, "kube-system", [proxies]),
+        _bound("Role", name, name, account, namespace, within="kube-system"),
+        _role("ClusterRole", f"{options.name}-answers", "", [_may(["get"], GROUP, [RESOURCE])]),
+        service,
+    ]
+    if not api.authority:
+        return things
+    registered = {
+        "apiVersion": "apiregistration.k8s.io/v1",
+        "kind": "APIService",
+        "metadata": _metadata(f"{VERSION}.{GROUP}", ""),
+        "spec": {
+            "group": GROUP,
+            "version": VERSION,
+            "groupPriorityMinimum": 1000,
+            "versionPriority": 15,
+            "caBundle": base64.b64encode(api.authority).decode(),
+            "service": {"name": api.service, "namespace": namespace, "port": 443},
+        },
+    }
+    return [*things, registered]
 
 
 def _kube_scheduler(options: SchedulerManifests) -> list[Thing]:

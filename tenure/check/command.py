@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Final, TextIO
 
 from ledger.domain.errors import InputError
+from tenure.admission_config import admission_settings
 from tenure.check.checker import Checker
 from tenure.check.facts import facts_of, user_of, written
 from tenure.check.render import write_checked
 from tenure.exits import AnswerIsNo, with_next
 from tenure.manifests import Manifests, read_manifests
 from tenure.output import OutputFormat
-from tenure.serving.settings_file import admission_settings
 from webhook.decide.review import CREATE, UPDATE
 from webhook.decide.settings import DEFAULT_ADMISSION, AdmissionSettings
 

@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from pathlib import Path
@@ -16,6 +17,7 @@ import aiohttp
 from kubernetes_asyncio import client, config
 from kubernetes_asyncio.client.exceptions import OpenApiException
 from kubernetes_asyncio.config.config_exception import ConfigException
+from multidict import CIMultiDictProxy
 from yaml import YAMLError
 
 from certs.ports import ApiError, ConflictError, Object
@@ -64,6 +66,31 @@ def _check_there(kubeconfig: str | None) -> None:
         raise ApiError(f"no such kubeconfig: file={kubeconfig}")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextAnswer:
+    """
+    What was answered in text.
+
+    Attributes:
+        message: why there is no answer, where the status is no 200.
+        warnings: the `Warning` headers beside it.
+    """
+
+    status: int
+    text: str
+    message: str
+    warnings: tuple[str, ...]
+
+
+def text_answer(status: int, raw: bytes, headers: CIMultiDictProxy[str]) -> TextAnswer:
+    """Return an answer in text, or the message of a refusal."""
+    text = raw.decode("utf-8", "replace")
+    body = None if status == _OK else _object(raw)
+    message = "" if status == _OK else str((body or {}).get("message") or text)[:_MESSAGE_MAX]
+    warnings = tuple(headers.getall("Warning", ()))
+    return TextAnswer(status=status, text=text, message=message.strip(), warnings=warnings)
+
+
 class KubeObjects:
     """Reads and writes objects by path; see `certs.ports.Objects`."""
 
@@ -84,6 +111,20 @@ class KubeObjects:
         """Return an object or a list as the API server has it now; None if there is none."""
         status, body = await self._call("GET", path)
         return None if status == _NOT_FOUND else body
+
+    async def text(self, path: str) -> TextAnswer:
+        """Return what is answered in text, refused or not. Raises ApiError: nothing is."""
+        with _as_api_errors("GET", path, self._timeout_seconds):
+            async with asyncio.timeout(self._timeout_seconds):
+                answer = await self._api.call_api(
+                    path,
+                    "GET",
+                    header_params={"Accept": "*/*"},
+                    auth_settings=["BearerToken"],
+                    _preload_content=False,
+                    _request_timeout=self._timeout_seconds,
+                )
+                return text_answer(int(answer.status), await _whole(answer), answer.headers)
 
     async def watch(self, path: str, seconds: int) -> AsyncGenerator[Object, None]:
         """

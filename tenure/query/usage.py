@@ -3,24 +3,37 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
 import typer
 
 from ledger.domain.errors import InputError
-from tenure.exits import note, with_next
-from tenure.opening import moment_of, opened, time_of
-from tenure.options import DataOutput, LedgerUrl, Out
-from tenure.output import Column, DataFormat, write_answer
+from tenure.asking import EVERYBODY, Answer, Sight
+from tenure.exits import with_next
+from tenure.live.place import NO_PARQUET, place_of, say
+from tenure.opening import moment_of, time_of
+from tenure.options import (
+    DataOutput,
+    LedgerUrl,
+    Live,
+    Namespace,
+    Out,
+    Server,
+    ServerCa,
+    ServerName,
+    TokenFile,
+)
+from tenure.output import Column, DataFormat, OutputFormat, write_answer
 from tenure.times import LedgerTime, iso_time
 from tenure.units import format_time
 
 if TYPE_CHECKING:
+    from ledger.store.open import Ledger
     from ledger.store.reading.report_queries import UsageGroup
     from ledger.store.reading.report_rows import Span, UsageRecord
-    from scheduler.usage.model import CapacityPoint
+    from scheduler.usage.model import CapacityPoint, History
 
 
 LABEL: Final = "label:"
@@ -60,6 +73,12 @@ def usage(
         typer.Option("--until", metavar="TIME", help="Default: now.", show_default=False),
     ] = None,
     ledger: LedgerUrl = None,
+    live: Live = False,
+    server: Server = None,
+    token_file: TokenFile = None,
+    server_ca: ServerCa = None,
+    server_name: ServerName = None,
+    namespace: Namespace = None,
     output: DataOutput = DataFormat.TABLE,
     out: Out = None,
 ) -> None:
@@ -73,41 +92,100 @@ def usage(
     from tenure.parquet import parquet_target
 
     parquet = parquet_target(output, out)
-    group = _group(by)
-    with opened(ledger) as source:
-        from ledger.store.reading import report_queries as queries
-        from scheduler.usage.capacity import capacity_over
-        from tenure.report.build import load_history
-
-        now = time_of(source)
-        with source.connection.begin():
-            span = queries.span(source.connection)
-            since_us, until_us = _window(since, until, now, span)
-            rows = queries.usage(source.connection, group, since_us, until_us)
-            history = load_history(source, span)
-    if group == "labels":
-        rows = by_label(rows, by.removeprefix(LABEL))
-    records = [_record(row, rows) for row in sorted(rows, key=_by_hours)]
-    if parquet is not None:
-        parquet.write(records, [column.key for column in _COLUMNS])
-        return
-    points = capacity_over(history, _moments(since_us, until_us)) if history.cards else ()
-    has_time = history.axis == "time"
-    parts = capacity_parts(points) if has_time else None
-    window = {"since": iso_time(since_us), "until": iso_time(until_us)}
-    columns = [Column(key="group", title=by.upper()), *_COLUMNS[1:]]
-    write_answer(
-        output.text_form,
-        records,
-        columns,
-        document={**window, "by": by, "groups": records, "capacity_percent": parts},
+    place = place_of(
+        ledger=ledger,
+        live=live,
+        server=server,
+        token_file=token_file,
+        server_ca=server_ca,
+        server_name=server_name,
+        namespace=namespace,
     )
-    note(f"window: {format_time(since_us)} to {format_time(until_us)}")
-    if parts is not None and output.text_form.is_table:
+    question = UsageQuestion(by=by, since=since, until=until, output=output.text_form)
+    if parquet is None:
+        place.print("usage", answer_usage, question)
+        return
+    _group(by)
+    with place.opened(NO_PARQUET) as source:
+        answer = Answer()
+        used = _used(source, question, EVERYBODY, answer)
+    say(answer)
+    parquet.write(used.records, [column.key for column in _COLUMNS])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsageQuestion:
+    """Who used how much within a window, by group."""
+
+    by: str = "namespace"
+    since: str | None = None
+    until: str | None = None
+    output: OutputFormat = OutputFormat.TABLE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Used:
+    """What was used, and what capacity there was; None for whoever sees one namespace."""
+
+    since_us: int
+    until_us: int
+    records: list[dict[str, Any]]
+    history: History | None
+
+
+def answer_usage(source: Ledger, question: UsageQuestion, sight: Sight) -> Answer:
+    """
+    Answer who used how much.
+
+    Raises:
+        InputError: the group or the window can't be read.
+    """
+    from scheduler.usage.capacity import capacity_over
+
+    answer = Answer()
+    used = _used(source, question, sight, answer)
+    history, parts, has_time = used.history, None, True
+    if history is not None:
+        moments = _moments(used.since_us, used.until_us)
+        points = capacity_over(history, moments) if history.cards else ()
+        has_time = history.axis == "time"
+        parts = capacity_parts(points) if has_time else None
+    document = {
+        "since": iso_time(used.since_us),
+        "until": iso_time(used.until_us),
+        "by": question.by,
+        **({} if sight.whole else {"namespace": sight.namespace}),
+        "groups": used.records,
+        "capacity_percent": parts,
+    }
+    columns = [Column(key="group", title=question.by.upper()), *_COLUMNS[1:]]
+    write_answer(question.output, used.records, columns, document=document, out=answer.out)
+    answer.note(f"window: {format_time(used.since_us)} to {format_time(used.until_us)}")
+    if parts is not None and question.output.is_table:
         words = ", ".join(f"{name} {part} %" for name, part in parts.items())
-        sys.stdout.write(f"GPU capacity, mean: {words}\n")
+        answer.out.write(f"GPU capacity, mean: {words}\n")
     if not has_time:
-        note("every decision was made at one moment, so nothing lasted for hours")
+        answer.note("every decision was made at one moment, so nothing lasted for hours")
+    return answer
+
+
+def _used(source: Ledger, question: UsageQuestion, sight: Sight, answer: Answer) -> _Used:
+    """Return what was used, from one state of the ledger."""
+    from ledger.store.reading import report_queries as queries
+    from tenure.report.build import load_history
+
+    group = _group(question.by)
+    now = time_of(source)
+    with source.connection.begin():
+        span = queries.span(source.connection)
+        since_us, until_us = _window(question, now, span, answer)
+        namespace = sight.namespace or None
+        rows = queries.usage(source.connection, group, since_us, until_us, namespace=namespace)
+        history = load_history(source, span) if sight.whole else None
+    if group == "labels":
+        rows = by_label(rows, question.by.removeprefix(LABEL))
+    records = [_record(row, rows) for row in sorted(rows, key=_by_hours)]
+    return _Used(since_us=since_us, until_us=until_us, records=records, history=history)
 
 
 def capacity_parts(points: Sequence[CapacityPoint]) -> dict[str, float] | None:
@@ -154,9 +232,14 @@ def _group(by: str) -> UsageGroup:
     return cast("UsageGroup", by)
 
 
-def _window(since: str | None, until: str | None, now: LedgerTime, span: Span) -> tuple[int, int]:
-    since_us = span.first_at_us if since is None else moment_of(since, now, option="--since")
-    until_us = now.now_us if until is None else moment_of(until, now, option="--until")
+def _window(
+    question: UsageQuestion, now: LedgerTime, span: Span, answer: Answer
+) -> tuple[int, int]:
+    since_us, until_us = span.first_at_us, now.now_us
+    if question.since is not None:
+        since_us = moment_of(question.since, now, option="--since", say=answer.note)
+    if question.until is not None:
+        until_us = moment_of(question.until, now, option="--until", say=answer.note)
     if until_us < since_us:
         raise InputError("the window ends before it begins", field="--until")
     return max(since_us, span.first_at_us), max(since_us, min(until_us, now.now_us))

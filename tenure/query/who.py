@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
 from ledger.domain.errors import InputError
 from ledger.domain.resources import TYPE_GPU
+from tenure.asking import EVERYBODY, Answer, Sight
 from tenure.exits import with_next
+from tenure.live.place import NO_PARQUET, place_of, say
 from tenure.names import (
     CardName,
     CpuName,
@@ -21,8 +23,19 @@ from tenure.names import (
     card_text,
     parse_name,
 )
-from tenure.opening import moment_of, opened, time_of
-from tenure.options import At, DataOutput, LedgerUrl, Out
+from tenure.opening import moment_of, time_of
+from tenure.options import (
+    At,
+    DataOutput,
+    LedgerUrl,
+    Live,
+    Namespace,
+    Out,
+    Server,
+    ServerCa,
+    ServerName,
+    TokenFile,
+)
 from tenure.output import (
     DataFormat,
     OutputFormat,
@@ -59,6 +72,12 @@ def who(
         bool, typer.Option("--history", help="Everyone who ever held it, not one moment.")
     ] = False,
     ledger: LedgerUrl = None,
+    live: Live = False,
+    server: Server = None,
+    token_file: TokenFile = None,
+    server_ca: ServerCa = None,
+    server_name: ServerName = None,
+    namespace: Namespace = None,
     output: DataOutput = DataFormat.TABLE,
     out: Out = None,
 ) -> None:
@@ -73,62 +92,140 @@ def who(
     """
     from tenure.parquet import parquet_target
 
-    if history and at is not None:
-        raise typer.BadParameter("--history and --at exclude each other")
     parquet = parquet_target(output, out)
-    form = output.text_form
-    readings = parse_name(name)
-    with opened(ledger) as source:
-        from ledger.store.reading.report_queries import When
-
-        now = time_of(source)
-        at_us = None if at is None else moment_of(at, now, option="--at")
-        when = When(at_us=at_us, ever=history)
-        with source.connection.begin():
-            meant = first_known(source, readings)
-            holders = find_holders(source, meant, when)
-            free = _free_devices(source, meant, holders) if at_us is None else []
-            last = None if holders or history else _last_before(source, meant, at_us)
-            unknown = unknown_lines(source, meant, when, holders)
-    asked_us = now.now_us if at_us is None else at_us
-    records = [_record(holder, meant, asked_us) for holder in holders]
-    if parquet is not None:
-        parquet.write(records, HOLDER_KEYS)
+    place = place_of(
+        ledger=ledger,
+        live=live,
+        server=server,
+        token_file=token_file,
+        server_ca=server_ca,
+        server_name=server_name,
+        namespace=namespace,
+    )
+    question = WhoQuestion(name=name, at=at, history=history, output=output.text_form)
+    if parquet is None:
+        place.print("who", answer_who, question)
         return
+    with place.opened(NO_PARQUET) as source:
+        answer = Answer()
+        found = _find(source, question, EVERYBODY, answer)
+    say(answer)
+    parquet.write(found.records, HOLDER_KEYS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhoQuestion:
+    """Who holds, or held, a name: now, at a moment, or ever."""
+
+    name: str
+    at: str | None = None
+    history: bool = False
+    output: OutputFormat = OutputFormat.TABLE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Found:
+    """Who holds what, and what is said where nobody does."""
+
+    meant: Name
+    at_us: int | None
+    records: list[dict[str, Any]]
+    free: list[Device]
+    last: HolderRow | None
+    unknown: tuple[str, ...]
+
+
+def answer_who(source: Ledger, question: WhoQuestion, sight: Sight) -> Answer:
+    """
+    Answer who holds what.
+
+    Raises:
+        InputError: the ledger knows no such name, or the question can't be read.
+    """
+    answer = Answer()
+    found = _find(source, question, sight, answer)
+    meant, form = found.meant, question.output
     match form:
         case OutputFormat.JSON | OutputFormat.YAML:
-            document = {"name": str(meant), "at": iso_or_none(at_us), "holders": records}
+            document = {
+                "name": str(meant),
+                "at": iso_or_none(found.at_us),
+                **({} if sight.whole else {"namespace": sight.namespace}),
+                "holders": found.records,
+            }
             write = write_json if form is OutputFormat.JSON else write_yaml
-            write(document, sys.stdout)
+            write(document, answer.out)
         case OutputFormat.CSV:
-            write_csv(records, HOLDER_KEYS, sys.stdout)
+            write_csv(found.records, HOLDER_KEYS, answer.out)
         case _:
-            rows = [*map(shown, records), *map(_free_row, free)]
-            _write_table(rows, meant, last, wide=form is OutputFormat.WIDE)
-            write_lines(unknown)
+            rows = [*map(shown, found.records), *map(_free_row, found.free)]
+            if rows:
+                _write_table(rows, answer.out, wide=form is OutputFormat.WIDE)
+            else:
+                _write_nobody(meant, found.last, sight, answer.out)
+            write_lines(found.unknown, answer.out)
+    return answer
 
 
-def first_known(source: Ledger, readings: Sequence[Name]) -> Name:
+def _find(source: Ledger, question: WhoQuestion, sight: Sight, answer: Answer) -> _Found:
+    """Return who holds what, from one state of the ledger."""
+    from ledger.store.reading.report_queries import When
+
+    if question.history and question.at is not None:
+        raise InputError("--history and --at exclude each other", field="--at")
+    readings = parse_name(question.name)
+    now = time_of(source)
+    at = question.at
+    at_us = None if at is None else moment_of(at, now, option="--at", say=answer.note)
+    when = When(at_us=at_us, ever=question.history)
+    with source.connection.begin():
+        meant = first_known(source, readings, sight)
+        holders = find_holders(source, meant, when, sight)
+        told = holders or question.history
+        last = None if told else _last_before(source, meant, at_us, sight)
+        free = _free_devices(source, meant, holders) if at_us is None and sight.whole else []
+        unknown = unknown_lines(source, meant, when, holders)
+    asked_us = now.now_us if at_us is None else at_us
+    return _Found(
+        meant=meant,
+        at_us=at_us,
+        records=[_record(holder, meant, asked_us) for holder in holders],
+        free=free,
+        last=last,
+        unknown=unknown,
+    )
+
+
+def first_known(source: Ledger, readings: Sequence[Name], sight: Sight = EVERYBODY) -> Name:
     """
     Return the first reading of a name that the ledger knows.
+
+    A Pod or an owner that is not seen is as unknown as one that is not there.
 
     Raises:
         InputError: it knows none of them.
     """
     for name in readings:
-        if _is_known(source, name):
+        if _is_known(source, name, sight):
             return name
     text = " or ".join(_in_words(name) for name in readings)
     error = InputError(f"the ledger knows no {text}")
     raise with_next(error, "`tenure map` shows the nodes and cards that it knows")
 
 
-def find_holders(source: Ledger, name: Name, when: When) -> list[HolderRow]:
+def find_holders(
+    source: Ledger, name: Name, when: When, sight: Sight = EVERYBODY
+) -> list[HolderRow]:
     """
-    Return who holds what `name` names, by what is held and when it was given.
+    Return who of those who are seen holds what `name` names, by what is held and since when.
 
     Last, those who may: a Pod on cards that nobody can name may hold any of its node's.
     """
+    found = _find_holders(source, name, when, sight)
+    return [holder for holder in found if sight.sees(holder.namespace)]
+
+
+def _find_holders(source: Ledger, name: Name, when: When, sight: Sight) -> list[HolderRow]:
     from ledger.store.reading import report_queries as queries
 
     match name:
@@ -149,13 +246,17 @@ def find_holders(source: Ledger, name: Name, when: When) -> list[HolderRow]:
             return held + (_beside_cards(whole) if held else whole)
         case OwnerName():
             pods = queries.pods(
-                source.connection, owner=_owner(name), namespace=name.namespace or None
+                source.connection,
+                owner=_owner(name),
+                namespace=name.namespace or sight.namespace or None,
             )
             paths = dict.fromkeys((pod.namespace, pod.pod_name) for pod in pods)
             return [
                 holder
                 for namespace, pod in paths
-                for holder in find_holders(source, PodName(namespace=namespace, name=pod), when)
+                for holder in find_holders(
+                    source, PodName(namespace=namespace, name=pod), when, sight
+                )
             ]
 
 
@@ -208,10 +309,9 @@ def _unknown_line(holder: HolderRow, device_type: str, body: str, present: int) 
     return f"card unknown: {holder.namespace}/{holder.pod_name} {verb} {what} of {holder.node_name}"
 
 
-def write_lines(lines: Sequence[str]) -> None:
+def write_lines(lines: Sequence[str], out: TextIO) -> None:
     """Write lines with names in them, each on one line."""
-    for line in lines:
-        sys.stdout.write(one_line(line) + "\n")
+    out.writelines(one_line(line) + "\n" for line in lines)
 
 
 def _owner(name: OwnerName) -> str:
@@ -223,7 +323,7 @@ def _beside_cards(holders: Sequence[HolderRow]) -> list[HolderRow]:
     return [holder for holder in holders if holder.cpuset or holder.unknown_types]
 
 
-def _is_known(source: Ledger, name: Name) -> bool:
+def _is_known(source: Ledger, name: Name, sight: Sight) -> bool:
     from ledger.store.reading import report_queries as queries
     from ledger.store.reading.report_queries import When
 
@@ -241,10 +341,13 @@ def _is_known(source: Ledger, name: Name) -> bool:
         case CpuName(node=node, cpu=cpu):
             return bool(queries.has_cpu(source.connection, node=node, cpu=cpu))
         case PodName(namespace=namespace, name=pod):
-            return bool(queries.pods(source.connection, pod=(namespace, pod)))
+            return sight.sees(namespace) and bool(
+                queries.pods(source.connection, pod=(namespace, pod))
+            )
         case OwnerName(namespace=namespace):
-            return bool(
-                queries.pods(source.connection, owner=_owner(name), namespace=namespace or None)
+            within = namespace or sight.namespace
+            return sight.sees(within) and bool(
+                queries.pods(source.connection, owner=_owner(name), namespace=within or None)
             )
 
 
@@ -277,11 +380,11 @@ def _free_devices(source: Ledger, name: Name, holders: Sequence[HolderRow]) -> l
     ]
 
 
-def _last_before(source: Ledger, name: Name, at_us: int | None) -> HolderRow | None:
+def _last_before(source: Ledger, name: Name, at_us: int | None, sight: Sight) -> HolderRow | None:
     """Return who held it last before it was free."""
     from ledger.store.reading.report_queries import When
 
-    ever = find_holders(source, name, When(ever=True))
+    ever = find_holders(source, name, When(ever=True), sight)
     ended = [
         holder
         for holder in ever
@@ -309,15 +412,10 @@ def _free_row(device: Device) -> dict[str, Any]:
     }
 
 
-def _write_table(
-    rows: Sequence[dict[str, Any]], name: Name, last: HolderRow | None, *, wide: bool
-) -> None:
-    if not rows:
-        _write_nobody(name, last)
-        return
+def _write_table(rows: Sequence[dict[str, Any]], out: TextIO, *, wide: bool) -> None:
     columns = [c for c in HOLDER_COLUMNS if wide or not c.wide]
     columns = [c for c in columns if any(row.get(c.key) for row in rows) or c.key == "pod_path"]
-    write_table(sorted(rows, key=_place), columns, sys.stdout)
+    write_table(sorted(rows, key=_place), columns, out)
 
 
 def _place(row: Mapping[str, Any]) -> tuple[str, bool, str, int]:
@@ -327,11 +425,12 @@ def _place(row: Mapping[str, Any]) -> tuple[str, bool, str, int]:
     return row["node"], device_type is None, rank, row["minor"] or 0
 
 
-def _write_nobody(name: Name, last: HolderRow | None) -> None:
-    holds = "holds nothing" if isinstance(name, (PodName, OwnerName)) else "is held by nobody"
-    sys.stdout.write(f"{name} {holds}\n")
+def _write_nobody(name: Name, last: HolderRow | None, sight: Sight, out: TextIO) -> None:
+    nobody = "nobody" if sight.whole else f"no Pod of namespace {sight.namespace}"
+    holds = "holds nothing" if isinstance(name, (PodName, OwnerName)) else f"is held by {nobody}"
+    out.write(f"{name} {holds}\n")
     if last is not None:
-        sys.stdout.write("last:\n")
+        out.write("last:\n")
         record = holder_record(last, now_us=last.closed_at_us or 0)
         row = shown(record)
-        write_table([row], [c for c in HOLDER_COLUMNS if not c.wide and row[c.key]], sys.stdout)
+        write_table([row], [c for c in HOLDER_COLUMNS if not c.wide and row[c.key]], out)

@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, TextIO
 
 import typer
 
 from ledger.domain.amounts import format_bytes
 from ledger.domain.errors import InputError
+from tenure.asking import EVERYBODY, Answer, Sight
 from tenure.exits import with_next
+from tenure.live.place import place_of, say
 from tenure.names import CardName, CpuName, NodeName, OwnerName, PodName, card_text, parse_name
-from tenure.opening import opened, time_of
-from tenure.options import LedgerUrl, ObjectFiles, Output
+from tenure.opening import time_of
+from tenure.options import (
+    LedgerUrl,
+    Live,
+    Namespace,
+    ObjectFiles,
+    Output,
+    Server,
+    ServerCa,
+    ServerName,
+    TokenFile,
+)
 from tenure.output import Column, OutputFormat, one_line, write_answer, write_table
 from tenure.query.records import HOLDER_COLUMNS, held_text, holder_record, shown
 from tenure.query.who import find_holders, first_known, may_hold, unknown_lines, write_lines
@@ -85,6 +96,12 @@ def why(
     *,
     objects: ObjectFiles = None,
     ledger: LedgerUrl = None,
+    live: Live = False,
+    server: Server = None,
+    token_file: TokenFile = None,
+    server_ca: ServerCa = None,
+    server_name: ServerName = None,
+    namespace: Namespace = None,
     output: Output = OutputFormat.TABLE,
 ) -> None:
     """
@@ -101,41 +118,82 @@ def why(
 
     A card: tenure why gpu-a/3
     """
+    place = place_of(
+        ledger=ledger,
+        live=live,
+        server=server,
+        token_file=token_file,
+        server_ca=server_ca,
+        server_name=server_name,
+        namespace=namespace,
+    )
+    question = WhyQuestion(name=name, output=output)
+    if not objects:
+        place.print("why", answer_why, question)
+        return
+    manifests = _manifests(objects)
+    with place.opened("a service knows its objects: leave --objects out") as source:
+        say(answer_why(source, question, EVERYBODY, manifests))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhyQuestion:
+    """Why a Pod waits, or where it went; why a card is not free."""
+
+    name: str
+    output: OutputFormat = OutputFormat.TABLE
+
+
+def answer_why(
+    source: Ledger, question: WhyQuestion, sight: Sight, manifests: Manifests | None = None
+) -> Answer:
+    """
+    Answer why something is as it is.
+
+    What would make a Pod fit names Pods of all namespaces, so it is told to whoever sees them.
+
+    Raises:
+        InputError: the ledger knows no such name, or it is no name of a Pod, a node or a card.
+    """
     from ledger.store.reading import report_queries as queries
 
-    readings = parse_name(name)
-    manifests = _manifests(objects or ())
-    with opened(ledger) as source:
-        now_us = time_of(source).now_us
-        stories: list[PodStory] = []
-        with source.connection.begin():
-            meant = first_known(source, readings)
-            match meant:
-                case PodName(namespace=namespace, name=pod):
-                    stories = _stories(source, pod=(namespace, pod))[-1:]
-                case OwnerName(kind=kind, name=owner, namespace=namespace):
-                    found = queries.pods(
-                        source.connection, owner=f"{kind}/{owner}", namespace=namespace or None
-                    )
-                    stories = [_story(source, pod) for pod in found]
-                case CardName(node=node, device_type=device_type, minor=minor):
-                    _why_devices(
-                        source,
-                        now_us,
-                        output,
-                        node,
-                        device_type=device_type,
-                        minor=minor,
-                    )
-                case NodeName(node=node):
-                    _why_devices(source, now_us, output, node)
-                case CpuName():
-                    error = InputError("why asks about Pods, nodes and cards", place=repr(name))
-                    raise with_next(error, f"ask who holds it: tenure who {meant}")
-        if stories:
-            stories = [_with_note(source, story) for story in stories]
-            prospects = _prospects(source, stories, manifests)
-            _write_stories(stories, now_us, output, prospects)
+    answer, output = Answer(), question.output
+    readings = parse_name(question.name)
+    now_us = time_of(source).now_us
+    stories: list[PodStory] = []
+    with source.connection.begin():
+        meant = first_known(source, readings, sight)
+        match meant:
+            case PodName(namespace=namespace, name=pod):
+                stories = _stories(source, pod=(namespace, pod))[-1:]
+            case OwnerName(kind=kind, name=owner, namespace=namespace):
+                within = namespace or sight.namespace or None
+                found = queries.pods(source.connection, owner=f"{kind}/{owner}", namespace=within)
+                stories = [_story(source, each) for each in found]
+            case CardName(node=node, device_type=device_type, minor=minor):
+                sight.expect_whole("why a card is not free")
+                _why_devices(
+                    source,
+                    now_us,
+                    output,
+                    node,
+                    answer.out,
+                    device_type=device_type,
+                    minor=minor,
+                )
+            case NodeName(node=node):
+                sight.expect_whole("why a card is not free")
+                _why_devices(source, now_us, output, node, answer.out)
+            case CpuName():
+                error = InputError(
+                    "why asks about Pods, nodes and cards", place=repr(question.name)
+                )
+                raise with_next(error, f"ask who holds it: tenure who {meant}")
+    if stories:
+        stories = [_with_note(source, story) for story in stories]
+        prospects = _prospects(source, stories, manifests) if sight.whole else None
+        _write_stories(stories, now_us, output, prospects, answer.out)
+    return answer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,9 +231,7 @@ class PodStory:
         return tuple(sorted(event.reasons, key=lambda reason: (-reason.nodes, reason.reason)))
 
 
-def _manifests(objects: Sequence[str]) -> Manifests | None:
-    if not objects:
-        return None
+def _manifests(objects: Sequence[str]) -> Manifests:
     from tenure.manifests import read_manifests
 
     return read_manifests(objects)
@@ -264,12 +320,13 @@ def _write_stories(
     now_us: int,
     output: OutputFormat,
     prospects: Prospects | None,
+    out: TextIO,
 ) -> None:
     records = [_story_record(story, now_us) for story in stories]
     if output.is_table and len(stories) == 1:
-        _write_story(stories[0], now_us)
+        _write_story(stories[0], now_us, out)
         if prospects is not None:
-            _write_prospects(prospects, output)
+            _write_prospects(prospects, output, out)
         return
     if prospects is not None:
         from tenure.query.prospects import record_of
@@ -280,20 +337,18 @@ def _write_stories(
     ]
     document = records[0] if len(records) == 1 else records
     columns = POD_COLUMNS if output.is_table else POD_CSV
-    write_answer(output, rows, columns, document=document)
+    write_answer(output, rows, columns, document=document, out=out)
 
 
-def _write_prospects(prospects: Prospects, output: OutputFormat) -> None:
+def _write_prospects(prospects: Prospects, output: OutputFormat, out: TextIO) -> None:
     """Write what would help below the story; with `-o wide` every node's reasons too."""
     from tenure.query.prospects import NODE_COLUMNS, lines_of, node_rows
 
-    out = sys.stdout
     if output is OutputFormat.WIDE and prospects.findings:
         out.write("\n")
         write_table(node_rows(prospects), NODE_COLUMNS, out)
     out.write("\n")
-    for line in lines_of(prospects):
-        out.write(one_line(line) + "\n")
+    out.writelines(one_line(line) + "\n" for line in lines_of(prospects))
 
 
 def _story_record(story: PodStory, now_us: int) -> dict[str, Any]:
@@ -350,11 +405,11 @@ def _policy(story: PodStory) -> str:
     return story.holders[0].policy if story.holders else ""
 
 
-def _write_story(story: PodStory, now_us: int) -> None:
-    out, path = sys.stdout, one_line(story.path)
+def _write_story(story: PodStory, now_us: int, out: TextIO) -> None:
+    path = one_line(story.path)
     if story.state == WAITING and story.refusal is not None:
-        for line in _waiting_lines(story, story.refusal, now_us):
-            out.write(one_line(line) + "\n")
+        lines = _waiting_lines(story, story.refusal, now_us)
+        out.writelines(one_line(line) + "\n" for line in lines)
         if story.reasons:
             rows = [_reason_record(reason) for reason in story.reasons]
             columns = [c for c in REASON_COLUMNS if any(row[c.key] for row in rows)]
@@ -399,6 +454,7 @@ def _why_devices(
     now_us: int,
     output: OutputFormat,
     node: str,
+    out: TextIO,
     *,
     device_type: str | None = None,
     minor: int | None = None,
@@ -429,17 +485,17 @@ def _why_devices(
         count = f"{len(mine) or ''}{'?' if strangers else ''}"
         rows.append({**record, "memory_left_bytes": left, "holders_text": count})
     document = records[0] if minor is not None and len(records) == 1 else records
-    write_answer(output, rows, DEVICE_COLUMNS, document=document)
+    write_answer(output, rows, DEVICE_COLUMNS, document=document, out=out)
     if device_type is None or minor is None:
         return
     holders += unknown
     if output.is_table and holders:
-        sys.stdout.write("\n")
+        out.write("\n")
         texts = [shown(holder_record(holder, now_us=now_us)) for holder in holders]
         columns = [c for c in HOLDER_COLUMNS if not c.wide and any(t.get(c.key) for t in texts)]
-        write_table(texts, columns, sys.stdout)
+        write_table(texts, columns, out)
         card = CardName(node=node, device_type=device_type, minor=minor)
-        write_lines(unknown_lines(source, card, When(), holders))
+        write_lines(unknown_lines(source, card, When(), holders), out)
 
 
 def _of_device(unknown: Sequence[HolderRow], device: Device) -> list[HolderRow]:

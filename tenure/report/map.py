@@ -4,17 +4,30 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from ledger.domain.errors import InputError
 from ledger.domain.resources import TYPE_GPU
-from tenure.exits import note, stdout, warn, with_next
-from tenure.opening import clock_us, moment_of, opened, time_of
-from tenure.options import At, LedgerUrl, Output
+from tenure.asking import EVERYBODY, Answer, Screen, Sight
+from tenure.exits import stdout, warn, with_next
+from tenure.live.place import Place, place_of, say
+from tenure.opening import clock_us, moment_of, time_of
+from tenure.options import (
+    At,
+    LedgerUrl,
+    Live,
+    Namespace,
+    Output,
+    Server,
+    ServerCa,
+    ServerName,
+    TokenFile,
+)
 from tenure.output import Column, OutputFormat, write_answer
 from tenure.units import format_time
 
@@ -28,6 +41,7 @@ if TYPE_CHECKING:
     from tenure.simulate.model import Run
 
 
+WIDTH_MAX: Final = 1000
 _MAP_COLUMNS: Final = (
     Column(key="node", title="NODE"),
     Column(key="device_type", title="TYPE"),
@@ -75,6 +89,12 @@ def draw(
         float, typer.Option(min=0.5, max=3600, metavar="SECONDS", help="Between two drawings.")
     ] = 2.0,
     ledger: LedgerUrl = None,
+    live: Live = False,
+    server: Server = None,
+    token_file: TokenFile = None,
+    server_ca: ServerCa = None,
+    server_name: ServerName = None,
+    namespace: Namespace = None,
     output: Output = OutputFormat.TABLE,
 ) -> None:
     """
@@ -86,79 +106,126 @@ def draw(
 
     CPUs: tenure map --cpus
     """
-    if cpus:
-        answer_cpus(tuple(files or ()), at=at, watch=watch, ledger=ledger, output=output)
-        return
-    answer_map(
-        tuple(files or ()), at=at, watch=watch, interval=interval, ledger=ledger, output=output
+    place = place_of(
+        ledger=ledger,
+        live=live,
+        server=server,
+        token_file=token_file,
+        server_ca=server_ca,
+        server_name=server_name,
+        namespace=namespace,
     )
-
-
-def answer_map(
-    files: Sequence[str],
-    *,
-    at: str | None,
-    watch: bool,
-    interval: float,
-    ledger: str | None,
-    output: OutputFormat,
-) -> None:
-    """
-    Draw the cluster: from manifests if there are any, else from the ledger.
-
-    Raises:
-        InputError: input that can't be read, or options that do not go together.
-    """
+    _expect(files or (), at=at, cpus=cpus, watch=watch, output=output)
     if files:
-        if at is not None or watch:
-            option = "--watch" if watch else "--at"
-            error = InputError("files show one moment only", field=option)
-            raise with_next(error, "leave the files out to ask the ledger")
-        _show(_fleet_of_files(files), output)
+        if place.service is not None:
+            raise InputError("files and a service exclude each other", field="--live")
+        say(_answer_files(files, MapQuestion(cpus=cpus, output=output, **_screen_here())))
         return
-    with opened(ledger) as source:
-        at_us = None if at is None else moment_of(at, time_of(source), option="--at")
-        if not watch:
-            nodes = read_fleet(source, at_us)
-            note(f"at {format_time(at_us or time_of(source).now_us)}")
-            _show(nodes, output)
-            return
-        if at is not None or not output.is_table:
-            raise InputError("--watch draws what is held now", field="--watch")
-        _watch(lambda: read_fleet(source, None), interval)
-
-
-def answer_cpus(
-    files: Sequence[str], *, at: str | None, watch: bool, ledger: str | None, output: OutputFormat
-) -> None:
-    """
-    Draw the CPUs of the nodes with their holders: from manifests if there are any, else a ledger.
-
-    Raises:
-        InputError: input that can't be read, or options that do not go together.
-    """
-    from agent.decide.cpus_now import cpus_of_objects, cpus_of_states
-
+    question = MapQuestion(at=at, cpus=cpus, output=output, **_screen_here())
     if watch:
-        raise InputError("--watch draws cards", field="--watch")
-    if files:
-        if at is not None:
-            error = InputError("files show one moment only", field="--at")
-            raise with_next(error, "leave the files out to ask the ledger")
-        run = _run_of_files(files)
-        _show_cpus(cpus_of_objects(run.nodes, run.adopted), output)
+        _watch(place, question, interval)
         return
+    place.print("map", answer_map, question)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MapQuestion:
+    """
+    Nodes with their cards, or with their CPUs, now or at a moment.
+
+    Attributes:
+        width, blocks, colour: of the screen; see `Screen`.
+    """
+
+    at: str | None = None
+    cpus: bool = False
+    output: OutputFormat = OutputFormat.TABLE
+    width: int = 80
+    blocks: bool = True
+    colour: bool = False
+
+    @property
+    def screen(self) -> Screen:
+        """Where it is shown, within sane bounds."""
+        return Screen(width=min(self.width, WIDTH_MAX), blocks=self.blocks, colour=self.colour)
+
+
+def answer_map(source: Ledger, question: MapQuestion, sight: Sight) -> Answer:
+    """
+    Draw the cluster of a ledger.
+
+    Whoever sees one namespace sees the cards that its Pods hold, and how much of each they hold.
+
+    Raises:
+        InputError: the moment can't be read.
+    """
+    if question.cpus:
+        return _answer_cpus(source, question, sight)
+    answer, at = Answer(), question.at
+    now = time_of(source)
+    at_us = None if at is None else moment_of(at, now, option="--at", say=answer.note)
+    nodes = read_fleet(source, at_us, sight)
+    answer.note(f"at {format_time(at_us or now.now_us)}")
+    if not sight.whole:
+        answer.note(f"cards that Pods of namespace {sight.namespace} hold, and what these hold")
+    _show(nodes, question, answer)
+    return answer
+
+
+def _answer_cpus(source: Ledger, question: MapQuestion, sight: Sight) -> Answer:
+    """Draw the CPUs of the nodes with their holders."""
+    from agent.decide.cpus_now import cpus_of_states
     from ledger.store.reading.timetravel import position_at, state_at
 
-    with opened(ledger) as source:
-        at_us = None if at is None else moment_of(at, time_of(source), option="--at")
-        position = source.head().position if at_us is None else position_at(source, at_us)
-        loaded = state_at(source, position)
-        described, holdings = _told_of_cpus(source, loaded)
-        note(f"at {format_time(at_us or time_of(source).now_us)}")
+    sight.expect_whole("a map of CPUs")
+    answer, at = Answer(), question.at
+    now = time_of(source)
+    at_us = None if at is None else moment_of(at, now, option="--at", say=answer.note)
+    position = source.head().position if at_us is None else position_at(source, at_us)
+    loaded = state_at(source, position)
+    described, holdings = _told_of_cpus(source, loaded)
+    answer.note(f"at {format_time(at_us or now.now_us)}")
     for finding in loaded.findings:
-        warn(finding)
-    _show_cpus(cpus_of_states(loaded.state.nodes.values(), described, holdings), output)
+        answer.note(f"warning: {finding}".replace("\n", " "))
+    nodes = cpus_of_states(loaded.state.nodes.values(), described, holdings)
+    _show_cpus(nodes, question, answer)
+    return answer
+
+
+def _answer_files(files: Sequence[str], question: MapQuestion) -> Answer:
+    """Draw the cluster of manifests."""
+    from agent.decide.cpus_now import cpus_of_objects
+    from scheduler.usage.cluster_now import cluster_now_of_objects
+
+    answer, run = Answer(), _run_of_files(files)
+    if question.cpus:
+        _show_cpus(cpus_of_objects(run.nodes, run.adopted), question, answer)
+    else:
+        _show(cluster_now_of_objects(run.nodes, run.adopted), question, answer)
+    return answer
+
+
+def _expect(
+    files: Sequence[str], *, at: str | None, cpus: bool, watch: bool, output: OutputFormat
+) -> None:
+    """Raise InputError where the options do not go together."""
+    if cpus and watch:
+        raise InputError("--watch draws cards", field="--watch")
+    if files and (at is not None or watch):
+        error = InputError("files show one moment only", field="--watch" if watch else "--at")
+        raise with_next(error, "leave the files out to ask the ledger")
+    if watch and (at is not None or not output.is_table):
+        raise InputError("--watch draws what is held now", field="--watch")
+
+
+def _screen_here() -> dict[str, Any]:
+    """Return what stdout is, in the words of `MapQuestion`."""
+    console = stdout()
+    return {
+        "width": console.width if console.is_terminal else 80,
+        "blocks": _has_blocks(),
+        "colour": console.is_terminal and not console.no_color,
+    }
 
 
 def _told_of_cpus(
@@ -187,18 +254,24 @@ def _told_of_cpus(
     )
 
 
-def _show_cpus(nodes: Sequence[CpusNow], output: OutputFormat) -> None:
+def _show_cpus(nodes: Sequence[CpusNow], question: MapQuestion, answer: Answer) -> None:
     from tenure.report.cpu_map import cpu_records, cpu_rows, draw_cpus
 
-    if not output.is_table:
-        write_answer(output, list(cpu_rows(nodes)), _CPU_COLUMNS, document=cpu_records(nodes))
+    if not question.output.is_table:
+        write_answer(
+            question.output,
+            list(cpu_rows(nodes)),
+            _CPU_COLUMNS,
+            document=cpu_records(nodes),
+            out=answer.out,
+        )
         return
-    console = stdout()
-    width = console.width if console.is_terminal else 80
-    console.print(draw_cpus(nodes, width=width), soft_wrap=True, end="")
+    answer.draw(draw_cpus(nodes, width=question.screen.width), question.screen)
 
 
-def read_fleet(source: Ledger, at_us: int | None) -> tuple[MappedNode, ...]:
+def read_fleet(
+    source: Ledger, at_us: int | None, sight: Sight = EVERYBODY
+) -> tuple[MappedNode, ...]:
     """Return the cluster of a ledger, now or at a moment, from one transaction."""
     from ledger.store.reading import report_queries as queries
     from ledger.store.reading.report_queries import When
@@ -206,20 +279,25 @@ def read_fleet(source: Ledger, at_us: int | None) -> tuple[MappedNode, ...]:
 
     connection, when = source.connection, When(at_us=at_us)
     with connection.begin():
-        return cluster_now_of_ledger(
+        held = queries.device_holders(connection, when)
+        unknown = queries.unknown_rows(connection, when)
+        nodes = cluster_now_of_ledger(
             queries.nodes(connection),
             queries.devices(connection),
-            queries.device_holders(connection, when),
+            [holder for holder in held if sight.sees(holder.namespace)],
             closed_at(queries.health_changes(connection), at_us),
-            queries.unknown_rows(connection, when),
+            [row for row in unknown if sight.sees(row.namespace)],
         )
+    return nodes if sight.whole else tuple(filter(_is_anything, map(_held, nodes)))
 
 
-def _fleet_of_files(files: Sequence[str]) -> tuple[MappedNode, ...]:
-    from scheduler.usage.cluster_now import cluster_now_of_objects
+def _held(node: MappedNode) -> MappedNode:
+    """Return a node with the cards that somebody holds alone."""
+    return replace(node, cards=tuple(card for card in node.cards if card.tenants))
 
-    run = _run_of_files(files)
-    return cluster_now_of_objects(run.nodes, run.adopted)
+
+def _is_anything(node: MappedNode) -> bool:
+    return bool(node.cards or node.unknown_holders)
 
 
 def _run_of_files(files: Sequence[str]) -> Run:
@@ -236,21 +314,25 @@ def _run_of_files(files: Sequence[str]) -> Run:
     return run
 
 
-def _show(nodes: Sequence[MappedNode], output: OutputFormat) -> None:
-    if not output.is_table:
-        write_answer(output, _csv_rows(nodes), _MAP_COLUMNS, document=_node_records(nodes))
+def _show(nodes: Sequence[MappedNode], question: MapQuestion, answer: Answer) -> None:
+    if not question.output.is_table:
+        write_answer(
+            question.output,
+            _csv_rows(nodes),
+            _MAP_COLUMNS,
+            document=_node_records(nodes),
+            out=answer.out,
+        )
         return
     from tenure.report.terminal import draw_map
 
-    console = stdout()
-    width = console.width if console.is_terminal else 80
-    console.print(draw_map(nodes, width=width, blocks=_has_blocks()), soft_wrap=True, end="")
+    screen = question.screen
+    answer.draw(draw_map(nodes, width=screen.width, blocks=screen.blocks), screen)
 
 
-def _watch(read: Callable[[], Sequence[MappedNode]], interval: float) -> None:
-    from rich.live import Live
-
-    from tenure.report.terminal import draw_map
+def _watch(place: Place, question: MapQuestion, interval: float) -> None:
+    from rich.live import Live as Screenful
+    from rich.text import Text
 
     console = stdout()
     if not console.is_terminal:
@@ -258,12 +340,13 @@ def _watch(read: Callable[[], Sequence[MappedNode]], interval: float) -> None:
         raise with_next(error, "leave it out, or ask for -o json again and again")
     with (
         suppress(KeyboardInterrupt),
-        Live(console=console, screen=True, auto_refresh=False) as live,
+        place.asked_again("map", answer_map) as ask,
+        Screenful(console=console, screen=True, auto_refresh=False) as shown,
     ):
         while True:  # until Ctrl-C, which is how a watch ends well
-            text = draw_map(read(), width=console.width, blocks=_has_blocks())
-            text.append(f"{format_time(clock_us())}, every {interval:g} s, Ctrl-C ends")
-            live.update(text, refresh=True)
+            text = Text.from_ansi(ask(replace(question, width=console.width)).text)
+            text.append(f"\n{format_time(clock_us())}, every {interval:g} s, Ctrl-C ends")
+            shown.update(text, refresh=True)
             time.sleep(interval)
 
 

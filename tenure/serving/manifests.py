@@ -63,7 +63,7 @@ def webhook(
 
     Example: tenure manifests webhook | kubectl apply -f -
     """
-    from tenure.serving.settings_file import admission_settings
+    from tenure.admission_config import admission_settings
     from webhook.manifests.hooks import HookOptions, webhook_configurations
 
     if cert_manager and not re.fullmatch(r"[^/\s]+/[^/\s]+", cert_manager):
@@ -97,7 +97,7 @@ def policies(
 
     Example: tenure manifests policies --action warn | kubectl apply -f -
     """
-    from tenure.serving.settings_file import admission_settings
+    from tenure.admission_config import admission_settings
     from webhook.manifests.policies import policies
     from webhook.manifests.policy import PolicyOptions
 
@@ -137,19 +137,48 @@ def scheduler(
     secret: Annotated[
         str, typer.Option(help="Secret with kube-scheduler's tls.crt, tls.key and our ca.crt.")
     ] = "tenure-kube-scheduler-certs",  # noqa: S107 - the name of a Secret is none
+    api: Annotated[
+        bool, typer.Option("--api", help="Also what `tenure serve scheduler --api` needs.")
+    ] = False,
+    api_service: Annotated[
+        bool,
+        typer.Option(
+            "--api-service",
+            help="Also the APIService, for several replicas: no namespace of the cluster is deleted"
+            " while it is unavailable.",
+        ),
+    ] = False,
+    api_ca: Annotated[
+        Path | None,
+        typer.Option(
+            "--api-ca", metavar="FILE", help="With --api-service: the listener's authority."
+        ),
+    ] = None,
 ) -> None:
     """
     Print a second kube-scheduler that asks `tenure serve scheduler`, and the rights of both.
 
     Example: tenure manifests scheduler --kube-version v1.36.3 | kubectl apply -f -
     """
-    from scheduler.service.manifests import SchedulerManifests, manifests
+    from scheduler.service.manifests import ApiManifests, SchedulerManifests, manifests
+    from tenure.sources.text import content_of
 
     if not re.fullmatch(r"v1\.\d+\.\d+", version):
         fact = f"expected a version of Kubernetes: value={version!r}"
         raise with_next(InputError(fact, field="--kube-version"), "give one such as v1.36.3")
+    if api_service != (api_ca is not None):
+        fact = "an APIService goes with the authority that it believes"
+        option = "--api-ca" if api_service else "--api-service"
+        raise InputError(fact, field=option)
     options = SchedulerManifests(
-        name=name, namespace=namespace, service=service, version=version, secret=secret
+        name=name,
+        namespace=namespace,
+        service=service,
+        version=version,
+        secret=secret,
+        api=ApiManifests(authority=content_of(api_ca) if api_ca else b"")
+        if api or api_service
+        else None,
     )
     _print(manifests(options))
 

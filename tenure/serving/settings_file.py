@@ -8,35 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ledger.domain.errors import InputError
-from tenure.admission_config import read_admission
-from tenure.shared_config import ADMISSION, read_one
-from tenure.sources.text import parse_source
+from tenure.admission_config import read_admission_file
+from tenure.sources.text import content_of
 from webhook.decide.settings import DEFAULT_ADMISSION, AdmissionSettings
 
 if TYPE_CHECKING:
     from webhook.server.metrics import Metrics
 
 _log: Final = logging.getLogger("tenure.settings")
-
-
-def read_admission_file(path: Path, content: bytes) -> AdmissionSettings:
-    """
-    Return the settings that a file's bytes say.
-
-    Raises:
-        InputError: with file, line and field.
-    """
-    return read_one(parse_source(str(path), content), ADMISSION, read_admission)
-
-
-def admission_settings(path: Path | None) -> AdmissionSettings:
-    """
-    Return the settings of a file, or the defaults without one.
-
-    Raises:
-        InputError: with file, line and field.
-    """
-    return DEFAULT_ADMISSION if path is None else read_admission_file(path, _content(path))
 
 
 class SettingsFile:
@@ -50,7 +29,7 @@ class SettingsFile:
         self._refused = ""
         self._current = DEFAULT_ADMISSION
         if path is not None:
-            content = _content(path)
+            content = content_of(path)
             self._current = read_admission_file(path, content)
             self._digest = hashlib.sha256(content).hexdigest()
         self._show()
@@ -70,7 +49,7 @@ class SettingsFile:
         if self._path is None:
             return
         try:
-            content = _content(self._path)
+            content = content_of(self._path)
             digest = hashlib.sha256(content).hexdigest()
             if digest == self._digest:
                 self._refused = ""
@@ -91,11 +70,3 @@ class SettingsFile:
             "settings read",
             extra={"path": str(self._path), "sha256": digest, "vocabulary": words},
         )
-
-
-def _content(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        fact = f"can't read it: {(error.strerror or str(error)).lower()}"
-        raise InputError(fact, place=str(path)) from error

@@ -97,3 +97,12 @@ def _bytes_of(stream: BinaryIO, name: str) -> bytes:
 def _may_be_flow_yaml(text: str) -> bool:
     """Tell `{kind: Pod}` from broken JSON: its first key is not in quotes."""
     return text.lstrip("[ \t\r\n")[:2] != '{"' and len(text) <= _FLOW_YAML_MAX
+
+
+def content_of(path: Path) -> bytes:
+    """Return the bytes of a file. Raises InputError: it can't be read."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        fact = f"can't read it: {(error.strerror or str(error)).lower()}"
+        raise InputError(fact, place=str(path)) from error

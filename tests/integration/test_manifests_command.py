@@ -129,3 +129,19 @@ def test_a_version_that_is_none_is_refused_with_what_to_give(cli: CommandLine) -
     assert answer.code == 2
     assert "--kube-version" in answer.err
     assert "v1.36.3" in answer.err
+
+
+def test_an_api_service_needs_the_authority_that_the_api_server_believes(
+    cli: CommandLine, tmp_path: Path
+) -> None:
+    """And an authority alone registers nothing."""
+    (tmp_path / "ca.crt").write_bytes(b"PEM")
+    version = ("scheduler", "--kube-version", "v1.36.3")
+    for options in (("--api-service",), ("--api-ca", str(tmp_path / "ca.crt"))):
+        answer = cli.run("manifests", *version, *options)
+        assert (answer.code, answer.out) == (2, "")
+        assert "an APIService goes with the authority" in answer.err
+    kinds = [thing["kind"] for thing in printed(cli, *version, "--api")]
+    assert "APIService" not in kinds
+    registered = printed(cli, *version, "--api-service", "--api-ca", str(tmp_path / "ca.crt"))
+    assert [thing["kind"] for thing in registered].count("APIService") == 1

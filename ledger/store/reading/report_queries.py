@@ -38,6 +38,7 @@ from sqlalchemy import (
     union_all,
 )
 
+from ledger.store.reading.bounds import rows_of
 from ledger.store.reading.report_rows import (
     ClaimRow,
     Counts,
@@ -342,15 +343,22 @@ def span(connection: Connection) -> Span:
 
 
 def usage(
-    connection: Connection, by: UsageGroup, since_us: int, until_us: int
+    connection: Connection,
+    by: UsageGroup,
+    since_us: int,
+    until_us: int,
+    *,
+    namespace: str | None = None,
 ) -> list[UsageRecord]:
     """
-    Return what each group used in [since, until), by group.
+    Return what each group used in [since, until), by group; of one namespace or of all.
 
     A device counts by its core percent, or by its memory ratio where no core was asked. What is
     still held counts up to `until`, what was lost with its node up to the loss.
     """
-    gpu = {row["key"]: row for row in _rows(connection, _gpu_hours(by, since_us, until_us))}
+    of = {"namespace": namespace}
+    hours_of_gpus = _matching(_gpu_hours(by, since_us, until_us), HOLDINGS, of)
+    gpu = {row["key"]: row for row in _rows(connection, hours_of_gpus)}
     if by == "model":
         return [
             UsageRecord(group=key, pods=row["pods"], gpu_hours=row["hours"], cpu_hours=None)
@@ -375,7 +383,7 @@ def usage(
             gpu_hours=gpu[row["key"]]["hours"] if row["key"] in gpu else 0.0,
             cpu_hours=row["hours"],
         )
-        for row in _rows(connection, query)
+        for row in _rows(connection, _matching(query, r, of))
     ]
 
 
@@ -388,7 +396,7 @@ def holding_rows(connection: Connection) -> Iterator[HoldingRow]:
         .join_from(h, r, h.c.position == r.c.position)
         .order_by(h.c.position, h.c.device_type, h.c.minor)
     )
-    for row in connection.execute(query):
+    for row in rows_of(connection, query):
         yield HoldingRow._make(row)
 
 
@@ -396,7 +404,7 @@ def claim_rows(connection: Connection) -> Iterator[ClaimRow]:
     """Yield what every reservation took of its node, by position."""
     r = RESERVATIONS
     query = select(*(r.c[name] for name in ClaimRow._fields)).order_by(r.c.position)
-    for row in connection.execute(query):
+    for row in rows_of(connection, query):
         yield ClaimRow._make(row)
 
 
@@ -414,7 +422,7 @@ def unknown_rows(
     if node is not None:
         names = select(NODES.c.node_name).where(NODES.c.machine_no.in_(_machines_of(node)))
         query = query.where(r.c.node_name.in_(names))
-    return [UnknownRow._make(row) for row in connection.execute(query)]
+    return [UnknownRow._make(row) for row in rows_of(connection, query)]
 
 
 def attempts_that_count(connection: Connection) -> dict[str, int]:
@@ -567,5 +575,5 @@ def _holders(connection: Connection, query: Select[Any]) -> list[HolderRow]:
 
 
 def _rows(connection: Connection, query: Executable) -> Iterator[dict[str, Any]]:
-    for row in connection.execute(query).mappings():
-        yield dict(row)
+    for row in rows_of(connection, query):
+        yield dict(row._mapping)  # noqa: SLF001 - its name for what is public

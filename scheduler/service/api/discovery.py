@@ -13,12 +13,7 @@ from typing import Any, Final
 from aiohttp import web
 
 from scheduler.service.api.http import OpenRoute, json_answer
-
-GROUP: Final = "audit.tenure.sh"
-VERSION: Final = "v1alpha1"
-RESOURCE: Final = "answers"
-"""What roles name: `get answers.audit.tenure.sh`, and by `resourceNames` single questions."""
-ROOT: Final = f"/apis/{GROUP}/{VERSION}"
+from scheduler.service.api.words import GROUP, RESOURCE, ROOT, VERSION
 
 _VERSION: Final = {"groupVersion": f"{GROUP}/{VERSION}", "version": VERSION}
 _NAMED: Final = {"name": GROUP, "versions": [_VERSION], "preferredVersion": _VERSION}

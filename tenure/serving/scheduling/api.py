@@ -15,6 +15,7 @@ from scheduler.service.api.http import OpenRoute, Route, api_app
 from scheduler.service.ports import Api
 from tenure.serving.background import as_coroutine
 from tenure.serving.listening import Connections, announced
+from tenure.serving.scheduling.answers import Answering, questions
 from tenure.serving.scheduling.options import ApiOptions
 from tenure.serving.scheduling.process import Process
 
@@ -70,11 +71,18 @@ class ApiListener:
 
 
 async def answer_people(process: Process, routes: Iterable[Route | OpenRoute]) -> None:
-    """Listen for people, agents and webhooks until the process ends, where it is told to."""
+    """
+    Answer questions, and these routes besides, until the process ends, where it is told to.
+
+    Every replica answers, whoever leads: a question needs the ledger, discovery not even that.
+    """
     options = process.options.api
     if options is None:
         return
     listener = ApiListener(options, process.objects, lambda: datetime.now(UTC))
     process.repeat(RULE_SECONDS, "api callers", listener.read_rule)
     process.repeat(LOOK_SECONDS, "api certificates", as_coroutine(listener.look))
-    await process.stack.enter_async_context(listener.listening(routes))
+    answering = Answering(process.options.ledger)
+    process.stack.callback(answering.close)
+    every_route = [*questions(process.objects, answering), *routes]
+    await process.stack.enter_async_context(listener.listening(every_route))

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from pathlib import Path
 
 from certs.serving import Folder, Serving
-from ledger.domain.errors import InputError
 from scheduler.service.metrics import Metrics
 from tenure.serving.scheduling.options import SchedulerOptions
+from tenure.sources.text import content_of
 
 
 class ServingFolder:
@@ -22,7 +21,7 @@ class ServingFolder:
 
     def __init__(self, options: SchedulerOptions, metrics: Metrics) -> None:
         authority = options.clients or options.certificates / "ca.crt"
-        self.serving = Serving(clients=_read(authority))
+        self.serving = Serving(clients=content_of(authority))
         self._metrics = metrics
         self._folder = Folder(
             options.certificates, self.serving, names=options.names, clock=lambda: datetime.now(UTC)
@@ -35,11 +34,3 @@ class ServingFolder:
         leaf = self.serving.leaf
         if leaf is not None:
             self._metrics.certificate_not_after.set(leaf.not_after.timestamp())
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        fact = f"can't read it: {(error.strerror or str(error)).lower()}"
-        raise InputError(fact, place=str(path)) from error

@@ -1,8 +1,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
-from scheduler.service.manifests import SchedulerManifests, configuration, manifests
+from scheduler.service.manifests import (
+    ApiManifests,
+    SchedulerManifests,
+    configuration,
+    manifests,
+)
 
 OPTIONS = SchedulerManifests(version="v1.36.3")
 
@@ -34,7 +40,28 @@ def test_the_configuration_of_the_manifests_is_that_of_its_deployment() -> None:
 
 def test_no_right_has_a_wildcard_and_none_reads_secrets() -> None:
     """Each right is one that `tenure serve scheduler` or kube-scheduler uses."""
-    for thing in manifests(OPTIONS):
+    for thing in manifests(replace(OPTIONS, api=ApiManifests(authority=b"PEM"))):
         for rule in thing.get("rules", ()):
             assert "*" not in [*rule["verbs"], *rule["apiGroups"], *rule["resources"]]
             assert "secrets" not in rule["resources"]
+
+
+def test_nobody_is_answered_and_nothing_registered_unless_it_is_asked_for() -> None:
+    """An APIService that is unavailable stalls the deletion of every namespace."""
+    kinds = [thing["kind"] for thing in manifests(OPTIONS)]
+    assert "APIService" not in kinds
+    assert not any("reviews" in str(thing.get("rules")) for thing in manifests(OPTIONS))
+    with_api = manifests(replace(OPTIONS, api=ApiManifests()))
+    assert "APIService" not in [thing["kind"] for thing in with_api]
+
+
+def test_the_api_service_leads_to_the_listener_of_every_replica() -> None:
+    """By a Service of its own, whose Pods need not lead."""
+    made = manifests(replace(OPTIONS, api=ApiManifests(authority=b"PEM")))
+    things = {(thing["kind"], thing["metadata"]["name"]): thing for thing in made}
+    spec = things["APIService", "v1alpha1.audit.tenure.sh"]["spec"]
+    assert spec["service"] == {"name": "tenure-api", "namespace": "tenure-system", "port": 443}
+    assert spec["caBundle"] == "UEVN"
+    service = things["Service", "tenure-api"]["spec"]
+    assert service["selector"] == {"app.kubernetes.io/name": "tenure-scheduler"}
+    assert service["ports"] == [{"name": "api", "port": 443, "targetPort": 8444}]

@@ -1,0 +1,9 @@
+"""The names of the group by which the cluster knows our answers, in paths and in roles."""
+
+from typing import Final
+
+GROUP: Final = "audit.tenure.sh"
+VERSION: Final = "v1alpha1"
+RESOURCE: Final = "answers"
+"""What roles name: `get answers.audit.tenure.sh`, and by `resourceNames` single questions."""
+ROOT: Final = f"/apis/{GROUP}/{VERSION}"

@@ -1,0 +1,5 @@
+"""
+Where a question goes: to a ledger that this process opens, or to a service that runs.
+
+May not answer one.
+"""

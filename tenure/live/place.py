@@ -1,0 +1,129 @@
+"""Where a command's question goes: to a ledger, or by `--live` or `--server` to a service."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from ledger.domain.errors import InputError
+from tenure.asking import EVERYBODY, Answer, Answers, params_of
+from tenure.exits import note, with_next
+from tenure.opening import opened
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+    from ledger.store.open import Ledger
+
+NO_PARQUET: Final = "a service answers in text: take -o csv or -o json"
+
+_Q = TypeVar("_Q", bound="DataclassInstance")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """What the options say of where a question goes. Made by `place_of`."""
+
+    ledger: str | None
+    service: Any = None
+
+    def opened(self, why: str = "") -> AbstractContextManager[Ledger]:
+        """
+        Open the ledger for what a service does not do.
+
+        Raises:
+            InputError: a service is meant; with `why` it can't.
+        """
+        if self.service is not None:
+            error = InputError(why or "a service answers no such question", field="--live")
+            raise with_next(error, "ask a ledger by --ledger")
+        return opened(self.ledger)
+
+    def ask(self, name: str, answers: Answers[_Q], question: _Q) -> Answer:
+        """
+        Return the answer to a question, wherever it goes.
+
+        Raises:
+            InputError: it can't be answered.
+        """
+        if self.service is not None:
+            answer = Answer()
+            text, answer.notes = self.service.ask(name, params_of(question))
+            answer.out.write(text)
+            return answer
+        with opened(self.ledger) as source:
+            return answers(source, question, EVERYBODY)
+
+    @contextmanager
+    def asked_again(self, name: str, answers: Answers[_Q]) -> Iterator[Callable[[_Q], Answer]]:
+        """Yield what asks one question after the other, over one ledger that is open."""
+        if self.service is not None:
+            yield lambda question: self.ask(name, answers, question)
+            return
+        with opened(self.ledger) as source:
+            yield lambda question: answers(source, question, EVERYBODY)
+
+    def print(self, name: str, answers: Answers[_Q], question: _Q) -> None:
+        """Print the answer to a question. Raises InputError as `ask`."""
+        say(self.ask(name, answers, question))
+
+
+def say(answer: Answer) -> None:
+    """Write an answer to stdout, and the notes beside it to stderr."""
+    sys.stdout.write(answer.text)
+    for text in answer.notes:
+        note(text)
+
+
+def place_of(
+    *,
+    ledger: str | None,
+    live: bool,
+    server: str | None,
+    token_file: Path | None,
+    server_ca: Path | None,
+    server_name: str | None,
+    namespace: str | None,
+) -> Place:
+    """
+    Return where a question goes.
+
+    Raises:
+        InputError: the options do not go together.
+    """
+    direct = {"--token-file": token_file, "--server-ca": server_ca, "--server-name": server_name}
+    if not live and server is None:
+        for option, value in {**direct, "--namespace": namespace}.items():
+            if value is not None:
+                raise with_next(
+                    InputError("a ledger is asked, which has no rights", field=option),
+                    "give --live or --server URL too",
+                )
+        return Place(ledger=ledger)
+    if ledger is not None:
+        raise InputError("a ledger and a service exclude each other", field="--ledger")
+    if live and server is not None:
+        raise InputError("--live and --server exclude each other", field="--live")
+    if live and any(value is not None for value in direct.values()):
+        option = next(name for name, value in direct.items() if value is not None)
+        raise InputError("it goes with --server", field=option)
+    if server is not None and not server.startswith("https://"):
+        fact = f"a service is asked by https alone: value={server!r}"
+        raise with_next(InputError(fact, field="--server"), "such as https://127.0.0.1:8444")
+    from tenure.extras import needs
+
+    with needs("service"):
+        from tenure.live.service import Service
+
+    service = Service(
+        url=server or "",
+        token_file=token_file,
+        authority_file=server_ca,
+        name=server_name or "",
+        namespace=namespace or "",
+    )
+    return Place(ledger=None, service=service)

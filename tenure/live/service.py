@@ -1,0 +1,127 @@
+"""A question to a service that runs: through kube-apiserver as `kubectl` does, or directly."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote, urlencode
+
+import aiohttp
+
+from certs.ports import ApiError
+from ledger.domain.errors import InputError
+from scheduler.service.api.words import RESOURCE, ROOT
+from tenure.exits import with_next
+from tenure.kube.objects import ANSWER_BYTES_MAX, TextAnswer, connected, text_answer
+
+ANSWER_SECONDS: Final = 60.0
+NOTE: Final = re.compile(r'^299 \S+ "((?:[^"\\]|\\.)*)"$')
+"""A note beside an answer is a warning of HTTP, which kubectl shows too."""
+_OK: Final = 200
+_STEPS: Final = {
+    401: "show who you are: a kubeconfig, or --token-file of a token that the cluster knows",
+    403: "ask for one namespace by -n, or let somebody grant you `get answers.audit.tenure.sh`",
+    404: "is the aggregated API installed? see `tenure manifests scheduler --api`",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Service:
+    """
+    A service to ask.
+
+    Attributes:
+        url: where it is; empty = behind kube-apiserver, by the kubeconfig of `kubectl`.
+        token_file: bearer token for a `url`.
+        authority_file: whose leaf the service at `url` shows; None = one that this machine trusts.
+        name: the DNS name in that leaf, where it is another than that of the URL.
+        namespace: whose lines are asked for; empty = everybody's.
+    """
+
+    url: str = ""
+    token_file: Path | None = None
+    authority_file: Path | None = None
+    name: str = ""
+    namespace: str = ""
+
+    def ask(self, question: str, params: list[tuple[str, str]]) -> tuple[str, list[str]]:
+        """
+        Return the answer and the notes beside it.
+
+        Raises:
+            InputError: it can't be asked, or it refuses; in its own words.
+        """
+        within = f"/namespaces/{quote(self.namespace, safe='')}" if self.namespace else ""
+        path = f"{ROOT}{within}/{RESOURCE}/{question}"
+        path += f"?{urlencode(params)}" if params else ""
+        try:
+            found = asyncio.run(self._directly(path) if self.url else _by_kubeconfig(path))
+        except ApiError as error:
+            step = "is it running, and can it be reached from here?"
+            raise with_next(InputError(str(error)), step) from error
+        if found.status != _OK:
+            place = self.url or "kube-apiserver"
+            refused = InputError(f"{found.message} (status {found.status})", place=place)
+            raise with_next(refused, _STEPS.get(found.status, "ask otherwise, or again"))
+        return found.text, [note for header in found.warnings for note in _note(header)]
+
+    async def _directly(self, path: str) -> TextAnswer:
+        headers = {"Authorization": f"Bearer {_token(self.token_file)}"}
+        context = _context(self.authority_file)
+        try:
+            async with (
+                asyncio.timeout(ANSWER_SECONDS),
+                aiohttp.ClientSession() as session,
+                session.get(
+                    self.url.rstrip("/") + path,
+                    headers=headers,
+                    ssl=context,
+                    server_hostname=self.name or None,
+                    allow_redirects=False,  # the token is for nobody else
+                ) as answer,
+            ):
+                raw = await answer.content.read(ANSWER_BYTES_MAX)
+                return text_answer(answer.status, raw, answer.headers)
+        except TimeoutError as error:
+            fact = f"the service did not answer: url={self.url}, seconds={ANSWER_SECONDS:g}"
+            raise ApiError(fact) from error
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            raise ApiError(f"the service can't be asked: url={self.url}: {error}") from error
+
+
+async def _by_kubeconfig(path: str) -> TextAnswer:
+    async with connected(timeout_seconds=ANSWER_SECONDS) as api:
+        return await api.text(path)
+
+
+def _note(header: str) -> list[str]:
+    found = NOTE.match(header)
+    return [] if found is None else [re.sub(r"\\(.)", r"\1", found[1])]
+
+
+def _token(path: Path | None) -> str:
+    if path is None:
+        error = InputError("who asks is not said", field="--token-file")
+        raise with_next(error, "kubectl create token NAME > FILE, then give --token-file FILE")
+    return _read(path, "--token-file").strip()
+
+
+def _context(authority: Path | None) -> ssl.SSLContext:
+    if authority is None:
+        return ssl.create_default_context()
+    try:
+        return ssl.create_default_context(cadata=_read(authority, "--server-ca"))
+    except (ssl.SSLError, ValueError) as error:
+        fact = f"no certificate can be read: {error}"
+        raise InputError(fact, place=str(authority), field="--server-ca") from error
+
+
+def _read(path: Path, option: str) -> str:
+    try:
+        return path.read_text("ascii")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"can't read it: {error}", place=str(path), field=option) from error

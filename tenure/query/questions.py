@@ -1,0 +1,55 @@
+"""The questions that a service answers, each by the function of its command."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from tenure.asking import Answer, Answers, Sight, question_of
+from tenure.query.usage import UsageQuestion, answer_usage
+from tenure.query.who import WhoQuestion, answer_who
+from tenure.query.why import WhyQuestion, answer_why
+from tenure.report.map import MapQuestion, answer_map
+
+if TYPE_CHECKING:
+    from ledger.store.open import Ledger
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """What a question is made of, and who answers it."""
+
+    question: type[Any]
+    answers: Answers[Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """One question that can be answered."""
+
+    kind: Kind
+    question: Any
+
+    def answer(self, source: Ledger, sight: Sight) -> Answer:
+        """Answer it. Raises InputError: it is of what nobody knows."""
+        return self.kind.answers(source, self.question, sight)
+
+
+QUESTIONS: Final[Mapping[str, Kind]] = {
+    "map": Kind(question=MapQuestion, answers=answer_map),
+    "usage": Kind(question=UsageQuestion, answers=answer_usage),
+    "who": Kind(question=WhoQuestion, answers=answer_who),
+    "why": Kind(question=WhyQuestion, answers=answer_why),
+}
+
+
+def asked(name: str, params: Iterable[tuple[str, str]]) -> Asked:
+    """
+    Return the question that a name of `QUESTIONS` and parameters ask.
+
+    Raises:
+        InputError: a parameter is unknown, missing or no value of its kind.
+    """
+    kind = QUESTIONS[name]
+    return Asked(kind=kind, question=question_of(kind.question, params))

@@ -1,0 +1,101 @@
+"""Questions to the live service, answered in a thread of its own by the commands' functions."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+from ledger.store.open import Ledger, open_ledger
+from scheduler.service.api.answers import Said, answer_routes
+from scheduler.service.api.http import RefusedError, Route
+from scheduler.service.api.rights import Rights
+from scheduler.service.ports import Api
+from tenure.asking import Sight
+from tenure.query.questions import QUESTIONS, Asked, asked
+
+WAITING_MAX: Final = 16
+ANSWER_SECONDS: Final = 20.0
+ROWS_MAX: Final = 200_000
+"""Of one query: 100 MB of a process that decides beside it."""
+TEXT_MAX: Final = 32 << 20
+
+
+class Answering:
+    """
+    Answers one question at a time out of the ledger, over a connection for reading.
+
+    A thread, so that who waits for kube-scheduler does not wait for a database; one, so that
+    questions take no more than one place of it.
+    """
+
+    def __init__(self, ledger: str) -> None:
+        self._url = ledger
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="answers")
+        self._waiting = 0
+        self._open: Ledger | None = None
+
+    def close(self) -> None:
+        """Answer no more; the question that is being answered is let go."""
+        self._cancel()
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    async def answer(self, name: str, params: Sequence[tuple[str, str]], namespace: str) -> Said:
+        """
+        Return the answer to a question.
+
+        Raises:
+            RefusedError: too many wait, or it took too long.
+            InputError: the question can't be read, or asks for too much.
+            LedgerError: the ledger does not answer.
+        """
+        question = asked(name, params)
+        if self._waiting >= WAITING_MAX:
+            fact = f"too many questions wait: waiting_max={WAITING_MAX}"
+            raise RefusedError(429, "TooManyRequests", fact, retry=True)
+        self._waiting += 1
+        work = asyncio.get_running_loop().run_in_executor(
+            self._thread, self._answered, question, Sight(namespace=namespace)
+        )
+        work.add_done_callback(self._done)
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                return await asyncio.shield(work)
+        except TimeoutError:
+            if not work.cancel():
+                self._cancel()
+            fact = f"no answer in time: seconds={ANSWER_SECONDS:g}"
+            raise RefusedError(504, "Timeout", fact) from None
+
+    def _done(self, work: asyncio.Future[Said]) -> None:
+        self._waiting -= 1
+        if not work.cancelled():
+            work.exception()  # whoever waits has it; perhaps nobody does any more
+
+    def _answered(self, question: Asked, sight: Sight) -> Said:
+        with open_ledger(self._url, mode="read") as source:
+            source.bound(ROWS_MAX)
+            self._open = source
+            try:
+                answer = question.answer(source, sight)
+            finally:
+                self._open = None
+        text = answer.text
+        if len(text) > TEXT_MAX:
+            fact = f"the answer is too long: characters={len(text)}, most={TEXT_MAX}"
+            raise RefusedError(413, "RequestEntityTooLarge", f"{fact}; ask for less")
+        return Said(text=text, notes=answer.notes)
+
+    def _cancel(self) -> None:
+        """End what the thread waits for."""
+        source = self._open
+        if source is not None:
+            source.cancel()
+
+
+def questions(api: Api, answering: Answering) -> list[Route]:
+    """Return the routes of the questions, for whoever may get their answers."""
+    rights = Rights(api, time.monotonic)
+    return answer_routes(tuple(QUESTIONS), rights, answering.answer)

@@ -1,0 +1,216 @@
+"""The live service and the files' commands say the same, byte for byte; and who may see what."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+import pytest
+from msgspec import structs
+
+from ledger.domain.log.events import LedgerEvent
+from tenure.serving.scheduling.answers import Answering, questions
+from tenure.serving.scheduling.api import ApiListener
+from tenure.serving.scheduling.options import ApiOptions
+from tests.support.api_callers import Cluster, authority, server_folder
+from tests.support.cli import Answer, CommandLine
+from tests.support.kube.control_plane import free_port
+from tests.support.ledgers import morning, write_ledger
+
+pytestmark = pytest.mark.integration
+
+QUESTIONS: Final = (
+    ("who", "gpu-a/0"),
+    ("who", "gpu-a/0", "--at", "2026-03-02T10:30:00+01:00"),
+    ("who", "gpu-a/0", "--history", "-o", "csv"),
+    ("who", "gpu-a", "-o", "wide"),
+    ("who", "ml/nb-7", "--history", "-o", "json"),
+    ("why", "gpu-a/0"),
+    ("why", "gpu-a", "-o", "json"),
+    ("why", "ml/nb-7", "-o", "yaml"),
+    ("map",),
+    ("map", "-o", "json"),
+    ("map", "-o", "csv"),
+    ("map", "--at", "2026-03-02T10:30:00+01:00"),
+    ("map", "--cpus"),
+    ("usage",),
+    ("usage", "--by", "owner", "-o", "csv"),
+    ("usage", "-o", "json", "--since", "2026-03-02T09:00:00+01:00"),
+)
+
+
+AT_NINE_THIRTY: Final = ("map", "--at", "2026-03-02T10:30:00+01:00")
+
+
+@pytest.fixture(autouse=True)
+def _zone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TZ", "Africa/Lagos")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+@contextmanager
+def served(folder: Path, ledger: str, cluster: Cluster) -> Iterator[tuple[str, ...]]:
+    """Serve a ledger in a thread; yield the options of who asks with the token `good`."""
+    server, port = authority("server"), free_port()
+    ready, ends = threading.Event(), asyncio.Event()
+    loops: list[asyncio.AbstractEventLoop] = []
+
+    async def main() -> None:
+        loops.append(asyncio.get_running_loop())
+        options = ApiOptions(
+            where=("127.0.0.1", port),
+            certificates=server_folder(folder / "server", server),
+            names=("127.0.0.1",),
+        )
+        listener = ApiListener(options, cluster, lambda: datetime.now(UTC))
+        answering = Answering(ledger)
+        async with listener.listening(questions(cluster, answering)):
+            ready.set()
+            await ends.wait()
+        answering.close()
+
+    thread = threading.Thread(target=lambda: asyncio.run(main()))
+    thread.start()
+    assert ready.wait(30)
+    (folder / "token").write_text("good\n")
+    try:
+        yield (
+            *("--server", f"https://127.0.0.1:{port}"),
+            *("--token-file", str(folder / "token")),
+            *("--server-ca", str(folder / "server" / "ca.crt")),
+        )
+    finally:
+        loops[0].call_soon_threadsafe(ends.set)
+        thread.join(30)
+
+
+@pytest.fixture(scope="module")
+def ledger(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The ledger of one morning."""
+    return write_ledger(tmp_path_factory.mktemp("ledger") / "morning.db", morning())
+
+
+def ask(tenure: CommandLine, place: tuple[str, ...], *arguments: str) -> Answer:
+    """Ask the service."""
+    return tenure.run(*arguments, *place)
+
+
+def test_a_service_says_what_the_command_says_of_its_ledger(
+    ledger: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every question, in text and as data; notes stay beside the answer."""
+    cluster = Cluster(tokens={"good": "anna"}, may={"anna": {""}})
+    tenure = CommandLine(ledger, capsys)
+    with served(tmp_path, str(ledger), cluster) as place:
+        for question in QUESTIONS:
+            of_file, live = tenure.ask(*question), ask(tenure, place, *question)
+            assert (live.code, live.out) == (0, of_file.out), question
+            notes = [line for line in of_file.err.splitlines() if not line.startswith("ledger:")]
+            assert live.err.splitlines() == notes, question
+            assert of_file.out
+
+
+def of_two_teams() -> list[tuple[int, str, LedgerEvent]]:
+    """Return the morning with everybody but nb-7 and big-1 in another namespace."""
+    return [
+        (
+            at_us,
+            stream,
+            event
+            if getattr(event, "pod_name", "nb-7") in ("nb-7", "big-1")
+            else structs.replace(event, namespace="secret"),
+        )
+        for at_us, stream, event in morning()
+    ]
+
+
+TOLD_OF_ONE: Final = {
+    ("who", "gpu-a/1"): "gpu-a/1 is held by no Pod of namespace ml\n",
+    ("who", "gpu-b"): "gpu-b is held by no Pod of namespace ml\n",
+    ("map",): "no cards on 0 nodes\n",
+}
+
+
+def test_who_may_see_one_namespace_sees_its_lines_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nobody else's Pod is named or counted, and no card of theirs is called free."""
+    cluster = Cluster(tokens={"good": "anna"}, may={"anna": {"ml"}})
+    two_teams = write_ledger(tmp_path / "two.db", of_two_teams())
+    tenure = CommandLine(two_teams, capsys)
+    asked = [*QUESTIONS, *TOLD_OF_ONE, ("who", "gpu-b/0"), ("why", "ml/big-1", "-o", "json")]
+    with served(tmp_path, str(two_teams), cluster) as place:
+        for question in asked:
+            refused = ask(tenure, place, *question)
+            assert (refused.code, refused.out) == (2, ""), question
+            assert "forbidden" in refused.err
+            answer = ask(tenure, place, *question, "-n", "ml")
+            said = answer.out + answer.err
+            assert not any(word in said for word in ("secret", "train-0", "legacy")), question
+            assert " free" not in answer.out.replace("0 free", "").replace(". free", ""), question
+            if question in TOLD_OF_ONE:
+                assert (answer.code, answer.out) == (0, TOLD_OF_ONE[question])
+        for question in (("who", "secret/train-0"), ("why", "secret/train-0")):
+            unknown = ask(tenure, place, *question, "-n", "ml")
+            assert "the ledger knows no Pod secret/train-0" in unknown.err
+        for question in (("why", "gpu-a/0"), ("map", "--cpus")):
+            refused = ask(tenure, place, *question, "-n", "ml")
+            assert "is about the Pods of all namespaces" in refused.err
+        held = json.loads(ask(tenure, place, *AT_NINE_THIRTY, "-n", "ml", "-o", "json").out)
+        assert [node["node"] for node in held] == ["gpu-a"]
+        assert [card["level_percent"] for card in held[0]["cards"]] == [25]
+        used = json.loads(ask(tenure, place, "usage", "-n", "ml", "-o", "json").out)
+        assert [(one["group"], one["pods"]) for one in used["groups"]] == [("ml", 1)]
+        assert (used["namespace"], used["capacity_percent"]) == ("ml", None)
+        assert "forbidden" in ask(tenure, place, "who", "gpu-a/0", "-n", "secret").err
+
+
+def test_what_a_service_can_not_read_is_said_with_its_place(
+    ledger: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In the words of the command."""
+    cluster = Cluster(tokens={"good": "anna"}, may={"anna": {""}})
+    tenure = CommandLine(ledger, capsys)
+    with served(tmp_path, str(ledger), cluster) as place:
+        for question in (
+            ("who", "gpu-z/9"),
+            ("who", "a/b/c/d"),
+            ("who", "gpu-a/0", "--at", "noon"),
+            ("usage", "--by", "colour"),
+        ):
+            of_file, live = tenure.ask(*question), ask(tenure, place, *question)
+            assert (of_file.code, live.code) == (2, 2), question
+            fact = of_file.err.split("error: ")[1].splitlines()[0]
+            assert fact in live.err, (question, live.err)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--live", "--server", "https://a"), "exclude each other"),
+        (("--server", "http://a"), "https alone"),
+        (("--token-file", "t"), "a ledger is asked"),
+        (("-n", "ml"), "a ledger is asked"),
+        (("--live", "--token-file", "t"), "goes with --server"),
+        (("--live", "--ledger", "x.db"), "exclude each other"),
+        (("--server", "https://127.0.0.1:9"), "who asks is not said"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_options_that_do_not_go_together_are_refused(
+    options: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before anything is asked."""
+    answer = CommandLine(Path("none"), capsys).run("who", "gpu-a/0", *options)
+    assert (answer.code, answer.out) == (2, "")
+    assert words in answer.err
