@@ -143,6 +143,10 @@ class Engine:
         """Return what Pods hold of the GPUs as `map` counts it, by memory where no core is."""
         return self._holdings.gpu_percent_held()
 
+    def claimants(self) -> list[NodeFacts]:
+        """Return the live nodes that claim what others claim too, in order of registration."""
+        return self._arrays.claimants()
+
     def fragmentation_percent(self) -> float:
         """Return how much of all GPU is idle and of no use to typical Pods, in percent."""
         return self._fragmentation.percent()

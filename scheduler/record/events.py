@@ -14,6 +14,7 @@ from ledger.domain.log.events import (
     ACT,
     DeviceHealthChanged,
     DriftFound,
+    DriftResolved,
     GroupMember,
     GroupPlanned,
     LedgerEvent,
@@ -157,6 +158,11 @@ def drift_found(found: Contradiction, at_us: int) -> NewEvent:
         minor=device.minor if device else -1,
     )
     return _of_ledger(event, f"drift:{event.drift_id}", at_us)
+
+
+def of_drift(event: DriftFound | DriftResolved, key: str, at_us: int) -> NewEvent:
+    """Return what disagrees, or that it is over; each time under a key of its own."""
+    return _of_ledger(event, key, at_us)
 
 
 def reserved(

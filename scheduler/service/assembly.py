@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from certs.ports import Object
+from ledger.domain.annotations.signed import Checker
 from scheduler.decide.settings import SchedulingSettings
 from scheduler.record.events import DecidedBy
 from scheduler.service.answering import Extender
@@ -17,6 +18,7 @@ from scheduler.service.freshness import Freshness
 from scheduler.service.holds import Holds
 from scheduler.service.inventory import Inventory
 from scheduler.service.ports import Api, Clock, Recorder, Start
+from scheduler.service.reconciling import Reconciling
 from scheduler.service.refusing import History, Refusing
 from scheduler.service.releasing import Releasing
 from scheduler.service.saying import Saying
@@ -68,6 +70,7 @@ class Assembly:
     extender: Extender
     telling: Telling
     proofs: ProofBook
+    reconciling: Reconciling
 
     def sinks(self) -> dict[str, Sink]:
         """Return who is to be told of which collection of the API."""
@@ -94,6 +97,8 @@ class Ports:
         proofs: made once the view is there, which knows machines.
         wake: told whenever a node changed.
         actor: whose doing the events are.
+        trusted: tells whether nodes trust the key of a proof; None = Pods carry no proofs.
+        skew: seconds that our clock is ahead of the API server's.
     """
 
     origin: str
@@ -107,6 +112,8 @@ class Ports:
     start: Start
     wake: Callable[[], None]
     actor: str
+    trusted: Checker | None = None
+    skew: Callable[[], float] = float
 
 
 def assemble(settings: SchedulingSettings, begun: Beginning, ports: Ports) -> Assembly:
@@ -127,6 +134,8 @@ def assemble(settings: SchedulingSettings, begun: Beginning, ports: Ports) -> As
         actor=ports.actor,
         start=ports.start,
     )
+    inventory = Inventory(view, ports.recorder, clock, begun, synced=ports.freshness.synced)
+    releasing = Releasing(view, books, binder, begun, why_not=why_not)
     refusing = Refusing(view, books, binder, ports.words, told=ports.told, why_not=why_not)
     telling = Telling(api=ports.api, clock=clock, reporter=ports.actor)
     Saying(view, telling, why_not=why_not)
@@ -134,11 +143,24 @@ def assemble(settings: SchedulingSettings, begun: Beginning, ports: Ports) -> As
         view=view,
         holds=holds,
         books=books,
-        inventory=Inventory(view, ports.recorder, clock, begun, synced=ports.freshness.synced),
+        inventory=inventory,
         binder=binder,
-        releasing=Releasing(view, books, binder, begun, why_not=why_not),
+        releasing=releasing,
         refusing=refusing,
         extender=Extender(view, binder, why_not=why_not, holds=holds, refusals=refusing),
         telling=telling,
         proofs=ProofBook(ports.origin, begun.state),
+        reconciling=Reconciling(
+            view=view,
+            books=books,
+            binder=binder,
+            inventory=inventory,
+            releasing=releasing,
+            telling=telling,
+            begun=begun,
+            trusted=ports.trusted,
+            cluster=ports.origin,
+            skew=ports.skew,
+            why_not=why_not,
+        ),
     )

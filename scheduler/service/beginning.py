@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ledger.domain.log.events import (
+    DriftFound,
     LedgerEvent,
     NodeDescribed,
     NodeInventoried,
@@ -18,7 +19,7 @@ from ledger.domain.log.state import LedgerState
 from ledger.domain.nodes import NodeFacts
 from ledger.store.open import Ledger
 from ledger.store.reading.kept import events_at, events_of
-from ledger.store.reading.report_queries import attempts_that_count, last_refusals
+from ledger.store.reading.report_queries import attempts_that_count, last_refusals, open_drifts
 from ledger.store.reading.timetravel import load_state
 from scheduler.cluster.rebuilt import node_of
 from scheduler.record.refusing import Told
@@ -42,6 +43,7 @@ class Beginning:
         said: by UID of the node.
         attempts: Pod UID -> number of its newest reservation, of Pods that may ask again.
         settings: the newest settings that decisions were made by, empty without any.
+        drifts: what is found and not resolved, in order.
     """
 
     position: int
@@ -50,6 +52,7 @@ class Beginning:
     said: Mapping[str, Said] = field(default_factory=dict)
     attempts: Mapping[str, int] = field(default_factory=dict)
     settings: str = ""
+    drifts: Sequence[DriftFound] = ()
 
     def gone(self) -> list[NodeFacts]:
         """Return the nodes with holders, as they were told of."""
@@ -90,6 +93,7 @@ def begin(ledger: Ledger) -> Beginning:
             said.setdefault(described.node_uid, Said()).described = described
         attempts = attempts_that_count(ledger.connection)
         settings = events_of(ledger.connection, SettingsChanged)
+        drifts = open_drifts(ledger.connection)
     return Beginning(
         position=loaded.position,
         state=loaded.state,
@@ -97,6 +101,18 @@ def begin(ledger: Ledger) -> Beginning:
         said=said,
         attempts=attempts,
         settings=settings[-1].settings if settings else "",
+        drifts=[
+            DriftFound(
+                drift_id=one.drift_id,
+                kind=one.kind,
+                node_uid=one.node_uid,
+                detail=one.detail,
+                device_type=one.device_type,
+                minor=-1 if one.minor is None else one.minor,
+                pod_uid=one.pod_uid,
+            )
+            for one in drifts
+        ],
     )
 
 

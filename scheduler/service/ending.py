@@ -26,7 +26,7 @@ WAKE_SECONDS: Final = 1.0
 MIRROR_SECONDS: Final = 120.0
 """Kubelet makes a static Pod's mirror anew that somebody deleted, within about a minute."""
 _MIRROR: Final = "kubernetes.io/config.mirror"
-_RESERVED: Final = "reserved"
+RESERVED: Final = "reserved"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,7 +154,7 @@ def ends(
             held.add(uid)
             if holding.phase == LOST or holding.machine or is_under_way(uid):
                 continue
-            if holding.phase == _RESERVED:
+            if holding.phase == RESERVED:
                 settles.append(uid)
                 continue
             pod = known.get(uid)

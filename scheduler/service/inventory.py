@@ -41,6 +41,7 @@ class Inventory:
     Attributes:
         settled: all nodes that the first lists had were dealt with.
         faults: name of a node -> why it can't be read or recorded, in words.
+        faulted: told the name of a node that has a fault, or another one, or none any more.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class Inventory:
         self._number = 0
         self.settled = False
         self.faults: dict[str, str] = {}
+        self.faulted: Callable[[str], None] = lambda _: None
 
     async def settle(self) -> None:
         """
@@ -118,7 +120,8 @@ class Inventory:
             except InputError as error:
                 self._fault(name, UNREADABLE, str(error))
                 continue
-            self.faults.pop(name, None)
+            if self.faults.pop(name, None) is not None:
+                self.faulted(name)
             if facts is not None:
                 read[name] = facts
             elif self._view.uid(name) is None:
@@ -194,4 +197,5 @@ class Inventory:
         self._view.close_node(name, reason)
         if self.faults.get(name) != words:
             self.faults[name] = words
+            self.faulted(name)
             _log.error(reason, extra={"node_name": name, "reason": words})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -10,11 +11,14 @@ from typing import Any, Final
 import msgspec
 
 from certs.ports import Object
+from ledger.domain.annotations.guarded import given
 from ledger.domain.request.cpus import OWN_CPUS
 from ledger.domain.resources import (
+    ANNOTATION_TENURE_PROOF,
     ANNOTATION_TENURE_RELEASED_AT,
     LABEL_QOS_CLASS,
     LABEL_TENURE_HOLDING,
+    SCHEDULER_NAME,
     UNHEALTHY_GPU_PREFIX,
 )
 from scheduler.cluster.documents import Document, is_pending
@@ -173,11 +177,17 @@ class PodSeen(PodLife):
     Attributes:
         version: its resourceVersion.
         holds: it asks for devices, or for CPUs of its own.
+        is_ours: it is of our profile, so that nobody but us may bind it.
+        given: of one with a node, a digest of what its annotations say that it has, if anything.
+        proof: likewise, a digest of its proof.
     """
 
     priority: int
     version: str
     holds: bool
+    is_ours: bool = False
+    given: bytes = b""
+    proof: bytes = b""
 
 
 class PodBook:
@@ -192,6 +202,8 @@ class PodBook:
         seen: by UID.
         gone: name of a node -> who was there, as seen last, by UID, until somebody forgets them.
         moved: told the node of a Pod that came there, left it, has ended or is gone.
+        reworded: told the node of a Pod whose annotations say otherwise what it has.
+        proofs: by UID, the proofs of Pods with a node that nobody has looked at yet.
     """
 
     def __init__(
@@ -202,39 +214,36 @@ class PodBook:
         self.seen: dict[str, PodSeen] = {}
         self.gone: dict[str, dict[str, PodSeen]] = {}
         self.moved: Callable[[str], None] = lambda _: None
+        self.reworded: Callable[[str], None] = lambda _: None
+        self.proofs: dict[str, str] = {}
         self._on: dict[str, dict[str, None]] = {}
         self._pending: dict[str, bytes] = {}
 
     def put(self, uid: str, item: Object) -> None:
         """Take a Pod that came or changed."""
         before = self._forget(uid)
-        metadata, spec = item["metadata"], item.get("spec") or {}
-        life = life_of(item)
-        pod = self.seen[uid] = PodSeen(
-            uid=uid,
-            namespace=life.namespace,
-            name=life.name,
-            node=life.node,
-            ended=life.ended,
-            terminated=life.terminated,
-            static_uid=life.static_uid,
-            priority=int(spec.get("priority") or 0),
-            version=str(metadata.get("resourceVersion") or ""),
-            holds=_holds(item, self._device_names),
-        )
+        pod = self.seen[uid] = pod_seen(item, self._device_names)
         if pod.node and not pod.ended:
             self._on.setdefault(pod.node, {})[uid] = None
         self._tell(before, pod)
         if before is None or _life(before) != _life(pod):
             for node in {pod.node, "" if before is None else before.node} - {""}:
                 self.moved(node)
+        if pod.proof and (before is None or before.proof != pod.proof):
+            self.proofs[uid] = item["metadata"]["annotations"][ANNOTATION_TENURE_PROOF]
+        if pod.ended or not pod.proof:
+            self.proofs.pop(uid, None)
+        if pod.node and (before is None or (before.given, before.proof) != (pod.given, pod.proof)):
+            self.reworded(pod.node)
         if is_pending(item):
+            metadata = item["metadata"]
             metadata = {key: value for key, value in metadata.items() if key != "managedFields"}
             self._pending[uid] = msgspec.json.encode({**item, "metadata": metadata})
 
     def drop(self, uid: str) -> None:
         """Forget a Pod that is gone."""
         before = self._forget(uid)
+        self.proofs.pop(uid, None)
         self._tell(before, None)
         if before is not None and before.node:
             self.gone.setdefault(before.node, {})[uid] = before
@@ -306,6 +315,38 @@ class Namespaces:
         name = self._names.pop(uid, None)
         if name is not None:
             self.labelled.pop(name, None)
+
+
+def pod_seen(item: Object, device_names: AbstractSet[str]) -> PodSeen:
+    """Return what is kept of a Pod object."""
+    metadata, spec = item["metadata"], item.get("spec") or {}
+    life = life_of(item)
+    words: Mapping[str, str] = (metadata.get("annotations") or {}) if life.node else {}
+    return PodSeen(
+        uid=life.uid,
+        namespace=life.namespace,
+        name=life.name,
+        node=life.node,
+        ended=life.ended,
+        terminated=life.terminated,
+        static_uid=life.static_uid,
+        priority=int(spec.get("priority") or 0),
+        version=str(metadata.get("resourceVersion") or ""),
+        holds=_holds(item, device_names),
+        is_ours=spec.get("schedulerName") == SCHEDULER_NAME,
+        given=given_digest(words),
+        proof=_digest(words.get(ANNOTATION_TENURE_PROOF, "")),
+    )
+
+
+def given_digest(annotations: Mapping[str, str]) -> bytes:
+    """Return a digest of what annotations say of devices and CPUs; empty where they say nothing."""
+    words = given(annotations)
+    return _digest(msgspec.json.encode(words, order="sorted").decode() if words else "")
+
+
+def _digest(text: str) -> bytes:
+    return hashlib.blake2b(text.encode(), digest_size=8).digest() if text else b""
 
 
 def _life(pod: PodSeen) -> tuple[str, str, bool]:

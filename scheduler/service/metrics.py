@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metr
 from prometheus_client.core import CounterMetricFamily
 from prometheus_client.registry import Collector
 
+from ledger.domain.log.drift import DRIFT_KINDS
 from scheduler.service.freshness import Followed
 
 _SECONDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
@@ -52,6 +53,12 @@ class Metrics:
             ("what",),
             registry=self.registry,
         )
+        self._drift = Gauge(
+            "tenure_drift",
+            "Drift that is open, by kind; docs/drift.md.",
+            ("kind",),
+            registry=self.registry,
+        )
         self._stale = Gauge(
             "tenure_reflector_staleness_seconds",
             "Time since the API server last told anything of a collection.",
@@ -69,6 +76,11 @@ class Metrics:
     ) -> None:
         """Read these counts, which only grow, whenever somebody asks."""
         self.registry.register(_Counted(name, words, label, source))
+
+    def count_drift(self, count: Callable[[str], int]) -> None:
+        """Count drift that is open, of every kind there is, whenever somebody asks."""
+        for kind in DRIFT_KINDS:
+            self._drift.labels(kind).set_function(partial(count, kind))
 
     def watch_staleness(self, followed: Mapping[str, Followed]) -> None:
         """Read how old these collections are whenever somebody asks."""

@@ -65,6 +65,8 @@ class Releasing:
         namespaces: a sink of Namespaces.
         faults: UID of a Pod -> why it can't be released or adopted, in words.
         waiting: name of a node -> keys of what has ended there and is not confirmed.
+        mislabelled: namespace -> why its label can't be mended, in words.
+        stirred: told the name of every node that is to be looked at.
     """
 
     def __init__(
@@ -95,9 +97,11 @@ class Releasing:
         self.namespaces = Namespaces()
         self.faults: dict[str, str] = {}
         self.waiting: dict[str, Sequence[str]] = {}
+        self.mislabelled: dict[str, str] = {}
+        self.stirred: Callable[[str], None] = lambda _: None
         for uid, node in begun.state.nodes.items():
             self._know(uid, node.name)
-        view.pods.moved = self._look_at
+        view.pods.moved = self.look_at
         view.tellers.append(self._told)
 
     # --- what is to be looked at ----------------------------------------------------------------
@@ -106,8 +110,19 @@ class Releasing:
         self._names[uid] = name
         self._uids.setdefault(name, set()).add(uid)
 
-    def _look_at(self, name: str) -> None:
+    def look_at(self, name: str) -> None:
+        """Look at a node as soon as that may be."""
         self._due[name] = None
+        self.stirred(name)
+
+    def names(self) -> Collection[str]:
+        """Return the names of all nodes that the ledger knows."""
+        return self._uids
+
+    def states(self, name: str) -> list[NodeState]:
+        """Return the Nodes that had a name, as the ledger has them, by their UIDs."""
+        found = map(self._view.recorded, sorted(self._uids.get(name, ())))
+        return [state for state in found if state is not None]
 
     def _told(self, event: LedgerEvent, _holding: Holding | None) -> None:
         """Take note of an event that is new in the ledger."""
@@ -121,7 +136,7 @@ class Releasing:
             self._know(uid, event.node_name)
         elif isinstance(event, NodeInventoried | PodObserved | PodReleased | PodVoided):
             self._wakes.released(self._names[uid])  # also where more is there, or its node opens
-        self._look_at(self._names[uid])
+        self.look_at(self._names[uid])
 
     def _taken(self) -> list[str]:
         """Return the nodes to look at now: those that changed, then those whose turn it is."""
@@ -159,7 +174,7 @@ class Releasing:
         failures: list[Exception] = []
         for name, outcome in zip(names, outcomes, strict=True):
             if isinstance(outcome, LedgerError | ApiError):
-                self._look_at(name)
+                self.look_at(name)
                 failures.append(outcome)
             elif outcome is not None:
                 raise outcome
@@ -167,12 +182,7 @@ class Releasing:
             raise next((one for one in failures if isinstance(one, FencedError)), failures[0])
 
     def _ends(self, name: str) -> Ends:
-        view, pods = self._view, self._view.pods
-        states = [
-            state
-            for uid in sorted(self._uids.get(name, ()))
-            if (state := view.recorded(uid)) is not None
-        ]
+        pods, states = self._view.pods, self.states(name)
         held = {holding.pod_uid for state in states for holding in state.holdings.values()}
         there = held.union(pods.running_on(name))
         found = ends(
@@ -185,7 +195,7 @@ class Releasing:
             gone_seconds=self._gone_seconds,
         )
         if any(map(self._binder.is_under_way, there)):
-            self._look_at(name)
+            self.look_at(name)
         pods.forget_gone(name, held)
         self.waiting.pop(name, None)
         if found.waiting:
@@ -217,7 +227,7 @@ class Releasing:
                 return
             pod = await self._api.read(pod_path(holding.namespace, holding.pod_name))
             if pod is not None and uid in _uids_of(pod):
-                self._look_at(name)
+                self.look_at(name)
                 return
         await self._record(uid, (events.ended(event, self._clock.wall_us()),))
 
@@ -281,6 +291,8 @@ class Releasing:
             return
         self._label_at = now + LABEL_SECONDS
         wrong = namespace_labels(self.namespaces.labelled, self._view.namespaces())
+        for name in self.mislabelled.keys() - wrong.keys():
+            del self.mislabelled[name]
         await _all(*(self._label(name, has=has) for name, has in wrong.items()))
 
     async def _wake(self, name: str) -> None:
@@ -306,10 +318,15 @@ class Releasing:
         key = LABEL_TENURE_HOLDING.replace("/", "~1")
         path = f"/metadata/labels/{key}"  # every Namespace has one of its name
         operation = {"op": "add", "path": path, "value": TRUE}
-        await self._api.patch(
-            f"/api/v1/namespaces/{quote(name, safe='')}",
-            [operation if has else {"op": "remove", "path": path}],
-        )
+        try:
+            await self._api.patch(
+                f"/api/v1/namespaces/{quote(name, safe='')}",
+                [operation if has else {"op": "remove", "path": path}],
+            )
+        except ApiError as error:
+            self.mislabelled[name] = f"must {'have' if has else 'lose'} its label: {error}"
+            raise
+        self.mislabelled.pop(name, None)
 
 
 def _word(state: NodeState) -> NodeWord:

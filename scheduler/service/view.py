@@ -16,6 +16,7 @@ from typing import Any, Final
 from msgspec import structs
 
 from ledger.domain.errors import InputError
+from ledger.domain.log import drift
 from ledger.domain.log.events import LedgerEvent, PodObserved, PodReserved
 from ledger.domain.log.state import Folding, Holding, LedgerState, NodeState, node_uid_of
 from ledger.domain.log.workload import NO_WORKLOAD, Workload
@@ -32,9 +33,9 @@ from scheduler.decide.outcome import NOT_RATED, Placement, Rated
 from scheduler.decide.settings import SchedulingSettings
 from scheduler.service.kept import NodeBook, PodBook
 
-UNREADABLE: Final = "NodeUnreadable"
-UNRECORDED: Final = "NodeNotRecorded"
-STRANGERS: Final = "NodeHasUnknownHolders"
+UNREADABLE: Final = drift.NODE_UNREADABLE
+UNRECORDED: Final = drift.NODE_UNRECORDED
+STRANGERS: Final = drift.UNKNOWN_HOLDERS
 """A Pod runs there that asks for devices or CPUs of its own, and the ledger knows nothing of it."""
 UNKNOWN_POD: Final = "the Pod is not known here: it was not filtered, and no watch told of it"
 NOT_SERVED: Final = "groups and gangs are not placed live by this release"
@@ -63,6 +64,7 @@ class ClusterView:
     Attributes:
         engine: what decides; soft holds are taken in it by whoever keeps them.
         directory: the names of the nodes that may be asked about.
+        device_names: every resource name that asks for a device.
         nodes, pods: what the API tells; their sinks are handed to reflectors.
         position: every event up to it is folded.
         given_back: told the UIDs of Pods whose soft holds went with a node.
@@ -78,10 +80,11 @@ class ClusterView:
         wake: Callable[[], None] = lambda: None,
     ) -> None:
         self.settings = settings
+        self.device_names = settings.vocabulary.device_names
         self.engine = Engine((), settings, workload=workload)
         self.directory = NodeDirectory()
         self.nodes = NodeBook(wake)
-        self.pods = PodBook(settings.vocabulary.device_names, self._open_or_close)
+        self.pods = PodBook(self.device_names, self._open_or_close)
         self.position = 0
         self.given_back: Callable[[Sequence[str]], None] = lambda _: None
         self.tellers: list[Callable[[LedgerEvent, Holding | None], None]] = []
@@ -143,6 +146,10 @@ class ClusterView:
     def recorded(self, uid: str) -> NodeState | None:
         """Return what the ledger says of a node."""
         return self._fold.node(uid)
+
+    def opening(self, position: int) -> Opened | None:
+        """Return the event that opened what is held, None where it is not at hand."""
+        return self._opened.get(position)
 
     def expect(self, event: PodReserved) -> None:
         """Count a reservation as held that is on its way into the ledger."""
@@ -221,6 +228,10 @@ class ClusterView:
         """Let a node take nothing while its objects can't be read or recorded."""
         self._faults[name] = reason
         self._open_or_close(name)
+
+    def fault(self, name: str) -> str:
+        """Return why a node can't be decided on, empty where it can."""
+        return self._faults.get(name, "")
 
     def forget_fault(self, name: str) -> None:
         """Forget why a Node could not be decided on that is gone."""

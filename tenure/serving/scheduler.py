@@ -37,7 +37,7 @@ from tenure.serving.scheduling.ledger import (
 from tenure.serving.scheduling.options import ProcessClock, SchedulerOptions
 from tenure.serving.scheduling.process import Process
 from tenure.serving.scheduling.recording import record_what_changes
-from tenure.serving.scheduling.signing import signer_of
+from tenure.serving.scheduling.signing import signer_of, trusted_proofs
 from tenure.serving.scheduling.standing import Standing
 from tenure.version import tenure_version
 
@@ -132,6 +132,8 @@ async def _opened(
         start=tasks.run,
         wake=woken.set,
         actor=_holder(options),
+        trusted=trusted_proofs(options),
+        skew=lambda: objects.skew().total_seconds(),
     )
     return Process(
         options=options,
@@ -165,6 +167,7 @@ def _told_to_stop() -> asyncio.Event:
 async def _show_probes(process: Process) -> None:
     """Listen for kubelet and Prometheus."""
     live, freshness, metrics = process.live, process.freshness, process.metrics
+    metrics.count_drift(live.reconciling.count)
     metrics.read(
         nodes=lambda: len(live.view.nodes.nodes),
         faults=lambda: len(live.inventory.faults),

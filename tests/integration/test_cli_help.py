@@ -69,7 +69,8 @@ def test_help_is_light(arguments: list[str]) -> None:
 
 def test_a_missing_ledger_is_named_before_a_database_is_imported(tmp_path: Path) -> None:
     """Whoever mistyped its name is told so at once, whatever was asked."""
-    commands = ["status", "verify", "usage", "who gpu-a", "map", "ledger sql x", "ledger rebuild"]
+    commands = ["status", "drift", "verify", "usage", "who gpu-a", "map"]
+    commands += ["ledger sql x", "ledger rebuild"]
     program = (
         "import sys\n"
         "from tenure.cli import app\n"

@@ -10,6 +10,8 @@ from typing import Any
 
 from ledger.domain.errors import LedgerError
 from ledger.domain.log.events import (
+    DriftFound,
+    DriftResolved,
     LedgerEvent,
     NodeDescribed,
     NodeInventoried,
@@ -80,7 +82,19 @@ class MemoryLedger:
                 said.setdefault(event.node_uid, Said()).inventory = event
             elif isinstance(event, NodeDescribed):
                 said.setdefault(event.node_uid, Said()).described = event
-        return Beginning(position=len(self.log), state=fold.state, opened=opened, said=said)
+        drifts: dict[str, DriftFound] = {}
+        for event in self.log:
+            if isinstance(event, DriftFound):
+                drifts[event.drift_id] = event
+            elif isinstance(event, DriftResolved):
+                del drifts[event.drift_id]
+        return Beginning(
+            position=len(self.log),
+            state=fold.state,
+            opened=opened,
+            said=said,
+            drifts=list(drifts.values()),
+        )
 
 
 class StillClock:

@@ -7,6 +7,7 @@ Binding writes and everything that adoption believes is in here.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from ledger.domain.dialects.names import FOREIGN_WORDS
@@ -22,7 +23,9 @@ from ledger.domain.resources import (
     ANNOTATION_POD_CPU_ALLOCS,
     ANNOTATION_RESOURCE_STATUS,
     ANNOTATION_TENURE_ADMITTED,
+    ANNOTATION_TENURE_ALLOCATED_PREFIX,
     ANNOTATION_TENURE_ORIGINAL,
+    ANNOTATION_TENURE_VISIBLE_PREFIX,
     DOMAIN_TENURE,
 )
 
@@ -61,6 +64,32 @@ TOPOLOGY_ANNOTATIONS: Final = frozenset({ANNOTATION_POD_CPU_ALLOCS})
 def is_allocation(key: str) -> bool:
     """Tell whether an annotation of a Pod or a Binding is ours to write."""
     return key in ALLOCATION_ANNOTATIONS or key.startswith(ALLOCATION_PREFIXES)
+
+
+_GIVEN_PREFIXES: Final = (
+    *(prefix for words in FOREIGN_WORDS for prefix in words.allocation_prefixes),
+    ANNOTATION_TENURE_ALLOCATED_PREFIX,
+    ANNOTATION_TENURE_VISIBLE_PREFIX,
+)
+_GIVEN: Final = ALLOCATION_ANNOTATIONS - {
+    ANNOTATION_BIND_TIMESTAMP,
+    ANNOTATION_BIND_GANG_GROUP_ID,
+    ANNOTATION_BIND_GANG_MEMBER_COUNT,
+    *(key for words in FOREIGN_WORDS for key in words.node_annotations),
+}
+
+
+def given(annotations: Mapping[str, str]) -> dict[str, str]:
+    """
+    Return what annotations say of a Pod's devices and CPUs, which stays as its Binding wrote it.
+
+    Without what is signed, and what others rightly change later: marks and times.
+    """
+    return {
+        key: text
+        for key, text in annotations.items()
+        if key in _GIVEN or key.startswith(_GIVEN_PREFIXES)
+    }
 
 
 def is_checkpoint(key: str) -> bool:

@@ -24,6 +24,7 @@ class DialectWords:
             whatever does reaches admission.
         allocation_annotations, allocation_prefixes: annotations that say who holds what, which
             nobody but us may write.
+        node_annotations: of those, what a node's daemon changes once a Pod starts there.
         schedulers: whoever places Pods in it beside us; a Pod that names one is not ours.
         given_annotations: by these another scheduler has said where a Pod goes; it is not taken
             over.
@@ -42,6 +43,7 @@ class DialectWords:
     annotation_prefixes: tuple[str, ...] = ()
     allocation_annotations: frozenset[str] = frozenset()
     allocation_prefixes: tuple[str, ...] = ()
+    node_annotations: frozenset[str] = frozenset()
     schedulers: frozenset[str] = frozenset()
     given_annotations: frozenset[str] = frozenset()
     given_node: str = ""

@@ -13,6 +13,7 @@ from typing import Final
 
 from ledger.domain.annotations.signed_allocation import Allocation
 from ledger.domain.errors import CapacityError
+from ledger.domain.log.drift import OVER_HELD
 from ledger.domain.log.events import (
     DriftFound,
     LedgerEvent,
@@ -30,7 +31,6 @@ from ledger.domain.resources import ANNOTATION_TENURE_ALLOCATION
 from ledger.store.open import Ledger
 from ledger.store.writing.append import start_epoch
 
-OVER_HELD: Final = "OverHeld"
 SOURCE: Final = "signed-allocation"
 
 
@@ -227,7 +227,7 @@ def _observed(said: Allocation, asked: str | None) -> PodObserved:
 def _drift(said: Allocation, fact: str) -> DriftFound:
     alone = said.shares[0] if len(said.shares) == 1 else None
     return DriftFound(
-        drift_id=f"{OVER_HELD}/{said.pod_uid}/{said.attempt}",
+        drift_id=f"{OVER_HELD}/{said.node_uid}/{said.pod_uid}/{said.attempt}",
         kind=OVER_HELD,
         node_uid=said.node_uid,
         detail=fact,

@@ -43,6 +43,7 @@ from ledger.store.reading.report_rows import (
     ClaimRow,
     Counts,
     Device,
+    DriftRow,
     HealthRow,
     HolderRow,
     HoldingRow,
@@ -103,6 +104,11 @@ HEALTH: Final = _view(
 REFUSALS: Final = _view(
     "audit_refusals",
     "position at_us pod_uid namespace pod_name stage message shape policy owner",
+)
+DRIFT: Final = _view(
+    "audit_drift",
+    "position drift_id kind node_uid node_name device_type minor pod_uid detail opened_at_us"
+    " closed_position",
 )
 EVENTS: Final = _view("audit_events", "position at_us event_type body")
 
@@ -306,6 +312,32 @@ def last_refusals(
         uid: (number, position, since.get(uid, 0) < position)
         for uid, number, position in connection.execute(refused)
     }
+
+
+def open_drifts(connection: Connection) -> list[DriftRow]:
+    """Return what is found and not resolved, in order, with the Pods that the ledger knows."""
+    d, r = DRIFT.c, RESERVATIONS.c
+    newest = (
+        select(r.pod_uid, func.max(r.position).label("position"))
+        .where(r.pod_uid.in_(select(d.pod_uid).where(d.closed_position.is_(None))))
+        .group_by(r.pod_uid)
+        .subquery()
+    )
+    query = (
+        select(
+            *(column for column in d if column.name != "closed_position"),
+            r.namespace,
+            r.pod_name,
+        )
+        .select_from(
+            DRIFT.outerjoin(newest, newest.c.pod_uid == d.pod_uid).outerjoin(
+                RESERVATIONS, r.position == newest.c.position
+            )
+        )
+        .where(d.closed_position.is_(None))
+        .order_by(d.position)
+    )
+    return [DriftRow(**row) for row in _rows(connection, query)]
 
 
 def counts(connection: Connection) -> Counts:

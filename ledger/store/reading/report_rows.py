@@ -108,6 +108,30 @@ class RefusalRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DriftRow:
+    """
+    A disagreement that is open.
+
+    Attributes:
+        minor: None where it is not about one device.
+        namespace, pod_name: of its Pod, where the ledger knows it; else None.
+    """
+
+    position: int
+    drift_id: str
+    kind: str
+    node_uid: str
+    node_name: str | None
+    device_type: str
+    minor: int | None
+    pod_uid: str
+    namespace: str | None
+    pod_name: str | None
+    detail: str
+    opened_at_us: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PodSummary:
     """Where one Pod stands: its newest reservation and its newest refusal, 0 for none."""
 

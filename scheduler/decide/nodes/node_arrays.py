@@ -9,7 +9,13 @@ import numpy as np
 
 from ledger.domain.devices import GPU, DeviceRecord
 from ledger.domain.nodes import NodeFacts
-from scheduler.decide.nodes.accounts import DeviceId, ListedCard, Machines, UniqueIds
+from scheduler.decide.nodes.accounts import (
+    DeviceId,
+    ListedCard,
+    Machines,
+    UniqueIds,
+    in_order_of_registration,
+)
 from scheduler.decide.nodes.arrays import UNLIMITED, IntArray, with_rows
 from scheduler.decide.nodes.devices import DeviceArrays
 
@@ -136,6 +142,24 @@ class NodeArrays:
     def mixed_models(self) -> bool:
         """Tell whether some node has GPUs of several models."""
         return bool(self._mixed)
+
+    def claimants(self) -> list[NodeFacts]:
+        """
+        Return the live nodes that claim a machine id or a device that others claim too.
+
+        In order of registration: among them, and nowhere else, Nodes contradict each other.
+        """
+        first: dict[str, int] = {}
+        rows: set[int] = set()
+        for row, node in enumerate(self.nodes):
+            if node.machine_id and not node.lost:
+                other = first.setdefault(node.machine_id, row)
+                if other != row:
+                    rows |= {other, row}
+        for key in self.ids.repeated:
+            rows.update(row for row, _ in self.ids.listed[key])
+        claims = [self.nodes[row] for row in sorted(rows)]
+        return [claims[number] for number in in_order_of_registration(claims)]
 
     def put(self, row: int, node: NodeFacts, number: int) -> frozenset[int]:
         """

@@ -13,17 +13,20 @@ SETTLE_SECONDS: Final = 0.05
 """How long changes of nodes gather before they are recorded."""
 EXPLAIN_SECONDS: Final = 0.25
 """Between looks at the Pods that were refused: a few at a time, beside the calls."""
+DRIFT_SECONDS: Final = 0.1
+"""Between two slices of the comparison with the API."""
 _LOOK_SECONDS: Final = 2.0
 
 
 def record_what_changes(process: Process) -> None:
-    """Record nodes and ends, tell the cluster of room, and look whether the ledger is back."""
+    """Record nodes, ends and drift, tell the cluster of room, and look for the ledger."""
     releasing = process.live.releasing
     process.repeat(SETTLE_SECONDS, "inventory", _settling(process), fatal=FATAL)
     process.repeat(SETTLE_SECONDS, "releases", releasing.settle, fatal=FATAL)
     process.repeat(SETTLE_SECONDS, "wakes", releasing.tell)
     process.repeat(EXPLAIN_SECONDS, "refusals", process.live.refusing.settle, fatal=FATAL)
     process.repeat(PROBE_SECONDS, "events", process.live.telling.send)
+    process.repeat(DRIFT_SECONDS, "drift", process.live.reconciling.settle, fatal=FATAL)
     process.repeat(PROBE_SECONDS, "ledger", process.recorder.probe)
 
 

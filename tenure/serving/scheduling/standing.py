@@ -13,7 +13,6 @@ from ledger.domain.errors import InputError, LedgerError
 from ledger.domain.log.events import PodReserved
 from ledger.domain.log.standing import Own, Witness
 from ledger.domain.resources import ANNOTATION_TENURE_ALLOCATION
-from ledger.signing import PublicKey, published, trusting
 from ledger.store.mending.recover import own_at
 from ledger.store.open import open_ledger
 from ledger.store.reading.kept import events_at, newest_granted
@@ -30,10 +29,10 @@ from scheduler.service.witnesses import (
     mangled,
     set_back,
 )
-from tenure.keys import private_key, public_key
 from tenure.kube.reflector import Reflector
 from tenure.serving.scheduling.options import SchedulerOptions
 from tenure.serving.scheduling.process import Process
+from tenure.serving.scheduling.signing import trusted_proofs
 
 HEAD_SECONDS: Final = 10.0
 """How often the ConfigMap is told of the head at most."""
@@ -54,7 +53,7 @@ class Standing:
     """
 
     def __init__(self, options: SchedulerOptions) -> None:
-        self._check = _checker(options)
+        self._check = trusted_proofs(options)
         self._own = Own(origin="", position=0, epoch=0)
         self.incarnation = ""
 
@@ -156,10 +155,3 @@ def examined(
         if ANNOTATION_TENURE_ALLOCATION not in each.annotations
     ]
     return own, examine(own, reserved, claims, kept, check), versions
-
-
-def _checker(options: SchedulerOptions) -> Checker:
-    """Return who tells whether a proof is signed by a key that is trusted."""
-    keys: list[PublicKey] = [private_key(options.proof_key).public]
-    keys += [public_key(text) for text in options.trusted_proof_keys]
-    return trusting(published(keys))

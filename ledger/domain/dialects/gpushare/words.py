@@ -53,4 +53,12 @@ WORDS: Final = DialectWords(
             ANNOTATION_GPUSHARE_V3_DEVICE_RESOURCE,
         }
     ),
+    node_annotations=frozenset(
+        {
+            ANNOTATION_GPUSHARE_ASSIGNED,
+            ANNOTATION_GPUSHARE_ASSIGN_TIME,
+            ANNOTATION_GPUSHARE_V2_ASSIGNED,
+            ANNOTATION_GPUSHARE_V3_ASSIGNED,
+        }
+    ),
 )

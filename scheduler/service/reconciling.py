@@ -1,0 +1,402 @@
+"""
+Compares ledger and API all the time, and records what they say differently and when that is over.
+
+Rule: design sections 4, 6 and 8; docs/drift.md. What disagrees is said by `drift`, what lasts by
+`lasting`; here it is asked for in slices, confirmed by a consistent read where it is about a Pod,
+recorded, told to people, and handed to `releasing` where that can mend it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from itertools import islice
+from typing import Final
+
+from certs.ports import ApiError, Object
+from ledger.domain.annotations.guarded import given
+from ledger.domain.annotations.signed import Checker
+from ledger.domain.errors import LedgerError
+from ledger.domain.log import drift
+from ledger.domain.log.drift import DRIFT_KINDS
+from ledger.domain.log.events import DriftFound, DriftResolved, LedgerEvent, PodReserved
+from ledger.domain.log.machines import (
+    DEVICE_ID_CLONED,
+    MACHINE_ID_CLONED,
+    MACHINE_REGISTERED_TWICE,
+    contradictions,
+)
+from ledger.domain.log.recorded import NewEvent
+from ledger.domain.log.state import Holding
+from ledger.domain.resources import ANNOTATION_TENURE_ALLOCATION, ANNOTATION_TENURE_PROOF
+from ledger.store.writing.commands import Command, Recorded
+from scheduler.record import events
+from scheduler.service.beginning import Beginning
+from scheduler.service.binding import Binder, pod_path
+from scheduler.service.books import LiveBooks
+from scheduler.service.drift import (
+    Disagreement,
+    Proven,
+    Sight,
+    contradicted,
+    disagreements,
+    mislabelled,
+    proven,
+    reworded,
+    skewed,
+)
+from scheduler.service.inventory import Inventory
+from scheduler.service.kept import PodSeen, given_digest, pod_seen
+from scheduler.service.lasting import Lasting
+from scheduler.service.releasing import Releasing
+from scheduler.service.telling import Telling, about_node, about_pod
+from scheduler.service.view import ClusterView
+
+TOGETHER: Final = 20
+"""Nodes that are looked at without a pause: a filter that comes meanwhile waits for them."""
+PROOFS_TOGETHER: Final = 16
+"""Proofs that are checked without a pause, of about 0.1 ms each."""
+SOON_SECONDS: Final = 2.0
+"""After a change, which seldom comes alone."""
+AGAIN_SECONDS: Final = 10.0
+"""Between two looks at where something disagrees, and at what is about no node."""
+SWEEP_SECONDS: Final = 120.0
+RECORDS_TOGETHER: Final = 5
+"""Drifts that are recorded, of each settling."""
+SKEW_SECONDS_MAX: Final = 5.0
+CLUSTER: Final = ""
+"""The scope of what is about no node, or about several."""
+OF_CLUSTER: Final = frozenset(
+    {
+        MACHINE_REGISTERED_TWICE,
+        MACHINE_ID_CLONED,
+        DEVICE_ID_CLONED,
+        drift.NAMESPACE_LABEL_WRONG,
+        drift.CLOCK_SKEW,
+    }
+)
+_MENDED: Final = frozenset(
+    {drift.HOLDER_GONE, drift.UNSETTLED, drift.BOUND_ELSEWHERE, drift.UNKNOWN_HOLDERS}
+)
+"""What `releasing` mends as soon as it looks at the node."""
+_OF_WORDS: Final = frozenset({drift.ANNOTATION_DIFFERS, drift.ANNOTATION_MISSING})
+_ACTION: Final = "Reconciling"
+_OVER: Final = "no longer so"
+
+_log: Final = logging.getLogger("tenure.scheduler.drift")
+
+
+class Reconciling:
+    """
+    Keeps the ledger told of what disagrees with it.
+
+    Args:
+        binder: also whose ledger, API, clock and name are used.
+        trusted: tells whether a key signed a proof, and is one that nodes trust; None = Pods carry
+            no proofs.
+        cluster: the origin of the ledger, which proofs are for.
+        skew: seconds that our clock is ahead of the API server's.
+        why_not: why nothing may be decided now, empty when it may.
+
+    Attributes:
+        lasting: what was seen, and what of it is recorded.
+    """
+
+    def __init__(
+        self,
+        *,
+        view: ClusterView,
+        books: LiveBooks,
+        binder: Binder,
+        inventory: Inventory,
+        releasing: Releasing,
+        telling: Telling,
+        begun: Beginning,
+        trusted: Checker | None,
+        cluster: str,
+        skew: Callable[[], float],
+        why_not: Callable[[], str],
+    ) -> None:
+        self._view = view
+        self._books = books
+        self._binder = binder
+        self._inventory = inventory
+        self._releasing = releasing
+        self._telling = telling
+        self._trusted = trusted
+        self._cluster = cluster if trusted is not None else ""
+        self._skew = skew
+        self._why_not = why_not
+        self._soon: dict[str, float] = {}  # name of a node -> when to look at it
+        self._again: dict[str, float] = {}
+        self._sweep: list[str] = []
+        self._sweep_at = 0.0
+        self._cluster_at = 0.0
+        self._proven: dict[str, Proven] = {}  # by Pod UID
+        self._unsure: dict[str, NewEvent] = {}  # by id: asked for, and not answered
+        self._scopes: dict[str, str] = {}  # id -> where it is looked for, of what is open
+        self._number = 0
+        self.lasting = Lasting()
+        for one in begun.drifts:
+            self._told(one, None)
+        view.tellers.append(self._told)
+        view.pods.reworded = self._look_soon
+        releasing.stirred = inventory.faulted = self._look_soon
+
+    def count(self, kind: str) -> int:
+        """Return how many drifts of a kind are open."""
+        return self.lasting.counts()[kind]
+
+    # --- what is to be looked at ----------------------------------------------------------------
+
+    def _now(self) -> float:
+        return self._binder.clock.monotonic()
+
+    def _told(self, event: LedgerEvent, _holding: Holding | None) -> None:
+        """Take note of drift that the ledger has, whoever recorded it."""
+        if isinstance(event, DriftFound):
+            state = None if event.kind in OF_CLUSTER else self._view.recorded(event.node_uid)
+            scope = CLUSTER if state is None else state.name
+            self.lasting.recorded(scope, event.drift_id, event.kind, event.pod_uid)
+            self._scopes[event.drift_id] = scope
+        elif isinstance(event, DriftResolved):
+            self.lasting.forget(self._scopes.pop(event.drift_id, CLUSTER), event.drift_id)
+
+    def _look_soon(self, name: str) -> None:
+        self._soon.setdefault(name, self._now() + SOON_SECONDS)
+
+    def _taken(self, now: float) -> list[str]:
+        """Return the nodes to look at: those that changed, that disagree, whose turn it is."""
+        if now >= self._sweep_at and not self._sweep:
+            self._sweep_at = now + SWEEP_SECONDS
+            known = {*self._releasing.names(), *self._inventory.faults, *self.lasting.scopes()}
+            self._sweep = sorted(known - {CLUSTER}, reverse=True)
+            self._proven = {
+                uid: one for uid, one in self._proven.items() if uid in self._view.pods.seen
+            }
+        names: dict[str, None] = {}
+        for due in (self._soon, self._again):
+            for name in list(islice(due, TOGETHER - len(names))):
+                if due[name] > now:
+                    break
+                del due[name]
+                names[name] = None
+        while self._sweep and len(names) < TOGETHER:
+            names[self._sweep.pop()] = None
+        return list(names)
+
+    # --- the comparison -------------------------------------------------------------------------
+
+    async def settle(self) -> None:
+        """
+        Look at what is due, and record what has lasted and what is over.
+
+        Raises:
+            FencedError: another writer took over.
+            LedgerError, ApiError: one of them is away; what was to be recorded is looked at again.
+        """
+        if self._why_not():
+            return
+        for drift_id, new in list(self._unsure.items()):
+            await self._append(drift_id, new)
+        now = self._now()
+        room, proofs = RECORDS_TOGETHER, PROOFS_TOGETHER
+        names = self._taken(now)
+        while names:
+            name = names.pop()
+            try:
+                if room <= 0 or not (proofs := self._checked(name, proofs)):
+                    self._look_soon(name)
+                    continue
+                room -= await self._look(name, now, room)
+            except (LedgerError, ApiError):
+                for each in (name, *names):
+                    self._look_soon(each)
+                raise
+        if now >= self._cluster_at and room > 0:
+            self._cluster_at = now + AGAIN_SECONDS
+            await self._record(CLUSTER, self._of_cluster(), now, room)
+
+    def _checked(self, name: str, most: int) -> int:
+        """Check the proofs on a node; return how many more may be, 0 where some are left."""
+        if self._trusted is None:
+            return most
+        proofs = self._view.pods.proofs
+        for uid in self._view.pods.running_on(name) & proofs.keys():
+            if most <= 1:
+                return 0
+            self._proven[uid] = proven(proofs.pop(uid), self._trusted)
+            most -= 1
+        return most
+
+    async def _look(self, name: str, now: float, room: int) -> int:
+        """Look at a node; return how much was recorded."""
+        found = disagreements(self._sight(name))
+        try:
+            return await self._record(name, found, now, room)
+        finally:
+            if self.lasting.is_watched(name):
+                self._again.setdefault(name, now + AGAIN_SECONDS)
+                if any(one.kind in _MENDED for one in found):
+                    self._releasing.look_at(name)
+
+    def _sight(self, name: str, *, read: Mapping[str, Object | None] | None = None) -> Sight:
+        """
+        Return all that is to be looked at of a node.
+
+        Args:
+            read: Pods as the API server has them now, by UID; None = it has none.
+        """
+        view, states = self._view, self._releasing.states(name)
+        held = {holding.pod_uid for state in states for holding in state.holdings.values()}
+        seen = view.pods.seen
+        there = sorted(held.union(view.pods.running_on(name)) & seen.keys())
+        pods = {uid: seen[uid] for uid in there}
+        proofs: Mapping[str, Proven] = self._proven
+        for uid, pod in (read or {}).items():
+            pods.pop(uid, None)
+            if pod is not None:
+                now = pods[uid] = pod_seen(pod, view.device_names)
+                proofs = {**proofs, **self._proof_of(now, pod)}
+        fault = view.fault(name)
+        return Sight(
+            name=name,
+            node_uid=view.nodes.uid(name),
+            fault=(fault, self._inventory.faults.get(name, "")),
+            states=states,
+            pods=pods,
+            holds_elsewhere=lambda uid: self._books.standing(uid) is not None,
+            given=self._given,
+            proven=proofs,
+            cluster=self._cluster,
+            waiting=self._releasing.waiting.get(name, ()),
+            unread=self._releasing.faults,
+            open=self.lasting.open(name),
+            is_under_way=self._binder.is_under_way,
+        )
+
+    def _proof_of(self, seen: PodSeen, pod: Object) -> dict[str, Proven]:
+        if self._trusted is None or not seen.proof:
+            return {}
+        text = pod["metadata"]["annotations"][ANNOTATION_TENURE_PROOF]
+        return {seen.uid: proven(text, self._trusted)}
+
+    def _given(self, holding: Holding) -> bytes | None:
+        words = self._words(holding)
+        return None if words is None else given_digest(words)
+
+    def _words(self, holding: Holding) -> Mapping[str, str] | None:
+        """Return what a reservation's Binding said; None where the ledger does not tell."""
+        event = self._view.opening(holding.opened_position)
+        if not isinstance(event, PodReserved) or ANNOTATION_TENURE_ALLOCATION in event.annotations:
+            return None  # archived, or recovered from the Pod's own signed words
+        return event.annotations
+
+    def _of_cluster(self) -> list[Disagreement]:
+        """Return what is about no node, or about several."""
+        claims = self._view.engine.claimants()
+        return [
+            *map(contradicted, contradictions(claims)),
+            *mislabelled(self._releasing.mislabelled),
+            *skewed(self._skew(), SKEW_SECONDS_MAX),
+        ]
+
+    # --- the ledger -----------------------------------------------------------------------------
+
+    async def _record(self, scope: str, there: list[Disagreement], now: float, room: int) -> int:
+        unsure = frozenset(
+            one.pod_uid for one in self._under_way(scope) if self._binder.is_under_way(one.pod_uid)
+        )
+        changes = self.lasting.look(scope, there, now=now, unsure=unsure)
+        for drift_id in changes.over[:room]:
+            await self._resolve(drift_id)
+        room_left = room - len(changes.over[:room])
+        for one in changes.found[:room_left]:
+            await self._find(scope, one)
+        return len(changes.over[:room]) + len(changes.found[:room_left])
+
+    def _under_way(self, scope: str) -> Iterator[Holding]:
+        for state in self._releasing.states(scope) if scope else ():
+            yield from state.holdings.values()
+
+    async def _find(self, scope: str, one: Disagreement) -> None:
+        """Record what has lasted, unless the API server itself says otherwise."""
+        if one.pod_uid:
+            closer = await self._closer(scope, one)
+            if closer is None:
+                self.lasting.forget(scope, one.drift_id)
+                return
+            one = closer
+        event = DriftFound(
+            drift_id=one.drift_id,
+            kind=one.kind,
+            node_uid=one.node_uid,
+            detail=one.words,
+            device_type=one.device_type,
+            minor=one.minor,
+            pod_uid=one.pod_uid,
+        )
+        await self._append(one.drift_id, self._new(event))
+        self._tell(scope, one)
+
+    async def _resolve(self, drift_id: str) -> None:
+        await self._append(drift_id, self._new(DriftResolved(drift_id=drift_id, how=_OVER)))
+
+    def _new(self, event: DriftFound | DriftResolved) -> NewEvent:
+        self._number += 1
+        key = f"drift:{event.drift_id}:{self._binder.recorder.epoch}.{self._number}"
+        new = events.of_drift(event, key, self._binder.clock.wall_us())
+        return events.by(self._binder.actor, new)
+
+    async def _append(self, drift_id: str, new: NewEvent) -> None:
+        """Record an event; what gets no answer is asked for in the same words again."""
+        self._unsure[drift_id] = new
+        outcome = await self._binder.recorder.record(Command(events=(new,)))
+        del self._unsure[drift_id]
+        if not isinstance(outcome, Recorded):
+            words = {"drift_id": drift_id, "reason": str(outcome.error)}
+            _log.error("drift can't be recorded", extra=words)
+            return
+        self._view.take(outcome.last, new.event)
+        if isinstance(new.event, DriftFound):
+            words = {"drift_id": drift_id, "reason": new.event.detail}
+            _log.warning("drift was found", extra=words)
+        else:
+            _log.info("drift is over", extra={"drift_id": drift_id})
+
+    async def _closer(self, scope: str, one: Disagreement) -> Disagreement | None:
+        """Look again at what is about a Pod, by a consistent read; None = it is not so."""
+        pod = await self._binder.api.read(pod_path(*one.pod))
+        if pod is not None and pod["metadata"]["uid"] != one.pod_uid:
+            pod = None
+        found = disagreements(self._sight(scope, read={one.pod_uid: pod}))
+        closer = next((each for each in found if each.drift_id == one.drift_id), None)
+        if closer is None or pod is None or closer.kind not in _OF_WORDS:
+            return closer
+        holding = self._holding(closer)
+        words = None if holding is None else self._words(holding)
+        said = given(pod["metadata"].get("annotations") or {})
+        more = "" if words is None else reworded(given(words), said)
+        return replace(closer, words=f"{closer.words}: {more}") if more else closer
+
+    def _holding(self, one: Disagreement) -> Holding | None:
+        state = self._view.recorded(one.node_uid)
+        return None if state is None else state.holdings.get(one.about)
+
+    def _tell(self, scope: str, one: Disagreement) -> None:
+        """Say it on the Pod, or on the Node."""
+        kind = DRIFT_KINDS[one.kind]
+        note = f"{one.words}. {kind.repair or kind.mend}"
+        if one.pod_uid:
+            subject = about_pod(*one.pod, one.pod_uid)
+        else:
+            name = scope
+            if not name:
+                state = self._view.recorded(one.node_uid)
+                name = "" if state is None else state.name
+            uid = self._view.nodes.uid(name)
+            if uid is None:
+                return
+            subject = about_node(name, uid)
+        self._telling.tell(subject, one.kind, note, action=_ACTION)

@@ -1,0 +1,73 @@
+"""`tenure drift`: what ledger, API and machines say differently now."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Final
+
+import typer
+
+from ledger.domain.log.drift import repair_of
+from tenure.exits import AnswerIsNo
+from tenure.opening import opened
+from tenure.options import LedgerUrl, Output
+from tenure.output import Column, OutputFormat, one_line, write_answer
+from tenure.times import iso_time
+
+if TYPE_CHECKING:
+    from ledger.store.reading.report_rows import DriftRow
+
+_COLUMNS: Final = (
+    Column(key="kind", title="KIND"),
+    Column(key="since", title="SINCE"),
+    Column(key="node", title="NODE"),
+    Column(key="pod", title="POD"),
+    Column(key="words", title="WORDS", show=one_line),
+    Column(key="repair", title="REPAIR"),
+    Column(key="device", title="DEVICE", wide=True),
+    Column(key="node_uid", title="NODE UID", wide=True),
+    Column(key="pod_uid", title="POD UID", wide=True),
+    Column(key="position", title="POSITION", right=True, wide=True),
+)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the command line."""
+    app.command("drift")(drift)
+
+
+def drift(*, ledger: LedgerUrl = None, output: Output = OutputFormat.TABLE) -> None:
+    """
+    What ledger, API and machines say differently now, and what is done about it.
+
+    Exit 1 while there is any. What each kind means, and how it is mended: docs/drift.md.
+
+    Example: tenure drift -o json
+    """
+    with opened(ledger) as source, source.connection.begin():
+        from ledger.store.reading.report_queries import open_drifts
+
+        records = drift_records(open_drifts(source.connection))
+    write_answer(output, records, _COLUMNS)
+    if records:
+        raise AnswerIsNo
+
+
+def drift_records(rows: Iterable[DriftRow]) -> list[dict[str, Any]]:
+    """Return drift that is open as people and programs read it."""
+    return [
+        {
+            "kind": one_line(row.kind),
+            "since": iso_time(row.opened_at_us),
+            "node": one_line(row.node_name or row.node_uid),
+            "pod": one_line(f"{row.namespace}/{row.pod_name}" if row.pod_name else row.pod_uid),
+            "words": row.detail,
+            "repair": repair_of(row.kind),
+            "device": f"{row.device_type}/{row.minor}" if row.device_type else "",
+            "node_uid": row.node_uid,
+            "pod_uid": row.pod_uid,
+            "drift_id": row.drift_id,
+            "position": row.position,
+        }
+        for row in rows
+    ]
