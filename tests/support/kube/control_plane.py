@@ -15,12 +15,14 @@ import subprocess
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import IO, Final
 
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from certs.material import KeyPair, issue_authority
 from tests.support.kube.api import Api
 from tests.support.kube.binaries import API_SERVER, ETCD, SCHEDULER
 
@@ -48,13 +50,19 @@ _GROUPS: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlPlane:
-    """A running API server: where it is, who may call it, and where its files are."""
+    """
+    A running API server: where it is, who may call it, and where its files are.
+
+    Attributes:
+        users: the authority of people's certificates.
+    """
 
     url: str
     ca_file: Path
     tokens: Mapping[str, str]
     folder: Path
     programs: Path
+    users: KeyPair
 
     def api(self, user: str = ADMIN) -> Api:
         """Return a client that speaks as this user."""
@@ -105,7 +113,9 @@ def control_plane(folder: Path, programs: Path) -> Iterator[ControlPlane]:
     with _running(etcd, folder / "etcd.log"):
         tokens = _write_tokens(folder / "tokens.csv")
         port = free_port()
+        users, proxies = _authority("users"), _authority("proxies")
         server = _api_server(programs, folder, etcd_port=client, port=port)
+        server += _certificates(folder, users, proxies)
         with _running(server, folder / "apiserver.log") as process:
             plane = ControlPlane(
                 url=f"https://127.0.0.1:{port}",
@@ -113,6 +123,7 @@ def control_plane(folder: Path, programs: Path) -> Iterator[ControlPlane]:
                 tokens=tokens,
                 folder=folder,
                 programs=programs,
+                users=users,
             )
             _wait_ready(plane, process, folder / "apiserver.log")
             yield plane
@@ -148,6 +159,34 @@ def _api_server(programs: Path, folder: Path, *, etcd_port: int, port: int) -> l
         *("--enable-admission-plugins", "NodeRestriction"),
         *("--disable-admission-plugins", "ServiceAccount,TaintNodesByCondition"),
         *("--watch-cache=true", "--profiling=false"),
+    ]
+
+
+def _authority(name: str) -> KeyPair:
+    return issue_authority(name, now=datetime.now(UTC), lifetime=timedelta(days=1))
+
+
+def _certificates(folder: Path, users: KeyPair, proxies: KeyPair) -> list[str]:
+    """Return whose certificates count as people's, and what the API server shows as a proxy."""
+    from tests.support.kube.schedulers import client_leaf
+
+    own = client_leaf(proxies, "front-proxy")
+    files = {
+        "client-ca-file": users.certificate,
+        "requestheader-client-ca-file": proxies.certificate,
+        "proxy-client-cert-file": own.certificate,
+        "proxy-client-key-file": own.key,
+    }
+    options = []
+    for option, content in files.items():
+        (folder / option).write_bytes(content)
+        options += [f"--{option}", str(folder / option)]
+    return [
+        *options,
+        *("--requestheader-allowed-names", "front-proxy"),
+        *("--requestheader-username-headers", "X-Remote-User"),
+        *("--requestheader-group-headers", "X-Remote-Group"),
+        *("--requestheader-extra-headers-prefix", "X-Remote-Extra-"),
     ]
 
 

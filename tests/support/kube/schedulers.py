@@ -22,7 +22,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from certs.material import KeyPair, issue_authority, issue_leaf
 from ledger.signing import PrivateKey
-from scheduler.service.manifests import SchedulerManifests, configuration, manifests
+from scheduler.service.manifests import ApiManifests, SchedulerManifests, configuration, manifests
 from scheduler.service.witnesses import config_map_path
 from tests.support.kube.control_plane import SCHEDULER_ACCOUNT, ControlPlane, free_port
 from tests.support.kube.inventory import DEVICES, TOPOLOGIES, know
@@ -30,6 +30,7 @@ from tests.support.kube.webhooks import apply
 
 READY_SECONDS: Final = 60.0
 KUBE_SCHEDULER: Final = "system:kube-scheduler"
+API_NAME: Final = "tenure-api.tenure-system.svc"
 GIB: Final = 2**30
 CARD_GIB: Final = 16
 
@@ -47,7 +48,7 @@ def issue(folder: Path) -> Identities:
     """Write an authority's leaves for the extender and for kube-scheduler, and two signer keys."""
     now, day = datetime.now(UTC), timedelta(days=1)
     authority = issue_authority("extender-test", now=now, lifetime=day)
-    leaf = issue_leaf(authority, ["127.0.0.1"], now=now, lifetime=day)
+    leaf = issue_leaf(authority, ["127.0.0.1", API_NAME], now=now, lifetime=day)
     server, client, keys = (folder / name for name in ("server", "client", "keys"))
     for where, pair in ((server, leaf), (client, client_leaf(authority))):
         where.mkdir(parents=True)
@@ -60,8 +61,8 @@ def issue(folder: Path) -> Identities:
     return Identities(server=server, client=client, keys=keys)
 
 
-def client_leaf(authority: KeyPair) -> KeyPair:
-    """Return a leaf that a caller shows."""
+def client_leaf(authority: KeyPair, name: str = KUBE_SCHEDULER) -> KeyPair:
+    """Return a leaf that a caller of this name shows."""
     key = ec.generate_private_key(ec.SECP256R1())
     issuer = x509.load_pem_x509_certificate(authority.certificate)
     signer = serialization.load_pem_private_key(authority.key, None)
@@ -69,7 +70,7 @@ def client_leaf(authority: KeyPair) -> KeyPair:
     now = datetime.now(UTC)
     certificate = (
         x509.CertificateBuilder()
-        .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, KUBE_SCHEDULER)]))
+        .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]))
         .issuer_name(issuer.subject)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
@@ -140,6 +141,7 @@ def extender(
     port: int = 0,
     remembered: bool = False,
     ready: bool = True,
+    api: int = 0,
 ) -> Iterator[Served]:
     """
     Run `tenure serve scheduler` until the block ends; it waits until that is ready.
@@ -147,6 +149,7 @@ def extender(
     Args:
         remembered: the cluster keeps what it has seen of its ledger; else this is its first one.
         ready: wait for it.
+        api: port where people are answered; 0 = nowhere.
     """
     if not remembered:
         plane.api().delete(config_map_path("tenure-system"))
@@ -154,7 +157,7 @@ def extender(
     know(plane, TOPOLOGIES, "NodeResourceTopology")
     rights = [
         thing
-        for thing in manifests(SchedulerManifests(version="v1.36.3"))
+        for thing in manifests(SchedulerManifests(version="v1.36.3", api=ApiManifests()))
         if thing["kind"] not in ("Deployment", "Service", "ConfigMap")
     ]
     apply(plane, rights)
@@ -168,6 +171,8 @@ def extender(
         *("--proof-key", str(identities.keys / "proof.key")),
         *("--ledger-key", str(identities.keys / "ledger.key"), "--drain-seconds", "0"),
     ]
+    if api:
+        command += ["--api", f"127.0.0.1:{api}", "--api-name", API_NAME]
     with log.open("wb") as words:
         process = subprocess.Popen(command, stderr=words)
     served = Served(process=process, port=served_at, probes=probes, log=log)

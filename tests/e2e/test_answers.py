@@ -1,0 +1,249 @@
+"""People ask the live service through a real API server, and directly, and see what is theirs."""
+
+from __future__ import annotations
+
+import json
+import ssl
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from certs.material import KeyPair
+from scheduler.service.manifests import ApiManifests, SchedulerManifests, manifests
+from tests.support.kube.bursts import eventually, remove_pods
+from tests.support.kube.control_plane import ADMIN, ControlPlane, free_port
+from tests.support.kube.inventory import DEVICES, TOPOLOGIES, know
+from tests.support.kube.pods import pod, pods_in
+from tests.support.kube.schedulers import (
+    API_NAME,
+    Identities,
+    add_gpu_node,
+    asking,
+    client_leaf,
+    extender,
+    issue,
+    remove_node,
+)
+from tests.support.kube.webhooks import apply, remove
+from tests.support.process import tenure
+
+NODE: Final = "answered"
+GROUP: Final = "/apis/audit.tenure.sh/v1alpha1"
+RBAC: Final = "rbac.authorization.k8s.io"
+ANNA: Final = "anna"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answered:
+    """A cluster with two teams, a Pod of each on one node, and a service that people ask."""
+
+    plane: ControlPlane
+    mine: str
+    theirs: str
+    port: int
+    authority: Path
+    ledger: str
+    folder: Path
+
+    def get(
+        self, path: str, *, own: KeyPair | None = None, token: str = "", **headers: str
+    ) -> tuple[int, str]:
+        """Ask kube-apiserver, with a certificate or a token."""
+        context = ssl.create_default_context(cafile=str(self.plane.ca_file))
+        if own is not None:
+            (self.folder / "own.pem").write_bytes(own.certificate + own.key)
+            context.load_cert_chain(self.folder / "own.pem")
+        said = {name.replace("_", "-"): value for name, value in headers.items()}
+        if token:
+            said["Authorization"] = f"Bearer {token}"
+        request = urllib.request.Request(self.plane.url + path, headers=said)
+        try:
+            with urllib.request.urlopen(request, timeout=30, context=context) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as refusal:
+            with refusal:
+                return refusal.code, refusal.read().decode()
+
+    def who(
+        self, namespace: str = "", *, own: KeyPair | None = None, token: str = "", **headers: str
+    ) -> tuple[int, str]:
+        """Ask who holds the node."""
+        within = f"/namespaces/{namespace}" if namespace else ""
+        path = f"{GROUP}{within}/answers/who?name={NODE}&output=json"
+        return self.get(path, own=own, token=token, **headers)
+
+
+def holders(text: str) -> set[str]:
+    """Return the namespaces whose Pods an answer names."""
+    return {one["namespace"] for one in json.loads(text)["holders"]}
+
+
+@pytest.fixture(scope="module")
+def identities(tmp_path_factory: pytest.TempPathFactory) -> Identities:
+    """Certificates and signer keys."""
+    return issue(tmp_path_factory.mktemp("identities"))
+
+
+@pytest.fixture
+def answered(
+    plane: ControlPlane,
+    namespace: Callable[..., str],
+    identities: Identities,
+    tmp_path: Path,
+) -> Iterator[Answered]:
+    """Two teams on one node, and the aggregated API by a Service of type ExternalName."""
+    know(plane, DEVICES, "Device")
+    know(plane, TOPOLOGIES, "NodeResourceTopology")
+    add_gpu_node(plane, NODE, gpus=2)
+    mine, theirs = namespace(managed=False), namespace(managed=False)
+    url, port = f"sqlite:///{tmp_path / 'live.db'}", free_port()
+    made = tenure("ledger", "init", "--ledger", url, cwd=tmp_path)
+    assert made.returncode == 0, made.stderr
+    authority = identities.server / "ca.crt"
+    things = registered(authority.read_bytes(), port)
+    with extender(plane, url, identities, api=port) as served:
+        with plane.scheduler(asking(plane, served, identities)):
+            for team in (mine, theirs):
+                wanted = pod("one", {"koordinator.sh/gpu": "100"}, schedulerName="tenure")
+                assert plane.api().create(pods_in(team), wanted).ok
+                eventually(partial(is_bound, plane, f"{pods_in(team)}/one"))
+        apply(plane, [*things, grants(mine, "User", ANNA)])
+        yield Answered(
+            plane=plane,
+            mine=mine,
+            theirs=theirs,
+            port=port,
+            authority=authority,
+            ledger=url,
+            folder=tmp_path,
+        )
+        remove(plane, things)
+    for team in (mine, theirs):
+        remove_pods(plane, pods_in(team), ["one"])
+    remove_node(plane, NODE)
+
+
+def registered(authority: bytes, port: int) -> list[dict[str, Any]]:
+    """Return the APIService of the manifests, over a Service that leads to this machine."""
+    options = SchedulerManifests(version="v1.36.3", api=ApiManifests(authority=authority))
+    [thing] = [one for one in manifests(options) if one["kind"] == "APIService"]
+    thing["spec"]["service"]["port"] = port
+    service = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": "tenure-api", "namespace": "tenure-system"},
+        "spec": {
+            "type": "ExternalName",
+            "externalName": "localhost",
+            "ports": [{"port": port}],
+        },
+    }
+    return [service, thing]
+
+
+def grants(namespace: str, kind: str, name: str) -> dict[str, Any]:
+    """Return what lets somebody get the answers of a namespace."""
+    subject = {"kind": kind, "name": name}
+    subject |= {"namespace": namespace} if kind == "ServiceAccount" else {"apiGroup": RBAC}
+    return {
+        "apiVersion": f"{RBAC}/v1",
+        "kind": "RoleBinding",
+        "metadata": {"name": f"answers-{name}", "namespace": namespace},
+        "roleRef": {"apiGroup": RBAC, "kind": "ClusterRole", "name": "tenure-answers"},
+        "subjects": [subject],
+    }
+
+
+def is_bound(plane: ControlPlane, path: str) -> bool:
+    """Tell whether a Pod has a node."""
+    return bool(plane.api().get(path).body["spec"].get("nodeName"))
+
+
+def test_a_user_of_one_namespace_sees_that_namespace_alone(answered: Answered) -> None:
+    """With a client certificate through kube-apiserver, and directly with a ServiceAccount's."""
+    plane, mine, theirs = answered.plane, answered.mine, answered.theirs
+    admin = plane.tokens[ADMIN]
+    anna = client_leaf(plane.users, ANNA)
+    eventually(lambda: answered.get(GROUP, token=admin)[0] == 200)
+    _, groups = answered.get("/apis", token=admin)
+    assert "audit.tenure.sh" in groups
+
+    everybody = answered.who(token=admin)
+    assert (everybody[0], holders(everybody[1])) == (200, {mine, theirs}), everybody
+    status, text = answered.who(mine, own=anna)
+    assert (status, holders(text)) == (200, {mine}), text
+    assert theirs not in text
+    assert answered.who(theirs, own=anna)[0] == 403
+    assert answered.who(own=anna)[0] == 403
+
+    forged = {"X_Remote_User": ADMIN, "X_Remote_Group": "system:masters"}
+    assert answered.who(theirs, own=anna, **forged)[0] == 403
+    status, text = answered.who(mine, token=admin, Impersonate_User=ANNA)
+    assert (status, holders(text)) == (200, {mine})
+    assert answered.who(theirs, token=admin, Impersonate_User=ANNA)[0] == 403
+
+    _by_the_command(answered, anna)
+    _by_a_token(answered)
+
+
+def _by_the_command(answered: Answered, anna: KeyPair) -> None:
+    """Ask as people do, with a kubeconfig."""
+    files = {"tls.crt": anna.certificate, "tls.key": anna.key}
+    for name, content in files.items():
+        (answered.folder / name).write_bytes(content)
+    kubeconfig = answered.folder / "anna.kubeconfig"
+    kubeconfig.write_text(
+        "apiVersion: v1\nkind: Config\ncurrent-context: test\n"
+        f"clusters: [{{name: test, cluster: {{server: '{answered.plane.url}',"
+        f" certificate-authority: '{answered.plane.ca_file}'}}}}]\n"
+        "users: [{name: test, user: {client-certificate: tls.crt, client-key: tls.key}}]\n"
+        "contexts: [{name: test, context: {cluster: test, user: test}}]\n"
+    )
+    env = {"KUBECONFIG": str(kubeconfig)}
+    question = ("who", f"{answered.mine}/one")
+    live = tenure(*question, "--live", "-n", answered.mine, cwd=answered.folder, env=env)
+    of_file = tenure(*question, "--ledger", answered.ledger, cwd=answered.folder)
+    assert live.returncode == 0, live.stderr
+    assert without_ages(live.stdout) == without_ages(of_file.stdout)
+    refused = tenure(*question, "--live", cwd=answered.folder, env=env)
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "forbidden" in refused.stderr
+    assert "-n" in refused.stderr
+
+
+def without_ages(table: str) -> list[list[str]]:
+    """Return the cells of a table without for how long each line lasts by now."""
+    return [line.split()[:-5] for line in table.splitlines()]
+
+
+def _by_a_token(answered: Answered) -> None:
+    """Ask directly, as over a port-forward, with the token of a ServiceAccount."""
+    api, mine = answered.plane.api(), answered.mine
+    accounts = f"/api/v1/namespaces/{mine}/serviceaccounts"
+    assert api.create(accounts, {"metadata": {"name": "reader"}}).ok
+    review = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+    token = api.create(f"{accounts}/reader/token", review)
+    assert token.ok, token.message
+    (answered.folder / "token").write_text(token.body["status"]["token"])
+    direct = (
+        *("--server", f"https://127.0.0.1:{answered.port}", "--server-name", API_NAME),
+        *("--server-ca", answered.authority, "--token-file", answered.folder / "token"),
+    )
+
+    def ask(namespace: str) -> tuple[int, str, str]:
+        one = ("who", NODE, *direct, "-n", namespace, "-o", "json")
+        done = tenure(*one, cwd=answered.folder)
+        return done.returncode, done.stdout, done.stderr
+
+    code, _, words = ask(mine)
+    assert (code, "forbidden" in words) == (2, True), words
+    apply(answered.plane, [grants(mine, "ServiceAccount", "reader")])
+    eventually(lambda: ask(mine)[0] == 0)
+    assert holders(ask(mine)[1]) == {mine}
+    assert ask(answered.theirs)[0] == 2
