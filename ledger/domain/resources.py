@@ -190,6 +190,7 @@ ANNOTATION_TENURE_ALLOCATED_PREFIX: Final = "tenure.sh/allocated."
 ANNOTATION_TENURE_ALLOCATION: Final = "tenure.sh/allocation"  # signed, on bound Pods
 ANNOTATION_TENURE_PROOF: Final = "tenure.sh/proof"  # signed, on bound Pods, for the node's agent
 ANNOTATION_TENURE_FENCE: Final = "tenure.sh/fence"  # on Pods whose Binding got no answer
+GATE_TENURE_GANG: Final = "tenure.sh/gang"  # on Pods of a gang, until enough of them are there
 ANNOTATION_TENURE_RELEASED_AT: Final = "tenure.sh/released-at"  # on Nodes
 ANNOTATION_TENURE_SEARCH_CUT: Final = "tenure.sh/search-cut"  # on Pods, why there may be better
 TAINT_TENURE_OWNED: Final = "tenure.sh/owned"

@@ -189,14 +189,26 @@ def begin(*, node: str, attempt: int, resource_version: str) -> Next:
     return state, Reserve(attempt, resource_version)
 
 
-def settle(*, node: str, attempt: int, resource_version: str) -> Next:
-    """Return the first act for a reservation of which nobody knows whether it was bound."""
+def reserved_ahead(*, node: str, attempt: int, resource_version: str) -> Next:
+    """Return the first act for a reservation of this process that no Binding was sent for."""
+    state = Bind(node=node, attempt=attempt, resource_version=resource_version, stage=Stage.BINDING)
+    return state, PostBinding(attempt, resource_version)
+
+
+def settle(*, node: str, attempt: int, resource_version: str, why: str = UNSETTLED) -> Next:
+    """
+    Return the first act for a reservation of which nobody knows whether it was bound.
+
+    Args:
+        why: what it is voided for, where the Pod turns out not to be bound.
+    """
     state = Bind(
         node=node,
         attempt=attempt,
         resource_version=resource_version,
         stage=Stage.FENCING,
         tries=TRIES_MAX,
+        error=why,
     )
     return state, PatchFence()
 
@@ -279,7 +291,7 @@ def _read(state: Bind, told: Effect) -> Next:
             if not (state.fenced or moved):
                 return replace(state, stage=Stage.FENCING), PatchFence()
             again = replace(state, next_version=told.resource_version)
-            return _void(again, UNSETTLED if state.fenced else MOVED)
+            return _void(again, state.error if state.fenced else MOVED)
         case PodNow(attempt=state.attempt):
             return _confirm(state)
         case PodNow():

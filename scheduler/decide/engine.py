@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -249,7 +249,12 @@ class Engine:
         ranked = fitting[np.argsort(-ratings[fitting], kind="stable")]
         return [self._node_rows.numbers[node] for node in ranked.tolist()]
 
-    def rooms(self, requests: Sequence[PodRequest], most: Sequence[int]) -> Rooms:
+    def rooms(
+        self,
+        requests: Sequence[PodRequest],
+        most: Sequence[int],
+        among: Container[int] | None = None,
+    ) -> Rooms:
         """Return what nodes have free for so many Pods like these; no node has too little."""
         shapes = [self._shapes.shape_of(request) for request in requests]
         takes, ranked = [], dict[int, None]()
@@ -259,6 +264,9 @@ class Engine:
             fitting = np.flatnonzero(takes[-1])
             best = fitting[np.argsort(-ratings[fitting], kind="stable")]
             ranked |= dict.fromkeys(best.tolist())
+        if among is not None:
+            numbers = self._node_rows.numbers
+            ranked = {row: None for row in ranked if numbers[row] in among}
         rows = np.array(list(ranked), dtype=np.int64)
         nodes = [self._node_rows.numbers[row] for row in ranked]
         return self._room_counter.count(shapes, rows, takes, most, nodes)

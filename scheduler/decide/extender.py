@@ -160,6 +160,10 @@ class NodeDirectory:
         """Return the engine's number of a node that is open, None for any other."""
         return self._number_of.get(name)
 
+    def numbers(self) -> frozenset[int]:
+        """Return the engine's numbers of all nodes that are open."""
+        return frozenset(self._number_of.values())
+
     def closed(self, name: str) -> str:
         """Return why a name can't be asked about."""
         return self._closed.get(name, UNKNOWN_NODE)

@@ -25,11 +25,13 @@ class Later:
     Attributes:
         meanwhile: positions of what was reserved on its node between that state and itself.
         minors: the GPUs that a plan of its group gives it there; None without one.
+        plan: position of that plan, if it too is said later than it was decided on; else 0.
     """
 
     position: int
     meanwhile: tuple[int, ...]
     minors: frozenset[int] | None
+    plan: int = 0
 
 
 @dataclass(slots=True)
@@ -50,6 +52,7 @@ class Ahead:
     decided_on: dict[int, list[Later]] = field(default_factory=dict)  # by that position
     _reserved: dict[str, list[int]] = field(default_factory=dict)  # positions, by UID of the node
     _places: dict[str, dict[str, PlannedMember]] = field(default_factory=dict)  # open, by group
+    _plans: dict[str, int] = field(default_factory=dict)  # position of the newest, by group
 
     def add(self, recorded: RecordedEvent) -> None:
         """Take the next event."""
@@ -58,6 +61,7 @@ class Ahead:
                 self.requests[request_digest(event.request)] = event.request
             case GroupPlanned():
                 self._places[event.group] = {place.pod_uid: place for place in event.members}
+                self._plans[event.group] = recorded.envelope.position
             case PlanDropped():
                 self._places.pop(event.group, None)
             case PodReserved():
@@ -67,10 +71,12 @@ class Ahead:
                 if event.decided_on is None or is_recovered(recorded.envelope):
                     return
                 there = place is not None and place.node_uid == event.node_uid
+                plan = self._plans.get(event.group, 0)
                 later = Later(
                     position=recorded.envelope.position,
                     meanwhile=tuple(before[bisect_right(before, event.decided_on) : -1]),
                     minors=frozenset(place.minors) or None if place and there else None,
+                    plan=plan if there and plan > event.decided_on else 0,
                 )
                 self.decided_on.setdefault(event.decided_on, []).append(later)
             case _:

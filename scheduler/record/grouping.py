@@ -21,7 +21,14 @@ from ledger.domain.log.events import (
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.requests import GangRef, PodRequest, group_name
 from scheduler.decide.engine import Engine
-from scheduler.decide.group.groups import GANG_UNFIT, GroupPlan, gpu_minors, place_beside, plan
+from scheduler.decide.group.groups import (
+    GANG_UNFIT,
+    GroupPlan,
+    TrialCluster,
+    gpu_minors,
+    place_beside,
+    plan,
+)
 from scheduler.decide.group.life import (
     DEADLINE,
     ClusterFacts,
@@ -54,6 +61,14 @@ class Ended:
     voided: tuple[str, ...] = ()
     nodes: tuple[int, ...] = ()
     is_deadline: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """The node of a member that holds its devices, and its GPUs there."""
+
+    node: int
+    minors: tuple[int, ...]
 
 
 def refused_everywhere(request: PodRequest, refusal: Unfit, nodes: int) -> Unplaced:
@@ -105,20 +120,28 @@ class Grouping:
         self._gangs: dict[str, GangRef | None] = {}
         self._member_of: dict[str, str] = {}  # UID of a member that holds -> group
         self._open: dict[str, dict[str, Placement]] = {}  # group -> UID -> the place kept for it
-        self._given: dict[str, dict[str, Placement]] = {}  # group -> UID -> what it holds
+        self._given: dict[str, dict[str, _Given]] = {}  # group -> UID -> where, and its GPUs
         self._due: dict[str, int] = {}  # gangs that are not complete -> when their time is over
         self._running: dict[str, list[PodObserved]] = {}
 
     def use(self, nodes: Sequence[NodeFacts], engine: Engine) -> None:
         """Go on with another engine, of these nodes; what it has taken is the caller's matter."""
         self.engine = engine
-        self._places = {node.uid: place for place, node in enumerate(nodes)}
+        self._places: Mapping[str, int] = {node.uid: place for place, node in enumerate(nodes)}
+
+    def follow(self, places: Mapping[str, int]) -> None:
+        """Find nodes by a mapping of UIDs to the engine's numbers that somebody keeps current."""
+        self._places = places
 
     def life_of(self, request: PodRequest) -> GroupLife:
         """Return the life of a member's group."""
         name = group_name(request)
         self._gangs[name] = request.gang
         return self.lives.setdefault(name, GroupLife(name=name))
+
+    def gang_of(self, name: str) -> GangRef | None:
+        """Return the gang of this name, None for a group that is none."""
+        return self._gangs.get(name)
 
     def running(self, name: str) -> int:
         """Return how many members run that were not decided here."""
@@ -132,13 +155,21 @@ class Grouping:
         """Tell whether the group has started: enough members of a gang hold their devices."""
         return is_complete(self.lives[name], self._gangs[name], running=self.running(name))
 
-    def plan(self, arrived: Sequence[PodRequest], expected: Sequence[PodRequest]) -> GroupPlan:
+    def plan(
+        self,
+        arrived: Sequence[PodRequest],
+        expected: Sequence[PodRequest],
+        cluster: TrialCluster | None = None,
+    ) -> GroupPlan:
         """
         Plan members that are there and members that are still to come.
 
         Rule: cli.md, Order: over all members in the input. What does not fit whole is planned
         for members that are there, and of a gang for its minimum; a gang that missed its deadline
         once is not planned for members to come.
+
+        Args:
+            cluster: as far as it may be planned with; None = all of it.
         """
         name = group_name(arrived[0])
         life, gang = self.life_of(arrived[0]), arrived[0].gang
@@ -146,7 +177,8 @@ class Grouping:
         if gang is not None and self.is_complete(name):
             held = max(held, gang.min_available)
         members = [*arrived, *(() if life.gave_up else expected)]
-        answer = plan(members, self.engine, running=held, in_use=self._nodes_of(name))
+        trials = self.engine if cluster is None else cluster
+        answer = plan(members, trials, running=held, in_use=self.nodes_of(name))
         here = answer.placements[: len(arrived)]
         if gang is not None and any(answer.placements) and not any(here):
             return GroupPlan(placements=(None,) * len(arrived), refusal=_NOT_YET)
@@ -154,7 +186,7 @@ class Grouping:
 
     def beside(self, request: PodRequest) -> Placement | None:
         """Return a place where the Pod's group is, None without one or without a group."""
-        return place_beside(request, self.engine, self._nodes_of(group_name(request)))
+        return place_beside(request, self.engine, self.nodes_of(group_name(request)))
 
     def keep(self, name: str, placement: Placement) -> None:
         """Take a place in the engine for a member that is still to come."""
@@ -175,10 +207,12 @@ class Grouping:
             return placement
         name = group_name(placement.request)
         seen = {*placement.visible_minors, *gpu_minors(placement)}
-        for others in (self._given.get(name, {}), self._open.get(name, {})):
-            for other in others.values():
-                if other.node == placement.node:
-                    seen.update(gpu_minors(other))
+        for held in self._given.get(name, {}).values():
+            if held.node == placement.node:
+                seen.update(held.minors)
+        for open_place in self._open.get(name, {}).values():
+            if open_place.node == placement.node:
+                seen.update(gpu_minors(open_place))
         for pod in self._running.get(name, ()):
             if pod.node_uid == placement.node_uid:
                 seen.update(share.minor for share in pod.shares if share.device_type == GPU)
@@ -201,7 +235,32 @@ class Grouping:
         """Note what a member holds now; its place is over."""
         name, uid = group_name(placement.request), placement.request.uid
         self._open.get(name, {}).pop(uid, None)
-        self._given.setdefault(name, {})[uid] = placement
+        self._given.setdefault(name, {})[uid] = _Given(placement.node, gpu_minors(placement))
+
+    def has_given(self, uid: str) -> bool:
+        """Tell whether a member holds something."""
+        return any(uid in held for held in self._given.values())
+
+    def given_by(self, event: PodReserved) -> None:
+        """Note what a member holds by a reservation that is recorded."""
+        minors = tuple(share.minor for share in event.shares if share.device_type == GPU)
+        place = self._places.get(event.node_uid)
+        if place is not None:
+            self._given.setdefault(event.group, {})[event.pod_uid] = _Given(place, minors)
+
+    def unplanned(self, name: str) -> list[Placement]:
+        """Take a plan back that was never recorded, and return its places as `dropped` does."""
+        life = self.lives[name]
+        self.lives[name] = replace(life, places={}, plans=life.plans - 1)
+        self._find_deadline(name)
+        return self.dropped(name)
+
+    def forget(self, name: str) -> None:
+        """Forget a group without Pods; a later one of its name is another one."""
+        for uid in [uid for uid, member_of in self._member_of.items() if member_of == name]:
+            del self._member_of[uid]
+        for kept in (self.lives, self._gangs, self._due, self._given, self._open, self._running):
+            kept.pop(name, None)
 
     def fold(self, event: LedgerEvent, at_us: int) -> None:
         """Take an event into the life of its group; the loss of a node into each."""
@@ -228,7 +287,11 @@ class Grouping:
 
     def _apply(self, name: str, event: LedgerEvent, at_us: int) -> None:
         life = self.lives.get(name) or GroupLife(name=name)
-        self.lives[name] = life = apply_life(life, event, at_us)
+        self.lives[name] = apply_life(life, event, at_us)
+        self._find_deadline(name)
+
+    def _find_deadline(self, name: str) -> None:
+        life = self.lives[name]
         due = deadline_us(life, self._gangs.get(name), running=self.running(name))
         if due is not None:
             self._due[name] = due
@@ -246,6 +309,10 @@ class Grouping:
             if uid in places:
                 return places.pop(uid)
         return None
+
+    def places(self, name: str) -> list[Placement]:
+        """Return the places that are kept for a group."""
+        return list(self._open.get(name, {}).values())
 
     def dropped(self, name: str) -> list[Placement]:
         """Forget the places that are kept for a group, and return them; the engine has them."""
@@ -301,17 +368,19 @@ class Grouping:
             usable=self._usable(life),
             refused=frozenset(self._refused(name)),
         )
-        return review(life, self._gangs[name], facts, now_us, running=self.running(name))
+        return review(life, self._gangs.get(name), facts, now_us, running=self.running(name))
 
-    def _nodes_of(self, name: str) -> frozenset[int]:
+    def nodes_of(self, name: str) -> frozenset[int]:
         """Return the nodes where members hold something or have a place kept for them."""
-        kept = (*self._given.get(name, {}).values(), *self._open.get(name, {}).values())
-        running = (self._places[pod.node_uid] for pod in self._running.get(name, ()))
-        return frozenset((*(placement.node for placement in kept), *running))
+        held = [each.node for each in self._given.get(name, {}).values()]
+        kept = [each.node for each in self._open.get(name, {}).values()]
+        running = (self._places.get(pod.node_uid) for pod in self._running.get(name, ()))
+        there = (place for place in running if place is not None)
+        return frozenset((*held, *kept, *there))
 
     def _usable(self, life: GroupLife) -> dict[str, frozenset[int]]:
         uids: Iterable[str] = dict.fromkeys(place.node_uid for place in life.places.values())
-        views = {uid: self.engine.view(self._places[uid]) for uid in uids}
+        views = {uid: self.engine.view(self._places[uid]) for uid in uids if uid in self._places}
         return {
             uid: frozenset(
                 card.record.minor

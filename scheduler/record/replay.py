@@ -46,7 +46,7 @@ from scheduler.cluster.rebuilt import as_observed, node_of, request_of
 from scheduler.cluster.settings import recorded_settings
 from scheduler.decide.answers import encode
 from scheduler.decide.engine import Engine
-from scheduler.decide.group.life import DEADLINE, MEMBER_CHANGED, MEMBER_GONE, take_again
+from scheduler.decide.group.life import DEADLINE, MEMBER_CHANGED, MEMBER_GONE, GroupLife, take_again
 from scheduler.decide.nodes.adopted_cpus import numa_parts_of
 from scheduler.decide.outcome import Placement, Rated, Unfit, Unplaced
 from scheduler.decide.settings import SchedulingSettings
@@ -455,6 +455,8 @@ class Replay:
             with ExitStack() as meanwhile:
                 for at in later.meanwhile:
                     meanwhile.enter_context(self._given_meanwhile(ahead.event_at(at).event))
+                if later.plan:
+                    meanwhile.enter_context(self._planned_meanwhile(ahead.event_at(later.plan)))
                 meanwhile.enter_context(self._without_place(event.pod_uid))
                 answer = self._choose_on_named(self._request(event), event, later.minors)
                 self._made[later.position] = self._compared(recorded, event, answer)
@@ -476,6 +478,30 @@ class Replay:
             self._now().release(event.pod_uid)
             if event.group:
                 self._groups.released(event.group, event.pod_uid)
+
+    @contextmanager
+    def _planned_meanwhile(self, recorded: RecordedEvent) -> Iterator[None]:
+        """Keep the places of a plan inside of the block that was made before, and is told later."""
+        plan = recorded.event
+        assert isinstance(plan, GroupPlanned), plan
+        if self._groups.places(plan.group):
+            yield
+            return
+        waiting = {each.pod_uid: self._member(each) for each in plan.waiting}
+        members = {uid: each for uid, each in waiting.items() if not self._groups.has_given(uid)}
+        life = GroupLife(
+            name=plan.group,
+            places={each.pod_uid: each for each in plan.members if each.pod_uid in members},
+        )
+        engine = self._now()
+        taken = take_again(life, members, self._numbers, engine) or {}
+        for placement in taken.values():
+            engine.undo(placement)
+        for placement in taken.values():
+            self._groups.keep(plan.group, placement)
+        yield
+        for placement in self._groups.dropped(plan.group):
+            engine.release(placement.request.uid)
 
     @contextmanager
     def _without_place(self, uid: str) -> Iterator[None]:

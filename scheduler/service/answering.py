@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol
 
 import numpy as np
@@ -13,7 +13,7 @@ from certs.ports import Object
 from ledger.domain.annotations.wire import an_object
 from ledger.domain.errors import FieldError, InputError
 from ledger.domain.kube.object_fields import text_at
-from ledger.domain.request.requests import PodRequest
+from ledger.domain.request.requests import PodRequest, group_name
 from scheduler.cluster.model import RefusedPod
 from scheduler.decide.extender import (
     ExtenderArguments,
@@ -24,9 +24,10 @@ from scheduler.decide.extender import (
 )
 from scheduler.decide.nodes.arrays import IntArray
 from scheduler.decide.outcome import Placement
+from scheduler.service.groups import LiveGroups
 from scheduler.service.ports import BindCall
 from scheduler.service.preempting import preempt
-from scheduler.service.view import ClusterView, Judged, why_not_served
+from scheduler.service.view import ClusterView, Judged
 
 _log: Final = logging.getLogger("tenure.scheduler.answering")
 
@@ -101,10 +102,12 @@ class Extender:
         binds: Binds,
         *,
         why_not: Callable[[], str],
+        groups: LiveGroups,
         holds: Holds | None = None,
         refusals: Refusals | None = None,
     ) -> None:
         self._view = view
+        self._groups = groups
         self._binds = binds
         self._why_not = why_not
         self._holds = NoHolds() if holds is None else holds
@@ -129,15 +132,18 @@ class Extender:
             if unread is not None:
                 self._refusals.noted(unread)
             return view.directory.refusal(view.directory.ask(arguments.node_names), str(error))
-        refusal = request.message if isinstance(request, RefusedPod) else why_not_served(request)
-        if isinstance(request, RefusedPod) or refusal:
-            self._refusals.noted(request, why=refusal)
-            return view.directory.refusal(view.directory.ask(arguments.node_names), refusal)
+        if isinstance(request, RefusedPod):
+            self._refusals.noted(request, why=request.message)
+            asked = view.directory.ask(arguments.node_names)
+            return view.directory.refusal(asked, request.message)
         self._holds.asked_again(request.uid)
-        judged = view.judge(request, arguments.node_names)
+        why = self._groups.why_not_yet(request)
+        if why:
+            return failed_filter(why)
+        judged = self._judge(request, arguments.node_names)
         best = judged.filtered.best
-        if best is None and not _is_nominated(arguments):
-            self._refusals.noted(request, judged.asked.nodes)
+        if not len(judged.filtered.passing) and not _is_nominated(arguments):
+            self._refusals.noted(request, judged.asked.nodes, why=judged.refusal)
         if best is not None and len(judged.filtered.passing) == 1:
             self._holds.expected(best, arguments.pod)
         return view.directory.filter_result(judged.asked, judged.filtered, arguments.nodes)
@@ -169,7 +175,11 @@ class Extender:
             if not asked.unknown and np.array_equal(asked.nodes, passing):
                 return judged
         self._holds.asked_again(request.uid)
-        return view.judge(request, arguments.node_names)
+        return self._judge(request, arguments.node_names)
+
+    def _judge(self, request: PodRequest, names: Sequence[str]) -> Judged:
+        judge = self._groups.judge if group_name(request) else self._view.judge
+        return judge(request, names)
 
     def preempt(self, body: bytes) -> bytes:
         """

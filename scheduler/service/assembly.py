@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -15,6 +16,8 @@ from scheduler.service.beginning import Beginning
 from scheduler.service.binding import Binder, Proofs
 from scheduler.service.books import LiveBooks
 from scheduler.service.freshness import Freshness
+from scheduler.service.gangs import Gangs
+from scheduler.service.groups import LiveGroups
 from scheduler.service.holds import Holds
 from scheduler.service.inventory import Inventory
 from scheduler.service.ports import Api, Clock, Recorder, Start
@@ -67,6 +70,8 @@ class Assembly:
     binder: Binder
     releasing: Releasing
     refusing: Refusing
+    groups: LiveGroups
+    gangs: Gangs
     extender: Extender
     telling: Telling
     proofs: ProofBook
@@ -80,7 +85,7 @@ class Assembly:
             "devices": nodes.devices,
             "noderesourcetopologies": nodes.topologies,
             "configmaps": nodes.unhealthy,
-            "pods": Each((self.view.pods, self.holds, self.proofs)),
+            "pods": Each((self.view.pods, self.holds, self.groups, self.proofs)),
             "namespaces": self.releasing.namespaces,
         }
 
@@ -116,15 +121,34 @@ class Ports:
     skew: Callable[[], float] = float
 
 
+def give_way(view: ClusterView, books: LiveBooks, holds: Holds, groups: LiveGroups) -> None:
+    """
+    Let what is only in memory give way to a Pod that is bound, and go with a node that goes.
+
+    What a plan keeps is put back before soft holds, which may take other cards.
+    """
+
+    @contextmanager
+    def lifted(pod_uid: str, node_name: str) -> Iterator[None]:
+        with holds.lifted(pod_uid, node_name), groups.lifted(pod_uid, node_name):
+            yield
+
+    def given_back(pod_uids: Sequence[str]) -> None:
+        holds.dropped(pod_uids)
+        groups.node_gone(pod_uids)
+
+    books.lifted, view.given_back = lifted, given_back
+
+
 def assemble(settings: SchedulingSettings, begun: Beginning, ports: Ports) -> Assembly:
     """Put a live scheduler together that begins with what a ledger tells."""
     why_not, clock = ports.freshness.why_not, ports.clock
     view = ClusterView(settings, wake=ports.wake)
     view.begin(begun.position, begun.state, begun.opened, begun.gone())
     holds = Holds(view.engine, clock.monotonic, view.directory.number)
-    view.given_back = holds.dropped
-    books = LiveBooks(view, clock, ports.words, begun, why_not=why_not)
-    books.lifted = holds.lifted
+    groups = LiveGroups(view, clock, begun)
+    books = LiveBooks(view, clock, ports.words, begun, groups, why_not=why_not)
+    give_way(view, books, holds, groups)
     binder = Binder(
         recorder=ports.recorder,
         api=ports.api,
@@ -139,6 +163,7 @@ def assemble(settings: SchedulingSettings, begun: Beginning, ports: Ports) -> As
     refusing = Refusing(view, books, binder, ports.words, told=ports.told, why_not=why_not)
     telling = Telling(api=ports.api, clock=clock, reporter=ports.actor)
     Saying(view, telling, why_not=why_not)
+    gangs = Gangs(view, books, binder, groups, why_not=why_not)
     return Assembly(
         view=view,
         holds=holds,
@@ -147,7 +172,11 @@ def assemble(settings: SchedulingSettings, begun: Beginning, ports: Ports) -> As
         binder=binder,
         releasing=releasing,
         refusing=refusing,
-        extender=Extender(view, binder, why_not=why_not, holds=holds, refusals=refusing),
+        groups=groups,
+        gangs=gangs,
+        extender=Extender(
+            view, binder, why_not=why_not, groups=groups, holds=holds, refusals=refusing
+        ),
         telling=telling,
         proofs=ProofBook(ports.origin, begun.state),
         reconciling=Reconciling(

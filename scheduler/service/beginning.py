@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ledger.domain.log.events import (
     DriftFound,
+    GroupPlanned,
     LedgerEvent,
     NodeDescribed,
     NodeInventoried,
+    PlanDropped,
+    PodBound,
     PodObserved,
     PodReserved,
     RequestRefused,
@@ -18,8 +21,13 @@ from ledger.domain.log.events import (
 from ledger.domain.log.state import LedgerState
 from ledger.domain.nodes import NodeFacts
 from ledger.store.open import Ledger
-from ledger.store.reading.kept import events_at, events_of
-from ledger.store.reading.report_queries import attempts_that_count, last_refusals, open_drifts
+from ledger.store.reading.kept import events_at, events_of, seldom_of, times_of
+from ledger.store.reading.report_queries import (
+    attempts_that_count,
+    last_refusals,
+    lives_of_pods,
+    open_drifts,
+)
 from ledger.store.reading.timetravel import load_state
 from scheduler.cluster.rebuilt import node_of
 from scheduler.record.refusing import Told
@@ -42,6 +50,7 @@ class Beginning:
         opened: position -> the event that opened a holding that is there still, unless archived.
         said: by UID of the node.
         attempts: Pod UID -> number of its newest reservation, of Pods that may ask again.
+        groups: what made the lives of groups that hold something or have a plan, with its time.
         settings: the newest settings that decisions were made by, empty without any.
         drifts: what is found and not resolved, in order.
     """
@@ -51,6 +60,7 @@ class Beginning:
     opened: Mapping[int, PodReserved | PodObserved] = field(default_factory=dict)
     said: Mapping[str, Said] = field(default_factory=dict)
     attempts: Mapping[str, int] = field(default_factory=dict)
+    groups: Sequence[tuple[LedgerEvent, int]] = ()
     settings: str = ""
     drifts: Sequence[DriftFound] = ()
 
@@ -92,6 +102,7 @@ def begin(ledger: Ledger) -> Beginning:
         for described in events_of(ledger.connection, NodeDescribed, loaded.position):
             said.setdefault(described.node_uid, Said()).described = described
         attempts = attempts_that_count(ledger.connection)
+        groups = _groups(ledger, opened.values())
         settings = events_of(ledger.connection, SettingsChanged)
         drifts = open_drifts(ledger.connection)
     return Beginning(
@@ -100,6 +111,7 @@ def begin(ledger: Ledger) -> Beginning:
         opened=opened,
         said=said,
         attempts=attempts,
+        groups=groups,
         settings=settings[-1].settings if settings else "",
         drifts=[
             DriftFound(
@@ -139,3 +151,45 @@ def _reasons(event: LedgerEvent | None) -> frozenset[str] | None:
     if not isinstance(event, RequestRefused):
         return None
     return frozenset(reason.reason for reason in event.reasons)
+
+
+def _groups(
+    ledger: Ledger, opened: Iterable[PodReserved | PodObserved]
+) -> list[tuple[LedgerEvent, int]]:
+    """
+    Return the events of the groups that live, in order: they hold something or have a plan.
+
+    Of a Pod that holds what it was reserved only the reservation and its end are told, and that it
+    was bound.
+    """
+    connection = ledger.connection
+    plans: dict[str, list[int]] = {}
+    found: dict[int, LedgerEvent] = {}
+    newest: dict[str, GroupPlanned | PlanDropped] = {}
+    members: dict[str, set[tuple[str, str]]] = {}  # namespace and name of Pods
+    for position, event in seldom_of(connection, GroupPlanned, PlanDropped):
+        assert isinstance(event, GroupPlanned | PlanDropped)
+        plans.setdefault(event.group, []).append(position)
+        newest[event.group], found[position] = event, event
+        if isinstance(event, GroupPlanned):
+            members.setdefault(event.group, set()).update(
+                (each.namespace, each.pod_name) for each in event.members
+            )
+    living = {name for name, event in newest.items() if isinstance(event, GroupPlanned)}
+    for holder in opened:
+        if holder.group:
+            living.add(holder.group)
+            members.setdefault(holder.group, set()).add((holder.namespace, holder.pod_name))
+    pods = {pod for name in living for pod in members.get(name, ())}
+    positions = {position for name in living for position in plans.get(name, ())}
+    bound: dict[int, LedgerEvent] = {}
+    for row in lives_of_pods(connection, pods):
+        positions.update(each for each in row.positions if each is not None)
+        if row.bound_position is not None:
+            bound[row.bound_position] = PodBound(
+                pod_uid=row.pod_uid, attempt=row.attempt, node_uid=row.node_uid
+            )
+    events = {**events_at(connection, positions - found.keys()), **bound}
+    events |= {position: found[position] for position in positions & found.keys()}
+    times = times_of(connection, events)
+    return [(events[position], times[position]) for position in sorted(events)]

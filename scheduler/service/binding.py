@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Protocol, assert_never
 from urllib.parse import quote
@@ -28,6 +28,7 @@ from scheduler.bind.protocol import (
     DEPOSED,
     ELSEWHERE,
     TRIES_MAX,
+    UNSETTLED,
     Act,
     Answer,
     Deposed,
@@ -75,6 +76,10 @@ TOO_MANY: Final = "too many Pods are being bound"
 NODE_MOVED: Final = "the node keeps changing"
 
 
+async def _at_once(_pod_uid: str) -> None:
+    """Wait for nothing."""
+
+
 class Proofs(Protocol):
     """Says on the Pod where the ledger has its reservation; see `scheduler.service.proofs`."""
 
@@ -116,12 +121,28 @@ class _Job:
 
 
 @dataclass(slots=True, kw_only=True)
+class _Ahead:
+    """
+    A reservation that waits for its Pod to be bound: no Binding of it was sent.
+
+    Attributes:
+        position: once it is recorded.
+        known: whether it is recorded has been told.
+    """
+
+    chosen: Chosen
+    position: int = 0
+    known: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+@dataclass(slots=True, kw_only=True)
 class Binder:
     """
     Binds Pods, and settles what nobody knows to be bound.
 
     Args:
         actor: whose doing the events are, such as `scheduler/<replica>`.
+        ready: comes back once a Pod may be chosen for: the others of its gang were let go.
 
     Attributes:
         counts: what every act came to, as `<act> <told>`.
@@ -134,11 +155,13 @@ class Binder:
     proofs: Proofs
     actor: str
     start: Start
+    ready: Callable[[str], Awaitable[None]] = _at_once
     answer_seconds: float = ANSWER_SECONDS
     calls_max: int = CALLS_MAX
     binds_max: int = BINDS_MAX
     counts: Counter[str] = field(default_factory=Counter)
     _jobs: dict[str, _Job] = field(default_factory=dict)
+    _ahead: dict[str, _Ahead] = field(default_factory=dict)
     _calls: asyncio.Semaphore = field(init=False)
 
     def __post_init__(self) -> None:
@@ -146,7 +169,18 @@ class Binder:
 
     def is_under_way(self, pod_uid: str) -> bool:
         """Tell whether a Pod is being bound or settled: what it holds is not for others to end."""
-        return pod_uid in self._jobs
+        return pod_uid in self._jobs or pod_uid in self._ahead
+
+    def give_up(self, pod_uid: str, why: str) -> None:
+        """Take back a reservation that waits for its Pod to be bound, behind the fence."""
+        ahead = self._ahead.get(pod_uid)
+        if ahead is None:
+            return
+        del self._ahead[pod_uid]
+        ahead.known.set()
+        standing = self.books.standing(pod_uid)
+        if standing is not None and pod_uid not in self._jobs:
+            self._begin_to_settle(standing, why)
 
     async def bind(self, call: BindCall) -> str:
         """
@@ -163,18 +197,20 @@ class Binder:
 
     def settle(self, standing: Standing) -> None:
         """Find out in the background what became of a reservation that is not known as bound."""
-        if standing.pod_uid not in self._jobs:
+        if not self.is_under_way(standing.pod_uid):
             self._begin_to_settle(standing)
 
     async def _bind(self, call: BindCall) -> str:
         uid = call.pod_uid
         while True:
+            if uid not in self._jobs and uid in self._ahead:
+                await self._ahead[uid].known.wait()
             job = self._jobs.get(uid)
             standing = self.books.standing(uid)
             if job is None and standing is not None:
                 if standing.is_bound:
                     return "" if standing.node_name == call.node_name else ELSEWHERE
-                job = self._begin_to_settle(standing)
+                job = self._begin_ahead(call) or self._begin_to_settle(standing)
             if job is None:
                 break
             answer = await asyncio.shield(job.answer)
@@ -195,6 +231,7 @@ class Binder:
     async def _begun(self, job: _Job) -> Next | None:
         """Return the first act for a Pod that waits, None where none does."""
         call = job.call
+        await self.ready(call.pod_uid)
         version = self.books.version(call.pod_uid)
         if version is None:  # kube-scheduler may have heard of it before us
             told = await self._read(job)
@@ -204,7 +241,21 @@ class Binder:
         attempt = self.books.attempts(call.pod_uid) + 1
         return protocol.begin(node=call.node_name, attempt=attempt, resource_version=version)
 
-    def _begin_to_settle(self, standing: Standing) -> _Job:
+    def _begin_ahead(self, call: BindCall) -> _Job | None:
+        """Begin with a Pod that was reserved for with its gang, where it is asked for there."""
+        ahead = self._ahead.pop(call.pod_uid, None)
+        if ahead is None or ahead.chosen.reservation.node_name != call.node_name:
+            return None
+        event = ahead.chosen.reservation
+        job = self._job(call, node_uid=event.node_uid, attempt=event.attempt)
+        job.chosen, job.position = ahead.chosen, ahead.position
+        first = protocol.reserved_ahead(
+            node=event.node_name, attempt=event.attempt, resource_version=event.resource_version
+        )
+        self.start(self._run(job, first))
+        return job
+
+    def _begin_to_settle(self, standing: Standing, why: str = UNSETTLED) -> _Job:
         call = BindCall(
             namespace=standing.namespace,
             pod_name=standing.pod_name,
@@ -216,6 +267,7 @@ class Binder:
             node=standing.node_name,
             attempt=standing.attempt,
             resource_version=standing.resource_version,
+            why=why,
         )
         self.start(self._run(job, first))
         return job
@@ -302,6 +354,7 @@ class Binder:
                 if isinstance(chosen, NotChosen):
                     return Rejected(chosen.message)
                 job.chosen, job.attempt = chosen, attempt
+                self._expect_others(chosen)
                 job.node_uid = chosen.reservation.node_uid
             assert job.chosen is not None, job.call
             answer = await self._record(job.chosen.events, job.chosen.expected)
@@ -309,11 +362,33 @@ class Binder:
             job.unsure = isinstance(told, NoAnswer)
             if isinstance(answer, Recorded):
                 job.position = answer.last
+                self._wait_for_others(job.chosen, answer.first)
             if isinstance(told, Rejected | Deposed):
                 self.books.refused(job.chosen)
+                self._forget_others(job.chosen)
             if not _is_stale(answer):
                 return told
         return Rejected(NODE_MOVED)
+
+    def _expect_others(self, chosen: Chosen) -> None:
+        """Let what is reserved with a Pod wait for the binds of the others."""
+        for new in chosen.events[:-1]:
+            if isinstance(new.event, PodReserved):
+                alone = Chosen(reservation=new.event, events=(new,))
+                self._ahead[new.event.pod_uid] = _Ahead(chosen=alone)
+
+    def _wait_for_others(self, chosen: Chosen, first: int) -> None:
+        for position, new in enumerate(chosen.events[:-1], start=first):
+            if isinstance(new.event, PodReserved) and new.event.pod_uid in self._ahead:
+                ahead = self._ahead[new.event.pod_uid]
+                ahead.position = position
+                ahead.known.set()
+
+    def _forget_others(self, chosen: Chosen) -> None:
+        for event in chosen.others:
+            ahead = self._ahead.pop(event.pod_uid, None)
+            if ahead is not None:
+                ahead.known.set()
 
     async def _note(self, event: NewEvent) -> Effect:
         return outcomes.of_command(await self._record((event,)), is_new=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
 
 from msgspec import structs
@@ -23,11 +23,13 @@ from ledger.domain.log.events import (
 from ledger.domain.log.recorded import NewEvent
 from ledger.domain.log.recorded_request import RecordedRequest, recorded_request, request_digest
 from ledger.domain.log.state import GRANTED, LOST, LedgerState
-from ledger.domain.request.requests import PodRequest
+from ledger.domain.request.requests import PodRequest, group_name
 from scheduler.decide.answers import encode
+from scheduler.decide.outcome import Placement
 from scheduler.record import events
 from scheduler.record.events import DecidedBy
 from scheduler.service.beginning import Beginning
+from scheduler.service.groups import LiveGroups
 from scheduler.service.ports import BindCall, Chosen, Clock, NotChosen, Standing
 from scheduler.service.view import ClusterView
 
@@ -38,6 +40,7 @@ class LiveBooks:
 
     Args:
         words: what every reservation repeats.
+        groups: plans of groups and gangs.
         why_not: why nothing may be decided now, empty when it may.
 
     Attributes:
@@ -50,10 +53,12 @@ class LiveBooks:
         clock: Clock,
         words: DecidedBy,
         begun: Beginning,
+        groups: LiveGroups,
         *,
         why_not: Callable[[], str] = str,
     ) -> None:
         self._view = view
+        self._groups = groups
         self._clock = clock
         self._words = words
         self._why_not = why_not
@@ -96,36 +101,73 @@ class LiveBooks:
                 self._view.asks(pod)
             except InputError as error:
                 return NotChosen(message=str(error))
-        with self.lifted(call.pod_uid, call.node_name):
-            chosen = self._chosen(call, attempt, resource_version)
+        request = self._view.request(call.pod_uid)
+        if isinstance(request, str):
+            return NotChosen(message=request)
+        with ExitStack() as lifted:
+            for name in self._groups.nodes_of(request, call.node_name):
+                lifted.enter_context(self.lifted(call.pod_uid, name))
+            chosen = self._chosen(request, call.node_name, attempt, resource_version)
             if isinstance(chosen, Chosen):
-                self._view.expect(chosen.reservation)
+                for reservation in chosen.reservations:
+                    self._view.expect(reservation)
         return chosen
 
-    def _chosen(self, call: BindCall, attempt: int, resource_version: str) -> Chosen | NotChosen:
-        placement = self._view.choose(call.pod_uid, call.node_name)
+    def _chosen(
+        self, request: PodRequest, node_name: str, attempt: int, resource_version: str
+    ) -> Chosen | NotChosen:
+        is_member = bool(group_name(request))
+        placement = (
+            self._groups.choose(request, node_name)
+            if is_member
+            else self._view.choose(request.uid, node_name)
+        )
         if isinstance(placement, str):
             return NotChosen(message=placement)
-        node = self._view.facts(call.node_name)
-        assert node is not None, "a node that gives something is there"
         at_us = self._clock.wall_us()
-        settings = self._view.settings
-        recorded = recorded_request(placement.request)
-        digest = request_digest(recorded)
-        reservation = events.reserved(
+        first: list[NewEvent] = []
+        others: list[NewEvent] = []
+        requests = [request]
+        if is_member:
+            first, planned = self._groups.before(request)
+            with_it = self._groups.others(request)
+            requests += [*planned, *(other.request for other, _ in with_it)]
+            others = [
+                self._reservation(other, self.attempts(other.request.uid) + 1, version, at_us)
+                for other, version in with_it
+            ]
+        reservation = self._reservation(placement, attempt, resource_version, at_us)
+        described: dict[str, NewEvent] = {}
+        for each in requests:
+            recorded = recorded_request(each)
+            digest = request_digest(recorded)
+            about = f"{request.uid}:{attempt}"
+            for new in self.describing(recorded, digest, about, at_us):
+                described.setdefault(digest, new)
+        assert isinstance(reservation.event, PodReserved)
+        return Chosen(
+            reservation=reservation.event,
+            events=(*described.values(), *first, *others, reservation),
+            others=tuple(new.event for new in others if isinstance(new.event, PodReserved)),
+        )
+
+    def _reservation(
+        self, placement: Placement, attempt: int, resource_version: str, at_us: int
+    ) -> NewEvent:
+        view, uid = self._view, placement.request.uid
+        node = view.facts(placement.node_name)
+        assert node is not None, "a node that gives something is there"
+        return events.reserved(
             self._words,
-            structs.replace(placement, rated=self._view.rated(call.pod_uid, call.node_name)),
-            encode(placement, node=node, now_ns=at_us * 1000, settings=settings),
+            structs.replace(placement, rated=view.rated(uid, placement.node_name)),
+            encode(placement, node=node, now_ns=at_us * 1000, settings=view.settings),
             at_us,
-            digest=digest,
+            digest=request_digest(recorded_request(placement.request)),
             arrival=0,
             attempt=attempt,
             resource_version=resource_version,
-            decided_on=self._view.position,
+            decided_on=view.position,
         )
-        assert isinstance(reservation.event, PodReserved)
-        described = self.describing(recorded, digest, f"{call.pod_uid}:{attempt}", at_us)
-        return Chosen(reservation=reservation.event, events=(*described, reservation))
 
     def observed(self, event: PodObserved, request: PodRequest | None) -> tuple[NewEvent, ...]:
         """
@@ -163,7 +205,10 @@ class LiveBooks:
 
     def refused(self, chosen: Chosen) -> None:
         """Give back what was chosen: the ledger has not recorded it, and will not."""
-        self._view.forget_expected(chosen.reservation)
+        for reservation in chosen.reservations:
+            self._view.forget_expected(reservation)
+        if chosen.reservation.group:
+            self._groups.refused(chosen)
 
     def recorded(self, events: Sequence[NewEvent], first: int) -> None:
         """Take note of events that are durable, the first at that position."""

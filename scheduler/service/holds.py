@@ -108,8 +108,7 @@ class Holds:
         if taken is None:
             self.ended[NO_ROOM] += 1
             return
-        seconds = HOLD_WITH_VOLUMES_SECONDS if _claims_volumes(pod) else HOLD_SECONDS
-        self._holds[uid] = _Hold(taken, self._now() + seconds, _condition(pod))
+        self._holds[uid] = _Hold(taken, self._now() + seconds_of(pod), _condition(pod))
 
     def end(self, pod_uid: str, why: str) -> None:
         """End a Pod's hold, if it has one."""
@@ -195,10 +194,11 @@ class Holds:
             self._holds[uid] = _Hold(taken, hold.until, hold.condition)
 
 
-def _claims_volumes(pod: Object) -> bool:
-    """Tell whether kube-scheduler may have to wait for the Pod's volumes before it binds."""
+def seconds_of(pod: Object) -> float:
+    """Return how long a hold of a Pod may last: longer where its volumes have to be bound first."""
     volumes = (pod.get("spec") or {}).get("volumes") or ()
-    return any("persistentVolumeClaim" in each or "ephemeral" in each for each in volumes)
+    claims = any("persistentVolumeClaim" in each or "ephemeral" in each for each in volumes)
+    return HOLD_WITH_VOLUMES_SECONDS if claims else HOLD_SECONDS
 
 
 def _condition(pod: Object) -> str:

@@ -115,13 +115,20 @@ class Chosen:
 
     Attributes:
         reservation: its annotations are the Binding's, but for what tells its position.
-        events: the reservation is the last; before it what must be described first.
+        events: the reservation is the last; before it what must be said first.
+        others: reservations among these, of members of its gang who are not bound yet.
         expected: stream -> version, where somebody else may have written meanwhile.
     """
 
     reservation: PodReserved
     events: tuple[NewEvent, ...]
+    others: tuple[PodReserved, ...] = ()
     expected: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def reservations(self) -> tuple[PodReserved, ...]:
+        """Return all that is reserved."""
+        return (*self.others, self.reservation)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,11 +8,11 @@ from typing import Any
 from ledger.domain.annotations.wire import a_list, an_object
 from ledger.domain.errors import InputError
 from ledger.domain.kube.object_fields import text_at
-from ledger.domain.request.requests import PodRequest
+from ledger.domain.request.requests import PodRequest, group_name
 from scheduler.cluster.model import RefusedPod
 from scheduler.decide.extender import member
 from scheduler.service.kept import PodSeen
-from scheduler.service.view import ClusterView, why_not_served
+from scheduler.service.view import ClusterView
 
 # {"Pod": {...}, "NodeNameToVictims": {"n-1": {"Pods": [{...}], "NumPDBViolations": 0}}}
 # {"Pod": {...}, "NodeNameToMetaVictims": {"n-1": {"Pods": [{"UID": "..."}], ...}}}
@@ -24,7 +24,8 @@ def preempt(view: ClusterView, value: Mapping[str, object]) -> dict[str, dict[st
 
     Rule: GPU-sharing contract C.5, "Ours". An entry is kept as it came where the Pod fits. Further
     victims have a lower priority than the Pod: the lowest first, of equals those that hold least;
-    one without whom it fits too is spared. What they do to disruption budgets is not counted.
+    one without whom it fits too is spared. What they do to disruption budgets is not counted. For a
+    member of a group nobody goes: who would have to for all of it is not looked for.
 
     Raises:
         InputError: the call can't be read.
@@ -33,7 +34,7 @@ def preempt(view: ClusterView, value: Mapping[str, object]) -> dict[str, dict[st
     if not isinstance(pod, dict):
         raise InputError("expected an object", field="Pod")
     request = view.asks(pod)
-    if isinstance(request, RefusedPod) or why_not_served(request):
+    if isinstance(request, RefusedPod) or group_name(request):
         return {}
     priority = int(an_object(pod.get("spec"), "Pod.spec").get("priority") or 0)  # type: ignore[call-overload]
     answer: dict[str, dict[str, Any]] = {}

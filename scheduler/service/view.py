@@ -38,7 +38,6 @@ UNRECORDED: Final = drift.NODE_UNRECORDED
 STRANGERS: Final = drift.UNKNOWN_HOLDERS
 """A Pod runs there that asks for devices or CPUs of its own, and the ledger knows nothing of it."""
 UNKNOWN_POD: Final = "the Pod is not known here: it was not filtered, and no watch told of it"
-NOT_SERVED: Final = "groups and gangs are not placed live by this release"
 ASKED_MAX: Final = 10_000
 """Requests that are remembered, of the Pods that were asked about last."""
 
@@ -50,11 +49,17 @@ Opened = PodReserved | PodObserved
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
-    """The nodes that a filter asked about, and what became of them."""
+    """
+    The nodes that a filter asked about, and what became of them.
+
+    Attributes:
+        refusal: why no node at all takes the Pod, empty where nodes have reasons of their own.
+    """
 
     request: PodRequest
     asked: AskedNodes
     filtered: Filtered
+    refusal: str = ""
 
 
 class ClusterView:
@@ -70,6 +75,7 @@ class ClusterView:
         given_back: told the UIDs of Pods whose soft holds went with a node.
         tellers: told every event that is new, once it is folded in, with the holding that it
             is about as it was before; None without one.
+        numbers: UID of a node -> its number in the engine.
     """
 
     def __init__(
@@ -93,7 +99,7 @@ class ClusterView:
         self._opened: dict[int, Opened] = {}  # position -> the event that opened a holding
         self._facts: dict[str, NodeFacts] = {}  # UID -> as recorded last, of Nodes in the engine
         self._laid: dict[str, NodeFacts] = {}  # UID -> as the engine has it
-        self._numbers: dict[str, int] = {}  # UID -> number in the engine
+        self.numbers: dict[str, int] = {}  # UID -> number in the engine
         self._faults: dict[str, str] = {}  # name -> why the Node can't be decided on
         self._named: dict[str, str] = {}  # name -> UID of the Node that has it
         self._held: dict[str, dict[str, Holding]] = {}  # UID -> holdings in the engine, by key
@@ -156,12 +162,12 @@ class ClusterView:
         uid, key = event.node_uid, f"{event.pod_uid}/{event.attempt}"
         self._expected[uid, key] = event
         held = structs.replace(as_observed(event), pod_uid=_name_of(key, uid))
-        self.engine.adopt(self._numbers[uid], held)
+        self.engine.adopt(self.numbers[uid], held)
 
     def forget_expected(self, event: PodReserved) -> None:
         """Give back what was expected: it is not recorded, and will not be."""
         uid, key = event.node_uid, f"{event.pod_uid}/{event.attempt}"
-        if self._expected.pop((uid, key), None) is not None and uid in self._numbers:
+        if self._expected.pop((uid, key), None) is not None and uid in self.numbers:
             self.engine.release(_name_of(key, uid))
             self._lay(self._facts[uid])
 
@@ -199,7 +205,7 @@ class ClusterView:
     def number(self, name: str) -> int | None:
         """Return the engine's number of the Node of this name, open or closed."""
         uid = self._named.get(name)
-        return None if uid is None else self._numbers[uid]
+        return None if uid is None else self.numbers[uid]
 
     def facts(self, name: str) -> NodeFacts | None:
         """Return the node of this name as it is decided on, None where there is none."""
@@ -248,7 +254,7 @@ class ClusterView:
         elif self._has_strangers(name, uid):
             self.directory.close(name, STRANGERS)
         else:
-            self.directory.put(self._numbers[uid], name)
+            self.directory.put(self.numbers[uid], name)
 
     def _has_strangers(self, name: str, uid: str) -> bool:
         there = self.pods.holding_on(name)
@@ -264,7 +270,7 @@ class ClusterView:
         state = self._fold.node(uid)
         laid = facts if state is None else _with_ledger(facts, state)
         if self._laid.get(uid) != laid:
-            self._numbers[uid] = self.engine.put_node(laid)
+            self.numbers[uid] = self.engine.put_node(laid)
             self._laid[uid] = laid
         self._hold(uid, {} if state is None else state.holdings)
         self._open_or_close(facts.name)
@@ -280,7 +286,7 @@ class ClusterView:
                 self.engine.release(_name_of(key, uid))
         for key, holding in wanted.items():
             if key not in held and self._expected.pop((uid, key), None) is None:
-                self.engine.adopt(self._numbers[uid], self._observed(uid, key, holding))
+                self.engine.adopt(self.numbers[uid], self._observed(uid, key, holding))
             held[key] = holding
 
     def _expects(self, uid: str) -> bool:
@@ -288,7 +294,7 @@ class ClusterView:
 
     def _forget(self, uid: str) -> None:
         given_back = self.engine.drop_node(uid)
-        del self._facts[uid], self._laid[uid], self._numbers[uid], self._held[uid]
+        del self._facts[uid], self._laid[uid], self.numbers[uid], self._held[uid]
         if given_back:
             self.given_back(given_back)
 
@@ -337,7 +343,7 @@ class ClusterView:
             asked = known[1]
         if isinstance(asked, RefusedPod):
             return asked.message
-        return why_not_served(asked) or asked
+        return asked
 
     # --- decisions ------------------------------------------------------------------------------
 
@@ -350,8 +356,13 @@ class ClusterView:
         """
         asked = self.directory.ask(names)
         filtered = self.engine.filter(request, asked.nodes)
-        self._judged.pop(request.uid, None)
-        judged = self._judged[request.uid] = Judged(request=request, asked=asked, filtered=filtered)
+        return self.remember(Judged(request=request, asked=asked, filtered=filtered))
+
+    def remember(self, judged: Judged) -> Judged:
+        """Keep a filter for the calls that follow it, and return it."""
+        uid = judged.request.uid
+        self._judged.pop(uid, None)
+        self._judged[uid] = judged
         if len(self._judged) > JUDGED_MAX:
             del self._judged[next(iter(self._judged))]
         return judged
@@ -410,12 +421,7 @@ class ClusterView:
             yield
         finally:
             for key, holding in lifted.items():
-                self.engine.adopt(self._numbers[uid], self._observed(uid, key, holding))
-
-
-def why_not_served(request: PodRequest) -> str:
-    """Return why a request can't be honoured live, empty where it can."""
-    return NOT_SERVED if request.group is not None or request.gang is not None else ""
+                self.engine.adopt(self.numbers[uid], self._observed(uid, key, holding))
 
 
 def _with_ledger(facts: NodeFacts, state: NodeState) -> NodeFacts:

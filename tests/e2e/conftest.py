@@ -12,7 +12,10 @@ import pytest
 from ledger.domain.resources import LABEL_TENURE_MANAGED
 from tests.support.kube.binaries import MissingProgramError, programs
 from tests.support.kube.control_plane import ControlPlane, control_plane
+from tests.support.kube.schedulers import Identities, issue
 from tests.support.kube.webhooks import NAMESPACE
+from tests.support.process import tenure
+from tests.support.stores import PostgresStore
 
 _numbers: Final = itertools.count(1)
 
@@ -51,3 +54,24 @@ def namespace(plane: ControlPlane) -> Callable[..., str]:
         return name
 
     return make
+
+
+@pytest.fixture(scope="module")
+def identities(tmp_path_factory: pytest.TempPathFactory) -> Identities:
+    """Certificates and signer keys."""
+    return issue(tmp_path_factory.mktemp("identities"))
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def ledger(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """A new ledger's URL, on either database."""
+    if request.param == "postgres":
+        empty: PostgresStore = request.getfixturevalue("empty_postgres")
+        copy = empty.copy()
+        yield copy.url
+        copy.server.run(f"DROP DATABASE {copy.database} WITH (FORCE)")
+        return
+    url = f"sqlite:///{tmp_path / 'live.db'}"
+    made = tenure("ledger", "init", "--ledger", url, cwd=tmp_path)
+    assert made.returncode == 0, made.stderr
+    yield url

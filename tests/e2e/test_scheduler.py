@@ -30,11 +30,9 @@ from tests.support.kube.schedulers import (
     add_gpu_node,
     asking,
     extender,
-    issue,
     remove_node,
 )
 from tests.support.process import tenure
-from tests.support.stores import PostgresStore
 
 NODES = tuple(f"gpu-{number}" for number in range(6))
 RETRIED_US = 5_000_000
@@ -44,12 +42,6 @@ GIVEN = (
 )
 ALLOCATED = "scheduling.koordinator.sh/device-allocated"
 STATUS = "scheduling.koordinator.sh/resource-status"
-
-
-@pytest.fixture(scope="module")
-def identities(tmp_path_factory: pytest.TempPathFactory) -> Identities:
-    """Certificates and signer keys."""
-    return issue(tmp_path_factory.mktemp("identities"))
 
 
 @pytest.fixture
@@ -90,21 +82,6 @@ def few_cards(plane: ControlPlane, name: str, gpus: int) -> Iterator[str]:
     add_gpu_node(plane, name, gpus=gpus)
     yield name
     remove_node(plane, name)
-
-
-@pytest.fixture(params=["sqlite", "postgres"])
-def ledger(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """A new ledger's URL, on either database."""
-    if request.param == "postgres":
-        empty: PostgresStore = request.getfixturevalue("empty_postgres")
-        copy = empty.copy()
-        yield copy.url
-        copy.server.run(f"DROP DATABASE {copy.database} WITH (FORCE)")
-        return
-    url = f"sqlite:///{tmp_path / 'live.db'}"
-    made = tenure("ledger", "init", "--ledger", url, cwd=tmp_path)
-    assert made.returncode == 0, made.stderr
-    yield url
 
 
 def node_of(plane: ControlPlane, path: str) -> str:

@@ -37,7 +37,10 @@ def served(act: Callable[[Ask, Metrics], Coroutine[Any, Any, None]], why: str = 
     live = Live()
     live.add_node("a", 1)
     live.settle()
-    extender, metrics = Extender(live.view, Binds(), why_not=lambda: why), Metrics()
+    extender, metrics = (
+        Extender(live.view, Binds(), why_not=lambda: why, groups=live.groups),
+        Metrics(),
+    )
 
     async def main() -> None:
         connections = Connections()

@@ -12,11 +12,15 @@ from ledger.domain.errors import LedgerError
 from ledger.domain.log.events import (
     DriftFound,
     DriftResolved,
+    GroupPlanned,
     LedgerEvent,
     NodeDescribed,
     NodeInventoried,
+    PlanDropped,
+    PodBound,
     PodReleased,
     PodReserved,
+    PodVoided,
 )
 from ledger.domain.log.state import Folding
 from ledger.domain.request.requests import PodRequest
@@ -26,10 +30,12 @@ from scheduler.decide.settings import SchedulingSettings
 from scheduler.record import events
 from scheduler.record.events import DecidedBy
 from scheduler.service.beginning import Beginning, Said
+from scheduler.service.groups import LiveGroups
 from scheduler.service.inventory import Inventory
 from scheduler.service.view import ClusterView
 from tests.support.objects import Json, device, gpu_device, node
 
+ABOUT_GROUPS = (GroupPlanned, PlanDropped, PodReserved, PodBound, PodReleased, PodVoided)
 WORDS = DecidedBy(policy="binpack", settings_hash="", tenure_version="test")
 
 
@@ -60,8 +66,8 @@ class MemoryLedger:
         await asyncio.sleep(0)
         if self.away is not None:
             raise self.away
-        about: Any = command.events[0].event
-        why = self.refuses.get(getattr(about, "node_uid", ""))
+        about = [getattr(new.event, "node_uid", "") for new in command.events]
+        why = next((self.refuses[uid] for uid in about if uid in self.refuses), None)
         if why is not None:
             return Refused(error=LedgerError(why))
         for new in command.events:
@@ -82,6 +88,7 @@ class MemoryLedger:
                 said.setdefault(event.node_uid, Said()).inventory = event
             elif isinstance(event, NodeDescribed):
                 said.setdefault(event.node_uid, Said()).described = event
+        groups = [(event, 0) for event in self.log if isinstance(event, ABOUT_GROUPS)]
         drifts: dict[str, DriftFound] = {}
         for event in self.log:
             if isinstance(event, DriftFound):
@@ -94,6 +101,7 @@ class MemoryLedger:
             opened=opened,
             said=said,
             drifts=list(drifts.values()),
+            groups=groups,
         )
 
 
@@ -132,6 +140,7 @@ class Live:
         self.inventory = Inventory(
             self.view, self.ledger, self.clock, begun, synced=lambda: self.synced
         )
+        self.groups = LiveGroups(self.view, self.clock, begun)
         self._versions = itertools.count(1)
 
     def settle(self) -> None:

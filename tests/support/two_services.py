@@ -32,9 +32,12 @@ from scheduler.decide.settings import SchedulingSettings
 from scheduler.record.events import DecidedBy
 from scheduler.record.refusing import Told
 from scheduler.service.answering import Extender
+from scheduler.service.assembly import give_way
 from scheduler.service.beginning import begin, told_refusals
 from scheduler.service.binding import Binder
 from scheduler.service.books import LiveBooks
+from scheduler.service.gangs import Gangs
+from scheduler.service.groups import LiveGroups
 from scheduler.service.holds import Holds
 from scheduler.service.inventory import Inventory
 from scheduler.service.refusing import Refusing
@@ -145,10 +148,10 @@ class Service:
         self.view = ClusterView(world.settings)
         self.view.begin(begun.position, begun.state, begun.opened, begun.gone())
         self.inventory = Inventory(self.view, self.recorder, clock, begun, synced=lambda: True)
-        self.books = LiveBooks(self.view, clock, WORDS, begun)
+        self.groups = LiveGroups(self.view, clock, begun)
+        self.books = LiveBooks(self.view, clock, WORDS, begun, self.groups)
         self.holds = Holds(self.view.engine, clock.monotonic, self.view.directory.number)
-        self.view.given_back = self.holds.dropped
-        self.books.lifted = self.holds.lifted
+        give_way(self.view, self.books, self.holds, self.groups)
         self.api = ApiClient(world.server, asyncio.sleep, fate=self._fate, later=world.later)
         self.binder = world.binder(
             recorder=self.recorder,
@@ -159,6 +162,7 @@ class Service:
             actor=f"scheduler/{name}",
             start=self.tasks.start,
         )
+        self.gangs = Gangs(self.view, self.books, self.binder, self.groups, why_not=self._why_not)
         self.refusing = Refusing(
             self.view, self.books, self.binder, WORDS, told=self._told, why_not=self._why_not
         )
@@ -166,6 +170,7 @@ class Service:
             self.view,
             self.binder,
             why_not=self._why_not,
+            groups=self.groups,
             holds=self.holds,
             refusals=self.refusing,
         )
@@ -211,6 +216,7 @@ class Service:
             try:
                 await self.inventory.settle()
                 self.ready = True
+                await self.gangs.settle()
                 await self.releasing.settle()
                 await self.releasing.tell()
                 await self.refusing.settle()
@@ -238,7 +244,7 @@ class Service:
         uid = value["metadata"]["uid"]
         nodes = self.view.nodes
         sinks: dict[str, Sequence[Any]] = {
-            "Pod": (self.view.pods, self.holds),
+            "Pod": (self.view.pods, self.holds, self.groups),
             "Node": (nodes.nodes,),
             "Device": (nodes.devices,),
             "Namespace": (self.releasing.namespaces,),

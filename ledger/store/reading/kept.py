@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, TypeVar
 
-from sqlalchemy import ColumnElement, Connection, literal_column, select
+from sqlalchemy import ColumnElement, Connection, literal_column, or_, select
 
 from ledger.domain.log.events import EVENT_TYPES, LedgerEvent, PodReserved, decode_event
 from ledger.domain.log.state import GRANTED
@@ -41,6 +41,33 @@ def events_of(connection: Connection, kind: type[_Kind], until: int = INTEGER_MA
         if void_event(voids, position, bytes(leaf)) is None
     )
     return [event for event in events if isinstance(event, kind)]
+
+
+def seldom_of(connection: Connection, *kinds: type[LedgerEvent]) -> list[tuple[int, LedgerEvent]]:
+    """Return the events of these types, that are in the log as long as it is, with positions."""
+    names = [name for name, each in EVENT_TYPES.items() if each in kinds]
+    e, voids = ledger_events.c, voids_of(connection)
+    literals: list[ColumnElement[str]] = [literal_column(f"'{name}'") for name in names]
+    query = (
+        select(e.position, e.event_type, e.body, e.leaf_hash)
+        .where(or_(*(e.event_type == each for each in literals)))  # as in `events_of`
+        .order_by(e.position)
+    )
+    return [
+        (position, decode_event(event_type, body))
+        for position, event_type, body, leaf in connection.execute(query)
+        if void_event(voids, position, bytes(leaf)) is None
+    ]
+
+
+def times_of(connection: Connection, positions: Iterable[int]) -> dict[int, int]:
+    """Return the wall clock's time of these events, as far as they are not in an archive."""
+    e, wanted = ledger_events.c, sorted(positions)
+    found: dict[int, int] = {}
+    for start in range(0, len(wanted), _PART):
+        query = select(e.position, e.wall_us).where(e.position.in_(wanted[start : start + _PART]))
+        found.update(map(tuple, connection.execute(query)))
+    return found
 
 
 def events_at(connection: Connection, positions: Iterable[int]) -> dict[int, LedgerEvent]:

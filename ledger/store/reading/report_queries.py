@@ -8,7 +8,7 @@ interval is [opened, closed).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
@@ -35,6 +35,7 @@ from sqlalchemy import (
     select,
     table,
     true,
+    tuple_,
     union_all,
 )
 
@@ -48,6 +49,7 @@ from ledger.store.reading.report_rows import (
     HolderRow,
     HoldingRow,
     Node,
+    PodLifeRow,
     PodSummary,
     RefusalRow,
     Span,
@@ -69,6 +71,7 @@ UsageGroup = Literal["namespace", "owner", "labels", "model"]
 UNKNOWN: Final = "unknown/"
 """What the slot of a holder on an unknown device begins with; its type follows."""
 
+_PODS_PER_QUERY: Final = 200
 HOUR_US: Final = 3_600_000_000.0
 
 
@@ -470,6 +473,33 @@ def attempts_that_count(connection: Connection) -> dict[str, int]:
         .group_by(r.pod_uid)
     )
     return dict(map(tuple, connection.execute(query)))
+
+
+def lives_of_pods(connection: Connection, pods: Iterable[tuple[str, str]]) -> list[PodLifeRow]:
+    """Return all that was reserved for these Pods, by namespace and name, in order."""
+    r, n, wanted = ledger_reservations.c, ledger_nodes.c, sorted(pods)
+    found: list[PodLifeRow] = []
+    for start in range(0, len(wanted), _PODS_PER_QUERY):
+        part = wanted[start : start + _PODS_PER_QUERY]
+        query = (
+            select(r.pod_uid, r.attempt, n.node_uid, r.phase, r.phase_position)
+            .add_columns(r.position, r.lost_position, r.closed_position)
+            .join_from(ledger_reservations, ledger_nodes, r.node_no == n.node_no)
+            .where(tuple_(r.namespace, r.pod_name).in_(part), r.kind == "granted")
+            .order_by(r.position)
+        )
+        for uid, attempt, node_uid, phase, phase_position, *positions in connection.execute(query):
+            is_bound = phase in {"bound", "assigned"}
+            found.append(
+                PodLifeRow(
+                    pod_uid=uid,
+                    attempt=attempt,
+                    node_uid=node_uid,
+                    bound_position=phase_position if is_bound else None,
+                    positions=tuple(positions),
+                )
+            )
+    return found
 
 
 def _as_holder(r: TableClause) -> list[ColumnElement[Any]]:

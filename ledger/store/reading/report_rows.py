@@ -144,6 +144,23 @@ class PodSummary:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PodLifeRow:
+    """
+    One reservation of a Pod, and where in the log its life is told.
+
+    Attributes:
+        bound_position: of what said last that it is bound; None where it is not, or has ended.
+        positions: of the reservation, the loss of its node and its end; None for what was not.
+    """
+
+    pod_uid: str
+    attempt: int
+    node_uid: str
+    bound_position: int | None
+    positions: tuple[int | None, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class UsageRecord:
     """
     GPU-hours and CPU-hours of one group over a window.

@@ -107,7 +107,7 @@ def apply_life(life: GroupLife, event: LedgerEvent, at_us: int) -> GroupLife:
             return replace(
                 life,
                 places={member.pod_uid: member for member in event.members},
-                waiting_since_us=life.waiting_since_us if life.held else at_us,
+                waiting_since_us=at_us if life.gave_up or not life.held else life.waiting_since_us,
                 plans=life.plans + 1,
             )
         case PlanDropped() if event.group == life.name:

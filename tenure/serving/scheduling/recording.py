@@ -23,6 +23,7 @@ def record_what_changes(process: Process) -> None:
     releasing = process.live.releasing
     process.repeat(SETTLE_SECONDS, "inventory", _settling(process), fatal=FATAL)
     process.repeat(SETTLE_SECONDS, "releases", releasing.settle, fatal=FATAL)
+    process.repeat(SETTLE_SECONDS, "groups", process.live.gangs.settle, fatal=FATAL)
     process.repeat(SETTLE_SECONDS, "wakes", releasing.tell)
     process.repeat(EXPLAIN_SECONDS, "refusals", process.live.refusing.settle, fatal=FATAL)
     process.repeat(PROBE_SECONDS, "events", process.live.telling.send)

@@ -10,9 +10,10 @@ from ledger.domain.annotations.wire import a_list, an_object
 from ledger.domain.errors import InputError
 from ledger.domain.kube.object_fields import text_at
 from ledger.domain.kube.pod_spec import PodSpec, read_pod
+from ledger.domain.request.groups import groups_of
 from ledger.domain.request.normalise import examine_spec, read_asked
 from ledger.domain.request.rule_names import Rule
-from ledger.domain.resources import TAINT_TENURE_OWNED
+from ledger.domain.resources import GATE_TENURE_GANG, TAINT_TENURE_OWNED
 from webhook.decide.answers import ALLOWED, AdmissionAnswer, Refusal, refuse, unreadable
 from webhook.decide.counting import evaded
 from webhook.decide.facts import NamespaceFacts
@@ -171,7 +172,8 @@ def _ours(
 
     pod = with_containers(pod, equipped)
     pod = with_original(pod, vocabulary, replaced=replaced, scheduler_name=scheduler_name)
-    return _tolerating(pod)
+    pod = _tolerating(pod)
+    return _gated(pod) if legal and groups_of(spec).gang is not None else pod
 
 
 def _is_legal(spec: PodSpec) -> bool:
@@ -198,6 +200,15 @@ def _tolerating(pod: Pod) -> Pod:
     if any(_is_enough(toleration) for toleration in before):
         return pod
     return with_spec(pod, {"tolerations": [*before, dict(_TOLERATION)]})
+
+
+def _gated(pod: Pod) -> Pod:
+    """Return a Pod of a gang with the gate that is lifted once the gang can start (section 5)."""
+    path = "spec.schedulingGates"
+    before = [an_object(one, path) for one in a_list(spec_of(pod).get("schedulingGates"), path)]
+    if any(gate.get("name") == GATE_TENURE_GANG for gate in before):
+        return pod
+    return with_spec(pod, {"schedulingGates": [*before, {"name": GATE_TENURE_GANG}]})
 
 
 def _is_enough(toleration: dict[str, object]) -> bool:

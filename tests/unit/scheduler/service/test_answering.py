@@ -14,11 +14,9 @@ from ledger.domain.errors import InputError
 from scheduler.decide.outcome import Placement
 from scheduler.service.answering import Extender, NotNowError
 from scheduler.service.ports import BindCall
-from scheduler.service.view import NOT_SERVED
 from tests.support.live import Live
 from tests.support.objects import Json, container, pod
 
-GANG = "gang.scheduling.koordinator.sh"
 STALE = "ClusterViewStale: nodes"
 
 
@@ -57,7 +55,11 @@ class Scene:
         self.told = Told()
         self.why = ""
         self.extender = Extender(
-            self.live.view, self.told, why_not=lambda: self.why, holds=self.told
+            self.live.view,
+            self.told,
+            why_not=lambda: self.why,
+            groups=self.live.groups,
+            holds=self.told,
         )
 
     def filter(self, **message: Json) -> Json:
@@ -152,12 +154,8 @@ def test_a_pod_with_a_nominated_node_is_judged_on_that_node_alone() -> None:
     [
         (_pod("p", annotations={"scheduling.koordinator.sh/device-joint-allocate": "{"}), "JSON"),
         (_pod("p", 150), "must be"),
-        (
-            _pod("p", annotations={f"{GANG}/name": "g", f"{GANG}/min-available": "1"}),
-            NOT_SERVED,
-        ),
     ],
-    ids=["unreadable", "breaks a rule", "of a gang"],
+    ids=["unreadable", "breaks a rule"],
 )
 def test_a_pod_that_can_not_be_honoured_fails_on_every_node_for_good(
     asks: dict[str, Any], words: str

@@ -30,7 +30,12 @@ class Scene:
         self.why = ""
         begun = self.live.ledger.beginning()
         self.books = LiveBooks(
-            self.live.view, self.live.clock, WORDS, begun, why_not=lambda: self.why
+            self.live.view,
+            self.live.clock,
+            WORDS,
+            begun,
+            self.live.groups,
+            why_not=lambda: self.why,
         )
 
     def choose(self, name: str = "p", attempt: int = 1, node: str = "a") -> Chosen | NotChosen:

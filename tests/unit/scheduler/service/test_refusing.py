@@ -18,7 +18,7 @@ from scheduler.service.answering import Extender
 from scheduler.service.binding import Binder
 from scheduler.service.books import LiveBooks
 from scheduler.service.refusing import AGAIN_SECONDS, NAMESPACE_SECONDS, TOGETHER, Refusing
-from scheduler.service.view import NOT_SERVED, STRANGERS
+from scheduler.service.view import STRANGERS
 from tests.support.binding import Tasks, Unsigned
 from tests.support.fake_api import ApiClient, ApiServer
 from tests.support.live import WORDS, Live, MemoryLedger
@@ -36,7 +36,7 @@ class Scene:
         self.asked: list[Sequence[str]] = []
         self.history: dict[str, Told] = {}
         begun = self.live.ledger.beginning()
-        books = LiveBooks(self.live.view, self.live.clock, WORDS, begun)
+        books = LiveBooks(self.live.view, self.live.clock, WORDS, begun, self.live.groups)
         binder = Binder(
             recorder=self.live.ledger,
             api=ApiClient(ApiServer(), self.live.clock.sleep),
@@ -49,7 +49,13 @@ class Scene:
         self.refusing = Refusing(
             self.live.view, books, binder, WORDS, told=self._told, why_not=lambda: self.why
         )
-        self.extender = Extender(self.live.view, binder, why_not=lambda: "", refusals=self.refusing)
+        self.extender = Extender(
+            self.live.view,
+            binder,
+            why_not=lambda: "",
+            groups=self.live.groups,
+            refusals=self.refusing,
+        )
         for name in ("a", "b"):
             self.live.add_node(name, 1)
         self.live.settle()
@@ -293,7 +299,7 @@ def test_a_nominated_node_alone_is_no_refusal() -> None:
             },
             100,
             "scheduling",
-            f"2 {NOT_SERVED}",
+            "2 GangMembersMissing",
             id="a gang",
         ),
     ],

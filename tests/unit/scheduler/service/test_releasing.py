@@ -34,7 +34,7 @@ class Scene:
         self.why_not = ""
         self.tasks = Tasks()
         begun = self.live.ledger.beginning()
-        books = LiveBooks(self.live.view, self.live.clock, WORDS, begun)
+        books = LiveBooks(self.live.view, self.live.clock, WORDS, begun, self.live.groups)
         self.api = ApiClient(
             self.server,
             self.live.clock.sleep,

@@ -7,7 +7,7 @@ import pytest
 from ledger.domain.errors import LedgerError
 from ledger.domain.log.events import DeviceHealthChanged, NodeInventoried, PodReserved
 from ledger.domain.request.requests import PodRequest
-from scheduler.service.view import NOT_SERVED, STRANGERS, UNKNOWN_POD, UNREADABLE, UNRECORDED
+from scheduler.service.view import STRANGERS, UNKNOWN_POD, UNREADABLE, UNRECORDED
 from tests.support.live import Live, MemoryLedger, types
 from tests.support.objects import container, pod
 
@@ -269,18 +269,6 @@ def test_a_pod_that_was_never_filtered_here_is_known_by_its_watch() -> None:
     chosen = live.view.choose("pod-p", "a")
     assert not isinstance(chosen, str)
     live.view.pods.drop("pod-p")
-
-
-def test_groups_and_gangs_are_refused_not_placed_one_by_one() -> None:
-    """A request that can't be honoured is never placed as if it had not asked."""
-    live = Live()
-    live.add_node("a", 1)
-    live.settle()
-    member = _pod("g")
-    gang = "gang.scheduling.koordinator.sh"
-    member["metadata"]["annotations"] = {f"{gang}/name": "g", f"{gang}/min-available": "1"}
-    live.view.asks(member)
-    assert live.view.choose("pod-g", "a") == NOT_SERVED
 
 
 def test_without_some_holders_a_node_is_judged_as_if_they_had_gone() -> None:

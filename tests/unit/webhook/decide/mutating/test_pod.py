@@ -76,6 +76,27 @@ def test_a_pod_that_was_mutated_gets_an_empty_patch() -> None:
     assert mutate_pod(request_for(once), DEFAULT_ADMISSION, MANAGED).patch == ()
 
 
+def test_a_pod_of_a_gang_waits_behind_a_gate_and_one_of_a_group_does_not() -> None:
+    """Once, behind the gates that it has; one that breaks a rule is left to validation."""
+    gang = {
+        "gang.scheduling.koordinator.sh/name": "g",
+        "gang.scheduling.koordinator.sh/min-available": "2",
+    }
+    labels = {
+        "gputopology.scheduling.koordinator.sh/name": "g",
+        "gputopology.scheduling.koordinator.sh/replica": "2",
+    }
+    limits = {"nvidia.com/gpu": "2"}
+    other = [{"name": "example.org/quota"}]
+    gated = mutate(gpu_pod(limits, annotations=gang, schedulingGates=other))
+
+    assert gated["spec"]["schedulingGates"] == [*other, {"name": "tenure.sh/gang"}]
+    assert mutate_pod(request_for(gated), DEFAULT_ADMISSION, MANAGED).patch == ()
+    assert "schedulingGates" not in mutate(gpu_pod(limits, labels=labels))["spec"]
+    broken = {**gang, "gang.scheduling.koordinator.sh/min-available": "0"}
+    assert "schedulingGates" not in mutate(gpu_pod(limits, annotations=broken))["spec"]
+
+
 def test_a_dry_run_is_answered_like_any_other() -> None:
     """Nothing is kept anywhere, so there is nothing to leave out."""
     body = gpu_pod({"nvidia.com/gpu": "2"})

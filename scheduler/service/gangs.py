@@ -1,0 +1,142 @@
+"""
+What groups and gangs need done: ends of plans recorded, gates lifted, members given up.
+
+Rule: design section 5, Gangs. An extender has no Permit stage: members of a gang carry a scheduling
+gate, which is lifted for all at once when enough of them are there and a plan has room for them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from certs.ports import ConflictError, Object
+from ledger.domain.errors import LedgerError
+from ledger.domain.log.events import PlanDropped
+from ledger.domain.resources import GATE_TENURE_GANG
+from ledger.store.writing.commands import Command, Recorded
+from scheduler.record import events
+from scheduler.service.binding import Binder, pod_path
+from scheduler.service.books import LiveBooks
+from scheduler.service.groups import LiveGroups, Waiting
+from scheduler.service.view import ClusterView
+
+PLAN_SECONDS: Final = 1.0
+"""Between two attempts to plan the gangs that wait."""
+GANGS_MAX: Final = 50
+"""Gangs that are planned at once; the others come next."""
+READY_SECONDS: Final = 2.0
+
+_log: Final = logging.getLogger("tenure.scheduler.gangs")
+
+
+class Gangs:
+    """Does what `LiveGroups` says is due."""
+
+    def __init__(
+        self,
+        view: ClusterView,
+        books: LiveBooks,
+        binder: Binder,
+        groups: LiveGroups,
+        *,
+        why_not: Callable[[], str],
+    ) -> None:
+        self._view = view
+        self._books = books
+        self._binder = binder
+        self._groups = groups
+        self._why_not = why_not
+        self._plan_at = 0.0
+        self._next: list[str] = []  # gangs whose turn it is
+        self._lifting: dict[str, asyncio.Event] = {}
+        groups.given_up = binder.give_up
+        binder.ready = self.ready
+
+    async def settle(self) -> None:
+        """
+        Record ends of plans, and let gangs go that can start.
+
+        Raises:
+            FencedError: another writer took over.
+            LedgerError, ApiError: one of them is away; it is done again.
+        """
+        if self._why_not():
+            return
+        now = self._binder.clock.monotonic()
+        if now >= self._plan_at:
+            self._plan_at = now + PLAN_SECONDS
+            self._groups.review_all()
+            await self._tell()
+            await self._let_go()
+        await self._tell()
+
+    async def _tell(self) -> None:
+        """Tell the ledger of plans that ended."""
+        for new in self._groups.begin_drops():
+            assert isinstance(new.event, PlanDropped), new
+            ours = events.by(self._binder.actor, new)
+            try:
+                outcome = await self._binder.recorder.record(Command(events=(ours,)))
+            except LedgerError:
+                self._groups.drop_failed(new.event.group)
+                raise
+            if isinstance(outcome, Recorded):
+                self._books.recorded((ours,), outcome.first)
+            else:
+                words = {"group": new.event.group, "reason": str(outcome.error)}
+                _log.error("the end of a plan can't be recorded", extra=words)
+
+    async def _let_go(self) -> None:
+        """Lift the gates of the gangs that are planned, one after the other."""
+        gated = self._groups.gated()
+        turn = [name for name in self._next if name in gated] or gated
+        self._next = turn[GANGS_MAX:]
+        for name in turn[:GANGS_MAX]:
+            members = self._groups.planned_now(name)
+            if members:
+                await self._lift(name, members)
+
+    async def _lift(self, name: str, members: dict[str, Waiting]) -> None:
+        done = self._lifting[name] = asyncio.Event()
+        try:
+            async with asyncio.timeout(READY_SECONDS):
+                calls = (self._ungate(uid, one) for uid, one in members.items())
+                outcomes = await asyncio.gather(*calls, return_exceptions=True)
+        except TimeoutError:
+            return
+        finally:
+            del self._lifting[name]
+            done.set()
+        failed = [one for one in outcomes if isinstance(one, BaseException)]
+        for error in failed:
+            if not isinstance(error, ConflictError):
+                raise error
+
+    async def _ungate(self, uid: str, one: Waiting) -> None:
+        """Lift a gate; a Pod that changed meanwhile is looked at again."""
+        path = pod_path(one.request.namespace, one.request.name)
+        pod = await self._binder.api.patch(path, without_gate(uid, one.gates))
+        self._groups.ungated(uid, pod)
+
+    async def ready(self, pod_uid: str) -> None:
+        """Come back once nobody of the Pod's gang is being let go."""
+        lifting = self._lifting.get(self._groups.name_of(pod_uid))
+        if lifting is not None:
+            await lifting.wait()
+
+
+def without_gate(pod_uid: str, gates: tuple[str, ...]) -> list[Object]:
+    """Return the patch that takes our gate from a Pod that has these."""
+    path = "/spec/schedulingGates"
+    left = [{"name": gate} for gate in gates if gate != GATE_TENURE_GANG]
+    change: Object = (
+        {"op": "replace", "path": path, "value": left} if left else {"op": "remove", "path": path}
+    )
+    return [
+        {"op": "test", "path": "/metadata/uid", "value": pod_uid},
+        {"op": "test", "path": path, "value": [{"name": gate} for gate in gates]},
+        change,
+    ]

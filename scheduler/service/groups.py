@@ -1,0 +1,684 @@
+"""
+Groups and gangs of a live scheduler: who belongs to them, what is planned for them, what ends it.
+
+Rule: design section 5, Groups; GPU-topology proposal, "main steps". A plan is made in memory when
+kube-scheduler asks about the first member, and takes its places in the engine that filters are
+answered from, so that no soft hold and no other plan gets them. The ledger has it from the first
+member's reservation on. Nothing in here waits; `gangs` does what has to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+from msgspec import structs
+
+from certs.ports import Object
+from ledger.domain.errors import InputError
+from ledger.domain.log.events import (
+    GroupPlanned,
+    LedgerEvent,
+    PlanDropped,
+    PodReleased,
+    PodReserved,
+    PodVoided,
+)
+from ledger.domain.log.recorded import NewEvent
+from ledger.domain.log.recorded_request import recorded_request, request_digest
+from ledger.domain.log.state import Holding
+from ledger.domain.request.requests import PodRequest, group_name
+from ledger.domain.resources import (
+    ANNOTATION_GANG_NAME,
+    GATE_TENURE_GANG,
+    LABEL_GPU_GROUP_NAME,
+    LABEL_POD_GROUP,
+    LABEL_POD_GROUP_NAME,
+)
+from scheduler.decide.extender import AskedNodes
+from scheduler.decide.filter.filtering import Filtered
+from scheduler.decide.group.among import Among
+from scheduler.decide.group.groups import gpu_minors
+from scheduler.decide.group.life import (
+    DEADLINE,
+    MEMBER_GONE,
+    NODE_REFUSES,
+    GroupLife,
+    MemberAction,
+    next_step,
+    take_again,
+)
+from scheduler.decide.outcome import Placement, Unfit
+from scheduler.record import events
+from scheduler.record.grouping import Grouping
+from scheduler.service.beginning import Beginning
+from scheduler.service.ending import life_of
+from scheduler.service.holds import seconds_of
+from scheduler.service.ports import Chosen, Clock
+from scheduler.service.view import ClusterView, Judged
+
+ELSEWHERE: Final = "PlannedOnAnotherNode"
+"""The node may take the Pod, and its group has a place for it on another one."""
+DROPPING: Final = "the plan of its group is being dropped"
+GONE: Final = "the Pod is gone"
+MEMBERS_COME: Final = "members of the group are still being created"
+MEMBER_LABELS: Final = (LABEL_GPU_GROUP_NAME, LABEL_POD_GROUP, LABEL_POD_GROUP_NAME)
+MEMBERS_SECONDS: Final = 2.0
+"""How long a group's first member waits for the others, whose number its label says."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """
+    A member without a node.
+
+    Attributes:
+        gates: names of its scheduling gates.
+        order: members of a group are planned in this order.
+        hold_seconds: how long kube-scheduler may take from its filter to its bind.
+        since: when it was seen first.
+    """
+
+    request: PodRequest
+    version: str
+    gates: tuple[str, ...]
+    order: tuple[str, str]
+    hold_seconds: float
+    since: float
+
+    @property
+    def is_gated(self) -> bool:
+        """Tell whether it waits for its gang."""
+        return GATE_TENURE_GANG in self.gates
+
+    @property
+    def is_free(self) -> bool:
+        """Tell whether nobody but us keeps it from being scheduled."""
+        return all(gate == GATE_TENURE_GANG for gate in self.gates)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Plan:
+    """
+    A plan that the ledger does not have.
+
+    Attributes:
+        members: whom it was made for.
+        until: it ends then, unless somebody asks.
+        under_way: it is in a command whose answer has not come.
+    """
+
+    event: NewEvent
+    members: Sequence[PodRequest]
+    until: float
+    under_way: bool = False
+
+
+class LiveGroups:
+    """
+    The groups and gangs beside a view, and a sink of Pods.
+
+    Attributes:
+        groups: lives and open places.
+        given_up: told the UID of a Pod for which nobody waits any more, and why.
+    """
+
+    def __init__(self, view: ClusterView, clock: Clock, begun: Beginning) -> None:
+        self._view = view
+        self._clock = clock
+        self.groups = Grouping((), view.engine, {})
+        self.groups.follow(view.numbers)
+        self.given_up: Callable[[str, str], None] = lambda _uid, _why: None
+        self._waiting: dict[str, dict[str, Waiting]] = {}  # group -> UID -> who waits
+        self._pods: dict[str, set[str]] = {}  # group -> UIDs of its Pods
+        self._group_of: dict[str, str] = {}  # UID of such a Pod -> its group
+        self._plans: dict[str, _Plan] = {}
+        self._drops: dict[str, NewEvent] = {}  # group -> what the ledger is to be told
+        self._dropping: dict[str, NewEvent] = {}  # likewise, and it is being told
+        self._taken: dict[str, Placement] = {}  # UID -> its place, on its way into the ledger
+        self._leads = False
+        view.tellers.append(self.take)
+        for event, at_us in begun.groups:
+            self.groups.fold(event, at_us)
+            self._note(event)
+
+    def __len__(self) -> int:
+        return sum(1 for life in self.groups.lives.values() if life.places)
+
+    # --- the ledger -----------------------------------------------------------------------------
+
+    def take(self, event: LedgerEvent, _holding: Holding | None = None) -> None:
+        """Fold an event in that is new in the ledger; what was made here is folded already."""
+        if isinstance(event, GroupPlanned) and event.group in self._plans:
+            plan = self._plans[event.group]
+            if plan.event.event == event:
+                del self._plans[event.group]
+                return
+        if isinstance(event, PlanDropped) and event.group in self._dropping:
+            del self._dropping[event.group]
+            return
+        if isinstance(event, PodReserved) and event.group:
+            self._taken.pop(event.pod_uid, None)
+            if self.groups.taken(event.pod_uid) is not None:
+                self._view.engine.release(event.pod_uid)
+        self.groups.fold(event, self._clock.wall_us())
+        self._note(event)
+
+    def _note(self, event: LedgerEvent) -> None:
+        """Take note of what a member holds, or no longer holds."""
+        if isinstance(event, PodReserved) and event.group:
+            self.groups.given_by(event)
+        elif isinstance(event, PodReleased | PodVoided):
+            name = self.groups.group_of(event.pod_uid)
+            if name:
+                self.groups.released(name, event.pod_uid)
+                self._forget(name)
+
+    # --- Pods -----------------------------------------------------------------------------------
+
+    def put(self, uid: str, item: Object) -> None:
+        """Take a Pod that came or changed."""
+        request = self._member(item)
+        name = "" if request is None else group_name(request)
+        metadata, life = item["metadata"], life_of(item)
+        before = self._group_of.get(uid, "")
+        if life.ended or (metadata.get("deletionTimestamp") and not life.node):
+            name = ""
+        if before and before != name:
+            self._leave(uid, before, name)
+        if not name or request is None:
+            return
+        self.groups.life_of(request)
+        self.groups.left(uid, name)
+        self._group_of[uid] = name
+        self._pods.setdefault(name, set()).add(uid)
+        waiting = self._waiting.setdefault(name, {})
+        if life.node:
+            waiting.pop(uid, None)
+            return
+        known = waiting.get(uid)
+        gates = (item.get("spec") or {}).get("schedulingGates") or ()
+        waiting[uid] = Waiting(
+            request=request,
+            version=str(metadata.get("resourceVersion") or ""),
+            gates=tuple(str(gate["name"]) for gate in gates),
+            order=(str(metadata.get("creationTimestamp") or ""), life.name),
+            hold_seconds=seconds_of(item),
+            since=self._clock.monotonic() if known is None else known.since,
+        )
+
+    def drop(self, uid: str) -> None:
+        """Forget a Pod that is gone."""
+        before = self._group_of.get(uid)
+        if before is not None:
+            self._leave(uid, before, "")
+
+    def _member(self, item: Object) -> PodRequest | None:
+        """Return what a Pod asks for that names a group or a gang, None for any other."""
+        if not may_be_member(item):
+            return None
+        try:
+            asked = self._view.asks(item)
+        except InputError:
+            return None
+        return asked if isinstance(asked, PodRequest) else None
+
+    def _leave(self, uid: str, before: str, now: str) -> None:
+        """Take note that a Pod is in another group now, or gone; its place there is over."""
+        del self._group_of[uid]
+        self._pods[before].discard(uid)
+        self._waiting.get(before, {}).pop(uid, None)
+        self.groups.left(uid, now or None)
+        self.given_up(uid, GONE)
+        if self._leads and uid in self.groups.lives[before].places:
+            self.review(before)
+        self._forget(before)
+
+    def _forget(self, name: str) -> None:
+        """Forget a group that has no Pods and holds nothing."""
+        life = self.groups.lives.get(name)
+        if life is None or life.held or life.places or self._pods.get(name):
+            return
+        self._pods.pop(name, None)
+        self._waiting.pop(name, None)
+        self.groups.forget(name)
+
+    def waiting(self, name: str) -> dict[str, Waiting]:
+        """Return the members without a node that nobody else keeps back, in their order."""
+        members = self._waiting.get(name, {}).items()
+        free = [(uid, one) for uid, one in members if one.is_free]
+        return dict(sorted(free, key=lambda each: each[1].order))
+
+    def gated(self) -> list[str]:
+        """Return the gangs of which somebody waits for the others, in the order of their names."""
+        return sorted(
+            name
+            for name, members in self._waiting.items()
+            if any(one.is_gated and one.is_free for one in members.values())
+        )
+
+    def name_of(self, pod_uid: str) -> str:
+        """Return the group of a Pod, empty without one."""
+        return self._group_of.get(pod_uid, "")
+
+    def planned_now(self, name: str) -> dict[str, Waiting]:
+        """Return the members of a gang that are gated and have a place, planned if need be."""
+        self.lead()
+        gated = {uid: one for uid, one in self.waiting(name).items() if one.is_gated}
+        for one in gated.values():
+            self._place_of(one.request, self._view.directory.numbers())
+            break
+        self._extend(name)
+        return {uid: one for uid, one in gated.items() if self.groups.kept(one.request)}
+
+    def ungated(self, uid: str, pod: Object) -> None:
+        """Take note that a Pod's gate was lifted; its watch may tell of that later."""
+        known = self._waiting.get(self._group_of.get(uid, ""), {}).get(uid)
+        if known is not None and known.is_gated:
+            self.put(uid, pod)
+
+    # --- filter ---------------------------------------------------------------------------------
+
+    def why_not_yet(self, request: PodRequest) -> str:
+        """
+        Return why a group is not planned yet, empty where it is or may be.
+
+        Its label says how many Pods it has: the first of them, which kube-scheduler asks about
+        before the last is created, waits a moment for them.
+        """
+        name = group_name(request)
+        life = self.groups.lives.get(name)
+        if request.group is None or request.gang is not None or life is None:
+            return ""
+        if life.plans or life.held or len(self._pods.get(name, ())) >= request.group.replica:
+            return ""
+        first = min((one.since for one in self._waiting.get(name, {}).values()), default=None)
+        waits = first is None or self._clock.monotonic() - first < MEMBERS_SECONDS
+        return MEMBERS_COME if waits else ""
+
+    def judge(self, request: PodRequest, names: Sequence[str]) -> Judged:
+        """
+        Judge these nodes for a member: only that of its place passes, if it has one.
+
+        Raises:
+            InputError: a name that is no text.
+        """
+        view, uid, name = self._view, request.uid, group_name(request)
+        self.lead()
+        asked = view.directory.ask(names)
+        life = self.groups.life_of(request)
+        if uid in self._taken:  # on its way into the ledger, with its gang
+            return view.remember(_only(request, asked, self._taken[uid].node))
+        if uid in life.held:
+            number = view.numbers.get(life.held[uid].node_uid)
+            return view.remember(_only(request, asked, number))
+        self.review(name)
+        among = frozenset(asked.nodes.tolist())
+        placement = self._place_of(request, among)
+        if isinstance(placement, Unfit):
+            return view.remember(_nowhere(request, asked, placement))
+        if placement is not None:
+            self._extend(name)
+            return view.remember(_only(request, asked, placement.node))
+        beside = among & self.groups.nodes_of(name)
+        if beside:
+            found = view.engine.filter(request, sorted(beside)).best
+            if found is not None:
+                return view.remember(_only(request, asked, found.node, found))
+        return view.judge(request, names)
+
+    def _place_of(self, request: PodRequest, among: Collection[int]) -> Placement | Unfit | None:
+        """Return the place of a member, planned now if need be; None = it is placed alone."""
+        name = group_name(request)
+        placement = self.groups.kept(request)
+        if placement is not None and placement.node not in among and self._may_drop(name):
+            self._drop(name, NODE_REFUSES, request.uid)
+            placement = None
+        if placement is not None:
+            return placement
+        life = self.groups.life_of(request)
+        if next_step(life, request.uid, has_group=request.group is not None) is not (
+            MemberAction.PLAN_GROUP
+        ):
+            return None
+        refusal = self.plan(request, among)
+        return self.groups.kept(request) if refusal is None else refusal
+
+    def plan(self, request: PodRequest, among: Collection[int]) -> Unfit | None:
+        """Plan all who wait of a group on these nodes; return why a gang gets nothing."""
+        name = group_name(request)
+        life = self.groups.life_of(request)
+        members = {uid: one.request for uid, one in self.waiting(name).items()}
+        members.setdefault(request.uid, request)
+        members = {
+            uid: each
+            for uid, each in members.items()
+            if uid not in life.held and uid not in self._taken
+        }
+        answer = self.groups.plan(list(members.values()), (), Among(self._view.engine, among))
+        taken = [placement for placement in answer.placements if placement is not None]
+        if answer.refusal is None and taken:
+            self._keep(name, list(members.values()), taken)
+        return answer.refusal
+
+    def _keep(self, name: str, members: Sequence[PodRequest], taken: Sequence[Placement]) -> None:
+        """Take the places of a plan that the ledger is told of with the first reservation."""
+        at_us = self._clock.wall_us()
+        new = events.group_planned(
+            name,
+            taken,
+            1,
+            at_us,
+            waiting=[
+                events.group_member(each, request_digest(recorded_request(each)))
+                for each in members
+            ],
+            to_come=(),
+            running=self.groups.running(name),
+        )
+        new = structs.replace(new, idempotency_key=f"plan:{name}:{at_us}")
+        for placement in taken:
+            self.groups.keep(name, placement)
+        self.groups.fold(new.event, at_us)
+        self._plans[name] = _Plan(event=new, members=members, until=0.0)
+        self._extend(name)
+
+    def _extend(self, name: str) -> None:
+        """Let a plan that the ledger does not have stand as long as a soft hold from now on."""
+        plan = self._plans.get(name)
+        if plan is not None:
+            seconds = [one.hold_seconds for one in self._waiting.get(name, {}).values()]
+            plan.until = self._clock.monotonic() + max(seconds, default=seconds_of({}))
+
+    # --- bind -----------------------------------------------------------------------------------
+
+    def choose(self, request: PodRequest, node_name: str) -> Placement | str:
+        """Return what a member gets on the node that was named, or why it gets nothing there."""
+        view = self._view
+        self.lead()
+        number = view.directory.number(node_name)
+        if number is None:
+            return view.directory.closed(node_name)
+        if group_name(request) in self._dropping:
+            return DROPPING
+        placement = self._place_of(request, view.directory.numbers())
+        if isinstance(placement, Unfit):
+            return placement.reason
+        if placement is None:
+            chosen = view.choose(request.uid, node_name)
+            return chosen if isinstance(chosen, str) else self._give(chosen)
+        if placement.node != number:
+            return ELSEWHERE
+        return self._take(placement) or NODE_REFUSES
+
+    def nodes_of(self, request: PodRequest, node_name: str) -> list[str]:
+        """Return the nodes on which something is chosen when a Pod is bound to this one."""
+        places = self.groups.places(group_name(request)) if request.gang is not None else ()
+        return list(dict.fromkeys((node_name, *(place.node_name for place in places))))
+
+    def others(self, request: PodRequest) -> list[tuple[Placement, str]]:
+        """
+        Return what the other members of a gang get that were planned with this one, with versions.
+
+        Rule: design section 5, Gangs: all their reservations are one transaction.
+        """
+        if request.gang is None:
+            return []
+        found: list[tuple[Placement, str]] = []
+        for uid, one in self.waiting(group_name(request)).items():
+            placement = self.groups.kept(one.request)
+            if placement is None or one.is_gated or uid == request.uid:
+                continue
+            if self._view.directory.number(placement.node_name) != placement.node:
+                continue
+            taken = self._take(placement)
+            if taken is not None:
+                found.append((taken, one.version))
+        return found
+
+    def _take(self, placement: Placement) -> Placement | None:
+        """
+        Give a member its place, chosen again from what is held: its GPUs are the plan's.
+
+        None where the node would not take it any more; a review ends the plan.
+        """
+        engine, uid = self._view.engine, placement.request.uid
+        self.groups.taken(uid)
+        engine.release(uid)
+        again = engine.try_place(
+            placement.request, placement.node, frozenset(gpu_minors(placement)) or None
+        )
+        if again is None:
+            self.groups.keep(group_name(placement.request), placement)
+            return None
+        engine.undo(again)
+        return self._give(again)
+
+    def _give(self, placement: Placement) -> Placement:
+        seen = self.groups.with_seen(placement)
+        self.groups.given(placement)
+        self._taken[placement.request.uid] = placement
+        return seen
+
+    def before(self, request: PodRequest) -> tuple[list[NewEvent], Sequence[PodRequest]]:
+        """Return what the ledger must be told before a reservation, and whose requests before."""
+        name = group_name(request)
+        told: list[NewEvent] = []
+        drop = self._drops.pop(name, None)
+        if drop is not None:
+            self._dropping[name] = drop
+            told.append(drop)
+        plan = self._plans.get(name)
+        if plan is None or plan.under_way:
+            return told, ()
+        plan.under_way = True
+        return [*told, plan.event], plan.members
+
+    def refused(self, chosen: Chosen) -> None:
+        """Take back what the ledger has not recorded, and will not."""
+        name = chosen.reservation.group
+        for event in chosen.reservations:
+            self.groups.released(name, event.pod_uid)
+        drop = self._dropping.get(name)
+        if drop is not None and drop in chosen.events:
+            self._drops[name] = self._dropping.pop(name)
+        plan = self._plans.get(name)
+        if plan is not None and plan.event in chosen.events:
+            self._unplan(name)
+        for event in chosen.reservations:
+            placement = self._taken.pop(event.pod_uid, None)
+            if placement is not None and event.pod_uid in self.groups.lives[name].places:
+                self._keep_again(name, placement)
+
+    def _keep_again(self, name: str, placement: Placement) -> bool:
+        """Take a place again that was given back; tell whether it is there."""
+        engine = self._view.engine
+        minors = frozenset(gpu_minors(placement)) or None
+        again = engine.try_place(placement.request, placement.node, minors)
+        if again is None:
+            return False
+        engine.undo(again)
+        self.groups.keep(name, again)
+        return True
+
+    @contextmanager
+    def lifted(self, pod_uid: str, node_name: str) -> Iterator[None]:
+        """
+        Let the block choose for a Pod that is bound to this node, without plans of other groups.
+
+        Only what the ledger does not have is lifted, as soft holds are. Where the Pod got what a
+        plan was for, the group is planned again on the same nodes, and else not at all.
+        """
+        own = self._group_of.get(pod_uid)
+        lifted = [
+            (name, place)
+            for name, plan in self._plans.items()
+            if name != own and not plan.under_way
+            for place in self.groups.places(name)
+            if place.node_name == node_name
+        ]
+        for _, place in lifted:
+            self.groups.taken(place.request.uid)
+            self._view.engine.release(place.request.uid)
+        try:
+            yield
+        finally:
+            broken = {name: None for name, place in lifted if not self._keep_again(name, place)}
+            for name in broken:
+                self._plan_again(name, [place for each, place in lifted if each == name])
+
+    def _plan_again(self, name: str, lifted: Sequence[Placement]) -> None:
+        """Plan a group anew whose cards went to another Pod, if its members keep their nodes."""
+        plan = self._plans[name]
+        places = {place.request.uid: place.node for place in (*lifted, *self.groups.places(name))}
+        self._unplan(name)
+        nodes = frozenset(places.values())
+        answer = self.groups.plan(plan.members, (), Among(self._view.engine, nodes))
+        taken = [placement for placement in answer.placements if placement is not None]
+        if {placement.request.uid: placement.node for placement in taken} == places:
+            self._keep(name, plan.members, taken)
+            self._plans[name].until = plan.until
+
+    # --- ends -----------------------------------------------------------------------------------
+
+    def lead(self) -> None:
+        """Take the open places of the ledger's plans, once this process decides."""
+        if self._leads:
+            return
+        self._leads = True
+        engine, lives = self._view.engine, self.groups.lives
+        for name, life in list(lives.items()):
+            members = {uid: one.request for uid, one in self._waiting.get(name, {}).items()}
+            for uid in life.places:
+                if uid not in members:
+                    self.groups.left(uid, None)
+            taken = take_again(life, members, self._view.numbers, engine)
+            for placement in (taken or {}).values():
+                engine.undo(placement)
+            for placement in (taken or {}).values():
+                self.groups.keep(name, placement)
+            if taken is None:
+                gone = next((uid for uid in life.places if uid not in members), "")
+                self._drop(name, MEMBER_GONE if gone else NODE_REFUSES, gone)
+            self._forget(name)
+
+    def review_all(self) -> None:
+        """End what is over of every plan and wait."""
+        self.lead()
+        now = self._clock.monotonic()
+        for name, plan in list(self._plans.items()):
+            if plan.until <= now and not plan.under_way:
+                self._unplan(name)
+        for name in list(self.groups.lives):
+            self.review(name)
+
+    def review(self, name: str) -> None:
+        """End a plan that is no longer valid, or the wait of a gang."""
+        life = self.groups.lives.get(name)
+        if life is None or not (life.places or life.held) or not self._may_drop(name):
+            return
+        self._end_wait(name, life)
+        for end in self.groups.ends(name, self._clock.wall_us()):
+            if isinstance(end, PodVoided):
+                self.given_up(end.pod_uid, end.reason)
+            elif life.places or not life.gave_up:
+                self._drop(name, end.reason, end.pod_uid)
+
+    def _end_wait(self, name: str, life: GroupLife) -> None:
+        """
+        Give up the members of a gang that are reserved for and not bound at its deadline.
+
+        Rule: design section 5, Gangs. What was reserved together is complete in the ledger at once:
+        here it counts who is bound.
+        """
+        gang = self.groups.gang_of(name)
+        if gang is None or not life.held:
+            return
+        if self._clock.wall_us() < life.waiting_since_us + gang.waiting_seconds * 1_000_000:
+            return
+        late = [uid for uid, held in life.held.items() if not held.bound]
+        for uid in late:
+            self.given_up(uid, DEADLINE)
+        started = len(life.held) - len(late) + self.groups.running(name) >= gang.min_available
+        if late and not started and not life.gave_up:
+            self._drop(name, DEADLINE, "")
+
+    def _may_drop(self, name: str) -> bool:
+        """Tell whether the plan is not on its way into the ledger."""
+        plan = self._plans.get(name)
+        return plan is None or not plan.under_way
+
+    def _drop(self, name: str, reason: str, pod_uid: str) -> None:
+        """End a plan; the ledger is told if it has it."""
+        if name in self._plans:
+            self._unplan(name)
+            return
+        at_us = self._clock.wall_us()
+        dropped = PlanDropped(group=name, reason=reason, pod_uid=pod_uid)
+        for placement in self.groups.dropped(name):
+            self._view.engine.release(placement.request.uid)
+        self.groups.fold(dropped, at_us)
+        new = events.plan_dropped(dropped, 1, at_us)
+        self._drops[name] = structs.replace(new, idempotency_key=f"drop:{name}:{at_us}")
+
+    def _unplan(self, name: str) -> None:
+        """End a plan that the ledger does not have."""
+        del self._plans[name]
+        for placement in self.groups.unplanned(name):
+            self._view.engine.release(placement.request.uid)
+        self._forget(name)
+
+    def node_gone(self, pod_uids: Sequence[str]) -> None:
+        """Forget places that the engine gave back when their node went."""
+        for uid in pod_uids:
+            self.groups.taken(uid)
+
+    def begin_drops(self) -> list[NewEvent]:
+        """Return what the ledger is to be told of ends, and take it for being told."""
+        drops = list(self._drops.values())
+        self._dropping.update(self._drops)
+        self._drops.clear()
+        return drops
+
+    def drop_failed(self, name: str) -> None:
+        """Take note that the ledger was not told of an end: it is again."""
+        drop = self._dropping.pop(name, None)
+        if drop is not None:
+            self._drops[name] = drop
+
+
+def may_be_member(item: Object) -> bool:
+    """Tell whether a Pod's labels or annotations may name a group or a gang: cheap."""
+    metadata = item["metadata"]
+    labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
+    return any(key in labels for key in MEMBER_LABELS) or ANNOTATION_GANG_NAME in annotations
+
+
+def _only(
+    request: PodRequest, asked: AskedNodes, number: int | None, best: Placement | None = None
+) -> Judged:
+    """Return that one node passes, if it was asked about."""
+    here = asked.nodes == (-1 if number is None else number)
+    failing = np.flatnonzero(~here)
+    passing = np.flatnonzero(here)
+    filtered = Filtered(
+        request=request,
+        best=best,
+        passing=passing,
+        ratings=np.zeros(len(passing), dtype=np.int64),
+        failing=failing,
+        codes=np.zeros(len(failing), dtype=np.int64),
+        hopeless=np.ones(len(failing), dtype=np.bool_),
+        reasons=(ELSEWHERE,),
+    )
+    return Judged(request=request, asked=asked, filtered=filtered)
+
+
+def _nowhere(request: PodRequest, asked: AskedNodes, refusal: Unfit) -> Judged:
+    """Return that no node passes, for one reason."""
+    judged = _only(request, asked, None)
+    filtered = replace(judged.filtered, reasons=(refusal.reason,))
+    return replace(judged, filtered=filtered, refusal=refusal.reason)

@@ -1,0 +1,131 @@
+"""Groups and gangs with the real kube-scheduler: planned whole, recorded once, bound as planned."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ledger.domain.log.events import GroupPlanned, LedgerEvent, PodReserved
+from ledger.store.open import open_ledger
+from tests.support.kube.bursts import eventually, remove_pods, settled
+from tests.support.kube.control_plane import ControlPlane
+from tests.support.kube.inventory import DEVICES, TOPOLOGIES, know
+from tests.support.kube.pods import pod, pods_in
+from tests.support.kube.schedulers import (
+    Identities,
+    add_gpu_node,
+    asking,
+    extender,
+    remove_node,
+)
+from tests.support.process import tenure
+
+GROUP = "gputopology.scheduling.koordinator.sh"
+GANG = "gang.scheduling.koordinator.sh"
+SEEN = "topology.scheduling.koordinator.sh/gpu"
+NODES = ("g-0", "g-1", "g-2")
+
+
+@pytest.fixture
+def nodes(plane: ControlPlane) -> Iterator[None]:
+    """Three nodes of four cards."""
+    know(plane, DEVICES, "Device")
+    know(plane, TOPOLOGIES, "NodeResourceTopology")
+    for name in NODES:
+        add_gpu_node(plane, name, gpus=4)
+    yield
+    for name in NODES:
+        remove_node(plane, name)
+
+
+def member(name: str, gpus: int, **more: Any) -> dict[str, Any]:  # noqa: ANN401 - a Pod's fields
+    """Return a Pod of whole cards."""
+    return pod(name, {"nvidia.com/gpu": str(gpus)}, schedulerName="tenure", **more)
+
+
+def recorded(url: str) -> list[LedgerEvent]:
+    """Return all events."""
+    with open_ledger(url, mode="read") as ledger:
+        return [one.event for one in ledger.read_events()]
+
+
+@pytest.mark.usefixtures("nodes")
+def test_a_topology_group_gets_one_node_and_its_members_see_all_its_cards(
+    plane: ControlPlane,
+    namespace: Callable[..., str],
+    ledger: str,
+    identities: Identities,
+    tmp_path: Path,
+) -> None:
+    """Two Pods of two cards and a third of one: one plan, in the ledger before who it is for."""
+    where = pods_in(namespace(managed=False))
+    labels = {f"{GROUP}/name": "job", f"{GROUP}/replica": "2"}
+    with (
+        extender(plane, ledger, identities) as served,
+        plane.scheduler(asking(plane, served, identities)),
+    ):
+        for name in ("job-0", "job-1"):
+            made = plane.api().create(where, member(name, 2, labels=labels))
+            assert made.ok, made.message
+        bound = settled(plane, where, 2)
+        assert len(bound) == 2, served.words()
+    assert len({one["spec"]["nodeName"] for one in bound}) == 1
+    seen = [json.loads(one["metadata"]["annotations"][SEEN]) for one in bound]
+    assert [each["visibleGPUs"] for each in seen] == [["0", "1", "2", "3"]] * 2
+    assert sorted(seen[0]["allocatedGPUs"]["0"] + seen[1]["allocatedGPUs"]["0"]) == [*"0123"]
+    events = recorded(ledger)
+    kinds = [type(one) for one in events if isinstance(one, GroupPlanned | PodReserved)]
+    assert kinds == [GroupPlanned, PodReserved, PodReserved]
+    for question in ("verify", "ledger replay"):
+        answer = tenure(*question.split(), "--ledger", ledger, cwd=tmp_path)
+        assert answer.returncode == 0, answer.stdout + answer.stderr
+    remove_pods(plane, where, ["job-0", "job-1"])
+
+
+@pytest.mark.usefixtures("nodes")
+def test_a_gang_waits_behind_its_gate_and_is_reserved_in_one_transaction(
+    plane: ControlPlane,
+    namespace: Callable[..., str],
+    ledger: str,
+    identities: Identities,
+    tmp_path: Path,
+) -> None:
+    """With three of four it stays gated; the fourth lets all go, on nodes that have the room."""
+    where = pods_in(namespace(managed=False))
+    annotations = {f"{GANG}/name": "gang", f"{GANG}/min-available": "4"}
+    gates = [{"name": "tenure.sh/gang"}]
+    names = [f"gang-{number}" for number in range(4)]
+
+    def create(name: str) -> None:
+        one = member(name, 3, annotations=annotations, schedulingGates=gates)
+        made = plane.api().create(where, one)
+        assert made.ok, made.message
+
+    with (
+        extender(plane, ledger, identities) as served,
+        plane.scheduler(asking(plane, served, identities)),
+    ):
+        for name in names[:3]:
+            create(name)
+        eventually(lambda: "tenure_extender" in served.probe("metrics"))
+        create(names[3])
+        api = plane.api()
+        # Three nodes of four cards take three members of three: the gang does not fit.
+        assert not [one for one in api.get(where).body["items"] if one["spec"].get("nodeName")]
+        add_gpu_node(plane, "g-3", gpus=4)
+        bound = settled(plane, where, 4)
+        assert len(bound) == 4, served.words()
+    remove_node(plane, "g-3")
+    assert len({one["spec"]["nodeName"] for one in bound}) == 4
+    events = recorded(ledger)
+    at = [number for number, one in enumerate(events) if isinstance(one, PodReserved)]
+    assert at == list(range(at[0], at[0] + 4)), "one transaction"
+    assert isinstance(events[at[0] - 1], GroupPlanned)
+    for question in ("verify", "ledger replay"):
+        answer = tenure(*question.split(), "--ledger", ledger, cwd=tmp_path)
+        assert answer.returncode == 0, answer.stdout + answer.stderr
+    remove_pods(plane, where, names)

@@ -1,0 +1,162 @@
+"""Gates that are lifted together, reservations that wait for their binds, and deadlines."""
+
+from __future__ import annotations
+
+from ledger.domain.log.events import (
+    GroupPlanned,
+    PlanDropped,
+    PodBound,
+    PodReserved,
+    PodVoided,
+)
+from scheduler.decide.group.life import DEADLINE
+from scheduler.service.binding import UNDER_WAY
+from tests.support.grouped import Scene
+
+GATED = [{"name": "tenure.sh/gang"}]
+
+
+def gates(scene: Scene) -> dict[str, object]:
+    """Return the gates of every Pod."""
+    return {name: one["spec"].get("schedulingGates") for name, one in scene.pods.items()}
+
+
+def test_gates_are_lifted_together_once_enough_are_there_and_fit() -> None:
+    """Not with too few members, not without room; other gates stay."""
+    scene = Scene()
+    scene.gang(2, 3, schedulingGates=GATED)
+    scene.settle()
+    assert set(map(str, gates(scene).values())) == {str(GATED)}
+    scene.create("large", 3)
+    held = scene.reserve("large", "a")
+    scene.gang(3, 3, schedulingGates=GATED)
+    scene.settle()
+    assert set(map(str, gates(scene).values())) == {"None", str(GATED)}
+    scene.end(held)
+    scene.settle()
+    assert set(map(str, gates(scene).values())) == {"None"}
+    for name in ("gang-0", "gang-1", "gang-2"):
+        assert scene.passing(name) == ["a"]
+
+
+def test_a_member_that_somebody_else_keeps_back_is_not_waited_for() -> None:
+    """Its gate of ours stays as well: it can't be scheduled."""
+    scene = Scene()
+    scene.gang(2, 2, schedulingGates=GATED)
+    both = [*GATED, {"name": "example.org/quota"}]
+    scene.gang(1, 1, name="alone", schedulingGates=both)
+    scene.settle()
+    assert gates(scene) == {"gang-0": None, "gang-1": None, "alone-0": both}
+
+
+def test_every_member_is_bound_by_the_reservation_made_with_the_first() -> None:
+    """One attempt each, one transaction, and its own Binding."""
+    scene = Scene("a", "b", gpus=4)
+    scene.gang(4, 4, schedulingGates=GATED)
+    scene.settle()
+    for name in ("gang-1", "gang-0", "gang-3", "gang-2"):
+        [where] = scene.passing(name)
+        assert not scene.bind(name, where)
+    reserved = scene.said(PodReserved)
+    assert [event.attempt for event in reserved] == [1, 1, 1, 1]
+    assert len(scene.said(GroupPlanned)) == 1
+    assert {event.pod_uid for event in scene.said(PodBound)} == {e.pod_uid for e in reserved}
+    assert not scene.said(PodVoided)
+    nodes = {event.pod_name: event.node_name for event in reserved}
+    assert nodes == {name: one["spec"]["nodeName"] for name, one in scene.pods.items()}
+
+
+def test_a_member_whose_version_moved_is_reserved_for_again() -> None:
+    """The Binding is refused on the version alone: void, reserve again, bind."""
+    scene = Scene()
+    scene.gang(2, 2)
+    scene.passing("gang-0")
+    assert not scene.bind("gang-0", "a")
+    scene.tell({**scene.pods["gang-1"], "status": {"phase": "Pending", "reason": "touched"}})
+    assert not scene.bind("gang-1", "a")
+    attempts = [e.attempt for e in scene.said(PodReserved) if e.pod_name == "gang-1"]
+    assert attempts == [1, 2]
+    assert scene.pods["gang-1"]["spec"]["nodeName"] == "a"
+
+
+def test_members_that_are_not_bound_at_the_deadline_are_voided_behind_the_fence() -> None:
+    """The bound one stays, the plan's end is recorded once, and the rest may complete the gang."""
+    scene = Scene()
+    scene.gang(3, 3)
+    scene.passing("gang-0")
+    assert not scene.bind("gang-0", "a")
+    before = scene.pods["gang-1"]["metadata"]["resourceVersion"]
+    scene.settle(9.0)
+    assert not scene.said(PodVoided)
+    for _ in range(3):
+        scene.settle()
+    voided = scene.said(PodVoided)
+    assert [(one.pod_uid, one.reason) for one in voided] == [
+        ("pod-gang-1", DEADLINE),
+        ("pod-gang-2", DEADLINE),
+    ]
+    assert before != scene.pods["gang-1"]["metadata"]["resourceVersion"], "the fence"
+    assert [one.reason for one in scene.said(PlanDropped)] == [DEADLINE]
+    for name in ("gang-2", "gang-1"):
+        assert scene.passing(name) == ["a"]
+        assert not scene.bind(name, "a")
+    scene.settle(20.0)
+    assert len(scene.said(PodBound)) == 3
+    assert len(scene.said(PodVoided)) == 2
+
+
+def test_a_gang_whose_members_are_bound_in_time_is_left_alone() -> None:
+    """Also by those who end before the others."""
+    scene = Scene()
+    scene.gang(2, 2)
+    for name in ("gang-0", "gang-1"):
+        scene.passing(name)
+        assert not scene.bind(name, "a")
+    scene.end(next(one for one in scene.said(PodReserved) if one.pod_name == "gang-0"))
+    scene.settle(60.0)
+    assert not scene.said(PodVoided)
+    assert not scene.said(PlanDropped)
+
+
+def test_a_member_that_is_deleted_before_its_bind_holds_nothing() -> None:
+    """Re-created under its name it is another Pod, and is placed beside its gang."""
+    scene = Scene()
+    scene.gang(2, 2)
+    scene.passing("gang-0")
+    assert not scene.bind("gang-0", "a")
+    scene.delete("gang-1")
+    scene.settle()
+    [voided] = scene.said(PodVoided)
+    assert voided.pod_uid == "pod-gang-1"
+    assert scene.books.standing("pod-gang-1") is None
+
+
+def test_a_restart_between_lifting_and_binding_goes_on_with_the_others() -> None:
+    """The next process plans again; nothing was recorded, so nothing is left."""
+    scene = Scene()
+    scene.gang(2, 2, schedulingGates=GATED)
+    scene.settle()
+    again = Scene(ledger=scene.live.ledger)
+    for one in scene.pods.values():
+        again.tell(one)
+    assert again.passing("gang-0") == ["a"]
+    assert not again.bind("gang-0", "a")
+    assert again.passing("gang-1") == ["a"]
+    assert not again.bind("gang-1", "a")
+    assert len(again.said(GroupPlanned)) == 1
+
+
+def test_a_ledger_that_is_away_leaves_the_gang_as_it_was() -> None:
+    """Asked again it is reserved whole."""
+    scene = Scene()
+    scene.gang(2, 2)
+    scene.passing("gang-0")
+    scene.live.ledger.refuses["uid-a"] = "no"
+    assert scene.bind("gang-0", "a") not in ("", UNDER_WAY)
+    del scene.live.ledger.refuses["uid-a"]
+    assert not scene.said(PodReserved)
+    scene.live.clock.now += 1
+    assert scene.passing("gang-1") == ["a"]
+    assert not scene.bind("gang-1", "a")
+    assert len(scene.said(PodReserved)) == 2
+    assert not [one for one in scene.said(PlanDropped) if one.reason == DEADLINE]
