@@ -20,6 +20,7 @@ from scheduler.service.gangs import Gangs
 from scheduler.service.groups import LiveGroups
 from scheduler.service.holds import Holds
 from scheduler.service.inventory import Inventory
+from scheduler.service.leading import Leading
 from scheduler.service.ports import Api, Clock, Recorder, Start
 from scheduler.service.reconciling import Reconciling
 from scheduler.service.refusing import History, Refusing
@@ -97,6 +98,7 @@ class Ports:
 
     Attributes:
         origin: whose ledger it is: `ledger/<cluster uid>`.
+        leading: nothing is given out but by who leads; ends are recorded whoever does.
         words: what every reservation repeats.
         told: what the ledger says of why Pods waited.
         proofs: made once the view is there, which knows machines.
@@ -111,6 +113,7 @@ class Ports:
     api: Api
     clock: Clock
     freshness: Freshness
+    leading: Leading
     words: DecidedBy
     proofs: Callable[[ClusterView], Proofs]
     told: History
@@ -142,7 +145,7 @@ def give_way(view: ClusterView, books: LiveBooks, holds: Holds, groups: LiveGrou
 
 def assemble(settings: SchedulingSettings, begun: Beginning, ports: Ports) -> Assembly:
     """Put a live scheduler together that begins with what a ledger tells."""
-    why_not, clock = ports.freshness.why_not, ports.clock
+    why_not, clock = ports.leading.why_not, ports.clock
     view = ClusterView(settings, wake=ports.wake)
     view.begin(begun.position, begun.state, begun.opened, begun.gone())
     holds = Holds(view.engine, clock.monotonic, view.directory.number)
@@ -159,7 +162,7 @@ def assemble(settings: SchedulingSettings, begun: Beginning, ports: Ports) -> As
         start=ports.start,
     )
     inventory = Inventory(view, ports.recorder, clock, begun, synced=ports.freshness.synced)
-    releasing = Releasing(view, books, binder, begun, why_not=why_not)
+    releasing = Releasing(view, books, binder, begun, why_not=ports.freshness.why_not)
     refusing = Refusing(view, books, binder, ports.words, told=ports.told, why_not=why_not)
     telling = Telling(api=ports.api, clock=clock, reporter=ports.actor)
     Saying(view, telling, why_not=why_not)
@@ -190,6 +193,6 @@ def assemble(settings: SchedulingSettings, begun: Beginning, ports: Ports) -> As
             trusted=ports.trusted,
             cluster=ports.origin,
             skew=ports.skew,
-            why_not=why_not,
+            why_not=ports.freshness.why_not,
         ),
     )

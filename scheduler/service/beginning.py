@@ -18,7 +18,7 @@ from ledger.domain.log.events import (
     RequestRefused,
     SettingsChanged,
 )
-from ledger.domain.log.state import LedgerState
+from ledger.domain.log.state import LedgerState, NodeState
 from ledger.domain.nodes import NodeFacts
 from ledger.store.open import Ledger
 from ledger.store.reading.kept import events_at, events_of, seldom_of, times_of
@@ -66,16 +66,20 @@ class Beginning:
 
     def gone(self) -> list[NodeFacts]:
         """Return the nodes with holders, as they were told of."""
-        nodes = []
-        for uid, node in self.state.nodes.items():
-            told = self.said.get(uid, Said())
-            if node.holdings:
-                inventory = told.inventory or NodeInventoried(
-                    node_uid=uid, node_name=node.name, devices=node.devices
-                )
-                described = None if told.described is None else told.described.facts
-                nodes.append(node_of(inventory, node.devices, described))
-        return nodes
+        return [
+            as_told(node, self.said.get(uid, Said()))
+            for uid, node in self.state.nodes.items()
+            if node.holdings
+        ]
+
+
+def as_told(node: NodeState, said: Said) -> NodeFacts:
+    """Return a node as the ledger was told of it."""
+    inventory = said.inventory or NodeInventoried(
+        node_uid=node.uid, node_name=node.name, devices=node.devices
+    )
+    described = None if said.described is None else said.described.facts
+    return node_of(inventory, node.devices, described)
 
 
 def begin(ledger: Ledger) -> Beginning:

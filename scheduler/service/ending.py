@@ -213,12 +213,17 @@ class Wakes:
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
-        self._due: dict[str, None] = {}
+        self._due: dict[str, float] = {}  # name of a node -> when something was released there
         self._told: dict[str, float] = {}
 
     def released(self, node_name: str) -> None:
         """Take note that something was released on a node."""
-        self._due[node_name] = None
+        self._due[node_name] = self._now()
+
+    def forget(self, seconds: float) -> None:
+        """Forget what was released longer ago: somebody else has told of it."""
+        now = self._now()
+        self._due = {name: at for name, at in self._due.items() if now - at < seconds}
 
     def take(self) -> list[str]:
         """Return the nodes that are to be annotated now."""
@@ -232,7 +237,7 @@ class Wakes:
 
     def again(self, node_name: str) -> None:
         """Take note that a node could not be annotated."""
-        self._due[node_name] = None
+        self._due[node_name] = self._now()
 
 
 def namespace_labels(labelled: Mapping[str, bool], holding: AbstractSet[str]) -> dict[str, bool]:

@@ -7,6 +7,7 @@ from typing import Final, Protocol
 
 STALE: Final = "ClusterViewStale"
 AWAY: Final = "LedgerUnavailable"
+UNSETTLED: Final = f"{STALE}: nodes are being recorded"
 SILENT_SECONDS_MAX: Final = 75.0
 """A watch lasts half a minute and ends with a bookmark: silence for twice as long is a fault."""
 
@@ -49,12 +50,16 @@ class Freshness:
 
     def why_not(self) -> str:
         """Return why nothing may be decided, empty when it may."""
-        if self.quarantine:
-            return self.quarantine
-        if self.away:
-            return AWAY
+        return self.why_not_known() or ("" if self.settled else UNSETTLED)
+
+    def why_not_known(self) -> str:
+        """Return why nobody knows here what there is, empty when it is known; also to a standby."""
+        return self.quarantine or (AWAY if self.away else self.why_stale())
+
+    def why_stale(self) -> str:
+        """Return which collection is not known as it is, empty when all are."""
         for name, one in self.followed.items():
             staleness = one.staleness()
             if not one.synced or staleness is None or staleness > SILENT_SECONDS_MAX:
                 return f"{STALE}: {name}"
-        return "" if self.settled else f"{STALE}: nodes are being recorded"
+        return ""

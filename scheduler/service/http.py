@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager
 from typing import Final
 
 from aiohttp import web
+from aiohttp.typedefs import Handler
 from aiohttp.web_protocol import RequestHandler
 
 from ledger.domain.errors import InputError
@@ -27,7 +28,12 @@ _log: Final = logging.getLogger("tenure.scheduler.http")
 Answering = Callable[[RequestHandler | None], AbstractContextManager[None]]
 
 
-def extender_app(extender: Extender, metrics: Metrics, answering: Answering) -> web.Application:
+def extender_app(
+    extender: Extender,
+    metrics: Metrics,
+    answering: Answering,
+    is_silent: Callable[[], bool] = lambda: False,
+) -> web.Application:
     """
     Return the application that kube-scheduler calls, TLS outside.
 
@@ -35,8 +41,17 @@ def extender_app(extender: Extender, metrics: Metrics, answering: Answering) -> 
 
     Args:
         answering: keeps a connection for as long as its request is being answered.
+        is_silent: callers should look for another replica: their connections are closed.
     """
-    app = web.Application(client_max_size=BODY_BYTES_MAX)
+
+    @web.middleware
+    async def let_go(request: web.Request, handler: Handler) -> web.StreamResponse:
+        response = await handler(request)
+        if is_silent():
+            response.force_close()
+        return response
+
+    app = web.Application(client_max_size=BODY_BYTES_MAX, middlewares=[let_go])
 
     async def at_once(act: Callable[[bytes], bytes], body: bytes) -> bytes:
         return act(body)

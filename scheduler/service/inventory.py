@@ -8,13 +8,20 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from ledger.domain.errors import FencedError, InputError, LedgerError
-from ledger.domain.log.events import NodeDescribed, NodeInventoried
+from ledger.domain.log.events import (
+    LedgerEvent,
+    NodeDescribed,
+    NodeInventoried,
+    NodeLost,
+    PodObserved,
+    PodReserved,
+)
 from ledger.domain.log.recorded import NewEvent
 from ledger.domain.log.recorded_node import recorded_node
 from ledger.domain.nodes import NodeFacts
 from ledger.store.writing.commands import Command, Recorded
 from scheduler.record import events
-from scheduler.service.beginning import Beginning, Said
+from scheduler.service.beginning import Beginning, Said, as_told
 from scheduler.service.ports import Clock, Recorder
 from scheduler.service.view import UNREADABLE, UNRECORDED, ClusterView
 
@@ -33,6 +40,9 @@ class Inventory:
     Rule: design section 4, "Events say what was decided on". A node is recorded where it is other
     than it was recorded last, and the view decides by it once that is durable. One that can't be
     read or recorded takes nothing, with a reason of its own; the others go on.
+
+    A replica that stands by writes nothing: it decides by the nodes that are as the ledger says
+    (`stand_by`, `follow`), and leaves what differs for when it takes over.
 
     Args:
         synced: every list that describes nodes was read once: before that a node may look as if it
@@ -58,10 +68,11 @@ class Inventory:
         self._clock = clock
         self._synced = synced
         self._said: dict[str, Said] = dict(begun.said)
-        self._live: Mapping[str, str] = {
+        self._live: dict[str, str] = {
             uid: node.name for uid, node in begun.state.nodes.items() if not node.lost
         }
         self._number = 0
+        self._left: dict[str, None] = {}  # names of nodes of which something is to be recorded
         self.settled = False
         self.faults: dict[str, str] = {}
         self.faulted: Callable[[str], None] = lambda _: None
@@ -77,7 +88,8 @@ class Inventory:
         if not self._synced():
             return
         view = self._view
-        view.nodes.note(self.faults)
+        view.nodes.note((*self.faults, *self._left))
+        self._left.clear()
         names = view.nodes.take_changed()
         try:
             await self._settle(names)
@@ -85,16 +97,74 @@ class Inventory:
             view.nodes.note(names)
             raise
 
+    def stand_by(self) -> None:
+        """Decide by every node that changed and is as the ledger says; record nothing."""
+        if not self._synced():
+            return
+        view = self._view
+        names = view.nodes.take_changed()
+        facts = self._read(names)
+        for name in _oldest_first(facts):
+            if self._is_recorded(facts[name]):
+                view.put_node(facts[name])
+            else:
+                self._left[name] = None
+        for name in names:
+            if name in facts or name in self.faults:
+                continue
+            uid = view.uid(name)
+            if uid is None:
+                continue
+            if self._is_lost(uid):
+                view.drop_node(uid)
+            else:
+                self._left[name] = None
+
+    def follow(self, event: LedgerEvent) -> None:
+        """Take note of what another replica recorded of a node, once the view has it."""
+        match event:
+            case NodeInventoried():
+                self._said.setdefault(event.node_uid, Said()).inventory = event
+                self._live[event.node_uid] = event.node_name
+            case NodeDescribed():
+                self._said.setdefault(event.node_uid, Said()).described = event
+            case NodeLost():
+                self._live.pop(event.node_uid, None)
+            case PodReserved() | PodObserved():
+                self._know(event.node_uid)
+            case _:
+                return
+        if event.node_name in self._left:
+            del self._left[event.node_name]
+            self._view.nodes.note((event.node_name,))
+
+    def _know(self, uid: str) -> None:
+        """Let a node that the API has not told of here count as gone: it has holders."""
+        state = self._view.recorded(uid)
+        if state is not None and state.holdings:
+            self._view.put_gone(as_told(state, self._said.get(uid, Said())))
+
+    def _is_lost(self, uid: str) -> bool:
+        state = self._view.recorded(uid)
+        return state is None or state.lost
+
+    def _is_recorded(self, facts: NodeFacts) -> bool:
+        """Tell whether the ledger says of a node what the API says, and nothing else is due."""
+        before = self._view.uid(facts.name)
+        if before not in (None, facts.uid) and not self._is_lost(before):
+            return False
+        return not self._news(facts) and self._is_lost(facts.uid) == facts.lost
+
     async def _settle(self, names: list[str]) -> None:
         view = self._view
         if not self.settled:
             there = view.nodes.uids()
-            for uid, name in self._live.items():
+            for uid, name in list(self._live.items()):
                 if uid not in there:
                     await self._lose(uid, name, DELETED)
         facts = self._read(names)
         failures: list[LedgerError] = []
-        order = sorted(facts, key=lambda name: facts[name].created)
+        order = _oldest_first(facts)
         for start in range(0, len(order), TOGETHER):
             part = order[start : start + TOGETHER]
             outcomes = await asyncio.gather(
@@ -150,19 +220,23 @@ class Inventory:
 
     async def _tell(self, facts: NodeFacts) -> bool:
         """Record what is new of a node; tell whether the ledger has it now."""
+        new = [self._ours(one, verb, facts.uid) for verb, one in self._news(facts).items()]
+        return not new or await self._record(facts.uid, facts.name, new)
+
+    def _news(self, facts: NodeFacts) -> dict[str, NewEvent]:
+        """Return what the ledger was not told of a node, by what it tells."""
         said = self._said.get(facts.uid, Said())
         state = self._view.recorded(facts.uid)
         back = state is not None and state.lost and not facts.lost
-        new = []
+        new = {}
         at_us = self._clock.wall_us()
         inventory = events.inventoried(facts, at_us)
         if back or inventory.event != said.inventory:
-            new.append(self._ours(inventory, "inventory", facts.uid))
+            new["inventory"] = inventory
         words = recorded_node(facts)
         if said.described is None or said.described.facts != words:
-            described = events.node_described(facts, words, at_us, 0, place=0, rank=0)
-            new.append(self._ours(described, "describe", facts.uid))
-        return not new or await self._record(facts.uid, facts.name, new)
+            new["describe"] = events.node_described(facts, words, at_us, 0, place=0, rank=0)
+        return new
 
     async def _lose(self, uid: str, name: str, reason: str) -> bool:
         """Record a loss that is new; tell whether the ledger has it now."""
@@ -199,3 +273,8 @@ class Inventory:
             self.faults[name] = words
             self.faulted(name)
             _log.error(reason, extra={"node_name": name, "reason": words})
+
+
+def _oldest_first(facts: Mapping[str, NodeFacts]) -> list[str]:
+    """Return the names of nodes in the order in which they are decided on."""
+    return sorted(facts, key=lambda name: facts[name].created)

@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from ledger.domain.annotations.wire import TRUE
+from ledger.domain.resources import LABEL_TENURE_LEADER
 from scheduler.service.api.words import GROUP, RESOURCE, VERSION
 from scheduler.service.witnesses import CONFIG_MAP
 
@@ -52,6 +54,7 @@ class SchedulerManifests:
         name: what they are called.
         service: of Tenure's extender.
         version: of the cluster, such as v1.36.3: kube-scheduler has the same.
+        lease: of the replica of Tenure's that leads.
         secret: with kube-scheduler's `tls.crt`, `tls.key` and the `ca.crt` of the extender.
         api: None = nobody but kube-scheduler is answered.
     """
@@ -63,6 +66,7 @@ class SchedulerManifests:
     secret: str = "tenure-kube-scheduler-certs"  # noqa: S105 - the name of a Secret is none
     replicas: int = 1
     api: ApiManifests | None = None
+    lease: str = "tenure-scheduler"
 
 
 def extender(url: str, folder: str) -> Thing:
@@ -136,7 +140,10 @@ def _tenure(options: SchedulerManifests) -> list[Thing]:
             "topology.node.k8s.io",
         ),
     )
-    head = _may(["get", "patch"], "", ["configmaps"], names=[CONFIG_MAP])
+    head = [
+        _may(["create"], "", ["configmaps"]),
+        _may(["get", "patch"], "", ["configmaps"], names=[CONFIG_MAP]),
+    ]
     rules = [
         _may(["get", "list", "watch", "patch"], "", ["pods"]),
         _may(["create"], "", ["pods/binding"]),
@@ -151,14 +158,14 @@ def _tenure(options: SchedulerManifests) -> list[Thing]:
         _bound("ClusterRole", name, name, account, options.namespace),
         _role("Role", name, "kube-system", [_may(["list", "watch"], "", ["configmaps"])]),
         _bound("Role", name, name, account, options.namespace, within="kube-system"),
-        _role("Role", name, options.namespace, [_may(["create"], "", ["configmaps"]), head]),
+        _role("Role", name, options.namespace, [*_leases(options.lease), *head]),
         _bound("Role", name, name, account, options.namespace, within=options.namespace),
         {
             "apiVersion": "v1",
             "kind": "Service",
             "metadata": _metadata(options.service, options.namespace),
             "spec": {
-                "selector": {"app.kubernetes.io/name": name},
+                "selector": {"app.kubernetes.io/name": name, LABEL_TENURE_LEADER: TRUE},
                 "ports": [{"name": "extender", "port": 443, "targetPort": 8443}],
             },
         },
@@ -219,17 +226,13 @@ def _kube_scheduler(options: SchedulerManifests) -> list[Thing]:
     name, namespace = f"{options.name}-kube-scheduler", options.namespace
     url = f"https://{options.service}.{namespace}.svc"
     config = configuration(url, f"{_MOUNT}/certs", namespace=namespace)
-    leases = [
-        _may(["create"], "coordination.k8s.io", ["leases"]),
-        _may(["get", "update"], "coordination.k8s.io", ["leases"], names=["tenure-kube-scheduler"]),
-    ]
     reader = "extension-apiserver-authentication-reader"
     return [
         _account(name, namespace),
         _bound("ClusterRole", name, "system:kube-scheduler", name, namespace),
         _bound("ClusterRole", f"{name}-volumes", "system:volume-scheduler", name, namespace),
         _bound("Role", name, reader, name, namespace, within="kube-system"),
-        _role("Role", name, namespace, leases),
+        _role("Role", name, namespace, _leases("tenure-kube-scheduler")),
         _bound("Role", name, name, name, namespace, within=namespace),
         {
             "apiVersion": "v1",
@@ -288,6 +291,15 @@ def _deployment(options: SchedulerManifests, name: str) -> Thing:
 def _may(verbs: list[str], group: str, kinds: list[str], names: Sequence[str] = ()) -> Thing:
     rule: Thing = {"apiGroups": [group], "resources": kinds, "verbs": verbs}
     return {**rule, "resourceNames": list(names)} if names else rule
+
+
+def _leases(name: str) -> list[Thing]:
+    """Return the rights of who competes for one Lease."""
+    group = "coordination.k8s.io"
+    return [
+        _may(["create"], group, ["leases"]),
+        _may(["get", "update"], group, ["leases"], names=[name]),
+    ]
 
 
 def _account(name: str, namespace: str) -> Thing:

@@ -47,6 +47,8 @@ TOGETHER: Final = 50
 """Nodes that are looked at without a pause: a filter that comes meanwhile waits for them."""
 SWEEP_SECONDS: Final = 30.0
 LABEL_SECONDS: Final = 1.0
+AGO_SECONDS_MAX: Final = 60.0
+"""A release that is older was told of by whoever recorded it: a Lease lapses much sooner."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 _log: Final = logging.getLogger("tenure.scheduler.releasing")
@@ -150,6 +152,17 @@ class Releasing:
         while self._sweep and len(names) < TOGETHER:
             names[self._sweep.pop()] = None
         return list(names)
+
+    def stand_by(self) -> None:
+        """Forget what whoever records has dealt with; who begins to record looks at every node."""
+        for name in list(islice(self._due, TOGETHER)):
+            del self._due[name]
+            self._view.pods.forget_gone(name, self._held_on(name))
+        self._wakes.forget(AGO_SECONDS_MAX)
+
+    def _held_on(self, name: str) -> set[str]:
+        states = self.states(name)
+        return {holding.pod_uid for state in states for holding in state.holdings.values()}
 
     # --- the ledger -----------------------------------------------------------------------------
 

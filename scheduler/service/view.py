@@ -129,7 +129,7 @@ class ClusterView:
         self._fold = Folding(state)
         self._opened = dict(opened)
         for facts in gone:
-            self._lay(replace(facts, lost=True))
+            self.put_gone(facts)
 
     def take(self, position: int, event: LedgerEvent) -> None:
         """Fold an event in, each once, whoever tells of it first."""
@@ -220,6 +220,11 @@ class ClusterView:
         self._named[facts.name] = facts.uid
         self._faults.pop(facts.name, None)
         self._lay(facts)
+
+    def put_gone(self, facts: NodeFacts) -> None:
+        """Count the holders of a node that the API has not told of; it takes nothing till then."""
+        if facts.uid not in self._facts:
+            self._lay(replace(facts, lost=True))
 
     def drop_node(self, uid: str) -> None:
         """Let a Node go, whose loss was recorded; while it has holders its account stays."""

@@ -21,6 +21,7 @@ from ledger.domain.annotations.signed import Checker
 from ledger.domain.annotations.wire import load
 from ledger.domain.errors import InputError
 from ledger.domain.log.codec import decode_value, encode_value
+from ledger.domain.log.events import LedgerEvent, PodReserved
 from ledger.domain.log.standing import (
     Ahead,
     Behind,
@@ -108,11 +109,19 @@ class ProofBook:
         self.claims.clear()
         self.broken.clear()
 
+    def follow(self, position: int, event: LedgerEvent) -> None:
+        """Take note of a reservation that the ledger has: it explains the Pod's proof."""
+        if self._held is not None and isinstance(event, PodReserved):
+            self._held[event.pod_uid] = position
+            claim = self.claims.get(event.pod_uid)
+            if claim is not None and claim.position == position:
+                del self.claims[event.pod_uid]
+
     def put(self, uid: str, item: Object) -> None:
         """Take a Pod that came or changed."""
         if self._held is None:
             return
-        self.drop(uid)
+        self._forget(uid)
         metadata = item["metadata"]
         text = (metadata.get("annotations") or {}).get(ANNOTATION_TENURE_PROOF)
         if text is None or not (item.get("spec") or {}).get("nodeName"):
@@ -136,6 +145,11 @@ class ProofBook:
 
     def drop(self, uid: str) -> None:
         """Forget a Pod that is gone."""
+        self._forget(uid)
+        if self._held is not None:
+            self._held.pop(uid, None)
+
+    def _forget(self, uid: str) -> None:
         self.claims.pop(uid, None)
         self.broken.pop(uid, None)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -64,6 +65,10 @@ class Leadership:
     Other people's clocks are not trusted: a Lease has lapsed when it was seen unchanged for its
     whole duration by our own monotonic clock. Nor is our own, where it differs from the API
     server's: what a leader writes down is read by the next one.
+
+    Attributes:
+        until: when the Lease ends to be ours unless it is renewed, by the monotonic clock: sooner
+            than anybody else may take it. In the past where it is not ours.
     """
 
     def __init__(
@@ -73,52 +78,75 @@ class Leadership:
         clock: Callable[[], datetime],
         monotonic: Callable[[], float],
         skew: Callable[[], timedelta] = timedelta,
+        *,
+        able: Callable[[], bool] = lambda: True,
     ) -> None:
-        """Make one; `skew` tells how far our clock is ahead of the API server's."""
+        """
+        Make one.
+
+        Args:
+            skew: tells how far our clock is ahead of the API server's.
+            able: tells whether we could lead; who can't, lets others take the Lease.
+        """
         self._objects = objects
         self._settings = settings
         self._clock = clock
         self._monotonic = monotonic
         self._skew = skew
+        self._able = able
+        self.until = -math.inf
         self._path = f"/apis/coordination.k8s.io/v1/namespaces/{settings.namespace}/leases"
         self._seen: tuple[Any, float] | None = None
         self._warned = False
+        self._reason = ""
 
     async def run(self, lead: Callable[[], Awaitable[None]]) -> None:
         """Compete for the Lease until cancelled; `lead` is cancelled when it is lost."""
         try:
             while True:
-                if await self._attempt() is _Seen.OURS:
+                if self._able() and await self._attempt() is _Seen.OURS:
                     await self._while_held(lead)
+                    if not self._able() or abs(self._skew()) >= SKEW_MAX:
+                        await self._release()
                 await asyncio.sleep(self._settings.retry.total_seconds())
         finally:
+            self.until = -math.inf
             await asyncio.shield(self._release())
 
     async def _while_held(self, lead: Callable[[], Awaitable[None]]) -> None:
         acting = asyncio.ensure_future(lead())
-        renewed = self._monotonic()
-        patience = self._settings.renew_deadline.total_seconds()
         try:
             while not acting.done():
                 await asyncio.wait({acting}, timeout=self._settings.retry.total_seconds())
-                began = self._monotonic()
-                seen = await self._attempt()
-                if seen is _Seen.OURS:
-                    renewed = began  # the server may have taken it as early as this
-                elif seen is _Seen.THEIRS or self._monotonic() - renewed > patience:
+                if not self._able():
+                    return
+                if await self._attempt() is _Seen.THEIRS or self._monotonic() > self.until:
                     return
         finally:
+            self.until = -math.inf
             acting.cancel()
             with suppress(asyncio.CancelledError):
                 await acting
 
     async def _attempt(self) -> _Seen:
         """Take or renew the Lease; tell whose it is now."""
+        began = self._monotonic()
         try:
             async with asyncio.timeout(self._settings.retry.total_seconds() * 2):
-                return await self._take()
-        except (TimeoutError, ApiError, ConflictError):
+                seen = await self._take()
+        except (TimeoutError, ApiError, ConflictError) as error:
+            self._say(str(error) or "no answer in time")
             return _Seen.UNKNOWN
+        self._reason = ""
+        if seen is _Seen.OURS:  # the server may have taken it as early as we began
+            self.until = began + self._settings.renew_deadline.total_seconds()
+        return seen
+
+    def _say(self, reason: str) -> None:
+        """Log why the Lease can't be asked for, once for each reason in a row."""
+        if reason != self._reason:
+            self._reason = reason
+            _log.warning("the Lease can't be had", extra={"lease": self._path, "reason": reason})
 
     async def _take(self) -> _Seen:
         path = f"{self._path}/{self._settings.name}"

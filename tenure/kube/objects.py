@@ -198,6 +198,7 @@ class KubeObjects:
             ApiError: every other refusal, and no answer in time.
         """
         headers = {"Content-Type": kind, "Accept": _JSON}
+        asked = datetime.now(UTC)
         with _as_api_errors(method, path, self._timeout_seconds):
             async with asyncio.timeout(self._timeout_seconds):
                 answer = await self._api.call_api(
@@ -210,7 +211,8 @@ class KubeObjects:
                     _request_timeout=self._timeout_seconds,
                 )
                 status = int(answer.status)
-                self._skew = _skew(answer.headers.get("Date", ""), datetime.now(UTC))
+                date = answer.headers.get("Date", "")
+                self._skew = _skew(date, asked, datetime.now(UTC))
                 raw = await _whole(answer)
         return _answered(method, path, status, raw, answer.headers)
 
@@ -229,16 +231,20 @@ def _as_api_errors(method: str, path: str, seconds: float) -> Iterator[None]:
         raise ApiError(f"the API can't be asked: {method} {path}: {error}") from error
 
 
-def _skew(date: str, now: datetime) -> timedelta:
-    """Return how far `now` is ahead of an answer's whole second; nothing where it tells none."""
+def _skew(date: str, asked: datetime, heard: datetime) -> timedelta:
+    """
+    Return how far our clock is ahead at least of an answer's; nothing where it tells no time.
+
+    It was made between `asked` and `heard`, and says whole seconds: what came late is no skew.
+    """
     try:
-        began = parsedate_to_datetime(date)
+        made = parsedate_to_datetime(date)
     except ValueError:
         return timedelta()
-    if began.tzinfo is None:
+    if made.tzinfo is None:
         return timedelta()
-    ahead = now - began
-    return ahead if ahead < timedelta() else max(ahead - timedelta(seconds=1), timedelta())
+    behind = heard - made
+    return behind if behind < timedelta() else max(asked - made - timedelta(seconds=1), timedelta())
 
 
 async def _whole(answer: aiohttp.ClientResponse) -> bytes:

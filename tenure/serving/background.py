@@ -31,8 +31,7 @@ class Tasks(list[Coroutine[Any, Any, None]]):
     def start(self) -> None:
         """Start what was collected since the last time."""
         while self:
-            one = self.pop(0)
-            task = asyncio.create_task(one)
+            task = asyncio.create_task(self.pop(0))
             task.add_done_callback(lambda done: None if done.cancelled() else self._main.cancel())
             self.running.append(task)
 

@@ -8,16 +8,16 @@ import signal
 from contextlib import AsyncExitStack
 from typing import Final
 
-from ledger.domain.log.clock import SteadyClock
 from ledger.store.service import open_service
-from ledger.store.writing.lane import Turn
 from scheduler.cluster.settings import settings_hash
 from scheduler.decide.settings import SchedulingSettings
 from scheduler.record.events import DecidedBy
 from scheduler.service.assembly import Ports, assemble
 from scheduler.service.freshness import Freshness
 from scheduler.service.http import extender_app
+from scheduler.service.leading import Leading
 from scheduler.service.metrics import Metrics
+from scheduler.service.replica import Replica
 from tenure.config import read_settings
 from tenure.kube.objects import connected
 from tenure.kube.reflector import Reflector
@@ -27,16 +27,16 @@ from tenure.serving.probes import probes_app
 from tenure.serving.scheduling.api import answer_people
 from tenure.serving.scheduling.certificates import ServingFolder
 from tenure.serving.scheduling.cluster import origin_of, reflectors
-from tenure.serving.scheduling.ledger import (
-    ProbedLane,
-    beginning_of,
-    follow_ledger,
-    refusals_told,
-    say_settings,
-)
+from tenure.serving.scheduling.label import label_the_leader
+from tenure.serving.scheduling.ledger import ProbedLane, beginning_of, refusals_told
 from tenure.serving.scheduling.options import ProcessClock, SchedulerOptions
 from tenure.serving.scheduling.process import Process
-from tenure.serving.scheduling.recording import record_what_changes
+from tenure.serving.scheduling.replica import (
+    be_a_replica,
+    is_skewed,
+    leadership_of,
+    why_not_ready,
+)
 from tenure.serving.scheduling.signing import signer_of, trusted_proofs
 from tenure.serving.scheduling.standing import Standing
 from tenure.version import tenure_version
@@ -52,7 +52,7 @@ async def serve_scheduler(options: SchedulerOptions) -> None:
     Serve until SIGTERM or SIGINT, then let go of kube-scheduler in order.
 
     Raises:
-        InputError: the settings file, a key or the ledger is wrong, or our clock is.
+        InputError: the settings file, a key or the ledger is wrong.
         ApiError: there are no credentials for a cluster, or it does not answer.
         CertificateError: the certificates can't be served.
         FencedError: another writer took the ledger over.
@@ -65,33 +65,13 @@ async def serve_scheduler(options: SchedulerOptions) -> None:
         process = await _opened(options, settings, metrics, stack, standing)
         await _show_probes(process)
         pods = _follow(process)
+        be_a_replica(process, standing, pods)
+        await label_the_leader(process)
         process.repeat(LOOK_SECONDS, "certificates", as_coroutine(folder.look))
         process.repeat(LOOK_SECONDS, "holds", as_coroutine(process.live.holds.expire))
         await answer_people(process, [])
         process.tasks.start()
-        process.tasks.run(_lead(process, standing, pods))
         await _answer(process, folder)
-
-
-async def _lead(process: Process, standing: Standing, pods: Reflector) -> None:
-    """Take the ledger over once it may be written, and begin to record."""
-    turn = Turn(
-        holder=_holder(process.options),
-        origin=process.origin,
-        version=tenure_version(),
-        wall_us=process.clock.wall_us(),
-        clock=SteadyClock(process.clock.reading),
-    )
-    await standing.take_over(process, turn, pods)
-    settings, words = process.settings, process.words
-    await say_settings(process.recorder, settings, words, process.begun, process.clock)
-    record_what_changes(process)
-    standing.keep_head(process)
-    process.tasks.start()
-
-
-def _holder(options: SchedulerOptions) -> str:
-    return f"scheduler/{options.replica}"
 
 
 async def _opened(
@@ -102,19 +82,24 @@ async def _opened(
     standing: Standing,
 ) -> Process:
     """Open the ledger of our cluster, and put together what decides."""
-    stopping, woken, clock, freshness = (
-        _told_to_stop(),
-        asyncio.Event(),
-        ProcessClock(),
-        Freshness(),
-    )
+    stopping, woken = _told_to_stop(), asyncio.Event()
+    clock, freshness = ProcessClock(), Freshness()
     objects = await stack.enter_async_context(connected(options.kubeconfig))
     origin = await origin_of(objects)
     service = await stack.enter_async_context(open_service(options.ledger, write=True))
     begun = await asyncio.to_thread(beginning_of, options.ledger, origin)
-    recorder = ProbedLane(service, freshness)
+    recorder = ProbedLane(service, freshness, clock.monotonic)
     stack.push_async_callback(recorder.close)
+    leadership = leadership_of(options, objects, freshness, recorder)
+    leading = Leading(
+        now=clock.monotonic,
+        lease_until=lambda: leadership.until,
+        skewed=lambda: is_skewed(objects),
+        fresh=freshness.why_not,
+        quarantined=lambda: freshness.quarantine,
+    )
     tasks = await stack.enter_async_context(tasks_of_process())
+    holder = f"scheduler/{options.replica}"
     words = DecidedBy(
         policy=settings.node_policy,
         settings_hash=settings_hash(settings, seed=0),
@@ -126,15 +111,17 @@ async def _opened(
         api=objects,
         clock=clock,
         freshness=freshness,
+        leading=leading,
         words=words,
         proofs=signer_of(options, origin, lambda: standing.incarnation),
         told=refusals_told(options.ledger),
         start=tasks.run,
         wake=woken.set,
-        actor=_holder(options),
+        actor=holder,
         trusted=trusted_proofs(options),
         skew=lambda: objects.skew().total_seconds(),
     )
+    live = assemble(settings, begun, ports)
     return Process(
         options=options,
         settings=settings,
@@ -148,9 +135,13 @@ async def _opened(
         service=service,
         recorder=recorder,
         freshness=freshness,
+        leadership=leadership,
+        leading=leading,
+        replica=Replica(live, leading, begun),
+        holder=holder,
         words=words,
         begun=begun,
-        live=assemble(settings, begun, ports),
+        live=live,
         tasks=tasks,
     )
 
@@ -166,7 +157,7 @@ def _told_to_stop() -> asyncio.Event:
 
 async def _show_probes(process: Process) -> None:
     """Listen for kubelet and Prometheus."""
-    live, freshness, metrics = process.live, process.freshness, process.metrics
+    live, metrics, leading = process.live, process.metrics, process.leading
     metrics.count_drift(live.reconciling.count)
     metrics.read(
         nodes=lambda: len(live.view.nodes.nodes),
@@ -174,9 +165,11 @@ async def _show_probes(process: Process) -> None:
         position=lambda: live.view.position,
         holds=lambda: len(live.holds),
         unconfirmed=lambda: sum(map(len, live.releasing.waiting.values())),
-        quarantined=lambda: bool(freshness.quarantine),
+        quarantined=lambda: bool(process.freshness.quarantine),
         unrecorded=lambda: len(live.releasing.faults),
         unexplained=lambda: len(live.refusing),
+        epoch=lambda: leading.epoch,
+        answering=lambda: not leading.why_not(),
     )
     for name, words, label, counts in (
         ("tenure_refusals", "Refusals, by what became of them.", "what", live.refusing.counts),
@@ -185,31 +178,27 @@ async def _show_probes(process: Process) -> None:
         ("tenure_kubernetes_events", "Events for people, by fate.", "what", live.telling.counts),
     ):
         metrics.count(name, words, label, counts.copy)
-
-    def why_not_ready() -> str:
-        return "stopping" if process.stopping.is_set() else freshness.why_not()
-
-    app = probes_app(metrics.registry, why_not_ready)
+    app = probes_app(metrics.registry, lambda: why_not_ready(process))
     listens = announced(app, process.options.probes, "probes", Connections())
     await process.stack.enter_async_context(listens)
 
 
 def _follow(process: Process) -> Reflector:
-    """Follow the cluster's collections and the ledger's feed; return who follows Pods."""
+    """Follow the cluster's collections; return who follows Pods."""
     followed = reflectors(process.live, process.objects)
     process.freshness.followed = followed
     process.metrics.watch_staleness(followed)
     for name, one in followed.items():
         process.repeat(FOLLOW_SECONDS, name, one.follow)
-    books, after = process.live.books, process.begun.position
-    process.tasks.append(follow_ledger(process.service, books, after, process.recorder))
     return followed["pods"]
 
 
 async def _answer(process: Process, folder: ServingFolder) -> None:
     """Answer kube-scheduler until the process is told to stop, and a while longer."""
     connections = Connections()
-    app = extender_app(process.live.extender, process.metrics, connections.answering)
+    app = extender_app(
+        process.live.extender, process.metrics, connections.answering, process.leading.is_silent
+    )
     where, drain = process.options.extender, process.options.drain_seconds
     async with announced(app, where, "extender", connections, folder.serving.context):
         await process.stopping.wait()

@@ -223,6 +223,20 @@ def scheduler(
             envvar="TENURE_SCHEDULER_REPLICA", help="What tells this replica from others."
         ),
     ] = None,
+    lease: Annotated[
+        str,
+        typer.Option(
+            envvar="TENURE_SCHEDULER_LEASE", help="Lease of the replica that leads, of all alike."
+        ),
+    ] = "tenure-scheduler",
+    pod: Annotated[
+        str,
+        typer.Option(
+            envvar="POD_NAME",
+            help="The Pod that we run in, which is labelled while we lead. Default: none.",
+            show_default=False,
+        ),
+    ] = "",
     drain_seconds: Annotated[
         float,
         typer.Option(
@@ -236,7 +250,8 @@ def scheduler(
     """
     Serve as the extender of a kube-scheduler: decide, record in the ledger, bind.
 
-    One replica at a time; `tenure manifests scheduler` prints the kube-scheduler that asks it.
+    Of several replicas one leads, the others stand by; `tenure manifests scheduler` prints them,
+    and the kube-scheduler that asks.
 
     Example: tenure serve scheduler --certificates tls --proof-key pods.key --ledger-key my.key
     """
@@ -268,6 +283,8 @@ def scheduler(
         replica=replica or default_replica(),
         trusted_proof_keys=tuple(trusted_proof_key or ()),
         namespace=namespace,
+        lease=lease,
+        pod=pod,
         drain_seconds=drain_seconds,
         api=people or None,
     )

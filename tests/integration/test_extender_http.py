@@ -12,6 +12,7 @@ import pytest
 
 from scheduler.service.answering import Extender
 from scheduler.service.http import extender_app
+from scheduler.service.leading import NOT_LEADER
 from scheduler.service.metrics import Metrics
 from scheduler.service.ports import BindCall
 from tenure.serving.listening import Connections, listening
@@ -118,3 +119,24 @@ def test_a_path_of_its_own_for_each_verb_and_no_other() -> None:
         assert status == 404
 
     served(act)
+
+
+def test_who_does_not_lead_says_so_and_closes_the_connection() -> None:
+    """The next one goes to whoever leads; while it leads, connections stay."""
+
+    async def main(why: str) -> tuple[str, str | None]:
+        live = Live()
+        extender = Extender(live.view, Binds(), why_not=lambda: why, groups=live.groups)
+        connections, metrics = Connections(), Metrics()
+        silent = why == NOT_LEADER
+        app = extender_app(extender, metrics, connections.answering, lambda: silent)
+        async with (
+            listening(app, ("127.0.0.1", 0), connections, finish_seconds=5.0) as port,
+            aiohttp.ClientSession(f"http://127.0.0.1:{port}") as session,
+            session.post("/filter", data=question()) as answer,
+        ):
+            body = await answer.json()
+            return body["Error"], answer.headers.get("Connection")
+
+    assert asyncio.run(main(NOT_LEADER)) == (NOT_LEADER, "close")
+    assert asyncio.run(main("ClockSkew")) == ("ClockSkew", None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,6 +32,7 @@ from scheduler.record.events import DecidedBy
 from scheduler.service.beginning import Beginning, Said
 from scheduler.service.groups import LiveGroups
 from scheduler.service.inventory import Inventory
+from scheduler.service.leading import Leading
 from scheduler.service.view import ClusterView
 from tests.support.objects import Json, device, gpu_device, node
 
@@ -203,6 +204,13 @@ class Live:
         chosen = self.view.choose(pod["metadata"]["uid"], name)
         assert isinstance(chosen, Placement), chosen
         return chosen
+
+
+def leads(epoch: int, fresh: Callable[[], str] = str) -> Leading:
+    """Return what whoever has Lease and ledger goes by."""
+    leading = Leading(now=lambda: 0.0, lease_until=lambda: 1.0, skewed=lambda: False, fresh=fresh)
+    leading.took(epoch)
+    return leading
 
 
 def types(log: Sequence[LedgerEvent]) -> list[str]:

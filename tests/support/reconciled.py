@@ -21,7 +21,7 @@ from scheduler.service.proofs import Signing
 from tests.support import fake_api, objects
 from tests.support.binding import Tasks
 from tests.support.fake_api import ApiClient, ApiServer, Json
-from tests.support.live import WORDS, MemoryLedger, StillClock
+from tests.support.live import WORDS, MemoryLedger, StillClock, leads
 
 CLUSTER: Final = "ledger/cluster"
 NAMESPACE: Final = "/api/v1/namespaces/ml"
@@ -162,6 +162,7 @@ class Cluster:
             api=self.api,
             clock=self.clock,
             freshness=freshness,
+            leading=leads(self.ledger.epoch + 1, freshness.why_not),
             words=WORDS,
             proofs=lambda _: Signing(
                 cluster=CLUSTER,

@@ -6,11 +6,8 @@ import time
 from typing import Final
 
 from certs.ports import ApiError
-from ledger.domain.errors import InputError
 from ledger.domain.resources import UNHEALTHY_GPU_NAMESPACE
 from scheduler.service.assembly import Assembly
-from tenure.exits import with_next
-from tenure.kube.lease import SKEW_MAX
 from tenure.kube.objects import KubeObjects
 from tenure.kube.reflector import Reflector
 
@@ -46,13 +43,8 @@ async def origin_of(objects: KubeObjects) -> str:
 
     Raises:
         ApiError: the API can't be asked.
-        InputError: our clock is another one than the API server's.
     """
     cluster = await objects.read(_CLUSTER)
     if cluster is None:
         raise ApiError(f"there is no such namespace: path={_CLUSTER}")
-    skew = objects.skew()
-    if abs(skew) > SKEW_MAX:
-        fact = f"ClockSkew: our clock is off the API server's: seconds={skew.total_seconds():.1f}"
-        raise with_next(InputError(fact), "set this machine's clock, then start it again")
     return f"ledger/{cluster['metadata']['uid']}"

@@ -1,16 +1,14 @@
-"""The ledger of the process: the lane that it writes through, and the feed that it follows."""
+"""The ledger of the process: what it begins with, and the lane that it writes through."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from contextlib import AsyncExitStack, aclosing
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from typing import Final
 
-from ledger.domain.errors import FencedError, InputError, LedgerError, OverloadedError
-from ledger.domain.log.events import EpochStarted
+from ledger.domain.errors import InputError, LedgerError, OverloadedError
 from ledger.store.open import open_ledger
-from ledger.store.reading.feed import follow
 from ledger.store.service import Service
 from ledger.store.writing.commands import Command, Outcome
 from ledger.store.writing.lane import Lane, Turn, open_lane
@@ -20,11 +18,9 @@ from scheduler.record import events
 from scheduler.record.events import DecidedBy
 from scheduler.record.refusing import Told
 from scheduler.service.beginning import Beginning, begin, told_refusals
-from scheduler.service.books import LiveBooks
 from scheduler.service.freshness import Freshness
 from scheduler.service.refusing import History
 from tenure.exits import with_next
-from tenure.serving.scheduling.options import ProcessClock
 
 PROBE_SECONDS: Final = 1.0
 
@@ -33,12 +29,23 @@ class ProbedLane:
     """
     The lane, once the ledger is ours, and whether the ledger behind it answers.
 
+    Args:
+        now: seconds that never run backwards.
+
     Attributes:
         lane: None before we take the ledger over.
     """
 
-    def __init__(self, service: Service, freshness: Freshness, lane: Lane | None = None) -> None:
+    def __init__(
+        self,
+        service: Service,
+        freshness: Freshness,
+        now: Callable[[], float],
+        lane: Lane | None = None,
+    ) -> None:
         self.lane = lane
+        self._now = now
+        self._away_since = 0.0
         self._service = service
         self._freshness = freshness
         self._opened = AsyncExitStack()
@@ -76,10 +83,19 @@ class ProbedLane:
         except OverloadedError:
             raise
         except LedgerError:
-            self._freshness.away = True
+            self.lost()
             raise
         self._freshness.away = False
         return outcome
+
+    def lost(self) -> None:
+        """Take note that the ledger did not answer."""
+        if not self._freshness.away:
+            self._freshness.away, self._away_since = True, self._now()
+
+    def is_away(self, seconds: float) -> bool:
+        """Tell whether the ledger has been away for so long."""
+        return self._freshness.away and self._now() - self._away_since >= seconds
 
     async def probe(self) -> None:
         """Look whether a ledger that was away is back."""
@@ -122,25 +138,13 @@ async def say_settings(
     recorder: ProbedLane,
     settings: SchedulingSettings,
     words: DecidedBy,
-    begun: Beginning,
-    clock: ProcessClock,
+    before: str,
+    at_us: int,
 ) -> None:
     """Record what is decided by, where it is other than before."""
     text = settings_json(settings, seed=0)
-    if begun.settings == text:
+    if before == text:
         return
-    new = events.settings_changed(words, text, clock.wall_us())
+    new = events.settings_changed(words, text, at_us)
     key = f"{new.idempotency_key}:{recorder.epoch}"
     await recorder.record(Command(events=(events.by("scheduler", new, key=key),)))
-
-
-async def follow_ledger(
-    service: Service, books: LiveBooks, after: int, recorder: ProbedLane
-) -> None:
-    """Take note of every event; once we write, end where a later writer's epoch starts."""
-    async with aclosing(follow(service, after=after)) as recorded:
-        async for one in recorded:
-            is_later = 0 < recorder.epoch < one.envelope.epoch
-            if isinstance(one.event, EpochStarted) and is_later:
-                raise FencedError(f"another writer took over: epoch={one.envelope.epoch}")
-            books.take(one.envelope.position, one.event)

@@ -40,7 +40,10 @@ class SchedulerOptions:
         proof_key, ledger_key: files of signer keys, for the proofs on Pods and for what is said of
             the ledger.
         trusted_proof_keys: verifier keys, or their files, of which Pods still carry proofs.
+        replica: what tells this replica from others, in the Lease.
         namespace: of our own objects.
+        lease: name of the Lease of who leads.
+        pod: the Pod that we run in, to label it as the leader's; empty outside of a cluster.
         drain_seconds: time for the news to spread that we are going, before we stop listening.
         api: where people, agents and webhooks are answered; None = nowhere.
     """
@@ -58,6 +61,8 @@ class SchedulerOptions:
     replica: str
     trusted_proof_keys: tuple[str, ...] = ()
     namespace: str = "tenure-system"
+    lease: str = "tenure-scheduler"
+    pod: str = ""
     drain_seconds: float = 5.0
     api: ApiOptions | None = None
 

@@ -15,7 +15,10 @@ from scheduler.record.events import DecidedBy
 from scheduler.service.assembly import Assembly
 from scheduler.service.beginning import Beginning
 from scheduler.service.freshness import Freshness
+from scheduler.service.leading import Leading
 from scheduler.service.metrics import Metrics
+from scheduler.service.replica import Replica
+from tenure.kube.lease import Leadership
 from tenure.kube.objects import KubeObjects
 from tenure.serving.background import Tasks, every
 from tenure.serving.scheduling.ledger import ProbedLane
@@ -34,6 +37,8 @@ class Process:
         stack: closes what was opened, in the reverse order.
         stopping: set when the process was told to stop.
         woken: set when a node changed.
+        leading: whether this replica answers; `replica` follows the ledger and takes it over.
+        holder: whose doing the events are.
         words: what every reservation repeats.
         live: what decides.
     """
@@ -50,6 +55,10 @@ class Process:
     service: Service
     recorder: ProbedLane
     freshness: Freshness
+    leadership: Leadership
+    leading: Leading
+    replica: Replica
+    holder: str
     words: DecidedBy
     begun: Beginning
     live: Assembly

@@ -19,7 +19,7 @@ _LOOK_SECONDS: Final = 2.0
 
 
 def record_what_changes(process: Process) -> None:
-    """Record nodes, ends and drift, tell the cluster of room, and look for the ledger."""
+    """Record nodes, ends and drift, and tell the cluster of room."""
     releasing = process.live.releasing
     process.repeat(SETTLE_SECONDS, "inventory", _settling(process), fatal=FATAL)
     process.repeat(SETTLE_SECONDS, "releases", releasing.settle, fatal=FATAL)
@@ -28,7 +28,6 @@ def record_what_changes(process: Process) -> None:
     process.repeat(EXPLAIN_SECONDS, "refusals", process.live.refusing.settle, fatal=FATAL)
     process.repeat(PROBE_SECONDS, "events", process.live.telling.send)
     process.repeat(DRIFT_SECONDS, "drift", process.live.reconciling.settle, fatal=FATAL)
-    process.repeat(PROBE_SECONDS, "ledger", process.recorder.probe)
 
 
 def _settling(process: Process) -> Callable[[], Awaitable[None]]:

@@ -38,7 +38,6 @@ HEAD_SECONDS: Final = 10.0
 """How often the ConfigMap is told of the head at most."""
 VERSIONS: Final = 64
 """How many of the newest reservations tell which versions the API server had."""
-_LOOK_SECONDS: Final = 0.02
 _AGAIN_SECONDS: Final = 2.0
 
 _log: Final = logging.getLogger("tenure.scheduler.standing")
@@ -57,22 +56,24 @@ class Standing:
         self._own = Own(origin="", position=0, epoch=0)
         self.incarnation = ""
 
-    async def take_over(self, process: Process, turn: Turn, pods: Reflector) -> None:
+    async def take_over(self, process: Process, turn: Callable[[], Turn], pods: Reflector) -> None:
         """
-        Wait until the cluster is listed and nobody has seen more than the ledger says; take it.
+        Wait until nobody has seen more than the ledger says; start an epoch in it.
 
-        Nothing is written before: what was lost begins behind the last event that is there.
+        Nothing is written before: what was lost begins behind the last event that is there. The
+        cluster was listed; the feed may be behind.
+
+        Raises:
+            LedgerError: it can't be taken over now.
         """
         freshness = process.freshness
-        await _until(freshness.synced)
         while why := await self._why_not(process, pods):
             if why != freshness.quarantine:
                 freshness.quarantine = why
                 _log.error("quarantined: nothing is granted or recorded", extra={"reason": why})
             await asyncio.sleep(_AGAIN_SECONDS)
-        await process.recorder.open(turn)
+        await process.recorder.open(turn())
         process.live.proofs.close()
-        await _until(lambda: process.live.view.position >= process.recorder.position)
         if freshness.quarantine:
             freshness.quarantine = ""
             _log.info("out of quarantine", extra={"position": process.recorder.position})
@@ -103,6 +104,7 @@ class Standing:
                 examined, process.options.ledger, claims, kept, self._check
             )
         except LedgerError:
+            process.recorder.lost()  # another replica may try
             return AWAY
         for uid, fact in (*proofs.broken.items(), *found.disbelieved.items()):
             _log.warning("a proof is not believed", extra={"pod_uid": uid, "reason": fact})
@@ -121,12 +123,6 @@ class Standing:
             lost=self._own.lost,
             chains={head.position: head.chain_hash.hex()},
         )
-
-
-async def _until(met: Callable[[], bool]) -> None:
-    """Wait for what nobody tells of; the process ends before if it is told to."""
-    while not met():  # noqa: ASYNC110 - as above
-        await asyncio.sleep(_LOOK_SECONDS)
 
 
 def examined(

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import yaml
 from cryptography import x509
@@ -93,6 +93,15 @@ def client_leaf(authority: KeyPair, name: str = KUBE_SCHEDULER) -> KeyPair:
     )
 
 
+class HasPort(Protocol):
+    """Where an extender is asked."""
+
+    @property
+    def port(self) -> int:
+        """Return the port, on the loopback."""
+        ...
+
+
 @dataclass(slots=True, kw_only=True)
 class Served:
     """A running extender."""
@@ -114,10 +123,14 @@ class Served:
         except OSError:
             return ""
 
-    def wait_ready(self) -> None:
-        """Wait until calls should come."""
+    def leads(self) -> bool:
+        """Tell whether it answers."""
+        return 'tenure_scheduler_view{what="answering"} 1.0' in self.probe("metrics")
+
+    def wait_ready(self, *, leading: bool = True) -> None:
+        """Wait until it could answer, and does."""
         until = time.monotonic() + READY_SECONDS
-        while self.probe("readyz") != "ok\n":
+        while self.probe("readyz") != "ok\n" or (leading and not self.leads()):
             assert self.process.poll() is None, self.words()
             assert time.monotonic() < until, self.words()
             time.sleep(0.1)
@@ -142,6 +155,9 @@ def extender(
     remembered: bool = False,
     ready: bool = True,
     api: int = 0,
+    replica: str = "tenure-scheduler-0",
+    leading: bool = True,
+    pod: str = "",
 ) -> Iterator[Served]:
     """
     Run `tenure serve scheduler` until the block ends; it waits until that is ready.
@@ -150,6 +166,9 @@ def extender(
         remembered: the cluster keeps what it has seen of its ledger; else this is its first one.
         ready: wait for it.
         api: port where people are answered; 0 = nowhere.
+        replica: one that is started again under its name has its Lease at once.
+        leading: it is waited until this one answers; else it stands by.
+        pod: the Pod object that it labels as the leader's.
     """
     if not remembered:
         plane.api().delete(config_map_path("tenure-system"))
@@ -170,6 +189,7 @@ def extender(
         *("--certificates", str(identities.server)),
         *("--proof-key", str(identities.keys / "proof.key")),
         *("--ledger-key", str(identities.keys / "ledger.key"), "--drain-seconds", "0"),
+        *("--replica", replica, "--pod", pod),
     ]
     if api:
         command += ["--api", f"127.0.0.1:{api}", "--api-name", API_NAME]
@@ -178,7 +198,7 @@ def extender(
     served = Served(process=process, port=served_at, probes=probes, log=log)
     try:
         if ready:
-            served.wait_ready()
+            served.wait_ready(leading=leading)
         yield served
     finally:
         if process.poll() is None:
@@ -190,7 +210,7 @@ def extender(
                 process.wait(20)
 
 
-def asking(plane: ControlPlane, served: Served, identities: Identities) -> Path:
+def asking(plane: ControlPlane, served: HasPort, identities: Identities) -> Path:
     """Write and return the configuration of a kube-scheduler that asks this extender."""
     config = configuration(
         f"https://127.0.0.1:{served.port}",

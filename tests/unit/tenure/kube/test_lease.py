@@ -180,3 +180,59 @@ def test_whoever_has_a_wrong_clock_does_not_lead() -> None:
         await asyncio.gather(task, return_exceptions=True)
 
     run_in_virtual_time(run())
+
+
+def test_a_lead_ends_by_its_own_clock_before_another_begins() -> None:
+    """`until` says so without anybody being asked, and a pause shows at once."""
+
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        objects = MemoryObjects()
+        one = Leadership(objects, settings("a"), Clock(), loop.time)
+        assert one.until < loop.time(), "it is not ours before it was taken"
+        task = asyncio.create_task(one.run(_forever))
+        await asyncio.sleep(5)
+        began = loop.time()
+        assert began < one.until <= began + 10
+
+        async def hang(_method: str, _path: str) -> None:
+            await asyncio.sleep(3_600)
+
+        objects.before = hang
+        await asyncio.sleep(10)
+        assert one.until <= loop.time()
+        objects.before = _at_once
+        await asyncio.sleep(5)
+        assert one.until > loop.time(), "it was nobody else's meanwhile"
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        assert one.until < loop.time()
+
+    run_in_virtual_time(run())
+
+
+def test_whoever_can_not_lead_lets_others() -> None:
+    """At once, where it held the Lease; and it does not compete."""
+
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        objects, able = MemoryObjects(), True
+        one = Leadership(objects, settings("a"), Clock(), loop.time, able=lambda: able)
+        task = asyncio.create_task(one.run(_forever))
+        await asyncio.sleep(5)
+        assert objects.objects[PATH]["spec"]["holderIdentity"] == "a"
+        able = False
+        await asyncio.sleep(5)
+        assert one.until < loop.time()
+        assert objects.objects[PATH]["spec"]["holderIdentity"] == ""
+        able = True
+        await asyncio.sleep(5)
+        assert one.until > loop.time()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    run_in_virtual_time(run())
+
+
+async def _forever() -> None:
+    await asyncio.sleep(3_600)

@@ -53,7 +53,8 @@ def test_a_ledger_that_fails_is_away_until_it_answers_again(tmp_path: Path) -> N
     async def main() -> None:
         lane, fresh = FakeLane(), Freshness()
         async with open_service(str(path), write=True) as service:
-            probed = ProbedLane(service, fresh, cast("Lane", lane))
+            now = 0.0
+            probed = ProbedLane(service, fresh, lambda: now, cast("Lane", lane))
             lane.error = OverloadedError("too many wait")
             with pytest.raises(OverloadedError):
                 await probed.record(COMMAND)
@@ -62,6 +63,9 @@ def test_a_ledger_that_fails_is_away_until_it_answers_again(tmp_path: Path) -> N
             with pytest.raises(LedgerError):
                 await probed.record(COMMAND)
             assert fresh.away
+            assert not probed.is_away(10.0)
+            now = 10.0
+            assert probed.is_away(10.0), "another replica may try"
             path.rename(tmp_path / "b.db")
             with pytest.raises(LedgerError):
                 await probed.probe()
@@ -69,6 +73,7 @@ def test_a_ledger_that_fails_is_away_until_it_answers_again(tmp_path: Path) -> N
             (tmp_path / "b.db").rename(path)
             await probed.probe()
             assert not fresh.away
+            assert not probed.is_away(0.0)
 
     asyncio.run(main())
 

@@ -1,0 +1,96 @@
+"""
+Which of several replicas answers: the Lease says who should, the ledger's epoch who may.
+
+Rule: design sections 2 and 8: one replica is active, the others are hot standbys; Lease for
+liveness, epoch for safety. Whoever has the epoch records: what it writes is fenced by the ledger
+itself, whatever it believes. Whoever has the Lease besides, and a clock that is right, gives things
+out. So a leader that loses the Lease falls silent at once, before anybody else may take it, and
+goes on where it was if nobody did; one whose epoch is over ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from ledger.domain.errors import FencedError
+
+NOT_LEADER: Final = "NotLeader"
+CLOCK_SKEW: Final = "ClockSkew"
+
+
+class Leading:
+    """
+    Whether one replica answers, and why not.
+
+    Args:
+        now: seconds that never run backwards.
+        lease_until: until when the Lease is ours, by the same clock.
+        skewed: our clock is too far off the API server's.
+        fresh: why nothing may be decided now, empty when it may.
+        quarantined: why the ledger may not be taken over, empty when it may.
+
+    Attributes:
+        epoch: the one that we write in; 0 before we took the ledger over.
+    """
+
+    def __init__(
+        self,
+        *,
+        now: Callable[[], float],
+        lease_until: Callable[[], float],
+        skewed: Callable[[], bool],
+        fresh: Callable[[], str],
+        quarantined: Callable[[], str] = str,
+    ) -> None:
+        self._now = now
+        self._lease_until = lease_until
+        self._skewed = skewed
+        self._fresh = fresh
+        self._quarantined = quarantined
+        self._newest = 0
+        self.epoch = 0
+
+    def took(self, epoch: int) -> None:
+        """
+        Begin to write in an epoch of ours; everything before it is known here.
+
+        Raises:
+            FencedError: another one has started since.
+        """
+        assert not self.epoch, "a process takes the ledger over once"
+        self.epoch = epoch
+        self._check()
+
+    def heard(self, epoch: int) -> None:
+        """
+        Take note of an epoch that started.
+
+        Raises:
+            FencedError: ours is over.
+        """
+        self._newest = max(self._newest, epoch)
+        self._check()
+
+    def _check(self) -> None:
+        if self.is_deposed:
+            raise FencedError(f"another writer took over: epoch={self._newest}")
+
+    @property
+    def is_deposed(self) -> bool:
+        """Tell whether our epoch is over."""
+        return bool(self.epoch) and self._newest > self.epoch
+
+    def why_not(self) -> str:
+        """Return why nothing is given out here, empty where it is."""
+        if not self.epoch:
+            return self._quarantined() or NOT_LEADER
+        if self.is_deposed:
+            return NOT_LEADER
+        if self._skewed():
+            return CLOCK_SKEW
+        return self._fresh() or ("" if self._now() < self._lease_until() else NOT_LEADER)
+
+    def is_silent(self) -> bool:
+        """Tell whether callers should look for another replica."""
+        return self.why_not() == NOT_LEADER

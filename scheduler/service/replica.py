@@ -1,0 +1,97 @@
+"""
+One of several replicas: it stands by with all that deciding needs, and takes the ledger over.
+
+Rule: design section 2: hot standbys follow the feed. What a standby knows is what a leader knows,
+so a takeover folds nothing: it starts an epoch, waits for the feed to reach it, and goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final, Protocol
+
+from ledger.domain.errors import LedgerError
+from ledger.domain.log.events import EpochStarted, SettingsChanged
+from ledger.domain.log.recorded import RecordedEvent
+from scheduler.service.assembly import Assembly
+from scheduler.service.beginning import Beginning
+from scheduler.service.leading import Leading
+
+CATCH_UP_SECONDS: Final = 30.0
+
+
+class Begun(Protocol):
+    """A writer whose epoch has started; see `scheduler.service.ports.Recorder`."""
+
+    @property
+    def epoch(self) -> int:
+        """Return the epoch that is written in."""
+        ...
+
+    @property
+    def position(self) -> int:
+        """Return the last position that is known to be durable."""
+        ...
+
+
+class Replica:
+    """
+    Follows the ledger, and takes it over.
+
+    Attributes:
+        settings: the newest settings that decisions were made by, as the ledger has them.
+    """
+
+    def __init__(self, live: Assembly, leading: Leading, begun: Beginning) -> None:
+        self._live = live
+        self._leading = leading
+        self._moved = asyncio.Event()
+        self.settings = begun.settings
+
+    def follow(self, recorded: RecordedEvent) -> None:
+        """
+        Take note of an event, in the order of the feed.
+
+        Raises:
+            FencedError: another writer has taken the ledger over from us.
+        """
+        event, live = recorded.event, self._live
+        if isinstance(event, EpochStarted):
+            self._leading.heard(event.epoch)
+        elif isinstance(event, SettingsChanged):
+            self.settings = event.settings
+        live.books.take(recorded.envelope.position, event)
+        if not self._leading.epoch:
+            live.inventory.follow(event)
+            live.proofs.follow(recorded.envelope.position, event)
+        self._moved.set()
+
+    def stand_by(self) -> None:
+        """Keep what others decide by as they have it, and record nothing."""
+        if not self._leading.epoch:
+            self._live.inventory.stand_by()
+            self._live.releasing.stand_by()
+
+    async def take_over(self, begun: Begun, record: Callable[[], Awaitable[None]]) -> None:
+        """
+        Lead from when everything is known here that was recorded before our epoch.
+
+        Args:
+            begun: the writer of our epoch.
+            record: says what is decided by from here on.
+
+        Raises:
+            FencedError: another writer has taken it over since.
+            LedgerError: the feed does not get there in time.
+        """
+        try:
+            async with asyncio.timeout(CATCH_UP_SECONDS):
+                while self._live.view.position < begun.position:
+                    self._moved.clear()
+                    await self._moved.wait()
+        except TimeoutError as error:
+            at = self._live.view.position
+            raise LedgerError(f"the feed is behind: at={at}, head={begun.position}") from error
+        await record()
+        self._leading.took(begun.epoch)

@@ -1,0 +1,123 @@
+"""The process as one of several replicas: it follows the feed, and leads while it has the Lease."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from contextlib import aclosing
+from datetime import UTC, datetime
+from functools import partial
+from typing import Final
+
+from ledger.domain.errors import LedgerError
+from ledger.domain.log.clock import SteadyClock
+from ledger.store.reading.feed import follow
+from ledger.store.writing.lane import Turn
+from scheduler.service.freshness import Freshness
+from tenure.kube.lease import SKEW_MAX, Leadership, LeaseSettings
+from tenure.kube.objects import KubeObjects
+from tenure.kube.reflector import Reflector
+from tenure.serving.background import as_coroutine
+from tenure.serving.scheduling.ledger import PROBE_SECONDS, ProbedLane, say_settings
+from tenure.serving.scheduling.options import SchedulerOptions
+from tenure.serving.scheduling.process import FATAL, Process
+from tenure.serving.scheduling.recording import record_what_changes
+from tenure.serving.scheduling.standing import Standing
+from tenure.version import tenure_version
+
+STAND_BY_SECONDS: Final = 0.1
+AWAY_SECONDS_MAX: Final = 10.0
+"""Whoever can't reach the ledger for so long lets another replica try."""
+
+_log: Final = logging.getLogger("tenure.scheduler")
+
+
+def leadership_of(
+    options: SchedulerOptions, objects: KubeObjects, freshness: Freshness, recorder: ProbedLane
+) -> Leadership:
+    """Return who competes for the Lease, once what there is is known here."""
+    settings = LeaseSettings(
+        namespace=options.namespace, name=options.lease, identity=options.replica
+    )
+
+    def able() -> bool:
+        patience = AWAY_SECONDS_MAX if recorder.epoch else 0.0
+        return freshness.synced() and not freshness.why_stale() and not recorder.is_away(patience)
+
+    return Leadership(objects, settings, _now, time.monotonic, objects.skew, able=able)
+
+
+def is_skewed(objects: KubeObjects) -> bool:
+    """Tell whether our clock was too far off when the API server last answered."""
+    return abs(objects.skew()) >= SKEW_MAX
+
+
+def why_not_ready(process: Process) -> str:
+    """
+    Return why no calls should come here, or nobody should count on this replica; empty otherwise.
+
+    Who stands by is ready once it could take over, so that a rollout goes on; calls go to whoever
+    has the leader's label.
+    """
+    if process.stopping.is_set():
+        return "stopping"
+    leading = process.leading
+    return leading.why_not() if leading.epoch else process.freshness.why_not_known()
+
+
+def be_a_replica(process: Process, standing: Standing, pods: Reflector) -> None:
+    """Follow the ledger, stand by, and lead from when the Lease is ours."""
+    process.tasks.append(_follow(process))
+    stand_by = as_coroutine(process.replica.stand_by)
+    process.repeat(STAND_BY_SECONDS, "standing by", stand_by, fatal=FATAL)
+    process.repeat(PROBE_SECONDS, "ledger", process.recorder.probe)
+    process.tasks.append(process.leadership.run(partial(_lead, process, standing, pods)))
+
+
+async def _follow(process: Process) -> None:
+    async with aclosing(follow(process.service, after=process.begun.position)) as recorded:
+        async for one in recorded:
+            process.replica.follow(one)
+
+
+async def _lead(process: Process, standing: Standing, pods: Reflector) -> None:
+    """Take the ledger over, unless it is ours still, and lead until the Lease is lost."""
+    if not process.leading.epoch:
+        _log.info("the Lease is ours", extra={"replica": process.options.replica})
+        try:
+            await standing.take_over(process, partial(_turn, process), pods)
+        except FATAL:
+            raise
+        except LedgerError as error:
+            process.recorder.lost()
+            _log.error("the ledger can't be taken over", extra={"reason": str(error)})
+            return
+        finally:
+            process.freshness.quarantine = ""  # whoever has the Lease looks anew
+        await process.replica.take_over(process.recorder, partial(_say, process))
+        record_what_changes(process)
+        standing.keep_head(process)
+        process.tasks.start()
+        where = {"epoch": process.recorder.epoch, "position": process.recorder.position}
+        _log.info("leading", extra=where)
+    await asyncio.Event().wait()
+
+
+def _turn(process: Process) -> Turn:
+    return Turn(
+        holder=process.holder,
+        origin=process.origin,
+        version=tenure_version(),
+        wall_us=process.clock.wall_us(),
+        clock=SteadyClock(process.clock.reading),
+    )
+
+
+async def _say(process: Process) -> None:
+    before, at_us = process.replica.settings, process.clock.wall_us()
+    await say_settings(process.recorder, process.settings, process.words, before, at_us)
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)

@@ -1,0 +1,90 @@
+"""Who answers: the Lease for liveness, the epoch for safety, a clock that is right for both."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from ledger.domain.errors import FencedError
+from scheduler.service.leading import CLOCK_SKEW, NOT_LEADER, Leading
+
+
+@dataclass(slots=True)
+class Moment:
+    """What a replica goes by."""
+
+    now: float = 0.0
+    until: float = 10.0
+    skewed: bool = False
+    stale: str = ""
+    leading: Leading = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.leading = Leading(
+            now=lambda: self.now,
+            lease_until=lambda: self.until,
+            skewed=lambda: self.skewed,
+            fresh=lambda: self.stale,
+        )
+
+
+def test_the_lease_alone_is_not_enough() -> None:
+    """Only whoever took the ledger over may give something out."""
+    moment = Moment()
+    assert moment.leading.why_not() == NOT_LEADER
+    moment.leading.took(3)
+    assert moment.leading.why_not() == ""
+
+
+def test_the_epoch_alone_is_not_enough_and_the_lease_ends_by_our_own_clock() -> None:
+    """Nobody has to tell: a process that was paused finds its Lease over when it wakes up."""
+    moment = Moment()
+    moment.leading.took(3)
+    moment.now = 10.0
+    assert moment.leading.why_not() == NOT_LEADER
+    assert moment.leading.is_silent()
+    moment.until = 25.0
+    assert moment.leading.why_not() == "", "nobody took it meanwhile"
+
+
+def test_a_clock_that_is_off_gives_nothing_and_says_so() -> None:
+    """Before everything else that could be wrong: whoever leads is asked, and tells why not."""
+    moment = Moment(skewed=True)
+    assert moment.leading.why_not() == NOT_LEADER, "a standby is no leader, whatever its clock"
+    moment.leading.took(3)
+    moment.now = 99.0
+    assert moment.leading.why_not() == CLOCK_SKEW
+    assert not moment.leading.is_silent(), "no other replica knows better"
+    moment.skewed, moment.now = False, 0.0
+    assert moment.leading.why_not() == ""
+
+
+def test_what_is_not_known_is_said_before_who_leads() -> None:
+    """A ledger that is away makes the Lease go: whoever was the leader says which of both it is."""
+    moment = Moment(stale="LedgerUnavailable")
+    moment.leading.took(3)
+    moment.now = 99.0
+    assert moment.leading.why_not() == "LedgerUnavailable"
+
+
+def test_a_newer_epoch_ends_it_for_good() -> None:
+    """Whatever the Lease says."""
+    moment = Moment()
+    moment.leading.heard(2)
+    moment.leading.took(3)
+    moment.leading.heard(3)
+    assert moment.leading.why_not() == ""
+    with pytest.raises(FencedError, match="epoch=4"):
+        moment.leading.heard(4)
+    assert moment.leading.is_deposed
+    assert moment.leading.why_not() == NOT_LEADER
+
+
+def test_an_epoch_that_another_one_overtook_is_not_begun() -> None:
+    """Both were started while one still read what came before."""
+    moment = Moment()
+    moment.leading.heard(4)
+    with pytest.raises(FencedError, match="epoch=4"):
+        moment.leading.took(3)
+    assert moment.leading.why_not() == NOT_LEADER
