@@ -65,9 +65,11 @@ class Answer:
     Attributes:
         out: the answer alone, as it goes to stdout.
         notes: for stderr.
+        is_no: the answer is no, which is how a command then ends.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_no: bool = False) -> None:
+        self.is_no = is_no
         self.out = io.StringIO()
         self.notes: list[str] = []
 

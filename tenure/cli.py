@@ -11,7 +11,7 @@ from tenure import demo
 from tenure.admin import ledger, verify
 from tenure.check import options as check
 from tenure.check import quota
-from tenure.query import drift, status, usage, who, why
+from tenure.query import drift, status, top, usage, who, why
 from tenure.report import map as fleet_map
 from tenure.report import report
 from tenure.serving import certs, manifests, serve
@@ -35,6 +35,7 @@ for verb in (
     usage,
     verify,
     status,
+    top,
     drift,
     defrag,
     fleet_map,

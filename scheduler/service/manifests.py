@@ -191,6 +191,8 @@ def _answers(options: SchedulerManifests, api: ApiManifests) -> list[Thing]:
         "metadata": _metadata(api.service, namespace),
         "spec": {
             "selector": {"app.kubernetes.io/name": account},
+            # Discovery is answered by who has no ledger and is not ready for kube-scheduler too.
+            "publishNotReadyAddresses": True,
             "ports": [{"name": "api", "port": 443, "targetPort": 8444}],
         },
     }

@@ -73,13 +73,12 @@ class TextAnswer:
 
     Attributes:
         message: why there is no answer, where the status is no 200.
-        warnings: the `Warning` headers beside it.
     """
 
     status: int
     text: str
     message: str
-    warnings: tuple[str, ...]
+    headers: CIMultiDictProxy[str]
 
 
 def text_answer(status: int, raw: bytes, headers: CIMultiDictProxy[str]) -> TextAnswer:
@@ -87,8 +86,7 @@ def text_answer(status: int, raw: bytes, headers: CIMultiDictProxy[str]) -> Text
     text = raw.decode("utf-8", "replace")
     body = None if status == _OK else _object(raw)
     message = "" if status == _OK else str((body or {}).get("message") or text)[:_MESSAGE_MAX]
-    warnings = tuple(headers.getall("Warning", ()))
-    return TextAnswer(status=status, text=text, message=message.strip(), warnings=warnings)
+    return TextAnswer(status=status, text=text, message=message.strip(), headers=headers)
 
 
 class KubeObjects:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ledger.domain.errors import InputError
 from tenure.asking import EVERYBODY, Answer, Answers, params_of
-from tenure.exits import note, with_next
+from tenure.exits import AnswerIsNo, note, with_next
 from tenure.opening import opened
 
 if TYPE_CHECKING:
@@ -51,9 +51,7 @@ class Place:
             InputError: it can't be answered.
         """
         if self.service is not None:
-            answer = Answer()
-            text, answer.notes = self.service.ask(name, params_of(question))
-            answer.out.write(text)
+            answer: Answer = self.service.ask(name, params_of(question))
             return answer
         with opened(self.ledger) as source:
             return answers(source, question, EVERYBODY)
@@ -73,10 +71,17 @@ class Place:
 
 
 def say(answer: Answer) -> None:
-    """Write an answer to stdout, and the notes beside it to stderr."""
+    """
+    Write an answer to stdout, and the notes beside it to stderr.
+
+    Raises:
+        AnswerIsNo: it is no.
+    """
     sys.stdout.write(answer.text)
     for text in answer.notes:
         note(text)
+    if answer.is_no:
+        raise AnswerIsNo
 
 
 def place_of(

@@ -14,7 +14,8 @@ import aiohttp
 
 from certs.ports import ApiError
 from ledger.domain.errors import InputError
-from scheduler.service.api.words import RESOURCE, ROOT
+from scheduler.service.api.words import NO, NO_HEADER, RESOURCE, ROOT
+from tenure.asking import Answer
 from tenure.exits import with_next
 from tenure.kube.objects import ANSWER_BYTES_MAX, TextAnswer, connected, text_answer
 
@@ -48,9 +49,9 @@ class Service:
     name: str = ""
     namespace: str = ""
 
-    def ask(self, question: str, params: list[tuple[str, str]]) -> tuple[str, list[str]]:
+    def ask(self, question: str, params: list[tuple[str, str]]) -> Answer:
         """
-        Return the answer and the notes beside it.
+        Return the answer, with the notes beside it.
 
         Raises:
             InputError: it can't be asked, or it refuses; in its own words.
@@ -67,7 +68,10 @@ class Service:
             place = self.url or "kube-apiserver"
             refused = InputError(f"{found.message} (status {found.status})", place=place)
             raise with_next(refused, _STEPS.get(found.status, "ask otherwise, or again"))
-        return found.text, [note for header in found.warnings for note in _note(header)]
+        answer = Answer(is_no=found.headers.get(NO_HEADER) == NO)
+        answer.out.write(found.text)
+        answer.notes = [note for one in found.headers.getall("Warning", ()) for note in _note(one)]
+        return answer
 
     async def _directly(self, path: str) -> TextAnswer:
         headers = {"Authorization": f"Bearer {_token(self.token_file)}"}

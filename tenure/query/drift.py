@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
 from ledger.domain.log.drift import repair_of
-from tenure.exits import AnswerIsNo
-from tenure.opening import opened
-from tenure.options import LedgerUrl, Output
+from tenure.asking import Answer, Sight
+from tenure.live.place import place_of
+from tenure.options import (
+    LedgerUrl,
+    Live,
+    Namespace,
+    Output,
+    Server,
+    ServerCa,
+    ServerName,
+    TokenFile,
+)
 from tenure.output import Column, OutputFormat, one_line, write_answer
 from tenure.times import iso_time
 
 if TYPE_CHECKING:
+    from ledger.store.open import Ledger
     from ledger.store.reading.report_rows import DriftRow
 
 _COLUMNS: Final = (
@@ -36,7 +47,17 @@ def register(app: typer.Typer) -> None:
     app.command("drift")(drift)
 
 
-def drift(*, ledger: LedgerUrl = None, output: Output = OutputFormat.TABLE) -> None:
+def drift(
+    *,
+    ledger: LedgerUrl = None,
+    live: Live = False,
+    server: Server = None,
+    token_file: TokenFile = None,
+    server_ca: ServerCa = None,
+    server_name: ServerName = None,
+    namespace: Namespace = None,
+    output: Output = OutputFormat.TABLE,
+) -> None:
     """
     What ledger, API and machines say differently now, and what is done about it.
 
@@ -44,13 +65,40 @@ def drift(*, ledger: LedgerUrl = None, output: Output = OutputFormat.TABLE) -> N
 
     Example: tenure drift -o json
     """
-    with opened(ledger) as source, source.connection.begin():
-        from ledger.store.reading.report_queries import open_drifts
+    place = place_of(
+        ledger=ledger,
+        live=live,
+        server=server,
+        token_file=token_file,
+        server_ca=server_ca,
+        server_name=server_name,
+        namespace=namespace,
+    )
+    place.print("drift", answer_drift, DriftQuestion(output=output))
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriftQuestion:
+    """What is said differently now."""
+
+    output: OutputFormat = OutputFormat.TABLE
+
+
+def answer_drift(source: Ledger, question: DriftQuestion, sight: Sight) -> Answer:
+    """
+    Answer what is said differently now; its words name Pods of all namespaces.
+
+    Raises:
+        InputError: not all of them are seen.
+    """
+    from ledger.store.reading.report_queries import open_drifts
+
+    sight.expect_whole("drift")
+    with source.connection.begin():
         records = drift_records(open_drifts(source.connection))
-    write_answer(output, records, _COLUMNS)
-    if records:
-        raise AnswerIsNo
+    answer = Answer(is_no=bool(records))
+    write_answer(question.output, records, _COLUMNS, out=answer.out)
+    return answer
 
 
 def drift_records(rows: Iterable[DriftRow]) -> list[dict[str, Any]]:

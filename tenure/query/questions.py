@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from tenure.asking import Answer, Answers, Sight, question_of
+from tenure.query.drift import DriftQuestion, answer_drift
+from tenure.query.top import TopQuestion, answer_top
 from tenure.query.usage import UsageQuestion, answer_usage
 from tenure.query.who import WhoQuestion, answer_who
 from tenure.query.why import WhyQuestion, answer_why
@@ -37,7 +39,9 @@ class Asked:
 
 
 QUESTIONS: Final[Mapping[str, Kind]] = {
+    "drift": Kind(question=DriftQuestion, answers=answer_drift),
     "map": Kind(question=MapQuestion, answers=answer_map),
+    "top": Kind(question=TopQuestion, answers=answer_top),
     "usage": Kind(question=UsageQuestion, answers=answer_usage),
     "who": Kind(question=WhoQuestion, answers=answer_who),
     "why": Kind(question=WhyQuestion, answers=answer_why),

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -15,7 +13,8 @@ from ledger.domain.errors import InputError
 from ledger.domain.resources import TYPE_GPU
 from tenure.asking import EVERYBODY, Answer, Screen, Sight
 from tenure.exits import stdout, warn, with_next
-from tenure.live.place import Place, place_of, say
+from tenure.live.place import place_of, say
+from tenure.live.watching import watch as watch_it
 from tenure.opening import clock_us, moment_of, time_of
 from tenure.options import (
     At,
@@ -123,7 +122,7 @@ def draw(
         return
     question = MapQuestion(at=at, cpus=cpus, output=output, **_screen_here())
     if watch:
-        _watch(place, question, interval)
+        watch_it(place, "map", answer_map, lambda width: replace(question, width=width), interval)
         return
     place.print("map", answer_map, question)
 
@@ -328,26 +327,6 @@ def _show(nodes: Sequence[MappedNode], question: MapQuestion, answer: Answer) ->
 
     screen = question.screen
     answer.draw(draw_map(nodes, width=screen.width, blocks=screen.blocks), screen)
-
-
-def _watch(place: Place, question: MapQuestion, interval: float) -> None:
-    from rich.live import Live as Screenful
-    from rich.text import Text
-
-    console = stdout()
-    if not console.is_terminal:
-        error = InputError("--watch needs a terminal", field="--watch")
-        raise with_next(error, "leave it out, or ask for -o json again and again")
-    with (
-        suppress(KeyboardInterrupt),
-        place.asked_again("map", answer_map) as ask,
-        Screenful(console=console, screen=True, auto_refresh=False) as shown,
-    ):
-        while True:  # until Ctrl-C, which is how a watch ends well
-            text = Text.from_ansi(ask(replace(question, width=console.width)).text)
-            text.append(f"\n{format_time(clock_us())}, every {interval:g} s, Ctrl-C ends")
-            shown.update(text, refresh=True)
-            time.sleep(interval)
 
 
 def _has_blocks() -> bool:

@@ -15,14 +15,14 @@ from typing import Final
 import pytest
 from msgspec import structs
 
-from ledger.domain.log.events import LedgerEvent
+from ledger.domain.log.events import DriftFound, LedgerEvent
 from tenure.serving.scheduling.answers import Answering, questions
 from tenure.serving.scheduling.api import ApiListener
 from tenure.serving.scheduling.options import ApiOptions
 from tests.support.api_callers import Cluster, authority, server_folder
 from tests.support.cli import Answer, CommandLine
 from tests.support.kube.control_plane import free_port
-from tests.support.ledgers import morning, write_ledger
+from tests.support.ledgers import NOON, morning, write_ledger
 
 pytestmark = pytest.mark.integration
 
@@ -40,6 +40,9 @@ QUESTIONS: Final = (
     ("map", "-o", "csv"),
     ("map", "--at", "2026-03-02T10:30:00+01:00"),
     ("map", "--cpus"),
+    ("top",),
+    ("top", "--by", "namespace", "-o", "json"),
+    ("top", "--by", "owner", "--limit", "1", "-o", "wide"),
     ("usage",),
     ("usage", "--by", "owner", "-o", "csv"),
     ("usage", "-o", "json", "--since", "2026-03-02T09:00:00+01:00"),
@@ -214,3 +217,44 @@ def test_options_that_do_not_go_together_are_refused(
     answer = CommandLine(Path("none"), capsys).run("who", "gpu-a/0", *options)
     assert (answer.code, answer.out) == (2, "")
     assert words in answer.err
+
+
+def test_drift_ends_the_command_as_one_whose_answer_is_no(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Live as of a file; and who sees one namespace is not told of everybody's."""
+    found = DriftFound(drift_id="d", kind="OverHeld", node_uid="uid-gpu-a", detail="two hold it")
+    ledger = write_ledger(tmp_path / "drift.db", [*morning(), (NOON, "sys", found)])
+    cluster = Cluster(tokens={"good": "anna"}, may={"anna": {""}})
+    tenure = CommandLine(ledger, capsys)
+    with served(tmp_path, str(ledger), cluster) as place:
+        for form in ("table", "json"):
+            of_file, live = tenure.ask("drift", "-o", form), ask(tenure, place, "drift", "-o", form)
+            assert (of_file.code, live.code) == (1, 1)
+            assert "two hold it" in live.out
+            assert live.out == of_file.out
+        refused = ask(tenure, place, "drift", "-n", "ml")
+        assert (refused.code, refused.out) == (2, "")
+
+
+@pytest.mark.parametrize(
+    ("question", "rows"),
+    [
+        (("top",), [("ml/train-0", 1.0, 2000), ("old/legacy", 0.0, 0)]),
+        (("top", "--by", "namespace"), [("ml", 1.0, 2000), ("old", 0.0, 0)]),
+        (("top", "--by", "node"), [("gpu-a", 1.0, 2000), ("gpu-b", 0.0, 0)]),
+        (("top", "--limit", "1"), [("ml/train-0", 1.0, 2000)]),
+    ],
+    ids=["by Pod", "by namespace", "by node", "the first alone"],
+)
+def test_top_compares_what_is_held_now(
+    question: tuple[str, ...],
+    rows: list[tuple[str, float, int]],
+    ledger: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Who holds most GPUs comes first; what has ended counts nothing."""
+    answer = CommandLine(ledger, capsys).ask(*question, "-o", "json")
+    told = json.loads(answer.out)
+    assert [(one["name"], one["gpus"], one["cpu_milli"]) for one in told] == rows
+    assert ("more hold less" in answer.err) == ("--limit" in question)

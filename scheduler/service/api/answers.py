@@ -12,7 +12,7 @@ from aiohttp import web
 from scheduler.service.api.callers import Caller
 from scheduler.service.api.http import RefusedError, Route
 from scheduler.service.api.rights import Rights
-from scheduler.service.api.words import RESOURCE, ROOT
+from scheduler.service.api.words import NO, NO_HEADER, RESOURCE, ROOT
 
 NOTES_MAX: Final = 16
 _NOTE_MAX: Final = 500
@@ -24,7 +24,8 @@ class Said:
     """An answer, and what is noted beside it."""
 
     text: str
-    notes: Sequence[str]
+    notes: Sequence[str] = ()
+    is_no: bool = False
 
 
 AnswerQuestion = Callable[[str, Sequence[tuple[str, str]], str], Awaitable[Said]]
@@ -41,6 +42,8 @@ def answer_routes(names: Sequence[str], rights: Rights, answer: AnswerQuestion) 
         await rights.expect(caller, name, namespace)
         said = await answer(name, list(request.query.items()), namespace)
         response = web.Response(text=said.text, content_type="text/plain", charset="utf-8")
+        if said.is_no:
+            response.headers[NO_HEADER] = NO
         for note in said.notes[:NOTES_MAX]:
             response.headers.add("Warning", f'299 tenure "{_quoted(note)}"')
         return response

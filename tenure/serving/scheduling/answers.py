@@ -31,9 +31,18 @@ class Answering:
     questions take no more than one place of it.
     """
 
-    def __init__(self, ledger: str) -> None:
+    def __init__(
+        self,
+        ledger: str,
+        *,
+        thread: ThreadPoolExecutor | None = None,
+        seconds: float = ANSWER_SECONDS,
+        rows_max: int = ROWS_MAX,
+    ) -> None:
         self._url = ledger
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="answers")
+        self._thread = thread or ThreadPoolExecutor(1, thread_name_prefix="answers")
+        self._seconds = seconds
+        self._rows_max = rows_max
         self._waiting = 0
         self._open: Ledger | None = None
 
@@ -61,12 +70,12 @@ class Answering:
         )
         work.add_done_callback(self._done)
         try:
-            async with asyncio.timeout(ANSWER_SECONDS):
+            async with asyncio.timeout(self._seconds):
                 return await asyncio.shield(work)
         except TimeoutError:
             if not work.cancel():
                 self._cancel()
-            fact = f"no answer in time: seconds={ANSWER_SECONDS:g}"
+            fact = f"no answer in time: seconds={self._seconds:g}"
             raise RefusedError(504, "Timeout", fact) from None
 
     def _done(self, work: asyncio.Future[Said]) -> None:
@@ -76,7 +85,7 @@ class Answering:
 
     def _answered(self, question: Asked, sight: Sight) -> Said:
         with open_ledger(self._url, mode="read") as source:
-            source.bound(ROWS_MAX)
+            source.bound(self._rows_max)
             self._open = source
             try:
                 answer = question.answer(source, sight)
@@ -86,7 +95,7 @@ class Answering:
         if len(text) > TEXT_MAX:
             fact = f"the answer is too long: characters={len(text)}, most={TEXT_MAX}"
             raise RefusedError(413, "RequestEntityTooLarge", f"{fact}; ask for less")
-        return Said(text=text, notes=answer.notes)
+        return Said(text=text, notes=answer.notes, is_no=answer.is_no)
 
     def _cancel(self) -> None:
         """End what the thread waits for."""

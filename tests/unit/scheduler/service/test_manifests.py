@@ -56,7 +56,7 @@ def test_nobody_is_answered_and_nothing_registered_unless_it_is_asked_for() -> N
 
 
 def test_the_api_service_leads_to_the_listener_of_every_replica() -> None:
-    """By a Service of its own, whose Pods need not lead."""
+    """By a Service of its own, whose Pods need neither lead nor have a ledger."""
     made = manifests(replace(OPTIONS, api=ApiManifests(authority=b"PEM")))
     things = {(thing["kind"], thing["metadata"]["name"]): thing for thing in made}
     spec = things["APIService", "v1alpha1.audit.tenure.sh"]["spec"]
@@ -64,4 +64,5 @@ def test_the_api_service_leads_to_the_listener_of_every_replica() -> None:
     assert spec["caBundle"] == "UEVN"
     service = things["Service", "tenure-api"]["spec"]
     assert service["selector"] == {"app.kubernetes.io/name": "tenure-scheduler"}
+    assert service["publishNotReadyAddresses"] is True
     assert service["ports"] == [{"name": "api", "port": 443, "targetPort": 8444}]

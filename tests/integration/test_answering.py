@@ -1,0 +1,109 @@
+"""Questions to a service are bounded in number, time and rows; one that fails harms no other."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from ledger.domain.errors import InputError, TenureError
+from scheduler.service.api.http import RefusedError
+from tenure.serving.scheduling.answers import WAITING_MAX, Answering
+from tests.support.ledgers import morning, write_ledger
+
+pytestmark = pytest.mark.integration
+
+WHO = [("name", "gpu-a/0")]
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> str:
+    """The ledger of one morning."""
+    return str(write_ledger(tmp_path / "morning.db", morning()))
+
+
+def test_one_question_too_many_is_refused_and_those_before_are_answered(ledger: str) -> None:
+    """They wait for one thread, in order."""
+    thread, free = ThreadPoolExecutor(1), threading.Event()
+    thread.submit(free.wait)
+    answering = Answering(ledger, thread=thread)
+
+    async def main() -> None:
+        waiting = [
+            asyncio.create_task(answering.answer("who", WHO, "")) for _ in range(WAITING_MAX)
+        ]
+        await asyncio.sleep(0)
+        with pytest.raises(RefusedError) as refused:
+            await answering.answer("who", WHO, "")
+        assert (refused.value.status, refused.value.retry) == (429, True)
+        free.set()
+        assert all(said.text.startswith("gpu-a/0") for said in await asyncio.gather(*waiting))
+
+    asyncio.run(main())
+    answering.close()
+
+
+def test_a_question_that_is_not_answered_in_time_is_refused_and_forgotten(ledger: str) -> None:
+    """Whoever comes after it is answered."""
+    thread, free = ThreadPoolExecutor(1), threading.Event()
+    thread.submit(free.wait)
+    late = Answering(ledger, thread=thread, seconds=0.01)
+
+    async def main() -> None:
+        for _ in range(WAITING_MAX + 1):  # each gives its place back
+            with pytest.raises(RefusedError) as refused:
+                await late.answer("who", WHO, "")
+            assert refused.value.status == 504
+            await asyncio.sleep(0)
+        free.set()
+        assert (await Answering(ledger, thread=thread).answer("who", WHO, "")).text
+
+    asyncio.run(main())
+    late.close()
+
+
+def test_too_many_rows_are_refused_with_what_to_ask_instead(ledger: str) -> None:
+    """The morning had more than one holder."""
+    answering = Answering(ledger, rows_max=1)
+    with pytest.raises(InputError, match="too many rows") as refused:
+        asyncio.run(answering.answer("who", [("name", "gpu-a"), ("history", "true")], ""))
+    assert "a shorter window" in refused.value.__notes__[0]
+    answering.close()
+
+
+def test_a_ledger_that_is_away_fails_one_question_and_not_the_next(
+    ledger: str, tmp_path: Path
+) -> None:
+    """It is opened for each of them."""
+    answering = Answering(ledger)
+
+    Path(ledger).rename(tmp_path / "away.db")
+    with pytest.raises(TenureError):
+        asyncio.run(answering.answer("who", WHO, ""))
+    (tmp_path / "away.db").rename(ledger)
+    assert asyncio.run(answering.answer("who", WHO, "")).text
+    answering.close()
+
+
+@pytest.mark.parametrize(
+    ("params", "words"),
+    [
+        ([], "missing required field `name`"),
+        ([("name", "a"), ("name", "b")], "name: said twice"),
+        ([("name", "a"), ("ledger", "/etc/passwd")], "ledger: unknown parameter"),
+        ([("name", "a"), ("history", "perhaps")], "history: "),
+        ([("name", "a"), ("output", "parquet")], "output: "),
+    ],
+    ids=["none", "twice", "unknown", "no truth value", "a form that is no text"],
+)
+def test_a_question_that_can_not_be_read_says_which_parameter(
+    params: list[tuple[str, str]], words: str, ledger: str
+) -> None:
+    """Nothing is guessed."""
+    answering = Answering(ledger)
+    with pytest.raises(InputError, match=words):
+        asyncio.run(answering.answer("who", params, ""))
+    answering.close()
