@@ -33,6 +33,8 @@ TRIES_MAX: Final = 3
 DEPOSED: Final = "another replica leads"
 MOVED: Final = "the Pod keeps changing"
 GONE: Final = "the Pod is gone"
+GONE_UNSEEN: Final = "the Pod is gone, and nobody knows whether it was bound"
+"""Its containers may run still: who has a word from its node voids nothing before that."""
 ELSEWHERE: Final = "the Pod is bound to another node"
 CONTRADICTED: Final = "the ledger contradicts"
 UNSETTLED: Final = "the binding was not confirmed and is taken back"
@@ -273,7 +275,7 @@ def _fenced(state: Bind, told: Effect) -> Next:
         case NoAnswer():
             return state, PatchFence()
         case NotThere():
-            return _void(state, GONE)
+            return _void(state, GONE_UNSEEN)
         case _:
             raise AssertionError(told)
 
@@ -283,7 +285,7 @@ def _read(state: Bind, told: Effect) -> Next:
         case NoAnswer():
             return state, ReadPod()
         case NotThere():
-            return _void(state, GONE)
+            return _void(state, GONE_UNSEEN if state.fenced else GONE)
         case PodNow(node="", deleting=True):
             return _void(state, GONE)
         case PodNow(node=""):

@@ -24,6 +24,7 @@ from ledger.domain.log.events import (
     NodeLost,
     PlanDropped,
     PlannedMember,
+    PodAssigned,
     PodBound,
     PodObserved,
     PodReleased,
@@ -104,6 +105,12 @@ def inventoried(node: NodeFacts, at_us: int, number: int = 1) -> NewEvent:
         boot_id=node.boot_id,
     )
     return _of_node(event, f"inventory:{node.uid}:{number}", at_us)
+
+
+def by_agent(inventory: NewEvent) -> NewEvent:
+    """Return an inventory that the node's own agent stands behind."""
+    assert isinstance(inventory.event, NodeInventoried), inventory
+    return structs.replace(inventory, event=structs.replace(inventory.event, by_agent=True))
 
 
 def node_described(
@@ -218,6 +225,11 @@ def reserved(
 def bound(event: PodBound, at_us: int) -> NewEvent:
     """Return that the API server took the Binding of a reservation."""
     return _of_pod(event, "bind", at_us)
+
+
+def assigned(event: PodAssigned, at_us: int) -> NewEvent:
+    """Return that a node gave a Pod what was reserved for it."""
+    return _of_pod(event, "assign", at_us)
 
 
 def released(placement: Placement, reason: str, at_us: int, *, attempt: int = 1) -> NewEvent:
@@ -410,7 +422,9 @@ def _refusal(event: RequestRefused, number: int, at_us: int) -> NewEvent:
 
 
 def _of_pod(
-    event: PodObserved | PodReserved | PodBound | PodReleased | PodVoided, verb: str, at_us: int
+    event: PodObserved | PodReserved | PodBound | PodAssigned | PodReleased | PodVoided,
+    verb: str,
+    at_us: int,
 ) -> NewEvent:
     """Return an event of a Pod's holding; each attempt has one of each kind."""
     attempt = f"{event.pod_uid}/{event.attempt}"

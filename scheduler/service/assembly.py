@@ -11,6 +11,7 @@ from certs.ports import Object
 from ledger.domain.annotations.signed import Checker
 from scheduler.decide.settings import SchedulingSettings
 from scheduler.record.events import DecidedBy
+from scheduler.service.agents import Agents
 from scheduler.service.answering import Extender
 from scheduler.service.beginning import Beginning
 from scheduler.service.binding import Binder, Proofs
@@ -70,6 +71,7 @@ class Assembly:
     inventory: Inventory
     binder: Binder
     releasing: Releasing
+    agents: Agents
     refusing: Refusing
     groups: LiveGroups
     gangs: Gangs
@@ -82,7 +84,7 @@ class Assembly:
         """Return who is to be told of which collection of the API."""
         nodes = self.view.nodes
         return {
-            "nodes": nodes.nodes,
+            "nodes": Each((nodes.nodes, self.agents.ready)),
             "devices": nodes.devices,
             "noderesourcetopologies": nodes.topologies,
             "configmaps": nodes.unhealthy,
@@ -161,8 +163,14 @@ def assemble(settings: SchedulingSettings, begun: Beginning, ports: Ports) -> As
         actor=ports.actor,
         start=ports.start,
     )
+    agents = Agents(view, books, ports.recorder, clock, actor=ports.actor)
     inventory = Inventory(view, ports.recorder, clock, begun, synced=ports.freshness.synced)
-    releasing = Releasing(view, books, binder, begun, why_not=ports.freshness.why_not)
+    releasing = Releasing(
+        view, books, binder, begun, why_not=ports.freshness.why_not, word=agents.word
+    )
+    inventory.reported = agents.reported
+    agents.first = lambda name: view.nodes.note((name,))
+    agents.confirmed = agents.ready.changed = releasing.look_at
     refusing = Refusing(view, books, binder, ports.words, told=ports.told, why_not=why_not)
     telling = Telling(api=ports.api, clock=clock, reporter=ports.actor)
     Saying(view, telling, why_not=why_not)
@@ -174,6 +182,7 @@ def assemble(settings: SchedulingSettings, begun: Beginning, ports: Ports) -> As
         inventory=inventory,
         binder=binder,
         releasing=releasing,
+        agents=agents,
         refusing=refusing,
         groups=groups,
         gangs=gangs,

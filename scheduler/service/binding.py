@@ -27,6 +27,7 @@ from scheduler.bind import protocol
 from scheduler.bind.protocol import (
     DEPOSED,
     ELSEWHERE,
+    GONE_UNSEEN,
     TRIES_MAX,
     UNSETTLED,
     Act,
@@ -73,6 +74,7 @@ AGAIN_SECONDS_MAX: Final = 5.0
 UNDER_WAY: Final = "the binding is still under way"
 UNKNOWN_POD: Final = "no such Pod waits"
 TOO_MANY: Final = "too many Pods are being bound"
+UNCONFIRMED: Final = "the Pod is gone, and its node has not confirmed that nothing of it runs"
 NODE_MOVED: Final = "the node keeps changing"
 
 
@@ -146,6 +148,8 @@ class Binder:
 
     Attributes:
         counts: what every act came to, as `<act> <told>`.
+        is_gone: told UIDs of a node and of a Pod whose object is gone; tells whether nothing of it
+            is left there, as far as the node says anything.
     """
 
     recorder: Recorder
@@ -160,6 +164,7 @@ class Binder:
     calls_max: int = CALLS_MAX
     binds_max: int = BINDS_MAX
     counts: Counter[str] = field(default_factory=Counter)
+    is_gone: Callable[[str, str], bool] = lambda _node_uid, _pod_uid: True
     _jobs: dict[str, _Job] = field(default_factory=dict)
     _ahead: dict[str, _Ahead] = field(default_factory=dict)
     _calls: asyncio.Semaphore = field(init=False)
@@ -300,6 +305,9 @@ class Binder:
                 if isinstance(act, Answer):
                     error = act.error
                     break
+                if self._must_wait(job, act):
+                    error = UNCONFIRMED  # the reservation stays, and is settled later
+                    break
                 told = await self._done(job, act)
                 self.counts[f"{type(act).__name__} {type(told).__name__}"] += 1
                 following = protocol.step(state, told)
@@ -311,6 +319,11 @@ class Binder:
             job.answer.exception()
             raise
         self._end(job, error)
+
+    def _must_wait(self, job: _Job, act: Act) -> bool:
+        """Tell whether a reservation can't be voided yet: the Pod may run on a node."""
+        is_unseen = isinstance(act, RecordVoided) and act.reason == GONE_UNSEEN
+        return is_unseen and not self.is_gone(job.node_uid, job.call.pod_uid)
 
     async def _done(self, job: _Job, act: Act) -> Effect:
         """Do one act; what got no answer waits before it is done again."""

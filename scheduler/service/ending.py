@@ -154,10 +154,14 @@ def ends(
             held.add(uid)
             if holding.phase == LOST or holding.machine or is_under_way(uid):
                 continue
-            if holding.phase == RESERVED:
-                settles.append(uid)
-                continue
             pod = known.get(uid)
+            if holding.phase == RESERVED:
+                word = words.get(node.uid, SILENT)
+                if pod is None and not is_confirmed(uid, last_seen.get(uid), word):
+                    waiting.append(key)  # it may have been bound, and run
+                else:
+                    settles.append(uid)
+                continue
             why = DELETED if pod is None else pod.ended
             if not why and holding.kind == OBSERVED and pod is not None and pod.node != node.name:
                 why = MOVED
@@ -166,7 +170,7 @@ def ends(
             seen = pod or last_seen.get(uid)
             mirror = pod is None and seen is not None and bool(seen.static_uid)
             runs_on = mirror and gone_seconds(uid) < MIRROR_SECONDS
-            if not runs_on and _is_confirmed(uid, seen, words.get(node.uid, SILENT)):
+            if not runs_on and is_confirmed(uid, seen, words.get(node.uid, SILENT)):
                 releases.append(
                     PodReleased(pod_uid=uid, attempt=holding.attempt, node_uid=node.uid, reason=why)
                 )
@@ -189,7 +193,7 @@ def ends(
     )
 
 
-def _is_confirmed(uid: str, seen: PodLife | None, word: NodeWord) -> bool:
+def is_confirmed(uid: str, seen: PodLife | None, word: NodeWord) -> bool:
     """
     Tell whether nothing of an ended Pod is left on its node.
 

@@ -140,7 +140,7 @@ class LiveGroups:
         self._dropping: dict[str, NewEvent] = {}  # likewise, and it is being told
         self._taken: dict[str, Placement] = {}  # UID -> its place, on its way into the ledger
         self._leads = False
-        view.tellers.append(self.take)
+        view.tellers.append(lambda _position, event, holding: self.take(event, holding))
         for event, at_us in begun.groups:
             self.groups.fold(event, at_us)
             self._note(event)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
 from typing import Final
 
 from ledger.domain.errors import FencedError, InputError, LedgerError
@@ -49,6 +50,8 @@ class Inventory:
             had no devices.
 
     Attributes:
+        reported: UIDs of nodes whose agent has reported since this process began: their next
+            inventory says so, and so do all later ones.
         settled: all nodes that the first lists had were dealt with.
         faults: name of a node -> why it can't be read or recorded, in words.
         faulted: told the name of a node that has a fault, or another one, or none any more.
@@ -73,6 +76,7 @@ class Inventory:
         }
         self._number = 0
         self._left: dict[str, None] = {}  # names of nodes of which something is to be recorded
+        self.reported: AbstractSet[str] = frozenset()
         self.settled = False
         self.faults: dict[str, str] = {}
         self.faulted: Callable[[str], None] = lambda _: None
@@ -231,6 +235,9 @@ class Inventory:
         new = {}
         at_us = self._clock.wall_us()
         inventory = events.inventoried(facts, at_us)
+        had_agent = said.inventory is not None and said.inventory.by_agent
+        if had_agent or facts.uid in self.reported:
+            inventory = events.by_agent(inventory)
         if back or inventory.event != said.inventory:
             new["inventory"] = inventory
         words = recorded_node(facts)

@@ -139,7 +139,7 @@ class Reconciling:
         self._number = 0
         self.lasting = Lasting()
         for one in begun.drifts:
-            self._told(one, None)
+            self._told(0, one, None)
         view.tellers.append(self._told)
         view.pods.reworded = self._look_soon
         releasing.stirred = inventory.faulted = self._look_soon
@@ -153,7 +153,7 @@ class Reconciling:
     def _now(self) -> float:
         return self._binder.clock.monotonic()
 
-    def _told(self, event: LedgerEvent, _holding: Holding | None) -> None:
+    def _told(self, _position: int, event: LedgerEvent, _holding: Holding | None) -> None:
         """Take note of drift that the ledger has, whoever recorded it."""
         if isinstance(event, DriftFound):
             state = None if event.kind in OF_CLUSTER else self._view.recorded(event.node_uid)

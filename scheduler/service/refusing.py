@@ -135,7 +135,7 @@ class Refusing:
         bits = None if offered is None else _packed(offered)
         self._due[uid] = _Due(asked=asked, offered=bits, why=why)
 
-    def _took(self, event: LedgerEvent, _holding: Holding | None) -> None:
+    def _took(self, _position: int, event: LedgerEvent, _holding: Holding | None) -> None:
         """Let any reason be news again for a Pod that had a place meanwhile."""
         if isinstance(event, PodReserved):
             self._told.ask_anew(event.pod_uid)

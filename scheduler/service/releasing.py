@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Final
@@ -38,7 +38,16 @@ from scheduler.record import events
 from scheduler.service.beginning import Beginning
 from scheduler.service.binding import Binder, pod_path
 from scheduler.service.books import LiveBooks
-from scheduler.service.ending import DELETED, Ends, NodeWord, Wakes, ends, life_of, namespace_labels
+from scheduler.service.ending import (
+    DELETED,
+    Ends,
+    NodeWord,
+    Wakes,
+    ends,
+    is_confirmed,
+    life_of,
+    namespace_labels,
+)
 from scheduler.service.kept import Namespaces
 from scheduler.service.ports import Api, Clock, Recorder
 from scheduler.service.view import ClusterView
@@ -49,6 +58,8 @@ SWEEP_SECONDS: Final = 30.0
 LABEL_SECONDS: Final = 1.0
 AGO_SECONDS_MAX: Final = 60.0
 """A release that is older was told of by whoever recorded it: a Lease lapses much sooner."""
+FORCED: Final = "forced"
+"""What the reason of a release begins with that somebody ordered."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 _log: Final = logging.getLogger("tenure.scheduler.releasing")
@@ -62,11 +73,13 @@ class Releasing:
         binder: also whose ledger, API, clock and name are used.
         why_not: why nothing may be decided now, empty when it may: a Pod that a list does not have
             is only gone where the list is complete.
+        word: what a node says of what runs there.
 
     Attributes:
         namespaces: a sink of Namespaces.
         faults: UID of a Pod -> why it can't be released or adopted, in words.
-        waiting: name of a node -> keys of what has ended there and is not confirmed.
+        waiting: name of a node -> key of what has ended there and is not confirmed -> since when,
+            as this process knows it.
         mislabelled: namespace -> why its label can't be mended, in words.
         stirred: told the name of every node that is to be looked at.
     """
@@ -79,6 +92,7 @@ class Releasing:
         begun: Beginning,
         *,
         why_not: Callable[[], str],
+        word: Callable[[NodeState], NodeWord] = lambda state: NodeWord(has_agent=state.by_agent),
     ) -> None:
         self._view = view
         self._books = books
@@ -87,6 +101,7 @@ class Releasing:
         self._api: Api = binder.api
         self._clock: Clock = binder.clock
         self._why_not = why_not
+        self._word = word
         self._names: dict[str, str] = {}  # UID -> name of every node that the ledger knows
         self._uids: dict[str, set[str]] = {}  # name -> UIDs of the Nodes that had it
         self._due: dict[str, None] = {}  # names of nodes to look at
@@ -98,11 +113,12 @@ class Releasing:
         self._label_at = 0.0
         self.namespaces = Namespaces()
         self.faults: dict[str, str] = {}
-        self.waiting: dict[str, Sequence[str]] = {}
+        self.waiting: dict[str, Mapping[str, float]] = {}
         self.mislabelled: dict[str, str] = {}
         self.stirred: Callable[[str], None] = lambda _: None
         for uid, node in begun.state.nodes.items():
             self._know(uid, node.name)
+        binder.is_gone = self.is_gone
         view.pods.moved = self.look_at
         view.tellers.append(self._told)
 
@@ -126,7 +142,7 @@ class Releasing:
         found = map(self._view.recorded, sorted(self._uids.get(name, ())))
         return [state for state in found if state is not None]
 
-    def _told(self, event: LedgerEvent, _holding: Holding | None) -> None:
+    def _told(self, _position: int, event: LedgerEvent, _holding: Holding | None) -> None:
         """Take note of an event that is new in the ledger."""
         uid = node_uid_of(event)
         if uid is None:
@@ -201,7 +217,7 @@ class Releasing:
         found = ends(
             {uid: pods.seen[uid] for uid in sorted(there) if uid in pods.seen},
             states,
-            {state.uid: _word(state) for state in states},
+            {state.uid: self._word(state) for state in states},
             is_under_way=self._binder.is_under_way,
             last_seen=pods.gone.get(name, {}),
             holds_devices=lambda pod: pods.seen[pod.uid].holds,
@@ -210,10 +226,23 @@ class Releasing:
         if any(map(self._binder.is_under_way, there)):
             self.look_at(name)
         pods.forget_gone(name, held)
-        self.waiting.pop(name, None)
+        before, now = self.waiting.pop(name, {}), self._clock.monotonic()
         if found.waiting:
-            self.waiting[name] = found.waiting
+            self.waiting[name] = {key: before.get(key, now) for key in found.waiting}
         return found
+
+    def is_gone(self, node_uid: str, pod_uid: str) -> bool:
+        """Tell whether nothing of a Pod whose object is gone is left on a node, by its word."""
+        state = self._view.recorded(node_uid)
+        if state is None:
+            return True
+        seen = self._view.pods.gone.get(state.name, {}).get(pod_uid)
+        return is_confirmed(pod_uid, seen, self._word(state))
+
+    def oldest_seconds(self) -> float:
+        """Return for how long the oldest release waits for its node; 0 without one."""
+        since = [at for each in self.waiting.values() for at in each.values()]
+        return self._clock.monotonic() - min(since) if since else 0.0
 
     def _gone_seconds(self, pod_uid: str) -> float:
         now = self._clock.monotonic()
@@ -244,6 +273,56 @@ class Releasing:
                 return
         await self._record(uid, (events.ended(event, self._clock.wall_us()),))
 
+    async def force(
+        self, namespace: str, pod_name: str, pod_uid: str, *, reason: str, actor: str
+    ) -> list[str]:
+        """
+        Release by somebody's act what a Pod that has ended holds, though its node is silent.
+
+        Rule: design section 8, "When parts are down". Only what waits for its node can be released
+        so: what a Pod that runs by the API holds is nobody's to give.
+
+        Args:
+            pod_uid: the Pod's; empty = whichever had that name.
+
+        Returns:
+            UIDs of the Pods that were released; none where nothing waits.
+
+        Raises:
+            FencedError: another writer took over.
+            LedgerError: it is not recorded.
+        """
+        released = []
+        for state, holding in self._unconfirmed(namespace, pod_name, pod_uid):
+            event = PodReleased(
+                pod_uid=holding.pod_uid,
+                attempt=holding.attempt,
+                node_uid=state.uid,
+                reason=f"{FORCED}: {reason}",
+            )
+            new = events.ended(event, self._clock.wall_us())
+            await self._record(holding.pod_uid, (new,), actor=actor)
+            if holding.pod_uid in self.faults:
+                raise LedgerError(self.faults[holding.pod_uid])
+            released.append(holding.pod_uid)
+        return released
+
+    def _unconfirmed(
+        self, namespace: str, pod_name: str, pod_uid: str
+    ) -> list[tuple[NodeState, Holding]]:
+        """Return what waits for its node, of Pods of a name."""
+        found = []
+        for name, keys in self.waiting.items():
+            for uid in sorted(self._uids.get(name, ())):
+                state = self._view.recorded(uid)
+                held = {} if state is None else state.holdings
+                for holding in (held[key] for key in keys if key in held):
+                    assert state is not None
+                    is_named = (holding.namespace, holding.pod_name) == (namespace, pod_name)
+                    if is_named and pod_uid in {"", holding.pod_uid}:
+                        found.append((state, holding))
+        return found
+
     async def _adopt(self, name: str, uid: str) -> None:
         """Record what a running Pod holds that nobody recorded."""
         seen = self._view.pods.seen[uid]
@@ -269,12 +348,11 @@ class Releasing:
             return
         await self._record(uid, self._books.observed(event, request))
 
-    async def _record(self, pod_uid: str, new: Sequence[NewEvent]) -> None:
+    async def _record(self, pod_uid: str, new: Sequence[NewEvent], *, actor: str = "") -> None:
         """Record events of a Pod; what got no answer is asked for in the same words again."""
         key = new[-1].idempotency_key
-        ours = self._unsure.setdefault(
-            key, tuple(events.by(self._binder.actor, one) for one in new)
-        )
+        whose = actor or self._binder.actor
+        ours = self._unsure.setdefault(key, tuple(events.by(whose, one) for one in new))
         outcome = await self._recorder.record(Command(events=ours))
         del self._unsure[key]
         if isinstance(outcome, Recorded):
@@ -340,11 +418,6 @@ class Releasing:
             self.mislabelled[name] = f"must {'have' if has else 'lose'} its label: {error}"
             raise
         self.mislabelled.pop(name, None)
-
-
-def _word(state: NodeState) -> NodeWord:
-    """Return what a node says: nothing before an agent reports, and none does so far."""
-    return NodeWord(has_agent=state.by_agent)
 
 
 def _uids_of(pod: Object) -> tuple[str, str]:

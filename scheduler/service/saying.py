@@ -36,7 +36,7 @@ class Saying:
         self._why_not = why_not
         view.tellers.append(self._took)
 
-    def _took(self, event: LedgerEvent, holding: Holding | None) -> None:
+    def _took(self, _position: int, event: LedgerEvent, holding: Holding | None) -> None:
         if not isinstance(event, PodBound | PodReleased | RequestRefused) or self._why_not():
             return
         if isinstance(event, RequestRefused):

@@ -73,8 +73,8 @@ class ClusterView:
         nodes, pods: what the API tells; their sinks are handed to reflectors.
         position: every event up to it is folded.
         given_back: told the UIDs of Pods whose soft holds went with a node.
-        tellers: told every event that is new, once it is folded in, with the holding that it
-            is about as it was before; None without one.
+        tellers: told every event that is new, once it is folded in, with its position and the
+            holding that it is about as it was before; None without one.
         numbers: UID of a node -> its number in the engine.
     """
 
@@ -93,7 +93,7 @@ class ClusterView:
         self.pods = PodBook(self.device_names, self._open_or_close)
         self.position = 0
         self.given_back: Callable[[Sequence[str]], None] = lambda _: None
-        self.tellers: list[Callable[[LedgerEvent, Holding | None], None]] = []
+        self.tellers: list[Callable[[int, LedgerEvent, Holding | None], None]] = []
         self._ahead: set[int] = set()
         self._fold = Folding()
         self._opened: dict[int, Opened] = {}  # position -> the event that opened a holding
@@ -147,7 +147,7 @@ class ClusterView:
         if uid is not None and uid in self._facts:
             self._lay(self._facts[uid])
         for tell in self.tellers:
-            tell(event, holding)
+            tell(position, event, holding)
 
     def recorded(self, uid: str) -> NodeState | None:
         """Return what the ledger says of a node."""

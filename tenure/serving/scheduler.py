@@ -12,6 +12,7 @@ from ledger.store.service import open_service
 from scheduler.cluster.settings import settings_hash
 from scheduler.decide.settings import SchedulingSettings
 from scheduler.record.events import DecidedBy
+from scheduler.service.agents import SILENT_SECONDS
 from scheduler.service.assembly import Ports, assemble
 from scheduler.service.freshness import Freshness
 from scheduler.service.http import extender_app
@@ -24,6 +25,7 @@ from tenure.kube.reflector import Reflector
 from tenure.serving.background import as_coroutine, tasks_of_process
 from tenure.serving.listening import Connections, announced
 from tenure.serving.probes import probes_app
+from tenure.serving.scheduling.agents import agent_routes
 from tenure.serving.scheduling.api import answer_people
 from tenure.serving.scheduling.certificates import ServingFolder
 from tenure.serving.scheduling.cluster import origin_of, reflectors
@@ -69,7 +71,7 @@ async def serve_scheduler(options: SchedulerOptions) -> None:
         await label_the_leader(process)
         process.repeat(LOOK_SECONDS, "certificates", as_coroutine(folder.look))
         process.repeat(LOOK_SECONDS, "holds", as_coroutine(process.live.holds.expire))
-        await answer_people(process, [])
+        await answer_people(process, agent_routes(process))
         process.tasks.start()
         await _answer(process, folder)
 
@@ -170,11 +172,15 @@ async def _show_probes(process: Process) -> None:
         unexplained=lambda: len(live.refusing),
         epoch=lambda: leading.epoch,
         answering=lambda: not leading.why_not(),
+        oldest_unconfirmed_seconds=live.releasing.oldest_seconds,
+        agents=lambda: len(live.agents.reported),
+        silent_agents=lambda: sum(each >= SILENT_SECONDS for each in live.agents.seconds()),
     )
     for name, words, label, counts in (
         ("tenure_refusals", "Refusals, by what became of them.", "what", live.refusing.counts),
         ("tenure_soft_holds_ended", "Soft holds, by why they ended.", "why", live.holds.ended),
         ("tenure_bind_acts", "Acts of binding, with their outcome.", "act", live.binder.counts),
+        ("tenure_agent_words", "What agents confirmed, by result.", "what", live.agents.counts),
         ("tenure_kubernetes_events", "Events for people, by fate.", "what", live.telling.counts),
     ):
         metrics.count(name, words, label, counts.copy)

@@ -268,6 +268,7 @@ def scheduler(
         where=address(api, "--api"),
         certificates=certificates,
         names=tuple(api_name or (f"tenure-api.{namespace}.svc",)),
+        agent=f"system:serviceaccount:{namespace}:tenure-agent",
     )
     options = SchedulerOptions(
         ledger=ledger_url(ledger),

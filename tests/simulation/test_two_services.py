@@ -2,12 +2,17 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from ledger.domain.log.state import NodeState
 from scheduler.service.binding import Binder
+from scheduler.service.ending import SILENT, NodeWord
+from scheduler.service.releasing import Releasing
 from tests.support.binder_mutants import MUTANTS
 from tests.support.loops import run_in_virtual_time
 from tests.support.two_services import World
@@ -58,3 +63,28 @@ def test_a_thousand_faults_change_nothing(tmp_path: Path) -> None:
 def test_each_broken_binder_is_found(mutant: type[Binder], tmp_path: Path) -> None:
     """Some world shows what comes of it."""
     assert any(play(World(seed, tmp_path, binder=mutant)) for seed in range(SEEDS_MAX))
+
+
+def _deaf(*parts: Any, word: object, **more: Any) -> Releasing:  # noqa: ANN401 - as it takes them
+    """Release without asking any node."""
+    assert word
+    return Releasing(*parts, word=lambda _: SILENT, **more)
+
+
+def _hasty(*parts: Any, word: Callable[[NodeState], NodeWord], **more: Any) -> Releasing:  # noqa: ANN401
+    """Take kubelet's word at once, though the agent is there."""
+
+    def hastily(state: NodeState) -> NodeWord:
+        return replace(word(state), agent_ready=False, kubelet_ready=True)
+
+    return Releasing(*parts, word=hastily, **more)
+
+
+@pytest.mark.parametrize("releasing", [_deaf, _hasty])
+def test_who_releases_without_the_nodes_word_lets_two_run_on_one_card(
+    releasing: Callable[..., Releasing], tmp_path: Path
+) -> None:
+    """Containers end after their Pod's object; some world shows what comes of it."""
+    seeds = range(SEEDS_MAX)
+    found = (play(World(seed, tmp_path, releasing=releasing)) for seed in seeds)
+    assert any("two run on one card" in words for broken in found for words in broken)

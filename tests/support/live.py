@@ -47,12 +47,14 @@ class MemoryLedger:
 
     Attributes:
         log: what was recorded; the first has position 1.
+        actors: whose doing it was, of what was recorded by commands.
         away: why nothing can be recorded now.
         refuses: what it refuses, by UID of the node.
     """
 
     log: list[LedgerEvent] = field(default_factory=list)
     keys: list[str] = field(default_factory=list)
+    actors: list[str] = field(default_factory=list)
     away: LedgerError | None = None
     refuses: dict[str, str] = field(default_factory=dict)
     epoch: int = 1
@@ -74,6 +76,7 @@ class MemoryLedger:
         for new in command.events:
             assert new.idempotency_key not in self.keys, new.idempotency_key
             self.keys.append(new.idempotency_key)
+            self.actors.append(new.actor)
             self.log.append(new.event)
         return Recorded(first=len(self.log) - len(command.events) + 1, last=len(self.log))
 

@@ -31,6 +31,7 @@ from ledger.store.writing.commands import Command, Outcome
 from scheduler.decide.settings import SchedulingSettings
 from scheduler.record.events import DecidedBy
 from scheduler.record.refusing import Told
+from scheduler.service.agents import Agents
 from scheduler.service.answering import Extender
 from scheduler.service.assembly import give_way
 from scheduler.service.beginning import begin, told_refusals
@@ -46,6 +47,7 @@ from scheduler.service.view import ClusterView
 from tests.support import fake_api, objects
 from tests.support.binding import LoopClock, Tasks, Unsigned
 from tests.support.fake_api import ANSWERED, ApiClient, ApiServer, Json
+from tests.support.node_agents import Machine
 from tests.support.stores import ORIGIN
 
 NAMESPACE: Final = "/api/v1/namespaces/ml"
@@ -174,7 +176,18 @@ class Service:
             holds=self.holds,
             refusals=self.refusing,
         )
-        self.releasing = Releasing(self.view, self.books, self.binder, begun, why_not=self._why_not)
+        self.agents = Agents(self.view, self.books, self.recorder, clock, actor=f"scheduler/{name}")
+        self.releasing = world.releasing(
+            self.view,
+            self.books,
+            self.binder,
+            begun,
+            why_not=self._why_not,
+            word=self.agents.word,
+        )
+        self.inventory.reported = self.agents.reported
+        self.agents.first = lambda name: self.view.nodes.note((name,))
+        self.agents.confirmed = self.agents.ready.changed = self.releasing.look_at
         self.ready = False
 
     def _why_not(self) -> str:
@@ -245,7 +258,7 @@ class Service:
         nodes = self.view.nodes
         sinks: dict[str, Sequence[Any]] = {
             "Pod": (self.view.pods, self.holds, self.groups),
-            "Node": (nodes.nodes,),
+            "Node": (nodes.nodes, self.agents.ready),
             "Device": (nodes.devices,),
             "Namespace": (self.releasing.namespaces,),
         }
@@ -261,7 +274,7 @@ class World:
     The cluster, its two services and what a seed does to them.
 
     Args:
-        binder: makes what binds; a mutant's is another one.
+        binder, releasing: make what binds and what releases; a mutant's is another one.
         rate: faults in a thousand effects.
 
     Attributes:
@@ -270,7 +283,13 @@ class World:
     """
 
     def __init__(
-        self, seed: int, folder: Path, *, rate: int = 50, binder: Callable[..., Binder] = Binder
+        self,
+        seed: int,
+        folder: Path,
+        *,
+        rate: int = 50,
+        binder: Callable[..., Binder] = Binder,
+        releasing: Callable[..., Releasing] = Releasing,
     ) -> None:
         self.rng = Random(seed)
         self.faults = Faults(Random(seed + 1), rate)
@@ -278,6 +297,8 @@ class World:
         self.settings = SchedulingSettings(node_policy="binpack")
         self.server = ApiServer()
         self.binder = binder
+        self.releasing = releasing
+        self.machines = {name: Machine(self, name, cards_of) for name in NODES}
         self.leader: Service | None = None
         self.services: list[Service] = []
         self.tasks = Tasks()
@@ -306,6 +327,8 @@ class World:
         ]
         device = objects.device(*cards, name=name)
         node["kind"], device["kind"] = "Node", "Device"
+        node["status"]["conditions"] = [{"type": "Ready", "status": "True"}]
+        self.machines[name].reboot()
         node["metadata"]["uid"], device["metadata"]["uid"] = uid, f"device-{name}-{number}"
         self.server.put(f"/devices/{name}", device)
         self.server.put(f"/api/v1/nodes/{name}", node)
@@ -344,7 +367,9 @@ class World:
         return [value for path, value in self.server.objects.items() if "/pods/" in path]
 
     def _changed(self, kind: str, value: Json) -> None:
-        """Tell every service, each after a time of its own, and sometimes twice."""
+        """Tell kubelet, and every service after a time of its own, and sometimes twice."""
+        if value["kind"] == "Pod" and value["spec"].get("nodeName"):
+            self.machines[value["spec"]["nodeName"]].told(kind, value)
         for service in self.services:
             if not service.alive:
                 continue
@@ -641,6 +666,8 @@ class World:
     async def run(self) -> None:
         """Let all of it happen, then let all go well, then look."""
         self.start()
+        reports = [asyncio.ensure_future(each.report()) for each in self.machines.values()]
+        await asyncio.sleep(2.5)  # the agents are there before any Pod is
         asking = asyncio.ensure_future(self.kube_scheduler())
         await self.chaos()
         self.faults.calm = True
@@ -651,7 +678,12 @@ class World:
         await asyncio.sleep(30.0)  # what is late has come
         self._relist()
         await asyncio.sleep(CALM_SECONDS)
-        asking.cancel()
+        for actor in (asking, *reports):
+            actor.cancel()
+        ended = await asyncio.gather(*reports, return_exceptions=True)
+        self.broken += [
+            f"an agent failed: {error!r}" for error in ended if isinstance(error, Exception)
+        ]
         await self.tasks.all_done()
         self.check_settled()
         for tasks in (self.tasks, *(service.tasks for service in self.services)):

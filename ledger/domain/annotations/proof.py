@@ -20,6 +20,7 @@ from ledger.domain.devices import DeviceShare
 from ledger.domain.errors import InputError
 from ledger.domain.log.codec import decode_value, plain_value
 from ledger.domain.log.events import PodReserved
+from ledger.domain.log.state import Holding
 from ledger.domain.resources import ANNOTATION_TENURE_PROOF
 
 FORMAT: Final = 1
@@ -97,16 +98,6 @@ def proof_of(
     machine: tuple[str, str],
 ) -> SignedHolding:
     """Return what is to be signed for a reservation at this position."""
-    by_index: dict[str, list[ProvenDevice]] = {}
-    for share in event.shares:
-        for part in share.containers:
-            device = _device(share, part.core_percent, part.memory_bytes)
-            by_index.setdefault(part.index, []).append(device)
-        if not share.containers:
-            device = _device(share, share.core_percent, share.memory_bytes)
-            by_index.setdefault(EVERY, []).append(device)
-    if event.cpuset:
-        by_index.setdefault(EVERY, [])
     return SignedHolding(
         cluster=cluster,
         incarnation=incarnation,
@@ -116,14 +107,27 @@ def proof_of(
         pod_uid=event.pod_uid,
         node_uid=event.node_uid,
         machine=machine,
-        containers=tuple(
-            ProvenContainer(
-                index=index,
-                devices=tuple(devices),
-                cpus=CpuSet() if index else event.cpuset,
-            )
-            for index, devices in sorted(by_index.items())
-        ),
+        containers=containers_of(event),
+    )
+
+
+def containers_of(held: PodReserved | Holding) -> tuple[ProvenContainer, ...]:
+    """Return what each container may have of what its Pod holds, by index."""
+    by_index: dict[str, list[ProvenDevice]] = {}
+    for share in held.shares:
+        for part in share.containers:
+            device = _device(share, part.core_percent, part.memory_bytes)
+            by_index.setdefault(part.index, []).append(device)
+        if not share.containers:
+            device = _device(share, share.core_percent, share.memory_bytes)
+            by_index.setdefault(EVERY, []).append(device)
+    if held.cpuset:
+        by_index.setdefault(EVERY, [])
+    return tuple(
+        ProvenContainer(
+            index=index, devices=tuple(devices), cpus=CpuSet() if index else held.cpuset
+        )
+        for index, devices in sorted(by_index.items())
     )
 
 

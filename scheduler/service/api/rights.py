@@ -6,8 +6,8 @@ Rule: design section 2, aggregated API: a SubjectAccessReview per namespace; non
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Callable, Mapping
+from typing import Final
 
 from scheduler.service.api.callers import Caller
 from scheduler.service.api.http import RefusedError
@@ -52,7 +52,7 @@ class Rights:
         )
 
     async def _review(self, caller: Caller, question: str, namespace: str) -> bool:
-        attributes: dict[str, Any] = {
+        attributes = {
             "verb": VERB,
             "group": GROUP,
             "version": VERSION,
@@ -61,17 +61,27 @@ class Rights:
         }
         if namespace:
             attributes["namespace"] = namespace
-        body = {
-            "apiVersion": "authorization.k8s.io/v1",
-            "kind": "SubjectAccessReview",
-            "spec": {
-                "user": caller.user,
-                "groups": list(caller.groups),
-                "uid": caller.uid,
-                "extra": {key: list(values) for key, values in caller.extra},
-                "resourceAttributes": attributes,
-            },
-        }
-        answer = await self._api.create(REVIEWS, body)
-        status = answer.get("status") or {}
-        return status.get("allowed") is True and status.get("denied") is not True
+        return await may(self._api, caller, attributes)
+
+
+async def may(api: Api, caller: Caller, attributes: Mapping[str, str]) -> bool:
+    """
+    Tell whether a caller has a right, in the words of a SubjectAccessReview.
+
+    Raises:
+        ApiError: the API server can't be asked now.
+    """
+    body = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SubjectAccessReview",
+        "spec": {
+            "user": caller.user,
+            "groups": list(caller.groups),
+            "uid": caller.uid,
+            "extra": {key: list(values) for key, values in caller.extra},
+            "resourceAttributes": dict(attributes),
+        },
+    }
+    answer = await api.create(REVIEWS, body)
+    status = answer.get("status") or {}
+    return status.get("allowed") is True and status.get("denied") is not True

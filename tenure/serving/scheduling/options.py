@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ledger.domain.log.clock import Reading
+from scheduler.service.api.agents import AGENT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,11 +20,13 @@ class ApiOptions:
         where: host and port to listen on.
         certificates: folder with `tls.crt`, `tls.key` and, if there, `ca.crt`.
         names: DNS names and addresses that callers use.
+        agent: the user whose tokens are those of nodes' agents.
     """
 
     where: tuple[str, int]
     certificates: Path
     names: tuple[str, ...]
+    agent: str = AGENT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

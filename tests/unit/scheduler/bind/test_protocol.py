@@ -12,6 +12,7 @@ from scheduler.bind.protocol import (
     DEPOSED,
     ELSEWHERE,
     GONE,
+    GONE_UNSEEN,
     MOVED,
     UNSETTLED,
     Act,
@@ -103,7 +104,7 @@ LINES: Final[dict[str, Line]] = {
     ),
     "no answer, and it is gone": (
         [DONE, NOBODY_KNOWS, NotThere(), DONE],
-        [*FIRST, PatchFence(), RecordVoided(1, GONE), Answer(GONE)],
+        [*FIRST, PatchFence(), RecordVoided(1, GONE_UNSEEN), Answer(GONE_UNSEEN)],
     ),
     "nobody answers for long": (
         [

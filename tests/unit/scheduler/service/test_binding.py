@@ -17,7 +17,7 @@ from ledger.domain.errors import (
 )
 from ledger.domain.log.events import PodReserved
 from ledger.store.writing.commands import Refused
-from scheduler.bind.protocol import DEPOSED, ELSEWHERE, GONE, MOVED, UNSETTLED
+from scheduler.bind.protocol import DEPOSED, ELSEWHERE, GONE, GONE_UNSEEN, MOVED, UNSETTLED
 from scheduler.service.binding import (
     ANSWER_SECONDS,
     NODE_MOVED,
@@ -92,9 +92,9 @@ CALLS: Final[dict[str, tuple[Before, Fates, str, list[str]]]] = {
     "the fence arrives late": (nothing, [DROPPED, LATE], UNSETTLED, VOIDED),
     "a Pod without annotations": (bare, [DROPPED], UNSETTLED, VOIDED),
     "the Pod is gone": (gone, [], GONE, VOIDED),
-    "the Pod is gone, and nobody says so": (gone, [DROPPED], GONE, VOIDED),
+    "the Pod is gone, and nobody says so": (gone, [DROPPED], GONE_UNSEEN, VOIDED),
     "the Pod was re-created under its name": (recreated, [], GONE, VOIDED),
-    "and nobody says so": (recreated, [DROPPED], GONE, VOIDED),
+    "and nobody says so": (recreated, [DROPPED], GONE_UNSEEN, VOIDED),
     "the Pod is being deleted": (deleting, [], GONE, VOIDED),
     "somebody else bound it": (bound_elsewhere, [], ELSEWHERE, VOIDED),
     "the version alone moved": (touched, [], "", [*VOIDED, *BOUND]),

@@ -154,6 +154,19 @@ def test_a_release_needs_its_node(
     assert found.waiting == (() if is_released else ("uid-p/1",))
 
 
+@pytest.mark.parametrize(
+    ("word", "is_settled"), [(SILENT, True), (AGENT, False), (GONE, True), (AGENT_DOWN, False)]
+)
+def test_what_is_reserved_for_a_pod_that_is_gone_waits_for_the_node(
+    word: NodeWord, *, is_settled: bool
+) -> None:
+    """It may have been bound before it was deleted, and its containers may run still."""
+    found = compared(folded(*HELD[:1]), word=word)
+
+    assert found.settles == (("uid-p",) if is_settled else ())
+    assert found.waiting == (() if is_settled else ("uid-p/1",))
+
+
 def test_a_running_container_is_not_terminated() -> None:
     """Of any kind; one without a state never ran."""
     state: list[dict[str, Any]] = [{"state": {"terminated": {}}}, {"state": {"running": {}}}]

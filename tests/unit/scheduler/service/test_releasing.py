@@ -9,8 +9,10 @@ import pytest
 from certs.ports import ApiError
 from ledger.domain.errors import LedgerError, UnknownOutcomeError
 from ledger.domain.log.events import PodBound, PodObserved, PodReleased
+from ledger.domain.log.state import NodeState
 from scheduler.service.binding import Binder
 from scheduler.service.books import LiveBooks
+from scheduler.service.ending import NodeWord
 from scheduler.service.releasing import TOGETHER, Releasing
 from scheduler.service.view import STRANGERS
 from tests.support import fake_api, objects
@@ -249,7 +251,7 @@ def test_a_static_pod_whose_mirror_somebody_deleted_keeps_its_card() -> None:
     scene.delete(pod)
     scene.settle()
     assert scene.released == []
-    assert scene.releasing.waiting == {"a": ("pod-s/1",)}
+    assert scene.releasing.waiting == {"a": {"pod-s/1": scene.live.clock.now}}
     assert scene.live.passing(asking("p", 200), "a") == []
     again = scene.run("s", uid="pod-s-later", annotations=words)
     scene.settle()
@@ -406,3 +408,68 @@ def test_a_namespace_is_labelled_while_a_pod_of_it_holds_something() -> None:
     assert HOLDING not in labels()
     scene.releasing.namespaces.drop("ns-ml")
     assert scene.releasing.namespaces.labelled == {}
+
+
+def silent(scene: Scene) -> list[str]:
+    """Let the node have an agent that says nothing of the Pods that end, until told otherwise."""
+    gone: list[str] = []
+
+    def word(_: NodeState) -> NodeWord:
+        return NodeWord(has_agent=True, agent_ready=True, gone=frozenset(gone))
+
+    scene.releasing._word = word  # as it is handed in
+    return gone
+
+
+def test_a_release_waits_for_the_nodes_word_and_its_age_is_seen() -> None:
+    """Hold early, release late."""
+    scene = Scene()
+    gone = silent(scene)
+    scene.end(scene.bind("p"))
+    scene.settle()
+    scene.live.clock.now += 7
+    scene.releasing.look_at("a")
+    scene.settle()
+    assert (scene.released, scene.releasing.oldest_seconds()) == ([], 7)
+    gone.append("pod-p")
+    scene.releasing.look_at("a")
+    scene.settle()
+    assert (scene.released, scene.releasing.oldest_seconds()) == ([("pod-p", "completed")], 0)
+
+
+def test_somebody_may_release_by_name_what_waits_for_a_silent_node() -> None:
+    """In the actor's name, with the reason; what runs is nobody's to give."""
+    scene = Scene()
+    silent(scene)
+    ended, _ = scene.bind("p"), scene.bind("q")
+    scene.end(ended)
+    scene.settle()
+
+    def force(name: str, uid: str = "") -> list[str]:
+        return asyncio.run(
+            scene.releasing.force("ml", name, uid, reason="node is burnt", actor="user/anna")
+        )
+
+    assert force("q") == []
+    assert force("p", "pod-other") == []
+    assert force("p", "pod-p") == ["pod-p"]
+    assert scene.released == [("pod-p", "forced: node is burnt")]
+    assert scene.live.ledger.actors[-1] == "user/anna"
+    scene.settle()
+    assert force("p") == []
+    assert scene.released == [("pod-p", "forced: node is burnt")]
+
+
+def test_a_reservation_of_a_pod_that_is_gone_is_voided_on_the_nodes_word_alone() -> None:
+    """It may have been bound: containers end after their Pod's object."""
+    before = Scene()
+    before.live.reserve(before.live.placement(asking("p"), "a"))
+    scene = Scene(before.live.ledger)  # it came and went while nobody was there to see it
+    gone = silent(scene)
+    scene.settle()
+    assert types(scene.live.ledger.log).count("pod.voided") == 0
+    assert list(scene.releasing.waiting) == ["a"]
+    gone.append("pod-p")
+    scene.releasing.look_at("a")
+    scene.settle()
+    assert types(scene.live.ledger.log).count("pod.voided") == 1

@@ -1,0 +1,326 @@
+"""
+What the nodes' agents say, and what they are told: who holds what, and what changed since.
+
+Rule: design sections 5.4, 5.5 and 8, "When parts are down". One node's agent may ask and say
+nothing of another node; whose word it is, is found by whoever calls. What an agent confirms counts
+only beside what the ledger has: a wrong word releases nothing that runs by the API.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from typing import Final
+
+from certs.ports import Object
+from ledger.domain.annotations.proof import ProvenContainer, containers_of
+from ledger.domain.log.events import (
+    EpochStarted,
+    LedgerEvent,
+    NodeCleared,
+    NodeInventoried,
+    NodeLost,
+    PodAssigned,
+    PodBound,
+    PodObserved,
+    PodReleased,
+    PodReserved,
+    PodVoided,
+)
+from ledger.domain.log.state import GRANTED, LOST, Holding, NodeState, node_uid_of
+from ledger.store.writing.commands import Command, Recorded
+from scheduler.record import events
+from scheduler.service.books import LiveBooks
+from scheduler.service.ending import NodeWord
+from scheduler.service.ports import Clock, Recorder
+from scheduler.service.view import ClusterView
+
+SILENT_SECONDS: Final = 120.0
+"""An agent asks for changes all the time; who was not heard of for so long is away."""
+CHANGES_MAX: Final = 256
+"""Changes that are kept of each node; who lags further behind asks for all again."""
+CONFIRMED_MAX: Final = 512
+"""Pods of one message."""
+
+ASSIGNED, DIFFERENT, UNKNOWN, LATER, AMISS = "assigned", "different", "unknown", "later", "refused"
+NOTED, NOTHING = "noted", "nothing"
+_WORDS: Final[dict[type[LedgerEvent], str]] = {
+    PodReserved: "reserved",
+    PodObserved: "observed",
+    PodBound: "bound",
+    PodAssigned: "assigned",
+    PodReleased: "released",
+    PodVoided: "voided",
+}
+_UPHEAVALS: Final = (NodeLost, NodeCleared)
+"""After these a node's holdings are others, or stand otherwise, all at once."""
+
+
+class TooOldError(Exception):
+    """What changed since then is not known any more: all must be asked for again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """
+    What happened to one holding of a node.
+
+    Attributes:
+        holding: as it is now; None where it has ended since.
+    """
+
+    position: int
+    what: str
+    pod_uid: str
+    attempt: int
+    reason: str = ""
+    holding: Holding | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """What a node says that it gave the containers of a Pod."""
+
+    pod_uid: str
+    attempt: int
+    containers: tuple[ProvenContainer, ...]
+
+
+class Ready:
+    """A sink of Nodes: which of them kubelet keeps Ready."""
+
+    def __init__(self) -> None:
+        self._names: dict[str, str] = {}
+        self.names: dict[str, bool] = {}
+        self.changed: Callable[[str], None] = lambda _: None
+
+    def put(self, uid: str, item: Object) -> None:
+        """Take a Node that came or changed."""
+        name = self._names[uid] = str(item["metadata"]["name"])
+        conditions = (item.get("status") or {}).get("conditions") or ()
+        is_ready = any(
+            one.get("type") == "Ready" and one.get("status") == "True" for one in conditions
+        )
+        if self.names.get(name) is not is_ready:
+            self.names[name] = is_ready
+            self.changed(name)
+
+    def drop(self, uid: str) -> None:
+        """Forget a Node that is gone."""
+        name = self._names.pop(uid, None)
+        if name is not None and name not in self._names.values():
+            self.names.pop(name, None)
+
+
+class Agents:
+    """
+    The agents of all nodes.
+
+    Attributes:
+        ready: a sink of Nodes.
+        first: told the name of a node whose agent reports for the first time.
+        confirmed: told the name of a node of which a Pod is gone.
+        counts: what became of what agents confirmed.
+    """
+
+    def __init__(
+        self, view: ClusterView, books: LiveBooks, recorder: Recorder, clock: Clock, *, actor: str
+    ) -> None:
+        self._view = view
+        self._books = books
+        self._recorder = recorder
+        self._clock = clock
+        self._actor = actor
+        self._began = clock.monotonic()
+        self._heard: dict[str, float] = {}  # UID of the node -> when its agent was heard of last
+        self._gone: dict[str, dict[str, None]] = {}  # UID of the node -> UIDs of Pods
+        self._changes: dict[str, deque[tuple[int, str, str, int, str]]] = {}  # by UID of the node
+        self._since: dict[str, int] = {}  # UID of the node -> no change up to there is kept
+        self._start = view.position
+        self._waits: dict[str, asyncio.Event] = {}
+        self.ready = Ready()
+        self.first: Callable[[str], None] = lambda _: None
+        self.confirmed: Callable[[str], None] = lambda _: None
+        self.counts: Counter[str] = Counter()
+        view.tellers.append(self._took)
+
+    @property
+    def reported(self) -> AbstractSet[str]:
+        """Return the UIDs of the nodes whose agent was heard of since this process began."""
+        return self._heard.keys()
+
+    # --- what was heard -------------------------------------------------------------------------
+
+    def heard(self, name: str, node_uid: str) -> None:
+        """Take note that a node's agent is there."""
+        is_first = node_uid not in self._heard
+        self._heard[node_uid] = self._clock.monotonic()
+        if is_first:
+            self.first(name)
+
+    def word(self, state: NodeState) -> NodeWord:
+        """
+        Return what a node says of what runs there.
+
+        An agent that was there before this process has some time to report again.
+        """
+        heard = self._heard.get(state.uid)
+        has_agent = state.by_agent or heard is not None
+        last = self._began if heard is None else heard
+        return NodeWord(
+            has_agent=has_agent,
+            agent_ready=has_agent and self._clock.monotonic() - last < SILENT_SECONDS,
+            kubelet_ready=self.ready.names.get(state.name, False),
+            gone=frozenset(self._gone.get(state.uid, ())),
+        )
+
+    def seconds(self) -> list[float]:
+        """Return how long ago each agent was heard of."""
+        now = self._clock.monotonic()
+        return [now - at for at in self._heard.values()]
+
+    # --- what is asked --------------------------------------------------------------------------
+
+    def holdings(self, node_uid: str) -> tuple[int, list[Holding]]:
+        """Return what is held on a node, oldest first, and as of which position."""
+        state = self._view.recorded(node_uid)
+        held = [] if state is None else list(state.holdings.values())
+        return self._view.position, sorted(held, key=lambda each: each.opened_position)
+
+    def changes(self, node_uid: str, after: int) -> tuple[int, list[Change]]:
+        """
+        Return what changed on a node after a position, oldest first, and up to which it is all.
+
+        Raises:
+            TooOldError: nobody knows any more.
+        """
+        if after > self._view.position or after < self._since.get(node_uid, self._start):
+            raise TooOldError
+        state = self._view.recorded(node_uid)
+        held = {} if state is None else state.holdings
+        found = [
+            Change(
+                position=position,
+                what=what,
+                pod_uid=pod_uid,
+                attempt=attempt,
+                reason=reason,
+                holding=held.get(f"{pod_uid}/{attempt}"),
+            )
+            for position, what, pod_uid, attempt, reason in self._changes.get(node_uid, ())
+            if position > after
+        ]
+        return self._view.position, sorted(found, key=lambda each: each.position)
+
+    async def wait(self, node_uid: str, seconds: float) -> None:
+        """Wait until something changes on a node, or so long; who asked before goes on."""
+        before = self._waits.get(node_uid)
+        if before is not None:
+            before.set()
+        mine = self._waits[node_uid] = asyncio.Event()
+        try:
+            async with asyncio.timeout(seconds):
+                await mine.wait()
+        except TimeoutError:
+            pass
+        finally:
+            if self._waits.get(node_uid) is mine:
+                del self._waits[node_uid]
+
+    def _took(self, position: int, event: LedgerEvent, _holding: Holding | None) -> None:
+        if isinstance(event, EpochStarted):  # agents have spoken to another replica so far
+            self._began = self._clock.monotonic()
+        uid = node_uid_of(event)
+        if uid is None or isinstance(event, NodeInventoried):
+            return
+        what = _WORDS.get(type(event))
+        if what is None:
+            if isinstance(event, _UPHEAVALS):
+                for known in (self._heard, self._gone, self._changes):
+                    known.pop(uid, None)
+                self._since[uid] = position
+        else:
+            self._note(uid, position, what, event)
+        waits = self._waits.get(uid)
+        if waits is not None:
+            waits.set()
+
+    def _note(self, uid: str, position: int, what: str, event: LedgerEvent) -> None:
+        kept = self._changes.setdefault(uid, deque())
+        assert isinstance(
+            event, PodReserved | PodObserved | PodBound | PodAssigned | PodReleased | PodVoided
+        )
+        reason = event.reason if isinstance(event, PodReleased | PodVoided) else ""
+        kept.append((position, what, event.pod_uid, event.attempt, reason))
+        if len(kept) > CHANGES_MAX:
+            self._since[uid] = kept.popleft()[0]
+        gone = self._gone.get(uid)
+        if gone is not None and isinstance(event, PodReleased | PodVoided):
+            gone.pop(event.pod_uid, None)
+            if not gone:
+                del self._gone[uid]
+
+    # --- what is confirmed ----------------------------------------------------------------------
+
+    def gone(self, node_uid: str, pod_uids: Sequence[str]) -> dict[str, str]:
+        """Take note of Pods of which nothing is left on a node, as far as they hold something."""
+        state = self._view.recorded(node_uid)
+        held = set() if state is None else {each.pod_uid for each in state.holdings.values()}
+        answers: dict[str, str] = {}
+        for uid in pod_uids:
+            answers[uid] = NOTED if uid in held else NOTHING
+            if uid in held:
+                self._gone.setdefault(node_uid, {})[uid] = None
+        if state is not None and NOTED in answers.values():
+            self.confirmed(state.name)
+        self.counts.update(f"gone {each}" for each in answers.values())
+        return answers
+
+    async def assigned(self, node_uid: str, given: Given) -> tuple[str, str]:
+        """
+        Record that a node gave a Pod exactly what was reserved; return what came of it, and why.
+
+        Raises:
+            FencedError: another writer took over.
+            LedgerError: the ledger is away; the agent says it again.
+        """
+        answer, why = await self._assigned(node_uid, given)
+        self.counts[f"assigned {answer}"] += 1
+        return answer, why
+
+    async def _assigned(self, node_uid: str, given: Given) -> tuple[str, str]:
+        state = self._view.recorded(node_uid)
+        key = f"{given.pod_uid}/{given.attempt}"
+        holding = None if state is None else state.holdings.get(key)
+        if holding is None or holding.kind != GRANTED or holding.phase == LOST or holding.machine:
+            return UNKNOWN, "nothing is reserved for it on this node"
+        wanted = containers_of(holding)
+        if _exactly(given.containers) != _exactly(wanted):
+            return DIFFERENT, f"reserved is something else: event {holding.opened_position}"
+        self._gone.get(node_uid, {}).pop(given.pod_uid, None)
+        if holding.phase == "assigned":
+            return ASSIGNED, ""
+        if holding.phase != "bound":
+            return LATER, "whether the Pod is bound is not recorded yet"
+        event = PodAssigned(pod_uid=given.pod_uid, attempt=given.attempt, node_uid=node_uid)
+        new = events.by(self._actor, events.assigned(event, self._clock.wall_us()))
+        outcome = await self._recorder.record(Command(events=(new,)))
+        if not isinstance(outcome, Recorded):
+            return AMISS, str(outcome.error)
+        self._books.recorded((new,), outcome.first)
+        return ASSIGNED, ""
+
+
+def _exactly(containers: Sequence[ProvenContainer]) -> object:
+    """Return which devices and CPUs each container has, whatever the order and the amounts."""
+    return sorted(
+        (
+            one.index,
+            sorted((each.device_type, each.device_id, each.minor) for each in one.devices),
+            str(one.cpus),
+        )
+        for one in containers
+    )

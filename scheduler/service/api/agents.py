@@ -1,0 +1,222 @@
+"""
+The agents' part of the listener: what is held on my node, what changed, and what I confirm.
+
+Rule: docs/contracts/agents.md. Whose node it is, the caller's token says and nothing else: a
+ServiceAccount's token that is bound to a Pod on that node.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from aiohttp import web
+
+from ledger.domain.annotations.proof import ProvenContainer, containers_of
+from ledger.domain.bounds import Number
+from ledger.domain.errors import InputError
+from ledger.domain.log.codec import decode_value, plain_value
+from ledger.domain.log.state import Holding
+from scheduler.service.agents import CONFIRMED_MAX, Agents, Change, Given, TooOldError
+from scheduler.service.api.callers import Caller
+from scheduler.service.api.http import RefusedError, Route, json_answer
+from scheduler.service.view import ClusterView
+
+FORMAT: Final = 1
+PATH: Final = "/agents/v1"
+WAIT_SECONDS_MAX: Final = 25.0
+AGENT: Final = "system:serviceaccount:tenure-system:tenure-agent"
+NODE_NAME: Final = "authentication.kubernetes.io/node-name"
+NODE_UID: Final = "authentication.kubernetes.io/node-uid"
+_NOT_YET: Final = "ServiceUnavailable"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfirmedPod:
+    """What an agent gave the containers of a Pod."""
+
+    pod_uid: str
+    attempt: Number
+    containers: tuple[ProvenContainer, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Confirmation:
+    """
+    What an agent confirms.
+
+    Attributes:
+        gone: UIDs of Pods of which no container and no process is left.
+    """
+
+    assigned: tuple[ConfirmedPod, ...] = ()
+    gone: tuple[str, ...] = ()
+
+
+class AgentRoutes:
+    """
+    Answers agents.
+
+    Args:
+        user: whose tokens are agents'.
+        why_not: why nothing may be decided now, empty when it may.
+
+    Attributes:
+        seconds_max: how long a caller may wait for changes.
+    """
+
+    def __init__(
+        self, agents: Agents, view: ClusterView, *, user: str, why_not: Callable[[], str]
+    ) -> None:
+        self._agents = agents
+        self._view = view
+        self._user = user
+        self._why_not = why_not
+        self.seconds_max = WAIT_SECONDS_MAX
+
+    def routes(self) -> list[Route]:
+        """Return what is answered, at which paths."""
+        return [
+            Route(method="GET", path=f"{PATH}/holdings", act=self.holdings),
+            Route(method="GET", path=f"{PATH}/changes", act=self.changes),
+            Route(method="POST", path=f"{PATH}/confirmations", act=self.confirm),
+        ]
+
+    async def holdings(self, _: web.Request, caller: Caller) -> web.StreamResponse:
+        """Say who holds what on the caller's node."""
+        name, uid = self._node(caller)
+        position, held = self._agents.holdings(uid)
+        return self._answer(name, uid, position, holdings=[holding_body(each) for each in held])
+
+    async def changes(self, request: web.Request, caller: Caller) -> web.StreamResponse:
+        """Say what changed on the caller's node after a position; wait for it a while."""
+        name, uid = self._node(caller)
+        after = _count(request, "after", None)
+        seconds = min(float(_count(request, "seconds", 0)), self.seconds_max)
+        position, found = self._changed(uid, after)
+        if not found and seconds:
+            await self._agents.wait(uid, seconds)
+            if self._node(caller) != (name, uid):
+                raise RefusedError(410, "Expired", "the Node is another one now: ask for holdings")
+            position, found = self._changed(uid, after)
+        return self._answer(name, uid, position, changes=[_change_body(each) for each in found])
+
+    async def confirm(self, request: web.Request, caller: Caller) -> web.StreamResponse:
+        """Take what the caller's node confirms."""
+        name, uid = self._node(caller)
+        said = read_confirmation(await request.read())
+        results = []
+        for one in said.assigned:
+            given = Given(pod_uid=one.pod_uid, attempt=one.attempt, containers=one.containers)
+            result, why = await self._agents.assigned(uid, given)
+            words = {"pod_uid": one.pod_uid, "attempt": one.attempt}
+            results.append({**words, "result": result, "why": why})
+        gone = self._agents.gone(uid, said.gone)
+        listed = [{"pod_uid": pod, "result": result} for pod, result in gone.items()]
+        return self._answer(name, uid, self._view.position, assigned=results, gone=listed)
+
+    def _node(self, caller: Caller) -> tuple[str, str]:
+        """
+        Return name and UID of the caller's node, and take note that its agent is there.
+
+        Raises:
+            RefusedError: no agent, an agent of no node, or of one that is not there; or not now.
+        """
+        name, node_uid = node_of(caller, self._user)
+        why = self._why_not()
+        if why:
+            raise RefusedError(503, _NOT_YET, why, retry=True)
+        uid = self._view.uid(name)
+        if uid is None:
+            raise RefusedError(404, "NotFound", f"the node is not known yet: name={name}")
+        if node_uid not in {"", uid}:
+            fact = f"the token is of another Node of this name: name={name}"
+            raise RefusedError(403, "Forbidden", fact)
+        self._agents.heard(name, uid)
+        return name, uid
+
+    def _changed(self, uid: str, after: int) -> tuple[int, list[Change]]:
+        try:
+            return self._agents.changes(uid, after)
+        except TooOldError as error:
+            fact = f"what changed since is not known any more: ask for holdings: after={after}"
+            raise RefusedError(410, "Expired", fact) from error
+
+    def _answer(self, name: str, uid: str, position: int, **parts: object) -> web.Response:
+        node = {"name": name, "uid": uid}
+        return json_answer({"format": FORMAT, "node": node, "position": position, **parts})
+
+
+def node_of(caller: Caller, user: str) -> tuple[str, str]:
+    """
+    Return name and UID of the node whose agent calls; the UID is empty where a token has none.
+
+    Raises:
+        RefusedError: whoever calls is no agent of a node.
+    """
+    if caller.user != user or caller.how != "token":
+        raise RefusedError(403, "Forbidden", f"agents alone are answered here: user={caller.user}")
+    extra = dict(caller.extra)
+    names, uids = extra.get(NODE_NAME, ()), extra.get(NODE_UID, ())
+    if len(names) != 1 or not names[0] or len(uids) > 1:
+        fact = "the token is bound to no Pod on one node: give the one that kubelet mounts"
+        raise RefusedError(403, "Forbidden", fact)
+    return names[0], "".join(uids)
+
+
+def read_confirmation(body: bytes) -> Confirmation:
+    """
+    Read what an agent confirms.
+
+    Raises:
+        InputError: another shape, or too much at once.
+    """
+    try:
+        value = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"not valid JSON: {error}", field="body") from error
+    if not isinstance(value, dict):
+        raise InputError("expected an object", field="body")
+    said: Confirmation = decode_value(Confirmation, value, "body")
+    if len(said.assigned) + len(said.gone) > CONFIRMED_MAX:
+        raise InputError(f"too many Pods at once: most={CONFIRMED_MAX}", field="body")
+    return said
+
+
+def holding_body(holding: Holding) -> dict[str, Any]:
+    """Return a holding as agents read it."""
+    return {
+        "pod_uid": holding.pod_uid,
+        "attempt": holding.attempt,
+        "namespace": holding.namespace,
+        "pod_name": holding.pod_name,
+        "kind": holding.kind,
+        "phase": holding.phase,
+        "position": holding.opened_position,
+        "containers": [plain_value(each) for each in containers_of(holding)],
+    }
+
+
+def _change_body(change: Change) -> dict[str, Any]:
+    return {
+        "position": change.position,
+        "what": change.what,
+        "pod_uid": change.pod_uid,
+        "attempt": change.attempt,
+        "reason": change.reason,
+        "holding": None if change.holding is None else holding_body(change.holding),
+    }
+
+
+def _count(request: web.Request, key: str, otherwise: int | None) -> int:
+    """Return a number of the query. Raises InputError: it is none, or missing."""
+    text = request.query.get(key)
+    if text is None:
+        if otherwise is None:
+            raise InputError("missing", field=key)
+        return otherwise
+    if not (text.isascii() and text.isdigit() and len(text) <= 18):
+        raise InputError(f"expected a number from 0: {text[:20]!r}", field=key)
+    return int(text)

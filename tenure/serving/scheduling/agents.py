@@ -1,0 +1,19 @@
+"""What agents are answered on the listener, and what is ordered there."""
+
+from __future__ import annotations
+
+from scheduler.service.api.acts import ActRoutes
+from scheduler.service.api.agents import AgentRoutes
+from scheduler.service.api.http import Route
+from tenure.serving.scheduling.process import Process
+
+
+def agent_routes(process: Process) -> list[Route]:
+    """Return the routes of agents, and those of acts."""
+    live, why_not = process.live, process.leading.why_not
+    options = process.options.api
+    if options is None:
+        return []
+    agents = AgentRoutes(live.agents, live.view, user=options.agent, why_not=why_not)
+    acts = ActRoutes(live.releasing, process.objects, why_not=why_not)
+    return [*agents.routes(), *acts.routes()]

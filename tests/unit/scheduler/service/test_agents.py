@@ -1,0 +1,414 @@
+"""What agents are told and what they confirm, as docs/contracts/agents.md has it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from aiohttp.test_utils import TestClient, TestServer
+
+from ledger.domain.errors import LedgerError
+from ledger.domain.log.events import (
+    EpochStarted,
+    NodeInventoried,
+    NodeLost,
+    PodAssigned,
+    PodBound,
+    PodReserved,
+)
+from scheduler.service.agents import CHANGES_MAX, CONFIRMED_MAX, SILENT_SECONDS, Agents
+from scheduler.service.api.agents import AGENT, NODE_NAME, NODE_UID, AgentRoutes
+from scheduler.service.api.callers import Caller
+from scheduler.service.api.http import api_app
+from scheduler.service.books import LiveBooks
+from scheduler.service.ending import NodeWord
+from tests.support.live import WORDS, Live, types
+from tests.support.objects import container, node, pod
+
+Json = dict[str, Any]
+
+
+@dataclass(slots=True)
+class Known:
+    """Says who calls."""
+
+    caller: Caller
+
+    async def who(self, *_: object) -> Caller:
+        """Return who calls."""
+        return self.caller
+
+
+class Believing:
+    """Nobody shows a certificate here."""
+
+    def believes(self, _: object) -> bool:
+        """Believe it."""
+        return True
+
+
+def agent_of(name: str, uid: str = "", *, user: str = AGENT, how: Any = "token") -> Caller:  # noqa: ANN401
+    """Return the agent of a node as the API server names it."""
+    extra: tuple[tuple[str, tuple[str, ...]], ...] = ((NODE_NAME, (name,)),) if name else ()
+    if uid:
+        extra = (*extra, (NODE_UID, (uid,)))
+    return Caller(user=user, extra=extra, how=how)
+
+
+class Scene:
+    """Nodes `a` and `b` with two cards each, and the routes of agents over them."""
+
+    def __init__(self) -> None:
+        self.live = Live()
+        for name in ("a", "b"):
+            self.live.add_node(name, 2)
+        self.live.settle()
+        begun = self.live.ledger.beginning()
+        books = LiveBooks(self.live.view, self.live.clock, WORDS, begun, self.live.groups)
+        self.agents = Agents(
+            self.live.view, books, self.live.ledger, self.live.clock, actor="scheduler/test"
+        )
+        self.told: list[str] = []
+        self.agents.first = lambda name: self.told.append(f"first {name}")
+        self.agents.confirmed = lambda name: self.told.append(f"gone {name}")
+        self.why = ""
+        self.known = Known(agent_of("a"))
+        self.routes = AgentRoutes(self.agents, self.live.view, user=AGENT, why_not=lambda: self.why)
+
+    def hold(
+        self, name: str, on: str = "a", percent: int = 50, *, is_bound: bool = True
+    ) -> PodReserved:
+        """Let a Pod be reserved for, and bound."""
+        asked = pod(container(limits={"koordinator.sh/gpu": percent}), name=name, uid=f"pod-{name}")
+        event = self.live.reserve(self.live.placement(asked, on))
+        if is_bound:
+            self.live.record(PodBound(pod_uid=event.pod_uid, attempt=1, node_uid=f"uid-{on}"))
+        return event
+
+    def ask(self, *calls: tuple[str, str, Json | None]) -> list[tuple[int, Json]]:
+        """Call one after the other, and return every status and answer."""
+
+        async def asking() -> list[tuple[int, Json]]:
+            app = api_app(self.routes.routes(), self.known, Believing(), lambda _: nullcontext())
+            answers = []
+            async with TestClient(TestServer(app)) as client:
+                for method, path, body in calls:
+                    async with client.request(method, path, json=body) as answer:
+                        answers.append((answer.status, json.loads(await answer.read())))
+            return answers
+
+        return asyncio.run(asking())
+
+    def get(self, path: str) -> tuple[int, Json]:
+        """Ask one thing."""
+        [answer] = self.ask(("GET", f"/agents/v1/{path}", None))
+        return answer
+
+    def confirm(self, **body: Any) -> tuple[int, Json]:  # noqa: ANN401
+        """Confirm."""
+        [answer] = self.ask(("POST", "/agents/v1/confirmations", body))
+        return answer
+
+    def word(self, name: str = "a") -> NodeWord:
+        """Return what a node says by now."""
+        state = self.live.view.recorded(f"uid-{name}")
+        assert state is not None
+        return self.agents.word(state)
+
+    @property
+    def assigned(self) -> list[str]:
+        """Whose devices the ledger knows to be given."""
+        return [one.pod_uid for one in self.live.ledger.log if isinstance(one, PodAssigned)]
+
+
+CARD = {"device_type": "gpu", "device_id": "GPU-a-0", "minor": 0}
+GIVEN = {"index": "0", "cpus": "", "devices": [CARD]}
+
+
+def given(name: str = "p", **changes: Any) -> Json:  # noqa: ANN401
+    """Return what an agent says it gave a Pod."""
+    return {"pod_uid": f"pod-{name}", "attempt": 1, "containers": [GIVEN], **changes}
+
+
+def test_a_node_is_told_what_is_held_there_and_nothing_of_another() -> None:
+    """By container, with devices and amounts, and as of which position."""
+    scene = Scene()
+    scene.hold("p")
+    scene.hold("q", "b")
+    status, body = scene.get("holdings")
+    assert (status, body["node"], body["format"]) == (200, {"name": "a", "uid": "uid-a"}, 1)
+    assert body["position"] == scene.live.view.position
+    [held] = body["holdings"]
+    assert (held["pod_uid"], held["phase"], held["kind"]) == ("pod-p", "bound", "granted")
+    [of_pod] = held["containers"]
+    assert of_pod["devices"][0].items() >= {"device_id": "GPU-a-0", "core_percent": 50}.items()
+
+
+def test_changes_since_a_position_are_told_once_in_order() -> None:
+    """With the holding as it is now; who asks from the newest position hears nothing."""
+    scene = Scene()
+    _, before = scene.get("holdings")
+    event = scene.hold("p")
+    scene.hold("q", "b")
+    status, body = scene.get(f"changes?after={before['position']}")
+    assert status == 200
+    assert [(one["what"], one["pod_uid"]) for one in body["changes"]] == [
+        ("reserved", "pod-p"),
+        ("bound", "pod-p"),
+    ]
+    assert body["changes"][0]["holding"]["phase"] == "bound"
+    scene.live.release(event)
+    status, later = scene.get(f"changes?after={body['position']}")
+    [change] = later["changes"]
+    assert (change["what"], change["reason"], change["holding"]) == ("released", "deleted", None)
+    assert scene.get(f"changes?after={later['position']}")[1]["changes"] == []
+
+
+@pytest.mark.parametrize(
+    "upset",
+    [
+        pytest.param(
+            lambda scene: [scene.live.release(scene.hold(f"p{n}")) for n in range(CHANGES_MAX)],
+            id="more changes than are kept",
+        ),
+        pytest.param(
+            lambda scene: scene.live.record(
+                NodeLost(node_uid="uid-a", node_name="a", reason="deleted")
+            ),
+            id="the node was lost",
+        ),
+    ],
+)
+def test_who_lags_behind_asks_for_all_again(upset: Callable[[Scene], object]) -> None:
+    """A 410, as of a watch of Kubernetes; so for a position that this ledger never had."""
+    scene = Scene()
+    position = scene.live.view.position
+    upset(scene)
+    assert scene.get(f"changes?after={position}")[0] == 410
+    assert scene.get("changes?after=1")[0] == 410
+    assert scene.get(f"changes?after={scene.live.view.position + 1}")[0] == 410
+
+
+def test_who_waits_for_changes_is_woken_by_one_of_its_own_node() -> None:
+    """A second one of the same node takes the place of the first, which is answered."""
+    scene = Scene()
+
+    async def waiting() -> list[bool]:
+        first, second = (
+            asyncio.create_task(scene.agents.wait("uid-a", seconds)) for seconds in (3600, 3600)
+        )
+        await asyncio.sleep(0)
+        await first
+        scene.hold("q", "b")
+        await asyncio.sleep(0)
+        before = second.done()
+        scene.hold("p")
+        await second
+        return [before, second.done()]
+
+    assert asyncio.run(waiting()) == [False, True]
+
+
+def test_a_long_poll_is_answered_at_its_end_without_a_change() -> None:
+    """So that nothing between cuts it."""
+    scene = Scene()
+    after = scene.live.view.position
+    scene.routes.seconds_max = 0.01
+    assert scene.get(f"changes?after={after}&seconds=60")[1]["changes"] == []
+
+
+def test_what_was_given_exactly_as_reserved_is_recorded_once() -> None:
+    """Repeating it changes nothing."""
+    scene = Scene()
+    scene.hold("p")
+    for _ in range(2):
+        status, body = scene.confirm(assigned=[given()])
+        assert (status, body["assigned"][0]["result"]) == (200, "assigned")
+    assert scene.assigned == ["pod-p"]
+
+
+@pytest.mark.parametrize(
+    ("words", "result"),
+    [
+        pytest.param({"containers": []}, "different", id="nothing"),
+        pytest.param(
+            {"containers": [{**GIVEN, "cpus": "0-1"}]}, "different", id="CPUs that are not its own"
+        ),
+        pytest.param(
+            {"containers": [{**GIVEN, "devices": [CARD | {"device_id": "GPU-a-1"}]}]},
+            "different",
+            id="another card",
+        ),
+        pytest.param({"containers": [{**GIVEN, "index": ""}]}, "different", id="to all containers"),
+        pytest.param({"attempt": 2}, "unknown", id="another reservation"),
+        pytest.param({"pod_uid": "pod-q"}, "unknown", id="a Pod of another node"),
+    ],
+)
+def test_what_was_not_given_as_reserved_is_not_recorded(words: Json, result: str) -> None:
+    """The agent is told what it is, and goes on with the others."""
+    scene = Scene()
+    scene.hold("p")
+    scene.hold("q", "b")
+    status, body = scene.confirm(assigned=[given(**words)])
+    [one] = body["assigned"]
+    assert (status, one["result"]) == (200, result)
+    assert one["why"]
+    assert not scene.assigned
+    assert scene.agents.counts == {f"assigned {result}": 1}
+
+
+def test_a_pod_that_is_not_known_to_be_bound_is_confirmed_later() -> None:
+    """Its Binding may be seen on the node before the ledger has it."""
+    scene = Scene()
+    scene.hold("p", is_bound=False)
+    assert scene.confirm(assigned=[given()])[1]["assigned"][0]["result"] == "later"
+    assert not scene.assigned
+
+
+def test_gone_counts_for_pods_of_the_own_node_alone() -> None:
+    """A node that says so of another node's Pods says nothing."""
+    scene = Scene()
+    scene.hold("p")
+    scene.hold("q", "b")
+    _, body = scene.confirm(gone=["pod-p", "pod-q", "pod-z"])
+    results = {one["pod_uid"]: one["result"] for one in body["gone"]}
+    assert results == {"pod-p": "noted", "pod-q": "nothing", "pod-z": "nothing"}
+    words = [
+        scene.agents.word(state)
+        for uid in ("uid-a", "uid-b")
+        if (state := scene.live.view.recorded(uid))
+    ]
+    assert [each.gone for each in words] == [{"pod-p"}, frozenset()]
+    assert scene.told == ["first a", "gone a"]
+
+
+def test_who_runs_again_is_not_gone() -> None:
+    """The newer word of a node counts."""
+    scene = Scene()
+    scene.hold("p")
+    scene.confirm(gone=["pod-p"])
+    scene.confirm(assigned=[given()])
+    assert scene.word().gone == frozenset()
+
+
+def test_a_ledger_that_is_away_is_a_503_and_the_same_words_are_good_again() -> None:
+    """Nothing is noted as confirmed that is not recorded."""
+    scene = Scene()
+    scene.hold("p")
+    scene.live.ledger.away = LedgerError("down")
+    assert scene.confirm(assigned=[given()])[0] == 503
+    scene.live.ledger.away = None
+    assert scene.confirm(assigned=[given()])[1]["assigned"][0]["result"] == "assigned"
+
+
+@pytest.mark.parametrize(
+    ("caller", "status"),
+    [
+        pytest.param(agent_of("a", user="anna"), 403, id="a user"),
+        pytest.param(agent_of("a", how="request-header"), 403, id="by headers of a proxy"),
+        pytest.param(agent_of(""), 403, id="a token of no Pod"),
+        pytest.param(agent_of("a", "uid-a-before"), 403, id="a Node that was there before"),
+        pytest.param(agent_of("z"), 404, id="a node that is not known"),
+        pytest.param(agent_of("a", "uid-a"), 200, id="this Node"),
+    ],
+)
+def test_an_agent_is_who_has_a_token_of_its_node(caller: Caller, status: int) -> None:
+    """And nobody else is answered, or heard."""
+    scene = Scene()
+    scene.known.caller = caller
+    assert scene.get("holdings")[0] == status
+    assert scene.confirm(gone=[])[0] == status
+    assert (len(scene.agents.reported) == 1) is (status == 200)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param({"gone": "pod-p"}, id="a text for a list"),
+        pytest.param({"went": []}, id="a word that is not known"),
+        pytest.param({"assigned": [given(attempt=-1)]}, id="no attempt"),
+        pytest.param({"assigned": [given(containers=[{**GIVEN, "cpus": "x"}])]}, id="no CPUs"),
+        pytest.param({"gone": [f"p{n}" for n in range(CONFIRMED_MAX + 1)]}, id="too many"),
+    ],
+)
+def test_what_can_not_be_read_is_refused_with_its_place(body: Json) -> None:
+    """And nothing of it counts."""
+    scene = Scene()
+    status, answer = scene.confirm(**body)
+    assert status == 400
+    assert answer["message"].startswith("body")
+
+
+@pytest.mark.parametrize("query", ["", "after=-1", "after=x", "after=1&seconds=x"])
+def test_a_position_is_a_number(query: str) -> None:
+    """From 0."""
+    assert Scene().get(f"changes?{query}")[0] == 400
+
+
+def test_nobody_is_answered_while_nothing_may_be_decided() -> None:
+    """The agent has what it knows, and asks again."""
+    scene = Scene()
+    scene.why = "ClusterViewStale: nodes"
+    assert scene.get("holdings")[0] == 503
+
+
+def test_an_agent_is_away_after_some_silence_and_has_that_time_after_a_restart() -> None:
+    """Kubelet's word counts then, and before only where no agent ever reported."""
+    scene = Scene()
+    assert not scene.word().has_agent
+    scene.get("holdings")
+    assert scene.word().agent_ready
+    scene.live.clock.now += SILENT_SECONDS
+    word = scene.word()
+    assert (word.has_agent, word.agent_ready) == (True, False)
+
+
+@pytest.mark.parametrize("status", ["True", "False", "Unknown"])
+def test_kubelet_is_ready_as_its_node_says(status: str) -> None:
+    """And the node is looked at again when that changes."""
+    scene = Scene()
+    changed: list[str] = []
+    scene.agents.ready.changed = changed.append
+    told = node("a") | {"status": {"conditions": [{"type": "Ready", "status": status}]}}
+    for _ in range(2):
+        scene.agents.ready.put("uid-a", told)
+    assert scene.word().kubelet_ready is (status == "True")
+    assert changed == ["a"]
+    scene.agents.ready.drop("uid-a")
+    assert not scene.word().kubelet_ready
+
+
+def test_that_an_agent_reported_is_recorded_with_the_inventory_and_stays() -> None:
+    """From then on what ends there waits for its word, after a restart too."""
+    scene = Scene()
+    live = scene.live
+    live.inventory.reported = scene.agents.reported
+    scene.agents.first = lambda name: live.view.nodes.note((name,))
+    before = types(live.ledger.log).count("node.inventoried")
+    scene.get("holdings")
+    live.settle()
+    state = live.view.recorded("uid-a")
+    assert state is not None
+    assert state.by_agent
+    assert types(live.ledger.log).count("node.inventoried") == before + 1
+    again = Live(live.ledger)
+    again.add_node("a", 2)
+    again.settle()
+    assert types(live.ledger.log).count("node.inventoried") == before + 1
+
+
+def test_agents_have_time_to_report_to_whoever_takes_over() -> None:
+    """They spoke to another replica before."""
+    scene = Scene()
+    scene.live.record(NodeInventoried(node_uid="uid-a", node_name="a", by_agent=True))
+    scene.live.clock.now += 2 * SILENT_SECONDS
+    assert not scene.word().agent_ready
+    scene.live.record(EpochStarted(epoch=9, holder="h", origin="o", tenure_version="1"))
+    assert scene.word().agent_ready
+    scene.live.clock.now += SILENT_SECONDS
+    assert not scene.word().agent_ready
