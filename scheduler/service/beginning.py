@@ -51,6 +51,7 @@ class Beginning:
         said: by UID of the node.
         attempts: Pod UID -> number of its newest reservation, of Pods that may ask again.
         groups: what made the lives of groups that hold something or have a plan, with its time.
+        snapshot_position: of the snapshot that it was folded from, 0 without one.
         settings: the newest settings that decisions were made by, empty without any.
         drifts: what is found and not resolved, in order.
     """
@@ -61,6 +62,7 @@ class Beginning:
     said: Mapping[str, Said] = field(default_factory=dict)
     attempts: Mapping[str, int] = field(default_factory=dict)
     groups: Sequence[tuple[LedgerEvent, int]] = ()
+    snapshot_position: int = 0
     settings: str = ""
     drifts: Sequence[DriftFound] = ()
 
@@ -116,6 +118,7 @@ def begin(ledger: Ledger) -> Beginning:
         said=said,
         attempts=attempts,
         groups=groups,
+        snapshot_position=loaded.snapshot_position,
         settings=settings[-1].settings if settings else "",
         drifts=[
             DriftFound(

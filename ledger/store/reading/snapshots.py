@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from sqlalchemy import Connection, insert
 from sqlalchemy.exc import DBAPIError
 
-from ledger.domain.errors import InputError
+from ledger.domain.errors import InputError, LedgerError
 from ledger.domain.log.events import LedgerEvent, SnapshotTaken
 from ledger.domain.log.recorded import NewEvent
 from ledger.domain.log.state import LedgerState
@@ -39,14 +40,42 @@ def take_snapshot(ledger: Ledger, writer: Writer, *, wall_us: int) -> SnapshotTa
     for last in ledger.read_events(after=max(0, position - 1), limit=1):
         if isinstance(last.event, SnapshotTaken) and last.event.at_position == position - 1:
             return last.event
-    text = encode_state(state_at(ledger, position).state)
-    digest = state_digest(text)
-    taken = SnapshotTaken(at_position=position, digest=digest.hex())
+    picture = picture_of(position, state_at(ledger, position).state)
+    return store_picture(writer, picture, wall_us=wall_us)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Picture:
+    """The state at a position, as it is stored."""
+
+    position: int
+    digest: bytes
+    body: bytes
+
+
+def picture_of(position: int, state: LedgerState) -> Picture:
+    """Return the state at a position as it is stored."""
+    text = encode_state(state)
+    body = zlib.compress(text.encode())
+    return Picture(position=position, digest=state_digest(text), body=body)
+
+
+def store_picture(writer: Writer, picture: Picture, *, wall_us: int) -> SnapshotTaken:
+    """
+    Store the state at the writer's head, and record its digest right behind it.
+
+    Raises:
+        LedgerError: the head moved on, or the database failed; nothing is recorded.
+    """
+    position = picture.position
+    if position != writer.head.position:
+        raise LedgerError(f"the head moved on: position={position}, head={writer.head.position}")
+    taken = SnapshotTaken(at_position=position, digest=picture.digest.hex())
     row = {
         "position": position,
         "format": SNAPSHOT_FORMAT,
-        "body": zlib.compress(text.encode()),
-        "digest": digest,
+        "body": picture.body,
+        "digest": picture.digest,
     }
     new = NewEvent(
         stream="sys",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
@@ -55,6 +55,18 @@ class _Asked:
     answer: asyncio.Future[Outcome]
 
 
+Act = Callable[[Writer], object]
+Prepare = Callable[[int], Awaitable[Act | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Alone:
+    """Something that is done while nothing else is: prepared at a head that stands still."""
+
+    prepare: Prepare
+    answer: asyncio.Future[bool]
+
+
 class Lane:
     """
     Hands commands to the one writer, as many together as wait. Made by `open_lane`.
@@ -78,7 +90,7 @@ class Lane:
         self._writer = writer
         self._clock = clock
         self._patience_seconds = patience_seconds
-        self._queue: asyncio.Queue[_Asked | None] = asyncio.Queue(waiting_max)
+        self._queue: asyncio.Queue[_Asked | _Alone | None] = asyncio.Queue(waiting_max)
         self._ended: LedgerError | None = None
         self._task = asyncio.create_task(self._run(), name="ledger-lane")
 
@@ -127,6 +139,29 @@ class Lane:
                 f"no answer from the ledger: seconds={4 * self._patience_seconds}"
             ) from error
 
+    async def alone(self, prepare: Prepare) -> bool:
+        """
+        Let something be recorded that is made from the very head; commands wait as long.
+
+        Args:
+            prepare: the head's position -> what is done there, None for nothing; it has as long as
+                a commit has.
+
+        Returns:
+            Whether it was done.
+
+        Raises:
+            OverloadedError, FencedError, LedgerError: as `record`.
+        """
+        if self._ended is not None:
+            raise self._ended
+        asked = _Alone(prepare, asyncio.get_running_loop().create_future())
+        try:
+            self._queue.put_nowait(asked)
+        except asyncio.QueueFull:
+            raise OverloadedError("too many commands wait to be recorded") from None
+        return await asked.answer
+
     async def close(self) -> None:
         """Record what waits, then end; a second call does nothing."""
         if self._ended is None:
@@ -138,9 +173,11 @@ class Lane:
         try:
             going_on = True
             while going_on:
-                batch, going_on = await self._next_batch()
+                batch, alone, going_on = await self._next_batch()
                 if batch:
                     await self._answer(batch)
+                if alone is not None:
+                    await self._stand_still(alone)
         except _ENDED as error:
             self._ended = error
         finally:
@@ -148,17 +185,53 @@ class Lane:
             self._refuse_waiting(self._ended)
             await self._disconnect(broken=False)
 
-    async def _next_batch(self) -> tuple[list[_Asked], bool]:
-        """Wait for a command, take all that wait with it, and tell whether more may come."""
+    async def _next_batch(self) -> tuple[list[_Asked], _Alone | None, bool]:
+        """
+        Wait for a command, take all that wait with it, and tell whether more may come.
+
+        What wants to be alone ends a batch, and is done behind it.
+        """
         batch: list[_Asked] = []
         asked = await self._queue.get()
         while asked is not None:
+            if isinstance(asked, _Alone):
+                return batch, asked, True
             if not asked.answer.done():  # nobody waits for it any more
                 batch.append(asked)
             if len(batch) == COMMANDS_PER_COMMIT or self._queue.empty():
-                return batch, True
+                return batch, None, True
             asked = self._queue.get_nowait()
-        return batch, False
+        return batch, None, False
+
+    async def _stand_still(self, alone: _Alone) -> None:
+        """Do what wants to be alone; what goes wrong is its own, unless we are no writer."""
+        try:
+            done = await self._do_alone(alone.prepare)
+        except (SQLAlchemyError, OSError, LedgerError) as error:  # TimeoutError is an OSError
+            found = error if isinstance(error, LedgerError) else _unavailable(error)
+            await self._disconnect()  # the next one begins where the ledger really is
+            _fail([alone], found)
+            if isinstance(found, _ENDED):
+                raise found from error
+        except BaseException:
+            _fail([alone], UnknownOutcomeError("the lane ended meanwhile"))
+            raise
+        else:
+            if not alone.answer.done():
+                alone.answer.set_result(done)
+            await self._service.tell()
+
+    async def _do_alone(self, prepare: Prepare) -> bool:
+        async with asyncio.timeout(self._patience_seconds):
+            act = await prepare(self._writer.head.position)
+        if act is None:
+            return False
+        async with asyncio.timeout(self._patience_seconds):
+            if self._connection is None:
+                self._connection, self._writer = await self._resumed()
+            writer = self._writer
+            await self._connection.run_sync(lambda _: act(writer))
+        return True
 
     async def _answer(self, batch: Sequence[_Asked]) -> None:
         try:
@@ -315,7 +388,7 @@ def _unavailable(error: SQLAlchemyError | OSError) -> LedgerError:
     return LedgerError(f"the database can't be reached: {error or type(error).__name__}")
 
 
-def _fail(batch: Sequence[_Asked], error: LedgerError) -> None:
+def _fail(batch: Sequence[_Asked | _Alone], error: LedgerError) -> None:
     for asked in batch:
         if not asked.answer.done():
             asked.answer.set_exception(error)

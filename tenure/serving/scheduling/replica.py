@@ -23,6 +23,7 @@ from tenure.serving.scheduling.ledger import PROBE_SECONDS, ProbedLane, say_sett
 from tenure.serving.scheduling.options import SchedulerOptions
 from tenure.serving.scheduling.process import FATAL, Process
 from tenure.serving.scheduling.recording import record_what_changes
+from tenure.serving.scheduling.snapshots import Snapshots
 from tenure.serving.scheduling.standing import Standing
 from tenure.version import tenure_version
 
@@ -98,6 +99,7 @@ async def _lead(process: Process, standing: Standing, pods: Reflector) -> None:
         await process.replica.take_over(process.recorder, partial(_say, process))
         record_what_changes(process)
         standing.keep_head(process)
+        Snapshots(process.options.ledger, process.begun.snapshot_position).keep(process)
         process.tasks.start()
         where = {"epoch": process.recorder.epoch, "position": process.recorder.position}
         _log.info("leading", extra=where)
