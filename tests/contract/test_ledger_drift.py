@@ -8,11 +8,14 @@ import pytest
 
 from ledger.domain.log.drift import CLOCK_SKEW, HOLDER_GONE, OVER_HELD, repair_of
 from ledger.domain.log.events import DriftFound, DriftResolved, LedgerEvent
+from ledger.store.proving.verify import verify
 from ledger.store.reading.report_queries import open_drifts
 from ledger.store.writing.append import Writer
 from scheduler.service.beginning import begin
 from tenure.cli import app
 from tenure.exits import DONE, NO, run
+from tests.support.drift_steps import Step, play
+from tests.support.reconciled import Cluster, StoreLedger
 from tests.support.stores import Clock, Store, node, reserved, share, start
 
 GONE = DriftFound(
@@ -50,6 +53,30 @@ def lived(writer: Writer) -> None:
     )
     for number, event in enumerate(events):
         writer.append([clock.new(event, key=f"event-{number}")])
+
+
+def test_what_is_planted_is_named_once_over_restarts(store: Store) -> None:
+    """The whole service on a real writer: events that wait, come twice and in another order."""
+    steps: list[Step] = [
+        *(("plant", number) for number in range(5)),
+        ("wait", 20),
+        ("restart", 0),
+        ("wait", 60),
+        ("restart", 0),
+        ("lag", 0),
+        *(("mend", number) for number in range(3)),
+        ("shuffle", 0),
+        ("deliver", 0),
+        ("wait", 40),
+        ("plant", 0),
+        ("wait", 50),
+    ]
+    with store.open() as ledger:
+        play(Cluster(ledger=StoreLedger(ledger)).bound_pods(), steps)
+        with ledger.connection.begin():
+            kinds = sorted(one.kind for one in open_drifts(ledger.connection))
+        assert verify(ledger).findings == ()
+    assert kinds == ["AnnotationDiffers", "ClockSkew", "DeviceGone"]
 
 
 def test_what_is_open_is_listed_with_its_pod_and_node(store: Store) -> None:

@@ -33,6 +33,7 @@ from tests.support.kube.schedulers import (
     remove_node,
 )
 from tests.support.process import tenure
+from tests.support.recount import differences
 
 NODES = tuple(f"gpu-{number}" for number in range(6))
 RETRIED_US = 5_000_000
@@ -143,6 +144,7 @@ def check(url: str, bound: list[dict[str, Any]], folder: Path) -> None:
         assert "tenure.sh/proof" in annotations
         key = STATUS if one["metadata"]["name"].startswith("cpuset") else ALLOCATED
         assert key in event.annotations, one["metadata"]["name"]
+    assert differences(bound, url) == []
     on_pods = shares_on_pods(bound)
     assert on_pods == shares_in_ledger(url)
     assert max(on_pods.values()) <= CARD_GIB * GIB

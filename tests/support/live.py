@@ -80,6 +80,10 @@ class MemoryLedger:
             self.log.append(new.event)
         return Recorded(first=len(self.log) - len(command.events) + 1, last=len(self.log))
 
+    def take_over(self) -> None:
+        """Let another process write from now on."""
+        self.epoch += 1
+
     def beginning(self) -> Beginning:
         """Return what a process that starts now is told."""
         fold, opened, said = Folding(), {}, dict[str, Said]()

@@ -11,10 +11,13 @@ from typing import Any, Final
 from certs.ports import ApiError
 from ledger.domain.annotations.signed import Checker
 from ledger.domain.errors import LedgerError
-from ledger.domain.log.events import DriftFound, DriftResolved
+from ledger.domain.log.events import DriftFound, DriftResolved, LedgerEvent
 from ledger.signing import PrivateKey, published, trusting
+from ledger.store.open import Ledger
+from ledger.store.writing.commands import Command, Outcome, record
 from scheduler.decide.settings import SchedulingSettings
 from scheduler.service.assembly import Assembly, Ports, assemble
+from scheduler.service.beginning import Beginning, begin
 from scheduler.service.freshness import Freshness
 from scheduler.service.ports import BindCall
 from scheduler.service.proofs import Signing
@@ -22,8 +25,9 @@ from tests.support import fake_api, objects
 from tests.support.binding import Tasks
 from tests.support.fake_api import ApiClient, ApiServer, Json
 from tests.support.live import WORDS, MemoryLedger, StillClock, leads
+from tests.support.stores import ORIGIN, start
 
-CLUSTER: Final = "ledger/cluster"
+CLUSTER: Final = ORIGIN
 NAMESPACE: Final = "/api/v1/namespaces/ml"
 PROOF_KEY: Final = PrivateKey.new("proofs")
 LEDGER_KEY: Final = PrivateKey.new("ledger")
@@ -34,6 +38,45 @@ SINKS: Final = {
     "NodeResourceTopology": "noderesourcetopologies",
     "Namespace": "namespaces",
 }
+
+
+class StoreLedger:
+    """A real writer on a real database, without threads."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._number = 0
+        self.take_over()
+
+    def take_over(self) -> None:
+        """Let another process write from now on."""
+        self._number += 1
+        self._writer = start(self._ledger, f"scheduler/{self._number}")
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that is written in."""
+        return self._writer.head.epoch
+
+    @property
+    def position(self) -> int:
+        """The last position."""
+        return self._writer.head.position
+
+    async def record(self, command: Command) -> Outcome:
+        """Record a command whole or not at all."""
+        await asyncio.sleep(0)
+        [outcome] = record(self._writer, [command])
+        return outcome
+
+    def beginning(self) -> Beginning:
+        """Return what a process that starts now is told."""
+        return begin(self._ledger)
+
+    @property
+    def log(self) -> list[LedgerEvent]:
+        """What was recorded."""
+        return [one.event for one in self._ledger.read_events()]
 
 
 class Listed:
@@ -56,7 +99,9 @@ class Cluster:
         lags: watch events wait until somebody delivers them.
     """
 
-    def __init__(self, *, nodes: int = 2, cards: int = 2, ledger: Any = None) -> None:  # noqa: ANN401 - a Recorder with a beginning
+    def __init__(
+        self, *, nodes: int = 2, cards: int = 2, ledger: MemoryLedger | StoreLedger | None = None
+    ) -> None:
         self.server = ApiServer()
         self.ledger = ledger or MemoryLedger()
         self.clock = StillClock()
@@ -120,6 +165,14 @@ class Cluster:
 
         self.change(name, change)
 
+    def bound_pods(self) -> Cluster:
+        """Bind a Pod of ours on each of the first two nodes."""
+        for name, node in zip(("p", "q"), self.names, strict=False):
+            self.put_pod(name)
+            self.bind(name, node)
+        self.wait(5)
+        return self
+
     def words(self, name: str) -> dict[str, str]:
         """Return the annotations of a Pod."""
         pod = self.server.read(f"{NAMESPACE}/pods/{name}")
@@ -178,12 +231,21 @@ class Cluster:
             trusted=check,
             skew=lambda: self.skew,
         )
-        self.ledger.epoch += 1
+        self.ledger.take_over()
         self.live: Assembly = assemble(SchedulingSettings(), self.ledger.beginning(), ports)
         self.sinks = self.live.sinks()
         for value in list(self.server.objects.values()):
             self._tell("ADDED", value)
         self.settle()
+
+    def relist(self) -> None:
+        """Let the process list all that there is, as after a watch that broke."""
+        self.waiting.clear()
+        for value in list(self.server.objects.values()):
+            self._tell("MODIFIED", value)
+        there = {value["metadata"].get("uid") for value in self.server.objects.values()}
+        for uid in self.live.view.pods.seen.keys() - there:
+            self.sinks["pods"].drop(uid)
 
     def _changed(self, kind: str, value: Json) -> None:
         if self.lags:
@@ -227,10 +289,11 @@ class Cluster:
 
         asyncio.run(settling())
 
-    def wait(self, seconds: float) -> None:
+    def wait(self, seconds: float, *, step: float = 2.0) -> None:
         """Let time pass in the process."""
-        for _ in range(int(seconds)):
-            self.clock.now += 1
+        end = self.clock.now + seconds
+        while self.clock.now < end:
+            self.clock.now += step
             self.settle()
 
     def bind(self, name: str, node: str) -> None:

@@ -21,8 +21,10 @@ from typing import Any, Final
 
 from certs.ports import ApiError
 from ledger.domain.errors import LedgerError, OverloadedError, UnknownOutcomeError
-from ledger.domain.log.events import PodObserved, PodReserved, RequestRefused
+from ledger.domain.log.drift import HOLDER_ON_LOST_NODE
+from ledger.domain.log.events import DriftFound, PodObserved, PodReserved, RequestRefused
 from ledger.domain.log.state import LOST as LOST_PHASE
+from ledger.domain.log.state import LedgerState
 from ledger.domain.resources import ANNOTATION_DEVICE_ALLOCATED, LABEL_TENURE_HOLDING
 from ledger.store.open import Ledger, open_ledger
 from ledger.store.writing import commands
@@ -41,8 +43,10 @@ from scheduler.service.gangs import Gangs
 from scheduler.service.groups import LiveGroups
 from scheduler.service.holds import Holds
 from scheduler.service.inventory import Inventory
+from scheduler.service.reconciling import Reconciling
 from scheduler.service.refusing import Refusing
 from scheduler.service.releasing import Releasing
+from scheduler.service.telling import Telling
 from scheduler.service.view import ClusterView
 from tests.support import fake_api, objects
 from tests.support.binding import LoopClock, Tasks, Unsigned
@@ -188,6 +192,19 @@ class Service:
         self.inventory.reported = self.agents.reported
         self.agents.first = lambda name: self.view.nodes.note((name,))
         self.agents.confirmed = self.agents.ready.changed = self.releasing.look_at
+        self.reconciling = Reconciling(
+            view=self.view,
+            books=self.books,
+            binder=self.binder,
+            inventory=self.inventory,
+            releasing=self.releasing,
+            telling=Telling(api=self.api, clock=clock, reporter=f"scheduler/{name}"),
+            begun=begun,
+            trusted=None,
+            cluster=ORIGIN,
+            skew=float,
+            why_not=self._why_not,
+        )
         self.ready = False
 
     def _why_not(self) -> str:
@@ -233,6 +250,7 @@ class Service:
                 await self.releasing.settle()
                 await self.releasing.tell()
                 await self.refusing.settle()
+                await self.reconciling.settle()
             except ApiError:
                 pass
             except LedgerError:
@@ -591,6 +609,8 @@ class World:
             for one in ledger.read_events():
                 if isinstance(one.event, PodObserved) and one.event.pod_uid != OLDER:
                     self.broken.append(f"nobody else gave it cards: {one.event.pod_uid}")
+                if isinstance(one.event, DriftFound) and one.event.kind != HOLDER_ON_LOST_NODE:
+                    self.broken.append(f"nothing disagrees: {one.event}")
         held: dict[str, list[tuple[str, int]]] = {}
         for node in state.nodes.values():
             for holding in node.holdings.values():
@@ -625,6 +645,21 @@ class World:
             self.broken.append(f"soft holds are left: {len(leader.holds)}")
         self._check_room(held)
         self._check_reasons()
+        self._check_drift(state, leader)
+
+    def _check_drift(self, state: LedgerState, leader: Service) -> None:
+        """What is open is what is held through lost nodes, and nothing else lasts."""
+        lost = {
+            f"{HOLDER_ON_LOST_NODE}/{node.uid}/machine"
+            for node in state.nodes.values()
+            if any(holding.phase == LOST_PHASE for holding in node.holdings.values())
+        }
+        lasting = leader.reconciling.lasting
+        watched = {each for scope in lasting.scopes() for each in lasting.open(scope)}
+        with open_ledger(self.url, mode="read") as ledger:
+            recorded = {one.drift_id for one in begin(ledger).drifts}
+        if not lost == watched == recorded:
+            self.broken.append(f"drift: lost={lost}, watched={watched}, recorded={recorded}")
 
     def _check_reasons(self) -> None:
         """Whoever waits has a reason in the ledger, and none was recorded twice in a row."""

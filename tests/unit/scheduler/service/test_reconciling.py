@@ -28,12 +28,7 @@ FORGED = json.dumps({"gpu": [{"minor": 1, "resources": {"koordinator.sh/gpu-core
 @pytest.fixture
 def cluster() -> Cluster:
     """A Pod bound by us on each of two nodes."""
-    made = Cluster()
-    for name, node in (("p", "n0"), ("q", "n1")):
-        made.put_pod(name)
-        made.bind(name, node)
-    made.wait(5)
-    return made
+    return Cluster().bound_pods()
 
 
 def forge(cluster: Cluster) -> None:
@@ -261,11 +256,13 @@ def test_what_could_not_be_recorded_is_recorded_later_once(
     error: LedgerError, cluster: Cluster
 ) -> None:
     """In the same words, or it would be there twice."""
+    ledger = cluster.ledger
+    assert isinstance(ledger, MemoryLedger)
     forge(cluster)
     cluster.wait(GRACE_SECONDS - 5)
-    cluster.ledger.away = error
+    ledger.away = error
     cluster.wait(LONG)
-    cluster.ledger.away = None
+    ledger.away = None
     cluster.wait(LONG)
     assert cluster.kinds == [drift.ANNOTATION_DIFFERS]
 
