@@ -51,6 +51,11 @@ class Scene:
             return answer.status, json.loads(await answer.read())
 
 
+async def mistaken(_: web.Request, who: Caller) -> web.StreamResponse:
+    """Make a mistake."""
+    raise AssertionError(who)
+
+
 async def who_am_i(_: web.Request, who: Caller) -> web.StreamResponse:
     """Say who called."""
     return json_answer({"user": who.user, "groups": who.groups, "how": who.how})
@@ -70,7 +75,10 @@ def served(folder: Path, act: Callable[[Scene], Coroutine[Any, Any, None]]) -> N
         )
         listener = ApiListener(options, cluster, lambda: datetime.now(UTC))
         await listener.read_rule()
-        routes = [Route(method="GET", path="/who-am-i", act=who_am_i)]
+        routes = [
+            Route(method="GET", path="/who-am-i", act=who_am_i),
+            Route(method="GET", path="/mistaken", act=mistaken),
+        ]
         async with listener.listening(routes):
             scene = Scene(
                 cluster=cluster, listener=listener, port=port, server=server, folder=folder
@@ -284,5 +292,16 @@ def test_a_leaf_that_is_swapped_keeps_whose_certificates_are_believed(tmp_path: 
             session.get("/who-am-i", headers=ANNA, ssl=fresh) as answer,
         ):
             assert answer.status == 200
+
+    served(tmp_path, act)
+
+
+def test_a_mistake_of_ours_is_a_500_without_what_it_was(tmp_path: Path) -> None:
+    """The log has it; a token or a name of somebody else's may be in its words."""
+
+    async def act(scene: Scene) -> None:
+        status, body = await scene.ask(None, {"Authorization": "Bearer good"}, "/mistaken")
+        assert (status, body["reason"]) == (500, "InternalError")
+        assert "sa" not in body["message"].split()
 
     served(tmp_path, act)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 import threading
 import time
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -258,3 +260,25 @@ def test_top_compares_what_is_held_now(
     told = json.loads(answer.out)
     assert [(one["name"], one["gpus"], one["cpu_milli"]) for one in told] == rows
     assert ("more hold less" in answer.err) == ("--limit" in question)
+
+
+def test_the_group_is_there_while_the_ledger_is_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A question is told to come again, and nobody where the ledger lies; then it is answered."""
+    ledger = write_ledger(tmp_path / "morning.db", morning())
+    cluster = Cluster(tokens={"good": "anna"}, may={"anna": {""}})
+    tenure = CommandLine(ledger, capsys)
+    with served(tmp_path, str(ledger), cluster) as place:
+        ledger.rename(tmp_path / "away.db")
+        refused = ask(tenure, place, "who", "gpu-a/0")
+        assert refused.code == 2
+        assert "the ledger does not answer now (status 503)" in refused.err
+        assert str(ledger) not in refused.err
+        context = ssl.create_default_context(cafile=place[5])
+        with urllib.request.urlopen(
+            f"{place[1]}/apis/audit.tenure.sh/v1alpha1", context=context, timeout=30
+        ) as found:
+            assert (found.status, json.load(found)["kind"]) == (200, "APIResourceList")
+        (tmp_path / "away.db").rename(ledger)
+        assert ask(tenure, place, "who", "gpu-a/0").code == 0

@@ -158,9 +158,15 @@ def _handler(
                 return refusal(429, "TooManyRequests", str(error), retry=True)
             except (ApiError, LedgerError) as error:
                 _log.warning("not answered", extra={"path": route.path, "reason": str(error)})
-                return refusal(503, "ServiceUnavailable", _with_step(error))
+                away = "the API server" if isinstance(error, ApiError) else "the ledger"
+                return refusal(503, "ServiceUnavailable", f"{away} does not answer now", retry=True)
+            except web.HTTPException:
+                raise
             except TimeoutError:
                 return refusal(504, "Timeout", f"no answer in time: seconds={seconds:g}")
+            except Exception:  # noqa: BLE001 - the edge of the process
+                _log.exception("our mistake", extra={"path": route.path})
+                return refusal(500, "InternalError", "it is our mistake, and logged")
 
     return handle
 

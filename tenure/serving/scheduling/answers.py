@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
+from ledger.domain.errors import InputError, LedgerError
 from ledger.store.open import Ledger, open_ledger
 from scheduler.service.api.answers import Said, answer_routes
 from scheduler.service.api.http import RefusedError, Route
@@ -84,7 +85,7 @@ class Answering:
             work.exception()  # whoever waits has it; perhaps nobody does any more
 
     def _answered(self, question: Asked, sight: Sight) -> Said:
-        with open_ledger(self._url, mode="read") as source:
+        with _opened(self._url) as source:
             source.bound(self._rows_max)
             self._open = source
             try:
@@ -102,6 +103,14 @@ class Answering:
         source = self._open
         if source is not None:
             source.cancel()
+
+
+def _opened(url: str) -> Ledger:
+    """Open the ledger. Raises LedgerError: it is away, whatever that looks like."""
+    try:
+        return open_ledger(url, mode="read")
+    except InputError as error:
+        raise LedgerError(f"the ledger can't be opened: {error}") from error
 
 
 def questions(api: Api, answering: Answering) -> list[Route]:
