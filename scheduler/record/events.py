@@ -300,6 +300,11 @@ def broken_rules(words: DecidedBy, pod: RefusedPod, at_us: int, number: int = 1)
     return _refusal(event, number, at_us)
 
 
+def refused_request(event: RequestRefused, key: str, at_us: int) -> NewEvent:
+    """Return a refusal that somebody tells of, under a name that it has whenever it is told."""
+    return _of_ledger(event, key, at_us, about=f"{event.pod_uid}/1")
+
+
 def health_changed(change: HealthChange, node: NodeFacts, number: int) -> NewEvent:
     """Return the death or return of a device; `number` counts them over the run."""
     key = (change.device_type, change.minor)

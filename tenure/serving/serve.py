@@ -96,6 +96,27 @@ def webhook(
             help="How long a caBundle takes to reach every API server.",
         ),
     ] = 30.0,
+    scheduler_api: Annotated[
+        str | None,
+        typer.Option(
+            envvar="TENURE_WEBHOOK_SCHEDULER_API",
+            metavar="URL",
+            help="API of the scheduler that records refusals. Default: none are recorded.",
+            show_default=False,
+        ),
+    ] = None,
+    scheduler_ca: Annotated[
+        Path,
+        typer.Option(
+            envvar="TENURE_WEBHOOK_SCHEDULER_CA", help="Authority of that API's certificate."
+        ),
+    ] = Path("/etc/tenure/scheduler-api/ca.crt"),
+    scheduler_token: Annotated[
+        Path,
+        typer.Option(
+            envvar="TENURE_WEBHOOK_SCHEDULER_TOKEN", help="Token of our own ServiceAccount."
+        ),
+    ] = Path("/var/run/secrets/kubernetes.io/serviceaccount/token"),
     debug: Annotated[bool, typer.Option("--debug", help="Log more.")] = False,
 ) -> None:
     """
@@ -110,8 +131,12 @@ def webhook(
     with needs("service"):
         from tenure.serving.logs import set_up_logs
         from tenure.serving.run import address, default_replica, run_service
+        from tenure.serving.telling_refusals import RefusalTarget
         from tenure.serving.webhook import WebhookOptions, serve_webhook
 
+    target = scheduler_api and RefusalTarget(
+        url=scheduler_api, authority=scheduler_ca, token=scheduler_token
+    )
     options = WebhookOptions(
         hooks=address(listen, "--listen"),
         probes=address(probes, "--probes"),
@@ -125,6 +150,7 @@ def webhook(
         replica=replica or default_replica(),
         drain_seconds=drain_seconds,
         settle=timedelta(seconds=settle_seconds),
+        refusals=target or None,
     )
     set_up_logs(debug=debug)
     run_service(serve_webhook(options))
@@ -269,6 +295,7 @@ def scheduler(
         certificates=certificates,
         names=tuple(api_name or (f"tenure-api.{namespace}.svc",)),
         agent=f"system:serviceaccount:{namespace}:tenure-agent",
+        webhook=f"system:serviceaccount:{namespace}:tenure-webhook",
     )
     options = SchedulerOptions(
         ledger=ledger_url(ledger),

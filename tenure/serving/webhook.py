@@ -33,10 +33,13 @@ from tenure.serving.listening import Connections, announced
 from tenure.serving.probes import probes_app
 from tenure.serving.refusals import RefusalQueue
 from tenure.serving.settings_file import SettingsFile
+from tenure.serving.telling_refusals import RefusalTarget, sending
 from webhook.server.app import Admission, hooks_app
 from webhook.server.metrics import Metrics
 
 LOOK_SECONDS: Final = 2.0
+SEND_SECONDS: Final = 1.0
+"""How long refusals gather before they are told of together."""
 LOOKUP_SECONDS: Final = 1.0
 """How long one attempt of a look-up may take: all of them together leave time for the answer."""
 GOODBYE_SECONDS: Final = 3.0
@@ -62,6 +65,7 @@ class WebhookOptions:
         configuration: name of the webhook configurations whose caBundle is ours.
         drain_seconds: time for the news to spread that we are going, before we stop listening.
         settle: how long a published bundle takes to reach every API server.
+        refusals: where refusals are told of; None = nowhere.
     """
 
     hooks: tuple[str, int]
@@ -76,6 +80,7 @@ class WebhookOptions:
     replica: str
     drain_seconds: float = 5.0
     settle: timedelta = timedelta(seconds=30)
+    refusals: RefusalTarget | None = None
 
 
 def check_names(options: WebhookOptions) -> None:
@@ -120,10 +125,11 @@ async def serve_webhook(options: WebhookOptions) -> None:
         keeper = await stack.enter_async_context(_keeper(options, objects, serving))
         readiness = Readiness(serving, keeper, stopping, _now)
         watches = KubeWatches(objects)
+        queue = RefusalQueue(metrics)
         admission = Admission(
             settings=settings,
             lookups=KubeLookups(objects.within(LOOKUP_SECONDS), metrics, watches=watches),
-            refusals=RefusalQueue(metrics),
+            refusals=queue,
             metrics=metrics,
             clock=_now,
             why_not_ready=readiness.why_not,
@@ -138,6 +144,9 @@ async def serve_webhook(options: WebhookOptions) -> None:
             )
         )
         tasks = await stack.enter_async_context(tasks_of_process())
+        if options.refusals is not None:
+            sender = await stack.enter_async_context(sending(queue, options.refusals))
+            tasks.append(every(SEND_SECONDS, "refusals", sender.send, failures))
         tasks.append(every(LOOK_SECONDS, "settings", as_coroutine(settings.look), failures))
         tasks.append(every(LOOK_SECONDS, "certificates", keeper.look, failures))
         tasks.append(every(LOOK_SECONDS, "namespaces", watches.namespaces.follow, failures))

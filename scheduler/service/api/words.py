@@ -10,3 +10,7 @@ NO_HEADER: Final = "Tenure-Answer"
 NO: Final = "no"
 """A command that asks ends as one whose answer is no."""
 ROOT: Final = f"/apis/{GROUP}/{VERSION}"
+REFUSALS: Final = "/webhook/v1/refusals"
+"""Where webhooks tell whom they refused."""
+REFUSALS_MAX: Final = 200
+"""Refusals of one message."""

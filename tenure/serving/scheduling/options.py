@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ledger.domain.log.clock import Reading
 from scheduler.service.api.agents import AGENT
+from scheduler.service.api.refusals import WEBHOOK
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,13 +21,14 @@ class ApiOptions:
         where: host and port to listen on.
         certificates: folder with `tls.crt`, `tls.key` and, if there, `ca.crt`.
         names: DNS names and addresses that callers use.
-        agent: the user whose tokens are those of nodes' agents.
+        agent, webhook: the users whose tokens are those of nodes' agents and of webhooks.
     """
 
     where: tuple[str, int]
     certificates: Path
     names: tuple[str, ...]
     agent: str = AGENT
+    webhook: str = WEBHOOK
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,157 @@
+"""
+Refusals of admission on their way into the ledger: the webhook tells, the one writer records.
+
+Rule: design section 2, "refusals reach the ledger through the scheduler's API". Each is recorded
+once, however often it is told, and no namespace fills the ledger.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from aiohttp import web
+
+from ledger.domain.errors import InputError
+from ledger.domain.log.codec import decode_value
+from ledger.domain.log.events import RefusalReason, RequestRefused
+from ledger.store.writing.commands import Command, Recorded
+from scheduler.record import events
+from scheduler.service.api.callers import Caller
+from scheduler.service.api.http import RefusedError, Route, json_answer
+from scheduler.service.api.words import REFUSALS, REFUSALS_MAX
+from scheduler.service.ports import Clock, Recorder
+from scheduler.service.refusing import Budgets
+
+WEBHOOK: Final = "system:serviceaccount:tenure-system:tenure-webhook"
+BINDING: Final = "Binding"
+ADMISSION, TAKEOVER = "admission", "takeover"
+TEXT_MAX: Final = 1_024
+ACTOR: Final = "webhook"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Violation:
+    """One rule that an object breaks, at which of its fields."""
+
+    rule: str
+    field: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToldRefusal:
+    """
+    One object that admission refused.
+
+    Attributes:
+        uid: of the admission request: the object has none yet.
+    """
+
+    uid: str
+    kind: str
+    namespace: str
+    name: str
+    user: str
+    violations: tuple[Violation, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToldRefusals:
+    """What a webhook tells at once."""
+
+    refusals: tuple[ToldRefusal, ...]
+
+
+class RefusalRoutes:
+    """
+    Records what webhooks tell.
+
+    Args:
+        user: whose tokens are webhooks'.
+        why_not: why nothing may be recorded now, empty when it may.
+
+    Attributes:
+        counts: what became of what was told.
+    """
+
+    def __init__(
+        self, recorder: Recorder, clock: Clock, *, user: str, why_not: Callable[[], str]
+    ) -> None:
+        self._recorder = recorder
+        self._clock = clock
+        self._user = user
+        self._why_not = why_not
+        self._budgets = Budgets(clock.monotonic)
+        self.counts: Counter[str] = Counter()
+
+    def routes(self) -> list[Route]:
+        """Return what is taken, at which path."""
+        return [Route(method="POST", path=REFUSALS, act=self.take)]
+
+    async def take(self, request: web.Request, caller: Caller) -> web.StreamResponse:
+        """Record what a webhook tells; what it tells again is recorded already."""
+        if caller.user != self._user or caller.how != "token":
+            fact = f"webhooks alone are heard here: user={caller.user}"
+            raise RefusedError(403, "Forbidden", fact)
+        why = self._why_not()
+        if why:
+            raise RefusedError(503, "ServiceUnavailable", why, retry=True)
+        counts = Counter[str]()
+        for told in read_refusals(await request.read()).refusals:
+            counts[await self._record(told)] += 1
+        self.counts += counts
+        return json_answer({"format": 1, **{what: counts[what] for what in sorted(counts)}})
+
+    async def _record(self, told: ToldRefusal) -> str:
+        if not self._budgets.take(told.namespace):
+            return "dropped"
+        event = refused_by_admission(told)
+        words = json.dumps([[one.rule, one.field] for one in told.violations])
+        key = f"refuse:{told.uid}:{hashlib.sha256(words.encode()).hexdigest()[:16]}"
+        new = events.refused_request(event, key, self._clock.wall_us())
+        outcome = await self._recorder.record(Command(events=(events.by(ACTOR, new),)))
+        return "recorded" if isinstance(outcome, Recorded) else "refused"
+
+
+def refused_by_admission(told: ToldRefusal) -> RequestRefused:
+    """Return the event of a refusal, the same for the same words."""
+    errors = [f"{one.field}: {one.message}" for one in told.violations]
+    what = "" if told.kind == "Pod" else f" of a {told.kind}"
+    return RequestRefused(
+        pod_uid=told.uid,
+        namespace=told.namespace,
+        pod_name=told.name,
+        stage=TAKEOVER if told.kind == BINDING else ADMISSION,
+        message=f"{'; '.join(errors)}{what}"[:TEXT_MAX],
+        reasons=tuple(
+            RefusalReason(reason=one.rule, nodes=0, detail=error[:TEXT_MAX])
+            for one, error in zip(told.violations, errors, strict=True)
+        ),
+    )
+
+
+def read_refusals(body: bytes) -> ToldRefusals:
+    """
+    Read what a webhook tells.
+
+    Raises:
+        InputError: another shape, or too much at once.
+    """
+    try:
+        value = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"not valid JSON: {error}", field="body") from error
+    if not isinstance(value, dict):
+        raise InputError("expected an object", field="body")
+    told: ToldRefusals = decode_value(ToldRefusals, value, "body")
+    if len(told.refusals) > REFUSALS_MAX:
+        raise InputError(f"too many refusals at once: most={REFUSALS_MAX}", field="body.refusals")
+    for number, one in enumerate(told.refusals):
+        if not (one.uid and one.violations):
+            raise InputError("empty", field=f"body.refusals[{number}]")
+    return told

@@ -1,0 +1,125 @@
+"""The webhook's refusals on their way to the scheduler's API, beside admission."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import aiohttp
+
+from certs.ports import ApiError
+from ledger.domain.errors import InputError
+from scheduler.service.api.words import REFUSALS, REFUSALS_MAX
+from tenure.serving.refusals import RefusalQueue
+from webhook.server.ports import RefusalRecord
+
+SECONDS_MAX: Final = 5.0
+ENFORCED: Final = "enforce"
+_ANSWER_BYTES_MAX: Final = 64 << 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefusalTarget:
+    """
+    Where refusals go.
+
+    Attributes:
+        url: of the scheduler's API, `https://HOST:PORT`.
+        authority: file with whom its certificate must be of.
+        token: file with a token of our own ServiceAccount, read again for every message.
+    """
+
+    url: str
+    authority: Path
+    token: Path
+
+
+class RefusalSender:
+    """Sends what waits in a queue; what could not be sent is sent again, in the same words."""
+
+    def __init__(
+        self, queue: RefusalQueue, target: RefusalTarget, session: aiohttp.ClientSession
+    ) -> None:
+        self._queue = queue
+        self._target = target
+        self._session = session
+        self._unsent: list[dict[str, Any]] = []
+
+    async def send(self) -> None:
+        """
+        Send what waits, a message after the other.
+
+        Raises:
+            ApiError: it was not taken; it is sent again.
+            InputError: there is no token to send it with.
+        """
+        while True:
+            if not self._unsent:
+                self._unsent = grouped(self._queue.take(REFUSALS_MAX))
+            if not self._unsent:
+                return
+            await self._post({"refusals": self._unsent})
+            self._unsent = []
+
+    async def _post(self, body: dict[str, Any]) -> None:
+        try:
+            token = self._target.token.read_text().strip()
+        except OSError as error:
+            raise InputError(f"can't read it: {error}", place=str(self._target.token)) from error
+        headers = {"Authorization": f"Bearer {token}"}
+        try:
+            async with self._session.post(REFUSALS, json=body, headers=headers) as answer:
+                words = await answer.content.read(_ANSWER_BYTES_MAX)
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            fact = str(error) or type(error).__name__
+            raise ApiError(f"the scheduler's API can't be reached: {fact}") from error
+        if answer.status == 400:
+            return  # words that it can't read are no better the next time
+        if answer.status != 200:
+            text = words[:200].decode(errors="replace")
+            raise ApiError(f"the scheduler's API took no refusals: {text}", status=answer.status)
+
+
+@asynccontextmanager
+async def sending(queue: RefusalQueue, target: RefusalTarget) -> AsyncIterator[RefusalSender]:
+    """
+    Yield who sends a queue's refusals.
+
+    Raises:
+        InputError: the authority can't be read.
+    """
+    try:
+        context = await asyncio.to_thread(ssl.create_default_context, cafile=target.authority)
+    except (OSError, ssl.SSLError) as error:
+        raise InputError(f"no authority: {error}", place=str(target.authority)) from error
+    timeout = aiohttp.ClientTimeout(total=SECONDS_MAX)
+    connector = aiohttp.TCPConnector(ssl=context, limit=1)
+    async with aiohttp.ClientSession(target.url, timeout=timeout, connector=connector) as session:
+        yield RefusalSender(queue, target, session)
+
+
+def grouped(records: Sequence[RefusalRecord]) -> list[dict[str, Any]]:
+    """Return refusals as the API takes them, violations of one object together; no warnings."""
+    found: dict[str, dict[str, Any]] = {}
+    for one in records:
+        if one.mode != ENFORCED:
+            continue
+        told = found.setdefault(
+            one.uid,
+            {
+                "uid": one.uid,
+                "kind": one.kind,
+                "namespace": one.namespace,
+                "name": one.name,
+                "user": one.user,
+                "violations": [],
+            },
+        )
+        words = {"rule": one.rule, "field": one.field, "message": one.message}
+        told["violations"].append(words)
+    return list(found.values())
