@@ -50,6 +50,29 @@ def test_migrations_make_what_the_metadata_says(sqlite_store: SqliteStore) -> No
     assert migrated == declared
 
 
+@pytest.mark.parametrize("table", ["ledger_events", "ledger_reservations", "ledger_holdings"])
+def test_no_rule_looks_through_all_cards(sqlite_store: SqliteStore, table: str) -> None:
+    """Whatever a grant or an ending asks of cards and nodes, an index finds it."""
+    with sqlite_store.open() as ledger, ledger.connection.begin():
+        named = "SELECT rootpage, name FROM sqlite_master"
+        roots = {row[0]: row[1] for row in ledger.connection.exec_driver_sql(named)}
+        names = METADATA.tables[table].columns.keys()
+        marks = ", ".join("?" * len(names))
+        insert = f"EXPLAIN INSERT INTO {table} ({', '.join(names)}) VALUES ({marks})"
+        steps = ledger.connection.exec_driver_sql(insert, (None,) * len(names)).all()
+
+    opened: dict[int, str] = {}
+    looked_through = set()
+    for address, does, cursor, root, *_ in steps:
+        if address == 0:  # a trigger's own program begins
+            opened = {}
+        elif does == "OpenRead":
+            opened[cursor] = roots.get(root, "")
+        elif does == "Rewind":
+            looked_through.add(opened.get(cursor, ""))
+    assert looked_through <= {"", "ledger_head", "ix_ledger_reservations_open"}
+
+
 def test_every_revision_is_known(store: Store) -> None:
     """The revisions that may be opened are those of the migrations, in their order."""
     with store.open() as ledger:

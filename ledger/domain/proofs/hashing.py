@@ -61,8 +61,12 @@ def leaf_hash(envelope: Envelope) -> bytes:
     return hash_of(Leaf(**names, body_sha256=body_hash(envelope.body).hex()))
 
 
-def row_leaf(row: Sequence[Any]) -> bytes:
-    """Return the leaf hash that the words of a row give: an envelope's values in its order."""
+def row_leaf(row: Sequence[Any], body_sha256: str = "") -> bytes:
+    """
+    Return the leaf hash that the words of a row give: an envelope's values in its order.
+
+    The body is not hashed again where its hash is known.
+    """
     position, stream, version, event_type, body, actor, epoch = row[:7]
     causation, correlation, key, args_hash, at_us, wall_us = row[7:13]
     return hash_of(
@@ -70,7 +74,7 @@ def row_leaf(row: Sequence[Any]) -> bytes:
             actor,
             args_hash.hex(),
             at_us,
-            sha256(body.encode()).hexdigest(),
+            body_sha256 or sha256(body.encode()).hexdigest(),
             causation,
             correlation,
             epoch,

@@ -17,9 +17,9 @@ from ledger.store.ddl.rules.rule import (
     Case,
     RefusalWords,
     TableRule,
-    message,
     said,
     unchanged,
+    words,
 )
 from ledger.store.ddl.words import OF_RULES, written
 
@@ -74,7 +74,7 @@ def fail(refusal: RefusalWords | None) -> str:
     short = f"{PREFIX}{refusal.short}".replace("'", "''")
     return (
         f"RAISE EXCEPTION USING ERRCODE = '{REFUSED}',"
-        f" MESSAGE = coalesce({message(refusal)}, '{short}');"
+        f" MESSAGE = coalesce({words(PREFIX + refusal.text)}, '{short}');"
     )
 
 

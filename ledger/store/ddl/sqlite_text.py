@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from ledger.store import schema
-from ledger.store.ddl.rules.rule import ALWAYS, PREFIX, Case, RefusalWords, TableRule, message
+from ledger.store.ddl.rules.rule import ALWAYS, PREFIX, Case, RefusalWords, TableRule, words
 from ledger.store.ddl.words import OF_RULES, written
 
 _ROW_ID: Final = ("rowid", "_rowid_", "oid")
@@ -19,10 +19,12 @@ _ROW_ID: Final = ("rowid", "_rowid_", "oid")
 
 def fail(refusal: RefusalWords | None) -> str:
     """Return an expression that fails with these words; NULL for none."""
-    if refusal is None:
-        return "NULL"
-    literal = f"{PREFIX}{refusal.short}".replace("'", "''")
-    return f"coalesce(json_extract('{{}}', {message(refusal)}), RAISE(ABORT, '{literal}'))"
+    return "NULL" if refusal is None else _fail(words(PREFIX + refusal.text), refusal.short)
+
+
+def _fail(message: str, short: str) -> str:
+    literal = f"{PREFIX}{short}".replace("'", "''")
+    return f"coalesce(json_extract('{{}}', {message}), RAISE(ABORT, '{literal}'))"
 
 
 def trigger(rule: TableRule, *, does: str = "") -> str:
@@ -58,8 +60,37 @@ def trigger(rule: TableRule, *, does: str = "") -> str:
 def _choice(cases: tuple[Case, ...]) -> str:
     if cases[0].condition == ALWAYS:
         return fail(cases[0].refusal)
+    subjects = {(_subject(refusal), refusal.short) for _, refusal in cases if refusal}
+    if len(cases) > 1 and len(subjects) == 1:
+        ((subject, short),) = subjects
+        if subject:
+            return _choice_of_facts(cases, subject, short)
     lines = (f"    WHEN {condition}\n    THEN {fail(refusal)}\n" for condition, refusal in cases)
     return f"CASE\n{''.join(lines)}  END"
+
+
+def _subject(refusal: RefusalWords) -> str:
+    """Return the expression that the words begin with, in its braces; nothing if with words."""
+    before, brace, _ = refusal.text.partition("}")
+    return before + brace if before.startswith("{") else ""
+
+
+def _choice_of_facts(cases: tuple[Case, ...], subject: str, short: str) -> str:
+    """
+    Return the choice of cases that state facts of one subject, which is put into words once.
+
+    Whenever a trigger starts, SQLite makes room for all that it might say, and clears it.
+    """
+    conditions, facts = "", ""
+    for number, (condition, refusal) in enumerate(cases):
+        conditions += f"    WHEN {condition}\n    THEN {number if refusal else 'NULL'}\n"
+        if refusal:
+            facts += f"    WHEN {number} THEN {words(refusal.text.removeprefix(subject))}\n"
+    failed = _fail(f"{words(PREFIX + subject)} || CASE met.number\n{facts}    END", short)
+    return (
+        f"CASE WHEN met.number IS NOT NULL THEN {failed} END\n"
+        f"  FROM (SELECT CASE\n{conditions}  END AS number) AS met"
+    )
 
 
 def _names(rule: TableRule) -> tuple[str, ...]:

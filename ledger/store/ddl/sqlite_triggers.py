@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import Final
 
 from ledger.store.ddl.rules import table
+from ledger.store.ddl.rules.rule import TableRule
 from ledger.store.ddl.sqlite_text import trigger
 
 # One more event of a stream, or its first.
@@ -52,35 +53,33 @@ BEGIN
 END"""
 
 # A holding takes from its card or CPU, and gives it back once.
-_TAKE: Final = """  UPDATE ledger_devices
-  SET core_used = core_used + NEW.core_percent,
-    memory_used = memory_used + NEW.memory_bytes,
-    tenants = tenants + 1,
-    exclusive_holders = exclusive_holders + NEW.exclusive
-  WHERE device_no = NEW.device_no AND NEW.kind = 'granted';
-  UPDATE ledger_devices
-  SET core_observed = core_observed + NEW.core_percent,
-    memory_observed = memory_observed + NEW.memory_bytes,
-    observed_holders = observed_holders + 1
-  WHERE device_no = NEW.device_no AND NEW.kind <> 'granted';
+_GRANTED: Final = "(NEW.kind = 'granted')"
+_SEEN: Final = "(NEW.kind <> 'granted')"
+_TAKE: Final = f"""  UPDATE ledger_devices
+  SET core_used = core_used + NEW.core_percent * {_GRANTED},
+    memory_used = memory_used + NEW.memory_bytes * {_GRANTED},
+    tenants = tenants + {_GRANTED},
+    exclusive_holders = exclusive_holders + NEW.exclusive * {_GRANTED},
+    core_observed = core_observed + NEW.core_percent * {_SEEN},
+    memory_observed = memory_observed + NEW.memory_bytes * {_SEEN},
+    observed_holders = observed_holders + {_SEEN}
+  WHERE device_no = NEW.device_no;
 """
-_GIVE_BACK: Final = """CREATE TRIGGER ledger_holdings_give_back
+_GIVE_BACK: Final = f"""CREATE TRIGGER ledger_holdings_give_back
 AFTER UPDATE OF closed_position ON ledger_holdings
 WHEN OLD.closed_position IS NULL AND NEW.closed_position IS NOT NULL
 BEGIN
   UPDATE ledger_devices
-  SET core_used = core_used - NEW.core_percent,
-    core_cap = max(core_reported, core_used - NEW.core_percent),
-    memory_used = memory_used - NEW.memory_bytes,
-    memory_cap = max(memory_reported, memory_used - NEW.memory_bytes),
-    tenants = tenants - 1,
-    exclusive_holders = exclusive_holders - NEW.exclusive
-  WHERE device_no = NEW.device_no AND NEW.kind = 'granted';
-  UPDATE ledger_devices
-  SET core_observed = core_observed - NEW.core_percent,
-    memory_observed = memory_observed - NEW.memory_bytes,
-    observed_holders = observed_holders - 1
-  WHERE device_no = NEW.device_no AND NEW.kind = 'observed';
+  SET core_used = core_used - NEW.core_percent * {_GRANTED},
+    core_cap = max(core_reported, core_used - NEW.core_percent * {_GRANTED}),
+    memory_used = memory_used - NEW.memory_bytes * {_GRANTED},
+    memory_cap = max(memory_reported, memory_used - NEW.memory_bytes * {_GRANTED}),
+    tenants = tenants - {_GRANTED},
+    exclusive_holders = exclusive_holders - NEW.exclusive * {_GRANTED},
+    core_observed = core_observed - NEW.core_percent * {_SEEN},
+    memory_observed = memory_observed - NEW.memory_bytes * {_SEEN},
+    observed_holders = observed_holders - {_SEEN}
+  WHERE device_no = NEW.device_no;
 END"""
 _CPUS_TAKE: Final = """CREATE TRIGGER ledger_cpu_holdings_take AFTER INSERT ON ledger_cpu_holdings
 BEGIN
@@ -103,8 +102,14 @@ END"""
 _DOES: Final = {"ledger_holdings_take": _TAKE}
 """What is done before a rule is asked."""
 
+
+def of_rule(rule: TableRule) -> str:
+    """Return the trigger of a rule, with what it does besides."""
+    return trigger(rule, does=_DOES.get(rule.name, ""))
+
+
 TRIGGERS: Final = (
-    *(trigger(rule, does=_DOES.get(rule.name, "")) for rule in table.RULES),
+    *map(of_rule, table.RULES),
     *(_EVENTS_COUNT, _EVENTS_FIRST, _CLOSE_CARD, _CLOSE_MORE, _GIVE_BACK),
     *(_CPUS_TAKE, _CPUS_GIVE_BACK),
 )

@@ -71,15 +71,17 @@ def _says(value: str, field: str, column: str) -> str:
 
 
 def _sqlite_unclear(text: str, arrays: str) -> str:
-    inner = " UNION ALL ".join(
-        f"SELECT e.key AS place, f.key AS name FROM json_each({text}, '$.{name}') AS e,"
-        " json_each(CASE e.type WHEN 'object' THEN e.value ELSE '{}' END) AS f"
-        for name in arrays.split()
-    )
+    named = ", ".join(f"'{name}'" for name in arrays.split())
     inexact = f"max(type = 'real' OR type = 'integer' AND abs(value) > {INTEGER_MAX})"
-    return f"""(EXISTS (
-        SELECT 1 FROM json_each({text}) GROUP BY key HAVING count(*) > 1 OR {inexact}
-      ) OR EXISTS (SELECT 1 FROM ({inner}) GROUP BY place, name HAVING count(*) > 1))"""
+    return f"""((
+        SELECT count(*) > count(DISTINCT key) OR {inexact} FROM json_each({text})
+      ) OR EXISTS (
+        SELECT 1 FROM json_each({text}) AS a, json_each(
+          CASE WHEN a.type = 'array' AND a.key IN ({named}) THEN a.value ELSE '[]' END
+        ) AS e
+        WHERE e.type = 'object'
+          AND (SELECT count(*) > count(DISTINCT key) FROM json_each(e.value))
+      ))"""
 
 
 def _postgres_unclear(text: str, arrays: str) -> str:

@@ -313,6 +313,7 @@ class Writer:
             version = 1 + (versions.get(stream) or known.get(stream, 0))
             versions[stream] = version
             body, as_bytes = body_bytes_of(new)
+            said = hashlib.sha256(as_bytes)
             words = (
                 position,
                 stream,
@@ -324,11 +325,11 @@ class Writer:
                 new.causation_position,
                 new.correlation_id,
                 new.idempotency_key,
-                hashlib.sha256(as_bytes).digest(),
+                said.digest(),
                 at_us,
                 new.wall_us,
             )
-            leaf = row_leaf(words)
+            leaf = row_leaf(words, said.hexdigest())
             chain = chain_hash(chain, leaf)
             rows.append((*words, leaf, chain))
         head = Head(

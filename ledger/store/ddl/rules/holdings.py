@@ -102,10 +102,10 @@ ENDED: Final = f"""EXISTS (
       WHERE e.position = NEW.closed_position AND e.position > OLD.position
         AND e.at_us = NEW.closed_at_us AND CASE
           WHEN OLD.lost_position IS NOT NULL THEN {_CLEARED}
-          ELSE {event_is("pod.released", "pod.voided")}
+          ELSE NEW.phase IN ('released', 'voided')
+            AND $begins(e.event_type, 'pod.' || NEW.phase || '.v')
             AND $says(e.body, pod_uid, OLD.pod_uid) AND $says(e.body, attempt, OLD.attempt)
             AND $says(e.body, reason, NEW.end_reason)
-            AND $begins(e.event_type, 'pod.' || NEW.phase || '.v')
         END
     )"""
 """That an event ends the reservation."""
@@ -295,7 +295,7 @@ _HOLDERS: Final = " ({(OLD.tenants + OLD.observed_holders)} holders, an exclusiv
 
 # An id that is unique in the world is on two machines: one of them is wrong, or has not let go yet.
 _CLAIMS: Final = """c.device_type = {row}.device_type AND c.device_id = {row}.device_id
-        AND c.machine_no <> {row}.machine_no
+        AND c.device_id <> '' AND c.machine_no <> {row}.machine_no
         AND (c.present = 1 OR c.tenants > 0 OR c.observed_holders > 0)"""
 _CLAIMED_BY: Final = f"""(
       SELECT n.node_name || '/' || c.device_type || '/' || c.minor
@@ -383,13 +383,9 @@ _COUNTERS: Final = (
 NOT_THE_SUM: Final = Case(
     f"""NEW.core_cap <> $max(NEW.core_reported, NEW.core_used)
       OR NEW.memory_cap <> $max(NEW.memory_reported, NEW.memory_used)
-      OR EXISTS (
-        SELECT 1 FROM (
-          SELECT {SUMS}
-          FROM ledger_holdings AS h WHERE h.device_no = NEW.device_no AND h.closed_at_us IS NULL
-        ) AS held
-        WHERE ({", ".join(f"held.{each}" for each in _COUNTERS)})
-          <> ({", ".join(f"NEW.{each}" for each in _COUNTERS)})
+      OR ({", ".join(f"NEW.{each}" for each in _COUNTERS)}) <> (
+        SELECT {SUMS}
+        FROM ledger_holdings AS h WHERE h.device_no = NEW.device_no AND h.closed_at_us IS NULL
       )""",
     said(
         f"what is used of a card is the sum of its holdings: {{{node_name('OLD')}}}"

@@ -113,9 +113,9 @@ RULES: Final = (
         "ledger_events",
         "INSERT",
         Case(_NOT_LOOKED_INTO, None),
-        Case(f"CASE WHEN $no_object(NEW.body) THEN false ELSE {_ESCAPED} END", _WORDS),
         Case(
-            f"CASE WHEN $no_object(NEW.body) THEN false ELSE $unclear(NEW.body, {_ARRAYS}) END",
+            "CASE WHEN $no_object(NEW.body) THEN false"
+            f" ELSE {_ESCAPED} OR $unclear(NEW.body, {_ARRAYS}) END",
             _WORDS,
         ),
     ),

@@ -142,9 +142,9 @@ def held_card(row: str) -> str:
     return f"(SELECT {card_of('d')} FROM ledger_devices AS d WHERE d.device_no = {row}.device_no)"
 
 
-def message(refusal: RefusalWords) -> str:
-    """Return the expression for the words of a refusal."""
-    parts = _HOLE.split(PREFIX + refusal.text)
+def words(text: str) -> str:
+    """Return the expression for words; what stands in braces is one itself."""
+    parts = _HOLE.split(text)
     literals = ["'" + part.replace("'", "''") + "'" for part in parts[::2]]
     woven = [text for pair in zip(literals, [*parts[1::2], "''"], strict=True) for text in pair]
     return " || ".join(each for each in woven if each != "''")
