@@ -237,6 +237,11 @@ class Binder:
         """Return the first act for a Pod that waits, None where none does."""
         call = job.call
         await self.ready(call.pod_uid)
+        ahead = self._ahead.get(call.pod_uid)
+        if ahead is not None:  # another member of its gang was asked for in the same moment
+            await ahead.known.wait()
+            if self._ahead.pop(call.pod_uid, None) is not None:
+                return self._with_ahead(job, ahead)
         version = self.books.version(call.pod_uid)
         if version is None:  # kube-scheduler may have heard of it before us
             told = await self._read(job)
@@ -251,14 +256,20 @@ class Binder:
         ahead = self._ahead.pop(call.pod_uid, None)
         if ahead is None or ahead.chosen.reservation.node_name != call.node_name:
             return None
+        job = self._job(call)
+        self.start(self._run(job, self._with_ahead(job, ahead)))
+        return job
+
+    def _with_ahead(self, job: _Job, ahead: _Ahead) -> Next:
+        """Return the first act for a Pod that was reserved for with its gang."""
         event = ahead.chosen.reservation
-        job = self._job(call, node_uid=event.node_uid, attempt=event.attempt)
         job.chosen, job.position = ahead.chosen, ahead.position
-        first = protocol.reserved_ahead(
+        job.node_uid, job.attempt = event.node_uid, event.attempt
+        is_there = event.node_name == job.call.node_name
+        begin = protocol.reserved_ahead if is_there else protocol.settle
+        return begin(
             node=event.node_name, attempt=event.attempt, resource_version=event.resource_version
         )
-        self.start(self._run(job, first))
-        return job
 
     def _begin_to_settle(self, standing: Standing, why: str = UNSETTLED) -> _Job:
         call = BindCall(
@@ -363,6 +374,8 @@ class Binder:
         """Choose and reserve; what was decided on a node that moved on is decided again."""
         for _ in range(TRIES_MAX):
             if not job.unsure:
+                if job.call.pod_uid in self._ahead:
+                    return Rejected(UNDER_WAY)
                 chosen = self.books.choose(job.call, attempt, version, job.read)
                 if isinstance(chosen, NotChosen):
                     return Rejected(chosen.message)

@@ -41,7 +41,7 @@ from ledger.domain.resources import (
 from scheduler.decide.extender import AskedNodes
 from scheduler.decide.filter.filtering import Filtered
 from scheduler.decide.group.among import Among
-from scheduler.decide.group.groups import gpu_minors
+from scheduler.decide.group.groups import MEMBERS_MISSING, gpu_minors
 from scheduler.decide.group.life import (
     DEADLINE,
     MEMBER_GONE,
@@ -412,7 +412,25 @@ class LiveGroups:
             return chosen if isinstance(chosen, str) else self._give(chosen)
         if placement.node != number:
             return ELSEWHERE
+        if self._lacks_members(request):
+            return MEMBERS_MISSING
         return self._take(placement) or NODE_REFUSES
+
+    def _lacks_members(self, request: PodRequest) -> bool:
+        """Tell whether too few of a gang could be reserved for together now."""
+        name, gang = group_name(request), request.gang
+        if gang is None or self.groups.is_complete(name):
+            return False
+        ready = sum(1 for one in self.waiting(name).values() if self._is_ready(one))
+        held = len(self.groups.lives[name].held) + self.groups.running(name)
+        return held + max(ready, 1) < gang.min_available
+
+    def _is_ready(self, one: Waiting) -> bool:
+        """Tell whether a member has a place, no gate, and a node that is open."""
+        placement = self.groups.kept(one.request)
+        if placement is None or one.is_gated:
+            return False
+        return self._view.directory.number(placement.node_name) == placement.node
 
     def nodes_of(self, request: PodRequest, node_name: str) -> list[str]:
         """Return the nodes on which something is chosen when a Pod is bound to this one."""
@@ -430,9 +448,7 @@ class LiveGroups:
         found: list[tuple[Placement, str]] = []
         for uid, one in self.waiting(group_name(request)).items():
             placement = self.groups.kept(one.request)
-            if placement is None or one.is_gated or uid == request.uid:
-                continue
-            if self._view.directory.number(placement.node_name) != placement.node:
+            if placement is None or uid == request.uid or not self._is_ready(one):
                 continue
             taken = self._take(placement)
             if taken is not None:

@@ -43,12 +43,20 @@ def test_no_card_is_given_twice_and_nothing_leaks(seed: int, tmp_path: Path) -> 
     assert play(World(seed, tmp_path)) == []
 
 
+@pytest.mark.parametrize("seed", range(SAMPLE))
+def test_no_gang_is_begun_with_too_few_and_no_plan_keeps_cards_for_nobody(
+    seed: int, tmp_path: Path
+) -> None:
+    """Groups and gangs among the Pods, and all that can fail around them."""
+    assert play(World(seed, tmp_path, groups=True)) == []
+
+
 @pytest.mark.slow
 def test_a_thousand_faults_change_nothing(tmp_path: Path) -> None:
     """Answers that are lost or late, crashes, deposed leaders, Pods and nodes under old names."""
     counts: Counter[str] = Counter()
     for seed in range(SAMPLE, SAMPLE + CAMPAIGN):
-        world = World(seed, tmp_path)
+        world = World(seed, tmp_path, groups=seed % 2 == 1)
         assert play(world) == [], seed
         counts += world.faults.counts
 

@@ -22,14 +22,25 @@ from typing import Any, Final
 from certs.ports import ApiError
 from ledger.domain.errors import LedgerError, OverloadedError, UnknownOutcomeError
 from ledger.domain.log.drift import HOLDER_ON_LOST_NODE
-from ledger.domain.log.events import DriftFound, PodObserved, PodReserved, RequestRefused
+from ledger.domain.log.events import (
+    DriftFound,
+    GroupPlanned,
+    PodObserved,
+    PodReserved,
+    RequestRefused,
+)
 from ledger.domain.log.state import LOST as LOST_PHASE
 from ledger.domain.log.state import LedgerState
-from ledger.domain.resources import ANNOTATION_DEVICE_ALLOCATED, LABEL_TENURE_HOLDING
+from ledger.domain.resources import (
+    ANNOTATION_DEVICE_ALLOCATED,
+    GATE_TENURE_GANG,
+    LABEL_TENURE_HOLDING,
+)
 from ledger.store.open import Ledger, open_ledger
 from ledger.store.writing import commands
 from ledger.store.writing.append import Writer
 from ledger.store.writing.commands import Command, Outcome
+from scheduler.decide.group.life import GroupLife, apply_life
 from scheduler.decide.settings import SchedulingSettings
 from scheduler.record.events import DecidedBy
 from scheduler.record.refusing import Told
@@ -56,6 +67,29 @@ from tests.support.stores import ORIGIN
 
 NAMESPACE: Final = "/api/v1/namespaces/ml"
 WORDS: Final = DecidedBy(policy="binpack", settings_hash="", tenure_version="test")
+MEMBER_PERCENT: Final = 50
+GANG: Final = "gang/ml/both"
+GANG_LEAST: Final = 2
+GANG_MEMBERS: Final = ("p2", "p3", "p4")
+_OF_GROUP: Final[Json] = {
+    "labels": {
+        "gputopology.scheduling.koordinator.sh/name": "duo",
+        "gputopology.scheduling.koordinator.sh/replica": "2",
+    }
+}
+_OF_GANG: Final[Json] = {
+    "annotations": {
+        "gang.scheduling.koordinator.sh/name": "both",
+        "gang.scheduling.koordinator.sh/min-available": str(GANG_LEAST),
+        "gang.scheduling.koordinator.sh/waiting-time": "20s",
+    },
+    "spec": {"schedulingGates": [{"name": GATE_TENURE_GANG}]},
+}
+MEMBERS: Final[dict[str, Json]] = {
+    **dict.fromkeys(("p0", "p1"), _OF_GROUP),
+    **dict.fromkeys(GANG_MEMBERS, _OF_GANG),
+}
+"""Who of the Pods belongs together, in a world with groups."""
 HTTP_SECONDS: Final = 10.0
 NODES: Final = ("a", "b")
 OLDER: Final = "older"
@@ -294,6 +328,7 @@ class World:
     Args:
         binder, releasing: make what binds and what releases; a mutant's is another one.
         rate: faults in a thousand effects.
+        groups: some Pods are of a topology group and some of a gang, which has gates.
 
     Attributes:
         broken: what must not be, in words.
@@ -308,7 +343,9 @@ class World:
         rate: int = 50,
         binder: Callable[..., Binder] = Binder,
         releasing: Callable[..., Releasing] = Releasing,
+        groups: bool = False,
     ) -> None:
+        self.groups = groups
         self.rng = Random(seed)
         self.faults = Faults(Random(seed + 1), rate)
         self.url = f"sqlite:///{folder / f'{seed}.db'}"
@@ -356,12 +393,17 @@ class World:
         self.made[name] += 1
         uid = f"{name}-{self.made[name]}"
         percent = self.rng.choice(ASKS)
+        member: Json = MEMBERS.get(name, {}) if self.groups else {}
+        if member:
+            percent = MEMBER_PERCENT
         pod = objects.pod(
             objects.container(limits={"koordinator.sh/gpu": str(percent)}),
             name=name,
             uid=uid,
-            annotations={"tenure.sh/admitted": "true"},
+            annotations={"tenure.sh/admitted": "true", **member.get("annotations", {})},
+            labels=member.get("labels"),
             schedulerName="tenure",
+            **member.get("spec", {}),
         )
         pod["status"] = {"phase": "Pending"}
         self.server.put(fake_api.path_of(pod), pod)
@@ -430,8 +472,10 @@ class World:
             await asyncio.sleep(0.05)
             for pod in self.pods():
                 uid = pod["metadata"]["uid"]
-                unbound = (
-                    not pod["spec"].get("nodeName") and "deletionTimestamp" not in pod["metadata"]
+                unbound = not (
+                    pod["spec"].get("nodeName")
+                    or pod["spec"].get("schedulingGates")
+                    or "deletionTimestamp" in pod["metadata"]
                 )
                 if not unbound or uid in binding or waits.get(uid, 0) > loop.time():
                     continue
@@ -644,6 +688,8 @@ class World:
         if len(leader.holds):
             self.broken.append(f"soft holds are left: {len(leader.holds)}")
         self._check_room(held)
+        if self.groups:
+            self._check_groups(leader)
         self._check_reasons()
         self._check_drift(state, leader)
 
@@ -677,6 +723,7 @@ class World:
         for pod in self.pods():
             uid, waits = pod["metadata"]["uid"], not pod["spec"].get("nodeName")
             waits = waits and pod["status"]["phase"] == "Pending"
+            waits = waits and not pod["spec"].get("schedulingGates")  # that is its reason
             if waits and uid not in said and uid not in self.stranded:
                 self.broken.append(f"waits without a reason: {uid}")
 
@@ -690,6 +737,8 @@ class World:
             waits = pod["status"]["phase"] == "Pending" and not pod["spec"].get("nodeName")
             if not waits or pod["metadata"]["uid"] in self.stranded:
                 continue
+            if self.groups and pod["metadata"]["name"] in GANG_MEMBERS:
+                continue
             limits = pod["spec"]["containers"][0]["resources"]["limits"]
             percent = int(limits["koordinator.sh/gpu"])
             for name in NODES:
@@ -697,6 +746,37 @@ class World:
                 free = [100 - used[f"GPU-{name}-{number}-{minor}"] for minor in range(CARDS)]
                 if sum(each >= min(percent, 100) for each in free) >= max(1, percent // 100):
                     self.broken.append(f"waits though {name} has room: {pod['metadata']['uid']}")
+
+    def _check_groups(self, leader: Service) -> None:
+        """No place is kept for a Pod that is gone, and no gang was begun with too few."""
+        pods = self.pods()
+        waiting = {one["metadata"]["uid"] for one in pods if not one["spec"].get("nodeName")}
+        for name, life in leader.groups.groups.lives.items():
+            if life.places.keys() - waiting:
+                self.broken.append(f"a plan keeps places for nobody: {name}")
+        alone = [one["metadata"]["uid"] for one in pods if one["metadata"]["name"] in GANG_MEMBERS]
+        if len(waiting.intersection(alone) - self.stranded) >= GANG_LEAST:
+            cards = [
+                card
+                for node in leader.view.directory.numbers()
+                for card in leader.view.engine.view(node).cards
+            ]
+            if sum(card.core_free // MEMBER_PERCENT for card in cards) >= GANG_LEAST:
+                self.broken.append(f"a gang waits though there is room: {alone}")
+        with open_ledger(self.url, mode="read") as ledger:
+            log = [one.event for one in ledger.read_events()]
+        life = GroupLife(name=GANG)
+        for position, event in enumerate(log):
+            if isinstance(event, GroupPlanned) and event.group == GANG:
+                together = 0
+                for reserved in log[position + 1 :]:
+                    if not (isinstance(reserved, PodReserved) and reserved.group == GANG):
+                        break
+                    together += 1
+                most = max(len(life.held) + together, life.held_at_once)
+                if most < GANG_LEAST:
+                    self.broken.append(f"a gang was begun with {together} at {position + 1}")
+            life = apply_life(life, event, 0)
 
     async def run(self) -> None:
         """Let all of it happen, then let all go well, then look."""

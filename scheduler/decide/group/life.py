@@ -99,7 +99,8 @@ def apply_life(life: GroupLife, event: LedgerEvent, at_us: int) -> GroupLife:
     Fold one event into the group's life. Pure and total; events of others change nothing.
 
     Rule: design section 5, Groups. A plan replaces the one before it; a reservation takes its
-    Pod's place, wherever it is; what is released or voided holds nothing any more. What a lost
+    Pod's place, wherever it is; what is released or voided holds nothing any more, and at a gang's
+    deadline only who is bound has started. What a lost
     node's Pods hold is no help to their group: they count as gone.
     """
     match event:
@@ -111,8 +112,11 @@ def apply_life(life: GroupLife, event: LedgerEvent, at_us: int) -> GroupLife:
                 plans=life.plans + 1,
             )
         case PlanDropped() if event.group == life.name:
-            gave_up = life.gave_up or event.reason == DEADLINE
-            return replace(life, places={}, drops=life.drops + 1, gave_up=gave_up)
+            dropped = replace(life, places={}, drops=life.drops + 1)
+            if event.reason != DEADLINE:
+                return dropped
+            started = sum(held.bound for held in life.held.values())
+            return replace(dropped, gave_up=True, held_at_once=started)
         case PodReserved() if event.group == life.name:
             left = {uid: place for uid, place in life.places.items() if uid != event.pod_uid}
             held = Held(node_uid=event.node_uid, attempt=event.attempt)
