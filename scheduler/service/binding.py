@@ -208,8 +208,10 @@ class Binder:
     async def _bind(self, call: BindCall) -> str:
         uid = call.pod_uid
         while True:
-            if uid not in self._jobs and uid in self._ahead:
-                await self._ahead[uid].known.wait()
+            ahead = self._ahead.get(uid)
+            if uid not in self._jobs and ahead is not None and not ahead.known.is_set():
+                await ahead.known.wait()
+                continue
             job = self._jobs.get(uid)
             standing = self.books.standing(uid)
             if job is None and standing is not None:
@@ -237,10 +239,11 @@ class Binder:
         """Return the first act for a Pod that waits, None where none does."""
         call = job.call
         await self.ready(call.pod_uid)
-        ahead = self._ahead.get(call.pod_uid)
-        if ahead is not None:  # another member of its gang was asked for in the same moment
+        # Another member of its gang may have been asked for in the same moment.
+        while (ahead := self._ahead.get(call.pod_uid)) is not None:
             await ahead.known.wait()
-            if self._ahead.pop(call.pod_uid, None) is not None:
+            if self._ahead.get(call.pod_uid) is ahead:
+                del self._ahead[call.pod_uid]
                 return self._with_ahead(job, ahead)
         version = self.books.version(call.pod_uid)
         if version is None:  # kube-scheduler may have heard of it before us
@@ -254,6 +257,7 @@ class Binder:
     def _begin_ahead(self, call: BindCall) -> _Job | None:
         """Begin with a Pod that was reserved for with its gang, where it is asked for there."""
         ahead = self._ahead.pop(call.pod_uid, None)
+        assert ahead is None or ahead.known.is_set(), call
         if ahead is None or ahead.chosen.reservation.node_name != call.node_name:
             return None
         job = self._job(call)

@@ -268,9 +268,9 @@ class LiveGroups:
         """Return the members of a gang that are gated and have a place, planned if need be."""
         self.lead()
         gated = {uid: one for uid, one in self.waiting(name).items() if one.is_gated}
-        for one in gated.values():
-            self._place_of(one.request, self._view.directory.numbers())
-            break
+        if gated:
+            first = next(iter(gated.values()))
+            self._place_of(first.request, self._view.directory.numbers())
         self._extend(name)
         return {uid: one for uid, one in gated.items() if self.groups.kept(one.request)}
 
@@ -358,6 +358,8 @@ class LiveGroups:
             for uid, each in members.items()
             if uid not in life.held and uid not in self._taken
         }
+        if not members:  # a watch that is late tells of it as it was
+            return None
         answer = self.groups.plan(list(members.values()), (), Among(self._view.engine, among))
         taken = [placement for placement in answer.placements if placement is not None]
         if answer.refusal is None and taken:

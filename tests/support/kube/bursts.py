@@ -32,6 +32,26 @@ DIALECTS: Final[dict[str, dict[str, Any]]] = {
     },
 }
 
+GROUPED: Final[dict[str, dict[str, Any]]] = {
+    "group": {
+        "amounts": {"nvidia.com/gpu": "2"},
+        "labels": {
+            "gputopology.scheduling.koordinator.sh/name": "job",
+            "gputopology.scheduling.koordinator.sh/replica": "4",
+        },
+    },
+    "gang": {
+        "amounts": {"nvidia.com/gpu": "2"},
+        "annotations": {
+            "gang.scheduling.koordinator.sh/name": "gang",
+            "gang.scheduling.koordinator.sh/min-available": "4",
+        },
+        "schedulingGates": [{"name": "tenure.sh/gang"}],
+    },
+}
+"""Four Pods each that belong together, as admission leaves them."""
+GROUPED_SIZE: Final = 4
+
 
 def burst(plane: ControlPlane, where: str, each: int) -> list[str]:
     """Submit that many Pods of every dialect, mixed."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+
 from ledger.domain.log.events import (
     GroupPlanned,
     PlanDropped,
@@ -64,6 +67,30 @@ def test_every_member_is_bound_by_the_reservation_made_with_the_first() -> None:
     assert not scene.said(PodVoided)
     nodes = {event.pod_name: event.node_name for event in reserved}
     assert nodes == {name: one["spec"]["nodeName"] for name, one in scene.pods.items()}
+
+
+def test_members_that_are_bound_in_the_same_moment_are_reserved_once() -> None:
+    """Also where the first command is refused, and another one reserves them otherwise."""
+    scene = Scene("a", "b", gpus=4)
+    scene.gang(4, 4)
+    where = {name: scene.passing(name)[0] for name in scene.pods}
+
+    async def both() -> list[bytes]:
+        bodies = [
+            {"PodNamespace": "ml", "PodName": name, "PodUID": f"pod-{name}", "Node": node}
+            for name, node in where.items()
+        ]
+        binds = (scene.extender.bind(json.dumps(body).encode()) for body in bodies)
+        answers = await asyncio.gather(*binds)
+        await scene.tasks.all_done()
+        return list(answers)
+
+    assert asyncio.run(both()) == [b'{"Error": ""}'] * 4
+    assert [event.attempt for event in scene.said(PodReserved)] == [1] * 4
+    assert len(scene.said(GroupPlanned)) == 1
+    for event in scene.said(PodReserved):
+        annotations = scene.pods[event.pod_name]["metadata"]["annotations"]
+        assert event.annotations.items() <= annotations.items()
 
 
 def test_a_member_whose_version_moved_is_reserved_for_again() -> None:

@@ -1,0 +1,213 @@
+"""More Pods at once than the cards can take: nobody has a card twice, and nobody waits in vain."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from ledger.domain.log.events import PodBound, PodVoided
+from ledger.store.open import open_ledger
+from ledger.store.reading.timetravel import load_state
+from scheduler.bind.protocol import MOVED
+from tests.support.kube.bursts import DIALECTS, GROUPED, eventually, remove_pods
+from tests.support.kube.control_plane import ControlPlane
+from tests.support.kube.inventory import DEVICES, TOPOLOGIES, know
+from tests.support.kube.pods import pod, pods_in
+from tests.support.kube.schedulers import (
+    CARD_GIB,
+    GIB,
+    Identities,
+    Served,
+    add_gpu_node,
+    asking,
+    extender,
+    remove_node,
+)
+from tests.support.process import tenure
+
+ALLOCATED: Final = "scheduling.koordinator.sh/device-allocated"
+STATUS: Final = "scheduling.koordinator.sh/resource-status"
+SHAPES: Final[dict[str, dict[str, Any]]] = {
+    **DIALECTS,
+    "nvidia": {"amounts": {"nvidia.com/gpu": "4"}},
+}
+QUIET_SECONDS: Final = 12.0
+"""Longer than kube-scheduler's longest back-off."""
+
+
+def burst(plane: ControlPlane, where: str, count: int) -> list[str]:
+    """Submit Pods of every dialect, mixed, and a group and a gang among them."""
+    api, names = plane.api(), []
+    kinds = list(SHAPES.items())
+    wanted = [(f"{kinds[n % len(kinds)][0]}-{n}", kinds[n % len(kinds)][1]) for n in range(count)]
+    for place, (kind, asked) in enumerate(GROUPED.items()):
+        wanted[20 * place : 20 * place] = [(f"{kind}-{number}", asked) for number in range(4)]
+    for name, asked in wanted:
+        made = api.create(where, pod(name, schedulerName="tenure", **asked))
+        assert made.ok, made.message
+        names.append(name)
+    return names
+
+
+def settled(plane: ControlPlane, where: str, seconds: float) -> list[dict[str, Any]]:
+    """Return the Pods once none was bound for a while, and every other was refused."""
+    until, bound, since = time.monotonic() + seconds, -1, time.monotonic()
+    while time.monotonic() < until:
+        pods: list[dict[str, Any]] = plane.api().get(where).body["items"]
+        waiting = [one for one in pods if not one["spec"].get("nodeName")]
+        if len(pods) - len(waiting) != bound:
+            bound, since = len(pods) - len(waiting), time.monotonic()
+        if all(map(is_refused, waiting)) and time.monotonic() - since > QUIET_SECONDS:
+            return pods
+        time.sleep(1.0)
+    raise AssertionError(f"it does not come to rest: bound={bound} of {len(pods)}")
+
+
+def is_refused(one: dict[str, Any]) -> bool:
+    """Tell whether kube-scheduler says of a Pod that no node takes it."""
+    conditions = one["status"].get("conditions") or ()
+    return any(each["type"] == "PodScheduled" and each["status"] == "False" for each in conditions)
+
+
+def cards_by_annotations(pods: list[dict[str, Any]]) -> Counter[tuple[str, int]]:
+    """Recount bytes of memory of every card from the raw objects alone."""
+    held: Counter[tuple[str, int]] = Counter()
+    for one in pods:
+        text = (one["metadata"].get("annotations") or {}).get(ALLOCATED)
+        for share in json.loads(text)["gpu"] if text and one["spec"].get("nodeName") else ():
+            memory = int(share["resources"]["koordinator.sh/gpu-memory"])
+            held[one["spec"]["nodeName"], share["minor"]] += memory
+    return held
+
+
+def cpus_by_annotations(pods: list[dict[str, Any]]) -> Counter[tuple[str, int]]:
+    """Recount the holders of every CPU likewise."""
+    held: Counter[tuple[str, int]] = Counter()
+    for one in pods:
+        text = (one["metadata"].get("annotations") or {}).get(STATUS)
+        for part in json.loads(text).get("cpuset", "").split(",") if text else ():
+            first, _, last = part.partition("-")
+            for cpu in range(int(first), int(last or first) + 1) if part else ():
+                held[one["spec"]["nodeName"], cpu] += 1
+    return held
+
+
+def by_ledger(url: str) -> tuple[Counter[tuple[str, int]], Counter[tuple[str, int]]]:
+    """Return the same two counts by the ledger's fold."""
+    cards: Counter[tuple[str, int]] = Counter()
+    cpus: Counter[tuple[str, int]] = Counter()
+    with open_ledger(url, mode="read") as ledger:
+        for node in load_state(ledger).state.nodes.values():
+            for holding in node.holdings.values():
+                cpus.update((node.name, cpu) for cpu in holding.cpuset)
+                for share in holding.shares:
+                    cards[node.name, share.minor] += share.memory_bytes
+    return cards, cpus
+
+
+def check(
+    plane: ControlPlane, served: Served, url: str, pods: list[dict[str, Any]], folder: Path
+) -> None:
+    """Compare ledger, annotations and raw objects, and decide the final state again."""
+    cards, cpus = cards_by_annotations(pods), cpus_by_annotations(pods)
+    assert (cards, cpus) == by_ledger(url)
+    assert max(cards.values()) <= CARD_GIB * GIB
+    assert max(cpus.values()) == 1
+    with open_ledger(url, mode="read") as ledger:
+        events = [one.event for one in ledger.read_events()]
+    binds = Counter(event.pod_uid for event in events if isinstance(event, PodBound))
+    assert binds == Counter(one["metadata"]["uid"] for one in pods if one["spec"].get("nodeName"))
+    moved = sum(isinstance(event, PodVoided) and event.reason == MOVED for event in events)
+    taken = sum(
+        json.loads(line)["error"].startswith("Insufficient")
+        for line in served.words().splitlines()
+        if '"a Pod was not bound"' in line
+    )
+    figures = f"bound={binds.total()} of {len(pods)} version_moved={moved} card_taken={taken}"
+    sys.stdout.write(f"{figures}\n")
+    assert moved * 100 <= binds.total(), "Bindings that failed on the version"
+    assert taken * 100 <= binds.total(), "Bindings that failed because another Pod had the card"
+    assert not placed_by_simulation(plane, pods, folder)
+    verified = tenure("verify", "--ledger", url, cwd=folder)
+    assert verified.returncode == 0, verified.stdout + verified.stderr
+
+
+def placed_by_simulation(
+    plane: ControlPlane, pods: list[dict[str, Any]], folder: Path
+) -> list[str]:
+    """Return the Pods that wait, and that `tenure simulate` places beside those that run."""
+    items = list(pods)
+    for path, kind in (
+        ("/api/v1/nodes", "Node"),
+        (DEVICES, "Device"),
+        (TOPOLOGIES, "NodeResourceTopology"),
+    ):
+        listed = plane.api().get(path).body
+        items += [
+            {**each, "apiVersion": listed["apiVersion"], "kind": kind} for each in listed["items"]
+        ]
+    objects = [{"apiVersion": "v1", "kind": "Pod", **each} for each in items]
+    final = folder / "final.json"
+    final.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}))
+    answer = tenure("simulate", str(final), "-o", "json", cwd=folder)
+    assert answer.returncode in (0, 1), answer.stderr
+    waiting = {one["metadata"]["name"] for one in pods if not one["spec"].get("nodeName")}
+    decided = json.loads(answer.stdout)["placements"]
+    assert waiting <= {one["name"] for one in decided}
+    return [one["name"] for one in decided if one["name"] in waiting and one["node"]]
+
+
+@pytest.fixture(
+    params=[
+        pytest.param((20, 200), id="20 nodes"),
+        pytest.param((100, 1_000), id="100 nodes", marks=pytest.mark.slow),
+    ]
+)
+def asked(
+    request: pytest.FixtureRequest, plane: ControlPlane, namespace: Callable[..., str]
+) -> Iterator[tuple[str, int]]:
+    """Nodes of eight cards; where Pods are to be submitted, and how many."""
+    know(plane, DEVICES, "Device")
+    know(plane, TOPOLOGIES, "NodeResourceTopology")
+    nodes, count = request.param
+    names = [f"burst-{number}" for number in range(nodes)]
+    for name in names:
+        add_gpu_node(plane, name)
+    yield pods_in(namespace(managed=False)), count
+    for name in names:
+        remove_node(plane, name)
+
+
+def test_a_burst_that_is_too_large_comes_to_rest_with_nobody_waiting_in_vain(
+    plane: ControlPlane,
+    ledger: str,
+    identities: Identities,
+    asked: tuple[str, int],
+    tmp_path: Path,
+) -> None:
+    """Ledger, annotations and raw objects say the same; failed binds are fewer than one in 100."""
+    where, count = asked
+    with (
+        extender(plane, ledger, identities) as served,
+        plane.scheduler(asking(plane, served, identities)),
+    ):
+        made = burst(plane, where, count)
+        pods = settled(plane, where, 120.0 + count)
+        eventually(partial(is_caught_up, ledger, pods))
+        check(plane, served, ledger, pods, tmp_path)
+    remove_pods(plane, where, made)
+
+
+def is_caught_up(url: str, pods: list[dict[str, Any]]) -> bool:
+    """Tell whether the ledger has every Pod as bound that is."""
+    with open_ledger(url, mode="read") as ledger:
+        bound = sum(isinstance(one.event, PodBound) for one in ledger.read_events())
+    return bound >= sum(bool(one["spec"].get("nodeName")) for one in pods)
