@@ -21,6 +21,7 @@ from scheduler.decide.filter.fitting import Fitting
 from scheduler.decide.filter.predicates import Predicates
 from scheduler.decide.group.room import RoomCounter, Rooms
 from scheduler.decide.nodes.arrays import IntArray
+from scheduler.decide.nodes.card_counts import CardCounts
 from scheduler.decide.nodes.holdings import Holdings
 from scheduler.decide.nodes.node_arrays import ABSENT, NodeArrays
 from scheduler.decide.nodes.node_rows import NodeRows
@@ -67,6 +68,9 @@ class Engine:
     ordinal. After any changes answers are those of an engine made anew from the nodes that are
     there, by number and with their ranks, which was given what is held in the same order.
 
+    Attributes:
+        card_counts: what cards have and what is given of them; of nothing here a part.
+
     Args:
         nodes: the cluster, in the order that breaks ties unless `rank` does.
         workload: the usual requests that fragmentation and scarcity are measured against.
@@ -92,6 +96,7 @@ class Engine:
         predicates = Predicates(arrays, settings)
         fitting = Fitting(arrays, pins, settings)
         self._arrays = arrays
+        self.card_counts = CardCounts(arrays)
         self._predicates = predicates
         self._fitting = fitting
         self._seed = seed

@@ -172,6 +172,10 @@ class Binder:
     def __post_init__(self) -> None:
         self._calls = asyncio.Semaphore(self.calls_max)
 
+    def under_way(self) -> int:
+        """Return how many Pods are being bound or settled."""
+        return len(self._jobs)
+
     def is_under_way(self, pod_uid: str) -> bool:
         """Tell whether a Pod is being bound or settled: what it holds is not for others to end."""
         return pod_uid in self._jobs or pod_uid in self._ahead

@@ -284,6 +284,10 @@ class PodBook:
         """Return the UIDs of the Pods that are bound to a node and have not ended."""
         return frozenset(self._on.get(node, ()))
 
+    def waiting(self) -> int:
+        """Return how many Pods have no node."""
+        return len(self._pending)
+
     def pending(self, uid: str) -> Mapping[str, Any] | None:
         """Return a Pod that has no node, None for any other."""
         text = self._pending.get(uid)

@@ -8,10 +8,11 @@ from functools import partial
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric
-from prometheus_client.core import CounterMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from ledger.domain.log.drift import DRIFT_KINDS
+from scheduler.decide.nodes.card_counts import CardCounts
 from scheduler.service.freshness import Followed
 
 _SECONDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
@@ -77,6 +78,17 @@ class Metrics:
         """Read these counts, which only grow, whenever somebody asks."""
         self.registry.register(_Counted(name, words, label, source))
 
+    def count_cards(self, counts: CardCounts, *, each: bool) -> None:
+        """
+        Read what cards have and what is given of them, whenever somebody asks.
+
+        Args:
+            each: card by card too, which is three lines of text for every card of the cluster.
+        """
+        self.registry.register(_Cards(counts))
+        if each:
+            self.registry.register(_EachCard(counts))
+
     def count_drift(self, count: Callable[[str], int]) -> None:
         """Count drift that is open, of every kind there is, whenever somebody asks."""
         for kind in DRIFT_KINDS:
@@ -103,6 +115,63 @@ class _Counted(Collector):
         for what, number in sorted(self._source().items()):
             family.add_metric((what,), number)
         return (family,)
+
+
+_OF_MODELS: Final = {
+    "cards": ("tenure_cards", "Cards that there are."),
+    "held": ("tenure_cards_held", "Cards with a tenant, soft holds included."),
+    "closed": ("tenure_cards_closed", "Cards that take nobody, whatever is left on them."),
+    "core_capacity": ("tenure_card_core_percent_capacity", "Core of the cards; 100 is one card."),
+    "core_allocated": ("tenure_card_core_percent_allocated", "Core given, soft holds included."),
+    "memory_capacity": ("tenure_card_memory_bytes_capacity", "Memory of the cards."),
+    "memory_allocated": ("tenure_card_memory_bytes_allocated", "Memory given, likewise."),
+}
+
+
+class _Cards(Collector):
+    """Cards by type and model, out of the arrays that decide."""
+
+    def __init__(self, counts: CardCounts) -> None:
+        self._counts = counts
+
+    def collect(self) -> Iterable[Metric]:
+        """Return what is counted now."""
+        families = {
+            key: GaugeMetricFamily(name, words, labels=("type", "model"))
+            for key, (name, words) in _OF_MODELS.items()
+        }
+        for sums in self._counts.sums():
+            for key, family in families.items():
+                family.add_metric((sums.device_type, sums.model), getattr(sums, key))
+        return families.values()
+
+
+_OF_CARDS: Final = {
+    "core_allocated": ("tenure_each_card_core_percent_allocated", "Core given of one card."),
+    "memory_allocated": ("tenure_each_card_memory_bytes_allocated", "Memory given of one card."),
+    "is_open": ("tenure_each_card_open", "1 where the card may be given."),
+}
+
+
+class _EachCard(Collector):
+    """Card by card."""
+
+    def __init__(self, counts: CardCounts) -> None:
+        self._counts = counts
+
+    def collect(self) -> Iterable[Metric]:
+        """Return what is so now."""
+        labels = ("node", "type", "minor", "id", "model")
+        families = {
+            key: GaugeMetricFamily(name, words, labels=labels)
+            for key, (name, words) in _OF_CARDS.items()
+        }
+        for card in self._counts.cards():
+            of = card.record
+            named = (card.node, of.device_type, str(of.minor), of.device_id, of.model)
+            for key, family in families.items():
+                family.add_metric(named, getattr(card, key))
+        return families.values()
 
 
 def _age(one: Followed) -> float:

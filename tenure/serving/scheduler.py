@@ -170,12 +170,15 @@ async def _show_probes(process: Process) -> None:
         quarantined=lambda: bool(process.freshness.quarantine),
         unrecorded=lambda: len(live.releasing.faults),
         unexplained=lambda: len(live.refusing),
+        waiting_pods=live.view.pods.waiting,
+        binding=live.binder.under_way,
         epoch=lambda: leading.epoch,
         answering=lambda: not leading.why_not(),
         oldest_unconfirmed_seconds=live.releasing.oldest_seconds,
         agents=lambda: len(live.agents.reported),
         silent_agents=lambda: sum(each >= SILENT_SECONDS for each in live.agents.seconds()),
     )
+    metrics.count_cards(live.view.engine.card_counts, each=process.options.card_metrics)
     for name, words, label, counts in (
         ("tenure_refusals", "Refusals, by what became of them.", "what", live.refusing.counts),
         ("tenure_soft_holds_ended", "Soft holds, by why they ended.", "why", live.holds.ended),

@@ -271,6 +271,14 @@ def scheduler(
             help="How long after SIGTERM calls are still answered.",
         ),
     ] = 5.0,
+    card_metrics: Annotated[
+        bool,
+        typer.Option(
+            "--card-metrics",
+            envvar="TENURE_SCHEDULER_CARD_METRICS",
+            help="Show every card in the metrics: three lines for each.",
+        ),
+    ] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Log more.")] = False,
 ) -> None:
     """
@@ -315,6 +323,7 @@ def scheduler(
         pod=pod,
         drain_seconds=drain_seconds,
         api=people or None,
+        card_metrics=card_metrics,
     )
     set_up_logs(debug=debug)
     run_service(serve_scheduler(options))

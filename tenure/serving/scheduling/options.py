@@ -50,6 +50,7 @@ class SchedulerOptions:
         lease: name of the Lease of who leads.
         pod: the Pod that we run in, to label it as the leader's; empty outside of a cluster.
         drain_seconds: time for the news to spread that we are going, before we stop listening.
+        card_metrics: show every card in the metrics, and not sums alone.
         api: where people, agents and webhooks are answered; None = nowhere.
     """
 
@@ -70,6 +71,7 @@ class SchedulerOptions:
     pod: str = ""
     drain_seconds: float = 5.0
     api: ApiOptions | None = None
+    card_metrics: bool = False
 
 
 class ProcessClock:
