@@ -32,6 +32,7 @@ from tests.support.kube.schedulers import (
 )
 from tests.support.kube.webhooks import apply, remove
 from tests.support.process import tenure
+from tests.support.stores import PostgresStore
 
 NODE: Final = "answered"
 GROUP: Final = "/apis/audit.tenure.sh/v1alpha1"
@@ -247,3 +248,47 @@ def _by_a_token(answered: Answered) -> None:
     eventually(lambda: ask(mine)[0] == 0)
     assert holders(ask(mine)[1]) == {mine}
     assert ask(answered.theirs)[0] == 2
+
+
+def test_a_standby_answers_too_and_discovery_stays_while_the_ledger_is_away(
+    plane: ControlPlane, empty_postgres: PostgresStore, identities: Identities
+) -> None:
+    """Neither replica ends of it, and both answer again once the database lets them in."""
+    copy, ports = empty_postgres.copy(), (free_port(), free_port())
+    token = plane.tokens[ADMIN]
+    know(plane, DEVICES, "Device")
+    know(plane, TOPOLOGIES, "NodeResourceTopology")
+    add_gpu_node(plane, NODE, gpus=2)
+    with (
+        extender(plane, copy.url, identities, replica="a", api=ports[0]) as first,
+        extender(plane, copy.url, identities, replica="b", api=ports[1], leading=False) as second,
+    ):
+
+        def ask(port: int, path: str) -> int:
+            context = ssl.create_default_context(cafile=str(identities.server / "ca.crt"))
+            headers = {"Authorization": f"Bearer {token}"}
+            url = f"https://127.0.0.1:{port}{GROUP}{path}"
+            try:
+                with urllib.request.urlopen(
+                    urllib.request.Request(url, headers=headers), timeout=30, context=context
+                ) as answer:
+                    return int(answer.status)
+            except urllib.error.HTTPError as refusal:
+                with refusal:
+                    return refusal.code
+
+        def each(path: str) -> list[int]:
+            return [ask(port, path) for port in ports]
+
+        who = f"/answers/who?name={NODE}"
+        eventually(lambda: each(who) == [200, 200])
+        copy.server.run(f"ALTER DATABASE {copy.database} ALLOW_CONNECTIONS false")
+        there = f"FROM pg_stat_activity WHERE datname = '{copy.database}'"
+        copy.server.run(f"SELECT pg_terminate_backend(pid) {there}")
+        eventually(lambda: each(who) == [503, 503])
+        assert each("") == [200, 200]
+        assert [one.process.poll() for one in (first, second)] == [None, None], second.words()
+        copy.server.run(f"ALTER DATABASE {copy.database} ALLOW_CONNECTIONS true")
+        eventually(lambda: each(who) == [200, 200])
+    remove_node(plane, NODE)
+    copy.server.run(f"DROP DATABASE {copy.database} WITH (FORCE)")
