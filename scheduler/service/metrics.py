@@ -36,6 +36,13 @@ class Metrics:
             ("verb", "reason"),
             registry=self.registry,
         )
+        self.api_seconds = Histogram(
+            "tenure_api_duration_seconds",
+            "Time that people, agents and webhooks waited for an answer, by route and status.",
+            ("route", "status"),
+            buckets=_SECONDS,
+            registry=self.registry,
+        )
         self.background_failures = Counter(
             "tenure_scheduler_background_failures_total",
             "Failures of the work beside answering: watches, ledger, settings, certificates.",

@@ -175,6 +175,10 @@ def test_a_user_of_one_namespace_sees_that_namespace_alone(answered: Answered) -
     _, groups = answered.get("/apis", token=admin)
     assert "audit.tenure.sh" in groups
 
+    _, gauges = answered.get("/metrics", token=admin)
+    alerted = 'aggregator_unavailable_apiservice{name="v1alpha1.audit.tenure.sh"} 0'
+    assert alerted in gauges
+
     everybody = answered.who(token=admin)
     assert (everybody[0], holders(everybody[1])) == (200, {mine, theirs}), everybody
     status, text = answered.who(mine, own=anna)

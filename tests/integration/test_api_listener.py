@@ -38,6 +38,7 @@ class Scene:
     port: int
     server: KeyPair
     folder: Path
+    took: list[tuple[str, int]]
 
     async def ask(
         self, own: KeyPair | None, headers: dict[str, str], path: str = "/who-am-i"
@@ -79,9 +80,17 @@ def served(folder: Path, act: Callable[[Scene], Coroutine[Any, Any, None]]) -> N
             Route(method="GET", path="/who-am-i", act=who_am_i),
             Route(method="GET", path="/mistaken", act=mistaken),
         ]
-        async with listener.listening(routes):
+        took: list[tuple[str, int]] = []
+        async with listener.listening(
+            routes, lambda route, status, _: took.append((route, status))
+        ):
             scene = Scene(
-                cluster=cluster, listener=listener, port=port, server=server, folder=folder
+                cluster=cluster,
+                listener=listener,
+                port=port,
+                server=server,
+                folder=folder,
+                took=took,
             )
             await act(scene)
 
@@ -270,6 +279,8 @@ def test_another_path_is_a_404_in_the_words_of_a_status(tmp_path: Path) -> None:
     async def act(scene: Scene) -> None:
         status, body = await scene.ask(None, {"Authorization": "Bearer good"}, "/filter")
         assert (status, body["reason"]) == (404, "NotFound")
+        await scene.ask(None, ANNA)
+        assert scene.took == [("/{rest}", 404), ("/who-am-i", 401)]
 
     served(tmp_path, act)
 

@@ -6,12 +6,14 @@ import asyncio
 import json
 import logging
 import ssl
+import time
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 from aiohttp import web
+from aiohttp.typedefs import Handler
 from aiohttp.web_protocol import RequestHandler
 
 from certs.ports import ApiError
@@ -26,6 +28,7 @@ SECONDS_MAX: Final = 30.0
 _log: Final = logging.getLogger("tenure.scheduler.api")
 
 Answering = Callable[[RequestHandler | None], AbstractContextManager[None]]
+Took = Callable[[str, int, float], None]
 Act = Callable[[web.Request, Caller], Awaitable[web.StreamResponse]]
 OpenAct = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -89,21 +92,33 @@ def api_app(
     callers: Knows,
     believed: Believed,
     answering: Answering,
+    took: Took = lambda *_: None,
 ) -> web.Application:
     """
     Return the application, TLS outside.
 
     Args:
         answering: keeps a connection for as long as its request is being answered.
+        took: told of every answer: the pattern of its path, its status, and its seconds.
     """
-    app = web.Application(client_max_size=BODY_BYTES_MAX)
+
+    @web.middleware
+    async def timed(request: web.Request, handler: Handler) -> web.StreamResponse:
+        started = time.perf_counter()
+        with answering(request.protocol):
+            answer = await handler(request)
+        resource = request.match_info.route.resource
+        route = "" if resource is None else resource.canonical
+        took(route, answer.status, time.perf_counter() - started)
+        return answer
+
+    app = web.Application(client_max_size=BODY_BYTES_MAX, middlewares=[timed])
     for route in routes:
         method = "GET" if isinstance(route, OpenRoute) else route.method
-        app.router.add_route(method, route.path, _handler(route, callers, believed, answering))
+        app.router.add_route(method, route.path, _handler(route, callers, believed))
 
-    async def nothing(request: web.Request) -> web.StreamResponse:
-        with answering(request.protocol):
-            return refusal(404, "NotFound", "the server could not find the requested resource")
+    async def nothing(_: web.Request) -> web.StreamResponse:
+        return refusal(404, "NotFound", "the server could not find the requested resource")
 
     app.router.add_route("*", "/{rest:.*}", nothing)
     return app
@@ -125,7 +140,7 @@ def refusal(status: int, reason: str, message: str, *, retry: bool = False) -> w
 
 
 def _handler(
-    route: Route | OpenRoute, callers: Knows, believed: Believed, answering: Answering
+    route: Route | OpenRoute, callers: Knows, believed: Believed
 ) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
     async def act(request: web.Request) -> web.StreamResponse:
         if isinstance(route, OpenRoute):
@@ -137,36 +152,35 @@ def _handler(
     seconds = SECONDS_MAX if isinstance(route, OpenRoute) else route.seconds_max
 
     async def handle(request: web.Request) -> web.StreamResponse:
-        with answering(request.protocol):
-            try:
-                async with asyncio.timeout(seconds):
-                    return await act(request)
-            except RefusedError as error:
-                return refusal(error.status, error.reason, str(error), retry=error.retry)
-            except ConnectAgainError as error:
-                answer = refusal(503, "ServiceUnavailable", str(error), retry=True)
-                answer.force_close()
-                return answer
-            except UnknownCallerError as error:
-                return refusal(401, "Unauthorized", str(error))
-            except web.HTTPRequestEntityTooLarge:
-                fact = f"too large: bytes_max={BODY_BYTES_MAX}"
-                return refusal(413, "RequestEntityTooLarge", fact)
-            except InputError as error:
-                return refusal(400, "BadRequest", _with_step(error))
-            except TooManyError as error:
-                return refusal(429, "TooManyRequests", str(error), retry=True)
-            except (ApiError, LedgerError) as error:
-                _log.warning("not answered", extra={"path": route.path, "reason": str(error)})
-                away = "the API server" if isinstance(error, ApiError) else "the ledger"
-                return refusal(503, "ServiceUnavailable", f"{away} does not answer now", retry=True)
-            except web.HTTPException:
-                raise
-            except TimeoutError:
-                return refusal(504, "Timeout", f"no answer in time: seconds={seconds:g}")
-            except Exception:  # noqa: BLE001 - the edge of the process
-                _log.exception("our mistake", extra={"path": route.path})
-                return refusal(500, "InternalError", "it is our mistake, and logged")
+        try:
+            async with asyncio.timeout(seconds):
+                return await act(request)
+        except RefusedError as error:
+            return refusal(error.status, error.reason, str(error), retry=error.retry)
+        except ConnectAgainError as error:
+            answer = refusal(503, "ServiceUnavailable", str(error), retry=True)
+            answer.force_close()
+            return answer
+        except UnknownCallerError as error:
+            return refusal(401, "Unauthorized", str(error))
+        except web.HTTPRequestEntityTooLarge:
+            fact = f"too large: bytes_max={BODY_BYTES_MAX}"
+            return refusal(413, "RequestEntityTooLarge", fact)
+        except InputError as error:
+            return refusal(400, "BadRequest", _with_step(error))
+        except TooManyError as error:
+            return refusal(429, "TooManyRequests", str(error), retry=True)
+        except (ApiError, LedgerError) as error:
+            _log.warning("not answered", extra={"path": route.path, "reason": str(error)})
+            away = "the API server" if isinstance(error, ApiError) else "the ledger"
+            return refusal(503, "ServiceUnavailable", f"{away} does not answer now", retry=True)
+        except web.HTTPException:
+            raise
+        except TimeoutError:
+            return refusal(504, "Timeout", f"no answer in time: seconds={seconds:g}")
+        except Exception:  # noqa: BLE001 - the edge of the process
+            _log.exception("our mistake", extra={"path": route.path})
+            return refusal(500, "InternalError", "it is our mistake, and logged")
 
     return handle
 

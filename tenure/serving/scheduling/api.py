@@ -11,7 +11,7 @@ from typing import Final
 from certs.serving import Folder, Serving
 from scheduler.service.api.callers import AUTHENTICATION, Callers, read_rule
 from scheduler.service.api.discovery import discovery_routes
-from scheduler.service.api.http import OpenRoute, Route, api_app
+from scheduler.service.api.http import OpenRoute, Route, Took, api_app
 from scheduler.service.ports import Api
 from tenure.serving.background import as_coroutine
 from tenure.serving.listening import Connections, announced
@@ -59,11 +59,17 @@ class ApiListener:
         self._callers.rule = rule
 
     @asynccontextmanager
-    async def listening(self, routes: Iterable[Route | OpenRoute]) -> AsyncIterator[None]:
+    async def listening(
+        self, routes: Iterable[Route | OpenRoute], took: Took = lambda *_: None
+    ) -> AsyncIterator[None]:
         """Answer these routes, and what clients look around for, until the block ends."""
         connections = Connections()
         app = api_app(
-            [*discovery_routes(), *routes], self._callers, self._serving, connections.answering
+            [*discovery_routes(), *routes],
+            self._callers,
+            self._serving,
+            connections.answering,
+            took,
         )
         options = self._options
         async with announced(app, options.where, "api", connections, self._serving.context):
@@ -85,4 +91,9 @@ async def answer_people(process: Process, routes: Iterable[Route | OpenRoute]) -
     answering = Answering(process.options.ledger)
     process.stack.callback(answering.close)
     every_route = [*questions(process.objects, answering), *routes]
-    await process.stack.enter_async_context(listener.listening(every_route))
+    seconds = process.metrics.api_seconds
+
+    def took(route: str, status: int, waited: float) -> None:
+        seconds.labels(route, str(status)).observe(waited)
+
+    await process.stack.enter_async_context(listener.listening(every_route, took))
