@@ -19,6 +19,7 @@ from ledger.domain.annotations.guarded import given
 from ledger.domain.annotations.signed import Checker
 from ledger.domain.errors import LedgerError
 from ledger.domain.log import drift
+from ledger.domain.log.clock import SKEW_MAX_US
 from ledger.domain.log.drift import DRIFT_KINDS
 from ledger.domain.log.events import DriftFound, DriftResolved, LedgerEvent, PodReserved
 from ledger.domain.log.machines import (
@@ -53,9 +54,9 @@ from scheduler.service.releasing import Releasing
 from scheduler.service.telling import Telling, about_node, about_pod
 from scheduler.service.view import ClusterView
 
-TOGETHER: Final = 20
+TOGETHER: Final = 10
 """Nodes that are looked at without a pause: a filter that comes meanwhile waits for them."""
-PROOFS_TOGETHER: Final = 16
+PROOFS_TOGETHER: Final = 8
 """Proofs that are checked without a pause, of about 0.1 ms each."""
 SOON_SECONDS: Final = 2.0
 """After a change, which seldom comes alone."""
@@ -64,7 +65,6 @@ AGAIN_SECONDS: Final = 10.0
 SWEEP_SECONDS: Final = 120.0
 RECORDS_TOGETHER: Final = 5
 """Drifts that are recorded, of each settling."""
-SKEW_SECONDS_MAX: Final = 5.0
 CLUSTER: Final = ""
 """The scope of what is about no node, or about several."""
 OF_CLUSTER: Final = frozenset(
@@ -299,7 +299,7 @@ class Reconciling:
         return [
             *map(contradicted, contradictions(claims)),
             *mislabelled(self._releasing.mislabelled),
-            *skewed(self._skew(), SKEW_SECONDS_MAX),
+            *skewed(self._skew(), SKEW_MAX_US / 1e6),
         ]
 
     # --- the ledger -----------------------------------------------------------------------------

@@ -67,7 +67,11 @@ PLANTS: Final[Sequence[tuple[str, str, Act, Act]]] = (
     (drift.CLOCK_SKEW, "p", _skew, _unskew),
 )
 """Kind, whose words mend it, what plants it, what mends it."""
-STEPS: Final = ("plant", "plant", "mend", "wait", "wait", "lag", "deliver", "shuffle", "restart")
+OF_WORDS: Final = (drift.ANNOTATION_DIFFERS, drift.PROOF_MISSING)
+STEPS: Final = (
+    *("plant", "plant", "mend", "wait", "wait", "wait"),
+    *("lag", "flicker", "deliver", "shuffle", "restart"),
+)
 
 
 def play(cluster: Cluster, steps: Sequence[Step], seed: int = 0) -> None:
@@ -95,6 +99,14 @@ def play(cluster: Cluster, steps: Sequence[Step], seed: int = 0) -> None:
                 cluster.wait(number, step=STEP_SECONDS)
             case "lag":
                 cluster.lags = True
+            case "flicker" if kind in OF_WORDS and kind not in there:
+                cluster.lags = False
+                cluster.deliver()
+                plant(cluster, given[pod])
+                cluster.lags = True  # the watch does not tell that it is mended
+                mend(cluster, given[pod])
+            case "flicker":
+                pass
             case "deliver":
                 cluster.lags = False
                 cluster.deliver()
