@@ -14,6 +14,7 @@ import itertools
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final
 
 from aiohttp import web
@@ -23,6 +24,10 @@ from benchmarks.live.cluster import NAMESPACE, Json
 
 BOOKMARK_SECONDS: Final = 15.0
 _CONFIGMAPS: Final = "/api/v1/namespaces/kube-system/configmaps"
+_OWN: Final = (
+    "/api/v1/namespaces/tenure-system/configmaps",
+    "/apis/coordination.k8s.io/v1/namespaces/tenure-system/leases",
+)
 _KINDS: Final = {
     "/api/v1/nodes": "Node",
     "/api/v1/pods": "Pod",
@@ -49,7 +54,9 @@ class Collection:
 class Api:
     """The whole of it."""
 
-    def __init__(self, node_count: int, pod_count: int) -> None:
+    def __init__(self, node_count: int, pods: Iterable[Json]) -> None:
+        self._own: dict[str, Json] = {}  # objects of the service's own, by path
+        self._pages: dict[tuple[str, int, int], bytes] = {}
         self._versions = itertools.count(1)
         self._all = {path: Collection() for path in _KINDS}
         names = ("default", "kube-system", NAMESPACE)
@@ -58,7 +65,7 @@ class Api:
         made = list(_KINDS)
         self._fill(made[4], cluster.devices(node_count))
         self._fill(made[5], cluster.topologies(node_count))
-        self._fill("/api/v1/pods", cluster.running(pod_count, node_count))
+        self._fill("/api/v1/pods", pods)
 
     def app(self) -> web.Application:
         """Return it as an application."""
@@ -67,6 +74,11 @@ class Api:
         for path in _KINDS:
             app.router.add_get(path, self._list)
         app.router.add_post(pods, self._create_pod)
+        for path in _OWN:
+            app.router.add_post(path, self._create_own)
+            app.router.add_get(f"{path}/{{name}}", self._read_own)
+            app.router.add_put(f"{path}/{{name}}", self._replace_own)
+            app.router.add_patch(f"{path}/{{name}}", self._read_own)
         app.router.add_post(f"{pods}/{{name}}/binding", self._bind)
         for path in ("/api/v1/namespaces/{name}", f"{pods}/{{name}}", "/api/v1/nodes/{name}"):
             app.router.add_get(path, self._read)
@@ -79,6 +91,7 @@ class Api:
 
     def _put(self, path: str, item: Json) -> Json:
         metadata = item["metadata"]
+        self._pages.clear()
         metadata.setdefault("uid", f"{_KINDS[path]}-{metadata['name']}".lower())
         metadata["resourceVersion"] = str(next(self._versions))
         self._all[path].items[metadata["name"]] = item
@@ -89,12 +102,16 @@ class Api:
             return await self._watch(request)
         items = list(self._all[request.path].items.values())
         begin, limit = int(request.query.get("continue") or 0), int(request.query["limit"])
-        following = begin + limit
-        metadata = {
-            "resourceVersion": str(next(self._versions)),
-            "continue": str(following) if following < len(items) else "",
-        }
-        return web.json_response({"metadata": metadata, "items": items[begin:following]})
+        page = request.path, begin, limit
+        if page not in self._pages:
+            following = begin + limit
+            metadata = {
+                "continue": str(following) if following < len(items) else "",
+                "resourceVersion": str(next(self._versions)),
+            }
+            answer = {"metadata": metadata, "items": items[begin:following]}
+            self._pages[page] = json.dumps(answer).encode()
+        return web.Response(body=self._pages[page], content_type="application/json")
 
     async def _watch(self, request: web.Request) -> web.StreamResponse:
         answer = web.StreamResponse()
@@ -136,6 +153,22 @@ class Api:
         )
         return web.json_response({"kind": "Status", "status": "Success"}, status=201)
 
+    async def _create_own(self, request: web.Request) -> web.Response:
+        body = await request.json()
+        return self._kept(f"{request.path}/{body['metadata']['name']}", body, 201)
+
+    async def _replace_own(self, request: web.Request) -> web.Response:
+        return self._kept(request.path, await request.json(), 200)
+
+    async def _read_own(self, request: web.Request) -> web.Response:
+        found = self._own.get(request.path)
+        return web.json_response(found or {}, status=404 if found is None else 200)
+
+    def _kept(self, path: str, body: Json, status: int) -> web.Response:
+        body["metadata"]["resourceVersion"] = str(next(self._versions))
+        self._own[path] = body
+        return web.json_response(body, status=status)
+
     async def _read(self, request: web.Request) -> web.Response:
         found = self._all[_collection(request)].items.get(request.match_info["name"])
         if found is None:
@@ -166,9 +199,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.live.api")
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--nodes", type=int, required=True)
-    parser.add_argument("--pods", type=int, required=True)
+    parser.add_argument("--pods", type=int, default=0)
+    parser.add_argument("--pods-file", type=Path, help="Pods, a line of JSON each")
     asked = parser.parse_args()
-    app = Api(asked.nodes, asked.pods).app()
+    pods: Iterable[Json] = cluster.running(asked.pods, asked.nodes)
+    if asked.pods_file is not None:
+        pods = map(json.loads, asked.pods_file.read_text().splitlines())
+    app = Api(asked.nodes, pods).app()
     web.run_app(app, host="127.0.0.1", port=asked.port, print=None)
 
 

@@ -89,8 +89,8 @@ def main() -> None:
     """Measure, and print one JSON object per line."""
     options = _options()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))  # what runs for us ends too
-    _say(
-        machine=_processor(),
+    say(
+        machine=processor(),
         load=round(os.getloadavg()[0], 1),
         python=platform.python_version(),
         nodes=options.nodes,
@@ -103,7 +103,7 @@ def main() -> None:
         api = stack.enter_context(_api(options.nodes, options.running))
         began = time.monotonic()
         ours = stack.enter_context(_service(folder, identities, api, _pinned(cores[0])))
-        _say(first_start_seconds=round(time.monotonic() - began, 1))
+        say(first_start_seconds=round(time.monotonic() - began, 1))
         names = stack.enter_context(_names(identities, _pinned(cores[0])))
         pods = list(cluster.coming(WARM_UP + options.pods))
         pods = [_post(f"{api}/api/v1/namespaces/{cluster.NAMESPACE}/pods", pod) for pod in pods]
@@ -113,7 +113,7 @@ def main() -> None:
             os.sched_setaffinity(0, {cores[-1]})
         found = [_one(pod, options.nodes, number, mine, theirs) for number, pod in enumerate(pods)]
     figures = _figures(found[WARM_UP:])
-    _say(**figures, pods=options.pods, load=round(os.getloadavg()[0], 1))
+    say(**figures, pods=options.pods, load=round(os.getloadavg()[0], 1))
     over = {key: figures[key] for key, limit in LIMITS.items() if figures[key] > limit}
     if options.limits and over:
         sys.exit(f"over the limit: {over}")
@@ -169,22 +169,35 @@ def _figures(found: Sequence[Sample]) -> dict[str, float]:
 
 
 @contextmanager
-def _api(nodes: int, running: int) -> Iterator[str]:
+def _api(nodes: int, pods: int) -> Iterator[str]:
     port = free_port()
-    size = ("--nodes", str(nodes), "--pods", str(running))
+    size = ("--nodes", str(nodes), "--pods", str(pods))
     command = [sys.executable, "-m", "benchmarks.live.api", "--port", str(port), *size]
-    with _running(command):
+    with running(command):
         url = f"http://127.0.0.1:{port}"
-        _wait(f"{url}/api/v1/namespaces/kube-system")
+        wait(f"{url}/api/v1/namespaces/kube-system")
         yield url
 
 
 @contextmanager
 def _service(folder: Path, identities: Identities, api: str, pin: Sequence[str]) -> Iterator[int]:
     """Run the live scheduler until the block ends; yield its port once it is ready."""
-    kubeconfig, ledger = folder / "kubeconfig", f"sqlite:///{folder / 'ledger.db'}"
-    named = {"name": "played"}
-    kubeconfig.write_text(
+    ledger = f"sqlite:///{folder / 'ledger.db'}"
+    made = [sys.executable, "-m", "tenure", "ledger", "init", "--ledger", ledger]
+    subprocess.run(made, check=True, stdout=-3)
+    port, probes = free_port(), free_port()
+    ours = command_of(identities, kubeconfig_of(folder, api), ledger, port, probes)
+    command = [*pin, *ours]
+    with running(command, log=folder / "log"):
+        wait(f"http://127.0.0.1:{probes}/readyz", log=folder / "log")
+        _settle(f"http://127.0.0.1:{probes}/metrics")
+        yield port
+
+
+def kubeconfig_of(folder: Path, api: str) -> Path:
+    """Write and return a kubeconfig for the played API server."""
+    path, named = folder / "kubeconfig", {"name": "played"}
+    path.write_text(
         yaml.safe_dump(
             {
                 "clusters": [{**named, "cluster": {"server": api}}],
@@ -194,27 +207,28 @@ def _service(folder: Path, identities: Identities, api: str, pin: Sequence[str])
             }
         )
     )
-    tenure = [sys.executable, "-m", "tenure"]
-    subprocess.run([*tenure, "ledger", "init", "--ledger", ledger], check=True, stdout=-3)
-    port, probes = free_port(), free_port()
-    command = [
-        *(*pin, *tenure, "serve", "scheduler", "--ledger", ledger, "--name", "127.0.0.1"),
-        *("--extender", f"127.0.0.1:{port}", "--probes", f"127.0.0.1:{probes}"),
-        *("--kubeconfig", str(kubeconfig), "--certificates", str(identities.server)),
+    return path
+
+
+def command_of(
+    identities: Identities, kubeconfig: Path, ledger: str, port: int, probes: int
+) -> list[str]:
+    """Return the command of a live scheduler."""
+    return [
+        *(sys.executable, "-m", "tenure", "serve", "scheduler", "--ledger", ledger),
+        *("--name", "127.0.0.1", "--extender", f"127.0.0.1:{port}"),
+        *("--probes", f"127.0.0.1:{probes}", "--kubeconfig", str(kubeconfig)),
+        *("--certificates", str(identities.server)),
         *("--proof-key", str(identities.keys / "proof.key")),
         *("--ledger-key", str(identities.keys / "ledger.key"), "--drain-seconds", "0"),
     ]
-    with _running(command, log=folder / "log"):
-        _wait(f"http://127.0.0.1:{probes}/readyz", log=folder / "log")
-        _settle(f"http://127.0.0.1:{probes}/metrics")
-        yield port
 
 
 @contextmanager
 def _names(identities: Identities, pin: Sequence[str]) -> Iterator[int]:
     port = free_port()
     command = [*pin, sys.executable, "-m", "benchmarks.live.names", "--port", str(port)]
-    with _running([*command, "--certificates", str(identities.server)]):
+    with running([*command, "--certificates", str(identities.server)]):
         until = time.monotonic() + START_SECONDS
         while socket.socket().connect_ex(("127.0.0.1", port)):
             assert time.monotonic() < until, "names does not listen"
@@ -223,7 +237,8 @@ def _names(identities: Identities, pin: Sequence[str]) -> Iterator[int]:
 
 
 @contextmanager
-def _running(command: Sequence[str], *, log: Path | None = None) -> Iterator[None]:
+def running(command: Sequence[str], *, log: Path | None = None) -> Iterator[None]:
+    """Run a process until the block ends."""
     with ExitStack() as stack:
         words = None if log is None else stack.enter_context(log.open("wb"))
         process = subprocess.Popen(command, stderr=words)
@@ -238,7 +253,7 @@ def _running(command: Sequence[str], *, log: Path | None = None) -> Iterator[Non
                 process.wait(20)
 
 
-def _wait(url: str, *, log: Path | None = None) -> None:
+def wait(url: str, *, log: Path | None = None) -> None:
     """Wait until a URL answers with success."""
     until = time.monotonic() + START_SECONDS
     while True:
@@ -277,13 +292,15 @@ def _pinned(core: int) -> list[str]:
     return [] if taskset is None else [taskset, "-c", str(core)]
 
 
-def _processor() -> str:
+def processor() -> str:
+    """Return the name of the processor."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     named = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
     return named[0] if named else platform.machine()
 
 
-def _say(**figures: object) -> None:
+def say(**figures: object) -> None:
+    """Print figures as a line of JSON."""
     print(json.dumps(figures), flush=True)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from msgspec import structs
+
 from ledger.domain.log.events import (
     DriftFound,
     GroupPlanned,
@@ -21,7 +23,7 @@ from ledger.domain.log.events import (
 from ledger.domain.log.state import LedgerState, NodeState
 from ledger.domain.nodes import NodeFacts
 from ledger.store.open import Ledger
-from ledger.store.reading.kept import events_at, events_of, seldom_of, times_of
+from ledger.store.reading.kept import each_of, events_at, events_of, seldom_of, times_of
 from ledger.store.reading.report_queries import (
     attempts_that_count,
     last_refusals,
@@ -84,6 +86,14 @@ def as_told(node: NodeState, said: Said) -> NodeFacts:
     return node_of(inventory, node.devices, described)
 
 
+def _sharing(inventory: NodeInventoried, node: NodeState) -> NodeInventoried:
+    """Return an inventory that has its CPUs and devices from the state: each once in memory."""
+    if inventory.cpus != node.cpus:
+        return inventory
+    devices = node.devices if inventory.devices == node.devices else inventory.devices
+    return structs.replace(inventory, cpus=node.cpus, devices=devices)
+
+
 def begin(ledger: Ledger) -> Beginning:
     """
     Read a ledger at its head.
@@ -103,9 +113,11 @@ def begin(ledger: Ledger) -> Beginning:
         for position, event in events_at(ledger.connection, held).items():
             assert isinstance(event, PodReserved | PodObserved), event
             opened[position] = event
-        for inventory in events_of(ledger.connection, NodeInventoried, loaded.position):
-            said.setdefault(inventory.node_uid, Said()).inventory = inventory
-        for described in events_of(ledger.connection, NodeDescribed, loaded.position):
+        for inventory in each_of(ledger.connection, NodeInventoried, loaded.position):
+            node = loaded.state.nodes.get(inventory.node_uid)
+            shared = inventory if node is None else _sharing(inventory, node)
+            said.setdefault(inventory.node_uid, Said()).inventory = shared
+        for described in each_of(ledger.connection, NodeDescribed, loaded.position):
             said.setdefault(described.node_uid, Said()).described = described
         attempts = attempts_that_count(ledger.connection)
         groups = _groups(ledger, opened.values())

@@ -20,6 +20,8 @@ from typing import Any, Final
 from certs.ports import ApiError, ConflictError, Object, Objects
 from ledger.domain.log.clock import SKEW_MAX_US
 
+ABLE_SECONDS: Final = 0.05
+"""How soon it is seen that we could lead: a start waits for it."""
 SKEW_MAX: Final = timedelta(microseconds=SKEW_MAX_US)
 """Rule: design section 8, "leadership is refused when the skew to the API server exceeds 5 s";
 5 s off does not lead, for its answer says whole seconds."""
@@ -104,7 +106,10 @@ class Leadership:
         """Compete for the Lease until cancelled; `lead` is cancelled when it is lost."""
         try:
             while True:
-                if self._able() and await self._attempt() is _Seen.OURS:
+                if not self._able():  # which is seen here, and asks nobody
+                    await asyncio.sleep(ABLE_SECONDS)
+                    continue
+                if await self._attempt() is _Seen.OURS:
                     await self._while_held(lead)
                     if not self._able() or abs(self._skew()) >= SKEW_MAX:
                         await self._release()

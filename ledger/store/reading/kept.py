@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final, TypeVar
 
 from sqlalchemy import ColumnElement, Connection, literal_column, or_, select
@@ -18,11 +18,12 @@ _PART: Final = 500
 _Kind = TypeVar("_Kind")
 
 
-def events_of(connection: Connection, kind: type[_Kind], until: int = INTEGER_MAX) -> list[_Kind]:
+def each_of(connection: Connection, kind: type[_Kind], until: int = INTEGER_MAX) -> Iterator[_Kind]:
     """
-    Return the events of a type up to a position, in order; without what is declared void.
+    Yield the events of a type up to a position, in order; without what is declared void.
 
-    Of the types that an archive leaves in the log these are all there ever were.
+    Of the types that an archive leaves in the log these are all there ever were. One at a time,
+    so that a reader keeps what it needs of each.
 
     Raises:
         InputError: a body that nobody can read.
@@ -40,7 +41,12 @@ def events_of(connection: Connection, kind: type[_Kind], until: int = INTEGER_MA
         for position, body, leaf in connection.execute(query)
         if void_event(voids, position, bytes(leaf)) is None
     )
-    return [event for event in events if isinstance(event, kind)]
+    yield from (event for event in events if isinstance(event, kind))
+
+
+def events_of(connection: Connection, kind: type[_Kind], until: int = INTEGER_MAX) -> list[_Kind]:
+    """Return all that `each_of` yields."""
+    return list(each_of(connection, kind, until))
 
 
 def seldom_of(connection: Connection, *kinds: type[LedgerEvent]) -> list[tuple[int, LedgerEvent]]:
