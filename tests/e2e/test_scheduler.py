@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,11 +17,11 @@ from ledger.domain.log.events import (
     PodReserved,
 )
 from ledger.store.open import open_ledger
-from ledger.store.reading.timetravel import load_state
 from tests.support.kube.bursts import DIALECTS, burst, eventually, remove_pods, settled
 from tests.support.kube.control_plane import ControlPlane
 from tests.support.kube.inventory import DEVICES, TOPOLOGIES, know
 from tests.support.kube.pods import pod, pods_in
+from tests.support.kube.recount import ALLOCATED, shares_in_ledger, shares_on_pods
 from tests.support.kube.schedulers import (
     CARD_GIB,
     GIB,
@@ -41,7 +40,6 @@ GIVEN = (
     '{"gpu":[{"minor":0,"resources":{"koordinator.sh/gpu-core":"100",'
     '"koordinator.sh/gpu-memory-ratio":"100"}}]}'
 )
-ALLOCATED = "scheduling.koordinator.sh/device-allocated"
 STATUS = "scheduling.koordinator.sh/resource-status"
 
 
@@ -105,28 +103,6 @@ def moments(url: str, kind: type[LedgerEvent]) -> dict[str, tuple[int, LedgerEve
         recorded = ledger.read_events()
         found = [(one.envelope.wall_us, one.event) for one in recorded if type(one.event) is kind]
     return {getattr(event, "pod_uid", ""): (at_us, event) for at_us, event in found}
-
-
-def shares_on_pods(pods: list[dict[str, Any]]) -> Counter[tuple[str, int]]:
-    """Recount from annotations alone what is held of every card, in bytes of memory."""
-    held: Counter[tuple[str, int]] = Counter()
-    for one in pods:
-        text = one["metadata"].get("annotations", {}).get(ALLOCATED)
-        for share in json.loads(text)["gpu"] if text else ():
-            bytes_held = int(share["resources"]["koordinator.sh/gpu-memory"])
-            held[one["spec"]["nodeName"], share["minor"]] += bytes_held
-    return held
-
-
-def shares_in_ledger(url: str) -> Counter[tuple[str, int]]:
-    """Recount from the ledger's fold what is held of every card, in bytes of memory."""
-    held: Counter[tuple[str, int]] = Counter()
-    with open_ledger(url, mode="read") as ledger:
-        for node in load_state(ledger).state.nodes.values():
-            for holding in node.holdings.values():
-                for share in holding.shares:
-                    held[node.name, share.minor] += share.memory_bytes
-    return held
 
 
 def check(url: str, bound: list[dict[str, Any]], folder: Path) -> None:

@@ -53,12 +53,12 @@ GROUPED: Final[dict[str, dict[str, Any]]] = {
 GROUPED_SIZE: Final = 4
 
 
-def burst(plane: ControlPlane, where: str, each: int) -> list[str]:
+def burst(plane: ControlPlane, where: str, each: int, *, prefix: str = "") -> list[str]:
     """Submit that many Pods of every dialect, mixed."""
     names = []
     for number in range(each):
         for dialect, asked in DIALECTS.items():
-            name = f"{dialect}-{number}"
+            name = f"{prefix}{dialect}-{number}"
             made = plane.api().create(
                 where, pod(name, schedulerName="tenure", **{"labels": {}, **asked})
             )

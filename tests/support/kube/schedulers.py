@@ -8,7 +8,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -158,6 +158,7 @@ def extender(
     replica: str = "tenure-scheduler-0",
     leading: bool = True,
     pod: str = "",
+    program: Sequence[str] = ("tenure",),
 ) -> Iterator[Served]:
     """
     Run `tenure serve scheduler` until the block ends; it waits until that is ready.
@@ -169,6 +170,7 @@ def extender(
         replica: one that is started again under its name has its Lease at once.
         leading: it is waited until this one answers; else it stands by.
         pod: the Pod object that it labels as the leader's.
+        program: the module that is run, with arguments of its own.
     """
     if not remembered:
         plane.api().delete(config_map_path("tenure-system"))
@@ -183,7 +185,7 @@ def extender(
     log = plane.folder / f"extender-{free_port()}.log"
     served_at, probes = port or free_port(), free_port()
     command = [
-        *(sys.executable, "-m", "tenure", "serve", "scheduler", "--ledger", ledger),
+        *(sys.executable, "-m", *program, "serve", "scheduler", "--ledger", ledger),
         *("--extender", f"127.0.0.1:{served_at}", "--probes", f"127.0.0.1:{probes}"),
         *("--kubeconfig", str(plane.kubeconfig(SCHEDULER_ACCOUNT)), "--name", "127.0.0.1"),
         *("--certificates", str(identities.server)),

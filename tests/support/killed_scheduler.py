@@ -1,0 +1,98 @@
+"""
+`tenure serve scheduler`, killed by SIGKILL at a named point.
+
+    python -m tests.support.killed_scheduler "after:record pod.bound" 2 serve scheduler ...
+
+A point is before or after an effect, of which the first is number 1: `record TYPE` for the last
+event of a command, `VERB RESOURCE` for a call of the API that writes, `answer VERB` for a call of
+kube-scheduler's. What is killed is the product's own process; only the seams between its parts are
+watched here.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+from functools import wraps
+from typing import Any, TypeVar
+
+from aiohttp import web
+
+from ledger.store.writing.commands import Command, Outcome
+from tenure.kube.objects import KubeObjects
+from tenure.serving.scheduling.ledger import ProbedLane
+
+_T = TypeVar("_T")
+
+
+class Point:
+    """Where it ends, and how many times it may pass there before."""
+
+    def __init__(self, name: str, number: int) -> None:
+        self._name = name
+        self._left = number
+
+    def reached(self, name: str) -> None:
+        """End here if this is the point and its number is up."""
+        self._left -= name == self._name
+        if not self._left:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    async def around(self, effect: str, act: Awaitable[_T]) -> _T:
+        """Do something that has an effect, which is a point before and one after."""
+        self.reached(f"before:{effect}")
+        done = await act
+        self.reached(f"after:{effect}")
+        return done
+
+
+def watch(point: Point) -> None:
+    """Watch every seam between our process and the ledger, the API server and kube-scheduler."""
+    record = ProbedLane.record
+
+    @wraps(record)
+    async def recorded(self: ProbedLane, command: Command) -> Outcome:
+        effect = command.events[-1].event.event_type.rpartition(".")[0]
+        return await point.around(f"record {effect}", record(self, command))
+
+    ProbedLane.record = recorded  # type: ignore[method-assign]
+    for verb in ("create", "patch", "replace", "remove"):
+        setattr(KubeObjects, verb, _called(point, verb, getattr(KubeObjects, verb)))
+    written = web.Response.write_eof
+
+    @wraps(written)
+    async def answered(self: web.Response, data: bytes = b"") -> None:
+        request = getattr(self, "_req", None)
+        verb = "" if request is None else request.path.strip("/")
+        await point.around(f"answer {verb}", written(self, data))
+
+    web.Response.write_eof = answered  # type: ignore[method-assign]
+
+
+def _called(
+    point: Point, verb: str, call: Callable[..., Awaitable[Any]]
+) -> Callable[..., Awaitable[Any]]:
+    @wraps(call)
+    async def called(self: KubeObjects, path: str, *rest: object) -> Any:  # noqa: ANN401 - JSON
+        return await point.around(f"{verb} {resource(path)}", call(self, path, *rest))
+
+    return called
+
+
+def resource(path: str) -> str:
+    """Return the resource that a path names, with its subresource: `pods/binding`."""
+    steps = path.partition("?")[0].strip("/").split("/")
+    steps = steps[2:] if steps[0] == "api" else steps[3:]
+    if steps[0] == "namespaces" and len(steps) > 2:
+        steps = steps[2:]
+    return "/".join(steps[::2])
+
+
+if __name__ == "__main__":
+    watch(Point(sys.argv[1], int(sys.argv[2])))
+    sys.argv[1:3] = []
+    from tenure.cli import main
+
+    main()
