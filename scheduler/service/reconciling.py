@@ -170,8 +170,8 @@ class Reconciling:
         """Return the nodes to look at: those that changed, that disagree, whose turn it is."""
         if now >= self._sweep_at and not self._sweep:
             self._sweep_at = now + SWEEP_SECONDS
-            known = {*self._releasing.names(), *self._inventory.faults, *self.lasting.scopes()}
-            self._sweep = sorted(known - {CLUSTER}, reverse=True)
+            known = (*self._releasing.names(), *self._inventory.faults, *self.lasting.scopes())
+            self._sweep = [name for name in dict.fromkeys(known) if name != CLUSTER]
             self._proven = {
                 uid: one for uid, one in self._proven.items() if uid in self._view.pods.seen
             }
