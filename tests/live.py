@@ -22,7 +22,7 @@ from types import FrameType
 from typing import Final, NoReturn
 
 from tests.support.kube.binaries import MissingProgramError, kubernetes_version, programs
-from tests.support.kube.bursts import DIALECTS, burst, eventually, remove_pods, settled
+from tests.support.kube.bursts import DIALECTS, GROUPED, burst, eventually, remove_pods, settled
 from tests.support.kube.control_plane import ControlPlane, control_plane
 from tests.support.kube.inventory import DEVICES, TOPOLOGIES, know
 from tests.support.kube.pods import pods_in
@@ -58,15 +58,14 @@ def show(folder: Path, *, nodes: int, each: int) -> None:
             extender(plane, ledger, identities) as served,
             plane.scheduler(asking(plane, served, identities)),
         ):
-            pods = burst(plane, where, each)
-            say(f"submitted {len(pods)} Pods: {each} each of {', '.join(DIALECTS)}")
+            pods = burst(plane, where, each, GROUPED)
+            dialects, shown = ", ".join(DIALECTS), pods[each * len(DIALECTS) - 1]
+            say(f"submitted {len(pods)} Pods: {each} each of {dialects}, a group and a gang")
             bound = settled(plane, where, len(pods))
             missing = set(pods) - {one["metadata"]["name"] for one in bound}
             assert not missing, f"not bound: {', '.join(sorted(missing))}\n{served.words()}"
             say(f"all {len(bound)} Pods are bound; who holds what, by the ledger:")
-            [node] = {
-                one["spec"]["nodeName"] for one in bound if one["metadata"]["name"] == pods[-1]
-            }
+            [node] = {one["spec"]["nodeName"] for one in bound if one["metadata"]["name"] == shown}
             for question in (["map"], ["who", node]):
                 ask(*question, ledger=ledger, folder=folder)
             remove_pods(plane, where, pods[:DELETED])
@@ -79,7 +78,7 @@ def show(folder: Path, *, nodes: int, each: int) -> None:
             ask("verify", ledger=ledger, folder=folder)
             say("stopping")
     kept = Path(os.path.relpath(folder)) / "ledger.db"
-    say(f"everything has stopped; ask on: tenure why {TEAM}/{pods[-1]} --ledger {kept}")
+    say(f"everything has stopped; ask on: tenure why {TEAM}/{shown} --ledger {kept}")
 
 
 def make_cluster(plane: ControlPlane, count: int) -> None:

@@ -596,7 +596,9 @@ class LiveGroups:
     def review(self, name: str) -> None:
         """End a plan that is no longer valid, or the wait of a gang."""
         life = self.groups.lives.get(name)
-        if life is None or not (life.places or life.held) or not self._may_drop(name):
+        if life is None or not self._may_drop(name):
+            return
+        if not life.places and (not life.held or self.groups.gang_of(name) is None):
             return
         self._end_wait(name, life)
         for end in self.groups.ends(name, self._clock.wall_us()):

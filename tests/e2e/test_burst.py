@@ -17,7 +17,7 @@ from ledger.domain.log.events import PodBound, PodVoided
 from ledger.store.open import open_ledger
 from ledger.store.reading.timetravel import load_state
 from scheduler.bind.protocol import MOVED
-from tests.support.kube.bursts import DIALECTS, GROUPED, eventually, remove_pods
+from tests.support.kube.bursts import DIALECTS, GROUPED, GROUPED_SIZE, eventually, remove_pods
 from tests.support.kube.control_plane import ControlPlane
 from tests.support.kube.inventory import DEVICES, TOPOLOGIES, know
 from tests.support.kube.pods import pod, pods_in
@@ -49,7 +49,9 @@ def burst(plane: ControlPlane, where: str, count: int) -> list[str]:
     kinds = list(SHAPES.items())
     wanted = [(f"{kinds[n % len(kinds)][0]}-{n}", kinds[n % len(kinds)][1]) for n in range(count)]
     for place, (kind, asked) in enumerate(GROUPED.items()):
-        wanted[20 * place : 20 * place] = [(f"{kind}-{number}", asked) for number in range(4)]
+        wanted[20 * place : 20 * place] = [
+            (f"{kind}-{number}", asked) for number in range(GROUPED_SIZE)
+        ]
     for name, asked in wanted:
         made = api.create(where, pod(name, schedulerName="tenure", **asked))
         assert made.ok, made.message
@@ -126,13 +128,12 @@ def check(
     binds = Counter(event.pod_uid for event in events if isinstance(event, PodBound))
     assert binds == Counter(one["metadata"]["uid"] for one in pods if one["spec"].get("nodeName"))
     moved = sum(isinstance(event, PodVoided) and event.reason == MOVED for event in events)
-    taken = sum(
-        json.loads(line)["error"].startswith("Insufficient")
-        for line in served.words().splitlines()
-        if '"a Pod was not bound"' in line
-    )
-    figures = f"bound={binds.total()} of {len(pods)} version_moved={moved} card_taken={taken}"
-    sys.stdout.write(f"{figures}\n")
+    lines = [json.loads(line) for line in served.words().splitlines() if '"a Pod was ' in line]
+    failed = Counter(line["error"] for line in lines if line["error"])
+    assert len(lines) - failed.total() == binds.total(), "each bind has its line"
+    taken = sum(count for error, count in failed.items() if error.startswith("Insufficient"))
+    bound = f"bound={binds.total()} of {len(pods)}"
+    sys.stdout.write(f"{bound} version_moved={moved} card_taken={taken} failed={dict(failed)}\n")
     assert moved * 100 <= binds.total(), "Bindings that failed on the version"
     assert taken * 100 <= binds.total(), "Bindings that failed because another Pod had the card"
     assert not placed_by_simulation(plane, pods, folder)

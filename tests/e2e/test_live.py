@@ -56,8 +56,8 @@ def test_it_shows_who_holds_what_and_the_release_and_stops_everything(tmp_path: 
     said = end(process)
     assert process.returncode == 0, said
     held, _, released = said.partition("deleted nvidia-0, koordinator-0, mgpu-0\n")
-    assert f"submitted 12 Pods: 2 each of {', '.join(DIALECTS)}\n" in held, said
-    assert "all 12 Pods are bound" in held, said
+    assert f"submitted 20 Pods: 2 each of {', '.join(DIALECTS)}, a group and a gang\n" in held
+    assert "all 20 Pods are bound" in held, said
     assert "2 nodes, 16 cards: " in held, said
     assert " ml/cpuset-1 " in held, said
     for name in ("nvidia-0", "koordinator-0", "mgpu-0"):
@@ -66,7 +66,7 @@ def test_it_shows_who_holds_what_and_the_release_and_stops_everything(tmp_path: 
     assert "chain ok, 0 over-commits at every position, projection = fold" in released, said
     with open_ledger(f"sqlite:///{tmp_path / 'live' / 'ledger.db'}", mode="read") as ledger:
         kinds = Counter(type(one.event) for one in ledger.read_events())
-    assert (kinds[PodBound], kinds[PodReleased]) == (12, 3), kinds
+    assert (kinds[PodBound], kinds[PodReleased]) == (20, 3), kinds
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_who_stops_it_in_the_middle_leaves_no_process(
     process = start(tmp_path)
     assert process.stdout is not None
     for line in process.stdout:
-        if "submitted 12 Pods" in line:
+        if "submitted 20 Pods" in line:
             ask(process.pid)
             break
     said = end(process)

@@ -24,7 +24,7 @@ from scheduler.bind.protocol import (
     RecordVoided,
     Stage,
 )
-from tests.support.bind_world import Rules, World, search
+from tests.support.bind_world import RESERVED, Held, Rules, World, search
 
 WORLDS_MAX: Final = 400_000
 WORLDS: Final = [
@@ -49,6 +49,29 @@ def test_no_card_is_given_twice_and_none_is_left_held(world: World, least: int) 
     assert found.fault == ""
     assert found.worlds >= least
     assert {(True, False), (False, True)} <= found.bound, "each of the two can win"
+
+
+@pytest.mark.parametrize(
+    ("world", "least"),
+    [
+        pytest.param(World(patches=0), 2_000, id="an answer is lost, a leader is deposed"),
+        pytest.param(World(losses=0, deletions=1), 5_000, id="patched and deleted"),
+    ],
+)
+def test_a_reservation_that_waited_for_its_bind_is_no_other(world: World, least: int) -> None:
+    """As of a gang: reserved with another member, nothing sent, and the version may have moved."""
+    state, act = protocol.reserved_ahead(node="n", attempt=1, resource_version="1")
+    leader = replace(world.schedulers[0], pod=0, state=state, act=act)
+    ahead = replace(
+        world,
+        held=(Held(attempt=1, version=1, phase=RESERVED), Held()),
+        schedulers=(leader, world.schedulers[1]),
+    )
+    found = search(ahead, Rules(), WORLDS_MAX)
+
+    assert found.fault == ""
+    assert found.worlds >= least
+    assert {(True, False), (False, True)} <= found.bound
 
 
 @pytest.mark.slow

@@ -34,14 +34,14 @@ DIALECTS: Final[dict[str, dict[str, Any]]] = {
 
 GROUPED: Final[dict[str, dict[str, Any]]] = {
     "group": {
-        "amounts": {"nvidia.com/gpu": "2"},
+        "amounts": {"nvidia.com/gpu": "1"},
         "labels": {
             "gputopology.scheduling.koordinator.sh/name": "job",
             "gputopology.scheduling.koordinator.sh/replica": "4",
         },
     },
     "gang": {
-        "amounts": {"nvidia.com/gpu": "2"},
+        "amounts": {"nvidia.com/gpu": "1"},
         "annotations": {
             "gang.scheduling.koordinator.sh/name": "gang",
             "gang.scheduling.koordinator.sh/min-available": "4",
@@ -53,18 +53,29 @@ GROUPED: Final[dict[str, dict[str, Any]]] = {
 GROUPED_SIZE: Final = 4
 
 
-def burst(plane: ControlPlane, where: str, each: int, *, prefix: str = "") -> list[str]:
-    """Submit that many Pods of every dialect, mixed."""
-    names = []
-    for number in range(each):
-        for dialect, asked in DIALECTS.items():
-            name = f"{prefix}{dialect}-{number}"
-            made = plane.api().create(
-                where, pod(name, schedulerName="tenure", **{"labels": {}, **asked})
-            )
-            assert made.ok, made.message
-            names.append(name)
-    return names
+def burst(
+    plane: ControlPlane,
+    where: str,
+    each: int,
+    grouped: Iterable[str] = (),
+    *,
+    prefix: str = "",
+) -> list[str]:
+    """Submit that many Pods of every dialect, mixed, and then these that belong together."""
+    wanted = [
+        (f"{prefix}{dialect}-{number}", asked)
+        for number in range(each)
+        for dialect, asked in DIALECTS.items()
+    ]
+    wanted += [
+        (f"{prefix}{kind}-{number}", GROUPED[kind])
+        for kind in grouped
+        for number in range(GROUPED_SIZE)
+    ]
+    for name, asked in wanted:
+        made = plane.api().create(where, pod(name, schedulerName="tenure", **asked))
+        assert made.ok, made.message
+    return [name for name, _ in wanted]
 
 
 def settled(plane: ControlPlane, where: str, count: int) -> list[dict[str, Any]]:
