@@ -144,6 +144,8 @@ class LiveGroups:
         for event, at_us in begun.groups:
             self.groups.fold(event, at_us)
             self._note(event)
+        for name in list(self.groups.lives):
+            self._forget(name)
 
     def __len__(self) -> int:
         return sum(1 for life in self.groups.lives.values() if life.places)

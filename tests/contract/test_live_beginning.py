@@ -5,7 +5,9 @@ from __future__ import annotations
 from msgspec import structs
 
 from ledger.domain.log.events import (
+    GroupPlanned,
     NodeDescribed,
+    PlanDropped,
     PodVoided,
     RefusalReason,
     RequestDescribed,
@@ -15,6 +17,7 @@ from ledger.domain.log.events import (
 from ledger.domain.log.recorded_node import recorded_node
 from ledger.domain.nodes import NodeFacts
 from ledger.store.writing.append import Writer
+from scheduler.decide.group.life import lives_of
 from scheduler.record.refusing import Told
 from scheduler.service.beginning import begin, told_refusals
 from tests.support.clusters import gpu_node
@@ -24,6 +27,7 @@ from tests.support.stores import (
     bound,
     node,
     observed,
+    planned,
     refused,
     released,
     reserved,
@@ -136,3 +140,36 @@ def test_a_ledger_tells_why_pods_waited_and_how_often_it_said_so(store: Store) -
         "uid-waits": Told(number=2, reasons=frozenset({"one", "two"})),
         "uid-placed": Told(number=1, reasons=None),
     }
+
+
+def test_the_lives_of_groups_that_hold_or_plan_are_told_as_they_were(store: Store) -> None:
+    """Who took a place, was bound and ended; a group whose plan was dropped is not told of."""
+    with store.open() as ledger:
+        writer, clock = start(ledger), Clock()
+        for event in (
+            node(gpus=8),
+            planned("over", ("o", (0,))),
+            reserved("o", share(0, 100), group="over"),
+            released("o"),
+            planned("dropped", ("d", (0,))),
+            PlanDropped(group="dropped", reason="test"),
+            planned("open", ("p", (1,)), ("q", (2,)), ("r", (3,)), ("s", (4,))),
+            reserved("p", share(1, 100), group="open"),
+            bound("p"),
+            reserved("q", share(2, 100), group="open"),
+            released("q"),
+            reserved("r", share(3, 100), group="open"),
+            _voided("r", 1),
+            reserved("alone", share(5, 100), group="alone"),
+        ):
+            writer.append([clock.new(event)])
+        told = begin(ledger).groups
+        whole = lives_of((one.event, one.envelope.wall_us) for one in ledger.read_events())
+
+    lives = lives_of(told)
+    assert lives.keys() == {"over", "open", "alone"}
+    assert lives == {name: whole[name] for name in lives}
+    assert list(lives["open"].places) == ["uid-s"]
+    assert not any(
+        isinstance(event, GroupPlanned) and event.group == "dropped" for event, _ in told
+    )

@@ -128,7 +128,9 @@ def check(
     binds = Counter(event.pod_uid for event in events if isinstance(event, PodBound))
     assert binds == Counter(one["metadata"]["uid"] for one in pods if one["spec"].get("nodeName"))
     moved = sum(isinstance(event, PodVoided) and event.reason == MOVED for event in events)
-    lines = [json.loads(line) for line in served.words().splitlines() if '"a Pod was ' in line]
+    lines = [
+        json.loads(line) for line in served.log.read_text().splitlines() if '"a Pod was ' in line
+    ]
     failed = Counter(line["error"] for line in lines if line["error"])
     assert len(lines) - failed.total() == binds.total(), "each bind has its line"
     taken = sum(count for error, count in failed.items() if error.startswith("Insufficient"))
