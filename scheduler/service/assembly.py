@@ -88,7 +88,7 @@ class Assembly:
             "devices": nodes.devices,
             "noderesourcetopologies": nodes.topologies,
             "configmaps": nodes.unhealthy,
-            "pods": Each((self.view.pods, self.holds, self.groups, self.proofs)),
+            "pods": Each((self.view.pods, self.holds, self.groups, self.proofs, self.refusing)),
             "namespaces": self.releasing.namespaces,
         }
 

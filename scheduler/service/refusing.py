@@ -11,17 +11,25 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from ledger.domain.errors import CorruptLedgerError, FencedError, LedgerError, UnknownOutcomeError
+from certs.ports import Object
+from ledger.domain.errors import (
+    CorruptLedgerError,
+    FencedError,
+    InputError,
+    LedgerError,
+    UnknownOutcomeError,
+)
 from ledger.domain.log.events import LedgerEvent, PodReserved
 from ledger.domain.log.recorded import NewEvent
 from ledger.domain.log.recorded_request import recorded_request, request_digest
 from ledger.domain.log.state import Holding
 from ledger.domain.request.requests import PodRequest
+from ledger.domain.resources import SCHEDULER_NAME
 from ledger.store.writing.commands import Command, Recorded
 from scheduler.cluster.model import RefusedPod
 from scheduler.decide.engine import Limits
@@ -43,6 +51,8 @@ DUE_MAX: Final = 10_000
 """Pods that wait to be explained; who comes then is explained when it is asked about again."""
 AGAIN_SECONDS: Final = 5.0
 """A Pod is explained at most so often: kube-scheduler may ask about it all the time."""
+FILTERED_SECONDS: Final = 30.0
+"""For so long the last filter says more than kube-scheduler's verdict, which follows it."""
 NAMESPACE_BURST: Final = 2_000.0
 NAMESPACE_SECONDS: Final = 10.0
 """Refusals of one namespace: so many at once, and one more after each so many seconds."""
@@ -109,6 +119,7 @@ class Refusing:
         self._why_not = why_not
         self._due: dict[str, _Due] = {}  # by UID, who was refused first first
         self._told = ToldRefusals()
+        self._filtered: dict[str, float] = {}  # UID -> when it was noted last
         self._looked: dict[str, float] = {}  # UID -> when it was explained last
         self._unsure: dict[str, tuple[NewEvent, ...]] = {}  # UID -> asked for, and not answered
         self._budgets = Budgets(binder.clock.monotonic)
@@ -132,8 +143,33 @@ class Refusing:
         if uid not in self._due and len(self._due) >= DUE_MAX:
             self.counts[TOO_MANY] += 1
             return
+        self._filtered[uid] = self._clock.monotonic()
         bits = None if offered is None else _packed(offered)
         self._due[uid] = _Due(asked=asked, offered=bits, why=why)
+
+    def put(self, uid: str, item: Object) -> None:
+        """
+        Take a Pod that came or changed; note one that kube-scheduler refused without asking us.
+
+        It does not ask an extender once its own filters leave no node: those that the Pod fits by
+        our rules were not offered then.
+        """
+        spec = item.get("spec") or {}
+        if spec.get("nodeName") or spec.get("schedulerName") != SCHEDULER_NAME:
+            return
+        if uid in self._due or uid in self._filtered or not _is_unschedulable(item):
+            return
+        try:
+            asked = self._view.asks(item)
+        except InputError:
+            return  # its filter says so, or its admission
+        if isinstance(asked, PodRequest) and not (asked.group or asked.gang):
+            self.noted(asked, np.zeros(0, dtype=np.int64))
+
+    def drop(self, uid: str) -> None:
+        """Forget a Pod that is gone."""
+        self._due.pop(uid, None)
+        self._told.pods.pop(uid, None)
 
     def _took(self, _position: int, event: LedgerEvent, _holding: Holding | None) -> None:
         """Let any reason be news again for a Pod that had a place meanwhile."""
@@ -170,6 +206,8 @@ class Refusing:
     def _taken(self) -> dict[str, _Due]:
         """Return the Pods to explain now; those whose time has not come stay."""
         now = self._clock.monotonic()
+        lately = now - FILTERED_SECONDS
+        self._filtered = {uid: at for uid, at in self._filtered.items() if at > lately}
         self._looked = {uid: at for uid, at in self._looked.items() if now - at < AGAIN_SECONDS}
         pods: dict[str, _Due] = {}
         for uid in list(self._due):
@@ -320,6 +358,15 @@ def _with_more(answer: Unplaced, unread: Counter[str]) -> Unplaced:
     nodes = len(answer.nodes.codes) + unread.total()
     return replace(
         answer, message=message(nodes, counts.items()), reasons=tuple(ordered), nodes=None
+    )
+
+
+def _is_unschedulable(item: Object) -> bool:
+    conditions: list[dict[str, Any]] = (item.get("status") or {}).get("conditions") or []
+    return any(
+        (one.get("type"), one.get("status"), one.get("reason"))
+        == ("PodScheduled", "False", "Unschedulable")
+        for one in conditions
     )
 
 

@@ -361,3 +361,40 @@ def test_the_nodes_that_were_asked_about_are_kept_in_bits() -> None:
     numbers = np.array([5, 0, 4999], dtype=np.int64)
     packed = refusing._packed(numbers)
     assert packed.nbytes == 625
+
+
+def unschedulable(name: str, **spec: Any) -> dict[str, Any]:  # noqa: ANN401
+    """Return a Pod of which kube-scheduler says that no node takes it."""
+    asked = _pod(name)
+    asked["spec"] |= {"schedulerName": "tenure", **spec}
+    words = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+    asked["status"] = {"phase": "Pending", "conditions": [words]}
+    return asked
+
+
+def test_a_pod_that_kube_scheduler_refused_by_itself_has_its_reasons_too() -> None:
+    """It asks no extender once its own filters leave no node."""
+    scene = Scene()
+    scene.fill("a")
+    scene.refusing.put("pod-p", unschedulable("p"))
+    scene.settle()
+    [said] = scene.said
+    assert said.message == f"0/2 nodes are available: 1 {LESS}, 1 NodeNotOffered."
+
+
+def test_what_the_filter_said_counts_before_kube_schedulers_verdict_on_it() -> None:
+    """The verdict follows every filter, and says nothing of the nodes that were asked about."""
+    scene = Scene()
+    scene.fill("a")
+    scene.fill("b")
+    scene.refuse(unschedulable("p"))
+    scene.refusing.put("pod-p", unschedulable("p"))
+    assert len(scene.refusing) == 0
+
+
+@pytest.mark.parametrize("spec", [{"schedulerName": "default-scheduler"}, {"nodeName": "a"}])
+def test_pods_of_others_and_bound_ones_are_none_of_it(spec: dict[str, Any]) -> None:
+    """Whatever their conditions say."""
+    scene = Scene()
+    scene.refusing.put("pod-p", unschedulable("p", **spec))
+    assert len(scene.refusing) == 0

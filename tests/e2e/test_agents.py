@@ -1,0 +1,232 @@
+"""Refusals, agents, orders and webhooks at the live service, by tokens of a real API server."""
+
+from __future__ import annotations
+
+import json
+import ssl
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from ledger.domain.log.events import PodAssigned, PodReleased, RequestRefused
+from ledger.store.open import open_ledger
+from tests.support.kube.bursts import eventually, remove_pods
+from tests.support.kube.control_plane import ControlPlane, free_port
+from tests.support.kube.inventory import DEVICES, TOPOLOGIES, know
+from tests.support.kube.pods import pod, pods_in
+from tests.support.kube.schedulers import (
+    Identities,
+    add_gpu_node,
+    asking,
+    extender,
+    issue,
+    remove_node,
+)
+from tests.support.kube.webhooks import apply, remove
+from tests.support.process import tenure
+
+NODE: Final = "confirmed"
+OURS: Final = "tenure-system"
+ACCOUNTS: Final = f"/api/v1/namespaces/{OURS}/serviceaccounts"
+RBAC: Final = "rbac.authorization.k8s.io"
+AGENT, WEBHOOK, OPERATOR = "tenure-agent", "tenure-webhook", "operator"
+GPU: Final = {"koordinator.sh/gpu": "100"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Service:
+    """Where the live service listens, and whose certificate that is."""
+
+    port: int
+    authority: Path
+
+    def call(self, path: str, token: str, body: object = None) -> tuple[int, dict[str, Any]]:
+        """Call it with a bearer token."""
+        context = ssl.create_default_context(cafile=str(self.authority))
+        context.check_hostname = False
+        data = None if body is None else json.dumps(body).encode()
+        headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+        url = f"https://127.0.0.1:{self.port}{path}"
+        request = urllib.request.Request(url, data=data, headers=headers)
+        try:
+            with urllib.request.urlopen(request, timeout=30, context=context) as answer:
+                return answer.status, json.loads(answer.read())
+        except urllib.error.HTTPError as refusal:
+            with refusal:
+                return refusal.code, json.loads(refusal.read())
+
+
+@pytest.fixture(scope="module")
+def identities(tmp_path_factory: pytest.TempPathFactory) -> Identities:
+    """Certificates and signer keys."""
+    return issue(tmp_path_factory.mktemp("identities"))
+
+
+@pytest.fixture
+def node(plane: ControlPlane) -> Iterator[str]:
+    """A node with a single card, with the Pod of its agent."""
+    know(plane, DEVICES, "Device")
+    know(plane, TOPOLOGIES, "NodeResourceTopology")
+    add_gpu_node(plane, NODE, gpus=1)
+    yield NODE
+    remove_node(plane, NODE)
+
+
+def accounts() -> list[dict[str, Any]]:
+    """Return our ServiceAccounts, and who may force a release."""
+    made: list[dict[str, Any]] = [
+        {
+            "apiVersion": "v1",
+            "kind": "ServiceAccount",
+            "metadata": {"name": name, "namespace": OURS},
+        }
+        for name in (AGENT, WEBHOOK, OPERATOR)
+    ]
+    rule = {
+        "apiGroups": ["audit.tenure.sh"],
+        "resources": ["holdings"],
+        "verbs": ["force-release"],
+    }
+    role = {"apiVersion": f"{RBAC}/v1", "metadata": {"name": "may-force"}}
+    subject = {"kind": "ServiceAccount", "name": OPERATOR, "namespace": OURS}
+    made.append({**role, "kind": "ClusterRole", "rules": [rule]})
+    made.append(
+        {
+            **role,
+            "kind": "ClusterRoleBinding",
+            "roleRef": {"apiGroup": RBAC, "kind": "ClusterRole", "name": "may-force"},
+            "subjects": [subject],
+        }
+    )
+    return made
+
+
+def token_of(plane: ControlPlane, account: str, bound: dict[str, Any] | None = None) -> str:
+    """Return a token of a ServiceAccount, bound to a Pod if one is given."""
+    spec: dict[str, Any] = {"expirationSeconds": 3600}
+    if bound is not None:
+        metadata = bound["metadata"]
+        named = {"name": metadata["name"], "uid": metadata["uid"]}
+        spec["boundObjectRef"] = {"apiVersion": "v1", "kind": "Pod", **named}
+    body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
+    made = plane.api().create(f"{ACCOUNTS}/{account}/token", body)
+    assert made.ok, made.message
+    return str(made.body["status"]["token"])
+
+
+def events_of(url: str, kind: type[Any]) -> dict[str, tuple[str, Any]]:
+    """Return actor and event of the last of a kind for each Pod."""
+    with open_ledger(url, mode="read") as ledger:
+        found = [(one.envelope.actor, one.event) for one in ledger.read_events()]
+    return {each.pod_uid: (actor, each) for actor, each in found if isinstance(each, kind)}
+
+
+def test_the_node_confirms_and_what_waits_has_its_reason(
+    plane: ControlPlane,
+    namespace: Callable[..., str],
+    node: str,
+    identities: Identities,
+    tmp_path: Path,
+) -> None:
+    """A Pod waits with its reasons; the card is free on the agent's word, or by an order."""
+    team, api, port = namespace(managed=False), plane.api(), free_port()
+    where, url = pods_in(team), f"sqlite:///{tmp_path / 'live.db'}"
+    made = tenure("ledger", "init", "--ledger", url, cwd=tmp_path)
+    assert made.returncode == 0, made.stderr
+    service = Service(port=port, authority=identities.server / "ca.crt")
+    with extender(plane, url, identities, api=port) as served:
+        apply(plane, accounts())
+        agent = pod("agent", {"cpu": "10m"}, nodeName=node, serviceAccountName=AGENT)
+        reply = api.create(pods_in(OURS), agent)
+        assert reply.ok, reply.message
+        token = token_of(plane, AGENT, reply.body)
+        with plane.scheduler(asking(plane, served, identities)):
+            first = ask(plane, where, "first")
+            eventually(lambda: bound_to(plane, f"{where}/first") == node)
+            status, held = service.call("/agents/v1/holdings", token)
+            assert status == 200, held
+            [holding] = held["holdings"]
+            assert holding["pod_uid"] == first
+            given = {key: holding[key] for key in ("pod_uid", "attempt", "containers")}
+            eventually(lambda: confirmed(service, token, given))
+            assert first in events_of(url, PodAssigned)
+
+            second = ask(plane, where, "second")
+            _, refused = eventually(lambda: events_of(url, RequestRefused).get(second))
+            assert "Insufficient gpu devices" in refused.message
+            why_waits(plane, team, url, tmp_path)
+            remove_pods(plane, where, ["first"])
+            unconfirmed = 'tenure_scheduler_view{what="unconfirmed"} 1.0'
+            eventually(lambda: unconfirmed in served.probe("metrics"))
+            assert not events_of(url, PodReleased)
+            answers = [
+                service.call("/agents/v1/confirmations", each, {"gone": [first]})
+                for each in (token_of(plane, AGENT), token_of(plane, OPERATOR))
+            ]
+            assert [each for each, _ in answers] == [403, 403]
+            status, body = service.call("/agents/v1/confirmations", token, {"gone": [first]})
+            assert (status, body["gone"][0]["result"]) == (200, "noted")
+            eventually(lambda: bound_to(plane, f"{where}/second") == node)
+
+        path = f"/apis/audit.tenure.sh/v1alpha1/namespaces/{team}/holdings/second/release"
+        order, operator = {"reason": "its node is burnt"}, token_of(plane, OPERATOR)
+        assert service.call(path, operator, order)[0] == 409
+        remove_pods(plane, where, ["second"])
+        eventually(lambda: unconfirmed in served.probe("metrics"))
+        assert service.call(path, token, order)[0] == 403
+        assert service.call(path, operator, order) == (200, {"released": [second]})
+        actor, released = events_of(url, PodReleased)[second]
+        assert actor == f"user/system:serviceaccount:{OURS}:{OPERATOR}"
+        assert released.reason == "forced: its node is burnt"
+        tell_refusals(plane, service, url, token)
+    remove_pods(plane, pods_in(OURS), ["agent"])
+    remove(plane, accounts())
+
+
+def why_waits(plane: ControlPlane, team: str, url: str, folder: Path) -> None:
+    """Ask the ledger, and look at what the Pods were told."""
+    why = tenure("why", f"{team}/second", "--ledger", url, cwd=folder)
+    assert why.returncode == 0, why.stderr
+    assert "Insufficient gpu devices" in why.stdout
+    told = f"/apis/events.k8s.io/v1/namespaces/{team}/events"
+    wanted = {"DevicesRefused", "DevicesBound"}
+    eventually(lambda: wanted <= reasons(plane.api().get(told).body))
+
+
+def tell_refusals(plane: ControlPlane, service: Service, url: str, other: str) -> None:
+    """Tell of a refusal with the webhook's token, and with another."""
+    violation = {"rule": "DevicePercent", "field": "spec", "message": "no"}
+    words = {"uid": "review", "kind": "Pod", "namespace": "ml", "name": "x", "user": "ada"}
+    body = {"refusals": [{**words, "violations": [violation]}]}
+    assert service.call("/webhook/v1/refusals", other, body)[0] == 403
+    webhook = token_of(plane, WEBHOOK)
+    assert service.call("/webhook/v1/refusals", webhook, body)[0] == 200
+    assert events_of(url, RequestRefused)["review"][1].stage == "admission"
+
+
+def ask(plane: ControlPlane, where: str, name: str) -> str:
+    """Create a Pod that asks for the card; return its UID."""
+    made = plane.api().create(where, pod(name, GPU, schedulerName="tenure"))
+    assert made.ok, made.message
+    return str(made.body["metadata"]["uid"])
+
+
+def bound_to(plane: ControlPlane, path: str) -> str:
+    """Return the node of a Pod, empty without one."""
+    return str(plane.api().get(path).body["spec"].get("nodeName") or "")
+
+
+def confirmed(service: Service, token: str, given: dict[str, Any]) -> bool:
+    """Say what was given; tell whether it is recorded, as once the Pod is known to be bound."""
+    _, body = service.call("/agents/v1/confirmations", token, {"assigned": [given]})
+    return bool(body["assigned"][0]["result"] == "assigned")
+
+
+def reasons(events: dict[str, Any]) -> set[str]:
+    """Return what a list of Events says."""
+    return {one["reason"] for one in events["items"]}
