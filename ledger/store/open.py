@@ -10,8 +10,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Literal, Self
 
+import psycopg
 from sqlalchemy import URL, Connection, Engine, inspect, text
-from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 
 from ledger.domain.errors import BusyError, InputError, LedgerError, TenureError
 from ledger.domain.log.recorded import RecordedEvent
@@ -20,7 +21,7 @@ from ledger.store.failures import DAMAGE, fact_of, is_locked, refused_by_rule, u
 from ledger.store.mending.corrections import true_time
 from ledger.store.place import expect_file, is_postgres, sqlite_path
 from ledger.store.profile import create_file, sqlite_engine
-from ledger.store.profile_postgres import postgres_engine, postgres_url, shown
+from ledger.store.profile_postgres import CONNECT_SECONDS, postgres_engine, postgres_url, shown
 from ledger.store.reading.bounds import ROWS_MAX
 from ledger.store.reading.read import checked_head, read_events
 from ledger.store.writing.append import Head, Writer, start_epoch
@@ -92,13 +93,17 @@ class Ledger:
         self.connection = self.connection.execution_options(**{ROWS_MAX: rows_max})
 
     def cancel(self) -> None:
-        """End the question that another thread waits for: it gets a LedgerError."""
-        with suppress(DBAPIError, sqlite3.Error):
+        """
+        End the question that another thread waits for: it gets a LedgerError.
+
+        May wait for the database itself, and does nothing once the ledger is closed.
+        """
+        with suppress(SQLAlchemyError, sqlite3.Error, psycopg.Error):
             raw: Any = self.connection.connection.driver_connection
             if self.engine.dialect.name == "sqlite":
                 raw.interrupt()
             else:
-                raw.cancel()
+                raw.cancel_safe(timeout=CONNECT_SECONDS)
 
     @property
     def is_simulation(self) -> bool:

@@ -57,3 +57,11 @@ def test_a_question_is_ended_by_another_thread(store: Store) -> None:
 
     with pytest.raises(LedgerError):
         ask()
+
+
+def test_who_ends_a_question_that_is_over_ends_nothing(store: Store) -> None:
+    """It comes from another thread, so it may come late."""
+    with store.open("read") as ledger:
+        ledger.cancel()
+        assert ledger.head().position == 0
+    ledger.cancel()

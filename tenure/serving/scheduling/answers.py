@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -99,10 +100,10 @@ class Answering:
         return Said(text=text, notes=answer.notes, is_no=answer.is_no)
 
     def _cancel(self) -> None:
-        """End what the thread waits for."""
+        """End what the thread waits for; a database that hangs keeps nobody else waiting."""
         source = self._open
         if source is not None:
-            source.cancel()
+            threading.Thread(target=source.cancel, name="cancel", daemon=True).start()
 
 
 def _opened(url: str) -> Ledger:
