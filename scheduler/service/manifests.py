@@ -16,6 +16,7 @@ from typing import Any, Final
 from ledger.domain.annotations.wire import TRUE
 from ledger.domain.resources import LABEL_TENURE_LEADER
 from scheduler.service.api.words import GROUP, RESOURCE, VERSION
+from scheduler.service.deployment import LOCKED, Deployed, deployment
 from scheduler.service.witnesses import CONFIG_MAP
 
 PROFILE: Final = "tenure"
@@ -25,6 +26,7 @@ WEIGHT: Final = 5
 QPS: Final = 1000
 SCORES_OFF: Final = ("NodeResourcesFit", "NodeResourcesBalancedAllocation", "ImageLocality")
 """They would rate nodes by what Tenure's policy rates them by, and otherwise."""
+API_PORT: Final = 8444
 _MOUNT: Final = "/etc/tenure"
 
 Thing = dict[str, Any]
@@ -55,6 +57,7 @@ class SchedulerManifests:
         service: of Tenure's extender.
         version: of the cluster, such as v1.36.3: kube-scheduler has the same.
         lease: of the replica of Tenure's that leads.
+        deployed: how Tenure's replicas run; None = somebody else runs them.
         secret: with kube-scheduler's `tls.crt`, `tls.key` and the `ca.crt` of the extender.
         api: None = nobody but kube-scheduler is answered.
     """
@@ -67,6 +70,7 @@ class SchedulerManifests:
     replicas: int = 1
     api: ApiManifests | None = None
     lease: str = "tenure-scheduler"
+    deployed: Deployed | None = None
 
 
 def extender(url: str, folder: str) -> Thing:
@@ -169,7 +173,19 @@ def _tenure(options: SchedulerManifests) -> list[Thing]:
                 "ports": [{"name": "extender", "port": 443, "targetPort": 8443}],
             },
         },
+        *_deployed(options, name),
     ]
+
+
+def _deployed(options: SchedulerManifests, name: str) -> list[Thing]:
+    if options.deployed is None:
+        return []
+    args = ["--namespace", options.namespace, "--lease", options.lease]
+    args += ["--name", f"{options.service}.{options.namespace}.svc"]
+    if options.api is not None:
+        args += ["--api", f"0.0.0.0:{API_PORT}"]
+        args += ["--api-name", f"{options.api.service}.{options.namespace}.svc"]
+    return deployment(options.deployed, name=name, namespace=options.namespace, args=args)
 
 
 def _answers(options: SchedulerManifests, api: ApiManifests) -> list[Thing]:
@@ -193,7 +209,7 @@ def _answers(options: SchedulerManifests, api: ApiManifests) -> list[Thing]:
             "selector": {"app.kubernetes.io/name": account},
             # Discovery is answered by who has no ledger and is not ready for kube-scheduler too.
             "publishNotReadyAddresses": True,
-            "ports": [{"name": "api", "port": 443, "targetPort": 8444}],
+            "ports": [{"name": "api", "port": 443, "targetPort": API_PORT}],
         },
     }
     things = [
@@ -259,13 +275,7 @@ def _deployment(options: SchedulerManifests, name: str) -> Thing:
             {"name": "config", "mountPath": f"{_MOUNT}/config", "readOnly": True},
             {"name": "certs", "mountPath": f"{_MOUNT}/certs", "readOnly": True},
         ],
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "runAsNonRoot": True,
-            "runAsUser": 65532,
-            "capabilities": {"drop": ["ALL"]},
-        },
+        "securityContext": LOCKED,
     }
     return {
         "apiVersion": "apps/v1",

@@ -137,6 +137,20 @@ def scheduler(
     secret: Annotated[
         str, typer.Option(help="Secret with kube-scheduler's tls.crt, tls.key and our ca.crt.")
     ] = "tenure-kube-scheduler-certs",  # noqa: S107 - the name of a Secret is none
+    image: Annotated[
+        str, typer.Option(help="Also run it: the image that has `tenure`.", show_default=False)
+    ] = "",
+    replicas: Annotated[
+        int, typer.Option(min=1, help="With --image: more than one need --ledger-secret.")
+    ] = 1,
+    ledger_secret: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="With --image: Secret whose `url` is the ledger's on Postgres. Default: SQLite.",
+            show_default=False,
+        ),
+    ] = "",
     api: Annotated[
         bool, typer.Option("--api", help="Also what `tenure serve scheduler --api` needs.")
     ] = False,
@@ -158,14 +172,24 @@ def scheduler(
     """
     Print a second kube-scheduler that asks `tenure serve scheduler`, and the rights of both.
 
+    With --image also the Deployment that is asked.
+
     Example: tenure manifests scheduler --kube-version v1.36.3 | kubectl apply -f -
     """
+    from scheduler.service.deployment import Deployed
     from scheduler.service.manifests import ApiManifests, SchedulerManifests, manifests
     from tenure.sources.text import content_of
 
     if not re.fullmatch(r"v1\.\d+\.\d+", version):
         fact = f"expected a version of Kubernetes: value={version!r}"
         raise with_next(InputError(fact, field="--kube-version"), "give one such as v1.36.3")
+    if replicas > 1 and not ledger_secret:
+        fact = "several replicas share a ledger on Postgres: a file has one"
+        step = "give --ledger-secret the Secret with its URL"
+        raise with_next(InputError(fact, field="--replicas"), step)
+    if not image and (replicas > 1 or ledger_secret):
+        option = "--replicas" if replicas > 1 else "--ledger-secret"
+        raise with_next(InputError("nothing is run without an image", field=option), "give --image")
     if api_service != (api_ca is not None):
         fact = "an APIService goes with the authority that it believes"
         option = "--api-ca" if api_service else "--api-service"
@@ -179,6 +203,7 @@ def scheduler(
         api=ApiManifests(authority=content_of(api_ca) if api_ca else b"")
         if api or api_service
         else None,
+        deployed=Deployed(image=image, replicas=replicas, ledger=ledger_secret) if image else None,
     )
     _print(manifests(options))
 

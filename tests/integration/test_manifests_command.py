@@ -145,3 +145,22 @@ def test_an_api_service_needs_the_authority_that_the_api_server_believes(
     assert "APIService" not in kinds
     registered = printed(cli, *version, "--api-service", "--api-ca", str(tmp_path / "ca.crt"))
     assert [thing["kind"] for thing in registered].count("APIService") == 1
+
+
+def test_with_an_image_the_replicas_are_printed_too(cli: CommandLine) -> None:
+    """Several of them on Postgres alone, and none without an image."""
+    common = ("scheduler", "--kube-version", "v1.36.3")
+    several = ("--image", "tenure:1", "--replicas", "2", "--ledger-secret", "ledger")
+    names = [
+        one["metadata"]["name"]
+        for one in printed(cli, *common, *several)
+        if one["kind"] == "Deployment"
+    ]
+    assert names == ["tenure-scheduler", "tenure-kube-scheduler"]
+    for wrong, option in (
+        (("--image", "tenure:1", "--replicas", "2"), "--replicas"),
+        (("--ledger-secret", "ledger"), "--ledger-secret"),
+    ):
+        answer = cli.run("manifests", *common, *wrong)
+        assert (answer.code, answer.out) == (2, "")
+        assert option in answer.err

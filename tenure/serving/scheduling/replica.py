@@ -101,6 +101,7 @@ async def _lead(process: Process, standing: Standing, pods: Reflector) -> None:
         standing.keep_head(process)
         Snapshots(process.options.ledger, process.begun.snapshot_position).keep(process)
         process.tasks.start()
+        process.woken.set()  # what the last leader left is recorded at once
         where = {"epoch": process.recorder.epoch, "position": process.recorder.position}
         _log.info("leading", extra=where)
     await asyncio.Event().wait()

@@ -2,13 +2,19 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from inspect import signature
+from typing import Any
 
+import pytest
+
+from scheduler.service.deployment import Deployed
 from scheduler.service.manifests import (
     ApiManifests,
     SchedulerManifests,
     configuration,
     manifests,
 )
+from tenure.serving import serve
 
 OPTIONS = SchedulerManifests(version="v1.36.3")
 
@@ -66,3 +72,68 @@ def test_the_api_service_leads_to_the_listener_of_every_replica() -> None:
     assert service["selector"] == {"app.kubernetes.io/name": "tenure-scheduler"}
     assert service["publishNotReadyAddresses"] is True
     assert service["ports"] == [{"name": "api", "port": 443, "targetPort": 8444}]
+
+
+def _running(deployed: Deployed) -> dict[str, Any]:
+    options = SchedulerManifests(version="v1.36.3", deployed=deployed, api=ApiManifests())
+    return {f"{one['kind']}/{one['metadata']['name']}": one for one in manifests(options)}
+
+
+def test_on_sqlite_one_replica_runs_on_a_disk_of_its_own() -> None:
+    """The old one has ended before the new one starts: one file, one writer."""
+    made = _running(Deployed(image="tenure:1"))
+    spec = made["Deployment/tenure-scheduler"]["spec"]
+    assert (spec["replicas"], spec["strategy"]) == (1, {"type": "Recreate"})
+    claim = made["PersistentVolumeClaim/tenure-scheduler-ledger"]["metadata"]["name"]
+    pod = spec["template"]["spec"]
+    assert {"name": "ledger", "persistentVolumeClaim": {"claimName": claim}} in pod["volumes"]
+    with pytest.raises(AssertionError):
+        Deployed(image="tenure:1", replicas=2)
+
+
+def test_on_postgres_as_many_run_as_are_wanted_and_a_rollout_goes_on() -> None:
+    """The URL has a password: it is in a Secret, and on no command line."""
+    made = _running(Deployed(image="tenure:1", replicas=3, ledger="ledger"))
+    spec = made["Deployment/tenure-scheduler"]["spec"]
+    assert spec["replicas"] == 3
+    assert "strategy" not in spec
+    assert not any(key.startswith("PersistentVolumeClaim") for key in made)
+    [container] = spec["template"]["spec"]["containers"]
+    env = {one["name"]: one["valueFrom"] for one in container["env"]}
+    assert env["TENURE_LEDGER"] == {"secretKeyRef": {"name": "ledger", "key": "url"}}
+    assert env["POD_NAME"] == {"fieldRef": {"fieldPath": "metadata.name"}}
+
+
+def test_the_extender_is_whoever_leads_and_its_pods_can_be_told_by_it() -> None:
+    """The Service selects the leader's label beside the Deployment's own."""
+    made = _running(Deployed(image="tenure:1"))
+    labels = made["Deployment/tenure-scheduler"]["spec"]["template"]["metadata"]["labels"]
+    selector = made["Service/tenure-scheduler"]["spec"]["selector"]
+    assert selector == {**labels, "tenure.sh/leader": "true"}
+
+
+def test_the_command_takes_all_that_it_is_given() -> None:
+    """Every option is one of `tenure serve scheduler`, and the ports are those of the Services."""
+    made = _running(Deployed(image="tenure:1"))
+    [container] = made["Deployment/tenure-scheduler"]["spec"]["template"]["spec"]["containers"]
+    known = {f"--{name.replace('_', '-')}" for name in signature(serve.scheduler).parameters}
+    options = [arg for arg in container["args"] if arg.startswith("--")]
+    assert set(options) <= known
+    api = made["Service/tenure-api"]["spec"]["ports"][0]["targetPort"]
+    assert f"0.0.0.0:{api}" in container["args"]
+
+
+def test_only_its_own_lease_can_be_changed() -> None:
+    """Creating one can't be kept to a name."""
+    [role] = [
+        one
+        for one in manifests(OPTIONS)
+        if one["kind"] == "Role"
+        and (one["metadata"]["name"], one["metadata"]["namespace"])
+        == ("tenure-scheduler", "tenure-system")
+    ]
+    leases = [rule for rule in role["rules"] if rule["resources"] == ["leases"]]
+    assert [(rule["verbs"], rule.get("resourceNames")) for rule in leases] == [
+        (["create"], None),
+        (["get", "update"], ["tenure-scheduler"]),
+    ]
