@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import random
 from collections.abc import Callable
@@ -30,7 +31,7 @@ from ledger.store.ddl.sqlite_triggers import TRIGGERS, named
 from ledger.store.projections import project
 from ledger.store.projections.rebuild import rebuild
 from ledger.store.proving.damage import made_by_migrations, was_a_ledger
-from ledger.store.proving.verify import VerifyReport, verify
+from ledger.store.proving.verify import FINDINGS_MAX, VerifyReport, verify
 from ledger.store.reading.read import envelope_of
 from tenure.cli import app
 from tenure.exits import NO, UNREADABLE, run
@@ -249,6 +250,37 @@ def test_a_changed_projection_is_found_and_made_again(
         again = rebuild(ledger)
     assert again.equal
     assert again.digest == rebuilt.digest
+
+
+def test_what_the_database_finds_in_its_own_pages_is_told_before_the_rest(
+    sqlite_store: SqliteStore,
+) -> None:
+    """None of its findings gives its place to another, and none beyond the report is uncounted."""
+    with sqlite_store.open() as ledger:
+        start(ledger).append(Clock().all(node(gpus=2, cpus=60)))
+    *told, last = tampered(sqlite_store, "DELETE FROM ledger_machines").findings
+
+    assert {finding.text.split(":")[0] for finding in told} == {"foreign_key_check"}
+    assert len(told) == FINDINGS_MAX
+    with sqlite_store.raw() as raw:
+        broken = len(raw.execute("PRAGMA foreign_key_check").fetchall())
+    lacking = 1  # ledger_machines lacks a row
+    assert last.text == f"and {broken + lacking - FINDINGS_MAX} more findings"
+
+
+@pytest.mark.parametrize("usual", [700, 0], ids=["as it is", "turned off"])
+def test_a_proof_leaves_the_collector_of_garbage_as_it_was(told: SqliteStore, usual: int) -> None:
+    """Whether the ledger is proved or damaged."""
+    before = gc.get_threshold()
+    gc.set_threshold(usual, *before[1:])
+    try:
+        with told.open("read") as ledger:
+            assert verify(ledger).ok
+        assert gc.get_threshold() == (usual, *before[1:])
+        assert not tampered(told, "DELETE FROM ledger_events WHERE position = 5").ok
+        assert gc.get_threshold() == (usual, *before[1:])
+    finally:
+        gc.set_threshold(*before)
 
 
 def test_rebuilding_what_is_right_changes_nothing(told: SqliteStore) -> None:

@@ -239,13 +239,7 @@ def _written(value: object) -> object:
     versioned = _versioned_parts(kind)
     if not versioned:
         return value
-    return {name: _written(getattr(value, name)) for name in _names_of(kind)}
-
-
-@functools.cache
-def _names_of(kind: Declared) -> tuple[str, ...]:
-    """Return the fields of a struct."""
-    return tuple(name for name in typing.get_type_hints(kind) if name in kind.__struct_fields__)
+    return {name: _written(getattr(value, name)) for name in kind.__struct_fields__}
 
 
 def _brief(value: object) -> object:

@@ -8,11 +8,11 @@ in the same order, so that a ledger of any length is compared in the memory of w
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import compress
 from typing import Any, Final
 
+from msgspec import Struct
 from sqlalchemy import Connection, Select, Table
 
 from ledger.domain.annotations.qos import QosClass
@@ -24,9 +24,11 @@ from ledger.store import schema
 from ledger.store.projections.project import Projection
 from ledger.store.reading.tables import (
     UnreadableError,
+    are_typed,
     in_key_order,
-    kinds_of,
+    is_typed,
     other_types,
+    pages_of,
     rows_of,
 )
 from ledger.store.writing import statements
@@ -47,62 +49,61 @@ class SortedRows:
     ) -> None:
         self._table = table
         self._name = table.name
-        self._kinds = kinds_of(table)
         self._keys = len(table.primary_key.columns)
         self._report = report
-        self._rows = rows_of(connection, in_key_order(table) if query is None else query)
-        self._next: Row | None = None
         self._ended = False
-        self._advance()
+        self._source = rows_of(connection, in_key_order(table) if query is None else query)
+        self._rows = self._typed(self._source)
+        self._next = next(self._rows, None)
 
     def take(self, key: Row) -> Row | None:
         """Return the row with this key; report the rows before it, which nothing explains."""
         keys = self._keys
         row = self._next
         if row is not None and row[:keys] == key:
-            self._advance()
+            self._next = next(self._rows, None)
             return row
         while row is not None and row[:keys] < key:
             self._unexplained(row)
-            self._advance()
-            row = self._next
+            row = self._next = next(self._rows, None)
         if row is None or row[:keys] != key:
             if not self._ended:
                 self._report(key[0], f"{self._name} lacks the row of this event: key={key}")
             return None
-        self._advance()
+        self._next = next(self._rows, None)
         return row
 
     def finish(self) -> None:
         """Report the rows that are left."""
         while self._next is not None:
             self._unexplained(self._next)
-            self._advance()
+            self._next = next(self._rows, None)
 
     def close(self) -> None:
         """Let go of the query."""
-        self._rows.close()
+        self._source.close()
 
     def _unexplained(self, row: Row) -> None:
         key = row[: self._keys]
         self._report(key[0], f"{self._name} has a row that no event explains: key={key}")
 
-    def _advance(self) -> None:
+    def _typed(self, rows: Iterable[Row]) -> Iterator[Row]:
+        """Yield the rows whose values are of their columns; report the others, and a broken end."""
         try:
-            row = next(self._rows, None)
-            while row is not None and tuple(map(type, row)) not in self._kinds:
-                position = row[0] if type(row[0]) is int else None
-                self._report(position, other_types(self._table, row))
-                row = next(self._rows, None)
-            self._next = row
+            for page in pages_of(rows):
+                sound = are_typed(self._table, list(zip(*page, strict=True)))
+                for row in page:
+                    if sound or is_typed(self._table, row):
+                        yield row
+                    else:
+                        position = row[0] if type(row[0]) is int else None
+                        self._report(position, other_types(self._table, row))
         except UnreadableError as error:
-            self._next = None
             self._ended = True
             self._report(None, f"{self._name} is unreadable: {error}")
 
 
-@dataclass(slots=True)
-class _Open:
+class _Open(Struct):
     """
     What one reservation must end as: its recorded rows, and what it takes meanwhile.
 
@@ -114,9 +115,9 @@ class _Open:
     phase: Row  # and the position of the event that said it
     reservation: Row | None
     alone: bool = False
-    parts: list[tuple[Table, Row]] = field(default_factory=list)
-    shares: list[Row] = field(default_factory=list)
-    cpus: list[Row] = field(default_factory=list)
+    parts: list[tuple[Table, Row]] = []
+    shares: list[Row] = []
+    cpus: list[Row] = []
     lost: Row = (None, None, None)  # the loss: position, moment, newest boot id of the machine
 
 

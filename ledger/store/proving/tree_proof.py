@@ -85,6 +85,9 @@ class TreeProof:
             *((OWN, each) for each in self._kept),
         ]:
             self._signed.setdefault(checkpoint.size, []).append((name, checkpoint))
+        self._told = {*self._signed, *self._withdrawn}  # sizes of which a root is told
+        if self._stored is not None:
+            self._told.add(self._stored.size)
         self._agreed = 0  # the largest size at which a signed root was met
         self._differs = False  # once the first position is named, the rest follows from it
         self._compare_at(0)
@@ -100,11 +103,7 @@ class TreeProof:
         if leaves and not self._differs and 0 <= at < len(leaves) and leaves[at] != leaf:
             self._differs = True
             self._report(size, "the event is another than the one that was exported")
-        if (
-            size in self._signed
-            or size in self._withdrawn
-            or (self._stored is not None and size == self._stored.size)
-        ):
+        if size in self._told:
             self._compare_at(size)
 
     def root(self) -> bytes:

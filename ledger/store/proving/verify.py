@@ -77,6 +77,7 @@ from ledger.store.reading.snapshots import SnapshotProof
 from ledger.store.reading.tables import (
     CONTRADICTION,
     UnreadableError,
+    few_collections,
     in_key_order,
     is_typed,
     kinds_of,
@@ -157,6 +158,7 @@ class _Findings:
         return tuple(found)
 
 
+@few_collections()
 def verify(
     ledger: Ledger,
     progress: Callable[[int, int], None] | None = None,

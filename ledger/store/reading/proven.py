@@ -8,12 +8,12 @@ one then, and names the first bad position and what is wrong with it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 from hashlib import sha256
 from typing import Any
 
 from ledger.domain.proofs.hashing import Leaf, hash_of
 from ledger.store import schema
+from ledger.store.reading.tables import are_typed
 from ledger.store.writing.statements import Row
 
 
@@ -27,9 +27,8 @@ def proven_chain(rows: Sequence[Row], after: int, previous: bytes) -> bytes | No
     if not rows:
         return previous
     columns = list(zip(*rows, strict=True))
-    for column, kinds in zip(columns, _kinds(), strict=True):
-        if not kinds.issuperset(map(type, column)):
-            return None
+    if not are_typed(schema.ledger_events, columns):
+        return None
     leaves, chains = columns[13:15]
     if columns[0] != tuple(range(after + 1, after + 1 + len(rows))):
         return None
@@ -67,12 +66,3 @@ def leaf_hashes(columns: Sequence[Sequence[Any]]) -> list[bytes]:
         wall_us,
     )
     return [*map(hash_of, leaves)]
-
-
-@cache
-def _kinds() -> tuple[frozenset[type], ...]:
-    """Return which types the driver may give for each column."""
-    return tuple(
-        frozenset({column.type.python_type, *([type(None)] if column.nullable else [])})
-        for column in schema.ledger_events.columns
-    )

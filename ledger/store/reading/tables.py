@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Mapping
-from contextlib import suppress
+import gc
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import cache, lru_cache
 from itertools import count, product
 from typing import Any, Final
@@ -17,6 +18,8 @@ from ledger.store.writing.statements import Row
 
 PAGE_ROWS: Final = 2_000
 _TEXTS_MAX: Final = 64
+_COLLECT_EVERY: Final = 50_000
+"""So many objects that may refer to others are made between two looks for cycles among them."""
 _numbers: Final = count(1)
 CONTRADICTION: Final = (
     ArithmeticError,
@@ -68,6 +71,23 @@ def pages_of(rows: Iterable[Row]) -> Iterator[list[Row]]:
         yield page
         raise
     yield page
+
+
+@contextmanager
+def few_collections() -> Iterator[None]:
+    """
+    Let the collector of garbage look for cycles once in many pages of rows, not some times in each.
+
+    What is read, decoded and folded refers to nothing that refers back to it, and is gone as soon
+    as it is let go of: looking at all of it again and again is a tenth of what `verify` takes.
+    """
+    usual = gc.get_threshold()
+    if usual[0]:  # at 0 somebody has turned it off
+        gc.set_threshold(_COLLECT_EVERY, *usual[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*usual)
 
 
 def fetched(connection: Connection, query: Select[Any], values: Mapping[str, object]) -> list[Row]:
@@ -134,9 +154,24 @@ def kinds_of(table: Table) -> frozenset[tuple[type, ...]]:
     return frozenset(product(*choices))
 
 
+@cache
+def kinds_by_column(table: Table) -> tuple[frozenset[type], ...]:
+    """Return which types the driver may give for each column of `table`."""
+    return tuple(
+        frozenset({column.type.python_type, *([type(None)] if column.nullable else [])})
+        for column in table.columns
+    )
+
+
 def is_typed(table: Table, row: Iterable[object]) -> bool:
     """Tell whether every value has its column's type; in a damaged file it may not."""
     return tuple(map(type, row)) in kinds_of(table)
+
+
+def are_typed(table: Table, columns: Sequence[Sequence[object]]) -> bool:
+    """Tell the same of many rows at once, given the columns of `table`; none for no rows."""
+    pairs = zip(columns, kinds_by_column(table), strict=False)
+    return all(kinds.issuperset(map(type, column)) for column, kinds in pairs)
 
 
 def other_types(table: Table, row: Iterable[object]) -> str:

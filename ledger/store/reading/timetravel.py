@@ -27,7 +27,7 @@ from ledger.store.mending.corrections import TIMES, first_corrected
 from ledger.store.mending.voids import voids_of
 from ledger.store.open import Ledger
 from ledger.store.reading.read import read_events, recorded_event, replay
-from ledger.store.reading.tables import is_typed, other_types
+from ledger.store.reading.tables import few_collections, is_typed, other_types
 
 SNAPSHOT_FORMAT: Final = f"{FORMAT}+zlib"
 STATE_BYTES_MAX: Final = 1 << 31
@@ -62,6 +62,7 @@ def load_state(ledger: Ledger) -> Loaded:
     return state_at(ledger, ledger.head().position)
 
 
+@few_collections()
 def state_at(ledger: Ledger, position: int, *, segments: Path | None = None) -> Loaded:
     """
     Return the state after the event at `position`; 0 is before the first one.
