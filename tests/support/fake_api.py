@@ -79,9 +79,20 @@ class ApiServer:
         if path.endswith("/binding"):
             self._bind(path.removesuffix("/binding"), body)
         else:
-            self.put(f"{path}/{body['metadata']['name']}", dict(body))
+            place = f"{path}/{body['metadata']['name']}"
+            if place in self.objects:
+                raise ConflictError(f"it exists: path={place}")
+            self.put(place, dict(body))
         self.written.append(("create", path))
         return {}
+
+    def replace(self, path: str, body: Object) -> Json:
+        """Replace an object that is still what was read."""
+        value, wanted = self.read(path), body["metadata"]["resourceVersion"]
+        if value is None or value["metadata"]["resourceVersion"] != wanted:
+            raise ConflictError(f"it changed or is gone: path={path}")
+        self.written.append(("replace", path))
+        return self.put(path, dict(body))
 
     def patch(self, path: str, operations: Sequence[Object]) -> Json:
         """Apply a JSON patch; one that changes nothing moves no version."""
@@ -140,6 +151,15 @@ class ApiClient:
         """Create an object, or a Binding."""
         sent = copy.deepcopy(dict(body))
         return await self._call("create", path, lambda: self.server.create(path, sent))
+
+    async def replace(self, path: str, body: Object) -> Object:
+        """Replace an object."""
+        sent = copy.deepcopy(dict(body))
+        return await self._call("replace", path, lambda: self.server.replace(path, sent))
+
+    async def remove(self, path: str) -> None:
+        """Delete an object."""
+        await self._call("remove", path, lambda: self.server.delete(path))
 
     async def patch(self, path: str, operations: Sequence[Object]) -> Object:
         """Apply a JSON patch."""
