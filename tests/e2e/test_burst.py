@@ -15,7 +15,6 @@ import pytest
 
 from ledger.domain.log.events import PodBound, PodVoided
 from ledger.store.open import open_ledger
-from ledger.store.reading.timetravel import load_state
 from scheduler.bind.protocol import MOVED
 from tests.support.kube.bursts import DIALECTS, GROUPED, GROUPED_SIZE, eventually, remove_pods
 from tests.support.kube.control_plane import ControlPlane
@@ -32,9 +31,8 @@ from tests.support.kube.schedulers import (
     remove_node,
 )
 from tests.support.process import tenure
+from tests.support.recount import differences, held_by_pods, most
 
-ALLOCATED: Final = "scheduling.koordinator.sh/device-allocated"
-STATUS: Final = "scheduling.koordinator.sh/resource-status"
 SHAPES: Final[dict[str, dict[str, Any]]] = {
     **DIALECTS,
     "nvidia": {"amounts": {"nvidia.com/gpu": "4"}},
@@ -79,50 +77,14 @@ def is_refused(one: dict[str, Any]) -> bool:
     return any(each["type"] == "PodScheduled" and each["status"] == "False" for each in conditions)
 
 
-def cards_by_annotations(pods: list[dict[str, Any]]) -> Counter[tuple[str, int]]:
-    """Recount bytes of memory of every card from the raw objects alone."""
-    held: Counter[tuple[str, int]] = Counter()
-    for one in pods:
-        text = (one["metadata"].get("annotations") or {}).get(ALLOCATED)
-        for share in json.loads(text)["gpu"] if text and one["spec"].get("nodeName") else ():
-            memory = int(share["resources"]["koordinator.sh/gpu-memory"])
-            held[one["spec"]["nodeName"], share["minor"]] += memory
-    return held
-
-
-def cpus_by_annotations(pods: list[dict[str, Any]]) -> Counter[tuple[str, int]]:
-    """Recount the holders of every CPU likewise."""
-    held: Counter[tuple[str, int]] = Counter()
-    for one in pods:
-        text = (one["metadata"].get("annotations") or {}).get(STATUS)
-        for part in json.loads(text).get("cpuset", "").split(",") if text else ():
-            first, _, last = part.partition("-")
-            for cpu in range(int(first), int(last or first) + 1) if part else ():
-                held[one["spec"]["nodeName"], cpu] += 1
-    return held
-
-
-def by_ledger(url: str) -> tuple[Counter[tuple[str, int]], Counter[tuple[str, int]]]:
-    """Return the same two counts by the ledger's fold."""
-    cards: Counter[tuple[str, int]] = Counter()
-    cpus: Counter[tuple[str, int]] = Counter()
-    with open_ledger(url, mode="read") as ledger:
-        for node in load_state(ledger).state.nodes.values():
-            for holding in node.holdings.values():
-                cpus.update((node.name, cpu) for cpu in holding.cpuset)
-                for share in holding.shares:
-                    cards[node.name, share.minor] += share.memory_bytes
-    return cards, cpus
-
-
 def check(
     plane: ControlPlane, served: Served, url: str, pods: list[dict[str, Any]], folder: Path
 ) -> None:
     """Compare ledger, annotations and raw objects, and decide the final state again."""
-    cards, cpus = cards_by_annotations(pods), cpus_by_annotations(pods)
-    assert (cards, cpus) == by_ledger(url)
-    assert max(cards.values()) <= CARD_GIB * GIB
-    assert max(cpus.values()) == 1
+    assert differences(pods, url) == []
+    held = held_by_pods(pods)
+    assert most(held, "memory") <= CARD_GIB * GIB
+    assert most(held, "cpu") == 1
     with open_ledger(url, mode="read") as ledger:
         events = [one.event for one in ledger.read_events()]
     binds = Counter(event.pod_uid for event in events if isinstance(event, PodBound))

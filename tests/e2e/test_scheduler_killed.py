@@ -18,7 +18,6 @@ from tests.support.kube.bursts import burst, eventually, remove_pods, settled
 from tests.support.kube.control_plane import ControlPlane, free_port
 from tests.support.kube.inventory import DEVICES, TOPOLOGIES, know
 from tests.support.kube.pods import pods_in
-from tests.support.kube.recount import shares_in_ledger, shares_on_pods
 from tests.support.kube.schedulers import (
     CARD_GIB,
     GIB,
@@ -31,6 +30,7 @@ from tests.support.kube.schedulers import (
     remove_node,
 )
 from tests.support.process import tenure
+from tests.support.recount import differences, held_by_ledger, held_by_pods, most
 
 NODES: Final = ("killed-1", "killed-2", "killed-3")
 SIDES: Final = ("before", "after")
@@ -101,12 +101,12 @@ def test_killed_at_every_point_it_goes_on_as_if_nothing_had_been(
         bound = settled(plane, where, len(there))
         missing = there - {one["metadata"]["name"] for one in bound}
         assert not missing, f"{sorted(missing)}\n{served.words()}"
-        eventually(lambda: shares_in_ledger(url) == shares_on_pods(bound))
+        eventually(lambda: not differences(bound, url))
         check_events(url, bound)
         verified = tenure("verify", "--ledger", url, cwd=tmp_path)
         assert verified.returncode == 0, verified.stdout + verified.stderr
         remove_pods(plane, where, there)
-        eventually(lambda: not shares_in_ledger(url))
+        eventually(lambda: not held_by_ledger(url))
 
 
 def run(world: World, url: str, *, remembered: bool, point: tuple[str, int] | None = None) -> Any:  # noqa: ANN401 - a context manager
@@ -154,5 +154,4 @@ def check_events(url: str, bound: list[dict[str, Any]]) -> None:
         assert times[event.pod_uid] == 1, one["metadata"]["name"]
         assert event.node_name == one["spec"]["nodeName"]
         assert event.annotations.items() <= one["metadata"]["annotations"].items()
-    held_bytes = shares_on_pods(bound)
-    assert max(held_bytes.values()) <= CARD_GIB * GIB
+    assert most(held_by_pods(bound), "memory") <= CARD_GIB * GIB

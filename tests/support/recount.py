@@ -62,6 +62,20 @@ def held_by_ledger(url: str) -> Held:
     return +held
 
 
+def by_device(held: Held) -> Counter[tuple[str, str]]:
+    """Return how much is held of every card and CPU of a node, by all Pods together."""
+    total: Counter[tuple[str, str]] = Counter()
+    for (_, node, what), amount in held.items():
+        total[node, what] += amount
+    return total
+
+
+def most(held: Held, what: str) -> int:
+    """Return the most that is held of one card's `memory` or `core`, or of one `cpu`."""
+    amounts = (amount for (_, name), amount in by_device(held).items() if what in name.split())
+    return max(amounts, default=0)
+
+
 def differences(pods: Iterable[Mapping[str, Any]], url: str) -> list[str]:
     """Return what bound Pods and a ledger count differently, in words."""
     said, recorded = held_by_pods(pods), held_by_ledger(url)
