@@ -256,7 +256,7 @@ class Agents:
         reason = event.reason if isinstance(event, PodReleased | PodVoided) else ""
         kept.append((position, what, event.pod_uid, event.attempt, reason))
         if len(kept) > CHANGES_MAX:
-            self._since[uid] = kept.popleft()[0]
+            self._since[uid] = max(self._since.get(uid, 0), kept.popleft()[0])
         gone = self._gone.get(uid)
         if gone is not None and isinstance(event, PodReleased | PodVoided):
             gone.pop(event.pod_uid, None)
@@ -293,6 +293,7 @@ class Agents:
 
     async def _assigned(self, node_uid: str, given: Given) -> tuple[str, str]:
         state = self._view.recorded(node_uid)
+        self._gone.get(node_uid, {}).pop(given.pod_uid, None)  # it runs, whatever it was given
         key = f"{given.pod_uid}/{given.attempt}"
         holding = None if state is None else state.holdings.get(key)
         if holding is None or holding.kind != GRANTED or holding.phase == LOST or holding.machine:
@@ -300,7 +301,6 @@ class Agents:
         wanted = containers_of(holding)
         if _exactly(given.containers) != _exactly(wanted):
             return DIFFERENT, f"reserved is something else: event {holding.opened_position}"
-        self._gone.get(node_uid, {}).pop(given.pod_uid, None)
         if holding.phase == "assigned":
             return ASSIGNED, ""
         if holding.phase != "bound":

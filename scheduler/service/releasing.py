@@ -40,6 +40,7 @@ from scheduler.service.binding import Binder, pod_path
 from scheduler.service.books import LiveBooks
 from scheduler.service.ending import (
     DELETED,
+    MIRROR_SECONDS,
     Ends,
     NodeWord,
     Wakes,
@@ -291,9 +292,13 @@ class Releasing:
         Raises:
             FencedError: another writer took over.
             LedgerError: it is not recorded.
+            ApiError: whether the Pod runs is not known.
         """
         released = []
         for state, holding in self._unconfirmed(namespace, pod_name, pod_uid):
+            if await self._runs(state, holding):
+                self.look_at(state.name)
+                continue
             event = PodReleased(
                 pod_uid=holding.pod_uid,
                 attempt=holding.attempt,
@@ -306,6 +311,17 @@ class Releasing:
                 raise LedgerError(self.faults[holding.pod_uid])
             released.append(holding.pod_uid)
         return released
+
+    async def _runs(self, state: NodeState, holding: Holding) -> bool:
+        """Tell whether a Pod that was seen to end runs by the API, or its mirror may come again."""
+        uid = holding.pod_uid
+        pod = await self._api.read(pod_path(holding.namespace, holding.pod_name))
+        if pod is not None and uid in _uids_of(pod):
+            life = life_of(pod)
+            return not life.ended and life.node in {"", state.name}
+        seen = self._view.pods.gone.get(state.name, {}).get(uid)
+        is_mirror = seen is not None and bool(seen.static_uid)
+        return is_mirror and self._gone_seconds(uid) < MIRROR_SECONDS
 
     def _unconfirmed(
         self, namespace: str, pod_name: str, pod_uid: str
@@ -354,7 +370,7 @@ class Releasing:
         whose = actor or self._binder.actor
         ours = self._unsure.setdefault(key, tuple(events.by(whose, one) for one in new))
         outcome = await self._recorder.record(Command(events=ours))
-        del self._unsure[key]
+        self._unsure.pop(key, None)  # another one may have asked in the same words meanwhile
         if isinstance(outcome, Recorded):
             self.faults.pop(pod_uid, None)
             self._missed.pop(pod_uid, None)

@@ -287,12 +287,20 @@ def test_gone_counts_for_pods_of_the_own_node_alone() -> None:
     assert scene.told == ["first a", "gone a"]
 
 
-def test_who_runs_again_is_not_gone() -> None:
-    """The newer word of a node counts."""
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param({}, id="with what was reserved"),
+        pytest.param({"containers": []}, id="with something else"),
+        pytest.param({"attempt": 2}, id="by another reservation"),
+    ],
+)
+def test_who_runs_again_is_not_gone(words: Json) -> None:
+    """The newer word of a node counts, whatever the Pod was given."""
     scene = Scene()
     scene.hold("p")
     scene.confirm(gone=["pod-p"])
-    scene.confirm(assigned=[given()])
+    scene.confirm(assigned=[given(**words)])
     assert scene.word().gone == frozenset()
 
 

@@ -10,6 +10,7 @@ from certs.ports import ApiError
 from ledger.domain.errors import LedgerError, UnknownOutcomeError
 from ledger.domain.log.events import PodBound, PodObserved, PodReleased
 from ledger.domain.log.state import NodeState
+from ledger.store.writing.commands import Command, Outcome, Recorded
 from scheduler.service.binding import Binder
 from scheduler.service.books import LiveBooks
 from scheduler.service.ending import NodeWord
@@ -458,6 +459,68 @@ def test_somebody_may_release_by_name_what_waits_for_a_silent_node() -> None:
     scene.settle()
     assert force("p") == []
     assert scene.released == [("pod-p", "forced: node is burnt")]
+
+
+def forced(scene: Scene, name: str, times: int = 1) -> list[list[str]]:
+    """Let somebody release a Pod so often at once."""
+
+    async def forcing() -> list[list[str]]:
+        orders = [
+            scene.releasing.force("ml", name, "", reason="burnt", actor="user/anna")
+            for _ in range(times)
+        ]
+        return await asyncio.gather(*orders)
+
+    return asyncio.run(forcing())
+
+
+def test_nobody_releases_by_name_a_pod_that_runs_by_the_api() -> None:
+    """Also where no watch has told of it, or its node has its mirror made anew in a moment."""
+    scene = Scene()
+    silent(scene)
+    pod = scene.bind("p")
+    scene.live.view.pods.drop("pod-p")  # a list that is behind
+    scene.settle()
+    assert list(scene.releasing.waiting) == ["a"]
+    assert forced(scene, "p") == [[]]
+    scene.delete(pod)
+    assert forced(scene, "p") == [["pod-p"]]
+
+    scene = Scene()
+    words = GIVEN | {"kubernetes.io/config.mirror": "0123456789abcdef"}
+    pod = scene.run("s", annotations=words)
+    scene.settle()
+    scene.delete(pod)
+    scene.settle()
+    assert forced(scene, "s") == [[]]
+    silent(scene)
+    scene.live.clock.now += 121
+    assert forced(scene, "s") == [["pod-s"]]
+
+
+class Repeating(MemoryLedger):
+    """A ledger that answers what it has recorded as it did, as the real one does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.turn = asyncio.Lock()
+
+    async def record(self, command: Command) -> Outcome:
+        """Record a command once."""
+        async with self.turn:
+            if command.events[-1].idempotency_key in self.keys:
+                return Recorded(first=len(self.log), last=len(self.log))
+            return await MemoryLedger.record(self, command)
+
+
+def test_two_who_order_one_release_at_once_are_both_answered() -> None:
+    """It is recorded once."""
+    scene = Scene(Repeating())
+    silent(scene)
+    scene.end(scene.bind("p"))
+    scene.settle()
+    assert forced(scene, "p", times=2) == [["pod-p"], ["pod-p"]]
+    assert scene.released == [("pod-p", "forced: burnt")]
 
 
 def test_a_reservation_of_a_pod_that_is_gone_is_voided_on_the_nodes_word_alone() -> None:
