@@ -14,7 +14,8 @@ LedgerUrl = Annotated[
     typer.Option(
         "--ledger",
         metavar="URL",
-        help="The ledger to ask: a file or sqlite:///FILE. Default: TENURE_LEDGER, else tenure.db.",
+        help="The ledger to ask: a file or postgresql://user@host/database."
+        " Default: TENURE_LEDGER, else tenure.db.",
         show_default=False,
     ),
 ]
