@@ -11,6 +11,7 @@ from tenure import demo
 from tenure.admin import ledger, verify
 from tenure.check import options as check
 from tenure.check import quota
+from tenure.live import release
 from tenure.query import drift, status, top, usage, who, why
 from tenure.report import map as fleet_map
 from tenure.report import report
@@ -37,6 +38,7 @@ for verb in (
     status,
     top,
     drift,
+    release,
     defrag,
     fleet_map,
     report,

@@ -110,14 +110,24 @@ class KubeObjects:
         status, body = await self._call("GET", path)
         return None if status == _NOT_FOUND else body
 
-    async def text(self, path: str) -> TextAnswer:
-        """Return what is answered in text, refused or not. Raises ApiError: nothing is."""
-        with _as_api_errors("GET", path, self._timeout_seconds):
+    async def text(self, path: str, order: Object | None = None) -> TextAnswer:
+        """
+        Return what is answered in text, refused or not.
+
+        Args:
+            order: what is posted; None = it is only read.
+
+        Raises:
+            ApiError: nothing is answered.
+        """
+        method = "GET" if order is None else "POST"
+        with _as_api_errors(method, path, self._timeout_seconds):
             async with asyncio.timeout(self._timeout_seconds):
                 answer = await self._api.call_api(
                     path,
-                    "GET",
-                    header_params={"Accept": "*/*"},
+                    method,
+                    header_params={"Accept": "*/*", "Content-Type": _JSON},
+                    body=order,
                     auth_settings=["BearerToken"],
                     _preload_content=False,
                     _request_timeout=self._timeout_seconds,

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
     from ledger.store.open import Ledger
+    from tenure.live.service import Service
 
 NO_PARQUET: Final = "a service answers in text: take -o csv or -o json"
 
@@ -68,6 +69,20 @@ class Place:
     def print(self, name: str, answers: Answers[_Q], question: _Q) -> None:
         """Print the answer to a question. Raises InputError as `ask`."""
         say(self.ask(name, answers, question))
+
+
+def service_of(place: Place) -> Service:
+    """
+    Return the service that is meant.
+
+    Raises:
+        InputError: none is.
+    """
+    if place.service is None:
+        error = InputError("only the service that runs can do it", field="--live")
+        raise with_next(error, "give --live, or --server URL")
+    service: Service = place.service
+    return service
 
 
 def say(answer: Answer) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import ssl
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -23,10 +25,14 @@ ANSWER_SECONDS: Final = 60.0
 NOTE: Final = re.compile(r'^299 \S+ "((?:[^"\\]|\\.)*)"$')
 """A note beside an answer is a warning of HTTP, which kubectl shows too."""
 _OK: Final = 200
+_CONFLICT: Final = 409
 _STEPS: Final = {
     401: "show who you are: a kubeconfig, or --token-file of a token that the cluster knows",
     403: "ask for one namespace by -n, or let somebody grant you `get answers.audit.tenure.sh`",
     404: "is the aggregated API installed? see `tenure manifests scheduler --api`",
+}
+_RELEASE_STEPS: Final = _STEPS | {
+    403: "let somebody grant you `force-release holdings.audit.tenure.sh` in that namespace",
 }
 
 
@@ -59,30 +65,58 @@ class Service:
         within = f"/namespaces/{quote(self.namespace, safe='')}" if self.namespace else ""
         path = f"{ROOT}{within}/{RESOURCE}/{question}"
         path += f"?{urlencode(params)}" if params else ""
-        try:
-            found = asyncio.run(self._directly(path) if self.url else _by_kubeconfig(path))
-        except ApiError as error:
-            step = "is it running, and can it be reached from here?"
-            raise with_next(InputError(str(error)), step) from error
+        found = self._called(path)
         if found.status != _OK:
-            place = self.url or "kube-apiserver"
-            refused = InputError(f"{found.message} (status {found.status})", place=place)
-            raise with_next(refused, _STEPS.get(found.status, "ask otherwise, or again"))
+            raise self._refused(found, _STEPS)
         answer = Answer(is_no=found.headers.get(NO_HEADER) == NO)
         answer.out.write(found.text)
         answer.notes = [note for one in found.headers.getall("Warning", ()) for note in _note(one)]
         return answer
 
-    async def _directly(self, path: str) -> TextAnswer:
+    def release(self, namespace: str, pod: str, *, uid: str, reason: str) -> list[str]:
+        """
+        Order that what a Pod holds is released though its node is silent.
+
+        Returns:
+            UIDs of the Pods that were released; none where nothing waits.
+
+        Raises:
+            InputError: it can't be ordered, or it refuses; in its own words.
+        """
+        named = "/".join(quote(one, safe="") for one in ("namespaces", namespace, "holdings", pod))
+        found = self._called(f"{ROOT}/{named}/release", {"reason": reason, "uid": uid})
+        if found.status == _CONFLICT:
+            return []
+        if found.status != _OK:
+            raise self._refused(found, _RELEASE_STEPS)
+        released: list[str] = json.loads(found.text)["released"]
+        return released
+
+    def _called(self, path: str, order: Mapping[str, str] | None = None) -> TextAnswer:
+        act = self._directly if self.url else _by_kubeconfig
+        try:
+            return asyncio.run(act(path, order))
+        except ApiError as error:
+            step = "is it running, and can it be reached from here?"
+            raise with_next(InputError(str(error)), step) from error
+
+    def _refused(self, found: TextAnswer, steps: Mapping[int, str]) -> InputError:
+        place = self.url or "kube-apiserver"
+        refused = InputError(f"{found.message} (status {found.status})", place=place)
+        return with_next(refused, steps.get(found.status, "ask otherwise, or again"))
+
+    async def _directly(self, path: str, order: Mapping[str, str] | None) -> TextAnswer:
         headers = {"Authorization": f"Bearer {_token(self.token_file)}"}
         context = _context(self.authority_file)
         try:
             async with (
                 asyncio.timeout(ANSWER_SECONDS),
                 aiohttp.ClientSession() as session,
-                session.get(
+                session.request(
+                    "GET" if order is None else "POST",
                     self.url.rstrip("/") + path,
                     headers=headers,
+                    json=order,
                     ssl=context,
                     server_hostname=self.name or None,
                     allow_redirects=False,  # the token is for nobody else
@@ -97,9 +131,9 @@ class Service:
             raise ApiError(f"the service can't be asked: url={self.url}: {error}") from error
 
 
-async def _by_kubeconfig(path: str) -> TextAnswer:
+async def _by_kubeconfig(path: str, order: Mapping[str, str] | None) -> TextAnswer:
     async with connected(timeout_seconds=ANSWER_SECONDS) as api:
-        return await api.text(path)
+        return await api.text(path, order)
 
 
 def _note(header: str) -> list[str]:

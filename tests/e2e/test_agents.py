@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import ssl
+import subprocess
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -119,6 +120,33 @@ def token_of(plane: ControlPlane, account: str, bound: dict[str, Any] | None = N
     return str(made.body["status"]["token"])
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A namespace, and who is ordered there."""
+
+    team: str
+    service: Service
+    folder: Path
+
+    def force(self, name: str, token: str) -> subprocess.CompletedProcess[str]:
+        """Order a release by the command line."""
+        (self.folder / "token").write_text(token)
+        order = ("release", f"{self.team}/{name}", "--force", "--reason", "its node is burnt")
+        server = f"https://127.0.0.1:{self.service.port}"
+        where = ("--server", server, "--server-ca", str(self.service.authority))
+        return tenure(*order, *where, "--token-file", "token", cwd=self.folder)
+
+    def check_forced(self, uid: str, url: str, *, nobody: str, operator: str) -> None:
+        """Who may orders it, in their own name; who may not is told so."""
+        refused = self.force("second", nobody)
+        assert (refused.returncode, "may not force-release" in refused.stderr) == (2, True)
+        done = self.force("second", operator)
+        assert done.stdout == f"released: pod={self.team}/second, pod_uid={uid}\n", done.stderr
+        actor, released = events_of(url, PodReleased)[uid]
+        assert actor == f"user/system:serviceaccount:{OURS}:{OPERATOR}"
+        assert released.reason == "forced: its node is burnt"
+
+
 def events_of(url: str, kind: type[Any]) -> dict[str, tuple[str, Any]]:
     """Return actor and event of the last of a kind for each Pod."""
     with open_ledger(url, mode="read") as ledger:
@@ -173,16 +201,13 @@ def test_the_node_confirms_and_what_waits_has_its_reason(
             assert (status, body["gone"][0]["result"]) == (200, "noted")
             eventually(lambda: bound_to(plane, f"{where}/second") == node)
 
-        path = f"/apis/audit.tenure.sh/v1alpha1/namespaces/{team}/holdings/second/release"
-        order, operator = {"reason": "its node is burnt"}, token_of(plane, OPERATOR)
-        assert service.call(path, operator, order)[0] == 409
+        place = Place(team=team, service=service, folder=tmp_path)
+        nobody, operator = token, token_of(plane, OPERATOR)
+        runs = place.force("second", operator)
+        assert (runs.returncode, runs.stdout) == (1, ""), runs.stderr
         remove_pods(plane, where, ["second"])
         eventually(lambda: unconfirmed in served.probe("metrics"))
-        assert service.call(path, token, order)[0] == 403
-        assert service.call(path, operator, order) == (200, {"released": [second]})
-        actor, released = events_of(url, PodReleased)[second]
-        assert actor == f"user/system:serviceaccount:{OURS}:{OPERATOR}"
-        assert released.reason == "forced: its node is burnt"
+        place.check_forced(second, url, nobody=nobody, operator=operator)
         tell_refusals(plane, service, url, token)
     remove_pods(plane, pods_in(OURS), ["agent"])
     remove(plane, accounts())
