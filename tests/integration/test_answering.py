@@ -10,7 +10,12 @@ from pathlib import Path
 import pytest
 
 from ledger.domain.errors import InputError, TenureError
+from ledger.store.open import Ledger
 from scheduler.service.api.http import RefusedError
+from tenure.asking import Answer, Sight
+from tenure.query import questions
+from tenure.query.questions import Kind
+from tenure.query.top import TopQuestion
 from tenure.serving.scheduling.answers import WAITING_MAX, Answering
 from tests.support.ledgers import morning, write_ledger
 
@@ -63,6 +68,38 @@ def test_a_question_that_is_not_answered_in_time_is_refused_and_forgotten(ledger
 
     asyncio.run(main())
     late.close()
+
+
+def test_the_query_of_a_question_that_is_late_is_ended(
+    ledger: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one thread is free for whoever asks next, however long the query would have taken."""
+    begun = threading.Event()
+
+    def endless(source: Ledger, _question: object, _sight: Sight) -> Answer:
+        begun.set()
+        with source.connection.begin():
+            source.connection.exec_driver_sql(
+                "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n)"
+                " SELECT count(*) FROM n"
+            )
+        raise AssertionError("it has no end")
+
+    monkeypatch.setitem(questions.QUESTIONS, "top", Kind(question=TopQuestion, answers=endless))
+    thread = ThreadPoolExecutor(1)
+    late, patient = Answering(ledger, thread=thread, seconds=0.5), Answering(ledger, thread=thread)
+
+    async def main() -> None:
+        while not begun.is_set():  # it may be late before it begins
+            with pytest.raises(RefusedError) as refused:
+                await late.answer("top", [], "")
+            assert refused.value.status == 504
+        assert (await patient.answer("who", WHO, "")).text
+
+    try:
+        asyncio.run(main())
+    finally:
+        late.close()
 
 
 def test_too_many_rows_are_refused_with_what_to_ask_instead(ledger: str) -> None:

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from typing import Final
 
 from ledger.domain.errors import InputError, LedgerError
@@ -23,6 +24,27 @@ ANSWER_SECONDS: Final = 20.0
 ROWS_MAX: Final = 200_000
 """Of one query: 100 MB of a process that decides beside it."""
 TEXT_MAX: Final = 32 << 20
+ENDS_MAX: Final = 60
+END_SECONDS: Final = 1.0
+"""How often it is tried to end a query of a question that is late, and how long between."""
+
+
+@dataclass(slots=True)
+class _Work:
+    """
+    A question on its way to the thread.
+
+    Attributes:
+        source: what it reads from, while it is being answered.
+        is_late: nobody waits for it any more.
+        over: it is answered, or failed.
+    """
+
+    question: Asked
+    sight: Sight
+    source: Ledger | None = None
+    is_late: bool = False
+    over: threading.Event = field(default_factory=threading.Event)
 
 
 class Answering:
@@ -46,11 +68,12 @@ class Answering:
         self._seconds = seconds
         self._rows_max = rows_max
         self._waiting = 0
-        self._open: Ledger | None = None
+        self._answering: _Work | None = None
 
     def close(self) -> None:
         """Answer no more; the question that is being answered is let go."""
-        self._cancel()
+        if self._answering is not None:
+            _end(self._answering)
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     async def answer(self, name: str, params: Sequence[tuple[str, str]], namespace: str) -> Said:
@@ -67,16 +90,18 @@ class Answering:
             fact = f"too many questions wait: waiting_max={WAITING_MAX}"
             raise RefusedError(429, "TooManyRequests", fact, retry=True)
         self._waiting += 1
-        work = asyncio.get_running_loop().run_in_executor(
-            self._thread, self._answered, question, Sight(namespace=namespace)
-        )
+        one = _Work(question, Sight(namespace=namespace))
+        begun = self._thread.submit(self._answered, one)
+        work = asyncio.wrap_future(begun)
         work.add_done_callback(self._done)
         try:
             async with asyncio.timeout(self._seconds):
                 return await asyncio.shield(work)
         except TimeoutError:
-            if not work.cancel():
-                self._cancel()
+            if begun.cancel():
+                work.cancel()
+            else:
+                _end(one)  # it has its place until it is over
             fact = f"no answer in time: seconds={self._seconds:g}"
             raise RefusedError(504, "Timeout", fact) from None
 
@@ -85,25 +110,39 @@ class Answering:
         if not work.cancelled():
             work.exception()  # whoever waits has it; perhaps nobody does any more
 
-    def _answered(self, question: Asked, sight: Sight) -> Said:
-        with _opened(self._url) as source:
-            source.bound(self._rows_max)
-            self._open = source
-            try:
-                answer = question.answer(source, sight)
-            finally:
-                self._open = None
+    def _answered(self, work: _Work) -> Said:
+        self._answering = work
+        try:
+            with _opened(self._url) as source:
+                source.bound(self._rows_max)
+                work.source = source
+                if work.is_late:
+                    raise LedgerError("nobody waits for the answer any more")
+                answer = work.question.answer(source, work.sight)
+        finally:
+            self._answering = work.source = None
+            work.over.set()
         text = answer.text
         if len(text) > TEXT_MAX:
             fact = f"the answer is too long: characters={len(text)}, most={TEXT_MAX}"
             raise RefusedError(413, "RequestEntityTooLarge", f"{fact}; ask for less")
         return Said(text=text, notes=answer.notes, is_no=answer.is_no)
 
-    def _cancel(self) -> None:
-        """End what the thread waits for; a database that hangs keeps nobody else waiting."""
-        source = self._open
+
+def _end(work: _Work) -> None:
+    """End what a question waits for; a database that hangs keeps nobody else waiting."""
+    work.is_late = True
+    threading.Thread(target=_cancel, args=(work,), name="cancel", daemon=True).start()
+
+
+def _cancel(work: _Work) -> None:
+    """End the queries of a question; between two of them there is none, so it is tried again."""
+    for _ in range(ENDS_MAX):
+        source = work.source
         if source is not None:
-            threading.Thread(target=source.cancel, name="cancel", daemon=True).start()
+            source.cancel()
+        if work.over.wait(END_SECONDS):
+            return
 
 
 def _opened(url: str) -> Ledger:
