@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import ssl
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -14,7 +15,7 @@ import aiohttp
 
 from certs.ports import ApiError
 from ledger.domain.errors import InputError
-from scheduler.service.api.words import REFUSALS, REFUSALS_MAX
+from scheduler.service.api.words import REFUSALS, REFUSALS_BYTES_MAX, REFUSALS_MAX
 from tenure.serving.refusals import RefusalQueue
 from webhook.server.ports import RefusalRecord
 
@@ -63,17 +64,21 @@ class RefusalSender:
                 self._unsent = grouped(self._queue.take(REFUSALS_MAX))
             if not self._unsent:
                 return
-            await self._post({"refusals": self._unsent})
-            self._unsent = []
+            number = len(self._unsent)
+            while len(body := _message(self._unsent[:number])) > REFUSALS_BYTES_MAX and number:
+                number //= 2
+            if number:
+                await self._post(body)
+            del self._unsent[: number or 1]  # one that is too large alone is never taken
 
-    async def _post(self, body: dict[str, Any]) -> None:
+    async def _post(self, body: bytes) -> None:
         try:
             token = self._target.token.read_text().strip()
         except OSError as error:
             raise InputError(f"can't read it: {error}", place=str(self._target.token)) from error
-        headers = {"Authorization": f"Bearer {token}"}
+        headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
         try:
-            async with self._session.post(REFUSALS, json=body, headers=headers) as answer:
+            async with self._session.post(REFUSALS, data=body, headers=headers) as answer:
                 words = await answer.content.read(_ANSWER_BYTES_MAX)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             fact = str(error) or type(error).__name__
@@ -83,6 +88,10 @@ class RefusalSender:
         if answer.status != 200:
             text = words[:200].decode(errors="replace")
             raise ApiError(f"the scheduler's API took no refusals: {text}", status=answer.status)
+
+
+def _message(refusals: Sequence[dict[str, Any]]) -> bytes:
+    return json.dumps({"refusals": refusals}).encode()
 
 
 @asynccontextmanager

@@ -173,6 +173,23 @@ def test_a_namespace_that_is_refused_without_end_fills_no_ledger(
         assert len(told(ledger, tmp_path, act)) == 4
 
 
+def test_names_that_are_long_on_purpose_keep_no_other_refusal_back(
+    store: Store, tmp_path: Path
+) -> None:
+    """A message that is too large is sent in parts: its users choose how long a name is."""
+    long = "\N{GRINNING FACE}" * 2_000
+
+    async def act(queue: RefusalQueue, sender: RefusalSender, routes: RefusalRoutes) -> None:
+        for number in range(150):
+            queue.put(replace(REFUSED, uid=f"review-{number}", name=long))
+        queue.put(replace(REFUSED, uid="other", namespace="other"))
+        await sender.send()
+        assert routes.counts == {"recorded": 151}
+
+    with store.open() as ledger:
+        assert told(ledger, tmp_path, act)[-1].namespace == "other"
+
+
 def test_nobody_but_the_webhook_is_heard(store: Store, tmp_path: Path) -> None:
     """And whoever has no token file says so."""
 

@@ -25,7 +25,7 @@ from tests.support.loops import until
 from webhook.decide.facts import QuotaFact
 from webhook.decide.review import ReviewLimits
 from webhook.decide.settings import DEFAULT_ADMISSION, AdmissionSettings
-from webhook.server.app import Admission, hooks_app
+from webhook.server.app import TOLD_MAX, Admission, hooks_app
 from webhook.server.limits import ServerLimits
 from webhook.server.metrics import Metrics
 from webhook.server.ports import LookupFailedError, RefusalRecord
@@ -265,6 +265,24 @@ def test_a_bad_pod_is_refused_with_its_field_and_noted() -> None:
         assert counted("tenure_admission_violations_total", labels) == 1.0
 
     run(act)
+
+
+def test_of_one_object_few_violations_are_handed_on() -> None:
+    """Its user chooses how many it has; the answer has all of them, and all are counted."""
+    asked = review(BAD)
+    spec = asked["request"]["object"]["spec"]
+    spec["containers"] = [{**spec["containers"][0], "name": f"c-{one}"} for one in range(40)]
+
+    async def act(served: Served) -> None:
+        status, body = await ask(served, "validate", asked)
+        assert status == 200, body
+        causes = body["response"]["status"]["details"]["causes"]
+        assert len(served.fakes.records) == TOLD_MAX < 40 <= len(causes)
+        labels = {"rule": "DevicePercent", "mode": "enforce"}
+        counted = served.metrics.registry.get_sample_value
+        assert counted("tenure_admission_violations_total", labels) == 40.0
+
+    run(act, limits=replace(UNHURRIED, containers_quick=100))
 
 
 def test_a_dry_run_is_answered_alike_and_leaves_no_note() -> None:

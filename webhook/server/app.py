@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -38,6 +39,8 @@ from webhook.server.remembering import Memory, Remembered, cut_of, decided
 MUTATE: Final = "mutate"
 VALIDATE: Final = "validate"
 JSON: Final = "application/json"
+TOLD_MAX: Final = 16
+"""Violations of one object that are handed on, of each mode: its user chooses how many it has."""
 
 _log: Final = logging.getLogger("tenure.admission")
 
@@ -205,10 +208,12 @@ def _take_note(admission: Admission, note: _Note, answer: AdmissionAnswer, secon
     metrics, request = admission.metrics, note.request
     decision = "allowed" if answer.allowed else "refused"
     metrics.count(note.hook, request.operation, decision)
+    told = Counter[str]()
     for refusal in answer.refusals:
         metrics.violations.labels(refusal.rule, refusal.mode).inc()
-        if request.dry_run:
-            continue  # nothing happens, so nothing is recorded
+        told[refusal.mode] += 1
+        if request.dry_run or told[refusal.mode] > TOLD_MAX:
+            continue  # of a dry run nothing happens, so nothing is recorded
         admission.refusals.put(
             RefusalRecord(
                 at=admission.clock(),

@@ -14,3 +14,5 @@ REFUSALS: Final = "/webhook/v1/refusals"
 """Where webhooks tell whom they refused."""
 REFUSALS_MAX: Final = 200
 """Refusals of one message."""
+REFUSALS_BYTES_MAX: Final = 512 << 10
+"""Of one message: whoever is refused chooses how long a name is, and nobody takes 1 MiB."""
