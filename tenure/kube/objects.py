@@ -12,6 +12,8 @@ from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 from kubernetes_asyncio import client, config
@@ -24,6 +26,8 @@ from certs.ports import ApiError, ConflictError, Object
 
 TIMEOUT_SECONDS: Final = 10.0
 ANSWER_BYTES_MAX: Final = 64 << 20
+READ_BYTES: Final = 2 << 20
+"""Of a watch: an event may hold an object of 1.5 MiB, etcd's largest."""
 
 _JSON: Final = "application/json"
 _JSON_PATCH: Final = "application/json-patch+json"
@@ -57,8 +61,29 @@ async def connected(
             await config.load_kube_config(kubeconfig, client_configuration=settings)
     except (ConfigException, OSError, YAMLError, *_MISSHAPEN) as error:
         raise ApiError(f"no credentials for a cluster: {error}") from error
+    settings.proxy = settings.proxy or _proxy_of_environment(settings.host or "")
     async with client.ApiClient(settings) as api:
+        _leave_environment(api)
         yield KubeObjects(api, timeout_seconds=timeout_seconds)
+
+
+def _proxy_of_environment(url: str) -> str | None:
+    """Return the proxy between us and a URL that the environment names, as it does for kubectl."""
+    there = urlsplit(url)
+    return None if proxy_bypass(there.hostname or "") else getproxies().get(there.scheme)
+
+
+def _leave_environment(api: client.ApiClient) -> None:
+    """
+    Ask the environment for nothing on every call, over the connections that the library made.
+
+    It would look for a proxy and for a `.netrc` in a thread each time; the first is known, and
+    kubectl reads none.
+    """
+    rest = api.rest_client
+    connector = rest.pool_manager.connector
+    rest.pool_manager.detach()
+    rest.pool_manager = aiohttp.ClientSession(connector=connector, read_bufsize=READ_BYTES)
 
 
 def _check_there(kubeconfig: str | None) -> None:

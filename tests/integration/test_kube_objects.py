@@ -74,6 +74,33 @@ def test_an_object_is_made_read_changed_and_removed(tmp_path: Path) -> None:
     run(act, tmp_path)
 
 
+@pytest.mark.parametrize("bypass", ["", "api.example"])
+def test_a_proxy_of_the_environment_is_used_and_its_netrc_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bypass: str
+) -> None:
+    """As kubectl does: all calls go through the proxy, unless `no_proxy` names the server."""
+    netrc = tmp_path / "netrc"
+    netrc.write_text("default login anna password secret\n")
+    monkeypatch.setenv("NETRC", str(netrc))
+    monkeypatch.setenv("no_proxy", bypass)
+
+    async def main() -> None:
+        async with fake_api() as proxy:
+            monkeypatch.setenv("http_proxy", proxy.url)
+            kubeconfig = proxy.kubeconfig(tmp_path)
+            kubeconfig.write_text(kubeconfig.read_text().replace(proxy.url, "http://api.example"))
+            async with connected(str(kubeconfig), timeout_seconds=5) as objects:
+                if bypass:
+                    with pytest.raises(ApiError, match=r"api\.example"):
+                        await objects.read(NAMED)
+                    assert not proxy.tokens
+                    return
+                await objects.create(SECRETS, named("s"))
+                assert set(proxy.tokens) == {"Bearer sesame"}
+
+    asyncio.run(main())
+
+
 def test_what_has_changed_or_gone_is_a_conflict(tmp_path: Path) -> None:
     """The catcher looks again: creating twice, an old version, a failing test, an absent object."""
 
