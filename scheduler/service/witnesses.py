@@ -251,8 +251,11 @@ def set_back(seen: Sequence[str], now: str) -> str:
 
     Args:
         seen: versions of Pods as they were reserved for.
-        now: of the list of Pods. Versions that are no numbers tell nothing.
+        now: of the list of Pods, empty while they are listed anew. Versions that are no numbers
+            tell nothing.
     """
+    if not now:
+        return f"{RECOVERING}: whether the API server was set back is known once Pods are listed"
     highest = max((int(each) for each in seen if _is_number(each)), default=0)
     if not _is_number(now) or int(now) >= highest:
         return ""
