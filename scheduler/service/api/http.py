@@ -34,7 +34,12 @@ OpenAct = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class RefusedError(Exception):
-    """A request that gets another status than 200, in the words of a Kubernetes Status."""
+    """
+    A request that gets another status than 200, in the words of a Kubernetes Status.
+
+    Attributes:
+        retry: it may be asked again, here or of another replica: its connection is closed.
+    """
 
     def __init__(self, status: int, reason: str, message: str, *, retry: bool = False) -> None:
         super().__init__(message)
@@ -156,7 +161,10 @@ def _handler(
             async with asyncio.timeout(seconds):
                 return await act(request)
         except RefusedError as error:
-            return refusal(error.status, error.reason, str(error), retry=error.retry)
+            answer = refusal(error.status, error.reason, str(error), retry=error.retry)
+            if error.retry:
+                answer.force_close()  # the next connection may find another replica
+            return answer
         except ConnectAgainError as error:
             answer = refusal(503, "ServiceUnavailable", str(error), retry=True)
             answer.force_close()

@@ -365,6 +365,20 @@ def test_nobody_is_answered_while_nothing_may_be_decided() -> None:
     assert scene.get("holdings")[0] == 503
 
 
+@pytest.mark.parametrize(("why", "kept"), [("NotLeader", False), ("", True)])
+def test_who_asks_a_standby_connects_again(why: str, *, kept: bool) -> None:
+    """The Service has every replica: on a connection that is kept, the leader is never found."""
+    scene = Scene()
+    scene.why = why
+
+    async def asking() -> str:
+        app = api_app(scene.routes.routes(), scene.known, Believing(), lambda _: nullcontext())
+        async with TestClient(TestServer(app)) as client, client.get("/agents/v1/holdings") as told:
+            return told.headers.get("Connection", "")
+
+    assert asyncio.run(asking()) == ("" if kept else "close")
+
+
 def test_an_agent_is_away_after_some_silence_and_has_that_time_after_a_restart() -> None:
     """Kubelet's word counts then, and before only where no agent ever reported."""
     scene = Scene()
