@@ -103,15 +103,17 @@ def life_of(pod: Object) -> PodLife:
         name=metadata["name"],
         node=node_of(pod),
         ended=ended,
-        terminated=_terminated(status),
+        terminated=_terminated(status, is_over=bool(ended)),
         static_uid=(metadata.get("annotations") or {}).get(_MIRROR) or "",
     )
 
 
-def _terminated(status: Mapping[str, Any]) -> bool:
+def _terminated(status: Mapping[str, Any], *, is_over: bool) -> bool:
+    """Tell whether kubelet says so; who has not ended and has no status is not kubelet's yet."""
     kinds = ("containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses")
     statuses = [each for kind in kinds for each in status.get(kind) or ()]
-    return not any("running" in (each.get("state") or {}) for each in statuses)
+    runs = any("running" in (each.get("state") or {}) for each in statuses)
+    return bool(is_over or statuses) and not runs
 
 
 def ends(

@@ -162,6 +162,8 @@ class Recorder:
         """Record a command, with whatever a database can do to it."""
         self._crash("before append")
         await asyncio.sleep(0.002)
+        if self._writer.connection.closed:  # the process ended, and an agent had asked it
+            raise CrashedError
         if self._faults.hits("ledger away"):
             raise self._faults.rng.choice([LedgerError("down"), OverloadedError("many")])
         if self._faults.hits("append lost on its way"):

@@ -175,6 +175,7 @@ def test_a_running_container_is_not_terminated() -> None:
     assert not life_of(status("Failed", initContainerStatuses=state)).terminated
     assert life_of(status("Failed", containerStatuses=state[:1])).terminated
     assert life_of(status("Failed")).terminated
+    assert not life_of(status("Pending")).terminated  # kubelet has said nothing of it yet
 
 
 def test_what_a_lost_node_holds_opens_with_its_machine_alone() -> None:
