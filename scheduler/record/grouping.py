@@ -366,7 +366,7 @@ class Grouping:
         facts = ClusterFacts(
             groups={uid: group for uid, group in groups.items() if group is not None},
             usable=self._usable(life),
-            refused=frozenset(self._refused(name)),
+            refused=self.refused(name),
         )
         return review(life, self._gangs.get(name), facts, now_us, running=self.running(name))
 
@@ -391,8 +391,11 @@ class Grouping:
             if not view.facts.lost
         }
 
+    def refused(self, name: str) -> frozenset[str]:
+        """Return the members to come whose planned node would not take them now."""
+        return frozenset(self._refused(name))
+
     def _refused(self, name: str) -> Iterator[str]:
-        """Yield the members to come whose planned node would not take them now."""
         for uid, placement in self._open.get(name, {}).items():
             self.engine.release(uid)
             minors = frozenset(gpu_minors(placement)) or None

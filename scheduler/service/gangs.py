@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from certs.ports import ConflictError, Object
+from certs.ports import ApiError, ConflictError, Object
 from ledger.domain.errors import LedgerError
 from ledger.domain.log.events import PlanDropped
 from ledger.domain.resources import GATE_TENURE_GANG
@@ -94,10 +94,16 @@ class Gangs:
         gated = self._groups.gated()
         turn = [name for name in self._next if name in gated] or gated
         self._next = turn[GANGS_MAX:]
+        failed: ApiError | None = None
         for name in turn[:GANGS_MAX]:
-            members = self._groups.planned_now(name)
-            if members:
-                await self._lift(name, members)
+            members = {} if self._why_not() else self._groups.planned_now(name)
+            try:
+                if members:
+                    await self._lift(name, members)
+            except ApiError as error:  # perhaps of this gang's Pods alone
+                failed = error
+        if failed is not None:
+            raise failed
 
     async def _lift(self, name: str, members: dict[str, Waiting]) -> None:
         done = self._lifting[name] = asyncio.Event()

@@ -270,11 +270,16 @@ class LiveGroups:
         """Return the members of a gang that are gated and have a place, planned if need be."""
         self.lead()
         gated = {uid: one for uid, one in self.waiting(name).items() if one.is_gated}
+        is_new = name not in self._plans
         if gated:
             first = next(iter(gated.values()))
             self._place_of(first.request, self._view.directory.numbers())
-        self._extend(name)
-        return {uid: one for uid, one in gated.items() if self.groups.kept(one.request)}
+        found = {uid: one for uid, one in gated.items() if self.groups.kept(one.request)}
+        if found:
+            self._extend(name)
+        elif is_new and name in self._plans:
+            self._unplan(name)  # of those whom kube-scheduler asks about, at their turn
+        return found
 
     def ungated(self, uid: str, pod: Object) -> None:
         """Take note that a Pod's gate was lifted; its watch may tell of that later."""
@@ -425,7 +430,9 @@ class LiveGroups:
         name, gang = group_name(request), request.gang
         if gang is None or self.groups.is_complete(name):
             return False
-        ready = sum(1 for one in self.waiting(name).values() if self._is_ready(one))
+        refused = self.groups.refused(name)
+        waiting = self.waiting(name).items()
+        ready = sum(1 for uid, one in waiting if uid not in refused and self._is_ready(one))
         held = len(self.groups.lives[name].held) + self.groups.running(name)
         return held + max(ready, 1) < gang.min_available
 

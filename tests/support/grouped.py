@@ -63,11 +63,14 @@ class Scene:
         self.server.watchers.append(self._changed)
         self.pods: dict[str, dict[str, Any]] = {}
 
-    def add_node(self, name: str, gpus: int) -> None:
-        """Let a node be there, or be another than it was."""
+    def add_node(self, name: str, gpus: int, closed: int = -1) -> None:
+        """Let a node be there, or be another than it was; `closed`: the minor of a sick card."""
         amounts = {"cpu": "64", "memory": "256Gi", "pods": "110"}
         self.live.tell("nodes", node(name, allocatable=amounts), uid=f"uid-{name}")
-        cards = [gpu_device(minor, id=f"GPU-{name}-{minor}") for minor in range(gpus)]
+        cards = [
+            gpu_device(minor, id=f"GPU-{name}-{minor}", health=minor != closed)
+            for minor in range(gpus)
+        ]
         rows = [row[:gpus] for row in EIGHT_GPU_NVLINK.rows[:gpus]]
         links = {"gpu": [{"name": "bandwidth", "topology": json.dumps(rows)}]}
         self.live.tell("devices", device(*cards, name=name, topologies=links), uid=f"d-{name}")

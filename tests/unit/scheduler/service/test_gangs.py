@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 
+import pytest
+
+from certs.ports import ApiError
 from ledger.domain.log.events import (
     GroupPlanned,
     PlanDropped,
@@ -12,8 +15,10 @@ from ledger.domain.log.events import (
     PodReserved,
     PodVoided,
 )
+from scheduler.decide.group.groups import MEMBERS_MISSING
 from scheduler.decide.group.life import DEADLINE
 from scheduler.service.binding import UNDER_WAY
+from scheduler.service.holds import HOLD_SECONDS
 from tests.support.grouped import Scene
 
 GATED = [{"name": "tenure.sh/gang"}]
@@ -187,3 +192,46 @@ def test_a_ledger_that_is_away_leaves_the_gang_as_it_was() -> None:
     assert not scene.bind("gang-1", "a")
     assert len(scene.said(PodReserved)) == 2
     assert not [one for one in scene.said(PlanDropped) if one.reason == DEADLINE]
+
+
+def test_a_gang_is_not_begun_while_a_members_card_is_closed() -> None:
+    """Nobody has looked at the plan since; the first member alone would be a part of a gang."""
+    scene = Scene("a", "b", gpus=4)
+    scene.gang(2, 2, gpus=4)
+    [first], [second] = scene.passing("gang-0"), scene.passing("gang-1")
+    scene.add_node(second, 4, closed=1)
+    scene.live.settle()
+    assert scene.bind("gang-0", first) == MEMBERS_MISSING
+    assert not scene.said(PodReserved)
+    scene.add_node(second, 4)
+    scene.live.settle()
+    assert not scene.bind("gang-0", first)
+    assert len(scene.said(PodReserved)) == 2
+
+
+def test_a_member_that_never_fits_keeps_no_cards_for_those_that_nobody_asks_about() -> None:
+    """Their plan ends as any other, and is not made again for a gate that stays."""
+    scene = Scene("a", "b", gpus=4)
+    scene.gang(2, 2, gpus=4)
+    annotations = scene.pods["gang-0"]["metadata"]["annotations"]
+    scene.create("gang-2", 400, annotations=annotations, schedulingGates=GATED)
+    scene.create("other")
+    scene.settle()
+    assert scene.passing("other")
+    scene.passing("gang-0")
+    assert not scene.passing("other")
+    for _ in range(round(HOLD_SECONDS)):
+        scene.settle()
+    assert scene.passing("other")
+    assert gates(scene)["gang-2"] == GATED
+
+
+def test_a_gang_whose_gate_can_not_be_lifted_keeps_no_other_back() -> None:
+    """The API may refuse one Pod's change for ever."""
+    scene = Scene()
+    scene.gang(1, 1, name="first", schedulingGates=GATED)
+    scene.gang(1, 1, name="second", schedulingGates=GATED)
+    scene.fates.append(403)
+    with pytest.raises(ApiError):
+        scene.settle()
+    assert gates(scene) == {"first-0": GATED, "second-0": None}
