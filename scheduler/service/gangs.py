@@ -26,7 +26,8 @@ from scheduler.service.view import ClusterView
 PLAN_SECONDS: Final = 1.0
 """Between two attempts to plan the gangs that wait."""
 GANGS_MAX: Final = 50
-"""Gangs that are planned at once; the others come next."""
+PLANNING_SECONDS: Final = 0.1
+"""So many gangs, or for so long, are planned in one turn; meanwhile no filter is answered."""
 READY_SECONDS: Final = 2.0
 
 _log: Final = logging.getLogger("tenure.scheduler.gangs")
@@ -93,15 +94,21 @@ class Gangs:
         """Lift the gates of the gangs that are planned, one after the other."""
         gated = self._groups.gated()
         turn = [name for name in self._next if name in gated] or gated
-        self._next = turn[GANGS_MAX:]
         failed: ApiError | None = None
+        spent, monotonic = 0.0, self._binder.clock.monotonic
         for name in turn[:GANGS_MAX]:
-            members = {} if self._why_not() else self._groups.planned_now(name)
+            if spent >= PLANNING_SECONDS or self._why_not():
+                break
+            began = monotonic()
+            members = self._groups.planned_now(name)
+            turn.remove(name)
+            spent += monotonic() - began
             try:
                 if members:
                     await self._lift(name, members)
             except ApiError as error:  # perhaps of this gang's Pods alone
                 failed = error
+        self._next = turn
         if failed is not None:
             raise failed
 

@@ -18,6 +18,8 @@ from ledger.domain.log.events import (
 from scheduler.decide.group.groups import MEMBERS_MISSING
 from scheduler.decide.group.life import DEADLINE
 from scheduler.service.binding import UNDER_WAY
+from scheduler.service.gangs import PLANNING_SECONDS
+from scheduler.service.groups import Waiting
 from scheduler.service.holds import HOLD_SECONDS
 from tests.support.grouped import Scene
 
@@ -235,3 +237,23 @@ def test_a_gang_whose_gate_can_not_be_lifted_keeps_no_other_back() -> None:
     with pytest.raises(ApiError):
         scene.settle()
     assert gates(scene) == {"first-0": GATED, "second-0": None}
+
+
+def test_gangs_that_take_long_to_plan_are_planned_in_turns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Filters are answered in between, and whoever is first by name has no more turns."""
+    scene, planned = Scene(), list[str]()
+    for name in ("a", "b", "c"):
+        scene.gang(1, 2, name=name, schedulingGates=GATED)
+    plan = scene.groups.planned_now
+
+    def slowly(name: str) -> dict[str, Waiting]:
+        planned.append(name.rpartition("/")[2])
+        scene.live.clock.now += 2 * PLANNING_SECONDS
+        return plan(name)
+
+    monkeypatch.setattr(scene.groups, "planned_now", slowly)
+    for turns in range(1, 8):
+        scene.settle()
+        assert planned == list("abcabca"[:turns])
