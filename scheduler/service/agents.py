@@ -40,6 +40,8 @@ from scheduler.service.view import ClusterView
 
 SILENT_SECONDS: Final = 120.0
 """An agent asks for changes all the time; who was not heard of for so long is away."""
+TAKEN_SECONDS: Final = 1.0
+"""Who waited and has lost their place is answered so much later: two of a node would race."""
 CHANGES_MAX: Final = 256
 """Changes that are kept of each node; who lags further behind asks for all again."""
 CONFIRMED_MAX: Final = 512
@@ -216,7 +218,7 @@ class Agents:
         return self._view.position, sorted(found, key=lambda each: each.position)
 
     async def wait(self, node_uid: str, seconds: float) -> None:
-        """Wait until something changes on a node, or so long; who asked before goes on."""
+        """Wait until something changes on a node, or so long; who asked before soon goes on."""
         before = self._waits.get(node_uid)
         if before is not None:
             before.set()
@@ -224,6 +226,8 @@ class Agents:
         try:
             async with asyncio.timeout(seconds):
                 await mine.wait()
+                if self._waits.get(node_uid) is not mine:
+                    await asyncio.sleep(TAKEN_SECONDS)
         except TimeoutError:
             pass
         finally:

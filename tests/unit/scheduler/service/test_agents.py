@@ -28,6 +28,7 @@ from scheduler.service.api.http import api_app
 from scheduler.service.books import LiveBooks
 from scheduler.service.ending import NodeWord
 from tests.support.live import WORDS, Live, types
+from tests.support.loops import run_in_virtual_time
 from tests.support.objects import container, node, pod
 
 Json = dict[str, Any]
@@ -198,7 +199,7 @@ def test_who_waits_for_changes_is_woken_by_one_of_its_own_node() -> None:
     """A second one of the same node takes the place of the first, which is answered."""
     scene = Scene()
 
-    async def waiting() -> list[bool]:
+    async def waiting() -> None:
         first, second = (
             asyncio.create_task(scene.agents.wait("uid-a", seconds)) for seconds in (3600, 3600)
         )
@@ -209,9 +210,31 @@ def test_who_waits_for_changes_is_woken_by_one_of_its_own_node() -> None:
         before = second.done()
         scene.hold("p")
         await second
-        return [before, second.done()]
+        assert [before, second.done()] == [False, True]
 
-    assert asyncio.run(waiting()) == [False, True]
+    run_in_virtual_time(waiting())
+
+
+def test_two_agents_of_one_node_do_not_race() -> None:
+    """Each asks again once it is answered: that is once a second, and not as often as it can."""
+    scene = Scene()
+    asked = 0
+
+    async def agent() -> None:
+        nonlocal asked
+        while asked < 1000:
+            await scene.agents.wait("uid-a", 25.0)
+            asked += 1
+
+    async def waiting() -> None:
+        both = [asyncio.create_task(agent()) for _ in range(2)]
+        await asyncio.sleep(10.5)
+        for one in both:
+            one.cancel()
+        await asyncio.gather(*both, return_exceptions=True)
+
+    run_in_virtual_time(waiting())
+    assert asked <= 20
 
 
 def test_a_long_poll_is_answered_at_its_end_without_a_change() -> None:
