@@ -11,8 +11,8 @@ from ledger.domain.errors import InputError
 MICROSECONDS: Final = 1_000_000
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_AGO: Final = re.compile(r"(?P<parts>(?:\d+[smhdw]\s*)+)\s*ago", re.IGNORECASE)
-_PART: Final = re.compile(r"(\d+)([smhdw])", re.IGNORECASE)
+_AGO: Final = re.compile(r"(?P<parts>(?:\d{1,18}[smhdw]\s*+)+)ago", re.IGNORECASE)
+_PART: Final = re.compile(r"(\d{1,18})([smhdw])", re.IGNORECASE)
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 _YEARS: Final = (1970, 9000)
 

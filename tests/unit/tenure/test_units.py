@@ -34,6 +34,7 @@ def test_a_time_is_read_exactly(text: str, moment_us: int) -> None:
         pytest.param("", id="nothing"),
         pytest.param("99999999999999w ago", id="before the epoch"),
         pytest.param("9999-12-31T00:00:00Z", id="beyond what is stored"),
+        pytest.param(f"{'9' * 5_000}w ago", id="more digits than Python reads"),
     ],
 )
 def test_what_is_no_time_is_refused(text: str) -> None:
