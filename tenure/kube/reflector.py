@@ -11,6 +11,7 @@ from typing import Any, Final, Protocol
 from urllib.parse import quote
 
 from certs.ports import ApiError, Object
+from ledger.domain.errors import TenureError
 
 PAGE: Final = 500
 OBJECTS_MAX: Final = 1_000_000
@@ -26,7 +27,13 @@ ABSENT_SECONDS: Final = 10.0
 """How long a kind that the API server does not serve is left alone."""
 
 GONE: Final = 410
+TOO_LARGE: Final = "Too large resource version"
+"""An API server's words for a version that it has not come to; only a list says which it has."""
 _DOUBLINGS_MAX: Final = 16
+
+
+class SetBackError(TenureError):
+    """The API server has forgotten what it told: its store was put back."""
 
 
 class ListerWatcher(Protocol):
@@ -77,6 +84,7 @@ class Reflector:
         jitter: Callable[[], float] = random.random,
         objects_max: int | None = None,
         may_be_absent: bool = False,
+        may_be_set_back: bool = True,
     ) -> None:
         """
         Make one.
@@ -84,6 +92,8 @@ class Reflector:
         Args:
             jitter: draws from [0, 1).
             may_be_absent: where the API server does not serve the kind, there is no object of it.
+            may_be_set_back: an API server whose store was put back is followed on; else nothing
+                that it lists is told.
         """
         self._source = source
         self._path = path
@@ -92,6 +102,8 @@ class Reflector:
         self._jitter = jitter
         self._objects_max = OBJECTS_MAX if objects_max is None else objects_max
         self._may_be_absent = may_be_absent
+        self._may_be_set_back = may_be_set_back
+        self._highest = 0
         self._absent = False
         self._versions: dict[str, str] = {}  # UID -> resourceVersion of what the sink was told
         self._named: dict[tuple[str, str], str] = {}  # namespace and name -> UID
@@ -136,6 +148,7 @@ class Reflector:
 
         Raises:
             ApiError: the API could not be asked; call it again.
+            SetBackError: the API server has forgotten what it told.
         """
         try:
             while True:
@@ -147,7 +160,7 @@ class Reflector:
                 self._opened_at = self._monotonic()
                 await self._watch()
         except ApiError as error:
-            if error.status == GONE:
+            if error.status == GONE or TOO_LARGE in str(error):
                 self._forget_version("gone")
             self._lose()
             await asyncio.sleep(self._pause(error))
@@ -180,6 +193,7 @@ class Reflector:
         while True:
             page = await self._source.read(f"{self._path}?limit={PAGE}&continue={quote(following)}")
             self._absent = page is None and self._may_be_absent
+            self._look_back(((page or {}).get("metadata") or {}).get("resourceVersion") or "")
             for item in (page or {}).get("items") or ():
                 seen.add(self._put(item))
             metadata = (page or {}).get("metadata") or {}
@@ -192,6 +206,19 @@ class Reflector:
         for uid in [uid for uid in self._versions if uid not in seen]:
             self._drop(uid)
         self._version, self._told_at = version, self._monotonic()
+
+    def _look_back(self, version: str) -> None:
+        """
+        Compare the version of a list with the highest that was told.
+
+        Rule: design section 8, "Restore". Versions are numbers of one store, which only grow, and
+        those that are no numbers tell nothing.
+        """
+        now = _number(version)
+        if 0 < now < self._highest and not self._may_be_set_back:
+            fact = f"resourceVersion={now}, told={self._highest}, path={self._path}"
+            raise SetBackError(f"the API server's store was put back: {fact}")
+        self._highest = now or self._highest
 
     async def _watch(self) -> None:
         path = f"{self._path}?watch=1&allowWatchBookmarks=true&resourceVersion={self._version}"
@@ -215,6 +242,7 @@ class Reflector:
         elif kind == "DELETED":
             self._drop(_key(item))
         self._version, self._told_at = version, self._monotonic()
+        self._highest = max(self._highest, _number(version))
 
     def _forget_version(self, why: str) -> None:
         """Only a new list says what was missed."""
@@ -243,6 +271,10 @@ class Reflector:
         if self._named.get(place) == uid:
             del self._named[place]
         self._sink.drop(uid)
+
+
+def _number(version: str) -> int:
+    return int(version) if version.isascii() and version.isdigit() else 0
 
 
 def _key(item: Object) -> str:

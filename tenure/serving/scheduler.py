@@ -21,7 +21,7 @@ from scheduler.service.metrics import Metrics
 from scheduler.service.replica import Replica
 from tenure.config import read_settings
 from tenure.kube.objects import connected
-from tenure.kube.reflector import Reflector
+from tenure.kube.reflector import Reflector, SetBackError
 from tenure.serving.background import as_coroutine, tasks_of_process
 from tenure.serving.listening import Connections, announced
 from tenure.serving.probes import probes_app
@@ -193,12 +193,17 @@ async def _show_probes(process: Process) -> None:
 
 
 def _follow(process: Process) -> Reflector:
-    """Follow the cluster's collections; return who follows Pods."""
+    """
+    Follow the cluster's collections; return who follows Pods.
+
+    An API server that was set back ends the process: what it lists lacks Pods that run, and the
+    next start compares it with the ledger before anything is released.
+    """
     followed = reflectors(process.live, process.objects)
     process.freshness.followed = followed
     process.metrics.watch_staleness(followed)
     for name, one in followed.items():
-        process.repeat(FOLLOW_SECONDS, name, one.follow)
+        process.repeat(FOLLOW_SECONDS, name, one.follow, fatal=(SetBackError,))
     return followed["pods"]
 
 

@@ -32,6 +32,7 @@ def reflectors(live: Assembly, objects: KubeObjects) -> dict[str, Reflector]:
             sink,
             monotonic=time.monotonic,
             may_be_absent=PATHS[name].startswith("/apis/"),
+            may_be_set_back=False,
         )
         for name, sink in live.sinks().items()
     }

@@ -17,6 +17,7 @@ from tenure.kube.reflector import (
     PAUSE_SECONDS_MAX,
     RETRY_AFTER_SECONDS_MAX,
     Reflector,
+    SetBackError,
 )
 from tests.support.loops import run_in_virtual_time, until
 from tests.support.watches import ScriptedWatch
@@ -132,6 +133,40 @@ def test_an_object_made_anew_under_its_name_is_another_one(*, by_list: bool) -> 
         assert told.known == {"uid-2": "x"}
 
     followed(act, thing("x"))
+
+
+@pytest.mark.parametrize(
+    "why", [ApiError("gone", status=410), ApiError("504: Too large resource version: 150")]
+)
+@pytest.mark.parametrize("may_be", [True, False])
+def test_what_an_api_server_that_was_set_back_lists_is_told_only_where_that_may_be(
+    why: ApiError, *, may_be: bool
+) -> None:
+    """A Pod that is missing there may run; who releases by that must not hear of it."""
+
+    async def main() -> None:
+        source, told = ScriptedWatch(listed={PATH: [thing("x")]}), Told()
+        loop = asyncio.get_running_loop()
+        reflector = Reflector(
+            source, PATH, told, monotonic=loop.time, jitter=lambda: 0.5, may_be_set_back=may_be
+        )
+        task = asyncio.create_task(again_and_again(reflector))
+        await source.told()
+        source.tell(PATH, "ADDED", thing("late", 150))
+        await source.told()
+        source.failures.append(why)
+        source.tell(PATH, "END", {})
+        await asyncio.sleep(PAUSE_SECONDS)
+        await source.told()
+        if may_be:
+            assert told.known == {"uid-x": "x"}
+            task.cancel()
+        else:
+            with pytest.raises(SetBackError, match="resourceVersion=100, told=150"):
+                await task
+            assert told.known == {"uid-x": "x", "uid-late": "late"}
+
+    run_in_virtual_time(main())
 
 
 def test_the_same_word_twice_is_told_once() -> None:
