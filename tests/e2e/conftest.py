@@ -11,7 +11,9 @@ import pytest
 
 from ledger.domain.resources import LABEL_TENURE_MANAGED
 from tests.support.kube.binaries import MissingProgramError, programs
+from tests.support.kube.bursts import remove_pods
 from tests.support.kube.control_plane import ControlPlane, control_plane
+from tests.support.kube.pods import pods_in
 from tests.support.kube.schedulers import Identities, issue
 from tests.support.kube.webhooks import NAMESPACE
 from tests.support.process import tenure
@@ -39,6 +41,13 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
         made = running.api().create("/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
         assert made.ok, made.message
         yield running
+
+
+@pytest.fixture(scope="module", autouse=True)
+def alone(plane: ControlPlane) -> None:
+    """No Pod of another module waits for a scheduler, or says that it holds something."""
+    for one in plane.api().get("/api/v1/pods").body["items"]:
+        remove_pods(plane, pods_in(one["metadata"]["namespace"]), [one["metadata"]["name"]])
 
 
 @pytest.fixture

@@ -54,13 +54,6 @@ def nodes(plane: ControlPlane) -> Iterator[tuple[str, ...]]:
         remove_node(plane, name)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def alone(plane: ControlPlane) -> None:
-    """No Pod of another test waits for a scheduler of this name."""
-    for one in plane.api().get("/api/v1/pods").body["items"]:
-        remove_pods(plane, pods_in(one["metadata"]["namespace"]), [one["metadata"]["name"]])
-
-
 @pytest.fixture
 def single(plane: ControlPlane) -> Iterator[str]:
     """A node with a single card."""

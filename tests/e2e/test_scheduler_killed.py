@@ -71,8 +71,6 @@ def world(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iter
     """Three nodes of eight cards, and a stock kube-scheduler."""
     know(plane, DEVICES, "Device")
     know(plane, TOPOLOGIES, "NodeResourceTopology")
-    for one in plane.api().get("/api/v1/pods").body["items"]:
-        remove_pods(plane, pods_in(one["metadata"]["namespace"]), [one["metadata"]["name"]])
     for name in NODES:
         add_gpu_node(plane, name)
     identities = issue(tmp_path_factory.mktemp("identities"))
