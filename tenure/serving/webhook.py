@@ -160,6 +160,7 @@ async def serve_webhook(options: WebhookOptions) -> None:
             return  # nobody was told to come here
         app = hooks_app(admission)
         async with announced(app, options.hooks, "hooks", connections, serving.context):
+            readiness.listens = True
             await stopping.wait()
             _log.info("draining", extra={"seconds": options.drain_seconds})
             await asyncio.sleep(options.drain_seconds)
@@ -231,6 +232,7 @@ class Readiness:
     keeper: Keeper
     stopping: asyncio.Event
     clock: Callable[[], datetime]
+    listens: bool = False
 
     def why_not(self) -> str:
         """Return why no calls should come here; empty when they may."""
@@ -240,6 +242,8 @@ class Readiness:
             return "no certificate yet"
         if self.clock() >= self.serving.leaf.not_after:
             return "the certificate has ended"
+        if not self.listens:
+            return "not listening yet"
         if self.keeper.confirmed_at is None:
             return ""
         confirmed = self.keeper.confirmed_at()

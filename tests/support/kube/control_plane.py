@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import random
 import secrets
 import socket
 import subprocess
@@ -28,6 +29,7 @@ from tests.support.kube.binaries import API_SERVER, ETCD, SCHEDULER
 
 READY_SECONDS: Final = 60.0
 STOP_SECONDS: Final = 20.0
+PORTS: Final = (12_000, 32_000)
 
 ADMIN: Final = "admin"
 MALLORY: Final = "mallory"
@@ -130,10 +132,19 @@ def control_plane(folder: Path, programs: Path) -> Iterator[ControlPlane]:
 
 
 def free_port() -> int:
-    """Return a port of the loopback that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """
+    Return a port of the loopback that nobody listens on now.
+
+    Below those that a system gives to callers (32,768 and more), so that neither a connection nor
+    `bind` of port 0 elsewhere takes it before the server that it is meant for.
+    """
+    for _ in range(100):
+        port = random.SystemRandom().randrange(*PORTS)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError("no free port on the loopback")
 
 
 def _api_server(programs: Path, folder: Path, *, etcd_port: int, port: int) -> list[str]:

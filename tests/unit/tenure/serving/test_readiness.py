@@ -30,7 +30,7 @@ def ready(*, asks: bool = True) -> tuple[Readiness, Clock]:
     keeper = Keeper(look=_nothing, keeps_one=asyncio.Event())
     if asks:
         keeper.confirmed_at = lambda: at
-    return Readiness(serving, keeper, asyncio.Event(), clock), clock
+    return Readiness(serving, keeper, asyncio.Event(), clock, listens=True), clock
 
 
 @pytest.mark.parametrize("asks", [True, False])
@@ -50,6 +50,13 @@ def test_without_a_leaf_or_with_one_that_has_ended_it_is_not() -> None:
     assert readiness.why_not() == "the certificate has ended"
     readiness.serving = Serving()
     assert readiness.why_not() == "no certificate yet"
+
+
+def test_with_a_leaf_but_no_port_it_is_not() -> None:
+    """The leaf is published to the API server before the hooks are listened for."""
+    readiness, _ = ready()
+    readiness.listens = False
+    assert readiness.why_not() == "not listening yet"
 
 
 def test_one_that_can_not_read_its_secret_stops_before_the_rotation_gives_it_up() -> None:
