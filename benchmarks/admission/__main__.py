@@ -18,8 +18,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
-import shutil
 import statistics
 import struct
 import subprocess
@@ -34,6 +32,7 @@ from typing import Any, Final
 from benchmarks.admission.bodies import all_different, creations, same_template
 from benchmarks.admission.cases import check_alike
 from benchmarks.admission.servers import Server, api, build, ours, peer, write_certificates
+from benchmarks.measure import pinned, say, say_machine
 
 RATE: Final = 500
 CONNECTIONS_CLOSED: Final = 4
@@ -85,17 +84,12 @@ def main() -> None:
     """Compare verdicts, then measure; print one JSON object per line."""
     options = _options()
     cores = sorted(os.sched_getaffinity(0))
-    say(
-        machine=_processor(),
-        cores=len(cores),
-        load=round(os.getloadavg()[0], 1),
-        python=platform.python_version(),
-    )
+    say_machine()
     with tempfile.TemporaryDirectory() as name, api() as url:
         folder = Path(name)
         write_certificates(folder)
         program, generator = build(folder)
-        server_pin, load_pin = (_pinned(core) for core in (cores[0], cores[-1]))
+        server_pin, load_pin = (pinned(core) for core in (cores[0], cores[-1]))
         load = Load(
             program=generator,
             authority=folder / "ca.crt",
@@ -113,11 +107,6 @@ def main() -> None:
                 _write(bodies, requests)
                 size = round(statistics.mean(len(body) for _, body in requests))
                 _measure(f"{what}, {size} bytes", [own, other], load, bodies, options.rounds)
-
-
-def say(**figures: object) -> None:
-    """Print figures as one line of JSON."""
-    print(json.dumps(figures), flush=True)
 
 
 def _measure(what: str, servers: list[Server], load: Load, bodies: Path, rounds: int) -> None:
@@ -151,17 +140,6 @@ def _write(path: Path, requests: list[tuple[str, bytes]]) -> None:
         for hook, body in requests:
             for part in (hook.encode(), body):
                 file.write(struct.pack(">I", len(part)) + part)
-
-
-def _pinned(core: int) -> list[str]:
-    taskset = shutil.which("taskset")
-    return [] if taskset is None else [taskset, "-c", str(core)]
-
-
-def _processor() -> str:
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    named = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return named[0] if named else platform.machine()
 
 
 def _options() -> Any:  # noqa: ANN401 - argparse's namespace

@@ -21,7 +21,7 @@ from benchmarks.ledger import lane
 from benchmarks.ledger.appends import appends
 from benchmarks.ledger.growth import growth
 from benchmarks.ledger.holdings import who_held
-from benchmarks.ledger.measure import say_machine
+from benchmarks.measure import say_machine
 from ledger.store.open import open_ledger
 
 MANY_EVENTS = 200_000

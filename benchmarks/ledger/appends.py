@@ -22,8 +22,8 @@ from typing import Any, Final, TypeVar
 
 from sqlalchemy import Column, Connection, MetaData, Table, Text, select
 
-from benchmarks.ledger.measure import say
 from benchmarks.ledger.work import CARDS, NODES, ORIGIN, Work
+from benchmarks.measure import say
 from ledger.domain.log.recorded import NewEvent
 from ledger.store import schema
 from ledger.store.open import Ledger

@@ -12,9 +12,9 @@ from functools import partial
 from hashlib import sha256
 from pathlib import Path
 
-from benchmarks.ledger.measure import Spent, say, spent_by
 from benchmarks.ledger.startup import startup
 from benchmarks.ledger.work import ORIGIN, Work
+from benchmarks.measure import Spent, say, spent_by
 from ledger.domain.log.state import Folding, LedgerState
 from ledger.store.open import Ledger, open_ledger
 from ledger.store.profile import connect

@@ -11,8 +11,8 @@ from typing import Final
 
 from sqlalchemy import text
 
-from benchmarks.ledger.measure import say, spent_by
 from benchmarks.ledger.work import CARDS, NODES, ORIGIN, Work
+from benchmarks.measure import say, spent_by
 from ledger.store.open import Ledger, open_ledger
 
 QUESTIONS: Final = 2_000

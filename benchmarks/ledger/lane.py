@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from benchmarks.ledger.appends import LETTERS, Bare, turn
-from benchmarks.ledger.measure import say, say_machine
 from benchmarks.ledger.work import CARDS, NODES, ORIGIN, Work
+from benchmarks.measure import say, say_machine
 from ledger.domain.log.recorded import NewEvent
 from ledger.store.open import open_ledger
 from ledger.store.place import is_postgres

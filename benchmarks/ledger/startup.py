@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from benchmarks.ledger.measure import say, spent_by
 from benchmarks.ledger.work import ORIGIN, Work
+from benchmarks.measure import say, spent_by
 from ledger.store.open import open_ledger
 from ledger.store.reading.snapshots import take_snapshot
 from ledger.store.reading.timetravel import load_state

@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import shutil
 import ssl
 import statistics
@@ -32,6 +31,7 @@ from typing import Final
 
 import yaml
 
+from benchmarks.measure import say, say_machine
 from scheduler.service.manifests import configuration
 from tests.live import TEAM, make_cluster
 from tests.support.kube.binaries import programs
@@ -52,14 +52,7 @@ _PEER: Final = Path(__file__).parent / "peer"
 def main() -> None:
     """Measure in turns; print one JSON object per line."""
     options = _options()
-    _say(
-        machine=_processor(),
-        cores=len(os.sched_getaffinity(0)),
-        load=round(os.getloadavg()[0], 1),
-        python=platform.python_version(),
-        nodes=options.nodes,
-        pods=options.each * len(DIALECTS),
-    )
+    say_machine(nodes=options.nodes, pods=options.each * len(DIALECTS))
     found: dict[str, list[float]] = {name: [] for name in (OURS, PEER, NOBODY)}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -70,12 +63,12 @@ def main() -> None:
                 where = folder / f"{number}-{who}"
                 where.mkdir()
                 found[who].append(_turn(who, where, identities, program, options))
-                _say(who=who, per_second=round(found[who][-1], 1))
+                say(who=who, per_second=round(found[who][-1], 1))
     medians = {who: round(statistics.median(rates), 1) for who, rates in found.items()}
     ratio = statistics.median(
         mine / theirs for mine, theirs in zip(found[OURS], found[PEER], strict=True)
     )
-    _say(**medians, to_peer=round(ratio, 2), load=round(os.getloadavg()[0], 1))
+    say(**medians, to_peer=round(ratio, 2), load=round(os.getloadavg()[0], 1))
     if options.limits and ratio < BAR:
         sys.exit(f"under the bar: {ratio:.2f} < {BAR}")
 
@@ -168,16 +161,6 @@ def _build(folder: Path) -> Path:
     program = folder / "peer"
     subprocess.run([go, "build", "-trimpath", "-o", str(program), "."], cwd=_PEER, check=True)
     return program
-
-
-def _processor() -> str:
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    named = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return named[0] if named else platform.machine()
-
-
-def _say(**figures: object) -> None:
-    print(json.dumps(figures), flush=True)
 
 
 def _options() -> argparse.Namespace:

@@ -16,8 +16,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
-import shutil
 import signal
 import socket
 import ssl
@@ -35,6 +33,7 @@ from typing import Any, Final
 import yaml
 
 from benchmarks.live import cluster
+from benchmarks.measure import pinned, say, say_machine
 from tests.support.kube.control_plane import free_port
 from tests.support.kube.schedulers import Identities, issue
 
@@ -89,22 +88,16 @@ def main() -> None:
     """Measure, and print one JSON object per line."""
     options = _options()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))  # what runs for us ends too
-    say(
-        machine=processor(),
-        load=round(os.getloadavg()[0], 1),
-        python=platform.python_version(),
-        nodes=options.nodes,
-        running=options.running,
-    )
+    say_machine(nodes=options.nodes, running=options.running)
     cores = sorted(os.sched_getaffinity(0))
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         folder = Path(name)
         identities = issue(folder / "identities")
         api = stack.enter_context(_api(options.nodes, options.running))
         began = time.monotonic()
-        ours = stack.enter_context(_service(folder, identities, api, _pinned(cores[0])))
+        ours = stack.enter_context(_service(folder, identities, api, pinned(cores[0])))
         say(first_start_seconds=round(time.monotonic() - began, 1))
-        names = stack.enter_context(_names(identities, _pinned(cores[0])))
+        names = stack.enter_context(_names(identities, pinned(cores[0])))
         pods = list(cluster.coming(WARM_UP + options.pods))
         pods = [_post(f"{api}/api/v1/namespaces/{cluster.NAMESPACE}/pods", pod) for pod in pods]
         time.sleep(2)  # until the watch has told of them
@@ -285,23 +278,6 @@ def _post(url: str, body: cluster.Json) -> cluster.Json:
     with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310
         made: cluster.Json = json.loads(answer.read())
     return made
-
-
-def _pinned(core: int) -> list[str]:
-    taskset = shutil.which("taskset")
-    return [] if taskset is None else [taskset, "-c", str(core)]
-
-
-def processor() -> str:
-    """Return the name of the processor."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    named = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return named[0] if named else platform.machine()
-
-
-def say(**figures: object) -> None:
-    """Print figures as a line of JSON."""
-    print(json.dumps(figures), flush=True)
 
 
 def _options() -> argparse.Namespace:

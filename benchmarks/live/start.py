@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import signal
 import subprocess
 import sys
@@ -36,12 +35,11 @@ from benchmarks.live.extender import (
     Client,
     command_of,
     kubeconfig_of,
-    processor,
     running,
-    say,
     wait,
 )
 from benchmarks.live.lived import live_through, write_lines
+from benchmarks.measure import say, say_machine
 from ledger.signing import PrivateKey
 from tenure.serving.scheduling.cluster import PATHS
 from tests.support.kube.control_plane import free_port
@@ -55,14 +53,7 @@ def main() -> None:
     """Measure, and print one JSON object per line."""
     options = _options()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))
-    say(
-        machine=processor(),
-        python=platform.python_version(),
-        nodes=options.nodes,
-        running=options.running,
-        events=options.events,
-        load=round(os.getloadavg()[0], 1),
-    )
+    say_machine(nodes=options.nodes, running=options.running, events=options.events)
     with ExitStack() as stack:
         folder = options.folder or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         scene = _filled(folder, options)

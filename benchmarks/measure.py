@@ -1,10 +1,11 @@
-"""Clocks and figures: one JSON object per line."""
+"""Clocks and figures: the machine, what a call takes, and one JSON object per line."""
 
 from __future__ import annotations
 
 import json
 import os
 import platform
+import shutil
 import sqlite3
 import statistics
 import time
@@ -17,15 +18,22 @@ def say(**figures: object) -> None:
     print(json.dumps(figures), flush=True)
 
 
-def say_machine() -> None:
+def say_machine(**figures: object) -> None:
     """Print what the figures were taken on; the load says how far rates are to be trusted."""
     say(
         machine=_processor(),
-        cores=os.cpu_count(),
+        cores=len(os.sched_getaffinity(0)),
         load=round(os.getloadavg()[0], 1),
         python=platform.python_version(),
         sqlite=sqlite3.sqlite_version,
+        **figures,
     )
+
+
+def pinned(core: int) -> list[str]:
+    """Return what runs a command on one core, nothing where the machine can't."""
+    taskset = shutil.which("taskset")
+    return [] if taskset is None else [taskset, "-c", str(core)]
 
 
 def _processor() -> str:
