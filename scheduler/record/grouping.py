@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -105,14 +105,22 @@ class Grouping:
     Args:
         nodes: those of the engine, in its order.
         elsewhere: group -> how many of its members run where no event tells of them.
+        runs: tells whether a Pod runs that others gave its devices: the end of one may not be
+            recorded yet.
 
     Attributes:
         lives: by name.
     """
 
     def __init__(
-        self, nodes: Sequence[NodeFacts], engine: Engine, elsewhere: Mapping[str, int]
+        self,
+        nodes: Sequence[NodeFacts],
+        engine: Engine,
+        elsewhere: Mapping[str, int],
+        *,
+        runs: Callable[[str], bool] = lambda _uid: True,
     ) -> None:
+        self._runs = runs
         self.lives: dict[str, GroupLife] = {}
         self.use(nodes, engine)
         self._elsewhere = dict(elsewhere)
@@ -122,7 +130,6 @@ class Grouping:
         self._open: dict[str, dict[str, Placement]] = {}  # group -> UID -> the place kept for it
         self._given: dict[str, dict[str, _Given]] = {}  # group -> UID -> where, and its GPUs
         self._due: dict[str, int] = {}  # gangs that are not complete -> when their time is over
-        self._running: dict[str, list[PodObserved]] = {}
 
     def use(self, nodes: Sequence[NodeFacts], engine: Engine) -> None:
         """Go on with another engine, of these nodes; what it has taken is the caller's matter."""
@@ -145,15 +152,24 @@ class Grouping:
 
     def running(self, name: str) -> int:
         """Return how many members run that were not decided here."""
-        return len(self._running.get(name, ())) + self._elsewhere.get(name, 0)
+        here = sum(1 for pod in self._observed(name) if self._runs(pod.pod_uid))
+        return here + self._elsewhere.get(name, 0)
+
+    def _observed(self, name: str) -> Collection[PodObserved]:
+        life = self.lives.get(name)
+        return () if life is None else life.observed.values()
+
+    def _untold(self, name: str) -> int:
+        """Return how many members run of whom no event tells."""
+        return max(0, self._elsewhere.get(name, 0))
 
     def count_running(self, name: str, running: int) -> None:
         """Take it that so many members run, wherever the others are than those observed."""
-        self._elsewhere[name] = running - len(self._running.get(name, ()))
+        self._elsewhere[name] = running - len(self._observed(name))
 
     def is_complete(self, name: str) -> bool:
         """Tell whether the group has started: enough members of a gang hold their devices."""
-        return is_complete(self.lives[name], self._gangs[name], running=self.running(name))
+        return is_complete(self.lives[name], self._gangs[name], running=self._untold(name))
 
     def plan(
         self,
@@ -213,7 +229,7 @@ class Grouping:
         for open_place in self._open.get(name, {}).values():
             if open_place.node == placement.node:
                 seen.update(gpu_minors(open_place))
-        for pod in self._running.get(name, ()):
+        for pod in self._observed(name):
             if pod.node_uid == placement.node_uid:
                 seen.update(share.minor for share in pod.shares if share.device_type == GPU)
         return structs.replace(placement, visible_minors=tuple(sorted(seen)))
@@ -259,7 +275,7 @@ class Grouping:
         """Forget a group without Pods; a later one of its name is another one."""
         for uid in [uid for uid, member_of in self._member_of.items() if member_of == name]:
             del self._member_of[uid]
-        for kept in (self.lives, self._gangs, self._due, self._given, self._open, self._running):
+        for kept in (self.lives, self._gangs, self._due, self._given, self._open):
             kept.pop(name, None)
 
     def fold(self, event: LedgerEvent, at_us: int) -> None:
@@ -269,13 +285,9 @@ class Grouping:
                 for name in self.lives:
                     self._apply(name, event, at_us)
                 return
-            case PodObserved():
-                if event.group:
-                    self._running.setdefault(event.group, []).append(event)
-                return
             case GroupPlanned() | PlanDropped():
                 name = event.group
-            case PodReserved():
+            case PodReserved() | PodObserved():
                 name = event.group
                 if name:
                     self._member_of[event.pod_uid] = name
@@ -292,7 +304,7 @@ class Grouping:
 
     def _find_deadline(self, name: str) -> None:
         life = self.lives[name]
-        due = deadline_us(life, self._gangs.get(name), running=self.running(name))
+        due = deadline_us(life, self._gangs.get(name), running=self._untold(name))
         if due is not None:
             self._due[name] = due
         else:
@@ -368,13 +380,13 @@ class Grouping:
             usable=self._usable(life),
             refused=self.refused(name),
         )
-        return review(life, self._gangs.get(name), facts, now_us, running=self.running(name))
+        return review(life, self._gangs.get(name), facts, now_us, running=self._untold(name))
 
     def nodes_of(self, name: str) -> frozenset[int]:
         """Return the nodes where members hold something or have a place kept for them."""
         held = [each.node for each in self._given.get(name, {}).values()]
         kept = [each.node for each in self._open.get(name, {}).values()]
-        running = (self._places.get(pod.node_uid) for pod in self._running.get(name, ()))
+        running = (self._places.get(pod.node_uid) for pod in self._observed(name))
         there = (place for place in running if place is not None)
         return frozenset((*held, *kept, *there))
 

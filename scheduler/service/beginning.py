@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from msgspec import structs
@@ -120,7 +120,7 @@ def begin(ledger: Ledger) -> Beginning:
         for described in each_of(ledger.connection, NodeDescribed, loaded.position):
             said.setdefault(described.node_uid, Said()).described = described
         attempts = attempts_that_count(ledger.connection)
-        groups = _groups(ledger, opened.values())
+        groups = _groups(ledger, opened)
         settings = events_of(ledger.connection, SettingsChanged)
         drifts = open_drifts(ledger.connection)
     return Beginning(
@@ -173,13 +173,13 @@ def _reasons(event: LedgerEvent | None) -> frozenset[str] | None:
 
 
 def _groups(
-    ledger: Ledger, opened: Iterable[PodReserved | PodObserved]
+    ledger: Ledger, opened: Mapping[int, PodReserved | PodObserved]
 ) -> list[tuple[LedgerEvent, int]]:
     """
     Return the events of the groups that live, in order: they hold something or have a plan.
 
     Of a Pod that holds what it was reserved only the reservation and its end are told, and that it
-    was bound.
+    was bound; of a Pod that others gave its devices that it holds them.
     """
     connection = ledger.connection
     plans: dict[str, list[int]] = {}
@@ -195,12 +195,16 @@ def _groups(
                 (each.namespace, each.pod_name) for each in event.members
             )
     living = {name for name, event in newest.items() if isinstance(event, GroupPlanned)}
-    for holder in opened:
+    for holder in opened.values():
         if holder.group:
             living.add(holder.group)
             members.setdefault(holder.group, set()).add((holder.namespace, holder.pod_name))
     pods = {pod for name in living for pod in members.get(name, ())}
     positions = {position for name in living for position in plans.get(name, ())}
+    for at, holder in opened.items():
+        if isinstance(holder, PodObserved) and holder.group:
+            found[at] = holder
+            positions.add(at)
     bound: dict[int, LedgerEvent] = {}
     for row in lives_of_pods(connection, pods):
         positions.update(each for each in row.positions if each is not None)

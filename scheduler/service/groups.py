@@ -129,7 +129,7 @@ class LiveGroups:
     def __init__(self, view: ClusterView, clock: Clock, begun: Beginning) -> None:
         self._view = view
         self._clock = clock
-        self.groups = Grouping((), view.engine, {})
+        self.groups = Grouping((), view.engine, {}, runs=self._runs)
         self.groups.follow(view.numbers)
         self.given_up: Callable[[str, str], None] = lambda _uid, _why: None
         self._waiting: dict[str, dict[str, Waiting]] = {}  # group -> UID -> who waits
@@ -146,6 +146,11 @@ class LiveGroups:
             self._note(event)
         for name in list(self.groups.lives):
             self._forget(name)
+
+    def _runs(self, uid: str) -> bool:
+        """Tell whether a Pod is there and has not ended, by the API."""
+        seen = self._view.pods.seen.get(uid)
+        return seen is not None and not seen.ended
 
     def __len__(self) -> int:
         return sum(1 for life in self.groups.lives.values() if life.places)
@@ -242,7 +247,7 @@ class LiveGroups:
     def _forget(self, name: str) -> None:
         """Forget a group that has no Pods and holds nothing."""
         life = self.groups.lives.get(name)
-        if life is None or life.held or life.places or self._pods.get(name):
+        if life is None or not life.is_over or self._pods.get(name):
             return
         self._pods.pop(name, None)
         self._waiting.pop(name, None)

@@ -161,15 +161,18 @@ def test_the_lives_of_groups_that_hold_or_plan_are_told_as_they_were(store: Stor
             reserved("r", share(3, 100), group="open"),
             _voided("r", 1),
             reserved("alone", share(5, 100), group="alone"),
+            observed("older", share(6, 100), group="alone"),
+            observed("other", share(7, 100), group="others"),
         ):
             writer.append([clock.new(event)])
         told = begin(ledger).groups
         whole = lives_of((one.event, one.envelope.wall_us) for one in ledger.read_events())
 
     lives = lives_of(told)
-    assert lives.keys() == {"over", "open", "alone"}
+    assert lives.keys() == {"over", "open", "alone", "others"}
     assert lives == {name: whole[name] for name in lives}
     assert list(lives["open"].places) == ["uid-s"]
+    assert (list(lives["alone"].observed), lives["alone"].held_at_once) == (["uid-older"], 2)
     assert not any(
         isinstance(event, GroupPlanned) and event.group == "dropped" for event, _ in told
     )

@@ -7,7 +7,13 @@ import json
 from collections import deque
 from typing import Any, Final
 
-from ledger.domain.log.events import LedgerEvent, PlanDropped, PodReleased, PodReserved
+from ledger.domain.log.events import (
+    LedgerEvent,
+    PlanDropped,
+    PodObserved,
+    PodReleased,
+    PodReserved,
+)
 from ledger.domain.log.recorded import NewEvent
 from scheduler.service.answering import Extender
 from scheduler.service.assembly import give_way
@@ -21,6 +27,7 @@ from tests.support.binding import Tasks, Unsigned
 from tests.support.fake_api import ANSWERED, ApiClient, ApiServer
 from tests.support.live import WORDS, Live, MemoryLedger
 from tests.support.objects import Json, container, device, gpu_device, node, pod
+from tests.support.stores import share
 from tests.support.topologies import EIGHT_GPU_NVLINK
 
 GROUP: Final = "gputopology.scheduling.koordinator.sh"
@@ -176,8 +183,29 @@ class Scene:
         self.live.ledger.log += [each.event for each in new]
         self.books.recorded(new, first)
 
-    def end(self, event: PodReserved) -> None:
-        """Let a reservation end."""
+    def observe(self, name: str, minor: int, group: str = "gang/ml/gang") -> PodObserved:
+        """Let a Pod run on the first node that somebody else gave a card there."""
+        where = self.names[0]
+        about = {"name": "gang", "min-available": "2"}
+        annotations = {f"{GANG}/{key}": value for key, value in about.items()}
+        self.create(name, 1, annotations=annotations, nodeName=where)
+        event = PodObserved(
+            pod_uid=f"pod-{name}",
+            attempt=1,
+            namespace="ml",
+            pod_name=name,
+            node_uid=f"uid-{where}",
+            node_name=where,
+            source="device-allocated",
+            shares=(share(minor, 100, node=where),),
+            group=group,
+        )
+        self.live.ledger.log.append(event)
+        self.books.take(len(self.live.ledger.log), event)
+        return event
+
+    def end(self, event: PodReserved | PodObserved) -> None:
+        """Let a holding end."""
         ended = PodReleased(
             pod_uid=event.pod_uid, attempt=event.attempt, node_uid=event.node_uid, reason="deleted"
         )

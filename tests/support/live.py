@@ -18,6 +18,7 @@ from ledger.domain.log.events import (
     NodeInventoried,
     PlanDropped,
     PodBound,
+    PodObserved,
     PodReleased,
     PodReserved,
     PodVoided,
@@ -36,7 +37,10 @@ from scheduler.service.leading import Leading
 from scheduler.service.view import ClusterView
 from tests.support.objects import Json, device, gpu_device, node
 
-ABOUT_GROUPS = (GroupPlanned, PlanDropped, PodReserved, PodBound, PodReleased, PodVoided)
+ABOUT_GROUPS = (
+    *(GroupPlanned, PlanDropped),
+    *(PodReserved, PodObserved, PodBound, PodReleased, PodVoided),
+)
 WORDS = DecidedBy(policy="binpack", settings_hash="", tenure_version="test")
 
 
@@ -89,7 +93,7 @@ class MemoryLedger:
         fold, opened, said = Folding(), {}, dict[str, Said]()
         for position, event in enumerate(self.log, start=1):
             fold.add(position, event)
-            if isinstance(event, PodReserved):
+            if isinstance(event, PodReserved | PodObserved):
                 opened[position] = event
         for event in self.log:
             if isinstance(event, NodeInventoried):

@@ -18,6 +18,7 @@ from ledger.domain.log.events import (
     PlanDropped,
     PlannedMember,
     PodBound,
+    PodObserved,
     PodReleased,
     PodReserved,
     PodVoided,
@@ -54,8 +55,9 @@ class GroupLife:
         name: as events name it; it carries namespace, name and the replica label.
         places: Pod UID -> the place that waits for it, in the order of the plan.
         held: Pod UID -> reservation, of members that hold their devices.
+        observed: Pod UID -> what it holds, of members that others gave their devices.
         waiting_since_us: time of the plan with which the first of those now held began.
-        held_at_once: the most members that ever held their devices at one time.
+        held_at_once: the most members that ever held their devices at one time, whoever gave them.
         plans, drops: how many there were.
         gave_up: the deadline has passed once without enough members.
     """
@@ -63,11 +65,17 @@ class GroupLife:
     name: str
     places: Mapping[str, PlannedMember] = field(default_factory=dict)
     held: Mapping[str, Held] = field(default_factory=dict)
+    observed: Mapping[str, PodObserved] = field(default_factory=dict)
     waiting_since_us: int = 0
     held_at_once: int = 0
     plans: int = 0
     drops: int = 0
     gave_up: bool = False
+
+    @property
+    def is_over(self) -> bool:
+        """Tell whether nobody holds anything or has a place."""
+        return not (self.held or self.places or self.observed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,8 +108,8 @@ def apply_life(life: GroupLife, event: LedgerEvent, at_us: int) -> GroupLife:
 
     Rule: design section 5, Groups. A plan replaces the one before it; a reservation takes its
     Pod's place, wherever it is; what is released or voided holds nothing any more, and at a gang's
-    deadline only who is bound has started. What a lost
-    node's Pods hold is no help to their group: they count as gone.
+    deadline only who is bound has started, or was given its devices by others. What a lost node's
+    Pods hold is no help to their group: they count as gone.
     """
     match event:
         case GroupPlanned() if event.group == life.name and event.members:
@@ -115,26 +123,36 @@ def apply_life(life: GroupLife, event: LedgerEvent, at_us: int) -> GroupLife:
             dropped = replace(life, places={}, drops=life.drops + 1)
             if event.reason != DEADLINE:
                 return dropped
-            started = sum(held.bound for held in life.held.values())
+            started = sum(held.bound for held in life.held.values()) + len(life.observed)
             return replace(dropped, gave_up=True, held_at_once=started)
         case PodReserved() if event.group == life.name:
             left = {uid: place for uid, place in life.places.items() if uid != event.pod_uid}
             held = Held(node_uid=event.node_uid, attempt=event.attempt)
             now = {**life.held, event.pod_uid: held}
-            return replace(
-                life, places=left, held=now, held_at_once=max(life.held_at_once, len(now))
-            )
+            return _counted(replace(life, places=left, held=now))
+        case PodObserved() if event.group == life.name:
+            return _counted(replace(life, observed={**life.observed, event.pod_uid: event}))
         case PodBound() if event.pod_uid in life.held:
             bound = replace(life.held[event.pod_uid], bound=True)
             return replace(life, held={**life.held, event.pod_uid: bound})
         case PodReleased() | PodVoided() if event.pod_uid in life.held:
             others = {uid: held for uid, held in life.held.items() if uid != event.pod_uid}
             return replace(life, held=others)
+        case PodReleased() if event.pod_uid in life.observed:
+            left_over = {uid: at for uid, at in life.observed.items() if uid != event.pod_uid}
+            return replace(life, observed=left_over)
         case NodeLost():
             there = {uid: at for uid, at in life.held.items() if at.node_uid != event.node_uid}
-            return life if len(there) == len(life.held) else replace(life, held=there)
+            seen = {uid: at for uid, at in life.observed.items() if at.node_uid != event.node_uid}
+            is_same = len(there) == len(life.held) and len(seen) == len(life.observed)
+            return life if is_same else replace(life, held=there, observed=seen)
         case _:
             return life
+
+
+def _counted(life: GroupLife) -> GroupLife:
+    """Count who holds something now, if these are more than ever."""
+    return replace(life, held_at_once=max(life.held_at_once, len(life.held) + len(life.observed)))
 
 
 def next_step(life: GroupLife, pod_uid: str, *, has_group: bool) -> MemberAction:
@@ -194,6 +212,9 @@ def is_complete(life: GroupLife, gang: GangRef | None, *, running: int = 0) -> b
     Rule: Koordinator contract 10, match policy `once-satisfied`: a member that ends later takes
     nothing from the others, and one that comes later has nobody to wait for. It holds as long as
     the group has Pods: whoever keeps lives forgets that of a group without any.
+
+    Args:
+        running: how many members run of whom no event tells.
     """
     return gang is None or life.held_at_once + running >= gang.min_available
 
@@ -292,7 +313,7 @@ def lives_of(events: Iterable[tuple[LedgerEvent, int]]) -> dict[str, GroupLife]:
         name = _group_of(event, member_of)
         if not name:
             continue
-        if isinstance(event, PodReserved):
+        if isinstance(event, PodReserved | PodObserved):
             member_of[event.pod_uid] = name
         lives[name] = apply_life(lives.get(name) or GroupLife(name=name), event, at_us)
     return lives
@@ -302,7 +323,7 @@ def _group_of(event: LedgerEvent, member_of: Mapping[str, str]) -> str:
     match event:
         case GroupPlanned() if not event.members:
             return ""
-        case GroupPlanned() | PlanDropped() | PodReserved():
+        case GroupPlanned() | PlanDropped() | PodReserved() | PodObserved():
             return event.group
         case PodBound() | PodReleased() | PodVoided():
             return member_of.get(event.pod_uid, "")

@@ -13,12 +13,14 @@ from ledger.domain.log.events import (
     PlannedMember,
     PodAssigned,
     PodBound,
+    PodObserved,
     PodReleased,
     PodReserved,
     PodVoided,
 )
 from ledger.domain.request.requests import GangRef
 from scheduler.decide.group.life import (
+    DEADLINE,
     ClusterFacts,
     GroupLife,
     MemberAction,
@@ -240,6 +242,33 @@ def test_a_gang_that_was_complete_once_stays_so() -> None:
     assert not is_complete(life_of(PLAN, reserved("a")), GANG)
     assert is_complete(life_of(PLAN, reserved("a")), GANG, running=1)
     assert is_complete(life_of(), None)
+
+
+def test_members_whom_others_gave_their_devices_count_until_they_end() -> None:
+    """As those that were decided: what was complete stays so, and a lost node's are gone."""
+    seen = PodObserved(
+        pod_uid="o",
+        attempt=1,
+        namespace="ml",
+        pod_name="o",
+        node_uid="n2",
+        node_name="n2",
+        source="checkpoint",
+        group=NAME,
+    )
+    ended = PodReleased(pod_uid="o", attempt=1, node_uid="n2", reason="deleted")
+    lost = NodeLost(node_uid="n2", node_name="n2", reason="deleted")
+    assert life_of(seen, ended) == GroupLife(name=NAME, held_at_once=1)
+    assert life_of(seen, lost) == GroupLife(name=NAME, held_at_once=1)
+    assert not is_complete(life_of(seen), GANG)
+    assert not is_complete(life_of(seen, ended, reserved("a")), GANG)
+    assert is_complete(life_of(seen, reserved("a")), GANG)
+    assert is_complete(life_of(seen, reserved("a"), ended), GANG)
+    after = life_of(seen, reserved("a"), PlanDropped(group=NAME, reason=DEADLINE))
+    assert (after.held_at_once, after.gave_up) == (1, True)
+    assert lives_of([(event, 0) for event in (seen, ended)]) == {NAME: life_of(seen, ended)}
+    assert not life_of(seen).is_over
+    assert life_of(seen, ended).is_over
 
 
 def test_after_a_deadline_the_life_says_so() -> None:

@@ -14,10 +14,10 @@ from scheduler.decide.group.life import MEMBER_CHANGED, MEMBER_GONE, NODE_REFUSE
 from scheduler.record.replay import InForce
 from scheduler.service.groups import ELSEWHERE, MEMBERS_COME, MEMBERS_SECONDS
 from scheduler.service.holds import HOLD_SECONDS
-from scheduler.service.ports import NotChosen
+from scheduler.service.ports import Chosen, NotChosen
 from tests.support.grouped import GROUP, Scene, cards
 from tests.support.live import types
-from tests.support.objects import container, pod
+from tests.support.objects import Json, container, pod
 from tests.support.replays import replayed
 from tests.support.runs import recorded
 
@@ -274,6 +274,49 @@ def test_a_gang_below_its_minimum_passes_nowhere() -> None:
     scene.gang(5, 5)
     assert scene.filter("gang-0")["FailedAndUnresolvableNodes"] == {"a": "GangUnfit"}
     assert not len(scene.groups)
+
+
+def test_a_member_that_others_started_counts_while_it_runs() -> None:
+    """Before a restart and after it: one more completes the gang, beside the first."""
+    scene = Scene("a", "b")
+    scene.observe("older", 0)
+    scene.gang(1, 2)
+    again = Scene("a", "b", ledger=scene.live.ledger)
+    for one in scene.pods.values():
+        again.tell(one)
+    for each in (scene, again):
+        assert each.passing("gang-0") == ["a"]
+        assert isinstance(each.choose("gang-0", "a"), Chosen)
+
+
+@pytest.mark.parametrize("left", [[], [{"phase": "Failed"}]], ids=["it is gone", "it has failed"])
+def test_a_member_of_others_that_ended_while_nobody_ran_does_not_count(
+    left: list[Json],
+) -> None:
+    """Its release is not recorded yet: the gang is not begun one member short."""
+    before = Scene("a", "b")
+    before.observe("older", 0)
+    scene = Scene("a", "b", ledger=before.live.ledger)
+    for status in left:
+        scene.tell({**before.pods["older"], "status": status})
+    scene.gang(1, 2)
+    assert scene.filter("gang-0")["FailedAndUnresolvableNodes"] == dict.fromkeys(
+        ("a", "b"), "GangMembersMissing"
+    )
+    assert scene.choose("gang-0", "a") == NotChosen(message="GangMembersMissing")
+    scene.gang(2, 2)
+    assert scene.passing("gang-1") == ["a"]
+
+
+def test_a_member_of_others_that_was_released_is_forgotten() -> None:
+    """With the last of a group that is over nothing of it is kept."""
+    scene = Scene()
+    older = scene.observe("older", 0)
+    scene.delete("older")
+    scene.end(older)
+    assert not scene.groups.groups.lives
+    scene.gang(1, 2)
+    assert scene.filter("gang-0")["FailedAndUnresolvableNodes"] == {"a": "GangMembersMissing"}
 
 
 def test_all_reservations_of_a_gang_are_one_transaction_at_the_first_bind() -> None:
