@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, Final
 
 from prometheus_client import Counter
@@ -18,35 +19,72 @@ _log: Final = logging.getLogger("tenure.background")
 
 
 class Tasks(list[Coroutine[Any, Any, None]]):
-    """Tasks that run for as long as the process; one that ends is an error."""
+    """
+    Tasks that run for as long as the process; one that ends, however it does, ends the process.
+
+    What must not go on beside a fault, above all holding a Lease, is cancelled in that moment:
+    listeners take their time to close.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         main = asyncio.current_task()
         assert main is not None, "made within a task"
         self._main = main
-        self.passing: set[asyncio.Future[None]] = set()
-        self.running: list[asyncio.Future[None]] = []
+        self._passing: set[asyncio.Future[None]] = set()
+        self._running: list[asyncio.Future[None]] = []
+        self._fault: BaseException | None = None
+        self._is_over = False
 
     def start(self) -> None:
         """Start what was collected since the last time."""
         while self:
-            task = asyncio.create_task(self.pop(0))
-            task.add_done_callback(lambda done: None if done.cancelled() else self._main.cancel())
-            self.running.append(task)
+            work = self.pop(0)
+            task = asyncio.create_task(work)
+            task.add_done_callback(partial(self._ended, _name_of(work)))
+            self._running.append(task)
 
     def run(self, work: Awaitable[None]) -> None:
         """Start what ends by itself; what it raises ends the process."""
         task = asyncio.ensure_future(work)
-        self.passing.add(task)
+        self._passing.add(task)
 
-        def ended(done: asyncio.Future[None]) -> None:
-            self.passing.discard(done)
-            if not done.cancelled() and done.exception() is not None:
-                self.running.append(done)
-                self._main.cancel()
+        def passed(done: asyncio.Future[None]) -> None:
+            self._passing.discard(done)
+            if done.cancelled() or done.exception() is not None:
+                self._ended(_name_of(work), done)
 
-        task.add_done_callback(ended)
+        task.add_done_callback(passed)
+
+    def _ended(self, name: str, done: asyncio.Future[None]) -> None:
+        if self._is_over:
+            return
+        error = None if done.cancelled() else done.exception()
+        self._fault = error or AssertionError(f"a task ended that must not: {name}")
+        _log.critical(
+            "a task ended, and the process with it",
+            extra={"what": name, "reason": repr(error)},
+            exc_info=error,
+        )
+        self._is_over = True
+        for task in self._running:
+            task.cancel()
+        self._main.cancel()
+
+    async def close(self) -> None:
+        """Cancel what runs, and raise what ended the process before."""
+        self._is_over = True
+        running = [*self._running, *self._passing]
+        for task in running:
+            task.cancel()
+        ended = await asyncio.gather(*running, return_exceptions=True)
+        for result in (self._fault, *ended):
+            if isinstance(result, Exception):
+                raise result
+
+
+def _name_of(work: Awaitable[None]) -> str:
+    return str(getattr(work, "__qualname__", work))
 
 
 @asynccontextmanager
@@ -56,13 +94,7 @@ async def tasks_of_process() -> AsyncIterator[Tasks]:
     try:
         yield tasks
     finally:
-        running = [*tasks.running, *tasks.passing]
-        for task in running:
-            task.cancel()
-        ended = await asyncio.gather(*running, return_exceptions=True)
-        for result in ended:
-            if isinstance(result, Exception):
-                raise result
+        await tasks.close()
 
 
 async def every(

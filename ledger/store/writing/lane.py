@@ -162,6 +162,19 @@ class Lane:
             raise OverloadedError("too many commands wait to be recorded") from None
         return await asked.answer
 
+    async def watch(self) -> None:
+        """
+        Wait until it records no more; a lane that was closed ends without a word.
+
+        Raises:
+            FencedError, CorruptLedgerError: it is no writer any more.
+            Exception: a mistake of ours ended it, and nobody else hears of that.
+        """
+        await asyncio.wait({self._task})
+        self._task.result()
+        if isinstance(self._ended, _ENDED):
+            raise self._ended
+
     async def close(self) -> None:
         """Record what waits, then end; a second call does nothing."""
         if self._ended is None:

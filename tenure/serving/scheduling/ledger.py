@@ -60,6 +60,11 @@ class ProbedLane:
         """
         self.lane = await self._opened.enter_async_context(open_lane(self._service, turn))
 
+    async def watch(self) -> None:
+        """Wait until nothing is recorded any more, and raise why; see `Lane.watch`."""
+        assert self.lane is not None, "the ledger is ours"
+        await self.lane.watch()
+
     async def close(self) -> None:
         """Record what waits, and let go."""
         await self._opened.aclose()

@@ -96,6 +96,8 @@ async def _lead(process: Process, standing: Standing, pods: Reflector) -> None:
             return
         finally:
             process.freshness.quarantine = ""  # whoever has the Lease looks anew
+        process.tasks.append(process.recorder.watch())
+        process.tasks.start()
         await process.replica.take_over(process.recorder, partial(_say, process))
         record_what_changes(process)
         standing.keep_head(process)
