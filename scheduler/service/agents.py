@@ -40,6 +40,8 @@ from scheduler.service.view import ClusterView
 
 SILENT_SECONDS: Final = 120.0
 """An agent asks for changes all the time; who was not heard of for so long is away."""
+PAUSED_SECONDS: Final = 60.0
+"""Every node is looked at twice as often: who did not look for so long was not there to hear."""
 TAKEN_SECONDS: Final = 1.0
 """Who waited and has lost their place is answered so much later: two of a node would race."""
 CHANGES_MAX: Final = 256
@@ -121,6 +123,9 @@ class Agents:
     """
     The agents of all nodes.
 
+    Args:
+        why_not: why no agent is heard now, empty where they are.
+
     Attributes:
         ready: a sink of Nodes.
         first: told the name of a node whose agent reports for the first time.
@@ -129,14 +134,22 @@ class Agents:
     """
 
     def __init__(
-        self, view: ClusterView, books: LiveBooks, recorder: Recorder, clock: Clock, *, actor: str
+        self,
+        view: ClusterView,
+        books: LiveBooks,
+        recorder: Recorder,
+        clock: Clock,
+        *,
+        actor: str,
+        why_not: Callable[[], str] = str,
     ) -> None:
         self._view = view
         self._books = books
         self._recorder = recorder
         self._clock = clock
         self._actor = actor
-        self._began = clock.monotonic()
+        self._why_not = why_not
+        self._began = self._looked = clock.monotonic()
         self._heard: dict[str, float] = {}  # UID of the node -> when its agent was heard of last
         self._gone: dict[str, dict[str, None]] = {}  # UID of the node -> UIDs of Pods
         self._changes: dict[str, deque[tuple[int, str, str, int, str]]] = {}  # by UID of the node
@@ -167,22 +180,28 @@ class Agents:
         """
         Return what a node says of what runs there.
 
-        An agent that was there before this process has some time to report again.
+        An agent that could not be heard has some time to report again: it was there before this
+        process, or we answered nobody, or we were paused.
         """
         heard = self._heard.get(state.uid)
         has_agent = state.by_agent or heard is not None
-        last = self._began if heard is None else heard
         return NodeWord(
             has_agent=has_agent,
-            agent_ready=has_agent and self._clock.monotonic() - last < SILENT_SECONDS,
+            agent_ready=has_agent and self._silence(heard) < SILENT_SECONDS,
             kubelet_ready=self.ready.names.get(state.name, False),
             gone=frozenset(self._gone.get(state.uid, ())),
         )
 
     def seconds(self) -> list[float]:
-        """Return how long ago each agent was heard of."""
+        """Return for how long each agent could have been heard and was not."""
+        return [self._silence(at) for at in self._heard.values()]
+
+    def _silence(self, heard: float | None) -> float:
         now = self._clock.monotonic()
-        return [now - at for at in self._heard.values()]
+        if self._why_not() or now - self._looked > PAUSED_SECONDS:
+            self._began = now
+        self._looked = now
+        return now - (self._began if heard is None else max(self._began, heard))
 
     # --- what is asked --------------------------------------------------------------------------
 

@@ -163,7 +163,14 @@ def assemble(settings: SchedulingSettings, begun: Beginning, ports: Ports) -> As
         actor=ports.actor,
         start=ports.start,
     )
-    agents = Agents(view, books, ports.recorder, clock, actor=ports.actor)
+    agents = Agents(
+        view,
+        books,
+        ports.recorder,
+        clock,
+        actor=ports.actor,
+        why_not=ports.leading.why_unrecorded,
+    )
     inventory = Inventory(view, ports.recorder, clock, begun, synced=ports.freshness.synced)
     releasing = Releasing(
         view, books, binder, begun, why_not=ports.freshness.why_not, word=agents.word

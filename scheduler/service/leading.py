@@ -91,6 +91,12 @@ class Leading:
             return CLOCK_SKEW
         return self._fresh() or ("" if self._now() < self._lease_until() else NOT_LEADER)
 
+    def why_unrecorded(self) -> str:
+        """Return why nothing of what ends is recorded here, empty where it is: Lease or not."""
+        if not self.epoch:
+            return self._quarantined() or NOT_LEADER
+        return NOT_LEADER if self.is_deposed else self._fresh()
+
     def is_silent(self) -> bool:
         """Tell whether callers should look for another replica."""
         return self.why_not() == NOT_LEADER

@@ -16,6 +16,7 @@ import pytest
 
 from ledger.domain.log.events import PodAssigned, PodReleased, RequestRefused
 from ledger.store.open import open_ledger
+from scheduler.service.leading import NOT_LEADER
 from tests.support.kube.bursts import eventually, remove_pods
 from tests.support.kube.control_plane import ControlPlane, free_port
 from tests.support.kube.inventory import DEVICES, TOPOLOGIES, know
@@ -209,6 +210,10 @@ def test_the_node_confirms_and_what_waits_has_its_reason(
         eventually(lambda: unconfirmed in served.probe("metrics"))
         place.check_forced(second, url, nobody=nobody, operator=operator)
         tell_refusals(plane, service, url, token)
+        lose_lease(plane)
+        eventually(lambda: served.probe("readyz").strip() == NOT_LEADER)
+        answer = service.call("/agents/v1/holdings", token)
+        assert answer[0] == 200, f"whoever records hears agents: {answer}"
     remove_pods(plane, pods_in(OURS), ["agent"])
     remove(plane, accounts())
 
@@ -221,6 +226,13 @@ def why_waits(plane: ControlPlane, team: str, url: str, folder: Path) -> None:
     told = f"/apis/events.k8s.io/v1/namespaces/{team}/events"
     wanted = {"DevicesRefused", "DevicesBound"}
     eventually(lambda: wanted <= reasons(plane.api().get(told).body))
+
+
+def lose_lease(plane: ControlPlane) -> None:
+    """Let somebody else have the Lease, who never takes the ledger over."""
+    lease = f"/apis/coordination.k8s.io/v1/namespaces/{OURS}/leases/tenure-scheduler"
+    taken = plane.api().patch(lease, {"spec": {"holderIdentity": "somebody"}})
+    assert taken.ok, taken.message
 
 
 def tell_refusals(plane: ControlPlane, service: Service, url: str, other: str) -> None:

@@ -216,7 +216,14 @@ class Service:
             holds=self.holds,
             refusals=self.refusing,
         )
-        self.agents = Agents(self.view, self.books, self.recorder, clock, actor=f"scheduler/{name}")
+        self.agents = Agents(
+            self.view,
+            self.books,
+            self.recorder,
+            clock,
+            actor=f"scheduler/{name}",
+            why_not=self._why_not,
+        )
         self.releasing = world.releasing(
             self.view,
             self.books,

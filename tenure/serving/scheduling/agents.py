@@ -10,8 +10,13 @@ from tenure.serving.scheduling.process import Process
 
 
 def agent_routes(process: Process) -> list[Route]:
-    """Return the routes of agents, of acts and of webhooks."""
-    live, why_not = process.live, process.leading.why_not
+    """
+    Return the routes of agents, of acts and of webhooks.
+
+    Whoever records what ends answers them, with the Lease or without: an agent that is not heard
+    there counts as silent.
+    """
+    live, why_not = process.live, process.leading.why_unrecorded
     options = process.options.api
     if options is None:
         return []

@@ -27,6 +27,7 @@ from scheduler.service.api.callers import Caller
 from scheduler.service.api.http import api_app
 from scheduler.service.books import LiveBooks
 from scheduler.service.ending import NodeWord
+from scheduler.service.releasing import SWEEP_SECONDS
 from tests.support.live import WORDS, Live, types
 from tests.support.loops import run_in_virtual_time
 from tests.support.objects import container, node, pod
@@ -71,13 +72,18 @@ class Scene:
         self.live.settle()
         begun = self.live.ledger.beginning()
         books = LiveBooks(self.live.view, self.live.clock, WORDS, begun, self.live.groups)
+        self.why = ""
         self.agents = Agents(
-            self.live.view, books, self.live.ledger, self.live.clock, actor="scheduler/test"
+            self.live.view,
+            books,
+            self.live.ledger,
+            self.live.clock,
+            actor="scheduler/test",
+            why_not=lambda: self.why,
         )
         self.told: list[str] = []
         self.agents.first = lambda name: self.told.append(f"first {name}")
         self.agents.confirmed = lambda name: self.told.append(f"gone {name}")
-        self.why = ""
         self.known = Known(agent_of("a"))
         self.routes = AgentRoutes(self.agents, self.live.view, user=AGENT, why_not=lambda: self.why)
 
@@ -120,6 +126,13 @@ class Scene:
         state = self.live.view.recorded(f"uid-{name}")
         assert state is not None
         return self.agents.word(state)
+
+    def pass_by(self, seconds: float) -> None:
+        """Let time pass in which nodes are looked at once in a while, as they are."""
+        ends = self.live.clock.now + seconds
+        while self.live.clock.now < ends:
+            self.word()
+            self.live.clock.now = min(ends, self.live.clock.now + SWEEP_SECONDS)
 
     @property
     def assigned(self) -> list[str]:
@@ -408,9 +421,36 @@ def test_an_agent_is_away_after_some_silence_and_has_that_time_after_a_restart()
     assert not scene.word().has_agent
     scene.get("holdings")
     assert scene.word().agent_ready
-    scene.live.clock.now += SILENT_SECONDS
+    scene.pass_by(SILENT_SECONDS)
     word = scene.word()
     assert (word.has_agent, word.agent_ready) == (True, False)
+
+
+@pytest.mark.parametrize("why", ["NotLeader", "LedgerUnavailable", "ClusterViewStale: pods"])
+def test_an_agent_that_nobody_hears_is_not_silent(why: str) -> None:
+    """It was there all the time and got 503s: kubelet's word does not count in its place."""
+    scene = Scene()
+    scene.get("holdings")
+    scene.why = why
+    scene.pass_by(10 * SILENT_SECONDS)
+    assert scene.word().agent_ready
+    scene.why = ""
+    scene.pass_by(SILENT_SECONDS - 1)
+    assert scene.word().agent_ready, "it has as long as any to report again"
+    assert max(scene.agents.seconds()) == SILENT_SECONDS - 1
+    scene.live.clock.now += 1
+    assert not scene.word().agent_ready
+
+
+def test_a_process_that_was_paused_takes_nobody_for_silent() -> None:
+    """Agents called meanwhile, and nobody listened: the first look is before their next call."""
+    scene = Scene()
+    scene.get("holdings")
+    scene.pass_by(30)
+    scene.live.clock.now += 10 * SILENT_SECONDS
+    assert scene.word().agent_ready
+    scene.pass_by(SILENT_SECONDS)
+    assert not scene.word().agent_ready
 
 
 @pytest.mark.parametrize("status", ["True", "False", "Unknown"])
@@ -451,9 +491,9 @@ def test_agents_have_time_to_report_to_whoever_takes_over() -> None:
     """They spoke to another replica before."""
     scene = Scene()
     scene.live.record(NodeInventoried(node_uid="uid-a", node_name="a", by_agent=True))
-    scene.live.clock.now += 2 * SILENT_SECONDS
+    scene.pass_by(2 * SILENT_SECONDS)
     assert not scene.word().agent_ready
     scene.live.record(EpochStarted(epoch=9, holder="h", origin="o", tenure_version="1"))
     assert scene.word().agent_ready
-    scene.live.clock.now += SILENT_SECONDS
+    scene.pass_by(SILENT_SECONDS)
     assert not scene.word().agent_ready

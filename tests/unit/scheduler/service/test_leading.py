@@ -60,6 +60,20 @@ def test_a_clock_that_is_off_gives_nothing_and_says_so() -> None:
     assert moment.leading.why_not() == ""
 
 
+def test_whoever_has_the_epoch_records_what_ends_though_it_gives_nothing() -> None:
+    """So it hears agents too, whose word releases wait for: the Lease and the clock are nothing."""
+    moment = Moment()
+    assert moment.leading.why_unrecorded() == NOT_LEADER
+    moment.leading.took(3)
+    moment.now, moment.skewed = 99.0, True
+    assert moment.leading.why_unrecorded() == ""
+    moment.stale = "ClusterViewStale: pods"
+    assert moment.leading.why_unrecorded() == moment.stale
+    with pytest.raises(FencedError):
+        moment.leading.heard(4)
+    assert moment.leading.why_unrecorded() == NOT_LEADER
+
+
 def test_what_is_not_known_is_said_before_who_leads() -> None:
     """A ledger that is away makes the Lease go: whoever was the leader says which of both it is."""
     moment = Moment(stale="LedgerUnavailable")
