@@ -1,26 +1,26 @@
-"""The live scheduler is killed at every named point between two effects, and goes on."""
+"""The live scheduler is killed at every named point between two effects, and goes on; and again."""
 
 from __future__ import annotations
 
 import signal
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from random import Random
 from typing import Any, Final
 
 import pytest
 
-from ledger.domain.log.events import PodBound, PodReserved
-from ledger.store.open import open_ledger
-from tests.support.kube.bursts import burst, eventually, remove_pods, settled
+from tests.support.forked import Point
+from tests.support.kube.at_rest import check_at_rest, given_twice, listed, live, wait
+from tests.support.kube.bursts import DIALECTS, GROUPED, burst, remove_pods
 from tests.support.kube.control_plane import ControlPlane, free_port
 from tests.support.kube.inventory import DEVICES, TOPOLOGIES, know
-from tests.support.kube.pods import pods_in
+from tests.support.kube.pods import pod, pods_in
 from tests.support.kube.schedulers import (
-    CARD_GIB,
-    GIB,
     Identities,
     Served,
     add_gpu_node,
@@ -30,12 +30,11 @@ from tests.support.kube.schedulers import (
     remove_node,
 )
 from tests.support.process import tenure
-from tests.support.recount import differences, held_by_ledger, held_by_pods, most
+from tests.support.recount import held_by_ledger
 
 NODES: Final = ("killed-1", "killed-2", "killed-3")
 SIDES: Final = ("before", "after")
 DIES_SECONDS: Final = 90.0
-KILLED: Final = "tests.support.killed_scheduler"
 ROUNDS: Final = {
     "recording": {"record node.described": 1, "record pod.reserved": 2, "record pod.bound": 2},
     "binding": {"create pods/binding": 2, "answer bind": 2},
@@ -51,10 +50,27 @@ SETTLING: Final = [
     for point in (BEFORE_BINDING, (f"{side}:{effect}", 1))
 ]
 """Killed with a reservation that nobody bound, and again while that is being settled."""
-POINTS: Final = {
+POINTS: Final[dict[str, list[Point]]] = {
     name: [(f"{side}:{effect}", number) for effect, number in each.items() for side in SIDES]
     for name, each in ROUNDS.items()
 } | {"settling": SETTLING}
+
+ANYWHERE: Final = (
+    *(effect for each in ROUNDS.values() for effect in each),
+    *("patch pods", "record pod.voided", "record request.refused", "create events"),
+    *("replace leases", "patch configmaps"),
+)
+OFTEN: Final = 500
+NAMES: Final = 24
+KINDS: Final[dict[str, dict[str, Any]]] = {
+    **DIALECTS,
+    **GROUPED,
+    "two": {"amounts": {"nvidia.com/gpu": "2"}},
+    "five": {"amounts": {"nvidia.com/gpu": "5"}},
+}
+REACH_SECONDS: Final = 4.0
+"""Who came to no such point by then is killed where it is."""
+REST_EVERY: Final = 25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +91,7 @@ def world(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iter
         add_gpu_node(plane, name)
     identities = issue(tmp_path_factory.mktemp("identities"))
     there = World(plane=plane, identities=identities, port=free_port())
-    with plane.scheduler(asking(plane, there, identities)):
+    with plane.scheduler(asking(plane, there, identities, impatient=True)):
         yield there
     for name in NODES:
         remove_node(plane, name)
@@ -96,28 +112,110 @@ def test_killed_at_every_point_it_goes_on_as_if_nothing_had_been(
         with run(world, url, remembered=turn > 0, point=point) as served:
             there -= until_killed(plane, where, served, point[0])
     with run(world, url, remembered=True) as served:
-        bound = settled(plane, where, len(there))
-        missing = there - {one["metadata"]["name"] for one in bound}
-        assert not missing, f"{sorted(missing)}\n{served.words()}"
-        eventually(lambda: not differences(bound, url))
-        check_events(url, bound)
-        verified = tenure("verify", "--ledger", url, cwd=tmp_path)
-        assert verified.returncode == 0, verified.stdout + verified.stderr
+        wait(lambda: len(live(listed(plane, where))) == len(there), served.words)
+        check_at_rest(plane, where, url, tmp_path, served.words)
         remove_pods(plane, where, there)
-        eventually(lambda: not held_by_ledger(url))
+        wait(lambda: not held_by_ledger(url), served.words)
 
 
-def run(world: World, url: str, *, remembered: bool, point: tuple[str, int] | None = None) -> Any:  # noqa: ANN401 - a context manager
+@pytest.mark.parametrize(
+    "kills", [pytest.param(6, id="6"), pytest.param(OFTEN, id="500", marks=pytest.mark.slow)]
+)
+def test_killed_again_and_again_it_gives_nothing_twice_and_leaks_nothing(
+    world: World, namespace: Callable[..., str], ledger: str, kills: int, tmp_path: Path
+) -> None:
+    """At a point or at any moment, while Pods of every kind come, end and come again by name."""
+    churn = Churn(plane=world.plane, where=pods_in(namespace(managed=False)), rng=Random(kills))
+    for number in range(kills):
+        churn.go_on()
+        point = (
+            f"{churn.rng.choice(SIDES)}:{churn.rng.choice(ANYWHERE)}",
+            churn.rng.choice((1, 1, 2, 5)),
+        )
+        chosen = point if churn.rng.random() < 0.7 else None
+        with run(world, ledger, remembered=number > 0, point=chosen, ready=False) as served:
+            churn.until_killed(served, chosen)
+        assert not (twice := given_twice(listed(world.plane, churn.where))), twice
+        if number % REST_EVERY == REST_EVERY - 1:
+            with run(world, ledger, remembered=True) as served:
+                check_at_rest(world.plane, churn.where, ledger, tmp_path, served.words)
+    with run(world, ledger, remembered=True) as served:
+        pods = check_at_rest(world.plane, churn.where, ledger, tmp_path, served.words)
+        remove_pods(world.plane, churn.where, [one["metadata"]["name"] for one in pods])
+        wait(lambda: not held_by_ledger(ledger), served.words)
+    sys.stdout.write(f"kills={kills} {dict(churn.counts.most_common())}\n")
+
+
+@dataclass(slots=True, kw_only=True)
+class Churn:
+    """Pods that come and end, a few of few names at a time, and more than there is room for."""
+
+    plane: ControlPlane
+    where: str
+    rng: Random
+    counts: Counter[str] = field(default_factory=Counter)
+
+    def go_on(self) -> None:
+        """Let some Pods end, some be deleted, and some come, also under the name of one before."""
+        there = listed(self.plane, self.where)
+        for one in self.rng.sample(there, min(len(there), self.rng.randrange(5))):
+            name = one["metadata"]["name"]
+            if one["spec"].get("nodeName") and self.rng.random() < 0.5:
+                ended = {"status": {"phase": self.rng.choice(("Succeeded", "Failed"))}}
+                self.plane.api().patch(f"{self.where}/{name}/status", ended)
+                self.counts["ended"] += 1
+            else:
+                remove_pods(self.plane, self.where, [name])
+                self.counts["deleted"] += 1
+        taken = {one["metadata"]["name"] for one in listed(self.plane, self.where)}
+        for number in self.rng.sample(range(NAMES), self.rng.randrange(1, 7)):
+            if (name := f"p{number}") in taken:
+                continue
+            asked = KINDS[self.rng.choice(sorted(KINDS))]
+            made = self.plane.api().create(self.where, pod(name, schedulerName="tenure", **asked))
+            assert made.ok, made.message
+            self.counts["created"] += 1
+
+    def point(self) -> Point | None:
+        """Draw where it is to be killed; None = at any moment."""
+        if self.rng.random() < 0.3:
+            return None
+        what = f"{self.rng.choice(SIDES)}:{self.rng.choice(ANYWHERE)}"
+        return what, self.rng.choice((1, 1, 2, 3))
+
+    def until_killed(self, served: Served, point: Point | None) -> None:
+        """Wait until it killed itself; who is to come to no point is killed at some moment."""
+        patience = self.rng.uniform(0.1, REACH_SECONDS) if point is None else REACH_SECONDS
+        until, went_on = time.monotonic() + patience, False
+        while served.process.poll() is None and time.monotonic() < until:
+            time.sleep(0.02)
+            if not went_on and served.leads():
+                went_on = True
+                self.go_on()
+        served.kill()
+        assert served.process.returncode == -signal.SIGKILL, served.words()
+        self.counts["at a point" if time.monotonic() < until else "at a moment"] += 1
+        self.counts["while it led"] += went_on
+
+
+def run(
+    world: World,
+    url: str,
+    *,
+    remembered: bool,
+    point: Point | None = None,
+    ready: bool | None = None,
+) -> Any:  # noqa: ANN401 - a context manager
     """Run the product's service, killed at a point where one is named."""
-    program = ("tenure",) if point is None else (KILLED, point[0], str(point[1]))
     return extender(
         world.plane,
         url,
         world.identities,
         port=world.port,
         remembered=remembered,
-        ready=point is None,
-        program=program,
+        ready=point is None if ready is None else ready,
+        forked=True,
+        point=point,
     )
 
 
@@ -127,29 +225,10 @@ def until_killed(plane: ControlPlane, where: str, served: Served, point: str) ->
     until = time.monotonic() + DIES_SECONDS
     while served.process.poll() is None:
         assert time.monotonic() < until, f"it came to no such point: {point}\n{served.words()}"
-        bound = [
-            one["metadata"]["name"]
-            for one in plane.api().get(where).body["items"]
-            if one["spec"].get("nodeName")
-        ]
+        bound = [one["metadata"]["name"] for one in live(listed(plane, where))]
         if len(bound) > 2 and not removed:
             removed.add(bound[0])
             remove_pods(plane, where, removed)
         time.sleep(0.05)
     assert served.process.returncode == -signal.SIGKILL, served.words()
     return removed
-
-
-def check_events(url: str, bound: list[dict[str, Any]]) -> None:
-    """Compare the ledger's events with the Pods: each is bound once, where it was reserved for."""
-    with open_ledger(url, mode="read") as ledger:
-        recorded = [one.event for one in ledger.read_events()]
-    held = {event.pod_uid: event for event in recorded if isinstance(event, PodReserved)}
-    times = Counter(event.pod_uid for event in recorded if isinstance(event, PodBound))
-    assert max(times.values()) == 1, "nothing is bound twice"
-    for one in bound:
-        event = held[one["metadata"]["uid"]]
-        assert times[event.pod_uid] == 1, one["metadata"]["name"]
-        assert event.node_name == one["spec"]["nodeName"]
-        assert event.annotations.items() <= one["metadata"]["annotations"].items()
-    assert most(held_by_pods(bound), "memory") <= CARD_GIB * GIB

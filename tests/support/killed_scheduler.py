@@ -1,7 +1,5 @@
 """
-`tenure serve scheduler`, killed by SIGKILL at a named point.
-
-    python -m tests.support.killed_scheduler "after:record pod.bound" 2 serve scheduler ...
+`tenure serve scheduler`, killed by SIGKILL at a named point; `tests.support.forked` starts it.
 
 A point is before or after an effect, of which the first is number 1: `record TYPE` for the last
 event of a command, `VERB RESOURCE` for a call of the API that writes, `answer VERB` for a call of
@@ -13,7 +11,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 from collections.abc import Awaitable, Callable
 from functools import wraps
 from typing import Any, TypeVar
@@ -88,11 +85,3 @@ def resource(path: str) -> str:
     if steps[0] == "namespaces" and len(steps) > 2:
         steps = steps[2:]
     return "/".join(steps[::2])
-
-
-if __name__ == "__main__":
-    watch(Point(sys.argv[1], int(sys.argv[2])))
-    sys.argv[1:3] = []
-    from tenure.cli import main
-
-    main()

@@ -24,6 +24,7 @@ from certs.material import KeyPair, issue_authority, issue_leaf
 from ledger.signing import PrivateKey
 from scheduler.service.manifests import ApiManifests, SchedulerManifests, configuration, manifests
 from scheduler.service.witnesses import config_map_path
+from tests.support.forked import Forked, Point
 from tests.support.kube.control_plane import SCHEDULER_ACCOUNT, ControlPlane, free_port
 from tests.support.kube.inventory import DEVICES, TOPOLOGIES, know
 from tests.support.kube.webhooks import apply
@@ -106,7 +107,7 @@ class HasPort(Protocol):
 class Served:
     """A running extender."""
 
-    process: subprocess.Popen[bytes]
+    process: subprocess.Popen[bytes] | Forked
     port: int
     probes: int
     log: Path
@@ -158,7 +159,9 @@ def extender(
     replica: str = "tenure-scheduler-0",
     leading: bool = True,
     pod: str = "",
-    program: Sequence[str] = ("tenure",),
+    kubeconfig: Path | None = None,
+    forked: bool = False,
+    point: Point | None = None,
 ) -> Iterator[Served]:
     """
     Run `tenure serve scheduler` until the block ends; it waits until that is ready.
@@ -170,7 +173,9 @@ def extender(
         replica: one that is started again under its name has its Lease at once.
         leading: it is waited until this one answers; else it stands by.
         pod: the Pod object that it labels as the leader's.
-        program: the module that is run, with arguments of its own.
+        kubeconfig: how it reaches the API server, where that is another way than others have.
+        forked: it is a fork of a process that has imported it already, and starts sooner.
+        point: where it kills itself; it is forked then.
     """
     if not remembered:
         plane.api().delete(config_map_path("tenure-system"))
@@ -185,18 +190,17 @@ def extender(
     log = plane.folder / f"extender-{free_port()}.log"
     served_at, probes = port or free_port(), free_port()
     command = [
-        *(sys.executable, "-m", *program, "serve", "scheduler", "--ledger", ledger),
+        *("serve", "scheduler", "--ledger", ledger),
         *("--extender", f"127.0.0.1:{served_at}", "--probes", f"127.0.0.1:{probes}"),
-        *("--kubeconfig", str(plane.kubeconfig(SCHEDULER_ACCOUNT)), "--name", "127.0.0.1"),
-        *("--certificates", str(identities.server)),
+        *("--kubeconfig", str(kubeconfig or plane.kubeconfig(SCHEDULER_ACCOUNT))),
+        *("--certificates", str(identities.server), "--name", "127.0.0.1"),
         *("--proof-key", str(identities.keys / "proof.key")),
         *("--ledger-key", str(identities.keys / "ledger.key"), "--drain-seconds", "0"),
         *("--replica", replica, "--pod", pod),
     ]
     if api:
         command += ["--api", f"127.0.0.1:{api}", "--api-name", API_NAME]
-    with log.open("wb") as words:
-        process = subprocess.Popen(command, stderr=words)
+    process = Forked(command, log, point) if forked or point else _started(command, log)
     served = Served(process=process, port=served_at, probes=probes, log=log)
     try:
         if ready:
@@ -212,14 +216,34 @@ def extender(
                 process.wait(20)
 
 
-def asking(plane: ControlPlane, served: HasPort, identities: Identities) -> Path:
-    """Write and return the configuration of a kube-scheduler that asks this extender."""
+def _started(command: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
+    with log.open("wb") as words:
+        return subprocess.Popen([sys.executable, "-m", "tenure", *command], stderr=words)
+
+
+def asking(
+    plane: ControlPlane,
+    served: HasPort,
+    identities: Identities,
+    *,
+    kubeconfig: Path | None = None,
+    impatient: bool = False,
+) -> Path:
+    """
+    Write and return the configuration of a kube-scheduler that asks this extender.
+
+    Args:
+        kubeconfig: how it reaches the API server, where that is another way than others have.
+        impatient: it tries again after a second, however often it was refused or not answered.
+    """
     config = configuration(
         f"https://127.0.0.1:{served.port}",
         str(identities.client),
         namespace="tenure-system",
-        kubeconfig=str(plane.kubeconfig(KUBE_SCHEDULER)),
+        kubeconfig=str(kubeconfig or plane.kubeconfig(KUBE_SCHEDULER)),
     )
+    if impatient:
+        config["podMaxBackoffSeconds"] = 1
     path = plane.folder / f"asking-{served.port}.yaml"
     path.write_text(yaml.safe_dump(config))
     return path
