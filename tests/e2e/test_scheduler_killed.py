@@ -15,7 +15,7 @@ from typing import Any, Final
 import pytest
 
 from tests.support.forked import Point
-from tests.support.kube.at_rest import check_at_rest, given_twice, listed, live, wait
+from tests.support.kube.at_rest import check_at_rest, given_twice, listed, live, prove, wait
 from tests.support.kube.bursts import DIALECTS, GROUPED, burst, remove_pods
 from tests.support.kube.control_plane import ControlPlane, free_port
 from tests.support.kube.inventory import DEVICES, TOPOLOGIES, know
@@ -113,9 +113,10 @@ def test_killed_at_every_point_it_goes_on_as_if_nothing_had_been(
             there -= until_killed(plane, where, served, point[0])
     with run(world, url, remembered=True) as served:
         wait(lambda: len(live(listed(plane, where))) == len(there), served.words)
-        check_at_rest(plane, where, url, tmp_path, served.words)
+        check_at_rest(plane, where, url, served.words)
         remove_pods(plane, where, there)
         wait(lambda: not held_by_ledger(url), served.words)
+    prove(url, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -138,11 +139,12 @@ def test_killed_again_and_again_it_gives_nothing_twice_and_leaks_nothing(
         assert not (twice := given_twice(listed(world.plane, churn.where))), twice
         if number % REST_EVERY == REST_EVERY - 1:
             with run(world, ledger, remembered=True) as served:
-                check_at_rest(world.plane, churn.where, ledger, tmp_path, served.words)
+                check_at_rest(world.plane, churn.where, ledger, served.words)
     with run(world, ledger, remembered=True) as served:
-        pods = check_at_rest(world.plane, churn.where, ledger, tmp_path, served.words)
+        pods = check_at_rest(world.plane, churn.where, ledger, served.words)
         remove_pods(world.plane, churn.where, [one["metadata"]["name"] for one in pods])
         wait(lambda: not held_by_ledger(ledger), served.words)
+    prove(ledger, tmp_path)
     sys.stdout.write(f"kills={kills} {dict(churn.counts.most_common())}\n")
 
 

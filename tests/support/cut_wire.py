@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import Enum
-from threading import Thread
 from typing import Final
 
 from sqlalchemy import URL, make_url
 
-_PORT: Final = 5432
+from tests.support.relay import listening, reach, through
+
 _BYTES: Final = 65_536
 _READY: Final = b"Z\x00\x00\x00\x05"
 """How the last message of an answer begins; the byte behind it is I outside of a transaction."""
@@ -62,7 +62,7 @@ class Wire:
             if self.refusing:
                 self.refused += 1
                 return
-            from_server, to_server = await self._connect()
+            from_server, to_server = await reach(self.server)
             await _Pair(wire=self, client=writer, server=to_server).carry(reader, from_server)
         except OSError:  # a side that is gone has nothing more to carry
             pass
@@ -71,12 +71,6 @@ class Wire:
                 each.close()
                 with suppress(OSError):
                     await each.wait_closed()
-
-    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        folder, port = self.server.query.get("host"), self.server.port or _PORT
-        if isinstance(folder, str) and folder.startswith("/"):
-            return await asyncio.open_unix_connection(f"{folder}/.s.PGSQL.{port}")
-        return await asyncio.open_connection(self.server.host or str(folder), port)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -145,34 +139,8 @@ class _Pair:
 
 @contextmanager
 def wire_to(url: str) -> Iterator[Wire]:
-    """
-    Yield a wire to the server of a ledger's URL, which listens on this machine alone.
-
-    It runs in a thread of its own: a client may block the test's.
-    """
-    server = make_url(url)
-    wire, loop = Wire(server=server), asyncio.new_event_loop()
-    thread = Thread(target=loop.run_forever, name="wire", daemon=True)
-    thread.start()
-
-    async def listen() -> asyncio.Server:
-        return await asyncio.start_server(wire.serve, "127.0.0.1", 0)
-
-    async def end() -> None:
-        listening.close()
-        tasks = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-    listening = asyncio.run_coroutine_threadsafe(listen(), loop).result()
-    port = listening.sockets[0].getsockname()[1]
-    near = server.set(host="127.0.0.1", port=port).difference_update_query(["host"])
-    wire.url = near.render_as_string(hide_password=False)
-    try:
+    """Yield a wire to the server of a ledger's URL, which listens on this machine alone."""
+    wire = Wire(server=make_url(url))
+    with listening(wire.serve) as (port, _):
+        wire.url = through(url, port)
         yield wire
-    finally:
-        asyncio.run_coroutine_threadsafe(end(), loop).result()
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()

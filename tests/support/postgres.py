@@ -274,6 +274,17 @@ class OwnServer:
             process.kill()
             process.wait()
 
+    def kill(self) -> None:
+        """End its first process without a word, and wait until the others have noticed."""
+        assert self.process is not None
+        pid = self.process.pid
+        others = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        self.stop(signal.SIGKILL)
+        end = time.monotonic() + _START_SECONDS
+        while any(Path(f"/proc/{each}").exists() for each in others):
+            assert time.monotonic() < end, "processes of a server that was killed go on"
+            time.sleep(0.02)
+
     def _reach(self) -> None:
         """Take a copy of programs that only root may enter, with the libraries that lie beside."""
         try:

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import IO, Final
+from typing import Final
 
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -57,6 +57,7 @@ class ControlPlane:
 
     Attributes:
         users: the authority of people's certificates.
+        etcd, server: the processes, which a test may kill and start again.
     """
 
     url: str
@@ -65,25 +66,44 @@ class ControlPlane:
     folder: Path
     programs: Path
     users: KeyPair
+    etcd: Program
+    server: Program
 
     def api(self, user: str = ADMIN) -> Api:
         """Return a client that speaks as this user."""
         return Api(self.url, ca_file=self.ca_file, token=self.tokens[user])
 
-    def kubeconfig(self, user: str) -> Path:
-        """Write and return a kubeconfig for this user."""
-        path = self.folder / f"{user.replace(':', '-')}.kubeconfig"
+    def kubeconfig(self, user: str, url: str = "") -> Path:
+        """Write and return a kubeconfig for this user, who reaches the server by this URL."""
+        url = url or self.url
+        path = self.folder / f"{user.replace(':', '-')}-{url.rpartition(':')[2]}.kubeconfig"
         path.write_text(
             "apiVersion: v1\nkind: Config\ncurrent-context: test\n"
-            f"clusters: [{{name: test, cluster: {{server: '{self.url}',"
+            f"clusters: [{{name: test, cluster: {{server: '{url}',"
             f" certificate-authority: '{self.ca_file}'}}}}]\n"
             f"users: [{{name: test, user: {{token: '{self.tokens[user]}'}}}}]\n"
             "contexts: [{name: test, context: {cluster: test, user: test}}]\n"
         )
         return path
 
+    def wait_ready(self) -> None:
+        """
+        Wait until the API server answers.
+
+        Raises:
+            AssertionError: it ended or did not get ready; with the end of its log.
+        """
+        until = time.monotonic() + READY_SECONDS
+        while time.monotonic() < until:
+            assert self.server.runs(), f"kube-apiserver ended:\n{self.server.words()}"
+            with contextlib.suppress(OSError):
+                if self.ca_file.exists() and self.api().is_ready():
+                    return
+            time.sleep(0.1)
+        raise AssertionError(f"kube-apiserver did not get ready:\n{self.server.words()}")
+
     @contextlib.contextmanager
-    def scheduler(self, config: Path, *arguments: str) -> Iterator[None]:
+    def scheduler(self, config: Path, *arguments: str) -> Iterator[Program]:
         """Run kube-scheduler with this configuration file until the block ends."""
         command = [
             *(str(self.programs / SCHEDULER), "--config", str(config)),
@@ -91,8 +111,45 @@ class ControlPlane:
             *("--secure-port", str(free_port()), "--cert-dir", str(self.folder / "scheduler")),
             *arguments,
         ]
-        with _running(command, self.folder / "scheduler.log"):
-            yield
+        with _running(command, self.folder / "scheduler.log") as program:
+            yield program
+
+
+@dataclass(slots=True, kw_only=True)
+class Program:
+    """A process with its words in a file, which can be started again as it was."""
+
+    command: list[str]
+    log: Path
+    process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it."""
+        with self.log.open("ab") as words:
+            self.process = subprocess.Popen(self.command, stdout=words, stderr=subprocess.STDOUT)
+
+    def runs(self) -> bool:
+        """Tell whether it runs."""
+        return self.process is not None and self.process.poll() is None
+
+    def words(self) -> str:
+        """Return the end of what it logged."""
+        return self.log.read_text(errors="replace")[-3_000:]
+
+    def kill(self) -> None:
+        """End it without a word."""
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait(STOP_SECONDS)
+
+    def stop(self) -> None:
+        """Let it end, and see to it that it does."""
+        assert self.process is not None
+        self.process.terminate()
+        try:
+            self.process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.kill()
 
 
 @contextlib.contextmanager
@@ -112,13 +169,13 @@ def control_plane(folder: Path, programs: Path) -> Iterator[ControlPlane]:
         *("--initial-advertise-peer-urls", f"http://127.0.0.1:{peer}"),
         *("--initial-cluster", f"default=http://127.0.0.1:{peer}"),
     ]
-    with _running(etcd, folder / "etcd.log"):
+    with _running(etcd, folder / "etcd.log") as store:
         tokens = _write_tokens(folder / "tokens.csv")
         port = free_port()
         users, proxies = _authority("users"), _authority("proxies")
         server = _api_server(programs, folder, etcd_port=client, port=port)
         server += _certificates(folder, users, proxies)
-        with _running(server, folder / "apiserver.log") as process:
+        with _running(server, folder / "apiserver.log") as running:
             plane = ControlPlane(
                 url=f"https://127.0.0.1:{port}",
                 ca_file=folder / "certs" / "apiserver.crt",
@@ -126,8 +183,10 @@ def control_plane(folder: Path, programs: Path) -> Iterator[ControlPlane]:
                 folder=folder,
                 programs=programs,
                 users=users,
+                etcd=store,
+                server=running,
             )
-            _wait_ready(plane, process, folder / "apiserver.log")
+            plane.wait_ready()
             yield plane
 
 
@@ -211,36 +270,13 @@ def _write_tokens(path: Path) -> dict[str, str]:
     return tokens
 
 
-def _wait_ready(plane: ControlPlane, process: subprocess.Popen[bytes], log: Path) -> None:
-    until = time.monotonic() + READY_SECONDS
-    while time.monotonic() < until:
-        assert process.poll() is None, f"kube-apiserver ended:\n{_end_of(log)}"
-        with contextlib.suppress(OSError):
-            if plane.ca_file.exists() and plane.api().is_ready():
-                return
-        time.sleep(0.1)
-    raise AssertionError(f"kube-apiserver did not get ready:\n{_end_of(log)}")
-
-
 @contextlib.contextmanager
-def _running(command: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
+def _running(command: list[str], log: Path) -> Iterator[Program]:
     """Run a program with its words in a file; at the end stop exactly this process."""
-    with log.open("wb") as words:
-        process = _start(command, words)
-        try:
-            yield process
-        finally:
-            process.terminate()
-            try:
-                process.wait(STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait(STOP_SECONDS)
-
-
-def _start(command: list[str], words: IO[bytes]) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(command, stdout=words, stderr=subprocess.STDOUT)
-
-
-def _end_of(log: Path) -> str:
-    return log.read_text(errors="replace")[-3_000:]
+    log.unlink(missing_ok=True)
+    program = Program(command=command, log=log)
+    program.start()
+    try:
+        yield program
+    finally:
+        program.stop()
