@@ -23,6 +23,8 @@ PAUSE_SECONDS_MAX: Final = 30.0
 HEALTHY_SECONDS: Final = 120.0
 """A watch that was open for so long has recovered: the next failure is a first one."""
 RETRY_AFTER_SECONDS_MAX: Final = 60.0
+AT_ONCE_SECONDS: Final = 1.0
+"""A watch that ends sooner, and told nothing, has failed."""
 ABSENT_SECONDS: Final = 10.0
 """How long a kind that the API server does not serve is left alone."""
 
@@ -71,7 +73,8 @@ class Reflector:
     Attributes:
         synced: the sink has all there was at some moment, and is told of changes since.
         open: a watch is open.
-        relists: why lists were read, by reason: `first`, `gone` (410), `broken` (no event).
+        relists: why lists were read, by reason: `first`, `gone` (410), `broken` (no event, or one
+            that is older than the one before).
     """
 
     def __init__(
@@ -222,21 +225,35 @@ class Reflector:
 
     async def _watch(self) -> None:
         path = f"{self._path}?watch=1&allowWatchBookmarks=true&resourceVersion={self._version}"
+        began, is_told = self._monotonic(), False
         async with aclosing(self._source.watch(path, WATCH_SECONDS)) as events:
             async for event in events:
                 self._take(event.get("type"), event.get("object") or {})
+                is_told = True
+        if not is_told and self._monotonic() - began < AT_ONCE_SECONDS:
+            raise ApiError(f"the watch ended at once: path={self._path}")
 
     def _take(self, kind: object, item: Object) -> None:
+        """
+        Take an event.
+
+        Raises:
+            ApiError: it is none, or older than the one before, which no API server tells: what came
+                late, only a new list says.
+        """
         if kind == "ERROR":
-            is_gone = item.get("code") == GONE
-            self._forget_version("gone" if is_gone else "broken")
-            if not is_gone:
-                raise ApiError(f"the watch failed: path={self._path}: {item.get('message')}")
-            return
+            self._forget_version("broken")
+            said, code = item.get("message"), item.get("code")
+            status = code if isinstance(code, int) else None
+            raise ApiError(f"the watch failed: path={self._path}: {said}", status=status)
         version = (item.get("metadata") or {}).get("resourceVersion")
         if not version:
             self._forget_version("broken")
             raise ApiError(f"not a watch's event: path={self._path}, type={kind!r}")
+        if 0 < _number(version) < _number(self._version):
+            fact = f"resourceVersion={version}, told={self._version}, path={self._path}"
+            self._forget_version("broken")
+            raise ApiError(f"the watch went backwards: {fact}")
         if kind in {"ADDED", "MODIFIED"}:
             self._put(item)
         elif kind == "DELETED":

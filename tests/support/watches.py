@@ -24,7 +24,7 @@ class ScriptedWatch:
     listed: dict[str, list[Object]] = field(default_factory=dict)
     absent: set[str] = field(default_factory=set)
     page: int = 2
-    version: int = 100
+    version: int = 1
     opened: list[str] = field(default_factory=list)
     failures: list[ApiError] = field(default_factory=list)
     events: dict[str, asyncio.Queue[Object | None]] = field(default_factory=dict)

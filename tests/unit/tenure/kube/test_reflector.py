@@ -102,7 +102,7 @@ def test_after_a_list_only_what_differs_is_told() -> None:
         told.words.clear()
         source.listed[PATH] = [thing("x"), thing("z", 7), thing("n")]
         source.tell(PATH, "ERROR", {"code": 410, "message": "too old resource version"})
-        source.tell(PATH, "END", {})
+        await asyncio.sleep(PAUSE_SECONDS)
         await source.told()
         assert told.words == ["+uid-z:7", "+uid-n:1", "-uid-y"]
         assert dict(reflector.relists) == {"first": 1, "gone": 1}
@@ -122,9 +122,9 @@ def test_an_object_made_anew_under_its_name_is_another_one(*, by_list: bool) -> 
         if by_list:
             source.listed[PATH] = [anew]
             source.tell(PATH, "ERROR", {"code": 410})
-            source.tell(PATH, "END", {})
         else:
             source.tell(PATH, "ADDED", anew)
+        await asyncio.sleep(PAUSE_SECONDS)
         await source.told()
         assert told.words == ["-uid-x", "+uid-2:5"]
         if not by_list:
@@ -156,13 +156,13 @@ def test_what_an_api_server_that_was_set_back_lists_is_told_only_where_that_may_
         await source.told()
         source.failures.append(why)
         source.tell(PATH, "END", {})
-        await asyncio.sleep(PAUSE_SECONDS)
+        await asyncio.sleep(2 * PAUSE_SECONDS)
         await source.told()
         if may_be:
             assert told.known == {"uid-x": "x"}
             task.cancel()
         else:
-            with pytest.raises(SetBackError, match="resourceVersion=100, told=150"):
+            with pytest.raises(SetBackError, match="resourceVersion=1, told=150"):
                 await task
             assert told.known == {"uid-x": "x", "uid-late": "late"}
 
@@ -189,7 +189,7 @@ def test_a_version_that_is_gone_before_the_watch_opens_is_listed_anew() -> None:
     async def act(reflector: Reflector, source: ScriptedWatch, told: Told) -> None:
         source.failures.append(ApiError("refused", status=410))
         source.tell(PATH, "END", {})
-        await asyncio.sleep(PAUSE_SECONDS)
+        await asyncio.sleep(2 * PAUSE_SECONDS)
         await source.told()
         assert dict(reflector.relists) == {"first": 1, "gone": 1}
         assert told.words == ["+uid-x:1"]
@@ -232,6 +232,7 @@ def test_an_api_server_that_wants_to_be_left_alone_is(told_seconds: float, waite
     async def act(_: Reflector, source: ScriptedWatch, __: Told) -> None:
         loop = asyncio.get_running_loop()
         source.failures.append(ApiError("busy", status=429, retry_after_seconds=told_seconds))
+        source.tell(PATH, "BOOKMARK", {"metadata": {"resourceVersion": "2"}})
         source.tell(PATH, "END", {})
         await source.told()
         began = loop.time()
@@ -255,11 +256,56 @@ def test_what_is_old_is_told_by_bookmarks_too() -> None:
     followed(act, thing("x"))
 
 
-class Server:
-    """A collection with a history: lists in pages, watches from a version, faults as drawn."""
+@pytest.mark.parametrize("storm", ["gone", "over"])
+def test_a_storm_of_watches_that_end_is_not_answered_with_a_storm_of_calls(storm: str) -> None:
+    """410 within every watch, or a balancer that closes each: it calls less and less often."""
 
-    def __init__(self, seed: int) -> None:
+    async def act(reflector: Reflector, source: ScriptedWatch, _: Told) -> None:
+        source.opened.clear()
+        end = asyncio.get_running_loop().time() + 120
+        while asyncio.get_running_loop().time() < end:
+            ended = ("ERROR", {"code": 410}) if storm == "gone" else ("END", {})
+            source.tell(PATH, *ended)
+            await asyncio.sleep(0.5)
+        assert 5 < len(source.opened) < 40
+        await asyncio.sleep(PAUSE_SECONDS_MAX)
+        assert reflector.open
+
+    followed(act, thing("x"))
+
+
+def test_a_watch_that_goes_backwards_brings_nobody_back() -> None:
+    """What ended does not come again by a word from before; only a list says what is there."""
+
+    async def act(reflector: Reflector, source: ScriptedWatch, told: Told) -> None:
+        source.tell(PATH, "ADDED", thing("y", 5))
+        source.tell(PATH, "DELETED", thing("y", 9))
+        source.tell(PATH, "DELETED", thing("y", 9))
+        source.tell(PATH, "MODIFIED", thing("y", 8))
+        await source.told()
+        assert told.known == {"uid-x": "x"}
+        assert not reflector.synced
+        source.version = 10
+        await asyncio.sleep(PAUSE_SECONDS)
+        await source.told()
+        assert dict(reflector.relists) == {"first": 1, "broken": 1}
+        assert told.known == {"uid-x": "x"}
+        assert reflector.open
+
+    followed(act, thing("x"))
+
+
+class Server:
+    """
+    A collection with a history: lists in pages, watches from a version, faults as drawn.
+
+    Args:
+        mixed_up: events come twice, late, or in another order.
+    """
+
+    def __init__(self, seed: int, *, mixed_up: bool) -> None:
         self.draw = random.Random(seed)
+        self.mixed_up = mixed_up
         self.version = 10
         self.objects: dict[str, Object] = {}
         self.history: list[tuple[int, str, Object]] = []
@@ -323,8 +369,8 @@ class Server:
                 raise ApiError("cut")
             if self.draw.random() < 0.6:
                 self.change()
-            for version, kind, item in [each for each in self.history if each[0] > since]:
-                since = version
+            for version, kind, item in self._mixed(since):
+                since = max(since, version)
                 yield {"type": kind, "object": item}
                 if self.draw.random() < 0.1:
                     raise ApiError("cut within")
@@ -333,13 +379,22 @@ class Server:
                 item = {"metadata": {"resourceVersion": str(since)}}
                 yield {"type": "BOOKMARK", "object": item}
 
+    def _mixed(self, since: int) -> list[tuple[int, str, Object]]:
+        """Return what came after a version."""
+        told = [each for each in self.history if each[0] > since]
+        if told and self.mixed_up and self.draw.random() < 0.3:
+            told += self.draw.choices(self.history, k=2)
+            self.draw.shuffle(told)
+        return told
 
+
+@pytest.mark.parametrize("mixed_up", [False, True], ids=["in order", "mixed up"])
 @pytest.mark.parametrize("seed", range(40))
-def test_whatever_fails_the_sink_ends_with_what_is_there(seed: int) -> None:
+def test_whatever_fails_the_sink_ends_with_what_is_there(seed: int, *, mixed_up: bool) -> None:
     """Cuts, 410 in every form, lists that change between pages; two of one name never."""
 
     async def main() -> None:
-        server, told = Server(seed), Told()
+        server, told = Server(seed, mixed_up=mixed_up), Told()
         loop = asyncio.get_running_loop()
         reflector = Reflector(
             server, PATH, told, monotonic=loop.time, jitter=random.Random(seed).random

@@ -10,6 +10,7 @@ import pytest
 from certs.ports import ApiError, Object
 from tenure.kube import reflector, watching
 from tenure.kube.watching import Watched
+from tests.support.loops import run_in_virtual_time
 from tests.support.watches import ScriptedWatch
 
 PATH = "/api/v1/things"
@@ -36,7 +37,7 @@ def follow(act: Act, *there: Object) -> None:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
-    asyncio.run(main())
+    run_in_virtual_time(main())
 
 
 def test_every_page_is_listed_and_every_change_is_taken() -> None:
@@ -66,13 +67,16 @@ def test_every_page_is_listed_and_every_change_is_taken() -> None:
 def test_a_version_that_is_too_old_is_listed_anew() -> None:
     """What went meanwhile was told to nobody: only a list shows it."""
 
-    async def act(watched: Watched[str], source: ScriptedWatch, _: asyncio.Task[None]) -> None:
+    async def act(watched: Watched[str], source: ScriptedWatch, task: asyncio.Task[None]) -> None:
         source.listed[PATH] = [thing("z", "3")]
         source.tell(PATH, "ERROR", {"code": 410, "message": "too old resource version"})
-        source.tell(PATH, "END", {})
+        with pytest.raises(ApiError, match="too old"):
+            await task
+        again = asyncio.create_task(watched.follow())
         await source.told()
         assert watched.of("a") == {"z": "3"}
         assert watched.reflector.open
+        again.cancel()
 
     follow(act, thing("x", "1"))
 
