@@ -5,28 +5,33 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from contextlib import AsyncExitStack
+from collections.abc import Callable
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass
 from typing import Final
 
-from ledger.store.service import open_service
+from ledger.domain.errors import CorruptLedgerError, LedgerError, UnknownEventError
+from ledger.store.service import Service, open_service
 from scheduler.cluster.settings import settings_hash
 from scheduler.decide.settings import SchedulingSettings
 from scheduler.record.events import DecidedBy
 from scheduler.service.agents import SILENT_SECONDS
+from scheduler.service.api.http import LateRoutes
 from scheduler.service.assembly import Ports, assemble
-from scheduler.service.freshness import Freshness
+from scheduler.service.beginning import Beginning
+from scheduler.service.freshness import AWAY, Freshness
 from scheduler.service.http import extender_app
 from scheduler.service.leading import Leading
 from scheduler.service.metrics import Metrics
 from scheduler.service.replica import Replica
 from tenure.config import read_settings
-from tenure.kube.objects import connected
+from tenure.kube.objects import KubeObjects, connected
 from tenure.kube.reflector import Reflector, SetBackError
 from tenure.serving.background import as_coroutine, tasks_of_process
 from tenure.serving.listening import Connections, announced
 from tenure.serving.probes import probes_app
 from tenure.serving.scheduling.agents import agent_routes
-from tenure.serving.scheduling.api import answer_people
+from tenure.serving.scheduling.api import answer_discovery, answer_people
 from tenure.serving.scheduling.certificates import ServingFolder
 from tenure.serving.scheduling.cluster import origin_of, reflectors
 from tenure.serving.scheduling.label import label_the_leader
@@ -63,33 +68,111 @@ async def serve_scheduler(options: SchedulerOptions) -> None:
     metrics = Metrics()
     folder = ServingFolder(options, metrics)
     async with AsyncExitStack() as stack:
+        started = await _started(options, metrics, stack)
+        found = await _found(started)
+        if found is None:
+            return
         standing = Standing(options)
-        process = await _opened(options, settings, metrics, stack, standing)
-        await _show_probes(process)
+        process = await _opened(started, settings, standing, found)
+        _show(process)
+        started.why_not_ready = lambda: why_not_ready(process)
         pods = _follow(process)
         be_a_replica(process, standing, pods)
         await label_the_leader(process)
         process.repeat(LOOK_SECONDS, "certificates", as_coroutine(folder.look))
         process.repeat(LOOK_SECONDS, "holds", as_coroutine(process.live.holds.expire))
-        await answer_people(process, agent_routes(process))
+        if started.late is not None:
+            answer_people(process, started.late, agent_routes(process))
         process.tasks.start()
         await _answer(process, folder)
 
 
+@dataclass(slots=True, kw_only=True)
+class Started:
+    """
+    What a process has before there is a ledger.
+
+    Attributes:
+        late: what is answered to people once there is one; None = nobody is.
+        why_not_ready: why no calls should come here.
+    """
+
+    options: SchedulerOptions
+    metrics: Metrics
+    stack: AsyncExitStack
+    stopping: asyncio.Event
+    objects: KubeObjects
+    late: LateRoutes | None = None
+    why_not_ready: Callable[[], str] = lambda: AWAY
+
+
+async def _started(options: SchedulerOptions, metrics: Metrics, stack: AsyncExitStack) -> Started:
+    """Listen for probes, and for clients that look around: that takes no ledger."""
+    started = Started(
+        options=options,
+        metrics=metrics,
+        stack=stack,
+        stopping=_told_to_stop(),
+        objects=await stack.enter_async_context(connected(options.kubeconfig)),
+    )
+    app = probes_app(metrics.registry, lambda: started.why_not_ready())  # noqa: PLW0108 - another later
+    await stack.enter_async_context(announced(app, options.probes, "probes", Connections()))
+    if options.api is not None:
+        tasks = await stack.enter_async_context(tasks_of_process())
+        started.late = await answer_discovery(options.api, started.objects, metrics, tasks, stack)
+        tasks.start()
+    return started
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """The ledger: whose it is, open, and what it tells."""
+
+    origin: str
+    service: Service
+    begun: Beginning
+
+
+async def _found(started: Started) -> Found | None:
+    """
+    Wait for the ledger, and open it; None when the process is told to stop before.
+
+    Raises:
+        InputError: there is none there, or another's.
+        CorruptLedgerError, UnknownEventError: waiting makes it no better.
+    """
+    options, reason = started.options, ""
+    origin = await origin_of(started.objects)
+    while not started.stopping.is_set():
+        try:
+            begun = await asyncio.to_thread(beginning_of, options.ledger, origin)
+            service = await started.stack.enter_async_context(
+                open_service(options.ledger, write=True)
+            )
+        except (CorruptLedgerError, UnknownEventError):
+            raise
+        except LedgerError as error:
+            if str(error) != reason:
+                reason = str(error)
+                _log.error("the ledger does not answer: waiting", extra={"reason": reason})
+        else:
+            return Found(origin=origin, service=service, begun=begun)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LOOK_SECONDS):
+                await started.stopping.wait()
+    return None
+
+
 async def _opened(
-    options: SchedulerOptions,
+    started: Started,
     settings: SchedulingSettings,
-    metrics: Metrics,
-    stack: AsyncExitStack,
     standing: Standing,
+    found: Found,
 ) -> Process:
-    """Open the ledger of our cluster, and put together what decides."""
-    stopping, woken = _told_to_stop(), asyncio.Event()
-    clock, freshness = ProcessClock(), Freshness()
-    objects = await stack.enter_async_context(connected(options.kubeconfig))
-    origin = await origin_of(objects)
-    service = await stack.enter_async_context(open_service(options.ledger, write=True))
-    begun = await asyncio.to_thread(beginning_of, options.ledger, origin)
+    """Put together what decides."""
+    origin, service, begun = found.origin, found.service, found.begun
+    options, stack, objects = started.options, started.stack, started.objects
+    woken, clock, freshness = asyncio.Event(), ProcessClock(), Freshness()
     recorder = ProbedLane(service, freshness, clock.monotonic)
     stack.push_async_callback(recorder.close)
     leadership = leadership_of(options, objects, freshness, recorder)
@@ -128,10 +211,10 @@ async def _opened(
         options=options,
         settings=settings,
         stack=stack,
-        stopping=stopping,
+        stopping=started.stopping,
         woken=woken,
         clock=clock,
-        metrics=metrics,
+        metrics=started.metrics,
         objects=objects,
         origin=origin,
         service=service,
@@ -157,8 +240,8 @@ def _told_to_stop() -> asyncio.Event:
     return stopping
 
 
-async def _show_probes(process: Process) -> None:
-    """Listen for kubelet and Prometheus."""
+def _show(process: Process) -> None:
+    """Show in the metrics what is known and done."""
     live, metrics, leading = process.live, process.metrics, process.leading
     metrics.count_drift(live.reconciling.count)
     metrics.read(
@@ -187,9 +270,6 @@ async def _show_probes(process: Process) -> None:
         ("tenure_kubernetes_events", "Events for people, by fate.", "what", live.telling.counts),
     ):
         metrics.count(name, words, label, counts.copy)
-    app = probes_app(metrics.registry, lambda: why_not_ready(process))
-    listens = announced(app, process.options.probes, "probes", Connections())
-    await process.stack.enter_async_context(listens)
 
 
 def _follow(process: Process) -> Reflector:

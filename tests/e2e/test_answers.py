@@ -15,6 +15,7 @@ from typing import Any, Final
 import pytest
 
 from certs.material import KeyPair
+from scheduler.service.freshness import AWAY
 from scheduler.service.manifests import ApiManifests, SchedulerManifests, manifests
 from tests.support.kube.bursts import eventually, remove_pods
 from tests.support.kube.control_plane import ADMIN, ControlPlane, free_port
@@ -31,6 +32,7 @@ from tests.support.kube.schedulers import (
     remove_node,
 )
 from tests.support.kube.webhooks import apply, remove
+from tests.support.postgres import own_server
 from tests.support.process import tenure
 from tests.support.stores import PostgresStore
 
@@ -296,3 +298,37 @@ def test_a_standby_answers_too_and_discovery_stays_while_the_ledger_is_away(
         eventually(lambda: each(who) == [200, 200])
     remove_node(plane, NODE)
     copy.server.run(f"DROP DATABASE {copy.database} WITH (FORCE)")
+
+
+def test_who_starts_without_its_ledger_answers_discovery_and_waits(
+    plane: ControlPlane, identities: Identities
+) -> None:
+    """Or an API server that finds this replica deletes no namespace; then it goes on by itself."""
+    with own_server() as own:
+        store = PostgresStore(server=own.server, database=own.server.new_database())
+        store.open("create").close()
+        own.stop()
+        port = free_port()
+        with extender(plane, store.url, identities, api=port, ready=False) as served:
+            context = ssl.create_default_context(cafile=str(identities.server / "ca.crt"))
+            context.check_hostname = False
+
+            def asked(path: str) -> int:
+                try:
+                    url = f"https://127.0.0.1:{port}{path}"
+                    with urllib.request.urlopen(url, timeout=5, context=context) as answer:
+                        return int(answer.status)
+                except urllib.error.HTTPError as refusal:
+                    with refusal:
+                        return refusal.code
+                except OSError:
+                    return 0
+
+            eventually(lambda: "does not answer: waiting" in served.words())
+            assert [asked(path) for path in ("/apis", GROUP, "/openapi/v3")] == [200] * 3
+            assert asked(f"{GROUP}/answers/who") == 503
+            assert served.probe("readyz").strip() == AWAY
+            assert served.probe("livez") == "ok\n"
+            own.start()
+            served.wait_ready()
+            assert asked(f"{GROUP}/answers/who") == 401

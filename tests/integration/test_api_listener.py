@@ -18,7 +18,7 @@ from aiohttp import web
 
 from certs.material import KeyPair
 from scheduler.service.api.callers import Caller
-from scheduler.service.api.http import Route, json_answer
+from scheduler.service.api.http import LateRoutes, Route, json_answer
 from tenure.serving.scheduling.api import ApiListener
 from tenure.serving.scheduling.options import ApiOptions
 from tests.support.api_callers import PROXY, Cluster, authority, caller, proxy_leaf, server_folder
@@ -316,3 +316,35 @@ def test_a_mistake_of_ours_is_a_500_without_what_it_was(tmp_path: Path) -> None:
         assert "sa" not in body["message"].split()
 
     served(tmp_path, act)
+
+
+def test_discovery_is_answered_before_there_is_anything_else_to_say(tmp_path: Path) -> None:
+    """Whatever is asked besides is asked again, on another connection; so it is at the end."""
+    server = authority("server")
+    cluster = Cluster(proxies=None, tokens={"good": "sa"})
+    group, asked = "/apis/audit.tenure.sh/v1alpha1", {"Authorization": "Bearer good"}
+
+    async def main() -> None:
+        options = ApiOptions(
+            where=("127.0.0.1", free_port()),
+            certificates=server_folder(tmp_path / "server", server),
+            names=("127.0.0.1",),
+        )
+        listener = ApiListener(options, cluster, lambda: datetime.now(UTC))
+        late, took = LateRoutes(), list[str]()
+        async with listener.listening(took=lambda route, *_: took.append(route), late=late):
+            scene = Scene(cluster, listener, options.where[1], server, tmp_path, [])
+            for there in (False, True, False):
+                if there:
+                    late.come([Route(method="GET", path="/who/{name}", act=who_am_i)])
+                else:
+                    late.go()
+                status, body = await scene.ask(None, {}, group)
+                assert (status, body["kind"]) == (200, "APIResourceList")
+                status, _ = await scene.ask(None, asked, "/who/anna")
+                assert status == (200 if there else 503)
+                status, _ = await scene.ask(None, asked, "/else")
+                assert status == (404 if there else 503)
+        assert took.count("/who/{name}") == 1
+
+    asyncio.run(main())

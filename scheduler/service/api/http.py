@@ -7,14 +7,15 @@ import json
 import logging
 import ssl
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
 from aiohttp.web_protocol import RequestHandler
+from yarl import URL
 
 from certs.ports import ApiError
 from ledger.domain.errors import InputError, LedgerError
@@ -76,6 +77,72 @@ class OpenRoute:
     act: OpenAct
 
 
+class LateRoutes(web.AbstractResource):
+    """
+    Routes that come once there is something to answer from, and go before it does.
+
+    Meanwhile whoever asks for anything else than open routes is told to ask again.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.handler: Callable[[Route], Handler] | None = None
+        self._there: web.UrlDispatcher | None = None
+
+    @property
+    def are_there(self) -> bool:
+        """Tell whether they have come."""
+        return self._there is not None
+
+    def come(self, routes: Iterable[Route]) -> None:
+        """Answer these from now on."""
+        assert self.handler is not None, "an application has them"
+        there = web.UrlDispatcher()
+        for route in routes:
+            there.add_route(route.method, route.path, self.handler(route))
+        self._there = there
+
+    def go(self) -> None:
+        """Answer them no more."""
+        self._there = None
+
+    async def resolve(
+        self, request: web.Request
+    ) -> tuple[web.UrlMappingMatchInfo | None, set[str]]:
+        """Return what is answered at a path, if anything."""
+        if self._there is None:
+            return None, set()
+        found = await self._there.resolve(request)
+        return (found if found.http_exception is None else None), set()
+
+    @property
+    def canonical(self) -> str:
+        """Return below which path they are."""
+        return "/"
+
+    def raw_match(self, path: str) -> bool:
+        """Tell that no other resource is of this path."""
+        return path == self.canonical
+
+    def url_for(self, **_: str) -> URL:
+        """Return nothing: nobody asks."""
+        raise NotImplementedError
+
+    def add_prefix(self, prefix: str) -> None:
+        """Stay as they are: nobody mounts them."""
+        raise NotImplementedError
+
+    def get_info(self) -> Any:  # noqa: ANN401 - aiohttp's own kind of dictionary
+        """Return nothing to look at."""
+        return {}
+
+    def __len__(self) -> int:
+        return 0
+
+    def __iter__(self) -> Iterator[web.AbstractRoute]:
+        return iter(())
+
+
 class Believed(Protocol):
     """Whose client certificates count; see `certs.serving.Serving`."""
 
@@ -98,11 +165,14 @@ def api_app(
     believed: Believed,
     answering: Answering,
     took: Took = lambda *_: None,
+    *,
+    late: LateRoutes | None = None,
 ) -> web.Application:
     """
     Return the application, TLS outside.
 
     Args:
+        late: routes that come later.
         answering: keeps a connection for as long as its request is being answered.
         took: told of every answer: the pattern of its path, its status, and its seconds.
     """
@@ -122,8 +192,16 @@ def api_app(
         method = "GET" if isinstance(route, OpenRoute) else route.method
         app.router.add_route(method, route.path, _handler(route, callers, believed))
 
+    if late is not None:
+        late.handler = lambda route: _handler(route, callers, believed)
+        app.router.register_resource(late)
+
     async def nothing(_: web.Request) -> web.StreamResponse:
-        return refusal(404, "NotFound", "the server could not find the requested resource")
+        if late is None or late.are_there:
+            return refusal(404, "NotFound", "the server could not find the requested resource")
+        answer = refusal(503, "ServiceUnavailable", "this replica does not answer now", retry=True)
+        answer.force_close()  # the next connection may find another replica
+        return answer
 
     app.router.add_route("*", "/{rest:.*}", nothing)
     return app

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
 from typing import Final
 
 from certs.serving import Folder, Serving
 from scheduler.service.api.callers import AUTHENTICATION, Callers, read_rule
 from scheduler.service.api.discovery import discovery_routes
-from scheduler.service.api.http import OpenRoute, Route, Took, api_app
+from scheduler.service.api.http import LateRoutes, OpenRoute, Route, Took, api_app
+from scheduler.service.metrics import Metrics
 from scheduler.service.ports import Api
-from tenure.serving.background import as_coroutine
+from tenure.kube.objects import KubeObjects
+from tenure.serving.background import Tasks, as_coroutine, every
 from tenure.serving.listening import Connections, announced
 from tenure.serving.scheduling.answers import Answering, questions
 from tenure.serving.scheduling.options import ApiOptions
@@ -60,7 +62,10 @@ class ApiListener:
 
     @asynccontextmanager
     async def listening(
-        self, routes: Iterable[Route | OpenRoute], took: Took = lambda *_: None
+        self,
+        routes: Iterable[Route | OpenRoute] = (),
+        took: Took = lambda *_: None,
+        late: LateRoutes | None = None,
     ) -> AsyncIterator[None]:
         """Answer these routes, and what clients look around for, until the block ends."""
         connections = Connections()
@@ -70,30 +75,39 @@ class ApiListener:
             self._serving,
             connections.answering,
             took,
+            late=late,
         )
         options = self._options
         async with announced(app, options.where, "api", connections, self._serving.context):
             yield
 
 
-async def answer_people(process: Process, routes: Iterable[Route | OpenRoute]) -> None:
+async def answer_discovery(
+    options: ApiOptions, objects: KubeObjects, metrics: Metrics, tasks: Tasks, stack: AsyncExitStack
+) -> LateRoutes:
     """
-    Answer questions, and these routes besides, until the process ends, where it is told to.
+    Listen until the stack closes; return what routes are added to once there is a ledger.
 
-    Every replica answers, whoever leads: a question needs the ledger, discovery not even that.
+    Rule: design section 8: the aggregated API answers discovery even while the ledger is away, and
+    so from before it was ever there.
     """
-    options = process.options.api
-    if options is None:
-        return
-    listener = ApiListener(options, process.objects, lambda: datetime.now(UTC))
-    process.repeat(RULE_SECONDS, "api callers", listener.read_rule)
-    process.repeat(LOOK_SECONDS, "api certificates", as_coroutine(listener.look))
-    answering = Answering(process.options.ledger)
-    process.stack.callback(answering.close)
-    every_route = [*questions(process.objects, answering), *routes]
-    seconds = process.metrics.api_seconds
+    listener = ApiListener(options, objects, lambda: datetime.now(UTC))
+    failures = metrics.background_failures
+    look = as_coroutine(listener.look)
+    tasks.append(every(RULE_SECONDS, "api callers", listener.read_rule, failures))
+    tasks.append(every(LOOK_SECONDS, "api certificates", look, failures))
+    late, seconds = LateRoutes(), metrics.api_seconds
 
     def took(route: str, status: int, waited: float) -> None:
         seconds.labels(route, str(status)).observe(waited)
 
-    await process.stack.enter_async_context(listener.listening(every_route, took))
+    await stack.enter_async_context(listener.listening(took=took, late=late))
+    return late
+
+
+def answer_people(process: Process, late: LateRoutes, routes: Iterable[Route]) -> None:
+    """Answer questions, and these routes besides, until the process ends; whoever leads."""
+    answering = Answering(process.options.ledger)
+    process.stack.callback(answering.close)
+    late.come([*questions(process.objects, answering), *routes])
+    process.stack.callback(late.go)
