@@ -1,5 +1,5 @@
 """
-The bounds of every integer that is recorded, in one place, and the types of fields that hold one.
+The bounds of every integer and of every name that is recorded, and the types of fields of one.
 
 What is outside of them no machine has and no clock says. Inside of them every sum and product that
 a view or a constraint makes fits 64 bits, and every reader of JSON and of dates keeps it exact.
@@ -28,6 +28,9 @@ WALL_MAX_US: Final = TIME_MAX_US - 86_400_000_000
 WALL: Final[Bounds] = (0, WALL_MAX_US)
 AT: Final[Bounds] = (0, TIME_MAX_US)
 POSITION: Final[Bounds] = (1, INTEGER_MAX)
+NAME_MAX: Final = 253
+"""Characters of a name: no name of Kubernetes is longer. Two of them are a key of any index: one of
+Postgres has room for 2,704 bytes, and an entry that is larger fails the whole transaction."""
 PRODUCT: Final[Bounds] = (0, 100_000_000)
 """An amount that views multiply with the microseconds of a day."""
 SUM: Final[Bounds] = (0, 2**62 - 1)
@@ -53,6 +56,8 @@ Exact = Annotated[int, Meta(ge=ANY[0], le=ANY[1])]
 Index = Annotated[int, Meta(ge=_INDEX[0], le=_INDEX[1])]
 Milli = Annotated[int, Meta(ge=PRODUCT[0], le=PRODUCT[1])]
 """Thousandths of a CPU."""
+Name = Annotated[str, Meta(max_length=NAME_MAX)]
+"""A name, a UID or an id: what is looked up by, so that it is a key of an index."""
 Number = Annotated[int, Meta(ge=_NUMBER[0], le=_NUMBER[1])]
 Position = Annotated[int, Meta(ge=POSITION[0], le=POSITION[1])]
 Priority = Annotated[int, Meta(ge=_PRIORITY[0], le=_PRIORITY[1])]

@@ -8,7 +8,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from ledger.domain.bounds import Count, Index, Units
+from ledger.domain.bounds import Count, Index, Name, Units
 
 GPU: Final = "gpu"
 
@@ -27,7 +27,7 @@ class DeviceTopology:
     socket: Index = -1
     numa_node: Index = -1
     pcie_id: str = ""
-    bus_id: str = ""
+    bus_id: Name = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +35,7 @@ class VirtualFunction:
     """One VF of a NIC. `minor` -1 is not numbered (Koordinator contract 3.1)."""
 
     minor: Index
-    bus_id: str
+    bus_id: Name
     labels: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -55,9 +55,9 @@ class DeviceRecord:
             machine alone, and is never compared between machines.
     """
 
-    device_type: str
+    device_type: Name
     minor: Index
-    device_id: str
+    device_id: Name
     model: str = ""
     core_percent: Units = WHOLE_PERCENT
     memory_bytes: Count = 0
@@ -104,15 +104,15 @@ class DeviceShare(Struct, frozen=True, kw_only=True, gc=False):
         containers: in spec order; empty when the whole Pod shares the device.
     """
 
-    device_type: str
+    device_type: Name
     minor: Index
-    device_id: str
+    device_id: Name
     core_percent: Units = 0
     memory_bytes: Count = 0
     memory_ratio_percent: Units = 0
     exclusive: bool = False
     instances: Units = 1
-    vf_bus_ids: tuple[str, ...] = ()
+    vf_bus_ids: tuple[Name, ...] = ()
     containers: tuple[ContainerShare, ...] = ()
 
     @property

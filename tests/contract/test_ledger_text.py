@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import random
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from msgspec import structs
 
+from ledger.domain.bounds import NAME_MAX
+from ledger.domain.devices import VirtualFunction
 from ledger.domain.errors import InputError
 from ledger.domain.log.events import LedgerEvent
 from ledger.domain.request.requests import PodSnapshot
-from ledger.store.fitting import UnfitTextError
+from ledger.store.fitting import AROUND_MAX, UnfitNameError, UnfitTextError
 from ledger.store.proving.verify import verify
 from ledger.store.reading.query import run_sql
 from ledger.store.writing.commands import Command, Recorded, Refused
@@ -20,8 +24,10 @@ from tests.support.stores import (
     ORIGIN,
     Clock,
     Store,
+    gpu,
     health,
     node,
+    observed,
     refused,
     released,
     reserved,
@@ -148,3 +154,91 @@ def test_six_letters_that_only_look_like_a_nul_are_kept(store: Store) -> None:
         (event,) = ledger.read_events(after=1)
         assert event.event == looks
         assert verify(ledger).findings == ()
+
+
+NOISE = "".join(map(chr, random.Random(1).choices(range(33, 127), k=20_000)))
+"""So many letters that nothing makes shorter: no index has an entry of their size."""
+WIDEST = "".join(map(chr, random.Random(2).choices(range(0x1F300, 0x1F600), k=NAME_MAX)))
+"""As many characters as a name may have, each of four bytes."""
+
+
+def named(name: str) -> dict[str, LedgerEvent]:
+    """Return, by the field that is a key of an index, an event that has a name there."""
+    card = gpu(0, device_id=name)
+    vf = VirtualFunction(minor=0, bus_id=name)
+    nic = replace(gpu(1), device_type="rdma", vfs=(vf,))
+    return {
+        "node_uid": node("n-2", node_uid=name),
+        "node_name": node("n-2", node_name=name),
+        "machine_id": node("n-2", machine_id=name, system_uuid="s"),
+        "system_uuid": node("n-2", system_uuid=name),
+        "boot_id": node("n-2", boot_id=name),
+        "devices[0].device_id": node("n-2", devices=(card,)),
+        "devices[0].device_type": node("n-2", devices=(gpu(0, device_type=name),)),
+        "devices[0].vfs[0].bus_id": node("n-2", devices=(nic,)),
+        "pod_uid": structs.replace(refused("p"), pod_uid=name),
+        "namespace": structs.replace(refused("p"), namespace=name),
+        "pod_name": structs.replace(refused("p"), pod_name=name),
+        "shares[0].device_id": reserved("p", share(0, 10, device_id=name)),
+        "shares[0].vf_bus_ids[0]": reserved("p", share(0, 10, vf_bus_ids=(name,))),
+        "unknown_types[0]": structs.replace(observed("p"), unknown_types=(name,)),
+    }
+
+
+def test_a_name_that_no_index_holds_is_refused_alone(store: Store) -> None:
+    """It fails no other command of its batch, and says which field it is."""
+    clock, bad = Clock(), named(NOISE)
+    with store.open() as ledger:
+        writer = start(ledger)
+        writer.append(clock.all(node()))
+        asked = [refused("before"), *bad.values(), refused("after")]
+        first, *outcomes, last = writer.record(
+            [Command(events=(clock.new(event),)) for event in asked]
+        )
+        assert (first, last) == (Recorded(first=3, last=3), Recorded(first=4, last=4))
+        for field, outcome in zip(bad, outcomes, strict=True):
+            assert isinstance(outcome, Refused), field
+            assert isinstance(outcome.error, UnfitNameError), field
+            assert f"field={field}, characters=20000, most=253" in str(outcome.error)
+        assert verify(ledger).findings == ()
+
+
+def test_the_longest_names_are_keys_of_every_index(store: Store) -> None:
+    """Together too, where an index has two of them."""
+    clock = Clock()
+    pod = structs.replace(refused("p"), pod_uid=WIDEST, namespace=WIDEST, pod_name=WIDEST)
+    machine = node(
+        "n-2",
+        node_uid=WIDEST,
+        node_name=WIDEST,
+        machine_id=WIDEST,
+        system_uuid=WIDEST,
+        devices=(gpu(0, device_id=WIDEST, device_type=WIDEST),),
+    )
+    around = structs.replace(
+        clock.new(node("n-3")),
+        idempotency_key=(WIDEST * 3)[:AROUND_MAX],
+        stream=f"node/{WIDEST}",
+        actor=(WIDEST * 3)[:AROUND_MAX],
+    )
+    with store.open() as ledger:
+        writer = start(ledger)
+        writer.append(clock.all(pod, machine))
+        writer.append([structs.replace(around, stream="node/uid-n-3")])
+        assert verify(ledger).findings == ()
+
+
+@pytest.mark.parametrize("field", AROUND)
+def test_what_is_recorded_around_an_event_is_short_too(store: Store, field: str) -> None:
+    """A key, a stream and an actor are made of a few names."""
+    clock = Clock()
+    with store.open() as ledger:
+        writer = start(ledger)
+        first, bad, last = clock.all(node(), node("n-2"), node("n-3"))
+        changed: dict[str, Any] = {field: NOISE}
+        outcomes = writer.record(
+            [Command(events=(each,)) for each in (first, structs.replace(bad, **changed), last)]
+        )
+        assert [type(each) for each in outcomes] == [Recorded, Refused, Recorded]
+        assert isinstance(outcomes[1], Refused)
+        assert f"field={field}, characters=20000" in str(outcomes[1].error)

@@ -218,3 +218,37 @@ def test_what_can_not_be_read_is_a_400(store: Store, tmp_path: Path, body: str) 
 
     with store.open() as ledger:
         assert told(ledger, tmp_path, act) == []
+
+
+def test_a_refusal_that_can_not_be_read_keeps_no_other_back(store: Store, tmp_path: Path) -> None:
+    """It is counted and named, by its place in the message; a name of its user's is cut."""
+    longest = "x" * 2_000_000
+
+    async def act(_: RefusalQueue, sender: RefusalSender, routes: RefusalRoutes) -> None:
+        def item(**changes: object) -> dict[str, object]:
+            violation = {"rule": "DevicePercent", "field": "spec", "message": "no"}
+            words = {"uid": "u", "kind": "Pod", "namespace": "ml", "name": "x", "user": "ada"}
+            return {**words, "violations": [violation], **changes}
+
+        items = [
+            item(),
+            item(uid=longest[:400_000]),
+            item(uid="v", namespace=longest[:300_000]),
+            item(uid="w", violations=[]),
+            item(uid="y", name=longest[:200_000]),
+        ]
+        headers = {"Authorization": "Bearer good"}
+        session = sender._session  # one call as somebody else would make it
+        async with session.post(
+            "/webhook/v1/refusals", json={"refusals": items}, headers=headers
+        ) as answer:
+            assert answer.status == 200
+            said = await answer.json()
+        places = [str(each).partition(":")[0] for each in said.pop("faults")]
+        assert said == {"format": 1, "recorded": 2, "unreadable": 3}
+        assert places == ["body.refusals[1].uid", "body.refusals[2].namespace", "body.refusals[3]"]
+        assert routes.counts == {"recorded": 2, "unreadable": 3}
+
+    with store.open() as ledger:
+        recorded = told(ledger, tmp_path, act)
+    assert [(one.pod_uid, len(one.pod_name)) for one in recorded] == [("u", 1), ("y", 253)]

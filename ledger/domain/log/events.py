@@ -18,6 +18,7 @@ from ledger.domain.bounds import (
     Exact,
     Index,
     Milli,
+    Name,
     Number,
     Position,
     Seconds,
@@ -82,17 +83,17 @@ class NodeInventoried(Struct, frozen=True, kw_only=True, gc=False):
     """
 
     event_type: ClassVar[str] = "node.inventoried.v1"
-    node_uid: str
-    node_name: str
-    machine_id: str = ""
+    node_uid: Name
+    node_name: Name
+    machine_id: Name = ""
     labels: Mapping[str, str] = field(default_factory=dict)
     cpu_milli: Milli = 0
     memory_bytes: Count = 0
     devices: tuple[DeviceRecord, ...] = ()  # ordered by (device_type, minor)
     cpus: tuple[Cpu, ...] = ()
     cpu_ref_count_max: Units = 1
-    system_uuid: str = ""
-    boot_id: str = ""
+    system_uuid: Name = ""
+    boot_id: Name = ""
     by_agent: bool = False
 
 
@@ -108,8 +109,8 @@ class NodeDescribed(Struct, frozen=True, kw_only=True, gc=False):
     """
 
     event_type: ClassVar[str] = "node.described.v1"
-    node_uid: str
-    node_name: str
+    node_uid: Name
+    node_name: Name
     facts: RecordedNode
     number: Count = 0
     rank: Count = 0
@@ -124,8 +125,8 @@ class NodeLost(Struct, frozen=True, kw_only=True, gc=False):
     """
 
     event_type: ClassVar[str] = "node.lost.v1"
-    node_uid: str
-    node_name: str
+    node_uid: Name
+    node_name: Name
     reason: str
 
 
@@ -148,10 +149,10 @@ class NodeCleared(Struct, frozen=True, kw_only=True, gc=False):
     """
 
     event_type: ClassVar[str] = "node.cleared.v1"
-    node_uid: str
-    node_name: str
+    node_uid: Name
+    node_name: Name
     evidence: str
-    witness_uid: str = ""
+    witness_uid: Name = ""
     reason: str = ""
 
 
@@ -159,10 +160,10 @@ class DeviceHealthChanged(Struct, frozen=True, kw_only=True, gc=False):
     """A device was closed to grants or opened again. Holders stay (design section 8)."""
 
     event_type: ClassVar[str] = "device.health_changed.v1"
-    node_uid: str
-    device_type: str
+    node_uid: Name
+    device_type: Name
     minor: Index
-    device_id: str
+    device_id: Name
     healthy: bool
     reason: str
 
@@ -200,12 +201,12 @@ class PodReserved(Struct, frozen=True, kw_only=True, gc=False):
     """
 
     event_type: ClassVar[str] = "pod.reserved.v1"
-    pod_uid: str
+    pod_uid: Name
     attempt: Number
-    namespace: str
-    pod_name: str
-    node_uid: str
-    node_name: str
+    namespace: Name
+    pod_name: Name
+    node_uid: Name
+    node_name: Name
     cpu_milli: Milli
     memory_bytes: Count
     shares: tuple[DeviceShare, ...] = ()
@@ -231,27 +232,27 @@ class PodBound(Struct, frozen=True, kw_only=True, gc=False):
     """The API server accepted the Binding of this reservation."""
 
     event_type: ClassVar[str] = "pod.bound.v1"
-    pod_uid: str
+    pod_uid: Name
     attempt: Number
-    node_uid: str
+    node_uid: Name
 
 
 class PodAssigned(Struct, frozen=True, kw_only=True, gc=False):
     """The node confirmed that the Pod runs on what was reserved."""
 
     event_type: ClassVar[str] = "pod.assigned.v1"
-    pod_uid: str
+    pod_uid: Name
     attempt: Number
-    node_uid: str
+    node_uid: Name
 
 
 class PodReleased(Struct, frozen=True, kw_only=True, gc=False):
     """The holder is gone: every share and CPU of this reservation is free again."""
 
     event_type: ClassVar[str] = "pod.released.v1"
-    pod_uid: str
+    pod_uid: Name
     attempt: Number
-    node_uid: str
+    node_uid: Name
     reason: str
 
 
@@ -259,9 +260,9 @@ class PodVoided(Struct, frozen=True, kw_only=True, gc=False):
     """A reservation that never became a bound Pod was taken back, behind a fence."""
 
     event_type: ClassVar[str] = "pod.voided.v1"
-    pod_uid: str
+    pod_uid: Name
     attempt: Number
-    node_uid: str
+    node_uid: Name
     reason: str
 
 
@@ -282,19 +283,19 @@ class PodObserved(Struct, frozen=True, kw_only=True, gc=False):
     """
 
     event_type: ClassVar[str] = "pod.observed.v1"
-    pod_uid: str
+    pod_uid: Name
     attempt: Number
-    namespace: str
-    pod_name: str
-    node_uid: str
-    node_name: str
+    namespace: Name
+    pod_name: Name
+    node_uid: Name
+    node_name: Name
     source: str
     cpu_milli: Milli = 0
     memory_bytes: Count = 0
     shares: tuple[DeviceShare, ...] = ()
     cpuset: CpuSet = EMPTY_CPUSET
     device_models: tuple[str, ...] = ()
-    unknown_types: tuple[str, ...] = ()
+    unknown_types: tuple[Name, ...] = ()
     dialect: str = ""
     snapshot: PodSnapshot = field(default_factory=PodSnapshot)
     annotations: Mapping[str, str] = field(default_factory=dict)
@@ -332,9 +333,9 @@ class RequestRefused(Struct, frozen=True, kw_only=True, gc=False):
     """
 
     event_type: ClassVar[str] = "request.refused.v1"
-    pod_uid: str
-    namespace: str
-    pod_name: str
+    pod_uid: Name
+    namespace: Name
+    pod_name: Name
     stage: str
     message: str
     reasons: tuple[RefusalReason, ...] = ()
@@ -356,9 +357,9 @@ class GroupMember(Struct, frozen=True, kw_only=True, gc=False):
         request: as of a reservation.
     """
 
-    pod_uid: str
-    namespace: str
-    pod_name: str
+    pod_uid: Name
+    namespace: Name
+    pod_name: Name
     cpu_milli: Milli
     memory_bytes: Count
     qos: str
@@ -376,10 +377,10 @@ class PlannedMember(Struct, frozen=True, kw_only=True, gc=False):
             for members may share one; a body from before there were places has none.
     """
 
-    pod_uid: str
-    namespace: str
-    pod_name: str
-    node_uid: str
+    pod_uid: Name
+    namespace: Name
+    pod_name: Name
+    node_uid: Name
     minors: tuple[Number, ...] = ()
     whole: tuple[Number, ...] = ()
 
@@ -418,7 +419,7 @@ class PlanDropped(Struct, frozen=True, kw_only=True, gc=False):
     event_type: ClassVar[str] = "group.plan_dropped.v1"
     group: str
     reason: str
-    pod_uid: str = ""
+    pod_uid: Name = ""
 
 
 class DriftFound(Struct, frozen=True, kw_only=True, gc=False):
@@ -427,11 +428,11 @@ class DriftFound(Struct, frozen=True, kw_only=True, gc=False):
     event_type: ClassVar[str] = "drift.found.v1"
     drift_id: str
     kind: str
-    node_uid: str
+    node_uid: Name
     detail: str
-    device_type: str = ""
+    device_type: Name = ""
     minor: Index = -1
-    pod_uid: str = ""
+    pod_uid: Name = ""
 
 
 class DriftResolved(Struct, frozen=True, kw_only=True, gc=False):

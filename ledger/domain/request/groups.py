@@ -8,15 +8,17 @@ from dataclasses import dataclass
 from ledger.domain.annotations.gang import SECOND_NS, Gang, GangMode, read_gang
 from ledger.domain.annotations.gpu_topology import GpuGroup, read_gpu_group
 from ledger.domain.annotations.wire import annotation_path, label_path
+from ledger.domain.bounds import NAME_MAX
 from ledger.domain.errors import FieldError, InputError
 from ledger.domain.kube.pod_spec import PodSpec
 from ledger.domain.request.requests import GangRef, GroupRef
 from ledger.domain.request.rule_names import Rule
-from ledger.domain.request.rules import check_same_group, of_rule, required, unsupported
+from ledger.domain.request.rules import check_same_group, of_rule, required, too_long, unsupported
 from ledger.domain.resources import (
     ANNOTATION_GANG_GROUPS,
     ANNOTATION_GANG_MIN_AVAILABLE,
     ANNOTATION_GANG_MODE,
+    ANNOTATION_GANG_NAME,
     ANNOTATION_GANG_NETWORK_TOPOLOGY_SPEC,
     LABEL_GPU_GROUP_NAME,
     LABEL_GPU_GROUP_REPLICA,
@@ -80,6 +82,9 @@ def _gang(spec: PodSpec) -> tuple[Gang | None, list[FieldError]]:
 
 @of_rule(Rule.GANG)
 def _check_gang(spec: PodSpec, gang: Gang) -> Iterator[FieldError]:
+    if len(gang.name) > NAME_MAX:
+        field = annotation_path(ANNOTATION_GANG_NAME)
+        yield too_long(field, len(gang.name), NAME_MAX, "no name of a PodGroup is longer")
     if gang.min_available is None:
         yield required(
             annotation_path(ANNOTATION_GANG_MIN_AVAILABLE),

@@ -16,6 +16,7 @@ from typing import Final
 
 from aiohttp import web
 
+from ledger.domain.bounds import NAME_MAX, Name
 from ledger.domain.errors import InputError
 from ledger.domain.log.codec import decode_value
 from ledger.domain.log.events import RefusalReason, RequestRefused
@@ -31,6 +32,8 @@ WEBHOOK: Final = "system:serviceaccount:tenure-system:tenure-webhook"
 BINDING: Final = "Binding"
 ADMISSION, TAKEOVER = "admission", "takeover"
 TEXT_MAX: Final = 1_024
+FAULTS_MAX: Final = 8
+"""How many of the refusals that can't be read are named in an answer."""
 ACTOR: Final = "webhook"
 
 
@@ -50,21 +53,15 @@ class ToldRefusal:
 
     Attributes:
         uid: of the admission request: the object has none yet.
+        name: as its user wrote it: longer than any name, perhaps.
     """
 
-    uid: str
-    kind: str
-    namespace: str
+    uid: Name
+    kind: Name
+    namespace: Name
     name: str
     user: str
     violations: tuple[Violation, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToldRefusals:
-    """What a webhook tells at once."""
-
-    refusals: tuple[ToldRefusal, ...]
 
 
 class RefusalRoutes:
@@ -102,10 +99,15 @@ class RefusalRoutes:
         if why:
             raise RefusedError(503, "ServiceUnavailable", why, retry=True)
         counts = Counter[str]()
-        for told in read_refusals(await request.read()).refusals:
+        refusals, faults = read_refusals(await request.read())
+        for told in refusals:
             counts[await self._record(told)] += 1
+        counts["unreadable"] += len(faults)
         self.counts += counts
-        return json_answer({"format": 1, **{what: counts[what] for what in sorted(counts)}})
+        said: dict[str, object] = {what: counts[what] for what in sorted(counts) if counts[what]}
+        if faults:
+            said["faults"] = [str(fault) for fault in faults[:FAULTS_MAX]]
+        return json_answer({"format": 1, **said})
 
     async def _record(self, told: ToldRefusal) -> str:
         if not self._budgets.take(told.namespace):
@@ -125,7 +127,7 @@ def refused_by_admission(told: ToldRefusal) -> RequestRefused:
     return RequestRefused(
         pod_uid=told.uid,
         namespace=told.namespace,
-        pod_name=told.name,
+        pod_name=told.name[:NAME_MAX],
         stage=TAKEOVER if told.kind == BINDING else ADMISSION,
         message=f"{'; '.join(errors)}{what}"[:TEXT_MAX],
         reasons=tuple(
@@ -135,23 +137,37 @@ def refused_by_admission(told: ToldRefusal) -> RequestRefused:
     )
 
 
-def read_refusals(body: bytes) -> ToldRefusals:
+def read_refusals(body: bytes) -> tuple[list[ToldRefusal], list[InputError]]:
     """
-    Read what a webhook tells.
+    Read what a webhook tells, and what of it can't be read, each with its field.
 
     Raises:
-        InputError: another shape, or too much at once.
+        InputError: another shape, too much at once, or nothing that can be read.
     """
     try:
         value = json.loads(body)
     except (ValueError, RecursionError) as error:
         raise InputError(f"not valid JSON: {error}", field="body") from error
-    if not isinstance(value, dict):
-        raise InputError("expected an object", field="body")
-    told: ToldRefusals = decode_value(ToldRefusals, value, "body")
-    if len(told.refusals) > REFUSALS_MAX:
+    if not (isinstance(value, dict) and value.keys() == {"refusals"}):
+        raise InputError("expected an object with `refusals`", field="body")
+    items = value["refusals"]
+    if not isinstance(items, list):
+        raise InputError("expected a list", field="body.refusals")
+    if len(items) > REFUSALS_MAX:
         raise InputError(f"too many refusals at once: most={REFUSALS_MAX}", field="body.refusals")
-    for number, one in enumerate(told.refusals):
-        if not (one.uid and one.violations):
-            raise InputError("empty", field=f"body.refusals[{number}]")
+    told, faults = [], []
+    for number, item in enumerate(items):
+        try:
+            told.append(_read(item, f"body.refusals[{number}]"))
+        except InputError as error:
+            faults.append(error)
+    if faults and not told:
+        raise faults[0]
+    return told, faults
+
+
+def _read(item: object, path: str) -> ToldRefusal:
+    told: ToldRefusal = decode_value(ToldRefusal, item, path)
+    if not (told.uid and told.violations):
+        raise InputError("empty", field=path)
     return told

@@ -928,6 +928,11 @@ REFUSED_GROUPS = {
         {GANG: "a", MIN_AVAILABLE: "3"},
         f"metadata.labels[{REPLICA}]",
     ),
+    "a gang whose name no PodGroup has": (
+        {},
+        {GANG: "a" * 254, MIN_AVAILABLE: "1"},
+        f"metadata.annotations[{GANG}]",
+    ),
     "a gang without a minimum": ({}, {GANG: "a"}, f"metadata.annotations[{MIN_AVAILABLE}]"),
     "a minimum that is no number": (
         {},
