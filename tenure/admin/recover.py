@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -151,6 +150,8 @@ def _dumped(path: str) -> list[SeenPod]:
 
 def _asked(kubeconfig: str | None, namespace: str) -> tuple[list[SeenPod], list[Witness]]:
     """Return the Pods of a cluster, and what its scheduler has seen of the ledger."""
+    import asyncio
+
     from certs.ports import ApiError
     from scheduler.service.witnesses import config_map_path
     from tenure.kube.objects import connected

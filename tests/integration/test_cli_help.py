@@ -13,6 +13,7 @@ from tests.support.process import ROOT, environment, tenure
 pytestmark = pytest.mark.integration
 
 HEAVY: Final = (
+    "asyncio",
     "numpy",
     "sqlalchemy",
     "alembic",

@@ -96,6 +96,8 @@ class LateRecorder(Recorder):
         except LedgerError:
             self._service.lose_ledger()
             raise
+        finally:
+            self._service.world.written(self.writer)
 
 
 class Standby(Service):
@@ -213,7 +215,7 @@ class Standby(Service):
 
     async def _follow(self) -> None:
         while self.alive:
-            if not self.cut_ledger:
+            if not self.cut_ledger and self.view.position < self.world.position:
                 for one in list(self.ledger.read_events(after=self.view.position)):
                     self.replica.follow(one)
             await asyncio.sleep(0.25)
@@ -227,6 +229,7 @@ class Standby(Service):
                 return
             wall_us = LoopClock().wall_us()
             writer = self.ledger.start_epoch(self.name, ORIGIN, "0.1.0", wall_us=wall_us)
+            self.world.written(writer)
             self.crash_maybe("after takeover")
             self.recorder.writer = writer
             await self.replica.take_over(self.recorder, _nothing)
@@ -265,6 +268,7 @@ class Replicated(World):
     Attributes:
         labelled: who took the ledger over last, which the Service selects.
         leads: makes what says who answers; a mutant's is another one.
+        position: of the newest event in the ledger; who knows that one need not read.
     """
 
     def __init__(
@@ -278,7 +282,7 @@ class Replicated(World):
         self.labelled: Standby | None = None
         self.leads = leads
         self.by_epoch: dict[int, str] = {}
-        self.takeovers = 0
+        self.takeovers = self.position = 0
         self._meddled_at = -1e9
         self.replicas: list[Standby] = []
         super().__init__(seed, folder, rate=rate)
@@ -290,6 +294,10 @@ class Replicated(World):
             for value in self.server.objects.values()
             if "uid" in value["metadata"]
         }
+
+    def written(self, writer: Writer) -> None:
+        """Take note of what a writer may have added."""
+        self.position = max(self.position, writer.head.position)
 
     def start(self) -> None:
         """Start a replica."""
@@ -380,7 +388,7 @@ class Replicated(World):
         )
         loop = asyncio.get_running_loop()
         end = loop.time() + CHAOS_SECONDS
-        while loop.time() < end:
+        while loop.time() < end and not self.broken:
             await asyncio.sleep(self.rng.choice((0.02, 0.1, 1.0, 3.0)))
             self.rng.choice(acts)()
             self.faults.counts["act"] += 1
@@ -522,6 +530,8 @@ class Replicated(World):
         asking = asyncio.ensure_future(self.kube_scheduler())
         watching = asyncio.ensure_future(self._watch())
         await self.chaos()
+        if self.broken:
+            return self.end()
         self.faults.calm = True
         await asyncio.sleep(max(LENGTHS))  # every pause and partition is over
         while len(self.alive()) < 2:
@@ -535,7 +545,7 @@ class Replicated(World):
         self.takeovers = max((one.leading.epoch for one in self.replicas), default=0)
         if len(answering) != 1:
             self.broken.append(f"one should lead: {[one.name for one in answering]}")
-            return
+            return self.end()
         self.leader = answering[0]
         self.check_settled()
         self._check_alike()
@@ -545,5 +555,10 @@ class Replicated(World):
                 for error in tasks.failed
                 if not isinstance(error, CrashedError)
             ]
+        return self.end()
+
+    def end(self) -> None:
+        """End whatever runs yet, what is paused as well."""
+        super().end()
         for one in self.replicas:
-            one.crash()
+            one.process.resume()

@@ -559,7 +559,7 @@ class World:
             self._relist,
         )
         end = asyncio.get_running_loop().time() + CHAOS_SECONDS
-        while asyncio.get_running_loop().time() < end:
+        while asyncio.get_running_loop().time() < end and not self.broken:
             await asyncio.sleep(self.rng.choice((0.005, 0.02, 0.1, 1.0, 3.0)))
             self.rng.choice(acts)()
             self.faults.counts["act"] += 1
@@ -794,6 +794,8 @@ class World:
         await asyncio.sleep(2.5)  # the agents are there before any Pod is
         asking = asyncio.ensure_future(self.kube_scheduler())
         await self.chaos()
+        if self.broken:
+            return self.end()
         self.faults.calm = True
         self._lead()
         for service in self.services:
@@ -816,6 +818,10 @@ class World:
                 for error in tasks.failed
                 if not isinstance(error, CrashedError)
             ]
+        return self.end()
+
+    def end(self) -> None:
+        """End whatever runs yet; what waits ends with the loop."""
         for service in self.services:
             service.crash()
 
