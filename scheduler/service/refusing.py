@@ -42,6 +42,7 @@ from scheduler.record.grouping import refused_everywhere
 from scheduler.record.refusing import Told, ToldRefusals
 from scheduler.service.binding import Binder
 from scheduler.service.books import LiveBooks
+from scheduler.service.budgets import Budgets
 from scheduler.service.ports import Clock, Recorder
 from scheduler.service.view import ClusterView
 
@@ -122,7 +123,7 @@ class Refusing:
         self._filtered: dict[str, float] = {}  # UID -> when it was noted last
         self._looked: dict[str, float] = {}  # UID -> when it was explained last
         self._unsure: dict[str, tuple[NewEvent, ...]] = {}  # UID -> asked for, and not answered
-        self._budgets = Budgets(binder.clock.monotonic)
+        self._budgets = namespace_budgets(binder.clock.monotonic)
         self.counts: Counter[str] = Counter()
         view.tellers.append(self._took)
 
@@ -306,22 +307,9 @@ class Refusing:
             self.counts[REFUSED] += 1
 
 
-class Budgets:
-    """How many refusals each namespace may add to the ledger now."""
-
-    def __init__(self, now: Callable[[], float]) -> None:
-        self._now = now
-        self._spent: dict[str, tuple[float, float]] = {}  # namespace -> how many, as of when
-
-    def take(self, namespace: str) -> bool:
-        """Take one of a namespace's refusals; tell whether there was one."""
-        now = self._now()
-        spent, at = self._spent.get(namespace, (0.0, now))
-        spent = max(0.0, spent - (now - at) / NAMESPACE_SECONDS)
-        if spent + 1 > NAMESPACE_BURST:
-            return False
-        self._spent[namespace] = (spent + 1, now)
-        return True
+def namespace_budgets(now: Callable[[], float]) -> Budgets:
+    """Return how many refusals each namespace may add to the ledger now."""
+    return Budgets(now, burst=NAMESPACE_BURST, seconds=NAMESPACE_SECONDS)
 
 
 def explained(view: ClusterView, request: PodRequest, offered: IntArray | None) -> Unplaced | None:

@@ -77,7 +77,7 @@ class Known:
     def __init__(self, user: str) -> None:
         self.user = user
 
-    async def who(self, headers: Headers, _: object) -> Caller:
+    async def who(self, headers: Headers, *_: object) -> Caller:
         """Return who calls."""
         is_ours = headers.getall("Authorization", ()) == ["Bearer good"]
         return Caller(user=self.user if is_ours else "nobody")
@@ -171,6 +171,27 @@ def test_a_namespace_that_is_refused_without_end_fills_no_ledger(
 
     with store.open() as ledger:
         assert len(told(ledger, tmp_path, act)) == 4
+
+
+def test_what_is_told_again_spends_no_budget(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A webhook that gets no answer tells all of a message again, as often as it takes."""
+    monkeypatch.setattr(refusing, "NAMESPACE_BURST", 6.0)
+
+    async def act(queue: RefusalQueue, sender: RefusalSender, routes: RefusalRoutes) -> None:
+        for number in range(5):
+            queue.put(replace(REFUSED, uid=f"review-{number}"))
+        for _ in range(4):
+            with pytest.raises(ApiError):
+                await sender.send()
+        await sender.send()
+        queue.put(replace(REFUSED, uid="the last"))
+        await sender.send()
+        assert routes.counts == {"recorded": 6}
+
+    with store.open() as ledger:
+        assert len(told(ledger, tmp_path, act, lost=4)) == 6
 
 
 def test_names_that_are_long_on_purpose_keep_no_other_refusal_back(

@@ -10,14 +10,18 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Literal, Protocol
 from urllib.parse import unquote
 
 from certs.ports import Object
 from ledger.domain.errors import InputError
-from scheduler.service.api.remembered import Remembered
+from scheduler.service.api.remembered import Remembered, TooManyError
+from scheduler.service.budgets import Budgets
 from scheduler.service.ports import Api
 
 AUTHENTICATION: Final = (
@@ -26,8 +30,16 @@ AUTHENTICATION: Final = (
 REVIEWS: Final = "/apis/authentication.k8s.io/v1/tokenreviews"
 REMEMBERED_SECONDS: Final = 10.0
 TOKEN_MAX: Final = 8 * 1024
+PROVED_SECONDS: Final = 3_600.0
+"""A token that was somebody's so lately is not a stranger's; kubelet renews one in that time."""
+PROVED_MAX: Final = 16_384
+"""Tokens: one for each node's agent, and some for people."""
+JUNK_MAX: Final = 64.0
+JUNK_SECONDS: Final = 1.0
+"""So many tokens of an address may be nobody's at once, and one more in so many seconds."""
 
 _BEARER: Final = "bearer"
+_TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/-]+=*")  # RFC 6750, 2.1
 _IMPERSONATE: Final = "impersonate-"
 _USUAL_NAMES: Final = ("x-remote-user", "x-remote-group", "x-remote-uid")
 _USUAL_PREFIX: Final = "x-remote-extra-"
@@ -124,15 +136,20 @@ class Callers:
     def __init__(self, api: Api, monotonic: Callable[[], float]) -> None:
         self.rule = NOBODY
         self._api = api
-        self._known: Remembered[bytes, Caller | None] = Remembered(
-            monotonic, seconds=REMEMBERED_SECONDS
+        self._monotonic = monotonic
+        kept: Callable[[], Remembered[bytes, Caller | None]] = partial(
+            Remembered, monotonic, seconds=REMEMBERED_SECONDS
         )
+        self._known, self._strange = kept(), kept()
+        self._proved: dict[bytes, float] = {}  # digest of a token -> when it was somebody's
+        self._junk = Budgets(monotonic, burst=JUNK_MAX, seconds=JUNK_SECONDS)
 
-    async def who(self, headers: Headers, common_names: Sequence[str]) -> Caller:
+    async def who(self, headers: Headers, common_names: Sequence[str], address: str = "") -> Caller:
         """
         Return who calls.
 
         Args:
+            address: where the connection comes from.
             common_names: of the client certificate, verified by the authority of `rule` and by no
                 other; empty without one.
 
@@ -147,7 +164,7 @@ class Callers:
         if not said:
             if token is None:
                 raise UnknownCallerError("who calls? give a bearer token, or ask kube-apiserver")
-            return await self._by_token(token)
+            return await self._by_token(token, address)
         if not self._is_believed(common_names):
             raise UnknownCallerError(
                 f"{said[0]} is believed of kube-apiserver's own certificate alone"
@@ -191,12 +208,41 @@ class Callers:
             how="request-header",
         )
 
-    async def _by_token(self, token: str) -> Caller:
+    async def _by_token(self, token: str, address: str) -> Caller:
+        """
+        Return whose token it is.
+
+        Strangers can't keep users out: a token that was somebody's lately is reviewed at places
+        that no other takes, and one address has few of them open, and few that are nobody's.
+        """
         digest = hashlib.sha256(token.encode()).digest()  # its text is kept by nobody
-        caller = await self._known.get(digest, lambda: self._review(token))
+        now = self._monotonic()
+        if now - self._proved.get(digest, -math.inf) < PROVED_SECONDS:
+            caller = await self._known.get(digest, partial(self._review, token), digest)
+        elif self._junk.has(address):
+            review = partial(self._review_strange, token, address)
+            caller = await self._strange.get(digest, review, address)
+            if caller is not None:
+                self._known.keep(digest, caller, now)
+        else:
+            raise TooManyError("too many bearer tokens from your address are nobody's: wait")
         if caller is None:
+            self._proved.pop(digest, None)
             raise UnknownCallerError("the API server does not know this bearer token")
+        self._prove(digest, now)
         return caller
+
+    async def _review_strange(self, token: str, address: str) -> Caller | None:
+        caller = await self._review(token)
+        if caller is None:
+            self._junk.take(address)
+        return caller
+
+    def _prove(self, digest: bytes, now: float) -> None:
+        self._proved.pop(digest, None)
+        while len(self._proved) >= PROVED_MAX:
+            del self._proved[next(iter(self._proved))]
+        self._proved[digest] = now
 
     async def _review(self, token: str) -> Caller | None:
         body = {
@@ -225,7 +271,7 @@ def _token(headers: Headers) -> str | None:
         return None
     scheme, _, token = given[0].strip().partition(" ")
     token = token.strip()
-    if len(given) > 1 or scheme.lower() != _BEARER or not token or not token.isascii():
+    if len(given) > 1 or scheme.lower() != _BEARER or not _TOKEN.fullmatch(token):
         raise UnknownCallerError("one bearer token is read, and nothing else")
     if len(token) > TOKEN_MAX:
         raise UnknownCallerError(f"the bearer token is too long: bytes_max={TOKEN_MAX}")

@@ -154,7 +154,9 @@ class Believed(Protocol):
 class Knows(Protocol):
     """Tells who calls; see `scheduler.service.api.callers.Callers`."""
 
-    async def who(self, headers: Headers, common_names: tuple[str, ...]) -> Caller:
+    async def who(
+        self, headers: Headers, common_names: tuple[str, ...], address: str = ""
+    ) -> Caller:
         """Return who calls."""
         ...
 
@@ -229,7 +231,7 @@ def _handler(
         if isinstance(route, OpenRoute):
             return await route.act(request)
         names = _common_names(request, believed)
-        caller = await callers.who(request.headers, names)
+        caller = await callers.who(request.headers, names, request.remote or "")
         return await route.act(request, caller)
 
     seconds = SECONDS_MAX if isinstance(route, OpenRoute) else route.seconds_max

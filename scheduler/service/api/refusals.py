@@ -26,7 +26,7 @@ from scheduler.service.api.callers import Caller
 from scheduler.service.api.http import RefusedError, Route, json_answer
 from scheduler.service.api.words import REFUSALS, REFUSALS_MAX
 from scheduler.service.ports import Clock, Recorder
-from scheduler.service.refusing import Budgets
+from scheduler.service.refusing import namespace_budgets
 
 WEBHOOK: Final = "system:serviceaccount:tenure-system:tenure-webhook"
 BINDING: Final = "Binding"
@@ -83,7 +83,7 @@ class RefusalRoutes:
         self._clock = clock
         self._user = user
         self._why_not = why_not
-        self._budgets = Budgets(clock.monotonic)
+        self._budgets = namespace_budgets(clock.monotonic)
         self.counts: Counter[str] = Counter()
 
     def routes(self) -> list[Route]:
@@ -116,7 +116,13 @@ class RefusalRoutes:
         words = json.dumps([[one.rule, one.field] for one in told.violations])
         key = f"refuse:{told.uid}:{hashlib.sha256(words.encode()).hexdigest()[:16]}"
         new = events.refused_request(event, key, self._clock.wall_us())
-        outcome = await self._recorder.record(Command(events=(events.by(ACTOR, new),)))
+        before, is_new = self._recorder.position, False
+        try:
+            outcome = await self._recorder.record(Command(events=(events.by(ACTOR, new),)))
+            is_new = isinstance(outcome, Recorded) and outcome.first > before
+        finally:
+            if not is_new:  # it was there, or is told again
+                self._budgets.give_back(told.namespace)
         return "recorded" if isinstance(outcome, Recorded) else "refused"
 
 

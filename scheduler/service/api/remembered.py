@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Hashable
 from typing import Generic, TypeVar
 
@@ -22,6 +23,7 @@ class Remembered(Generic[_K, _V]):
         seconds: how long an answer counts.
         kept_max: answers; the oldest goes first.
         asked_max: questions that are open at once.
+        share_max: those of them that one who asks may have open.
     """
 
     def __init__(
@@ -31,23 +33,29 @@ class Remembered(Generic[_K, _V]):
         seconds: float,
         kept_max: int = 4096,
         asked_max: int = 32,
+        share_max: int = 8,
     ) -> None:
         self._monotonic = monotonic
         self._seconds = seconds
         self._kept_max = kept_max
         self._asked_max = asked_max
+        self._share_max = share_max
+        self._shares: Counter[Hashable] = Counter()
         self._kept: dict[_K, tuple[float, _V]] = {}
         self._asked: dict[_K, asyncio.Future[_V]] = {}
 
     def __len__(self) -> int:
         return len(self._kept)
 
-    async def get(self, key: _K, ask: Callable[[], Awaitable[_V]]) -> _V:
+    async def get(self, key: _K, ask: Callable[[], Awaitable[_V]], asker: Hashable) -> _V:
         """
         Return the answer, of so many seconds ago at most; what `ask` raises is kept for nobody.
 
+        Args:
+            asker: whose question it is, where nobody has asked it yet.
+
         Raises:
-            TooManyError: it is not known, and too many ask.
+            TooManyError: it is not known, and too many are open, or too many of this asker's.
         """
         known = self._kept.get(key)
         if known is not None and self._monotonic() < known[0]:
@@ -56,21 +64,31 @@ class Remembered(Generic[_K, _V]):
         if asking is None:
             if len(self._asked) >= self._asked_max:
                 raise TooManyError(f"too many questions are open: asked_max={self._asked_max}")
+            if self._shares[asker] >= self._share_max:
+                raise TooManyError(f"too many of your questions are open: most={self._share_max}")
             asking = asyncio.ensure_future(self._learn(key, ask))
             self._asked[key] = asking
-            asking.add_done_callback(lambda done: self._learnt(key, done))
+            self._shares[asker] += 1
+            asking.add_done_callback(lambda done: self._learnt(key, asker, done))
         return await asyncio.shield(asking)  # others may wait for it too
+
+    def keep(self, key: _K, value: _V, since: float) -> None:
+        """Keep an answer that was asked for then."""
+        self._kept.pop(key, None)
+        while len(self._kept) >= self._kept_max:
+            del self._kept[next(iter(self._kept))]
+        self._kept[key] = (since + self._seconds, value)
 
     async def _learn(self, key: _K, ask: Callable[[], Awaitable[_V]]) -> _V:
         since = self._monotonic()
         found = await ask()
-        self._kept.pop(key, None)
-        while len(self._kept) >= self._kept_max:
-            del self._kept[next(iter(self._kept))]
-        self._kept[key] = (since + self._seconds, found)
+        self.keep(key, found, since)
         return found
 
-    def _learnt(self, key: _K, done: asyncio.Future[_V]) -> None:
+    def _learnt(self, key: _K, asker: Hashable, done: asyncio.Future[_V]) -> None:
         del self._asked[key]
+        self._shares[asker] -= 1
+        if not self._shares[asker]:
+            del self._shares[asker]
         if not done.cancelled():
             done.exception()  # whoever waits has it; perhaps nobody does any more

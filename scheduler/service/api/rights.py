@@ -7,6 +7,7 @@ Rule: design section 2, aggregated API: a SubjectAccessReview per namespace; non
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Final
 
 from scheduler.service.api.callers import Caller
@@ -41,7 +42,8 @@ class Rights:
             ApiError, TooManyError: the API server can't be asked now.
         """
         key = (caller, question, namespace)
-        if await self._known.get(key, lambda: self._review(caller, question, namespace)):
+        asked = partial(self._review, caller, question, namespace)
+        if await self._known.get(key, asked, caller.user):
             return
         where = f'in the namespace "{namespace}"' if namespace else "at the cluster scope"
         raise RefusedError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ from multidict import CIMultiDict
 from certs.ports import ApiError, Object
 from ledger.domain.errors import InputError
 from scheduler.service.api.callers import (
+    JUNK_MAX,
     NOBODY,
     REMEMBERED_SECONDS,
     Caller,
@@ -20,6 +22,7 @@ from scheduler.service.api.callers import (
     UnknownCallerError,
     read_rule,
 )
+from scheduler.service.api.remembered import TooManyError
 
 RULE = HeaderRule(
     authority=b"PEM",
@@ -229,3 +232,101 @@ def test_a_rule_that_can_not_be_read_is_none(names: str) -> None:
     data = {"requestheader-client-ca-file": "PEM", "requestheader-allowed-names": names}
     with pytest.raises(InputError, match="requestheader-allowed-names"):
         read_rule({"data": data})
+
+
+class Waiting(Reviews):
+    """An API server that says nothing of tokens that it does not know until it is let."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.goes_on = asyncio.Event()
+
+    async def create(self, path: str, body: Object) -> Object:
+        """Review a token, late if it is nobody's."""
+        if body["spec"]["token"] != "good":
+            await self.goes_on.wait()
+        return await super().create(path, body)
+
+
+def bearing(token: str) -> CIMultiDict[str]:
+    """Return the headers of a bearer token."""
+    return CIMultiDict([("Authorization", f"Bearer {token}")])
+
+
+def test_strangers_with_junk_keep_nobody_out() -> None:
+    """One address has few reviews open, and all of them leave places for tokens that were good."""
+
+    async def main() -> None:
+        reviews = Waiting()
+        callers = Callers(reviews, lambda: reviews.now)
+        assert (await callers.who(bearing("good"), (), "user")).user == "sa"
+        junk = [
+            asyncio.create_task(callers.who(bearing(f"junk-{number}"), (), "stranger"))
+            for number in range(100)
+        ]
+        await asyncio.sleep(0)
+        assert (await callers.who(bearing("good"), (), "another")).user == "sa", "it is kept"
+        reviews.now += REMEMBERED_SECONDS
+        asked = len(reviews.asked)
+        assert (await callers.who(bearing("good"), (), "stranger")).user == "sa"
+        assert len(reviews.asked) == asked + 1
+        many = [
+            asyncio.create_task(callers.who(bearing(f"more-{number}"), (), f"at {number}"))
+            for number in range(100)
+        ]
+        await asyncio.sleep(0)
+        reviews.now += REMEMBERED_SECONDS
+        assert (await callers.who(bearing("good"), (), "user")).user == "sa"
+        reviews.goes_on.set()
+        ends = await asyncio.gather(*junk, *many, return_exceptions=True)
+        kinds = Counter(type(each) for each in ends)
+        assert kinds == {UnknownCallerError: 32, TooManyError: 168}
+
+    asyncio.run(main())
+
+
+def test_an_address_with_junk_alone_is_asked_about_seldom() -> None:
+    """Whoever was somebody is answered from there all the same, and anybody from elsewhere."""
+
+    async def main() -> None:
+        reviews = Reviews()
+        callers = Callers(reviews, lambda: reviews.now)
+        await callers.who(bearing("good"), (), "gateway")
+        refused = Counter[type]()
+        for number in range(3 * int(JUNK_MAX)):
+            with pytest.raises((UnknownCallerError, TooManyError)) as raised:
+                await callers.who(bearing(f"junk-{number}"), (), "gateway")
+            refused[raised.type] += 1
+        assert refused == {UnknownCallerError: JUNK_MAX, TooManyError: 2 * JUNK_MAX}
+        assert len(reviews.asked) == 1 + JUNK_MAX
+        reviews.now += REMEMBERED_SECONDS
+        assert (await callers.who(bearing("good"), (), "gateway")).user == "sa"
+        with pytest.raises(UnknownCallerError):
+            await callers.who(bearing("junk"), (), "elsewhere")
+
+    asyncio.run(main())
+
+
+def test_a_token_that_is_nobodys_any_more_is_a_strangers() -> None:
+    """Its owner is not believed for having been somebody."""
+
+    async def main() -> None:
+        reviews = Reviews()
+        callers = Callers(reviews, lambda: reviews.now)
+        await callers.who(bearing("good"), (), "a")
+        reviews.user = {}
+        reviews.now += REMEMBERED_SECONDS
+        for _ in range(2):
+            with pytest.raises(UnknownCallerError):
+                await callers.who(bearing("good"), (), "a")
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("token", ["a b", "a\tb", "a{}", '"a"', "=", "a=b", "\u00e9"])
+def test_what_can_be_no_token_is_not_asked_about(token: str) -> None:
+    """A token has letters, digits and few signs."""
+    reviews = Reviews()
+    with pytest.raises(UnknownCallerError):
+        who(("Authorization", f"Bearer {token}"), reviews=reviews)
+    assert not reviews.asked

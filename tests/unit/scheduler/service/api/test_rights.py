@@ -95,16 +95,45 @@ def test_what_is_remembered_is_bounded_and_so_is_what_is_asked() -> None:
             await waits.wait()
             return key
 
-        both = [asyncio.create_task(known.get(key, partial(answer, key))) for key in (1, 2)]
+        both = [asyncio.create_task(known.get(key, partial(answer, key), "anna")) for key in (1, 2)]
         await asyncio.sleep(0)
         with pytest.raises(TooManyError):
-            await known.get(3, lambda: answer(3))
+            await known.get(3, lambda: answer(3), "anna")
         waits.set()
         assert await asyncio.gather(*both) == [1, 2]
-        assert await known.get(3, lambda: answer(3)) == 3
+        assert await known.get(3, lambda: answer(3), "anna") == 3
         assert len(known) == 2
-        await known.get(2, lambda: answer(2))
-        await known.get(1, lambda: answer(1))
+        await known.get(2, lambda: answer(2), "anna")
+        await known.get(1, lambda: answer(1), "anna")
         assert asked == [1, 2, 3, 1]
+
+    asyncio.run(main())
+
+
+def test_one_who_asks_without_end_leaves_room_for_others() -> None:
+    """And has it again once an answer came, whatever it was."""
+
+    async def main() -> None:
+        known: Remembered[int, int] = Remembered(lambda: 0.0, seconds=1.0, share_max=2)
+        waits = asyncio.Event()
+
+        async def answer(key: int) -> int:
+            await waits.wait()
+            if key == 1:
+                raise ApiError("away")
+            return key
+
+        both = [asyncio.create_task(known.get(key, partial(answer, key), "anna")) for key in (1, 2)]
+        await asyncio.sleep(0)
+        with pytest.raises(TooManyError, match="your questions"):
+            await known.get(3, partial(answer, 3), "anna")
+        others = asyncio.create_task(known.get(3, partial(answer, 3), "bob"))
+        joined = asyncio.create_task(known.get(2, partial(answer, 2), "anna"))
+        waits.set()
+        assert await others == 3
+        assert await joined == 2
+        with pytest.raises(ApiError):
+            await both[0]
+        assert await known.get(4, partial(answer, 4), "anna") == 4
 
     asyncio.run(main())

@@ -1,0 +1,64 @@
+"""How much each of many may do now: so many at once, and one more after some time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import Final
+
+KEPT_MAX: Final = 4_096
+
+
+class Budgets:
+    """
+    Budgets by key, all alike.
+
+    Args:
+        burst: how many one may spend at once.
+        seconds: after how long one of them has come back.
+        kept_max: of how many keys it is known what they spent; who spent something the longest ago
+            is forgotten first.
+    """
+
+    def __init__(
+        self,
+        now: Callable[[], float],
+        *,
+        burst: float,
+        seconds: float,
+        kept_max: int = KEPT_MAX,
+    ) -> None:
+        self._now = now
+        self._burst = burst
+        self._seconds = seconds
+        self._kept_max = kept_max
+        self._spent: dict[Hashable, tuple[float, float]] = {}  # how many, as of when; oldest first
+
+    def __len__(self) -> int:
+        return len(self._spent)
+
+    def has(self, key: Hashable) -> bool:
+        """Tell whether one is left."""
+        return self._left(key) >= 1
+
+    def take(self, key: Hashable) -> bool:
+        """Take one; tell whether there was one."""
+        left = self._left(key)
+        if left < 1:
+            return False
+        self._spent.pop(key, None)
+        while len(self._spent) >= self._kept_max:
+            del self._spent[next(iter(self._spent))]
+        self._spent[key] = (self._burst - left + 1, self._now())
+        return True
+
+    def give_back(self, key: Hashable) -> None:
+        """Give one back that was taken for nothing."""
+        spent, at = self._spent.get(key, (0.0, self._now()))
+        if spent > 1:
+            self._spent[key] = (spent - 1, at)
+        else:
+            self._spent.pop(key, None)
+
+    def _left(self, key: Hashable) -> float:
+        spent, at = self._spent.get(key, (0.0, 0.0))
+        return self._burst - max(0.0, spent - (self._now() - at) / self._seconds)
