@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -21,6 +23,7 @@ from tenure.units import format_duration
 if TYPE_CHECKING:
     from ledger.store.mending.withdrawals import Withdrawal
     from ledger.store.open import Ledger
+    from ledger.store.proving.second import SecondProver
     from ledger.store.proving.tree_proof import KeptCheckpoint
     from ledger.store.proving.verify import VerifyReport
 
@@ -151,9 +154,9 @@ def _proved(
 ) -> VerifyReport:
     """Prove a ledger; where there is none any more, what tells that there was is a finding."""
     try:
-        with opened(ledger) as source:
+        with _second_prover(ledger_url(ledger)) as second, opened(ledger) as source:
             witness, refusals = _witness(source, checkpoints, export, public_key)
-            return _with(run_verify(source, witness, segments), refusals)
+            return _with(run_verify(source, witness, segments, second), refusals)
     except InputError as error:
         if not error.message.startswith("not a ledger"):
             raise
@@ -193,15 +196,36 @@ def _kept(checkpoints: Sequence[Path], export: Path | None, public_key: str | No
     return found
 
 
+def _second_prover(url: str) -> AbstractContextManager[SecondProver | None]:
+    """
+    Return a second process for the proof, if there is a core for it and anything to prove.
+
+    It is forked, which Linux alone does well, and which nobody may do who has threads.
+    """
+    from ledger.store.place import is_postgres, sqlite_path
+
+    there = is_postgres(url) or sqlite_path(url).is_file()
+    if not there or sys.platform != "linux" or len(os.sched_getaffinity(0)) == 1:
+        return nullcontext()
+    from ledger.store.proving.second import second_prover
+
+    threads = list(Path("/proc/self/task").iterdir())
+    return second_prover(url) if len(threads) == 1 else nullcontext()
+
+
 def run_verify(
-    source: Ledger, witness: KeptCheckpoint | None = None, segments: Path | None = None
+    source: Ledger,
+    witness: KeptCheckpoint | None = None,
+    segments: Path | None = None,
+    second: SecondProver | None = None,
 ) -> VerifyReport:
     """Prove a ledger, with a progress bar where someone is watching."""
     from ledger.store.proving.tree_proof import NO_WITNESS
     from ledger.store.proving.verify import verify
 
     with progress_bar("verifying") as progress:
-        return verify(source, progress, witness=witness or NO_WITNESS, segments=segments)
+        kept = witness or NO_WITNESS
+        return verify(source, progress, witness=kept, segments=segments, second=second)
 
 
 def _witness(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import compress
+from itertools import chain, compress
 from typing import Any, Final
 
 from msgspec import Struct
@@ -28,8 +28,7 @@ from ledger.store.reading.tables import (
     in_key_order,
     is_typed,
     other_types,
-    pages_of,
-    rows_of,
+    row_pages,
 )
 from ledger.store.writing import statements
 from ledger.store.writing.statements import Row, Statement
@@ -52,8 +51,8 @@ class SortedRows:
         self._keys = len(table.primary_key.columns)
         self._report = report
         self._ended = False
-        self._source = rows_of(connection, in_key_order(table) if query is None else query)
-        self._rows = self._typed(self._source)
+        self._source = row_pages(connection, in_key_order(table) if query is None else query)
+        self._rows = chain.from_iterable(self._typed(self._source))
         self._next = next(self._rows, None)
 
     def take(self, key: Row) -> Row | None:
@@ -87,20 +86,22 @@ class SortedRows:
         key = row[: self._keys]
         self._report(key[0], f"{self._name} has a row that no event explains: key={key}")
 
-    def _typed(self, rows: Iterable[Row]) -> Iterator[Row]:
+    def _typed(self, pages: Iterable[list[Row]]) -> Iterator[Iterable[Row]]:
         """Yield the rows whose values are of their columns; report the others, and a broken end."""
         try:
-            for page in pages_of(rows):
+            for page in pages:
                 sound = are_typed(self._table, list(zip(*page, strict=True)))
-                for row in page:
-                    if sound or is_typed(self._table, row):
-                        yield row
-                    else:
-                        position = row[0] if type(row[0]) is int else None
-                        self._report(position, other_types(self._table, row))
+                yield page if sound else filter(self._is_typed, page)
         except UnreadableError as error:
             self._ended = True
             self._report(None, f"{self._name} is unreadable: {error}")
+
+    def _is_typed(self, row: Row) -> bool:
+        typed = is_typed(self._table, row)
+        if not typed:
+            position = row[0] if type(row[0]) is int else None
+            self._report(position, other_types(self._table, row))
+        return typed
 
 
 class _Open(Struct):

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from collections.abc import Set as AbstractSet
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Final
@@ -69,6 +70,7 @@ from ledger.store.projections.held import HeldByFold
 from ledger.store.proving.damage import changed_rules, damaged_pages, other_revision
 from ledger.store.proving.proof import Report
 from ledger.store.proving.resumed import ResumedProof
+from ledger.store.proving.second import SecondProver, Vouched
 from ledger.store.proving.tree_proof import NO_WITNESS, KeptCheckpoint, TreeProof
 from ledger.store.reading.kept import events_of
 from ledger.store.reading.proven import proven_chain
@@ -167,6 +169,7 @@ def verify(
     segments: Path | None = None,
     also_void: Voids = NO_VOIDS,
     also_withdrawn: Withdrawals = NO_WITHDRAWALS,
+    second: SecondProver | None = None,
 ) -> VerifyReport:
     """
     Check everything the ledger promises, in one snapshot of it.
@@ -185,38 +188,77 @@ def verify(
             begins at the state behind the last of them, which the log commits to.
         also_void: what would be found if the log declared these positions void.
         also_withdrawn: what would be found if the log withdrew these checkpoints.
+        second: a process that proves the rows meanwhile, where the ledger is long enough and the
+            archive is not read. What is found is the same without it.
+
+    Raises:
+        LedgerError: the second process was ended.
     """
     started = time.perf_counter()
-    findings = _Findings()
-    snapshot = ledger.connection.begin()
+    snapshot = second.begin(ledger) if second is not None and segments is None else None
+    beside = second if snapshot is not None else None
+    if snapshot is None:
+        snapshot = ledger.connection.begin()
     try:
-        one_snapshot(ledger.connection)
-        for look in (damaged_pages, changed_rules, other_revision):
-            for text in look(ledger.connection):
-                findings.add(None, text)
-        past = _past(ledger.connection, findings, segments)
-        walk = Walk(
+        if beside is None:
+            one_snapshot(ledger.connection)
+        asked = partial(
+            _proved,
             ledger.connection,
-            findings.add,
-            witness,
-            past,
+            progress or (lambda _done, _all: None),
+            witness=witness,
+            segments=segments,
             also_void=also_void,
             also_withdrawn=also_withdrawn,
         )
-        with closing(walk.proof):
-            walk.run(
-                past.rows(ledger.connection, findings.add), progress or (lambda _done, _all: None)
-            )
+        report = asked(second=beside)
+        if beside is not None and not report.ok:
+            report = asked(second=None)  # with every finding, in its order
     finally:
         with suppress(*DAMAGE):  # nothing was written; a damaged database can't even end that
             snapshot.rollback()
+    return replace(report, seconds=time.perf_counter() - started)
+
+
+def _proved(
+    connection: Connection,
+    progress: Callable[[int, int], None],
+    *,
+    witness: KeptCheckpoint,
+    segments: Path | None,
+    also_void: Voids,
+    also_withdrawn: Withdrawals,
+    second: SecondProver | None,
+) -> VerifyReport:
+    """Prove the ledger in the transaction that is open: without the rows, with a `second`."""
+    findings = _Findings()
+    for look in (damaged_pages, changed_rules, other_revision):
+        for text in look(connection):
+            findings.add(None, text)
+    past = _past(connection, findings, segments)
+    walk = Walk(
+        connection,
+        findings.add,
+        witness,
+        past,
+        also_void=also_void,
+        also_withdrawn=also_withdrawn,
+        rows=second is None,
+    )
+    with closing(walk):
+        walk.run(past.rows(connection, findings.add), progress)
+    rows: ResumedProof | Vouched | None = walk.proof
+    if second is not None:
+        vouched = rows = second.answer(connection)
+        if vouched is None or (vouched.position, vouched.chain_hash) != (walk.position, walk.chain):
+            findings.add(None, "the second process does not vouch for the rows")
     return VerifyReport(
         events=walk.position,
         findings=findings.sorted(),
-        seconds=time.perf_counter() - started,
+        seconds=0.0,
         chain_hash=walk.chain,
-        max_core_percent_seen=walk.proof.max_core_percent,
-        max_memory_percent_seen=walk.proof.max_memory_percent,
+        max_core_percent_seen=rows.max_core_percent if rows else 0,
+        max_memory_percent_seen=rows.max_memory_percent if rows else 0,
         unread=past.start.position,
         withdrawn=walk.withdrawn,
         ahead_us=walk.ahead[0],
@@ -298,7 +340,11 @@ def _withdrawn(connection: Connection, voids: Voids) -> Withdrawals:
 
 
 class Walk:
-    """One pass over the events behind `past`, with the proof of the projections beside it."""
+    """
+    One pass over the events behind `past`, with the proof of the projections beside it.
+
+    Without `rows` somebody else proves those.
+    """
 
     def __init__(
         self,
@@ -309,11 +355,12 @@ class Walk:
         *,
         also_void: Voids = NO_VOIDS,
         also_withdrawn: Withdrawals = NO_WITHDRAWALS,
+        rows: bool = True,
     ) -> None:
         start = past.start
         self.position = start.position
         self.chain = start.chain_hash
-        self.proof = ResumedProof(connection, report, start)
+        self.proof = ResumedProof(connection, report, start) if rows else None
         self._held = HeldByFold(connection, start.folded())
         self._snapshots = SnapshotProof(connection, report)
         self._voids: dict[int, AbstractSet[str]] = {**_declared(connection), **also_void}
@@ -373,6 +420,7 @@ class Walk:
 
     def end(self) -> End:
         """Return what is known behind the last event that was taken."""
+        assert self.proof is not None, "the rows are proved elsewhere"
         return End(
             position=self.position,
             at_us=self._at_us,
@@ -395,7 +443,8 @@ class Walk:
 
     def close(self) -> None:
         """Let go of every query."""
-        self.proof.close()
+        if self.proof is not None:
+            self.proof.close()
         self._snapshots.close()
 
     def _seal(self, segment: Segment) -> None:
@@ -408,7 +457,8 @@ class Walk:
     def _compare(self) -> None:
         """Compare what is held at the end with the tables, by the writer's fold and by ours."""
         try:
-            self.proof.finish()
+            if self.proof is not None:
+                self.proof.finish()
             for position, text in self._held.differences():
                 self._report(position, text)
         except (UnreadableError, *CONTRADICTION) as error:
@@ -500,7 +550,8 @@ class Walk:
         for fact in self._quotes.untold(position, event):
             self._report(position, fact)
         try:
-            self.proof.add(position, at_us, event)
+            if self.proof is not None:
+                self.proof.add(position, at_us, event)
             self._held.add(position, event)
             self._snapshots.add(position, event, lambda: self._held.state)
         except CONTRADICTION as error:

@@ -6,7 +6,7 @@ import gc
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache, lru_cache
-from itertools import count, product
+from itertools import count, islice, product
 from typing import Any, Final
 
 from sqlalchemy import Connection, Dialect, Select, Table, select
@@ -55,6 +55,34 @@ def rows_of(connection: Connection, query: Select[Any]) -> Generator[Row, None, 
         raise UnreadableError(str(error)) from error
     finally:
         with suppress(*failures):  # a reader that left early may outlive the connection
+            cursor.close()
+
+
+def row_pages(connection: Connection, query: Select[Any]) -> Generator[list[Row], None, None]:
+    """
+    Yield the same rows in pages, as fast as the driver gives them. Close what is not read up.
+
+    Raises:
+        UnreadableError: as `rows_of`.
+    """
+    text = str(_compiled(query, connection.dialect))
+    failures = _failures(connection)
+    cursor = _cursor(connection)
+    page: list[Row] = []
+    try:
+        cursor.execute(text)
+        source = iter(cursor)
+        while True:
+            page.extend(islice(source, PAGE_ROWS))  # one that fails keeps what came before
+            if not page:
+                return
+            yield page
+            page = []
+    except failures as error:
+        yield page
+        raise UnreadableError(str(error)) from error
+    finally:
+        with suppress(*failures):  # as above
             cursor.close()
 
 

@@ -1,0 +1,265 @@
+"""
+A second process that proves the rows while the first proves the events: `verify` on two cores.
+
+Rule: docs/adr/0020. Both see one snapshot of the ledger. The second vouches for all rows or for
+none; where it does not, the first proves everything by itself, so a report never says anything else
+for it. SQLite's locks are a process's own, so it is forked before the first opens the ledger.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+from multiprocessing import get_context
+from multiprocessing.connection import Connection as Pipe
+from typing import Any, Final, Protocol
+
+from sqlalchemy import Connection, RootTransaction, literal_column, select
+from sqlalchemy.exc import DBAPIError
+
+from ledger.domain.errors import LedgerError
+from ledger.domain.log.events import decode_event
+from ledger.store import schema
+from ledger.store.archives.segments import START, end_of, last_segment
+from ledger.store.mending.voids import void_event, voids_of
+from ledger.store.open import Ledger, open_ledger
+from ledger.store.profile import driver_connection
+from ledger.store.profile_postgres import one_snapshot
+from ledger.store.proving.damage import made_by_migrations
+from ledger.store.proving.resumed import ResumedProof
+from ledger.store.reading.read import checked_head
+from ledger.store.reading.tables import PAGE_ROWS, few_collections, rows_of
+
+EVENTS_MIN: Final = 5_000
+"""A ledger of fewer is proved before a second process would have opened it."""
+_TRIES: Final = 20
+"""So often a writer may commit between the two beginnings, before one process does it all."""
+_IDLE_SECONDS: Final = 10.0
+_PROVE: Final = "prove"
+_SEEN: Final = "seen"
+_events: Final = schema.ledger_events.c
+_READ: Final = (
+    _events.position,
+    _events.event_type,
+    _events.body,
+    _events.at_us,
+    _events.leaf_hash,
+    _events.chain_hash,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vouched:
+    """
+    What the second process saw, which nothing was wrong with.
+
+    Attributes:
+        position, chain_hash: of the last event, which must be that of the first process.
+        max_core_percent, max_memory_percent: as of `Proof`.
+    """
+
+    position: int
+    chain_hash: bytes
+    max_core_percent: int
+    max_memory_percent: int
+
+
+class Port(Protocol):
+    """This end of the pipe to the second process."""
+
+    def send(self, message: str, /) -> None:
+        """Send a word; OSError where nobody takes it."""
+
+    def recv(self) -> Any:  # noqa: ANN401 - whatever the second process sends
+        """Wait for an answer; EOFError where none will come."""
+
+    def poll(self, seconds: float, /) -> bool:
+        """Wait so long at most, and tell whether there is an answer."""
+
+
+class SecondProver:
+    """The second process as the first one sees it. A process that ends unasked is a LedgerError."""
+
+    def __init__(self, pipe: Port, pid: int, events_min: int = EVENTS_MIN) -> None:
+        self._pipe = pipe
+        self.pid = pid
+        self._events_min = events_min
+
+    def begin(self, ledger: Ledger) -> RootTransaction | None:
+        """
+        Begin a transaction that sees what the second process sees, and let that one start.
+
+        None where it is not worth it or can't be done; nothing is begun then.
+        """
+        connection = ledger.connection
+        if ledger.writable or not self._is_long(connection):
+            return None
+        meet = self._exported if connection.dialect.name == "postgresql" else self._unchanged
+        transaction = meet(connection)
+        if transaction is not None:
+            self._send(_PROVE)
+        return transaction
+
+    def answer(self, connection: Connection) -> Vouched | None:
+        """Wait for its word, None if it does not vouch; the transaction is kept from ending."""
+        while not self._pipe.poll(_IDLE_SECONDS):
+            connection.exec_driver_sql("SELECT 1")
+        vouched: Vouched | None = self._receive()
+        return vouched
+
+    def _is_long(self, connection: Connection) -> bool:
+        with suppress(LedgerError, DBAPIError), connection.begin():
+            return checked_head(connection).position >= self._events_min
+        return False
+
+    def _unchanged(self, connection: Connection) -> RootTransaction | None:
+        """
+        Begin on SQLite: the second process begins first, between two looks at the file's version.
+
+        Nobody committed between them if they are the same, so both see the same.
+        """
+        for _ in range(_TRIES):
+            before = _version(connection)
+            self._send("see")
+            made_by_migrations()  # needed later on, while the other opens the ledger
+            if self._receive() != _SEEN:
+                return None
+            transaction = connection.begin()
+            if _version(connection) == before:
+                return transaction
+            transaction.rollback()
+        return None
+
+    def _exported(self, connection: Connection) -> RootTransaction | None:
+        """Begin on Postgres, which hands a snapshot on."""
+        transaction = connection.begin()
+        with suppress(DBAPIError):
+            one_snapshot(connection)
+            self._send(connection.exec_driver_sql("SELECT pg_export_snapshot()").scalar_one())
+            if self._receive() == _SEEN:
+                return transaction
+        transaction.rollback()
+        return None
+
+    def _send(self, message: str) -> None:
+        try:
+            self._pipe.send(message)
+        except OSError as error:
+            raise _ended() from error
+
+    def _receive(self) -> Any:  # noqa: ANN401 - whatever the second process sends
+        try:
+            return self._pipe.recv()
+        except (EOFError, OSError) as error:
+            raise _ended() from error
+
+
+@contextmanager
+def second_prover(url: str, events_min: int = EVENTS_MIN) -> Iterator[SecondProver]:
+    """
+    Fork a process that can prove the rows of the ledger at `url`, and end it in the end.
+
+    It is not asked about a ledger of fewer events than `events_min`.
+    """
+    context = get_context("fork")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_serve, args=(url, theirs, ours, os.getpid()), daemon=True)
+    process.start()
+    theirs.close()
+    try:
+        yield SecondProver(ours, process.pid or 0, events_min)
+    finally:
+        ours.close()
+        process.kill()
+        process.join()
+
+
+def vouch_for_rows(connection: Connection, still: Callable[[], object]) -> Vouched | None:
+    """
+    Return what the rows are vouched for with, None if anything is wrong with them.
+
+    Runs in the transaction that is open. Events that can't be read are errors of many kinds.
+
+    Args:
+        still: called now and then; may raise to end it.
+    """
+    findings: list[str] = []
+    segment = last_segment(connection)
+    start = end_of(segment) if segment is not None else START
+    voids = voids_of(connection)
+    position, chain = start.position, start.chain_hash
+    query = (
+        select(*_READ)
+        .where(_events.position > literal_column(str(int(start.position))))
+        .order_by(_events.position)
+    )
+    proof = ResumedProof(connection, lambda _position, text: findings.append(text), start)
+    with closing(proof):
+        for row in rows_of(connection, query):
+            position, event_type, body, at_us, leaf, chain = row
+            void = void_event(voids, position, leaf)
+            proof.add(position, at_us, void or decode_event(event_type, body))
+            if position % PAGE_ROWS == 0:
+                still()
+                if findings:
+                    return None
+        proof.finish()
+    return (
+        None
+        if findings
+        else Vouched(
+            position=position,
+            chain_hash=chain,
+            max_core_percent=proof.max_core_percent,
+            max_memory_percent=proof.max_memory_percent,
+        )
+    )
+
+
+def _serve(url: str, pipe: Pipe, other: Pipe, first: int) -> None:
+    """Be the second process: begin as often as it is asked, then prove once."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # the first says that it was interrupted
+    other.close()
+
+    def still() -> None:
+        if os.getppid() != first:
+            raise EOFError
+
+    with suppress(EOFError, BrokenPipeError), few_collections():
+        message = pipe.recv()
+        try:
+            with open_ledger(url, mode="read") as ledger:
+                while message != _PROVE:
+                    _see(ledger.connection, message)
+                    pipe.send(_SEEN)
+                    message = pipe.recv()
+                vouched = vouch_for_rows(ledger.connection, still)
+        except (EOFError, BrokenPipeError):
+            raise
+        except Exception:  # noqa: BLE001 - whatever it is: the first process meets it, and says so
+            vouched = None
+        pipe.send(vouched)
+
+
+def _see(connection: Connection, snapshot: str) -> None:
+    """Begin a transaction, which sees one state of the ledger from now on: that of `snapshot`."""
+    if connection.in_transaction():
+        connection.rollback()
+    connection.begin()
+    one_snapshot(connection)
+    if connection.dialect.name == "postgresql":
+        connection.exec_driver_sql(f"SET TRANSACTION SNAPSHOT '{snapshot}'")
+    checked_head(connection)
+
+
+def _version(connection: Connection) -> int:
+    """Return SQLite's own number for the state that this connection sees."""
+    row = driver_connection(connection).execute("PRAGMA data_version").fetchone()
+    return int(row[0])
+
+
+def _ended() -> LedgerError:
+    return LedgerError("the second process ended before it had proved the rows: run it again")
