@@ -124,7 +124,7 @@ class Grouping:
         self.lives: dict[str, GroupLife] = {}
         self.use(nodes, engine)
         self._elsewhere = dict(elsewhere)
-        self._now: dict[str, str | None] = {}  # UID of a Pod that left -> its group, None = gone
+        self._left: dict[str, dict[str, str | None]] = {}  # group -> UID -> its group now
         self._gangs: dict[str, GangRef | None] = {}
         self._member_of: dict[str, str] = {}  # UID of a member that holds -> group
         self._open: dict[str, dict[str, Placement]] = {}  # group -> UID -> the place kept for it
@@ -239,9 +239,15 @@ class Grouping:
         for places in self._open.values():
             yield from places.values()
 
-    def left(self, uid: str, now: str | None) -> None:
-        """Note that a Pod left its group for this one, or is gone (None)."""
-        self._now[uid] = now
+    def left(self, name: str, uid: str, now: str | None) -> None:
+        """Note that a Pod with a place left the group for another, or is gone (None)."""
+        life = self.lives.get(name)
+        if life is not None and uid in life.places:
+            self._left.setdefault(name, {})[uid] = now
+
+    def came(self, name: str, uid: str) -> None:
+        """Note that a Pod is in this group, also where it left it before."""
+        self._left.get(name, {}).pop(uid, None)
 
     def group_of(self, uid: str) -> str:
         """Return the group of a member that holds its devices, empty for other Pods."""
@@ -267,15 +273,14 @@ class Grouping:
     def unplanned(self, name: str) -> list[Placement]:
         """Take a plan back that was never recorded, and return its places as `dropped` does."""
         life = self.lives[name]
-        self.lives[name] = replace(life, places={}, plans=life.plans - 1)
-        self._find_deadline(name)
+        self._put(name, replace(life, places={}, plans=life.plans - 1))
         return self.dropped(name)
 
     def forget(self, name: str) -> None:
         """Forget a group without Pods; a later one of its name is another one."""
         for uid in [uid for uid, member_of in self._member_of.items() if member_of == name]:
             del self._member_of[uid]
-        for kept in (self.lives, self._gangs, self._due, self._given, self._open):
+        for kept in (self.lives, self._gangs, self._due, self._given, self._open, self._left):
             kept.pop(name, None)
 
     def fold(self, event: LedgerEvent, at_us: int) -> None:
@@ -299,7 +304,13 @@ class Grouping:
 
     def _apply(self, name: str, event: LedgerEvent, at_us: int) -> None:
         life = self.lives.get(name) or GroupLife(name=name)
-        self.lives[name] = apply_life(life, event, at_us)
+        self._put(name, apply_life(life, event, at_us))
+
+    def _put(self, name: str, life: GroupLife) -> None:
+        self.lives[name] = life
+        left = self._left.get(name)
+        if left:
+            self._left[name] = {uid: now for uid, now in left.items() if uid in life.places}
         self._find_deadline(name)
 
     def _find_deadline(self, name: str) -> None:
@@ -374,7 +385,8 @@ class Grouping:
     def ends(self, name: str, now_us: int) -> tuple[PodVoided | PlanDropped, ...]:
         """Return the events that facts and time call for; the engine is as it was."""
         life = self.lives[name]
-        groups = {uid: self._now.get(uid, name) for uid in life.places}
+        left = self._left.get(name, {})
+        groups = {uid: left.get(uid, name) for uid in life.places}
         facts = ClusterFacts(
             groups={uid: group for uid, group in groups.items() if group is not None},
             usable=self._usable(life),

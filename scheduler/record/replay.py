@@ -610,7 +610,7 @@ class Replay:
         """Decide a group's plan again, and keep the places that were recorded."""
         name, position = event.group, recorded.envelope.position
         for member in (*event.waiting, *event.to_come):
-            self._groups.left(member.pod_uid, name)  # whatever group it was in before
+            self._groups.came(name, member.pod_uid)
         wrong = self._wrong_members(event)
         if self._ahead is not None or wrong:
             self._groups.fold(event, recorded.envelope.wall_us)
@@ -682,7 +682,8 @@ class Replay:
         if name not in self._ends:
             self._now()
             if event.reason in {MEMBER_GONE, MEMBER_CHANGED} and isinstance(event, PlanDropped):
-                self._groups.left(event.pod_uid, "" if event.reason == MEMBER_CHANGED else None)
+                now = "" if event.reason == MEMBER_CHANGED else None
+                self._groups.left(name, event.pod_uid, now)
             self._ends[name] = (self._groups.ends(name, at_us), [])
         decided, ended = self._ends[name]
         ended.append(event)

@@ -88,7 +88,9 @@ class Assembly:
             "devices": nodes.devices,
             "noderesourcetopologies": nodes.topologies,
             "configmaps": nodes.unhealthy,
-            "pods": Each((self.view.pods, self.holds, self.groups, self.proofs, self.refusing)),
+            "pods": Each(
+                (self.view.pods, self.holds, self.groups, self.books, self.proofs, self.refusing)
+            ),
             "namespaces": self.releasing.namespaces,
         }
 
@@ -178,6 +180,7 @@ def assemble(settings: SchedulingSettings, begun: Beginning, ports: Ports) -> As
     inventory.reported = agents.reported
     agents.first = lambda name: view.nodes.note((name,))
     agents.confirmed = agents.ready.changed = releasing.look_at
+    holds.freed = groups.freed = releasing.freed
     refusing = Refusing(view, books, binder, ports.words, told=ports.told, why_not=why_not)
     telling = Telling(api=ports.api, clock=clock, reporter=ports.actor)
     Saying(view, telling, why_not=why_not)
@@ -197,7 +200,7 @@ def assemble(settings: SchedulingSettings, begun: Beginning, ports: Ports) -> As
             view, binder, why_not=why_not, groups=groups, holds=holds, refusals=refusing
         ),
         telling=telling,
-        proofs=ProofBook(ports.origin, begun.state),
+        proofs=ProofBook(ports.origin, begun.state, view.pods.seen),
         reconciling=Reconciling(
             view=view,
             books=books,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
+from typing import Final
 
 from msgspec import structs
 
@@ -24,6 +25,7 @@ from ledger.domain.log.recorded import NewEvent
 from ledger.domain.log.recorded_request import RecordedRequest, recorded_request, request_digest
 from ledger.domain.log.state import GRANTED, LOST, LedgerState
 from ledger.domain.request.requests import PodRequest, group_name
+from scheduler.bind.protocol import GONE, GONE_UNSEEN
 from scheduler.decide.answers import encode
 from scheduler.decide.outcome import Placement
 from scheduler.record import events
@@ -33,10 +35,13 @@ from scheduler.service.groups import LiveGroups
 from scheduler.service.ports import BindCall, Chosen, Clock, NotChosen, Standing
 from scheduler.service.view import ClusterView
 
+_PODS_END: Final = frozenset({GONE, GONE_UNSEEN})
+"""Reasons for which a reservation is voided whose Pod nobody may have seen."""
+
 
 class LiveBooks:
     """
-    The `Books` of a service, over its view.
+    The `Books` of a service, over its view, and a sink of Pods.
 
     Args:
         words: what every reservation repeats.
@@ -45,6 +50,7 @@ class LiveBooks:
 
     Attributes:
         lifted: lifts the soft holds in the way of a Pod on a node for the length of a block.
+        freed: told the name of a node on which something was chosen that is not recorded.
     """
 
     def __init__(
@@ -64,8 +70,11 @@ class LiveBooks:
         self._why_not = why_not
         self._described: set[str] = set()
         self._attempts: dict[str, int] = dict(begun.attempts)
+        self._begun = frozenset(begun.attempts)
+        self._gone: set[str] = set()  # Pods that are gone, and something is reserved for them
         self._standing = _standing(begun.state, begun.opened)
         self.lifted: Callable[[str, str], AbstractContextManager[None]] = _no_holds
+        self.freed: Callable[[str], None] = lambda _: None
 
     def standing(self, pod_uid: str) -> Standing | None:
         """
@@ -207,8 +216,37 @@ class LiveBooks:
         """Give back what was chosen: the ledger has not recorded it, and will not."""
         for reservation in chosen.reservations:
             self._view.forget_expected(reservation)
+            self.freed(reservation.node_name)
         if chosen.reservation.group:
             self._groups.refused(chosen)
+
+    def put(self, _uid: str, _item: Object) -> None:
+        """Take a Pod that came or changed: nothing of it is kept in here."""
+
+    def drop(self, pod_uid: str) -> None:
+        """Forget a Pod that is gone, once nothing is reserved for it: it asks no more."""
+        if pod_uid in self._standing:
+            self._gone.add(pod_uid)
+        else:
+            self._attempts.pop(pod_uid, None)
+
+    def compare(self) -> None:
+        """Forget Pods that the ledger told of at the start and the API's complete list has not."""
+        for uid in self._begun - self._view.pods.seen.keys():
+            self.drop(uid)
+        self._begun = frozenset()
+
+    def _ended(self, event: PodReleased | PodVoided) -> None:
+        """Forget a reservation, and the Pod too if it is gone."""
+        uid = event.pod_uid
+        standing = self._standing.get(uid)
+        if standing is None or standing.attempt != event.attempt:
+            return
+        del self._standing[uid]
+        is_unseen = uid not in self._view.pods.seen
+        if uid in self._gone or (is_unseen and event.reason in _PODS_END):
+            self._gone.discard(uid)
+            self._attempts.pop(uid, None)
 
     def recorded(self, events: Sequence[NewEvent], first: int) -> None:
         """Take note of events that are durable, the first at that position."""
@@ -217,6 +255,8 @@ class LiveBooks:
 
     def take(self, position: int, event: LedgerEvent) -> None:
         """Take note of one event, whoever tells of it; each counts once."""
+        if self._view.has(position):
+            return
         match event:
             case PodReserved():
                 if self._counts(event):
@@ -228,9 +268,7 @@ class LiveBooks:
                 if standing is not None and standing.attempt == event.attempt:
                     self._standing[event.pod_uid] = replace(standing, is_bound=True)
             case PodReleased() | PodVoided():
-                standing = self._standing.get(event.pod_uid)
-                if standing is not None and standing.attempt == event.attempt:
-                    del self._standing[event.pod_uid]
+                self._ended(event)
             case RequestDescribed():
                 self._described.add(request_digest(event.request))
             case _:

@@ -124,6 +124,7 @@ class LiveGroups:
     Attributes:
         groups: lives and open places.
         given_up: told the UID of a Pod for which nobody waits any more, and why.
+        freed: told the name of a node on which a place ended that nobody took.
     """
 
     def __init__(self, view: ClusterView, clock: Clock, begun: Beginning) -> None:
@@ -132,6 +133,7 @@ class LiveGroups:
         self.groups = Grouping((), view.engine, {}, runs=self._runs)
         self.groups.follow(view.numbers)
         self.given_up: Callable[[str, str], None] = lambda _uid, _why: None
+        self.freed: Callable[[str], None] = lambda _: None
         self._waiting: dict[str, dict[str, Waiting]] = {}  # group -> UID -> who waits
         self._pods: dict[str, set[str]] = {}  # group -> UIDs of its Pods
         self._group_of: dict[str, str] = {}  # UID of such a Pod -> its group
@@ -199,7 +201,7 @@ class LiveGroups:
         if not name or request is None:
             return
         self.groups.life_of(request)
-        self.groups.left(uid, name)
+        self.groups.came(name, uid)
         self._group_of[uid] = name
         self._pods.setdefault(name, set()).add(uid)
         waiting = self._waiting.setdefault(name, {})
@@ -238,7 +240,7 @@ class LiveGroups:
         del self._group_of[uid]
         self._pods[before].discard(uid)
         self._waiting.get(before, {}).pop(uid, None)
-        self.groups.left(uid, now or None)
+        self.groups.left(before, uid, now or None)
         self.given_up(uid, GONE)
         if self._leads and uid in self.groups.lives[before].places:
             self.review(before)
@@ -283,7 +285,7 @@ class LiveGroups:
         if found:
             self._extend(name)
         elif is_new and name in self._plans:
-            self._unplan(name)  # of those whom kube-scheduler asks about, at their turn
+            self._undo(name)  # of those whom kube-scheduler asks about, at their turn
         return found
 
     def ungated(self, uid: str, pod: Object) -> None:
@@ -586,7 +588,7 @@ class LiveGroups:
             members = {uid: one.request for uid, one in self._waiting.get(name, {}).items()}
             for uid in life.places:
                 if uid not in members:
-                    self.groups.left(uid, None)
+                    self.groups.left(name, uid, None)
             taken = take_again(life, members, self._view.numbers, engine)
             for placement in (taken or {}).values():
                 engine.undo(placement)
@@ -654,16 +656,24 @@ class LiveGroups:
         dropped = PlanDropped(group=name, reason=reason, pod_uid=pod_uid)
         for placement in self.groups.dropped(name):
             self._view.engine.release(placement.request.uid)
+            self.freed(placement.node_name)
         self.groups.fold(dropped, at_us)
         new = events.plan_dropped(dropped, 1, at_us)
         self._drops[name] = structs.replace(new, idempotency_key=f"drop:{name}:{at_us}")
 
     def _unplan(self, name: str) -> None:
         """End a plan that the ledger does not have."""
+        for node_name in self._undo(name):
+            self.freed(node_name)
+
+    def _undo(self, name: str) -> list[str]:
+        """Take such a plan back, and return the nodes of its places."""
         del self._plans[name]
-        for placement in self.groups.unplanned(name):
+        places = self.groups.unplanned(name)
+        for placement in places:
             self._view.engine.release(placement.request.uid)
         self._forget(name)
+        return [placement.node_name for placement in places]
 
     def node_gone(self, pod_uids: Sequence[str]) -> None:
         """Forget places that the engine gave back when their node went."""

@@ -56,6 +56,7 @@ class Holds:
 
     Attributes:
         ended: why holds ended, and how often; `TOO_MANY` and `NO_ROOM` of those that never began.
+        freed: told the name of a node on which a hold ended without a bind there.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class Holds:
         self._most = most
         self._holds: dict[str, _Hold] = {}
         self.ended: Counter[str] = Counter()
+        self.freed: Callable[[str], None] = lambda _: None
 
     def __len__(self) -> int:
         return len(self._holds)
@@ -100,7 +102,10 @@ class Holds:
             pod: as kube-scheduler sent it.
         """
         uid = placement.request.uid
-        self.end(uid, ASKED_AGAIN)
+        if self.node_of(uid) == placement.node_name:
+            self._end(uid, ASKED_AGAIN)
+        else:
+            self.end(uid, ASKED_AGAIN)
         if len(self._holds) >= self._most:
             self.ended[TOO_MANY] += 1
             return
@@ -111,11 +116,19 @@ class Holds:
         self._holds[uid] = _Hold(taken, self._now() + seconds_of(pod), _condition(pod))
 
     def end(self, pod_uid: str, why: str) -> None:
-        """End a Pod's hold, if it has one."""
+        """End a Pod's hold, if it has one; what it kept is free, and whoever waits may hear so."""
+        node_name = self._end(pod_uid, why)
+        if node_name:
+            self.freed(node_name)
+
+    def _end(self, pod_uid: str, why: str) -> str:
+        """End a Pod's hold and return its node, empty without one."""
         hold = self._holds.pop(pod_uid, None)
-        if hold is not None:
-            self._engine.release(pod_uid)
-            self.ended[why] += 1
+        if hold is None:
+            return ""
+        self._engine.release(pod_uid)
+        self.ended[why] += 1
+        return hold.placement.node_name
 
     def expire(self) -> None:
         """End what is older than a hold may be."""
@@ -136,7 +149,7 @@ class Holds:
             return
         condition = _condition(item)
         if (item.get("spec") or {}).get("nodeName"):
-            self.end(uid, BOUND)
+            self._bound(uid, item["spec"]["nodeName"])
         elif item["metadata"].get("deletionTimestamp"):
             self.end(uid, DELETED)
         elif condition.startswith("False") and condition != hold.condition:
@@ -164,7 +177,7 @@ class Holds:
         The Pod's own hold ends. The other holds on the node are lifted, and put back after the
         block where they still fit, on other cards if need be.
         """
-        self.end(pod_uid, BOUND)
+        self._bound(pod_uid, node_name)
         lifted = [
             (uid, hold)
             for uid, hold in self._holds.items()
@@ -179,6 +192,11 @@ class Holds:
             for uid, hold in lifted:
                 self._take(uid, hold, hold.placement.node, CROWDED_OUT)
 
+    def _bound(self, uid: str, node_name: str) -> None:
+        before = self._end(uid, BOUND)
+        if before and before != node_name:
+            self.freed(before)
+
     def _move(self, uid: str, hold: _Hold, node_name: str) -> None:
         self.end(uid, MOVED)
         number = self._number_of(node_name)
@@ -190,6 +208,8 @@ class Holds:
         taken = self._engine.try_place(hold.placement.request, node)
         if taken is None:
             self.ended[otherwise] += 1
+            if otherwise == CROWDED_OUT:
+                self.freed(hold.placement.node_name)
         else:
             self._holds[uid] = _Hold(taken, hold.until, hold.condition)
 

@@ -69,7 +69,7 @@ class Inventory:
         self._view = view
         self._recorder = recorder
         self._clock = clock
-        self._synced = synced
+        self.synced = synced
         self._said: dict[str, Said] = dict(begun.said)
         self._live: dict[str, str] = {
             uid: node.name for uid, node in begun.state.nodes.items() if not node.lost
@@ -89,7 +89,7 @@ class Inventory:
             FencedError: another writer took over.
             LedgerError: the ledger is away; the nodes are dealt with when it is called again.
         """
-        if not self._synced():
+        if not self.synced():
             return
         view = self._view
         view.nodes.note((*self.faults, *self._left))
@@ -103,7 +103,7 @@ class Inventory:
 
     def stand_by(self) -> None:
         """Decide by every node that changed and is as the ledger says; record nothing."""
-        if not self._synced():
+        if not self.synced():
             return
         view = self._view
         names = view.nodes.take_changed()

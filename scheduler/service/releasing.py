@@ -120,6 +120,7 @@ class Releasing:
         for uid, node in begun.state.nodes.items():
             self._know(uid, node.name)
         binder.is_gone = self.is_gone
+        books.freed = self.freed
         view.pods.moved = self.look_at
         view.tellers.append(self._told)
 
@@ -128,6 +129,10 @@ class Releasing:
     def _know(self, uid: str, name: str) -> None:
         self._names[uid] = name
         self._uids.setdefault(name, set()).add(uid)
+
+    def freed(self, name: str) -> None:
+        """Take note that room came free on a node that only memory had kept."""
+        self._wakes.released(name)
 
     def look_at(self, name: str) -> None:
         """Look at a node as soon as that may be."""
@@ -148,6 +153,10 @@ class Releasing:
         uid = node_uid_of(event)
         if uid is None:
             return
+        if isinstance(event, PodReleased):  # also where our own command got no answer
+            self._unsure.pop(events.ended(event, 0).idempotency_key, None)
+        elif isinstance(event, PodObserved):
+            self._unsure.pop(events.observed(event, 0).idempotency_key, None)
         if (
             isinstance(event, NodeInventoried | PodReserved | PodObserved)
             and uid not in self._names
@@ -193,6 +202,7 @@ class Releasing:
         """
         if self._why_not():
             return
+        self._books.compare()
         names = self._taken()
         found = {name: self._ends(name) for name in names}
         holders: Collection[str] = ()

@@ -71,6 +71,8 @@ class Replica:
         """Keep what others decide by as they have it, and record nothing."""
         if not self._leading.epoch:
             self._live.inventory.stand_by()
+            if self._live.inventory.synced():
+                self._live.books.compare()
             self._live.releasing.stand_by()
 
     async def take_over(self, begun: Begun, record: Callable[[], Awaitable[None]]) -> None:

@@ -131,9 +131,13 @@ class ClusterView:
         for facts in gone:
             self.put_gone(facts)
 
+    def has(self, position: int) -> bool:
+        """Tell whether the event at a position is folded in."""
+        return position <= self.position or position in self._ahead
+
     def take(self, position: int, event: LedgerEvent) -> None:
         """Fold an event in, each once, whoever tells of it first."""
-        if position <= self.position or position in self._ahead:
+        if self.has(position):
             return
         self._ahead.add(position)
         while self.position + 1 in self._ahead:

@@ -8,7 +8,7 @@ adopted like any other that runs unrecorded.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 from urllib.parse import quote
@@ -21,7 +21,7 @@ from ledger.domain.annotations.signed import Checker
 from ledger.domain.annotations.wire import load
 from ledger.domain.errors import InputError
 from ledger.domain.log.codec import decode_value, encode_value
-from ledger.domain.log.events import LedgerEvent, PodReserved
+from ledger.domain.log.events import LedgerEvent, PodReleased, PodReserved, PodVoided
 from ledger.domain.log.standing import (
     Ahead,
     Behind,
@@ -88,13 +88,17 @@ class ProofBook:
     """
     A sink of Pods that keeps the proofs which the ledger, as it was begun with, does not explain.
 
+    Args:
+        seen: UIDs of the Pods that are there.
+
     Attributes:
         claims: by UID of the Pod.
         broken: UID of a Pod -> why what it carries is no proof of ours.
     """
 
-    def __init__(self, origin: str, state: LedgerState) -> None:
+    def __init__(self, origin: str, state: LedgerState, seen: Container[str] = ()) -> None:
         self._origin = origin
+        self._seen = seen
         self._held: dict[str, int] | None = {
             held.pod_uid: held.opened_position
             for node in state.nodes.values()
@@ -111,7 +115,11 @@ class ProofBook:
 
     def follow(self, position: int, event: LedgerEvent) -> None:
         """Take note of a reservation that the ledger has: it explains the Pod's proof."""
-        if self._held is not None and isinstance(event, PodReserved):
+        if self._held is None:
+            return
+        if isinstance(event, PodReleased | PodVoided) and event.pod_uid not in self._seen:
+            self._held.pop(event.pod_uid, None)
+        elif isinstance(event, PodReserved):
             self._held[event.pod_uid] = position
             claim = self.claims.get(event.pod_uid)
             if claim is not None and claim.position == position:

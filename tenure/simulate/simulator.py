@@ -136,9 +136,11 @@ class Simulator:
             return ""
         self.core.change_pod(before.uid)
         old, new = group_name(before), group_name(after) if isinstance(after, PodRequest) else ""
+        if new:
+            self.groups.came(new, before.uid)
         if not old or old == new:
             return ""
-        self.groups.left(before.uid, None if after is None else new)
+        self.groups.left(old, before.uid, None if after is None else new)
         return old
 
     def note_gone(self, index: int) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -165,6 +166,10 @@ class Standby(Service):
         if not self.freshness.away:
             self.freshness.away, self._away_at = True, asyncio.get_running_loop().time()
 
+    def parts(self) -> dict[str, object]:
+        """Return what the process is made of, by name."""
+        return {field.name: getattr(self.live, field.name) for field in fields(self.live)}
+
     def _able(self) -> bool:
         away = asyncio.get_running_loop().time() - self._away_at
         lost = self.freshness.away and away >= (AWAY_SECONDS_MAX if self.recorder.epoch else 0.0)
@@ -232,6 +237,7 @@ class Standby(Service):
             self.world.written(writer)
             self.crash_maybe("after takeover")
             self.recorder.writer = writer
+            self.live.proofs.close()
             await self.replica.take_over(self.recorder, _nothing)
             self.world.labelled = self
         await asyncio.Event().wait()
@@ -278,6 +284,7 @@ class Replicated(World):
         *,
         rate: int = 20,
         leads: Callable[..., Leading] = Leading,
+        groups: bool = False,
     ) -> None:
         self.labelled: Standby | None = None
         self.leads = leads
@@ -285,7 +292,7 @@ class Replicated(World):
         self.takeovers = self.position = 0
         self._meddled_at = -1e9
         self.replicas: list[Standby] = []
-        super().__init__(seed, folder, rate=rate)
+        super().__init__(seed, folder, rate=rate, groups=groups)
 
     def followed_objects(self) -> dict[str, Json]:
         """Return what replicas follow, by UID."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -63,6 +64,7 @@ from tests.support import fake_api, objects
 from tests.support.binding import LoopClock, Tasks, Unsigned
 from tests.support.fake_api import ANSWERED, ApiClient, ApiServer, Json
 from tests.support.node_agents import Machine
+from tests.support.reachable import texts_in
 from tests.support.stores import ORIGIN
 
 NAMESPACE: Final = "/api/v1/namespaces/ml"
@@ -106,6 +108,15 @@ FATES: Final[tuple[str | int, ...]] = (
     *(429, 500),
 )
 DELAYS: Final = (0.0, 0.0, 0.01, 0.5, 5.0)
+
+
+REMEMBERED: Final = (
+    *("agents._changes", "view._asked", "view._judged", "telling._due", "telling._said"),
+    *("refusing._told", "_shapes._by_identity"),
+)
+"""What may name Pods that are gone: each of these has a bound of its own."""
+_OF_PODS: Final = re.compile(r"\bp\d-\d+\b")
+"""What UIDs of Pods look like."""
 
 
 class CrashedError(BaseException):
@@ -235,6 +246,7 @@ class Service:
         self.inventory.reported = self.agents.reported
         self.agents.first = lambda name: self.view.nodes.note((name,))
         self.agents.confirmed = self.agents.ready.changed = self.releasing.look_at
+        self.holds.freed = self.groups.freed = self.releasing.freed
         self.reconciling = Reconciling(
             view=self.view,
             books=self.books,
@@ -282,6 +294,23 @@ class Service:
                 task.cancel()
             self.ledger.close()
 
+    def ways_to_pods(self) -> dict[str, set[str]]:
+        """Return where the process names Pods: ways from its parts, and UIDs."""
+        found: dict[str, set[str]] = {}
+        for way, text in texts_in(self.parts()):
+            uids = _OF_PODS.findall(text)
+            if uids and not any(each in way for each in REMEMBERED):
+                found.setdefault(way, set()).update(uids)
+        return found
+
+    def parts(self) -> dict[str, object]:
+        """Return what the process is made of, by name."""
+        return {
+            name: part
+            for name, part in vars(self).items()
+            if type(part).__module__.startswith("scheduler.service.")
+        }
+
     async def run(self) -> None:
         """Begin with the lists, then settle, release and follow until the end."""
         self.relist()
@@ -318,7 +347,7 @@ class Service:
         uid = value["metadata"]["uid"]
         nodes = self.view.nodes
         sinks: dict[str, Sequence[Any]] = {
-            "Pod": (self.view.pods, self.holds, self.groups),
+            "Pod": (self.view.pods, self.holds, self.groups, self.books),
             "Node": (nodes.nodes, self.agents.ready),
             "Device": (nodes.devices,),
             "Namespace": (self.releasing.namespaces,),
@@ -701,6 +730,16 @@ class World:
             self._check_groups(leader)
         self._check_reasons()
         self._check_drift(state, leader)
+        for service in self.services:
+            if service.alive:
+                self._check_forgotten(service)
+
+    def _check_forgotten(self, service: Service) -> None:
+        """Nothing in memory names a Pod that is gone, but for what holds through a lost node."""
+        known = self.stranded | {pod["metadata"]["uid"] for pod in self.pods()}
+        for way, uids in service.ways_to_pods().items():
+            if uids - known:
+                self.broken.append(f"is remembered for ever: {way}: {sorted(uids - known)}")
 
     def _check_drift(self, state: LedgerState, leader: Service) -> None:
         """What is open is what is held through lost nodes, and nothing else lasts."""

@@ -218,6 +218,25 @@ def test_a_plan_that_nobody_asks_about_ends_like_a_soft_hold() -> None:
     assert scene.tell_drops() == []
 
 
+def test_the_end_of_a_plan_tells_of_the_nodes_of_its_places() -> None:
+    """Whether the ledger has it or only memory had; not of places that were taken."""
+    scene = Scene("a", "b")
+    freed: list[str] = []
+    scene.groups.freed = freed.append
+    scene.job(3)
+    [where] = scene.passing("job-0")
+    assert freed == []
+    scene.live.clock.now += HOLD_SECONDS
+    scene.groups.review_all()
+    assert freed == [where] * 3
+    scene.passing("job-0", where)
+    scene.reserve("job-0", where)
+    scene.reserve("job-1", where)
+    freed.clear()
+    scene.delete("job-2")
+    assert freed == [where]
+
+
 def test_what_the_ledger_refused_is_as_if_it_had_not_been_planned() -> None:
     """The next filter plans anew, under other keys."""
     scene = Scene()

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 import pytest
 
@@ -22,6 +24,7 @@ class Scene:
 
     now: float = 0.0
     most: int = 8
+    freed: list[str] = field(default_factory=list)
     engine: Engine = field(init=False)
     holds: Holds = field(init=False)
 
@@ -29,6 +32,7 @@ class Scene:
         settings = SchedulingSettings(node_policy="binpack")
         self.engine = Engine([gpu_node("n-0"), gpu_node("n-1")], settings)
         self.holds = Holds(self.engine, lambda: self.now, {"n-0": 0, "n-1": 1}.get, most=self.most)
+        self.holds.freed = self.freed.append
 
     def ask(self, request: PodRequest, pod: Object = NOTHING) -> str:
         """Answer a filter as the extender does; return the node that is expected, if any."""
@@ -43,6 +47,11 @@ class Scene:
         """Choose and take as binding does."""
         with self.holds.lifted(request.uid, f"n-{node}"):
             return self.engine.try_place(request, node)
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass, and holds end that are too old."""
+        self.now += seconds
+        self.holds.expire()
 
     def free(self, node: int) -> int:
         """Return how many cards a filter would find free on a node."""
@@ -210,6 +219,41 @@ def test_a_node_that_goes_takes_its_holds_along() -> None:
 
     scene.holds.dropped(scene.engine.drop_node("uid-n-0"))
     assert (len(scene.holds), scene.holds.ended) == (0, {holds.NODE_GONE: 1})
+
+
+def test_a_hold_that_ends_without_a_bind_tells_of_its_node() -> None:
+    """By time, by its Pod, for another node, for who took its card; never by its own bind."""
+    scene = Scene()
+    scene.ask(whole("p", 2))
+    scene.ask(whole("p", 2))
+    assert scene.freed == ["n-0"], "it may get less this time"
+    scene.holds.expected(scene.holds.placements()[0], NOTHING)
+    assert scene.freed == ["n-0"], "the same place again"
+    assert scene.bind(whole("p", 2), 0)
+    scene.engine.release("p")
+    assert scene.freed == ["n-0"]
+    acts: dict[str, Callable[[], None]] = {
+        "time": partial(scene.wait, HOLD_SECONDS),
+        "gone": partial(scene.holds.drop, "p"),
+        "deleted": partial(scene.holds.put, "p", seen(deletionTimestamp="now")),
+        "unschedulable": partial(scene.holds.put, "p", seen(reason="no")),
+        "moved": partial(scene.holds.put, "p", seen(nominated="n-1")),
+        "bound elsewhere": partial(scene.holds.put, "p", seen(node="n-1")),
+    }
+    for why, act in acts.items():
+        assert scene.ask(whole("p", 2)) == "n-0", why
+        scene.freed.clear()
+        act()
+        assert scene.freed == ["n-0"], why
+        scene.holds.drop("p")
+    assert scene.ask(whole("p", 2)) == "n-0"
+    scene.freed.clear()
+    assert scene.bind(whole("q"), 0)
+    assert scene.freed == ["n-0"], "one card of two is left"
+    scene.ask(whole("r", 1))
+    scene.freed.clear()
+    assert scene.bind(whole("r"), 1)
+    assert scene.freed == ["n-0"]
 
 
 def test_ending_what_is_not_held_changes_nothing() -> None:

@@ -20,6 +20,7 @@ from tests.support import fake_api, objects
 from tests.support.binding import Tasks, Unsigned
 from tests.support.fake_api import ApiClient, ApiServer
 from tests.support.live import WORDS, Live, MemoryLedger, types
+from tests.support.reachable import texts_in
 
 NODE = "/api/v1/nodes/a"
 NAMESPACE = "/api/v1/namespaces/ml"
@@ -199,6 +200,24 @@ def test_a_release_that_could_not_be_recorded_is_recorded_later(error: LedgerErr
     scene.delete(pod)
     scene.settle()
     assert scene.released == [("pod-p", "completed")]
+
+
+def test_a_release_of_which_the_feed_tells_first_is_not_remembered() -> None:
+    """Our own command got no answer, and nobody asks for it again."""
+    scene = Scene()
+    pod = scene.bind("p")
+    scene.end(pod)
+    scene.live.ledger.away = UnknownOutcomeError("no answer")
+    with pytest.raises(LedgerError, match="no answer"):
+        scene.settle()
+    kept = {"releasing": scene.releasing}
+    assert "release:pod-p:1" in {text for _, text in texts_in(kept)}
+    [holding] = scene.live.view.holdings("uid-a").values()
+    ended = PodReleased(
+        pod_uid="pod-p", attempt=holding.attempt, node_uid="uid-a", reason="completed"
+    )
+    scene.live.record(ended)
+    assert "release:pod-p:1" not in {text for _, text in texts_in(kept)}
 
 
 def test_a_refused_release_is_named_and_tried_again_once_in_a_while() -> None:
