@@ -191,7 +191,9 @@ class Extender:
         """
         value = an_object(read_json(body), "")
         self._check_now()
-        return json.dumps({"NodeNameToMetaVictims": preempt(self._view, value)}).encode()
+        return json.dumps(
+            {"NodeNameToMetaVictims": preempt(self._view, value, self._groups.together)}
+        ).encode()
 
     async def bind(self, body: bytes) -> bytes:
         """

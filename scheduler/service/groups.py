@@ -273,6 +273,14 @@ class LiveGroups:
         """Return the group of a Pod, empty without one."""
         return self._group_of.get(pod_uid, "")
 
+    def together(self, uid: str) -> frozenset[str]:
+        """Return the Pods that stand or fall with a Pod: its gang's that have begun, and itself."""
+        name = self._group_of.get(uid, "")
+        if not name or self.groups.gang_of(name) is None:
+            return frozenset((uid,))
+        waiting = self._waiting[name].keys() - self.groups.lives[name].held.keys()
+        return frozenset((uid, *(self._pods[name] - waiting)))
+
     def planned_now(self, name: str) -> dict[str, Waiting]:
         """Return the members of a gang that are gated and have a place, planned if need be."""
         self.lead()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from ledger.domain.annotations.wire import a_list, an_object
@@ -11,21 +13,29 @@ from ledger.domain.kube.object_fields import text_at
 from ledger.domain.request.requests import PodRequest, group_name
 from scheduler.cluster.model import RefusedPod
 from scheduler.decide.extender import member
-from scheduler.service.kept import PodSeen
 from scheduler.service.view import ClusterView
 
 # {"Pod": {...}, "NodeNameToVictims": {"n-1": {"Pods": [{...}], "NumPDBViolations": 0}}}
 # {"Pod": {...}, "NodeNameToMetaVictims": {"n-1": {"Pods": [{"UID": "..."}], ...}}}
 
 
-def preempt(view: ClusterView, value: Mapping[str, object]) -> dict[str, dict[str, Any]]:
+def preempt(
+    view: ClusterView,
+    value: Mapping[str, object],
+    together: Callable[[str], frozenset[str]] = lambda uid: frozenset((uid,)),
+) -> dict[str, dict[str, Any]]:
     """
     Return the nodes where a Pod fits with these victims gone, or with a few more of them.
 
     Rule: GPU-sharing contract C.5, "Ours". An entry is kept as it came where the Pod fits. Further
     victims have a lower priority than the Pod: the lowest first, of equals those that hold least;
-    one without whom it fits too is spared. What they do to disruption budgets is not counted. For a
-    member of a group nobody goes: who would have to for all of it is not looked for.
+    one without whom it fits too is spared. Of a gang all go who have begun, or nobody: where they
+    are not all on the node and of a lower priority, the node is left out if kube-scheduler wants
+    one of them. What further victims do to disruption budgets is not counted. For a member of a
+    group nobody goes: who would have to for all of it is not looked for.
+
+    Args:
+        together: the UIDs of all who stand or fall with a Pod, and its own.
 
     Raises:
         InputError: the call can't be read.
@@ -38,12 +48,15 @@ def preempt(view: ClusterView, value: Mapping[str, object]) -> dict[str, dict[st
         return {}
     priority = int(an_object(pod.get("spec"), "Pod.spec").get("priority") or 0)  # type: ignore[call-overload]
     answer: dict[str, dict[str, Any]] = {}
-    for name, given in _victims(value).items():
-        pods, violations = given
-        more = _further(view, request, priority, name, pods)
-        if more is not None and (pods or more):
+    for name, (pods, violations) in _victims(value).items():
+        crew = _Crew(view, name, priority, together)
+        gone = crew.with_gangs(pods)
+        if gone is None:
+            continue
+        more = _further(crew, request, gone)
+        if more is not None and (gone or more):
             answer[name] = {
-                "Pods": [{"UID": uid} for uid in (*pods, *more)],
+                "Pods": [{"UID": uid} for uid in (*gone, *more)],
                 "NumPDBViolations": violations,
             }
     return answer
@@ -77,46 +90,69 @@ def _uid(pod: object, path: str) -> str:
     return uid
 
 
-def _further(
-    view: ClusterView, request: PodRequest, priority: int, name: str, gone: Sequence[str]
-) -> list[str] | None:
+@dataclass(frozen=True, slots=True)
+class _Crew:
+    """Who holds something on a node, as far as they may go for a Pod of a priority."""
+
+    view: ClusterView
+    name: str
+    priority: int
+    together: Callable[[str], frozenset[str]]
+
+    def with_gangs(self, pods: Sequence[str]) -> list[str] | None:
+        """Return these victims and the rest of their gangs, None where not all of one may go."""
+        gone = list(pods)
+        for uid in pods:
+            others = self.together(uid) - frozenset(gone)
+            if not all(map(self._may_go, others)):
+                return None
+            gone += sorted(others)
+        return gone
+
+    def _may_go(self, uid: str) -> bool:
+        pod = self.view.pods.seen.get(uid)
+        is_here = pod is not None and pod.node == self.name and not pod.ended
+        return pod is not None and is_here and pod.priority < self.priority
+
+    def cheapest_first(self, gone: Sequence[str]) -> list[tuple[str, ...]]:
+        """Return who else may go: each alone or with all of its gang, the lowest priority first."""
+        uid = self.view.uid(self.name)
+        held = {} if uid is None else self.view.holdings(uid)
+        sizes = {
+            holding.pod_uid: sum(share.core_percent for share in holding.shares)
+            + len(holding.cpuset)
+            for holding in held.values()
+        }
+        crews = {tuple(sorted(self.together(each))) for each in sizes if each not in gone}
+        able = [crew for crew in crews if all(map(self._may_go, crew))]
+
+        def cost(crew: tuple[str, ...]) -> tuple[int, int, tuple[str, ...]]:
+            highest = max(self.view.pods.seen[each].priority for each in crew)
+            return highest, sum(sizes.get(each, 0) for each in crew), crew
+
+        return sorted(able, key=cost)
+
+    def fits(self, request: PodRequest, gone: Sequence[str]) -> bool:
+        """Tell whether the Pod fits with these gone."""
+        with self.view.without(self.name, gone):
+            return self.view.fits(request, self.name)
+
+
+def _further(crew: _Crew, request: PodRequest, gone: Sequence[str]) -> list[str] | None:
     """Return who else has to go for the Pod to fit on a node, None where nobody can help."""
-    if view.directory.number(name) is None:
+    if crew.view.directory.number(crew.name) is None:
         return None
-    if _fits(view, request, name, gone):
+    if crew.fits(request, gone):
         return []
-    more: list[str] = []
-    for seen in _cheapest_first(view, name, priority, gone):
-        more.append(seen.uid)
-        if _fits(view, request, name, (*gone, *more)):
+    more: list[tuple[str, ...]] = []
+    for each in crew.cheapest_first(gone):
+        more.append(each)
+        if crew.fits(request, (*gone, *chain(*more))):
             break
     else:
         return None
-    for uid in list(more[:-1]):
-        fewer = [other for other in more if other != uid]
-        if _fits(view, request, name, (*gone, *fewer)):
+    for each in more[:-1]:
+        fewer = [other for other in more if other != each]
+        if crew.fits(request, (*gone, *chain(*fewer))):
             more = fewer
-    return more
-
-
-def _cheapest_first(
-    view: ClusterView, name: str, priority: int, gone: Sequence[str]
-) -> list[PodSeen]:
-    uid = view.uid(name)
-    held = {} if uid is None else view.holdings(uid)
-    sizes = {
-        holding.pod_uid: sum(share.core_percent for share in holding.shares) + len(holding.cpuset)
-        for holding in held.values()
-    }
-    there = [view.pods.seen[each] for each in sizes if each in view.pods.seen]
-    able = [
-        pod
-        for pod in there
-        if pod.node == name and not pod.ended and pod.priority < priority and pod.uid not in gone
-    ]
-    return sorted(able, key=lambda pod: (pod.priority, sizes[pod.uid], pod.uid))
-
-
-def _fits(view: ClusterView, request: PodRequest, name: str, gone: Sequence[str]) -> bool:
-    with view.without(name, gone):
-        return view.fits(request, name)
+    return list(chain(*more))

@@ -22,8 +22,41 @@ from scheduler.service.gangs import PLANNING_SECONDS
 from scheduler.service.groups import Waiting
 from scheduler.service.holds import HOLD_SECONDS
 from tests.support.grouped import Scene
+from tests.support.objects import container, pod
 
 GATED = [{"name": "tenure.sh/gang"}]
+
+
+def victims(
+    scene: Scene, gpus: int, given: dict[str, list[str]], *, priority: int = 7
+) -> dict[str, set[str]]:
+    """Return who would have to go on each node for a Pod, where kube-scheduler wants these to."""
+    asks = pod(
+        container(limits={"koordinator.sh/gpu": gpus * 100}),
+        name="large",
+        uid="pod-large",
+        priority=priority,
+    )
+    entries = {
+        node: {"Pods": [{"UID": f"pod-{name}"} for name in names], "NumPDBViolations": 0}
+        for node, names in given.items()
+    }
+    body = {"Pod": asks, "NodeNameToMetaVictims": entries}
+    answer = json.loads(scene.extender.preempt(json.dumps(body).encode()))
+    return {
+        node: {one["UID"].removeprefix("pod-") for one in entry["Pods"]}
+        for node, entry in answer["NodeNameToMetaVictims"].items()
+    }
+
+
+def running_gang(scene: Scene, count: int, gpus: int) -> dict[str, str]:
+    """Let a gang run; return who is on which node."""
+    scene.gang(count, count, gpus=gpus)
+    where: dict[str, str] = {}
+    for name in (f"gang-{number}" for number in range(count)):
+        [where[name]] = scene.passing(name)
+        assert not scene.bind(name, where[name])
+    return where
 
 
 def gates(scene: Scene) -> dict[str, object]:
@@ -74,6 +107,39 @@ def test_every_member_is_bound_by_the_reservation_made_with_the_first() -> None:
     assert not scene.said(PodVoided)
     nodes = {event.pod_name: event.node_name for event in reserved}
     assert nodes == {name: one["spec"]["nodeName"] for name, one in scene.pods.items()}
+
+
+def test_of_a_gang_all_are_victims_or_nobody() -> None:
+    """Where kube-scheduler wants one the others go too, or that node is left out."""
+    scene = Scene("a", "b", gpus=4)
+    assert set(running_gang(scene, 2, 2).values()) == {"a"}
+    assert victims(scene, 2, {"a": ["gang-1"]}) == {"a": {"gang-0", "gang-1"}}
+    scene = Scene("a", "b", gpus=2)
+    where = running_gang(scene, 2, 2)
+    assert set(where.values()) == {"a", "b"}
+    assert victims(scene, 2, {where["gang-0"]: ["gang-0"]}) == {}
+    assert victims(scene, 2, {"a": [], "b": []}) == {}
+    scene = Scene("a", gpus=4)
+    running_gang(scene, 2, 2)
+    high = scene.pods["gang-0"]
+    scene.tell({**high, "spec": {**high["spec"], "priority": 9}})
+    assert victims(scene, 2, {"a": ["gang-1"]}) == {}
+    assert victims(scene, 2, {"a": []}) == {}
+
+
+def test_whoever_goes_besides_is_a_whole_gang_or_is_of_none() -> None:
+    """By their priority and what they hold; a member that still waits is nobody's victim."""
+    scene = Scene("a", gpus=4)
+    running_gang(scene, 2, 1)
+    about = scene.pods["gang-0"]["metadata"]["annotations"]
+    scene.create("gang-9", 1, annotations=about, schedulingGates=[{"name": "example.org/quota"}])
+    for name, priority in (("low", 1), ("mid", 5)):
+        scene.create(name, 1, priority=priority)
+        assert not scene.bind(name, "a")
+    assert victims(scene, 1, {"a": []}) == {"a": {"gang-0", "gang-1"}}
+    assert victims(scene, 2, {"a": ["low"]}) == {"a": {"low", "gang-0", "gang-1"}}
+    assert victims(scene, 4, {"a": []}) == {"a": {"gang-0", "gang-1", "low", "mid"}}
+    assert victims(scene, 4, {"a": []}, priority=5) == {}
 
 
 def test_members_that_are_bound_in_the_same_moment_are_reserved_once() -> None:
