@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ssl
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -68,6 +69,29 @@ def test_only_callers_with_a_leaf_of_the_authority_are_let_in(
             assert await _call(_caller(server, own, tmp_path), port) == answer_to_them
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("optional", [False, True], ids=["a leaf is a must", "a leaf is a may"])
+def test_nobody_is_given_a_ticket_to_resume_with(*, optional: bool, tmp_path: Path) -> None:
+    """Whoever comes again is verified again; nor does a new connection pay for tickets."""
+    server, clients = _authority("server"), _authority("clients")
+    serving = Serving(clients=clients.certificate, optional=optional)
+    leaf = issue_leaf(server, ["127.0.0.1"], now=NOW, lifetime=DAY)
+    serving.swap(leaf, server.certificate, ["127.0.0.1"], now=NOW)
+    ends = [ssl.MemoryBIO() for _ in range(2)]
+    caller = _caller(server, client_leaf(clients), tmp_path)
+    theirs = caller.wrap_bio(ends[0], ends[1], server_hostname="127.0.0.1")
+    ours = serving.context.wrap_bio(ends[1], ends[0], server_side=True)
+
+    for end in (theirs, ours, theirs, ours):
+        with contextlib.suppress(ssl.SSLWantReadError):
+            end.do_handshake()
+    with contextlib.suppress(ssl.SSLWantReadError):
+        theirs.read()  # what a server sends after the handshake
+
+    assert ours.getpeercert(), "the caller showed its leaf"
+    assert theirs.session is not None
+    assert not theirs.session.has_ticket
 
 
 def test_an_authority_that_can_not_be_read_is_refused() -> None:
