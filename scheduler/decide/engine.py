@@ -132,6 +132,11 @@ class Engine:
         )
 
     @property
+    def position(self) -> int:
+        """Return a number that grows with every change of a node."""
+        return self._arrays.log.position
+
+    @property
     def core_percent_capacity(self) -> int:
         """Return the core percent of all GPUs, those of a machine once."""
         arrays = self._arrays
@@ -305,6 +310,18 @@ class Engine:
             return None
         self.reserve(answer)
         return answer
+
+    def place(self, placement: Placement, decided_at: int) -> Placement | None:
+        """
+        Reserve what was decided at that position, chosen anew where its node changed since.
+
+        None changes nothing: there is no room for it any more.
+        """
+        changed = self._arrays.log.since(decided_at)
+        if changed is None or int(self._node_rows.of[placement.node]) in changed:
+            return self.try_place(placement.request, placement.node)
+        self.reserve(placement)
+        return placement
 
     def undo(self, placement: Placement) -> None:
         """Take back what `try_place` reserved."""

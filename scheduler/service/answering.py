@@ -51,7 +51,7 @@ class Holds(Protocol):
         """Take back what a Pod was expected to get: it is filtered anew."""
         ...
 
-    def expected(self, placement: Placement, pod: Object) -> None:
+    def expected(self, placement: Placement, pod: Object, decided_at: int = -1) -> None:
         """Keep what a Pod would get on the node that is expected to win."""
         ...
 
@@ -62,7 +62,7 @@ class NoHolds:
     def asked_again(self, pod_uid: str) -> None:
         """Do nothing."""
 
-    def expected(self, placement: Placement, pod: Object) -> None:
+    def expected(self, placement: Placement, pod: Object, decided_at: int = -1) -> None:
         """Do nothing."""
 
 
@@ -145,7 +145,7 @@ class Extender:
         if not len(judged.filtered.passing) and not _is_nominated(arguments):
             self._refusals.noted(request, judged.asked.nodes, why=judged.refusal)
         if best is not None and len(judged.filtered.passing) == 1:
-            self._holds.expected(best, arguments.pod)
+            self._holds.expected(best, arguments.pod, judged.decided_at)
         return view.directory.filter_result(judged.asked, judged.filtered, arguments.nodes)
 
     def prioritize(self, body: bytes) -> bytes:
@@ -159,8 +159,9 @@ class Extender:
         arguments = arguments_of(read_json(body))
         self._check_now()
         judged = self._judged(arguments)
-        if judged.filtered.best is not None:
-            self._holds.expected(judged.filtered.best, arguments.pod)
+        best = judged.filtered.best
+        if best is not None:
+            self._holds.expected(best, arguments.pod, judged.decided_at)
         return self._view.directory.priorities(judged.asked, judged.filtered)
 
     def _judged(self, arguments: ExtenderArguments) -> Judged:

@@ -92,7 +92,7 @@ class Holds:
         self.end(pod_uid, ASKED_AGAIN)
         self.expire()
 
-    def expected(self, placement: Placement, pod: Object) -> None:
+    def expected(self, placement: Placement, pod: Object, decided_at: int = -1) -> None:
         """
         Hold what a filter found best, on the node that is expected to win.
 
@@ -100,6 +100,7 @@ class Holds:
 
         Args:
             pod: as kube-scheduler sent it.
+            decided_at: the engine's position then; -1 = not known.
         """
         uid = placement.request.uid
         if self.node_of(uid) == placement.node_name:
@@ -109,7 +110,7 @@ class Holds:
         if len(self._holds) >= self._most:
             self.ended[TOO_MANY] += 1
             return
-        taken = self._engine.try_place(placement.request, placement.node)
+        taken = self._engine.place(placement, decided_at)
         if taken is None:
             self.ended[NO_ROOM] += 1
             return

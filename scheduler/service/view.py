@@ -21,7 +21,7 @@ from ledger.domain.log.events import LedgerEvent, PodObserved, PodReserved
 from ledger.domain.log.state import Folding, Holding, LedgerState, NodeState, node_uid_of
 from ledger.domain.log.workload import NO_WORKLOAD, Workload
 from ledger.domain.nodes import NodeFacts
-from ledger.domain.request.normalise import examine_pod
+from ledger.domain.request.alike import PodReader
 from ledger.domain.request.requests import PodRequest
 from scheduler.cluster.model import RefusedPod, asking
 from scheduler.cluster.one_node import read_node
@@ -54,12 +54,14 @@ class Judged:
 
     Attributes:
         refusal: why no node at all takes the Pod, empty where nodes have reasons of their own.
+        decided_at: the engine's position then; -1 = not known.
     """
 
     request: PodRequest
     asked: AskedNodes
     filtered: Filtered
     refusal: str = ""
+    decided_at: int = -1
 
 
 class ClusterView:
@@ -105,6 +107,7 @@ class ClusterView:
         self._held: dict[str, dict[str, Holding]] = {}  # UID -> holdings in the engine, by key
         self._expected: dict[tuple[str, str], PodReserved] = {}  # by UID of the node and key
         self._judged: dict[str, Judged] = {}  # by Pod UID
+        self._reader = PodReader(settings.vocabulary)
         self._asked: dict[str, tuple[str, PodRequest | RefusedPod]] = {}  # Pod UID -> version, it
 
     # --- the ledger -----------------------------------------------------------------------------
@@ -330,7 +333,7 @@ class ClusterView:
         known = self._asked.get(uid) if isinstance(uid, str) and version else None
         if known is not None and known[0] == version:
             return known[1]
-        asked = asking(*examine_pod(pod, self.settings.vocabulary))
+        asked = asking(*self._reader.examine(pod))
         self._asked.pop(asked.uid, None)
         self._asked[asked.uid] = (str(version), asked)
         if len(self._asked) > ASKED_MAX:
@@ -365,7 +368,8 @@ class ClusterView:
         """
         asked = self.directory.ask(names)
         filtered = self.engine.filter(request, asked.nodes)
-        return self.remember(Judged(request=request, asked=asked, filtered=filtered))
+        at = self.engine.position
+        return self.remember(Judged(request=request, asked=asked, filtered=filtered, decided_at=at))
 
     def remember(self, judged: Judged) -> Judged:
         """Keep a filter for the calls that follow it, and return it."""

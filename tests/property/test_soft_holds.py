@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
@@ -23,7 +23,9 @@ PODS = 4
 SETTINGS = SchedulingSettings(node_policy="binpack")
 WITH_CLAIM: Object = {"spec": {"volumes": [{"persistentVolumeClaim": {}}]}}
 STEPS = st.tuples(
-    st.sampled_from(["ask", "ask", "bind", "bind", "release", "delete", "follow", "wait", "drop"]),
+    st.sampled_from(
+        ["ask", "ask", "score", "bind", "bind", "release", "delete", "follow", "wait", "drop"]
+    ),
     st.integers(0, PODS - 1),
     st.integers(0, 5),
 )
@@ -40,6 +42,7 @@ class World:
         numbers = {node.name: number for number, node in self.nodes.items()}
         self.holds = Holds(self.engine, lambda: self.now, numbers.get, most=3)
         self.held: dict[str, Placement] = {}
+        self.found: dict[str, tuple[Placement, int]] = {}  # by filters, however long ago
 
     def do(self, act: str, request: PodRequest, node: int) -> None:
         """Do one thing that can happen; whatever has no sense now is not done."""
@@ -49,7 +52,11 @@ class World:
                 self.holds.asked_again(uid)
                 judged = self.engine.filter(request, sorted(self.nodes))
                 if judged.best is not None:
-                    self.holds.expected(judged.best, WITH_CLAIM if node == 0 else {})
+                    self.found[uid] = judged.best, self.engine.position
+                    if node % 3:
+                        self.expect(uid, WITH_CLAIM if node == 1 else {})
+            case "score" if uid not in self.held and uid in self.found:
+                self.expect(uid, {})
             case "bind" if uid not in self.held and node in self.nodes:
                 self.bind(request, node)
             case "release" if uid in self.held:
@@ -70,6 +77,21 @@ class World:
                     self.held.pop(pod, None)
             case _:
                 pass
+
+    def expect(self, uid: str, pod: Object) -> None:
+        """Hold what a filter found: as an engine would place it there that remembers nothing."""
+        best, decided_at = self.found[uid]
+        if best.node not in self.nodes:
+            return
+        self.holds.end(uid, "asked again")
+        place = sorted(self.nodes).index(best.node)
+        expected = self.anew().try_place(best.request, place)
+        room = len(self.holds) < 3
+        self.holds.expected(best, pod, decided_at)
+        taken = {hold.request.uid: hold for hold in self.holds.placements()}.get(uid)
+        assert (taken is not None) is (room and expected is not None)
+        if taken is not None and expected is not None:
+            assert (taken.shares, taken.cpuset) == (expected.shares, expected.cpuset)
 
     def bind(self, request: PodRequest, node: int) -> None:
         """Choose as binding does: what an engine would choose that knows the ledger alone."""
@@ -117,3 +139,27 @@ def test_the_engine_is_what_the_ledger_and_the_holds_say(
         assert [here.reasons[code] for code in here.codes] == [
             there.reasons[code] for code in there.codes
         ]
+
+
+@settings(max_examples=60)
+@given(
+    nodes=fleets(most=2),
+    pods=st.tuples(*(requests_of_any_dialect(uid=f"p{number}") for number in range(3))),
+    act=st.sampled_from(["bind", "bind", "release", "drop", "wait"]),
+)
+def test_what_was_found_before_a_change_is_held_only_where_it_is_chosen_again(
+    nodes: tuple[NodeFacts, ...], pods: tuple[PodRequest, ...], act: str
+) -> None:
+    """Whoever takes, gives back or goes between a filter and what follows it."""
+    asks, rival, there = pods
+    world = World(nodes)
+    found = world.engine.filter(asks, sorted(world.nodes)).best
+    if found is None:
+        return
+    world.do("bind", there, found.node)
+    best = world.engine.filter(asks, sorted(world.nodes)).best
+    if best is None:
+        return
+    world.found[asks.uid] = best, world.engine.position
+    world.do(act, there if act == "release" else rival, best.node)
+    world.expect(asks.uid, {})

@@ -203,6 +203,8 @@ class Filtering:
         tried: dict[int, Unfit],
     ) -> tuple[IntArray, BoolArray, tuple[str, ...]]:
         where = rows.take(failing)
+        if not len(where):
+            return where, np.zeros(0, dtype=np.bool_), ()
         codes, static, listed = self._refusals.why(request, shape, where)
         hopeless = (codes < static) | self._fitting.hopeless(shape, request.memory_bytes, where)
         texts = [", ".join(reason.text for reason in reasons) for reasons in listed]

@@ -37,9 +37,10 @@ class Told:
         """Note it."""
         self.held.append(f"-{pod_uid}")
 
-    def expected(self, placement: Placement, pod: Object) -> None:
+    def expected(self, placement: Placement, pod: Object, decided_at: int = -1) -> None:
         """Note it, with the Pod that it is for."""
         assert pod["metadata"]["uid"] == placement.request.uid
+        assert decided_at >= 0, "a filter without a group says when it was decided"
         self.held.append(f"{placement.request.uid}@{placement.node_name}")
 
 

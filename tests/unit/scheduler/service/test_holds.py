@@ -104,15 +104,29 @@ def test_an_answer_that_is_given_twice_holds_once() -> None:
     assert (len(scene.holds), scene.free(0)) == (1, 1)
 
 
-def test_room_that_was_taken_since_the_filter_is_not_held_twice() -> None:
+@pytest.mark.parametrize("is_known", [True, False], ids=["known when", "not known when"])
+def test_room_that_was_taken_since_the_filter_is_not_held_twice(*, is_known: bool) -> None:
     """A bind may come between filter and prioritize."""
     scene = Scene()
     best = scene.engine.filter(whole("p", 2), [0]).best
     assert best is not None
+    decided_at = scene.engine.position if is_known else -1
     scene.bind(whole("q"), 0)
 
-    scene.holds.expected(best, NOTHING)
+    scene.holds.expected(best, NOTHING, decided_at)
     assert (len(scene.holds), scene.holds.ended) == (0, {holds.NO_ROOM: 1})
+
+
+def test_what_a_filter_found_is_held_as_it_is_where_its_node_did_not_change() -> None:
+    """Nothing is chosen again for a bind on another node."""
+    scene = Scene()
+    best = scene.engine.filter(whole("p"), [0]).best
+    assert best is not None
+    decided_at = scene.engine.position
+    scene.bind(whole("q"), 1)
+
+    scene.holds.expected(best, NOTHING, decided_at)
+    assert scene.holds.placements()[0] is best
 
 
 def test_what_is_bound_is_chosen_from_the_ledger_alone() -> None:
