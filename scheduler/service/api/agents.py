@@ -128,12 +128,13 @@ class AgentRoutes:
         why = self._why_not()
         if why:
             raise RefusedError(503, _NOT_YET, why, retry=True)
-        uid = self._view.uid(name)
-        if uid is None:
-            raise RefusedError(404, "NotFound", f"the node is not known yet: name={name}")
-        if node_uid not in {"", uid}:
-            fact = f"the token is of another Node of this name: name={name}"
-            raise RefusedError(403, "Forbidden", fact)
+        uid, before = self._view.uid(name), self._view.recorded(node_uid)
+        if uid is not None and node_uid not in {"", uid} and before is not None and before.lost:
+            fact = f"the Node of your token is gone, its name is another's: name={name}"
+            raise RefusedError(409, "Conflict", f"{fact}, yours={node_uid}, now={uid}")
+        if uid is None or node_uid not in {"", uid}:
+            fact = f"the node is not known yet: name={name}"
+            raise RefusedError(404, "NotFound", f"{fact}, uid={node_uid}" if node_uid else fact)
         self._agents.heard(name, uid)
         return name, uid
 

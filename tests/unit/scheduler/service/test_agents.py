@@ -356,7 +356,7 @@ def test_a_ledger_that_is_away_is_a_503_and_the_same_words_are_good_again() -> N
         pytest.param(agent_of("a", user="anna"), 403, id="a user"),
         pytest.param(agent_of("a", how="request-header"), 403, id="by headers of a proxy"),
         pytest.param(agent_of(""), 403, id="a token of no Pod"),
-        pytest.param(agent_of("a", "uid-a-before"), 403, id="a Node that was there before"),
+        pytest.param(agent_of("a", "uid-a-next"), 404, id="a Node made anew, not known yet"),
         pytest.param(agent_of("z"), 404, id="a node that is not known"),
         pytest.param(agent_of("a", "uid-a"), 200, id="this Node"),
     ],
@@ -368,6 +368,28 @@ def test_an_agent_is_who_has_a_token_of_its_node(caller: Caller, status: int) ->
     assert scene.get("holdings")[0] == status
     assert scene.confirm(gone=[])[0] == status
     assert (len(scene.agents.reported) == 1) is (status == 200)
+
+
+def test_agents_of_a_node_made_anew_are_told_which_of_both_they_are() -> None:
+    """The new one asks again until its Node is known; the old one is told that its Node is gone."""
+    scene = Scene()
+    scene.hold("p")
+    old, new = agent_of("a", "uid-a"), agent_of("a", "uid-a-next")
+
+    def told(caller: Caller) -> tuple[int, str]:
+        scene.known.caller = caller
+        status, body = scene.get("holdings")
+        return status, str(body.get("message") or body["node"]["uid"])
+
+    assert told(old) == (200, "uid-a")
+    assert told(new) == (404, "the node is not known yet: name=a, uid=uid-a-next")
+    scene.live.drop_node("a")
+    scene.live.add_node("a", 2, uid="uid-a-next")
+    scene.live.settle()
+    assert told(new) == (200, "uid-a-next")
+    status, words = told(old)
+    assert (status, "yours=uid-a, now=uid-a-next" in words) == (409, True)
+    assert scene.agents.reported == {"uid-a-next"}
 
 
 @pytest.mark.parametrize(
