@@ -331,12 +331,12 @@ class HeadKeeper:
         self._api = api
         self._namespace = namespace
         self._own = own
-        self._said: Witness | None = None
 
     async def tell(self) -> str:
         """
-        Write the head, if it is another one than was written; return why nothing may be granted.
+        Write the head, if another one is written or none; return why nothing may be granted.
 
+        It is looked at each time: somebody may have deleted it since, and nothing else tells of it.
         What has seen more than our ledger says is left as it is: then ours is not the one that
         others grant from.
 
@@ -351,8 +351,6 @@ class HeadKeeper:
             position=own.position,
             chain=own.chains.get(own.position, ""),
         )
-        if now == self._said:
-            return ""
         path = config_map_path(self._namespace)
         there = await self._api.read(path)
         body = config_map(now, self._namespace)
@@ -360,7 +358,7 @@ class HeadKeeper:
             await self._api.create(path.rpartition("/")[0], body)
         else:
             why = _beyond(there, own)
-            if why:
+            if why or _says(there, now):
                 return why
             version = there["metadata"].get("resourceVersion")
             await self._api.patch(
@@ -370,8 +368,14 @@ class HeadKeeper:
                     {"op": "add", "path": "/data", "value": body["data"]},
                 ],
             )
-        self._said = now
         return ""
+
+
+def _says(there: Object, now: Witness) -> bool:
+    try:
+        return replace(kept_witness(there), seen_by=now.seen_by) == now
+    except InputError:
+        return False
 
 
 def _beyond(there: Object, own: Own) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -19,14 +20,17 @@ from ledger.signing import PrivateKey, published, trusting
 from scheduler.service.witnesses import (
     CONFIG_MAP,
     RECOVERING,
+    HeadKeeper,
     ProofBook,
     Reservation,
     config_map,
+    config_map_path,
     examine,
     kept_witness,
     mangled,
     set_back,
 )
+from tests.support.fake_api import ApiClient, ApiServer
 
 CLUSTER = "ledger/ours"
 KEY, DELETED, FORGER = (PrivateKey.new(name) for name in ("proofs", "proofs", "proofs"))
@@ -202,6 +206,78 @@ def test_a_mangled_config_map_grants_nothing_until_somebody_looked(
     with pytest.raises(InputError) as caught:
         kept_witness({"metadata": {}, "data": data}, CLUSTER)
     assert mangled(caught.value).startswith(f"{RECOVERING}: ConfigMap {CONFIG_MAP} can't be read")
+
+
+class Head:
+    """A ConfigMap that is kept told of a head."""
+
+    def __init__(self) -> None:
+        self.server = ApiServer()
+        self.position = 10
+        self.path = config_map_path("tenure-system")
+        api = ApiClient(self.server, lambda _: asyncio.sleep(0))
+        self.keeper = HeadKeeper(api, "tenure-system", self.own)
+
+    def own(self) -> Own:
+        """Return what the ledger says of itself."""
+        return own(self.position, chains={self.position: f"chain {self.position}"})
+
+    def tell(self) -> str:
+        """Look once."""
+        return asyncio.run(self.keeper.tell())
+
+    @property
+    def kept(self) -> int:
+        """How far the ConfigMap has seen the ledger."""
+        return kept_witness(self.server.objects[self.path], CLUSTER).position
+
+
+def _rolled_back(item: dict[str, Any]) -> None:
+    item["data"] = config_map(replace(SEEN, position=3), "tenure-system")["data"]
+
+
+def _mangled(item: dict[str, Any]) -> None:
+    item["data"] = None
+
+
+def test_a_head_that_is_written_is_looked_at_and_not_written_again() -> None:
+    """Of a ledger in which nothing happens too."""
+    head = Head()
+    for position in (10, 10, 11, 11):
+        head.position = position
+        assert head.tell() == ""
+        assert head.kept == position
+    assert [verb for verb, _ in head.server.written] == ["create", "patch"]
+
+
+@pytest.mark.parametrize(
+    "meddle",
+    [
+        lambda head: head.server.delete(head.path),
+        lambda head: head.server.change(head.path, _rolled_back),
+        lambda head: head.server.change(head.path, _mangled),
+    ],
+    ids=["deleted", "put back", "mangled"],
+)
+def test_who_meddles_with_the_head_of_an_idle_ledger_is_undone(
+    meddle: Callable[[Head], None],
+) -> None:
+    """At the next look and not with the next event: a restore meanwhile would not be seen."""
+    head = Head()
+    head.tell()
+    meddle(head)
+    assert head.tell() == ""
+    assert head.kept == 10
+
+
+def test_a_head_that_is_ahead_of_an_idle_ledger_closes_it() -> None:
+    """Somebody else writes a copy of it."""
+    head = Head()
+    head.tell()
+    ahead = config_map(replace(SEEN, position=12), "tenure-system")["data"]
+    head.server.change(head.path, lambda item: item.update(data=ahead))
+    assert head.tell().startswith(RECOVERING)
+    assert head.kept == 12
 
 
 def test_the_config_map_of_another_cluster_is_not_ours() -> None:
