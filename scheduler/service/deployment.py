@@ -35,6 +35,7 @@ class Deployed:
         certificates: Secret with `tls.crt`, `tls.key` and `ca.crt` of the extender.
         keys: Secret with the signer keys `proof.key` and `ledger.key`.
         storage: of the claim.
+        config: ConfigMap whose `config.yaml` is the settings file; empty = the defaults.
     """
 
     image: str
@@ -43,6 +44,7 @@ class Deployed:
     certificates: str = "tenure-scheduler-certs"
     keys: str = "tenure-scheduler-keys"
     storage: str = "10Gi"
+    config: str = ""
 
     def __post_init__(self) -> None:
         assert self.replicas == 1 or self.ledger, "one file, one writer"
@@ -102,6 +104,10 @@ def _pod(deployed: Deployed, name: str, labels: Thing, args: list[str]) -> Thing
         mounts.append({"name": "ledger", "mountPath": _DISK, "readOnly": False})
         volumes.append({"name": "ledger", "persistentVolumeClaim": {"claimName": f"{name}-ledger"}})
         ledger = {"name": "TENURE_LEDGER", "value": f"sqlite:///{_DISK}/tenure.db"}
+    if deployed.config:
+        mounts.append({"name": "config", "mountPath": f"{_FILES}/config", "readOnly": True})
+        volumes.append({"name": "config", "configMap": {"name": deployed.config}})
+        args = [*args, "--config", f"{_FILES}/config/config.yaml"]
     me = {"valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}
     container = {
         "name": "scheduler",

@@ -15,7 +15,14 @@ from typing import Any, Final
 
 from ledger.domain.annotations.wire import TRUE
 from ledger.domain.resources import LABEL_TENURE_LEADER
-from scheduler.service.api.words import GROUP, RESOURCE, VERSION
+from scheduler.service.api.words import (
+    AGENT_ACCOUNT,
+    FORCE,
+    GROUP,
+    HOLDINGS,
+    RESOURCE,
+    VERSION,
+)
 from scheduler.service.deployment import LOCKED, Deployed, deployment
 from scheduler.service.witnesses import CONFIG_MAP
 
@@ -190,7 +197,9 @@ def _deployed(options: SchedulerManifests, name: str) -> list[Thing]:
 
 def _answers(options: SchedulerManifests, api: ApiManifests) -> list[Thing]:
     """
-    Return what answering takes: to ask who calls and what they may, and a role for callers.
+    Return what answering takes: to ask who calls and what they may, and roles for callers.
+
+    The roles are bound by whoever installs it, where they like.
 
     With an authority also the APIService; see `ApiManifests`.
     """
@@ -220,6 +229,10 @@ def _answers(options: SchedulerManifests, api: ApiManifests) -> list[Thing]:
         _role("Role", name, "kube-system", [proxies]),
         _bound("Role", name, name, account, namespace, within="kube-system"),
         _role("ClusterRole", f"{options.name}-answers", "", [_may(["get"], GROUP, [RESOURCE])]),
+        _role(
+            "ClusterRole", f"{options.name}-force-release", "", [_may([FORCE], GROUP, [HOLDINGS])]
+        ),
+        _account(AGENT_ACCOUNT, namespace),  # its token says whose node it is; it has no rights
         service,
     ]
     if not api.authority:

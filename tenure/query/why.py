@@ -56,6 +56,8 @@ INVENTORY: Final = "inventory"
 WAITING: Final = "waiting"
 PLACED: Final = "placed"
 ENDED: Final = "ended"
+REFUSED: Final = "refused"
+"""At admission: the object never was, so nothing of it waits."""
 REASON_COLUMNS: Final = (
     Column(key="nodes", title="NODES", right=True, show=lambda nodes: str(nodes or "-")),
     Column(key="reason", title="REASON"),
@@ -165,7 +167,7 @@ def answer_why(
         meant = first_known(source, readings, sight)
         match meant:
             case PodName(namespace=namespace, name=pod):
-                stories = _stories(source, pod=(namespace, pod))[-1:]
+                stories = _meant(_stories(source, pod=(namespace, pod)))
             case OwnerName(kind=kind, name=owner, namespace=namespace):
                 within = namespace or sight.namespace or None
                 found = queries.pods(source.connection, owner=f"{kind}/{owner}", namespace=within)
@@ -263,9 +265,16 @@ def _stories(source: Ledger, *, pod: tuple[str, str]) -> list[PodStory]:
     return [_story(source, found) for found in queries.pods(source.connection, pod=pod)]
 
 
+def _meant(stories: Sequence[PodStory]) -> list[PodStory]:
+    """Return the newest Pod of a name; one that was refused at admission if there is no other."""
+    there = [story for story in stories if story.state in {WAITING, PLACED}]
+    return [*(there or stories)][-1:]
+
+
 def _story(source: Ledger, pod: PodSummary) -> PodStory:
     from ledger.store.reading import report_queries as queries
     from ledger.store.reading.report_queries import When
+    from scheduler.service.api.words import WEBHOOK_ACTOR
 
     path = PodName(namespace=pod.namespace, name=pod.pod_name)
     ever = [
@@ -280,6 +289,8 @@ def _story(source: Ledger, pod: PodSummary) -> PodStory:
         state = PLACED
     else:
         state = WAITING if pod.refused_position > pod.reserved_position else ENDED
+        if state == WAITING and refusal is not None and refusal.actor == WEBHOOK_ACTOR:
+            state = REFUSED
     return PodStory(
         pod=pod,
         state=state,
@@ -353,7 +364,7 @@ def _write_prospects(prospects: Prospects, output: OutputFormat, out: TextIO) ->
 
 def _story_record(story: PodStory, now_us: int) -> dict[str, Any]:
     refusal = story.refusal
-    waits = story.state == WAITING
+    waits = story.state in {WAITING, REFUSED}
     event = refusal.position if waits and refusal else story.pod.reserved_position
     return {
         "path": story.path,
@@ -382,7 +393,7 @@ def _reason_record(reason: RefusalReason) -> dict[str, Any]:
 
 
 def _story_texts(story: PodStory) -> dict[str, Any]:
-    first = story.reasons[0] if story.reasons and story.state == WAITING else None
+    first = story.reasons[0] if story.reasons and story.state in {WAITING, REFUSED} else None
     held = ", ".join(held_text(holder) for holder in story.holders)
     ended = next((h.end_reason for h in story.holders if h.end_reason), "")
     return {
@@ -393,7 +404,7 @@ def _story_texts(story: PodStory) -> dict[str, Any]:
 
 
 def _since_us(story: PodStory) -> int:
-    if story.state == WAITING and story.refusal is not None:
+    if story.state in {WAITING, REFUSED} and story.refusal is not None:
         return story.refusal.at_us
     ends = [h.closed_at_us for h in story.holders if h.closed_at_us is not None]
     if story.state == ENDED and ends:
@@ -407,7 +418,7 @@ def _policy(story: PodStory) -> str:
 
 def _write_story(story: PodStory, now_us: int, out: TextIO) -> None:
     path = one_line(story.path)
-    if story.state == WAITING and story.refusal is not None:
+    if story.state in {WAITING, REFUSED} and story.refusal is not None:
         lines = _waiting_lines(story, story.refusal, now_us)
         out.writelines(one_line(line) + "\n" for line in lines)
         if story.reasons:
@@ -442,6 +453,11 @@ def _write_story(story: PodStory, now_us: int, out: TextIO) -> None:
 
 def _waiting_lines(story: PodStory, refusal: RefusalRow, now_us: int) -> Iterator[str]:
     waits = format_duration(max(0, now_us - refusal.at_us))
+    if story.state == REFUSED:
+        at = f"{format_time(refusal.at_us)} ({waits} ago)"
+        yield f"{story.path} was refused at admission, {at}: event {refusal.position}"
+        yield refusal.message
+        return
     asks = f", asks for {refusal.shape}" if refusal.shape else ""
     times = "once" if story.refusals == 1 else f"{story.refusals} times"
     at = f"{format_time(refusal.at_us)} ({waits} ago)"

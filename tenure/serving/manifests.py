@@ -151,6 +151,14 @@ def scheduler(
             show_default=False,
         ),
     ] = "",
+    config_map: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="With --image: ConfigMap whose `config.yaml` is the SchedulerConfiguration.",
+            show_default=False,
+        ),
+    ] = "",
     api: Annotated[
         bool, typer.Option("--api", help="Also what `tenure serve scheduler --api` needs.")
     ] = False,
@@ -187,8 +195,13 @@ def scheduler(
         fact = "several replicas share a ledger on Postgres: a file has one"
         step = "give --ledger-secret the Secret with its URL"
         raise with_next(InputError(fact, field="--replicas"), step)
-    if not image and (replicas > 1 or ledger_secret):
-        option = "--replicas" if replicas > 1 else "--ledger-secret"
+    of_image = {
+        "--replicas": replicas > 1,
+        "--ledger-secret": ledger_secret,
+        "--config-map": config_map,
+    }
+    option = next((name for name, is_given in of_image.items() if is_given), "")
+    if option and not image:
         raise with_next(InputError("nothing is run without an image", field=option), "give --image")
     if api_service != (api_ca is not None):
         fact = "an APIService goes with the authority that it believes"
@@ -203,7 +216,9 @@ def scheduler(
         api=ApiManifests(authority=content_of(api_ca) if api_ca else b"")
         if api or api_service
         else None,
-        deployed=Deployed(image=image, replicas=replicas, ledger=ledger_secret) if image else None,
+        deployed=Deployed(image=image, replicas=replicas, ledger=ledger_secret, config=config_map)
+        if image
+        else None,
     )
     _print(manifests(options))
 

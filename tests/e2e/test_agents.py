@@ -80,29 +80,22 @@ def node(plane: ControlPlane) -> Iterator[str]:
 
 
 def accounts() -> list[dict[str, Any]]:
-    """Return our ServiceAccounts, and who may force a release."""
+    """Return the ServiceAccounts of others, and who may force a release by the printed role."""
     made: list[dict[str, Any]] = [
         {
             "apiVersion": "v1",
             "kind": "ServiceAccount",
             "metadata": {"name": name, "namespace": OURS},
         }
-        for name in (AGENT, WEBHOOK, OPERATOR)
+        for name in (WEBHOOK, OPERATOR)
     ]
-    rule = {
-        "apiGroups": ["audit.tenure.sh"],
-        "resources": ["holdings"],
-        "verbs": ["force-release"],
-    }
-    role = {"apiVersion": f"{RBAC}/v1", "metadata": {"name": "may-force"}}
-    subject = {"kind": "ServiceAccount", "name": OPERATOR, "namespace": OURS}
-    made.append({**role, "kind": "ClusterRole", "rules": [rule]})
     made.append(
         {
-            **role,
+            "apiVersion": f"{RBAC}/v1",
             "kind": "ClusterRoleBinding",
-            "roleRef": {"apiGroup": RBAC, "kind": "ClusterRole", "name": "may-force"},
-            "subjects": [subject],
+            "metadata": {"name": "may-force"},
+            "roleRef": {"apiGroup": RBAC, "kind": "ClusterRole", "name": "tenure-force-release"},
+            "subjects": [{"kind": "ServiceAccount", "name": OPERATOR, "namespace": OURS}],
         }
     )
     return made

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+import yaml
 
 from certs.material import KeyPair
 from scheduler.service.freshness import AWAY
@@ -31,7 +32,7 @@ from tests.support.kube.schedulers import (
     issue,
     remove_node,
 )
-from tests.support.kube.webhooks import apply, remove
+from tests.support.kube.webhooks import apply, collection_of, remove
 from tests.support.postgres import own_server
 from tests.support.process import tenure
 from tests.support.stores import PostgresStore
@@ -298,6 +299,47 @@ def test_a_standby_answers_too_and_discovery_stays_while_the_ledger_is_away(
         eventually(lambda: each(who) == [200, 200])
     remove_node(plane, NODE)
     copy.server.run(f"DROP DATABASE {copy.database} WITH (FORCE)")
+
+
+def test_all_that_the_manifests_print_is_taken_by_the_api_server(
+    plane: ControlPlane, tmp_path: Path, identities: Identities
+) -> None:
+    """Server-side, with every field checked; and who is bound to a role has its rights alone."""
+    authority = str(identities.server / "ca.crt")
+    options = ["--image", "tenure:1", "--config-map", "settings", "--api-service"]
+    told = tenure(
+        *("manifests", "scheduler", "--kube-version", "v1.36.3", "--api-ca", authority),
+        *options,
+        cwd=tmp_path,
+    )
+    assert told.returncode == 0, told.stderr
+    printed = list(yaml.safe_load_all(told.stdout))
+    query = "dryRun=All&fieldManager=test&force=true&fieldValidation=Strict"
+    for thing in printed:
+        path = f"{collection_of(thing)}/{thing['metadata']['name']}?{query}"
+        reply = plane.api().patch(path, thing, "application/apply-patch+yaml")
+        assert reply.ok, (thing["kind"], reply.message)
+
+    roles = [one for one in printed if one["metadata"]["name"] == "tenure-force-release"]
+    binding = {
+        "apiVersion": f"{RBAC}/v1",
+        "kind": "ClusterRoleBinding",
+        "metadata": {"name": "forces"},
+        "roleRef": {"apiGroup": RBAC, "kind": "ClusterRole", "name": "tenure-force-release"},
+        "subjects": [{"apiGroup": RBAC, "kind": "User", "name": ANNA}],
+    }
+    apply(plane, [*roles, binding])
+
+    def may(user: str, verb: str, resource: str) -> bool:
+        attributes = {"verb": verb, "group": "audit.tenure.sh", "resource": resource}
+        review = {"spec": {"user": user, "resourceAttributes": {**attributes, "namespace": "ml"}}}
+        made = plane.api().create("/apis/authorization.k8s.io/v1/subjectaccessreviews", review)
+        return bool(made.body["status"]["allowed"])
+
+    eventually(lambda: may(ANNA, "force-release", "holdings"))
+    assert not may(ANNA, "get", "answers")
+    assert not may("bob", "force-release", "holdings")
+    remove(plane, [*roles, binding])
 
 
 def test_who_starts_without_its_ledger_answers_discovery_and_waits(

@@ -9,9 +9,17 @@ import pytest
 import yaml
 
 from ledger.domain.devices import GPU, DeviceRecord
-from ledger.domain.log.events import LedgerEvent, NodeInventoried
+from ledger.domain.log.events import (
+    LedgerEvent,
+    NodeInventoried,
+    RefusalReason,
+    RequestRefused,
+)
+from ledger.domain.log.recorded import NewEvent
+from ledger.store.open import open_ledger
+from scheduler.service.api.words import WEBHOOK_ACTOR
 from tests.support.cli import CommandLine
-from tests.support.ledgers import EIGHT, morning, write_ledger
+from tests.support.ledgers import EIGHT, NOON, ORIGIN, morning, write_ledger
 
 AT_NINE_THIRTY = "2026-03-02T10:30:00+01:00"
 
@@ -244,6 +252,39 @@ def test_why_groups_the_reasons_of_a_waiting_pod_with_numbers_and_a_remedy(
     assert row.split()[0] == "2"
     assert "asks 2 whole GPU, 0 untouched" in row
     assert "release 2 whole GPU on gpu-a" in row
+
+
+def test_what_was_refused_at_admission_does_not_wait(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It never was; and where a Pod of its name is there, that one is meant."""
+    path = write_ledger(tmp_path / "told.db", morning())
+
+    def told(name: str) -> NewEvent:
+        event = RequestRefused(
+            pod_uid=f"review-{name}",
+            namespace="ml",
+            pod_name=name,
+            stage="admission",
+            message="spec: no",
+            reasons=(RefusalReason(reason="DevicePercent", nodes=0, detail="spec: no"),),
+        )
+        return NewEvent(
+            stream="sys", event=event, actor=WEBHOOK_ACTOR, idempotency_key=name, wall_us=NOON
+        )
+
+    with open_ledger(str(path), mode="write") as ledger:
+        writer = ledger.start_epoch(holder="test", origin=ORIGIN, version="1", wall_us=NOON)
+        writer.append([told(name) for name in ("never", "train-0", "big-1")])
+    tenure = CommandLine(path, capsys)
+
+    lines = tenure.ask("why", "ml/never").out.splitlines()
+    assert lines[0].startswith("ml/never was refused at admission, ")
+    assert lines[1] == "spec: no"
+    record = json.loads(tenure.ask("why", "ml/never", "-o", "json").out)
+    assert (record["state"], record["reasons"][0]["reason"]) == ("refused", "DevicePercent")
+    assert tenure.ask("why", "ml/train-0").out.startswith("ml/train-0 has its place")
+    assert tenure.ask("why", "ml/big-1").out.startswith("ml/big-1 waits")
 
 
 def test_why_of_a_placed_pod_says_where_and_by_which_policy(tenure: CommandLine) -> None:

@@ -113,7 +113,7 @@ DRIFT: Final = _view(
     "position drift_id kind node_uid node_name device_type minor pod_uid detail opened_at_us"
     " closed_position",
 )
-EVENTS: Final = _view("audit_events", "position at_us event_type body")
+EVENTS: Final = _view("audit_events", "position at_us event_type actor body")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -281,7 +281,7 @@ def pods(
 def refusals(connection: Connection, *, position: int | None = None) -> Iterator[RefusalRow]:
     """Yield refusals by position, or the one at `position`."""
     f, e = REFUSALS, EVENTS
-    query = select(f, e.c.body).join_from(f, e, e.c.position == f.c.position)
+    query = select(f, e.c.body, e.c.actor).join_from(f, e, e.c.position == f.c.position)
     query = _matching(query.order_by(f.c.position), f, {"position": position})
     for row in _rows(connection, query):
         yield RefusalRow(**row)

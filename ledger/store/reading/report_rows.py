@@ -92,7 +92,7 @@ class HealthRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefusalRow:
-    """A Pod was refused; `body` is the event's JSON, with the reasons as values."""
+    """A Pod was refused; `body` is the event's JSON, with the reasons as values, `actor` whose."""
 
     position: int
     at_us: int
@@ -105,6 +105,7 @@ class RefusalRow:
     shape: str
     policy: str
     body: str
+    actor: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,13 +17,10 @@ from ledger.domain.errors import InputError
 from scheduler.service.api.callers import Caller
 from scheduler.service.api.http import RefusedError, Route, json_answer
 from scheduler.service.api.rights import may
-from scheduler.service.api.words import GROUP, ROOT, VERSION
+from scheduler.service.api.words import FORCE, GROUP, HOLDINGS, ROOT, VERSION
 from scheduler.service.ports import Api
 from scheduler.service.releasing import Releasing
 
-HOLDINGS: Final = "holdings"
-FORCE: Final = "force-release"
-"""The verb that a role must name: `force-release holdings.audit.tenure.sh`."""
 REASON_MAX: Final = 256
 
 

@@ -24,7 +24,7 @@ from ledger.store.writing.commands import Command, Recorded
 from scheduler.record import events
 from scheduler.service.api.callers import Caller
 from scheduler.service.api.http import RefusedError, Route, json_answer
-from scheduler.service.api.words import REFUSALS, REFUSALS_MAX
+from scheduler.service.api.words import REFUSALS, REFUSALS_MAX, WEBHOOK_ACTOR
 from scheduler.service.ports import Clock, Recorder
 from scheduler.service.refusing import namespace_budgets
 
@@ -34,7 +34,6 @@ ADMISSION, TAKEOVER = "admission", "takeover"
 TEXT_MAX: Final = 1_024
 FAULTS_MAX: Final = 8
 """How many of the refusals that can't be read are named in an answer."""
-ACTOR: Final = "webhook"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +117,7 @@ class RefusalRoutes:
         new = events.refused_request(event, key, self._clock.wall_us())
         before, is_new = self._recorder.position, False
         try:
-            outcome = await self._recorder.record(Command(events=(events.by(ACTOR, new),)))
+            outcome = await self._recorder.record(Command(events=(events.by(WEBHOOK_ACTOR, new),)))
             is_new = isinstance(outcome, Recorded) and outcome.first > before
         finally:
             if not is_new:  # it was there, or is told again

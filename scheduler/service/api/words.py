@@ -16,3 +16,10 @@ REFUSALS_MAX: Final = 200
 """Refusals of one message."""
 REFUSALS_BYTES_MAX: Final = 512 << 10
 """Of one message: whoever is refused chooses how long a name is, and nobody takes 1 MiB."""
+WEBHOOK_ACTOR: Final = "webhook"
+"""Whose doing the refusals are that webhooks tell of: of objects that never were."""
+HOLDINGS: Final = "holdings"
+FORCE: Final = "force-release"
+"""The verb that a role must name: `force-release holdings.audit.tenure.sh`."""
+AGENT_ACCOUNT: Final = "tenure-agent"
+"""The ServiceAccount of nodes' agents, in Tenure's namespace."""

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from scheduler.service.api.agents import AGENT
+from scheduler.service.api.words import AGENT_ACCOUNT
 from scheduler.service.deployment import Deployed
 from scheduler.service.manifests import (
     ApiManifests,
@@ -121,6 +123,35 @@ def test_the_command_takes_all_that_it_is_given() -> None:
     assert set(options) <= known
     api = made["Service/tenure-api"]["spec"]["ports"][0]["targetPort"]
     assert f"0.0.0.0:{api}" in container["args"]
+
+
+def test_a_settings_file_is_mounted_where_the_command_reads_it() -> None:
+    """From a ConfigMap of yours; without one the command has none."""
+    for config in ("", "settings"):
+        made = _running(Deployed(image="tenure:1", config=config))
+        pod = made["Deployment/tenure-scheduler"]["spec"]["template"]["spec"]
+        [container] = pod["containers"]
+        named = {"name": "config", "configMap": {"name": "settings"}}
+        assert (named in pod["volumes"]) is bool(config)
+        assert ("--config" in container["args"]) is bool(config)
+        if config:
+            place = container["args"][container["args"].index("--config") + 1]
+            mounts = {one["name"]: one["mountPath"] for one in container["volumeMounts"]}
+            assert place == f"{mounts['config']}/config.yaml"
+
+
+def test_agents_and_those_who_may_force_a_release_are_there_with_the_api() -> None:
+    """An account whose token says whose node it is, and a role that you bind."""
+    made = _running(Deployed(image="tenure:1"))
+    account = made[f"ServiceAccount/{AGENT_ACCOUNT}"]["metadata"]
+    assert f"system:serviceaccount:{account['namespace']}:{account['name']}" == AGENT
+    [rule] = made["ClusterRole/tenure-force-release"]["rules"]
+    assert (rule["verbs"], rule["resources"]) == (["force-release"], ["holdings"])
+    assert not any("force" in key or AGENT_ACCOUNT in key for key in _names(manifests(OPTIONS)))
+
+
+def _names(things: list[dict[str, Any]]) -> list[str]:
+    return [f"{one['kind']}/{one['metadata']['name']}" for one in things]
 
 
 def test_only_its_own_lease_can_be_changed() -> None:
