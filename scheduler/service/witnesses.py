@@ -20,6 +20,7 @@ from ledger.domain.annotations.proof import decode_proof
 from ledger.domain.annotations.signed import Checker
 from ledger.domain.annotations.wire import load
 from ledger.domain.errors import InputError
+from ledger.domain.kube.object_fields import version_number
 from ledger.domain.log.codec import decode_value, encode_value
 from ledger.domain.log.events import LedgerEvent, PodReleased, PodReserved, PodVoided
 from ledger.domain.log.standing import (
@@ -264,15 +265,12 @@ def set_back(seen: Sequence[str], now: str) -> str:
     """
     if not now:
         return f"{RECOVERING}: whether the API server was set back is known once Pods are listed"
-    highest = max((int(each) for each in seen if _is_number(each)), default=0)
-    if not _is_number(now) or int(now) >= highest:
+    highest = max((version_number(each) or 0 for each in seen), default=0)
+    listed = version_number(now)
+    if listed is None or listed >= highest:
         return ""
     words = f"the API server was set back: resourceVersion={now}, seen={highest}"
     return f"{RECOVERING}: {words}: {_RECOVER} --api-restored"
-
-
-def _is_number(version: str) -> bool:
-    return version.isascii() and version.isdigit()
 
 
 # --- the ConfigMap ----------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 from certs.ports import ApiError, Object
 from ledger.domain.errors import TenureError
+from ledger.domain.kube.object_fields import version_number
 
 PAGE: Final = 500
 OBJECTS_MAX: Final = 1_000_000
@@ -214,10 +215,9 @@ class Reflector:
         """
         Compare the version of a list with the highest that was told.
 
-        Rule: design section 8, "Restore". Versions are numbers of one store, which only grow, and
-        those that are no numbers tell nothing.
+        Rule: design section 8, "Restore".
         """
-        now = _number(version)
+        now = version_number(version) or 0
         if 0 < now < self._highest and not self._may_be_set_back:
             fact = f"resourceVersion={now}, told={self._highest}, path={self._path}"
             raise SetBackError(f"the API server's store was put back: {fact}")
@@ -250,7 +250,7 @@ class Reflector:
         if not version:
             self._forget_version("broken")
             raise ApiError(f"not a watch's event: path={self._path}, type={kind!r}")
-        if 0 < _number(version) < _number(self._version):
+        if 0 < (version_number(version) or 0) < (version_number(self._version) or 0):
             fact = f"resourceVersion={version}, told={self._version}, path={self._path}"
             self._forget_version("broken")
             raise ApiError(f"the watch went backwards: {fact}")
@@ -259,7 +259,7 @@ class Reflector:
         elif kind == "DELETED":
             self._drop(_key(item))
         self._version, self._told_at = version, self._monotonic()
-        self._highest = max(self._highest, _number(version))
+        self._highest = max(self._highest, version_number(version) or 0)
 
     def _forget_version(self, why: str) -> None:
         """Only a new list says what was missed."""
@@ -288,10 +288,6 @@ class Reflector:
         if self._named.get(place) == uid:
             del self._named[place]
         self._sink.drop(uid)
-
-
-def _number(version: str) -> int:
-    return int(version) if version.isascii() and version.isdigit() else 0
 
 
 def _key(item: Object) -> str:
