@@ -10,6 +10,7 @@ import msgspec
 from ledger.domain.annotations.cpu import NumaTopologySpec
 from ledger.domain.annotations.device_hints import DeviceHint, JointAllocation, PartitionSpec
 from ledger.domain.bounds import Count, Exact, Priority, Units
+from ledger.domain.devices import ratio_to_bytes
 from ledger.domain.dialects.names import Dialect
 
 
@@ -72,7 +73,7 @@ class DeviceDemand:
     def memory_bytes_on(self, total_bytes: int) -> int:
         """Return the bytes this demand takes of a device with `total_bytes`."""
         if self.memory_ratio_percent:
-            return self.memory_ratio_percent * total_bytes // 100
+            return ratio_to_bytes(self.memory_ratio_percent, total_bytes)
         return self.memory_bytes
 
 
