@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ledger.domain.errors import InputError
 from tenure.asking import EVERYBODY, Answer, Answers, params_of
 from tenure.exits import AnswerIsNo, note, with_next
 from tenure.opening import opened
+from tenure.options import LedgerUrl, Live, Namespace, Server, ServerCa, ServerName, TokenFile
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -99,18 +101,49 @@ def say(answer: Answer) -> None:
         raise AnswerIsNo
 
 
+def asks(*, but: Collection[str] = ()) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """
+    Give a command the options of `place_of`, where it has `place`, which it is handed instead.
+
+    Args:
+        but: options that make no sense for it.
+    """
+
+    def with_options(command: Callable[..., None]) -> Callable[..., None]:
+        own = inspect.signature(command, eval_str=True)
+        every = inspect.signature(place_of, eval_str=True).parameters
+        options = {name: option for name, option in every.items() if name not in but}
+        parameters = [
+            option
+            for each in own.parameters.values()
+            for option in (options.values() if each.name == "place" else [each])
+        ]
+
+        @functools.wraps(command)
+        def asking(**given: Any) -> None:  # noqa: ANN401 - whatever the options are
+            said = {name: given.pop(name) for name in options}
+            command(**given, place=place_of(**said))
+
+        described: Any = asking
+        described.__signature__ = own.replace(parameters=parameters)
+        described.__annotations__ = {each.name: each.annotation for each in parameters}
+        return asking
+
+    return with_options
+
+
 def place_of(
     *,
-    ledger: str | None,
-    live: bool,
-    server: str | None,
-    token_file: Path | None,
-    server_ca: Path | None,
-    server_name: str | None,
-    namespace: str | None,
+    ledger: LedgerUrl = None,
+    live: Live = False,
+    server: Server = None,
+    token_file: TokenFile = None,
+    server_ca: ServerCa = None,
+    server_name: ServerName = None,
+    namespace: Namespace = None,
 ) -> Place:
     """
-    Return where a question goes.
+    Return where a question goes, by the options that `asks` gives to commands.
 
     Raises:
         InputError: the options do not go together.

@@ -9,9 +9,8 @@ import typer
 
 from ledger.domain.errors import InputError
 from tenure.exits import AnswerIsNo, note, with_next
-from tenure.live.place import place_of, service_of
+from tenure.live.place import Place, asks, service_of
 from tenure.names import PodName, parse_name
-from tenure.options import Live, Server, ServerCa, ServerName, TokenFile
 
 
 def register(app: typer.Typer) -> None:
@@ -19,6 +18,7 @@ def register(app: typer.Typer) -> None:
     app.command("release")(release)
 
 
+@asks(but=("ledger", "namespace"))
 def release(
     pod: Annotated[str, typer.Argument(metavar="NAMESPACE/POD", help="A Pod that has ended.")],
     *,
@@ -27,11 +27,7 @@ def release(
         bool, typer.Option("--force", help="Its node does not say so: by your word alone.")
     ] = False,
     uid: Annotated[str, typer.Option("--uid", help="Which Pod, where several had the name.")] = "",
-    live: Live = False,
-    server: Server = None,
-    token_file: TokenFile = None,
-    server_ca: ServerCa = None,
-    server_name: ServerName = None,
+    place: Place,
 ) -> None:
     """
     Release what an ended Pod holds on a node that does not confirm that nothing is left of it.
@@ -48,15 +44,6 @@ def release(
     name = next((one for one in parse_name(pod) if isinstance(one, PodName)), None)
     if name is None:
         raise InputError(f"expected NAMESPACE/POD: value={pod!r}", field="NAMESPACE/POD")
-    place = place_of(
-        ledger=None,
-        live=live,
-        server=server,
-        token_file=token_file,
-        server_ca=server_ca,
-        server_name=server_name,
-        namespace=None,
-    )
     released = service_of(place).release(name.namespace, name.name, uid=uid, reason=reason)
     for one in released:
         sys.stdout.write(f"released: pod={pod}, pod_uid={one}\n")

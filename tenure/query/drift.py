@@ -10,17 +10,8 @@ import typer
 
 from ledger.domain.log.drift import repair_of
 from tenure.asking import Answer, Sight
-from tenure.live.place import place_of
-from tenure.options import (
-    LedgerUrl,
-    Live,
-    Namespace,
-    Output,
-    Server,
-    ServerCa,
-    ServerName,
-    TokenFile,
-)
+from tenure.live.place import Place, asks
+from tenure.options import Output
 from tenure.output import Column, OutputFormat, one_line, write_answer
 from tenure.times import iso_time
 
@@ -47,15 +38,10 @@ def register(app: typer.Typer) -> None:
     app.command("drift")(drift)
 
 
+@asks()
 def drift(
     *,
-    ledger: LedgerUrl = None,
-    live: Live = False,
-    server: Server = None,
-    token_file: TokenFile = None,
-    server_ca: ServerCa = None,
-    server_name: ServerName = None,
-    namespace: Namespace = None,
+    place: Place,
     output: Output = OutputFormat.TABLE,
 ) -> None:
     """
@@ -65,15 +51,6 @@ def drift(
 
     Example: tenure drift -o json
     """
-    place = place_of(
-        ledger=ledger,
-        live=live,
-        server=server,
-        token_file=token_file,
-        server_ca=server_ca,
-        server_name=server_name,
-        namespace=namespace,
-    )
     place.print("drift", answer_drift, DriftQuestion(output=output))
 
 

@@ -14,19 +14,10 @@ from ledger.domain.devices import level_percent
 from ledger.domain.errors import InputError
 from ledger.domain.resources import TYPE_GPU
 from tenure.asking import Answer, Sight
-from tenure.live.place import place_of
+from tenure.live.place import Place, asks
 from tenure.live.watching import watch as watch_it
 from tenure.opening import time_of
-from tenure.options import (
-    LedgerUrl,
-    Live,
-    Namespace,
-    Output,
-    Server,
-    ServerCa,
-    ServerName,
-    TokenFile,
-)
+from tenure.options import Output
 from tenure.output import Column, OutputFormat, write_answer
 from tenure.times import iso_time
 from tenure.units import format_duration
@@ -52,6 +43,7 @@ def register(app: typer.Typer) -> None:
     app.command("top")(top)
 
 
+@asks()
 def top(
     *,
     by: Annotated[TopGroup, typer.Option("--by", help="Who is compared.")] = TopGroup.POD,
@@ -62,13 +54,7 @@ def top(
     interval: Annotated[
         float, typer.Option(min=0.5, max=3600, metavar="SECONDS", help="Between two looks.")
     ] = 2.0,
-    ledger: LedgerUrl = None,
-    live: Live = False,
-    server: Server = None,
-    token_file: TokenFile = None,
-    server_ca: ServerCa = None,
-    server_name: ServerName = None,
-    namespace: Namespace = None,
+    place: Place,
     output: Output = OutputFormat.TABLE,
 ) -> None:
     """
@@ -78,15 +64,6 @@ def top(
 
     Of the live service, again and again: tenure top --live --watch
     """
-    place = place_of(
-        ledger=ledger,
-        live=live,
-        server=server,
-        token_file=token_file,
-        server_ca=server_ca,
-        server_name=server_name,
-        namespace=namespace,
-    )
     question = TopQuestion(by=by, limit=limit, output=output)
     if not watch:
         place.print("top", answer_top, question)

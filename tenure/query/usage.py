@@ -12,18 +12,11 @@ import typer
 from ledger.domain.errors import InputError
 from tenure.asking import EVERYBODY, Answer, Sight
 from tenure.exits import with_next
-from tenure.live.place import NO_PARQUET, place_of, say
+from tenure.live.place import NO_PARQUET, Place, asks, say
 from tenure.opening import moment_of, time_of
 from tenure.options import (
     DataOutput,
-    LedgerUrl,
-    Live,
-    Namespace,
     Out,
-    Server,
-    ServerCa,
-    ServerName,
-    TokenFile,
 )
 from tenure.output import Column, DataFormat, OutputFormat, write_answer
 from tenure.times import LedgerTime, iso_time
@@ -54,6 +47,7 @@ def register(app: typer.Typer) -> None:
     app.command("usage")(usage)
 
 
+@asks()
 def usage(
     *,
     by: Annotated[
@@ -72,13 +66,7 @@ def usage(
         str | None,
         typer.Option("--until", metavar="TIME", help="Default: now.", show_default=False),
     ] = None,
-    ledger: LedgerUrl = None,
-    live: Live = False,
-    server: Server = None,
-    token_file: TokenFile = None,
-    server_ca: ServerCa = None,
-    server_name: ServerName = None,
-    namespace: Namespace = None,
+    place: Place,
     output: DataOutput = DataFormat.TABLE,
     out: Out = None,
 ) -> None:
@@ -92,15 +80,6 @@ def usage(
     from tenure.parquet import parquet_target
 
     parquet = parquet_target(output, out)
-    place = place_of(
-        ledger=ledger,
-        live=live,
-        server=server,
-        token_file=token_file,
-        server_ca=server_ca,
-        server_name=server_name,
-        namespace=namespace,
-    )
     question = UsageQuestion(by=by, since=since, until=until, output=output.text_form)
     if parquet is None:
         place.print("usage", answer_usage, question)

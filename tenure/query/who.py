@@ -12,7 +12,7 @@ from ledger.domain.errors import InputError
 from ledger.domain.resources import TYPE_GPU
 from tenure.asking import EVERYBODY, Answer, Sight
 from tenure.exits import with_next
-from tenure.live.place import NO_PARQUET, place_of, say
+from tenure.live.place import NO_PARQUET, Place, asks, say
 from tenure.names import (
     CardName,
     CpuName,
@@ -27,14 +27,7 @@ from tenure.opening import moment_of, time_of
 from tenure.options import (
     At,
     DataOutput,
-    LedgerUrl,
-    Live,
-    Namespace,
     Out,
-    Server,
-    ServerCa,
-    ServerName,
-    TokenFile,
 )
 from tenure.output import (
     DataFormat,
@@ -59,6 +52,7 @@ def register(app: typer.Typer) -> None:
     app.command("who")(who)
 
 
+@asks()
 def who(
     name: Annotated[
         str,
@@ -71,13 +65,7 @@ def who(
     history: Annotated[
         bool, typer.Option("--history", help="Everyone who ever held it, not one moment.")
     ] = False,
-    ledger: LedgerUrl = None,
-    live: Live = False,
-    server: Server = None,
-    token_file: TokenFile = None,
-    server_ca: ServerCa = None,
-    server_name: ServerName = None,
-    namespace: Namespace = None,
+    place: Place,
     output: DataOutput = DataFormat.TABLE,
     out: Out = None,
 ) -> None:
@@ -93,15 +81,6 @@ def who(
     from tenure.parquet import parquet_target
 
     parquet = parquet_target(output, out)
-    place = place_of(
-        ledger=ledger,
-        live=live,
-        server=server,
-        token_file=token_file,
-        server_ca=server_ca,
-        server_name=server_name,
-        namespace=namespace,
-    )
     question = WhoQuestion(name=name, at=at, history=history, output=output.text_form)
     if parquet is None:
         place.print("who", answer_who, question)

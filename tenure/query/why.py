@@ -13,19 +13,12 @@ from ledger.domain.amounts import format_bytes
 from ledger.domain.errors import InputError
 from tenure.asking import EVERYBODY, Answer, Sight
 from tenure.exits import with_next
-from tenure.live.place import place_of, say
+from tenure.live.place import Place, asks, say
 from tenure.names import CardName, CpuName, NodeName, OwnerName, PodName, card_text, parse_name
 from tenure.opening import time_of
 from tenure.options import (
-    LedgerUrl,
-    Live,
-    Namespace,
     ObjectFiles,
     Output,
-    Server,
-    ServerCa,
-    ServerName,
-    TokenFile,
 )
 from tenure.output import Column, OutputFormat, one_line, write_answer, write_table
 from tenure.query.records import HOLDER_COLUMNS, held_text, holder_record, shown
@@ -91,19 +84,14 @@ def register(app: typer.Typer) -> None:
     app.command("why")(why)
 
 
+@asks()
 def why(
     name: Annotated[
         str, typer.Argument(metavar="NAME", help="NAMESPACE/POD, job/NAME, NODE/CARD or NODE.")
     ],
     *,
     objects: ObjectFiles = None,
-    ledger: LedgerUrl = None,
-    live: Live = False,
-    server: Server = None,
-    token_file: TokenFile = None,
-    server_ca: ServerCa = None,
-    server_name: ServerName = None,
-    namespace: Namespace = None,
+    place: Place,
     output: Output = OutputFormat.TABLE,
 ) -> None:
     """
@@ -120,15 +108,6 @@ def why(
 
     A card: tenure why gpu-a/3
     """
-    place = place_of(
-        ledger=ledger,
-        live=live,
-        server=server,
-        token_file=token_file,
-        server_ca=server_ca,
-        server_name=server_name,
-        namespace=namespace,
-    )
     question = WhyQuestion(name=name, output=output)
     if not objects:
         place.print("why", answer_why, question)

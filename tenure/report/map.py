@@ -13,19 +13,12 @@ from ledger.domain.errors import InputError
 from ledger.domain.resources import TYPE_GPU
 from tenure.asking import EVERYBODY, Answer, Screen, Sight
 from tenure.exits import stdout, warn, with_next
-from tenure.live.place import place_of, say
+from tenure.live.place import Place, asks, say
 from tenure.live.watching import watch as watch_it
 from tenure.opening import clock_us, moment_of, time_of
 from tenure.options import (
     At,
-    LedgerUrl,
-    Live,
-    Namespace,
     Output,
-    Server,
-    ServerCa,
-    ServerName,
-    TokenFile,
 )
 from tenure.output import Column, OutputFormat, write_answer
 from tenure.units import format_time
@@ -69,6 +62,7 @@ def register(app: typer.Typer) -> None:
     app.command("map")(draw)
 
 
+@asks()
 def draw(
     files: Annotated[
         list[str] | None,
@@ -87,13 +81,7 @@ def draw(
     interval: Annotated[
         float, typer.Option(min=0.5, max=3600, metavar="SECONDS", help="Between two drawings.")
     ] = 2.0,
-    ledger: LedgerUrl = None,
-    live: Live = False,
-    server: Server = None,
-    token_file: TokenFile = None,
-    server_ca: ServerCa = None,
-    server_name: ServerName = None,
-    namespace: Namespace = None,
+    place: Place,
     output: Output = OutputFormat.TABLE,
 ) -> None:
     """
@@ -105,15 +93,6 @@ def draw(
 
     CPUs: tenure map --cpus
     """
-    place = place_of(
-        ledger=ledger,
-        live=live,
-        server=server,
-        token_file=token_file,
-        server_ca=server_ca,
-        server_name=server_name,
-        namespace=namespace,
-    )
     _expect(files or (), at=at, cpus=cpus, watch=watch, output=output)
     if files:
         if place.service is not None:
