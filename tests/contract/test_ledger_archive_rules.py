@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -40,13 +41,35 @@ def refuses(store: Store, statement: str, words: str) -> None:
         raw.execute(statement)
 
 
-@pytest.fixture
-def moved(store: Store, tmp_path: Path) -> Store:
-    """A ledger whose first 256 of 300 events moved to a file."""
+@pytest.fixture(scope="module", params=["sqlite", "postgres"])
+def moved_once(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Store]:
+    """A ledger whose first 256 of 300 events moved to a file, on each database, to be copied."""
+    folder = tmp_path_factory.mktemp("moved")
+    empty: Store = request.getfixturevalue(
+        {"sqlite": "empty_ledger", "postgres": "empty_postgres"}[request.param]
+    )
+    store = empty.copy(folder / "ledger.db")
     with store.open() as ledger:
         history(ledger, Clock(), events=300)
-        move(ledger, tmp_path)
-    return store
+        move(ledger, folder)
+    yield store
+    dropped(store)
+
+
+@pytest.fixture
+def moved(moved_once: Store, tmp_path: Path) -> Iterator[Store]:
+    """A copy of it that a test may do anything to."""
+    store = moved_once.copy(tmp_path / "ledger.db")
+    yield store
+    dropped(store)
+
+
+def dropped(store: Store) -> None:
+    """Drop a database of the server; a file goes with its folder."""
+    if isinstance(store, PostgresStore):
+        store.server.drop(store.database)
 
 
 def test_no_event_goes_without_its_segment(store: Store) -> None:

@@ -26,6 +26,7 @@ from tests.property.test_cards_hints import requests as hinted
 from tests.property.test_cpu_nodes import pods as pinned
 from tests.support.changing import UIDS, Cluster, Renumbered, changed, node_of, seen_on
 from tests.support.clusters import requests, requests_of_any_dialect, running
+from tests.support.examples import examples
 
 Step = tuple[str, int]
 
@@ -140,7 +141,7 @@ ARGUMENTS = {
 }
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=examples(250), deadline=None)
 @given(**ARGUMENTS)
 def test_a_changed_engine_answers_as_one_made_anew(
     steps: list[Step], pods: list[PodRequest], policy: str, first: int, *, ranked: bool
@@ -154,7 +155,7 @@ def test_a_changed_engine_answers_as_one_made_anew(
     check(play(steps, pods, policy, first, ranked=ranked), pods)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(**ARGUMENTS)
 def test_what_if_is_answered_alike(
     steps: list[Step], pods: list[PodRequest], policy: str, first: int, *, ranked: bool

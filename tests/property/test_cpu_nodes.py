@@ -23,6 +23,7 @@ from scheduler.decide.numa.merge import masks_of
 from scheduler.decide.outcome import Placement, Unplaced
 from scheduler.decide.settings import SchedulingSettings
 from tests.support.cards import GIB, card, whole
+from tests.support.examples import examples
 from tests.support.machines import machines
 
 SINGLE, RESTRICTED = NumaPolicy.SINGLE_NUMA_NODE, NumaPolicy.RESTRICTED
@@ -105,7 +106,7 @@ def pods(draw: st.DrawFn) -> PodRequest:
 STEPS = st.lists(
     st.tuples(st.one_of(pods(), pods(), st.none()), st.integers(0, 9)), min_size=2, max_size=8
 )
-FEW, MANY = settings(max_examples=40), settings(max_examples=400)
+FEW, MANY = settings(max_examples=examples(40)), settings(max_examples=examples(400))
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,9 +23,10 @@ from scheduler.decide.cpusets.picker import CpusHeld, PickRequest, pick
 from scheduler.decide.cpusets.pinned import CpuHolding, pinned_of
 from scheduler.decide.outcome import Unfit
 from tests.oracles.cpus import Core, Host, candidates, choices
+from tests.support.examples import examples
 from tests.support.machines import SEEDS, machines
 
-MANY = settings(max_examples=300)
+MANY = settings(max_examples=examples(300))
 EXCLUSIVES = ("None", "PCPULevel", "NUMANodeLevel")
 
 

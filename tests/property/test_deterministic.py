@@ -23,6 +23,7 @@ from scheduler.decide.outcome import Placement, Unplaced
 from scheduler.decide.settings import POLICIES, SchedulingSettings
 from tests.support.clusters import fleets, nodes, requests_of_any_dialect
 from tests.support.decided import answers, digest
+from tests.support.examples import examples
 from tests.support.mixed import (
     NOW_NS,
     Amounts,
@@ -72,7 +73,7 @@ def _fill(engine: Engine, requests: Sequence[PodRequest]) -> list[Placement]:
 FILLS: Final = st.lists(requests_of_any_dialect(), max_size=8)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(arrays=fleets(), fills=FILLS, request=requests_of_any_dialect(), data=st.data())
 def test_what_came_in_another_order_decides_alike(
     arrays: tuple[NodeFacts, ...],
@@ -97,7 +98,7 @@ def test_what_came_in_another_order_decides_alike(
     ]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(pods=st.lists(asked(), min_size=1, max_size=8), ask=asked(), data=st.data())
 def test_running_pods_read_in_another_order_decide_alike(
     pods: list[Asks], ask: Asks, data: st.DataObject
@@ -122,7 +123,7 @@ def test_running_pods_read_in_another_order_decide_alike(
     assert _text(again.decide(request)) == expected
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     arrays=fleets(most=4),
     stranger=nodes("stranger"),
@@ -159,7 +160,7 @@ def test_another_node_never_changes_what_a_pod_gets_on_a_node(
         assert small.view(node) == large.view(there)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(arrays=fleets(), fills=FILLS, data=st.data())
 def test_release_restores_every_number_exactly(
     arrays: tuple[NodeFacts, ...], fills: list[PodRequest], data: st.DataObject

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.drift_steps import STEPS, Step, play
+from tests.support.examples import examples
 from tests.support.reconciled import Cluster
 
 
@@ -21,7 +22,7 @@ def _quiet() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(
     steps=st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 49)), max_size=20),
     seed=st.integers(0, 99),

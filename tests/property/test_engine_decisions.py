@@ -13,6 +13,7 @@ from scheduler.decide.outcome import Placement, Unfit, Unplaced
 from scheduler.decide.score.typical import workload_of
 from scheduler.decide.settings import POLICIES, SchedulingSettings
 from tests.support.clusters import fleets, requests, requests_of_any_dialect
+from tests.support.examples import examples
 
 Step = tuple[str, PodRequest, int]
 
@@ -69,7 +70,7 @@ def _play(
     steps=st.one_of(_steps(), _steps(any_dialect=True)),
     policy=st.sampled_from(POLICIES),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_remembered_ratings_equal_ratings_from_nothing(
     nodes: tuple[NodeFacts, ...], steps: list[Step], policy: str
 ) -> None:
@@ -87,7 +88,7 @@ def test_remembered_ratings_equal_ratings_from_nothing(
     steps=st.one_of(_steps(), _steps(any_dialect=True)),
     policy=st.sampled_from(POLICIES),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_nothing_is_promised_beyond_what_there_is(
     nodes: tuple[NodeFacts, ...], steps: list[Step], policy: str
 ) -> None:
@@ -111,7 +112,7 @@ def test_nothing_is_promised_beyond_what_there_is(
 
 
 @given(nodes=fleets(), steps=_steps(), policy=st.sampled_from(POLICIES))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_every_pod_gets_what_it_asked_for(
     nodes: tuple[NodeFacts, ...], steps: list[Step], policy: str
 ) -> None:
@@ -140,7 +141,7 @@ def test_every_pod_gets_what_it_asked_for(
 
 
 @given(nodes=fleets(), steps=_steps(), policy=st.sampled_from(POLICIES))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_shortcuts_on_a_node_equal_the_card_choice(
     nodes: tuple[NodeFacts, ...], steps: list[Step], policy: str
 ) -> None:
@@ -165,7 +166,7 @@ def test_shortcuts_on_a_node_equal_the_card_choice(
 
 
 @given(nodes=fleets(), steps=_steps(), policy=st.sampled_from(POLICIES))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_a_node_that_can_take_the_pod_has_no_reason_and_every_other_has_one(
     nodes: tuple[NodeFacts, ...], steps: list[Step], policy: str
 ) -> None:
@@ -186,7 +187,7 @@ def test_a_node_that_can_take_the_pod_has_no_reason_and_every_other_has_one(
 
 
 @given(nodes=fleets(), steps=_steps(any_dialect=True), policy=st.sampled_from(POLICIES))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_no_node_that_would_do_is_passed_over(
     nodes: tuple[NodeFacts, ...], steps: list[Step], policy: str
 ) -> None:
@@ -216,7 +217,7 @@ def _about_devices(text: str) -> bool:
     steps=st.one_of(_steps(), _steps(any_dialect=True)),
     policy=st.sampled_from(POLICIES),
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_refusals_remember_nothing_stale(
     nodes: tuple[NodeFacts, ...], steps: list[Step], policy: str
 ) -> None:
@@ -240,7 +241,7 @@ def test_refusals_remember_nothing_stale(
 
 
 @given(nodes=fleets(), steps=_steps(), policy=st.sampled_from(POLICIES), data=st.data())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_a_rank_is_the_order_of_nodes_by_another_name(
     nodes: tuple[NodeFacts, ...], steps: list[Step], policy: str, data: st.DataObject
 ) -> None:

@@ -16,6 +16,7 @@ from scheduler.decide.score.gradient import Gradient
 from scheduler.decide.score.typical import workload_of
 from scheduler.decide.settings import SchedulingSettings
 from tests.support.clusters import fleets, gpu_node, pod, share
+from tests.support.examples import examples
 
 PERCENTS = (5, 10, 33, 47, 50, 81, 100)
 
@@ -81,7 +82,7 @@ def _filled(
     typical=st.lists(_sharing(), min_size=1, max_size=12),
     arrivals=st.lists(_sharing(), max_size=15),
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_tables_equal_the_definition(
     nodes: tuple[NodeFacts, ...], typical: list[PodRequest], arrivals: list[PodRequest]
 ) -> None:
@@ -101,7 +102,7 @@ def test_tables_equal_the_definition(
     arrivals=st.lists(_sharing(), max_size=15),
     request=_sharing(),
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_scores_equal_the_definition(
     nodes: tuple[NodeFacts, ...],
     typical: list[PodRequest],
@@ -163,7 +164,7 @@ def _score(gain: int, weight: int) -> int:
     request=st.sampled_from(PERCENTS),
     cpus=st.tuples(st.integers(0, 5), st.integers(0, 5)),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_the_table_of_gains_equals_trying_every_card(
     percents: list[int], held: list[int], request: int, cpus: tuple[int, int]
 ) -> None:

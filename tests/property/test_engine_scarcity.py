@@ -16,6 +16,7 @@ from scheduler.decide.score.pools import PoolPrices
 from scheduler.decide.score.typical import workload_of
 from scheduler.decide.settings import SchedulingSettings
 from tests.support.clusters import fleets, requests, requests_of_any_dialect
+from tests.support.examples import examples
 
 PODS = st.lists(requests(), max_size=12)
 
@@ -44,7 +45,7 @@ def _engine(
 
 
 @given(nodes=fleets(), arrivals=st.lists(requests_of_any_dialect(), max_size=12))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_without_a_history_it_is_fgd(
     nodes: tuple[NodeFacts, ...], arrivals: list[PodRequest]
 ) -> None:
@@ -53,7 +54,7 @@ def test_without_a_history_it_is_fgd(
 
 
 @given(nodes=fleets(), typical=PODS, arrivals=PODS, left=st.sets(st.integers(0, 11)))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_prices_are_the_states_and_not_its_histories(
     nodes: tuple[NodeFacts, ...],
     typical: list[PodRequest],
@@ -111,7 +112,7 @@ def test_the_fill_is_the_expectation(counts: dict[int, int], others: int, arriva
 
 
 @given(data=st.data(), pools=st.integers(1, 5), pods=st.integers(1, 8))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_prices_do_not_depend_on_any_order(data: st.DataObject, pools: int, pods: int) -> None:
     """Typical Pods and pools may be listed in any order; sums are exact."""
     cells = st.lists(st.integers(-1, 8), min_size=pools, max_size=pools)

@@ -26,6 +26,7 @@ from ledger.domain.log.events import (
 )
 from ledger.domain.proofs.canonical import canonical_json
 from tests.support.declared import names_of, values
+from tests.support.examples import examples
 from tests.support.stores import released, reserved, share
 
 WORDS = st.text(st.characters(exclude_categories=["Cs"]), max_size=9)
@@ -43,7 +44,7 @@ def test_an_event_has_one_text_and_comes_back(event: LedgerEvent) -> None:
     assert set(json.loads(body)) == set(event.__struct_fields__)
 
 
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 @given(event=EVENTS, data=st.data())
 def test_a_body_with_one_character_changed_is_never_read_wrongly(
     event: LedgerEvent, data: st.DataObject
@@ -63,7 +64,7 @@ def test_a_body_with_one_character_changed_is_never_read_wrongly(
     assert changed == canonical_json({name: plain_value(found)[name] for name in said})
 
 
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 @given(event=EVENTS, data=st.data())
 def test_a_body_that_lacks_fields_is_read_as_the_standard_library_reads_it(
     event: LedgerEvent, data: st.DataObject

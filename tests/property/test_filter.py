@@ -30,6 +30,7 @@ from tests.support.clusters import (
     running,
     share,
 )
+from tests.support.examples import examples
 
 CARD: Final = 10 * GIB
 INSTANCES_MAX: Final = 3
@@ -84,7 +85,7 @@ def _card_takes(use: Use, parts: Sequence[DeviceDemand]) -> bool:
     return free_core >= 0 and free >= 0
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(nodes=st.lists(st.lists(USES, min_size=1, max_size=5), min_size=1, max_size=5), parts=PARTS)
 def test_parts_that_are_tested_together_fit_exactly_when_some_assignment_does(
     nodes: list[list[Use]], parts: tuple[DeviceDemand, ...]
@@ -140,7 +141,7 @@ def _play(engine: Engine, moves: Sequence[Move]) -> None:
             held.append(f"h{number}")
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(arrays=fleets(), moves=MOVES, request=requests_of_any_dialect(), data=st.data())
 def test_the_filter_answers_as_the_decision_does(
     arrays: tuple[NodeFacts, ...], moves: list[Move], request: PodRequest, data: st.DataObject
@@ -171,7 +172,7 @@ def _rating(filtered: Filtered, asked: Sequence[int], node: int) -> int:
     return int(filtered.ratings[filtered.passing.tolist().index(at)])
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(arrays=fleets(), moves=MOVES, request=requests_of_any_dialect(), data=st.data())
 def test_the_filter_asks_about_no_other_nodes(
     arrays: tuple[NodeFacts, ...], moves: list[Move], request: PodRequest, data: st.DataObject
@@ -197,7 +198,7 @@ def test_the_filter_asks_about_no_other_nodes(
             engine.release(request.uid)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(arrays=fleets(), moves=MOVES, request=requests_of_any_dialect())
 def test_only_nodes_too_small_for_the_pod_are_called_hopeless_for_their_size(
     arrays: tuple[NodeFacts, ...], moves: list[Move], request: PodRequest

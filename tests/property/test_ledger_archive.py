@@ -21,6 +21,7 @@ from ledger.store.reading.timetravel import load_state
 from ledger.store.writing.append import Writer
 from tests.property.test_ledger_histories import BATCHES
 from tests.support.archives import move
+from tests.support.examples import examples
 from tests.support.stores import ORIGIN, Clock, SqliteStore, node, refused, start
 
 Batches = list[list[LedgerEvent]]
@@ -71,7 +72,7 @@ def tables(ledger: Ledger) -> list[object]:
 
 
 @settings(
-    max_examples=20,
+    max_examples=examples(20),
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(before=BATCHES, after=BATCHES)

@@ -17,6 +17,7 @@ from ledger.domain.log.events import LedgerEvent, PodReserved, PodVoided
 from ledger.domain.log.state import NodeState, node_uid_of
 from ledger.store.projections.rebuild import rebuild
 from ledger.store.proving.verify import verify
+from tests.support.examples import examples
 from tests.support.folding import apply, fold
 from tests.support.stores import (
     GIB,
@@ -112,7 +113,7 @@ def empty(tmp_path_factory: pytest.TempPathFactory) -> SqliteStore:
 
 
 @settings(
-    max_examples=100,
+    max_examples=examples(100),
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(batches=BATCHES)

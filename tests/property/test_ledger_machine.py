@@ -38,6 +38,7 @@ from ledger.store.projections.rebuild import rebuild
 from ledger.store.proving.verify import verify
 from tenure.progress import counting_bar
 from tests.support.campaign import print_figures
+from tests.support.examples import examples
 from tests.support.ledger_model import QUERIES, Model
 from tests.support.stores import (
     GIB,
@@ -417,7 +418,7 @@ def run(new_store: NewStore, steps: int = 0, **words: Any) -> int:  # noqa: ANN4
 @pytest.mark.parametrize(
     ("new_store", "examples", "steps"),
     [
-        pytest.param("sqlite", 30, 40, id="sqlite"),
+        pytest.param("sqlite", examples(30), 40, id="sqlite"),
         pytest.param("postgres", 5, 20, id="postgres", marks=pytest.mark.integration),
     ],
     indirect=["new_store"],

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from ledger.domain.errors import CapacityError
 from ledger.domain.log.events import LedgerEvent
 from ledger.store.proving.verify import verify
+from tests.support.examples import examples
 from tests.support.recovery import live_pods, open_holdings, recovered, witness
 from tests.support.stores import (
     Clock,
@@ -109,7 +110,7 @@ CHECKS = [
 ]
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=CHECKS)
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=CHECKS)
 @given(steps=STEPS, data=st.data())
 def test_a_cut_history_is_made_whole_by_its_live_pods(
     empty: SqliteStore, tmp_path: Path, steps: Steps, data: st.DataObject

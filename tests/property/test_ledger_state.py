@@ -20,6 +20,7 @@ from ledger.store.proving.verify import verify
 from ledger.store.reading.snapshots import take_snapshot
 from ledger.store.reading.timetravel import load_state, position_at, state_at
 from tests.property.test_ledger_histories import BATCHES, EVENTS
+from tests.support.examples import examples
 from tests.support.stores import Clock, SqliteStore, node, planned, start
 
 PLANS = st.builds(
@@ -71,7 +72,7 @@ def test_what_is_no_state_is_said_so(text: str) -> None:
 
 
 @settings(
-    max_examples=40,
+    max_examples=examples(40),
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(batches=BATCHES, every=st.integers(1, 4))

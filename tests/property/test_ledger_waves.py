@@ -18,6 +18,7 @@ from ledger.store.proving.verify import verify
 from ledger.store.reading.tables import in_key_order, rows_of
 from ledger.store.writing.commands import Command, Recorded
 from tests.property.test_ledger_histories import EVENTS
+from tests.support.examples import examples
 from tests.support.postgres import Server
 from tests.support.stores import Clock, PostgresStore, SqliteStore, Store, node, planned, start
 
@@ -79,7 +80,7 @@ def empty(tmp_path_factory: pytest.TempPathFactory) -> SqliteStore:
     return store
 
 
-@settings(max_examples=60, suppress_health_check=SLOW)
+@settings(max_examples=examples(60), suppress_health_check=SLOW)
 @given(events=MIXED, size=st.integers(2, 24))
 def test_a_batch_in_a_file_is_its_events_one_by_one(
     empty: SqliteStore, tmp_path: Path, events: list[LedgerEvent], size: int

@@ -20,6 +20,7 @@ from scheduler.decide.answers import encode
 from scheduler.decide.engine import Engine
 from scheduler.decide.outcome import Placement
 from scheduler.decide.settings import POLICIES, MGPUSettings, SchedulingSettings
+from tests.support.examples import examples
 from tests.support.mixed import (
     CARD_GIB,
     GIB,
@@ -155,7 +156,7 @@ def _play(steps: list[Step], policy: str, first: int) -> None:
         cluster.check()
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(steps=STEPS, policy=st.sampled_from(POLICIES), first=st.integers(0, 1))
 def test_cards_shared_by_every_dialect_are_never_promised_beyond_what_they_are(
     steps: list[Step], policy: str, first: int

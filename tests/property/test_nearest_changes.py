@@ -18,6 +18,7 @@ from scheduler.whatif.obstacles import find_reasons
 from scheduler.whatif.smaller import dimensions
 from scheduler.whatif.what_if import WhatIf
 from tests.support.clusters import fleets, requests, requests_of_any_dialect, running
+from tests.support.examples import examples
 
 SETTINGS = SchedulingSettings()
 ANY_POD = st.one_of(requests(), requests_of_any_dialect())
@@ -48,7 +49,7 @@ def fits(request: PodRequest, nodes: tuple[NodeFacts, ...], holders: list[Holder
     return isinstance(WhatIf(nodes, holders, SETTINGS).decide(request), Placement)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(nodes=fleets(3), pods=st.lists(ANY_POD, max_size=6), pod=ANY_POD)
 def test_every_change_that_is_named_makes_the_request_fit(
     nodes: tuple[NodeFacts, ...], pods: list[PodRequest], pod: PodRequest
@@ -89,7 +90,7 @@ def test_every_change_that_is_named_makes_the_request_fit(
             assert not fits(request, nodes, [h for h in holders if h not in some])
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(nodes=fleets(3), pods=st.lists(ANY_POD, max_size=6), pod=ANY_POD)
 def test_searching_leaves_the_bench_as_it_was(
     nodes: tuple[NodeFacts, ...], pods: list[PodRequest], pod: PodRequest
@@ -105,7 +106,7 @@ def test_searching_leaves_the_bench_as_it_was(
     assert nearest(request, what_if) == first
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(nodes=fleets(4), pods=st.lists(ANY_POD, max_size=6), pod=ANY_POD)
 def test_every_node_says_what_it_lacks(
     nodes: tuple[NodeFacts, ...], pods: list[PodRequest], pod: PodRequest

@@ -98,14 +98,14 @@ async def _fuzz(seed: int, count: int) -> Counter[str]:
 
 
 @pytest.mark.campaign_sample
-def test_ten_thousand_broken_requests_are_answered_or_not_read() -> None:
+def test_two_thousand_broken_requests_are_answered_or_not_read() -> None:
     """A bounded sample of the campaign below."""
-    seen = asyncio.run(_fuzz(seed=1, count=10_000))
-    assert min(seen["200"], seen["400"], seen["allowed"], seen["not allowed"]) > 500, seen
+    seen = asyncio.run(_fuzz(seed=1, count=2_000))
+    assert min(seen["200"], seen["400"], seen["allowed"], seen["not allowed"]) > 100, seen
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(2, 22))
+@pytest.mark.parametrize("seed", range(1, 21))
 def test_two_hundred_thousand_broken_requests_are_answered_or_not_read(seed: int) -> None:
     """Ten thousand for each seed."""
     seen = asyncio.run(_fuzz(seed=seed, count=10_000))

@@ -52,6 +52,8 @@ PAUSES: Final = 4 * WRITERS
 """How long a deposed writer waits at most, in times of what its taking over took."""
 TAKEN_SECONDS: Final = (0.02, 0.05)
 """What of that time counts at least and at most: the rest was waiting for another's lock."""
+DOUBLED_MAX: Final = 4
+"""How often a pause is doubled at most, while turns end before they have an answer."""
 GAP_SECONDS_MAX: Final = 0.01
 """Between two groups, for those who wait for the lock of a file."""
 LAST_NODE: Final = "the-end"
@@ -92,6 +94,7 @@ class Writing:
     turns: int = 0
     deposed: int = 0
     fenced: int = 0
+    barren: int = 0
 
     @property
     def done(self) -> bool:
@@ -122,6 +125,7 @@ class Writing:
 
     def hear(self, key: str, outcome: Outcome) -> None:
         """Take note of an answer."""
+        self.barren = 0
         del self.unanswered[key]
         place = self.placed.pop(key, None)
         if isinstance(outcome, Recorded):
@@ -135,9 +139,16 @@ class Writing:
             raise outcome.error
 
     def pause_seconds(self, taken: float) -> float:
-        """Return how long to let the others write, after a turn that took so long to get."""
+        """
+        Return how long to let the others write, after a turn that took so long to get.
+
+        Longer after each turn without an answer: on a machine with much else to do, all would take
+        over faster than any of them writes.
+        """
         least, most = TAKEN_SECONDS
-        return self.rng.random() * PAUSES * min(max(least, taken), most)
+        self.barren += 1
+        times = PAUSES << min(self.barren - 1, DOUBLED_MAX)
+        return self.rng.random() * times * min(max(least, taken), most)
 
     def answer(self) -> dict[str, Any]:
         """Return what became of it."""

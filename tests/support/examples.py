@@ -1,0 +1,18 @@
+"""How many examples a property test tries: a part in `make test`, all of them in `make slow`."""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+VARIABLE: Final = "TENURE_TEST_EXAMPLES"
+ALL: Final = "all"
+_PART: Final = 3
+_LEAST: Final = 15
+
+
+def examples(whole: int) -> int:
+    """Return how many of a test's examples are tried: a third, or all where the variable says."""
+    if os.environ.get(VARIABLE) == ALL:
+        return whole
+    return min(whole, max(_LEAST, whole // _PART))
