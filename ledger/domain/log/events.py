@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar, Final
 
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 
 from ledger.domain.bounds import (
     CoreSum,
@@ -28,6 +28,7 @@ from ledger.domain.cpuset import CpuSet
 from ledger.domain.devices import DeviceRecord, DeviceShare
 from ledger.domain.errors import UnknownEventError
 from ledger.domain.log.codec import Declared, canonical_object, encode_value, read_value
+from ledger.domain.log.layouts import read_with_cpus
 from ledger.domain.log.recorded_node import RecordedNode
 from ledger.domain.log.recorded_request import RecordedRequest
 from ledger.domain.log.upcasts import UPCASTS, Step, latest, upcast
@@ -624,5 +625,10 @@ def decode_event(event_type: str, body: str, steps: Mapping[str, Step] = UPCASTS
     if event_type in steps:
         value = canonical_object(body, event_type)
         body = canonical_json(upcast(event_type, value, steps))
+    if kind is NodeInventoried:
+        read = read_with_cpus(kind, body, event_type)
+        if read is not None and len(read[1]) == 1:
+            inventory: NodeInventoried = structs.replace(read[0], cpus=read[1][0])
+            return inventory
     event: LedgerEvent = read_value(kind, body, event_type)
     return event

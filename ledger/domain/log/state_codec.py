@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from ledger.domain.devices import DeviceRecord
 from ledger.domain.log.codec import encode_value, read_value
+from ledger.domain.log.layouts import read_with_cpus
 from ledger.domain.log.planned_cards import PlannedCard
 from ledger.domain.log.state import Amount, Holding, LedgerState, NodeState
 from ledger.domain.topology import Cpu
@@ -72,10 +73,15 @@ def decode_state(text: str) -> LedgerState:
     Raises:
         InputError: it is not a state.
     """
-    wire: _State = read_value(_State, text, _PATH)
-    return LedgerState(
-        nodes={node.uid: _folded(node) for node in wire.nodes}, planned_cards=wire.planned_cards
-    )
+    read = read_with_cpus(_State, text, _PATH)
+    if read is None or len(read[1]) != len(read[0].nodes):
+        wire: _State = read_value(_State, text, _PATH)
+        nodes = {node.uid: _folded(node, node.cpus) for node in wire.nodes}
+    else:
+        wire, layouts = read
+        pairs = zip(wire.nodes, layouts, strict=True)
+        nodes = {node.uid: _folded(node, cpus) for node, cpus in pairs}
+    return LedgerState(nodes=nodes, planned_cards=wire.planned_cards)
 
 
 def state_digest(text: str) -> bytes:
@@ -101,9 +107,10 @@ def _node(node: NodeState) -> _Node:
     )
 
 
-def _folded(node: _Node) -> NodeState:
-    same: dict[str, Any] = {name: getattr(node, name) for name in _SAME}
+def _folded(node: _Node, cpus: tuple[Cpu, ...]) -> NodeState:
+    same: dict[str, Any] = {name: getattr(node, name) for name in _SAME if name != "cpus"}
     return NodeState(
+        cpus=cpus,
         holdings={each.key: each.holding for each in node.holdings},
         caps={(each.device_type, each.minor, each.device_id): each.amount for each in node.caps},
         **same,
