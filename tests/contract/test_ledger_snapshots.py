@@ -10,7 +10,7 @@ from ledger.domain.errors import FencedError, InputError
 from ledger.domain.log.state_codec import encode_state, state_digest
 from ledger.store.open import Ledger
 from ledger.store.proving.verify import verify
-from ledger.store.reading.snapshots import take_snapshot
+from ledger.store.reading.snapshots import KEPT, take_snapshot
 from ledger.store.reading.timetravel import load_state, position_at, state_at
 from ledger.store.writing.append import Writer
 from tests.support.folding import fold
@@ -80,6 +80,25 @@ def test_a_snapshot_is_taken_once_and_committed_to_by_the_log(store: Store) -> N
         assert verify(ledger).findings == ()
     with store.open("read") as ledger:
         assert load_state(ledger).position == 10
+
+
+def test_a_new_snapshot_takes_older_ones_away_but_the_last_few(store: Store) -> None:
+    """The newest always stays, every state can still be folded, and nothing is found wrong."""
+    clock = Clock()
+    with store.open() as ledger:
+        writer = morning(ledger, clock)
+        states = {}
+        for number in range(KEPT + 2):
+            at = writer.head.position
+            states[at] = state_at(ledger, at).state
+            take_snapshot(ledger, writer, wall_us=0)
+            writer.append(clock.all(health(1, healthy=number % 2 == 0)))
+        with ledger.connection.begin():
+            kept = ledger.connection.exec_driver_sql("SELECT position FROM ledger_snapshots")
+            assert sorted(kept.scalars()) == sorted(states)[-KEPT:]
+        assert load_state(ledger).snapshot_position == max(states)
+        assert {at: state_at(ledger, at).state for at in states} == states
+        assert verify(ledger).findings == ()
 
 
 def test_a_fenced_writer_takes_no_snapshot(store: Store) -> None:

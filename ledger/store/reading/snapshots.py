@@ -5,8 +5,9 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
-from sqlalchemy import Connection, insert
+from sqlalchemy import Connection, delete, insert, select
 from sqlalchemy.exc import DBAPIError
 
 from ledger.domain.errors import InputError, LedgerError
@@ -23,6 +24,9 @@ from ledger.store.writing.append import Writer
 from ledger.store.writing.statements import Row
 
 Report = Callable[[int | None, str], None]
+
+KEPT: Final = 3
+"""The newest snapshots stay: a damaged one is left aside for the one before it."""
 
 
 def take_snapshot(ledger: Ledger, writer: Writer, *, wall_us: int) -> SnapshotTaken:
@@ -64,6 +68,8 @@ def store_picture(writer: Writer, picture: Picture, *, wall_us: int) -> Snapshot
     """
     Store the state at the writer's head, and record its digest right behind it.
 
+    All but the last few snapshots go in the same transaction.
+
     Raises:
         LedgerError: the head moved on, or the database failed; nothing is recorded.
     """
@@ -87,6 +93,9 @@ def store_picture(writer: Writer, picture: Picture, *, wall_us: int) -> Snapshot
 
     def store(connection: Connection) -> None:
         connection.execute(insert(schema.ledger_snapshots), row)
+        at = schema.ledger_snapshots.c.position
+        last = connection.execute(select(at).order_by(at.desc()).limit(KEPT)).scalars()
+        connection.execute(delete(schema.ledger_snapshots).where(at < min(last)))
 
     try:
         writer.commit([new], beside=store)
