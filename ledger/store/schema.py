@@ -387,6 +387,9 @@ ledger_reservations: Final = _table(
         **_where(Column("closed_position").is_(None)),
     ),
     Index(None, "namespace", "pod_name"),
+    Index(
+        "ix_ledger_reservations_voided", "pod_uid", "attempt", **_where(Column("phase") == "voided")
+    ),
     # Of what ended alone, so that a reservation enters it once, behind all others.
     Index(None, "closed_position", **_where(Column("closed_position").is_not(None))),
     _check("kind", "kind IN ('granted', 'observed')"),

@@ -324,6 +324,7 @@ def _tables() -> sa.MetaData:
         _index("closed_position", where="closed_position IS NOT NULL"),
         _index("namespace pod_name"),
         _index("position", name="ix_ledger_reservations_open", where="closed_position IS NULL"),
+        _index("pod_uid attempt", name="ix_ledger_reservations_voided", where="phase = 'voided'"),
         key="position",
         of={"node_no": "ledger_nodes"},
     )

@@ -25,10 +25,10 @@ from ledger.domain.nodes import NodeFacts
 from ledger.store.open import Ledger
 from ledger.store.reading.kept import each_of, events_at, events_of, seldom_of, times_of
 from ledger.store.reading.report_queries import (
-    attempts_that_count,
     last_refusals,
     lives_of_pods,
     open_drifts,
+    voided_attempts,
 )
 from ledger.store.reading.timetravel import load_state
 from scheduler.cluster.rebuilt import node_of
@@ -67,14 +67,6 @@ class Beginning:
     snapshot_position: int = 0
     settings: str = ""
     drifts: Sequence[DriftFound] = ()
-
-    def gone(self) -> list[NodeFacts]:
-        """Return the nodes with holders, as they were told of."""
-        return [
-            as_told(node, self.said.get(uid, Said()))
-            for uid, node in self.state.nodes.items()
-            if node.holdings
-        ]
 
 
 def as_told(node: NodeState, said: Said) -> NodeFacts:
@@ -119,7 +111,7 @@ def begin(ledger: Ledger) -> Beginning:
             said.setdefault(inventory.node_uid, Said()).inventory = shared
         for described in each_of(ledger.connection, NodeDescribed, loaded.position):
             said.setdefault(described.node_uid, Said()).described = described
-        attempts = attempts_that_count(ledger.connection)
+        attempts = _attempts(loaded.state, voided_attempts(ledger.connection))
         groups = _groups(ledger, opened)
         settings = events_of(ledger.connection, SettingsChanged)
         drifts = open_drifts(ledger.connection)
@@ -145,6 +137,19 @@ def begin(ledger: Ledger) -> Beginning:
             for one in drifts
         ],
     )
+
+
+def _attempts(state: LedgerState, voided: Mapping[str, int]) -> dict[str, int]:
+    """
+    Return the newest attempt of every Pod that may be reserved for again.
+
+    A Pod whose reservation was released was bound, and asks no more.
+    """
+    attempts = dict(voided)
+    for node in state.nodes.values():
+        for held in node.holdings.values():
+            attempts[held.pod_uid] = max(held.attempt, attempts.get(held.pod_uid, 0))
+    return attempts
 
 
 def told_refusals(ledger: Ledger, pod_uids: Sequence[str]) -> dict[str, Told]:

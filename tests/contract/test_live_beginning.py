@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from msgspec import structs
+from sqlalchemy.event import listen
 
 from ledger.domain.log.events import (
     GroupPlanned,
@@ -16,13 +17,16 @@ from ledger.domain.log.events import (
 )
 from ledger.domain.log.recorded_node import recorded_node
 from ledger.domain.nodes import NodeFacts
+from ledger.store.reading.report_queries import voided_attempts
 from ledger.store.writing.append import Writer
 from scheduler.decide.group.life import lives_of
 from scheduler.record.refusing import Told
-from scheduler.service.beginning import begin, told_refusals
+from scheduler.service.beginning import as_told, begin, told_refusals
 from tests.support.clusters import gpu_node
 from tests.support.stores import (
     Clock,
+    PostgresStore,
+    SqliteStore,
     Store,
     bound,
     node,
@@ -94,11 +98,33 @@ def test_an_attempt_that_was_voided_is_not_made_again(store: Store) -> None:
     assert "uid-ended" not in begun.attempts, "it was bound, and asks no more"
 
 
+def test_attempts_that_ended_are_found_among_those_that_were_voided(
+    sqlite_store: SqliteStore, postgres_store: PostgresStore
+) -> None:
+    """A start reads as many rows as were voided, however many reservations there were."""
+    for store, explain in ((sqlite_store, "EXPLAIN QUERY PLAN"), (postgres_store, "EXPLAIN")):
+        said: list[str] = []
+
+        def note(_: object, _cursor: object, statement: str, *_rest: object) -> None:
+            said.append(statement)  # noqa: B023 - called before the next turn
+
+        with store.open() as ledger, ledger.connection.begin():
+            listen(ledger.connection, "before_cursor_execute", note)
+            voided_attempts(ledger.connection)
+            [query] = said
+            if store is postgres_store:
+                ledger.connection.exec_driver_sql("SET LOCAL enable_seqscan = off")
+            plan = str(ledger.connection.exec_driver_sql(f"{explain} {query}").all())
+        assert "ix_ledger_reservations_voided" in plan, plan
+
+
 def test_nodes_with_holders_are_told_as_the_ledger_knows_them(store: Store) -> None:
     """The API may not have them any more."""
     with store.open() as ledger:
         _lived(start(ledger))
-        [gone] = begin(ledger).gone()
+        begun = begin(ledger)
+    [node] = [each for each in begun.state.nodes.values() if each.holdings]
+    gone = as_told(node, begun.said[node.uid])
     assert (gone.uid, gone.name, len(gone.devices), gone.unschedulable) == (
         "uid-n-1",
         "n-1",
