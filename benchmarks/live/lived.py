@@ -131,7 +131,7 @@ def _view(
 ) -> ClusterView:
     """Return a view of all nodes, which are recorded."""
     view = ClusterView(settings)
-    view.begin(begun.position, begun.state, begun.opened, begun.gone())
+    view.begin(begun.position, begun.state, begun.opened)
     for kind, sink, items in (
         ("node", view.nodes.nodes, cluster.nodes(nodes)),
         ("device", view.nodes.devices, cluster.devices(nodes)),

@@ -49,7 +49,8 @@ class CpuTopology:
     Rule: Koordinator contract 2.4 and 6.4.
 
     Build it with `cpu_topology_of`, which sorts and refuses duplicates. `cores` is ordered by
-    (socket, core), `numa_nodes` and `sockets` by id. A topology without CPUs is false.
+    (socket, core), `numa_nodes` and `sockets` by id; `cpuset` is all CPUs. A topology
+    without CPUs is false.
     """
 
     cpus: tuple[Cpu, ...]
@@ -60,6 +61,7 @@ class CpuTopology:
     _by_core: dict[CoreId, CpuSet] = field(init=False, compare=False, repr=False)
     _by_numa: dict[int, CpuSet] = field(init=False, compare=False, repr=False)
     _by_socket: dict[int, CpuSet] = field(init=False, compare=False, repr=False)
+    cpuset: CpuSet = field(init=False, compare=False, repr=False)
     _hash: int = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -68,6 +70,7 @@ class CpuTopology:
         by_socket = _grouped(self.cpus, lambda cpu: cpu.socket)
         set_once = object.__setattr__  # the class is frozen; these follow from `cpus`
         set_once(self, "_by_id", {cpu.id: cpu for cpu in self.cpus})
+        set_once(self, "cpuset", cpuset_of(cpu.id for cpu in self.cpus))
         set_once(self, "_by_core", by_core)
         set_once(self, "_by_numa", by_numa)
         set_once(self, "_by_socket", by_socket)
@@ -82,11 +85,6 @@ class CpuTopology:
 
     def __len__(self) -> int:
         return len(self.cpus)
-
-    @property
-    def cpuset(self) -> CpuSet:
-        """All CPUs."""
-        return cpuset_of(self._by_id)
 
     @property
     def threads_per_core(self) -> int:

@@ -151,7 +151,7 @@ def assemble(settings: SchedulingSettings, begun: Beginning, ports: Ports) -> As
     """Put a live scheduler together that begins with what a ledger tells."""
     why_not, clock = ports.leading.why_not, ports.clock
     view = ClusterView(settings, wake=ports.wake)
-    view.begin(begun.position, begun.state, begun.opened, begun.gone())
+    view.begin(begun.position, begun.state, begun.opened)
     holds = Holds(view.engine, clock.monotonic, view.directory.number)
     groups = LiveGroups(view, clock, begun)
     books = LiveBooks(view, clock, ports.words, begun, groups, why_not=why_not)

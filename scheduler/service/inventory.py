@@ -42,6 +42,9 @@ class Inventory:
     than it was recorded last, and the view decides by it once that is durable. One that can't be
     read or recorded takes nothing, with a reason of its own; the others go on.
 
+    What the first lists have and the ledger says too is decided by at once, and so is what nodes
+    hold that neither has: until then nothing is decided.
+
     A replica that stands by writes nothing: it decides by the nodes that are as the ledger says
     (`stand_by`, `follow`), and leaves what differs for when it takes over.
 
@@ -75,6 +78,7 @@ class Inventory:
             uid: node.name for uid, node in begun.state.nodes.items() if not node.lost
         }
         self._number = 0
+        self._begun = False
         self._left: dict[str, None] = {}  # names of nodes of which something is to be recorded
         self.reported: AbstractSet[str] = frozenset()
         self.settled = False
@@ -91,6 +95,8 @@ class Inventory:
         """
         if not self.synced():
             return
+        if not self._begun:
+            self.stand_by()
         view = self._view
         view.nodes.note((*self.faults, *self._left))
         self._left.clear()
@@ -108,11 +114,17 @@ class Inventory:
         view = self._view
         names = view.nodes.take_changed()
         facts = self._read(names)
+        recorded: list[NodeFacts] = []
         for name in _oldest_first(facts):
             if self._is_recorded(facts[name]):
-                view.put_node(facts[name])
+                recorded.append(facts[name])
             else:
                 self._left[name] = None
+        view.put_nodes(recorded)
+        if not self._begun:
+            self._begun = True
+            for held in view.unlaid():
+                self._know(held)
         for name in names:
             if name in facts or name in self.faults:
                 continue
@@ -145,7 +157,7 @@ class Inventory:
     def _know(self, uid: str) -> None:
         """Let a node that the API has not told of here count as gone: it has holders."""
         state = self._view.recorded(uid)
-        if state is not None and state.holdings:
+        if self._begun and state is not None and state.holdings:
             self._view.put_gone(as_told(state, self._said.get(uid, Said())))
 
     def _is_lost(self, uid: str) -> bool:

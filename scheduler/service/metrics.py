@@ -85,7 +85,7 @@ class Metrics:
         """Read these counts, which only grow, whenever somebody asks."""
         self.registry.register(_Counted(name, words, label, source))
 
-    def count_cards(self, counts: CardCounts, *, each: bool) -> None:
+    def count_cards(self, counts: Callable[[], CardCounts], *, each: bool) -> None:
         """
         Read what cards have and what is given of them, whenever somebody asks.
 
@@ -138,7 +138,7 @@ _OF_MODELS: Final = {
 class _Cards(Collector):
     """Cards by type and model, out of the arrays that decide."""
 
-    def __init__(self, counts: CardCounts) -> None:
+    def __init__(self, counts: Callable[[], CardCounts]) -> None:
         self._counts = counts
 
     def collect(self) -> Iterable[Metric]:
@@ -147,7 +147,7 @@ class _Cards(Collector):
             key: GaugeMetricFamily(name, words, labels=("type", "model"))
             for key, (name, words) in _OF_MODELS.items()
         }
-        for sums in self._counts.sums():
+        for sums in self._counts().sums():
             for key, family in families.items():
                 family.add_metric((sums.device_type, sums.model), getattr(sums, key))
         return families.values()
@@ -163,7 +163,7 @@ _OF_CARDS: Final = {
 class _EachCard(Collector):
     """Card by card."""
 
-    def __init__(self, counts: CardCounts) -> None:
+    def __init__(self, counts: Callable[[], CardCounts]) -> None:
         self._counts = counts
 
     def collect(self) -> Iterable[Metric]:
@@ -173,7 +173,7 @@ class _EachCard(Collector):
             key: GaugeMetricFamily(name, words, labels=labels)
             for key, (name, words) in _OF_CARDS.items()
         }
-        for card in self._counts.cards():
+        for card in self._counts().cards():
             of = card.record
             named = (card.node, of.device_type, str(of.minor), of.device_id, of.model)
             for key, family in families.items():

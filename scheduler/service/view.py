@@ -117,22 +117,19 @@ class ClusterView:
         position: int,
         state: LedgerState,
         opened: Mapping[int, Opened],
-        gone: Sequence[NodeFacts] = (),
     ) -> None:
         """
         Begin with what a ledger tells.
 
+        No node is decided on before the API was listed (`inventory`): it takes nothing until then.
+
         Args:
             opened: the events that opened what is held, as far as they are at hand.
-            gone: nodes with holders, as the ledger knows them; they take nothing until the API
-                tells of them.
         """
         assert not self._facts, "a view begins once"
         self.position = position
         self._fold = Folding(state)
         self._opened = dict(opened)
-        for facts in gone:
-            self.put_gone(facts)
 
     def has(self, position: int) -> bool:
         """Tell whether the event at a position is folded in."""
@@ -228,6 +225,20 @@ class ClusterView:
         self._faults.pop(facts.name, None)
         self._lay(facts)
 
+    def put_nodes(self, nodes: Sequence[NodeFacts]) -> None:
+        """Decide by the facts of several nodes, as `put_node` does, in order."""
+        if not self._facts:
+            laid = {facts.uid: self._as_laid(facts) for facts in nodes}
+            numbers = self.engine.put_nodes(list(laid.values()))
+            self.numbers.update(zip(laid, numbers, strict=True))
+            self._laid.update(laid)
+        for facts in nodes:
+            self.put_node(facts)
+
+    def unlaid(self) -> list[str]:
+        """Return the UIDs of the nodes with holders that nobody has put."""
+        return [uid for uid in self._fold.held() if uid not in self._facts]
+
     def put_gone(self, facts: NodeFacts) -> None:
         """Count the holders of a node that the API has not told of; it takes nothing till then."""
         if facts.uid not in self._facts:
@@ -280,7 +291,7 @@ class ClusterView:
         uid = facts.uid
         self._facts[uid] = facts
         state = self._fold.node(uid)
-        laid = facts if state is None else _with_ledger(facts, state)
+        laid = self._as_laid(facts)
         if self._laid.get(uid) != laid:
             self.numbers[uid] = self.engine.put_node(laid)
             self._laid[uid] = laid
@@ -288,6 +299,10 @@ class ClusterView:
         self._open_or_close(facts.name)
         if not (self._held.get(uid) or self._named.get(facts.name) == uid or self._expects(uid)):
             self._forget(uid)
+
+    def _as_laid(self, facts: NodeFacts) -> NodeFacts:
+        state = self._fold.node(facts.uid)
+        return facts if state is None else _with_ledger(facts, state)
 
     def _hold(self, uid: str, wanted: Mapping[str, Holding]) -> None:
         held = self._held.setdefault(uid, {})

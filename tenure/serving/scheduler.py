@@ -261,7 +261,7 @@ def _show(process: Process) -> None:
         agents=lambda: len(live.agents.reported),
         silent_agents=lambda: sum(each >= SILENT_SECONDS for each in live.agents.seconds()),
     )
-    metrics.count_cards(live.view.engine.card_counts, each=process.options.card_metrics)
+    metrics.count_cards(lambda: live.view.engine.card_counts, each=process.options.card_metrics)
     for name, words, label, counts in (
         ("tenure_refusals", "Refusals, by what became of them.", "what", live.refusing.counts),
         ("tenure_soft_holds_ended", "Soft holds, by why they ended.", "why", live.holds.ended),

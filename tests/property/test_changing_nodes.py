@@ -49,10 +49,15 @@ def play(
     order = rng.sample(range(count), count) if ranked else list(range(count))
     scheduling = SchedulingSettings(node_policy=policy, cpu=CpuSettings())
     typical = pods[: rng.randint(0, len(pods))]
+    workload = workload_of(typical)
+    engine = Engine(facts, scheduling, workload=workload, seed=7, rank=order)
+    if not ranked and rng.randint(0, 1):  # a process that starts knows of no node
+        engine = Engine((), scheduling, workload=workload, seed=7)
+        assert engine.put_nodes(facts) == order
     cluster = Cluster(
         settings=scheduling,
         typical=typical,
-        engine=Engine(facts, scheduling, workload=workload_of(typical), seed=7, rank=order),
+        engine=engine,
         nodes=dict(enumerate(facts)),
         ranks=dict(enumerate(order)),
     )

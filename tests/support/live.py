@@ -148,7 +148,7 @@ class Live:
         self.synced = True
         self.ledger.epoch += 1
         begun = self.ledger.beginning()
-        self.view.begin(begun.position, begun.state, begun.opened, begun.gone())
+        self.view.begin(begun.position, begun.state, begun.opened)
         self.inventory = Inventory(
             self.view, self.ledger, self.clock, begun, synced=lambda: self.synced
         )

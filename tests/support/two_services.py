@@ -199,7 +199,7 @@ class Service:
         begun = begin(self.ledger)
         clock = LoopClock()
         self.view = ClusterView(world.settings)
-        self.view.begin(begun.position, begun.state, begun.opened, begun.gone())
+        self.view.begin(begun.position, begun.state, begun.opened)
         self.inventory = Inventory(self.view, self.recorder, clock, begun, synced=lambda: True)
         self.groups = LiveGroups(self.view, clock, begun)
         self.books = LiveBooks(self.view, clock, WORDS, begun, self.groups)

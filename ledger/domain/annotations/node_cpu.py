@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
+from functools import lru_cache
 from typing import Final
 
 from ledger.domain.annotations.cpu import CpuSharedPool, NumaPolicy, decode_pool, encode_pool
@@ -182,6 +183,7 @@ def numa_policy_of(text: str) -> NumaPolicy:
 #             {"id": 12, "core": 0, "socket": 0, "node": 0}]}
 
 
+@lru_cache(maxsize=256)  # machines of one model say the same, in thousands of bytes each
 def decode_cpu_topology(text: str) -> CpuTopology:
     """
     Read a node's CPU topology; a core is told apart by (socket, core).

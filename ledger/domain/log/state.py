@@ -154,6 +154,10 @@ class Folding:
         node = self._nodes.get(uid)
         return None if node is None else _closed(node)
 
+    def held(self) -> list[str]:
+        """Return the UIDs of the nodes that have holders."""
+        return [uid for uid, node in self._nodes.items() if node.holdings]
+
     def holding_of(self, event: LedgerEvent) -> Holding | None:
         """Return the holding that an event goes on with or ends; None without one."""
         if not isinstance(event, PodBound | PodAssigned | PodReleased | PodVoided):

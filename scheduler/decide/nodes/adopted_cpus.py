@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Final
 
 from ledger.domain.annotations.cpu import (
@@ -95,7 +95,7 @@ def _part(entry: NumaNodeResources, *, pinned: bool) -> NumaPart:
 
 
 def _misplaced_cpus(node: NodeFacts, path: str, cpus: CpuSet) -> Iterator[str]:
-    if node.cpu_topology is None:
+    if node.cpu_topology is None or not cpus:
         return
     known = node.cpu_topology.cpuset
     strange, kept = cpus - known, cpus & known & node.reserved_cpus
@@ -105,7 +105,9 @@ def _misplaced_cpus(node: NodeFacts, path: str, cpus: CpuSet) -> Iterator[str]:
         yield f"{node.name}: CPUs {kept} held by {path}, kept back by the node"
 
 
-def _misplaced_parts(node: NodeFacts, path: str, parts: Iterable[NumaPart]) -> Iterator[str]:
+def _misplaced_parts(node: NodeFacts, path: str, parts: Collection[NumaPart]) -> Iterator[str]:
+    if not parts:
+        return
     known = {zone.id for zone in node.numa_zones}
     if node.cpu_topology is not None:
         known |= {cpu.numa for cpu in node.cpu_topology.cpus}
@@ -115,10 +117,11 @@ def _misplaced_parts(node: NodeFacts, path: str, parts: Iterable[NumaPart]) -> I
 
 
 def _misplaced_pools(node: NodeFacts, path: str, pod: PodObserved) -> Iterator[str]:
-    if node.cpu_topology is None:
+    pools = _status_of(pod).cpu_shared_pools
+    if node.cpu_topology is None or not pools:
         return
     known = {(cpu.socket, cpu.numa) for cpu in node.cpu_topology.cpus}
-    for pool in _status_of(pod).cpu_shared_pools:
+    for pool in pools:
         if (pool.socket, pool.node) not in known:
             place = f"socket {pool.socket} NUMA node {pool.node}"
             yield f"{node.name}: shared pool of {place} used by {path}, not in the topology"

@@ -22,7 +22,7 @@ class Scene:
             self.live.add_node(name, 2)
         self.live.settle()
         self.metrics = Metrics()
-        self.metrics.count_cards(self.live.view.engine.card_counts, each=each)
+        self.metrics.count_cards(lambda: self.live.view.engine.card_counts, each=each)
 
     def hold(self, name: str, percent: int) -> None:
         """Let a Pod hold a part of a card of node `a`."""

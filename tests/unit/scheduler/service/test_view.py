@@ -9,7 +9,7 @@ from ledger.domain.log.events import DeviceHealthChanged, NodeInventoried, PodRe
 from ledger.domain.request.requests import PodRequest
 from scheduler.service.view import STRANGERS, UNKNOWN_POD, UNREADABLE, UNRECORDED
 from tests.support.live import Live, MemoryLedger, types
-from tests.support.objects import container, pod
+from tests.support.objects import container, device, gpu_device, pod
 
 
 def _pod(name: str, gpus: int = 1) -> dict[str, Any]:
@@ -224,6 +224,24 @@ def test_a_node_that_went_while_nobody_looked_is_lost_at_the_start() -> None:
     assert types(live.ledger.log)[-1] == "node.lost"
     assert set(again.view.holdings("uid-a")) == {"pod-p/1"}
     assert again.view.directory.number("a") is None
+
+
+def test_what_a_node_that_the_api_lacks_holds_is_counted_with_the_first_lists() -> None:
+    """A card with its id on another Node takes nobody; before the lists nothing is decided."""
+    live = Live()
+    live.add_node("a", 1)
+    live.settle()
+    live.reserve(live.placement(_pod("p"), "a"))
+    again = Live(live.ledger)
+    again.inventory.follow(live.ledger.log[-1])
+    assert again.view.numbers == {}
+    again.add_node("b", 1)
+    again.tell("devices", device(gpu_device(0, id="GPU-a-0"), name="b"), uid="device-b")
+    again.inventory.stand_by()
+    assert again.view.holders() == {"pod-p"}
+    again.settle()
+    assert again.passing(_pod("q"), "b") == []
+    assert set(again.view.holdings("uid-a")) == {"pod-p/1"}
 
 
 def test_a_card_that_an_event_closed_stays_closed_whatever_the_device_object_says() -> None:
