@@ -341,6 +341,7 @@ def _observed(held: Adopted, node: NodeFacts) -> PodObserved:
         cpuset=held.cpuset,
         device_models=tuple(models.get(share.key, "") for share in held.shares),
         unknown_types=held.unknown_types,
+        counted=held.counted,
         dialect=held.dialect,
         snapshot=held.snapshot,
         annotations=held.annotations,

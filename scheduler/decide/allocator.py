@@ -6,9 +6,11 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Final
 
+from msgspec import structs
+
 from ledger.domain.annotations.cpu import CpuSharedPool, NumaPolicy
 from ledger.domain.cpuset import EMPTY, CpuSet
-from ledger.domain.devices import WHOLE_PERCENT, DeviceRecord, DeviceShare, ratio_to_bytes
+from ledger.domain.devices import GPU, WHOLE_PERCENT, DeviceRecord, DeviceShare, ratio_to_bytes
 from ledger.domain.request.requests import DeviceDemand, PodRequest
 from scheduler.decide.cards.choose import choose
 from scheduler.decide.cards.fit import LEAST_ALLOCATED
@@ -80,6 +82,8 @@ class Allocator:
         if rejected is not None:
             return rejected
         policy = effective_policy(request, facts, self._settings.cpu)
+        if self._arrays.gpus.counted.item(row) and has_gpus(request):
+            return self._by_count(request, shape, row, node, rated, aligned=bool(policy))
         if policy:
             choose_devices = partial(self._choose, request, shape, row, only_minors)
             return self._aligned(policy, request, row, node, choose_devices, rated=rated)
@@ -100,6 +104,29 @@ class Allocator:
             return cpuset
         given = Alignment(choice=choice, cpuset=cpuset)
         return self._placed(request, row, node, given, rated)
+
+    def _by_count(
+        self, request: PodRequest, shape: Shape, row: int, node: int, rated: Rated, *, aligned: bool
+    ) -> Placement | Unfit:
+        """
+        Return the placement on a node where it is known how many cards are free, not which.
+
+        Rule: docs/DIVERGENCES.md, Placing by count: never for a member of a group, which is
+        planned on cards, nor where cards have to be near to each other, CPUs or NICs.
+        """
+        count = shape.plain_count
+        is_in_group = request.group is not None or request.gang is not None
+        if aligned or is_in_group or request.joint is not None or not shape.is_counted:
+            return Unfit(reason=reasons.UNKNOWN_CARD.text)
+        free = self._arrays.gpus.whole.item(row)
+        if free < count:
+            reason = reasons.insufficient_devices(GPU).text
+            return Unfit(reason=reason, requested=count, available=free, unit="cards")
+        given = Alignment(choice=_NO_DEVICES, cpuset=EMPTY)
+        answer = self._placed(request, row, node, given, rated)
+        if isinstance(answer, Unfit):
+            return answer
+        return structs.replace(answer, counted=count)
 
     def _aligned(
         self,
@@ -269,6 +296,11 @@ class Allocator:
         column = devices.column(row, share.minor)
         assert column is not None, share
         return devices.records[row][column]
+
+
+def has_gpus(request: PodRequest) -> bool:
+    """Tell whether a Pod asks for GPUs."""
+    return any(demand.device_type == GPU for demand in request.devices)
 
 
 def _cards(devices: DeviceArrays, row: int) -> list[CardView]:

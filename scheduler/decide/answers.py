@@ -33,7 +33,7 @@ from ledger.domain.quantity import (
     quantity_from_int,
     quantity_from_milli,
 )
-from ledger.domain.request.requests import PodRequest
+from ledger.domain.request.requests import PodRequest, is_whole
 from ledger.domain.resources import (
     ANNOTATION_DEVICE_ALLOCATED,
     ANNOTATION_GPU_TOPOLOGY,
@@ -46,7 +46,6 @@ from ledger.domain.resources import (
     MEMORY,
 )
 from ledger.domain.vocabulary import Vocabulary
-from scheduler.decide.cards.fit import is_whole
 from scheduler.decide.cards.shares import held_by
 from scheduler.decide.cpusets.choose import bind_policy_on
 from scheduler.decide.dialects.registry import chooser_of

@@ -13,7 +13,7 @@ from ledger.domain.log.events import PodObserved
 from ledger.domain.log.workload import NO_WORKLOAD, Workload
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.requests import PodRequest
-from scheduler.decide.allocator import Allocator
+from scheduler.decide.allocator import Allocator, has_gpus
 from scheduler.decide.cards.view import NodeView
 from scheduler.decide.filter.equivalence import REFUSALS_BEFORE, EquivalenceClasses
 from scheduler.decide.filter.filtering import Filtered, Filtering, UnfitCache
@@ -75,6 +75,8 @@ class Engine:
         nodes: the cluster, in the order that breaks ties unless `rank` does.
         workload: the usual requests that fragmentation and scarcity are measured against.
         rank: tie-break position of each node, 0 first.
+        by_count: place plain requests for whole cards where it is known how many are free and not
+            which, as kube-scheduler and a device plugin would. Never for grants of ours.
     """
 
     def __init__(
@@ -85,6 +87,7 @@ class Engine:
         workload: Workload = NO_WORKLOAD,
         seed: int = 0,
         rank: Sequence[int] | None = None,
+        by_count: bool = False,
     ) -> None:
         assert settings.node_policy in POLICIES, settings.node_policy
         ranks = range(len(nodes)) if rank is None else rank
@@ -115,7 +118,10 @@ class Engine:
         self._allocator = Allocator(arrays, pins, policy, settings)
         self._refusals = Refusals(arrays, predicates, fitting, pins, self._node_rows)
         self._holdings = Holdings(
-            arrays, pins, exclusive_policy=settings.vocabulary.default_exclusive_policy
+            arrays,
+            pins,
+            exclusive_policy=settings.vocabulary.default_exclusive_policy,
+            by_count=by_count,
         )
         self._unfit = UnfitCache(arrays)
         self._classes = EquivalenceClasses(arrays, settings)
@@ -275,7 +281,7 @@ class Engine:
         takes, ranked = [], dict[int, None]()
         for request, shape in zip(requests, shapes, strict=True):
             ratings = self._rows.current(shape)
-            takes.append(self._takes(ratings, request.memory_bytes))
+            takes.append(self._takes(ratings, request.memory_bytes) & self._named(request))
             fitting = np.flatnonzero(takes[-1])
             best = fitting[np.argsort(-ratings[fitting], kind="stable")]
             ranked |= dict.fromkeys(best.tolist())
@@ -296,6 +302,8 @@ class Engine:
         if not len(rows):
             return False
         fits = self._fitting.feasible(shape, rows)
+        if request.group is not None or request.gang is not None:
+            fits &= self._named(request).take(rows)
         if request.memory_bytes:
             fits &= self._arrays.memory_free.take(rows) >= request.memory_bytes
         if self._arrays.limits_pods:
@@ -478,6 +486,11 @@ class Engine:
         if memory_bytes:
             takes &= self._arrays.memory_free >= memory_bytes
         return takes
+
+    def _named(self, request: PodRequest) -> npt.NDArray[np.bool_]:
+        """Return on which nodes the Pod could be told its cards, as a group's plan does."""
+        named: npt.NDArray[np.bool_] = self._arrays.gpus.counted == 0
+        return named if has_gpus(request) else np.ones_like(named)
 
     def _has_memory(self, row: int, memory_bytes: int) -> bool:
         return not memory_bytes or self._arrays.memory_free.item(row) >= memory_bytes

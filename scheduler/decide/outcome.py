@@ -95,6 +95,7 @@ class Placement(Struct, frozen=True, kw_only=True):
         search_cut: a bounded search stopped early; the answer fits but may not be the best.
         numa_parts: what the Pod takes of each NUMA node, where a NUMA policy chose them.
         shared_pools: the pools that a Pod without CPUs of its own is bound to.
+        counted: GPUs that it gets by number: which of the node's they are is kubelet's choice.
         rated: what the node was rated, and the next best by the tests over arrays; `NOT_RATED`
             where it was drawn, or chosen with or for others of its group.
     """
@@ -110,6 +111,7 @@ class Placement(Struct, frozen=True, kw_only=True):
     search_cut: bool = False
     numa_parts: tuple[NumaPart, ...] = ()
     shared_pools: tuple[CpuSharedPool, ...] = ()
+    counted: int = 0
     rated: Rated = NOT_RATED
 
 

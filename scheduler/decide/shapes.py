@@ -10,8 +10,13 @@ from typing import Final
 from ledger.domain.devices import GPU, WHOLE_PERCENT
 from ledger.domain.dialects.names import Dialect
 from ledger.domain.kube.shared_templates import Amounts, template_amounts
-from ledger.domain.request.requests import CpuSetDemand, DeviceDemand, PlacementRules, PodRequest
-from scheduler.decide.cards.fit import is_whole
+from ledger.domain.request.requests import (
+    CpuSetDemand,
+    DeviceDemand,
+    PlacementRules,
+    PodRequest,
+    is_whole,
+)
 from scheduler.decide.dialects.registry import NOTHING_OWN, OWN_FIELDS, chooser_of, own_of
 
 _KNOWN_MAX: Final = 4096
@@ -101,6 +106,15 @@ class Shape:
     def is_plain(self) -> bool:
         """Tell whether one array of card shares says all about the devices."""
         return self.plain_percent >= 0
+
+    @property
+    def is_counted(self) -> bool:
+        """
+        Tell whether it is enough to know how many cards of a node are free, not which.
+
+        Rule: docs/DIVERGENCES.md, Placing by count: whole cards that a device plugin chooses.
+        """
+        return self.plain_percent == WHOLE_PERCENT and self.dialect is Dialect.NVIDIA
 
 
 _value_of: Final[Callable[[Shape], Hashable]] = attrgetter(*(field.name for field in fields(Shape)))

@@ -402,6 +402,13 @@ class Decisions:
         self._refusals.ask_anew(request.uid)
         node = self._nodes[placement.node]
         digest = self._describe(request, at_us)
+        if placement.counted:
+            self._add(
+                events.placed_by_count(
+                    placement, at_us, digest=digest, arrival=arrival, attempt=attempt
+                )
+            )
+            return Placed(placement=placement, annotations={})
         annotations = encode(placement, node=node, now_ns=at_us * 1000, settings=self._settings)
         self._add(
             events.reserved(

@@ -12,6 +12,7 @@ from ledger.domain.log.events import (
     GroupPlanned,
     PlanDropped,
     PlannedMember,
+    PodObserved,
     PodReserved,
     PodVoided,
     RefusalReason,
@@ -29,7 +30,7 @@ _CALLED: Final = {
 }
 """What fields of events are called where a difference is told."""
 
-Decision = PodReserved | RequestRefused | GroupPlanned
+Decision = PodReserved | PodObserved | RequestRefused | GroupPlanned
 End = PodVoided | PlanDropped
 
 
@@ -47,9 +48,11 @@ def outcome(recorded: str, decided: str) -> Difference:
     return Difference(what=OUTCOME, recorded=recorded, decided=decided)
 
 
-def where(event: PodReserved) -> str:
-    """Return what a reservation gave."""
+def where(event: PodReserved | PodObserved) -> str:
+    """Return what a decision gave."""
     given = [_text(event.shares)] if event.shares else []
+    if isinstance(event, PodObserved):
+        given += [f"{count} {kind} by count" for kind, count in event.counted.items()]
     given += [f"CPUs {event.cpuset}"] if event.cpuset else []
     return f"placed on {event.node_name}" + (f": {', '.join(given)}" if given else "")
 

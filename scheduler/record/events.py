@@ -12,6 +12,7 @@ from ledger.domain.amounts import format_bytes, format_cards, format_cores
 from ledger.domain.devices import GPU
 from ledger.domain.log.events import (
     ACT,
+    BY_COUNT,
     DeviceHealthChanged,
     DriftFound,
     DriftResolved,
@@ -220,6 +221,36 @@ def reserved(
         decided_on=decided_on,
     )
     return _of_pod(event, "reserve", at_us)
+
+
+def placed_by_count(
+    placement: Placement, at_us: int, *, digest: str, arrival: int, attempt: int = 1
+) -> NewEvent:
+    """
+    Return what a Pod has that was placed by count: an observation, for no card was granted.
+
+    `digest`, `arrival` and `attempt` as of a reservation.
+    """
+    request = placement.request
+    event = PodObserved(
+        pod_uid=request.uid,
+        attempt=attempt,
+        namespace=request.namespace,
+        pod_name=request.name,
+        node_uid=placement.node_uid,
+        node_name=placement.node_name,
+        source=BY_COUNT,
+        cpu_milli=request.cpu_milli,
+        memory_bytes=request.memory_bytes,
+        unknown_types=(GPU,),
+        dialect="" if request.dialect is None else request.dialect.value,
+        snapshot=request.snapshot,
+        request=digest,
+        group=group_name(request),
+        counted={GPU: placement.counted},
+        arrival=arrival,
+    )
+    return observed(event, at_us)
 
 
 def bound(event: PodBound, at_us: int) -> NewEvent:

@@ -18,6 +18,7 @@ from msgspec import structs
 
 from ledger.domain.errors import InputError
 from ledger.domain.log.events import (
+    BY_COUNT,
     DeviceHealthChanged,
     GroupMember,
     GroupPlanned,
@@ -176,6 +177,8 @@ class Replay:
         match event:
             case PodReserved():
                 return self._reserved(recorded, event, decide=decide)
+            case PodObserved() if self._ahead is None and event.source == BY_COUNT:
+                return self._counted(recorded, event, decide=decide)
             case RequestRefused():
                 return self._refused(recorded, event) if decide else None
             case GroupPlanned():
@@ -326,6 +329,7 @@ class Replay:
             workload=self._workload,
             seed=self._in_force.seed,
             rank=None if rank == list(range(len(order))) else rank,
+            by_count=self._ahead is None,
         )
         self._groups.use(self._facts, engine)
         for held in self._held.values():
@@ -373,7 +377,7 @@ class Replay:
             numa_parts=numa_parts_of(event),
         )
 
-    def _request(self, event: PodReserved | RequestRefused) -> PodRequest:
+    def _request(self, event: PodReserved | PodObserved | RequestRefused) -> PodRequest:
         request = request_of(event, self._requests)
         if request is None:
             path = f"{event.namespace}/{event.pod_name}"
@@ -426,12 +430,32 @@ class Replay:
         name = f"{event.namespace}/{event.pod_name}"
         return Again(position=position, kind=PLACED, name=name, differences=differences)
 
+    def _counted(
+        self, recorded: RecordedEvent, event: PodObserved, *, decide: bool
+    ) -> Again | None:
+        """Decide a placement by count again, and apply the one that was recorded."""
+        differences: tuple[Difference, ...] = ()
+        if decide:
+            answer = self._decide(self._request(event), event.arrival)
+            if isinstance(answer, Unplaced):
+                differences = (outcome(where(event), f"refused: {answer.message}"),)
+            else:
+                differences = tuple(field_differences(event, _counted_as(event, answer)))
+        self._apply(event, recorded.envelope.wall_us)
+        if not decide:
+            return None
+        name = f"{event.namespace}/{event.pod_name}"
+        position = recorded.envelope.position
+        return Again(position=position, kind=PLACED, name=name, differences=differences)
+
     def _compared(
         self, recorded: RecordedEvent, event: PodReserved, answer: Placement | Unplaced
     ) -> tuple[Difference, ...]:
         """Return where a reservation differs from what is decided now."""
         if isinstance(answer, Unplaced):
             return (outcome(where(event), f"refused: {answer.message}"),)
+        if answer.counted:
+            return (outcome(where(event), where(_counted_as(event, answer))),)
         answer = self._groups.with_seen(answer)
         return tuple(
             field_differences(event, self._expected(event, answer, recorded.envelope.wall_us))
@@ -715,6 +739,17 @@ class Replay:
                 engine.undo(placement)
         for placement in taken:
             self._groups.keep(name, placement)
+
+
+def _counted_as(event: PodReserved | PodObserved, answer: Placement) -> PodObserved:
+    """Return the event that would be recorded now of a Pod that is placed by count."""
+    new = events.placed_by_count(
+        answer, 0, digest=event.request or "", arrival=event.arrival, attempt=event.attempt
+    )
+    assert isinstance(new.event, PodObserved), new
+    if answer.counted:
+        return new.event
+    return structs.replace(new.event, unknown_types=(), counted={}, shares=answer.shares)
 
 
 def _place_of(node: _Node) -> int:

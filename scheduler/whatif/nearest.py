@@ -15,8 +15,7 @@ from typing import Final
 from ledger.domain.annotations.cpu import NumaPolicy
 from ledger.domain.devices import GPU
 from ledger.domain.nodes import NodeFacts
-from ledger.domain.request.requests import PodRequest
-from scheduler.decide.cards.fit import is_whole
+from ledger.domain.request.requests import PodRequest, is_whole
 from scheduler.decide.dialects.registry import chooser_of
 from scheduler.decide.outcome import Placement
 from scheduler.decide.settings import SchedulingSettings

@@ -36,7 +36,7 @@ def row_of(result: Result) -> dict[str, Any]:
         "allocated_percent": round(result.allocated_percent, 4),
         "fragmentation_percent": round(result.fragmentation_percent, 4),
         "nodes_untouched": len(result.nodes) - len(tally.nodes_used),
-        "cards_untouched": result.cards - len(tally.cards_used),
+        "cards_untouched": result.cards_untouched,
         "seconds": round(result.seconds, 3),
         "decisions_per_second": round(tally.decisions / result.seconds, 1) if result.seconds else 0,
     }

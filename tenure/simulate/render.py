@@ -10,7 +10,7 @@ from typing import Any, Final, TextIO
 
 from ledger.domain.amounts import format_cards
 from ledger.domain.cpuset import format_cpuset
-from ledger.domain.devices import DeviceShare
+from ledger.domain.devices import GPU, DeviceShare
 from ledger.domain.kube.shared_templates import Amounts
 from ledger.domain.log.events import PodObserved
 from ledger.domain.proofs.canonical import annotation_json
@@ -137,6 +137,7 @@ def _entry(outcome: Outcome, vocabulary: Vocabulary) -> dict[str, Any]:
                 "uid": placement.request.uid,
                 "node": placement.node_name,
                 "devices": devices_of(placement.shares, vocabulary, reserved_amounts(placement)),
+                "counted": {GPU: placement.counted} if placement.counted else {},
                 "cpuset": format_cpuset(placement.cpuset),
                 "cpuSharedPools": json.loads(status).get("cpuSharedPools", []) if status else [],
                 "annotations": dict(annotations),
@@ -149,6 +150,7 @@ def _entry(outcome: Outcome, vocabulary: Vocabulary) -> dict[str, Any]:
                 "uid": pod.uid,
                 "node": None,
                 "devices": {},
+                "counted": {},
                 "cpuset": "",
                 "cpuSharedPools": [],
                 "annotations": {},
@@ -163,6 +165,7 @@ def _adopted(pod: PodObserved, vocabulary: Vocabulary) -> dict[str, Any]:
         "uid": pod.pod_uid,
         "node": pod.node_name,
         "devices": devices_of(pod.shares, vocabulary, adopted_amounts(pod)),
+        "counted": dict(pod.counted),
         "cpuset": format_cpuset(pod.cpuset),
         "source": pod.source,
     }
@@ -237,6 +240,8 @@ def _cards_text(outcome: Outcome) -> str:
     for share in outcome.placement.shares:
         part = f"({share.core_percent}%)" if 0 < share.core_percent < 100 else ""
         by_type.setdefault(share.device_type, []).append(f"{share.minor}{part}")
+    if outcome.placement.counted:
+        by_type[GPU] = ["?"] * outcome.placement.counted
     return " ".join(f"{kind}:{','.join(minors)}" for kind, minors in by_type.items())
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from ledger.domain.devices import GPU
 from ledger.domain.log.events import PodObserved
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.vocabulary import Vocabulary
@@ -36,6 +38,7 @@ class Tally:
         failed: Pods that have none at the end.
         decisions: answers that were asked for; a Pod tried again counts again.
         nodes_used, cards_used: places that held a Pod at any time; GPUs as (node, minor).
+        cards_counted: GPUs that somebody had by number, node by node, one of two Pods twice.
         asked_core_percent: GPU core percent of all Pods that arrived.
         series: after every arrival of an untimed run, (asked so far, allocated then).
     """
@@ -45,6 +48,7 @@ class Tally:
     decisions: int = 0
     nodes_used: set[int] = field(default_factory=set)
     cards_used: set[tuple[int, int]] = field(default_factory=set)
+    cards_counted: Counter[int] = field(default_factory=Counter)
     asked_core_percent: int = 0
     series: list[tuple[int, int]] = field(default_factory=list)
 
@@ -84,7 +88,16 @@ class Result:
     @property
     def cards(self) -> int:
         """Return the number of GPUs."""
-        return sum(1 for node in self.nodes for card in node.devices if card.device_type == "gpu")
+        return sum(1 for node in self.nodes for card in node.devices if card.device_type == GPU)
+
+    @property
+    def cards_untouched(self) -> int:
+        """Return how many GPUs certainly held no Pod at any time."""
+        touched = self.tally.cards_counted.copy()
+        for node, _ in self.tally.cards_used:
+            touched[node] += 1
+        there = [sum(card.device_type == GPU for card in node.devices) for node in self.nodes]
+        return sum(max(0, cards - touched[node]) for node, cards in enumerate(there))
 
     @property
     def arrived_percent(self) -> float:

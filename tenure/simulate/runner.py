@@ -91,7 +91,7 @@ def run_simulation(
         tenure_version=version,
     )
     workload = workload_of(_typical(run))
-    engine = Engine(run.nodes, settings, workload=workload, seed=seed, rank=run.rank)
+    engine = Engine(run.nodes, settings, workload=workload, seed=seed, rank=run.rank, by_count=True)
     origin = origin_of(run, settings, seed)
     with _opened(record) as ledger, _rare_collections():
         replay = _replay(ledger, origin)
@@ -129,7 +129,7 @@ def run_simulation(
             gpu_percent_held=engine.gpu_percent_held,
             fragmentation_percent=engine.fragmentation_percent(),
             conflicts=conflicts,
-            warnings=(*run.warnings, *_cut_short(outcomes)),
+            warnings=(*run.warnings, *_cut_short(outcomes), *_by_count(outcomes)),
             ledger=LedgerSpan(
                 url="" if record.ledger is None else ledger.url,
                 first=1,
@@ -240,6 +240,14 @@ def _cut_short(outcomes: Sequence[Outcome]) -> Iterator[str]:
         if isinstance(outcome, Placed) and outcome.placement.search_cut:
             why = read_search_cut(outcome.annotations)
             yield f"{outcome.placement.request.path}: the search for cards was cut short: {why}"
+
+
+def _by_count(outcomes: Sequence[Outcome]) -> Iterator[str]:
+    """Say what kind of answer a place is that names no cards."""
+    counted = [each for each in outcomes if isinstance(each, Placed) and each.placement.counted]
+    if counted:
+        fact = "placed by count: their nodes have GPUs free, and which ones nobody has written down"
+        yield f"{fact}; kubelet chooses them: pods={len(counted)}"
 
 
 def _replay(ledger: Ledger, origin: str) -> ResumedEvents | None:

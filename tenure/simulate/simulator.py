@@ -66,7 +66,7 @@ class Simulator:
         """
         conflicts = self.core.begin(settings, workload, self.run.start_us)
         for place, pod in self.core.adopted:
-            self._use(place, pod.shares)
+            self._use(place, pod.shares, pod.counted.get(GPU, 0))
         self._recorder.flush()
         return (*self.run.conflicts, *conflicts)
 
@@ -170,9 +170,11 @@ class Simulator:
         if isinstance(answer, Placed):
             self.outcomes[index] = answer
             self.tally.placed += 1
-            self._use(answer.placement.node, answer.placement.shares)
+            placement = answer.placement
+            self._use(placement.node, placement.shares, placement.counted)
 
-    def _use(self, node: int, shares: Sequence[DeviceShare]) -> None:
+    def _use(self, node: int, shares: Sequence[DeviceShare], counted: int) -> None:
+        self.tally.cards_counted[node] += counted
         self.tally.nodes_used.add(node)
         self.tally.cards_used.update(
             (node, share.minor) for share in shares if share.device_type == GPU

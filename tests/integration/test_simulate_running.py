@@ -21,7 +21,8 @@ CHECKPOINTS = "node.koordinator.sh/devices-checkpoints"
 TOPOLOGY = "topology.scheduling.koordinator.sh/gpu"
 GROUP = "gputopology.scheduling.koordinator.sh/"
 NO_GPU = {"our taint by name, a NIC", "our taint by name, a claim", "a slot"}
-STRANGERS = sorted(REFUSED.keys() - NO_GPU - {"anything in our domain"})
+BY_PLUGIN = "our taint by name, a name that others share"
+STRANGERS = sorted(REFUSED.keys() - NO_GPU - {BY_PLUGIN, "anything in our domain"})
 WHOLE = {
     "koordinator.sh/gpu-core": "100",
     "koordinator.sh/gpu-memory": "24Gi",
@@ -139,14 +140,20 @@ def test_workers_made_anew_fill_the_nodes_of_their_peers_before_another(
     assert [placement["node"] for placement in told["placements"]] == ["n1", "n1", "n2", "n0"]
 
 
-def test_a_node_closes_when_a_running_pod_is_not_on_all_the_cards_it_asked_for(
+def test_no_card_is_guessed_when_a_running_pod_is_not_on_all_that_it_asked_for(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """cli.md, Running Pods: its second card is unknown, and no card is guessed to be free."""
-    told = simulated(tmp_path, capsys, 3, a_pod("runs", 2, [0]), a_pod("waits", 1))
+    """cli.md, Running Pods: its second card is counted, so one of three is free, whichever."""
+    half = {"koordinator.sh/gpu-core": "50", "koordinator.sh/gpu-memory-ratio": "50"}
+    part = pod(container(limits=half), name="part")
+    told = simulated(
+        tmp_path, capsys, 3, a_pod("runs", 2, [0]), a_pod("two", 2), part, a_pod("one", 1)
+    )
 
-    refused = told["placements"][0]["unschedulable"]
-    assert refused["nodes"] == {"n1": ["node(s) have a Pod on an unknown card"]}
+    whole, unnamed, placed = told["placements"]
+    assert whole["unschedulable"]["nodes"] == {"n1": ["Insufficient gpu devices"]}
+    assert unnamed["unschedulable"]["nodes"] == {"n1": ["node(s) have a Pod on an unknown card"]}
+    assert (placed["node"], placed["devices"], placed["counted"]) == ("n1", {}, {"gpu": 1})
     assert told["summary"]["conflicts"] == [
         (
             "n1: held by ml/runs: device-allocated names fewer GPUs than the pod asks for: "
@@ -186,6 +193,20 @@ def test_who_got_onto_a_node_of_ours_by_himself_closes_it(
     assert (held["source"], held["devices"]) == ("", {})
     (refused,) = told["placements"]
     assert refused["unschedulable"]["nodes"] == {"n1": ["node(s) have a Pod on an unknown card"]}
+
+
+def test_who_got_his_card_of_a_device_plugin_is_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`nvidia.com/gpu: 2` is two cards, whichever; one of three is left."""
+    runs = deepcopy(REFUSED[BY_PLUGIN])
+    runs["metadata"]["uid"] = "uid-runs"
+    runs["spec"]["nodeName"] = "n1"
+
+    told = simulated(tmp_path, capsys, 3, runs, a_pod("waits", 1), a_pod("late", 1))
+
+    assert told["adopted"][0]["counted"] == {"gpu": 2}
+    assert [each["node"] for each in told["placements"]] == ["n1", None]
 
 
 def test_a_node_that_others_get_to_gives_nothing_where_that_is_set(

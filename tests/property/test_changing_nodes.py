@@ -40,7 +40,13 @@ PODS = st.lists(
 
 
 def play(
-    steps: Sequence[Step], pods: Sequence[PodRequest], policy: str, first: int, *, ranked: bool
+    steps: Sequence[Step],
+    pods: Sequence[PodRequest],
+    policy: str,
+    first: int,
+    *,
+    ranked: bool,
+    by_count: bool,
 ) -> Cluster:
     """Return the cluster after these steps; "ask" lets the engine remember on the way."""
     rng = Random(first)
@@ -50,14 +56,15 @@ def play(
     scheduling = SchedulingSettings(node_policy=policy, cpu=CpuSettings())
     typical = pods[: rng.randint(0, len(pods))]
     workload = workload_of(typical)
-    engine = Engine(facts, scheduling, workload=workload, seed=7, rank=order)
+    engine = Engine(facts, scheduling, workload=workload, seed=7, rank=order, by_count=by_count)
     if not ranked and rng.randint(0, 1):  # a process that starts knows of no node
-        engine = Engine((), scheduling, workload=workload, seed=7)
+        engine = Engine((), scheduling, workload=workload, seed=7, by_count=by_count)
         assert engine.put_nodes(facts) == order
     cluster = Cluster(
         settings=scheduling,
         typical=typical,
         engine=engine,
+        by_count=by_count,
         nodes=dict(enumerate(facts)),
         ranks=dict(enumerate(order)),
     )
@@ -143,13 +150,20 @@ ARGUMENTS = {
     "policy": st.sampled_from(POLICIES),
     "first": st.integers(0, 2**32),
     "ranked": st.booleans(),
+    "by_count": st.booleans(),
 }
 
 
 @settings(max_examples=examples(250), deadline=None)
 @given(**ARGUMENTS)
 def test_a_changed_engine_answers_as_one_made_anew(
-    steps: list[Step], pods: list[PodRequest], policy: str, first: int, *, ranked: bool
+    steps: list[Step],
+    pods: list[PodRequest],
+    policy: str,
+    first: int,
+    *,
+    ranked: bool,
+    by_count: bool,
 ) -> None:
     """
     Any sequence of changes, reservations, adoptions and ends leaves what the final state says.
@@ -157,16 +171,22 @@ def test_a_changed_engine_answers_as_one_made_anew(
     Every dialect, policy and kind of node; placements with all they hold, refusals with every
     reason and number, ratings, filters, plans of groups.
     """
-    check(play(steps, pods, policy, first, ranked=ranked), pods)
+    check(play(steps, pods, policy, first, ranked=ranked, by_count=by_count), pods)
 
 
 @settings(max_examples=examples(60), deadline=None)
 @given(**ARGUMENTS)
 def test_what_if_is_answered_alike(
-    steps: list[Step], pods: list[PodRequest], policy: str, first: int, *, ranked: bool
+    steps: list[Step],
+    pods: list[PodRequest],
+    policy: str,
+    first: int,
+    *,
+    ranked: bool,
+    by_count: bool,
 ) -> None:
     """The nearest changes and the moves that make room are those of a bench made anew."""
-    cluster = play(steps, pods, policy, first, ranked=ranked)
+    cluster = play(steps, pods, policy, first, ranked=ranked, by_count=by_count)
     there = sorted(cluster.nodes)
     for uid in sorted(cluster.held):  # what is lifted is put back as it is seen to run
         node, what = cluster.held[uid]
@@ -208,7 +228,13 @@ def what_if(cluster: Cluster, holders: Sequence[Holder], engine: Renumbered) -> 
 @settings(max_examples=6000, deadline=None)
 @given(**ARGUMENTS)
 def test_changed_engines_hold_over_thousands_of_histories(
-    steps: list[Step], pods: list[PodRequest], policy: str, first: int, *, ranked: bool
+    steps: list[Step],
+    pods: list[PodRequest],
+    policy: str,
+    first: int,
+    *,
+    ranked: bool,
+    by_count: bool,
 ) -> None:
     """The same over more histories."""
-    check(play(steps, pods, policy, first, ranked=ranked), pods)
+    check(play(steps, pods, policy, first, ranked=ranked, by_count=by_count), pods)

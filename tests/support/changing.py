@@ -60,6 +60,7 @@ class Cluster:
     engine: Engine
     nodes: dict[int, NodeFacts]
     ranks: dict[int, int]
+    by_count: bool = False
     held: dict[str, tuple[int, Holding]] = field(default_factory=dict)
 
     def anew(self) -> Engine:
@@ -71,6 +72,7 @@ class Cluster:
             workload=workload_of(self.typical),
             seed=7,
             rank=self._dense_ranks(numbers),
+            by_count=self.by_count,
         )
         for number, what in self.held.values():
             here = numbers.index(number)
@@ -399,6 +401,7 @@ def seen_on(rng: Random, uid: str, facts: NodeFacts) -> PodObserved:
         share.key: share for share in (_share(rng, facts) for _ in range(rng.choice((0, 1, 1, 2))))
     }
     cpus = rng.sample(range(8), rng.choice((0, 0, 0, 2, 3)))
+    unknown = rng.choice(("rdma", "gpu", "gpu", "gpu")) if rng.random() < 0.2 else ""
     return PodObserved(
         pod_uid=uid,
         attempt=1,
@@ -411,7 +414,8 @@ def seen_on(rng: Random, uid: str, facts: NodeFacts) -> PodObserved:
         memory_bytes=rng.choice((0, GIB)),
         shares=tuple(shares[key] for key in sorted(shares)),
         cpuset=cpuset_of(cpus),
-        unknown_types=("rdma",) if rng.random() < 0.05 else (),
+        unknown_types=(unknown,) if unknown else (),
+        counted={unknown: rng.randint(1, 3)} if unknown and rng.random() < 0.8 else {},
         dialect=rng.choice(("", "mgpu")),
     )
 

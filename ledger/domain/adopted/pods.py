@@ -45,13 +45,14 @@ from ledger.domain.devices import (
     cores_to_percent,
     ratio_to_bytes,
 )
+from ledger.domain.dialects.names import Dialect
 from ledger.domain.dialects.registry import READERS, reader_of
 from ledger.domain.errors import InputError
 from ledger.domain.kube.node_objects import NO_WITNESSES, KubeletReports
 from ledger.domain.kube.pod_spec import ContainerSpec, PodSpec, read_pod
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.normalise import gpu_demands, snapshot_of
-from ledger.domain.request.requests import DeviceDemand, PodSnapshot
+from ledger.domain.request.requests import DeviceDemand, PodSnapshot, is_whole
 from ledger.domain.resources import (
     ANNOTATION_DEVICE_ALLOCATED,
     ANNOTATION_GPU_TOPOLOGY,
@@ -93,6 +94,8 @@ class Adopted:
             wrote anything down.
         shares: ordered by (device_type, minor).
         unknown_types: device types it holds on a card that can't be named.
+        counted: how many whole devices of those types it holds on such cards, by type, as far as
+            its request says it.
         dialect: the GPU dialect it asked in, empty when it asks for no GPU.
         annotations: its `resource-status` in our own spelling, where it has one.
         faults: what the source says wrongly, or against the Pod's own request; for people.
@@ -108,6 +111,7 @@ class Adopted:
     shares: tuple[DeviceShare, ...] = ()
     cpuset: CpuSet = EMPTY
     unknown_types: tuple[str, ...] = ()
+    counted: Mapping[str, int] = field(default_factory=dict)
     dialect: str = ""
     snapshot: PodSnapshot = field(default_factory=PodSnapshot)
     annotations: Mapping[str, str] = field(default_factory=dict)
@@ -167,6 +171,7 @@ def adopt(
         shares=found.shares,
         cpuset=cpus.cpuset,
         unknown_types=tuple(sorted(unknown)),
+        counted=_counted(found, asker) if TYPE_GPU in unknown else {},
         dialect="" if gpu.dialect is None else str(gpu.dialect),
         annotations={**cpus.annotations, **_card_words(spec)},
         faults=_few((*found.faults, *cpus.faults)),
@@ -174,6 +179,19 @@ def adopt(
             spec, qos=str(read_qos_class(spec.labels)), priority=spec.priority or 0
         ),
     )
+
+
+def _counted(found: Found, asker: Asker) -> dict[str, int]:
+    """
+    Return how many whole GPUs a device plugin gave a Pod beside those that are named.
+
+    Nothing is known of other dialects: whom nobody gave a card may use any.
+    """
+    if asker.dialect is not Dialect.NVIDIA or not all(map(is_whole, asker.demands)):
+        return {}
+    named = sum(share.device_type == TYPE_GPU for share in found.shares)
+    left = sum(demand.count for demand in asker.demands) - named
+    return {TYPE_GPU: left} if left > 0 else {}
 
 
 def _card_words(spec: PodSpec) -> dict[str, str]:

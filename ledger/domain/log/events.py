@@ -267,6 +267,10 @@ class PodVoided(Struct, frozen=True, kw_only=True, gc=False):
     reason: str
 
 
+BY_COUNT: Final = "count"
+"""The source of what we placed ourselves, on cards that kubelet chooses."""
+
+
 class PodObserved(Struct, frozen=True, kw_only=True, gc=False):
     """
     Someone else gave this Pod its devices: kubelet, another scheduler, an earlier system.
@@ -276,11 +280,14 @@ class PodObserved(Struct, frozen=True, kw_only=True, gc=False):
     Attributes:
         source: where the holding was read, such as `device-allocated` or `checkpoint`.
         unknown_types: device types it holds on cards that nobody can name; the node is closed
-            for them.
+            for them, where they are not counted.
+        counted: how many whole devices it holds on such cards, by type; nothing said of a type
+            where that is not known either.
         annotations: what the Pod says beside numbers of what it holds: its `resource-status`, and
             its `device-allocated` where that names templates or AI cores.
         request: as of a reservation; None where its own object was not read, or breaks rules.
         group: the name of its group or gang, empty without one.
+        arrival: as of a reservation, of a Pod that was placed here by count.
     """
 
     event_type: ClassVar[str] = "pod.observed.v1"
@@ -302,6 +309,8 @@ class PodObserved(Struct, frozen=True, kw_only=True, gc=False):
     annotations: Mapping[str, str] = field(default_factory=dict)
     request: str | None = None
     group: str = ""
+    counted: Mapping[str, Count] = field(default_factory=dict)
+    arrival: Count = 0
 
 
 class RefusalReason(Struct, frozen=True, kw_only=True, gc=False):

@@ -10,7 +10,7 @@ import msgspec
 from ledger.domain.annotations.cpu import NumaTopologySpec
 from ledger.domain.annotations.device_hints import DeviceHint, JointAllocation, PartitionSpec
 from ledger.domain.bounds import Count, Exact, Priority, Units
-from ledger.domain.devices import ratio_to_bytes
+from ledger.domain.devices import WHOLE_PERCENT, ratio_to_bytes
 from ledger.domain.dialects.names import Dialect
 
 
@@ -75,6 +75,12 @@ class DeviceDemand:
         if self.memory_ratio_percent:
             return ratio_to_bytes(self.memory_ratio_percent, total_bytes)
         return self.memory_bytes
+
+
+def is_whole(demand: DeviceDemand) -> bool:
+    """Tell whether the demand is for whole devices, not for a part that wants to be alone."""
+    whole_memory = not demand.memory_bytes and demand.memory_ratio_percent in {0, WHOLE_PERCENT}
+    return demand.exclusive and whole_memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -72,12 +72,6 @@ def core_percent_on(card: CardView, demand: DeviceDemand) -> int:
     return cores_to_percent(cores, dict(card.amounts_cap).get(HUAWEI_NPU_CORE, 0))
 
 
-def is_whole(demand: DeviceDemand) -> bool:
-    """Tell whether the demand is for whole devices, not for a part that wants to be alone."""
-    whole_memory = not demand.memory_bytes and demand.memory_ratio_percent in {0, WHOLE_PERCENT}
-    return demand.exclusive and whole_memory
-
-
 def fits(card: CardView, demand: DeviceDemand) -> bool:
     """
     Tell whether the device can serve the demand now.

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from ledger.domain.annotations.device_hints import DeviceHint, TopologyScope
 from ledger.domain.devices import GPU
 from ledger.domain.nodes import NodeFacts
-from ledger.domain.request.requests import DeviceDemand, PodRequest
+from ledger.domain.request.requests import DeviceDemand, PodRequest, is_whole
 from ledger.domain.topology import LinkMatrix
-from scheduler.decide.cards.fit import UNIT_CARDS, fits, is_whole, selected, undisturbed
+from scheduler.decide.cards.fit import UNIT_CARDS, fits, selected, undisturbed
 from scheduler.decide.cards.links import pick_linked
 from scheduler.decide.cards.partition import in_partition
 from scheduler.decide.cards.tree import in_scope, scopes_for

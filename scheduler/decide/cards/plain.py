@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ledger.domain.devices import GPU
-from ledger.domain.request.requests import DeviceDemand, PodRequest
+from ledger.domain.request.requests import DeviceDemand, PodRequest, is_whole
 from ledger.domain.topology import LinkMatrix
-from scheduler.decide.cards.fit import fits, is_whole, score, why_unfit
+from scheduler.decide.cards.fit import fits, score, why_unfit
 from scheduler.decide.cards.links import pick_linked
 from scheduler.decide.cards.shares import shares_of
 from scheduler.decide.cards.tree import has_tree

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ledger.domain.annotations.device_hints import TopologyScope
-from ledger.domain.request.requests import DeviceDemand
-from scheduler.decide.cards.fit import UNIT_CARDS, fits, is_whole, root_of, score, why_unfit
+from ledger.domain.request.requests import DeviceDemand, is_whole
+from scheduler.decide.cards.fit import UNIT_CARDS, fits, root_of, score, why_unfit
 from scheduler.decide.outcome import CardView, Unfit
 from scheduler.decide.refusal import reasons
 

@@ -10,8 +10,8 @@ from typing import Final
 
 from ledger.domain.dialects.names import Dialect
 from ledger.domain.nodes import NodeFacts
-from ledger.domain.request.requests import CardFilter, DeviceDemand, PodRequest
-from scheduler.decide.cards.fit import UNIT_CARDS, fits, is_whole, score, why_unfit
+from ledger.domain.request.requests import CardFilter, DeviceDemand, PodRequest, is_whole
+from scheduler.decide.cards.fit import UNIT_CARDS, fits, score, why_unfit
 from scheduler.decide.cards.plain import choose_plain
 from scheduler.decide.cards.shares import shares_of
 from scheduler.decide.cards.view import Choice, NodeView

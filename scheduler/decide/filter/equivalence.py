@@ -14,8 +14,7 @@ from ledger.domain.annotations.cpu import NumaPolicy
 from ledger.domain.annotations.node_cpu import numa_policy_of
 from ledger.domain.devices import GPU, DeviceRecord, DeviceTopology
 from ledger.domain.nodes import NodeFacts
-from ledger.domain.request.requests import PodRequest
-from scheduler.decide.cards.fit import is_whole
+from ledger.domain.request.requests import PodRequest, is_whole
 from scheduler.decide.cards.gpus import is_shaped
 from scheduler.decide.dialects.registry import chooser_of
 from scheduler.decide.nodes.arrays import BoolArray, IntArray
@@ -84,6 +83,7 @@ class EquivalenceClasses:
                 continue
             yield devices.open.take(places, axis=0)
             yield devices.tenants.take(places, axis=0) > 0
+            yield devices.counted.take(places)[:, np.newaxis] > 0
             if device_type != GPU or not all(map(is_whole, gpus)):
                 yield from _amounts_left(devices, places)
             if any(demand.hint and demand.hint.vf_selector for demand in shape.demands):

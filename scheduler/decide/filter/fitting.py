@@ -8,7 +8,7 @@ from typing import Final, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from ledger.domain.devices import WHOLE_PERCENT
+from ledger.domain.devices import GPU, WHOLE_PERCENT
 from ledger.domain.dialects.names import Dialect
 from ledger.domain.request.requests import DeviceDemand
 from scheduler.decide.dialects.registry import CHOOSERS, chooser_of
@@ -72,11 +72,14 @@ class Fitting:
         if shape.is_plain:
             if shape.plain_percent:
                 fit &= self.plain_cards(shape, nodes)
+                fit &= self.knows_cards(shape, nodes)
             return fit
         if not self._decides_together(shape):
             for demand in shape.demands:
                 cards = self.cards(demand, nodes, shape.dialect)
                 fit &= row_counts(cards) >= demand.count
+        if shape.demands:
+            fit &= self.knows_cards(shape, nodes)
         if len(shape.demands) > 1:
             fit &= self.together(shape, nodes)
         if shape.cpuset is not None:
@@ -106,6 +109,16 @@ class Fitting:
                 able &= ~self._rows(devices.by_cores, nodes)
             lost |= row_counts(able) < demand.count
         return lost
+
+    def knows_cards(self, shape: Shape, nodes: IntArray) -> BoolArray | bool:
+        """Return on which nodes it is known which cards are free, if the shape asks for that."""
+        gpus = self._arrays.gpus
+        if shape.is_counted or not gpus.is_counted:
+            return True
+        if all(demand.device_type != GPU for demand in shape.demands):
+            return True
+        known: BoolArray = gpus.counted.take(nodes) == 0
+        return known
 
     def plain_cards(self, shape: Shape, nodes: IntArray) -> BoolArray:
         """Return which nodes have enough cards for a plain shape."""

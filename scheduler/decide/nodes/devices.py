@@ -22,6 +22,7 @@ _BY_NODE: Final = (
     "core_left",
     "memory_left",
     "unknown",
+    "counted",
     "whole",
     "left_total",
 )
@@ -59,6 +60,9 @@ class DeviceArrays:
         amounts_cap, amounts_free: what cards have beside core percent and memory, by resource name.
         by_cores: the card's compute is counted in AI cores and not given by percent; `left` is 0.
         unknown: holders, per node, of cards that nobody can name; they close the whole row.
+        counted: cards, per node, that are held alone by holders who are known, on cards that nobody
+            can name. As many untouched cards stand in for them, so that what is free is right in
+            number; which of the row they are is not asked.
         barred: something closes a card beside its health: another machine claims or holds its id,
             or its node grants nothing.
         open: the card may be granted: healthy, not barred, not over-full, no unknown holder on the
@@ -92,6 +96,8 @@ class DeviceArrays:
         self.exclusive: IntArray = np.zeros(shape, dtype=np.int64)
         self.instances: IntArray = np.zeros(shape, dtype=np.int64)
         self.unknown: IntArray = np.zeros(len(nodes), dtype=np.int64)
+        self.counted: IntArray = np.zeros(len(nodes), dtype=np.int64)
+        self._stand_ins: dict[int, list[int]] = {}  # columns, of nodes where some are counted
         self.barred: BoolArray = np.zeros(shape, dtype=np.bool_)
         self.amounts_cap: dict[str, IntArray] = {}
         self.amounts_free: dict[str, IntArray] = {}
@@ -129,6 +135,8 @@ class DeviceArrays:
         """Tell whether a row may be other than these facts would make it."""
         if facts.card_amounts or self.amounts_cap or self.unknown.item(node):
             return True
+        if node in self._stand_ins:
+            return True
         return bool(self.tenants[node].any() or self.barred[node].any())
 
     def _listed(self, node: NodeFacts) -> tuple[DeviceRecord, ...]:
@@ -152,6 +160,7 @@ class DeviceArrays:
                 del self.amounts_cap[name], self.amounts_free[name]
         for column in range(len(self.records[node])):
             self._functions.pop((node, column), None)
+        self._stand_ins.pop(node, None)
 
     def _list(self, node: int, records: Sequence[DeviceRecord], facts: NodeFacts) -> None:
         """Enter the inventory in a row that is clear."""
@@ -202,6 +211,11 @@ class DeviceArrays:
         self.closed_count += int(np.count_nonzero(present & ~self.healthy[rows]))
 
     @property
+    def is_counted(self) -> bool:
+        """Tell whether some cards of some node are held by number."""
+        return bool(self._stand_ins)
+
+    @property
     def width(self) -> int:
         """Return the number of columns, the most cards a node has (at least 1)."""
         return int(self.core_cap.shape[1])
@@ -218,6 +232,16 @@ class DeviceArrays:
 
         `instances`: how many containers that count the share is for.
         """
+        if node in self._stand_ins:
+            self._send_away(node)
+            self._add(node, column, share, holders, instances)
+            self._stand_in(node)
+        else:
+            self._add(node, column, share, holders, instances)
+
+    def _add(
+        self, node: int, column: int, share: DeviceShare, holders: int, instances: int = 0
+    ) -> None:
         core_percent, memory_bytes = holders * share.core_percent, holders * share.memory_bytes
         free = self.core_free.item(node, column)
         self.core_over += max(0, core_percent - free) - max(0, -free)
@@ -257,12 +281,49 @@ class DeviceArrays:
         """Note whether something closes a card beside its health; its holders stay."""
         self.barred[node, column] = barred
         self._derive(node, column)
+        if node in self._stand_ins:
+            self._send_away(node)
+            self._stand_in(node)
+
+    def add_counted(self, node: int, cards: int) -> None:
+        """
+        Count cards that somebody has alone, whichever they are, or forget them (below 0).
+
+        Rule: docs/DIVERGENCES.md, Placing by count. Example: of cards 0 to 3 somebody is known to
+        have card 1 and somebody to have two others: 0 and 2 stand in, and one card is free. Once
+        the first goes, 0 and 1 stand in, and two are.
+        """
+        self._send_away(node)
+        self.counted[node] += cards
+        self._stand_in(node)
+
+    def _stand_in(self, node: int) -> None:
+        """Let the first untouched cards of a node be held by those who are counted."""
+        counted = self.counted.item(node)
+        if not counted:
+            return
+        records = self.records[node]
+        untouched = [
+            column
+            for column in range(len(records))
+            if self.open.item(node, column) and not self.tenants.item(node, column)
+        ]
+        self._stand_ins[node] = untouched[:counted]
+        for column in untouched[:counted]:
+            self._add(node, column, _all_of(records[column]), 1)
+
+    def _send_away(self, node: int) -> None:
+        """Let the cards that stand in be untouched again."""
+        for column in self._stand_ins.pop(node, ()):
+            self._add(node, column, _all_of(self.records[node][column]), -1)
 
     def add_unknown(self, node: int, holders: int) -> None:
         """Count a holder of a card that nobody can name, or forget it (-1)."""
+        self._send_away(node)
         self.unknown[node] += holders
         for column in range(len(self.records[node])):
             self._derive(node, column)
+        self._stand_in(node)
 
     def is_over_full(self, node: int, column: int) -> bool:
         """Tell whether holders have more of the card than it is, or share one held alone."""
@@ -305,3 +366,15 @@ class DeviceArrays:
             memory_free = self.memory_free.item(node, column)
             share = min(share, (WHOLE_PERCENT * (memory_free + 1) - 1) // memory_cap)
         return min(share, WHOLE_PERCENT - 1) if self.tenants.item(node, column) else share
+
+
+def _all_of(card: DeviceRecord) -> DeviceShare:
+    return DeviceShare(
+        device_type=card.device_type,
+        minor=card.minor,
+        device_id=card.device_id,
+        core_percent=card.core_percent,
+        memory_bytes=card.memory_bytes,
+        memory_ratio_percent=WHOLE_PERCENT,
+        exclusive=True,
+    )

@@ -12,7 +12,7 @@ from msgspec import structs
 from ledger.domain.annotations.cpu import CpuExclusivePolicy
 from ledger.domain.annotations.qos import QosClass
 from ledger.domain.cpuset import CpuSet
-from ledger.domain.devices import GPU, DeviceShare, level_percent
+from ledger.domain.devices import GPU, WHOLE_PERCENT, DeviceShare, level_percent
 from ledger.domain.kube.shared_templates import Amounts
 from ledger.domain.log.cpu_holders import holds_alone
 from ledger.domain.log.events import PodObserved
@@ -32,6 +32,7 @@ from scheduler.decide.nodes.pins import CpuPins
 from scheduler.decide.outcome import NumaPart, Placement
 
 _NO_AMOUNTS: Final[Mapping[int, Amounts]] = {}
+_NOTHING: Final[Mapping[str, int]] = {}
 
 
 class _Held(NamedTuple):
@@ -43,6 +44,7 @@ class _Held(NamedTuple):
         home: UID of that Node; `through` is its row in the cluster, or of another Node of its
             machine once it has gone.
         amounts: what it has of cards beside core percent and memory, by minor of its GPUs.
+        counted: how many whole devices it has on cards that nobody can name, by type.
     """
 
     number: int
@@ -59,6 +61,7 @@ class _Held(NamedTuple):
     amounts: Callable[[], Mapping[int, Amounts]]
     counts_containers: bool
     unknown_types: tuple[str, ...] = ()
+    counted: Mapping[str, int] = _NOTHING
 
     @property
     def cpus(self) -> CpuHolding:
@@ -76,6 +79,7 @@ class _Taken(NamedTuple):
         node: the row of the Node that grants what the machine has.
         cards: each share in the minors of that Node, with its column and what else it takes.
         unknown: types of the cards that nobody can name there.
+        counted: likewise, those of which it is known how many they are, with their number.
         strange: shares that the Node has no card for.
         unlisted: ids that it holds and the Node does not list, as far as the share told one.
     """
@@ -85,6 +89,7 @@ class _Taken(NamedTuple):
     cpu_milli: int
     cards: Sequence[tuple[DeviceArrays, int, DeviceShare, Amounts]]
     unknown: Sequence[DeviceArrays]
+    counted: Sequence[tuple[DeviceArrays, int]]
     strange: Sequence[DeviceShare]
     unlisted: Sequence[DeviceId]
 
@@ -98,6 +103,7 @@ class Holdings:
 
     Args:
         exclusive_policy: that of LSE and LSR Pods that name none.
+        by_count: whole cards that nobody can name close no node, where it is known how many.
 
     Attributes:
         gpu_core_percent: core percent of GPUs that are held, all Pods together.
@@ -109,8 +115,10 @@ class Holdings:
         pins: CpuPins,
         *,
         exclusive_policy: str = CpuExclusivePolicy.NONE,
+        by_count: bool = False,
     ) -> None:
         self._arrays = arrays
+        self._by_count = by_count
         self._exclusive_policy = exclusive_policy
         self._pins = pins
         self._taken: dict[str, _Taken] = {}
@@ -126,7 +134,8 @@ class Holdings:
                 if devices is self._arrays.gpus:
                     percent = level_percent(share.core_percent, share.memory_ratio_percent)
                     levels[taken.node, column] += percent
-        return sum(
+        counted = WHOLE_PERCENT * int(self._arrays.gpus.counted.sum())
+        return counted + sum(
             min(percent, self._arrays.gpus.core_cap.item(key)) for key, percent in levels.items()
         )
 
@@ -148,6 +157,8 @@ class Holdings:
             placement.numa_parts,
             partial(reserved_amounts, placement),
             counts_containers(request.dialect),
+            (GPU,) if placement.counted else (),
+            {GPU: placement.counted} if placement.counted else _NOTHING,
         )
         self._enter(request.uid, held)
 
@@ -186,6 +197,7 @@ class Holdings:
             partial(adopted_amounts, pod),
             counts_containers(pod.dialect),
             pod.unknown_types,
+            pod.counted if self._by_count else _NOTHING,
         )
         account = self._arrays.accounts[node]
         facts = self._arrays.nodes[account]
@@ -303,18 +315,20 @@ class Holdings:
         if is_elsewhere:
             unknown = tuple(dict.fromkeys(unknown))
         lost = (*unknown, *[share.device_type for share in strange])
+        counted = {} if len(lost) > len(held.unknown_types) else held.counted
         return _Taken(
             held,
             node,
             facts.cpu_cost_milli(held.cpu_milli, len(held.cpuset)),
             cards,
-            [arrays.devices[each] for each in lost if each in arrays.devices],
+            [arrays.devices[each] for each in lost if each in arrays.devices.keys() - counted],
+            [(arrays.devices[each], n) for each, n in counted.items() if each in arrays.devices],
             strange,
             [key for key in unlisted if key[1]],
         )
 
     def _count(self, taken: _Taken, sign: int) -> None:
-        held, node, cpu_milli, cards, unknown, _, unlisted = taken
+        held, node, cpu_milli, cards, unknown, counted, _, unlisted = taken
         arrays = self._arrays
         arrays.add(
             node, cpu_milli=sign * cpu_milli, memory_bytes=sign * held.memory_bytes, pods=sign
@@ -326,6 +340,8 @@ class Holdings:
                 devices.add_amounts(node, column, amounts, sign)
         for devices in unknown:
             devices.add_unknown(node, sign)
+        for devices, number in counted:
+            devices.add_counted(node, sign * number)
         self.gpu_core_percent += sign * _gpu_core_percent(taken)
         for key in unlisted:
             arrays.ids.hold(node, key, sign)
@@ -353,7 +369,9 @@ class Holdings:
 
 
 def _gpu_core_percent(taken: _Taken) -> int:
-    return sum([share.core_percent for _, _, share, _ in taken.cards if share.device_type == GPU])
+    counted = sum([number for devices, number in taken.counted if devices.device_type == GPU])
+    named = [share.core_percent for _, _, share, _ in taken.cards if share.device_type == GPU]
+    return sum(named) + WHOLE_PERCENT * counted
 
 
 def _id(share: DeviceShare) -> DeviceId:

@@ -241,7 +241,7 @@ class Refusals:
         asked = max(demand.core_percent, demand.memory_ratio_percent)
         left = devices.left.take(nodes, axis=0)
         best = row_maxima(left)
-        if shape.is_plain and not devices.closed_count:
+        if shape.is_plain and not devices.closed_count and not devices.is_counted:
             in_pieces = devices.left_total.take(nodes) >= count * asked
             kinds = np.where(in_pieces, _FRAGMENTED, _INSUFFICIENT)
             fit = (best >= asked).astype(np.int64) if count == 1 else row_counts(left >= asked)
@@ -258,13 +258,15 @@ class Refusals:
         room = self._fitting.capacities(demand, nodes)
         can = self._fitting.within_limit(room, demand, nodes, shape.dialect)
         is_open = devices.open.take(nodes, axis=0)
-        fit = row_counts(can & is_open)
+        known = self._fitting.knows_cards(shape, nodes)
+        fit = np.where(known, row_counts(can & is_open), 0)
         kinds = np.where(self._in_pieces(demand, nodes, is_open), _FRAGMENTED, _INSUFFICIENT)
         if can is not room:
             kinds = np.where(row_counts(room & is_open) >= count, _CONTAINERS, kinds)
         if devices.closed_count:
             kinds = np.where(row_counts(can) >= count, _UNHEALTHY, kinds)
             kinds = np.where(devices.unknown.take(nodes) > 0, _UNKNOWN, kinds)
+        kinds = np.where(known, kinds, _UNKNOWN)
         return fit, kinds
 
     def _in_pieces(self, demand: DeviceDemand, nodes: IntArray, is_open: BoolArray) -> BoolArray:

@@ -13,8 +13,7 @@ from ledger.domain.annotations.device_hints import JointScope
 from ledger.domain.annotations.partitions import HOPPER_PARTITIONS
 from ledger.domain.devices import GPU
 from ledger.domain.nodes import NodeFacts
-from ledger.domain.request.requests import PodRequest
-from scheduler.decide.cards.fit import is_whole
+from ledger.domain.request.requests import PodRequest, is_whole
 from scheduler.decide.cards.joint import bottlenecks
 from scheduler.decide.cards.link_table import ALIKE_PERCENT
 from scheduler.decide.dialects.registry import chooser_of

@@ -14,8 +14,8 @@ from ledger.domain.devices import (
 )
 from ledger.domain.dialects.mgpu.annotations import MgpuPolicy
 from ledger.domain.nodes import NodeFacts
-from ledger.domain.request.requests import DeviceDemand, PodRequest
-from scheduler.decide.cards.fit import UNIT_CARDS, asked_bytes, fits, is_whole, why_unfit
+from ledger.domain.request.requests import DeviceDemand, PodRequest, is_whole
+from scheduler.decide.cards.fit import UNIT_CARDS, asked_bytes, fits, why_unfit
 from scheduler.decide.cards.partition import partitions_for
 from scheduler.decide.cards.view import Choice, NodeView
 from scheduler.decide.dialects.mgpu.search import Assignment, SearchResult, best_assignment

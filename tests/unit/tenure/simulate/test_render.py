@@ -136,6 +136,7 @@ def test_a_placement_has_every_key_of_the_interface() -> None:
                 {"minor": 0, "id": "0000:1f:00.0", "resources": {"koordinator.sh/rdma": "50"}}
             ],
         },
+        "counted": {},
         "cpuset": "0-3,8",
         "cpuSharedPools": [],
         "annotations": {"x": '{"a":1}'},
