@@ -93,6 +93,7 @@ class Engine:
         ranks = range(len(nodes)) if rank is None else rank
         assert sorted(ranks) == list(range(len(nodes))), "a rank for every node"
         self._settings, self._workload, self._seed = settings, workload, seed
+        self._by_count = by_count
         self._lay_out(nodes, ranks)
 
     def _lay_out(self, nodes: Sequence[NodeFacts], ranks: Sequence[int]) -> None:
@@ -121,7 +122,7 @@ class Engine:
             arrays,
             pins,
             exclusive_policy=settings.vocabulary.default_exclusive_policy,
-            by_count=by_count,
+            by_count=self._by_count,
         )
         self._unfit = UnfitCache(arrays)
         self._classes = EquivalenceClasses(arrays, settings)
