@@ -80,11 +80,14 @@ class _Due:
         offered: one bit for each number of a node: kube-scheduler asked about it; None = whatever
             it asked about.
         why: no node takes it for this one reason; empty where nodes have reasons of their own.
+        has_room: some node took it when it was looked at: kube-scheduler is about to ask again, or
+            to say that its own filters leave none.
     """
 
     asked: PodRequest | RefusedPod
     offered: npt.NDArray[np.uint8] | None = None
     why: str = ""
+    has_room: bool = False
 
 
 class Refusing:
@@ -158,7 +161,9 @@ class Refusing:
         spec = item.get("spec") or {}
         if spec.get("nodeName") or spec.get("schedulerName") != SCHEDULER_NAME:
             return
-        if uid in self._due or uid in self._filtered or not _is_unschedulable(item):
+        due = self._due.get(uid)
+        is_noted = uid in self._filtered if due is None else not due.has_room
+        if is_noted or not _is_unschedulable(item):
             return
         try:
             asked = self._view.asks(item)
@@ -250,6 +255,7 @@ class Refusing:
             answer = self._answer(asked, due)
             if answer is None:
                 self.counts[PLACEABLE] += 1
+                self._due.setdefault(uid, replace(due, has_room=True))
                 return
             reasons = frozenset(reason.reason for reason in answer.reasons)
         if not self._told.is_news(uid, reasons):

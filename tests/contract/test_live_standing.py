@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+
+import pytest
+
 from ledger.domain.log.standing import Witness
 from ledger.store.mending.recover import incarnations
 from scheduler.service.witnesses import set_back
-from tenure.serving.scheduling.standing import examined
+from tenure.serving.scheduling.standing import PODS, examined, version_now
+from tests.support.fake_api import ApiClient, ApiServer
 from tests.support.recovery import check, recovered, witness
 from tests.support.stores import Clock, Store, bound, node, reserved, share, start
 
@@ -37,6 +42,25 @@ def test_an_api_server_that_was_set_back_is_known_until_its_operator_says_so(sto
         assert incarnations(ledger)[0][-1].name == "i2"
     _, found, versions = examined(store.url, (), seen, check)
     assert (found.reason, versions) == ("", [])
+
+
+@pytest.mark.parametrize(
+    ("told", "there", "now"),
+    [
+        pytest.param("95", "101", "101", id="our watch is behind another replica's"),
+        pytest.param("95", "96", "96", id="it was set back"),
+        pytest.param("100", "", "100", id="what was told is enough, and it is not asked"),
+        pytest.param("", "", "", id="Pods are listed anew"),
+    ],
+)
+def test_a_watch_that_is_behind_is_no_api_server_that_was_set_back(
+    told: str, there: str, now: str
+) -> None:
+    """Who takes over asks the API server itself before it says so."""
+    page = {"metadata": {"resourceVersion": there}}
+    api = ApiClient(ApiServer(objects={f"{PODS}?limit=1": page}), asyncio.sleep)
+    assert asyncio.run(version_now(api, told, ["90", "100"])) == now
+    assert len(api.calls) == bool(there)
 
 
 def test_another_event_where_the_config_map_saw_one_is_another_history(store: Store) -> None:

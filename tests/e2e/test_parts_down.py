@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -19,6 +20,7 @@ from tests.support.kube.at_rest import check_at_rest, listed, live, prove, wait
 from tests.support.kube.bursts import burst, remove_pods
 from tests.support.kube.control_plane import SCHEDULER_ACCOUNT, ControlPlane, Program
 from tests.support.kube.inventory import DEVICES, TOPOLOGIES, know
+from tests.support.kube.meddler import Meddler, meddling
 from tests.support.kube.pods import pods_in
 from tests.support.kube.schedulers import (
     KUBE_SCHEDULER,
@@ -52,8 +54,19 @@ class World:
     kube_scheduler: Program
     served: Served
     links: dict[str, Relay]
+    meddler: Meddler
     ledger: str
     folder: Path
+
+    @contextlib.contextmanager
+    def meddled(self, what: str, how: object) -> Iterator[None]:
+        """Let the service be told of the API server's objects, or its clock, in another way."""
+        before = getattr(self.meddler, what)
+        setattr(self.meddler, what, how)
+        try:
+            yield
+        finally:
+            setattr(self.meddler, what, before)
 
     @contextlib.contextmanager
     def killed(self, what: str) -> Iterator[None]:
@@ -102,10 +115,12 @@ def world(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iter
         postgres = stack.enter_context(own_server(durable=False))
         store = PostgresStore(server=postgres.server, database=postgres.server.new_database())
         store.open("create").close()
+        meddler = stack.enter_context(meddling(plane))
         to_api, to_ledger, from_api = (
-            stack.enter_context(relay_to(where)) for where in (api, make_url(store.url), api)
+            stack.enter_context(relay_to(where))
+            for where in (meddler.port, make_url(store.url), api)
         )
-        reached = f"https://127.0.0.1:{to_api.port}"
+        reached = f"http://127.0.0.1:{to_api.port}"
         served = stack.enter_context(
             extender(
                 plane,
@@ -126,6 +141,7 @@ def world(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iter
             kube_scheduler=scheduler,
             served=served,
             links=links,
+            meddler=meddler,
             ledger=store.url,
             folder=folder,
         )
@@ -133,7 +149,12 @@ def world(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 
 def go_through(
-    world: World, where: str, fault: Callable[[], AbstractContextManager[None]], seconds: float
+    world: World,
+    where: str,
+    fault: Callable[[], AbstractContextManager[None]],
+    seconds: float,
+    *,
+    more: int = 1,
 ) -> None:
     """Let something fail while Pods come and end; all are bound, and the service goes on."""
     plane = world.plane
@@ -142,6 +163,8 @@ def go_through(
     ended = live(listed(plane, where))[0]["metadata"]["name"]
     remove_pods(plane, where, [ended])
     with fault():
+        if more:
+            there.update(burst(plane, where, more, prefix="within-"))
         time.sleep(seconds)
     there.update(burst(plane, where, 1, prefix="after-"))
     wait(lambda: len(live(listed(plane, where))) == len(there) - 1, world.words)
@@ -157,7 +180,7 @@ def test_a_part_is_killed_and_started_again_under_load(
 ) -> None:
     """SIGKILL, and a second of nothing: whoever is left goes on by itself, nobody has to act."""
     where = pods_in(namespace(managed=False))
-    go_through(world, where, partial(world.killed, what), DOWN_SECONDS)
+    go_through(world, where, partial(world.killed, what), DOWN_SECONDS, more=0)
 
 
 @pytest.mark.parametrize("how", ["fallen_silent", "cut"])
@@ -175,3 +198,34 @@ def test_two_parts_can_not_reach_each_other_for_a_while(
     """With connections that end and with some that only fall silent, as networks do."""
     where = pods_in(namespace(managed=False))
     go_through(world, where, getattr(world.links[link], how), seconds)
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        pytest.param("mixed_up", id="events twice, late, in another order"),
+        pytest.param("gone", id="a storm of 410"),
+    ],
+)
+def test_watches_that_tell_what_no_api_server_does_change_nothing(
+    world: World, namespace: Callable[..., str], what: str
+) -> None:
+    """What is not believed is listed anew; nothing is decided by what is not so."""
+    where = pods_in(namespace(managed=False))
+    go_through(world, where, partial(world.meddled, what, 40), SHORT_SECONDS)
+    assert world.meddler.counts[what] > 0
+
+
+@pytest.mark.parametrize("hours", [1, -1], ids=["behind", "ahead"])
+def test_a_clock_that_jumps_grants_nothing_until_it_is_right_again(
+    world: World, namespace: Callable[..., str], hours: int
+) -> None:
+    """Ours, by the API server's; the Lease is let go, and is had again by itself."""
+
+    @contextlib.contextmanager
+    def jumped() -> Iterator[None]:
+        with world.meddled("ahead", timedelta(hours=hours)):
+            wait(lambda: not world.served.leads(), world.words)
+            yield
+
+    go_through(world, pods_in(namespace(managed=False)), jumped, 0.0)

@@ -69,7 +69,7 @@ KINDS: Final[dict[str, dict[str, Any]]] = {
     "five": {"amounts": {"nvidia.com/gpu": "5"}},
 }
 REACH_SECONDS: Final = 4.0
-"""Who came to no such point by then is killed where it is."""
+"""Who has led for so long and come to no such point is killed where it is."""
 REST_EVERY: Final = 25
 
 
@@ -187,17 +187,18 @@ class Churn:
 
     def until_killed(self, served: Served, point: Point | None) -> None:
         """Wait until it killed itself; who is to come to no point is killed at some moment."""
-        patience = self.rng.uniform(0.1, REACH_SECONDS) if point is None else REACH_SECONDS
+        patience = self.rng.uniform(0.1, REACH_SECONDS) if point is None else DIES_SECONDS
         until, went_on = time.monotonic() + patience, False
         while served.process.poll() is None and time.monotonic() < until:
             time.sleep(0.02)
             if not went_on and served.leads():
                 went_on = True
                 self.go_on()
+                until = min(until, time.monotonic() + REACH_SECONDS)
+        self.counts["at a moment" if served.process.poll() is None else "at a point"] += 1
+        self.counts["while it led"] += went_on
         served.kill()
         assert served.process.returncode == -signal.SIGKILL, served.words()
-        self.counts["at a point" if time.monotonic() < until else "at a moment"] += 1
-        self.counts["while it led"] += went_on
 
 
 def run(

@@ -17,34 +17,43 @@ _Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 @contextmanager
-def listening(serve: _Serve) -> Iterator[tuple[int, asyncio.AbstractEventLoop]]:
-    """
-    Serve whoever comes to a free port of the loopback; yield that port, and the loop it runs in.
-
-    It runs in a thread of its own: a client may block the test's.
-    """
+def looping() -> Iterator[asyncio.AbstractEventLoop]:
+    """Yield a loop that runs in a thread of its own: a client may block the test's."""
     loop = asyncio.new_event_loop()
     thread = Thread(target=loop.run_forever, name="relay", daemon=True)
     thread.start()
 
-    async def listen() -> asyncio.Server:
-        return await asyncio.start_server(serve, "127.0.0.1", 0)
-
     async def end() -> None:
-        server.close()
         tasks = asyncio.all_tasks() - {asyncio.current_task()}
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    server = asyncio.run_coroutine_threadsafe(listen(), loop).result()
     try:
-        yield server.sockets[0].getsockname()[1], loop
+        yield loop
     finally:
         asyncio.run_coroutine_threadsafe(end(), loop).result()
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()
+
+
+@contextmanager
+def listening(serve: _Serve) -> Iterator[tuple[int, asyncio.AbstractEventLoop]]:
+    """Serve whoever comes to a free port of the loopback; yield that port, and the loop."""
+
+    async def listen() -> asyncio.Server:
+        return await asyncio.start_server(serve, "127.0.0.1", 0)
+
+    async def close() -> None:
+        server.close()
+
+    with looping() as loop:
+        server = asyncio.run_coroutine_threadsafe(listen(), loop).result()
+        try:
+            yield server.sockets[0].getsockname()[1], loop
+        finally:
+            asyncio.run_coroutine_threadsafe(close(), loop).result()
 
 
 async def reach(where: int | URL) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -69,6 +78,7 @@ class Relay:
 
     Attributes:
         port: where clients connect, on the loopback.
+        where: the server of whoever connects next.
         silent: nothing is carried, either way; what was sent arrives once that is over, also where
             its sender has given up by then, as bytes do that were underway in a network.
         refusing: whoever connects is turned away.
@@ -80,7 +90,7 @@ class Relay:
         self.silent = False
         self.refusing = False
         self.loop: asyncio.AbstractEventLoop | None = None
-        self._where = where
+        self.where = where
         self._open: set[asyncio.StreamWriter] = set()
 
     @contextmanager
@@ -110,7 +120,7 @@ class Relay:
         try:
             if self.refusing:
                 return
-            there, back = await reach(self._where)
+            there, back = await reach(self.where)
             ends.append(back)
             self._open.add(back)
             await asyncio.gather(self._carry(reader, back), self._carry(there, writer))

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from certs.ports import ApiError
+from certs.ports import ApiError, Objects
 from ledger.domain.annotations.signed import Checker
 from ledger.domain.errors import InputError, LedgerError
 from ledger.domain.log.events import PodReserved
@@ -38,6 +38,7 @@ HEAD_SECONDS: Final = 10.0
 """How often the ConfigMap is told of the head at most."""
 VERSIONS: Final = 64
 """How many of the newest reservations tell which versions the API server had."""
+PODS: Final = "/api/v1/pods"
 _AGAIN_SECONDS: Final = 2.0
 
 _log: Final = logging.getLogger("tenure.scheduler.standing")
@@ -109,7 +110,12 @@ class Standing:
         for uid, fact in (*proofs.broken.items(), *found.disbelieved.items()):
             _log.warning("a proof is not believed", extra={"pod_uid": uid, "reason": fact})
         self._own, self.incarnation = own, own.incarnation
-        return found.reason or set_back(versions, pods.version)
+        if found.reason:
+            return found.reason
+        try:
+            return set_back(versions, await version_now(process.objects, pods.version, versions))
+        except ApiError as error:
+            return f"{RECOVERING}: whether the API server was set back can't be asked: {error}"
 
     def _now(self, process: Process) -> Own:
         lane = process.recorder.lane
@@ -123,6 +129,26 @@ class Standing:
             lost=self._own.lost,
             chains={head.position: head.chain_hash.hex()},
         )
+
+
+async def version_now(objects: Objects, told: str, seen: Sequence[str]) -> str:
+    """
+    Return the version that the API server has come to, empty while its Pods are listed anew.
+
+    What a watch told last may be behind what another replica has seen, which is no set-back: where
+    it is behind, the API server is asked itself.
+
+    Args:
+        told: by our watch of Pods.
+        seen: versions of Pods as they were reserved for.
+
+    Raises:
+        ApiError: it does not answer.
+    """
+    if not (told and set_back(seen, told)):
+        return told
+    page = await objects.read(f"{PODS}?limit=1") or {}
+    return str((page.get("metadata") or {}).get("resourceVersion") or "")
 
 
 def examined(

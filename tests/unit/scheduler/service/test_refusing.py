@@ -257,6 +257,27 @@ def test_nothing_is_recorded_of_a_pod_that_some_node_takes_by_now() -> None:
     assert (scene.said, scene.refusing.counts) == ([], {"placeable": 1})
 
 
+@pytest.mark.parametrize("by", ["our own look", "kube-scheduler's word"])
+def test_who_could_be_placed_for_a_moment_and_still_waits_has_a_reason(by: str) -> None:
+    """Another one had the room; kube-scheduler's own filters may ask no extender about it then."""
+    scene = Scene()
+    scene.fill("a")
+    holder = scene.live.reserve(scene.live.placement(_pod("h"), "b"))
+    scene.filter(_pod("p"))
+    scene.live.release(holder)
+    scene.settle()
+    assert scene.said == []
+    if by == "our own look":
+        scene.fill("b")
+    else:
+        scene.refusing.put("pod-p", unschedulable("p"))
+    scene.live.clock.now += AGAIN_SECONDS
+    scene.settle()
+    [said] = scene.said
+    assert said.message.startswith("0/2 nodes are available")
+    assert len(scene.refusing) == 0
+
+
 def test_nothing_is_recorded_of_a_pod_that_is_bound_or_has_ended() -> None:
     """It waits no more."""
     scene = Scene()
