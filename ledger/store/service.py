@@ -5,22 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from pathlib import Path
-from typing import Final
 
-import aiosqlite
-from sqlalchemy import Connection, event
+from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool
 
 from ledger.domain.errors import LedgerError
 from ledger.store import profile, profile_postgres
 from ledger.store.open import open_ledger
 from ledger.store.place import is_postgres, sqlite_path
+from ledger.store.threaded import Connected, connect
 from ledger.store.writing.append import read_head
-
-_ROWS_PER_HOP: Final = 64
 
 
 class Service:
@@ -32,9 +28,13 @@ class Service:
         moves: how often it was told.
     """
 
-    def __init__(self, *, url: str, engine: AsyncEngine) -> None:
+    def __init__(
+        self, *, url: str, engine: AsyncEngine | Engine, reading: Engine | None = None
+    ) -> None:
+        """Make one; `reading` is for connections that must not keep a writer waiting."""
         self.url = url
         self.engine = engine
+        self._reading = reading
         self.moved = asyncio.Condition()
         self.moves = 0
 
@@ -43,9 +43,17 @@ class Service:
         """Whether the database tells readers by itself that something was recorded."""
         return self.engine.dialect.name == "postgresql"
 
-    async def connect(self) -> AsyncConnection:
-        """Return a connection of its own; there is no pool. The caller closes it."""
-        return await self.engine.connect()
+    async def connect(self, *, reads: bool = False) -> Connected:
+        """
+        Return a connection of its own; there is no pool. The caller closes it.
+
+        Args:
+            reads: nothing is written by it. On SQLite a transaction of any other one takes the
+                write lock when it begins.
+        """
+        if isinstance(self.engine, AsyncEngine):
+            return await self.engine.connect()
+        return await connect((reads and self._reading) or self.engine)
 
     async def probe(self, seconds: float) -> None:
         """
@@ -83,15 +91,18 @@ async def open_service(url: str, *, write: bool = False) -> AsyncIterator[Servic
     await asyncio.to_thread(_expect_ledger, url, write=write)
     if is_postgres(url):
         engine = _postgres_engine(url, write=write)
+        try:
+            yield Service(url=url, engine=engine)
+        finally:
+            await engine.dispose()
     else:
-        engine = _sqlite_engine(sqlite_path(url), write=write)
-    try:
-        yield Service(url=url, engine=engine)
-    finally:
-        await engine.dispose()
+        path = sqlite_path(url)
+        reading = profile.sqlite_engine(path, write=False)
+        writing = profile.sqlite_engine(path, write=True) if write else reading
+        yield Service(url=url, engine=writing, reading=reading)
 
 
-async def let_go(connection: AsyncConnection, seconds: float, *, broken: bool) -> None:
+async def let_go(connection: Connected, seconds: float, *, broken: bool) -> None:
     """Close a connection; a broken one without a word that it would have to answer."""
     with suppress(SQLAlchemyError, OSError):  # TimeoutError is an OSError
         async with asyncio.timeout(seconds):
@@ -103,21 +114,6 @@ async def let_go(connection: AsyncConnection, seconds: float, *, broken: bool) -
 def _expect_ledger(url: str, *, write: bool) -> None:
     """Tell whether it is one of ours, which takes as long as the database takes to answer."""
     open_ledger(url, mode="write" if write else "read").close()
-
-
-def _sqlite_engine(path: Path, *, write: bool) -> AsyncEngine:
-    async def connect() -> aiosqlite.Connection:
-        return await aiosqlite.Connection(
-            lambda: profile.connect(path, write=write), iter_chunk_size=_ROWS_PER_HOP
-        )
-
-    engine = create_async_engine("sqlite+aiosqlite://", async_creator=connect, poolclass=NullPool)
-
-    @event.listens_for(engine.sync_engine, "begin")
-    def _begin(connection: Connection) -> None:
-        connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
-
-    return engine
 
 
 def _postgres_engine(url: str, *, write: bool) -> AsyncEngine:

@@ -1,12 +1,19 @@
-"""The lane on SQLite: what it asks of the driver that the driver does not promise."""
+"""The lane on SQLite: a connection with a thread of its own."""
 
 from __future__ import annotations
 
 import asyncio
+import threading
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Connection
 
 from ledger.domain.errors import CapacityError
+from ledger.store import profile
 from ledger.store.proving.verify import verify
 from ledger.store.service import open_service
+from ledger.store.threaded import connect
 from ledger.store.writing.commands import Command, Outcome, Recorded, Refused
 from ledger.store.writing.lane import Turn, open_lane
 from tests.support.stores import MONDAY_US, ORIGIN, Clock, SqliteStore, node, reserved, share
@@ -30,8 +37,10 @@ def answers(store: SqliteStore) -> list[Outcome]:
     return asyncio.run(run())
 
 
-def test_a_lane_acts_in_the_thread_of_its_driver(sqlite_store: SqliteStore) -> None:
-    """By words that aiosqlite has and does not promise: a release without them fails here."""
+def test_a_lane_in_a_thread_tells_what_was_recorded_and_what_was_refused(
+    sqlite_store: SqliteStore,
+) -> None:
+    """One that finds no room is a refusal, not a failure of the database."""
     first, second, third = answers(sqlite_store)
 
     assert [first, second] == [Recorded(first=2, last=2), Recorded(first=3, last=3)]
@@ -39,3 +48,55 @@ def test_a_lane_acts_in_the_thread_of_its_driver(sqlite_store: SqliteStore) -> N
     assert isinstance(third.error, CapacityError)
     with sqlite_store.open("read") as ledger:
         assert verify(ledger).findings == ()
+
+
+def test_what_nobody_waits_for_any_more_ends_before_its_connection_is_closed(
+    tmp_path: Path,
+) -> None:
+    """So a second attempt, on a connection of its own, never meets the first one half done."""
+    began, may_end, did = threading.Event(), threading.Event(), list[str]()
+
+    def act(connection: Connection) -> None:
+        began.set()
+        may_end.wait()
+        did.append("closed" if connection.closed else "done")
+
+    async def run() -> None:
+        engine = profile.sqlite_engine(made(tmp_path), write=True)
+        connection = await connect(engine)
+        waiting = asyncio.create_task(connection.run_sync(act))
+        await asyncio.to_thread(began.wait)
+        waiting.cancel()
+        closing = asyncio.create_task(connection.close())
+        await asyncio.sleep(0)
+        assert not closing.done()
+        may_end.set()
+        await closing
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+
+    asyncio.run(run())
+    assert did == ["done"]
+
+
+def test_a_connection_that_reads_keeps_no_writer_waiting(sqlite_store: SqliteStore) -> None:
+    """A reader's transaction takes no lock that the one writer of the ledger needs."""
+    with sqlite_store.open("write"):
+        pass
+
+    async def run() -> None:
+        async with open_service(sqlite_store.url, write=True) as service:
+            reader = await service.connect(reads=True)
+            await reader.run_sync(lambda connection: connection.begin())
+            async with open_lane(service, TURN) as lane:
+                assert lane.position == 1
+            await reader.close()
+
+    asyncio.run(run())
+
+
+def made(folder: Path) -> Path:
+    """Make an empty file."""
+    path = folder / "some.db"
+    profile.create_file(path)
+    return path

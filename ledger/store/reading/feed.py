@@ -20,6 +20,7 @@ from ledger.store.failures import unavailable
 from ledger.store.mending.voids import NO_VOIDS, Voids, voids_of
 from ledger.store.reading.read import recorded_event
 from ledger.store.service import Service, let_go
+from ledger.store.threaded import Connected
 from ledger.store.writing.append import read_head
 
 PAGE_EVENTS: Final = 500
@@ -90,13 +91,13 @@ async def follow(
 @asynccontextmanager
 async def _connected(
     service: Service, seconds: float
-) -> AsyncIterator[tuple[AsyncConnection, asyncio.Event]]:
+) -> AsyncIterator[tuple[Connected, asyncio.Event]]:
     """Yield a connection, and what is set when Postgres says on it that the head moved."""
     async with asyncio.timeout(seconds):
-        connection = await service.connect()
+        connection = await service.connect(reads=True)
     woken = asyncio.Event()
     try:
-        if service.is_postgres:
+        if isinstance(connection, AsyncConnection):
             async with asyncio.timeout(seconds):
                 driver: Any = (await connection.get_raw_connection()).driver_connection
                 await driver.add_listener(CHANNEL, lambda *_: woken.set())

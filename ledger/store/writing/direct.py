@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Final
-
 from psycopg.pq import TransactionStatus
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.util import await_only
 
 from ledger.store.profile import driver_connection
 
@@ -16,25 +12,6 @@ from ledger.store.profile import driver_connection
 def is_blocking(connection: Connection) -> bool:
     """Tell whether the driver of Postgres below is the synchronous one."""
     return connection.dialect.driver == "psycopg"
-
-
-THREADED: Final = ("_execute", "_conn")
-"""How aiosqlite does something in its thread, and what with: it has no public word for either."""
-
-
-def on_driver(connection: Connection, act: Callable[[Any], None]) -> None:
-    """
-    Do something with SQLite's own synchronous connection, where need be in its own thread.
-
-    There it is one hop and back. Statement by statement each would be two, which cost more than
-    what they carry.
-    """
-    driver = driver_connection(connection)
-    if connection.dialect.driver != "aiosqlite":
-        act(driver)
-        return
-    execute, inner = (getattr(driver, name) for name in THREADED)
-    await_only(execute(act, inner))
 
 
 def is_callable(connection: Connection) -> bool:

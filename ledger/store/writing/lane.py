@@ -10,7 +10,6 @@ from typing import Final
 
 from sqlalchemy import Connection, select
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from ledger.domain.errors import (
     CorruptLedgerError,
@@ -23,6 +22,7 @@ from ledger.domain.log.clock import SteadyClock
 from ledger.store import schema
 from ledger.store.failures import unavailable
 from ledger.store.service import Service, let_go
+from ledger.store.threaded import Connected
 from ledger.store.writing.append import Head, Writer, read_head, start_epoch
 from ledger.store.writing.commands import Command, Outcome
 
@@ -78,7 +78,7 @@ class Lane:
     def __init__(
         self,
         service: Service,
-        connection: AsyncConnection,
+        connection: Connected,
         writer: Writer,
         *,
         clock: SteadyClock | None,
@@ -86,7 +86,7 @@ class Lane:
         patience_seconds: float,
     ) -> None:
         self._service = service
-        self._connection: AsyncConnection | None = connection
+        self._connection: Connected | None = connection
         self._writer = writer
         self._clock = clock
         self._patience_seconds = patience_seconds
@@ -304,7 +304,7 @@ class Lane:
                 raise found from error
             raise UnknownOutcomeError(f"the answer was lost: {found}") from error
 
-    async def _resumed(self) -> tuple[AsyncConnection, Writer]:
+    async def _resumed(self) -> tuple[Connected, Writer]:
         """Return a writer of the same epoch on a new connection."""
         connection = await self._service.connect()
         try:

@@ -12,8 +12,9 @@ from sqlalchemy.exc import DBAPIError
 from ledger.domain.errors import LedgerError
 from ledger.store.ddl.postgres_append import NOT_TOUCHED
 from ledger.store.failures import sqlstate_of
+from ledger.store.profile import driver_connection
 from ledger.store.writing.calls import Call, call, call_of
-from ledger.store.writing.direct import is_callable, on_driver, refused
+from ledger.store.writing.direct import is_callable, refused
 from ledger.store.writing.statements import EVENT, Row, Statement
 
 Otherwise = Callable[[], LedgerError]
@@ -60,7 +61,7 @@ class Outbox:
                 self.committing = False
                 return
         if self._connection.dialect.name == "sqlite":
-            on_driver(self._connection, lambda driver: self._send_directly(driver, waiting))
+            self._send_directly(driver_connection(self._connection), waiting)
             return
         for statement, rows, otherwise in waiting:
             if statement.run(self._connection, rows) != len(rows):

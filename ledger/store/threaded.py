@@ -1,0 +1,77 @@
+"""SQLite for asyncio: a synchronous connection in a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Concatenate, ParamSpec, Protocol, TypeVar
+
+from sqlalchemy import Connection, Engine
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+class Connected(Protocol):
+    """A connection that a loop may wait for: SQLAlchemy's own for Postgres, or one in a thread."""
+
+    async def run_sync(
+        self, fn: Callable[Concatenate[Connection, _P], _T], *args: _P.args, **kwargs: _P.kwargs
+    ) -> _T:
+        """Return what a function of the store gives for the connection."""
+        ...
+
+    async def invalidate(self) -> None:
+        """Count on nothing that is there."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of it."""
+        ...
+
+
+class ThreadedConnection:
+    """
+    A connection of which everything is done in the one thread that made it. Made by `connect`.
+
+    A function of the store is one hop there and one back, however often it asks the database. Who
+    stops waiting stops nothing: what has begun ends first, then what was asked after it.
+    """
+
+    def __init__(self, thread: ThreadPoolExecutor, connection: Connection) -> None:
+        self._thread = thread
+        self._connection = connection
+
+    async def run_sync(
+        self, fn: Callable[Concatenate[Connection, _P], _T], *args: _P.args, **kwargs: _P.kwargs
+    ) -> _T:
+        """Return what a function of the store gives for the connection."""
+        done = self._thread.submit(fn, self._connection, *args, **kwargs)
+        return await asyncio.wrap_future(done)
+
+    async def invalidate(self) -> None:
+        """Count on nothing: `close` needs no answer of the file."""
+
+    async def close(self) -> None:
+        """Let go once what is under way has ended, whether or not somebody waits for that."""
+        closed = self._thread.submit(self._connection.close)
+        self._thread.shutdown(wait=False)
+        await asyncio.shield(asyncio.wrap_future(closed))
+
+
+async def connect(engine: Engine) -> ThreadedConnection:
+    """Return a connection of the engine, opened in its thread."""
+    thread = ThreadPoolExecutor(1, thread_name_prefix="ledger")
+    opened = thread.submit(engine.connect)
+    try:
+        return ThreadedConnection(thread, await asyncio.wrap_future(opened))
+    except BaseException:  # cancelled, above all: nobody else knows this connection
+        thread.submit(_let_go, opened)
+        thread.shutdown(wait=False)
+        raise
+
+
+def _let_go(opened: Future[Connection]) -> None:
+    if not opened.cancelled() and opened.exception() is None:
+        opened.result().close()
