@@ -13,11 +13,12 @@ from ledger.store.reading.feed import follow
 from ledger.store.service import Service, open_service
 from ledger.store.writing.commands import Command
 from ledger.store.writing.lane import Turn, open_lane
-from tests.support.loops import until
+from tests.support.loops import SkippingLoop, run_with_skips, until
 from tests.support.stores import MONDAY_US, ORIGIN, Clock, SqliteStore, Store, node, start
 
 TURN = Turn(holder="lane", origin=ORIGIN, version="0.1.0", wall_us=MONDAY_US)
 TEST_SECONDS = 120.0
+GATHER_SECONDS = 1_000.0
 LONG_SECONDS = 10 * TEST_SECONDS
 """A poll that is too late for the test: only a wake-up can be in time."""
 
@@ -132,3 +133,31 @@ def test_an_altered_event_stops_the_feed(sqlite_store: SqliteStore) -> None:
     with pytest.raises(CorruptLedgerError, match="position=3"):
         asyncio.run(run())
     assert seen == [1, 2]
+
+
+def test_events_that_gather_come_together_and_each_once(sqlite_store: SqliteStore) -> None:
+    """Who is in no hurry reads a page for many commits, and misses none."""
+    clock, seen = Clock(), list[int]()
+
+    async def run(loop: SkippingLoop) -> None:
+        async with (
+            open_service(sqlite_store.url, write=True) as service,
+            open_lane(service, TURN) as lane,
+        ):
+
+            async def read() -> None:
+                async for each in follow(service, gather_seconds=lambda: GATHER_SECONDS):
+                    seen.append(each.envelope.position)
+
+            reading = asyncio.create_task(read())
+            await until(lambda: seen == [1])
+            for number in range(3):
+                await lane.record(Command(events=(clock.new(node(f"n-{number}", gpus=1)),)))
+            assert seen == [1]
+            while len(seen) < 4:
+                loop.skip(GATHER_SECONDS)
+                await asyncio.sleep(0.01)
+            reading.cancel()
+
+    run_with_skips(run)
+    assert seen == [1, 2, 3, 4]

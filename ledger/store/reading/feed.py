@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
 
@@ -39,6 +39,7 @@ async def follow(
     page_events: int = PAGE_EVENTS,
     poll_seconds: float = POLL_SECONDS,
     patience_seconds: float = PATIENCE_SECONDS,
+    gather_seconds: Callable[[], float] = float,
 ) -> AsyncGenerator[RecordedEvent]:
     """
     Yield the events after position `after`, oldest first, and wait for more for ever.
@@ -54,6 +55,7 @@ async def follow(
     Args:
         patience_seconds: how long the database may be away, whatever the poll, and how long one
             look may take; a connection that says nothing for so long is given up like a lost one.
+        gather_seconds: for how long events gather from the first that is there, asked each time.
 
     Raises:
         CorruptLedgerError: an event is missing or altered, or the ledger is behind what was read.
@@ -81,6 +83,7 @@ async def follow(
                         yield recorded
                     if len(rows) < page_events:
                         await _wait(service, seen, woken, poll_seconds)
+                        await asyncio.sleep(gather_seconds())
         except (SQLAlchemyError, OSError) as error:  # TimeoutError is an OSError
             away_since = clock.time() if away_since is None else away_since
             if clock.time() - away_since >= patience_seconds:

@@ -28,6 +28,8 @@ from tenure.serving.scheduling.standing import Standing
 from tenure.version import tenure_version
 
 STAND_BY_SECONDS: Final = 0.1
+GATHER_SECONDS: Final = 0.1
+"""Who leads knows what it recorded, and reads it again by the page, not by the commit."""
 AWAY_SECONDS_MAX: Final = 10.0
 """Whoever can't reach the ledger for so long lets another replica try."""
 
@@ -77,7 +79,11 @@ def be_a_replica(process: Process, standing: Standing, pods: Reflector) -> None:
 
 
 async def _follow(process: Process) -> None:
-    async with aclosing(follow(process.service, after=process.begun.position)) as recorded:
+    def gather_seconds() -> float:
+        return GATHER_SECONDS if process.leading.epoch else 0.0
+
+    feed = follow(process.service, after=process.begun.position, gather_seconds=gather_seconds)
+    async with aclosing(feed) as recorded:
         async for one in recorded:
             process.replica.follow(one)
 
