@@ -110,6 +110,7 @@ class Ports:
         actor: whose doing the events are.
         trusted: tells whether nodes trust the key of a proof; None = Pods carry no proofs.
         skew: seconds that our clock is ahead of the API server's.
+        evicts: of a gang that missed its deadline nobody stays.
     """
 
     origin: str
@@ -126,6 +127,7 @@ class Ports:
     actor: str
     trusted: Checker | None = None
     skew: Callable[[], float] = float
+    evicts: bool = False
 
 
 def give_way(view: ClusterView, books: LiveBooks, holds: Holds, groups: LiveGroups) -> None:
@@ -153,7 +155,7 @@ def assemble(settings: SchedulingSettings, begun: Beginning, ports: Ports) -> As
     view = ClusterView(settings, wake=ports.wake)
     view.begin(begun.position, begun.state, begun.opened)
     holds = Holds(view.engine, clock.monotonic, view.directory.number)
-    groups = LiveGroups(view, clock, begun)
+    groups = LiveGroups(view, clock, begun, all_or_nothing=ports.evicts)
     books = LiveBooks(view, clock, ports.words, begun, groups, why_not=why_not)
     give_way(view, books, holds, groups)
     binder = Binder(
@@ -185,6 +187,7 @@ def assemble(settings: SchedulingSettings, begun: Beginning, ports: Ports) -> As
     telling = Telling(api=ports.api, clock=clock, reporter=ports.actor)
     Saying(view, telling, why_not=why_not)
     gangs = Gangs(view, books, binder, groups, why_not=why_not)
+    releasing.why_deleted = gangs.why_evicted
     return Assembly(
         view=view,
         holds=holds,

@@ -17,6 +17,7 @@ from ledger.domain.errors import LedgerError
 from ledger.domain.log.events import PlanDropped
 from ledger.domain.resources import GATE_TENURE_GANG
 from ledger.store.writing.commands import Command, Recorded
+from scheduler.decide.group.life import DEADLINE
 from scheduler.record import events
 from scheduler.service.binding import Binder, pod_path
 from scheduler.service.books import LiveBooks
@@ -29,6 +30,7 @@ GANGS_MAX: Final = 50
 PLANNING_SECONDS: Final = 0.1
 """So many gangs, or for so long, are planned in one turn; meanwhile no filter is answered."""
 READY_SECONDS: Final = 2.0
+NOT_FOUND, TOO_MANY_REQUESTS = 404, 429
 
 _log: Final = logging.getLogger("tenure.scheduler.gangs")
 
@@ -53,6 +55,7 @@ class Gangs:
         self._plan_at = 0.0
         self._next: list[str] = []  # gangs whose turn it is
         self._lifting: dict[str, asyncio.Event] = {}
+        self._evicted: set[str] = set()  # Pods that the API server was asked to end
         groups.given_up = binder.give_up
         binder.ready = self.ready
 
@@ -71,6 +74,7 @@ class Gangs:
             self._plan_at = now + PLAN_SECONDS
             self._groups.review_all()
             await self._tell()
+            await self._evict()
             await self._let_go()
         await self._tell()
 
@@ -89,6 +93,38 @@ class Gangs:
             else:
                 words = {"group": new.event.group, "reason": str(outcome.error)}
                 _log.error("the end of a plan can't be recorded", extra=words)
+
+    def why_evicted(self, pod_uid: str) -> str:
+        """Return why a Pod was evicted, empty for one that was not."""
+        return DEADLINE if pod_uid in self._evicted else ""
+
+    async def _evict(self) -> None:
+        """
+        Ask for the end of bound members of gangs that missed their deadline, if they are to go.
+
+        A budget that does not allow it now is asked again.
+        """
+        partial = self._groups.partials()
+        self._evicted.intersection_update(partial)
+        for uid in partial:
+            seen = self._view.pods.seen.get(uid)
+            if uid in self._evicted or seen is None or seen.ended:
+                continue
+            body = eviction(seen.namespace, seen.name, uid)
+            words = {"pod_uid": uid, "node_name": seen.node, "reason": DEADLINE}
+            try:
+                await self._binder.api.create(
+                    f"{pod_path(seen.namespace, seen.name)}/eviction", body
+                )
+            except ConflictError:  # it is another Pod now; the watch tells
+                continue
+            except ApiError as error:
+                if error.status not in {NOT_FOUND, TOO_MANY_REQUESTS}:
+                    raise
+                _log.warning("not evicted", extra={**words, "error": str(error)})
+                continue
+            self._evicted.add(uid)
+            _log.info("evicted", extra=words)
 
     async def _let_go(self) -> None:
         """Lift the gates of the gangs that are planned, one after the other."""
@@ -139,6 +175,16 @@ class Gangs:
         lifting = self._lifting.get(self._groups.name_of(pod_uid))
         if lifting is not None:
             await lifting.wait()
+
+
+def eviction(namespace: str, name: str, pod_uid: str) -> Object:
+    """Return what asks for the end of this Pod and of no later one of its name."""
+    return {
+        "apiVersion": "policy/v1",
+        "kind": "Eviction",
+        "metadata": {"name": name, "namespace": namespace},
+        "deleteOptions": {"preconditions": {"uid": pod_uid}},
+    }
 
 
 def without_gate(pod_uid: str, gates: tuple[str, ...]) -> list[Object]:

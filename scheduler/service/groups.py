@@ -53,7 +53,7 @@ from scheduler.decide.group.life import (
 )
 from scheduler.decide.outcome import Placement, Unfit
 from scheduler.record import events
-from scheduler.record.grouping import Grouping
+from scheduler.record.grouping import Grouping, past_deadline
 from scheduler.service.beginning import Beginning
 from scheduler.service.ending import life_of
 from scheduler.service.holds import seconds_of
@@ -121,13 +121,24 @@ class LiveGroups:
     """
     The groups and gangs beside a view, and a sink of Pods.
 
+    Args:
+        all_or_nothing: of a gang that missed its deadline bound members go, too: see `partial`.
+
     Attributes:
         groups: lives and open places.
         given_up: told the UID of a Pod for which nobody waits any more, and why.
         freed: told the name of a node on which a place ended that nobody took.
     """
 
-    def __init__(self, view: ClusterView, clock: Clock, begun: Beginning) -> None:
+    def __init__(
+        self,
+        view: ClusterView,
+        clock: Clock,
+        begun: Beginning,
+        *,
+        all_or_nothing: bool = False,
+    ) -> None:
+        self._all_or_nothing = all_or_nothing
         self._view = view
         self._clock = clock
         self.groups = Grouping((), view.engine, {}, runs=self._runs)
@@ -361,6 +372,8 @@ class LiveGroups:
             placement = None
         if placement is not None:
             return placement
+        if self.partial(name):
+            return past_deadline(request)
         life = self.groups.life_of(request)
         if next_step(life, request.uid, has_group=request.group is not None) is not (
             MemberAction.PLAN_GROUP
@@ -647,8 +660,30 @@ class LiveGroups:
         for uid in late:
             self.given_up(uid, DEADLINE)
         started = len(life.held) - len(late) + self.groups.running(name) >= gang.min_available
-        if late and not started and not life.gave_up:
+        if late and not started and (not life.gave_up or self.groups.is_complete(name)):
             self._drop(name, DEADLINE, "")
+
+    def partial(self, name: str) -> tuple[str, ...]:
+        """
+        Return the bound members of a gang that missed its deadline, where nobody is to stay.
+
+        Rule: design section 5, Gangs: evicting bound members is a setting. They go once it is known
+        of every other what became of it; until then, and until they are gone, nobody comes.
+        """
+        life, gang = self.groups.lives.get(name), self.groups.gang_of(name)
+        if not self._all_or_nothing or life is None or gang is None or not life.gave_up:
+            return ()
+        if life.places or self.groups.is_complete(name):
+            return ()
+        is_settled = all(held.bound for held in life.held.values())
+        enough = len(life.held) + self.groups.running(name) >= gang.min_available
+        return tuple(life.held) if is_settled and not enough else ()
+
+    def partials(self) -> list[str]:
+        """Return all such members, in the order of their gangs."""
+        if not self._all_or_nothing:
+            return []
+        return [uid for name in sorted(self.groups.lives) for uid in self.partial(name)]
 
     def _may_drop(self, name: str) -> bool:
         """Tell whether the plan is not on its way into the ledger."""

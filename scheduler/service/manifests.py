@@ -67,6 +67,7 @@ class SchedulerManifests:
         deployed: how Tenure's replicas run; None = somebody else runs them.
         secret: with kube-scheduler's `tls.crt`, `tls.key` and the `ca.crt` of the extender.
         api: None = nobody but kube-scheduler is answered.
+        evict_partial_gangs: as the scheduler's option, with the right that it needs.
     """
 
     name: str = "tenure"
@@ -78,6 +79,7 @@ class SchedulerManifests:
     api: ApiManifests | None = None
     lease: str = "tenure-scheduler"
     deployed: Deployed | None = None
+    evict_partial_gangs: bool = False
 
 
 def extender(url: str, folder: str) -> Thing:
@@ -158,6 +160,7 @@ def _tenure(options: SchedulerManifests) -> list[Thing]:
     rules = [
         _may(["get", "list", "watch", "patch"], "", ["pods"]),
         _may(["create"], "", ["pods/binding"]),
+        *([_may(["create"], "", ["pods/eviction"])] if options.evict_partial_gangs else []),
         _may(["list", "watch", "patch"], "", ["nodes", "namespaces"]),
         *(_may(["list", "watch"], group, [kind]) for kind, group in inventory),
         _may(["get"], "", ["namespaces"], names=["kube-system"]),
@@ -189,6 +192,8 @@ def _deployed(options: SchedulerManifests, name: str) -> list[Thing]:
         return []
     args = ["--namespace", options.namespace, "--lease", options.lease]
     args += ["--name", f"{options.service}.{options.namespace}.svc"]
+    if options.evict_partial_gangs:
+        args += ["--evict-partial-gangs"]
     if options.api is not None:
         args += ["--api", f"0.0.0.0:{API_PORT}"]
         args += ["--api-name", f"{options.api.service}.{options.namespace}.svc"]

@@ -16,6 +16,8 @@ from itertools import islice
 from typing import Final
 from urllib.parse import quote
 
+from msgspec import structs
+
 from certs.ports import ApiError, ConflictError, Object
 from ledger.domain.annotations.tenure import encode_released_at
 from ledger.domain.annotations.wire import TRUE
@@ -83,6 +85,7 @@ class Releasing:
             as this process knows it.
         mislabelled: namespace -> why its label can't be mended, in words.
         stirred: told the name of every node that is to be looked at.
+        why_deleted: tells why somebody of ours let a Pod be deleted, empty where nobody did.
     """
 
     def __init__(
@@ -117,6 +120,7 @@ class Releasing:
         self.waiting: dict[str, Mapping[str, float]] = {}
         self.mislabelled: dict[str, str] = {}
         self.stirred: Callable[[str], None] = lambda _: None
+        self.why_deleted: Callable[[str], str] = lambda _: ""
         for uid, node in begun.state.nodes.items():
             self._know(uid, node.name)
         binder.is_gone = self.is_gone
@@ -282,6 +286,8 @@ class Releasing:
             if pod is not None and uid in _uids_of(pod):
                 self.look_at(name)
                 return
+        if event.reason == DELETED:
+            event = structs.replace(event, reason=self.why_deleted(uid) or DELETED)
         await self._record(uid, (events.ended(event, self._clock.wall_us()),))
 
     async def force(

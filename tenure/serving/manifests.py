@@ -176,6 +176,13 @@ def scheduler(
             "--api-ca", metavar="FILE", help="With --api-service: the listener's authority."
         ),
     ] = None,
+    evict_partial_gangs: Annotated[
+        bool,
+        typer.Option(
+            "--evict-partial-gangs",
+            help="Also what `tenure serve scheduler --evict-partial-gangs` needs.",
+        ),
+    ] = False,
 ) -> None:
     """
     Print a second kube-scheduler that asks `tenure serve scheduler`, and the rights of both.
@@ -219,6 +226,7 @@ def scheduler(
         deployed=Deployed(image=image, replicas=replicas, ledger=ledger_secret, config=config_map)
         if image
         else None,
+        evict_partial_gangs=evict_partial_gangs,
     )
     _print(manifests(options))
 

@@ -205,6 +205,7 @@ async def _opened(
         actor=holder,
         trusted=trusted_proofs(options),
         skew=lambda: objects.skew().total_seconds(),
+        evicts=options.evict_partial_gangs,
     )
     live = assemble(settings, begun, ports)
     return Process(

@@ -279,6 +279,14 @@ def scheduler(
             help="Show every card in the metrics: three lines for each.",
         ),
     ] = False,
+    evict_partial_gangs: Annotated[
+        bool,
+        typer.Option(
+            "--evict-partial-gangs",
+            envvar="TENURE_SCHEDULER_EVICT_PARTIAL_GANGS",
+            help="Evict bound members of a gang that missed its deadline: all of it or nothing.",
+        ),
+    ] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Log more.")] = False,
 ) -> None:
     """
@@ -324,6 +332,7 @@ def scheduler(
         drain_seconds=drain_seconds,
         api=people or None,
         card_metrics=card_metrics,
+        evict_partial_gangs=evict_partial_gangs,
     )
     set_up_logs(debug=debug)
     run_service(serve_scheduler(options))

@@ -78,6 +78,8 @@ class ApiServer:
         """Create an object; a Binding gives a Pod its node and annotations in one step."""
         if path.endswith("/binding"):
             self._bind(path.removesuffix("/binding"), body)
+        elif path.endswith("/eviction"):
+            self._evict(path.removesuffix("/eviction"), body)
         else:
             place = f"{path}/{body['metadata']['name']}"
             if place in self.objects:
@@ -105,6 +107,14 @@ class ApiServer:
             return value
         self.written.append(("patch", path))
         return self.put(path, value)
+
+    def _evict(self, path: str, body: Object) -> None:
+        pod = self.read(path)
+        if pod is None:
+            raise ApiError(f"pods not found: {path}", status=404)
+        if body["deleteOptions"]["preconditions"]["uid"] != pod["metadata"]["uid"]:
+            raise ConflictError("precondition failed: uid")
+        self.delete(path)
 
     def _bind(self, path: str, body: Object) -> None:
         pod = self.read(path)

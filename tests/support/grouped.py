@@ -37,8 +37,14 @@ GANG: Final = "gang.scheduling.koordinator.sh"
 class Scene:
     """Nodes of eight cards with the proposal's links, and all that answers without waiting."""
 
-    def __init__(self, *names: str, ledger: MemoryLedger | None = None, gpus: int = 8) -> None:
-        self.live = Live(ledger)
+    def __init__(
+        self,
+        *names: str,
+        ledger: MemoryLedger | None = None,
+        gpus: int = 8,
+        all_or_nothing: bool = False,
+    ) -> None:
+        self.live = Live(ledger, all_or_nothing=all_or_nothing)
         self.names = names or ("a",)
         for name in self.names:
             self.add_node(name, gpus)

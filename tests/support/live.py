@@ -114,6 +114,9 @@ class MemoryLedger:
             said=said,
             drifts=list(drifts.values()),
             groups=groups,
+            attempts={
+                event.pod_uid: event.attempt for event in self.log if isinstance(event, PodReserved)
+            },
         )
 
 
@@ -140,7 +143,13 @@ class StillClock:
 class Live:
     """A view, its inventory and the ledger under both."""
 
-    def __init__(self, ledger: MemoryLedger | None = None, *, policy: str = "binpack") -> None:
+    def __init__(
+        self,
+        ledger: MemoryLedger | None = None,
+        *,
+        policy: str = "binpack",
+        all_or_nothing: bool = False,
+    ) -> None:
         self.ledger = ledger or MemoryLedger()
         self.settings = SchedulingSettings(node_policy=policy)
         self.view = ClusterView(self.settings)
@@ -152,7 +161,7 @@ class Live:
         self.inventory = Inventory(
             self.view, self.ledger, self.clock, begun, synced=lambda: self.synced
         )
-        self.groups = LiveGroups(self.view, self.clock, begun)
+        self.groups = LiveGroups(self.view, self.clock, begun, all_or_nothing=all_or_nothing)
         self._versions = itertools.count(1)
 
     def settle(self) -> None:

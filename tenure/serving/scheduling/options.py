@@ -51,6 +51,7 @@ class SchedulerOptions:
         pod: the Pod that we run in, to label it as the leader's; empty outside of a cluster.
         drain_seconds: time for the news to spread that we are going, before we stop listening.
         card_metrics: show every card in the metrics, and not sums alone.
+        evict_partial_gangs: of a gang that missed its deadline bound members are evicted.
         api: where people, agents and webhooks are answered; None = nowhere.
     """
 
@@ -72,6 +73,7 @@ class SchedulerOptions:
     drain_seconds: float = 5.0
     api: ApiOptions | None = None
     card_metrics: bool = False
+    evict_partial_gangs: bool = False
 
 
 class ProcessClock:

@@ -21,6 +21,7 @@ from scheduler.service.binding import UNDER_WAY
 from scheduler.service.gangs import PLANNING_SECONDS
 from scheduler.service.groups import Waiting
 from scheduler.service.holds import HOLD_SECONDS
+from tests.support.fake_api import ANSWERED
 from tests.support.grouped import Scene
 from tests.support.objects import container, pod
 
@@ -203,6 +204,57 @@ def test_members_that_are_not_bound_at_the_deadline_are_voided_behind_the_fence(
     scene.settle(20.0)
     assert len(scene.said(PodBound)) == 3
     assert len(scene.said(PodVoided)) == 2
+
+
+@pytest.mark.parametrize("restarted", [False, True], ids=["at the deadline", "by who comes next"])
+def test_bound_members_of_a_gang_that_missed_its_deadline_are_evicted_where_that_is_wanted(
+    restarted: bool,  # noqa: FBT001 - a column of the table
+) -> None:
+    """Once each, by their UIDs, when the others are voided; then the gang begins whole, or not."""
+    scene = Scene(all_or_nothing=not restarted)
+    scene.gang(3, 3)
+    scene.passing("gang-0")
+    assert not scene.bind("gang-0", "a")
+    scene.settle(10)
+    if restarted:
+        assert "gang-0" in scene.pods, "the setting is off"
+        again = Scene(ledger=scene.live.ledger, all_or_nothing=True)
+        for one in scene.pods.values():
+            again.tell(one)
+        scene = again
+    [held] = [event for event in scene.said(PodReserved) if event.pod_name == "gang-0"]
+    scene.settle()
+    assert list(scene.pods) == ["gang-1", "gang-2"]
+    scene.settle()
+    assert [call for call in scene.server.written if call[1].endswith("eviction")] == [
+        ("create", "/api/v1/namespaces/ml/pods/gang-0/eviction")
+    ]
+    assert scene.gangs.why_evicted("pod-gang-0") == DEADLINE
+    assert not scene.passing("gang-1"), "nobody joins who goes"
+    scene.end(held)
+    scene.settle()
+    assert not scene.gangs.why_evicted("pod-gang-0")
+    scene.create("gang-3", 2, annotations=scene.pods["gang-1"]["metadata"]["annotations"])
+    for name in ("gang-1", "gang-2", "gang-3"):
+        assert scene.passing(name) == ["a"]
+        assert not scene.bind(name, "a")
+    scene.settle(20)
+    assert list(scene.pods) == ["gang-1", "gang-2", "gang-3"]
+
+
+def test_an_eviction_that_a_budget_forbids_is_asked_again() -> None:
+    """The API server says 429; whoever is gone meanwhile is not asked for."""
+    scene = Scene(all_or_nothing=True)
+    scene.gang(3, 3)
+    scene.passing("gang-0")
+    assert not scene.bind("gang-0", "a")
+    scene.fates.extend([ANSWERED] * 4)  # of the others' fences
+    scene.fates.append(429)
+    scene.settle(10)
+    scene.settle()
+    assert "gang-0" in scene.pods
+    scene.settle()
+    assert "gang-0" not in scene.pods
 
 
 def test_a_gang_whose_members_are_bound_in_time_is_left_alone() -> None:

@@ -21,6 +21,14 @@ from tenure.serving import serve
 OPTIONS = SchedulerManifests(version="v1.36.3")
 
 
+def test_the_right_to_evict_comes_with_its_option_alone() -> None:
+    """And the Deployment is told of it."""
+    wanted = SchedulerManifests(deployed=Deployed(image="i"), evict_partial_gangs=True)
+    for options, times in ((OPTIONS, 0), (wanted, 1)):
+        text = str(manifests(options))
+        assert (text.count("pods/eviction"), text.count("--evict-partial-gangs")) == (times, times)
+
+
 def test_the_second_kube_scheduler_has_one_profile_and_asks_for_every_pod_of_it() -> None:
     """GPU-sharing contract C.1, "Ours": names only, ten seconds, no managedResources."""
     config = configuration("https://x", "/certs", namespace="tenure-system")

@@ -202,6 +202,16 @@ def test_a_release_that_could_not_be_recorded_is_recorded_later(error: LedgerErr
     assert scene.released == [("pod-p", "completed")]
 
 
+def test_a_pod_that_was_evicted_by_us_is_released_with_that_reason() -> None:
+    """The ledger says why it ended; of any other that is gone it says that it was deleted."""
+    scene = Scene()
+    scene.releasing.why_deleted = {"pod-p": "GangDeadlinePassed"}.get  # type: ignore[assignment]
+    for name in ("p", "q"):
+        scene.delete(scene.bind(name))
+    scene.settle()
+    assert sorted(scene.released) == [("pod-p", "GangDeadlinePassed"), ("pod-q", "deleted")]
+
+
 def test_a_release_of_which_the_feed_tells_first_is_not_remembered() -> None:
     """Our own command got no answer, and nobody asks for it again."""
     scene = Scene()
