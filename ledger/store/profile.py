@@ -36,6 +36,11 @@ _WRITING: Final = (
 # which SQLite lets an untrusted schema call only in newer versions.
 _READING: Final = ("PRAGMA query_only = ON", "PRAGMA trusted_schema = OFF")
 
+# The driver asks a value of these types how it is written, which fails by way of an exception, and
+# then takes it as it is. It takes it as it is at once where it is told that this is how.
+sqlite3.register_adapter(bytes, bytes)
+sqlite3.register_adapter(type(None), lambda none: none)
+
 
 def sqlite_engine(path: Path, *, write: bool) -> Engine:
     """
