@@ -12,11 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import Meta, structs
 
-from ledger.domain.bounds import bounds_of
+from ledger.domain.bounds import Name, bounds_of
+from ledger.domain.devices import DeviceRecord, DeviceShare, VirtualFunction
 from ledger.domain.errors import InputError, UnknownEventError
 from ledger.domain.log.codec import decode_value, misfit, plain_value
 from ledger.domain.log.events import (
     EVENT_TYPES,
+    GroupMember,
     GroupPlanned,
     LedgerEvent,
     PlannedMember,
@@ -161,7 +163,7 @@ def bounds_in(declared: Any) -> list[Any]:  # noqa: ANN401 - any type
         return [None]
     if typing.get_origin(declared) is typing.Annotated:
         meta: Meta = declared.__metadata__[0]
-        return [(meta.ge, meta.le)]
+        return [] if typing.get_args(declared)[0] is str else [(meta.ge, meta.le)]
     return [each for argument in typing.get_args(declared) for each in bounds_in(argument)]
 
 
@@ -173,6 +175,27 @@ def test_every_integer_of_an_event_has_the_bounds_of_its_name(kind: Any) -> None
         newest = getattr(kind, "newest_version", 0)
         expected = (newest, newest) if name == "version" and newest else bounds_of(name)
         assert all(each == expected for each in bounds_in(hints[name])), name
+
+
+KEYS = {
+    *("pod_uid", "pod_name", "namespace", "node_uid", "node_name", "witness_uid", "machine_id"),
+    *("system_uuid", "boot_id", "device_type", "device_id", "bus_id", "vf_bus_ids"),
+    "unknown_types",
+}
+"""Fields that are keys of an index."""
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [*KINDS, DeviceRecord, DeviceShare, VirtualFunction, GroupMember, PlannedMember],
+    ids=lambda kind: kind.__name__,
+)
+def test_every_name_that_is_looked_up_by_is_bounded(kind: Any) -> None:  # noqa: ANN401
+    """Wherever it stands: an index has no room for more."""
+    hints = typing.get_type_hints(kind, include_extras=True)
+    for name in KEYS.intersection(names_of(kind)):
+        declared = hints[name]
+        assert Name in (declared, *typing.get_args(declared)), name
 
 
 @given(data=st.data())
