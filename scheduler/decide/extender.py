@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import add
 from typing import Final
 
 import msgspec
@@ -19,6 +20,9 @@ from scheduler.decide.nodes.arrays import BoolArray, IntArray
 
 SCORE_MAX: Final = 1000
 """The best node's score; every further one has one less, so that no two are alike."""
+
+_SCORED: Final = [f',"Score":{score}}}' for score in range(SCORE_MAX, 0, -1)]
+_NAMES: Final = b',"NodeNames":['
 
 UNKNOWN_NODE: Final = "NodeNotInInventory"
 
@@ -80,6 +84,17 @@ def read_json(body: bytes) -> object:
     return value
 
 
+def without_names(body: bytes) -> tuple[bytes, bytes] | None:
+    """
+    Return a message without its names, and its end with them; None where they are not its end.
+
+    So kube-scheduler writes its questions and we our answers. If the first is an object by itself,
+    the names are those of the message: a member that is nested leaves no whole object before it.
+    """
+    at = body.rfind(_NAMES)
+    return None if at < 0 or not body.endswith(b"]}") else (body[:at] + b"}", body[at:])
+
+
 def arguments_of(value: object) -> ExtenderArguments:
     """
     Return the question that a body says which someone has parsed.
@@ -125,10 +140,14 @@ class NodeDirectory:
 
     Args:
         names: in the engine's order, distinct.
+
+    Attributes:
+        changes: grows whenever a name means another node, or none.
     """
 
     def __init__(self, names: Sequence[str] = ()) -> None:
         self._number_of = {name: number for number, name in enumerate(names)}
+        self.changes = 0
         self._scattered = True
         self._quoted: Texts = np.empty(len(names), dtype=np.object_)
         self._quoted[:] = [json.dumps(name) for name in names]
@@ -144,16 +163,17 @@ class NodeDirectory:
             self._quoted[number] = json.dumps(name)
             self._number_of[name] = number
             self._scattered = True
+            self.changes += 1
         self._closed.pop(name, None)
 
     def drop(self, name: str) -> None:
         """Forget a name whose node went."""
-        self._number_of.pop(name, None)
+        self.changes += self._number_of.pop(name, None) is not None
         self._closed.pop(name, None)
 
     def close(self, name: str, reason: str) -> None:
         """Let a node take nothing, for a reason that is about none of its Pods."""
-        self._number_of.pop(name, None)
+        self.changes += self._number_of.pop(name, None) is not None
         self._closed[name] = reason
 
     def number(self, name: str) -> int | None:
@@ -236,11 +256,10 @@ class NodeDirectory:
         listed counts 0.
         """
         best = self._quoted.take(asked.nodes.take(_ranked(filtered, SCORE_MAX))).tolist()
-        scores = range(SCORE_MAX, SCORE_MAX - len(best), -1)
-        items = [
-            f'{{"Host":{name},"Score":{score}}}' for name, score in zip(best, scores, strict=True)
-        ]
-        return f"[{','.join(items)}]".encode()
+        if not best:
+            return b"[]"
+        items = ',{"Host":'.join(map(add, best, _SCORED))
+        return f'[{{"Host":{items}]'.encode()
 
     @staticmethod
     def _reasons(filtered: Filtered, failed: Texts, which: BoolArray) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 import numpy as np
@@ -21,6 +22,7 @@ from scheduler.decide.extender import (
     failed_filter,
     member,
     read_json,
+    without_names,
 )
 from scheduler.decide.nodes.arrays import IntArray
 from scheduler.decide.outcome import Placement
@@ -85,6 +87,21 @@ class NoRefusals:
         """Do nothing."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Answered:
+    """
+    A filter that was answered.
+
+    Attributes:
+        names: the end of the answer: the names of the nodes that pass.
+        changes: those of the directory then.
+    """
+
+    judged: Judged
+    names: bytes
+    changes: int
+
+
 class Extender:
     """
     Answers filter, prioritize, preempt and bind.
@@ -112,6 +129,7 @@ class Extender:
         self._why_not = why_not
         self._holds = NoHolds() if holds is None else holds
         self._refusals = NoRefusals() if refusals is None else refusals
+        self._answered: _Answered | None = None
 
     def filter(self, body: bytes) -> bytes:
         """
@@ -146,7 +164,11 @@ class Extender:
             self._refusals.noted(request, judged.asked.nodes, why=judged.refusal)
         if best is not None and len(judged.filtered.passing) == 1:
             self._holds.expected(best, arguments.pod, judged.decided_at)
-        return view.directory.filter_result(judged.asked, judged.filtered, arguments.nodes)
+        answer = view.directory.filter_result(judged.asked, judged.filtered, arguments.nodes)
+        cut = without_names(answer)
+        if cut is not None:
+            self._answered = _Answered(judged, cut[1], view.directory.changes)
+        return answer
 
     def prioritize(self, body: bytes) -> bytes:
         """
@@ -156,13 +178,45 @@ class Extender:
             InputError: the call can't be read, or is about a Pod that no node can take.
             NotNowError: nothing is answered now.
         """
-        arguments = arguments_of(read_json(body))
-        self._check_now()
-        judged = self._judged(arguments)
+        pod = self._pod_of_last(body)
+        if pod is not None and self._answered is not None:
+            judged = self._answered.judged
+        else:
+            arguments = arguments_of(read_json(body))
+            self._check_now()
+            pod, judged = arguments.pod, self._judged(arguments)
         best = judged.filtered.best
         if best is not None:
-            self._holds.expected(best, arguments.pod, judged.decided_at)
+            self._holds.expected(best, pod, judged.decided_at)
         return self._view.directory.priorities(judged.asked, judged.filtered)
+
+    def _pod_of_last(self, body: bytes) -> Mapping[str, object] | None:
+        """
+        Return the Pod of a question that ends as the last filter's answer did, which was its.
+
+        Thousands of names are then neither read nor looked up again. None: all has to be read,
+        also where a node has come, gone or closed since.
+
+        Raises:
+            InputError: the Pod can't be read.
+            NotNowError: nothing is answered now.
+        """
+        last, cut = self._answered, without_names(body)
+        if last is None or cut is None or cut[1] != last.names:
+            return None
+        if last.changes != self._view.directory.changes:
+            return None
+        try:
+            value = read_json(cut[0])
+        except InputError:
+            return None
+        pod = value.get("Pod") if isinstance(value, dict) else None
+        if not isinstance(pod, dict):
+            return None
+        self._check_now()
+        request = self._view.asks(pod)
+        judged = None if isinstance(request, RefusedPod) else self._view.judged(request.uid)
+        return pod if judged is last.judged else None
 
     def _judged(self, arguments: ExtenderArguments) -> Judged:
         view = self._view
