@@ -21,7 +21,13 @@ Point = tuple[str, int]
 
 _FORKS: Final = multiprocessing.get_context("forkserver")
 _FORKS.set_forkserver_preload(
-    ["__main__", "tenure.serving.scheduler", "tests.support.killed_scheduler", __name__]
+    [
+        "__main__",
+        "tenure.cli",
+        "tenure.serving.scheduler",
+        "tests.support.killed_scheduler",
+        __name__,
+    ]
 )
 
 
