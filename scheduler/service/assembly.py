@@ -19,7 +19,7 @@ from scheduler.service.books import LiveBooks
 from scheduler.service.freshness import Freshness
 from scheduler.service.gangs import Gangs
 from scheduler.service.groups import LiveGroups
-from scheduler.service.holds import Holds
+from scheduler.service.holds import ASKED_AGAIN, Holds
 from scheduler.service.inventory import Inventory
 from scheduler.service.leading import Leading
 from scheduler.service.ports import Api, Clock, Recorder, Start
@@ -147,6 +147,7 @@ def give_way(view: ClusterView, books: LiveBooks, holds: Holds, groups: LiveGrou
         groups.node_gone(pod_uids)
 
     books.lifted, view.given_back = lifted, given_back
+    groups.planned = lambda uid: holds.end(uid, ASKED_AGAIN)
 
 
 def assemble(settings: SchedulingSettings, begun: Beginning, ports: Ports) -> Assembly:

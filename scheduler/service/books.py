@@ -243,8 +243,8 @@ class LiveBooks:
         if standing is None or standing.attempt != event.attempt:
             return
         del self._standing[uid]
-        is_unseen = uid not in self._view.pods.seen
-        if uid in self._gone or (is_unseen and event.reason in _PODS_END):
+        is_over = isinstance(event, PodReleased) or event.reason in _PODS_END
+        if uid in self._gone or (is_over and uid not in self._view.pods.seen):
             self._gone.discard(uid)
             self._attempts.pop(uid, None)
 

@@ -128,6 +128,7 @@ class LiveGroups:
         groups: lives and open places.
         given_up: told the UID of a Pod for which nobody waits any more, and why.
         freed: told the name of a node on which a place ended that nobody took.
+        planned: told the UID of a Pod that a plan is to be made for: its soft hold is over.
     """
 
     def __init__(
@@ -145,6 +146,7 @@ class LiveGroups:
         self.groups.follow(view.numbers)
         self.given_up: Callable[[str, str], None] = lambda _uid, _why: None
         self.freed: Callable[[str], None] = lambda _: None
+        self.planned: Callable[[str], None] = lambda _: None
         self._waiting: dict[str, dict[str, Waiting]] = {}  # group -> UID -> who waits
         self._pods: dict[str, set[str]] = {}  # group -> UIDs of its Pods
         self._group_of: dict[str, str] = {}  # UID of such a Pod -> its group
@@ -395,6 +397,8 @@ class LiveGroups:
         }
         if not members:  # a watch that is late tells of it as it was
             return None
+        for uid in members:
+            self.planned(uid)
         answer = self.groups.plan(list(members.values()), (), Among(self._view.engine, among))
         taken = [placement for placement in answer.placements if placement is not None]
         if answer.refusal is None and taken:
@@ -591,6 +595,8 @@ class LiveGroups:
         places = {place.request.uid: place.node for place in (*lifted, *self.groups.places(name))}
         self._unplan(name)
         nodes = frozenset(places.values())
+        for member in plan.members:
+            self.planned(member.uid)
         answer = self.groups.plan(plan.members, (), Among(self._view.engine, nodes))
         taken = [placement for placement in answer.placements if placement is not None]
         if {placement.request.uid: placement.node for placement in taken} == places:

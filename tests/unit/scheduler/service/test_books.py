@@ -127,7 +127,7 @@ def test_the_standing_of_a_pod_is_its_newest_reservation_until_that_ends() -> No
     assert bound.is_bound
     scene.record(PodReleased(pod_uid="pod-p", attempt=1, node_uid=event.node_uid, reason="deleted"))
     assert scene.books.standing("pod-p") is None
-    assert scene.books.attempts("pod-p") == 1
+    assert scene.books.attempts("pod-p") == 0, "it is gone, and asks no more"
 
 
 def test_a_process_that_starts_knows_what_nobody_knows_to_be_bound() -> None:

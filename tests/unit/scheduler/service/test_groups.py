@@ -174,6 +174,23 @@ def test_once_somebody_is_scheduled_a_member_alone_is_placed_beside_its_group() 
     assert len(scene.said(GroupPlanned)) == 1
 
 
+def test_who_has_a_soft_hold_is_planned_with_its_group() -> None:
+    """It was placed alone, and then nobody of the group was scheduled any more."""
+    scene = Scene("a", "b")
+    scene.job(2)
+    scene.passing("job-0", "a")
+    first = scene.reserve("job-0", "a")
+    assert scene.passing("job-1", "b") == ["b"]
+    assert scene.holds.node_of("pod-job-1") == "b"
+    scene.delete("job-0")
+    scene.end(first)
+    labels = scene.pods["job-1"]["metadata"]["labels"]
+    scene.create("job-2", 2, labels=labels)
+    [where] = scene.passing("job-2")
+    assert scene.passing("job-1") == [where]
+    assert not len(scene.holds)
+
+
 def test_a_pod_made_anew_under_the_name_of_a_member_is_another_one() -> None:
     """It has neither the place nor the reservation of the one before."""
     scene = Scene()
