@@ -31,12 +31,13 @@ from scheduler.decide.outcome import Placement
 from scheduler.record import events
 from scheduler.record.events import DecidedBy
 from scheduler.service.beginning import Beginning
+from scheduler.service.ending import DELETED
 from scheduler.service.groups import LiveGroups
 from scheduler.service.ports import BindCall, Chosen, Clock, NotChosen, Standing
 from scheduler.service.view import ClusterView
 
-_PODS_END: Final = frozenset({GONE, GONE_UNSEEN})
-"""Reasons for which a reservation is voided whose Pod nobody may have seen."""
+_PODS_END: Final = frozenset({GONE, GONE_UNSEEN, DELETED})
+"""Reasons of an end that say that the Pod is gone: who follows the ledger may hear of it last."""
 
 
 class LiveBooks:

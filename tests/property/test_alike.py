@@ -20,6 +20,7 @@ from scheduler.decide.filter import filtering
 from scheduler.decide.outcome import Placement, Unplaced
 from scheduler.decide.settings import SchedulingSettings
 from tests.property.test_cards_hints import machines, requests
+from tests.support.examples import examples
 from tests.support.machine_z import (
     ANY_VF,
     GPU,
@@ -198,8 +199,8 @@ def _share(record: DeviceRecord, percent: int, functions: tuple[str, ...]) -> De
 
 def test_refusals_of_loaded_machines_are_those_of_each_by_itself() -> None:
     """On machines that differ in nothing but their holders, over every wish about devices."""
-    refused = 0
-    for seed in range(240):
+    machines, refused = examples(240), 0
+    for seed in range(machines):
         engine = loaded(seed)
         for number, (limits, wishes) in enumerate(WISHES):
             asked = decode_pod(gpu_pod(limits, annotations=wishes))
@@ -211,4 +212,4 @@ def test_refusals_of_loaded_machines_are_those_of_each_by_itself() -> None:
                 assert engine.decide(request) == expected, (seed, number)
             engine.forget()
             refused += isinstance(expected, Unplaced)
-    assert refused > 100, "there is little to compare"
+    assert refused > 0.4 * machines, "there is little to compare"

@@ -16,6 +16,7 @@ from scheduler.decide.settings import SchedulingSettings
 from scheduler.whatif.defrag import DefragPlan, NoPlan, plan_moves
 from scheduler.whatif.what_if import WhatIf
 from tests.support.clusters import MIB, gpu_node, held, pod, running, share
+from tests.support.examples import examples
 
 CARD_BYTES = 100 * MIB
 PODS_MAX = 5
@@ -202,7 +203,7 @@ def test_a_plan_has_as_few_moves_as_any() -> None:
     It finds no shorter plan, and none where there is said to be none; every step of a plan fits
     when it is taken.
     """
-    assert disagreements(range(80)) == []
+    assert disagreements(range(examples(80))) == []
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from scheduler.service.leading import NOT_LEADER, Leading
+from tests.support.campaign import print_figures
 from tests.support.pausing import run_with_processes
 from tests.support.replicas import Replicated
 
@@ -56,7 +57,10 @@ def test_a_thousand_faults_around_leaders_change_nothing(tmp_path: Path) -> None
         assert play(world) == [], seed
         counts += world.faults.counts
         takeovers += world.takeovers
-    assert counts.total() - counts["act"] >= FAULTS
+    faults = counts.total() - counts["act"]
+    figures = {"worlds": CAMPAIGN, "acts": counts["act"], "faults": faults, "takeovers": takeovers}
+    print_figures("replicas", figures)
+    assert faults >= FAULTS
     assert takeovers > 3 * CAMPAIGN
     assert counts.keys() >= {
         *("pause", "cut from api", "cut from ledger", "clock off", "lease deleted"),

@@ -15,6 +15,7 @@ from scheduler.service.binding import Binder
 from scheduler.service.ending import SILENT, NodeWord
 from scheduler.service.releasing import Releasing
 from tests.support.binder_mutants import MUTANTS
+from tests.support.campaign import print_figures
 from tests.support.loops import run_in_virtual_time
 from tests.support.two_services import World
 
@@ -61,7 +62,9 @@ def test_a_thousand_faults_change_nothing(tmp_path: Path) -> None:
         assert play(world) == [], seed
         counts += world.faults.counts
 
-    assert counts.total() - counts["act"] >= FAULTS
+    faults = counts.total() - counts["act"]
+    print_figures("two services", {"worlds": CAMPAIGN, "acts": counts["act"], "faults": faults})
+    assert faults >= FAULTS
     assert {word.partition(" ")[0] for word in counts} >= {
         *("act", "answer", "api", "append", "crash", "deposed", "ledger", "watch"),
     }

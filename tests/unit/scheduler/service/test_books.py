@@ -125,9 +125,23 @@ def test_the_standing_of_a_pod_is_its_newest_reservation_until_that_ends() -> No
     bound = scene.books.standing("pod-p")
     assert bound is not None
     assert bound.is_bound
-    scene.record(PodReleased(pod_uid="pod-p", attempt=1, node_uid=event.node_uid, reason="deleted"))
+    scene.record(
+        PodReleased(pod_uid="pod-p", attempt=1, node_uid=event.node_uid, reason="completed")
+    )
     assert scene.books.standing("pod-p") is None
     assert scene.books.attempts("pod-p") == 0, "it is gone, and asks no more"
+
+
+def test_a_pod_that_was_gone_before_its_reservation_was_heard_of_is_forgotten() -> None:
+    """A standby may hear of the ledger later than of Pods: no event of the API comes again."""
+    scene = Scene()
+    scene.books.drop("pod-p")
+    event = scene.reserve(scene.chosen())
+    scene.record(
+        PodBound(pod_uid="pod-p", attempt=1, node_uid=event.node_uid),
+        PodReleased(pod_uid="pod-p", attempt=1, node_uid=event.node_uid, reason="deleted"),
+    )
+    assert scene.books.attempts("pod-p") == 0
 
 
 def test_a_process_that_starts_knows_what_nobody_knows_to_be_bound() -> None:
