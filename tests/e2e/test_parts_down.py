@@ -212,7 +212,7 @@ def test_watches_that_tell_what_no_api_server_does_change_nothing(
 ) -> None:
     """What is not believed is listed anew; nothing is decided by what is not so."""
     where = pods_in(namespace(managed=False))
-    go_through(world, where, partial(world.meddled, what, 40), SHORT_SECONDS)
+    go_through(world, where, partial(world.meddled, what, 15), SHORT_SECONDS)
     assert world.meddler.counts[what] > 0
 
 
