@@ -53,7 +53,7 @@ def test_a_thousand_faults_around_leaders_change_nothing(tmp_path: Path) -> None
     """Pauses, partitions from either side, clocks, a Lease that is deleted, rollouts, crashes."""
     counts, takeovers = Counter[str](), 0
     for seed in range(SAMPLE, SAMPLE + CAMPAIGN):
-        world = Replicated(seed, tmp_path)
+        world = Replicated(seed, tmp_path, groups=seed % 2 == 0)
         assert play(world) == [], seed
         counts += world.faults.counts
         takeovers += world.takeovers

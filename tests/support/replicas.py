@@ -9,7 +9,6 @@ from the ledger, clocks that are off, a Lease that somebody deletes, rollouts.
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import fields
 from datetime import UTC, datetime, timedelta
@@ -39,6 +38,8 @@ from tests.support.two_services import (
     Recorder,
     Service,
     World,
+    node_for,
+    to_bind,
 )
 
 _T = TypeVar("_T")
@@ -354,32 +355,18 @@ class Replicated(World):
     async def _node_of(self, one: Standby, pod: Json) -> str:
         if not one.alive:
             raise CrashedError
-        body = json.dumps({"Pod": pod, "NodeNames": list(NODES)}).encode()
-        names = json.loads(one.extender.filter(body)).get("NodeNames") or []
-        if not names:
-            return ""
-        if self.by_epoch.setdefault(one.leading.epoch, one.name) != one.name:
+        node = node_for(one.extender, pod)
+        if node and self.by_epoch.setdefault(one.leading.epoch, one.name) != one.name:
             self.broken.append(f"two answer in an epoch: {one.leading.epoch}")
-        if len(names) > 1:
-            body = json.dumps({"Pod": pod, "NodeNames": names}).encode()
-            best = json.loads(one.extender.prioritize(body))
-            names = [max(best, key=lambda each: each["Score"])["Host"]] if best else names
-        return str(names[0])
+        return node
 
     async def _bind(self, pod: Json, node: str, binding: set[str]) -> None:
-        metadata = pod["metadata"]
-        body = {
-            "PodNamespace": metadata["namespace"],
-            "PodName": metadata["name"],
-            "PodUID": metadata["uid"],
-            "Node": node,
-        }
         one = self._asked()
         try:
             if one is not None:
-                await self._call(one, one.extender.bind(json.dumps(body).encode()))
+                await self._call(one, one.extender.bind(to_bind(pod, node)))
         finally:
-            binding.discard(metadata["uid"])
+            binding.discard(pod["metadata"]["uid"])
 
     # --- what happens -------------------------------------------------------------------------
 

@@ -538,38 +538,26 @@ class World:
         if service is None:
             return ""
         try:
-            body = json.dumps({"Pod": pod, "NodeNames": list(NODES)}).encode()
-            names = json.loads(service.extender.filter(body)).get("NodeNames") or []
-            if len(names) > 1:
-                body = json.dumps({"Pod": pod, "NodeNames": names}).encode()
-                best = json.loads(service.extender.prioritize(body))
-                names = [max(best, key=lambda each: each["Score"])["Host"]] if best else names
+            node = node_for(service.extender, pod)
         except CrashedError:
             return ""
-        if names and self.faults.hits("another node than was best"):
+        if node and self.faults.hits("another node than was best"):
             return self.faults.rng.choice(NODES)
-        return str(names[0]) if names else ""
+        return node
 
     async def _bind(self, pod: Json, node: str, binding: set[str]) -> None:
-        metadata = pod["metadata"]
-        body = {
-            "PodNamespace": metadata["namespace"],
-            "PodName": metadata["name"],
-            "PodUID": metadata["uid"],
-            "Node": node,
-        }
         service = self._asked()
         try:
             if service is not None:
                 async with asyncio.timeout(HTTP_SECONDS):
-                    await service.extender.bind(json.dumps(body).encode())
+                    await service.extender.bind(to_bind(pod, node))
         except (TimeoutError, CrashedError):
             pass
         except asyncio.CancelledError:
             if service is not None and service.alive:
                 raise
         finally:
-            binding.discard(metadata["uid"])
+            binding.discard(pod["metadata"]["uid"])
 
     async def chaos(self) -> None:
         """Do to the cluster what its users, nodes and operators do."""
@@ -863,6 +851,29 @@ class World:
         """End whatever runs yet; what waits ends with the loop."""
         for service in self.services:
             service.crash()
+
+
+def node_for(extender: Extender, pod: Json) -> str:
+    """Return the node that kube-scheduler takes by an extender's answers, empty for none."""
+    body = json.dumps({"Pod": pod, "NodeNames": list(NODES)}).encode()
+    names = json.loads(extender.filter(body)).get("NodeNames") or []
+    if len(names) > 1:
+        body = json.dumps({"Pod": pod, "NodeNames": names}).encode()
+        best = json.loads(extender.prioritize(body))
+        names = [max(best, key=lambda each: each["Score"])["Host"]] if best else names
+    return str(names[0]) if names else ""
+
+
+def to_bind(pod: Json, node: str) -> bytes:
+    """Return kube-scheduler's call for a Pod that it wants on a node."""
+    metadata = pod["metadata"]
+    body = {
+        "PodNamespace": metadata["namespace"],
+        "PodName": metadata["name"],
+        "PodUID": metadata["uid"],
+        "Node": node,
+    }
+    return json.dumps(body).encode()
 
 
 def cards_of(pod: Json) -> list[tuple[str, int]]:
