@@ -41,6 +41,7 @@ from scheduler.decide.group.life import (
 from scheduler.decide.outcome import NodeReasons, Placement, ReasonCount, Unfit, Unplaced
 from scheduler.decide.refusal.reasons import message
 
+LEFT_MAX: Final = 256
 _NOT_YET: Final = Unfit(reason=GANG_UNFIT)
 """Only members that are still to come would fit: there is nothing to begin with."""
 
@@ -240,10 +241,16 @@ class Grouping:
             yield from places.values()
 
     def left(self, name: str, uid: str, now: str | None) -> None:
-        """Note that a Pod with a place left the group for another, or is gone (None)."""
-        life = self.lives.get(name)
-        if life is not None and uid in life.places:
-            self._left.setdefault(name, {})[uid] = now
+        """
+        Note that a Pod left the group for another, or is gone (None).
+
+        The plan that names it may be told of later; so many are remembered of a group.
+        """
+        if name in self.lives:
+            left = self._left.setdefault(name, {})
+            left[uid] = now
+            if len(left) > LEFT_MAX:
+                del left[next(iter(left))]
 
     def came(self, name: str, uid: str) -> None:
         """Note that a Pod is in this group, also where it left it before."""
@@ -308,9 +315,6 @@ class Grouping:
 
     def _put(self, name: str, life: GroupLife) -> None:
         self.lives[name] = life
-        left = self._left.get(name)
-        if left:
-            self._left[name] = {uid: now for uid, now in left.items() if uid in life.places}
         self._find_deadline(name)
 
     def _find_deadline(self, name: str) -> None:

@@ -112,7 +112,7 @@ DELAYS: Final = (0.0, 0.0, 0.01, 0.5, 5.0)
 
 REMEMBERED: Final = (
     *("agents._changes", "view._asked", "view._judged", "telling._due", "telling._said"),
-    *("refusing._told", "_shapes._by_identity", "view._reader._known"),
+    *("groups._left", "refusing._told", "_shapes._by_identity", "view._reader._known"),
 )
 """What may name Pods that are gone: each of these has a bound of its own."""
 _OF_PODS: Final = re.compile(r"\bp\d-\d+\b")
