@@ -23,7 +23,7 @@ settings.register_profile(
     deadline=None,
     derandomize=True,
     max_examples=examples(100),
-    suppress_health_check=[HealthCheck.too_slow],
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
 settings.load_profile("tenure")
 
