@@ -78,6 +78,8 @@ class RecoveryPlan:
                 pod_uid=held.pod_uid, attempt=held.attempt, node_uid=node_uid, reason="gone"
             )
             words.append((f"gone/{held.key}@{held.opened_position}", gone))
+        for allocation in self.allocations:  # of all first: one may hold what another one takes
+            words += self._followed(allocation)
         for number, allocation in enumerate(self.allocations[:first]):
             words += self._again(allocation, self.observed.get(number))
         return [self._new(key, event) for key, event in words]
@@ -92,9 +94,8 @@ class RecoveryPlan:
             wall_us=self.wall_us,
         )
 
-    def _again(self, allocation: Allocation, refused: str | None) -> list[tuple[str, LedgerEvent]]:
-        """Return what makes one reservation again, after what it took the place of."""
-        key = f"{allocation.pod_uid}/{allocation.attempt}"
+    def _followed(self, allocation: Allocation) -> list[tuple[str, LedgerEvent]]:
+        """Return what ends the earlier reservation that one took the place of."""
         found: list[tuple[str, LedgerEvent]] = []
         for node_uid, node in self.past.nodes.items():
             for held in node.holdings.values():
@@ -106,10 +107,15 @@ class RecoveryPlan:
                         reason=f"attempt {allocation.attempt} followed in what was lost",
                     )
                     found.append((f"void/{held.key}@{held.opened_position}", voided))
+        return found
+
+    def _again(self, allocation: Allocation, refused: str | None) -> list[tuple[str, LedgerEvent]]:
+        """Return what makes one reservation again."""
+        key = f"{allocation.pod_uid}/{allocation.attempt}"
         if refused is not None:
             drift = _drift(allocation, refused)
             asked = self.past.requests.get(allocation.pod_uid)
-            return [*found, (f"hold/{key}", _observed(allocation, asked)), (f"drift/{key}", drift)]
+            return [(f"hold/{key}", _observed(allocation, asked)), (f"drift/{key}", drift)]
         bound = PodBound(
             pod_uid=allocation.pod_uid, attempt=allocation.attempt, node_uid=allocation.node_uid
         )
@@ -118,7 +124,7 @@ class RecoveryPlan:
             self.texts[allocation.pod_uid],
             self.past.requests.get(allocation.pod_uid),
         )
-        return [*found, (f"hold/{key}", again), (f"bound/{key}", bound)]
+        return [(f"hold/{key}", again), (f"bound/{key}", bound)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
