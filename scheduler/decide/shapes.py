@@ -9,6 +9,7 @@ from typing import Final
 
 from ledger.domain.devices import GPU, WHOLE_PERCENT
 from ledger.domain.dialects.names import Dialect
+from ledger.domain.dialects.registry import reader_of
 from ledger.domain.kube.shared_templates import Amounts, template_amounts
 from ledger.domain.request.requests import (
     CpuSetDemand,
@@ -114,7 +115,11 @@ class Shape:
 
         Rule: docs/DIVERGENCES.md, Placing by count: whole cards that a device plugin chooses.
         """
-        return self.plain_percent == WHOLE_PERCENT and self.dialect is Dialect.NVIDIA
+        return (
+            self.plain_percent == WHOLE_PERCENT
+            and self.dialect is not None
+            and reader_of(self.dialect).by_plugin
+        )
 
 
 _value_of: Final[Callable[[Shape], Hashable]] = attrgetter(*(field.name for field in fields(Shape)))

@@ -20,6 +20,7 @@ PLACEMENT_KEYS: Final = {
     "uid",
     "node",
     "devices",
+    "counted",
     "cpuset",
     "cpuSharedPools",
     "annotations",

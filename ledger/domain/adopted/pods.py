@@ -45,7 +45,6 @@ from ledger.domain.devices import (
     cores_to_percent,
     ratio_to_bytes,
 )
-from ledger.domain.dialects.names import Dialect
 from ledger.domain.dialects.registry import READERS, reader_of
 from ledger.domain.errors import InputError
 from ledger.domain.kube.node_objects import NO_WITNESSES, KubeletReports
@@ -187,7 +186,8 @@ def _counted(found: Found, asker: Asker) -> dict[str, int]:
 
     Nothing is known of other dialects: whom nobody gave a card may use any.
     """
-    if asker.dialect is not Dialect.NVIDIA or not all(map(is_whole, asker.demands)):
+    by_plugin = asker.dialect is not None and reader_of(asker.dialect).by_plugin
+    if not (by_plugin and all(map(is_whole, asker.demands))):
         return {}
     named = sum(share.device_type == TYPE_GPU for share in found.shares)
     left = sum(demand.count for demand in asker.demands) - named

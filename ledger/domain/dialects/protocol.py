@@ -150,6 +150,7 @@ class DialectReader:
             stands beside it (quotas).
         takes_wishes: scopes, exclusive parts and partitions can be wished for.
         bounded_search: the search for cards may be cut short, of which the Pod then tells.
+        by_plugin: a device plugin chooses the cards of whoever runs, and nobody tells which.
         sources: the names of what `adopted` reads, in the order asked.
         adopted: what a running Pod holds by the dialect's annotations; None without one.
         unread: what annotations say although they name no card, where no source names any.
@@ -176,6 +177,7 @@ class DialectReader:
     sums: Mapping[str, tuple[str, int]] = field(default_factory=dict)
     takes_wishes: bool = True
     bounded_search: bool = False
+    by_plugin: bool = False
     sources: tuple[str, ...] = ()
     adopted: Callable[[Asker], Found | None] = nothing_adopted
     unread: Callable[[Asker], Sequence[str]] = nothing_unread

@@ -113,7 +113,7 @@ class Fitting:
     def knows_cards(self, shape: Shape, nodes: IntArray) -> BoolArray | bool:
         """Return on which nodes it is known which cards are free, if the shape asks for that."""
         gpus = self._arrays.gpus
-        if shape.is_counted or not gpus.is_counted:
+        if not gpus.is_counted or shape.is_counted:
             return True
         if all(demand.device_type != GPU for demand in shape.demands):
             return True

@@ -125,6 +125,7 @@ def _amounts(percent: int | None, size: int | None, _vocabulary: Vocabulary) -> 
 
 READER: Final = DialectReader(
     dialect=Dialect.NVIDIA,
+    by_plugin=True,
     words=DialectWords(
         name=str(Dialect.NVIDIA),
         resources=WHOLE_CARD_NAMES,
