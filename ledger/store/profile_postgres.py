@@ -17,6 +17,14 @@ from ledger.store.place import without_password
 
 CONNECT_SECONDS: Final = 5
 APPLICATION: Final = "tenure"
+SILENCE: Final = {
+    "keepalives": 1,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 30_000,
+}
+"""Half a minute of silence is the end of a connection, not the two hours of the kernel."""
 
 _ALWAYS: Final = {
     "lock_timeout": "5s",
@@ -88,6 +96,7 @@ def postgres_engine(url: URL, *, write: bool) -> Engine:
         "options": " ".join(options),
         "application_name": APPLICATION,
         "connect_timeout": CONNECT_SECONDS,
+        **{name: value for name, value in SILENCE.items() if name not in url.query},
         "client_encoding": "utf8",
     }
     logging.getLogger("psycopg").addFilter(_is_news)

@@ -164,6 +164,8 @@ class ClusterSnapshot:
         refused: Pod UID -> the reasons of its newest refusal.
         untold: facts that nobody wrote down here, so that nothing was decided by them.
         knows_nodes: every node is told as deciding reads it.
+        by_count: whole cards are placed by count where nobody knows which are held, as in a
+            simulation.
     """
 
     nodes: tuple[NodeFacts, ...]
@@ -174,6 +176,7 @@ class ClusterSnapshot:
     refused: Mapping[str, tuple[RefusalReason, ...]] = field(default_factory=dict)
     untold: tuple[str, ...] = ()
     knows_nodes: bool = True
+    by_count: bool = False
 
     def others(self, pod_uid: str) -> list[Holder]:
         """Return who holds what beside one Pod; what is kept for that Pod is free for it."""

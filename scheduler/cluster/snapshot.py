@@ -159,6 +159,7 @@ def snapshot_of_objects(objects: FileObjects, settings: SchedulingSettings) -> C
         settings=with_templates(settings, objects.shared_templates),
         requests=objects.requests,
         broken=objects.broken,
+        by_count=True,
     )
 
 
@@ -224,6 +225,7 @@ def snapshot_of_ledger(
         refused={uid: event.reasons for uid, event in told.refusals.items()},
         untold=tuple(untold),
         knows_nodes=knows_nodes,
+        by_count=source.is_simulation,
     )
 
 
@@ -284,6 +286,7 @@ def _holders(
                 dialect="" if event is None else event.dialect,
                 snapshot=PodSnapshot() if event is None else event.snapshot,
                 annotations={} if event is None else event.annotations,
+                counted=event.counted if isinstance(event, PodObserved) else {},
             )
             seen.add(holding.pod_uid)
             group = event.group if isinstance(event, PodReserved) else ""

@@ -11,7 +11,7 @@ from msgspec import structs
 from ledger.domain.annotations.cpu import CpuSharedPool, NumaPolicy
 from ledger.domain.cpuset import EMPTY, CpuSet
 from ledger.domain.devices import GPU, WHOLE_PERCENT, DeviceRecord, DeviceShare, ratio_to_bytes
-from ledger.domain.request.requests import DeviceDemand, PodRequest
+from ledger.domain.request.requests import DeviceDemand, PodRequest, is_member
 from scheduler.decide.cards.choose import choose
 from scheduler.decide.cards.fit import LEAST_ALLOCATED
 from scheduler.decide.cards.gpus import is_shaped
@@ -112,11 +112,13 @@ class Allocator:
         Return the placement on a node where it is known how many cards are free, not which.
 
         Rule: docs/DIVERGENCES.md, Placing by count: never for a member of a group, which is
-        planned on cards, nor where cards have to be near to each other, CPUs or NICs.
+        planned on cards, nor where cards have to be near to each other, CPUs or NICs, nor beside
+        CPUs of its own.
         """
         count = shape.plain_count
-        is_in_group = request.group is not None or request.gang is not None
-        if aligned or is_in_group or request.joint is not None or not shape.is_counted:
+        facts = self._arrays.nodes[row]
+        shaped = aligned or facts.honors_partitions or demand_on(request, facts) is not None
+        if shaped or is_member(request) or request.joint is not None or not shape.is_counted:
             return Unfit(reason=reasons.UNKNOWN_CARD.text)
         free = self._arrays.gpus.whole.item(row)
         if free < count:

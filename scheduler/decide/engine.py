@@ -12,7 +12,7 @@ import numpy.typing as npt
 from ledger.domain.log.events import PodObserved
 from ledger.domain.log.workload import NO_WORKLOAD, Workload
 from ledger.domain.nodes import NodeFacts
-from ledger.domain.request.requests import PodRequest
+from ledger.domain.request.requests import PodRequest, is_member
 from scheduler.decide.allocator import Allocator, has_gpus
 from scheduler.decide.cards.view import NodeView
 from scheduler.decide.filter.equivalence import REFUSALS_BEFORE, EquivalenceClasses
@@ -303,7 +303,7 @@ class Engine:
         if not len(rows):
             return False
         fits = self._fitting.feasible(shape, rows)
-        if request.group is not None or request.gang is not None:
+        if is_member(request):
             fits &= self._named(request).take(rows)
         if request.memory_bytes:
             fits &= self._arrays.memory_free.take(rows) >= request.memory_bytes

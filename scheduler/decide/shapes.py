@@ -26,8 +26,8 @@ NOT_READ: Final = {
     "uid": "who asks, not what for",
     "namespace": "who asks, not what for",
     "name": "who asks, not what for",
-    "group": "says with whom a Pod is planned; where it fits alone is its own matter",
-    "gang": "says with whom a Pod starts; where it fits alone is its own matter",
+    "group": "says with whom a Pod is planned; that it has one, the closer look asks (`is_member`)",
+    "gang": "says with whom a Pod starts; that it has one, the closer look asks (`is_member`)",
     "snapshot": "what is recorded of the Pod beside the decision; its QoS class is read",
 }
 """The fields of a request that no decision about one Pod reads, each with the reason."""

@@ -74,8 +74,10 @@ class Gangs:
             self._plan_at = now + PLAN_SECONDS
             self._groups.review_all()
             await self._tell()
-            await self._evict()
+            refused = await self._evict()
             await self._let_go()
+            if refused is not None:
+                raise refused
         await self._tell()
 
     async def _tell(self) -> None:
@@ -98,12 +100,14 @@ class Gangs:
         """Return why a Pod was evicted, empty for one that was not."""
         return DEADLINE if pod_uid in self._evicted else ""
 
-    async def _evict(self) -> None:
+    async def _evict(self) -> ApiError | None:
         """
         Ask for the end of bound members of gangs that missed their deadline, if they are to go.
 
-        A budget that does not allow it now is asked again.
+        A budget that does not allow it now is asked again. What the API server refuses otherwise
+        is of one Pod: the others are asked for, and the first such answer is returned.
         """
+        refused: ApiError | None = None
         partial = self._groups.partials()
         self._evicted.intersection_update(partial)
         for uid in partial:
@@ -120,11 +124,12 @@ class Gangs:
                 continue
             except ApiError as error:
                 if error.status not in {NOT_FOUND, TOO_MANY_REQUESTS}:
-                    raise
+                    refused = refused or error
                 _log.warning("not evicted", extra={**words, "error": str(error)})
                 continue
             self._evicted.add(uid)
             _log.info("evicted", extra=words)
+        return refused
 
     async def _let_go(self) -> None:
         """Lift the gates of the gangs that are planned, one after the other."""

@@ -7,9 +7,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from ledger.domain.devices import level_percent
+from ledger.domain.errors import InputError
+from ledger.domain.kube.pod_spec import APP, pod_total
 from ledger.domain.log.events import PodObserved, decode_event
 from ledger.domain.nodes import NodeFacts
-from ledger.domain.resources import TYPE_GPU
+from ledger.domain.quantity import parse_quantity
+from ledger.domain.request.requests import PodSnapshot
+from ledger.domain.resources import TYPE_GPU, WHOLE_CARD_NAMES
 from ledger.store.reading.report_rows import Device, HealthRow, HolderRow, Node, UnknownRow
 from scheduler.usage.model import WHOLE, CardNow, MappedNode
 
@@ -149,9 +153,33 @@ def unknown_cards(event: PodObserved) -> int:
     """
     Return how many cards a Pod holds that nobody can name: as many as it asked for, whole.
 
+    Rule: design section 3, the whole Pod's request, where the event has no number of its own.
+
     At least 1 for a Pod on an unknown card, 0 for any other.
     """
-    return event.counted.get(TYPE_GPU, 1) if TYPE_GPU in event.unknown_types else 0
+    if TYPE_GPU not in event.unknown_types:
+        return 0
+    asked = _whole_cards(event.snapshot)
+    named = sum(1 for share in event.shares if share.device_type == TYPE_GPU)
+    return event.counted.get(TYPE_GPU) or max(1, asked - named)
+
+
+def _whole_cards(snapshot: PodSnapshot) -> int:
+    kinds = snapshot.kinds
+    cards = dict.fromkeys(kinds, 0)  # in starting order
+    for key, amount in snapshot.original.items():
+        container, _, resource = key.partition(".")
+        if resource in WHOLE_CARD_NAMES:
+            cards[container] = cards.get(container, 0) + _count(amount)
+    parts = ((kinds.get(name, APP), {TYPE_GPU: count}) for name, count in cards.items())
+    return pod_total(parts).get(TYPE_GPU, 0)
+
+
+def _count(amount: str) -> int:
+    try:
+        return max(0, parse_quantity(amount).ceil())
+    except InputError:
+        return 0
 
 
 def _node(name: str, cards: Sequence[CardNow], observed: Sequence[PodObserved]) -> MappedNode:

@@ -133,7 +133,7 @@ def nearest(request: PodRequest, what_if: WhatIf, *, decisions_max: int = DECISI
     at_most: list[Smaller] = []
     if not (smaller or others or ending):
         others = _with_endings(request, what_if, decisions_max, cut)
-        empty = WhatIf(what_if.nodes, (), what_if.settings)
+        empty = WhatIf(what_if.nodes, (), what_if.settings, by_count=what_if.by_count)
         at_most, _ = smaller_requests(request, empty, decisions_max=decisions_max)
     return Nearest(
         fits=None,
@@ -191,7 +191,8 @@ def _others(request: PodRequest, what_if: WhatIf, cut: list[str]) -> list[Otherw
 def _other_nodes(request: PodRequest, what_if: WhatIf) -> Iterator[Otherwise]:
     """Yield what whoever runs the cluster could change: health, partition policy, settings."""
     for text, nodes, settings in _conversions(request, what_if):
-        answer = WhatIf(nodes, what_if.holders.values(), settings).decide(request)
+        otherwise = WhatIf(nodes, what_if.holders.values(), settings, by_count=what_if.by_count)
+        answer = otherwise.decide(request)
         if isinstance(answer, Placement):
             yield Otherwise(texts=(text,), node=answer.node)
 

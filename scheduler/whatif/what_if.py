@@ -49,8 +49,10 @@ class WhatIf:
         *,
         wanted: str = "",
         accepts: Accepts | None = None,
+        by_count: bool = False,
     ) -> None:
         self._wanted = wanted
+        self.by_count = by_count
         self._accepts = accepts
         self.nodes = tuple(nodes)
         self.holders = {holder.uid: holder for holder in holders}
@@ -58,7 +60,8 @@ class WhatIf:
         self.settings = replace(settings, node_policy=policy)
         requests = [holder.request for holder in self.holders.values() if holder.request]
         self.decisions = 0
-        self._engine = Engine(self.nodes, self.settings, workload=workload_of(requests))
+        workload = workload_of(requests)
+        self._engine = Engine(self.nodes, self.settings, workload=workload, by_count=by_count)
         self._by_node: dict[int, list[Holder]] = {}
         for holder in self.holders.values():
             self._engine.adopt(holder.node, holder.held)
@@ -148,7 +151,14 @@ def what_if_of(
         replace(holder, fixed=KEPT) if holder.path in kept and not holder.fixed else holder
         for holder in cluster.others(pod_uid)
     ]
-    return WhatIf(cluster.nodes, holders, cluster.settings, wanted=pod_uid, accepts=accepts)
+    return WhatIf(
+        cluster.nodes,
+        holders,
+        cluster.settings,
+        wanted=pod_uid,
+        accepts=accepts,
+        by_count=cluster.by_count,
+    )
 
 
 def on_one(part: str | None) -> Accepts | None:

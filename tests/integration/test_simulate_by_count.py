@@ -168,3 +168,28 @@ def test_a_comparison_counts_the_cards_that_were_held_by_number(line: CommandLin
 
     rows = json.loads(answer.out)
     assert [row["cards_untouched"] for row in rows] == [5, 5]
+
+
+def test_a_group_before_it_changes_nothing_for_a_plain_pod(line: CommandLine) -> None:
+    """What a member is refused for is not remembered for who asks for as much."""
+    name = "gputopology.scheduling.koordinator.sh/"
+    labels = {f"{name}name": "g", f"{name}replica": "1"}
+    answer = simulated(
+        line, plugin_node(), runs("r", 1), a_pod("m", 1, labels=labels), a_pod("p", 1)
+    )
+
+    assert places(answer) == {"m": (None, 0), "p": ("n1", 1)}
+
+
+def test_why_and_defrag_count_as_the_simulation_did(line: CommandLine) -> None:
+    """Ending one Pod of one card is enough; and where seven are free nobody has to move."""
+    simulated(line, plugin_node(), runs("r", 1), a_pod("p", 7), a_pod("late", 1))
+    why = line.ask("why", "ml/late")
+    assert "unknown card" not in why.out
+    assert "end 2 Pods" not in why.out
+
+    roomy = CommandLine(line.ledger.parent / "roomy.db", line.capture)
+    simulated(roomy, plugin_node(), runs("r", 1), a_pod("p", 1))
+    plan = roomy.ask("defrag", "plan", "--gpus", "1", "--dialect", "nvidia")
+    assert plan.code == 0
+    assert "no plan" not in plan.out

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -16,6 +17,7 @@ from ledger.domain.dialects.names import Dialect
 from ledger.domain.log.events import PodObserved
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.requests import DeviceDemand, GangRef, GroupRef, PodRequest
+from ledger.domain.topology import Cpu, cpu_topology_of
 from scheduler.decide.engine import Engine
 from scheduler.decide.outcome import Placement, Unplaced
 from scheduler.decide.settings import POLICIES, SchedulingSettings
@@ -264,3 +266,63 @@ def test_who_is_counted_and_who_is_named_share_no_card() -> None:
     answer = engine.decide(wholes(4))
     assert isinstance(answer, Placement)
     assert [share.minor for share in answer.shares] == [0, 1, 2, 3]
+
+
+def test_what_a_member_of_a_gang_was_told_is_no_answer_to_another_pod() -> None:
+    """Both ask for one card, and one of the two has to know which."""
+    engine = engine_of(seen("s", 0, counted=1))
+    member = replace(wholes(1, "m"), gang=GangRef(name="g", min_available=1, waiting_seconds=60))
+    assert why_not(engine, member) == UNKNOWN
+    assert isinstance(engine.decide(wholes(1)), Placement)
+    assert why_not(engine, member) == UNKNOWN
+
+
+def test_who_gets_cpus_of_his_own_is_not_placed_by_count() -> None:
+    """A node's policy gives a Guaranteed Pod whole cores; by count it would get none."""
+    cpus = cpu_topology_of(Cpu(id=cpu, core=cpu // 2, socket=0, numa=0) for cpu in range(8))
+    facts: dict[str, Any] = {
+        "cpu_topology": cpus,
+        "cpu_bind_policy": "FullPCPUs",
+        "cpu_milli": 8000,
+    }
+    pinned = replace(wholes(1), bound_cpus=4, cpu_milli=4000)
+    named = engine_of(**facts).decide(pinned)
+    assert isinstance(named, Placement)
+    assert named.cpuset
+    assert why_not(engine_of(seen("s", 0, counted=1), **facts), pinned) == UNKNOWN
+
+
+def test_a_node_that_gives_by_its_partition_table_gives_nothing_by_count() -> None:
+    """Three cards are no partition there, whoever runs."""
+    engine = engine_of(seen("s", 0, counted=1), honors_partitions=True)
+    assert why_not(engine, wholes(3)) == UNKNOWN
+
+
+@pytest.mark.parametrize("first", ["n0", "n1"])
+def test_a_card_that_the_machine_does_not_list_is_unknown_beside_one_that_is_counted(
+    first: str,
+) -> None:
+    """Of two cards that a Pod has through one Node, the other Node of the machine lists neither."""
+    listed = replace(node(0, 4), machine_id="m", system_uuid="u")
+    strange = replace(node(1, 4), machine_id="m", system_uuid="u")
+    nodes = sorted((listed, strange), key=lambda each: each.uid != first)
+    engine = Engine(nodes, SchedulingSettings(), by_count=True)
+    engine.adopt(nodes.index(listed), seen("s", 0, 0, counted=1))
+
+    for number in range(2):
+        assert engine.try_place(wholes(3), number) is None
+
+
+def test_no_more_is_allocated_than_there_is() -> None:
+    """A Pod of four runs where the plugin offers three, and another of two beside it."""
+    engine = Engine([node(0, 3)], SchedulingSettings(), by_count=True)
+    engine.adopt(0, seen("s", 0, counted=4))
+    assert (engine.core_percent_allocated, engine.gpu_percent_held) == (300, 300)
+    engine.adopt(0, seen("t", 0, 0, counted=1))
+    assert (engine.core_percent_allocated, engine.gpu_percent_held) == (300, 300)
+    engine.release("s")
+    assert (engine.core_percent_allocated, engine.gpu_percent_held) == (200, 200)
+    engine.put_node(node(0, 1))
+    assert (engine.core_percent_allocated, engine.gpu_percent_held) == (100, 100)
+    engine.release("t")
+    assert (engine.core_percent_allocated, engine.gpu_percent_held) == (0, 0)

@@ -7,6 +7,7 @@ device type is reported as held on an unknown card, and never guessed.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -35,6 +36,7 @@ from ledger.domain.annotations.device_allocated import (
 )
 from ledger.domain.annotations.gpu_topology import decode_gpu_topology
 from ledger.domain.annotations.qos import read_qos_class
+from ledger.domain.bounds import NAME_MAX
 from ledger.domain.cpuset import EMPTY, CpuSet
 from ledger.domain.device_types import Unit
 from ledger.domain.devices import (
@@ -169,7 +171,7 @@ def adopt(
         source=found.source or ("" if unknown else cpus.source),
         shares=found.shares,
         cpuset=cpus.cpuset,
-        unknown_types=tuple(sorted(unknown)),
+        unknown_types=tuple(sorted(map(_short, unknown))),
         counted=_counted(found, asker) if TYPE_GPU in unknown else {},
         dialect="" if gpu.dialect is None else str(gpu.dialect),
         annotations={**cpus.annotations, **_card_words(spec)},
@@ -214,6 +216,14 @@ def _card_words(spec: PodSpec) -> dict[str, str]:
         if more
         else {}
     )
+
+
+def _short(name: str) -> str:
+    """Return a name that a stranger wrote, as far as a name that is recorded may be long."""
+    if len(name) <= NAME_MAX:
+        return name
+    digest = hashlib.sha256(name.encode("utf-8", "backslashreplace")).hexdigest()[:16]
+    return f"{name[: NAME_MAX - 17]}~{digest}"
 
 
 def _few(faults: Sequence[str]) -> tuple[str, ...]:
@@ -423,7 +433,7 @@ def _unit_share(
         memory_bytes=memory,
         memory_ratio_percent=bytes_to_ratio(memory, card.memory_bytes),
         exclusive=counted,
-        vf_bus_ids=tuple(vf.bus_id for vf in entry.vfs),
+        vf_bus_ids=tuple(_short(vf.bus_id) for vf in entry.vfs),
     )
 
 

@@ -281,6 +281,11 @@ class PodRequest:
         return f"{self.namespace}/{self.name}"
 
 
+def is_member(request: PodRequest) -> bool:
+    """Tell whether a Pod belongs to a group or a gang."""
+    return request.group is not None or request.gang is not None
+
+
 def group_name(request: PodRequest) -> str:
     """Return the name of the group or gang a Pod belongs to, empty without one."""
     if request.gang is not None:

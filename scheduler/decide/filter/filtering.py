@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from ledger.domain.request.requests import PodRequest
+from ledger.domain.request.requests import PodRequest, is_member
 from scheduler.decide.allocator import Allocator
 from scheduler.decide.filter.equivalence import REFUSALS_BEFORE, EquivalenceClasses
 from scheduler.decide.filter.fitting import Fitting
@@ -38,8 +38,9 @@ class UnfitCache:
     """
     Remembers refusals of nodes that only a closer look can refuse.
 
-    A node's answer depends on the request's shape, its wishes and the node alone, so it holds
-    until the node changes. A Pod that waits is then not tried on every node again and again.
+    A node's answer depends on the request's shape, its wishes, whether it is a member of a group
+    (whose cards have to be known) and the node alone, so it holds until the node changes. A Pod
+    that waits is then not tried on every node again and again.
     """
 
     def __init__(self, arrays: NodeArrays) -> None:
@@ -50,7 +51,7 @@ class UnfitCache:
         """Return row -> why not, for nodes as they are now; what is added is remembered."""
         log = self._arrays.log
         memory_bytes = request.memory_bytes if self._arrays.aligns else 0
-        key = (id(shape), wishes_of(request), memory_bytes)
+        key = (id(shape), wishes_of(request), is_member(request), memory_bytes)
         looks = self._known.get(key)
         if looks is None:
             looks = self._known[key] = _Looks(shape, log.position)

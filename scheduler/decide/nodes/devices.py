@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -44,6 +44,18 @@ _BY_CARD: Final = (
 """The arrays with a row per node, by what a number in them is of."""
 
 
+class _StandIns(NamedTuple):
+    """
+    Cards of one node that stand in for those that are counted.
+
+    Attributes:
+        lacking: counted cards for which there is not even a closed one that nobody has.
+    """
+
+    columns: list[int]
+    lacking: int
+
+
 class DeviceArrays:
     """
     What each card of one type has, what is free on it, and what it can still give.
@@ -71,8 +83,10 @@ class DeviceArrays:
             once; 0 when closed or held alone, `WHOLE_PERCENT` only without any tenant.
         whole: untouched cards per node, by `left`.
         left_total: sum of `left` per node.
+        counted_over: counted cards for which no untouched card is there, of the whole cluster.
         closed_count: cards of the whole cluster that are not open.
-        core_over: core percent that is held beyond what cards have, of the whole cluster.
+        core_over: core percent that is held beyond what cards have, of the whole cluster, with
+            counted cards that are not there.
     """
 
     def __init__(self, device_type: str, nodes: Sequence[NodeFacts]) -> None:
@@ -97,7 +111,7 @@ class DeviceArrays:
         self.instances: IntArray = np.zeros(shape, dtype=np.int64)
         self.unknown: IntArray = np.zeros(len(nodes), dtype=np.int64)
         self.counted: IntArray = np.zeros(len(nodes), dtype=np.int64)
-        self._stand_ins: dict[int, list[int]] = {}  # columns, of nodes where some are counted
+        self._stand_ins: dict[int, _StandIns] = {}  # of nodes where some are counted
         self.barred: BoolArray = np.zeros(shape, dtype=np.bool_)
         self.amounts_cap: dict[str, IntArray] = {}
         self.amounts_free: dict[str, IntArray] = {}
@@ -108,6 +122,7 @@ class DeviceArrays:
         self.left_total: IntArray = np.zeros(len(nodes), dtype=np.int64)
         self.closed_count = 0
         self.core_over = 0
+        self.counted_over = 0
         self._functions: dict[tuple[int, int], Counter[str]] = {}
         for row, (node, records) in enumerate(zip(nodes, listed, strict=True)):
             if records:
@@ -160,7 +175,8 @@ class DeviceArrays:
                 del self.amounts_cap[name], self.amounts_free[name]
         for column in range(len(self.records[node])):
             self._functions.pop((node, column), None)
-        self._stand_ins.pop(node, None)
+        if node in self._stand_ins:
+            self._count_over(-self._stand_ins.pop(node).lacking)
 
     def _list(self, node: int, records: Sequence[DeviceRecord], facts: NodeFacts) -> None:
         """Enter the inventory in a row that is clear."""
@@ -304,18 +320,26 @@ class DeviceArrays:
             return
         records = self.records[node]
         untouched = [
-            column
-            for column in range(len(records))
-            if self.open.item(node, column) and not self.tenants.item(node, column)
+            column for column in range(len(records)) if not self.tenants.item(node, column)
         ]
-        self._stand_ins[node] = untouched[:counted]
-        for column in untouched[:counted]:
+        taken = [column for column in untouched if self.open.item(node, column)][:counted]
+        self._stand_ins[node] = _StandIns(taken, max(0, counted - len(untouched)))
+        self._count_over(self._stand_ins[node].lacking)
+        for column in taken:
             self._add(node, column, _all_of(records[column]), 1)
 
     def _send_away(self, node: int) -> None:
         """Let the cards that stand in be untouched again."""
-        for column in self._stand_ins.pop(node, ()):
+        stand_ins = self._stand_ins.pop(node, None)
+        if stand_ins is None:
+            return
+        self._count_over(-stand_ins.lacking)
+        for column in stand_ins.columns:
             self._add(node, column, _all_of(self.records[node][column]), -1)
+
+    def _count_over(self, cards: int) -> None:
+        self.counted_over += cards
+        self.core_over += WHOLE_PERCENT * cards
 
     def add_unknown(self, node: int, holders: int) -> None:
         """Count a holder of a card that nobody can name, or forget it (-1)."""

@@ -134,7 +134,8 @@ class Holdings:
                 if devices is self._arrays.gpus:
                     percent = level_percent(share.core_percent, share.memory_ratio_percent)
                     levels[taken.node, column] += percent
-        counted = WHOLE_PERCENT * int(self._arrays.gpus.counted.sum())
+        gpus = self._arrays.gpus
+        counted = WHOLE_PERCENT * (int(gpus.counted.sum()) - gpus.counted_over)
         return counted + sum(
             min(percent, self._arrays.gpus.core_cap.item(key)) for key, percent in levels.items()
         )
@@ -292,12 +293,13 @@ class Holdings:
         cards: list[tuple[DeviceArrays, int, DeviceShare, Amounts]] = []
         strange: list[DeviceShare] = []
         unlisted: list[DeviceId] = []
-        unknown, is_elsewhere = held.unknown_types, held.home != facts.uid
+        unknown, is_elsewhere, is_lost = held.unknown_types, held.home != facts.uid, False
         for share in held.shares:
             there = share
             if is_elsewhere:
                 card = same_device(share, facts.devices)
                 if card is None:
+                    is_lost = True
                     unknown = (*unknown, share.device_type)
                     unlisted.append(_id(share))
                     continue
@@ -315,7 +317,7 @@ class Holdings:
         if is_elsewhere:
             unknown = tuple(dict.fromkeys(unknown))
         lost = (*unknown, *[share.device_type for share in strange])
-        counted = {} if len(lost) > len(held.unknown_types) else held.counted
+        counted = _NOTHING if is_lost or strange else held.counted
         return _Taken(
             held,
             node,

@@ -752,3 +752,15 @@ def test_the_snapshot_tells_init_containers_and_sidecars_in_their_order() -> Non
 
     assert snapshot.init_containers == ("sidecar/z", "init/a")
     assert snapshot.kinds == {"z": "sidecar", "a": "init"}
+
+
+def test_a_name_that_is_too_long_to_record_leaves_what_is_held_beside_it() -> None:
+    """A stranger's annotation: the card is held, and what has the long name is unknown."""
+    long = "x" * 300
+    words = {"gpu": [entry(0, core=100, ratio=100)], long: [entry(0)], f"{long}y": [entry(1)]}
+
+    held = adopted({CORE: 100, RATIO: 100}, {ALLOCATED: words})
+
+    assert [share.minor for share in held.shares] == [0]
+    assert all(len(name) <= 253 for name in held.unknown_types)
+    assert len(set(held.unknown_types)) == 2

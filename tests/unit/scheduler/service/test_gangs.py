@@ -257,6 +257,22 @@ def test_an_eviction_that_a_budget_forbids_is_asked_again() -> None:
     assert "gang-0" not in scene.pods
 
 
+def test_a_pod_that_can_not_be_evicted_keeps_no_other_gang_waiting() -> None:
+    """Two budgets over one Pod answer 500, each time."""
+    scene = Scene(all_or_nothing=True)
+    scene.gang(3, 3)
+    scene.passing("gang-0")
+    assert not scene.bind("gang-0", "a")
+    scene.fates.extend([ANSWERED] * 4)  # of the others' fences
+    scene.fates.append(500)
+    scene.settle(10)
+    scene.gang(1, 1, name="other", schedulingGates=GATED)
+    with pytest.raises(ApiError):
+        scene.settle()
+    assert "gang-0" in scene.pods
+    assert not scene.pods["other-0"]["spec"].get("schedulingGates")
+
+
 def test_a_gang_whose_members_are_bound_in_time_is_left_alone() -> None:
     """Also by those who end before the others."""
     scene = Scene()

@@ -1,7 +1,10 @@
+import pytest
+
 from ledger.domain.devices import DeviceRecord, DeviceShare
 from ledger.domain.log.codec import encode_value
 from ledger.domain.log.events import PodObserved
 from ledger.domain.nodes import NodeFacts
+from ledger.domain.request.requests import PodSnapshot
 from ledger.store.reading.report_rows import Device, HealthRow, HolderRow, Node, UnknownRow
 from scheduler.usage.cluster_now import (
     closed_at,
@@ -11,7 +14,13 @@ from scheduler.usage.cluster_now import (
 )
 
 
-def observed(*shares: DeviceShare, unknown: bool = True, counted: int = 0) -> PodObserved:
+def observed(
+    original: dict[str, str],
+    *shares: DeviceShare,
+    unknown: bool = True,
+    init: tuple[str, ...] = (),
+    counted: int = 0,
+) -> PodObserved:
     """A running Pod on node a."""
     return PodObserved(
         pod_uid="u",
@@ -24,14 +33,57 @@ def observed(*shares: DeviceShare, unknown: bool = True, counted: int = 0) -> Po
         shares=shares,
         unknown_types=("gpu",) if unknown else (),
         counted={"gpu": counted} if counted else {},
+        snapshot=PodSnapshot(original=original, init_containers=init),
     )
 
 
-def test_a_stranger_holds_as_many_cards_as_are_counted() -> None:
-    """Where nobody counted any it is one card at least."""
-    assert unknown_cards(observed(counted=5)) == 5
-    assert unknown_cards(observed()) == 1
-    assert unknown_cards(observed(unknown=False)) == 0
+def test_a_stranger_holds_as_many_cards_as_it_asked_for() -> None:
+    """Whole cards are counted over containers; a share on an unknown card is one card."""
+    assert unknown_cards(observed({"a.nvidia.com/gpu": "4", "b.nvidia.com/gpu": "1"})) == 5
+    assert unknown_cards(observed({"a.aliyun.com/gpu-mem": "8"})) == 1
+    assert unknown_cards(observed({"a.nvidia.com/gpu": "nonsense"})) == 1
+    assert unknown_cards(observed({"a.nvidia.com/gpu": "4"}, unknown=False)) == 0
+
+
+def test_the_number_that_an_event_has_comes_first() -> None:
+    """Who was adopted or placed by count has one."""
+    assert unknown_cards(observed({"a.nvidia.com/gpu": "4"}, counted=3)) == 3
+    assert unknown_cards(observed({}, counted=2)) == 2
+
+
+@pytest.mark.parametrize(
+    ("init", "cards"),
+    [
+        (("init/prep",), 2),
+        (("sidecar/prep",), 3),
+        (("init/prep", "sidecar/side"), 2),
+        (("sidecar/side", "init/prep"), 3),
+        ((), 3),
+    ],
+    ids=[
+        "init containers reuse",
+        "sidecars are added",
+        "a sidecar after the init container",
+        "a sidecar before the init container",
+        "an event from before they were told apart",
+    ],
+)
+def test_a_strangers_init_containers_are_counted_as_kubernetes_does(
+    init: tuple[str, ...], cards: int
+) -> None:
+    """Design section 3: the larger of what runs together and what each init container needs."""
+    original = {"prep.nvidia.com/gpu": "2", "main.nvidia.com/gpu": "1"}
+    if "sidecar/side" in init:
+        original = {"prep.nvidia.com/gpu": "2", "main.cpu": "1", "side.nvidia.com/gpu": "1"}
+
+    assert unknown_cards(observed(original, init=init)) == cards
+
+
+def test_cards_that_are_named_are_not_unknown_as_well() -> None:
+    """One of its two cards was written down."""
+    share = DeviceShare(device_type="gpu", minor=0, device_id="", core_percent=100)
+
+    assert unknown_cards(observed({"a.nvidia.com/gpu": "2"}, share)) == 1
 
 
 def test_the_fleet_of_a_cluster_is_what_its_running_pods_hold() -> None:
@@ -49,7 +101,9 @@ def test_the_fleet_of_a_cluster_is_what_its_running_pods_hold() -> None:
         DeviceShare(device_type="gpu", minor=0, device_id="", memory_ratio_percent=20),
     )
 
-    (drawn,) = cluster_now_of_objects([node], [observed(share, unknown=False) for share in shares])
+    (drawn,) = cluster_now_of_objects(
+        [node], [observed({}, share, unknown=False) for share in shares]
+    )
 
     first, second = drawn.cards
     assert (first.level_percent, first.by_memory, first.tenants) == (50, True, 2)
@@ -110,7 +164,7 @@ def device(minor: int, *, gone: bool = False, capacity: int = 100) -> Device:
 
 def test_the_fleet_of_a_ledger_is_its_present_cards_with_their_holders() -> None:
     """A card that left is not drawn beside its successor; strangers count as whole cards."""
-    body = encode_value(observed(counted=1))
+    body = encode_value(observed({"a.nvidia.com/gpu": "1"}))
 
     (node,) = cluster_now_of_ledger(
         [Node(node_uid="a", node_name="gpu-a", cpu_milli=0, memory_bytes=0)],
