@@ -92,6 +92,7 @@ class Assembly:
                 (self.view.pods, self.holds, self.groups, self.books, self.proofs, self.refusing)
             ),
             "namespaces": self.releasing.namespaces,
+            "poddisruptionbudgets": self.view.disruptions,
         }
 
 

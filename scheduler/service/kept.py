@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -180,6 +181,7 @@ class PodSeen(PodLife):
         is_ours: it is of our profile, so that nobody but us may bind it.
         given: of one with a node, a digest of what its annotations say that it has, if anything.
         proof: likewise, a digest of its proof.
+        labels: of one that is bound and has not ended, its labels as JSON; empty without any.
     """
 
     priority: int
@@ -188,6 +190,7 @@ class PodSeen(PodLife):
     is_ours: bool = False
     given: bytes = b""
     proof: bytes = b""
+    labels: str = ""
 
 
 class PodBook:
@@ -340,7 +343,14 @@ def pod_seen(item: Object, device_names: AbstractSet[str]) -> PodSeen:
         is_ours=spec.get("schedulerName") == SCHEDULER_NAME,
         given=given_digest(words),
         proof=_digest(words.get(ANNOTATION_TENURE_PROOF, "")),
+        labels=_labels(metadata) if life.node and not life.ended else "",
     )
+
+
+def _labels(metadata: Mapping[str, Any]) -> str:
+    """Return labels as JSON; Pods of one workload, which mostly have the same, share the text."""
+    labels = metadata.get("labels")
+    return sys.intern(msgspec.json.encode(labels, order="sorted").decode()) if labels else ""
 
 
 def given_digest(annotations: Mapping[str, str]) -> bytes:

@@ -162,6 +162,7 @@ def _tenure(options: SchedulerManifests) -> list[Thing]:
         _may(["create"], "", ["pods/binding"]),
         *([_may(["create"], "", ["pods/eviction"])] if options.evict_partial_gangs else []),
         _may(["list", "watch", "patch"], "", ["nodes", "namespaces"]),
+        _may(["list", "watch"], "policy", ["poddisruptionbudgets"]),
         *(_may(["list", "watch"], group, [kind]) for kind, group in inventory),
         _may(["get"], "", ["namespaces"], names=["kube-system"]),
         _may(["create", "patch"], "events.k8s.io", ["events"]),

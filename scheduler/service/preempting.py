@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from math import inf
 from typing import Any
 
 from ledger.domain.annotations.wire import a_list, an_object
@@ -13,6 +14,7 @@ from ledger.domain.kube.object_fields import text_at
 from ledger.domain.request.requests import PodRequest, group_name
 from scheduler.cluster.model import RefusedPod
 from scheduler.decide.extender import member
+from scheduler.service.kept import PodSeen
 from scheduler.service.view import ClusterView
 
 # {"Pod": {...}, "NodeNameToVictims": {"n-1": {"Pods": [{...}], "NumPDBViolations": 0}}}
@@ -28,11 +30,14 @@ def preempt(
     Return the nodes where a Pod fits with these victims gone, or with a few more of them.
 
     Rule: GPU-sharing contract C.5, "Ours". An entry is kept as it came where the Pod fits. Further
-    victims have a lower priority than the Pod: the lowest first, of equals those that hold least;
-    one without whom it fits too is spared. Of a gang all go who have begun, or nobody: where they
-    are not all on the node and of a lower priority, the node is left out if kube-scheduler wants
-    one of them. What further victims do to disruption budgets is not counted. For a member of a
-    group nobody goes: who would have to for all of it is not looked for.
+    victims have a lower priority than the Pod: first those whose end breaks no disruption budget,
+    of these the lowest, of equals those that hold least; one without whom it fits too is spared,
+    the last chosen first. Budgets that they break beside the victims that came are added to the
+    entry's count, by which kube-scheduler picks a node before all else; all of them then come in
+    the order that it expects, the highest priority first. Of a gang all go who have begun, or
+    nobody: where they are not all on the node and of a lower priority, the node is left out if
+    kube-scheduler wants one of them. For a member of a group nobody goes: who would have to for
+    all of it is not looked for.
 
     Args:
         together: the UIDs of all who stand or fall with a Pod, and its own.
@@ -55,9 +60,11 @@ def preempt(
             continue
         more = _further(crew, request, gone)
         if more is not None and (gone or more):
+            further = (*gone[len(pods) :], *more)
+            victims = crew.highest_first((*pods, *further)) if further else pods
             answer[name] = {
-                "Pods": [{"UID": uid} for uid in (*gone, *more)],
-                "NumPDBViolations": violations,
+                "Pods": [{"UID": uid} for uid in victims],
+                "NumPDBViolations": violations + crew.broken(pods, further),
             }
     return answer
 
@@ -114,23 +121,44 @@ class _Crew:
         is_here = pod is not None and pod.node == self.name and not pod.ended
         return pod is not None and is_here and pod.priority < self.priority
 
-    def cheapest_first(self, gone: Sequence[str]) -> list[tuple[str, ...]]:
-        """Return who else may go: each alone or with all of its gang, the lowest priority first."""
+    def able(self, gone: Sequence[str]) -> list[tuple[str, ...]]:
+        """Return who else may go: each alone, or with all of its gang."""
+        crews = {tuple(sorted(self.together(each))) for each in self._sizes() if each not in gone}
+        return [crew for crew in crews if all(map(self._may_go, crew))]
+
+    def cheapest(self, able: Sequence[tuple[str, ...]], gone: Sequence[str]) -> tuple[str, ...]:
+        """Return whose end costs least once others have gone."""
+        sizes, pods = self._sizes(), self.view.pods.seen
+
+        def cost(crew: tuple[str, ...]) -> tuple[int, int, int, tuple[str, ...]]:
+            highest = max(pods[each].priority for each in crew)
+            held = sum(sizes.get(each, 0) for each in crew)
+            return self.broken(gone, crew), highest, held, crew
+
+        return min(able, key=cost)
+
+    def broken(self, gone: Sequence[str], more: Sequence[str]) -> int:
+        """Return how many of further victims break a disruption budget beside the others."""
+        return self.view.disruptions.broken(self._seen(gone), self._seen(more))
+
+    def highest_first(self, uids: Sequence[str]) -> list[str]:
+        """Return victims by falling priority; one of whom nothing is known stays in front."""
+        seen = self.view.pods.seen
+        return sorted(uids, key=lambda uid: -seen[uid].priority if uid in seen else -inf)
+
+    def _seen(self, uids: Sequence[str]) -> list[PodSeen]:
+        seen = self.view.pods.seen
+        return [seen[uid] for uid in uids if uid in seen]
+
+    def _sizes(self) -> dict[str, int]:
+        """Return how much each Pod on the node holds."""
         uid = self.view.uid(self.name)
         held = {} if uid is None else self.view.holdings(uid)
-        sizes = {
+        return {
             holding.pod_uid: sum(share.core_percent for share in holding.shares)
             + len(holding.cpuset)
             for holding in held.values()
         }
-        crews = {tuple(sorted(self.together(each))) for each in sizes if each not in gone}
-        able = [crew for crew in crews if all(map(self._may_go, crew))]
-
-        def cost(crew: tuple[str, ...]) -> tuple[int, int, tuple[str, ...]]:
-            highest = max(self.view.pods.seen[each].priority for each in crew)
-            return highest, sum(sizes.get(each, 0) for each in crew), crew
-
-        return sorted(able, key=cost)
 
     def fits(self, request: PodRequest, gone: Sequence[str]) -> bool:
         """Tell whether the Pod fits with these gone."""
@@ -145,13 +173,16 @@ def _further(crew: _Crew, request: PodRequest, gone: Sequence[str]) -> list[str]
     if crew.fits(request, gone):
         return []
     more: list[tuple[str, ...]] = []
-    for each in crew.cheapest_first(gone):
-        more.append(each)
+    able = crew.able(gone)
+    while able:
+        cheapest = crew.cheapest(able, (*gone, *chain(*more)))
+        able.remove(cheapest)
+        more.append(cheapest)
         if crew.fits(request, (*gone, *chain(*more))):
             break
     else:
         return None
-    for each in more[:-1]:
+    for each in reversed(more[:-1]):
         fewer = [other for other in more if other != each]
         if crew.fits(request, (*gone, *chain(*fewer))):
             more = fewer

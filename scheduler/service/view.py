@@ -31,6 +31,7 @@ from scheduler.decide.extender import AskedNodes, NodeDirectory
 from scheduler.decide.filter.filtering import Filtered
 from scheduler.decide.outcome import NOT_RATED, Placement, Rated
 from scheduler.decide.settings import SchedulingSettings
+from scheduler.service.disruptions import Disruptions
 from scheduler.service.kept import NodeBook, PodBook
 
 UNREADABLE: Final = drift.NODE_UNREADABLE
@@ -72,7 +73,7 @@ class ClusterView:
         engine: what decides; soft holds are taken in it by whoever keeps them.
         directory: the names of the nodes that may be asked about.
         device_names: every resource name that asks for a device.
-        nodes, pods: what the API tells; their sinks are handed to reflectors.
+        nodes, pods, disruptions: what the API tells; their sinks are handed to reflectors.
         position: every event up to it is folded.
         given_back: told the UIDs of Pods whose soft holds went with a node.
         tellers: told every event that is new, once it is folded in, with its position and the
@@ -93,6 +94,7 @@ class ClusterView:
         self.directory = NodeDirectory()
         self.nodes = NodeBook(wake)
         self.pods = PodBook(self.device_names, self._open_or_close)
+        self.disruptions = Disruptions()
         self.position = 0
         self.given_back: Callable[[Sequence[str]], None] = lambda _: None
         self.tellers: list[Callable[[int, LedgerEvent, Holding | None], None]] = []

@@ -220,8 +220,8 @@ def decode_partition_spec(text: str) -> PartitionSpec:
 def _decode_hint(value: object, path: str) -> DeviceHint:
     hint = an_object(value, path)
     return DeviceHint(
-        selector=_decode_selector(hint.get("selector"), f"{path}.selector"),
-        vf_selector=_decode_selector(hint.get("vfSelector"), f"{path}.vfSelector"),
+        selector=read_selector(hint.get("selector"), f"{path}.selector"),
+        vf_selector=read_selector(hint.get("vfSelector"), f"{path}.vfSelector"),
         allocate_strategy=a_choice(
             hint.get("allocateStrategy"), AllocateStrategy, f"{path}.allocateStrategy"
         ),
@@ -234,7 +234,13 @@ def _decode_hint(value: object, path: str) -> DeviceHint:
     )
 
 
-def _decode_selector(value: object, path: str) -> LabelSelector | None:
+def read_selector(value: object, path: str) -> LabelSelector | None:
+    """
+    Return a Kubernetes label selector, None where there is none.
+
+    Raises:
+        InputError: another shape, or an operator that does not go with its values.
+    """
     if value is None:
         return None
     selector = an_object(value, path)

@@ -16,6 +16,7 @@ PATHS: Final = {
     "pods": "/api/v1/pods",
     "namespaces": "/api/v1/namespaces",
     "configmaps": f"/api/v1/namespaces/{UNHEALTHY_GPU_NAMESPACE}/configmaps",
+    "poddisruptionbudgets": "/apis/policy/v1/poddisruptionbudgets",
     "devices": "/apis/scheduling.koordinator.sh/v1alpha1/devices",
     "noderesourcetopologies": "/apis/topology.node.k8s.io/v1alpha1/noderesourcetopologies",
 }

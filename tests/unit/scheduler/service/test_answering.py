@@ -276,3 +276,86 @@ class TestPreempt:
         before = scene.filter(Pod=_pod("q"), NodeNames=["a", "b", "c"])
         self._ask(scene)
         assert scene.filter(Pod=_pod("q"), NodeNames=["a", "b", "c"]) == before
+
+    def _budget(self, scene: Scene, allowed: int, *selected: str, **status: Json) -> None:
+        """Let a budget say how many of the Pods with these values of `app` may go."""
+        app = {"key": "app", "operator": "In", "values": list(selected)}
+        scene.live.view.disruptions.put(
+            f"pdb-{'-'.join(selected)}",
+            {
+                "metadata": {"name": "pdb", "namespace": "ml"},
+                "spec": {"selector": {"matchExpressions": [app]}},
+                "status": {"disruptionsAllowed": allowed, **status},
+            },
+        )
+
+    def _labelled(self) -> Scene:
+        """Return a node of three cards, each held by a Pod with `app` as it is called."""
+        scene = Scene()
+        live = scene.live
+        live.add_node("c", 3)
+        live.settle()
+        for name, priority in (("low", 1), ("mid", 5), ("top", 6)):
+            body = _pod(name, 100)
+            live.reserve(live.placement(body, "c"))
+            body["spec"] |= {"nodeName": "c", "priority": priority}
+            body["metadata"]["labels"] = {"app": name}
+            live.view.pods.put(f"pod-{name}", body)
+        return scene
+
+    def _victims(self, answer: Json) -> tuple[list[str], int]:
+        [entry] = answer.values()
+        pods = [victim["UID"].removeprefix("pod-") for victim in entry["Pods"]]
+        return pods, entry["NumPDBViolations"] - 2  # what came with the question
+
+    def test_who_breaks_no_budget_goes_before_who_has_a_lower_priority(self) -> None:
+        """As kube-scheduler gives back first whose end would break one."""
+        scene = self._labelled()
+        assert self._victims(self._ask(scene)) == (["low"], 0)
+        self._budget(scene, 0, "low")
+        assert self._victims(self._ask(scene)) == (["mid"], 0)
+        self._budget(scene, 0, "mid", "top")
+        assert self._victims(self._ask(scene)) == (["low"], 1)
+        self._budget(scene, 1, "mid", "top")
+        assert self._victims(self._ask(scene)) == (["mid"], 0)
+
+    def test_budgets_are_spent_by_the_victims_that_came_and_by_each_further_one(self) -> None:
+        """What goes beyond is added to what kube-scheduler counted; the highest comes first."""
+        scene = self._labelled()
+        self._budget(scene, 1, "low", "mid", "top")
+        assert self._victims(self._ask(scene, "low", gpus=2)) == (["mid", "low"], 1)
+        assert self._victims(self._ask(scene, gpus=2)) == (["mid", "low"], 1)
+        assert self._victims(self._ask(scene, gpus=3)) == (["top", "mid", "low"], 2)
+        assert self._victims(self._ask(scene, "top", "mid", "low", gpus=3))[1] == 0
+
+    def test_whose_going_was_counted_already_spends_nothing(self) -> None:
+        """The API server has told so in `disruptedPods`."""
+        scene = self._labelled()
+        self._budget(scene, 0, "low", disruptedPods={"low": "2026-01-01T00:00:00Z"})
+        assert self._victims(self._ask(scene)) == (["low"], 0)
+
+    @pytest.mark.parametrize(
+        "selector",
+        [None, {}, {"matchExpressions": [{"key": "app", "operator": "Near"}]}],
+        ids=["none", "an empty one", "one that can't be read"],
+    )
+    def test_a_budget_without_a_selector_selects_nobody(self, selector: Json) -> None:
+        """So kube-scheduler reads them; another namespace's selects nobody here either."""
+        scene = self._labelled()
+        body = {"metadata": {"namespace": "ml"}, "spec": {"selector": selector}, "status": {}}
+        scene.live.view.disruptions.put("pdb-1", body)
+        elsewhere = {**body, "metadata": {"namespace": "x"}}
+        elsewhere["spec"] = {"selector": {"matchLabels": {"app": "low"}}}
+        scene.live.view.disruptions.put("pdb-2", elsewhere)
+        assert self._victims(self._ask(scene)) == (["low"], 0)
+
+    def test_a_budget_that_changes_or_goes_counts_as_it_is(self) -> None:
+        """It is followed as a sink."""
+        scene = self._labelled()
+        self._budget(scene, 0, "low")
+        self._budget(scene, 1, "low")
+        assert self._victims(self._ask(scene)) == (["low"], 0)
+        self._budget(scene, 0, "low")
+        scene.live.view.disruptions.drop("pdb-low")
+        scene.live.view.disruptions.drop("pdb-low")
+        assert self._victims(self._ask(scene)) == (["low"], 0)

@@ -17,6 +17,7 @@ from scheduler.service.manifests import (
     manifests,
 )
 from tenure.serving import serve
+from tenure.serving.scheduling.cluster import PATHS
 
 OPTIONS = SchedulerManifests(version="v1.36.3")
 
@@ -60,6 +61,22 @@ def test_no_right_has_a_wildcard_and_none_reads_secrets() -> None:
         for rule in thing.get("rules", ()):
             assert "*" not in [*rule["verbs"], *rule["apiGroups"], *rule["resources"]]
             assert "secrets" not in rule["resources"]
+
+
+def test_every_collection_that_is_followed_may_be_listed_and_watched() -> None:
+    """One that may not would leave the view stale for good."""
+    granted = {
+        (group, resource)
+        for thing in manifests(OPTIONS)
+        if thing["metadata"]["name"] == "tenure-scheduler"
+        for rule in thing.get("rules", ())
+        if {"list", "watch"} <= set(rule["verbs"])
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+    }
+    for path in PATHS.values():
+        steps = path.split("/")
+        assert (steps[2] if steps[1] == "apis" else "", steps[-1]) in granted, path
 
 
 def test_nobody_is_answered_and_nothing_registered_unless_it_is_asked_for() -> None:
