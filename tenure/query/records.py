@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from ledger.domain.amounts import format_bytes, format_cores
+from ledger.domain.cpuset import parse_cpuset
 from tenure.names import CpuName, card_text
 from tenure.output import Column
 from tenure.times import iso_or_none, iso_time
@@ -60,8 +61,8 @@ def held_text(holder: HolderRow) -> str:
 
 
 def cpu_record(record: dict[str, Any], name: CpuName) -> dict[str, Any]:
-    """Return the record of a holder of one CPU, named as it was asked for."""
-    return {**record, "held": str(name)}
+    """Return the record of a holder of CPUs, with those that were asked for."""
+    return {**record, "held": f"{name.node}/cpu/{parse_cpuset(record['cpuset']) & name.cpus}"}
 
 
 def core_text(record: dict[str, Any]) -> str:

@@ -11,7 +11,6 @@ import typer
 from ledger.domain.errors import InputError
 from ledger.domain.resources import TYPE_GPU
 from tenure.asking import EVERYBODY, Answer, Sight
-from tenure.exits import with_next
 from tenure.live.place import NO_PARQUET, Place, asks, say
 from tenure.names import (
     CardName,
@@ -38,7 +37,9 @@ from tenure.output import (
     write_table,
     write_yaml,
 )
+from tenure.query.meant import first_known, owner_text
 from tenure.query.records import HOLDER_COLUMNS, HOLDER_KEYS, cpu_record, holder_record, shown
+from tenure.query.untold import untold
 from tenure.times import iso_or_none
 
 if TYPE_CHECKING:
@@ -57,7 +58,8 @@ def who(
     name: Annotated[
         str,
         typer.Argument(
-            metavar="NAME", help="NODE/CARD, NODE, NODE/cpu/N, NAMESPACE/POD or job/NAME."
+            metavar="NAME",
+            help="NODE, NODE/CARD, a GPU's UUID, NODE/PCI-ADDRESS, NODE/cpu/LIST, POD or job/NAME.",
         ),
     ],
     *,
@@ -77,6 +79,8 @@ def who(
     Everyone who ever held it: tenure who gpu-a/3 --history
 
     What a Pod holds: tenure who ml/train-7
+
+    The card that an Xid message names: tenure who gpu-a/0000:3b:00
     """
     from tenure.parquet import parquet_target
 
@@ -112,6 +116,7 @@ class _Found:
     free: list[Device]
     last: HolderRow | None
     unknown: tuple[str, ...]
+    untold: str
 
 
 def answer_who(source: Ledger, question: WhoQuestion, sight: Sight) -> Answer:
@@ -129,6 +134,7 @@ def answer_who(source: Ledger, question: WhoQuestion, sight: Sight) -> Answer:
             document = {
                 "name": str(meant),
                 "at": iso_or_none(found.at_us),
+                **({"untold": found.untold} if found.untold else {}),
                 **({} if sight.whole else {"namespace": sight.namespace}),
                 "holders": found.records,
             }
@@ -138,9 +144,12 @@ def answer_who(source: Ledger, question: WhoQuestion, sight: Sight) -> Answer:
             write_csv(found.records, HOLDER_KEYS, answer.out)
         case _:
             rows = [*map(shown, found.records), *map(_free_row, found.free)]
+            if found.untold:
+                answer.out.write(f"{meant}: {found.untold}\n")
+                answer.out.write("last known:\n" if rows else "")
             if rows:
                 _write_table(rows, answer.out, wide=form is OutputFormat.WIDE)
-            else:
+            elif not found.untold:
                 _write_nobody(meant, found.last, sight, answer.out)
             write_lines(found.unknown, answer.out)
     return answer
@@ -164,6 +173,7 @@ def _find(source: Ledger, question: WhoQuestion, sight: Sight, answer: Answer) -
         last = None if told else _last_before(source, meant, at_us, sight)
         free = _free_devices(source, meant, holders) if at_us is None and sight.whole else []
         unknown = unknown_lines(source, meant, when, holders)
+        not_told = untold(source.connection, at_us, now)
     asked_us = now.now_us if at_us is None else at_us
     return _Found(
         meant=meant,
@@ -172,24 +182,8 @@ def _find(source: Ledger, question: WhoQuestion, sight: Sight, answer: Answer) -
         free=free,
         last=last,
         unknown=unknown,
+        untold=not_told,
     )
-
-
-def first_known(source: Ledger, readings: Sequence[Name], sight: Sight = EVERYBODY) -> Name:
-    """
-    Return the first reading of a name that the ledger knows.
-
-    A Pod or an owner that is not seen is as unknown as one that is not there.
-
-    Raises:
-        InputError: it knows none of them.
-    """
-    for name in readings:
-        if _is_known(source, name, sight):
-            return name
-    text = " or ".join(_in_words(name) for name in readings)
-    error = InputError(f"the ledger knows no {text}")
-    raise with_next(error, "`tenure map` shows the nodes and cards that it knows")
 
 
 def find_holders(
@@ -213,8 +207,8 @@ def _find_holders(source: Ledger, name: Name, when: When, sight: Sight) -> list[
                 source.connection, when, node=node, device_type=device_type, minor=minor
             )
             return held + may_hold(source, when, node=node, device_type=device_type)
-        case CpuName(node=node, cpu=cpu):
-            return queries.cpu_holders(source.connection, when, node=node, cpu=cpu)
+        case CpuName(node=node, cpus=cpus):
+            return queries.cpu_holders(source.connection, when, node=node, cpus=cpus)
         case NodeName(node=node):
             held = queries.device_holders(source.connection, when, node=node)
             return held + _beside_cards(queries.pod_holders(source.connection, when, node=node))
@@ -226,7 +220,7 @@ def _find_holders(source: Ledger, name: Name, when: When, sight: Sight) -> list[
         case OwnerName():
             pods = queries.pods(
                 source.connection,
-                owner=_owner(name),
+                owner=owner_text(name),
                 namespace=name.namespace or sight.namespace or None,
             )
             paths = dict.fromkeys((pod.namespace, pod.pod_name) for pod in pods)
@@ -293,55 +287,9 @@ def write_lines(lines: Sequence[str], out: TextIO) -> None:
     out.writelines(one_line(line) + "\n" for line in lines)
 
 
-def _owner(name: OwnerName) -> str:
-    return f"{name.kind}/{name.name}"
-
-
 def _beside_cards(holders: Sequence[HolderRow]) -> list[HolderRow]:
     """Return the reservations that have CPUs of their own, or cards that nobody can name."""
     return [holder for holder in holders if holder.cpuset or holder.unknown_types]
-
-
-def _is_known(source: Ledger, name: Name, sight: Sight) -> bool:
-    from ledger.store.reading import report_queries as queries
-    from ledger.store.reading.report_queries import When
-
-    match name:
-        case NodeName(node=node):
-            return bool(queries.nodes(source.connection, name=node))
-        case CardName(node=node, device_type=device_type, minor=minor):
-            connection, ever = source.connection, When(ever=True)
-            return bool(
-                queries.devices(connection, node=node, device_type=device_type, minor=minor)
-                or queries.device_holders(
-                    connection, ever, node=node, device_type=device_type, minor=minor
-                )
-            )
-        case CpuName(node=node, cpu=cpu):
-            return bool(queries.has_cpu(source.connection, node=node, cpu=cpu))
-        case PodName(namespace=namespace, name=pod):
-            return sight.sees(namespace) and bool(
-                queries.pods(source.connection, pod=(namespace, pod))
-            )
-        case OwnerName(namespace=namespace):
-            within = namespace or sight.namespace
-            return sight.sees(within) and bool(
-                queries.pods(source.connection, owner=_owner(name), namespace=within or None)
-            )
-
-
-def _in_words(name: Name) -> str:
-    match name:
-        case NodeName():
-            return f"node {name}"
-        case CardName():
-            return f"card {name}"
-        case CpuName():
-            return f"CPU {name}"
-        case PodName():
-            return f"Pod {name}"
-        case OwnerName():
-            return f"Pod of {name}"
 
 
 def _free_devices(source: Ledger, name: Name, holders: Sequence[HolderRow]) -> list[Device]:

@@ -21,8 +21,9 @@ from tenure.options import (
     Output,
 )
 from tenure.output import Column, OutputFormat, one_line, write_answer, write_table
+from tenure.query.meant import first_known
 from tenure.query.records import HOLDER_COLUMNS, held_text, holder_record, shown
-from tenure.query.who import find_holders, first_known, may_hold, unknown_lines, write_lines
+from tenure.query.who import find_holders, may_hold, unknown_lines, write_lines
 from tenure.times import iso_time
 from tenure.units import format_duration, format_time
 

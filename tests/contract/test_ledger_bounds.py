@@ -6,11 +6,13 @@ import threading
 
 import pytest
 
+from ledger.domain.cpuset import parse_cpuset
+from ledger.domain.devices import DeviceTopology
 from ledger.domain.errors import InputError, LedgerError
 from ledger.store.open import Ledger
 from ledger.store.reading import report_queries as queries
 from ledger.store.reading.report_queries import When
-from tests.support.stores import Clock, Store, node, reserved, share, start
+from tests.support.stores import Clock, Store, gpu, node, reserved, share, start
 
 _COUNTING = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n)"
 LONG = {"sqlite": f"{_COUNTING} SELECT max(x) FROM n", "postgresql": "SELECT pg_sleep(3600)"}
@@ -34,6 +36,28 @@ def test_a_question_has_no_more_rows_than_it_is_allowed(store: Store) -> None:
                 list(queries.claim_rows(ledger.connection))
     with store.open("read") as ledger, ledger.connection.begin():
         assert len(queries.device_holders(ledger.connection)) == 3
+
+
+def test_cpus_cards_and_pods_are_found_by_lists_ids_and_bare_names(store: Store) -> None:
+    """A list of CPUs names each holder once; an id and a PCI address name the card that has it."""
+    bus = DeviceTopology(bus_id="0000:3B:00.0")
+    there = node(devices=(gpu(0), gpu(1, topology=bus)), cpus=8)
+    events = there, reserved("p-0", share(0, 10), cpus=(1, 2)), reserved("p-1", cpus=(4, 5))
+    with store.open("write") as ledger:
+        start(ledger).append(Clock().all(*events))
+    with store.open("read") as ledger, ledger.connection.begin():
+        asked = ledger.connection
+        held = queries.cpu_holders(asked, When(), node="n-1", cpus=parse_cpuset("1-4"))
+        assert [holder.pod_name for holder in held] == ["p-0", "p-1"]
+        assert queries.has_cpus(asked, node="n-1", cpus=parse_cpuset("0-7"))
+        assert not queries.has_cpus(asked, node="n-1", cpus=parse_cpuset("0-8"))
+        for known in ("GPU-n-1-1", "0000:3b:00.0"):
+            (card,) = queries.devices_at(asked, known, node="n-1")
+            assert card.minor == 1
+        assert queries.devices_at(asked, "0000:3b:00.0", node="n-2") == []
+        assert queries.devices_at(asked, "0000:5e:00.0") == []
+        assert [pod.namespace for pod in queries.pods(asked, name="p-1")] == ["team-a"]
+        assert queries.lost_ranges(asked) == []
 
 
 def test_a_question_is_ended_by_another_thread(store: Store) -> None:

@@ -10,6 +10,7 @@ import pytest
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
+from ledger.domain.cpuset import cpuset_of
 from ledger.domain.errors import CapacityError
 from ledger.domain.log.events import (
     LedgerEvent,
@@ -107,7 +108,7 @@ def test_a_deleted_node_keeps_its_cards_held(store: Store) -> None:
         with ledger.connection.begin():
             for name in ("n-1", "n-2"):
                 (held,) = device_holders(ledger.connection, node=name, device_type="gpu", minor=0)
-                (cpu,) = cpu_holders(ledger.connection, When(), node=name, cpu=0)
+                (cpu,) = cpu_holders(ledger.connection, When(), node=name, cpus=cpuset_of((0,)))
                 whole = pod_holders(ledger.connection, node=name)
                 assert [(each.pod_name, each.phase) for each in (held, cpu, *whole)] == [
                     ("a", "lost")

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from ledger.domain.devices import GPU, DeviceRecord
+from ledger.domain.devices import GPU, DeviceRecord, DeviceTopology
 from ledger.domain.log.events import (
     LedgerEvent,
+    LedgerRecovered,
     NodeInventoried,
     RefusalReason,
     RequestRefused,
@@ -122,6 +123,118 @@ def test_who_of_a_cpu_names_its_holder(tenure: CommandLine) -> None:
     assert "ml/train-0" in tenure.ask("who", "gpu-a/cpu/1").out
     assert "gpu-a/cpu/3 is held by nobody" in tenure.ask("who", "gpu-a/cpu/3").out
     assert tenure.ask("who", "gpu-a/cpu/99").code == 2
+
+
+def test_who_of_a_list_of_cpus_names_each_holder_with_those_of_them(tenure: CommandLine) -> None:
+    """Those that were asked about; a list with a CPU that is not there is refused."""
+    lines = tenure.ask("who", "gpu-a/cpu/1-3").out.splitlines()
+    assert [line.split()[:2] for line in lines[1:]] == [["gpu-a/cpu/1", "ml/train-0"]]
+    refused = tenure.ask("who", "gpu-a/cpu/0-9")
+    assert (refused.code, "knows no CPU gpu-a/cpu/0-9" in refused.err) == (2, True)
+
+
+@pytest.mark.parametrize("name", ["GPU-gpu-a-1", "gpu-a/GPU-gpu-a-1"])
+def test_who_and_why_take_the_uuid_of_a_card(tenure: CommandLine, name: str) -> None:
+    """It means the card that has it."""
+    assert tenure.ask("who", name).out == tenure.ask("who", "gpu-a/1").out
+    assert tenure.ask("why", name).out == tenure.ask("why", "gpu-a/1").out
+    assert tenure.ask("who", "GPU-nobody-has").code == 2
+
+
+def test_a_pod_is_found_without_its_namespace(tenure: CommandLine) -> None:
+    """As long as one namespace alone has such a Pod."""
+    assert tenure.ask("why", "big-1").out == tenure.ask("why", "ml/big-1").out
+    assert tenure.ask("who", "train-0").out == tenure.ask("who", "ml/train-0").out
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [("ml/trian-0", "ml/train-0"), ("trian-0", "ml/train-0"), ("gpu-aa", "gpu-a")],
+)
+def test_a_name_that_is_nearly_right_gets_a_suggestion(
+    tenure: CommandLine, typed: str, meant: str
+) -> None:
+    """Of a node or a Pod."""
+    refused = tenure.ask("who", typed)
+    assert refused.code == 2
+    assert f"did you mean {meant}" in refused.err
+
+
+@pytest.mark.parametrize(
+    ("at", "says"),
+    [
+        pytest.param("2026-03-02T07:59:59Z", "not recorded: this ledger begins at", id="before"),
+        pytest.param("2026-03-02T12:00:01Z", "not known: this ledger ends at", id="after"),
+    ],
+)
+def test_who_says_where_the_ledger_speaks_of_no_such_time(
+    tenure: CommandLine, at: str, says: str
+) -> None:
+    """Nobody recorded it, which does not mean that nobody held it."""
+    for name in ("gpu-a/0", "gpu-a/1", "gpu-b", "ml/train-0", "gpu-a/cpu/3"):
+        answer = tenure.ask("who", name, "--at", at)
+        assert says in answer.out
+        assert "nobody" not in answer.out
+        assert "holds nothing" not in answer.out
+        document = json.loads(tenure.ask("who", name, "--at", at, "-o", "json").out)
+        assert document["untold"].startswith(says)
+    for edge in ("2026-03-02T08:00:00Z", "2026-03-02T12:00:00Z"):
+        assert "not " not in tenure.ask("who", "gpu-a/0", "--at", edge).out
+
+
+def test_who_says_that_a_recovery_lost_the_time_in_question(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What was known before is told as that; the recovery itself is known again."""
+    lost = LedgerRecovered(
+        lost_from=6, lost_to=11, incarnation="second", lost_incarnation="first", began_at=6
+    )
+    events: list[tuple[int, str, LedgerEvent]] = [*morning()[:4], (NOON, "sys", lost)]
+    tenure = CommandLine(write_ledger(tmp_path / "restored.db", events), capsys)
+
+    free = tenure.ask("who", "gpu-a/1", "--at", "2026-03-02T11:00:00Z").out
+    held = tenure.ask("who", "gpu-a/0", "--at", "2026-03-02T11:00:00Z").out
+
+    assert free.startswith("gpu-a/1: not known: what happened from 2026-03-02T")
+    assert free.endswith("is lost\n")
+    assert held.splitlines()[1] == "last known:"
+    assert "ml/nb-7" in held
+    assert "held by nobody" in tenure.ask("who", "gpu-a/1", "--at", "2026-03-02T12:00:00Z").out
+
+
+def test_who_takes_the_pci_address_that_an_xid_message_names(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By the last inventory of the node; without one as long as a single node has it."""
+
+    def node(name: str, *buses: str) -> NodeInventoried:
+        cards = tuple(
+            DeviceRecord(
+                device_type=GPU,
+                minor=minor,
+                device_id=f"GPU-{name}-{minor}",
+                topology=DeviceTopology(bus_id=bus),
+            )
+            for minor, bus in enumerate(buses)
+        )
+        return NodeInventoried(
+            node_uid=f"uid-{name}", node_name=name, cpu_milli=1, memory_bytes=1, devices=cards
+        )
+
+    first, second = "0000:3b:00.0", "0000:5E:00.0"
+    events: list[tuple[int, str, LedgerEvent]] = [
+        (EIGHT, "node/uid-a", node("a", first, second)),
+        (EIGHT, "node/uid-b", node("b", first)),
+        (NOON, "node/uid-a", node("a", second, first)),  # the cards changed slots
+    ]
+    tenure = CommandLine(write_ledger(tmp_path / "pci.db", events), capsys)
+
+    for text in ("a/PCI:0000:3b:00", "a/00000000:3B:00.0"):
+        assert "a/1 is held by nobody" in tenure.ask("who", text).out
+    assert "a/0 is held by nobody" in tenure.ask("who", "0000:5e:00.0").out
+    several = tenure.ask("who", "0000:3b:00.0")
+    assert (several.code, "2 are called so: a/1, b/0" in several.err) == (2, True)
+    assert tenure.ask("who", "b/0000:5e:00.0").code == 2
 
 
 @pytest.mark.parametrize("name", ["ml/train-0", "job/train", "ml/job/train"])

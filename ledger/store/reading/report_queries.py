@@ -39,6 +39,8 @@ from sqlalchemy import (
     union_all,
 )
 
+from ledger.domain.cpuset import CpuSet
+from ledger.domain.log.events import NodeInventoried, decode_event
 from ledger.store.reading.bounds import rows_of
 from ledger.store.reading.report_rows import (
     ClaimRow,
@@ -48,6 +50,7 @@ from ledger.store.reading.report_rows import (
     HealthRow,
     HolderRow,
     HoldingRow,
+    LostRange,
     Node,
     PodLifeRow,
     PodSummary,
@@ -114,6 +117,7 @@ DRIFT: Final = _view(
     " closed_position",
 )
 EVENTS: Final = _view("audit_events", "position at_us event_type actor body")
+LOST: Final = _view("audit_unknown_ranges", "position opened_at_us closed_at_us")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,29 +179,30 @@ def device_holders(
     return _holders(connection, _matching(query, h, {**given, **_pod(pod)}))
 
 
-def cpu_holders(connection: Connection, when: When, *, node: str, cpu: int) -> list[HolderRow]:
-    """Return who holds one logical CPU, through whichever Node of its machine, by position."""
+def cpu_holders(connection: Connection, when: When, *, node: str, cpus: CpuSet) -> list[HolderRow]:
+    """Return who holds any of these CPUs, through whichever Node of their machine, by position."""
     h, r = CPU_HOLDINGS, RESERVATIONS
     names = select(NODES.c.node_name).where(NODES.c.machine_no.in_(_machines_of(node)))
     query = (
         select(*_as_holder(r))
         .join_from(r, h, h.c.position == r.c.position)
-        .where(when.condition(h), h.c.node_name.in_(names), h.c.cpu == cpu)
+        .where(when.condition(h), h.c.node_name.in_(names), h.c.cpu.in_(list(cpus)))
         .order_by(r.c.position)
+        .distinct()
     )
     return _holders(connection, query)
 
 
-def has_cpu(connection: Connection, *, node: str, cpu: int) -> bool:
-    """Tell whether the ledger knows this logical CPU, now or from an earlier holder."""
+def has_cpus(connection: Connection, *, node: str, cpus: CpuSet) -> bool:
+    """Tell whether the ledger knows each logical CPU, now or from an earlier holder."""
     c, n = ledger_cpus.c, ledger_nodes.c
     query = (
-        select(func.count())
+        select(func.count(c.cpu.distinct()))
         .select_from(ledger_cpus)
         .join(ledger_nodes, c.machine_no == n.machine_no)
-        .where(n.node_name == node, c.cpu == cpu)
+        .where(n.node_name == node, c.cpu.in_(list(cpus)))
     )
-    return int(connection.execute(query).scalar_one()) > 0
+    return int(connection.execute(query).scalar_one()) == len(cpus)
 
 
 def pod_holders(
@@ -225,9 +230,41 @@ def devices(
     minor: int | None = None,
 ) -> list[Device]:
     """Return devices as they stand, by node, type and minor."""
+    return _devices(connection, node_name=node, device_type=device_type, minor=minor)
+
+
+def devices_at(connection: Connection, device_id: str, *, node: str | None = None) -> list[Device]:
+    """Return the devices with an id, or with a PCI address in the last inventory of their node."""
+    found = _devices(connection, device_id=device_id, node_name=node)
+    if found or ":" not in device_id:
+        return found
+    e = EVENTS.c
+    query = select(e.body).where(e.event_type == NodeInventoried.event_type).order_by(e.position)
+    if node is not None:
+        query = query.where(e.body.contains(f'"{node}"', autoescape=True))
+    newest: dict[str, NodeInventoried] = {}
+    for row in _rows(connection, query):
+        event = decode_event(NodeInventoried.event_type, row["body"])
+        assert isinstance(event, NodeInventoried), event
+        newest[event.node_uid] = event
+    return [
+        listed
+        for event in newest.values()
+        for device in event.devices
+        if device.topology is not None and device.topology.bus_id.lower() == device_id
+        for listed in _devices(
+            connection,
+            node_uid=event.node_uid,
+            device_type=device.device_type,
+            minor=device.minor,
+        )
+        if node in (None, listed.node_name)
+    ]
+
+
+def _devices(connection: Connection, **given: str | int | None) -> list[Device]:
     d = DEVICES
     query = select(d).order_by(d.c.node_name, d.c.node_uid, d.c.device_type, d.c.minor)
-    given = {"node_name": node, "device_type": device_type, "minor": minor}
     return [
         Device(
             **{
@@ -262,6 +299,7 @@ def pods(
     pod: tuple[str, str] | None = None,
     owner: str | None = None,
     namespace: str | None = None,
+    name: str | None = None,
 ) -> list[PodSummary]:
     """
     Return where Pods stand, by namespace and name; two UIDs of one name in order of age.
@@ -272,7 +310,8 @@ def pods(
     query = _grouped(seen)
     if owner is not None:
         query = query.where(_is_owner(seen, owner))
-    query = _matching(query, seen, {**_pod(pod), **({"namespace": namespace} if namespace else {})})
+    given = {"namespace": namespace or None, "pod_name": name, **_pod(pod)}
+    query = _matching(query, seen, given)
     newest = func.max(seen.c.reserved_position + seen.c.refused_position)
     query = query.order_by(seen.c.namespace, seen.c.pod_name, newest)
     return [PodSummary(**row) for row in _rows(connection, query)]
@@ -375,6 +414,12 @@ def span(connection: Connection) -> Span:
         func.coalesce(func.max(e.c.position), 0).label("last_position"),
     )
     return Span(**next(_rows(connection, query)))
+
+
+def lost_ranges(connection: Connection) -> list[LostRange]:
+    """Return the times that recoveries lost, in the order of the recoveries."""
+    query = select(LOST.c.opened_at_us, LOST.c.closed_at_us).order_by(LOST.c.position)
+    return [LostRange(**row) for row in _rows(connection, query)]
 
 
 def usage(

@@ -198,6 +198,13 @@ class Span:
     last_position: int
 
 
+class LostRange(NamedTuple):
+    """From the last event before a recovery to the recovery: nobody knows what happened."""
+
+    opened_at_us: int
+    closed_at_us: int
+
+
 class HoldingRow(NamedTuple):
     """One holding there ever was, small: a report reads all of them."""
 

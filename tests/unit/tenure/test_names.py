@@ -1,13 +1,16 @@
 import pytest
 
+from ledger.domain.cpuset import parse_cpuset
 from ledger.domain.errors import InputError
 from tenure.names import (
+    AnyPodName,
     CardName,
     CpuName,
-    Name,
+    DeviceName,
     NodeName,
     OwnerName,
     PodName,
+    Reading,
     card_text,
     parse_name,
 )
@@ -16,7 +19,29 @@ from tenure.names import (
 @pytest.mark.parametrize(
     ("text", "readings"),
     [
-        pytest.param("gpu-a", (NodeName(node="gpu-a"),), id="one part is a node"),
+        pytest.param(
+            "gpu-a",
+            (NodeName(node="gpu-a"), AnyPodName(name="gpu-a"), DeviceName(device_id="gpu-a")),
+            id="one part is a node, perhaps a Pod or the id of a card",
+        ),
+        pytest.param(
+            "n1/GPU-5a5c",
+            (
+                PodName(namespace="n1", name="GPU-5a5c"),
+                DeviceName(node="n1", device_id="GPU-5a5c"),
+            ),
+            id="a UUID of a node's card",
+        ),
+        pytest.param(
+            "n1/PCI:0000:3B:00",
+            (DeviceName(node="n1", device_id="0000:3b:00.0"),),
+            id="a PCI address as an Xid message spells it",
+        ),
+        pytest.param(
+            "00000000:3b:00.1",
+            (DeviceName(device_id="0000:3b:00.1"),),
+            id="a PCI address as nvidia-smi spells it",
+        ),
         pytest.param(
             "gpu-a/3",
             (
@@ -31,7 +56,14 @@ from tenure.names import (
             id="another device type is named",
         ),
         pytest.param(
-            "gpu-a/cpu/17", (CpuName(node="gpu-a", cpu=17),), id="cpu is a CPU, not a card"
+            "gpu-a/cpu/17",
+            (CpuName(node="gpu-a", cpus=parse_cpuset("17")),),
+            id="cpu is a CPU, not a card",
+        ),
+        pytest.param(
+            "gpu-a/cpu/0-3,8",
+            (CpuName(node="gpu-a", cpus=parse_cpuset("0-3,8")),),
+            id="a list of CPUs",
         ),
         pytest.param("ml/big-1", (PodName(namespace="ml", name="big-1"),), id="a Pod"),
         pytest.param(
@@ -51,13 +83,17 @@ from tenure.names import (
         ),
         pytest.param(
             " ip-10-0-1-2.eu.compute.internal ",
-            (NodeName(node="ip-10-0-1-2.eu.compute.internal"),),
+            (
+                NodeName(node="ip-10-0-1-2.eu.compute.internal"),
+                AnyPodName(name="ip-10-0-1-2.eu.compute.internal"),
+                DeviceName(device_id="ip-10-0-1-2.eu.compute.internal"),
+            ),
             id="dots are part of a node's name and blanks around it are not",
         ),
     ],
 )
 def test_a_name_has_the_readings_that_its_form_allows(
-    text: str, readings: tuple[Name, ...]
+    text: str, readings: tuple[Reading, ...]
 ) -> None:
     """Every reading is offered, the likelier first."""
     assert parse_name(text) == readings
@@ -73,6 +109,9 @@ def test_a_name_has_the_readings_that_its_form_allows(
         pytest.param("a/gpu/x", id="a card that is no number"),
         pytest.param("a/b/c/d", id="too many parts"),
         pytest.param("a b", id="a blank inside"),
+        pytest.param("a b/cpu/1", id="a blank before CPUs"),
+        pytest.param("a/0000:3b:00.9", id="a PCI function that none has"),
+        pytest.param("a/cpu/3-1,", id="no list of CPUs"),
         pytest.param("a/-1", id="a negative card"),
         pytest.param("a/\N{ARABIC-INDIC DIGIT THREE}", id="a digit of another script"),
         pytest.param("a/'; drop table x", id="SQL"),
