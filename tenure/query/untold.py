@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING
 from tenure.units import MICROSECONDS, format_time
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection
-
+    from ledger.store.open import Ledger
     from tenure.times import LedgerTime
 
 
-def untold(connection: Connection, at_us: int | None, now: LedgerTime) -> str:
+def untold(source: Ledger, at_us: int | None, now: LedgerTime) -> str:
     """
     Return why a moment is not recorded, empty for one that is.
 
@@ -27,14 +26,14 @@ def untold(connection: Connection, at_us: int | None, now: LedgerTime) -> str:
 
     if at_us is None:
         return ""
-    first_us = span(connection).first_at_us
+    first_us = span(source.connection).first_at_us
     first_us -= first_us % MICROSECONDS  # events of one moment are microseconds apart
     if at_us < first_us:
         return f"not recorded: this ledger begins at {format_time(first_us)}"
     if at_us > now.now_us:
         what = "this ledger ends at" if now.virtual else "it is later than now,"
         return f"not known: {what} {format_time(now.now_us)}"
-    for lost in lost_ranges(connection):
+    for lost in lost_ranges(source.connection):
         if lost.opened_at_us < at_us < lost.closed_at_us:
             since, until = format_time(lost.opened_at_us), format_time(lost.closed_at_us)
             return f"not known: what happened from {since} to {until} is lost"

@@ -173,7 +173,7 @@ def _find(source: Ledger, question: WhoQuestion, sight: Sight, answer: Answer) -
         last = None if told else _last_before(source, meant, at_us, sight)
         free = _free_devices(source, meant, holders) if at_us is None and sight.whole else []
         unknown = unknown_lines(source, meant, when, holders)
-        not_told = untold(source.connection, at_us, now)
+        not_told = untold(source, at_us, now)
     asked_us = now.now_us if at_us is None else at_us
     return _Found(
         meant=meant,
