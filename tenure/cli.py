@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import gc
 import sys
+from typing import Annotated
 
 import typer
+from typer.core import TyperGroup
 
+from ledger.domain.errors import InputError
 from tenure import demo
 from tenure.admin import ledger, verify
 from tenure.check import options as check
 from tenure.check import quota
+from tenure.exits import run, with_next
 from tenure.live import release
 from tenure.query import drift, status, top, usage, who, why
 from tenure.report import map as fleet_map
@@ -18,6 +22,7 @@ from tenure.report import report
 from tenure.serving import certs, manifests, serve
 from tenure.simulate import options as simulate
 from tenure.simulate.trace import generate
+from tenure.version import tenure_version
 from tenure.whatif import defrag
 
 app = typer.Typer(
@@ -27,7 +32,32 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=True,
     rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+def _say_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"tenure {tenure_version()}")
+        raise typer.Exit
+
+
+@app.callback()
+def _tenure(
+    *,
+    _: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            help="Say which release this is and exit.",
+            is_eager=True,
+            callback=_say_version,
+        ),
+    ] = False,
+) -> None:
+    """Nothing but the options that come before a command."""
+
+
 for verb in (
     simulate,
     check,
@@ -53,9 +83,27 @@ for verb in (
     verb.register(app)
 
 
+@app.command("help", context_settings={"ignore_unknown_options": True})
+def _help(
+    context: typer.Context,
+    words: Annotated[list[str] | None, typer.Argument(metavar="[COMMAND]")] = None,
+) -> None:
+    """
+    Show what a command does and takes.
+
+    Example: tenure help who
+    """
+    assert context.parent is not None
+    here, command = context.parent, context.parent.command
+    for word in words or ():
+        below = command.get_command(here, word) if isinstance(command, TyperGroup) else None
+        if below is None:
+            raise with_next(InputError(f"no such command: {word!r}"), "see `tenure --help`")
+        here, command = type(here)(below, info_name=word, parent=here), below
+    typer.echo(command.get_help(here))
+
+
 def main() -> None:
     """Run the command line: exit 0 done, 1 the answer is no, 2 wrong usage or unreadable input."""
-    from tenure.exits import run
-
     gc.set_threshold(50_000, 20, 100)  # what we keep is no cycles: a tenth of `verify` and `replay`
     sys.exit(run(app))

@@ -2,7 +2,7 @@
 How a command ends: its exit code, and the one message when it could not do what was asked.
 
 Rule: cli.md, Commands: 0 done; 1 the answer is no; 2 wrong usage or unreadable input. Ours beside
-it: 3 an error of our own, 130 interrupted, 141 the reader of the output went away.
+it: 3 an error of our own, 130 interrupted. Who stopped reading the output has what it wanted.
 """
 
 from __future__ import annotations
@@ -33,7 +33,6 @@ NO: Final = 1
 UNREADABLE: Final = 2
 OURS: Final = 3
 INTERRUPTED: Final = 130
-READER_GONE: Final = 141
 
 DEBUG_VARIABLE: Final = "TENURE_DEBUG"
 """Set to 1, an error of our own is shown with its traceback."""
@@ -55,6 +54,7 @@ def with_next(error: AnyError, step: str) -> AnyError:
 
 def run(app: typer.Typer, arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code. What the user did wrong has no traceback."""
+    _expect_streams()
     try:
         code = typer.main.get_command(app).main(
             args=list(sys.argv[1:] if arguments is None else arguments),
@@ -108,7 +108,8 @@ def _stopped(stop: BaseException) -> int:
     if isinstance(stop, AnswerIsNo):
         return _flushed(NO)
     if isinstance(stop, BrokenPipeError) or isinstance(stop.__context__, BrokenPipeError):
-        return _reader_gone()
+        _keep_quiet()
+        return DONE
     if isinstance(stop, SystemExit):
         return stop.code if isinstance(stop.code, int) else DONE if stop.code is None else OURS
     return _interrupted()
@@ -118,14 +119,24 @@ def _flushed(code: int) -> int:
     try:
         sys.stdout.flush()
     except BrokenPipeError:
-        return _reader_gone()
+        _keep_quiet()
     return code
 
 
-def _reader_gone() -> int:
-    """Leave quietly, and keep the interpreter's own flush at exit quiet too."""
+def _keep_quiet() -> None:
+    """Nobody reads what is still to come: keep the interpreter's own flush at exit quiet too."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    return READER_GONE
+
+
+def _expect_streams() -> None:
+    """Give a process that was started without stdout or stderr one that nobody reads."""
+    for number, name in ((1, "stdout"), (2, "stderr")):
+        if getattr(sys, name) is None:
+            unread = os.open(os.devnull, os.O_WRONLY)
+            if unread != number:
+                os.dup2(unread, number)
+                os.close(unread)
+            setattr(sys, name, os.fdopen(number, "w", encoding="utf-8"))
 
 
 def _interrupted() -> int:

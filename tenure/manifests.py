@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import sys
 import uuid
 from collections.abc import Iterator, Sequence
@@ -31,7 +32,9 @@ OURS: Final = {
 """The kinds that mean something to Tenure (cli.md, Input), and the API group of each."""
 
 _CLUSTER_SCOPED: Final = frozenset({"Node", "Device", "NodeResourceTopology", "Namespace"})
-_ENDINGS: Final = (".json", ".yaml", ".yml")
+_ENDINGS: Final = (".json", ".yaml", ".yml", ".json.gz", ".yaml.gz", ".yml.gz")
+_TABLE: Final = re.compile(r"(?:NAMESPACE|NAME) +[A-Z][A-Z-]+ ")
+"""How kubectl's tables begin."""
 _LIST_DEPTH_MAX: Final = 8
 
 
@@ -133,7 +136,9 @@ def _sources(path: str, stdin: BinaryIO | None) -> Iterator[InputFile]:
     if not place.is_dir():
         yield read_source(place)
         return
-    files = sorted(file for file in place.iterdir() if file.suffix in _ENDINGS and file.is_file())
+    files = sorted(
+        file for file in place.iterdir() if file.name.endswith(_ENDINGS) and file.is_file()
+    )
     if not files:
         error = InputError("no *.yaml, *.yml or *.json in this directory", place=path)
         raise with_next(error, "name the files, or the directory that holds them")
@@ -146,6 +151,9 @@ def _objects(spot: _Spot, value: object) -> Iterator[tuple[_Spot, dict[str, Any]
     if value is None and not spot.path:
         return  # an empty document between two `---`
     if not isinstance(value, dict):
+        if isinstance(value, str) and _TABLE.match(value):
+            error = InputError("a table of kubectl's, not objects", place=spot.place())
+            raise with_next(error, "add -o json to the kubectl command")
         fact = f"not a Kubernetes object but {_type_of(value)}"
         raise InputError(fact, place=spot.place())
     kind = value.get("kind", spot.kind)

@@ -15,10 +15,11 @@ _SPACE: Final = re.compile(r"[ \t\n\r]*")
 class NotJsonError(ValueError):
     """The text is not JSON; it may still be YAML."""
 
-    def __init__(self, fact: str, *, line: int) -> None:
+    def __init__(self, fact: str, *, line: int, column: int | None = None) -> None:
         super().__init__(fact)
         self.fact = fact
         self.line = line
+        self.column = column
 
 
 class _DuplicateKeyError(ValueError):
@@ -57,7 +58,8 @@ def json_documents(text: str) -> Iterator[Any]:
         try:
             value, position = _DECODER.raw_decode(text, position)
         except json.JSONDecodeError as error:
-            raise NotJsonError(error.msg.lower(), line=error.lineno) from error
+            fact = error.msg.lower()
+            raise NotJsonError(fact, line=error.lineno, column=error.colno) from error
         except _DuplicateKeyError as error:
             key = str(error)
             line = _line_of_twice(text, position, key)

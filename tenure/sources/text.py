@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Final
@@ -17,6 +18,8 @@ _DOCUMENT_END: Final = "\n---\n"
 """Between documents of YAML, each of which may be JSON; broken JSON has no such line."""
 
 _FLOW_YAML_MAX: Final = 1 << 20
+_QUOTED_KEY: Final = re.compile(r'[\s\[]*\{\s*"')
+_GZIP: Final = b"\x1f\x8b"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,15 +75,17 @@ def parse_source(name: str, content: bytes) -> InputFile:
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise InputError("not UTF-8 text", place=f"{name}:{line}") from error
-    if name.endswith(".json") or text.lstrip()[:1] in ("{", "["):
+    called_json = name.removesuffix(".gz").endswith(".json")
+    if called_json or text.lstrip()[:1] in ("{", "["):
         try:
             documents = tuple(json_documents(text))
             return InputFile(name=name, text=text, documents=documents, is_json=True)
         except RecursionError as error:
             raise InputError("nested deeper than any manifest", place=name) from error
         except NotJsonError as error:
-            if name.endswith(".json") or not (_may_be_flow_yaml(text) or _DOCUMENT_END in text):
-                place = f"{name}:{error.line}"
+            if called_json or not (_may_be_flow_yaml(text) or _DOCUMENT_END in text):
+                column = "" if error.column is None else f":{error.column}"
+                place = f"{name}:{error.line}{column}"
                 raise InputError(f"broken JSON: {error.fact}", place=place) from error
     from tenure.sources.yaml_text import yaml_documents
 
@@ -89,14 +94,29 @@ def parse_source(name: str, content: bytes) -> InputFile:
 
 def _bytes_of(stream: BinaryIO, name: str) -> bytes:
     content = stream.read(BYTES_MAX + 1)
+    if content.startswith(_GZIP):
+        content = _unpacked(content, name)
     if len(content) > BYTES_MAX:
         raise InputError(f"larger than {BYTES_MAX >> 20} MiB", place=name)
     return content
 
 
+def _unpacked(content: bytes, name: str) -> bytes:
+    """Return what a gzip file holds, as far as anything may be read. Raises InputError."""
+    import gzip
+    import io
+    import zlib
+
+    try:
+        with gzip.GzipFile(fileobj=io.BytesIO(content)) as file:
+            return file.read(BYTES_MAX + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise InputError(f"broken gzip: {str(error).lower()}", place=name) from error
+
+
 def _may_be_flow_yaml(text: str) -> bool:
     """Tell `{kind: Pod}` from broken JSON: its first key is not in quotes."""
-    return text.lstrip("[ \t\r\n")[:2] != '{"' and len(text) <= _FLOW_YAML_MAX
+    return _QUOTED_KEY.match(text) is None and len(text) <= _FLOW_YAML_MAX
 
 
 def content_of(path: Path) -> bytes:

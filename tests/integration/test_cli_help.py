@@ -8,6 +8,7 @@ import pytest
 import typer
 
 from tenure.cli import app
+from tenure.exits import run
 from tests.support.process import ROOT, environment, tenure
 
 pytestmark = pytest.mark.integration
@@ -112,3 +113,27 @@ def test_no_arguments_print_the_help(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert "Usage: tenure" in done.stdout + done.stderr
     assert "error" not in done.stderr.lower()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--version"], "tenure "),
+        (["-h"], "Usage: tenure [OPTIONS] COMMAND"),
+        (["help"], "Usage: tenure [OPTIONS] COMMAND"),
+        (["who", "-h"], "Usage: tenure who"),
+        (["help", "ledger", "replay"], "Usage: tenure ledger replay"),
+    ],
+)
+def test_what_people_type_first_is_answered(
+    arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Version and help under each of their usual names."""
+    assert run(app, arguments) == 0
+    assert says in capsys.readouterr().out
+
+
+def test_help_of_an_unknown_command_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    """With where to look."""
+    assert run(app, ["help", "ledger", "veryfi"]) == 2
+    assert "no such command: 'veryfi'" in capsys.readouterr().err

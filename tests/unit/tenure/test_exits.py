@@ -2,6 +2,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import typer
@@ -14,6 +15,7 @@ from ledger.domain.errors import (
     UnknownEventError,
 )
 from tenure.exits import AnswerIsNo, printable, run, with_next
+from tests.support.process import ROOT
 
 
 def app_that(act: Callable[[], None]) -> typer.Typer:
@@ -74,7 +76,29 @@ def test_a_reader_that_went_away_ends_the_command_quietly() -> None:
     done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, check=False)
     os.close(writing)
 
-    assert (done.returncode, done.stderr) == (141, b"")
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+@pytest.mark.parametrize("closed", ["1>&-", "2>&-", "1>&- 2>&-", "0<&- 1>&- 2>&-"])
+def test_a_process_without_its_streams_does_its_work(closed: str, tmp_path: Path) -> None:
+    """What it would say is lost, what it opens meanwhile is not written over."""
+    program = (
+        "import sys, typer, pathlib\n"
+        "from tenure.exits import note, run\n"
+        "app = typer.Typer()\n"
+        "@app.command()\n"
+        "def work() -> None:\n"
+        "    with open('kept', 'w') as file:\n"
+        "        print('out'); note('beside'); file.write('kept')\n"
+        "sys.exit(run(app, []))\n"
+    )
+    (tmp_path / "work.py").write_text(program)
+    path = f"PYTHONPATH={ROOT}"
+    line = f"{path} {sys.executable} {tmp_path / 'work.py'} {closed}"
+    done = subprocess.run(["sh", "-c", line], cwd=tmp_path, check=False, capture_output=True)
+
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "kept").read_text() == "kept"
 
 
 def test_success_is_zero() -> None:

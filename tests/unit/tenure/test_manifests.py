@@ -1,3 +1,4 @@
+import gzip
 import io
 import json
 import uuid
@@ -202,3 +203,20 @@ def test_a_path_that_gives_nothing_is_an_error(
     with pytest.raises(InputError) as caught:
         read_manifests(paths, stdin=io.BytesIO(b""))
     assert fact in str(caught.value)
+
+
+def test_a_table_is_told_from_objects() -> None:
+    """Whoever forgot `-o json` is told so."""
+    table = "NAME   STATUS   ROLES    AGE   VERSION\nn1     Ready    <none>   5d    v1.36.0\n"
+    with pytest.raises(InputError, match="a table of kubectl's") as caught:
+        read_manifests(["-"], stdin=io.BytesIO(table.encode()))
+    assert caught.value.__notes__ == ["add -o json to the kubectl command"]
+
+
+def test_packed_files_of_a_directory_are_read_too(tmp_path: Path) -> None:
+    """A dump is large, and packs well."""
+    (tmp_path / "b.json.gz").write_bytes(
+        gzip.compress(b'{"kind": "Node", "metadata": {"name": "n"}}')
+    )
+    (tmp_path / "b.tar.gz").write_bytes(b"nothing of ours")
+    assert [each.name for each in read_manifests([str(tmp_path)]).documents] == ["n"]

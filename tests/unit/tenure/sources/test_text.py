@@ -1,3 +1,5 @@
+import gzip
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -7,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ledger.domain.errors import InputError
-from tenure.sources.text import parse_source, read_source
+from tenure.sources.text import parse_source, read_source, read_stream
 
 POD = b"""kind: Pod
 metadata:
@@ -117,7 +119,8 @@ def test_a_stream_holds_several_documents() -> None:
             "f.yaml:2: broken JSON: the key 'b' stands",
             id="JSON, twice",
         ),
-        pytest.param(b'{"a": 1,\n}', "f.yaml:2: broken JSON", id="broken JSON"),
+        pytest.param(b'{"a": 1,\n  x}', "f.yaml:2:3: broken JSON", id="broken JSON"),
+        pytest.param(b'{\n    "a": 1,\n    "b', "f.yaml:3:5: broken JSON", id="cut off"),
         pytest.param(b'{"a": NaN}', "f.yaml:1: broken JSON: NaN is not JSON", id="NaN"),
         pytest.param(b"{{ .Values.x }}: 1", "a template is not a manifest", id="a template"),
         pytest.param(b"on: 1", "f.yaml:1: broken YAML: the key on is not text", id="a boolean key"),
@@ -135,6 +138,22 @@ def test_a_stream_holds_several_documents() -> None:
 def test_a_trap_is_an_error_with_its_line(text: bytes, message: str) -> None:
     """Nothing is guessed and nothing crashes: the message says what and where."""
     assert message in refusal(text)
+
+
+def test_what_is_packed_is_unpacked() -> None:
+    """A file and a stream, whatever it is called; a broken one and a bomb are refused."""
+    packed = gzip.compress(b'{"a": 1}')
+    assert read_stream(io.BytesIO(packed), "stdin").documents == ({"a": 1},)
+    for broken in (packed[:-9], packed[:12] + b"\xff" + packed[13:], b"\x1f\x8b"):
+        with pytest.raises(InputError, match="broken gzip"):
+            read_stream(io.BytesIO(broken), "stdin")
+
+
+def test_a_packed_bomb_is_as_large_as_what_it_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No more is unpacked than may be read."""
+    monkeypatch.setattr("tenure.sources.text.BYTES_MAX", 1 << 20)
+    with pytest.raises(InputError, match="larger than 1 MiB"):
+        read_stream(io.BytesIO(gzip.compress(b" " * (1 << 24))), "stdin")
 
 
 def test_an_alias_bomb_is_refused_before_it_goes_off() -> None:
